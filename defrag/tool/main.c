@@ -19,6 +19,7 @@ static const char help[] =
     "\n"
     "Subcommands\n"
     "  stats    what was live, reserved, stranded, when\n"
+    "  why      why an allocation found no room, and what would help\n"
     "  map      what lies where\n"
     "  replay   runs a recorded sequence under several allocators\n"
     "  pack     places lifetimes at fixed offsets\n"
@@ -38,7 +39,7 @@ static const struct {
     {"doctor", zr_tool_doctor},
     {"stats", zr_tool_stats},
     {"map", zr_tool_map},
-    {"why", NULL},
+    {"why", zr_tool_why},
     {"diff", NULL},
     {"report", NULL},
     {"top", NULL},

@@ -110,6 +110,7 @@ static zr_result open_zrt(struct zr_recording *recording)
     recording->rounds_bytes = ZRT_UNIT_BYTES;
     result = zrt_open(recording->reader, recording->path);
     recording->cut_short = result == ZR_OK && recording->reader->cut_short;
+    recording->granule_bytes = result == ZR_OK ? recording->reader->header.granule_bytes : 0;
     zrt_close(recording->reader);
     return result;
 }

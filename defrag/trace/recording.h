@@ -53,6 +53,7 @@ struct zr_recording {
     bool has_times;        /* the records' times are of a clock */
     bool cut_short;        /* the end of the file is missing */
     bool expandable;       /* PyTorch: the program's allocator had expandable segments */
+    uint64_t granule_bytes; /* .zrt; 0: not known */
     uint64_t rounds_bytes; /* requests are rounded up to multiples of it */
 
     /* private */

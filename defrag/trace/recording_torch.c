@@ -326,9 +326,9 @@ static zr_result emit(struct reading *reading)
                                    .reserved_bytes = one->bytes,
                                    .stream = one->stream,
                                    .stack = one->stack};
-        result = record.bytes > 0 ? zr_vector_add(records, &record) : ZR_OK;
+        result = one->bytes > 0 ? zr_vector_add(records, &record) : ZR_OK;
         record.kind = ZR_RECORD_FREE_ASKED;
-        if (result == ZR_OK && one->pending && record.bytes > 0)
+        if (result == ZR_OK && one->pending && one->bytes > 0)
             result = zr_vector_add(records, &record);
     }
     for (size_t i = 0; i < reading->events.count && result == ZR_OK; i++)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""zr stats and map: files made here, whose answers are counted independently, and the two
+"""zr stats, map and why: files made here, whose answers are counted independently, and the two
 PyTorch snapshots of ../shared/traces where they are."""
 import json
 import os
@@ -227,6 +227,21 @@ def test_shared():
             skip(f"{file} is not here")
             continue
         check_against_count(file)
+    if os.path.exists(SHARED[0]) and os.path.exists(SHARED[1]):
+        # The first has 7,235,174,400 bytes reserved and 6,816,891,392 live: 418,283,008 are free, less than 2 GiB.
+        report = parsed("why", SHARED[0], "--size", "2GiB")
+        same((report["verdict"], report["free_bytes"]), ("shortage", 418283008), "2 GiB on the first")
+        same({one["change"]: one["fits"] for one in report["remedies"]},
+             {"zr": False, "plan": False, "caching": False, "expandable": False, "bestfit": False, "capacity": True}, "which nothing but memory helps")
+        # The second: 12,660,506,624 and 6,838,108,672, so 5,822,397,952 are free. No run is beyond 80 MiB, but segments of
+        # 4,771,020,800 are empty (active_size 0): PyTorch gives these back, and a new one of 2 GiB fits. One of 5 GiB
+        # (5,368,709,120) does not, though more is free; blocks of 89 MB pin the rest, and zr would have had room.
+        report = parsed("why", SHARED[1], "--size", "2GiB")
+        same((report["verdict"], report["free_bytes"], report["largest_free_run_bytes"], report["releasable_bytes"]),
+             ("fits", 5822397952, 83886080, 4771020800), "2 GiB on the second")
+        report = parsed("why", SHARED[1], "--size", "5GiB")
+        same((report["verdict"], report["pins_proved"]), ("fragmentation", True), "5 GiB on it")
+        ok(report["remedies"][0]["change"] == "zr" and report["remedies"][0]["fits"], "which fits with zr")
 
 
 # ---- zr map ------------------------------------------------------------------------------------------------------------
@@ -296,8 +311,98 @@ def test_map():
         os.close(out)
 
 
+# ---- zr why ------------------------------------------------------------------------------------------------------------
+
+def live(size):
+    return size * MIB, size * MIB, "active_allocated", FRAMES[0]
+
+
+def free(size):
+    return size * MIB, 0, "inactive", ()
+
+
+def made(name, *segments):
+    """A snapshot of segments alone: (stream, type, blocks)."""
+    return write(name, pickle.dumps(snapshot([((index + 1) << 32, *segment) for index, segment in enumerate(segments)], [])))
+
+
+# One run of 64 MiB, 2 MiB in the middle of what is free. A run that lacks what is pending. A large run, and a small pool
+# that is full.
+split = made("split.pickle", (0, "large", [live(20), free(10), live(2), free(10), live(22)]))
+pending = made("pending.pickle", (0, "large", [free(10), (6 * MIB, 6 * MIB, "active_awaiting_free", ()), free(10), live(6)]))
+pools = made("pools.pickle", (0, "small", [live(1), live(1)]), (0, "large", [free(10), live(10)]))
+# File, options, verdict, free bytes and longest run in MiB, pins in MiB (each 4 GiB apart: the segment's number at 2^32).
+WHY = [
+    # The first segment's free run of 10 takes it.
+    (small, ["--size", "10MiB"], "fits", 43, 10, []),
+    # 20 are free in one piece, of stream 7; without the 4 beside them the whole segment of 24 could go back.
+    (small, [], "stream", 43, 10, [(0x21400000, 4)]),
+    (small, ["--stream", "7"], "fits", 43, 20, []),
+    # 43 free; 22 in no run, nor with the pending 4 (a run of 8, or 8 + 1 given back).
+    (small, ["--size", "22MiB"], "fragmentation", 43, 10, [(0x21400000, 4)]),
+    (small, ["--size", "44MiB"], "shortage", 43, 10, None),
+    (small, ["--size", "44MiB", "--capacity", "108MiB"], "fits", 86, 10, []),
+    # 10 + 2 + 10 are a run for 20.
+    (split, ["--size", "20MiB"], "fragmentation", 20, 10, [((1 << 32) + 30 * MIB, 2)]),
+    (split, ["--size", "21MiB"], "shortage", 20, 10, [((1 << 32) + 30 * MIB, 2)]),
+    (pending, ["--size", "20MiB"], "pending", 20, 10, [((1 << 32) + 10 * MIB, 6)]),
+    # 1 MiB is of the small pool: no run there, and not 2 MiB for a segment; one of the two blocks in the way.
+    (pools, ["--size", "1MiB"], "pool", 10, 0, [((1 << 32), 1)]),
+    # Free: 1 of the first granule, 1 of the second, and the third. 3 MiB are a run; for 4 the second granule must be empty.
+    (holes_file, ["--size", "3MiB"], "fits", 4, 3, []),
+    (holes_file, ["--size", "4MiB"], "fragmentation", 4, 3, [(BASE + 2 * MIB, 1)]),
+    (holes_file, [], "shortage", 4, 3, []),
+]
+
+
+def test_why():
+    for file, options, verdict, free_mib, run_mib, pins in WHY:
+        words = f"{os.path.basename(file)} {' '.join(options)}"
+        report = parsed("why", file, *options)
+        same((report["verdict"], report["free_bytes"], report["largest_free_run_bytes"]),
+             (verdict, free_mib * MIB, run_mib * MIB), f"{words}: {verdict}, free, run")
+        if pins is not None:
+            same([(pin["address"], pin["bytes"] // MIB) for pin in report["pins"]], pins, f"{words}: the pins")
+            same(report["pins_proved"], bool(pins), f"{words}: without which it fits")
+    report = parsed("why", small)
+    same(report["pins"][0]["stack"], ["at::empty (??:0)", "forward (train.py:12)"], "a pin's stack")
+    same((report["capacity_bytes"], report["capacity_assumed"]), (65 * MIB, False), "the capacity is what was reserved and left")
+    run = zr("why", small)
+    ok(run.returncode == 0 and "refused" in run.stdout and "forward (train.py:12)" in run.stdout, "in words") or note(run.stdout)
+    refused("no failure to ask about", 2, ["--size"], "why", split)
+    refused("no idea of the capacity", 2, ["--capacity"], "why", rmm)
+    refused("a size that is none", 2, ["--size"], "why", split, "--size", "big")
+
+
+def test_remedies():
+    """Each remedy says what zr replay says of a trace that goes on with the request."""
+    events, capacity = [(MAP, 0, 64 * GRANULE, "other", 0), (MARK, "forward", 0, "other", 0)], 32 * MIB
+    for i in range(8):  # 8 times 3 and 1 MiB, then the 3s go: 24 free of 32 in runs of 3, and 8 granules of 2 whole
+        events += [(ALLOC, 8 * i * MIB, 3 * MIB, "activation", 0), (ALLOC, (8 * i + 4) * MIB, MIB, "param", 0)]
+    events += [(FREE, 8 * i * MIB, 0, "activation", 0) for i in range(8)] + [(MARK, "step", 0, "other", 0)]
+    asked = write("asked.zrt", zrt(events + [(REFUSED, 0, 14 * MIB, "grad", 0)]))
+    twin = write("twin.zrt", zrt(events + [(ALLOC, 64 * MIB, 14 * MIB, "grad", 0)]))
+    remedies = {one["change"]: one for one in parsed("why", asked, "--capacity", str(capacity))["remedies"]}
+    run = zr("replay", twin, "--capacity", str(capacity), "--json")
+    replayed = {one["policy"]: one for one in json.loads(run.stdout)["results"]}
+    for policy, one in replayed.items():
+        same(remedies[policy]["fits"], one["failed_at"] is None, f"{policy}: as zr replay has it")
+        if one["failed_at"] is None:
+            same(remedies[policy]["peak_reserved_bytes"], one["peak_reserved_bytes"], f"{policy}: and as much")
+            continue
+        need = remedies[policy]["peak_reserved_bytes"]
+        # PyTorch's needs 2 segments of 20 MiB for the 3s alone.
+        same((remedies[policy]["short_bytes"], remedies[policy]["where"]),
+             (need - capacity, "step" if policy == "bestfit" else "forward"), f"{policy}: short, and where")
+        again = json.loads(zr("replay", twin, "--capacity", str(need), "--policy", policy, "--json").stdout)
+        same(again["results"][0]["failed_at"], None, f"{policy}: with what it needs it runs")
+    same([remedies[change]["fits"] for change in ("zr", "plan", "bestfit")], [True, True, False], "granules move, runs do not")
+
+
 test_stats()
 test_map()
+test_why()
+test_remedies()
 test_damage()
 test_shared()
 done()

@@ -69,7 +69,7 @@ def test_usage():
     ok(zr("--version").stdout.startswith("zr "), "--version")
     refused("no subcommand", 2, ["--help"])
     refused("an unknown subcommand", 2, ["replya"], "replya")
-    for name in ("why", "diff", "report", "top"):
+    for name in ("diff", "report", "top"):
         refused(f"{name}, which is not there yet", 2, [name, "not in this version"], name)
     refused("no file", 2, ["file"], "replay")
     refused("an unknown option", 2, ["--polcy"], "replay", lifetimes, "--polcy", "zr")

@@ -1,0 +1,370 @@
+/* why.c: `zr why`: why an allocation has no room, what stands in its way, and what would help. Stands on
+ * defrag/report/. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "alloc/base/error.h"
+#include "defrag/report/remedies.h"
+#include "defrag/tool/input.h"
+
+static const char help[] =
+    "Says why an allocation found no room, which blocks stand in its way, and what would have helped.\n"
+    "\n"
+    "Examples\n"
+    "  zr why run.zrt                              the last allocation that was refused\n"
+    "  zr why snapshot.pickle --size 2GiB          would so much have fitted at the end?\n"
+    "  zr why snapshot.pickle --size 2GiB --at peak --capacity 24GB\n"
+    "\n"
+    "zr why FILE [options]\n"
+    "  FILE              a .zrt trace, a PyTorch snapshot, an RMM log or a MiniMalloc CSV; - is standard input\n"
+    "  --size BYTES      of the request (default: of the last one that was refused)\n"
+    "  --at MOMENT       now (the end), peak, failure or a number of events (default: the failure, or else the end)\n"
+    "  --capacity BYTES  of the device or the limit (default: what a snapshot says was free when the request was refused;\n"
+    "                    else the most that was reserved)\n"
+    "  --stream S        of the request (default: that of the one refused, or 0)\n"
+    "  --device N        of a snapshot of several devices (default: the one with the most events)\n"
+    "  --unit BYTES      one unit of the sizes in a MiniMalloc CSV (default 1)\n"
+    "  --json            for programs\n"
+    "\n"
+    "The verdict is by what the file's own allocator does: fits, shortage (less is free than asked for), fragmentation\n"
+    "(enough is free, and nowhere in one piece), stream or pool (a free run would do, and belongs to another one), pending\n"
+    "(what is freed and still in use by a stream would do). The changes are replayed from the file's first event on, with\n"
+    "zr, with zr once it has learned a plan, with PyTorch's allocator and others.\n";
+
+enum { PINS_SHOWN = 16, FRAMES_SHOWN = 48 };
+
+struct settings {
+    struct zr_tool_arguments arguments;
+    struct zr_tool_reading reading;
+    const char *at;
+    uint64_t size_bytes, capacity_bytes, stream;
+    bool json;
+};
+
+/* Question and answer of one file. */
+struct view {
+    struct zr_tool_input input;
+    struct zr_question question;
+    struct zr_answer answer;
+    struct zr_remedies remedies;
+    struct zr_vector pins; /* struct zr_pin */
+    uint64_t records_count;
+    bool of_failure, capacity_assumed, pins_proved;
+};
+
+/* ---- Asking -------------------------------------------------------------------------------------------- */
+
+static zr_result ask(struct view *view, const struct settings *settings)
+{
+    const struct zr_moments *moments = &view->input.moments;
+    const struct zr_record *refused = &moments->refused;
+    struct zr_question *question = &view->question;
+    view->of_failure = moments->has_failure && !settings->at && settings->size_bytes == 0;
+    if (settings->size_bytes == 0 && !moments->has_failure)
+        return zr_fail(ZR_ERR_INVALID, "no allocation is refused in '%s': ask with --size BYTES",
+                       view->input.name);
+    bool at_failure = moments->has_failure && (!settings->at || strcmp(settings->at, "failure") == 0);
+    zr_result result = zr_moment_find(moments,
+                                      settings->at ? settings->at
+                                      : at_failure ? "failure"
+                                                   : "now",
+                                      &view->records_count);
+    if (result != ZR_OK)
+        return result;
+    question->size_bytes = settings->size_bytes ? settings->size_bytes : refused->bytes;
+    question->stream = settings->stream != UINT64_MAX ? settings->stream
+                       : moments->has_failure         ? refused->stream
+                                                      : 0;
+    question->capacity_bytes = settings->capacity_bytes;
+    if (question->capacity_bytes > 0)
+        return ZR_OK;
+    if (!view->input.recording.has_maps)
+        return zr_fail(ZR_ERR_INVALID, "'%s' does not say how much memory there is: --capacity BYTES does",
+                       view->input.name);
+    uint64_t reserved_bytes = moments->failure.figures.reserved_bytes;
+    if (at_failure && refused->free_bytes != UINT64_MAX &&
+        refused->free_bytes <= UINT64_MAX - reserved_bytes) {
+        question->capacity_bytes = reserved_bytes + refused->free_bytes;
+        return ZR_OK;
+    }
+    view->capacity_assumed = true;
+    question->capacity_bytes = moments->peak_reserved_bytes;
+    return ZR_OK;
+}
+
+/* Without maps nobody knows what is free where: a pool that takes the best fit answers. */
+static void answer_by_replay(struct view *view, const struct zr_memory *memory)
+{
+    struct zr_answer *answer = &view->answer;
+    uint64_t used = memory->live_bytes + memory->pending_bytes, capacity = view->question.capacity_bytes;
+    *answer = (struct zr_answer){.size_bytes = view->question.size_bytes,
+                                 .free_bytes = capacity > used ? capacity - used : 0,
+                                 .unreserved_bytes = capacity > used ? capacity - used : 0};
+    answer->verdict =
+        answer->free_bytes >= answer->size_bytes ? ZR_VERDICT_FRAGMENTATION : ZR_VERDICT_SHORTAGE;
+    for (unsigned i = 0; i < view->remedies.count; i++)
+        if (strcmp(view->remedies.list[i].change, "bestfit") == 0 && view->remedies.list[i].fits)
+            answer->verdict = ZR_VERDICT_FITS;
+}
+
+static zr_result look(struct view *view, const struct settings *settings, zr_arena *arena)
+{
+    struct zr_recording *recording = &view->input.recording;
+    struct zr_memory memory = {0};
+    zr_vector_init(&view->pins, arena, sizeof(struct zr_pin));
+    zr_result result =
+        zr_tool_input_open(&view->input, settings->arguments.files[0], &settings->reading, arena);
+    if (result == ZR_OK)
+        result = ask(view, settings);
+    if (result == ZR_OK)
+        result = zr_moment_reach(&memory, recording, view->records_count, NULL);
+    if (result == ZR_OK)
+        result = zr_remedies_find(&view->remedies, recording, view->records_count, &view->question, arena,
+                                  zr_tool_progress_say);
+    if (result == ZR_OK && recording->has_maps) {
+        zr_why_answer(&view->answer, &memory, &view->question);
+        if (view->answer.verdict != ZR_VERDICT_FITS)
+            result =
+                zr_why_pins(&view->pins, &memory, &view->question, view->answer.verdict, &view->pins_proved);
+    } else if (result == ZR_OK) {
+        answer_by_replay(view, &memory);
+    }
+    zr_memory_end(&memory);
+    return result;
+}
+
+/* ---- JSON ---------------------------------------------------------------------------------------------- */
+
+static void json_stack(struct zr_text *text, struct zr_recording *recording, uint32_t stack)
+{
+    char frame[ZR_FRAME_BYTES];
+    zr_text_print(text, "[");
+    for (unsigned i = 0; i < FRAMES_SHOWN && zr_recording_frame(recording, stack, i, frame); i++) {
+        zr_text_print(text, i ? ", " : "");
+        zr_text_json_string(text, frame, strlen(frame));
+    }
+    zr_text_print(text, "]");
+}
+
+static void json_pins(struct zr_text *text, struct view *view)
+{
+    zr_text_print(text, " \"pins\": [");
+    for (size_t i = 0; i < view->pins.count; i++) {
+        const struct zr_pin *pin = zr_vector_at(&view->pins, i);
+        zr_text_print(text,
+                      "%s\n  {\"address\": %" PRIu64 ", \"bytes\": %" PRIu64
+                      ", \"tag\": \"%s\", \"stream\": %" PRIu64,
+                      i ? "," : "", pin->address, pin->bytes, zr_tag_name((zr_tag)pin->tag), pin->stream);
+        zr_text_print(text, ", \"pending\": %s, \"stack\": ", pin->pending ? "true" : "false");
+        json_stack(text, &view->input.recording, pin->stack);
+        zr_text_print(text, "}");
+    }
+    zr_text_print(text, "],\n");
+}
+
+static void print_json(struct zr_text *text, struct view *view)
+{
+    const struct zr_answer *answer = &view->answer;
+    bool maps = view->input.recording.has_maps;
+    zr_text_print(text,
+                  "{\"version\": 1, \"verdict\": \"%s\", \"size_bytes\": %" PRIu64
+                  ", \"free_bytes\": %" PRIu64 ", ",
+                  zr_verdict_name(answer->verdict), view->question.size_bytes, answer->free_bytes);
+    zr_tool_json_number(text, "largest_free_run_bytes", answer->largest_free_run_bytes, maps);
+    zr_text_print(text, ",\n");
+    json_pins(text, view);
+    zr_text_print(text, " \"remedies\": [");
+    for (unsigned i = 0; i < view->remedies.count; i++) {
+        const struct zr_remedy *remedy = &view->remedies.list[i];
+        zr_text_print(text, "%s\n  {\"change\": \"%s\", \"fits\": %s, \"peak_reserved_bytes\": %" PRIu64,
+                      i ? "," : "", remedy->change, remedy->fits ? "true" : "false",
+                      remedy->peak_reserved_bytes);
+        zr_text_print(text, ", \"short_bytes\": %" PRIu64 ", \"where\": ", remedy->short_bytes);
+        if (remedy->where[0])
+            zr_text_json_string(text, remedy->where, strlen(remedy->where));
+        else
+            zr_text_print(text, "null");
+        zr_text_print(text, "}");
+    }
+    zr_text_print(text, "],\n \"capacity_bytes\": %" PRIu64 ", \"capacity_assumed\": %s",
+                  view->question.capacity_bytes, view->capacity_assumed ? "true" : "false");
+    zr_text_print(text, ", \"stream\": %" PRIu64 ", \"events\": %" PRIu64 ", \"pins_proved\": %s, ",
+                  view->question.stream, view->records_count, view->pins_proved ? "true" : "false");
+    zr_tool_json_number(text, "releasable_bytes", answer->releasable_bytes, maps);
+    zr_text_print(text, ", ");
+    zr_tool_json_number(text, "pending_bytes", answer->pending_bytes, view->input.recording.has_pending);
+    zr_text_print(text, "}\n");
+}
+
+/* ---- Words --------------------------------------------------------------------------------------------- */
+
+/* What of a stack is the allocator's own, or says nothing. */
+static bool is_noise(const char *frame)
+{
+    static const char *const names[] = {"torch::unwind", "torch::Captured",
+                                        "torch::cuda::", "c10::", "at::detail::empty"};
+    for (unsigned i = 0; i < sizeof names / sizeof *names; i++)
+        if (strncmp(frame, names[i], strlen(names[i])) == 0)
+            return true;
+    return false;
+}
+
+/* The innermost frame of a Python file, or else the innermost that says something. */
+static bool short_stack(struct zr_recording *recording, uint32_t stack, char out[ZR_FRAME_BYTES])
+{
+    char frame[ZR_FRAME_BYTES];
+    bool any = false;
+    for (unsigned i = 0; i < FRAMES_SHOWN && zr_recording_frame(recording, stack, i, frame); i++) {
+        bool python = strstr(frame, ".py:") != NULL;
+        if (python || (!any && !is_noise(frame))) {
+            memcpy(out, frame, sizeof frame);
+            any = true;
+        }
+        if (python)
+            break;
+    }
+    return any;
+}
+
+static const char *reason(const struct view *view)
+{
+    const struct zr_answer *answer = &view->answer;
+    switch (answer->verdict) {
+    case ZR_VERDICT_FITS:
+        if (view->of_failure)
+            return "there is room: it was refused for another reason (a limit of its tag, addresses, another process), or "
+                   "more was free than is assumed";
+        return answer->largest_free_run_bytes >= answer->size_bytes ? "a free run is long enough"
+               : view->input.recording.has_maps                     ? "once what is releasable is given back"
+                                                                    : "by replaying the log with best fit";
+    case ZR_VERDICT_SHORTAGE:
+        return "less is free than is asked for";
+    case ZR_VERDICT_FRAGMENTATION:
+        return "enough is free, and nowhere in one piece";
+    case ZR_VERDICT_STREAM:
+        return "a free run is long enough, and belongs to another stream";
+    case ZR_VERDICT_POOL:
+        return "a free run is long enough, and belongs to another pool";
+    default:
+        return "what is freed, and still in use by a stream, would be room enough";
+    }
+}
+
+static void print_pins(struct zr_text *text, struct view *view)
+{
+    char room[ZR_TOOL_NUMBER_ROOM], stack[ZR_FRAME_BYTES];
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < view->pins.count; i++)
+        bytes += ((const struct zr_pin *)zr_vector_at(&view->pins, i))->bytes;
+    if (view->pins.count == 0)
+        return;
+    zr_text_print(text, "\n%zu block%s of %s in all: without %s it would fit%s\n", view->pins.count,
+                  view->pins.count == 1 ? "" : "s", zr_tool_bytes(room, bytes),
+                  view->pins.count == 1 ? "it" : "them", view->pins_proved ? "" : " nearly");
+    for (size_t i = 0; i < view->pins.count && i < PINS_SHOWN; i++) {
+        const struct zr_pin *pin = zr_vector_at(&view->pins, i);
+        zr_text_print(text, "  0x%-16" PRIx64 " %10s  %s%s", pin->address, zr_tool_bytes(room, pin->bytes),
+                      zr_tag_name((zr_tag)pin->tag), pin->pending ? ", pending" : "");
+        if (short_stack(&view->input.recording, pin->stack, stack)) {
+            zr_text_print(text, "  ");
+            zr_text_put(text, stack, strlen(stack));
+        }
+        zr_text_print(text, "\n");
+    }
+    if (view->pins.count > PINS_SHOWN)
+        zr_text_print(text, "  and %zu more (--json has them)\n", view->pins.count - PINS_SHOWN);
+}
+
+static void print_remedies(struct zr_text *text, const struct view *view)
+{
+    char room[ZR_TOOL_NUMBER_ROOM];
+    zr_text_print(text, "\nWith a change, replayed from the first event on\n");
+    for (unsigned i = 0; i < view->remedies.count; i++) {
+        const struct zr_remedy *remedy = &view->remedies.list[i];
+        zr_text_print(text, "  %-11s ", remedy->change);
+        if (remedy->fits) {
+            zr_text_print(text, "fits%s %s\n",
+                          strcmp(remedy->change, "capacity") == 0 ? " in" : ", reserving",
+                          zr_tool_bytes(room, remedy->peak_reserved_bytes));
+            continue;
+        }
+        zr_text_print(text, "short by %s", zr_tool_bytes(room, remedy->short_bytes));
+        if (remedy->where[0]) {
+            zr_text_print(text, " in ");
+            zr_text_put(text, remedy->where, strlen(remedy->where));
+        }
+        zr_text_print(text, "\n");
+    }
+}
+
+static void print_words(struct zr_text *text, struct view *view)
+{
+    const struct zr_answer *answer = &view->answer;
+    char room[4][ZR_TOOL_NUMBER_ROOM];
+    zr_text_put(text, view->input.name, strlen(view->input.name));
+    zr_text_print(text, ": %s%s on stream %" PRIu64 ", after %" PRIu64 " events\n",
+                  zr_tool_bytes(room[0], view->question.size_bytes), view->of_failure ? ", refused," : "",
+                  view->question.stream, view->records_count);
+    zr_text_print(text, "%s: %s\n", zr_verdict_name(answer->verdict), reason(view));
+    zr_text_print(text, "  free %s of %s%s", zr_tool_bytes(room[0], answer->free_bytes),
+                  zr_tool_bytes(room[1], view->question.capacity_bytes),
+                  view->capacity_assumed ? " (the most that was reserved; --capacity says otherwise)" : "");
+    if (view->input.recording.has_maps)
+        zr_text_print(text, "; the longest free run %s, releasable %s, not reserved %s",
+                      zr_tool_bytes(room[0], answer->largest_free_run_bytes),
+                      zr_tool_bytes(room[1], answer->releasable_bytes),
+                      zr_tool_bytes(room[2], answer->unreserved_bytes));
+    if (answer->pending_bytes > 0)
+        zr_text_print(text, ", pending %s", zr_tool_bytes(room[3], answer->pending_bytes));
+    zr_text_print(text, "\n");
+    print_pins(text, view);
+    print_remedies(text, view);
+}
+
+/* ---- The subcommand ------------------------------------------------------------------------------------ */
+
+static zr_result work(void *state, zr_arena *arena, int *code)
+{
+    const struct settings *settings = state;
+    struct view view = {0};
+    struct zr_tool_output out;
+    view.input.fd = -1;
+    zr_result result = look(&view, settings, arena);
+    if (result == ZR_OK) {
+        zr_tool_output_start(&out);
+        if (settings->json)
+            print_json(&out.text, &view);
+        else
+            print_words(&out.text, &view);
+        *code = zr_tool_output_end(&out);
+    }
+    zr_vector_end(&view.pins);
+    zr_tool_input_end(&view.input);
+    return result;
+}
+
+int zr_tool_why(int argc, char **argv)
+{
+    struct settings settings = {.reading = {.device = UINT64_MAX}, .stream = UINT64_MAX};
+    const struct zr_tool_option options[] = {
+        {"--size", ZR_TOOL_BYTES, &settings.size_bytes},
+        {"--at", ZR_TOOL_WORDS, &settings.at},
+        {"--capacity", ZR_TOOL_BYTES, &settings.capacity_bytes},
+        {"--stream", ZR_TOOL_COUNT, &settings.stream},
+        {"--device", ZR_TOOL_COUNT, &settings.reading.device},
+        {"--unit", ZR_TOOL_BYTES, &settings.reading.unit_bytes},
+        {"--json", ZR_TOOL_FLAG, &settings.json},
+        {NULL, ZR_TOOL_FLAG, NULL},
+    };
+    settings.arguments = (struct zr_tool_arguments){.help = help, .options = options, .takes_files = true};
+    int code = zr_tool_parse(&settings.arguments, argc, argv);
+    settings.arguments.options = NULL;
+    if (code >= 0)
+        return code;
+    if (settings.arguments.files_count != 1) {
+        zr_tool_log("why: one file at a time; see zr why --help");
+        return ZR_TOOL_USAGE;
+    }
+    return zr_tool_with_memory(work, &settings);
+}
