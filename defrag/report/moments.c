@@ -6,7 +6,7 @@
 #include "alloc/base/error.h"
 
 struct measuring {
-    struct zr_memory memory;
+    struct zr_memory *memory;
     struct zr_moments *out;
     uint64_t peak_bytes;
     uint64_t last_ns;
@@ -28,7 +28,7 @@ static struct zr_moment moment_of(const struct zr_memory *memory, uint64_t time_
 static zr_result measure(void *state, const struct zr_record *record, bool *stop)
 {
     struct measuring *own = state;
-    struct zr_memory *memory = &own->memory;
+    struct zr_memory *memory = own->memory;
     struct zr_moments *out = own->out;
     (void)stop;
     if (!record->before && memory->reserved_bytes > 0) {
@@ -63,20 +63,20 @@ static zr_result measure(void *state, const struct zr_record *record, bool *stop
     return ZR_OK;
 }
 
-zr_result zr_moments_measure(struct zr_moments *out, struct zr_recording *recording, zr_arena *arena)
+zr_result zr_moments_measure(struct zr_moments *out, struct zr_memory *end, struct zr_recording *recording,
+                             zr_arena *arena)
 {
-    struct measuring own = {.out = out};
+    struct measuring own = {.memory = end, .out = out};
     *out = (struct zr_moments){0};
-    zr_memory_init(&own.memory, recording, arena);
+    zr_memory_init(end, recording, arena);
     zr_result result = zr_recording_play(recording, &(struct zr_recording_sink){measure, &own});
-    out->now = moment_of(&own.memory, own.last_ns);
-    out->allocations_count = own.memory.allocations_count;
+    out->now = moment_of(end, own.last_ns);
+    out->allocations_count = end->allocations_count;
     out->stranded_time_weighted = own.all_ns > 0        ? own.stranded_ns / own.all_ns
                                   : own.all_records > 0 ? own.stranded_records / own.all_records
                                                         : 0;
     if (out->peak_reserved_bytes > 0)
         out->gmlake_ratio = 1 - (double)own.peak_bytes / (double)out->peak_reserved_bytes;
-    zr_memory_end(&own.memory);
     return result;
 }
 

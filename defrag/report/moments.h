@@ -25,7 +25,9 @@ struct zr_moments {
     double gmlake_ratio;           /* 1 - peak of live and pending over the peak of reserved */
 };
 
-zr_result zr_moments_measure(struct zr_moments *out, struct zr_recording *recording, zr_arena *arena);
+/* *end is the memory at the end, which the caller ends in any case. */
+zr_result zr_moments_measure(struct zr_moments *out, struct zr_memory *end, struct zr_recording *recording,
+                             zr_arena *arena);
 
 /* Plays the first `records_count` records into a memory, which the caller ends in any case. `also`, where it
  * is not NULL, is handed each of them, too. */

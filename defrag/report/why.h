@@ -46,8 +46,8 @@ struct zr_pin {
     bool pending;
 };
 /* Adds to `pins` the blocks (struct zr_pin) of the fewest bytes found which, if gone, let the request in, and
- * the largest first, and takes them out of the memory, where that is then seen; *proved false: not even without them, or there are
- * none. For ZR_VERDICT_PENDING these are the pending ones. */
+ * the largest first, and takes them out of the memory, where that is then seen; *proved false: not even
+ * without them, or there are none. For ZR_VERDICT_PENDING these are the pending ones. */
 zr_result zr_why_pins(struct zr_vector *pins, struct zr_memory *memory, const struct zr_question *question,
                       enum zr_verdict verdict, bool *proved);
 

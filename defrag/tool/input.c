@@ -49,7 +49,7 @@ zr_result zr_tool_input_open(struct zr_tool_input *out, const char *name,
                                       .device = reading->device <= INT32_MAX ? (int)reading->device : -1},
             arena);
     if (result == ZR_OK)
-        result = zr_moments_measure(&out->moments, &out->recording, arena);
+        result = zr_moments_measure(&out->moments, &out->now, &out->recording, arena);
     if (result == ZR_OK && out->recording.cut_short)
         zr_tool_log("'%s' is cut short: what is said is of its first %" PRIu64 " events", name,
                     out->moments.now.records_count);
@@ -58,6 +58,7 @@ zr_result zr_tool_input_open(struct zr_tool_input *out, const char *name,
 
 void zr_tool_input_end(struct zr_tool_input *input)
 {
+    zr_memory_end(&input->now);
     zr_recording_close(&input->recording);
     if (input->fd > 0)
         close(input->fd);
@@ -91,6 +92,34 @@ void zr_tool_progress_say(const char *words)
     int bytes = snprintf(line, sizeof line, "\r\033[K%s%.150s", words ? "zr: " : "", words ? words : "");
     if (bytes > 0 && write(STDERR_FILENO, line, (size_t)bytes) < 0)
         return;
+}
+
+/* What of a stack is the allocator's own, or says nothing. */
+static bool is_noise(const char *frame)
+{
+    static const char *const names[] = {"torch::unwind", "torch::Captured",
+                                        "torch::cuda::", "c10::", "at::detail::empty"};
+    for (unsigned i = 0; i < sizeof names / sizeof *names; i++)
+        if (strncmp(frame, names[i], strlen(names[i])) == 0)
+            return true;
+    return false;
+}
+
+bool zr_tool_short_stack(struct zr_recording *recording, uint32_t stack, char out[ZR_FRAME_BYTES])
+{
+    enum { FRAMES_MOST = 64 };
+    struct zr_frames frames = zr_recording_frames(recording, stack);
+    char frame[ZR_FRAME_BYTES];
+    unsigned best = 0; /* how good *out is */
+    for (unsigned i = 0; i < FRAMES_MOST && best < 3 && zr_frames_next(&frames, recording, frame); i++) {
+        bool python = strstr(frame, ".py:") != NULL, library = strstr(frame, "-packages/") != NULL;
+        unsigned good = python ? (library ? 2 : 3) : is_noise(frame) ? 0 : 1;
+        if (good > best) {
+            memcpy(out, frame, sizeof frame);
+            best = good;
+        }
+    }
+    return best > 0;
 }
 
 void zr_tool_json_number(struct zr_text *text, const char *key, uint64_t number, bool known)

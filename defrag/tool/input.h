@@ -10,6 +10,7 @@ struct zr_tool_input {
     const char *name; /* as the user gave it; "-" is standard input */
     struct zr_recording recording;
     struct zr_moments moments;
+    struct zr_memory now; /* at the end */
 
     /* private */
     int fd; /* of what was read from standard input; below 0: none */
@@ -34,6 +35,10 @@ int zr_tool_with_memory(zr_result (*work)(void *state, zr_arena *arena, int *cod
 bool zr_tool_progress(void);
 /* "\rzr: words" on such a terminal; NULL wipes it. */
 void zr_tool_progress_say(const char *words);
+
+/* A stack in a line: its innermost frame of a Python file, or else the innermost that is not the allocator's
+ * own. False: there is none. */
+bool zr_tool_short_stack(struct zr_recording *recording, uint32_t stack, char out[ZR_FRAME_BYTES]);
 
 /* `"key": ` and the number, or null. */
 void zr_tool_json_number(struct zr_text *text, const char *key, uint64_t number, bool known);

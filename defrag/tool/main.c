@@ -21,6 +21,7 @@ static const char help[] =
     "  stats    what was live, reserved, stranded, when\n"
     "  why      why an allocation found no room, and what would help\n"
     "  map      what lies where\n"
+    "  diff     two files side by side, with conditions for CI\n"
     "  replay   runs a recorded sequence under several allocators\n"
     "  pack     places lifetimes at fixed offsets\n"
     "  run      runs a program with zr's malloc\n"
@@ -40,7 +41,7 @@ static const struct {
     {"stats", zr_tool_stats},
     {"map", zr_tool_map},
     {"why", zr_tool_why},
-    {"diff", NULL},
+    {"diff", zr_tool_diff},
     {"report", NULL},
     {"top", NULL},
 };
@@ -51,6 +52,47 @@ bool zr_tool_has(const char *name)
         if (strcmp(name, subcommands[i].name) == 0)
             return subcommands[i].run != NULL;
     return false;
+}
+
+enum { NAME_MOST = 16 };
+
+/* Letters to add, drop, replace or swap with the next one until a name is the other (Damerau, "A technique
+ * for computer detection and correction of spelling errors", 1964). */
+static unsigned distance(const char *name, const char *other)
+{
+    unsigned rows[NAME_MOST + 1][NAME_MOST + 1];
+    size_t length = strlen(name), others = strlen(other);
+    if (length > NAME_MOST || others > NAME_MOST)
+        return NAME_MOST;
+    for (unsigned i = 0; i <= length; i++)
+        for (unsigned j = 0; j <= others; j++) {
+            unsigned least = i && j ? rows[i - 1][j - 1] + (name[i - 1] != other[j - 1]) : i + j;
+            if (i && j && rows[i - 1][j] + 1 < least)
+                least = rows[i - 1][j] + 1;
+            if (i && j && rows[i][j - 1] + 1 < least)
+                least = rows[i][j - 1] + 1;
+            if (i > 1 && j > 1 && name[i - 1] == other[j - 2] && name[i - 2] == other[j - 1] &&
+                rows[i - 2][j - 2] + 1 < least)
+                least = rows[i - 2][j - 2] + 1;
+            rows[i][j] = least;
+        }
+    return rows[length][others];
+}
+
+static int unknown(const char *name)
+{
+    const char *nearest = NULL;
+    unsigned least = 3;
+    for (size_t i = 0; i < sizeof subcommands / sizeof *subcommands; i++)
+        if (subcommands[i].run && distance(name, subcommands[i].name) < least) {
+            nearest = subcommands[i].name;
+            least = distance(name, nearest);
+        }
+    if (nearest)
+        zr_tool_log("%s is no subcommand; did you mean zr %s? See zr --help", name, nearest);
+    else
+        zr_tool_log("%s is no subcommand; see zr --help", name);
+    return ZR_TOOL_USAGE;
 }
 
 static int usage(const char *words, const char *name)
@@ -101,5 +143,5 @@ int main(int argc, char **argv)
         if (strcmp(argv[1], subcommands[i].name) == 0)
             return subcommands[i].run ? subcommands[i].run(argc - 1, argv + 1)
                                       : usage(" is not in this version of zr", argv[1]);
-    return usage(" is no subcommand", argv[1]);
+    return unknown(argv[1]);
 }

@@ -39,7 +39,6 @@ struct settings {
 /* What a file is shown with. */
 struct view {
     struct zr_tool_input input;
-    struct zr_memory memory;         /* at the end */
     double unusable[UNUSABLE_SIZES]; /* at the failure, else at the end */
 };
 
@@ -58,17 +57,13 @@ static zr_result look(struct view *view, const char *file, const struct settings
             view->unusable[i] = zr_unusable_ratio(&failed, unusable_sizes[i]);
         zr_memory_end(&failed);
     }
-    if (result == ZR_OK)
-        result = zr_moment_reach(&view->memory, &view->input.recording, moments->now.records_count, NULL);
     for (unsigned i = 0; i < UNUSABLE_SIZES && result == ZR_OK && !moments->has_failure; i++)
-        view->unusable[i] = zr_unusable_ratio(&view->memory, unusable_sizes[i]);
+        view->unusable[i] = zr_unusable_ratio(&view->input.now, unusable_sizes[i]);
     return result;
 }
 
 static void forget(struct view *view)
 {
-    if (view->memory.recording)
-        zr_memory_end(&view->memory);
     zr_tool_input_end(&view->input);
 }
 
@@ -190,7 +185,7 @@ static void json_view(struct zr_text *text, const struct view *view)
     zr_text_print(text, ", \"peak_requested_bytes\": %" PRIu64 ", ", moments->peak_requested_bytes);
     zr_tool_json_number(text, "peak_reserved_bytes", moments->peak_reserved_bytes, maps);
     if (maps)
-        json_segments(text, &view->memory);
+        json_segments(text, &view->input.now);
 }
 
 /* ---- The table ----------------------------------------------------------------------------------------- */
@@ -286,7 +281,7 @@ static void table(struct zr_text *text, const struct view *view, bool segments)
     }
     table_tags(text, &moments->peak.figures);
     if (segments && recording->has_maps)
-        table_segments(text, &view->memory);
+        table_segments(text, &view->input.now);
 }
 
 /* ---- The subcommand ------------------------------------------------------------------------------------ */

@@ -138,9 +138,10 @@ static zr_result look(struct view *view, const struct settings *settings, zr_are
 
 static void json_stack(struct zr_text *text, struct zr_recording *recording, uint32_t stack)
 {
+    struct zr_frames frames = zr_recording_frames(recording, stack);
     char frame[ZR_FRAME_BYTES];
     zr_text_print(text, "[");
-    for (unsigned i = 0; i < FRAMES_SHOWN && zr_recording_frame(recording, stack, i, frame); i++) {
+    for (unsigned i = 0; i < FRAMES_SHOWN && zr_frames_next(&frames, recording, frame); i++) {
         zr_text_print(text, i ? ", " : "");
         zr_text_json_string(text, frame, strlen(frame));
     }
@@ -199,34 +200,6 @@ static void print_json(struct zr_text *text, struct view *view)
 
 /* ---- Words --------------------------------------------------------------------------------------------- */
 
-/* What of a stack is the allocator's own, or says nothing. */
-static bool is_noise(const char *frame)
-{
-    static const char *const names[] = {"torch::unwind", "torch::Captured",
-                                        "torch::cuda::", "c10::", "at::detail::empty"};
-    for (unsigned i = 0; i < sizeof names / sizeof *names; i++)
-        if (strncmp(frame, names[i], strlen(names[i])) == 0)
-            return true;
-    return false;
-}
-
-/* The innermost frame of a Python file, or else the innermost that says something. */
-static bool short_stack(struct zr_recording *recording, uint32_t stack, char out[ZR_FRAME_BYTES])
-{
-    char frame[ZR_FRAME_BYTES];
-    bool any = false;
-    for (unsigned i = 0; i < FRAMES_SHOWN && zr_recording_frame(recording, stack, i, frame); i++) {
-        bool python = strstr(frame, ".py:") != NULL;
-        if (python || (!any && !is_noise(frame))) {
-            memcpy(out, frame, sizeof frame);
-            any = true;
-        }
-        if (python)
-            break;
-    }
-    return any;
-}
-
 static const char *reason(const struct view *view)
 {
     const struct zr_answer *answer = &view->answer;
@@ -266,7 +239,7 @@ static void print_pins(struct zr_text *text, struct view *view)
         const struct zr_pin *pin = zr_vector_at(&view->pins, i);
         zr_text_print(text, "  0x%-16" PRIx64 " %10s  %s%s", pin->address, zr_tool_bytes(room, pin->bytes),
                       zr_tag_name((zr_tag)pin->tag), pin->pending ? ", pending" : "");
-        if (short_stack(&view->input.recording, pin->stack, stack)) {
+        if (zr_tool_short_stack(&view->input.recording, pin->stack, stack)) {
             zr_text_print(text, "  ");
             zr_text_put(text, stack, strlen(stack));
         }

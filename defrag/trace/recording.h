@@ -25,7 +25,7 @@ struct zr_record {
     uint8_t kind; /* enum zr_record_kind */
     uint8_t tag;
     bool before;             /* makes what was there before the window */
-    uint32_t thread, stack;  /* stack: for zr_recording_frame(); 0: none */
+    uint32_t thread, stack;  /* stack: for zr_recording_frames(); 0: none */
     uint32_t pool;           /* of a map: segments of other pools serve other requests */
     uint64_t time_ns;        /* since the window's start; never falls */
     uint64_t address, bytes; /* bytes: as requested; of a free 0 where the file says nothing */
@@ -45,16 +45,16 @@ enum zr_recording_kind {
 
 struct zr_recording {
     enum zr_recording_kind kind;
-    const char *format;    /* "zrt", "torch", "rmm", "minimalloc" */
-    const char *path;      /* borrowed */
-    bool has_addresses;    /* blocks lie somewhere; else an address only tells live ones apart */
-    bool has_maps;         /* the file says what is mapped */
-    bool has_pending;      /* and which frees wait for streams */
-    bool has_times;        /* the records' times are of a clock */
-    bool cut_short;        /* the end of the file is missing */
-    bool expandable;       /* PyTorch: the program's allocator had expandable segments */
+    const char *format;     /* "zrt", "torch", "rmm", "minimalloc" */
+    const char *path;       /* borrowed */
+    bool has_addresses;     /* blocks lie somewhere; else an address only tells live ones apart */
+    bool has_maps;          /* the file says what is mapped */
+    bool has_pending;       /* and which frees wait for streams */
+    bool has_times;         /* the records' times are of a clock */
+    bool cut_short;         /* the end of the file is missing */
+    bool expandable;        /* PyTorch: the program's allocator had expandable segments */
     uint64_t granule_bytes; /* .zrt; 0: not known */
-    uint64_t rounds_bytes; /* requests are rounded up to multiples of it */
+    uint64_t rounds_bytes;  /* requests are rounded up to multiples of it */
 
     /* private */
     zr_arena *arena;
@@ -78,10 +78,14 @@ struct zr_recording_sink {
 zr_result zr_recording_play(struct zr_recording *recording, const struct zr_recording_sink *sink);
 
 enum { ZR_FRAME_BYTES = 512 };
-/* Frame `index` of a stack, the innermost first: "name (file:line)", ended by a zero, cut where it is longer.
- * False: the stack has no such frame. */
-bool zr_recording_frame(struct zr_recording *recording, uint32_t stack, unsigned index,
-                        char out[ZR_FRAME_BYTES]);
+/* Goes through a stack's frames, the innermost first: "name (file:line)", ended by a zero, cut where it is
+ * longer. After a number of frames in proportion to the file, stacks are empty. */
+struct zr_frames {
+    struct zr_pickle_cursor cursor;
+    bool any;
+};
+struct zr_frames zr_recording_frames(const struct zr_recording *recording, uint32_t stack);
+bool zr_frames_next(struct zr_frames *frames, struct zr_recording *recording, char out[ZR_FRAME_BYTES]);
 
 /* Fills `records` and `pickle`: recording_torch.c. Private to this noun. */
 zr_result zr_recording_read_torch(struct zr_recording *recording, const struct zr_read_options *options);

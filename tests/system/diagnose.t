@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""zr stats, map and why: files made here, whose answers are counted independently, and the two
+"""zr stats, map, why and diff: files made here, whose answers are counted independently, and the two
 PyTorch snapshots of ../shared/traces where they are."""
 import json
 import os
@@ -399,10 +399,44 @@ def test_remedies():
     same([remedies[change]["fits"] for change in ("zr", "plan", "bestfit")], [True, True, False], "granules move, runs do not")
 
 
+# ---- zr diff -----------------------------------------------------------------------------------------------------------
+
+# Against small.pickle, whose peaks are 36 MiB live and 96 reserved; split.pickle has 44 and 64.
+CONDITIONS = [("peak_reserved_bytes > 0.66x", 1), ("peak_reserved_bytes > 0.67x", 0), ("peak_reserved_bytes < 1x", 1),
+              ("peak_live_bytes > +7MiB", 1), ("peak_live_bytes > +8MiB", 0), ("peak_live_bytes>=+8MiB", 1),
+              ("peak_live_bytes > +22%", 1), ("peak_live_bytes > +23%", 0), ("peak_live_bytes != 44MiB", 0),
+              ("now.pending_bytes == 0", 1), ("failures > 0 , peak_live_bytes == 46137344", 1), ("failures >= 1", 0),
+              ("gmlake_ratio > 0.3125", 0), ("gmlake_ratio >= 0.31", 1)]
+
+
+def test_diff():
+    for condition, code in CONDITIONS:
+        run = zr("diff", small, split, "--fail-if", condition)
+        same((run.returncode, "zr: diff: " in run.stderr), (code, bool(code)), condition)
+    report = parsed("diff", small, split, "--fail-if", "failures > 5, peak_live_bytes > 1x, now.live_bytes>1GB", code=0 + 1)
+    same(report["failed"], ["peak_live_bytes > 1x"], "the condition that holds")
+    figures = {one["name"]: (one["a"], one["b"]) for one in report["figures"]}
+    same([figures[name] for name in ("peak_live_bytes", "peak_reserved_bytes", "failures", "allocations")],
+         [(36 * MIB, 44 * MIB), (96 * MIB, 64 * MIB), (1, 0), (5, 3)], "figures side by side")
+    # At the peaks: of `forward` 8 + 4 (a block that goes has the stack of its event, which is none), then 44.
+    grown = {one["of"]: (one["a_bytes"], one["b_bytes"]) for one in report["growth"]}
+    same(grown["forward (train.py:12)"], (12 * MIB, 44 * MIB), "growth by stack")
+    grown = {one["of"]: one["b_bytes"] for one in parsed("diff", rmm, holes_file)["growth"]}
+    same(grown, {"param": MIB, "grad": MIB, "activation": MIB, "other": 0}, "and by tag")
+    run = zr("diff", small, split)
+    ok(run.returncode == 0 and "forward (train.py:12)" in run.stdout, "the table") or note(run.stdout + run.stderr)
+    for words, names in (("peak > 1", ["no figure 'peak > 1'", "now.live_bytes"]), ("failures 3", ["'failures'", "'3'"]),
+                         ("failures > many", ["1.05x", "'many'"]), ("failures > 3 or 4", ["comma", "'or 4'"]), ("failures > 3,", ["no figure ''"])):
+        refused(f"--fail-if '{words}'", 2, names, "diff", small, split, "--fail-if", words)
+    refused("a figure that is not known", 2, ["does not say peak_reserved_bytes"], "diff", small, rmm, "--fail-if", "peak_reserved_bytes > 1x")
+    refused("one file", 2, ["two files"], "diff", small)
+
+
 test_stats()
 test_map()
 test_why()
 test_remedies()
+test_diff()
 test_damage()
 test_shared()
 done()

@@ -68,8 +68,10 @@ def test_usage():
     ok(run.returncode == 0 and run.stdout.index("Examples") < run.stdout.index("--policy"), "replay --help likewise")
     ok(zr("--version").stdout.startswith("zr "), "--version")
     refused("no subcommand", 2, ["--help"])
-    refused("an unknown subcommand", 2, ["replya"], "replya")
-    for name in ("diff", "report", "top"):
+    refused("an unknown subcommand", 2, ["sort is no subcommand"], "sort")
+    for name, meant in (("replya", "replay"), ("stat", "stats"), ("wyh", "why"), ("pakc", "pack")):
+        refused("a mistyped one", 2, [name, f"zr {meant}?"], name)
+    for name in ("report", "top"):
         refused(f"{name}, which is not there yet", 2, [name, "not in this version"], name)
     refused("no file", 2, ["file"], "replay")
     refused("an unknown option", 2, ["--polcy"], "replay", lifetimes, "--polcy", "zr")

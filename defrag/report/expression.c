@@ -1,0 +1,204 @@
+/* expression.c: conditions on figures. Stands on moments.h. */
+#include "defrag/report/expression.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "alloc/base/error.h"
+
+/* ---- Figures ------------------------------------------------------------------------------------------- */
+
+#define OF_MOMENT(moment, field)                                                                             \
+    static double moment##_##field(const struct zr_moments *moments)                                         \
+    {                                                                                                        \
+        return (double)moments->moment.figures.field;                                                        \
+    }
+#define OF_MOMENTS(field) OF_MOMENT(now, field) OF_MOMENT(peak, field)
+OF_MOMENTS(live_bytes)
+OF_MOMENTS(requested_bytes)
+OF_MOMENTS(internal_bytes)
+OF_MOMENTS(pending_bytes)
+OF_MOMENTS(reserved_bytes)
+OF_MOMENTS(stranded_bytes)
+OF_MOMENTS(releasable_bytes)
+
+static double most_reserved(const struct zr_moments *moments)
+{
+    return (double)moments->peak_reserved_bytes;
+}
+
+static double most_requested(const struct zr_moments *moments)
+{
+    return (double)moments->peak_requested_bytes;
+}
+
+static double stranded_ratio(const struct zr_moments *moments)
+{
+    return moments->stranded_time_weighted;
+}
+
+static double gmlake_ratio(const struct zr_moments *moments)
+{
+    return moments->gmlake_ratio;
+}
+
+static double failures(const struct zr_moments *moments)
+{
+    return (double)moments->failures_count;
+}
+
+static double allocations(const struct zr_moments *moments)
+{
+    return (double)moments->allocations_count;
+}
+
+const struct zr_figure zr_figures[] = {{"peak_live_bytes", true, peak_live_bytes, false, false},
+                                       {"peak_requested_bytes", true, most_requested, false, false},
+                                       {"peak_reserved_bytes", true, most_reserved, true, false},
+                                       {"peak.requested_bytes", true, peak_requested_bytes, false, false},
+                                       {"peak.internal_bytes", true, peak_internal_bytes, false, false},
+                                       {"peak.pending_bytes", true, peak_pending_bytes, false, true},
+                                       {"peak.reserved_bytes", true, peak_reserved_bytes, true, false},
+                                       {"peak.stranded_bytes", true, peak_stranded_bytes, true, false},
+                                       {"peak.releasable_bytes", true, peak_releasable_bytes, true, false},
+                                       {"now.live_bytes", true, now_live_bytes, false, false},
+                                       {"now.requested_bytes", true, now_requested_bytes, false, false},
+                                       {"now.internal_bytes", true, now_internal_bytes, false, false},
+                                       {"now.pending_bytes", true, now_pending_bytes, false, true},
+                                       {"now.reserved_bytes", true, now_reserved_bytes, true, false},
+                                       {"now.stranded_bytes", true, now_stranded_bytes, true, false},
+                                       {"now.releasable_bytes", true, now_releasable_bytes, true, false},
+                                       {"stranded_ratio", false, stranded_ratio, true, false},
+                                       {"gmlake_ratio", false, gmlake_ratio, true, false},
+                                       {"failures", false, failures, false, false},
+                                       {"allocations", false, allocations, false, false},
+                                       {NULL, false, NULL, false, false}};
+
+/* ---- Reading ------------------------------------------------------------------------------------------- */
+
+static const char *skip(const char *at)
+{
+    return at + strspn(at, " \t");
+}
+
+static bool read_number(const char **at, double *out)
+{
+    double value = 0, part = 1;
+    const char *next = *at;
+    bool dot = false, any = false;
+    for (; (*next >= '0' && *next <= '9') || (*next == '.' && !dot); next++) {
+        if (*next == '.') {
+            dot = true;
+            continue;
+        }
+        any = true;
+        part = dot ? part / 10 : part;
+        value = dot ? value + (*next - '0') * part : value * 10 + (*next - '0');
+    }
+    *out = value;
+    *at = next;
+    return any;
+}
+
+static void read_unit(const char **at, double *value)
+{
+    static const struct {
+        const char *name;
+        double bytes;
+    } units[] = {{"KiB", 1024.}, {"MiB", 1048576.}, {"GiB", 1073741824.}, {"TiB", 1099511627776.},
+                 {"KB", 1e3},    {"MB", 1e6},       {"GB", 1e9},          {"TB", 1e12}};
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++)
+        if (strncmp(*at, units[i].name, strlen(units[i].name)) == 0) {
+            *value *= units[i].bytes;
+            *at += strlen(units[i].name);
+            return;
+        }
+}
+
+static zr_result read_figure(const char **at, struct zr_condition *out)
+{
+    size_t length = strspn(*at, "abcdefghijklmnopqrstuvwxyz_.");
+    char names[600];
+    int used = 0;
+    for (const struct zr_figure *figure = zr_figures; figure->name; figure++) {
+        if (strlen(figure->name) == length && memcmp(figure->name, *at, length) == 0) {
+            out->figure = figure;
+            *at = skip(*at + length);
+            return ZR_OK;
+        }
+        used += snprintf(names + used, sizeof names - (size_t)used, "%s%s", used ? ", " : "", figure->name);
+    }
+    return zr_fail(ZR_ERR_INVALID, "there is no figure '%.40s'; there are %s", *at, names);
+}
+
+zr_result zr_condition_read(const char **at, struct zr_condition *out)
+{
+    static const char *const ops[] = {">=", "<=", "==", "!=", ">", "<"};
+    const char *next = skip(*at);
+    *out = (struct zr_condition){.words = next};
+    zr_result result = read_figure(&next, out);
+    if (result != ZR_OK)
+        return result;
+    for (unsigned i = 0; i < sizeof ops / sizeof *ops && !out->op[0]; i++)
+        if (strncmp(next, ops[i], strlen(ops[i])) == 0)
+            strcpy(out->op, ops[i]);
+    if (!out->op[0])
+        return zr_fail(ZR_ERR_INVALID, "after '%s' comes >, >=, <, <=, == or !=, not '%.20s'",
+                       out->figure->name, next);
+    next = skip(next + strlen(out->op));
+    bool plus = *next == '+';
+    next += plus;
+    if (!read_number(&next, &out->value))
+        return zr_fail(ZR_ERR_INVALID,
+                       "after '%s' comes a value such as 1.05x, +5%%, +64MiB or 24GB, not '%.20s'", out->op,
+                       next);
+    out->kind = plus ? ZR_CONDITION_PLUS : ZR_CONDITION_PLAIN;
+    if (!plus && *next == 'x') {
+        out->kind = ZR_CONDITION_TIMES;
+        next++;
+    } else if (plus && *next == '%') {
+        out->kind = ZR_CONDITION_PER_CENT;
+        next++;
+    } else {
+        read_unit(&next, &out->value);
+    }
+    out->words_bytes = (int)(next - out->words);
+    next = skip(next);
+    if (*next != ',' && *next != '\0')
+        return zr_fail(ZR_ERR_INVALID,
+                       "after '%.*s' comes a comma and the next condition, or nothing, not '%.20s'",
+                       out->words_bytes < 60 ? out->words_bytes : 60, out->words, next);
+    if (*next == ',' && *skip(next + 1) == '\0')
+        return zr_fail(ZR_ERR_INVALID, "there is no figure '' after the last comma");
+    *at = *next == ',' ? next + 1 : next;
+    return ZR_OK;
+}
+
+bool zr_condition_holds(const struct zr_condition *condition, double a, double b)
+{
+    double value = condition->value;
+    switch (condition->kind) {
+    case ZR_CONDITION_TIMES:
+        value *= a;
+        break;
+    case ZR_CONDITION_PER_CENT:
+        value = a + a * value / 100;
+        break;
+    case ZR_CONDITION_PLUS:
+        value += a;
+        break;
+    default:
+        break;
+    }
+    bool or_equal = condition->op[1] == '=';
+    switch (condition->op[0]) {
+    case '>':
+        return or_equal ? b >= value : b > value;
+    case '<':
+        return or_equal ? b <= value : b < value;
+    case '=':
+        return b == value;
+    default:
+        return b != value;
+    }
+}
