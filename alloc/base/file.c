@@ -87,7 +87,7 @@ static void copy_name(char name[128], const char *path)
 
 /* ---- Files --------------------------------------------------------------------------------------------- */
 
-static zr_result open_with(struct zr_file *out, const char *path, int flags, const char *doing)
+static zr_result open_with(struct zr_file *out, const char *path, int flags, const char *doing, bool own)
 {
     struct stat status;
     zr_result result = ZR_OK;
@@ -100,7 +100,7 @@ static zr_result open_with(struct zr_file *out, const char *path, int flags, con
     if (zr_fault(ZR_FAULT_OPEN))
         return file_error(doing, out->name, EACCES);
     do
-        fd = open(path, flags | O_CLOEXEC | O_NOCTTY, 0666);
+        fd = open(path, flags | O_CLOEXEC | O_NOCTTY, own ? 0600 : 0666);
     while (fd < 0 && errno == EINTR);
     if (fd < 0)
         return file_error(doing, out->name, errno);
@@ -122,12 +122,12 @@ unwind:
 
 zr_result zr_file_open(struct zr_file *out, const char *path)
 {
-    return open_with(out, path, O_RDONLY, "open");
+    return open_with(out, path, O_RDONLY, "open", false);
 }
 
 zr_result zr_file_open_regular(struct zr_file *out, const char *path)
 {
-    zr_result result = open_with(out, path, O_RDONLY | O_NONBLOCK, "open");
+    zr_result result = open_with(out, path, O_RDONLY | O_NONBLOCK, "open", false);
     if (result != ZR_OK || out->regular)
         return result;
     zr_file_close(out);
@@ -142,6 +142,7 @@ zr_result zr_file_create(struct zr_file *out, const char *path, enum zr_create_m
     static const int flags[] = {
         [ZR_CREATE_REPLACE] = O_CREAT | O_TRUNC,
         [ZR_CREATE_NEW] = O_CREAT | O_EXCL,
+        [ZR_CREATE_OWN] = O_CREAT | O_EXCL,
         [ZR_CREATE_APPEND] = O_CREAT | O_APPEND,
         [ZR_CREATE_NOT] = 0,
     };
@@ -152,7 +153,7 @@ zr_result zr_file_create(struct zr_file *out, const char *path, enum zr_create_m
     struct stat status;
     bool pipe = path && stat(path, &status) == 0 && S_ISFIFO(status.st_mode);
     return open_with(out, path, (pipe ? O_WRONLY : O_RDWR) | flags[mode],
-                     mode == ZR_CREATE_NOT ? "write to" : "create");
+                     mode == ZR_CREATE_NOT ? "write to" : "create", mode == ZR_CREATE_OWN);
 }
 
 struct zr_file zr_file_borrow(int fd, const char *name)

@@ -24,6 +24,7 @@ struct zr_file {
 enum zr_create_mode {
     ZR_CREATE_REPLACE = 0, /* empty a file that is there */
     ZR_CREATE_NEW,         /* fail if it is there */
+    ZR_CREATE_OWN,         /* the same, mode 0600: nobody else may read it */
     ZR_CREATE_APPEND,      /* go on at the end of a file that is there; every write goes to the end */
     ZR_CREATE_NOT          /* write to a file that is there, wherever; fail if it is not */
 };

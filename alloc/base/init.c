@@ -5,6 +5,8 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "alloc/base/folders.h"
+
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static _Atomic bool done;
 
@@ -12,6 +14,7 @@ static void initialise(void)
 {
     zr_fault_read(getenv("ZR_FAULT"));
     zr_option_read(getenv("ZR_CONF"));
+    zr_folders_read(getenv("TMPDIR"), getenv("XDG_RUNTIME_DIR"));
     atomic_store_explicit(&done, true, memory_order_release);
 }
 

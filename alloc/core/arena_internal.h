@@ -91,6 +91,17 @@ struct zr_pool_calls {
 /* Arenas beside the first. */
 enum { ZR_STRIPES_MOST = 7 };
 
+struct zr_recorded;
+
+/* The flight recorder's ring (debug/recorder.c). lock: arena->lock */
+struct zr_recorder {
+    struct zr_recorded *events; /* NULL: off */
+    size_t mask;                /* of a power of two of them */
+    uint64_t count;             /* since the ring was made */
+    uint64_t first;             /* those before are forgotten: a region came or went after them */
+    uint64_t written_ns;        /* when its last file was written; 0: never */
+};
+
 struct zr_arena {
     /* Set at creation. */
     char name[ZR_ARENA_NAME_BYTES];
@@ -132,11 +143,12 @@ struct zr_arena {
     /* Everything below. Not on a line with what threads of other stripes read. */
     _Alignas(ZR_LINE_BYTES) struct zr_lock lock;
     bool debug;  /* canaries, poison, deep checks, tag limits or a trace: blocks are noted there */
-    bool hooked; /* debug, or a plan or an observer is there: blocks that come and go are noted */
+    bool hooked; /* debug, a plan, an observer or a recorder is there: blocks that come and go are noted */
     struct zr_follow *follow; /* plan and observer (follow.c); NULL: neither */
     const struct zr_plan_calls *plan_calls;
     const struct zr_map_calls *map_calls;
     struct zr_trace *trace; /* NULL: none */
+    struct zr_recorder recorder;
 
     /* Blocks, and peaks. While at_peak, the present state is the peak of live_bytes and peak_by_tag_bytes is
      * stale: the copy is made at the next free, not at each of the allocations that lead up to the peak. What
@@ -400,13 +412,13 @@ static inline void zr_stripes_publish(struct zr_arena *arena)
 
 /* ---- What is on: any room that switches something ------------------------------------------------------ */
 
-/* Once the trace, the tag limits, the canaries, the poison, the check level or who follows are other than
- * before. */
+/* Once the trace, the tag limits, the canaries, the poison, the check level, the recorder or who follows are
+ * other than before. */
 static inline void zr_arena_note_debug(struct zr_arena *arena)
 {
     arena->debug = arena->trace || arena->canary_bytes || arena->poison || arena->check >= ZR_CHECK_ARENA ||
                    arena->bounded;
-    arena->hooked = arena->debug || arena->follow;
+    arena->hooked = arena->debug || arena->follow || arena->recorder.events;
 }
 
 /* ---- region.c: addresses for a plan -------------------------------------------------------------------- */
@@ -426,10 +438,24 @@ extern const struct zr_map_calls zr_map_callback_calls;
 
 /* ---- report.c ------------------------------------------------------------------------------------------ */
 
+/* Why a request was refused: what a trace says of it, in the words of trace_format.h. */
+struct zr_refusal {
+    unsigned cause;           /* enum zrt_cause; 0: unknown, and the rest is 0 */
+    uint64_t need_bytes;      /* what the request came to */
+    uint64_t free_bytes;      /* free and mapped */
+    uint64_t largest_bytes;   /* of it in one piece */
+    uint64_t cached_bytes;    /* granules that are mapped nowhere */
+    uint64_t pending_bytes;   /* freed, and a stream has not passed */
+    uint64_t unmovable_bytes; /* of the free bytes, on granules that may not move */
+    uint64_t reserved_bytes;  /* held of the device; tag limit: live of the tag */
+    uint64_t limit_bytes;     /* of reserved_bytes; 0: none */
+    uint64_t device_bytes;    /* of the device in all; 0: not known */
+};
+
 /* The words for a request that could not be had, and the need that it came to; returns `result`. Reads this
  * thread's last error as the cause. With the stripe's lock, which is opened while it looks at the others. */
 zr_result zr_report_exhausted(struct zr_arena *arena, zr_result result, const struct zr_request *request,
-                              struct zr_need need);
+                              struct zr_need need, struct zr_refusal *refusal);
 
 /* ---- stats.c ------------------------------------------------------------------------------------------- */
 
@@ -439,6 +465,9 @@ void zr_stats_fill(struct zr_arena *arena, struct zr_arena_stats *out);
 
 /* ZR_ERR_TAG_LIMIT, with words, if a request that came to so many bytes is above a tag limit. */
 zr_result zr_tag_limit_check(struct zr_arena *arena, const struct zr_request *request, size_t bytes);
+/* What a trace says of such a request. */
+struct zr_refusal zr_tag_limit_refusal(const struct zr_arena *arena, const struct zr_request *request,
+                                       size_t bytes);
 /* The tag's bytes have grown. */
 void zr_tag_limit_note(struct zr_arena *arena, unsigned tag);
 /* The check for an entry of a pool, without the lock; of any arena. What was promised (0: the arena is not

@@ -3,6 +3,12 @@
 
 #include "alloc/base/error.h"
 
+/* A plan's blocks come and go unrecorded: what the recorder knows of their addresses ends here. */
+static void forget_events(struct zr_arena *arena)
+{
+    arena->recorder.first = arena->recorder.count;
+}
+
 zr_result zr_region_reserve(struct zr_arena *arena, size_t bytes, struct zr_extent **out)
 {
     struct zr_need need = {zr_round_up(bytes, arena->granule_bytes), arena->granule_bytes};
@@ -19,6 +25,7 @@ zr_result zr_region_reserve(struct zr_arena *arena, size_t bytes, struct zr_exte
         zr_space_carve(arena, place.gap, (struct zr_bounds){place.offset_bytes, need.bytes});
     region->kind = ZR_EXTENT_REGION;
     region->slack_bytes = 0;
+    forget_events(arena);
     *out = region;
     return ZR_OK;
 }
@@ -26,6 +33,7 @@ zr_result zr_region_reserve(struct zr_arena *arena, size_t bytes, struct zr_exte
 void zr_region_release(struct zr_arena *arena, struct zr_extent *region)
 {
     zr_space_free(arena, region);
+    forget_events(arena);
 }
 
 /* Gives what is mapped under a region to the cache; false if something stays, such as a run of granules that
@@ -66,6 +74,7 @@ zr_result zr_region_reserve_unused(struct zr_arena *arena, size_t bytes, struct 
         return zr_region_reserve_clear(arena, bytes, out);
     (*out)->kind = ZR_EXTENT_REGION;
     (*out)->slack_bytes = 0;
+    forget_events(arena);
     return ZR_OK;
 }
 
@@ -82,5 +91,6 @@ zr_result zr_region_reserve_clear(struct zr_arena *arena, size_t bytes, struct z
                        arena->name, bytes);
     (*out)->kind = ZR_EXTENT_REGION;
     (*out)->slack_bytes = 0;
+    forget_events(arena);
     return ZR_OK;
 }

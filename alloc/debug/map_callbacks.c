@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "alloc/debug/trace.h"
+#include "alloc/debug/recorder.h"
 
 /* ---- Telling; lock: the stripe's ----------------------------------------------------------------------- */
 
@@ -107,11 +107,13 @@ static zr_result notify(struct zr_arena *arena, struct zr_stretch where)
         if (result == ZR_OK)
             set_notified(arena, run, true);
     }
-    for (size_t at = where.first; result != ZR_OK || arena->trace; at = run_end(arena, run)) {
+    for (size_t at = where.first; result != ZR_OK || arena->trace || arena->recorder.events;
+         at = run_end(arena, run)) {
         run = next_run(arena, at, where.end, OF_THE_REQUEST);
         if (run.bytes == 0)
             break;
         if (result == ZR_OK) {
+            zr_recorder_put_granules(arena, ZRT_MAP, run);
             zr_trace_event(arena->trace, map, arena->base + run.offset_bytes, run.bytes);
         } else if (zr_range_mapping(arena->range, run.offset_bytes)->notified) {
             notify_going(arena, run, arena->first_stripe->map_callbacks_count);
@@ -139,6 +141,7 @@ static void notify_kept(struct zr_arena *arena, struct zr_bounds part)
 
 static void notify_unmapped(struct zr_arena *arena, struct zr_bounds part)
 {
+    zr_recorder_put_granules(arena, ZRT_UNMAP, part);
     zr_trace_event(arena->trace, unmap, arena->base + part.offset_bytes, part.bytes);
 }
 

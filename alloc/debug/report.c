@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
+#include "alloc/debug/trace_format.h"
 
 /* A granule is advised down to a sixteenth: finer ones cost more mappings than they save memory. */
 enum { SIZES_MOST = 5 };
@@ -284,16 +285,47 @@ static struct words help(const struct zr_arena *arena, enum lack lack, struct zr
     return out;
 }
 
+/* The same in figures. */
+static void fill_refusal(struct zr_arena *arena, enum lack lack, struct zr_need need,
+                         const struct survey *survey, struct zr_refusal *out)
+{
+    static const enum zrt_cause causes[] = {
+        [LACK_MEMORY] = ZRT_CAUSE_SHORTAGE,     [LACK_WHOLE_GRANULES] = ZRT_CAUSE_FRAGMENTATION,
+        [LACK_ADDRESSES] = ZRT_CAUSE_ADDRESSES, [LACK_ADDRESSES_IN_A_ROW] = ZRT_CAUSE_ADDRESSES_IN_A_ROW,
+        [LACK_MAPPINGS] = ZRT_CAUSE_MAPPINGS,
+    };
+    struct zr_backend_memory device;
+    size_t limit_bytes = arena->first_stripe->limit_bytes, backend_bytes = arena->backend->limit_bytes;
+    bool limited = at_limit(arena, zr_round_up(need.bytes, arena->granule_bytes) + arena->granule_bytes);
+    *out = (struct zr_refusal){
+        .cause = lack == LACK_MEMORY && limited ? ZRT_CAUSE_LIMIT : causes[lack],
+        .need_bytes = need.bytes,
+        .free_bytes = survey->free_bytes,
+        .largest_bytes = survey->largest_bytes,
+        .cached_bytes = survey->cached_bytes,
+        .pending_bytes = zr_space_pending_bytes(arena),
+        .unmovable_bytes = survey->unmovable_bytes,
+        .reserved_bytes = atomic_load(&arena->first_stripe->all_reserved_bytes),
+        .limit_bytes =
+            limit_bytes && (!backend_bytes || limit_bytes < backend_bytes) ? limit_bytes : backend_bytes,
+    };
+    if ((arena->trace || arena->recorder.events) &&
+        zr_backend_memory_info(arena->backend, &device) == ZR_OK && device.total_bytes != SIZE_MAX)
+        out->device_bytes = device.total_bytes;
+}
+
 zr_result zr_report_exhausted(struct zr_arena *arena, zr_result result, const struct zr_request *request,
-                              struct zr_need need)
+                              struct zr_need need, struct zr_refusal *refusal)
 {
     struct survey survey;
     char cause[320], cache[64] = "", unmovable[128] = "";
+    *refusal = (struct zr_refusal){0};
     if (result != ZR_ERR_MEMORY && result != ZR_ERR_ADDRESSES)
         return result;
     snprintf(cause, sizeof cause, "%s", zr_last_error());
     take_survey(arena, &survey);
     enum lack lack = lack_of(arena, result, need, &survey);
+    fill_refusal(arena, lack, need, &survey, refusal);
     unsigned living = largest_of(survey.live_by_tag_bytes);
     if (survey.cached_bytes > 0)
         snprintf(cache, sizeof cache, " and %s in cache", amount(survey.cached_bytes).text);

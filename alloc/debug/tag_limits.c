@@ -8,6 +8,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/debug/trace.h"
+#include "alloc/debug/trace_format.h"
 
 /* Live bytes that a tag limit speaks of. */
 static size_t total_bytes(const struct zr_arena *arena)
@@ -55,9 +56,25 @@ static zr_result check(const struct zr_arena *arena, const struct zr_request *re
 zr_result zr_tag_limit_check(struct zr_arena *arena, const struct zr_request *request, size_t bytes)
 {
     zr_result result = check(arena, request, bytes);
-    if (result != ZR_OK)
-        zr_trace_event(arena->trace, refused, request);
+    if (result != ZR_OK && arena->trace) {
+        struct zr_refusal refusal = zr_tag_limit_refusal(arena, request, bytes);
+        zr_trace_write_refused(arena->trace, request, &refusal);
+    }
     return result;
+}
+
+struct zr_refusal zr_tag_limit_refusal(const struct zr_arena *arena, const struct zr_request *request,
+                                       size_t bytes)
+{
+    size_t tag_bytes = arena->live_by_tag_bytes[request->tag] + arena->promised_by_tag_bytes[request->tag];
+    bool own = is_above(tag_bytes, bytes, arena->tag_limits.by_tag_bytes[request->tag]);
+    return (struct zr_refusal){
+        .cause = ZRT_CAUSE_TAG_LIMIT,
+        .need_bytes = bytes,
+        .cached_bytes = arena->granule_cache.bytes,
+        .reserved_bytes = own ? tag_bytes : total_bytes(arena) + promised_total_bytes(arena),
+        .limit_bytes = own ? arena->tag_limits.by_tag_bytes[request->tag] : arena->tag_limits.total_bytes,
+    };
 }
 
 static void raise_to(size_t *most, size_t bytes)

@@ -22,6 +22,7 @@
 #include "alloc/base/file.h"
 #include "alloc/base/os.h"
 #include "alloc/base/slab.h"
+#include "alloc/core/arena_internal.h"
 #include "alloc/debug/trace_format.h"
 
 #define WINDOW_BYTES ((size_t)1 << 20)
@@ -40,20 +41,28 @@ struct zr_trace {
     /* what the next event is told relative to */
     uint64_t last_ns, last_offset_bytes, next_granule, stream;
     uint32_t thread, tag;
+    uint32_t source_thread; /* 0: who calls, and now */
+    uint64_t source_ns;
     struct zr_file file;
     dev_t device; /* of the file, and its number there: */
     ino_t number; /* a program may close descriptors that it has not opened, and get them for files of its own
                    */
 };
 
-/* Small numbers for threads, in the order in which they first trace. */
-static uint32_t thread_number(void)
+__thread uint32_t zr_trace_own_thread; /* dynamic TLS would call malloc */
+
+uint32_t zr_trace_thread(void)
 {
     static _Atomic uint32_t last;
-    static __thread uint32_t own __attribute__((tls_model("initial-exec"))); /* dynamic: malloc inside */
-    if (own == 0)
-        own = atomic_fetch_add_explicit(&last, 1, memory_order_relaxed) + 1;
-    return own;
+    if (zr_trace_own_thread == 0)
+        zr_trace_own_thread = atomic_fetch_add_explicit(&last, 1, memory_order_relaxed) + 1;
+    return zr_trace_own_thread;
+}
+
+void zr_trace_set_source(struct zr_trace *trace, uint32_t thread, uint64_t now_ns)
+{
+    trace->source_thread = thread;
+    trace->source_ns = now_ns;
 }
 
 /* ---- The file ------------------------------------------------------------------------------------------ */
@@ -185,8 +194,8 @@ static bool event_start(struct zr_trace *trace, struct event *event, unsigned ki
         return false;
     event->first = event->next = trace->window + (trace->position_bytes - trace->window_start_bytes);
 
-    uint32_t thread = thread_number();
-    uint64_t now_ns = zr_os_now_ns();
+    uint32_t thread = trace->source_thread ? trace->source_thread : zr_trace_thread();
+    uint64_t now_ns = trace->source_thread ? trace->source_ns : zr_os_now_ns();
     uint64_t later_ns = now_ns > trace->last_ns ? now_ns - trace->last_ns : 0;
     trace->last_ns += later_ns;
     *event->next++ = (unsigned char)(kind | (thread != trace->thread ? ZRT_HAS_THREAD : 0) |
@@ -288,12 +297,22 @@ void zr_trace_write_mark(struct zr_trace *trace, const char *label)
     event_end(trace, &event);
 }
 
-void zr_trace_write_refused(struct zr_trace *trace, const struct zr_request *request)
+void zr_trace_write_refused(struct zr_trace *trace, const struct zr_request *request,
+                            const struct zr_refusal *refusal)
 {
     struct event event;
     if (!event_start(trace, &event, ZRT_REFUSED, request->stream, request->tag))
         return;
     put_varint(&event, request->bytes);
+    if (refusal && refusal->cause != ZRT_CAUSE_UNKNOWN) {
+        const uint64_t figures[] = {refusal->need_bytes,     refusal->free_bytes,    refusal->largest_bytes,
+                                    refusal->cached_bytes,   refusal->pending_bytes, refusal->unmovable_bytes,
+                                    refusal->reserved_bytes, refusal->limit_bytes,   refusal->device_bytes};
+        *event.first |= ZRT_HAS_CAUSE;
+        *event.next++ = (unsigned char)refusal->cause;
+        for (size_t i = 0; i < sizeof figures / sizeof *figures; i++)
+            put_varint(&event, figures[i]);
+    }
     event_end(trace, &event);
 }
 
@@ -310,7 +329,8 @@ static void fill_header(struct zr_trace *trace, const struct zr_trace_origin *or
 {
     struct timespec wall;
     clock_gettime(CLOCK_REALTIME, &wall);
-    trace->last_ns = zr_os_now_ns();
+    uint64_t now_ns = zr_os_now_ns(), start_ns = origin->start_ns;
+    trace->last_ns = start_ns && start_ns < now_ns ? start_ns : now_ns;
     *trace->header = (struct zrt_header){
         .header_bytes = sizeof(struct zrt_header),
         .version = ZRT_VERSION,
@@ -318,7 +338,8 @@ static void fill_header(struct zr_trace *trace, const struct zr_trace_origin *or
         .base_address = (uintptr_t)origin->base,
         .reserve_bytes = origin->reserve_bytes,
         .clock_start_ns = trace->last_ns,
-        .wall_start_ns = (uint64_t)wall.tv_sec * 1000000000u + (uint64_t)wall.tv_nsec,
+        .wall_start_ns =
+            (uint64_t)wall.tv_sec * 1000000000u + (uint64_t)wall.tv_nsec - (now_ns - trace->last_ns),
         .process = (uint32_t)getpid(),
     };
     size_t length = strnlen(origin->name, sizeof trace->header->arena - 1);
@@ -369,7 +390,8 @@ zr_result zr_trace_open(struct zr_trace **out, const char *path, const struct zr
     trace->most_bytes = origin->most_bytes;
     trace->base_address = (uintptr_t)origin->base;
     trace->granule_bytes = origin->granule_bytes;
-    result = create_anew(&trace->file, path);
+    result =
+        origin->own ? zr_file_create(&trace->file, path, ZR_CREATE_OWN) : create_anew(&trace->file, path);
     if (result != ZR_OK)
         goto unwind;
     raise_descriptor(trace);

@@ -10,6 +10,7 @@
 
 #include "alloc/zr.h"
 
+struct zr_refusal;
 struct zr_trace;
 
 /* What the header says of the arena. */
@@ -19,6 +20,8 @@ struct zr_trace_origin {
     size_t reserve_bytes;
     size_t granule_bytes;
     size_t most_bytes; /* of the file: there the trace stops as on a full disk; 0: no end */
+    uint64_t start_ns; /* of the first event; 0: now */
+    bool own;          /* the file must be new, and nobody else may read it */
 };
 
 /* Creates the file, replacing one that is there. The caller owns *out until zr_trace_close(). ZR_ERR_IO: the
@@ -38,7 +41,17 @@ void zr_trace_write_free(struct zr_trace *trace, const struct zr_block_info *blo
 void zr_trace_write_map(struct zr_trace *trace, const void *first, size_t bytes);
 void zr_trace_write_unmap(struct zr_trace *trace, const void *first, size_t bytes);
 void zr_trace_write_mark(struct zr_trace *trace, const char *label);
-void zr_trace_write_refused(struct zr_trace *trace, const struct zr_request *request);
+void zr_trace_write_refused(struct zr_trace *trace, const struct zr_request *request,
+                            const struct zr_refusal *refusal);
+/* The events that follow are those of another thread, and of another time. With thread 0: of the caller's own
+ * again, and of now. */
+void zr_trace_set_source(struct zr_trace *trace, uint32_t thread, uint64_t now_ns);
+/* A small number for the calling thread, from 1, in the order in which they first ask. */
+extern __thread uint32_t zr_trace_own_thread __attribute__((tls_model("initial-exec"))); /* 0: none yet */
+uint32_t zr_trace_thread(void);
+/* Writes what is there already, and `begin`. Both locks (tracing.c). */
+struct zr_arena;
+void zr_trace_write_present(struct zr_trace *trace, struct zr_arena *arena);
 /* What was live and mapped when the trace was started has been written as allocs and maps before this. */
 void zr_trace_write_begin(struct zr_trace *trace);
 

@@ -20,14 +20,20 @@
  *     unmap     the same; `next granule` is the number after the run that the last map or unmap named
  *               (first: 0)
  *     mark      varint length (at most 63), bytes of the label
- *     refused   varint requested bytes: an allocation that failed
+ *     refused   varint requested bytes: an allocation that failed; with ZRT_HAS_CAUSE also 1 byte cause (enum
+ *               zrt_cause) and nine varints: need, free, largest, cached, pending, unmovable, reserved, limit and
+ *               device bytes (struct zr_refusal says what they are)
  *     begin     nothing: the allocs and maps before it say what was there when the trace was started
  * A place is the zigzag difference of a block's offset from base_address to the place of the alloc or free
  * before (first: 0): in units of 256 bytes (both offsets are multiples of 256), or of bytes with
  * ZRT_IN_BYTES.
  *
  * varint: 7 bits a byte, low ones first, the top bit set on all but the last; at most 10 bytes, no bits
- * beyond 64. zigzag: 0, -1, 1, -2 .. as 0, 1, 2, 3 .. A kind of 0 is never written. */
+ * beyond 64. zigzag: 0, -1, 1, -2 .. as 0, 1, 2, 3 .. A kind of 0 is never written. A reader takes an event
+ * with a flag that it does not know of the kind for damage: so does one that is older than ZRT_HAS_CAUSE.
+ *
+ * A file of the flight recorder is the same. The time and thread of an event are those of when it was recorded,
+ * the time to the nearest of a few hundred events before it; a mark after `begin` says what is missing. */
 /* clang-format on */
 #ifndef ZR_TRACE_FORMAT_H
 #define ZR_TRACE_FORMAT_H
@@ -45,10 +51,24 @@ enum zrt_kind { ZRT_ALLOC = 1, ZRT_FREE, ZRT_MAP, ZRT_UNMAP, ZRT_MARK, ZRT_REFUS
 #define ZRT_HAS_TAG      0x20
 #define ZRT_IN_BYTES     0x40 /* alloc, free */
 #define ZRT_HAS_RESERVED 0x80 /* alloc */
+#define ZRT_HAS_CAUSE    0x80 /* refused */
 
 #define ZRT_UNIT_BYTES  256u
 #define ZRT_LABEL_BYTES 63u  /* of a mark, at most */
-#define ZRT_EVENT_BYTES 128u /* no event is longer */
+#define ZRT_EVENT_BYTES 128u /* no event is longer: a refused one may be as long */
+
+/* What a refused request lacked. */
+enum zrt_cause {
+    ZRT_CAUSE_UNKNOWN = 0,
+    ZRT_CAUSE_SHORTAGE,           /* of memory: the device has no more */
+    ZRT_CAUSE_LIMIT,              /* of memory, at the arena's or the backend's own limit */
+    ZRT_CAUSE_FRAGMENTATION,      /* enough is free, in no whole granules that may move */
+    ZRT_CAUSE_ADDRESSES,          /* of addresses */
+    ZRT_CAUSE_ADDRESSES_IN_A_ROW, /* enough are free, in no row */
+    ZRT_CAUSE_MAPPINGS,           /* of the system's mappings */
+    ZRT_CAUSE_TAG_LIMIT,          /* a limit of the request's tag, or of all tags */
+    ZRT_CAUSE_COUNT
+};
 
 /* How the trace ended. */
 enum zrt_state {

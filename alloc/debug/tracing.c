@@ -17,7 +17,7 @@ static void write_block(struct zr_trace *trace, const struct zr_arena *arena, co
 
 /* Writes what is there already, so that a trace started late is as complete as one started at once: granules
  * first, then the blocks on them. */
-static void write_present(struct zr_trace *trace, struct zr_arena *arena)
+void zr_trace_write_present(struct zr_trace *trace, struct zr_arena *arena)
 {
     size_t granule = arena->granule_bytes, end = arena->range->bytes / granule;
     for (size_t first = 0, after; first < end; first = after) {
@@ -62,7 +62,7 @@ zr_result zr_trace_start(zr_arena *arena, const char *path)
                                                      .granule_bytes = arena->granule_bytes});
     if (result != ZR_OK)
         goto unwind;
-    write_present(trace, arena);
+    zr_trace_write_present(trace, arena);
     arena->trace = trace;
     zr_arena_note_debug(arena);
 unwind:

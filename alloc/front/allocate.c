@@ -1,14 +1,14 @@
 /* allocate.c: the public allocation and free. Stands on core.c and follow.c.
  *
  * What a call does: the next step of the plan in force, else the core; then what is noted of the block, if
- * anything is (canaries, poison, tag limits, a trace, checks, an observer): arena->hooked is all that it
+ * anything is (canaries, poison, tag limits, a trace, a recorder, an observer): arena->hooked is all that it
  * costs where nothing is. Instructions per operation are counted by tests/bench/bench_operations.py. */
 #define _GNU_SOURCE
 #include "alloc/core/arena_internal.h"
 
 #include "alloc/debug/counters.h"
 #include "alloc/base/error.h"
-#include "alloc/debug/trace.h"
+#include "alloc/debug/recorder.h"
 #include "alloc/plan/follow_internal.h"
 #include "alloc/base/option.h"
 
@@ -126,6 +126,8 @@ static __attribute__((noinline)) zr_result allocate_from_others(struct zr_arena 
 static __attribute__((noinline)) bool note_alloc(struct zr_arena *arena, const struct zr_request *request,
                                                  struct zr_extent *block, struct zr_need need)
 {
+    if (arena->recorder.events)
+        zr_recorder_put(arena, ZRT_ALLOC, block);
     bool work = arena->follow && zr_follow_note_alloc(arena, request, block, need.alignment);
     if (arena->debug)
         zr_debug_new(arena, block);
@@ -135,9 +137,22 @@ static __attribute__((noinline)) bool note_alloc(struct zr_arena *arena, const s
 static __attribute__((noinline)) zr_result note_failure(struct zr_arena *arena, zr_result result,
                                                         const struct zr_request *request, struct zr_need need)
 {
-    result = zr_report_exhausted(arena, result, request, need);
-    zr_trace_event(arena->trace, refused, request);
+    struct zr_refusal refusal;
+    result = zr_report_exhausted(arena, result, request, need, &refusal);
+    zr_trace_event(arena->trace, refused, request, &refusal);
+    if (refusal.cause != ZRT_CAUSE_UNKNOWN)
+        zr_recorder_refused(arena, result, request, &refusal);
     return result;
+}
+
+/* A tag limit is looked at with the lock alone; the recorder takes both, from neither. */
+static __attribute__((noinline)) void note_tag_limit(struct zr_arena *arena, const struct zr_request *request,
+                                                     struct zr_need need)
+{
+    zr_arena_take(arena);
+    struct zr_refusal refusal = zr_tag_limit_refusal(arena, request, need.bytes);
+    zr_recorder_refused(arena, ZR_ERR_TAG_LIMIT, request, &refusal);
+    zr_arena_give(arena);
 }
 
 /* The same, with all that it takes: memory from wherever there is some; or the words for what has failed
@@ -215,6 +230,8 @@ static zr_result alloc_any(struct zr_arena *arena, const struct zr_request *requ
         zr_lock_give(&arena->supply);
     if (unlikely(work))
         zr_follow_work(arena);
+    if (unlikely(result == ZR_ERR_TAG_LIMIT) && arena->recorder.events)
+        note_tag_limit(arena, request, need);
     return result;
 }
 
@@ -261,6 +278,8 @@ static __attribute__((noinline, cold)) zr_result reject_free(struct zr_arena *ar
 /* What some arenas do with a block besides: ZR_ERR_CORRUPT, with words, if it was written past its end. */
 static __attribute__((noinline)) zr_result note_free(struct zr_arena *arena, struct zr_extent *block)
 {
+    if (arena->recorder.events)
+        zr_recorder_put(arena, ZRT_FREE, block);
     zr_result result = arena->debug ? zr_debug_freed(arena, block) : ZR_OK;
     if (arena->follow)
         zr_follow_note_free(arena, block);

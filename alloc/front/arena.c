@@ -9,6 +9,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/struct_bytes.h"
+#include "alloc/debug/recorder.h"
 #include "alloc/debug/trace.h"
 #include "alloc/plan/follow.h"
 #include "alloc/base/fork.h"
@@ -64,7 +65,6 @@ static zr_result prepare(struct zr_arena *arena, const struct zr_arena_options *
     arena->poison = arena->visible && zr_option_get(ZR_OPTION_POISON) && zr_poison_wanted();
     arena->shared = arena->stripes_most > 1;
     arena->asynchronous = !backend->can.synchronous;
-    zr_arena_note_debug(arena);
     arena->map_calls = &zr_map_callback_calls;
     arena->granule_cache.granule_bytes = arena->granule_bytes;
     zr_slab_init(&arena->extents, sizeof(struct zr_extent), ZR_POOL_FAULTS);
@@ -81,13 +81,17 @@ static zr_result prepare(struct zr_arena *arena, const struct zr_arena_options *
     if (!arena->granules)
         return ZR_ERR_HOST_MEMORY;
     result = zr_index_init(&arena->index, arena->range->bytes);
-    if (result == ZR_OK)
-        zr_space_init(arena);
-    return result;
+    if (result != ZR_OK)
+        return result;
+    zr_space_init(arena);
+    zr_recorder_start(arena);
+    zr_arena_note_debug(arena);
+    return ZR_OK;
 }
 
 static void tear_down(struct zr_arena *arena)
 {
+    zr_recorder_end(arena);
     if (arena->granules)
         zr_pages_give(arena->granules, arena->bitmap_bytes);
     if (arena->range) {

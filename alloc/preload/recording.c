@@ -162,7 +162,7 @@ void zr_recording_alloc(const void *block, size_t bytes, size_t reserved_bytes)
                                                                 .reserved_bytes = reserved_bytes,
                                                                 .tag = ZR_TAG_OTHER});
     } else if (own.trace) {
-        zr_trace_write_refused(own.trace, &(struct zr_request){.bytes = bytes, .tag = ZR_TAG_OTHER});
+        zr_trace_write_refused(own.trace, &(struct zr_request){.bytes = bytes, .tag = ZR_TAG_OTHER}, NULL);
     }
     if (own.trace && !zr_trace_goes_on(own.trace))
         atomic_store(&own.traces, false);

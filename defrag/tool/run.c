@@ -75,6 +75,9 @@ static bool set_environment(void *argument)
         return false;
     if (settings->folder ? setenv("ZR_RECORD", settings->folder->path, 1) != 0 : unsetenv("ZR_RECORD") != 0)
         return false;
+    /* The flight recorder is on, unless the user's own ZR_CONF behind it says otherwise. */
+    if (!put_before("ZR_CONF", "recorder:1m", ","))
+        return false;
     /* Of two values the later one holds: what is asked for here. */
     if (settings->limit_bytes > 0) {
         const char *conf = getenv("ZR_CONF");

@@ -211,6 +211,19 @@ static void get_label(struct bytes *from, struct zrt_event *out)
         out->label[i] = (char)get_byte(from);
 }
 
+static void get_refusal(struct bytes *from, struct zrt_refusal *out)
+{
+    unsigned cause = get_byte(from);
+    if (!from->fault && (cause == ZRT_CAUSE_UNKNOWN || cause >= ZRT_CAUSE_COUNT))
+        from->fault = "there is no such cause of a refusal";
+    out->cause = (enum zrt_cause)cause;
+    uint64_t *const figures[] = {&out->need_bytes,     &out->free_bytes,    &out->largest_bytes,
+                                 &out->cached_bytes,   &out->pending_bytes, &out->unmovable_bytes,
+                                 &out->reserved_bytes, &out->limit_bytes,   &out->device_bytes};
+    for (size_t i = 0; i < sizeof figures / sizeof *figures; i++)
+        *figures[i] = get_varint(from);
+}
+
 /* The part that all events have. */
 static void get_common(struct zrt_reader *reader, struct bytes *from, unsigned first, struct zrt_event *out)
 {
@@ -240,7 +253,7 @@ static void get_event(struct zrt_reader *reader, struct bytes *from, struct zrt_
     out->kind = (enum zrt_kind)(first & ZRT_KIND_MASK);
     bool in_bytes = first & ZRT_IN_BYTES, has_reserved = first & ZRT_HAS_RESERVED;
     if ((in_bytes && out->kind != ZRT_ALLOC && out->kind != ZRT_FREE) ||
-        (has_reserved && out->kind != ZRT_ALLOC)) {
+        (has_reserved && out->kind != ZRT_ALLOC && out->kind != ZRT_REFUSED)) {
         from->fault = "it has flags that its kind does not";
         return;
     }
@@ -259,6 +272,8 @@ static void get_event(struct zrt_reader *reader, struct bytes *from, struct zrt_
         break;
     case ZRT_REFUSED:
         out->bytes = get_varint(from);
+        if (first & ZRT_HAS_CAUSE)
+            get_refusal(from, &out->refusal);
         break;
     case ZRT_BEGIN:
         break;

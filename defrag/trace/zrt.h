@@ -7,6 +7,13 @@
 #include "alloc/debug/trace_format.h"
 #include "alloc/zr.h"
 
+/* Why a request was refused; struct zr_refusal of alloc/core/arena_internal.h says what the figures are. */
+struct zrt_refusal {
+    enum zrt_cause cause; /* ZRT_CAUSE_UNKNOWN: the figures are 0 */
+    uint64_t need_bytes, free_bytes, largest_bytes, cached_bytes, pending_bytes, unmovable_bytes,
+        reserved_bytes, limit_bytes, device_bytes;
+};
+
 /* One event with everything that it was written relative to put back. */
 struct zrt_event {
     enum zrt_kind kind;
@@ -18,6 +25,7 @@ struct zrt_event {
     uint64_t bytes;                  /* alloc, refused: as requested; map, unmap: mapped */
     uint64_t reserved_bytes;         /* alloc: with rounding */
     char label[ZRT_LABEL_BYTES + 1]; /* mark */
+    struct zrt_refusal refusal;      /* refused */
 };
 
 /* A trace being read. One thread at a time. The fields are for reading only. */

@@ -17,6 +17,7 @@
 #include "alloc/base/fault.h"
 #include "alloc/base/file.h"
 #include "alloc/base/os.h"
+#include "alloc/core/arena_internal.h"
 #include "alloc/debug/trace.h"
 #include "defrag/trace/zrt.h"
 #include "tests/support/draws.h"
@@ -82,6 +83,17 @@ static struct zrt_event random_event(void)
         break;
     default:
         event.bytes = any_size(60);
+        if (next_random() % 2)
+            event.refusal = (struct zrt_refusal){(enum zrt_cause)(1 + next_random() % (ZRT_CAUSE_COUNT - 1)),
+                                                 any_size(64),
+                                                 any_size(64),
+                                                 any_size(64),
+                                                 any_size(64),
+                                                 any_size(64),
+                                                 any_size(64),
+                                                 any_size(64),
+                                                 any_size(64),
+                                                 any_size(64)};
     }
     event.tag = (zr_tag)(next_random() % ZR_TAG_COUNT);
     event.stream = next_random() % 3 ? 0 : any_size(60);
@@ -114,7 +126,12 @@ static void write_event(struct zr_trace *trace, const struct zrt_event *event)
         break;
     default:
         zr_trace_write_refused(
-            trace, &(struct zr_request){.bytes = event->bytes, .tag = event->tag, .stream = event->stream});
+            trace, &(struct zr_request){.bytes = event->bytes, .tag = event->tag, .stream = event->stream},
+            &(struct zr_refusal){event->refusal.cause, event->refusal.need_bytes, event->refusal.free_bytes,
+                                 event->refusal.largest_bytes, event->refusal.cached_bytes,
+                                 event->refusal.pending_bytes, event->refusal.unmovable_bytes,
+                                 event->refusal.reserved_bytes, event->refusal.limit_bytes,
+                                 event->refusal.device_bytes});
     }
 }
 
@@ -125,6 +142,7 @@ static bool same_event(const struct zrt_event *got, const struct zrt_event *want
            got->offset_bytes == want->offset_bytes && got->bytes == want->bytes &&
            got->reserved_bytes == want->reserved_bytes &&
            (!owned || (got->tag == want->tag && got->stream == want->stream)) &&
+           memcmp(&got->refusal, &want->refusal, sizeof got->refusal) == 0 &&
            strcmp(got->label, want->label) == 0;
 }
 

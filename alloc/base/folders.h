@@ -1,0 +1,20 @@
+/* folders.h: the folders where a process leaves what others are to find. Private to the project.
+ *
+ * Paths without a final slash; the environment is read once (init.c). */
+#ifndef ZR_FOLDERS_H
+#define ZR_FOLDERS_H
+
+#include "alloc/zr.h"
+
+enum { ZR_FOLDER_BYTES = 288 };
+
+/* TMPDIR, else /tmp. */
+const char *zr_folder_temporary(void);
+/* The folder of this user's living processes: zr under XDG_RUNTIME_DIR or /run/user/UID, else /tmp/zr-UID.
+ * Makes it (mode 0700) where `make`; it must be a folder of this user's that nobody else may enter, and no
+ * symbolic link. ZR_ERR_IO, with words: it is not, or cannot be had. */
+zr_result zr_folder_runtime(char out[ZR_FOLDER_BYTES], bool make);
+/* What the environment says, for init.c and for tests; NULL: it is not set. */
+void zr_folders_read(const char *temporary, const char *runtime);
+
+#endif
