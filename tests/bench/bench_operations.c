@@ -253,9 +253,9 @@ static void planned_host_open(const struct zr_sequence *sequence)
 
 static void bestfit_open(const struct zr_sequence *sequence)
 {
-    if (zr_model_bestfit.create(&model, &(struct zr_model_options){.host_arena = sequence->host_arena,
-                                                                   .granule_bytes = (size_t)2 << 20}) !=
-        ZR_OK)
+    if (zr_model_begin(&model, &zr_model_bestfit,
+                       &(struct zr_model_options){.host_arena = sequence->host_arena,
+                                                  .granule_bytes = (size_t)2 << 20}) != ZR_OK)
         fail("best fit");
 }
 
