@@ -94,6 +94,37 @@ static inline zr_cu_result most_lenient(const zr_cu_result *codes, size_t count)
     most_lenient((const zr_cu_result[]){__VA_ARGS__},                                                        \
                  sizeof((const zr_cu_result[]){__VA_ARGS__}) / sizeof(zr_cu_result))
 
+/* ---- Programs that allocate -----------------------------------------------------------------------------
+ */
+
+static inline zr_cu_address plain(const struct world *w, size_t bytes)
+{
+    zr_cu_address address = 0;
+    if (w->all.mem_alloc(&address, bytes) != ZR_CU_SUCCESS)
+        _exit(1); /* the verdict stays "broken" */
+    return address;
+}
+
+static inline zr_cu_result good(bool what)
+{
+    return what ? ZR_CU_SUCCESS : VERDICT_BROKEN;
+}
+
+static inline size_t free_bytes(const struct world *w)
+{
+    size_t bytes = 0;
+    w->all.mem_info(&bytes, NULL);
+    return bytes;
+}
+
+static inline zr_cu_stream stream_of(const struct world *w)
+{
+    zr_cu_stream stream = NULL;
+    if (w->all.stream_new(&stream, ZR_CU_STREAM_NON_BLOCKING) != ZR_CU_SUCCESS)
+        _exit(1);
+    return stream;
+}
+
 /* ---- Rules --------------------------------------------------------------------------------------------- */
 
 enum where { ANYWHERE, EMULATOR_ONLY };

@@ -7,7 +7,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ATTRIBUTES_MOST = 256, ATTRIBUTE_POOL_HANDLE_TYPES = 119 };
+enum { ATTRIBUTES_MOST = 256 };
+/* What is not supported: handles of Windows, of pools, for dma-buf, and of fabrics. */
+enum {
+    ATTRIBUTE_WIN32 = 104,
+    ATTRIBUTE_WIN32_KMT = 105,
+    ATTRIBUTE_POOL_HANDLE_TYPES = 119,
+    ATTRIBUTE_DMA_BUF = 124,
+    ATTRIBUTE_FABRIC = 128
+};
 
 struct zr_cu_context_st *emu_contexts; /* the last made first; the primary ones end it */
 static struct zr_cu_context_st primaries[EMU_DEVICES_MOST];
@@ -89,12 +97,22 @@ PUBLIC zr_cu_result cuDeviceGet(zr_cu_device *device, int ordinal)
     return emu_leave(code);
 }
 
-/* Everything is supported, but pools that other processes open. */
 static zr_cu_result attribute(zr_cu_attribute which, int *value)
 {
     if ((unsigned)which >= ATTRIBUTES_MOST)
         return ZR_CU_INVALID_VALUE;
-    *value = which != ZR_CU_ATTRIBUTE_HOST_NUMA_ID && (unsigned)which != ATTRIBUTE_POOL_HANDLE_TYPES;
+    switch ((int)which) {
+    case ZR_CU_ATTRIBUTE_HOST_NUMA_ID:
+    case ATTRIBUTE_WIN32:
+    case ATTRIBUTE_WIN32_KMT:
+    case ATTRIBUTE_POOL_HANDLE_TYPES:
+    case ATTRIBUTE_DMA_BUF:
+    case ATTRIBUTE_FABRIC:
+        *value = 0;
+        break;
+    default:
+        *value = 1;
+    }
     if (overridden[which])
         *value = overrides[which];
     return ZR_CU_SUCCESS;

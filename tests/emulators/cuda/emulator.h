@@ -1,20 +1,25 @@
 /* emulator.h: a CUDA driver made of host memory, for tests on machines without a GPU.
  *
- * It is built as a libcuda.so.1 of its own and knows the calls that zr makes and those by which programs
- * allocate (alloc/preload/cuda/driver_api.h), no others, and no kernels but zr_emulator.launch(). It is
- * strict where NVIDIA's documentation states a rule, also where a card may be lenient;
- * tests/support/cuda_rules.h has where the rules come from, cuda_emulator_test.c and cuda_work_test.c the
- * rules and a program that breaks each. Asynchronous work is carried out late: every call of the driver moves
- * each device's clock by one tick, work takes some ticks, drawn for each stream and each piece, and waiting
- * moves the clock to the end of what is waited for. So a missing wait shows, on any machine, also of one
- * stream among several; with one seed the same calls make the same draws.
+ * It is built as a libcuda.so.1 of its own and knows the calls that zr makes (alloc/backend/cuda_driver.h)
+ * and those by which programs allocate (alloc/preload/cuda/driver_api.h), no others, and no kernels but
+ * zr_emulator.launch(). It is strict where NVIDIA's documentation states a rule, also where a card may be
+ * lenient; tests/support/cuda_rules.h has where the rules come from, the tests that include it
+ * (cuda_emulator_test.c, cuda_alloc_test.c and others) the rules and a program that breaks each. Not there:
+ * pools that other processes open, handles for dma-buf, and the private tables of cuGetExportTable; each is
+ * refused, and the device's attributes say so where there is one.
+ *
+ * Asynchronous work is carried out late: every call of the driver moves each context's clock by one tick,
+ * work takes some ticks, drawn for each stream and each piece, and waiting moves the clock to the end of what
+ * is waited for. So a missing wait shows, on any machine, also of one stream among several; with one seed the
+ * same calls make the same draws. Memory of a pool that another stream uses before its own has allocated it,
+ * or after it has freed it, ends the context as a wrong address does.
  *
  * For programs that do not call it: ZR_EMULATOR_FAULT=cuMemMap:3:2 fails the third map with code 2, and
  * ZR_EMULATOR_DEVICES, _MEMORY, _GRANULARITY, _VERSION, _TICKS, _SEED, _LAZY_FREE and _DELAY_NS set what
  * their names say, _FORKS=1 has cuInit fork, _SHARED names a file: the processes that name it share the
  * devices' bytes, and those of one that was killed come back. All are read by cuInit. With its folder in
- * LD_LIBRARY_PATH any program loads it. _ASKED, read at each question, names a file that gets a line for every
- * function and private table that was asked for.
+ * LD_LIBRARY_PATH any program loads it. _ASKED, read at each question, names a file that gets a line for
+ * every function and private table that was asked for.
  *
  * Device memory lies in a memfd. Its addresses are reserved without access: a processor that touches them
  * dies, as it would with a card. */
