@@ -211,9 +211,11 @@ static void write_marks(const struct reading *reading, struct zr_trace *trace)
 {
     char label[ZRT_LABEL_BYTES + 1];
     const struct zr_follow *follow = reading->arena->follow;
-    snprintf(label, sizeof label, "recorder: %llu events before these are lost",
-             (unsigned long long)reading->first);
-    zr_trace_write_mark(trace, label);
+    if (reading->first > 0) {
+        snprintf(label, sizeof label, "recorder: %llu events before these are lost",
+                 (unsigned long long)reading->first);
+        zr_trace_write_mark(trace, label);
+    }
     if (!follow || !follow->plan)
         return;
     const struct zr_follow_sequence *sequence = follow->plan->last_sequence;

@@ -6,8 +6,10 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/folders.h"
 #include "alloc/debug/trace_format.h"
 #include "defrag/zr_defrag.h"
 
@@ -221,11 +223,29 @@ static void put_word(struct zr_text *text, const char *word)
     zr_text_print(text, "'");
 }
 
+/* What the flight recorder of the process that got nothing has written: the command for it. */
+static bool advise_file(struct summary *summary)
+{
+    char path[WORDS_ROOM];
+    struct zr_text text;
+    if (!summary->failed)
+        return false;
+    snprintf(path, sizeof path, "%s/zr-%d-large-1.zrt", zr_folder_temporary(), summary->failed->process);
+    if (access(path, R_OK) != 0)
+        return false;
+    zr_text_start(&text, NULL, summary->next, sizeof summary->next);
+    zr_text_print(&text, "zr why");
+    put_word(&text, path);
+    return true;
+}
+
 static void advise(struct summary *summary)
 {
     const struct zr_run_report *report = summary->report;
     struct zr_text text;
     const char *trace = report->trace ? report->trace : "blocks.zrt";
+    if (!report->trace && advise_file(summary))
+        return;
     zr_text_start(&text, NULL, summary->next, sizeof summary->next);
     bool look = summary->failed || (summary->traced && lost_percent(&summary->caching) >= FRAGMENTS_PERCENT);
     if (!summary->root && !summary->largest)
