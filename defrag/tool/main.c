@@ -22,6 +22,7 @@ static const char help[] =
     "  why      why an allocation found no room, and what would help\n"
     "  map      what lies where\n"
     "  diff     two files side by side, with conditions for CI\n"
+    "  export   in other programs' formats\n"
     "  replay   runs a recorded sequence under several allocators\n"
     "  pack     places lifetimes at fixed offsets\n"
     "  run      runs a program with zr's malloc\n"
@@ -34,6 +35,7 @@ static const struct {
     const char *name;
     int (*run)(int argc, char **argv); /* NULL: promised, and not in this version */
 } subcommands[] = {
+    /* clang-format off: one a line */
     {"replay", zr_tool_replay},
     {"pack", zr_tool_pack},
     {"run", zr_tool_preload},
@@ -42,8 +44,10 @@ static const struct {
     {"map", zr_tool_map},
     {"why", zr_tool_why},
     {"diff", zr_tool_diff},
+    {"export", zr_tool_export},
     {"report", NULL},
     {"top", NULL},
+    /* clang-format on */
 };
 
 bool zr_tool_has(const char *name)

@@ -26,6 +26,7 @@ int zr_tool_stats(int argc, char **argv);
 int zr_tool_map(int argc, char **argv);
 int zr_tool_why(int argc, char **argv);
 int zr_tool_diff(int argc, char **argv);
+int zr_tool_export(int argc, char **argv);
 
 /* Whether this version has the subcommand. */
 bool zr_tool_has(const char *name);

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""zr stats, map, why and diff: files made here, whose answers are counted independently, and the two
+"""zr stats, map, why, diff and export: files made here, whose answers are counted independently, and the two
 PyTorch snapshots of ../shared/traces where they are."""
+import csv
 import json
 import os
 import pickle
@@ -432,11 +433,119 @@ def test_diff():
     refused("one file", 2, ["two files"], "diff", small)
 
 
+# ---- zr export ---------------------------------------------------------------------------------------------------------
+
+def exported(kind, file, *options):
+    where = path(f"{os.path.basename(file)}.{kind}")
+    run = zr("export", "--format", kind, file, "-o", where, *options)
+    same((run.returncode, run.stdout, run.stderr), (0, "", ""), f"{os.path.basename(file)} as {kind}")
+    return where
+
+
+def moments(file, *keys):
+    report = parsed("stats", file)["moments"]
+    return [[moment[key] for key in keys] for moment in report.values()]
+
+
+def fields(data):
+    """A protobuf message: (field, number or bytes)."""
+    at = 0
+
+    def number():
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = data[at]
+            at += 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+    while at < len(data):
+        key = number()
+        value = number()
+        if key & 7 == 2:
+            at += value
+            value = data[at - value:at]
+        yield key >> 3, value
+
+
+def read_pprof(file):
+    """{stack, from the innermost: (bytes, blocks)}"""
+    with open(file, "rb") as content:
+        profile = list(fields(content.read()))
+    texts = [value.decode() for field, value in profile if field == 6]
+    names = {dict(fields(value))[1]: texts[dict(fields(value))[2]] for field, value in profile if field == 5}
+    places = {dict(fields(value))[1]: names[dict(fields(dict(fields(value))[4]))[1]] for field, value in profile if field == 4}
+    types = [[texts[value] for _, value in fields(value)] for field, value in profile if field == 1]
+    same((texts[0], types), ("", [["inuse_space", "bytes"], ["inuse_objects", "count"]]), "pprof's texts and types")
+    found = {}
+    for field, value in profile:
+        if field == 2:
+            sample = {key: [number for _, number in fields(b"".join(b"\x08" + part for part in split_varints(packed)))]
+                      for key, packed in fields(value)}
+            stack = tuple(places[place] for place in sample[1])
+            before = found.get(stack, (0, 0))
+            found[stack] = (before[0] + sample[2][0], before[1] + sample[2][1])
+    return found
+
+
+def split_varints(packed):
+    part = b""
+    for byte in packed:
+        part += bytes([byte])
+        if byte < 128:
+            yield part
+            part = b""
+
+
+def test_export():
+    whole = ["live_bytes", "requested_bytes", "reserved_bytes", "pending_bytes", "stranded_bytes", "releasable_bytes"]
+    same(moments(exported("torch", small), *whole), moments(small, *whole), "a snapshot comes back as it was")
+    zrt_as_torch = exported("torch", holes_file)
+    keys = whole[:3] + whole[4:]
+    same(moments(zrt_as_torch, *keys), moments(holes_file, *keys), "and a trace as a snapshot has its figures")
+    with open(zrt_as_torch, "rb") as data:
+        loaded = pickle.load(data)
+    segment, = loaded["segments"]
+    same({key: segment[key] for key in ("address", "total_size", "allocated_size", "active_size", "segment_type", "stream",
+                                        "segment_pool_id", "is_expandable", "device", "frames")},
+         {"address": BASE, "total_size": 6 * MIB, "allocated_size": 2 * MIB, "active_size": 2 * MIB, "segment_type": "large",
+          "stream": 0, "segment_pool_id": (0, 0), "is_expandable": True, "device": 0, "frames": []}, "Python reads the segment")
+    same([(b["address"] - BASE, b["size"], b["state"]) for b in segment["blocks"]],
+         [(0, MIB, "active_allocated"), (MIB, MIB, "inactive"), (2 * MIB, MIB, "active_allocated"), (3 * MIB, 3 * MIB, "inactive")],
+         "its blocks")
+    same([(e["action"], e.get("addr", BASE) - BASE, e["size"], e["time_us"]) for e in loaded["device_traces"][0]],
+         [("segment_map", 0, 6 * MIB, 1), ("alloc", 0, MIB, 2), ("alloc", 2 * MIB, MIB, 3), ("alloc", 3 * MIB, MIB, 5),
+          ("free_requested", 3 * MIB, MIB, 6), ("free_completed", 3 * MIB, MIB, 6), ("oom", 0, 8 * MIB, 7)], "and the events")
+    for kind in ("rmm", "minimalloc"):
+        report = parsed("stats", exported(kind, holes_file))
+        same((report["moments"]["peak"]["requested_bytes"], report["failures"]), (3 * MIB, int(kind == "rmm")), f"{kind} is read again")
+    with open(exported("perfetto", holes_file), encoding="utf-8") as data:
+        events = json.load(data)["traceEvents"]
+    same([(e["ts"], e["args"]) for e in events if e["ph"] == "C" and e["name"] == "live bytes"][-1],
+         (6, {"param": MIB, "grad": MIB, "activation": 0}), "Perfetto's last counter")
+    same([(e["ts"], e["name"]) for e in events if e["ph"] == "i"], [(4, "h.31 forward"), (7, "allocation refused")], "and its marks")
+    same(read_pprof(exported("pprof", small, "--at", "now")),
+         {("at::empty (??:0)", "forward (train.py:12)", "other"): (12 * MIB, 2), ("at::empty (??:0)", "step (train.py:40)", "other"): (6 * MIB, 1),
+          ("other",): (4 * MIB, 1)}, "pprof's samples, by stack")
+    same(read_pprof(exported("pprof", holes_file)), {(tag,): (MIB, 1) for tag in ("param", "grad", "activation")}, "or by tag, at the peak")
+    with open(exported("csv", holes_file), encoding="utf-8") as data:
+        rows = list(csv.DictReader(data))
+    same([row["event"] for row in rows], ["map", "alloc", "alloc", "mark", "alloc", "free", "refused"], "CSV: every event")
+    same((rows[3]["label"], rows[2]["tag"], rows[2]["address"]), ("h.31 forward", "grad", str(BASE + 2 * MIB)), "with what it says")
+    refused("no format", 2, ["torch, rmm"], "export", small)
+    refused("a log without segments as a snapshot", 3, ["what is mapped"], "export", "--format", "torch", rmm)
+    refused("lifetimes as a log", 3, ["where blocks lie"], "export", "--format", "rmm", lifetimes)
+    refused("a file that cannot be written", 3, ["nowhere"], "export", "--format", "csv", small, "-o", path("nowhere/x"))
+
+
 test_stats()
 test_map()
 test_why()
 test_remedies()
 test_diff()
+test_export()
 test_damage()
 test_shared()
 done()

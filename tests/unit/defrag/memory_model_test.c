@@ -1,5 +1,4 @@
-/* memory_model_test.c: the model of memory beside a naive one, on random records; the terminal's address map; the
- * pictures' bytes. */
+/* memory_model_test.c: the model of memory beside a naive one, on random records; what it refuses. */
 #include <string.h>
 
 #include "defrag/report/memory.h"

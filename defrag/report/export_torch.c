@@ -1,0 +1,267 @@
+/* export_torch.c: a recording as a pickle of PyTorch's snapshot form, as torch/cuda/_memory_viz.py reads it.
+ * Stands on memory.c.
+ *
+ * Protocol 4 without memos: dicts and lists of numbers and texts. What was there before the window is in no
+ * event, as in PyTorch's own; a block is whole at its end, in its segment. Mapped stretches of a .zrt become
+ * expandable segments, mapped and unmapped in parts. */
+#include "defrag/report/export.h"
+
+#include <string.h>
+
+struct writing {
+    const struct zr_export *own;
+    struct zr_text *text;
+    struct zr_memory memory;
+};
+
+/* ---- Pickle -------------------------------------------------------------------------------------------- */
+
+static void put_op(struct zr_text *text, char op)
+{
+    zr_text_put(text, &op, 1);
+}
+
+static void put_little(struct zr_text *text, uint64_t number, unsigned bytes)
+{
+    char out[8];
+    for (unsigned i = 0; i < bytes; i++)
+        out[i] = (char)(number >> 8 * i);
+    zr_text_put(text, out, bytes);
+}
+
+/* BININT2, or LONG1: two's complement, so that a top bit needs one byte more. */
+static void put_number(struct zr_text *text, uint64_t number)
+{
+    unsigned bytes = 0;
+    if (number <= 0xffff) {
+        put_op(text, 'M');
+        put_little(text, number, 2);
+        return;
+    }
+    while (bytes < 8 && number >> 8 * bytes)
+        bytes++;
+    bool top = number >> (8 * bytes - 1) & 1;
+    put_op(text, '\x8a');
+    put_little(text, bytes + top, 1);
+    put_little(text, number, bytes);
+    if (top)
+        put_op(text, 0);
+}
+
+/* Bytes that are no ASCII become "?": a pickle's text has to be UTF-8. */
+static void put_words(struct zr_text *text, const char *words)
+{
+    size_t length = strnlen(words, 255);
+    put_op(text, '\x8c');
+    put_little(text, length, 1);
+    for (size_t i = 0; i < length; i++)
+        put_op(text, (unsigned char)words[i] < 128 ? words[i] : '?');
+}
+
+static void key_number(struct zr_text *text, const char *key, uint64_t number)
+{
+    put_words(text, key);
+    put_number(text, number);
+}
+
+static void key_words(struct zr_text *text, const char *key, const char *words)
+{
+    put_words(text, key);
+    put_words(text, words);
+}
+
+/* Opened here, closed with end_dict() and end_list(). */
+static void begin_dict(struct zr_text *text)
+{
+    zr_text_put(text, "}(", 2);
+}
+
+static void end_dict(struct zr_text *text)
+{
+    put_op(text, 'u');
+}
+
+static void begin_list(struct zr_text *text)
+{
+    zr_text_put(text, "](", 2);
+}
+
+static void end_list(struct zr_text *text)
+{
+    put_op(text, 'e');
+}
+
+static void key_frames(struct writing *writing, uint32_t stack)
+{
+    struct zr_recording *recording = writing->own->recording;
+    struct zr_frames frames = zr_recording_frames(recording, stack);
+    char frame[ZR_FRAME_BYTES];
+    put_words(writing->text, "frames");
+    begin_list(writing->text);
+    while (zr_frames_next(&frames, recording, frame)) {
+        begin_dict(writing->text);
+        key_words(writing->text, "name", frame);
+        key_words(writing->text, "filename", "");
+        key_number(writing->text, "line", 0);
+        end_dict(writing->text);
+    }
+    end_list(writing->text);
+}
+
+/* ---- Events -------------------------------------------------------------------------------------------- */
+
+static void put_event(struct writing *writing, const struct zr_record *record, const char *action,
+                      uint64_t bytes)
+{
+    struct zr_text *text = writing->text;
+    bool refused = record->kind == ZR_RECORD_REFUSED;
+    begin_dict(text);
+    key_words(text, "action", action);
+    key_number(text, refused ? "device_free" : "addr",
+               !refused                           ? record->address
+               : record->free_bytes != UINT64_MAX ? record->free_bytes
+                                                  : 0);
+    key_number(text, "size", bytes);
+    key_number(text, "stream", record->stream);
+    key_number(text, "time_us", record->time_ns / 1000);
+    key_frames(writing, record->stack);
+    end_dict(text);
+}
+
+static zr_result take(void *state, const struct zr_record *record, bool *stop)
+{
+    struct writing *writing = state;
+    const struct zr_stretch_record *block = zr_extents_floor(&writing->memory.blocks, record->address);
+    bool own = block && block->address == record->address, pending = own && block->pending;
+    uint64_t bytes = own && (record->kind == ZR_RECORD_FREE || record->kind == ZR_RECORD_FREE_ASKED)
+                         ? block->requested_bytes
+                         : record->bytes;
+    (void)stop;
+    zr_result result = zr_memory_apply(&writing->memory, record);
+    if (result != ZR_OK || record->before)
+        return result;
+    switch (record->kind) {
+    case ZR_RECORD_ALLOC:
+        put_event(writing, record, "alloc", bytes);
+        break;
+    case ZR_RECORD_FREE_ASKED:
+        put_event(writing, record, "free_requested", bytes);
+        break;
+    case ZR_RECORD_FREE:
+        if (!pending)
+            put_event(writing, record, "free_requested", bytes);
+        put_event(writing, record, "free_completed", bytes);
+        break;
+    case ZR_RECORD_MAP:
+        put_event(writing, record, record->unit_bytes ? "segment_map" : "segment_alloc", bytes);
+        break;
+    case ZR_RECORD_UNMAP:
+        put_event(writing, record,
+                  record->unit_bytes || writing->own->recording->granule_bytes ? "segment_unmap"
+                                                                               : "segment_free",
+                  bytes);
+        break;
+    case ZR_RECORD_REFUSED:
+        put_event(writing, record, "oom", bytes);
+        break;
+    default:
+        break;
+    }
+    return writing->text->result;
+}
+
+/* ---- Segments ------------------------------------------------------------------------------------------ */
+
+static void put_block(struct writing *writing, const struct zr_memory_piece *piece)
+{
+    const struct zr_stretch_record *block = piece->block;
+    begin_dict(writing->text);
+    key_number(writing->text, "address", piece->address);
+    key_number(writing->text, "size", piece->bytes);
+    key_number(writing->text, "requested_size", block ? block->requested_bytes : 0);
+    key_words(writing->text, "state",
+              !block           ? "inactive"
+              : block->pending ? "active_awaiting_free"
+                               : "active_allocated");
+    key_frames(writing, block ? block->stack : 0);
+    end_dict(writing->text);
+}
+
+/* A segment's dict but for its blocks. */
+static void put_segment(struct writing *writing, const struct zr_stretch_record *mapped)
+{
+    struct zr_text *text = writing->text;
+    const struct zr_stretch_record *block = zr_extents_ceiling(&writing->memory.blocks, mapped->address);
+    uint64_t live = 0, active = 0, requested = 0;
+    for (; block && block->address < zr_stretch_end(mapped);
+         block = zr_extents_next(&writing->memory.blocks, block)) {
+        live += block->pending ? 0 : block->bytes;
+        active += block->bytes;
+        requested += block->pending ? 0 : block->requested_bytes;
+    }
+    key_number(text, "device", 0);
+    key_number(text, "address", mapped->address);
+    key_number(text, "total_size", mapped->bytes);
+    key_number(text, "stream", mapped->stream);
+    key_words(text, "segment_type", mapped->pool & 1 ? "small" : "large");
+    put_words(text, "segment_pool_id"); /* (0, n) */
+    put_number(text, 0);
+    put_number(text, mapped->pool >> 1);
+    put_op(text, '\x86');
+    put_words(text, "is_expandable");
+    put_op(text, mapped->unit_bytes ? '\x88' : '\x89');
+    key_number(text, "allocated_size", live);
+    key_number(text, "active_size", active);
+    key_number(text, "requested_size", requested);
+    key_frames(writing, 0);
+}
+
+static void put_segments(struct writing *writing)
+{
+    struct zr_memory_walk walk = zr_memory_walk_of(&writing->memory);
+    struct zr_memory_piece piece;
+    bool more = zr_memory_next(&walk, &piece);
+    begin_list(writing->text);
+    while (more) {
+        const struct zr_stretch_record *mapped = piece.mapped;
+        if (!mapped) {
+            more = zr_memory_next(&walk, &piece);
+            continue;
+        }
+        begin_dict(writing->text);
+        put_segment(writing, mapped);
+        put_words(writing->text, "blocks");
+        begin_list(writing->text);
+        for (; more && piece.mapped == mapped; more = zr_memory_next(&walk, &piece))
+            put_block(writing, &piece);
+        end_list(writing->text);
+        end_dict(writing->text);
+    }
+    end_list(writing->text);
+}
+
+zr_result zr_export_torch(const struct zr_export *own, struct zr_text *text)
+{
+    struct writing writing = {.own = own, .text = text};
+    zr_memory_init(&writing.memory, own->recording, own->arena);
+    zr_text_put(text, "\x80\x04", 2);
+    begin_dict(text);
+    put_words(text, "device_traces");
+    begin_list(text);
+    begin_list(text);
+    zr_result result = zr_recording_play(own->recording, &(struct zr_recording_sink){take, &writing});
+    end_list(text);
+    end_list(text);
+    put_words(text, "segments");
+    if (result == ZR_OK)
+        put_segments(&writing);
+    put_words(text, "allocator_settings");
+    begin_dict(text);
+    put_words(text, "expandable_segments");
+    put_op(text, own->recording->expandable || own->recording->granule_bytes ? '\x88' : '\x89');
+    end_dict(text);
+    end_dict(text);
+    put_op(text, '.');
+    zr_memory_end(&writing.memory);
+    return result == ZR_OK ? text->result : result;
+}
