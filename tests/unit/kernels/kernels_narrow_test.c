@@ -319,12 +319,9 @@ static double case_head(struct zr_kernel_context *c, const struct shape *s)
     return same ? worst(worst(first, floats), worst(units_of(dx, 3), units_of(dwte, 3))) : INFINITY;
 }
 
-/* What is left of a difference between large numbers has lost most digits of the two: the gradient of a row
- * whose probability is all with one key. */
 static double case_steep(struct zr_kernel_context *c, const struct shape *s)
 {
-    /* Of two scores near 200 that nearly tie, a rounding decides: one draw in some hundred came to 112. */
-    return worst(steep_attention(c, s, 160 * half_unit()), steep_head(c, s, 16 * half_unit()));
+    return worst(steep_attention(c, s, 4 * half_unit()), steep_head(c, s, 16 * half_unit()));
 }
 
 /* The parameter is the new master, rounded once. */

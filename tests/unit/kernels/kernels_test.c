@@ -172,11 +172,11 @@ static double case_head(struct zr_kernel_context *c, const struct shape *s)
     return same ? errors / tolerance : INFINITY;
 }
 
-/* What a float keeps of a score of 200 is 1e-5, so its exponential has five digits, and what is left where
- * such ones nearly cancel has three. */
+/* What a float keeps of a score of 200 is 1e-5, and so much of its exponential is wrong. */
 static double case_steep(struct zr_kernel_context *c, const struct shape *s)
 {
-    return worst(steep_attention(c, s, 3e-3), steep_head(c, s, 3e-3));
+    double kept = STEEP * 0x1p-24;
+    return worst(steep_attention(c, s, 16 * kept), steep_head(c, s, 32 * kept));
 }
 
 static double case_adamw(struct zr_kernel_context *c, const struct shape *s)
