@@ -276,7 +276,8 @@ static void start(void)
         zr_preload.alone = true;
     }
     zr_preload.checked = zr_option_get(ZR_OPTION_CHECK) >= ZR_CHECK_BYTES;
-    zr_preload.fast = zr_preload.checked ? (struct zr_span){0} : zr_preload.small;
+    if (!zr_preload.checked)
+        zr_preload.fast = zr_preload.small;
     zr_recording_start();
     if (zr_option_get(ZR_OPTION_VERBOSE))
         zr_preload_say("libzr_malloc.so serves process %ld (%s)", (long)getpid(), program_invocation_name);

@@ -168,6 +168,7 @@ static int run_with_figures(struct settings *settings, const struct zr_program *
                                                                   .folder = &folder,
                                                                   .end = &end});
     zr_run_folder_remove(&folder);
+    settings->folder = NULL;
     if (code >= 0)
         return code;
     code = zr_run_end_alike(end.status);

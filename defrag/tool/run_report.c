@@ -141,7 +141,7 @@ struct bytes_text {
 
 static struct bytes_text bytes(uint64_t number)
 {
-    struct bytes_text out;
+    struct bytes_text out = {""};
     zr_tool_bytes(out.text, number);
     return out;
 }
