@@ -150,7 +150,7 @@ static int become(const struct zr_program *program, char **command)
 /* Runs it beside zr, and shows its figures. */
 static int run_with_figures(struct settings *settings, const struct zr_program *program, char **command)
 {
-    struct zr_run_folder folder;
+    static struct zr_run_folder folder;
     struct zr_run_end end;
     if (zr_run_folder_make(&folder) != ZR_OK)
         return zr_tool_fail(ZR_ERR_IO);
