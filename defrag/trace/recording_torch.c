@@ -136,10 +136,11 @@ enum { ACTION = 0, WHERE, FREE, BYTES, ON, TIME, WITH, EVENT_FIELDS };
 static const struct {
     const char *action;
     enum zr_record_kind kind;
-} actions[] = {{"alloc", ZR_RECORD_ALLOC},         {"free_requested", ZR_RECORD_FREE_ASKED},
-               {"free_completed", ZR_RECORD_FREE}, {"segment_alloc", ZR_RECORD_MAP},
-               {"segment_map", ZR_RECORD_MAP},     {"segment_free", ZR_RECORD_UNMAP},
-               {"segment_unmap", ZR_RECORD_UNMAP}, {"oom", ZR_RECORD_REFUSED}};
+    bool in_parts; /* of an expandable segment */
+} actions[] = {{"alloc", ZR_RECORD_ALLOC, false},         {"free_requested", ZR_RECORD_FREE_ASKED, false},
+               {"free_completed", ZR_RECORD_FREE, false}, {"segment_alloc", ZR_RECORD_MAP, false},
+               {"segment_map", ZR_RECORD_MAP, true},      {"segment_free", ZR_RECORD_UNMAP, false},
+               {"segment_unmap", ZR_RECORD_UNMAP, true},  {"oom", ZR_RECORD_REFUSED, false}};
 
 static void set_time(struct reading *reading, struct zr_pickle_value value, struct zr_record *record)
 {
@@ -208,7 +209,7 @@ static zr_result read_event(struct reading *reading, struct zr_pickle_value even
     record.stack = stack_of(pickle, fields[WITH].value);
     set_time(reading, fields[TIME].value, &record);
     if (refused || record.kind == ZR_RECORD_MAP || record.kind == ZR_RECORD_UNMAP) {
-        if (actions[at].action[8] == 'm' || actions[at].action[8] == 'u')
+        if (actions[at].in_parts)
             record.unit_bytes = PAGE_BYTES;
         return record.bytes > 0 ? zr_vector_add(&reading->events, &record) : ZR_OK;
     }

@@ -4,6 +4,8 @@
 #ifndef ZR_FUZZ_TARGETS_H
 #define ZR_FUZZ_TARGETS_H
 
+#include "defrag/report/export.h"
+#include "defrag/report/remedies.h"
 #include "defrag/zr_defrag.h"
 #include "defrag/trace/zrt.h"
 #include "tests/support/fuzz_ground.h"
@@ -119,6 +121,94 @@ static inline bool fuzz_zrt(const unsigned char *data, size_t bytes, zr_result *
     return good && fuzz_answer(*result);
 }
 
+/* ---- Recordings: measured, walked through, asked and written ------------------------------------------- */
+
+/* Figures add up, and the walk names no place twice. */
+static inline bool fuzz_memory(const struct zr_memory *memory)
+{
+    struct zr_memory_walk walk = zr_memory_walk_of(memory);
+    struct zr_memory_piece piece;
+    struct zr_memory_figures figures;
+    uint64_t end = 0, live = 0, blocks = 0;
+    zr_memory_get_figures(memory, &figures);
+    while (zr_memory_next(&walk, &piece)) {
+        if (piece.bytes == 0 || piece.address < end)
+            return false;
+        end = piece.address + piece.bytes;
+        blocks += piece.block != NULL;
+        live += piece.block ? piece.bytes : 0;
+    }
+    return blocks == figures.blocks_count && live == figures.live_bytes + figures.pending_bytes &&
+           figures.requested_bytes <= figures.live_bytes &&
+           figures.releasable_bytes <= figures.reserved_bytes;
+}
+
+static inline bool fuzz_why(struct zr_recording *recording, const struct zr_moments *moments,
+                            struct zr_memory *memory)
+{
+    struct zr_question question = {.size_bytes = moments->has_failure ? moments->refused.bytes : 1 << 20,
+                                   .capacity_bytes = moments->peak_reserved_bytes};
+    struct zr_answer answer;
+    struct zr_remedies remedies;
+    struct zr_vector pins;
+    bool proved;
+    zr_why_answer(&answer, memory, &question);
+    zr_vector_init(&pins, fuzz_arena, sizeof(struct zr_pin));
+    zr_result result = zr_why_pins(&pins, memory, &question, answer.verdict, &proved);
+    zr_vector_end(&pins);
+    if (result == ZR_OK && moments->now.records_count <= FUZZ_REPLAY_MOST &&
+        question.size_bytes < UINT64_C(1) << 40)
+        zr_remedies_find(&remedies, recording, moments->now.records_count, &question, fuzz_arena, NULL);
+    return result == ZR_OK && (answer.verdict != ZR_VERDICT_PENDING || answer.pending_bytes > 0);
+}
+
+static inline bool fuzz_exports(struct zr_recording *recording, const struct zr_moments *moments)
+{
+    struct zr_export own = {.recording = recording,
+                            .moments = moments,
+                            .arena = fuzz_arena,
+                            .records_count = moments->peak.records_count};
+    struct zr_file file;
+    char buffer[4096];
+    bool good = true;
+    for (const struct zr_export_format *format = zr_export_formats; format->name && good; format++) {
+        struct zr_text text;
+        if ((format->needs_maps && !recording->has_maps) ||
+            (format->needs_addresses && !recording->has_addresses))
+            continue;
+        if (zr_file_create(&file, "/dev/null", ZR_CREATE_NOT) != ZR_OK)
+            return false;
+        zr_text_start(&text, &file, buffer, sizeof buffer);
+        good = format->write(&own, &text) == ZR_OK;
+        zr_file_close(&file);
+    }
+    return good;
+}
+
+static inline bool fuzz_recording(const unsigned char *data, size_t bytes, zr_result *result)
+{
+    struct zr_recording recording;
+    struct zr_moments moments;
+    struct zr_memory memory = {0};
+    size_t before = fuzz_live_bytes();
+    if (!fuzz_write(data, bytes))
+        return false;
+    *result = zr_recording_open(
+        &recording, &(struct zr_read_options){.path = fuzz_path, .unit_bytes = 3, .device = -1}, fuzz_arena);
+    if (*result == ZR_OK)
+        *result = zr_moments_measure(&moments, &memory, &recording, fuzz_arena);
+    bool good = fuzz_answer(*result);
+    if (*result == ZR_OK && recording.has_addresses)
+        good = fuzz_memory(&memory);
+    if (*result == ZR_OK && good)
+        good = fuzz_exports(&recording, &moments);
+    if (*result == ZR_OK && good && recording.has_maps)
+        good = fuzz_why(&recording, &moments, &memory);
+    zr_memory_end(&memory);
+    zr_recording_close(&recording);
+    return good && fuzz_live_bytes() == before;
+}
+
 /* ---- All of them --------------------------------------------------------------------------------------- */
 
 struct fuzz_target {
@@ -133,6 +223,7 @@ static const struct fuzz_target fuzz_targets[] = {
     {"trace", fuzz_trace, fuzz_trace_words}, /* defrag/trace/sequence.c, pickle.c, rmm.c, minimalloc.c */
     {"lifetimes", fuzz_lifetimes_file, fuzz_trace_words}, /* defrag/trace/lifetimes.c, csv.c */
     {"zrt", fuzz_zrt, fuzz_trace_words},                  /* defrag/trace/zrt.c */
+    {"recording", fuzz_recording, fuzz_trace_words},      /* defrag/trace/recording.c, defrag/report/ */
     {"tokens", fuzz_tokens, fuzz_setting_words},          /* zero/train/data.c: --vocab V */
     {"text", fuzz_text_file, fuzz_setting_words},         /* and --vocab byte */
     {"settings", fuzz_setting, fuzz_setting_words},       /* alloc/base/option.c: ZR_CONF; zr_ctl_get() */
