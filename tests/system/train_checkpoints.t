@@ -62,10 +62,15 @@ for tensor, flags in ((1, {}), (2, {}), (2, dict(partition_activations=True)), (
 layer = 16 * SEQ * HIDDEN * 4
 same(kept, {(1, 0): 16 * layer, (2, 0): 16 * layer, (2, 1): 8 * layer, (4, 1): 4 * layer, (4, 2): 0},
      "full recomputation keeps an input per layer, partitioning divides it by the ranks, the host takes all of it")
+# A message here is what an all-gather of a checkpoint sends; Megatron's six all-reduces for a recomputed layer are twelve.
+message = SEQ * BATCH * HIDDEN * 3 // 4
 sent = [train(ranks=4, tp=4, recompute="full", partition_activations=SWITCH[on], **{**SHAPE, "layers": 40, "steps": 1}).report["ranks"][0]["sent_elements_per_step"]
         for on in (False, True)]
 ok(0 < sent[1] - sent[0] <= 0.10 * sent[0], f"partitioning sends {100 * (sent[1] / sent[0] - 1):.1f} % more than the sums of tensor ranks, "
    "of which a recomputed layer has five, not Megatron's six")
+ok(sent[1] - sent[0] <= 0.084 * 12 * 40 * message and sent[1] < 12 * 40 * message,
+   f"which is {100 * (sent[1] - sent[0]) / (12 * 40 * message):.1f} % by the paper's count; with it a layer sends "
+   f"{sent[1] / 40 / message:.1f} messages, fewer than the paper's 12 without")
 
 # Activations of a layer as Korthikanti et al. count them (arXiv 2205.05198), without dropout, in units of tokens x hidden:
 # of 34 there are 32, of which t ranks divide 24 and sequence parallelism the other 8; the scores' 5as/h are 2as/h, and

@@ -278,6 +278,7 @@ static void test_parts(const char *words, const struct zr_pipeline *pipeline, bo
         wrong += at + cut.model.list.left_out != zr_parameter_list_elements(whole);
         for (size_t u = 0; u < cut.model.list.units_count; u++)
             uses += cut.model.list.units[u].gradient_uses;
+        wrong += cut.shares && (cut.sharing_count != 2 || cut.sharing[0] != 0 || cut.sharing[1] != RANKS - 1);
         zr_cut_close(&cut);
     }
     for (size_t u = 0; u < whole->units_count; u++)
