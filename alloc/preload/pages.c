@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 
 #include "alloc/preload/preload.h"
+#include "alloc/preload/say.h"
 
 #ifndef MAP_FIXED_NOREPLACE
 #define MAP_FIXED_NOREPLACE 0x100000 /* Linux 4.17 */
@@ -23,7 +24,7 @@ static bool is_forbidden(void)
 static void say_once(_Atomic bool *said, const char *words)
 {
     if (!atomic_exchange(said, true))
-        zr_preload_say("%s", words);
+        zr_say("%s", words);
 }
 
 bool zr_pages_discard(char *address, size_t bytes, bool anew)

@@ -88,9 +88,6 @@ struct zr_next_malloc {
 };
 const struct zr_next_malloc *zr_next_malloc(void);
 
-/* One line on standard error, without stdio, which allocates. */
-void zr_preload_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
-
 /* One line on standard error, then the end of the process, as glibc ends it: a pointer was freed twice or was
  * never allocated. */
 void zr_preload_abort(const char *call, const void *pointer, const char *words) __attribute__((noreturn));

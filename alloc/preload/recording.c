@@ -17,6 +17,7 @@
 #include "alloc/debug/trace.h"
 #include "alloc/preload/large.h"
 #include "alloc/preload/preload.h"
+#include "alloc/preload/say.h"
 #include "alloc/preload/record.h"
 
 struct zr_recording zr_recording;
@@ -144,7 +145,7 @@ void zr_recording_first_large(void)
         result = zr_arena_add_map_callback(arena, &callback);
     }
     if (result != ZR_OK)
-        zr_preload_say("%s: no trace is written", zr_last_error());
+        zr_say("%s: no trace is written", zr_last_error());
     else if (own.record)
         own.record->traced = true;
 }
@@ -199,7 +200,7 @@ void zr_recording_start(void)
     own.trace_wanted = zr_preload.alone ? NULL : getenv("ZR_TRACE");
     own.record = zr_record_open(&words);
     if (words)
-        zr_preload_say("ZR_RECORD=%s: %s: this process has no part in zr run's figures", getenv("ZR_RECORD"),
+        zr_say("ZR_RECORD=%s: %s: this process has no part in zr run's figures", getenv("ZR_RECORD"),
                        words);
     zr_recording.on = own.record || own.trace_wanted;
     if (own.record)

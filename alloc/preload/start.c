@@ -5,7 +5,6 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,27 +19,13 @@
 #include "alloc/preload/large.h"
 #include "alloc/preload/pages.h"
 #include "alloc/preload/recording.h"
+#include "alloc/preload/say.h"
 
 struct zr_preload zr_preload;
 
-/* ---- Words --------------------------------------------------------------------------------------------- */
-
-void zr_preload_say(const char *format, ...)
-{
-    char line[512] = "zr: ";
-    va_list arguments;
-    va_start(arguments, format);
-    int length = vsnprintf(line + 4, sizeof line - 5, format, arguments);
-    va_end(arguments);
-    size_t bytes = 4 + (length < 0 ? 0 : (size_t)length < sizeof line - 6 ? (size_t)length : sizeof line - 6);
-    line[bytes++] = '\n';
-    if (write(STDERR_FILENO, line, bytes) < 0)
-        return;
-}
-
 void zr_preload_abort(const char *call, const void *pointer, const char *words)
 {
-    zr_preload_say("%s(%p): %s", call, pointer, words);
+    zr_say("%s(%p): %s", call, pointer, words);
     abort();
 }
 
@@ -269,7 +254,7 @@ static __attribute__((destructor)) void end(void)
 static void start(void)
 {
     if (start_arenas() != ZR_OK) {
-        zr_preload_say("%s: jemalloc alone serves this process, without zr's arena", zr_last_error());
+        zr_say("%s: jemalloc alone serves this process, without zr's arena", zr_last_error());
         zr_preload.large_arena = zr_preload.small_arena = NULL;
         zr_preload.large = (struct zr_span){0};
         zr_preload.small = (struct zr_span){0};
@@ -280,7 +265,7 @@ static void start(void)
         zr_preload.fast = zr_preload.small;
     zr_recording_start();
     if (zr_option_get(ZR_OPTION_VERBOSE))
-        zr_preload_say("libzr_malloc.so serves process %ld (%s)", (long)getpid(), program_invocation_name);
+        zr_say("libzr_malloc.so serves process %ld (%s)", (long)getpid(), program_invocation_name);
     /* Its handlers lock in the order of its calls into the arenas: registered after theirs, before they run.
      */
     zr_je_free(zr_je_malloc(1));
