@@ -128,12 +128,13 @@ modules := $(if $(mpicc),$(BUILD)/bin/libzr_comm_mpi.so)
 include kernels/kernels.mk
 include alloc/heap/heap.mk
 include alloc/preload/preload.mk
+include alloc/preload/cuda/cuda.mk
 
 urcu_libs := -lurcu-bp -lurcu-cds
 comma := ,
 paren := (
 programs := $(BUILD)/bin/zr-train $(BUILD)/bin/zr $(BUILD)/examples/arena $(BUILD)/examples/mlp $(BUILD)/examples/lines $(modules)
-libraries := $(foreach name,zr zr_zero,$(BUILD)/lib/lib$(name).so $(BUILD)/lib/lib$(name).a) $(preload_library)
+libraries := $(foreach name,zr zr_zero,$(BUILD)/lib/lib$(name).so $(BUILD)/lib/lib$(name).a) $(preload_library) $(cuda_preload_library)
 
 include tests/tests.mk
 
@@ -245,7 +246,7 @@ endif
 own_include := $(INCLUDEDIR)/zr
 
 linked = $(1).so $(1).so.$(major)
-installed_libraries := $(foreach name,libzr libzr_zero,$(name).a $(name).so.$(version)) libzr_malloc.so
+installed_libraries := $(foreach name,libzr libzr_zero,$(name).a $(name).so.$(version)) libzr_malloc.so libzr_cuda.so
 installed_bin := zr-train zr
 installed_doc := README.md LICENSE $(filter-out %/README.md,$(wildcard examples/*))
 installed := $(addprefix $(BINDIR)/,$(installed_bin)) $(addprefix $(DOCDIR)/,$(notdir $(installed_doc))) \

@@ -1,7 +1,7 @@
 /* driver_api.h: the part of the CUDA driver that a program allocates by, beside what zr itself uses
- * (alloc/backend/cuda_driver.h), in zr's own declarations. libzr_cuda.so replaces the first list and calls the
- * second; the emulated driver defines both; cuda_declarations_test compares them with cuda.h where that is
- * installed. Private to alloc/preload/cuda/ and the tests. */
+ * (alloc/backend/cuda_driver.h), in zr's own declarations. libzr_cuda.so replaces the first list and calls
+ * the second; the emulated driver defines both; cuda_declarations_test compares them with cuda.h where that
+ * is installed. Private to alloc/preload/cuda/ and the tests. */
 #ifndef ZR_CUDA_DRIVER_API_H
 #define ZR_CUDA_DRIVER_API_H
 
@@ -86,7 +86,8 @@ typedef enum zr_cu_proc_status {
     ZR_CU_PROC_VERSION_TOO_OLD = 2
 } zr_cu_proc_status;
 
-/* ---- Functions: f(member, the driver's name, the suffix of the version, parameters) ---------------------- */
+/* ---- Functions: f(member, the driver's name, the suffix of the version, parameters) ----------------------
+ */
 
 // clang-format off
 /* Replaced. */

@@ -1,0 +1,360 @@
+/* device.c: the arena of each device, made at its first allocation, and what a call passes first and last.
+ * See cuda.h. */
+#define _GNU_SOURCE
+#include "alloc/preload/cuda/cuda.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "alloc/base/error.h"
+#include "alloc/base/option.h"
+
+static struct zr_cuda_device devices[ZR_CUDA_DEVICES_MOST];
+static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
+/* Read by every call on an arena, written by what ends one. */
+static pthread_rwlock_t life = PTHREAD_RWLOCK_INITIALIZER;
+static _Atomic bool many, used, forked, broken;
+
+/* ---- Words --------------------------------------------------------------------------------------------- */
+
+zr_cu_result zr_cuda_code(zr_result result)
+{
+    switch (result) {
+    case ZR_OK:
+        return ZR_CU_SUCCESS;
+    case ZR_ERR_MEMORY:
+    case ZR_ERR_HOST_MEMORY:
+    case ZR_ERR_ADDRESSES:
+    case ZR_ERR_TAG_LIMIT:
+        return ZR_CU_OUT_OF_MEMORY;
+    case ZR_ERR_INVALID:
+    case ZR_ERR_FOREIGN:
+    case ZR_ERR_DOUBLE_FREE:
+        return ZR_CU_INVALID_VALUE;
+    default:
+        return ZR_CU_UNKNOWN;
+    }
+}
+
+void zr_cuda_log(const char *call)
+{
+    if (zr_option_get(ZR_OPTION_VERBOSE))
+        zr_say("%s: %s", call, zr_last_error());
+}
+
+/* A mistake of zr's own: what there is goes on, and the driver serves what comes. */
+static void note_broken(const char *condition, const char *file, int line)
+{
+    if (!atomic_exchange(&broken, true))
+        zr_say("%s:%d: %s does not hold: from here on the CUDA driver allocates by itself", file, line,
+               condition);
+}
+
+/* ---- A call -------------------------------------------------------------------------------------------- */
+
+struct zr_cuda_device *zr_cuda_device_at(int ordinal)
+{
+    return &devices[ordinal];
+}
+
+zr_cu_result zr_cuda_enter(struct zr_cuda_call *call)
+{
+    zr_cu_device device = -1;
+    *call = (struct zr_cuda_call){.mode = ZR_CU_CAPTURE_RELAXED};
+    if (!zr_cuda_see() || zr_cuda_forked())
+        return ZR_CU_NOT_INITIALIZED;
+    zr_cu_result code = ZR_CUDA_PASS(context_get, &call->context);
+    if (code == ZR_CU_SUCCESS && !call->context)
+        code = ZR_CU_INVALID_CONTEXT;
+    if (code == ZR_CU_SUCCESS)
+        code = ZR_CUDA_PASS(context_device, &device);
+    if (code != ZR_CU_SUCCESS)
+        return code;
+    if (device < 0 || device >= ZR_CUDA_DEVICES_MOST)
+        return ZR_CU_NOT_SUPPORTED;
+    zr_cu_context context = call->context;
+    zr_cuda_keep(call);
+    call->context = context;
+    call->device = &devices[device];
+    return ZR_CU_SUCCESS;
+}
+
+void zr_cuda_keep(struct zr_cuda_call *call)
+{
+    *call = (struct zr_cuda_call){.mode = ZR_CU_CAPTURE_RELAXED};
+    if (ZR_CUDA_PASS(capture_mode, &call->mode) != ZR_CU_SUCCESS)
+        call->mode = ZR_CU_CAPTURE_RELAXED;
+    pthread_rwlock_rdlock(&life);
+}
+
+void zr_cuda_leave(const struct zr_cuda_call *call)
+{
+    zr_cu_capture_mode mode = call->mode;
+    pthread_rwlock_unlock(&life);
+    ZR_CUDA_PASS(capture_mode, &mode);
+}
+
+/* ---- The driver that the arena sees -------------------------------------------------------------------- */
+
+/* An event in a stream that is being captured becomes a part of the graph, and a wait for more than one ends
+ * the capture: both are refused, and the arena tries again later. */
+static const struct zr_cuda_driver *plain; /* set before it is used */
+
+static zr_cu_result guarded_record(zr_cu_event event, zr_cu_stream stream)
+{
+    return zr_cuda_stream_capturing(stream) ? (zr_cu_result)ZR_CU_STREAM_CAPTURE_UNSUPPORTED
+                                            : plain->event_record(event, stream);
+}
+
+static zr_cu_result guarded_stream_synchronize(zr_cu_stream stream)
+{
+    return zr_cuda_stream_capturing(stream) ? (zr_cu_result)ZR_CU_STREAM_CAPTURE_UNSUPPORTED
+                                            : plain->stream_synchronize(stream);
+}
+
+static zr_cu_result guarded_context_synchronize(void)
+{
+    zr_cu_context context = NULL;
+    if (zr_cuda_real.context_get(&context) == ZR_CU_SUCCESS && zr_cuda_capturing(context))
+        return ZR_CU_STREAM_CAPTURE_UNSUPPORTED;
+    return plain->context_synchronize();
+}
+
+zr_result __real_zr_cuda_driver_get(const struct zr_cuda_driver **out);
+zr_result __wrap_zr_cuda_driver_get(const struct zr_cuda_driver **out);
+/* The linker leads the backend's call here. */
+zr_result __wrap_zr_cuda_driver_get(const struct zr_cuda_driver **out)
+{
+    static struct zr_cuda_driver guarded;
+    static _Atomic bool copied;
+    const struct zr_cuda_driver *driver;
+    zr_result result = __real_zr_cuda_driver_get(&driver);
+    if (result != ZR_OK)
+        return result;
+    if (!atomic_load_explicit(&copied, memory_order_acquire)) { /* only ever under `making` */
+        plain = driver;
+        guarded = *driver;
+        guarded.event_record = guarded_record;
+        guarded.stream_synchronize = guarded_stream_synchronize;
+        guarded.context_synchronize = guarded_context_synchronize;
+        atomic_store_explicit(&copied, true, memory_order_release);
+    }
+    *out = &guarded;
+    return ZR_OK;
+}
+
+/* ---- Opening ------------------------------------------------------------------------------------------- */
+
+/* Every device that reaches the memory gets access to all of it: a program may enable it at any time, and an
+ * access that is missing under a granule that moved later would show as a crash there. */
+static size_t find_peers(const struct zr_cuda_driver *driver, int ordinal, int peers[ZR_CUDA_DEVICES_MOST])
+{
+    int count = 0;
+    size_t found = 0;
+    if (driver->device_count(&count) != ZR_CU_SUCCESS)
+        return 0;
+    for (int i = 0; i < count && i < ZR_CUDA_DEVICES_MOST - 2; i++) {
+        int can = 0;
+        if (i != ordinal && driver->can_access_peer(&can, i, ordinal) == ZR_CU_SUCCESS && can)
+            peers[found++] = i;
+    }
+    return found;
+}
+
+static zr_result open_stream(struct zr_cuda_device *device)
+{
+    const struct zr_cuda_driver *driver = device->driver;
+    zr_cu_context popped;
+    zr_cu_result code = driver->context_retain(&device->primary, device->ordinal);
+    if (code == ZR_CU_SUCCESS) {
+        code = driver->context_push(device->primary);
+        if (code == ZR_CU_SUCCESS) {
+            code = zr_cuda_real.stream_new(&device->idle, ZR_CU_STREAM_NON_BLOCKING);
+            driver->context_pop(&popped);
+        }
+        driver->context_release(device->ordinal); /* the backend keeps it */
+    }
+    return code == ZR_CU_SUCCESS ? ZR_OK
+                                 : zr_fail(ZR_ERR_MEMORY, "the driver refused a stream: error %u", code);
+}
+
+static void end_parts(struct zr_cuda_device *device)
+{
+    zr_cu_context popped;
+    zr_learner_destroy(device->learner);
+    if (device->arena)
+        zr_arena_destroy(device->arena, NULL);
+    if ((device->idle || device->gather) && device->driver->context_push(device->primary) == ZR_CU_SUCCESS) {
+        if (device->idle)
+            zr_cuda_real.stream_end(device->idle);
+        if (device->gather)
+            zr_cuda_real.stream_end(device->gather);
+        device->driver->context_pop(&popped);
+    }
+    if (device->backend)
+        zr_backend_destroy(device->backend);
+    device->learner = NULL;
+    device->arena = NULL;
+    device->backend = NULL;
+    device->idle = NULL;
+    device->gather = NULL;
+}
+
+static zr_result open_parts(struct zr_cuda_device *device)
+{
+    int peers[ZR_CUDA_DEVICES_MOST];
+    char name[16], suffix[16] = "";
+    struct zr_cuda_options options = {
+        .device = device->ordinal, .limit_bytes = (size_t)zr_option_get(ZR_OPTION_LIMIT), .peers = peers};
+    zr_result result = zr_option_result();
+    if (result == ZR_OK)
+        result = zr_cuda_driver_get(&device->driver);
+    if (result != ZR_OK)
+        return result;
+    options.peers_count = find_peers(device->driver, device->ordinal, peers);
+    result = zr_backend_cuda_create(&device->backend, &options);
+    snprintf(name, sizeof name, "gpu%d", device->ordinal);
+    if (result == ZR_OK)
+        result = open_stream(device);
+    if (result == ZR_OK)
+        result = zr_arena_create(&device->arena,
+                                 &(struct zr_arena_options){.backend = device->backend, .name = name});
+    if (result != ZR_OK)
+        return result;
+    if (device->ordinal > 0)
+        snprintf(suffix, sizeof suffix, ".gpu%d", device->ordinal);
+    if (zr_trace_as_asked(device->arena, "ZR_CUDA_TRACE", suffix) != ZR_OK)
+        zr_say("%s: no trace is written", zr_last_error());
+    /* Without one it goes, too. */
+    if (zr_learner_create(&device->learner, &(struct zr_learner_options){.arena = device->arena}) != ZR_OK)
+        device->learner = NULL;
+    return ZR_OK;
+}
+
+zr_cu_result zr_cuda_device_open(struct zr_cuda_device *device)
+{
+    zr_result result = ZR_OK;
+    if (atomic_load(&device->passed_on) || atomic_load(&broken))
+        return ZR_CU_NOT_SUPPORTED;
+    if (atomic_load_explicit(&device->ready, memory_order_acquire))
+        return ZR_CU_SUCCESS;
+    zr_cuda_note_used();
+    pthread_mutex_lock(&making);
+    if (!atomic_load(&device->ready) && !atomic_load(&device->passed_on)) {
+        device->ordinal = (int)(device - devices);
+        result = open_parts(device);
+        if (result == ZR_OK)
+            atomic_store_explicit(&device->ready, true, memory_order_release);
+        else
+            end_parts(device);
+        /* What may pass is tried again at the next allocation. */
+        if (result == ZR_ERR_UNAVAILABLE || result == ZR_ERR_INVALID) {
+            zr_say("%s: the CUDA driver serves device %d by itself", zr_last_error(), device->ordinal);
+            atomic_store(&device->passed_on, true);
+        } else if (result != ZR_OK) {
+            zr_cuda_log("the arena of a device");
+        }
+    }
+    bool passed_on = atomic_load(&device->passed_on);
+    pthread_mutex_unlock(&making);
+    return passed_on ? (zr_cu_result)ZR_CU_NOT_SUPPORTED : zr_cuda_code(result);
+}
+
+static void (*_Atomic device_end)(struct zr_cuda_device *);
+
+void zr_cuda_at_device_end(void (*end)(struct zr_cuda_device *device))
+{
+    atomic_store(&device_end, end);
+}
+
+void zr_cuda_device_end(int ordinal)
+{
+    struct zr_cuda_block block;
+    if (ordinal < 0 || ordinal >= ZR_CUDA_DEVICES_MOST || zr_cuda_forked())
+        return;
+    struct zr_cuda_device *device = &devices[ordinal];
+    pthread_rwlock_wrlock(&life);
+    if (atomic_load(&device->ready)) {
+        while (zr_cuda_blocks_take_any(NULL, device, &block))
+            if (!block.arena)
+                zr_import_release(device->backend, block.import);
+            else if (block.pool)
+                zr_cuda_pool_count(block.pool, block.bytes, false);
+        zr_cuda_deferred_forget(device);
+        void (*end)(struct zr_cuda_device *) = atomic_load(&device_end);
+        if (end)
+            end(device);
+        atomic_store(&device->ready, false);
+        zr_cuda_streams_forget(device->primary);
+        end_parts(device);
+    }
+    pthread_rwlock_unlock(&life);
+}
+
+void zr_cuda_device_give_up(int ordinal, const char *why)
+{
+    if (!atomic_exchange(&devices[ordinal].passed_on, true))
+        zr_say("%s: the CUDA driver serves what device %d allocates from here on", why, ordinal);
+}
+
+/* ---- Many streams -------------------------------------------------------------------------------------- */
+
+bool zr_cuda_many_streams(void)
+{
+    return atomic_load_explicit(&many, memory_order_acquire);
+}
+
+void zr_cuda_go_many(void)
+{
+    zr_cu_context popped;
+    if (zr_cuda_many_streams() || atomic_exchange(&many, true))
+        return;
+    pthread_rwlock_rdlock(&life);
+    for (int i = 0; i < ZR_CUDA_DEVICES_MOST; i++) {
+        const struct zr_cuda_device *device = &devices[i];
+        if (!atomic_load_explicit(&device->ready, memory_order_acquire) ||
+            device->driver->context_push(device->primary) != ZR_CU_SUCCESS)
+            continue;
+        device->driver->stream_synchronize(NULL);
+        device->driver->context_pop(&popped);
+    }
+    pthread_rwlock_unlock(&life);
+}
+
+/* ---- fork ---------------------------------------------------------------------------------------------- */
+
+bool zr_cuda_forked(void)
+{
+    return atomic_load_explicit(&forked, memory_order_relaxed);
+}
+
+/* Locks may be held by threads that the child does not have. What there is of CUDA is not the child's. */
+static void in_child(void)
+{
+    if (atomic_load(&used))
+        atomic_store(&forked, true);
+    pthread_mutex_init(&making, NULL);
+    pthread_rwlock_init(&life, NULL);
+    zr_cuda_blocks_forked();
+    zr_cuda_pools_forked();
+    zr_cuda_streams_forked();
+    zr_cuda_ipc_forked();
+}
+
+void zr_cuda_note_used(void)
+{
+    atomic_store_explicit(&used, true, memory_order_relaxed);
+}
+
+static __attribute__((constructor)) void start(void)
+{
+    zr_assert_handler_set(note_broken);
+    pthread_atfork(NULL, NULL, in_child);
+    if (zr_option_get(ZR_OPTION_VERBOSE))
+        zr_say("libzr_cuda.so serves process %ld (%s)", (long)getpid(), program_invocation_name);
+    zr_cuda_paths_start();
+}

@@ -1,0 +1,210 @@
+/* driver.c: the real driver, and the ways by which a program comes to its functions: the dynamic linker,
+ * dlsym, cuGetProcAddress. See cuda.h.
+ *
+ * What a program asks for by name is asked of the real dlsym or cuGetProcAddress first; only where the answer
+ * is a function of the driver that is replaced here does the replacement go out. So the version that was
+ * asked for stays the version that is given. */
+#define _GNU_SOURCE
+#include "alloc/preload/cuda/cuda.h"
+
+#include <dlfcn.h>
+#include <string.h>
+
+#include "alloc/base/lock.h"
+
+struct zr_cuda_real zr_cuda_real;
+
+#define TAKEN(member, name, suffix, parameters)                                                              \
+    {#name #suffix, offsetof(struct zr_cuda_real, member), (void *)name##suffix},
+#define USED(member, name, suffix, parameters) {#name #suffix, offsetof(struct zr_cuda_real, member), NULL},
+static const struct {
+    const char *name;
+    size_t offset_bytes;
+    void *own;
+} functions[] = {ZR_CUDA_TAKEN(TAKEN) ZR_CUDA_USED(USED)};
+#undef TAKEN
+#undef USED
+enum { FUNCTIONS_COUNT = sizeof functions / sizeof *functions };
+
+static void **real_of(size_t i)
+{
+    return (void **)((char *)&zr_cuda_real + functions[i].offset_bytes);
+}
+
+/* ---- The real dlsym ------------------------------------------------------------------------------------ */
+
+#ifdef __x86_64__
+#define DLSYM_VERSION "GLIBC_2.2.5"
+#else
+#define DLSYM_VERSION "GLIBC_2.17"
+#endif
+
+typedef void *dlsym_function(void *handle, const char *name);
+
+static dlsym_function *next_dlsym(void)
+{
+    static dlsym_function *_Atomic found;
+    dlsym_function *function = atomic_load_explicit(&found, memory_order_relaxed);
+    if (!function) {
+        *(void **)&function = dlvsym(RTLD_NEXT, "dlsym", DLSYM_VERSION);
+        atomic_store_explicit(&found, function, memory_order_relaxed);
+    }
+    return function;
+}
+
+void *zr_real_dlsym(void *handle, const char *name)
+{
+    return next_dlsym()(handle, name);
+}
+
+/* The linker leads the calls of zr's own objects here: they mean the driver itself. */
+void *__wrap_dlsym(void *handle, const char *name);
+void *__wrap_dlsym(void *handle, const char *name)
+{
+    return next_dlsym()(handle, name);
+}
+
+/* ---- The driver ---------------------------------------------------------------------------------------- */
+
+static _Atomic bool seen;
+
+/* Several threads may be at it: they write the same. */
+static bool look(int flags)
+{
+    void *library = dlopen("libcuda.so.1", RTLD_LAZY | flags);
+    if (!library)
+        return false;
+    for (size_t i = 0; i < FUNCTIONS_COUNT; i++)
+        *real_of(i) = zr_real_dlsym(library, functions[i].name);
+    if (!atomic_exchange_explicit(&seen, true, memory_order_acq_rel))
+        zr_cuda_paths_check();
+    return true;
+}
+
+bool zr_cuda_see(void)
+{
+    return atomic_load_explicit(&seen, memory_order_acquire) || look(0);
+}
+
+void *zr_cuda_instead(const void *found)
+{
+    for (size_t i = 0; found && i < FUNCTIONS_COUNT; i++)
+        if (*real_of(i) == found)
+            return functions[i].own;
+    return NULL;
+}
+
+static bool is_own(const void *found)
+{
+    bool own = false;
+    for (size_t i = 0; i < FUNCTIONS_COUNT; i++)
+        own |= functions[i].own == found;
+    return own;
+}
+
+/* ---- dlsym --------------------------------------------------------------------------------------------- */
+
+/* True while the process has no driver, and the name is one that only this library has then. */
+static bool nobody_has(const char *name)
+{
+    if (atomic_load_explicit(&seen, memory_order_acquire) || look(RTLD_NOLOAD))
+        return false;
+    for (size_t i = 0; i < FUNCTIONS_COUNT; i++)
+        if (functions[i].own && strcmp(functions[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+/* Leaves dlerror() with words. */
+static void *dlsym_of_nobody(void *handle, const char *name)
+{
+    (void)name;
+    return next_dlsym()(handle, "cuda driver (libcuda.so.1 is not loaded)");
+}
+
+static void *dlsym_of_handle(void *handle, const char *name)
+{
+    void *found = next_dlsym()(handle, name);
+    if (!found)
+        return NULL;
+    if (nobody_has(name)) /* it is ours, then, or that of a library with the same names */
+        return is_own(found) ? dlsym_of_nobody(handle, name) : found;
+    void *own = zr_cuda_instead(found);
+    return own ? own : found;
+}
+
+/* Who answers a dlsym. The real one looks at the address that it returns to where the handle is RTLD_NEXT or
+ * RTLD_DEFAULT, and has to find the caller's there: it is jumped to. What it finds is right: this library, if
+ * it comes before the driver in the order of the caller's. */
+dlsym_function *zr_dlsym_pick(void *handle, const char *name);
+dlsym_function *zr_dlsym_pick(void *handle, const char *name)
+{
+    if (!name || name[0] != 'c' || name[1] != 'u')
+        return next_dlsym();
+    if (handle != RTLD_NEXT && handle != RTLD_DEFAULT)
+        return dlsym_of_handle;
+    return nobody_has(name) ? dlsym_of_nobody : next_dlsym();
+}
+
+#ifdef __x86_64__
+__asm__(".text\n"
+        ".p2align 4\n"
+        ".type zr_dlsym, @function\n"
+        ".globl zr_dlsym\n"
+        "zr_dlsym:\n"
+        "  .cfi_startproc\n"
+        "  endbr64\n"
+        "  pushq %rdi\n"
+        "  .cfi_adjust_cfa_offset 8\n"
+        "  pushq %rsi\n"
+        "  .cfi_adjust_cfa_offset 8\n"
+        "  subq $8, %rsp\n"
+        "  .cfi_adjust_cfa_offset 8\n"
+        "  call zr_dlsym_pick\n"
+        "  addq $8, %rsp\n"
+        "  .cfi_adjust_cfa_offset -8\n"
+        "  popq %rsi\n"
+        "  .cfi_adjust_cfa_offset -8\n"
+        "  popq %rdi\n"
+        "  .cfi_adjust_cfa_offset -8\n"
+        "  jmp *%rax\n"
+        "  .cfi_endproc\n"
+        ".size zr_dlsym, .-zr_dlsym\n"
+        ".symver zr_dlsym, dlsym@GLIBC_2.2.5, remove\n"
+        ".set zr_dlsym_now, zr_dlsym\n"
+        ".globl zr_dlsym_now\n"
+        ".type zr_dlsym_now, @function\n"
+        ".symver zr_dlsym_now, dlsym@@GLIBC_2.34, remove\n");
+#else
+/* The compiler makes a jump of it. */
+__attribute__((optimize("O2"))) ZR_EXPORT void *dlsym(void *handle, const char *name)
+{
+    return zr_dlsym_pick(handle, name)(handle, name);
+}
+#endif
+
+/* ---- cuGetProcAddress ---------------------------------------------------------------------------------- */
+
+static zr_cu_result substitute(zr_cu_result code, void **function, unsigned long long flags)
+{
+    if (code != ZR_CU_SUCCESS || !function || !*function)
+        return code;
+    void *own = zr_cuda_instead(*function);
+    if (own)
+        *function = own;
+    if (flags & ZR_CU_PROC_PER_THREAD_STREAM)
+        zr_cuda_go_many();
+    return code;
+}
+
+zr_cu_result cuGetProcAddress(const char *symbol, void **function, int version, unsigned long long flags)
+{
+    return substitute(ZR_CUDA_PASS(proc_address, symbol, function, version, flags), function, flags);
+}
+
+zr_cu_result cuGetProcAddress_v2(const char *symbol, void **function, int version, unsigned long long flags,
+                                 zr_cu_proc_status *status)
+{
+    return substitute(ZR_CUDA_PASS(proc_address_v2, symbol, function, version, flags, status), function,
+                      flags);
+}

@@ -1,0 +1,481 @@
+/* memory.c: device memory by the driver's calls: allocation, free, what there is of it, what a pointer is.
+ * See cuda.h. */
+#include "alloc/preload/cuda/cuda.h"
+
+#include <string.h>
+
+#include "alloc/base/error.h"
+#include "alloc/base/lock.h"
+#include "alloc/base/option.h"
+#include "alloc/base/slab.h"
+
+/* What cuMemAlloc promises is 256; some of its users count on what it does. */
+enum { ALIGNMENT = 512 };
+
+/* ---- Blocks that wait for the end of a capture --------------------------------------------------------- */
+
+struct deferred {
+    struct deferred *next;
+    struct zr_cuda_block block;
+};
+
+/* lock: all of it */
+static struct zr_lock deferred_lock;
+static struct zr_slab deferred_records;
+static struct deferred *_Atomic deferred;
+
+static bool defer(const struct zr_cuda_block *block)
+{
+    zr_lock_take(&deferred_lock);
+    if (deferred_records.record_bytes == 0)
+        zr_slab_init(&deferred_records, sizeof(struct deferred), ZR_POOL_NO_FAULTS);
+    bool there = zr_slab_reserve(&deferred_records, 1);
+    if (there) {
+        struct deferred *own = zr_slab_take(&deferred_records);
+        own->block = *block;
+        own->next = atomic_load_explicit(&deferred, memory_order_relaxed);
+        atomic_store_explicit(&deferred, own, memory_order_relaxed);
+    }
+    zr_lock_give(&deferred_lock);
+    return there;
+}
+
+/* Gives a block back to its arena, behind all that works on the device; false: something is captured. */
+static bool end_everywhere(const struct zr_cuda_block *block)
+{
+    if (!zr_cuda_follow_all(block->device, block->arena, (void *)block->address))
+        return false;
+    if (zr_arena_free(block->arena, (void *)block->address) != ZR_OK)
+        zr_cuda_log("a free");
+    return true;
+}
+
+/* Tries those that wait again, each once. */
+static void end_deferred(void)
+{
+    if (!atomic_load_explicit(&deferred, memory_order_relaxed))
+        return;
+    zr_lock_take(&deferred_lock);
+    struct deferred *list = atomic_exchange(&deferred, NULL);
+    zr_lock_give(&deferred_lock);
+    while (list) {
+        struct deferred *each = list;
+        list = each->next;
+        bool done = end_everywhere(&each->block);
+        zr_lock_take(&deferred_lock);
+        if (done) {
+            zr_slab_give(&deferred_records, each);
+        } else {
+            each->next = atomic_load_explicit(&deferred, memory_order_relaxed);
+            atomic_store_explicit(&deferred, each, memory_order_relaxed);
+        }
+        zr_lock_give(&deferred_lock);
+    }
+}
+
+void zr_cuda_deferred_forget(struct zr_cuda_device *device)
+{
+    struct deferred *kept = NULL;
+    zr_lock_take(&deferred_lock);
+    struct deferred *list = atomic_exchange(&deferred, NULL);
+    while (list) {
+        struct deferred *each = list;
+        list = each->next;
+        if (each->block.device == device) {
+            zr_slab_give(&deferred_records, each);
+        } else {
+            each->next = kept;
+            kept = each;
+        }
+    }
+    atomic_store(&deferred, kept);
+    zr_lock_give(&deferred_lock);
+}
+
+/* ---- Blocks -------------------------------------------------------------------------------------------- */
+
+zr_cu_result zr_cuda_block_new(struct zr_cuda_device *device, const struct zr_cuda_request *request,
+                               zr_cu_address *out)
+{
+    void *address = NULL;
+    zr_arena *arena = request->arena ? request->arena : device->arena;
+    struct zr_request wanted = {
+        .bytes = request->bytes, .alignment = ALIGNMENT, .tag = ZR_TAG_OTHER, .stream = request->stream};
+    if (!zr_cuda_blocks_reserve())
+        return ZR_CU_OUT_OF_MEMORY;
+    end_deferred();
+    if (request->any_stream)
+        wanted.stream = zr_cuda_many_streams() ? (uintptr_t)device->idle : 0;
+    zr_result result = zr_arena_alloc(arena, &wanted, &address);
+    if (zr_cuda_code(result) == ZR_CU_OUT_OF_MEMORY) {
+        zr_arena_trim(arena, 0, NULL);
+        if (arena != device->arena)
+            zr_arena_trim(device->arena, 0, NULL);
+        result = zr_arena_alloc(arena, &wanted, &address);
+    }
+    if (result != ZR_OK) {
+        zr_cuda_blocks_unreserve();
+        zr_cuda_log("an allocation");
+        return zr_cuda_code(result);
+    }
+    zr_cuda_blocks_put(&(struct zr_cuda_block){.address = (uintptr_t)address,
+                                               .bytes = request->bytes,
+                                               .context = request->context,
+                                               .device = device,
+                                               .arena = arena,
+                                               .stream = wanted.stream,
+                                               .pool = request->pool});
+    if (request->pool)
+        zr_cuda_pool_count(request->pool, request->bytes, true);
+    *out = (uintptr_t)address;
+    return ZR_CU_SUCCESS;
+}
+
+void zr_cuda_block_end(const struct zr_cuda_block *block, bool everywhere, zr_cu_stream stream)
+{
+    end_deferred();
+    if (block->pool)
+        zr_cuda_pool_count(block->pool, block->bytes, false);
+    if (everywhere) {
+        if (!end_everywhere(block) && !defer(block))
+            zr_say(
+                "%zu bytes that were freed during a capture stay allocated: the system refuses memory for a record",
+                block->bytes);
+        return;
+    }
+    zr_cuda_follow(block->device, block->arena, (void *)block->address, stream);
+    if (zr_arena_free(block->arena, (void *)block->address) != ZR_OK)
+        zr_cuda_log("a free");
+}
+
+/* ---- Allocation ---------------------------------------------------------------------------------------- */
+
+/* NOT_SUPPORTED: the driver is to do it. */
+static zr_cu_result allocate(size_t bytes, zr_cu_address *out)
+{
+    struct zr_cuda_call call;
+    zr_cu_result code = zr_cuda_enter(&call);
+    if (code != ZR_CU_SUCCESS)
+        return code;
+    code = zr_cuda_device_open(call.device);
+    if (code == ZR_CU_SUCCESS)
+        code = zr_cuda_block_new(
+            call.device,
+            &(struct zr_cuda_request){.bytes = bytes, .context = call.context, .any_stream = true}, out);
+    zr_cuda_leave(&call);
+    return code;
+}
+
+zr_cu_result cuMemAlloc_v2(zr_cu_address *out, size_t bytes)
+{
+    zr_cu_result code = out && bytes > 0 ? allocate(bytes, out) : (zr_cu_result)ZR_CU_NOT_SUPPORTED;
+    return code == ZR_CU_NOT_SUPPORTED ? ZR_CUDA_PASS(mem_alloc, out, bytes) : code;
+}
+
+zr_cu_result cuMemAllocPitch_v2(zr_cu_address *out, size_t *pitch, size_t width, size_t height,
+                                unsigned int element_bytes)
+{
+    size_t row, bytes;
+    bool fine = out && pitch && width > 0 && height > 0 &&
+                (element_bytes == 4 || element_bytes == 8 || element_bytes == 16) &&
+                !__builtin_add_overflow(width, (size_t)ALIGNMENT - 1, &row) &&
+                !__builtin_mul_overflow(row & ~(size_t)(ALIGNMENT - 1), height, &bytes);
+    zr_cu_result code = fine ? allocate(bytes, out) : (zr_cu_result)ZR_CU_NOT_SUPPORTED;
+    if (code == ZR_CU_NOT_SUPPORTED)
+        return ZR_CUDA_PASS(mem_alloc_pitch, out, pitch, width, height, element_bytes);
+    if (code == ZR_CU_SUCCESS)
+        *pitch = row & ~(size_t)(ALIGNMENT - 1);
+    return code;
+}
+
+/* An interior pointer of ours the driver would refuse, too. */
+zr_cu_result cuMemFree_v2(zr_cu_address address)
+{
+    struct zr_cuda_block block;
+    struct zr_cuda_call call;
+    if (!address || zr_cuda_forked() || !zr_cuda_blocks_find(address, &block))
+        return ZR_CUDA_PASS(mem_free, address);
+    zr_cu_result code = zr_cuda_enter(&call);
+    if (code != ZR_CU_SUCCESS)
+        return code;
+    if (zr_cuda_blocks_take(address, &block))
+        zr_cuda_block_end(&block, true, NULL);
+    else
+        code = ZR_CU_INVALID_VALUE;
+    zr_cuda_leave(&call);
+    return code;
+}
+
+/* ---- In a stream's order ------------------------------------------------------------------------------- */
+
+/* What is allocated in a capture becomes a node of its graph, with the driver's memory. */
+static zr_cu_result allocate_async(struct zr_cuda_pool *pool, size_t bytes, zr_cu_stream stream,
+                                   zr_cu_address *out)
+{
+    struct zr_cuda_call call;
+    zr_cu_result code = zr_cuda_enter(&call);
+    if (code != ZR_CU_SUCCESS)
+        return code;
+    if (!pool)
+        pool = zr_cuda_pool_current((int)(call.device - zr_cuda_device_at(0)));
+    code = ZR_CU_NOT_SUPPORTED;
+    struct zr_cuda_device *device = pool ? zr_cuda_device_at(zr_cuda_pool_device(pool)) : NULL;
+    if (device && !zr_cuda_stream_capturing(stream))
+        code = zr_cuda_device_open(device);
+    if (code == ZR_CU_SUCCESS) {
+        struct zr_cuda_request request = {.bytes = bytes, .context = call.context, .pool = pool};
+        request.any_stream = !zr_cuda_stream_number(device, stream, &request.stream);
+        code = zr_cuda_block_new(device, &request, out);
+    }
+    zr_cuda_leave(&call);
+    return code;
+}
+
+/* The thread's own default stream, where the program is compiled for that. */
+static zr_cu_stream own_default(zr_cu_stream stream)
+{
+    return stream ? stream : (zr_cu_stream)ZR_CU_STREAM_PER_THREAD;
+}
+
+zr_cu_result cuMemAllocAsync(zr_cu_address *out, size_t bytes, zr_cu_stream stream)
+{
+    zr_cu_result code = ZR_CU_NOT_SUPPORTED;
+    if (out && bytes > 0 && !zr_cuda_forked())
+        code = allocate_async(NULL, bytes, stream, out);
+    return code == ZR_CU_NOT_SUPPORTED ? ZR_CUDA_PASS(alloc_async, out, bytes, stream) : code;
+}
+
+zr_cu_result cuMemAllocAsync_ptsz(zr_cu_address *out, size_t bytes, zr_cu_stream stream)
+{
+    zr_cu_result code = ZR_CU_NOT_SUPPORTED;
+    if (out && bytes > 0 && !zr_cuda_forked())
+        code = allocate_async(NULL, bytes, own_default(stream), out);
+    return code == ZR_CU_NOT_SUPPORTED ? ZR_CUDA_PASS(alloc_async_ptsz, out, bytes, stream) : code;
+}
+
+zr_cu_result cuMemAllocFromPoolAsync(zr_cu_address *out, size_t bytes, zr_cu_pool handle, zr_cu_stream stream)
+{
+    zr_cu_result code = ZR_CU_NOT_SUPPORTED;
+    struct zr_cuda_pool *pool = out && bytes > 0 ? zr_cuda_pool_of(handle) : NULL;
+    if (pool)
+        code = allocate_async(pool, bytes, stream, out);
+    return code == ZR_CU_NOT_SUPPORTED ? ZR_CUDA_PASS(alloc_from_pool, out, bytes, handle, stream) : code;
+}
+
+zr_cu_result cuMemAllocFromPoolAsync_ptsz(zr_cu_address *out, size_t bytes, zr_cu_pool handle,
+                                          zr_cu_stream stream)
+{
+    zr_cu_result code = ZR_CU_NOT_SUPPORTED;
+    struct zr_cuda_pool *pool = out && bytes > 0 ? zr_cuda_pool_of(handle) : NULL;
+    if (pool)
+        code = allocate_async(pool, bytes, own_default(stream), out);
+    return code == ZR_CU_NOT_SUPPORTED ? ZR_CUDA_PASS(alloc_from_pool_ptsz, out, bytes, handle, stream)
+                                       : code;
+}
+
+/* NOT_SUPPORTED: the driver is to do it. */
+static zr_cu_result free_async(zr_cu_address address, zr_cu_stream stream)
+{
+    struct zr_cuda_block block;
+    struct zr_cuda_call call;
+    if (!address || zr_cuda_forked() || !zr_cuda_blocks_find(address, &block))
+        return ZR_CU_NOT_SUPPORTED;
+    zr_cu_result code = zr_cuda_enter(&call);
+    if (code != ZR_CU_SUCCESS)
+        return code;
+    if (zr_cuda_stream_capturing(stream))
+        code = ZR_CU_NOT_SUPPORTED;
+    else if (zr_cuda_blocks_take(address, &block))
+        zr_cuda_block_end(&block, false, stream);
+    else
+        code = ZR_CU_INVALID_VALUE;
+    zr_cuda_leave(&call);
+    return code;
+}
+
+zr_cu_result cuMemFreeAsync(zr_cu_address address, zr_cu_stream stream)
+{
+    zr_cu_result code = free_async(address, stream);
+    return code == ZR_CU_NOT_SUPPORTED ? ZR_CUDA_PASS(free_async, address, stream) : code;
+}
+
+zr_cu_result cuMemFreeAsync_ptsz(zr_cu_address address, zr_cu_stream stream)
+{
+    zr_cu_result code = free_async(address, own_default(stream));
+    return code == ZR_CU_NOT_SUPPORTED ? ZR_CUDA_PASS(free_async_ptsz, address, stream) : code;
+}
+
+/* ---- How much there is --------------------------------------------------------------------------------- */
+
+static size_t least(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* What an arena has idle is free to the program, which may take more than the limit leaves from nowhere. */
+static void add_ours(size_t *free_bytes, size_t *total_bytes)
+{
+    struct zr_cuda_call call;
+    struct zr_arena_stats stats = {0};
+    size_t limit = (size_t)zr_option_get(ZR_OPTION_LIMIT);
+    if (zr_cuda_enter(&call) != ZR_CU_SUCCESS)
+        return;
+    if (atomic_load_explicit(&call.device->ready, memory_order_acquire)) {
+        end_deferred();
+        zr_arena_get_stats(call.device->arena, &stats);
+    }
+    *free_bytes = least(*free_bytes + (stats.reserved_bytes - stats.live_bytes), *total_bytes);
+    if (limit > 0 && !atomic_load(&call.device->passed_on)) {
+        *total_bytes = least(*total_bytes, limit);
+        *free_bytes = least(*free_bytes, *total_bytes - least(stats.live_bytes, *total_bytes));
+    }
+    zr_cuda_leave(&call);
+}
+
+zr_cu_result cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
+{
+    size_t own_free = 0, own_total = 0;
+    zr_cu_result code = ZR_CUDA_PASS(mem_info, &own_free, &own_total);
+    if (code != ZR_CU_SUCCESS)
+        return code;
+    add_ours(&own_free, &own_total);
+    if (free_bytes)
+        *free_bytes = own_free;
+    if (total_bytes)
+        *total_bytes = own_total;
+    return code;
+}
+
+zr_cu_result cuDeviceTotalMem_v2(size_t *bytes, zr_cu_device device)
+{
+    size_t limit = (size_t)zr_option_get(ZR_OPTION_LIMIT);
+    zr_cu_result code = ZR_CUDA_PASS(total_mem, bytes, device);
+    if (code == ZR_CU_SUCCESS && bytes && limit > 0)
+        *bytes = least(*bytes, limit);
+    return code;
+}
+
+/* ---- What a pointer is --------------------------------------------------------------------------------- */
+
+zr_cu_result cuMemGetAddressRange_v2(zr_cu_address *base, size_t *bytes, zr_cu_address address)
+{
+    struct zr_cuda_block block;
+    zr_cu_context context = NULL;
+    if (zr_cuda_forked() || !zr_cuda_blocks_find(address, &block))
+        return ZR_CUDA_PASS(address_range, base, bytes, address);
+    zr_cu_result code = ZR_CUDA_PASS(context_get, &context);
+    if (code != ZR_CU_SUCCESS || !context)
+        return code != ZR_CU_SUCCESS ? code : (zr_cu_result)ZR_CU_INVALID_CONTEXT;
+    if (base)
+        *base = block.address;
+    if (bytes)
+        *bytes = block.bytes;
+    return ZR_CU_SUCCESS;
+}
+
+/* What the driver, to which our memory is a mapping of granules, says otherwise. False: the driver is right.
+ */
+static bool answer(const struct zr_cuda_block *block, zr_cu_pointer_attribute which, zr_cu_address address,
+                   void *out)
+{
+    switch (which) {
+    case ZR_CU_POINTER_CONTEXT:
+        *(zr_cu_context *)out = block->context;
+        return true;
+    case ZR_CU_POINTER_MEMORY_TYPE:
+        *(unsigned *)out = 2;
+        return true;
+    case ZR_CU_POINTER_DEVICE_POINTER:
+        *(zr_cu_address *)out = address;
+        return true;
+    case ZR_CU_POINTER_BUFFER_ID:
+        /* The driver's own count from 1: these are none of them. */
+        *(unsigned long long *)out = (UINT64_C(1) << 62) + block->id;
+        return true;
+    case ZR_CU_POINTER_DEVICE_ORDINAL:
+        *(int *)out = block->device->ordinal;
+        return true;
+    case ZR_CU_POINTER_IPC_CAPABLE:
+        /* The driver writes its 0, however wide that is. */
+        if (ZR_CUDA_PASS(pointer_attribute, out, which, address) != ZR_CU_SUCCESS)
+            return false;
+        *(unsigned char *)out = block->arena && !block->pool;
+        return true;
+    case ZR_CU_POINTER_RANGE_START:
+        *(zr_cu_address *)out = block->address;
+        return true;
+    case ZR_CU_POINTER_RANGE_BYTES:
+        *(size_t *)out = block->bytes;
+        return true;
+    case ZR_CU_POINTER_POOL:
+        if (block->pool)
+            *(zr_cu_pool *)out = zr_cuda_pool_handle(block->pool);
+        return block->pool != NULL;
+    case ZR_CU_POINTER_HANDLE_TYPES:
+        *(unsigned long long *)out = 0;
+        return true;
+    default:
+        return false;
+    }
+}
+
+zr_cu_result cuPointerGetAttribute(void *value, zr_cu_pointer_attribute which, zr_cu_address address)
+{
+    struct zr_cuda_block block;
+    bool ours = value && !zr_cuda_forked() && zr_cuda_blocks_find(address, &block);
+    return ours && answer(&block, which, address, value)
+               ? ZR_CU_SUCCESS
+               : ZR_CUDA_PASS(pointer_attribute, value, which, address);
+}
+
+zr_cu_result cuPointerGetAttributes(unsigned int count, zr_cu_pointer_attribute *which, void **values,
+                                    zr_cu_address address)
+{
+    struct zr_cuda_block block;
+    zr_cu_result code = ZR_CUDA_PASS(pointer_attributes, count, which, values, address);
+    if (code != ZR_CU_SUCCESS || zr_cuda_forked() || !zr_cuda_blocks_find(address, &block))
+        return code;
+    for (unsigned i = 0; i < count; i++)
+        if (values[i])
+            answer(&block, which[i], address, values[i]);
+    return code;
+}
+
+/* Who asks for it is about to register the memory with a network card. */
+zr_cu_result cuPointerSetAttribute(const void *value, zr_cu_pointer_attribute which, zr_cu_address address)
+{
+    zr_cuda_fix(address, 0, ZR_GRANULE_REGISTERED);
+    return ZR_CUDA_PASS(pointer_set, value, which, address);
+}
+
+/* ---- Memory that others come to hold ------------------------------------------------------------------- */
+
+void zr_cuda_fix(zr_cu_address address, size_t bytes, enum zr_granule_class granule_class)
+{
+    struct zr_cuda_block block;
+    struct zr_cuda_call call;
+    if (zr_cuda_forked() || !zr_cuda_blocks_find(address, &block) || !block.arena)
+        return;
+    zr_cuda_keep(&call);
+    /* It is there still, unless another thread frees it at the same time. */
+    size_t rest = block.bytes - (size_t)(address - block.address);
+    if (zr_arena_set_granule_class(block.arena, (void *)(uintptr_t)address,
+                                   bytes && bytes < rest ? bytes : rest, granule_class) != ZR_OK)
+        zr_cuda_log("memory that must not move");
+    zr_cuda_leave(&call);
+}
+
+zr_cu_result cuMemRetainAllocationHandle(zr_cu_memory *out, void *address)
+{
+    if (out)
+        zr_cuda_fix((uintptr_t)address, 1, ZR_GRANULE_EXPORTED);
+    return ZR_CUDA_PASS(retain_handle, out, address);
+}
+
+zr_cu_result cuMemGetHandleForAddressRange(void *out, zr_cu_address address, size_t bytes, int type,
+                                           unsigned long long flags)
+{
+    if (out)
+        zr_cuda_fix(address, bytes, ZR_GRANULE_REGISTERED);
+    return ZR_CUDA_PASS(handle_for_range, out, address, bytes, type, flags);
+}

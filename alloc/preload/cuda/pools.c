@@ -1,0 +1,201 @@
+/* pools.c: memory pools whose allocations come from an arena: those that the program made for device memory
+ * and not to be exported, and the devices' default ones. Each is a pool of the driver's, too, which stays
+ * empty: its handle is what the program has, and what is not counted here is its own. See cuda.h. */
+#include "alloc/preload/cuda/cuda.h"
+
+#include <string.h>
+
+#include "alloc/base/lock.h"
+#include "alloc/base/slab.h"
+
+struct zr_cuda_pool {
+    struct zr_cuda_pool *next;
+    zr_cu_pool handle; /* NULL: destroyed, and blocks of it live on */
+    int device;
+    size_t blocks_count, used_bytes, most_used_bytes;
+};
+
+/* lock: all of it */
+static struct zr_lock lock;
+static struct zr_slab records;
+static struct zr_cuda_pool *pools;
+
+void zr_cuda_pools_forked(void)
+{
+    memset(&lock, 0, sizeof lock);
+    pools = NULL;
+}
+
+/* ---- Finding ------------------------------------------------------------------------------------------- */
+
+/* lock: held */
+static struct zr_cuda_pool *find(zr_cu_pool handle)
+{
+    struct zr_cuda_pool *each = pools;
+    while (each && each->handle != handle)
+        each = each->next;
+    return each;
+}
+
+static struct zr_cuda_pool *add(zr_cu_pool handle, int device)
+{
+    struct zr_cuda_pool *made = NULL;
+    zr_lock_take(&lock);
+    if (records.record_bytes == 0)
+        zr_slab_init(&records, sizeof *made, ZR_POOL_FAULTS);
+    made = find(handle);
+    if (!made && zr_slab_reserve(&records, 1)) {
+        made = zr_slab_take(&records);
+        *made = (struct zr_cuda_pool){.next = pools, .handle = handle, .device = device};
+        pools = made;
+    }
+    zr_lock_give(&lock);
+    return made;
+}
+
+struct zr_cuda_pool *zr_cuda_pool_of(zr_cu_pool handle)
+{
+    zr_cu_pool known = NULL;
+    if (!handle || zr_cuda_forked())
+        return NULL;
+    zr_lock_take(&lock);
+    struct zr_cuda_pool *found = find(handle);
+    zr_lock_give(&lock);
+    for (int i = 0; !found && i < ZR_CUDA_DEVICES_MOST; i++) {
+        if (ZR_CUDA_PASS(pool_default, &known, i) != ZR_CU_SUCCESS)
+            break;
+        if (known == handle)
+            found = add(handle, i);
+    }
+    return found;
+}
+
+struct zr_cuda_pool *zr_cuda_pool_current(int ordinal)
+{
+    zr_cu_pool handle = NULL;
+    return ZR_CUDA_PASS(pool_current, &handle, ordinal) == ZR_CU_SUCCESS ? zr_cuda_pool_of(handle) : NULL;
+}
+
+int zr_cuda_pool_device(const struct zr_cuda_pool *pool)
+{
+    return pool->device;
+}
+
+zr_cu_pool zr_cuda_pool_handle(const struct zr_cuda_pool *pool)
+{
+    return pool->handle;
+}
+
+/* lock: held */
+static void end_if_over(struct zr_cuda_pool *pool)
+{
+    struct zr_cuda_pool **link = &pools;
+    if (pool->handle || pool->blocks_count > 0)
+        return;
+    while (*link != pool)
+        link = &(*link)->next;
+    *link = pool->next;
+    zr_slab_give(&records, pool);
+}
+
+void zr_cuda_pool_count(struct zr_cuda_pool *pool, size_t bytes, bool in)
+{
+    zr_lock_take(&lock);
+    pool->blocks_count += in ? 1 : (size_t)-1;
+    pool->used_bytes += in ? bytes : -bytes;
+    if (pool->used_bytes > pool->most_used_bytes)
+        pool->most_used_bytes = pool->used_bytes;
+    end_if_over(pool);
+    zr_lock_give(&lock);
+}
+
+/* ---- The calls ----------------------------------------------------------------------------------------- */
+
+/* A most, a usage or a kind of handle are promises that the driver keeps. */
+static bool is_plain(const zr_cu_pool_properties *properties)
+{
+    return properties->exported_as == ZR_CU_HANDLE_NONE && properties->most_bytes == 0 &&
+           properties->usage == 0 && properties->location.type == ZR_CU_LOCATION_DEVICE &&
+           properties->location.id >= 0 && properties->location.id < ZR_CUDA_DEVICES_MOST;
+}
+
+zr_cu_result cuMemPoolCreate(zr_cu_pool *out, const zr_cu_pool_properties *properties)
+{
+    zr_cu_result code = ZR_CUDA_PASS(pool_create, out, properties);
+    if (code == ZR_CU_SUCCESS && !zr_cuda_forked() && is_plain(properties)) {
+        zr_cuda_note_used();
+        add(*out, properties->location.id); /* without a record the driver serves it */
+    }
+    return code;
+}
+
+zr_cu_result cuMemPoolDestroy(zr_cu_pool handle)
+{
+    zr_cu_result code = ZR_CUDA_PASS(pool_destroy, handle);
+    if (code != ZR_CU_SUCCESS || !handle || zr_cuda_forked())
+        return code;
+    zr_lock_take(&lock);
+    struct zr_cuda_pool *pool = find(handle);
+    if (pool) {
+        pool->handle = NULL;
+        end_if_over(pool);
+    }
+    zr_lock_give(&lock);
+    return code;
+}
+
+zr_cu_result cuMemPoolTrimTo(zr_cu_pool handle, size_t keep_bytes)
+{
+    struct zr_cuda_call call;
+    struct zr_cuda_pool *pool = zr_cuda_pool_of(handle);
+    if (pool) {
+        struct zr_cuda_device *device = zr_cuda_device_at(pool->device);
+        zr_cuda_keep(&call);
+        if (atomic_load_explicit(&device->ready, memory_order_acquire))
+            zr_arena_trim(device->arena, keep_bytes > pool->used_bytes ? keep_bytes - pool->used_bytes : 0,
+                          NULL);
+        zr_cuda_leave(&call);
+    }
+    return ZR_CUDA_PASS(pool_trim, handle, keep_bytes);
+}
+
+/* Behind what the driver itself gave the pool, which are memory nodes of graphs. */
+zr_cu_result cuMemPoolGetAttribute(zr_cu_pool handle, zr_cu_pool_attribute which, void *value)
+{
+    struct zr_cuda_pool *pool = zr_cuda_pool_of(handle);
+    zr_cu_result code = ZR_CUDA_PASS(pool_get, handle, which, value);
+    if (code != ZR_CU_SUCCESS || !pool || !value)
+        return code;
+    zr_lock_take(&lock);
+    if (which == ZR_CU_POOL_USED_NOW || which == ZR_CU_POOL_RESERVED_NOW)
+        *(uint64_t *)value += pool->used_bytes;
+    if (which == ZR_CU_POOL_USED_HIGH || which == ZR_CU_POOL_RESERVED_HIGH)
+        *(uint64_t *)value += pool->most_used_bytes;
+    zr_lock_give(&lock);
+    return code;
+}
+
+zr_cu_result cuMemPoolSetAttribute(zr_cu_pool handle, zr_cu_pool_attribute which, void *value)
+{
+    struct zr_cuda_pool *pool = zr_cuda_pool_of(handle);
+    zr_cu_result code = ZR_CUDA_PASS(pool_set, handle, which, value);
+    if (code == ZR_CU_SUCCESS && pool &&
+        (which == ZR_CU_POOL_USED_HIGH || which == ZR_CU_POOL_RESERVED_HIGH)) {
+        zr_lock_take(&lock);
+        pool->most_used_bytes = pool->used_bytes;
+        zr_lock_give(&lock);
+    }
+    return code;
+}
+
+/* Whoever reaches the memory has access to it already; the driver says whether the devices can be. */
+zr_cu_result cuMemPoolSetAccess(zr_cu_pool handle, const zr_cu_access *access, size_t count)
+{
+    return ZR_CUDA_PASS(pool_set_access, handle, access, count);
+}
+
+/* Ours come from no pool that can be exported: the driver refuses them as it would its own. */
+zr_cu_result cuMemPoolExportPointer(void *out, zr_cu_address address)
+{
+    return ZR_CUDA_PASS(pool_export_pointer, out, address);
+}

@@ -1,0 +1,366 @@
+/* streams.c: the program's streams and contexts: what a free has to wait for. See cuda.h.
+ *
+ * A stream that an arena has dealt with, or with work left, is not destroyed with its handle: later an event
+ * may have to be recorded in it. It is kept, and given to the next who asks for one of its kind. */
+#include "alloc/preload/cuda/cuda.h"
+
+#include <limits.h>
+#include <string.h>
+
+#include "alloc/base/error.h"
+#include "alloc/base/lock.h"
+
+struct stream {
+    zr_cu_stream stream;
+    zr_cu_context context;
+    unsigned flags;
+    int priority; /* INT_MIN: none was asked for */
+    bool known;   /* to an arena */
+    bool parked;  /* the program has destroyed it */
+};
+
+struct context {
+    zr_cu_context context;
+    zr_cu_device device;
+};
+
+/* The legacy default stream by its own name, which is the same whatever the program was compiled for. */
+#define LEGACY ((zr_cu_stream)1)
+
+/* lock: all of it */
+static struct zr_lock lock;
+static struct stream streams[ZR_CUDA_STREAMS_MOST];
+static size_t streams_count;
+static bool streams_lost; /* there are more */
+static struct context contexts[ZR_CUDA_CONTEXTS_MOST];
+static size_t contexts_count;
+
+void zr_cuda_streams_forked(void)
+{
+    memset(&lock, 0, sizeof lock);
+    streams_count = contexts_count = 0;
+}
+
+/* ---- Capture ------------------------------------------------------------------------------------------- */
+
+bool zr_cuda_stream_capturing(zr_cu_stream stream)
+{
+    zr_cu_capture_status status = ZR_CU_CAPTURE_NONE;
+    zr_cu_result code = ZR_CUDA_PASS(stream_capturing, stream ? stream : LEGACY, &status);
+    return code == ZR_CU_CAPTURE_IMPLICIT || (code == ZR_CU_SUCCESS && status != ZR_CU_CAPTURE_NONE);
+}
+
+/* A copy of the number-th stream from `number` on of the context; false: there are no more. */
+static bool next_stream(zr_cu_context context, size_t *number, bool known, struct stream *out)
+{
+    bool found = false;
+    zr_lock_take(&lock);
+    for (; !found && *number < streams_count; ++*number)
+        if (streams[*number].context == context) {
+            *out = streams[*number];
+            /* Only such as the default stream does not wait for are told to an arena. */
+            streams[*number].known |= known && out->flags & ZR_CU_STREAM_NON_BLOCKING;
+            found = true;
+        }
+    zr_lock_give(&lock);
+    return found;
+}
+
+bool zr_cuda_capturing(zr_cu_context context)
+{
+    struct stream each;
+    bool capturing = zr_cuda_stream_capturing(LEGACY); /* speaks for the blocking ones, too */
+    for (size_t i = 0; !capturing && next_stream(context, &i, false, &each);)
+        capturing = each.flags & ZR_CU_STREAM_NON_BLOCKING && zr_cuda_stream_capturing(each.stream);
+    return capturing;
+}
+
+/* ---- What a free waits for ----------------------------------------------------------------------------- */
+
+/* What no event can be had for is waited for. */
+static void use(struct zr_cuda_device *device, zr_arena *arena, void *block, zr_cu_stream stream)
+{
+    zr_cu_context popped;
+    if (zr_block_use(arena, block, (uintptr_t)stream) == ZR_OK ||
+        device->driver->context_push(device->primary) != ZR_CU_SUCCESS)
+        return;
+    device->driver->stream_synchronize(stream);
+    device->driver->context_pop(&popped);
+}
+
+static size_t contexts_of(const struct zr_cuda_device *device, zr_cu_context out[ZR_CUDA_CONTEXTS_MOST])
+{
+    size_t count = 0;
+    zr_lock_take(&lock);
+    for (size_t i = 0; i < contexts_count; i++)
+        if (contexts[i].device == device->ordinal)
+            out[count++] = contexts[i].context;
+    zr_lock_give(&lock);
+    return count;
+}
+
+/* Waits in a context, unless something is captured there. A context that is dead does nothing any more. */
+static bool wait_in(struct zr_cuda_device *device, zr_cu_context context, bool wait)
+{
+    zr_cu_context popped;
+    if (device->driver->context_push(context) != ZR_CU_SUCCESS)
+        return true;
+    bool capturing = zr_cuda_capturing(context);
+    if (!capturing && wait)
+        device->driver->context_synchronize();
+    device->driver->context_pop(&popped);
+    return !capturing;
+}
+
+bool zr_cuda_follow_all(struct zr_cuda_device *device, zr_arena *arena, void *block)
+{
+    struct stream each;
+    zr_cu_context others[ZR_CUDA_CONTEXTS_MOST];
+    if (!wait_in(device, device->primary, streams_lost))
+        return false;
+    if (!zr_cuda_many_streams())
+        return true;
+    size_t count = contexts_of(device, others);
+    for (size_t i = 0; i < count; i++)
+        if (!wait_in(device, others[i], true))
+            return false;
+    use(device, arena, block, NULL);
+    for (size_t i = 0; next_stream(device->primary, &i, true, &each);)
+        if (each.flags & ZR_CU_STREAM_NON_BLOCKING)
+            use(device, arena, block, each.stream);
+    zr_cu_stream gather = atomic_load(&device->gather);
+    if (gather)
+        use(device, arena, block, gather);
+    return true;
+}
+
+bool zr_cuda_stream_number(struct zr_cuda_device *device, zr_cu_stream stream, uint64_t *out)
+{
+    zr_cu_context home = NULL;
+    if ((uintptr_t)stream == ZR_CU_STREAM_PER_THREAD ||
+        device->driver->stream_context(stream, &home) != ZR_CU_SUCCESS || home != device->primary)
+        return false;
+    *out = stream == LEGACY ? 0 : (uintptr_t)stream;
+    zr_lock_take(&lock);
+    for (size_t i = 0; *out && i < streams_count; i++)
+        streams[i].known |= streams[i].stream == stream;
+    zr_lock_give(&lock);
+    return true;
+}
+
+/* Our own stream that waits for others, which events of the arena's cannot be recorded in. */
+static zr_cu_stream gather_of(struct zr_cuda_device *device)
+{
+    zr_cu_context popped;
+    zr_cu_stream made = NULL, there = atomic_load(&device->gather);
+    if (there || device->driver->context_push(device->primary) != ZR_CU_SUCCESS)
+        return there;
+    if (zr_cuda_real.stream_new(&made, ZR_CU_STREAM_NON_BLOCKING) != ZR_CU_SUCCESS)
+        made = NULL;
+    else if (!atomic_compare_exchange_strong(&device->gather, &there, made))
+        zr_cuda_real.stream_end(made);
+    device->driver->context_pop(&popped);
+    return there ? there : made;
+}
+
+/* `gather` waits for what the stream has been given; the stream's context is current. */
+static bool gather_from(struct zr_cuda_device *device, zr_cu_stream gather, zr_cu_stream stream)
+{
+    zr_cu_event event = NULL;
+    zr_cu_context popped;
+    bool done = false;
+    if (!zr_cuda_real.stream_wait_event ||
+        device->driver->event_create(&event, ZR_CU_EVENT_DISABLE_TIMING) != ZR_CU_SUCCESS)
+        return false;
+    if (device->driver->event_record(event, stream) == ZR_CU_SUCCESS &&
+        device->driver->context_push(device->primary) == ZR_CU_SUCCESS) {
+        done = zr_cuda_real.stream_wait_event(gather, event, 0) == ZR_CU_SUCCESS;
+        device->driver->context_pop(&popped);
+    }
+    device->driver->event_destroy(event);
+    return done;
+}
+
+void zr_cuda_follow(struct zr_cuda_device *device, zr_arena *arena, void *block, zr_cu_stream stream)
+{
+    uint64_t number;
+    if (zr_cuda_stream_number(device, stream, &number)) {
+        use(device, arena, block, (zr_cu_stream)(uintptr_t)number);
+        return;
+    }
+    zr_cu_stream gather = gather_of(device);
+    if (gather && gather_from(device, gather, stream))
+        use(device, arena, block, gather);
+    else
+        device->driver->stream_synchronize(stream);
+}
+
+/* ---- Streams ------------------------------------------------------------------------------------------- */
+
+/* One of its kind that the program has destroyed and that has nothing to do. */
+static bool reuse(zr_cu_context context, unsigned flags, int priority, zr_cu_stream *out)
+{
+    bool found = false;
+    zr_lock_take(&lock);
+    for (size_t i = 0; !found && i < streams_count; i++) {
+        struct stream *each = &streams[i];
+        found = each->parked && each->context == context && each->flags == flags &&
+                each->priority == priority && zr_cuda_real.stream_query(each->stream) == ZR_CU_SUCCESS;
+        if (found) {
+            each->parked = false;
+            *out = each->stream;
+        }
+    }
+    zr_lock_give(&lock);
+    return found;
+}
+
+static void add(struct stream made)
+{
+    zr_lock_take(&lock);
+    if (streams_count < ZR_CUDA_STREAMS_MOST)
+        streams[streams_count++] = made;
+    else
+        streams_lost = true;
+    zr_lock_give(&lock);
+}
+
+static zr_cu_result create(zr_cu_stream *out, unsigned flags, int priority)
+{
+    zr_cu_context context = NULL;
+    zr_cu_result code = ZR_CUDA_PASS(context_get, &context);
+    if (code == ZR_CU_SUCCESS && context && out && zr_cuda_real.stream_query &&
+        reuse(context, flags, priority, out))
+        return ZR_CU_SUCCESS;
+    code = priority == INT_MIN ? ZR_CUDA_PASS(stream_new, out, flags)
+                               : ZR_CUDA_PASS(stream_new_priority, out, flags, priority);
+    if (code != ZR_CU_SUCCESS)
+        return code;
+    zr_cuda_note_used();
+    add((struct stream){.stream = *out, .context = context, .flags = flags, .priority = priority});
+    zr_cuda_go_many();
+    return code;
+}
+
+zr_cu_result cuStreamCreate(zr_cu_stream *out, unsigned int flags)
+{
+    return create(out, flags, INT_MIN);
+}
+
+zr_cu_result cuStreamCreateWithPriority(zr_cu_stream *out, unsigned int flags, int priority)
+{
+    return create(out, flags, priority);
+}
+
+/* True if it is to be kept; else it is forgotten. */
+static bool park(zr_cu_stream stream, bool busy, zr_cu_result *code)
+{
+    bool kept = false;
+    zr_lock_take(&lock);
+    for (size_t i = 0; i < streams_count; i++) {
+        if (streams[i].stream != stream)
+            continue;
+        kept =
+            streams[i].known || streams[i].parked || (busy && streams[i].flags & ZR_CU_STREAM_NON_BLOCKING);
+        *code = streams[i].parked ? ZR_CU_INVALID_HANDLE : ZR_CU_SUCCESS;
+        streams[i].parked = true;
+        if (!kept)
+            streams[i] = streams[--streams_count];
+        break;
+    }
+    zr_lock_give(&lock);
+    return kept;
+}
+
+zr_cu_result cuStreamDestroy_v2(zr_cu_stream stream)
+{
+    zr_cu_result code = ZR_CU_SUCCESS;
+    if (zr_cuda_forked() || !zr_cuda_see() || (uintptr_t)stream <= ZR_CU_STREAM_PER_THREAD)
+        return ZR_CUDA_PASS(stream_end, stream);
+    if (zr_cuda_stream_capturing(stream)) /* its end breaks the capture; a question would, too */
+        return ZR_CUDA_PASS(stream_end, stream);
+    bool busy = ZR_CUDA_PASS(stream_query, stream) == ZR_CU_NOT_READY;
+    return park(stream, busy, &code) ? code : ZR_CUDA_PASS(stream_end, stream);
+}
+
+void zr_cuda_streams_forget(zr_cu_context context)
+{
+    zr_lock_take(&lock);
+    for (size_t i = 0; i < streams_count;)
+        if (streams[i].context == context)
+            streams[i] = streams[--streams_count];
+        else
+            i++;
+    zr_lock_give(&lock);
+}
+
+/* ---- Contexts ------------------------------------------------------------------------------------------ */
+
+static zr_cu_result note_context(zr_cu_result code, const zr_cu_context *out, zr_cu_device device)
+{
+    if (code != ZR_CU_SUCCESS || device < 0 || device >= ZR_CUDA_DEVICES_MOST)
+        return code;
+    zr_cuda_note_used();
+    zr_lock_take(&lock);
+    bool room = contexts_count < ZR_CUDA_CONTEXTS_MOST;
+    if (room)
+        contexts[contexts_count++] = (struct context){*out, device};
+    zr_lock_give(&lock);
+    if (!room)
+        zr_cuda_device_give_up(device, "this process has more CUDA contexts than zr follows");
+    zr_cuda_go_many();
+    return code;
+}
+
+zr_cu_result cuCtxCreate_v2(zr_cu_context *out, unsigned int flags, zr_cu_device device)
+{
+    return note_context(ZR_CUDA_PASS(context_new, out, flags, device), out, device);
+}
+
+zr_cu_result cuCtxCreate_v3(zr_cu_context *out, void *affinity, int count, unsigned int flags,
+                            zr_cu_device device)
+{
+    return note_context(ZR_CUDA_PASS(context_new_v3, out, affinity, count, flags, device), out, device);
+}
+
+zr_cu_result cuCtxCreate_v4(zr_cu_context *out, void *parameters, unsigned int flags, zr_cu_device device)
+{
+    return note_context(ZR_CUDA_PASS(context_new_v4, out, parameters, flags, device), out, device);
+}
+
+/* The driver frees with a context what was allocated in it. */
+zr_cu_result cuCtxDestroy_v2(zr_cu_context context)
+{
+    struct zr_cuda_block block;
+    struct zr_cuda_call call = {0};
+    if (zr_cuda_forked() || !context || !zr_cuda_see())
+        return ZR_CUDA_PASS(context_end, context);
+    bool ours = false;
+    zr_lock_take(&lock);
+    for (size_t i = 0; i < contexts_count; i++)
+        ours |= contexts[i].context == context;
+    zr_lock_give(&lock);
+    while (ours && zr_cuda_blocks_take_any(context, NULL, &block)) {
+        zr_cuda_keep(&call);
+        if (block.arena)
+            zr_cuda_block_end(&block, true, NULL);
+        else
+            zr_import_release(block.device->backend, block.import);
+        zr_cuda_leave(&call);
+    }
+    if (ours)
+        zr_cuda_streams_forget(context);
+    zr_cu_result code = ZR_CUDA_PASS(context_end, context);
+    zr_lock_take(&lock);
+    for (size_t i = 0; ours && code == ZR_CU_SUCCESS && i < contexts_count; i++)
+        if (contexts[i].context == context)
+            contexts[i] = contexts[--contexts_count];
+    zr_lock_give(&lock);
+    return code;
+}
+
+zr_cu_result cuDevicePrimaryCtxReset_v2(zr_cu_device device)
+{
+    zr_cuda_device_end(device);
+    return ZR_CUDA_PASS(primary_reset, device);
+}
