@@ -1,0 +1,257 @@
+/* torch.c: PyTorch's entry points over the arenas. See torch.h. */
+#define _GNU_SOURCE
+#include "alloc/preload/cuda/torch.h"
+
+#include <unistd.h>
+
+#include "alloc/base/error.h"
+#include "alloc/base/lock.h"
+
+enum { POOLS_MOST = 256 };
+
+struct pool {
+    struct zr_torch_pool_id id;
+    struct zr_cuda_device *device;
+    zr_arena *arena; /* NULL: the place is free */
+    pid_t thread;    /* that allocates to it; 0: none */
+    bool released;
+};
+
+/* lock: all of it */
+static struct zr_lock lock;
+static struct pool pools[POOLS_MOST];
+static double fractions[ZR_CUDA_DEVICES_MOST]; /* 0: all */
+
+static bool is_device(int device)
+{
+    return device >= 0 && device < ZR_CUDA_DEVICES_MOST;
+}
+
+/* ---- Pools --------------------------------------------------------------------------------------------- */
+
+/* lock: held; NULL: there is none */
+static struct pool *find(const struct zr_cuda_device *device, struct zr_torch_pool_id id)
+{
+    for (size_t i = 0; i < POOLS_MOST; i++)
+        if (pools[i].arena && pools[i].device == device && pools[i].id.first == id.first &&
+            pools[i].id.second == id.second)
+            return &pools[i];
+    return NULL;
+}
+
+/* The arena of the pool that the thread allocates to, or that the stream's capture does; NULL: none. */
+static zr_arena *arena_of_thread(const struct zr_cuda_device *device, zr_cu_stream stream)
+{
+    zr_arena *arena = NULL, *captured = NULL;
+    pid_t thread = gettid();
+    zr_lock_take(&lock);
+    for (size_t i = 0; i < POOLS_MOST; i++) {
+        if (!pools[i].arena || pools[i].device != device || pools[i].thread == 0)
+            continue;
+        captured = pools[i].arena;
+        if (pools[i].thread == thread)
+            arena = pools[i].arena;
+    }
+    zr_lock_give(&lock);
+    return arena || !captured || !zr_cuda_stream_capturing(stream) ? arena : captured;
+}
+
+static void end_pools(struct zr_cuda_device *device)
+{
+    zr_lock_take(&lock);
+    for (size_t i = 0; i < POOLS_MOST; i++)
+        if (pools[i].arena && pools[i].device == device) {
+            zr_arena_destroy(pools[i].arena, NULL);
+            pools[i].arena = NULL;
+        }
+    zr_lock_give(&lock);
+}
+
+void zr_torch_begin_allocate_to_pool(int ordinal, struct zr_torch_pool_id id, void *filter)
+{
+    struct zr_cuda_call call;
+    zr_arena *made = NULL;
+    (void)filter;
+    if (!is_device(ordinal) || zr_cuda_enter(&call) != ZR_CU_SUCCESS)
+        return;
+    struct zr_cuda_device *device = zr_cuda_device_at(ordinal);
+    zr_cuda_at_device_end(end_pools);
+    zr_lock_take(&lock);
+    bool there = find(device, id) != NULL;
+    zr_lock_give(&lock);
+    if (!there && zr_cuda_device_open(device) == ZR_CU_SUCCESS &&
+        zr_arena_create(
+            &made, &(struct zr_arena_options){.backend = device->backend, .name = "torch pool"}) != ZR_OK)
+        zr_cuda_log("a pool");
+    zr_lock_take(&lock);
+    struct pool *pool = find(device, id);
+    for (size_t i = 0; !pool && made && i < POOLS_MOST; i++)
+        if (!pools[i].arena) {
+            pool = &pools[i];
+            *pool = (struct pool){.id = id, .device = device, .arena = made};
+            made = NULL;
+        }
+    if (pool) {
+        pool->thread = gettid();
+        pool->released = false;
+    }
+    zr_lock_give(&lock);
+    if (made)
+        zr_arena_destroy(made, NULL);
+    zr_cuda_leave(&call);
+}
+
+void zr_torch_end_allocate_to_pool(int ordinal, struct zr_torch_pool_id id)
+{
+    zr_lock_take(&lock);
+    struct pool *pool = is_device(ordinal) ? find(zr_cuda_device_at(ordinal), id) : NULL;
+    if (pool)
+        pool->thread = 0;
+    zr_lock_give(&lock);
+}
+
+/* Ends the arenas of released pools in which nothing lives. */
+static void end_released(void)
+{
+    struct zr_arena_stats stats;
+    zr_arena *over[POOLS_MOST];
+    size_t count = 0;
+    zr_lock_take(&lock);
+    for (size_t i = 0; i < POOLS_MOST; i++)
+        if (pools[i].arena && pools[i].released && pools[i].thread == 0 &&
+            zr_arena_get_stats(pools[i].arena, &stats) == ZR_OK && stats.blocks_count == 0) {
+            over[count++] = pools[i].arena;
+            pools[i].arena = NULL;
+        }
+    zr_lock_give(&lock);
+    while (count > 0)
+        zr_arena_destroy(over[--count], NULL);
+}
+
+void zr_torch_release_pool(int ordinal, struct zr_torch_pool_id id)
+{
+    struct zr_cuda_call call;
+    if (!is_device(ordinal))
+        return;
+    zr_lock_take(&lock);
+    struct pool *pool = find(zr_cuda_device_at(ordinal), id);
+    if (pool)
+        pool->released = true;
+    zr_lock_give(&lock);
+    zr_cuda_keep(&call);
+    end_released();
+    zr_cuda_leave(&call);
+}
+
+/* ---- Blocks -------------------------------------------------------------------------------------------- */
+
+static bool is_beyond(const struct zr_cuda_device *device, size_t bytes)
+{
+    struct zr_arena_stats stats;
+    size_t total = 0;
+    double fraction = fractions[device - zr_cuda_device_at(0)];
+    return fraction > 0 && ZR_CUDA_PASS(total_mem, &total, device->ordinal) == ZR_CU_SUCCESS &&
+           zr_arena_get_stats(device->arena, &stats) == ZR_OK &&
+           (double)stats.live_bytes + (double)bytes > fraction * (double)total;
+}
+
+void *zr_torch_alloc(ssize_t bytes, int ordinal, zr_cu_stream stream)
+{
+    struct zr_cuda_call call;
+    zr_cu_address address = 0;
+    if (bytes <= 0 || !is_device(ordinal) || zr_cuda_enter(&call) != ZR_CU_SUCCESS)
+        return NULL;
+    struct zr_cuda_device *device = zr_cuda_device_at(ordinal);
+    zr_cu_result code = zr_cuda_device_open(device);
+    if (code == ZR_CU_SUCCESS && !is_beyond(device, (size_t)bytes)) {
+        struct zr_cuda_request request = {.bytes = (size_t)bytes, .context = call.context};
+        request.arena = arena_of_thread(device, stream);
+        request.any_stream = !zr_cuda_stream_number(device, stream, &request.stream);
+        if (zr_cuda_block_new(device, &request, &address) != ZR_CU_SUCCESS)
+            address = 0;
+    }
+    zr_cuda_leave(&call);
+    if (code == ZR_CU_NOT_SUPPORTED && ZR_CUDA_PASS(mem_alloc, &address, (size_t)bytes) != ZR_CU_SUCCESS)
+        address = 0;
+    return (void *)(uintptr_t)address;
+}
+
+void zr_torch_free(void *address, ssize_t bytes, int ordinal, zr_cu_stream stream)
+{
+    struct zr_cuda_block block;
+    struct zr_cuda_call call;
+    (void)bytes, (void)ordinal;
+    if (!address || zr_cuda_forked())
+        return;
+    zr_cuda_keep(&call);
+    bool ours = zr_cuda_blocks_take((uintptr_t)address, &block);
+    if (ours) {
+        zr_cuda_block_end(&block, block.everywhere, stream);
+        if (block.arena != block.device->arena)
+            end_released();
+    }
+    zr_cuda_leave(&call);
+    if (!ours)
+        ZR_CUDA_PASS(mem_free, (uintptr_t)address);
+}
+
+static void set_everywhere(struct zr_cuda_block *block, void *argument)
+{
+    (void)argument;
+    block->everywhere = true;
+}
+
+void zr_torch_record_stream(void *address, zr_cu_stream stream)
+{
+    struct zr_cuda_block block;
+    struct zr_cuda_call call;
+    uint64_t number;
+    if (!zr_cuda_blocks_find((uintptr_t)address, &block) || !block.arena ||
+        zr_cuda_enter(&call) != ZR_CU_SUCCESS)
+        return;
+    if (!zr_cuda_stream_number(block.device, stream, &number) ||
+        zr_block_use(block.arena, (void *)block.address, number) != ZR_OK)
+        zr_cuda_blocks_change(block.address, set_everywhere, NULL);
+    zr_cuda_leave(&call);
+}
+
+void *zr_torch_base_alloc(void *pointer, size_t *bytes)
+{
+    struct zr_cuda_block block;
+    if (!zr_cuda_blocks_find((uintptr_t)pointer, &block))
+        return pointer;
+    if (bytes)
+        *bytes = block.bytes;
+    return (void *)block.address;
+}
+
+/* ---- The rest ------------------------------------------------------------------------------------------ */
+
+void zr_torch_memory_fraction(double fraction, int ordinal)
+{
+    if (is_device(ordinal))
+        fractions[ordinal] = fraction > 0 && fraction < 1 ? fraction : 0;
+}
+
+/* Arenas are made as they are needed. */
+void zr_torch_init(int devices_count)
+{
+    (void)devices_count;
+}
+
+void zr_torch_reset(void)
+{
+    struct zr_cuda_call call;
+    zr_cuda_keep(&call);
+    for (int i = 0; i < ZR_CUDA_DEVICES_MOST; i++) {
+        struct zr_cuda_device *device = zr_cuda_device_at(i);
+        if (atomic_load_explicit(&device->ready, memory_order_acquire))
+            zr_arena_trim(device->arena, 0, NULL);
+    }
+    zr_cuda_leave(&call);
+}
+
+const char *zr_torch_error(void)
+{
+    return zr_last_error();
+}
