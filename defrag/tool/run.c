@@ -1,5 +1,5 @@
-/* run.c: `zr run`: a program with zr's malloc in the place of its own, and not a line of it changed. Stands
- * on program.c, on run_watch.c and run_report.c for the figures, and on doctor.c for --strict. */
+/* run.c: `zr run`: a program with zr's malloc and CUDA memory in the place of its own, and not a line of it
+ * changed. Stands on program.c, on run_watch.c and run_report.c for the figures, and on doctor.c for --strict. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
@@ -24,16 +24,18 @@ static const char help[] =
     "  zr run --trace blocks.zrt -- ./job && zr replay blocks.zrt\n"
     "\n"
     "zr run [options] -- PROGRAM ARGUMENT..\n"
-    "  --malloc        preloads libzr_malloc.so, which is what happens anyway (libzr_cuda.so is not in this version)\n"
+    "  --malloc        preloads libzr_malloc.so alone\n"
+    "  --cuda          preloads libzr_cuda.so alone; neither of the two: both\n"
     "  --limit BYTES   what the program may hold: a malloc beyond returns NULL. Blocks of 2 MiB are counted, touched\n"
-    "                  or not; each process has a limit of its own\n"
+    "                  or not; each process has a limit of its own, and so has each device in it\n"
     "  --stats         at the end, on standard error: what was held at the peak, what of it was live, what a caching\n"
     "                  allocator would have held for the same blocks, a verdict, the next command\n"
     "  --json FILE     the same as JSON, with the figures of each process\n"
     "  --trace FILE    writes each block above 32 KiB to FILE (.zrt), as zr replay reads it; that of another process\n"
-    "                  that the program starts to FILE.PID\n"
+    "                  that the program starts to FILE.PID. Blocks of device 0 go to FILE.gpu, with --cuda to FILE; those\n"
+    "                  of device 1 to a FILE with .gpu1\n"
     "  --strict        ends with 2, and does not run the program, where it cannot be preloaded or zr doctor finds memory of\n"
-    "                  it that is missed\n"
+    "                  it that is missed; libzr_cuda.so ends it where its CUDA driver has ways to memory that are not known\n"
     "\n"
     "The exit code is the program's; 127: there is no such program, 126: it cannot be run. LD_PRELOAD and ZR_CONF of the\n"
     "environment stay in force behind what zr adds. A program cannot be preloaded if it is static, set-user-ID, for\n"
@@ -50,7 +52,7 @@ enum { NOT_FOUND = 127, NOT_RUN = 126 };
 struct settings {
     bool malloc, cuda, strict, stats;
     uint64_t limit_bytes;
-    const char *trace, *json, *library;
+    const char *trace, *json, *malloc_library, *cuda_library;
     const struct zr_run_folder *folder; /* NULL: no figures are wanted */
 };
 
@@ -65,13 +67,31 @@ static bool put_before(const char *variable, const char *first, const char *sepa
     return length < (int)sizeof value && setenv(variable, value, 1) == 0;
 }
 
+static bool preload(const char *library)
+{
+    const char *old = getenv("LD_PRELOAD");
+    return (old && strstr(old, library)) || put_before("LD_PRELOAD", library, ":");
+}
+
+/* Whoever has this number writes FILE itself: an exec keeps it. */
+static bool set_trace(const char *variable, const char *file, const char *suffix)
+{
+    char trace[PATH_MAX + 64], folder[PATH_MAX];
+    const char *slash = file[0] == '/' || !getcwd(folder, sizeof folder) ? "" : "/";
+    int length = snprintf(trace, sizeof trace, "%ld:%s%s%s%s", (long)getpid(), *slash ? folder : "", slash,
+                          file, suffix);
+    return length < (int)sizeof trace && setenv(variable, trace, 1) == 0;
+}
+
 /* In the process that becomes the program. */
 static bool set_environment(void *argument)
 {
     const struct settings *settings = argument;
-    char item[64], trace[PATH_MAX + 32], folder[PATH_MAX];
-    const char *old = getenv("LD_PRELOAD");
-    if ((!old || !strstr(old, settings->library)) && !put_before("LD_PRELOAD", settings->library, ":"))
+    char item[64];
+    if ((settings->cuda && !preload(settings->cuda_library)) ||
+        (settings->malloc && !preload(settings->malloc_library)))
+        return false;
+    if (settings->strict && setenv("ZR_STRICT", "1", 1) != 0)
         return false;
     if (settings->folder ? setenv("ZR_RECORD", settings->folder->path, 1) != 0 : unsetenv("ZR_RECORD") != 0)
         return false;
@@ -88,13 +108,9 @@ static bool set_environment(void *argument)
         if (length >= (int)sizeof value || setenv("ZR_CONF", value, 1) != 0)
             return false;
     }
-    if (!settings->trace)
-        return true;
-    /* Whoever has this number writes FILE itself: an exec keeps it. */
-    const char *slash = settings->trace[0] == '/' || !getcwd(folder, sizeof folder) ? "" : "/";
-    int length = snprintf(trace, sizeof trace, "%ld:%s%s%s", (long)getpid(), *slash ? folder : "", slash,
-                          settings->trace);
-    return length < (int)sizeof trace && setenv("ZR_TRACE", trace, 1) == 0;
+    return !settings->trace ||
+           ((!settings->malloc || set_trace("ZR_TRACE", settings->trace, "")) &&
+            (!settings->cuda || set_trace("ZR_CUDA_TRACE", settings->trace, settings->malloc ? ".gpu" : "")));
 }
 
 /* ---- The command --------------------------------------------------------------------------------------- */
@@ -116,10 +132,8 @@ static int parse(struct settings *settings, struct zr_tool_arguments *arguments,
         zr_tool_log("run: name a program, as in zr run -- python3 train.py; see zr run --help");
         return ZR_TOOL_USAGE;
     }
-    if (settings->cuda) {
-        zr_tool_log("run: --cuda: libzr_cuda.so is not in this version of zr; leave it out");
-        return ZR_TOOL_USAGE;
-    }
+    if (!settings->malloc && !settings->cuda)
+        settings->malloc = settings->cuda = true;
     return -1;
 }
 
@@ -191,18 +205,21 @@ int zr_tool_preload(int argc, char **argv)
     struct settings settings = {0};
     struct zr_tool_arguments arguments;
     struct zr_program program;
-    char library[PATH_MAX];
+    char malloc_library[PATH_MAX], cuda_library[PATH_MAX];
     int code = parse(&settings, &arguments, argc, argv);
     if (code >= 0)
         return code;
     char **command = arguments.files;
-    if (!zr_program_library("libzr_malloc.so", library) || strpbrk(library, " :")) {
+    if (!zr_program_library("libzr_malloc.so", malloc_library) ||
+        !zr_program_library("libzr_cuda.so", cuda_library) || strpbrk(malloc_library, " :") ||
+        strpbrk(cuda_library, " :")) {
         zr_tool_log(
-            "run: no libzr_malloc.so beside this program, in ../lib, where it is installed, under a name "
-            "without blanks and colons");
+            "run: no libzr_malloc.so and libzr_cuda.so beside this program, in ../lib, where they are "
+            "installed, under a name without blanks and colons");
         return ZR_TOOL_USAGE;
     }
-    settings.library = library;
+    settings.malloc_library = malloc_library;
+    settings.cuda_library = cuda_library;
     if (!zr_program_find(command[0], &program)) {
         zr_tool_log("run: %s: %s", command[0], strerror(program.error));
         return program.error == ENOENT ? NOT_FOUND : NOT_RUN;

@@ -80,8 +80,7 @@ for words, command, code, name in (
         ("a folder", ["./tests"], 126, "./tests"),
         ("an option that is none", ["--mallok", "--", "true"], 2, "--mallok"),
         ("no program at all", ["--malloc"], 2, "zr run --help"),
-        ("a limit that is none", ["--limit", "much", "--", "true"], 2, "--limit"),
-        ("CUDA, which is not there yet", ["--cuda", "--", "true"], 2, "libzr_cuda.so")):
+        ("a limit that is none", ["--limit", "much", "--", "true"], 2, "--limit")):
     got = run(ZR, "run", *command)
     ok(got.returncode == code and name in got.stderr and got.stderr.count("\n") == 1 and not got.stdout,
        f"{words}: {code}, and a line that names it")
@@ -91,8 +90,10 @@ same(run(ZR, "run", "echo", "--limit", "--", "x").stdout, "--limit -- x\n", "the
 got = run(ZR, "run", "--", "sh", "-c", "sh -c 'true'; echo $LD_PRELOAD", env={"ZR_CONF": "verbose:true"})
 same(len(re.findall(r"^zr: libzr_malloc.so serves process \d+ \(sh\)$", got.stderr, re.M)), 2,
      "the programs that it starts are served too")
-same(got.stdout, LIBRARY + "\n", "by one library in LD_PRELOAD")
-same(run(ZR, "run", "--", "sh", "-c", "echo $LD_PRELOAD", env={"LD_PRELOAD": "libm.so.6"}).stdout, LIBRARY + ":libm.so.6\n",
+CUDA = LIBRARY.replace("libzr_malloc", "libzr_cuda")
+same(got.stdout, f"{LIBRARY}:{CUDA}\n", "by two libraries in LD_PRELOAD")
+same(run(ZR, "run", "--cuda", "--", "sh", "-c", "echo $LD_PRELOAD").stdout, f"{CUDA}\n", "by one with --cuda")
+same(run(ZR, "run", "--malloc", "--", "sh", "-c", "echo $LD_PRELOAD", env={"LD_PRELOAD": "libm.so.6"}).stdout, LIBRARY + ":libm.so.6\n",
      "what was preloaded already stays, behind it")
 limited = "x = []\ntry:\n  while True: x.append(bytearray(10 << 20))\nexcept MemoryError: print(len(x))"
 count = run(ZR, "run", "--limit", "200MiB", "--", programs.PYTHON, "-c", limited).stdout
