@@ -7,6 +7,7 @@
 #   make install    programs, libraries, headers and pkg-config files to PREFIX (/usr/local); make uninstall
 #   make fuzz       hostile files for libFuzzer, FUZZ_SECONDS long
 #   make lint       formatting, static checks  make clean
+#   make demo-fragmentation  a program that dies with memory free, and what helps; needs no GPU
 #   make gpu-check  the CUDA backend on a card, beside the emulated driver; says so where there is none
 #
 # BUILD=folder builds elsewhere. CUDA=0|1|auto: see below. SANITIZE=address,undefined instruments a build. CI=1 makes a
@@ -133,7 +134,7 @@ include alloc/preload/cuda/cuda.mk
 urcu_libs := -lurcu-bp -lurcu-cds
 comma := ,
 paren := (
-programs := $(BUILD)/bin/zr-train $(BUILD)/bin/zr $(BUILD)/examples/arena $(BUILD)/examples/mlp $(BUILD)/examples/lines $(modules)
+programs := $(BUILD)/bin/zr-train $(BUILD)/bin/zr $(BUILD)/examples/arena $(BUILD)/examples/mlp $(BUILD)/examples/lines $(BUILD)/examples/fragment $(modules)
 libraries := $(foreach name,zr zr_zero,$(BUILD)/lib/lib$(name).so $(BUILD)/lib/lib$(name).a) $(preload_library) $(cuda_preload_library)
 
 include tests/tests.mk
@@ -295,6 +296,21 @@ demo: packages-demo
 	@$(again) built-demo
 	@$(BUILD)/bin/zr-train $(demo_flags)
 built-demo: $(programs) $(bible)
+
+# A program that dies of fragmentation, and does not under zr run: on the emulated driver, so that it needs no GPU.
+$(BUILD)/examples/fragment: examples/fragment.c $(BUILD)/config
+	@mkdir -p $(@D)
+	@echo "  link  $@"
+	@$(CC) $(ALL_CFLAGS) -o $@ $< $(ALL_LDFLAGS)
+fragment_driver := LD_LIBRARY_PATH=$(abspath $(BUILD))/tests/emulator ZR_EMULATOR_MEMORY=1153433600
+.PHONY: demo-fragmentation built-fragmentation
+demo-fragmentation: packages-build
+	@$(again) built-fragmentation
+	@echo "== $(BUILD)/examples/fragment: its own caching allocator, on a device of 1,100 MiB"
+	@! $(fragment_driver) $(BUILD)/examples/fragment
+	@echo "== zr run --cuda -- $(BUILD)/examples/fragment --direct: the same blocks, from zr's arena"
+	@$(fragment_driver) $(BUILD)/bin/zr run --cuda -- $(BUILD)/examples/fragment --direct
+built-fragmentation: $(BUILD)/bin/zr $(libraries) $(BUILD)/examples/fragment $(BUILD)/tests/emulator/libcuda.so.1
 
 # ---- order -----------------------------------------------------------------------------------------------------
 sources := $(shell git ls-files '*.c' '*.h' 2>/dev/null)

@@ -30,6 +30,14 @@ same(runs[1:], runs[:1] * 3, "all stages have the same losses and norm")
 losses = [float(line.split()[3]) for line in runs[0][:-1]]
 ok(losses[-1] < 0.2 < 0.6 < losses[0], f"the loss falls: {losses}")
 
+# A program that runs out of memory with its own caching, and not with the arena's; on the emulated driver.
+runs = [subprocess.run([*command, os.path.join(BUILD, "examples", "fragment"), *mode], capture_output=True, text=True, timeout=HANG,
+                       env={**os.environ, "LD_LIBRARY_PATH": os.path.join(os.path.abspath(BUILD), "tests", "emulator"),
+                            "ZR_EMULATOR_MEMORY": "1153433600"})
+        for command, mode in (([], []), ([os.path.join(BUILD, "bin", "zr"), "run", "--cuda", "--"], ["--direct"]))]
+ok(runs[0].returncode == 4 and "MiB free in the allocator's segments" in runs[0].stdout, "examples/fragment.c dies of fragmentation")
+ok(runs[1].returncode == 0 and runs[1].stdout.startswith("all 60 steps\n"), "and ends well under zr run --cuda")
+
 # From anywhere; and what Python hands over is as large as what C reads.
 LIBRARY = os.path.abspath(os.path.join(BUILD, "lib", "libzr.so"))
 with open("examples/arena.py") as file:
