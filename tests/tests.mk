@@ -106,6 +106,14 @@ $(forbid): tests/support/forbid.c $(BUILD)/config
 $(BUILD)/tests/preloaded_test: private OBJ_CFLAGS := $(if $(SANITIZE),-DZR_TEST_SANITIZED)
 $(BUILD)/tests/preloaded_test: $(preload_library) $(preload_calls) $(forbid)
 
+# A program that uses CUDA and knows nothing of zr, bare and linked with the (emulated) driver: tests/system/preload_cuda.t.
+cuda_programs := $(BUILD)/tests/cuda_program $(BUILD)/tests/cuda_program_linked
+$(BUILD)/tests/cuda_program_linked: private cuda_linked := -DLINKED -L$(dir $(emulator)) -l:libcuda.so.1
+$(cuda_programs): tests/support/cuda_program.c alloc/preload/cuda/driver_api.h $(emulator) $(BUILD)/config
+	@mkdir -p $(@D)
+	@echo "  link  $@"
+	@$(CC) -std=gnu11 -O1 -g $(WARN) -I. -pthread -o $@ $< $(cuda_linked)
+
 # The longest first, or the last of all would be waited for alone.
 longest := mpi.t launch_requests_test started.t train_plan.t train_bits.t train_limit.t train_faults.t \
 	cuda_contiguous_test kernels_narrow_test long_bits.t long_sanitizers.t long_shadow.t long_traces.t
@@ -114,7 +122,7 @@ longest_first = $(foreach name,$(longest),$(filter %/$(name),$(1))) $(filter-out
 # What scripts run is built before they start: they build nothing, since others run it beside them. Those of
 # check-long share one build with both sanitizers, and one with ThreadSanitizer.
 .PHONY: built-scripts built-check built-long built-soak
-built-scripts: $(programs) $(libraries) $(mpi_tests) $(leaky) $(preload_calls) $(forbid) $(workloads)
+built-scripts: $(programs) $(libraries) $(mpi_tests) $(leaky) $(preload_calls) $(forbid) $(cuda_programs) $(workloads)
 built-check: built-scripts $(test_bin)
 built-long: built-check
 	@$(again) BUILD=$(BUILD)/both-sanitizers SANITIZE=address,undefined built-check

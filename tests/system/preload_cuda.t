@@ -1,0 +1,198 @@
+#!/usr/bin/env python3
+"""libzr_cuda.so on the emulated driver: a program that knows nothing of zr (tests/support/cuda_program.c) finds the same
+with it and without, by each way to the driver; limits, processes, calls that fail; what the library shows and needs; every
+symbol of the driver's memory API, and what becomes of it; zr run --cuda."""
+import os
+import re
+import subprocess
+import sys
+
+sys.path.insert(0, "tests/support")
+from zrtest import BUILD, HANG, done, note, ok, path, same
+
+LIBRARY = os.path.abspath(os.path.join(BUILD, "lib", "libzr_cuda.so"))
+MALLOC = LIBRARY.replace("libzr_cuda", "libzr_malloc")
+ZR = os.path.abspath(os.path.join(BUILD, "bin", "zr"))
+TESTS = os.path.abspath(os.path.join(BUILD, "tests"))
+DRIVER = os.path.join(TESTS, "emulator")
+# On processors of another kind than x86-64 the oldest version of dlsym is another.
+DLSYM = {"dlsym"}
+NAMES = re.findall(r"^\s*f\(\w+, (\w+), (\w*),", re.search(r"#define ZR_CUDA_TAKEN.*?#define ZR_CUDA_USED",
+                   open("alloc/preload/cuda/driver_api.h", encoding="utf-8").read(), re.S)[0].replace(" ,", " ,"), re.M)
+
+
+def run(*command, preload=None, **env):
+    return subprocess.run(command, capture_output=True, text=True, timeout=HANG, stdin=subprocess.DEVNULL,
+                          env={**os.environ, "LD_LIBRARY_PATH": DRIVER, **({"LD_PRELOAD": preload} if preload else {}), **env})
+
+
+def program(way):
+    return [os.path.join(TESTS, "cuda_program_linked" if way == "linked" else "cuda_program"), way]
+
+
+def differs(way, row, *arguments, **env):
+    """What is not the same with the library as without."""
+    plain = run(*program(way), row, *arguments, **env)
+    ours = run(*program(way), row, *arguments, preload=LIBRARY, **env)
+    fine = plain.returncode == ours.returncode == 0 and plain.stdout == ours.stdout and not ours.stderr
+    return None if fine else f"{way} {row}: {plain.returncode} {plain.stdout}{plain.stderr}--- with the library\n{ours.returncode} {ours.stdout}{ours.stderr}"
+
+
+def alike(words, cases):
+    bad = [text for case, env in cases if (text := differs(*case, **env))]
+    for text in bad[:2]:
+        note(text[-1500:])
+    ok(not bad, words)
+
+
+# ---- The same with the library and without
+
+for row, words in (("calls", "calls of a driver-API program: sizes, attributes, NULL, foreign, no context, double"),
+                   ("threads", "eight threads"), ("async", "allocation in streams' order, threads' own among them"),
+                   ("pools", "pools: attributes, the current one, one with a limit of its own"),
+                   ("contexts", "contexts and devices: frees from another context, ends of contexts, resets"),
+                   ("full", "until there is no memory"), ("fork", "a child after fork"), ("ipc", "two processes and one block"),
+                   ("capture", "frees during a capture"), ("versions", "the version of a function that was asked for")):
+    alike(words, [((way, row), {}) for way in ("linked", "dlsym", "proc", "proc2")])
+alike("frees while streams work, of random lengths: nothing that is there is written over",
+      [(("dlsym", "streams", "150"), {"ZR_EMULATOR_SEED": str(seed), "ZR_EMULATOR_LAZY_FREE": "0"}) for seed in range(1, 9)])
+alike("a driver that forks as it starts", [(("dlsym", "threads"), {"ZR_EMULATOR_FORKS": "1"})])
+got = run(*program("dlsym"), "calls", preload=f"{MALLOC}:{LIBRARY}")
+ok(got.returncode == 0 and got.stderr == "", "beside libzr_malloc.so, behind it")
+got = run(*program("linked"), "calls", preload=f"{LIBRARY}:{MALLOC}")
+ok(got.returncode == 0 and got.stderr == "", "and before it")
+
+# ---- Calls of the driver that fail
+
+counted = run(*program("dlsym"), "faults", preload=LIBRARY)
+same(counted.stdout, "clean\ndone\n", "a run without faults")
+bad, refused = [], 0
+for call in ("cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemAddressReserve", "cuEventCreate", "cuEventRecord", "cuStreamCreate",
+             "cuCtxPushCurrent", "cuDevicePrimaryCtxRetain", "cuMemGetAllocationGranularity", "cuMemUnmap", "cuMemRelease",
+             "cuStreamGetCtx", "cuEventQuery", "cuMemGetInfo", "cuDeviceGetAttribute"):
+    clean = 0
+    for nth in range(1, 25):
+        got = run(*program("dlsym"), "faults", preload=LIBRARY, ZR_EMULATOR_FAULT=f"{call}:{nth}:2")
+        refused += "refused" in got.stdout
+        if got.returncode != 0 or "done" not in got.stdout and "no start" not in got.stdout:
+            bad.append(f"{call}:{nth}: {got.returncode} {got.stdout}{got.stderr}")
+        clean = clean + 1 if "clean" in got.stdout else 0
+        if clean == 3:
+            break
+for text in bad[:3]:
+    note(text)
+ok(not bad and refused > 5, f"out of memory at each call in turn: {refused} times the program was refused something, and all went back")
+
+# ---- How much there is
+
+def info(allocate, **env):
+    return [int(x) for x in run(*program("dlsym"), "info", str(allocate << 20), preload=LIBRARY, **env).stdout.split()[:4]]
+
+
+same(info(100, ZR_EMULATOR_MEMORY=str(1 << 30)), [0, 924, 1024, 1024], "free memory without a limit: idle memory is free")
+same(info(100, ZR_CONF="limit:400m"), [0, 300, 400, 400], "under a limit: total and free are the limit's")
+same(info(500, ZR_CONF="limit:400m"), [2, 400, 400, 400], "beyond it there is no memory")
+both = [subprocess.Popen([*program("dlsym"), "info", str(150 << 20)], stdout=subprocess.PIPE, text=True,
+                         env={**os.environ, "LD_LIBRARY_PATH": DRIVER, "LD_PRELOAD": LIBRARY, "ZR_CONF": "limit:400m"}) for _ in range(2)]
+same([each.communicate(timeout=HANG)[0].split()[:4] for each in both], 2 * [["0", "250", "400", "400"]], "each of two processes has its own")
+got = run(*program("dlsym"), "info", preload=LIBRARY, ZR_CONF="nonsense:1")
+ok(got.returncode == 0 and "nonsense" not in got.stdout, "a bad ZR_CONF: the program goes on")
+got = run(*program("dlsym"), "calls", preload=LIBRARY, ZR_CONF="nonsense:1")
+ok("no option is called `nonsense`" in got.stderr and got.stderr.count("\n") == 1, "with the driver's own memory, and one line that says why")
+
+# ---- The library
+
+shown = subprocess.run(["nm", "-D", "--defined-only", LIBRARY], capture_output=True, text=True, check=True).stdout
+names = {line.split()[2].split("@")[0] for line in shown.splitlines() if line.split()[1] != "A"}
+torch = {name for name in names if name.startswith("zr_torch_")}
+same(sorted(names - torch), sorted({name + suffix for name, suffix in NAMES} | DLSYM), "it shows the names that it takes, dlsym and PyTorch's")
+ok("dlsym@GLIBC_2.34" in shown or "dlsym@@GLIBC_2.34" in shown, "dlsym under the version of today")
+needed = subprocess.run(["readelf", "-d", LIBRARY], capture_output=True, text=True, check=True).stdout
+ok(set(re.findall(r"NEEDED.*\[(\w+)", needed)) <= {"libc", "ld"}, "it needs the C library alone")
+wanted = subprocess.run(["nm", "-D", "--undefined-only", LIBRARY], capture_output=True, text=True, check=True).stdout
+ok(not re.search(r" (malloc|calloc|realloc|free|posix_memalign|strdup)@", wanted), "it never allocates by malloc")
+tls = re.search(r"TLS\s+\S+\s+\S+\s+\S+\s+\S+\s+0x(\w+)", subprocess.run(["readelf", "-lW", LIBRARY], capture_output=True, text=True, check=True).stdout)
+ok(tls is None or int(tls[1], 16) <= 64, "a few dozen bytes of each thread's own")
+ok(run(sys.executable, "-c", f"import ctypes; ctypes.CDLL({LIBRARY!r})").returncode == 0, "it can be loaded late")
+got = run(sys.executable, "-c", "import ctypes; print(hasattr(ctypes.CDLL(None), 'cuMemAlloc_v2'))", preload=LIBRARY, LD_LIBRARY_PATH="/nowhere")
+same(got.stdout, "False\n", "where there is no driver, a program that looks for its functions finds none")
+
+# ---- Every path to memory
+
+got = run(*program("linked"), "info", preload=LIBRARY, ZR_CONF="verbose:true")
+listed = dict(re.findall(r"^zr: (cu\w+): (taken|passed on: .+|missed.*)$", got.stderr, re.M))
+taken = {name for name, what in listed.items() if what == "taken"}
+same(sorted(taken), sorted({name for name, _ in NAMES}), "all that is taken is listed as taken, and nothing else")
+driver = subprocess.run(["nm", "-D", "--defined-only", os.path.join(DRIVER, "libcuda.so.1")], capture_output=True, text=True, check=True).stdout
+base = {re.sub(r"(_v\d)?(_pt[sd][sz])?$", "", line.split()[2]) for line in driver.splitlines()}
+api = {name for name in base if re.match(r"cuMem|cuPointer|cuIpc|cuArray", name) and not re.match(r"cuMemcpy|cuMemset", name)}
+same(sorted(api - listed.keys()), [], f"each of the {len(api)} names of the driver's memory API: taken, passed on, and why")
+ok("paths taken, 0 missed" in got.stderr, "none is missed")
+got = run(*program("linked"), "info", preload=LIBRARY, ZR_STRICT="1")
+ok(got.returncode == 0 and got.stderr == "", "--strict lets it pass")
+shadow = path("shadow.c")
+with open(shadow, "w", encoding="utf-8") as file:
+    file.write("unsigned cuMemAlloc_v2(unsigned long long *out, unsigned long bytes) { return *out = 0, bytes > 0; }\n")
+subprocess.run([os.environ.get("CC", "gcc"), "-shared", "-fPIC", shadow, "-o", path("shadow.so")], check=True)
+got = run(*program("linked"), "info", preload=f"{path('shadow.so')}:{LIBRARY}", ZR_STRICT="1")
+ok(got.returncode == 2 and "preload it first" in got.stderr, "and ends where another library has the driver's names first")
+
+# ---- PyTorch's entry points, as a plug-in that is not preloaded
+
+plugin = r"""
+import ctypes, pickle, sys
+class Id(ctypes.Structure): _fields_ = [("first", ctypes.c_uint64), ("second", ctypes.c_uint64)]
+cuda, zr = ctypes.CDLL("libcuda.so.1"), ctypes.CDLL(sys.argv[1])
+zr.zr_torch_alloc.restype = zr.zr_torch_base_alloc.restype = ctypes.c_void_p
+size, stream, context = ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p()
+assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0 and cuda.cuCtxSetCurrent(context) == 0
+worker = stream()
+assert cuda.cuStreamCreate(ctypes.byref(worker), 1) == 0
+def alloc(bytes): return zr.zr_torch_alloc(size(bytes), 0, stream(0))
+def free(block, bytes): zr.zr_torch_free(stream(block), size(bytes), 0, stream(0))
+assert alloc(0) is None
+one, two = alloc(1000), alloc(3 << 20)
+assert cuda.cuMemsetD8Async(ctypes.c_uint64(two), 0x55, size(3 << 20), worker) == 0
+zr.zr_torch_record_stream(stream(two), worker)
+free(two, 3 << 20)
+again = alloc(3 << 20)
+assert again != two, "a stream works on it still"
+zr.zr_torch_begin_allocate_to_pool(0, Id(7, 1), None)
+inside = alloc(5000)
+zr.zr_torch_end_allocate_to_pool(0, Id(7, 1))
+outside = alloc(5000)
+assert abs(inside - one) > 1 << 32 and abs(outside - one) < 1 << 32, (inside, outside, one)
+found = size()
+assert zr.zr_torch_base_alloc(stream(again + 77), ctypes.byref(found)) == again and found.value == 3 << 20
+assert zr.zr_torch_snapshot(sys.argv[2].encode()) == 0
+segments = pickle.load(open(sys.argv[2], "rb"))["segments"]
+live = sorted(b["requested_size"] for s in segments for b in s["blocks"] if b["state"] == "active_allocated")
+assert live == [1000, 5000, 5000, 3 << 20], live
+assert all(s["address"] + s["total_size"] == s["blocks"][-1]["address"] + s["blocks"][-1]["size"] for s in segments)
+zr.zr_torch_release_pool(0, Id(7, 1))
+free(inside, 5000)
+zr.zr_torch_memory_fraction(ctypes.c_double(0.001), 0)
+assert alloc(64 << 20) is None
+zr.zr_torch_memory_fraction(ctypes.c_double(1), 0)
+for block, bytes in ((one, 1000), (again, 3 << 20), (outside, 5000)): free(block, bytes)
+assert cuda.cuCtxSynchronize() == 0
+zr.zr_torch_reset()
+bytes, total = size(), size()
+assert cuda.cuMemGetInfo_v2(ctypes.byref(bytes), ctypes.byref(total)) == 0 and total.value - bytes.value <= 4 << 20, total.value - bytes.value
+"""
+snapshot = path("snapshot.pickle")
+got = run(sys.executable, "-c", plugin, LIBRARY, snapshot, ZR_EMULATOR_TICKS="1000")
+ok(got.returncode == 0, "the plug-in's functions: streams, pools, fractions, a snapshot")
+if got.returncode != 0:
+    note(got.stderr[-800:])
+got = run(ZR, "replay", snapshot, "--policy", "zr")
+ok(got.returncode == 0, "the snapshot is read by zr replay")
+
+# ---- zr run
+
+got = run(ZR, "run", "--cuda", "--limit", "400MiB", "--strict", "--", *program("dlsym"), "info", "1048576")
+same(got.stdout.split()[:4], ["0", "399", "400", "400"], "zr run --cuda --limit")
+trace = path("device.zrt")
+got = run(ZR, "run", "--cuda", "--trace", trace, "--", *program("dlsym"), "threads")
+ok(got.returncode == 0 and run(ZR, "replay", trace, "--policy", "zr").returncode == 0, "a trace of a device's blocks, which zr replay reads")
+done()
