@@ -68,7 +68,7 @@ def check_files():
     want = ["bin/zr", "bin/zr-train"]
     want += ["include/zr/" + name for name in ("alloc/zr.h", "defrag/zr_defrag.h", "kernels/zr_kernels.h", "zero/comm/zr_comm.h", "zero/launch/zr_launch.h", "zero/zr_zero.h")]
     want += [f"lib/lib{name}{end}" for name in ("zr", "zr_zero") for end in (".a", ".so", ".so.0", ".so." + version)]
-    want += ["lib/libzr_malloc.so", "lib/pkgconfig/zr.pc", "lib/pkgconfig/zr_zero.pc"]
+    want += ["lib/libzr_cuda.so", "lib/libzr_malloc.so", "lib/pkgconfig/zr.pc", "lib/pkgconfig/zr_zero.pc"]
     same(there, sorted(want), "the programs, the public headers, the libraries with their links, and nothing else")
     for name in ("zr", "zr_zero"):
         same(os.path.basename(os.path.realpath(f"{ROOT}/lib/lib{name}.so")), f"lib{name}.so.{version}",
@@ -76,7 +76,8 @@ def check_files():
     got = run([ROOT + "/bin/zr-train", "--dry-run", "--layers", "2", "--hidden", "64", "--heads", "2", "--world-size", "2"])
     same(got.returncode, 0, "the installed zr-train plans")
     got = run([ROOT + "/bin/zr", "run", "--", "sh", "-c", "echo $LD_PRELOAD"])
-    same(got.stdout, os.path.realpath(ROOT + "/lib/libzr_malloc.so") + "\n", "the installed zr run finds its library")
+    same(got.stdout, ":".join(os.path.realpath(f"{ROOT}/lib/lib{name}.so") for name in ("zr_malloc", "zr_cuda")) + "\n",
+         "the installed zr run finds its libraries")
 
 
 def check_headers():
