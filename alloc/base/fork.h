@@ -33,6 +33,7 @@ enum zr_fork_order {
     ZR_FORK_ARENAS,
     ZR_FORK_BACKENDS,
     ZR_FORK_INDEX,
+    ZR_FORK_SERVE, /* nothing to take: what a child forgets */
     ZR_FORK_COUNT
 };
 struct zr_fork_room {

@@ -47,6 +47,13 @@ static const struct option_row table[ZR_OPTION_COUNT] = {
     [ZR_OPTION_LIMIT] =
         {"limit", TYPE_BYTES, 0, 0, UINT64_MAX, {0}, "bytes that a preloaded program may hold; 0: no limit"},
     [ZR_OPTION_POISON] = {"poison", TYPE_BOOL, 1, 0, 1, {0}, "report free space to ASan and Valgrind"},
+    [ZR_OPTION_PUBLISH] = {"publish",
+                           TYPE_CHOICE,
+                           0,
+                           0,
+                           2,
+                           {"auto", "off", "on"},
+                           "show the process to zr ps and zr attach; auto: once an arena holds 64 MiB"},
     [ZR_OPTION_RECORDER] = {"recorder",
                             TYPE_BYTES,
                             0,

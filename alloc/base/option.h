@@ -15,6 +15,7 @@ enum zr_option_name {
     ZR_OPTION_ISA,        /* 0 auto, 1 plain, 2 avx2, 3 avx512, 4 avx512_bf16, 5 amx */
     ZR_OPTION_LIMIT,      /* bytes that a preloaded program may hold; 0: no limit */
     ZR_OPTION_POISON,     /* bool: tell ASan and Valgrind which space is free */
+    ZR_OPTION_PUBLISH,    /* 0 auto: above 64 MiB, 1 never, 2 at once; see publish.h */
     ZR_OPTION_RECORDER,   /* bytes of each arena's ring of events; 0: none; see recorder.h */
     ZR_OPTION_VERBOSE,    /* bool: a preloaded library says that it is there */
     ZR_OPTION_VMA_BUDGET, /* mappings the host backend may hold; 0: from vm.max_map_count */

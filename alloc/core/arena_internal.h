@@ -119,6 +119,7 @@ struct zr_arena {
     bool asynchronous;      /* streams run later: freed space has owners */
     bool visible;           /* the memory can be written from here */
     bool poison;            /* free space is reported to ASan or Valgrind */
+    bool inner;             /* its callers may hold locks: no thread is started from its calls */
     bool shared;            /* one of several stripes, or an arena that may get some */
     struct zr_arena *next;  /* all arenas of the process, by number; lock: that of the list */
 
@@ -148,6 +149,7 @@ struct zr_arena {
     const struct zr_plan_calls *plan_calls;
     const struct zr_map_calls *map_calls;
     struct zr_trace *trace; /* NULL: none */
+    bool trace_is_foreign;  /* started by a command from outside, which the program knows nothing of */
     struct zr_recorder recorder;
 
     /* Blocks, and peaks. While at_peak, the present state is the peak of live_bytes and peak_by_tag_bytes is
@@ -376,6 +378,8 @@ struct zr_arena *zr_arenas_lock(unsigned number);
 void zr_arenas_unlock(void);
 /* Nobody adds an arena or a stripe until it is unlocked. */
 void zr_arenas_close(void);
+/* The arena after this one by number (NULL: the first); NULL: there is none. The list is locked. */
+struct zr_arena *zr_arenas_next(const struct zr_arena *arena);
 /* Gives it the lowest number that is free. */
 void zr_arenas_add(struct zr_arena *arena);
 void zr_arenas_remove(struct zr_arena *arena);

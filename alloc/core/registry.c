@@ -47,6 +47,11 @@ void zr_arenas_close(void)
     pthread_mutex_lock(&arenas_lock);
 }
 
+struct zr_arena *zr_arenas_next(const struct zr_arena *arena)
+{
+    return arena ? arena->next : arenas;
+}
+
 void zr_arenas_unlock(void)
 {
     pthread_mutex_unlock(&arenas_lock);

@@ -55,6 +55,15 @@ void zr_trace_write_present(struct zr_trace *trace, struct zr_arena *arena);
 /* What was live and mapped when the trace was started has been written as allocs and maps before this. */
 void zr_trace_write_begin(struct zr_trace *trace);
 
+/* For whoever asks from outside the program (tracing.c), of the arena of that number; without locks. A trace
+ * that was started so ends when the program starts one of its own. ZR_ERR_INVALID, with words: no such arena,
+ * stripes, a trace is written already, none is. Of a striped arena a snapshot has the first stripe. */
+zr_result zr_trace_start_foreign(unsigned number, const char *path);
+zr_result zr_trace_stop_foreign(unsigned number);
+zr_result zr_trace_snapshot(unsigned number, const char *path);
+/* A mark in every trace that is written; returns how many these are. */
+unsigned zr_trace_mark_all(const char *label);
+
 /* The arena's calls. */
 #define zr_trace_event(trace, kind, ...)                                                                     \
     do {                                                                                                     \

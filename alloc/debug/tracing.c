@@ -34,9 +34,44 @@ void zr_trace_write_present(struct zr_trace *trace, struct zr_arena *arena)
     zr_trace_write_begin(trace);
 }
 
-zr_result zr_trace_start(zr_arena *arena, const char *path)
+static struct zr_trace_origin origin_of(const struct zr_arena *arena)
+{
+    return (struct zr_trace_origin){.name = arena->name,
+                                    .base = arena->base,
+                                    .reserve_bytes = arena->range->bytes,
+                                    .granule_bytes = arena->granule_bytes};
+}
+
+/* Both locks: from the look to the switch, since two starts must not open one file twice. */
+static zr_result start(struct zr_arena *arena, const char *path, bool foreign)
 {
     struct zr_trace *trace = NULL;
+    struct zr_trace_origin origin = origin_of(arena);
+    if (arena->trace)
+        return zr_fail(ZR_ERR_INVALID, "arena '%s' writes a trace already: stop that one first", arena->name);
+    zr_result result = zr_trace_open(&trace, path, &origin);
+    if (result != ZR_OK)
+        return result;
+    zr_trace_write_present(trace, arena);
+    arena->trace = trace;
+    arena->trace_is_foreign = foreign;
+    zr_arena_note_debug(arena);
+    return ZR_OK;
+}
+
+/* The arena's trace is nobody's any more. arena->lock */
+static struct zr_trace *detach(struct zr_arena *arena)
+{
+    struct zr_trace *trace = arena->trace;
+    arena->trace = NULL;
+    arena->trace_is_foreign = false;
+    zr_arena_note_debug(arena);
+    return trace;
+}
+
+zr_result zr_trace_start(zr_arena *arena, const char *path)
+{
+    struct zr_trace *foreign = NULL;
     zr_result result;
     if (!arena || !path)
         return zr_fail(ZR_ERR_INVALID, "a trace needs an arena and a file name");
@@ -48,27 +83,17 @@ zr_result zr_trace_start(zr_arena *arena, const char *path)
             "they allocate, or make it for one thread",
             arena->name);
     }
-    /* Under the lock from the look to the switch: two starts must not open one file twice. */
     zr_arena_take(arena);
-    if (arena->trace) {
-        result =
-            zr_fail(ZR_ERR_INVALID, "arena '%s' writes a trace already: stop that one first", arena->name);
-        goto unwind;
-    }
-    result = zr_trace_open(&trace, path,
-                           &(struct zr_trace_origin){.name = arena->name,
-                                                     .base = arena->base,
-                                                     .reserve_bytes = arena->range->bytes,
-                                                     .granule_bytes = arena->granule_bytes});
-    if (result != ZR_OK)
-        goto unwind;
-    zr_trace_write_present(trace, arena);
-    arena->trace = trace;
-    zr_arena_note_debug(arena);
-unwind:
+    if (arena->trace_is_foreign) /* the program's own comes first */
+        foreign = detach(arena);
+    result = start(arena, path, false);
     zr_arena_give(arena);
     if (result != ZR_OK)
         zr_arena_hold_unstriped(arena, -1);
+    if (foreign) {
+        zr_arena_hold_unstriped(arena, -1);
+        zr_trace_close(foreign);
+    }
     return result;
 }
 
@@ -87,12 +112,88 @@ zr_result zr_trace_stop(zr_arena *arena)
     if (!arena)
         return zr_fail(ZR_ERR_INVALID, "stopping a trace needs its arena");
     zr_arena_take(arena);
-    struct zr_trace *trace = arena->trace;
-    arena->trace = NULL;
-    zr_arena_note_debug(arena);
+    struct zr_trace *trace = arena->trace_is_foreign ? NULL : detach(arena);
     zr_arena_give(arena);
     if (!trace)
         return zr_fail(ZR_ERR_INVALID, "arena '%s' writes no trace", arena->name);
     zr_arena_hold_unstriped(arena, -1);
     return zr_trace_close(trace);
+}
+
+/* ---- From outside: by number; the list of arenas is locked meanwhile, so that none ends ---------------- */
+
+static struct zr_arena *lock_numbered(unsigned number)
+{
+    struct zr_arena *arena = zr_arenas_lock(number);
+    if (!arena)
+        zr_fail(ZR_ERR_INVALID, "there is no arena %u in this process", number);
+    return arena;
+}
+
+static void unlock(struct zr_arena *arena)
+{
+    zr_arena_give(arena);
+    zr_arenas_unlock();
+}
+
+zr_result zr_trace_start_foreign(unsigned number, const char *path)
+{
+    struct zr_arena *arena = lock_numbered(number);
+    if (!arena)
+        return ZR_ERR_INVALID;
+    zr_result result;
+    if (atomic_load(&arena->stripes_count) > 0)
+        result =
+            zr_fail(ZR_ERR_INVALID,
+                    "the threads of arena '%s' have addresses of their own: it cannot be recorded, take a "
+                    "snapshot",
+                    arena->name);
+    else
+        result = start(arena, path, true);
+    if (result == ZR_OK)
+        atomic_fetch_add(&arena->unstriped, 1);
+    unlock(arena);
+    return result;
+}
+
+zr_result zr_trace_stop_foreign(unsigned number)
+{
+    struct zr_arena *arena = lock_numbered(number);
+    if (!arena)
+        return ZR_ERR_INVALID;
+    struct zr_trace *trace = arena->trace_is_foreign ? detach(arena) : NULL;
+    if (trace)
+        atomic_fetch_sub(&arena->unstriped, 1);
+    else
+        zr_fail(ZR_ERR_INVALID, "nobody records arena '%s' from outside", arena->name);
+    unlock(arena);
+    return trace ? zr_trace_close(trace) : ZR_ERR_INVALID;
+}
+
+unsigned zr_trace_mark_all(const char *label)
+{
+    unsigned count = 0;
+    zr_arenas_close();
+    for (struct zr_arena *arena = NULL; (arena = zr_arenas_next(arena));)
+        if (zr_lock_take_within(&arena->lock, 100000000)) {
+            count += arena->trace != NULL;
+            zr_trace_event(arena->trace, mark, label);
+            zr_lock_give(&arena->lock);
+        }
+    zr_arenas_unlock();
+    return count;
+}
+
+zr_result zr_trace_snapshot(unsigned number, const char *path)
+{
+    struct zr_trace *trace = NULL;
+    struct zr_arena *arena = lock_numbered(number);
+    if (!arena)
+        return ZR_ERR_INVALID;
+    struct zr_trace_origin origin = origin_of(arena);
+    zr_result result = zr_trace_open(&trace, path, &origin);
+    if (result == ZR_OK)
+        zr_trace_write_present(trace, arena);
+    unlock(arena);
+    return result == ZR_OK ? zr_trace_close(trace) : result;
 }

@@ -9,6 +9,7 @@
 
 #include "alloc/base/lock.h"
 #include "alloc/base/slab.h"
+#include "alloc/debug/recorder.h"
 #include "alloc/preload/pages.h"
 #include "alloc/preload/preload.h"
 #include "alloc/preload/recording.h"
@@ -317,9 +318,16 @@ static char *take_fresh(unsigned class, size_t alignment)
     void *block = NULL;
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, zr_recording_first_large);
+    uint8_t files = zr_recorder_files;
+    zr_recorder_held = true; /* there is another way */
     zr_result result = zr_arena_alloc(zr_preload.large_arena, &request, &block);
-    if (result != ZR_OK && zr_large_trim() > 0)
+    zr_recorder_held = false;
+    if (result != ZR_OK) {
+        zr_large_trim();
         result = zr_arena_alloc(zr_preload.large_arena, &request, &block);
+    }
+    if (files != zr_recorder_files)
+        zr_preload_report();
     return result == ZR_OK ? block : NULL;
 }
 

@@ -74,6 +74,10 @@ static inline size_t zr_small_end(void)
  * the bootstrap buffer. Keeps errno. */
 bool zr_preload_start(void);
 
+/* The last error's words on standard error: the flight recorder has written a file, and malloc has no words.
+ */
+void zr_preload_report(void);
+
 /* The bootstrap buffer: objects are never reused. NULL: it is full. */
 void *zr_bootstrap_alloc(size_t bytes, size_t alignment);
 bool zr_bootstrap_has(const void *pointer);

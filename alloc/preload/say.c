@@ -12,7 +12,7 @@
 
 void zr_say(const char *format, ...)
 {
-    char line[512] = "zr: ";
+    char line[1200] = "zr: ";
     int error = errno;
     va_list arguments;
     va_start(arguments, format);

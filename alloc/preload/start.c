@@ -29,6 +29,11 @@ void zr_preload_abort(const char *call, const void *pointer, const char *words)
     abort();
 }
 
+void zr_preload_report(void)
+{
+    say("%s", zr_last_error());
+}
+
 /* ---- The bootstrap buffer ------------------------------------------------------------------------------ */
 
 static struct {
@@ -243,6 +248,8 @@ static zr_result start_arenas(void)
     options.name = "small";
     if (result == ZR_OK)
         result = start_arena(&options, &zr_preload.small_arena, &zr_preload.small);
+    if (result == ZR_OK)
+        zr_preload.small_arena->inner = true; /* jemalloc calls it with locks */
     return result;
 }
 

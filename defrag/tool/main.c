@@ -27,6 +27,10 @@ static const char help[] =
     "  pack     places lifetimes at fixed offsets\n"
     "  run      runs a program with zr's malloc\n"
     "  doctor   says whether programs can run on zr's malloc here\n"
+    "  ps       the running processes whose memory zr manages\n"
+    "  snapshot writes what one of them holds now\n"
+    "  attach   records what one of them allocates and frees\n"
+    "  record   the same, started, marked and ended by three commands\n"
     "zr SUBCOMMAND --help says more.\n"
     "\n"
     "Exit codes: 0 fine, 1 a threshold failed, 2 usage, 3 bad input, 4 out of memory.\n";
@@ -45,6 +49,10 @@ static const struct {
     {"why", zr_tool_why},
     {"diff", zr_tool_diff},
     {"export", zr_tool_export},
+    {"ps", zr_tool_ps},
+    {"snapshot", zr_tool_snapshot},
+    {"attach", zr_tool_attach},
+    {"record", zr_tool_record},
     {"report", NULL},
     {"top", NULL},
     /* clang-format on */

@@ -27,6 +27,10 @@ int zr_tool_map(int argc, char **argv);
 int zr_tool_why(int argc, char **argv);
 int zr_tool_diff(int argc, char **argv);
 int zr_tool_export(int argc, char **argv);
+int zr_tool_ps(int argc, char **argv);
+int zr_tool_snapshot(int argc, char **argv);
+int zr_tool_attach(int argc, char **argv);
+int zr_tool_record(int argc, char **argv);
 
 /* Whether this version has the subcommand. */
 bool zr_tool_has(const char *name);

@@ -1,0 +1,21 @@
+/* publish.h: the file in which a process shows its memory (publish_format.h). Private to alloc/. One thread
+ * at a time. */
+#ifndef ZR_PUBLISH_H
+#define ZR_PUBLISH_H
+
+#include "alloc/debug/publish_format.h"
+
+struct zr_publisher {
+    struct zr_published *shown; /* mapped; not in a child after fork */
+    char path[320];
+};
+
+/* Makes the file; what a dead process of the same number left is replaced. ZR_ERR_IO, with words. */
+zr_result zr_publisher_start(struct zr_publisher *out, const char *folder);
+/* The figures of now. Without `all` those that take more than a look at counters stay as they were; an arena
+ * whose lock is not to be had stays as it was. */
+void zr_publisher_refresh(struct zr_publisher *publisher, bool all);
+/* Unmaps. The file goes with unlink(). */
+void zr_publisher_end(struct zr_publisher *publisher);
+
+#endif

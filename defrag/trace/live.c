@@ -1,0 +1,227 @@
+/* live.c: see live.h. Stands on alloc/base. */
+#define _GNU_SOURCE
+#include "defrag/trace/live.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "alloc/base/error.h"
+#include "alloc/base/file.h"
+#include "alloc/base/os.h"
+
+/* ---- Commands ------------------------------------------------------------------------------------------ */
+
+static zr_result path_of(char *out, size_t room_bytes, long pid, const char *kind)
+{
+    char folder[ZR_FOLDER_BYTES];
+    zr_result result = zr_folder_runtime(folder, false);
+    if (result != ZR_OK)
+        return zr_fail(ZR_ERR_UNAVAILABLE, "no process of this user shows its memory (%s)", zr_last_error());
+    int length = snprintf(out, room_bytes, "%s/%ld.%s", folder, pid, kind);
+    return length >= 0 && (size_t)length < room_bytes ? ZR_OK
+                                                      : zr_fail(ZR_ERR_INVALID, "'%s' is too long", folder);
+}
+
+static zr_result gone(long pid)
+{
+    return zr_fail(
+        ZR_ERR_UNAVAILABLE,
+        "process %ld shows no memory: it has ended, holds less than 64 MiB with zr (ZR_CONF=publish:on "
+        "shows it at once), or does not run with zr",
+        pid);
+}
+
+/* Whoever answers must be this user's, as who asks must be. */
+static zr_result open_connection(int *out, long pid)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct ucred peer = {0};
+    socklen_t bytes = sizeof peer;
+    zr_result result = path_of(address.sun_path, sizeof address.sun_path, pid, "sock");
+    *out = -1;
+    if (result != ZR_OK)
+        return result;
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int failed = fd >= 0 ? connect(fd, (const struct sockaddr *)&address, sizeof address) : -1;
+    for (unsigned tries = 0; failed != 0 && errno == EAGAIN && tries < 50; tries++) {
+        poll(NULL, 0, 20); /* its queue is full */
+        failed = connect(fd, (const struct sockaddr *)&address, sizeof address);
+    }
+    if (failed == 0 && getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 && peer.uid == geteuid()) {
+        *out = fd;
+        return ZR_OK;
+    }
+    bool busy = failed != 0 && errno == EAGAIN;
+    if (fd >= 0)
+        close(fd);
+    return busy ? zr_fail(ZR_ERR_IO, "process %ld is asked by too many at once", pid) : gone(pid);
+}
+
+zr_result zr_live_hear(int connection, int timeout_ms, char words[ZR_LIVE_ANSWER_BYTES])
+{
+    uint64_t deadline_ns = zr_os_now_ns() + (uint64_t)timeout_ms * 1000000;
+    size_t used = 0;
+    for (;;) {
+        struct pollfd poll_fd = {.fd = connection, .events = POLLIN};
+        uint64_t now_ns = zr_os_now_ns();
+        if (now_ns >= deadline_ns || used == ZR_LIVE_ANSWER_BYTES - 1)
+            return zr_fail(ZR_ERR_IO, "the process does not answer");
+        if (poll(&poll_fd, 1, (int)((deadline_ns - now_ns) / 1000000) + 1) <= 0)
+            continue;
+        ssize_t got = recv(connection, words + used, ZR_LIVE_ANSWER_BYTES - 1 - used, MSG_DONTWAIT);
+        if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR))
+            return zr_fail(ZR_ERR_IO, "the process has ended, or turned this one away");
+        used += got > 0 ? (size_t)got : 0;
+        words[used] = '\0';
+        char *end = memchr(words, '\n', used);
+        if (!end)
+            continue;
+        *end = '\0';
+        bool good = strncmp(words, "ok ", 3) == 0;
+        memmove(words, words + (used >= 3 ? 3 : used), strlen(words + (used >= 3 ? 3 : used)) + 1);
+        return good ? ZR_OK : zr_fail(ZR_ERR_INVALID, "%s", words);
+    }
+}
+
+zr_result zr_live_ask(long pid, const char *command, int timeout_ms, char words[ZR_LIVE_ANSWER_BYTES],
+                      int *connection)
+{
+    int fd;
+    zr_result result = open_connection(&fd, pid);
+    words[0] = '\0';
+    if (connection)
+        *connection = -1;
+    if (result != ZR_OK)
+        return result;
+    /* A line is far below what a fresh socket takes at once. */
+    struct iovec pieces[2] = {{(char *)(uintptr_t)command, strlen(command)}, {(char *)(uintptr_t) "\n", 1}};
+    struct msghdr message = {.msg_iov = pieces, .msg_iovlen = 2};
+    if (sendmsg(fd, &message, MSG_NOSIGNAL) != (ssize_t)pieces[0].iov_len + 1)
+        result = zr_fail(ZR_ERR_IO, "process %ld does not listen", pid);
+    if (result == ZR_OK)
+        result = zr_live_hear(fd, timeout_ms, words);
+    if (result == ZR_OK && connection)
+        *connection = fd;
+    else
+        close(fd);
+    return result;
+}
+
+void zr_live_hang_up(int connection)
+{
+    shutdown(connection, SHUT_WR);
+}
+
+/* ---- Figures ------------------------------------------------------------------------------------------- */
+
+/* A copy from between two writes. False: the writer never came to an end: it died in the middle. */
+static bool copy_shown(int fd, struct zr_published *out)
+{
+    for (unsigned tries = 0; tries < 200; tries++) {
+        struct zr_published again;
+        if (pread(fd, out, sizeof *out, 0) != (ssize_t)sizeof *out)
+            return false;
+        if (atomic_load(&out->sequence) % 2 == 0 &&
+            pread(fd, &again, offsetof(struct zr_published, arenas_count), 0) > 0 &&
+            atomic_load(&again.sequence) == atomic_load(&out->sequence))
+            return true;
+        poll(NULL, 0, 2);
+    }
+    return false;
+}
+
+/* The file of this user's own, mode 0600; -1: there is none. */
+static int open_shown(const char *path)
+{
+    struct stat status;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd >= 0 && (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode) || status.st_uid != geteuid() ||
+                    (status.st_mode & 077) != 0)) {
+        close(fd);
+        fd = -1;
+    }
+    return fd;
+}
+
+static void end_texts(struct zr_live *live)
+{
+    live->shown.program[ZR_PUBLISHED_NAME_BYTES - 1] = '\0';
+    live->arenas_count =
+        live->shown.arenas_count < ZR_PUBLISHED_ARENAS ? live->shown.arenas_count : ZR_PUBLISHED_ARENAS;
+    for (unsigned i = 0; i < live->arenas_count; i++)
+        live->shown.arenas[i].name[ZR_PUBLISHED_NAME_BYTES - 1] = '\0';
+}
+
+zr_result zr_live_read(struct zr_live *out, long pid, bool fresh)
+{
+    char path[ZR_FOLDER_BYTES + 32], socket_path[ZR_FOLDER_BYTES + 32], words[ZR_LIVE_ANSWER_BYTES];
+    memset(out, 0, sizeof *out);
+    zr_result result = path_of(path, sizeof path, pid, "live");
+    if (result == ZR_OK)
+        result = path_of(socket_path, sizeof socket_path, pid, "sock");
+    if (result != ZR_OK)
+        return result;
+    int fd = open_shown(path);
+    if (fd < 0)
+        return gone(pid);
+    bool whole = copy_shown(fd, &out->shown);
+    struct zr_process process = out->shown.process;
+    bool known = memcmp(out->shown.magic, ZR_PUBLISHED_MAGIC, sizeof out->shown.magic) == 0;
+    bool ours = known && out->shown.version == ZR_PUBLISHED_VERSION && out->shown.bytes == sizeof out->shown;
+    /* Gone: it died, or another process has its number, or it has become another program by exec. */
+    bool alive = known && process.pid == pid && zr_process_lives(&process);
+    zr_result answered = alive && fresh ? zr_live_ask(pid, "stats", 5000, words, NULL) : ZR_OK;
+    if (!alive || answered == ZR_ERR_UNAVAILABLE) {
+        if (known) {
+            unlink(path);
+            unlink(socket_path);
+        }
+        result = gone(pid);
+    } else if (!ours) {
+        result = zr_fail(ZR_ERR_FORMAT, "process %ld runs with another release of zr", pid);
+    } else if (answered == ZR_OK && fresh) {
+        whole = copy_shown(fd, &out->shown);
+    }
+    close(fd);
+    if (result == ZR_OK && !whole)
+        result = zr_fail(ZR_ERR_UNAVAILABLE, "process %ld does not come to show its memory", pid);
+    end_texts(out);
+    return result;
+}
+
+bool zr_live_next(long *pid)
+{
+    char path[ZR_FOLDER_BYTES];
+    struct zr_folder folder;
+    struct zr_folder_entry entry;
+    long best = 0;
+    if (zr_folder_runtime(path, false) != ZR_OK || zr_folder_open(&folder, path) != ZR_OK)
+        return false;
+    while (zr_folder_next(&folder, &entry) == ZR_OK && entry.name) {
+        char *end;
+        long number = strtol(entry.name, &end, 10);
+        if (strcmp(end, ".live") == 0 && number > *pid && (best == 0 || number < best))
+            best = number;
+    }
+    zr_folder_close(&folder);
+    *pid = best;
+    return best > 0;
+}
+
+const struct zr_published_arena *zr_live_largest(const struct zr_live *live)
+{
+    const struct zr_published_arena *best = NULL;
+    for (unsigned i = 0; i < live->arenas_count; i++)
+        if (!best || live->shown.arenas[i].stats.reserved_bytes > best->stats.reserved_bytes)
+            best = &live->shown.arenas[i];
+    return best;
+}

@@ -1,0 +1,38 @@
+/* live.h: processes that show their memory (alloc/debug/publish_format.h): which there are, what they show,
+ * and what they are asked. Nothing here trusts a file or an answer. */
+#ifndef ZR_LIVE_H
+#define ZR_LIVE_H
+
+#include "alloc/base/folders.h"
+#include "alloc/debug/publish_format.h"
+
+/* What a process shows at one moment. All texts have ends, all counts fit. */
+struct zr_live {
+    struct zr_published shown;
+    unsigned arenas_count; /* in shown.arenas */
+};
+
+/* The figures of process `pid`, which is asked to take them anew if `fresh` (otherwise they are a second old,
+ * and pending and stranded bytes older). ZR_ERR_UNAVAILABLE: there is no such process, or it shows nothing;
+ * what a dead one left is removed. ZR_ERR_FORMAT: of another release of zr. */
+zr_result zr_live_read(struct zr_live *out, long pid, bool fresh);
+
+/* The next process after `*pid` by number that shows its memory; false: there is none, or no folder. Start
+ * with 0. It may be gone when it is read. */
+bool zr_live_next(long *pid);
+
+enum { ZR_LIVE_ANSWER_BYTES = 1100 };
+/* Sends one command (alloc/debug/command.h) and waits at most `timeout_ms` for its answer, whose words go to
+ * `words`. ZR_ERR_INVALID: the process said no, and the words are its. *connection, if wanted, stays open and
+ * is the caller's to close; else NULL. */
+zr_result zr_live_ask(long pid, const char *command, int timeout_ms, char words[ZR_LIVE_ANSWER_BYTES],
+                      int *connection);
+/* What it says on a connection that stayed. */
+zr_result zr_live_hear(int connection, int timeout_ms, char words[ZR_LIVE_ANSWER_BYTES]);
+/* Says on such a connection that it ends. */
+void zr_live_hang_up(int connection);
+
+/* The arena that holds most, of those shown; NULL: there is none. */
+const struct zr_published_arena *zr_live_largest(const struct zr_live *live);
+
+#endif

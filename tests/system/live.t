@@ -1,0 +1,281 @@
+#!/usr/bin/env python3
+"""Processes that run: zr ps, snapshot, attach, record; hostile and slow askers; other users; processes that are killed,
+fork, exec, or close what is not theirs. And the flight recorder's file under zr run."""
+import json
+import os
+import re
+import signal
+import socket
+import stat
+import struct
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, "tests/support")
+from zrtest import BUILD, FOLDER, HANG, ZR_TRAIN, arguments, done, note, ok, path, same, skip, text_file, train
+
+ZR = os.path.abspath(os.path.join(BUILD, "bin", "zr"))
+RUNTIME, FILES = path("runtime"), path("files")
+os.makedirs(RUNTIME, 0o700)
+os.makedirs(FILES, 0o700)
+FOLDER_OF = os.path.join(RUNTIME, "zr")
+ENVIRONMENT = {**os.environ, "XDG_RUNTIME_DIR": RUNTIME, "TMPDIR": FILES}
+PYTHON = "/usr/bin/python3"
+HELD = 96 << 20
+# Says that it is there, then obeys lines: what a program does beside.
+BODY = """
+import os, sys
+held = bytearray(%d)
+print("there", flush=True)
+for line in sys.stdin:
+    exec(line)
+    print("done", flush=True)
+""" % HELD
+
+
+def zr(*words, **settings):
+    return subprocess.run([ZR, *map(str, words)], capture_output=True, text=True, errors="replace", timeout=HANG,
+                          stdin=subprocess.DEVNULL, env=settings.pop("env", ENVIRONMENT), **settings)
+
+
+class Program:
+    """A python3 under zr run that holds 96 MiB and obeys."""
+
+    def __init__(self, conf=""):
+        self.process = subprocess.Popen([ZR, "run", "--", PYTHON, "-c", BODY], stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, text=True, env={**ENVIRONMENT, "ZR_CONF": conf})
+        self.pid = self.process.pid
+        assert self.process.stdout.readline() == "there\n"
+
+    def obey(self, line):
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        return self.process.stdout.readline() == "done\n"
+
+    def end(self):
+        self.process.stdin.close()
+        code = self.process.wait(timeout=HANG)
+        self.process.stdout.close()
+        return code
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+
+def shown():
+    """What zr ps shows, by process."""
+    got = zr("ps", "--json")
+    return {process["pid"]: process for process in json.loads(got.stdout)["processes"]} if got.returncode == 0 else None
+
+
+def left():
+    return sorted(os.listdir(FOLDER_OF)) if os.path.isdir(FOLDER_OF) else []
+
+
+def connect(pid):
+    there = socket.socket(socket.AF_UNIX)
+    there.settimeout(HANG)
+    there.connect(os.path.join(FOLDER_OF, f"{pid}.sock"))
+    return there
+
+
+def ask(pid, data, shut=True):
+    """What the process answers to the bytes; b"": it hung up."""
+    with connect(pid) as there:
+        try:
+            there.sendall(data)
+            if shut:
+                there.shutdown(socket.SHUT_WR)
+            return there.recv(2000)
+        except (ConnectionResetError, BrokenPipeError):
+            return b""
+
+
+def is_trace(where, least):
+    """A .zrt of a record that was stopped, of at least so many bytes."""
+    with open(where, "rb") as file:
+        data = file.read()
+    return data[:4] == b"ZRT1" and struct.unpack_from("<I", data, 12)[0] == 1 and len(data) >= 128 + least
+
+
+# ---- What is shown
+same(shown(), {}, "no process, and no folder: zr ps shows none")
+program = Program()
+now = shown()
+ok(list(now) == [program.pid], "a process with 96 MiB is shown")
+arenas = {arena["name"]: arena for arena in now[program.pid]["arenas"]}
+same(sorted(arenas), ["large", "small"], "with its arenas")
+ok(HELD <= arenas["large"]["live_bytes"] <= arenas["large"]["reserved_bytes"] <= arenas["large"]["peak_reserved_bytes"],
+   "and their figures")
+same(arenas["large"]["live_bytes"], sum(tag["live_bytes"] for tag in arenas["large"]["tags"].values()), "live by tag adds up")
+same([(name, stat.S_IMODE(os.stat(os.path.join(FOLDER_OF, name)).st_mode)) for name in left()],
+     [(f"{program.pid}.live", 0o600), (f"{program.pid}.sock", 0o600)], "its file and its socket are its user's alone")
+same(stat.S_IMODE(os.stat(FOLDER_OF).st_mode), 0o700, "in a folder that is, too")
+program.obey("more = bytearray(64 << 20)")
+same(shown()[program.pid]["arenas"][0]["live_bytes"] - arenas["large"]["live_bytes"] >> 20, 64, "the figures are of now")
+same([zr("ps", program.pid).returncode, zr("ps", 1).returncode, zr("ps", "x").returncode], [0, 1, 2], "zr ps PID")
+
+# ---- Traces from outside
+snapshot, attached, record = path("snap.zrt"), path("attached.zrt"), path("record.zrt")
+got = zr("snapshot", program.pid, "-o", snapshot)
+ok(got.returncode == 0 and is_trace(snapshot, 1), f"zr snapshot: {got.stderr}")
+got = json.loads(zr("replay", snapshot, "--policy", "bestfit", "--json").stdout)["results"][0]
+ok(got["lower_bound_bytes"] >= HELD + (64 << 20), "the blocks of now are in it")
+attaching = subprocess.Popen([ZR, "attach", str(program.pid), "-o", attached], env=ENVIRONMENT)
+while not os.path.exists(attached):
+    time.sleep(0.01)
+for _ in range(50):
+    program.obey("x = [bytearray(1 << 20) for _ in range(8)]; del x")
+ok("attached" in zr("attach", program.pid, "-o", path("second.zrt")).stderr, "a second one to attach is told so")
+attaching.send_signal(signal.SIGINT)
+ok(attaching.wait(timeout=HANG) == 0 and is_trace(attached, 1000), "zr attach until a signal")
+got = json.loads(zr("replay", attached, "--policy", "bestfit", "--json").stdout)["results"][0]
+ok(got["lower_bound_bytes"] >= HELD + (72 << 20), "what was live before is in it, and what came")
+same([zr("record", program.pid, "start", "-o", record).returncode, zr("record", program.pid, "mark", "here it is").returncode,
+      zr("record", program.pid, "stop").returncode, zr("record", program.pid, "stop").returncode], [0, 0, 0, 2], "zr record")
+ok(is_trace(record, 1) and b"here it is" in open(record, "rb").read(), "it has the mark")
+killed = subprocess.Popen([ZR, "attach", str(program.pid), "-o", path("cut.zrt")], env=ENVIRONMENT)
+while not os.path.exists(path("cut.zrt")):
+    time.sleep(0.01)
+killed.kill()
+killed.wait()
+for _ in range(HANG * 10):
+    if is_trace(path("cut.zrt"), 1):
+        break
+    time.sleep(0.1)
+ok(is_trace(path("cut.zrt"), 1), "a zr attach that is killed ends the record")
+for i in range(10):
+    got = zr("attach", program.pid, "-o", attached, "--seconds", 0) if False else zr("snapshot", program.pid, "-o", attached)
+    if got.returncode:
+        break
+same(got.returncode, 0, "ten in a row")
+
+# ---- Hostile askers
+for words, data, answers in [
+        ("no words", b"\n", b""),
+        ("nothing", b"", b""),
+        ("an unknown command", b"stat\n", b"no "),
+        ("control characters", b"mark \x1b[31m\n", b"no "),
+        ("zeros", b"stats\0\n", b"no "),
+        ("bytes above ASCII", b"\xff" * 100 + b"\n", b"no "),
+        ("a line without end", b"A" * 100000, b""),
+        ("a line without its end", b"stats", b""),
+        ("a path that is not whole", b"snapshot 0 snap.zrt\n", b"no "),
+        ("a path without a folder", b"snapshot 0 /nowhere/of/all/snap.zrt\n", b"no "),
+        ("a device", b"snapshot 0 /dev/full\n", b"no "),
+        ("an arena that is none", b"snapshot 77 " + path("none.zrt").encode() + b"\n", b"no "),
+        ("a number beyond numbers", b"snapshot 99999999999999999999 /x\n", b"no "),
+        ("a mark that is too long", b"mark " + b"m" * 64 + b"\n", b"no "),
+        ("a stop of nothing", b"stop 0\n", b"no "),
+        ("more than there is to say", b"trim now\n", b"no "),
+        ("two lines", b"stats\nstats\n", b"ok "),
+]:
+    answer = ask(program.pid, data)
+    ok(answer.startswith(answers) if answers else answer == b"", f"{words}: {answer[:60]!r}")
+crowd = [connect(program.pid) for _ in range(12)]  # who say nothing
+ok(program.obey("y = bytearray(1 << 20)"), "silent askers do not hold up the program")
+for one in crowd:
+    one.close()
+ok(ask(program.pid, b"stats\n") == b"ok \n", "and the next one is answered")
+slow = connect(program.pid)
+for letter in b"stat":
+    slow.send(bytes([letter]))
+slow.close()
+ok(ask(program.pid, b"trim\n").startswith(b"ok "), "nor does one who leaves in the middle")
+
+# ---- Other users
+if os.geteuid() == 0 and subprocess.run(["setpriv", "--version"], capture_output=True).returncode == 0:
+    os.chmod(RUNTIME, 0o755), os.chmod(FOLDER, 0o755)
+    as_nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    code = f"import socket; s = socket.socket(socket.AF_UNIX); s.connect({os.path.join(FOLDER_OF, f'{program.pid}.sock')!r})"
+    got = subprocess.run([*as_nobody, PYTHON, "-c", code], capture_output=True, text=True)
+    ok("PermissionError" in got.stderr, "another user does not reach the socket")
+    os.chmod(FOLDER_OF, 0o711), os.chmod(os.path.join(FOLDER_OF, f"{program.pid}.sock"), 0o666)
+    code += "; s.sendall(b'stats\\n'); print(s.recv(100))"
+    got = subprocess.run([*as_nobody, PYTHON, "-c", code], capture_output=True, text=True)
+    ok(got.stdout in ("b''\n", "") and "ok" not in got.stdout, "and gets no answer where it could")
+    same(shown(), {}, "a folder that others may enter is not believed")
+    os.chmod(FOLDER_OF, 0o700)
+else:
+    skip("another user: needs root and setpriv")
+
+# ---- Processes that end
+same(program.end(), 0, "the program ends as ever")
+same(left(), [], "and leaves nothing")
+program = Program()
+program.kill()
+ok(len(left()) == 2, "one that is killed leaves its file and socket")
+same((shown(), left()), ({}, []), "until the next zr ps")
+program = Program()
+stale = os.path.join(FOLDER_OF, "1.live")
+with open(os.path.join(FOLDER_OF, f"{program.pid}.live"), "rb") as file:
+    data = file.read()
+for name, made_up in [("1.live", data), ("2.live", b"ZRLIVE1\0" + b"\xff" * len(data)), ("3.live", b"short")]:
+    with open(os.path.join(FOLDER_OF, name), "wb", opener=lambda where, flags: os.open(where, flags, 0o600)) as file:
+        file.write(made_up)
+os.symlink("/etc/passwd", os.path.join(FOLDER_OF, "4.live"))
+same(sorted(shown()), [program.pid], "files of nobody, of somebody else, and links are not believed")
+ok(not os.path.exists(stale), "a number that has another process now is cleaned")
+
+# ---- fork, exec, descriptors
+program.obey("pid = os.fork()\nif pid == 0:\n    z = [bytearray(3 << 20) for _ in range(9)]\n    import time; time.sleep(1e4)"
+             .replace("\n", "\\n").join(["exec('", "')"]))
+for _ in range(HANG * 10):
+    children = [pid for pid in shown() if pid != program.pid]
+    if children:
+        break
+    time.sleep(0.1)
+ok(len(children) == 1 and program.pid in shown(), "a child is shown beside its parent")
+program.obey("os.kill(pid, 9); os.waitpid(pid, 0)")
+same(list(shown()), [program.pid], "until it is killed; the parent stays")
+program.obey("os.closerange(3, 4096)")
+program.obey("import socket; mine = socket.socket(); mine.bind(('127.0.0.1', 0)); mine.listen()")
+ok(program.obey("w = bytearray(1 << 20)"), "a program that closes all descriptors goes on")
+same(shown(), {}, "and is shown no more")
+program.kill()
+program = Program()
+os.write(program.process.stdin.fileno(), b"os.execv('/bin/sleep', ['sleep', '1000'])\n")
+while b"sleep" not in open(f"/proc/{program.pid}/cmdline", "rb").read()[:8]:
+    time.sleep(0.01)
+same((shown(), left()), ({}, []), "what became another program by exec is shown no more")
+program.kill()
+program = Program("publish:off")
+same((shown(), left()), ({}, []), "publish:off shows nothing")
+program.end()
+
+# ---- A trainer
+settings = dict(steps=30, layers=2, hidden=64, heads=2, seq=32, batch=4, ranks=1)
+alone = train(environment={"ZR_CONF": "publish:off"}, **settings)
+report = path("attached.json")
+trainer = subprocess.Popen([ZR_TRAIN, *arguments(data=text_file(), stage=0, seed=11, json=report, **settings)],
+                           env={**ENVIRONMENT, "ZR_CONF": "publish:on,recorder:64k"}, stdout=subprocess.DEVNULL,
+                           stderr=subprocess.DEVNULL)
+attaches = 0
+while trainer.poll() is None and attaches < 10:
+    attaches += trainer.pid in (shown() or {}) and zr("snapshot", trainer.pid, "-o", snapshot).returncode == 0
+    attaches += trainer.poll() is None and zr("attach", trainer.pid, "-o", attached, "--seconds", 1).returncode == 0
+ok(trainer.wait(timeout=HANG) == 0 and alone.code == 0, f"a trainer, looked at {attaches} times, ends as ever")
+same(json.load(open(report))["loss_hex"] if os.path.exists(report) else None, alone.losses, "its losses are the same bits")
+
+# ---- The flight recorder
+got = zr("run", "--limit", "256MiB", "--", PYTHON, "-c", "x = [bytearray(1 << 20) for _ in range(100)]\ny = bytearray(1 << 30)")
+named = re.findall(r"zr why (\S+\.zrt)", got.stderr)
+ok("MemoryError" in got.stderr and len(named) == 1, "a program that runs out of memory names a file, once")
+ok(named and is_trace(named[0], 100) and stat.S_IMODE(os.stat(named[0]).st_mode) == 0o600, "which is whole, and its user's")
+replayed = json.loads(zr("replay", named[0], "--policy", "bestfit", "--json").stdout)["results"][0] if named else {}
+ok(replayed.get("lower_bound_bytes", 0) >= 100 << 20, "and has what was live")
+got = zr("run", "--limit", "256MiB", "--", PYTHON, "-c", "y = bytearray(1 << 30)", env={**ENVIRONMENT, "ZR_CONF": "recorder:0"})
+ok("MemoryError" in got.stderr and "zr why" not in got.stderr, "recorder:0 writes none")
+tiny = path("tiny")
+os.makedirs(tiny)
+if os.geteuid() == 0 and subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "zr-test", tiny]).returncode == 0:
+    got = zr("run", "--limit", "256MiB", "--", PYTHON, "-c", "y = bytearray(1 << 30)", env={**ENVIRONMENT, "TMPDIR": tiny})
+    ok("MemoryError" in got.stderr and "zr why" not in got.stderr and not os.listdir(tiny), "on a full disk: no file, no harm")
+    subprocess.run(["umount", tiny])
+else:
+    skip("a full disk: needs root and mount")
+done()
