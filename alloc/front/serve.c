@@ -47,6 +47,7 @@ static struct {
     struct zr_publisher publisher;
     char socket_path[sizeof(((struct sockaddr_un *)0)->sun_path)];
     struct zr_thread thread;
+    void *stack;  /* of the thread, or of the next one: a child has it, since its C library looks at it */
     int attached; /* a connection; -1: none */
     unsigned attached_arena;
 } serve = {.listening = -1, .attached = -1};
@@ -258,15 +259,15 @@ static zr_result begin(void)
     result = open_socket(folder);
     if (result != ZR_OK)
         goto unwind;
-    void *stack = zr_pages_take_unforked(STACK_BYTES);
+    if (!serve.stack)
+        serve.stack = zr_pages_take(STACK_BYTES);
+    void *stack = serve.stack;
     serve.process = getpid();
     result = stack ? zr_thread_start_on(&serve.thread, (struct zr_stack){stack, STACK_BYTES}, run, NULL)
                    : ZR_ERR_HOST_MEMORY;
     if (result == ZR_OK)
         return ZR_OK;
     serve.process = 0;
-    if (stack)
-        zr_pages_give(stack, STACK_BYTES);
     close(serve.listening);
     serve.listening = -1;
     unlink(serve.socket_path);

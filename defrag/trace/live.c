@@ -180,6 +180,8 @@ zr_result zr_live_read(struct zr_live *out, long pid, bool fresh)
     /* Gone: it died, or another process has its number, or it has become another program by exec. */
     bool alive = known && process.pid == pid && zr_process_lives(&process);
     zr_result answered = alive && fresh ? zr_live_ask(pid, "stats", 5000, words, NULL) : ZR_OK;
+    if (answered == ZR_ERR_IO) /* it may have ended while it was asked: then this one is turned away */
+        answered = zr_live_ask(pid, "stats", 5000, words, NULL);
     if (!alive || answered == ZR_ERR_UNAVAILABLE) {
         if (known) {
             unlink(path);

@@ -116,7 +116,8 @@ same([(name, stat.S_IMODE(os.stat(os.path.join(FOLDER_OF, name)).st_mode)) for n
      [(f"{program.pid}.live", 0o600), (f"{program.pid}.sock", 0o600)], "its file and its socket are its user's alone")
 same(stat.S_IMODE(os.stat(FOLDER_OF).st_mode), 0o700, "in a folder that is, too")
 program.obey("more = bytearray(64 << 20)")
-same(shown()[program.pid]["arenas"][0]["live_bytes"] - arenas["large"]["live_bytes"] >> 20, 64, "the figures are of now")
+grown = {arena["name"]: arena["live_bytes"] for arena in shown()[program.pid]["arenas"]}["large"] - arenas["large"]["live_bytes"]
+ok(64 << 20 <= grown <= 80 << 20, f"the figures are of now: {grown >> 20} MiB more")  # sizes are rounded up by a quarter at most
 same([zr("ps", program.pid).returncode, zr("ps", 1).returncode, zr("ps", "x").returncode], [0, 1, 2], "zr ps PID")
 
 # ---- Traces from outside
@@ -132,7 +133,7 @@ for _ in range(50):
     program.obey("x = [bytearray(1 << 20) for _ in range(8)]; del x")
 ok("attached" in zr("attach", program.pid, "-o", path("second.zrt")).stderr, "a second one to attach is told so")
 attaching.send_signal(signal.SIGINT)
-ok(attaching.wait(timeout=HANG) == 0 and is_trace(attached, 1000), "zr attach until a signal")
+same((attaching.wait(timeout=HANG), is_trace(attached, 100)), (0, True), "zr attach until a signal")
 got = json.loads(zr("replay", attached, "--policy", "bestfit", "--json").stdout)["results"][0]
 ok(got["lower_bound_bytes"] >= HELD + (72 << 20), "what was live before is in it, and what came")
 same([zr("record", program.pid, "start", "-o", record).returncode, zr("record", program.pid, "mark", "here it is").returncode,
@@ -149,7 +150,7 @@ for _ in range(HANG * 10):
     time.sleep(0.1)
 ok(is_trace(path("cut.zrt"), 1), "a zr attach that is killed ends the record")
 for i in range(10):
-    got = zr("attach", program.pid, "-o", attached, "--seconds", 0) if False else zr("snapshot", program.pid, "-o", attached)
+    got = zr("snapshot", program.pid, "-o", attached)
     if got.returncode:
         break
 same(got.returncode, 0, "ten in a row")
@@ -221,9 +222,10 @@ os.symlink("/etc/passwd", os.path.join(FOLDER_OF, "4.live"))
 same(sorted(shown()), [program.pid], "files of nobody, of somebody else, and links are not believed")
 ok(not os.path.exists(stale), "a number that has another process now is cleaned")
 
+os.unlink(os.path.join(FOLDER_OF, "3.live")), os.unlink(os.path.join(FOLDER_OF, "4.live"))
+
 # ---- fork, exec, descriptors
-program.obey("pid = os.fork()\nif pid == 0:\n    z = [bytearray(3 << 20) for _ in range(9)]\n    import time; time.sleep(1e4)"
-             .replace("\n", "\\n").join(["exec('", "')"]))
+program.obey("pid = os.fork() or ([bytearray(3 << 20) for _ in range(9)], __import__('time').sleep(1e4))")
 for _ in range(HANG * 10):
     children = [pid for pid in shown() if pid != program.pid]
     if children:
