@@ -48,7 +48,7 @@ ALL_CFLAGS := -std=gnu11 $(OPT) -g -fPIC -fvisibility=hidden -fno-math-errno -ff
 ALL_LDFLAGS := -pthread $(if $(SANITIZE),-fsanitize=$(SANITIZE)) $(LDFLAGS)
 
 # ---- packages: each set is installed by the targets that need it ---------------------------------------------
-packages_build := gcc libc6-dev binutils libdnnl-dev libjemalloc-dev liburcu-dev libjansson-dev
+packages_build := gcc libc6-dev binutils libdnnl-dev libjemalloc-dev liburcu-dev libjansson-dev zlib1g-dev
 packages_demo  := $(packages_build) bible-kjv bible-kjv-text
 packages_check := $(packages_build) perl python3 sqlite3 valgrind strace pkg-config libopenmpi-dev openmpi-bin
 # Debian's Python names its suite by its version: to be asked once it is there.
@@ -111,7 +111,9 @@ alloc_rooms  := base backend core plan debug pool front
 defrag_rooms := trace pack learn replay report
 alloc_src   := $(filter-out $(cuda_absent),$(foreach room,$(alloc_rooms),$(wildcard alloc/$(room)/*.c)))
 heap_src    := $(wildcard alloc/heap/*.c)
-defrag_src  := $(foreach room,$(defrag_rooms),$(wildcard defrag/$(room)/*.c))
+# The page of zr report stands on zlib, which the libraries do without.
+page_src    := $(wildcard defrag/report/page*.c)
+defrag_src  := $(filter-out $(page_src),$(foreach room,$(defrag_rooms),$(wildcard defrag/$(room)/*.c)))
 tool_src    := $(wildcard defrag/tool/*.c)
 kernels_src := $(wildcard kernels/*.c) $(wildcard kernels/cpu/*.c)
 comm_src    := $(wildcard zero/comm/*.c zero/launch/*.c)
@@ -213,11 +215,13 @@ $(BUILD)/bin/libzr_comm_mpi.so: zero/comm/mpi/mpi.c zero/comm/transport.h $(BUIL
 	@$(mpicc) -std=gnu11 $(OPT) -g -fPIC -shared -fvisibility=hidden -I. $(WARN) -o $@ $<
 
 # Of the preloaded library it has what reads the processes' records.
-tool_obj := $(call obj,$(tool_src) alloc/preload/record.c $(defrag_src) $(alloc_src))
+tool_obj := $(call obj,$(tool_src) alloc/preload/record.c $(page_src) $(defrag_src) $(alloc_src))
 $(BUILD)/bin/zr: $(tool_obj)
 	@mkdir -p $(@D)
 	@echo "  link  $@"
-	@$(CC) -o $@ $^ $(ALL_LDFLAGS) $(urcu_libs)
+	@$(CC) -o $@ $^ $(ALL_LDFLAGS) $(urcu_libs) -lz
+# What the assembler puts into it.
+$(BUILD)/obj/defrag/report/page_text.o: $(addprefix defrag/report/,page.css page.html page_data.js page_draw.js page.js)
 
 # Each example stands on the libraries' archives alone, as a user's own program would be.
 trainers := $(BUILD)/examples/mlp $(BUILD)/examples/lines

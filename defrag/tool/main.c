@@ -23,6 +23,7 @@ static const char help[] =
     "  map      what lies where\n"
     "  diff     two files side by side, with conditions for CI\n"
     "  export   in other programs' formats\n"
+    "  report   one HTML page: memory over time, every block, the holders\n"
     "  replay   runs a recorded sequence under several allocators\n"
     "  pack     places lifetimes at fixed offsets\n"
     "  run      runs a program with zr's malloc\n"
@@ -53,7 +54,7 @@ static const struct {
     {"snapshot", zr_tool_snapshot},
     {"attach", zr_tool_attach},
     {"record", zr_tool_record},
-    {"report", NULL},
+    {"report", zr_tool_report},
     {"top", NULL},
     /* clang-format on */
 };

@@ -1,0 +1,283 @@
+/* page_data.js: the columns of the page as arrays, and what is asked of them. A moment is so many events after the start. */
+
+const GROUP = 64; // blocks, or groups of them, that share an entry of the index
+
+function element(file, column) {
+  return document.querySelector(`script[data-file="${file}"][data-column="${column}"]`);
+}
+
+/* Unpacks a column, and drops its text. */
+async function unpack(file, column) {
+  const from = element(file, column);
+  const text = atob(from.textContent), packed = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; i++) packed[i] = text.charCodeAt(i);
+  from.textContent = "";
+  const reader = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate")).getReader();
+  const out = new Uint8Array(Number(from.dataset.bytes));
+  let at = 0;
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) break;
+    out.set(value, at);
+    at += value.length;
+  }
+  if (at !== out.length) throw new Error(`the column ${column} is damaged`);
+  return out;
+}
+
+/* Numbers of a column, one after the other. Beyond 2^53 they are rounded, and big() has all of them. */
+class Numbers {
+  constructor(bytes) { this.bytes = bytes; this.at = 0; }
+  more() { return this.at < this.bytes.length; }
+  next() {
+    const bytes = this.bytes;
+    let byte = bytes[this.at++], number = byte & 127, shift = 7;
+    for (; byte > 127 && shift < 28; shift += 7) {
+      byte = bytes[this.at++];
+      number |= (byte & 127) << shift;
+    }
+    for (let factor = 2 ** 28; byte > 127; factor *= 128) {
+      byte = bytes[this.at++];
+      number += (byte & 127) * factor;
+    }
+    return number;
+  }
+  signed() {
+    const number = this.next();
+    return number % 2 ? -(number + 1) / 2 : number / 2;
+  }
+  big() {
+    let number = 0n;
+    for (let shift = 0n; ; shift += 7n) {
+      const byte = this.bytes[this.at++];
+      number |= BigInt(byte & 127) << shift;
+      if (byte < 128) return number;
+    }
+  }
+  text(length) {
+    this.at += length;
+    return new TextDecoder().decode(this.bytes.subarray(this.at - length, this.at));
+  }
+}
+
+function fill(array, bytes, read) {
+  const from = new Numbers(bytes);
+  for (let i = 0; i < array.length; i++) array[i] = read(from, i);
+  return array;
+}
+
+class Recording {
+  constructor(index) { this.index = index; }
+
+  /* What can be shown before the blocks are there. */
+  async readFirst() {
+    const get = (column) => unpack(this.index, column);
+    this.meta = JSON.parse(new TextDecoder().decode(await get("meta")));
+    const meta = this.meta;
+    this.first = meta.before_count < meta.moments_count - 1 ? meta.before_count : 0;
+    this.end = meta.moments_count;
+    this.kinds = meta.tags.length;
+    this.bands = [];
+    let place = 0;
+    for (const from = new Numbers(await get("bands")); from.more();) {
+      const begin = from.big(), bytes = from.next();
+      this.bands.push({ begin, bytes, place });
+      place += bytes;
+    }
+    const values = this.kinds + 2, steps = Math.ceil(meta.moments_count / meta.step_moments);
+    const sums = (column) => {
+      const out = new Float64Array(steps * values), from = new Numbers(column);
+      for (let i = 0; i < out.length; i++) out[i] = from.signed() + (i < values ? 0 : out[i - values]);
+      return out;
+    };
+    this.values = values;
+    this.start = sums(await get("curve_start"));
+    this.peaks = sums(await get("curve_peak"));
+    let sum = 0;
+    this.times = fill(new Float64Array(steps), await get("curve_time"), (from) => (sum += from.signed()));
+    this.cells = await get("cells");
+    this.refused = [];
+    for (const from = new Numbers(await get("refused")); from.more();)
+      this.refused.push({ moment: from.next(), bytes: from.next(), tag: from.next() });
+    this.marks = [];
+    for (const from = new Numbers(await get("marks")); from.more();) {
+      const moment = from.next();
+      this.marks.push({ moment, label: from.text(from.next()) });
+    }
+    this.mapped = this.stretches(new Numbers(await get("maps")));
+    this.frames = [];
+    for (const from = new Numbers(await get("frames")); from.more();) this.frames.push(from.text(from.next()));
+    this.stacks = [[]];
+    for (const from = new Numbers(await get("stacks")); from.more();)
+      this.stacks.push(Array.from({ length: from.next() }, () => from.next()));
+  }
+
+  /* Maps and unmaps as rectangles of moments and places. */
+  stretches(from) {
+    const done = [], now = []; // now: in order of place, apart from one another
+    this.reserved = { moments: [], bytes: [] };
+    while (from.more()) {
+      const moment = from.next(), maps = from.next() === 1, place = from.next(), end = place + from.next();
+      this.reserved.moments.push(moment);
+      this.reserved.bytes.push(from.next());
+      let low = 0, high = now.length;
+      while (low < high) {
+        const middle = (low + high) >> 1;
+        if (now[middle].end > place) high = middle; else low = middle + 1;
+      }
+      let last = low;
+      const instead = [];
+      for (; last < now.length && now[last].place < end; last++) {
+        const one = now[last];
+        if (one.from < moment) done.push({ ...one, to: moment });
+        if (one.place < place) instead.push({ place: one.place, end: place, from: moment });
+        if (one.end > end) instead.push({ place: end, end: one.end, from: moment });
+      }
+      if (maps) {
+        const at = instead.length && instead[0].place < place ? 1 : 0;
+        instead.splice(at, 0, { place, end, from: moment });
+      }
+      now.splice(low, last - low, ...instead);
+    }
+    for (const one of now) done.push({ ...one, to: this.end });
+    return done;
+  }
+
+  async readBlocks() {
+    const get = (column) => unpack(this.index, column), count = this.meta.allocations_count;
+    let sum = 0;
+    const add = (from) => (sum += from.next());
+    this.count = count;
+    this.from = fill(new Uint32Array(count), await get("alloc_moment"), add);
+    this.place = new Float64Array(count);
+    sum = 0;
+    if (this.meta.has_addresses) fill(this.place, await get("alloc_place"), (from) => (sum += from.signed()));
+    this.requested = fill(new Float64Array(count), await get("alloc_bytes"), (from) => from.next());
+    this.bytes = fill(new Float64Array(count), await get("alloc_rounding"), (from, i) => this.requested[i] + from.next());
+    this.tag = fill(new Uint8Array(count), await get("alloc_tag"), (from) => from.next());
+    this.stack = fill(new Uint32Array(count), await get("alloc_stack"), (from) => from.next());
+    this.stream = fill(new Float64Array(count), await get("alloc_stream"), (from) => from.next());
+    const ends = async (name) => {
+      const moments = new Numbers(await get(`${name}_moment`)), ages = new Numbers(await get(`${name}_age`));
+      const to = new Uint32Array(count).fill(this.end), order = [];
+      let moment = 0, made = 0; // made: blocks before the moment
+      while (moments.more()) {
+        moment += moments.next();
+        while (made < count && this.from[made] < moment) made++;
+        const block = made - 1 - ages.next();
+        to[block] = moment;
+        order.push(block);
+      }
+      return { to, order };
+    };
+    const freed = await ends("free"), asked = await ends("asked");
+    this.to = freed.to;
+    this.freed = Uint32Array.from(freed.order);
+    this.asked = asked.order.length ? asked.to : this.to;
+    this.askedOrder = Uint32Array.from(asked.order);
+    this.levels = []; // of the index: the latest end among GROUP blocks, GROUP * GROUP, ..
+    for (let below = this.to; below.length > GROUP; below = this.levels[this.levels.length - 1]) {
+      const level = new Uint32Array(Math.ceil(below.length / GROUP));
+      for (let i = 0; i < below.length; i++) if (below[i] > level[(i / GROUP) | 0]) level[(i / GROUP) | 0] = below[i];
+      this.levels.push(level);
+    }
+    this.ready = true;
+  }
+
+  /* The first block that begins at or after a moment. */
+  firstFrom(moment) {
+    let low = 0, high = this.count;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.from[middle] >= moment) high = middle; else low = middle + 1;
+    }
+    return low;
+  }
+
+  /* Calls take(block) for what is there at some moment of [begin, end), in order of allocation, until it returns true. */
+  each(begin, end, take) {
+    const stop = this.firstFrom(end), to = this.to, levels = this.levels;
+    for (let i = 0; i < stop;) {
+      let level = -1, span = 1; // as high as the index allows at i, while nothing in it lasts
+      while (level + 1 < levels.length && i % (span * GROUP) === 0 && levels[level + 1][i / (span * GROUP)] <= begin) {
+        level++;
+        span *= GROUP;
+      }
+      if (level >= 0) { i += span; continue; }
+      if (to[i] > begin && take(i)) return;
+      i++;
+    }
+  }
+
+  /* Whether more than `most` blocks are there at some moment of [begin, end). */
+  exceeds(begin, end, most) {
+    let count = 0;
+    this.each(begin, end, () => ++count > most);
+    return count > most;
+  }
+
+  /* Live bytes by tag and pending bytes at a moment. */
+  liveAt(moment) {
+    const out = new Float64Array(this.kinds);
+    this.each(moment, moment + 1, (i) => { out[this.asked[i] <= moment ? this.kinds - 1 : this.tag[i]] += this.bytes[i]; });
+    return out;
+  }
+
+  reservedAt(moment) {
+    const { moments, bytes } = this.reserved;
+    let low = 0, high = moments.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (moments[middle] > moment) high = middle; else low = middle + 1;
+    }
+    return low ? bytes[low - 1] : 0;
+  }
+
+  timeAt(moment) {
+    const at = moment / this.meta.step_moments, step = Math.min(Math.floor(at), this.times.length - 1);
+    const next = step + 1 < this.times.length ? this.times[step + 1] : this.meta.now.time_ns;
+    return this.times[step] + (next - this.times[step]) * Math.min(1, at - step);
+  }
+
+  addressAt(place) {
+    let low = 0, high = this.bands.length;
+    while (high - low > 1) {
+      const middle = (low + high) >> 1;
+      if (this.bands[middle].place <= place) low = middle; else high = middle;
+    }
+    const band = this.bands[low];
+    return band ? "0x" + (band.begin + BigInt(Math.floor(place - band.place))).toString(16) : "";
+  }
+
+  /* The frame that says the most: the innermost of a program's own. */
+  frameOf(stack) {
+    const frames = this.stacks[stack].map((i) => this.frames[i]);
+    return frames.find((text) => /\.py:\d+\)$/.test(text) && !/site-packages|\/torch\//.test(text)) ||
+      frames.find((text) => /\.py:\d+\)$/.test(text)) || frames.find((text) => !text.startsWith("??")) || frames[0] || "";
+  }
+
+  /* What words ask for: a test of blocks, or null where they ask for nothing. */
+  search(words) {
+    const tests = words.trim().split(/\s+/).filter(Boolean).map((word) => this.wordTest(word.toLowerCase()));
+    return tests.length ? (i) => tests.every((test) => test(i)) : null;
+  }
+
+  wordTest(word) {
+    const size = /^([<>=]?)(\d+(?:\.\d+)?)([kmgt]?)(i?)b?$/.exec(word);
+    if (/^0x[0-9a-f]+$/.test(word)) {
+      const address = BigInt(word), band = this.bands.find((b) => address >= b.begin && address < b.begin + BigInt(b.bytes));
+      const place = band ? band.place + Number(address - band.begin) : -1;
+      return (i) => this.place[i] <= place && place < this.place[i] + Math.max(this.bytes[i], 1);
+    }
+    if (size && (size[1] || size[3])) {
+      const bytes = Number(size[2]) * (size[4] ? 1024 : 1000) ** " kmgt".indexOf(size[3] || " ");
+      if (size[1] === ">") return (i) => this.bytes[i] > bytes;
+      if (size[1] === "<") return (i) => this.bytes[i] < bytes;
+      return (i) => this.bytes[i] === bytes || this.requested[i] === bytes;
+    }
+    const tags = this.meta.tags.map(([name]) => name.includes(word));
+    const frames = this.frames.map((text) => text.toLowerCase().includes(word));
+    const stacks = this.stacks.map((stack) => stack.some((i) => frames[i]));
+    return (i) => tags[this.tag[i]] || stacks[this.stack[i]];
+  }
+}
