@@ -239,8 +239,8 @@ function drawMap(canvas, recording, view, state, colours) {
   else drawBlocks(pixels, width, height, recording, view, state, colours);
   context.putImageData(image, left, 0);
   for (let i = 0; i <= 4; i++) {
-    const text = recording.addressAt(Math.max(0, Math.min(meta.axis_bytes - 1, view.y0 + (view.y1 - view.y0) * i / 4)));
-    canvas.label(text.length > 9 ? ".." + text.slice(-7) : text, left - 4 * scale, Math.max(10 * scale, height - height * i / 4), colours.soft, "right");
+    const text = "+" + bytesWords(view.y0 + (view.y1 - view.y0) * i / 4);
+    canvas.label(text, left - 4 * scale, Math.max(10 * scale, height - height * i / 4), colours.soft, "right");
   }
   canvas.moments(recording, view, colours);
   for (const one of recording.refused.slice(-200)) canvas.line(canvas.x(view, one.moment + 0.5), colours.bad, true);
