@@ -31,7 +31,7 @@ void zr_preload_abort(const char *call, const void *pointer, const char *words)
 
 void zr_preload_report(void)
 {
-    say("%s", zr_last_error());
+    zr_say("%s", zr_last_error());
 }
 
 /* ---- The bootstrap buffer ------------------------------------------------------------------------------ */

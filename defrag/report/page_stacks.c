@@ -48,8 +48,8 @@ static zr_result read_stack(struct zr_page_stacks *stacks, uint32_t stack, uint3
     char text[ZR_FRAME_BYTES];
     unsigned count = 0;
     zr_result result = ZR_OK;
-    while (count < ZR_PAGE_FRAMES_MOST && result == ZR_OK &&
-           zr_recording_frame(stacks->recording, stack, count, text))
+    struct zr_frames frames = zr_recording_frames(stacks->recording, stack);
+    while (count < ZR_PAGE_FRAMES_MOST && result == ZR_OK && zr_frames_next(&frames, stacks->recording, text))
         result = frame_number(stacks, text, &list[count++]);
     *number = 0;
     if (result != ZR_OK || count == 0)
