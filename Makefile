@@ -48,9 +48,10 @@ ALL_CFLAGS := -std=gnu11 $(OPT) -g -fPIC -fvisibility=hidden -fno-math-errno -ff
 ALL_LDFLAGS := -pthread $(if $(SANITIZE),-fsanitize=$(SANITIZE)) $(LDFLAGS)
 
 # ---- packages: each set is installed by the targets that need it ---------------------------------------------
-packages_build := gcc libc6-dev binutils libdnnl-dev libjemalloc-dev liburcu-dev libjansson-dev zlib1g-dev
+packages_build := gcc libc6-dev binutils libdnnl-dev libjemalloc-dev liburcu-dev libjansson-dev zlib1g-dev \
+	libncurses-dev
 packages_demo  := $(packages_build) bible-kjv bible-kjv-text
-packages_check := $(packages_build) perl python3 sqlite3 valgrind strace pkg-config libopenmpi-dev openmpi-bin
+packages_check := $(packages_build) perl python3 sqlite3 valgrind strace pkg-config libopenmpi-dev openmpi-bin tmux
 # Debian's Python names its suite by its version: to be asked once it is there.
 packages_long  = $(packages_check) git openssl redis-server postgresql nodejs \
 	libpython$(shell /usr/bin/python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')-testsuite
@@ -219,7 +220,7 @@ tool_obj := $(call obj,$(tool_src) alloc/preload/record.c $(page_src) $(defrag_s
 $(BUILD)/bin/zr: $(tool_obj)
 	@mkdir -p $(@D)
 	@echo "  link  $@"
-	@$(CC) -o $@ $^ $(ALL_LDFLAGS) $(urcu_libs) -lz
+	@$(CC) -o $@ $^ $(ALL_LDFLAGS) $(urcu_libs) -lz -lncursesw
 # What the assembler puts into it.
 $(BUILD)/obj/defrag/report/page_text.o: $(addprefix defrag/report/,page.css page.html page_data.js page_draw.js page.js)
 

@@ -122,6 +122,26 @@ bool zr_tool_short_stack(struct zr_recording *recording, uint32_t stack, char ou
     return best > 0;
 }
 
+zr_result zr_tool_extents(struct zr_vector *extents, const struct zr_memory *memory)
+{
+    struct zr_memory_walk walk = zr_memory_walk_of(memory);
+    struct zr_memory_piece piece;
+    zr_result result = ZR_OK;
+    while (result == ZR_OK && zr_memory_next(&walk, &piece)) {
+        const struct zr_stretch_record *block = piece.block;
+        bool unknown = !block && !piece.mapped; /* between two blocks, and the file does not say what */
+        struct zr_map_extent extent = {.address = piece.address,
+                                       .bytes = piece.bytes,
+                                       .kind = unknown          ? ZR_MAP_UNMAPPED
+                                               : !block         ? ZR_MAP_FREE
+                                               : block->pending ? ZR_MAP_PENDING
+                                                                : ZR_MAP_LIVE,
+                                       .tag = block ? block->tag : ZR_TAG_OTHER};
+        result = zr_vector_add(extents, &extent);
+    }
+    return result;
+}
+
 void zr_tool_json_number(struct zr_text *text, const char *key, uint64_t number, bool known)
 {
     if (known)

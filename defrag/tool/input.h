@@ -3,6 +3,7 @@
 #ifndef ZR_TOOL_INPUT_H
 #define ZR_TOOL_INPUT_H
 
+#include "defrag/report/address_map.h"
 #include "defrag/report/moments.h"
 #include "defrag/tool/tool.h"
 
@@ -39,6 +40,9 @@ void zr_tool_progress_say(const char *words);
 /* A stack in a line: its innermost frame of a Python file, or else the innermost that is not the allocator's
  * own. False: there is none. */
 bool zr_tool_short_stack(struct zr_recording *recording, uint32_t stack, char out[ZR_FRAME_BYTES]);
+
+/* The pieces of a memory, added to a vector of struct zr_map_extent. */
+zr_result zr_tool_extents(struct zr_vector *extents, const struct zr_memory *memory);
 
 /* `"key": ` and the number, or null. */
 void zr_tool_json_number(struct zr_text *text, const char *key, uint64_t number, bool known);

@@ -13,8 +13,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/os.h"
-#include "defrag/tool/tool.h"
-#include "defrag/trace/live.h"
+#include "defrag/tool/live.h"
 
 /* Writing the blocks of a large process takes a while. */
 enum { ANSWER_MS = 60000 };
@@ -67,7 +66,7 @@ static const char record_help[] =
 
 /* ---- zr ps --------------------------------------------------------------------------------------------- */
 
-static void json_arena(struct zr_text *text, const struct zr_published_arena *arena)
+void zr_tool_json_arena(struct zr_text *text, const struct zr_published_arena *arena)
 {
     const struct zr_arena_stats *stats = &arena->stats;
     const struct {
@@ -107,7 +106,7 @@ static void json_process(struct zr_text *text, const struct zr_live *live)
     zr_text_print(text, ", \"arenas_count\": %" PRIu32 ", \"arenas\": [", live->shown.arenas_count);
     for (unsigned i = 0; i < live->arenas_count; i++) {
         zr_text_print(text, i ? ", " : "");
-        json_arena(text, &live->shown.arenas[i]);
+        zr_tool_json_arena(text, &live->shown.arenas[i]);
     }
     zr_text_print(text, "]}");
 }
@@ -142,7 +141,7 @@ static bool show_process(struct zr_text *text, long pid, bool json, bool first)
     return true;
 }
 
-static bool read_pid(const char *text, long *out)
+bool zr_tool_read_pid(const char *text, long *out)
 {
     char *end;
     errno = 0;
@@ -165,7 +164,7 @@ int zr_tool_ps(int argc, char **argv)
     if (code >= 0)
         return code;
     for (int i = 0; i < arguments.files_count; i++)
-        if (!read_pid(arguments.files[i], &pid))
+        if (!zr_tool_read_pid(arguments.files[i], &pid))
             return ZR_TOOL_USAGE;
     zr_tool_output_start(&out);
     if (json)
@@ -175,7 +174,7 @@ int zr_tool_ps(int argc, char **argv)
                       "name", "live", "reserved", "stranded", "peak live", "peak res.");
     code = ZR_TOOL_FINE;
     for (int i = 0; i < arguments.files_count; i++) {
-        read_pid(arguments.files[i], &pid);
+        zr_tool_read_pid(arguments.files[i], &pid);
         if (show_process(&out.text, pid, json, first))
             first = false;
         else
@@ -242,7 +241,7 @@ static int parse(struct request *request, struct zr_tool_arguments *arguments, i
         zr_tool_log("%s: name one process by its number; see zr %s --help", argv[0], argv[0]);
         return ZR_TOOL_USAGE;
     }
-    return read_pid(arguments->files[0], &request->pid) ? -1 : ZR_TOOL_USAGE;
+    return zr_tool_read_pid(arguments->files[0], &request->pid) ? -1 : ZR_TOOL_USAGE;
 }
 
 int zr_tool_snapshot(int argc, char **argv)

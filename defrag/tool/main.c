@@ -29,6 +29,7 @@ static const char help[] =
     "  run      runs a program with zr's malloc\n"
     "  doctor   says whether programs can run on zr's malloc here\n"
     "  ps       the running processes whose memory zr manages\n"
+    "  top      shows them in the terminal: by tag, what lies where, the largest holders\n"
     "  snapshot writes what one of them holds now\n"
     "  attach   records what one of them allocates and frees\n"
     "  record   the same, started, marked and ended by three commands\n"
@@ -55,7 +56,7 @@ static const struct {
     {"attach", zr_tool_attach},
     {"record", zr_tool_record},
     {"report", zr_tool_report},
-    {"top", NULL},
+    {"top", zr_tool_top},
     /* clang-format on */
 };
 

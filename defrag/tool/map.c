@@ -39,27 +39,6 @@ struct settings {
     uint64_t columns, rows;
 };
 
-/* The pieces of a memory as extents. */
-static zr_result gather(struct zr_vector *extents, const struct zr_memory *memory)
-{
-    struct zr_memory_walk walk = zr_memory_walk_of(memory);
-    struct zr_memory_piece piece;
-    zr_result result = ZR_OK;
-    while (result == ZR_OK && zr_memory_next(&walk, &piece)) {
-        const struct zr_stretch_record *block = piece.block;
-        bool unknown = !block && !piece.mapped; /* between two blocks, and the file does not say what */
-        struct zr_map_extent extent = {.address = piece.address,
-                                       .bytes = piece.bytes,
-                                       .kind = unknown          ? ZR_MAP_UNMAPPED
-                                               : !block         ? ZR_MAP_FREE
-                                               : block->pending ? ZR_MAP_PENDING
-                                                                : ZR_MAP_LIVE,
-                                       .tag = block ? block->tag : ZR_TAG_OTHER};
-        result = zr_vector_add(extents, &extent);
-    }
-    return result;
-}
-
 static unsigned terminal_columns(const struct settings *settings)
 {
     struct winsize size = {0};
@@ -121,7 +100,7 @@ static zr_result show(const struct settings *settings, struct zr_tool_input *inp
              zr_tool_bytes(room[1], figures.pending_bytes),
              input->recording.has_maps ? zr_tool_bytes(room[2], figures.reserved_bytes) : "not known");
     zr_vector_init(&extents, arena, sizeof(struct zr_map_extent));
-    zr_result result = gather(&extents, memory);
+    zr_result result = zr_tool_extents(&extents, memory);
     if (result == ZR_OK && settings->output)
         result = write_picture(
             settings,

@@ -92,23 +92,32 @@ zr_result zr_live_hear(int connection, int timeout_ms, char words[ZR_LIVE_ANSWER
     }
 }
 
-zr_result zr_live_ask(long pid, const char *command, int timeout_ms, char words[ZR_LIVE_ANSWER_BYTES],
-                      int *connection)
+zr_result zr_live_send(long pid, const char *command, int *connection)
 {
-    int fd;
-    zr_result result = open_connection(&fd, pid);
-    words[0] = '\0';
-    if (connection)
-        *connection = -1;
+    zr_result result = open_connection(connection, pid);
     if (result != ZR_OK)
         return result;
     /* A line is far below what a fresh socket takes at once. */
     struct iovec pieces[2] = {{(char *)(uintptr_t)command, strlen(command)}, {(char *)(uintptr_t) "\n", 1}};
     struct msghdr message = {.msg_iov = pieces, .msg_iovlen = 2};
-    if (sendmsg(fd, &message, MSG_NOSIGNAL) != (ssize_t)pieces[0].iov_len + 1)
-        result = zr_fail(ZR_ERR_IO, "process %ld does not listen", pid);
-    if (result == ZR_OK)
-        result = zr_live_hear(fd, timeout_ms, words);
+    if (sendmsg(*connection, &message, MSG_NOSIGNAL) == (ssize_t)pieces[0].iov_len + 1)
+        return ZR_OK;
+    close(*connection);
+    *connection = -1;
+    return zr_fail(ZR_ERR_IO, "process %ld does not listen", pid);
+}
+
+zr_result zr_live_ask(long pid, const char *command, int timeout_ms, char words[ZR_LIVE_ANSWER_BYTES],
+                      int *connection)
+{
+    int fd;
+    words[0] = '\0';
+    if (connection)
+        *connection = -1;
+    zr_result result = zr_live_send(pid, command, &fd);
+    if (result != ZR_OK)
+        return result;
+    result = zr_live_hear(fd, timeout_ms, words);
     if (result == ZR_OK && connection)
         *connection = fd;
     else

@@ -27,6 +27,9 @@ enum { ZR_LIVE_ANSWER_BYTES = 1100 };
  * is the caller's to close; else NULL. */
 zr_result zr_live_ask(long pid, const char *command, int timeout_ms, char words[ZR_LIVE_ANSWER_BYTES],
                       int *connection);
+/* The first half of it, which waits for nothing: *connection is the caller's to close, and readable when
+ * zr_live_hear() finds the answer there. */
+zr_result zr_live_send(long pid, const char *command, int *connection);
 /* What it says on a connection that stayed. */
 zr_result zr_live_hear(int connection, int timeout_ms, char words[ZR_LIVE_ANSWER_BYTES]);
 /* Says on such a connection that it ends. */

@@ -71,8 +71,6 @@ def test_usage():
     refused("an unknown subcommand", 2, ["sort is no subcommand"], "sort")
     for name, meant in (("replya", "replay"), ("stat", "stats"), ("wyh", "why"), ("pakc", "pack")):
         refused("a mistyped one", 2, [name, f"zr {meant}?"], name)
-    for name in ("report", "top"):
-        refused(f"{name}, which is not there yet", 2, [name, "not in this version"], name)
     refused("no file", 2, ["file"], "replay")
     refused("an unknown option", 2, ["--polcy"], "replay", lifetimes, "--polcy", "zr")
     refused("an unknown policy", 2, ["'slab'", "expandable"], "replay", lifetimes, "--policy", "zr,slab")

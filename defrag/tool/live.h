@@ -1,0 +1,13 @@
+/* live.h: what the subcommands about running processes share. Private to defrag/tool/. */
+#ifndef ZR_TOOL_LIVE_H
+#define ZR_TOOL_LIVE_H
+
+#include "defrag/tool/tool.h"
+#include "defrag/trace/live.h"
+
+/* An object of JSON: the figures of one arena. */
+void zr_tool_json_arena(struct zr_text *text, const struct zr_published_arena *arena);
+/* A process's number; false: it is none, which is said. */
+bool zr_tool_read_pid(const char *text, long *out);
+
+#endif

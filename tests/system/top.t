@@ -1,0 +1,333 @@
+#!/usr/bin/env python3
+"""zr top: its picture under tmux at 80 x 24 and 200 x 50 beside the figures of zr ps and blocks that are known; keys,
+resizing, processes that stop, are killed and come; how it ends; --once and --json; what it refuses."""
+import collections
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+
+sys.path.insert(0, "tests/support")
+from zrtest import BUILD, FOLDER, HANG, done, note, ok, path, same, skip, wait_for
+
+ZR, LIBRARY = (os.path.abspath(os.path.join(BUILD, name)) for name in ("bin/zr", "lib/libzr.so"))
+RUNTIME = path("runtime")
+os.makedirs(RUNTIME, 0o700)
+ENVIRONMENT = {**os.environ, "XDG_RUNTIME_DIR": RUNTIME, "LC_ALL": "C.UTF-8"}
+for name in ("TMUX", "NO_COLOR", "ZR_CONF"):
+    ENVIRONMENT.pop(name, None)
+PYTHON = "/usr/bin/python3"
+MIB = 1 << 20
+LETTERS = dict(zip(range(11), "pgomGcaCwO#"))
+PARTS = {"param": "p", "grad": "g", "activation": "a", "workspace": "w", "stranded": "!", "free": ".", "cached": ":"}
+
+
+def zr(*words, **environment):
+    return subprocess.run([ZR, *map(str, words)], capture_output=True, text=True, errors="replace", timeout=HANG,
+                          stdin=subprocess.DEVNULL, env={**ENVIRONMENT, **environment})
+
+
+class Program:
+    """tests/support/live_program.py."""
+
+    def __init__(self, name=PYTHON):
+        self.process = subprocess.Popen([name, "tests/support/live_program.py", LIBRARY], executable=PYTHON,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
+        self.pid, self.blocks = self.process.pid, json.loads(self.process.stdout.readline())
+
+    def obey(self, line):
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        assert self.process.stdout.readline() == "done\n"
+
+    def end(self):
+        self.process.kill()
+        self.process.wait()
+
+
+class Screen:
+    """zr top in a terminal of tmux."""
+    count = 0
+
+    def __init__(self, columns, rows, *words, before="", after=""):
+        Screen.count += 1
+        self.name, self.socket = f"s{Screen.count}", path("tmux")
+        self.tmux("new-session", "-d", "-s", self.name, "-x", str(columns), "-y", str(rows),
+                  f"trap : INT; {before} {ZR} top {' '.join(map(str, words))} {after}; echo ended with $?; stty -a; exec sleep 1000")
+
+    def tmux(self, *words):
+        got = subprocess.run(["tmux", "-S", self.socket, "-f", "/dev/null", *words], capture_output=True, text=True,
+                             env=ENVIRONMENT, timeout=HANG)
+        return got.stdout
+
+    def rows(self, *options):
+        return self.tmux("capture-pane", "-p", "-t", self.name, *options).split("\n")
+
+    def keys(self, *keys):
+        self.tmux("send-keys", "-t", self.name, *keys)
+
+    def resize(self, columns, rows):
+        self.tmux("resize-window", "-t", self.name, "-x", str(columns), "-y", str(rows))
+
+    def shows(self, pattern, words):
+        """A check that the picture comes to have it."""
+        good = wait_for(lambda: re.search(pattern, "\n".join(self.rows()), re.M))
+        if not ok(good, words):
+            note("\n".join(self.rows()))
+
+    def ends(self, code, words):
+        self.shows(rf"^ended with {code}$", words)
+        self.shows(r"(?<!-)\bicanon\b", words + ", the terminal as it was")
+
+    def pid(self):
+        """Of zr top, the shell's child."""
+        shell = int(self.tmux("display-message", "-p", "-t", self.name, "#{pane_pid}"))
+        with open(f"/proc/{shell}/task/{shell}/children") as file:
+            return int(file.read().split()[0])
+
+
+def words_of(size):
+    """A size as the tool writes it."""
+    unit = 0
+    while size >= 1023.5:
+        size, unit = size / 1024, unit + 1
+    digits = 0 if unit == 0 or size >= 99.95 else 1 if size >= 9.995 else 2
+    return "0" if size == 0 else f"{size:.{digits}f} {['B', 'KiB', 'MiB'][unit]}"
+
+
+def figures(pid):
+    """Of zr ps: its arenas, by name."""
+    return {arena["name"]: arena for arena in json.loads(zr("ps", "--json", pid).stdout)["processes"][0]["arenas"]}
+
+
+def parts_of(arena):
+    """What the arena's memory is, by letter."""
+    parts = {tag: arena["tags"][tag]["live_bytes"] for tag in ("param", "grad", "activation", "workspace")}
+    parts["stranded"], parts["cached"] = arena["stranded_bytes"], arena["cached_bytes"]
+    parts["free"] = arena["reserved_bytes"] - sum(parts.values())
+    return {PARTS[name]: size for name, size in parts.items()}
+
+
+def check_bar(row, arena, words):
+    """Each letter has its share of the bar."""
+    bar = re.match(r"\[(.*?)\]", row)
+    letters, width = collections.Counter(bar[1] if bar else ""), len(bar[1]) if bar else 1
+    want = {letter: size / arena["peak_reserved_bytes"] * width for letter, size in parts_of(arena).items()}
+    ok(bar and all(abs(letters[letter] - share) <= 1 for letter, share in want.items()), f"{words}: the bar") or \
+        note(f"{row}\n{letters}\n{want}")
+
+
+def check_map(rows, blocks, words):
+    """Whole letters within a block that is there are its tag's; within one that was freed, a dot."""
+    lines = [(int(got[1], 16), got[2]) for got in (re.match(r"(0x[0-9a-f]+) +(\S+)", row) for row in rows) if got]
+    # Rows that follow one another without addresses left out between them are the nearest.
+    cell = min((b[0] - a[0] for a, b in zip(lines, lines[1:])), default=0) / len(lines[0][1]) if lines else 0
+    seen, wrong = collections.Counter(), []
+    for address, letters in lines:
+        for i, letter in enumerate(letters):
+            start, end = address + i * cell, address + (i + 1) * cell
+            for freed in (False, True):
+                for at, size, tag in blocks["freed" if freed else "kept"]:
+                    if at <= start and end <= at + size:
+                        want = "." if freed else LETTERS[tag]
+                        seen[want] += 1
+                        wrong += [] if letter == want else [(hex(int(start)), letter, want)]
+    ok(not wrong and all(seen[letter] > 2 for letter in "pga."), f"{words}: the map has the letters of the blocks there") or \
+        note(f"{cell} {seen} {wrong[:5]}\n" + "\n".join(rows))
+
+
+def check_picture(screen, program, columns, rows):
+    """One process's details, arena large."""
+    size, now = f"{columns} x {rows}", figures(program.pid)
+    screen.shows(r"largest holders", f"{size}: the holders are there")
+    picture = screen.rows()[:rows]
+    text, large = "\n".join(picture), now["large"]
+    ok(picture[0].startswith("zr top   2 processes ") and picture[-1].startswith("q end "), f"{size}: first and last row")
+    ok(all(len(row) <= columns for row in picture), f"{size}: no row is longer")
+    both = {name: sum(arena[name] for arena in now.values()) for name in ("live_bytes", "reserved_bytes")}
+    row = next((row for row in picture if re.match(rf">\s*{program.pid} ", row)), "")
+    ok(f" {words_of(both['live_bytes'])} " in row and f" {words_of(both['reserved_bytes'])} " in row and "python3" in row,
+       f"{size}: the process's row") or note(row)
+    title = next(i for i, row in enumerate(picture) if row.startswith(f"{program.pid} python3   arena 0 large"))
+    check_bar(picture[title + 1], large, size)
+    legend = dict(re.findall(r"([pgaw!.:]) (?:param|grad|activation|workspace|stranded|free|cached) +([\d.]+ \w+)", text))
+    same(legend, {letter: words_of(part) for letter, part in parts_of(large).items() if part}, f"{size}: the legend")
+    shown = {name: text_of.strip() for name, text_of in
+             re.findall(r"(live|reserved|stranded|peak live|peak res\.|requested|mapped) {2,}([\d.]+(?: \w+)?)", "\n".join(picture[title:]))}
+    want = {name.replace("peak reserved", "peak res."): words_of(large[name.replace(" ", "_") + "_bytes"]) for name in
+            ("live", "reserved", "peak live", "peak reserved", "requested", "mapped")}
+    same({name: shown.get(name) for name in want}, want, f"{size}: the figures")
+    ok(re.search(r"40\.0 MiB +10 +4\.00 MiB  p param\b", text) and re.search(r"20\.0 MiB +5 +4\.00 MiB  [ga] ", text),
+       f"{size}: the largest holders")
+    check_map([row[:columns - 56] if columns >= 120 else row for row in picture], program.blocks, size)
+
+
+def check_screens(first, second):
+    """The picture and the keys."""
+    screen = Screen(80, 24, "--interval-ms", 200)
+    screen.shows(rf"^>\s*{first.pid} python3", "the first process is the chosen one")
+    screen.shows(rf"^{first.pid} python3   all 2 arenas", "with all its arenas")
+    screen.keys("Tab")
+    screen.shows(r"   arena 0 large", "tab: one of them")
+    check_picture(screen, first, 80, 24)
+    screen.resize(200, 50)
+    screen.shows(r"^ *held .*holders|peak res\.    blocks", "200 x 50: the wider table")
+    check_picture(screen, first, 200, 50)
+    ok("[48;5;" in "".join(screen.rows("-e")) or "[4" in "".join(screen.rows("-e")), "in colours")
+    screen.keys("Down")
+    screen.shows(rf"^>\s*{second.pid} ", "down: the next process")
+    screen.shows(rf"^{second.pid} python3   all 2 arenas", "down: its details")
+    screen.keys("j", "j", "k")
+    screen.shows(rf"^>\s*{first.pid} ", "j ends at the last, k goes up")
+    screen.keys("p")
+    screen.shows(r"^zr top .*paused", "p pauses")
+    before = words_of(sum(arena["live_bytes"] for arena in figures(first.pid).values()))
+    first.obey("more = take(large, 32 * MIB, ACTIVATION)")
+    after = words_of(sum(arena["live_bytes"] for arena in figures(first.pid).values()))
+    screen.keys("s")
+    screen.shows(r"order \(reserved\)", "s: another order")
+    ok(before != after and f" {before} " in "\n".join(screen.rows()) and f" {after} " not in "\n".join(screen.rows()),
+       "while it pauses, nothing changes")
+    screen.keys("p")
+    screen.shows(rf"^>?\s*{first.pid} python3 +{re.escape(after)} ", "and then the figures are of now")
+    second.obey("more = take(large, 200 * MIB, ACTIVATION)")
+    wait_for(lambda: re.match(rf".\s*{second.pid} ", screen.rows()[2]))
+    ok(re.match(rf".\s*{second.pid} ", screen.rows()[2]), "the one that has reserved most comes first")
+    second.obey("give(large, more)")
+    screen.keys("s", "s")
+    screen.shows(r"order \(pid\)", "and by number again")
+    screen.keys("-")
+    screen.shows(r"every 0\.5 s", "- is slower")
+    screen.keys("+", "+")
+    screen.shows(r"every 0\.2 s", "+ is faster, to an end")
+    screen.keys("m")
+    screen.shows(r"memory map: off", "m: no map")
+    screen.keys("m")
+    screen.shows(r"largest holders", "m: the map again")
+    screen.keys("?")
+    screen.shows(r"^Keys$", "? has the keys")
+    screen.keys("?")
+    screen.shows(r"largest holders", "and goes")
+    for columns, rows in ((20, 5), (1, 1), (40, 10), (41, 11), (600, 210), (119, 24), (120, 12)):
+        screen.resize(columns, rows)
+        if columns > 1:  # where nothing can be shown, the next size tells whether it goes on
+            screen.shows("zr top: 40 x 10" if columns < 40 else "^zr top   2 processes", f"resized to {columns} x {rows}")
+    screen.resize(80, 24)
+    screen.shows(r"largest holders", "and back")
+    return screen
+
+
+def check_processes(screen, first, second):
+    """Some stop, die, and come."""
+    second.process.send_signal(signal.SIGSTOP)
+    screen.shows(rf"^.\s*{second.pid} .* silent", "one that is stopped is silent")
+    screen.keys("Down")
+    screen.shows(rf"^{second.pid} python3   silent", "its details say so; keys work")
+    screen.keys("Up")
+    second.process.send_signal(signal.SIGCONT)
+    wait_for(lambda: "silent" not in "\n".join(screen.rows()))
+    ok("silent" not in "\n".join(screen.rows()), "it goes on, and answers")
+    third = Program("\x1b[31m\nname\udcff of more than thirty-one letters")
+    screen.shows(r"^zr top   3 processes", "one that comes is there")
+    ok(re.search(rf"^.\s*{third.pid} \?\[31m\?name", "\n".join(screen.rows()), re.M), "its name is no escape sequence")
+    got = {process["pid"]: process for process in json.loads(zr("top", "--once", "--json").stdout)["processes"]}
+    same(got[third.pid]["program"][:11], "\x1b[31m\nname\ufffd", "JSON has it escaped")
+    screen.keys("Up", "Up", *["Down"] * sorted(got).index(third.pid))
+    screen.shows(rf"^>\s*{third.pid} ", "it is chosen")
+    screen.shows(r"largest holders", "and looked at")
+    third.end()
+    screen.shows(rf"^>\s*{third.pid} .* gone", "it is killed, and gone")
+    screen.shows(r"^zr top   2 processes .* 1 gone", "and counted")
+    screen.keys("x")
+    wait_for(lambda: str(third.pid) not in "\n".join(screen.rows()))
+    ok(str(third.pid) not in "\n".join(screen.rows()), "x forgets it")
+    screen.shows(rf"^>\s*{first.pid} ", "another one is chosen")
+    ok(not any(name.startswith(f"{third.pid}.") for name in os.listdir(os.path.join(RUNTIME, "zr"))), "its files are cleaned")
+
+
+def check_once(first, second):
+    with open(os.path.join(RUNTIME, "zr", "top-4194304.zrt"), "w"):
+        pass
+    got = json.loads(zr("top", "--once", "--json").stdout)["processes"]
+    listed = json.loads(zr("ps", "--json").stdout)["processes"]
+    same([[process["pid"], process["arenas"]] for process in got], [[process["pid"], process["arenas"]] for process in listed],
+         "--once --json has the figures of zr ps")
+    ok(not os.path.exists(os.path.join(RUNTIME, "zr", "top-4194304.zrt")), "what a killed zr top left is removed")
+    for process in got:
+        large = process["arenas"][0]
+        same(sum(holder["live_bytes"] for holder in process["holders"]), large["live_bytes"], "the holders add up to what is live")
+        live = collections.Counter()
+        for cell in process["map"]["cells"]:
+            live.update(cell["live"])
+        same({tag: live[tag] for tag in large["tags"]}, {tag: part["live_bytes"] for tag, part in large["tags"].items()},
+             "and the map, by tag")
+        same(sum(cell["free_bytes"] for cell in process["map"]["cells"]) + large["live_bytes"], large["mapped_bytes"],
+             "free and live are what is mapped")
+    text = zr("top", first.pid, "--once").stdout.split("\n")
+    ok(len(text) == 25 and not text[24] and text[1].split() == "pid program live reserved alloc/s by tag".split() and
+       re.match(rf">\s*{first.pid} python3", text[2]) and not any(str(second.pid) in row for row in text),
+       "--once prints one process's picture in 24 rows") or note("\n".join(text))
+    check_map(text, first.blocks, "--once")
+    same(len(zr("top", "--once", "--columns", 200, "--rows", 50).stdout.split("\n")), 51, "--rows")
+    snapshot = path("now.zrt")
+    zr("snapshot", first.pid, "--arena", 0, "-o", snapshot)
+    stats = json.loads(zr("stats", "--json", snapshot).stdout)["moments"]["now"]
+    large = got[0]["arenas"][0]
+    same([stats[name + "_bytes"] for name in ("live", "requested", "reserved", "stranded")],
+         [large[name + "_bytes"] for name in ("live", "requested", "mapped", "stranded")],
+         "the trace has the figures of the live view")
+
+
+def check_refusals(first):
+    for words, code, has in [([], 2, "standard output is no terminal; zr top --once"), (["--json"], 2, "--once"),
+                             (["--once", "x"], 2, "x is no process"), (["--once", 1], 1, "process 1 shows no memory"),
+                             (["--interval-ms", 5], 2, "100 to 60000"), (["--once", *range(1, 200)], 2, "at most 128")]:
+        got = zr("top", *words)
+        ok(got.returncode == code and has in got.stderr and (code == 1 or not got.stdout), f"top {words[:3]}: {has}") or \
+            note(f"{got.returncode} {got.stderr}")
+
+
+def check_ends(screen, first):
+    screen.keys("q")
+    screen.ends(0, "q ends it")
+    screen = Screen(80, 24, first.pid)
+    screen.shows(r"^zr top   1 process  ", "zr top PID: that one alone")
+    screen.keys("C-c")
+    screen.ends(130, "Ctrl-C ends it")
+    screen = Screen(80, 24)
+    screen.shows(r"^zr top   2 processes", "and again")
+    os.kill(screen.pid(), signal.SIGTERM)
+    screen.ends(143, "SIGTERM ends it")
+    screen = Screen(80, 24)
+    screen.shows(r"^zr top   2 processes", "and again")
+    pid = screen.pid()
+    screen.tmux("kill-session", "-t", screen.name)
+    ok(wait_for(lambda: not os.path.exists(f"/proc/{pid}")), "it ends with its terminal")
+    Screen(80, 24, after="</dev/null").shows("standard input is no terminal", "keys need a terminal")
+    Screen(80, 24, before="TERM=nothing").shows("'nothing' is not known", "an unknown terminal is named")
+    Screen(80, 24, 1).shows("process 1 shows no memory", "so is a process that is none")
+    screen = Screen(80, 24, before="NO_COLOR=1")
+    screen.shows("largest holders", "NO_COLOR")
+    ok("[48;5;" not in "".join(screen.rows("-e")), "has no colours")
+    same([name for name in os.listdir(os.path.join(RUNTIME, "zr")) if name.startswith("top-") and
+          not os.path.exists(f"/proc/{name[4:-4]}")], [], "no file is left")
+    screen.tmux("kill-server")
+
+
+ok("No process of this user" in zr("top", "--once").stdout, "no process, and it says so")
+same(json.loads(zr("top", "--once", "--json").stdout), {"version": 1, "processes": []}, "nor is one in the JSON")
+programs = sorted([Program(), Program()], key=lambda program: program.pid)
+check_once(*programs)
+check_refusals(programs[0])
+if shutil.which("tmux"):
+    window = check_screens(*programs)
+    check_processes(window, *programs)
+    check_ends(window, programs[0])
+else:
+    skip("the screen: tmux is not installed")
+for one in programs:
+    one.end()
+done()
