@@ -1,5 +1,6 @@
 """A program with an arena whose blocks are known: 10 of 4 MiB as param, 5 as grad, 10 as activation of which every other
-is freed again, 16 of 512 KiB as workspace of which every other is. It prints its blocks as JSON, then obeys lines."""
+is freed again, 16 of 512 KiB as workspace of which every other is, 3 of 1 MiB as param. It prints its blocks as JSON, then
+obeys lines."""
 import ctypes
 import json
 import os
@@ -45,6 +46,7 @@ large, small = arena(b"large"), arena(b"small")
 blocks = [take(large, 4 * MIB, PARAM) for _ in range(10)] + [take(large, 4 * MIB, GRAD) for _ in range(5)]
 blocks += [take(large, 4 * MIB, ACTIVATION) for _ in range(10)] + [take(large, MIB // 2, WORKSPACE) for _ in range(16)]
 kept, freed = blocks[:15] + blocks[15::2], blocks[16::2]
+kept += [take(large, MIB, PARAM) for _ in range(3)]
 for one in freed:
     give(large, one)
 take(small, MIB, GRAD)
