@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """zr top: its picture under tmux at 80 x 24 and 200 x 50 beside the figures of zr ps and blocks that are known; keys,
 resizing, processes that stop, are killed and come; how it ends; --once and --json; what it refuses."""
+import base64
 import collections
 import json
 import os
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 
 sys.path.insert(0, "tests/support")
 from zrtest import BUILD, HANG, TAGS, done, note, ok, path, same, skip, wait_for
@@ -293,13 +295,27 @@ def check_once(first, second):
        "--once prints one process's picture in 24 rows") or note("\n".join(text))
     check_map(text, first.blocks, "--once")
     same(len(zr("top", "--once", "--columns", 200, "--rows", 50).stdout.split("\n")), 51, "--rows")
-    snapshot = path("now.zrt")
-    zr("snapshot", first.pid, "--arena", 0, "-o", snapshot)
-    stats = json.loads(zr("stats", "--json", snapshot).stdout)["moments"]["now"]
-    large = got[0]["arenas"][0]
-    same([stats[name + "_bytes"] for name in ("live", "requested", "reserved", "stranded")],
-         [large[name + "_bytes"] for name in ("live", "requested", "mapped", "stranded")],
-         "the trace has the figures of the live view")
+
+
+def check_trace(program):
+    """One run's figures: of the live view, of its trace and of the report of that."""
+    trace, page = path("run.zrt"), path("run.html")
+    same(zr("record", program.pid, "start", "--arena", 0, "-o", trace).returncode, 0, "zr record start")
+    program.obey("some = [take(large, (1 + i % 7) * MIB // 4, i % 11) for i in range(200)]")
+    program.obey("for one in some[::2]: give(large, one)")
+    large = json.loads(zr("top", "--once", "--json", program.pid).stdout)["processes"][0]["arenas"][0]
+    same([zr("record", program.pid, "stop", "--arena", 0).returncode, zr("report", trace, "-o", page).returncode], [0, 0],
+         "and stop, and zr report")
+    moments = json.loads(zr("stats", "--json", trace).stdout)["moments"]
+    with open(page) as file:
+        meta = re.search(r'<[^<>]*data-column="meta"[^<>]*>([^<]*)<', file.read())
+    meta = json.loads(zlib.decompress(base64.b64decode(meta[1])))
+    names = ("live", "requested", "stranded", "reserved")
+    live = [large[f"{name}_bytes"] for name in ("live", "requested", "stranded", "mapped", "peak_live")]
+    for words, got in (("trace", moments), ("report", meta)):
+        same([got["now"][f"{name}_bytes"] for name in names] + [got["peak"]["live_bytes"]], live,
+             f"the {words} has the figures of the live view")
+    program.obey("for one in some[1::2]: give(large, one)")
 
 
 def check_refusals(first):
@@ -341,6 +357,7 @@ same(json.loads(zr("top", "--once", "--json").stdout), {"version": 1, "processes
 programs = sorted([Program(), Program()], key=lambda program: program.pid)
 check_once(*programs)
 check_refusals(programs[0])
+check_trace(programs[1])
 if shutil.which("tmux"):
     window = check_screens(*programs)
     check_processes(window, *programs)
