@@ -66,31 +66,37 @@ static const char record_help[] =
 
 /* ---- zr ps --------------------------------------------------------------------------------------------- */
 
+void zr_tool_arena_figures(struct zr_tool_figure out[ZR_TOOL_FIGURES], const struct zr_published_arena *arena)
+{
+    const struct zr_arena_stats *stats = &arena->stats;
+    const struct zr_tool_figure figures[ZR_TOOL_FIGURES] = {
+        {"limit_bytes", arena->limit_bytes},
+        {"live_bytes", stats->live_bytes},
+        {"requested_bytes", stats->requested_bytes},
+        {"mapped_bytes", stats->mapped_bytes},
+        {"cached_bytes", stats->cached_bytes},
+        {"reserved_bytes", stats->reserved_bytes},
+        {"stranded_bytes", stats->stranded_bytes},
+        {"pending_bytes", stats->pending_bytes},
+        {"peak_live_bytes", stats->peak_live_bytes},
+        {"peak_requested_bytes", stats->peak_requested_bytes},
+        {"peak_reserved_bytes", stats->peak_reserved_bytes},
+        {"blocks_count", stats->blocks_count},
+        {"allocations_count", stats->allocations_count},
+        {"backend_calls_count", stats->backend_calls_count},
+        {"unmovable_bytes", stats->unmovable_bytes}};
+    memcpy(out, figures, sizeof figures);
+}
+
 void zr_tool_json_arena(struct zr_text *text, const struct zr_published_arena *arena)
 {
     const struct zr_arena_stats *stats = &arena->stats;
-    const struct {
-        const char *name;
-        uint64_t value;
-    } figures[] = {{"limit_bytes", arena->limit_bytes},
-                   {"live_bytes", stats->live_bytes},
-                   {"requested_bytes", stats->requested_bytes},
-                   {"mapped_bytes", stats->mapped_bytes},
-                   {"cached_bytes", stats->cached_bytes},
-                   {"reserved_bytes", stats->reserved_bytes},
-                   {"stranded_bytes", stats->stranded_bytes},
-                   {"pending_bytes", stats->pending_bytes},
-                   {"peak_live_bytes", stats->peak_live_bytes},
-                   {"peak_requested_bytes", stats->peak_requested_bytes},
-                   {"peak_reserved_bytes", stats->peak_reserved_bytes},
-                   {"blocks_count", stats->blocks_count},
-                   {"allocations_count", stats->allocations_count},
-                   {"backend_calls_count", stats->backend_calls_count},
-                   {"unmovable_bytes", stats->unmovable_bytes}};
+    struct zr_tool_figure figures[ZR_TOOL_FIGURES];
+    zr_tool_arena_figures(figures, arena);
     zr_text_print(text, "{\"number\": %" PRIu32 ", ", arena->number);
     zr_tool_json_words(text, "name", arena->name);
     zr_text_print(text, ", \"stripes_count\": %" PRIu32, arena->stripes_count);
-    for (size_t i = 0; i < sizeof figures / sizeof *figures; i++)
+    for (size_t i = 0; i < ZR_TOOL_FIGURES; i++)
         zr_text_print(text, ", \"%s\": %" PRIu64, figures[i].name, figures[i].value);
     zr_text_print(text, ", \"tags\": {");
     for (unsigned tag = 0; tag < ZR_TAG_COUNT; tag++)

@@ -5,6 +5,14 @@
 #include "defrag/tool/tool.h"
 #include "defrag/trace/live.h"
 
+/* The figures of one arena by name: those that end in _count only grow, but for blocks_count. */
+struct zr_tool_figure {
+    const char *name;
+    uint64_t value;
+};
+enum { ZR_TOOL_FIGURES = 15 };
+void zr_tool_arena_figures(struct zr_tool_figure out[ZR_TOOL_FIGURES],
+                           const struct zr_published_arena *arena);
 /* An object of JSON: the figures of one arena. */
 void zr_tool_json_arena(struct zr_text *text, const struct zr_published_arena *arena);
 /* A process's number; false: it is none, which is said. */

@@ -30,6 +30,7 @@ static const char help[] =
     "  doctor   says whether programs can run on zr's malloc here\n"
     "  ps       the running processes whose memory zr manages\n"
     "  top      shows them in the terminal: by tag, what lies where, the largest holders\n"
+    "  serve    the same figures for Prometheus\n"
     "  snapshot writes what one of them holds now\n"
     "  attach   records what one of them allocates and frees\n"
     "  record   the same, started, marked and ended by three commands\n"
@@ -57,6 +58,7 @@ static const struct {
     {"record", zr_tool_record},
     {"report", zr_tool_report},
     {"top", zr_tool_top},
+    {"serve", zr_tool_serve},
     /* clang-format on */
 };
 

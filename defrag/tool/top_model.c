@@ -165,6 +165,13 @@ void zr_top_clear_gone(struct zr_top *top)
             drop(top, i);
 }
 
+void zr_top_clear_unnamed(struct zr_top *top)
+{
+    for (unsigned i = top->processes_count; i-- > 0;)
+        if (top->processes[i].state == ZR_TOP_GONE && !top->processes[i].named)
+            drop(top, i);
+}
+
 /* ---- Figures ------------------------------------------------------------------------------------------- */
 
 static void add_figures(struct zr_arena_stats *sum, const struct zr_arena_stats *stats)

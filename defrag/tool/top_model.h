@@ -70,8 +70,9 @@ bool zr_top_name(struct zr_top *top, long pid);
 /* Takes all figures anew: of the named processes, or, where none is named, of all that there are. Waits for
  * one that does not answer for `patience_ms`, and not again for some turns. */
 void zr_top_refresh(struct zr_top *top, int patience_ms);
-/* Forgets those that are gone. */
+/* Forgets those that are gone; the second: but for those that the user named. */
 void zr_top_clear_gone(struct zr_top *top);
+void zr_top_clear_unnamed(struct zr_top *top);
 
 /* The process's number in the table; below 0: it is not there. */
 int zr_top_find(const struct zr_top *top, long pid);
