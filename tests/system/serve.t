@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """zr serve: its metrics beside the figures of zr ps, on a socket and on a port; who gets nothing; hostile and slow askers;
 the sample dashboard asks for metrics that are there."""
+import atexit
 import json
 import os
 import re
@@ -9,7 +10,6 @@ import socket
 import stat
 import subprocess
 import sys
-import time
 
 sys.path.insert(0, "tests/support")
 from zrtest import BUILD, HANG, done, note, ok, path, same, wait_for
@@ -28,6 +28,7 @@ def zr(*words):
 def serve(*words):
     """A server, and what it said first."""
     server = subprocess.Popen([ZR, "serve", *map(str, words)], stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+    atexit.register(server.kill)
     return server, server.stderr.readline()
 
 
@@ -69,6 +70,7 @@ def samples(text):
 
 program = subprocess.Popen(['/p"y\\\x1b\n', "tests/support/live_program.py", LIBRARY], executable="/usr/bin/python3",
                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
+atexit.register(program.kill)
 program.stdout.readline()
 server, words = serve()
 same(words, f"zr: serve: /metrics at {SOCKET}\n", "it says where")
@@ -118,6 +120,8 @@ port = ("127.0.0.1", int(re.search(r"http://127\.0\.0\.1:(\d+)/metrics", words)[
 for host, status in (("127.0.0.1:1", 200), ("localhost", 200), ("evil.example:80", 403), ("127.0.0.1.evil.example", 403)):
     same(get(port, f"GET /metrics HTTP/1.1\r\nHost: {host}\r\n\r\n")[0], status, f"Host {host}: {status}")
 program.send_signal(signal.SIGSTOP)
+threads = f"/proc/{program.pid}/task"
+wait_for(lambda: all(open(f"{threads}/{thread}/stat").read().rsplit(")", 1)[1].split()[0] == "T" for thread in os.listdir(threads)))
 same(list(samples(get(port, "GET /metrics HTTP/1.1\r\n\r\n")[1])["zr_process_up"].values()), [0], "one that is stopped is not up")
 program.kill()
 program.wait()

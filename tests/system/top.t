@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """zr top: its picture under tmux at 80 x 24 and 200 x 50 beside the figures of zr ps and blocks that are known; keys,
 resizing, processes that stop, are killed and come; how it ends; --once and --json; what it refuses."""
+import atexit
 import base64
 import collections
 import json
@@ -39,6 +40,7 @@ class Program:
     def __init__(self, name=PYTHON):
         self.process = subprocess.Popen([name, "tests/support/live_program.py", LIBRARY], executable=PYTHON,
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
+        atexit.register(self.process.kill)
         self.pid, self.blocks = self.process.pid, json.loads(self.process.stdout.readline())
 
     def obey(self, line):
@@ -359,6 +361,7 @@ check_once(*programs)
 check_refusals(programs[0])
 check_trace(programs[1])
 if shutil.which("tmux"):
+    atexit.register(subprocess.run, ["tmux", "-S", path("tmux"), "kill-server"], stderr=subprocess.DEVNULL)
     window = check_screens(*programs)
     check_processes(window, *programs)
     check_ends(window, programs[0])
