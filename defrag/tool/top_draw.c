@@ -321,8 +321,7 @@ static unsigned draw_legend(struct area area, const struct zr_arena_stats *stats
 }
 
 /* What matters most first: what finds no room is left out. */
-static unsigned draw_figures(struct area area, const struct zr_top_process *process,
-                             const struct zr_arena_stats *stats, uint64_t limit)
+static unsigned draw_figures(struct area area, const struct zr_arena_stats *stats, uint64_t limit)
 {
     struct flow flow = {.area = area, .rows_most = area.rows > TALL_ROWS ? 6 : 4};
     const struct {
@@ -353,7 +352,6 @@ static unsigned draw_figures(struct area area, const struct zr_top_process *proc
               figures[i].counts ? count_words(number, (double)figures[i].value)
                                 : zr_tool_bytes(number, figures[i].value));
     }
-    (void)process;
     return flow_rows(&flow);
 }
 
@@ -505,7 +503,7 @@ static void draw_details(struct area area, const struct zr_top *top, const struc
           zr_tool_bytes(number[1], limit ? limit : whole));
     area = below(area, 2);
     area = below(area, draw_legend(area, &stats));
-    area = below(area, draw_figures(area, process, &stats, limit));
+    area = below(area, draw_figures(area, &stats, limit));
     if (area.rows > 0)
         draw_look(area, top, view, process, arena);
 }
