@@ -361,7 +361,10 @@ check_once(*programs)
 check_refusals(programs[0])
 check_trace(programs[1])
 if shutil.which("tmux"):
-    atexit.register(subprocess.run, ["tmux", "-S", path("tmux"), "kill-server"], stderr=subprocess.DEVNULL)
+    # In this one's group of processes, so that whoever kills that leaves no terminal behind.
+    terminals = subprocess.Popen(["tmux", "-S", path("tmux"), "-f", "/dev/null", "-D"], env=ENVIRONMENT)
+    atexit.register(terminals.kill)
+    wait_for(lambda: subprocess.run(["tmux", "-S", path("tmux"), "-N", "show", "-g", "status"], capture_output=True).returncode == 0)
     window = check_screens(*programs)
     check_processes(window, *programs)
     check_ends(window, programs[0])
