@@ -453,7 +453,12 @@ struct zr_refusal {
     uint64_t unmovable_bytes; /* of the free bytes, on granules that may not move */
     uint64_t reserved_bytes;  /* held of the device; tag limit: live of the tag */
     uint64_t limit_bytes;     /* of reserved_bytes; 0: none */
-    uint64_t device_bytes;    /* of the device in all; 0: not known */
+    uint64_t device_bytes;    /* of the device in all; 0: not known, nor are the two that follow */
+    /* What a later reader knows of: fields may be added at the end. */
+    uint64_t device_free_bytes; /* what the device says is free */
+    uint64_t process_bytes;     /* held of it by all arenas of this backend */
+    uint64_t whole_bytes;       /* of the free bytes, in whole granules that may move */
+    uint64_t pool_idle_bytes;   /* in whole granules that contiguous pools keep and nothing is on */
 };
 
 /* The words for a request that could not be had, and the need that it came to; returns `result`. Reads this

@@ -295,6 +295,7 @@ static void fill_refusal(struct zr_arena *arena, enum lack lack, struct zr_need 
         [LACK_MAPPINGS] = ZRT_CAUSE_MAPPINGS,
     };
     struct zr_backend_memory device;
+    struct zr_pool_counters pools;
     size_t limit_bytes = arena->first_stripe->limit_bytes, backend_bytes = arena->backend->limit_bytes;
     bool limited = at_limit(arena, zr_round_up(need.bytes, arena->granule_bytes) + arena->granule_bytes);
     *out = (struct zr_refusal){
@@ -305,13 +306,21 @@ static void fill_refusal(struct zr_arena *arena, enum lack lack, struct zr_need 
         .cached_bytes = survey->cached_bytes,
         .pending_bytes = zr_space_pending_bytes(arena),
         .unmovable_bytes = survey->unmovable_bytes,
+        .whole_bytes = survey->whole_bytes[0],
         .reserved_bytes = atomic_load(&arena->first_stripe->all_reserved_bytes),
         .limit_bytes =
             limit_bytes && (!backend_bytes || limit_bytes < backend_bytes) ? limit_bytes : backend_bytes,
     };
-    if ((arena->trace || arena->recorder.events) &&
-        zr_backend_memory_info(arena->backend, &device) == ZR_OK && device.total_bytes != SIZE_MAX)
-        out->device_bytes = device.total_bytes;
+    zr_arena_pool_counters(arena->first_stripe, &pools);
+    out->pool_idle_bytes = pools.idle_bytes;
+    if ((!arena->trace && !arena->recorder.events) ||
+        zr_backend_memory_info(arena->backend, &device) != ZR_OK || device.total_bytes == SIZE_MAX)
+        return;
+    out->device_bytes = device.total_bytes;
+    out->device_free_bytes = device.free_bytes;
+    pthread_mutex_lock(&arena->backend->lock);
+    out->process_bytes = arena->backend->held_bytes;
+    pthread_mutex_unlock(&arena->backend->lock);
 }
 
 zr_result zr_report_exhausted(struct zr_arena *arena, zr_result result, const struct zr_request *request,

@@ -312,6 +312,12 @@ void zr_trace_write_refused(struct zr_trace *trace, const struct zr_request *req
         *event.next++ = (unsigned char)refusal->cause;
         for (size_t i = 0; i < sizeof figures / sizeof *figures; i++)
             put_varint(&event, figures[i]);
+        const uint64_t more[] = {refusal->device_free_bytes, refusal->process_bytes, refusal->whole_bytes,
+                                 refusal->pool_idle_bytes};
+        *event.first |= ZRT_HAS_MORE;
+        put_varint(&event, sizeof more / sizeof *more);
+        for (size_t i = 0; i < sizeof more / sizeof *more; i++)
+            put_varint(&event, more[i]);
     }
     event_end(trace, &event);
 }

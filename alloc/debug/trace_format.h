@@ -22,7 +22,9 @@
  *     mark      varint length (at most 63), bytes of the label
  *     refused   varint requested bytes: an allocation that failed; with ZRT_HAS_CAUSE also 1 byte cause (enum
  *               zrt_cause) and nine varints: need, free, largest, cached, pending, unmovable, reserved, limit and
- *               device bytes (struct zr_refusal says what they are)
+ *               device bytes (struct zr_refusal says what they are), and with ZRT_HAS_MORE a varint count and so many
+ *               varints: device free, process, whole, pool idle bytes; a reader skips those that it does not know, at
+ *               most ZRT_MORE_MOST
  *     begin     nothing: the allocs and maps before it say what was there when the trace was started
  * A place is the zigzag difference of a block's offset from base_address to the place of the alloc or free
  * before (first: 0): in units of 256 bytes (both offsets are multiples of 256), or of bytes with
@@ -52,10 +54,12 @@ enum zrt_kind { ZRT_ALLOC = 1, ZRT_FREE, ZRT_MAP, ZRT_UNMAP, ZRT_MARK, ZRT_REFUS
 #define ZRT_IN_BYTES     0x40 /* alloc, free */
 #define ZRT_HAS_RESERVED 0x80 /* alloc */
 #define ZRT_HAS_CAUSE    0x80 /* refused */
+#define ZRT_HAS_MORE     0x40 /* refused, with ZRT_HAS_CAUSE */
 
 #define ZRT_UNIT_BYTES  256u
 #define ZRT_LABEL_BYTES 63u  /* of a mark, at most */
-#define ZRT_EVENT_BYTES 128u /* no event is longer: a refused one may be as long */
+#define ZRT_MORE_MOST   12u  /* further figures of a refused one, at most */
+#define ZRT_EVENT_BYTES 256u /* no event is longer: a refused one may be as long */
 
 /* What a refused request lacked. */
 enum zrt_cause {

@@ -211,6 +211,23 @@ static void get_label(struct bytes *from, struct zrt_event *out)
         out->label[i] = (char)get_byte(from);
 }
 
+/* Those that a later writer adds are read and left out. */
+static void get_more(struct bytes *from, struct zrt_refusal *out)
+{
+    uint64_t *const figures[] = {&out->device_free_bytes, &out->process_bytes, &out->whole_bytes,
+                                 &out->pool_idle_bytes};
+    const size_t known = sizeof figures / sizeof *figures;
+    uint64_t count = get_varint(from);
+    if (!from->fault && (count < known || count > ZRT_MORE_MOST))
+        from->fault = "a refusal has too few figures, or too many";
+    for (uint64_t i = 0; i < count && !from->fault; i++) {
+        uint64_t figure = get_varint(from);
+        if (i < known)
+            *figures[i] = figure;
+    }
+    out->has_more = true;
+}
+
 static void get_refusal(struct bytes *from, struct zrt_refusal *out)
 {
     unsigned cause = get_byte(from);
@@ -252,7 +269,8 @@ static void get_event(struct zrt_reader *reader, struct bytes *from, struct zrt_
     unsigned first = get_byte(from);
     out->kind = (enum zrt_kind)(first & ZRT_KIND_MASK);
     bool in_bytes = first & ZRT_IN_BYTES, has_reserved = first & ZRT_HAS_RESERVED;
-    if ((in_bytes && out->kind != ZRT_ALLOC && out->kind != ZRT_FREE) ||
+    bool more = out->kind == ZRT_REFUSED && has_reserved; /* ZRT_HAS_MORE is the same bit as in_bytes */
+    if ((in_bytes && out->kind != ZRT_ALLOC && out->kind != ZRT_FREE && !more) ||
         (has_reserved && out->kind != ZRT_ALLOC && out->kind != ZRT_REFUSED)) {
         from->fault = "it has flags that its kind does not";
         return;
@@ -274,6 +292,8 @@ static void get_event(struct zrt_reader *reader, struct bytes *from, struct zrt_
         out->bytes = get_varint(from);
         if (first & ZRT_HAS_CAUSE)
             get_refusal(from, &out->refusal);
+        if (first & ZRT_HAS_MORE)
+            get_more(from, &out->refusal);
         break;
     case ZRT_BEGIN:
         break;

@@ -12,6 +12,8 @@ struct zrt_refusal {
     enum zrt_cause cause; /* ZRT_CAUSE_UNKNOWN: the figures are 0 */
     uint64_t need_bytes, free_bytes, largest_bytes, cached_bytes, pending_bytes, unmovable_bytes,
         reserved_bytes, limit_bytes, device_bytes;
+    bool has_more; /* else the others are 0 */
+    uint64_t device_free_bytes, process_bytes, whole_bytes, pool_idle_bytes;
 };
 
 /* One event with everything that it was written relative to put back. */

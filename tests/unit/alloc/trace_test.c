@@ -93,6 +93,11 @@ static struct zrt_event random_event(void)
                                                  any_size(64),
                                                  any_size(64),
                                                  any_size(64),
+                                                 any_size(64),
+                                                 true,
+                                                 any_size(64),
+                                                 any_size(64),
+                                                 any_size(64),
                                                  any_size(64)};
     }
     event.tag = (zr_tag)(next_random() % ZR_TAG_COUNT);
@@ -127,11 +132,12 @@ static void write_event(struct zr_trace *trace, const struct zrt_event *event)
     default:
         zr_trace_write_refused(
             trace, &(struct zr_request){.bytes = event->bytes, .tag = event->tag, .stream = event->stream},
-            &(struct zr_refusal){event->refusal.cause, event->refusal.need_bytes, event->refusal.free_bytes,
-                                 event->refusal.largest_bytes, event->refusal.cached_bytes,
-                                 event->refusal.pending_bytes, event->refusal.unmovable_bytes,
-                                 event->refusal.reserved_bytes, event->refusal.limit_bytes,
-                                 event->refusal.device_bytes});
+            &(struct zr_refusal){
+                event->refusal.cause, event->refusal.need_bytes, event->refusal.free_bytes,
+                event->refusal.largest_bytes, event->refusal.cached_bytes, event->refusal.pending_bytes,
+                event->refusal.unmovable_bytes, event->refusal.reserved_bytes, event->refusal.limit_bytes,
+                event->refusal.device_bytes, event->refusal.device_free_bytes, event->refusal.process_bytes,
+                event->refusal.whole_bytes, event->refusal.pool_idle_bytes});
     }
 }
 
