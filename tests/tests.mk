@@ -106,6 +106,14 @@ $(forbid): tests/support/forbid.c $(BUILD)/config
 $(BUILD)/tests/preloaded_test: private OBJ_CFLAGS := $(if $(SANITIZE),-DZR_TEST_SANITIZED)
 $(BUILD)/tests/preloaded_test: $(preload_library) $(preload_calls) $(forbid)
 
+# Programs that run out of memory, each for another reason: tests/system/why_failures.t.
+failing := $(BUILD)/tests/failing
+$(failing): tests/support/failing.c $(BUILD)/lib/libzr.a
+	@mkdir -p $(@D)
+	@echo "  link  $@"
+	@$(CC) $(ALL_CFLAGS) -o $@ $^ $(ALL_LDFLAGS) $(urcu_libs) -ldl
+$(failing): | $(emulator)
+
 # A program that uses CUDA and knows nothing of zr, bare and linked with the (emulated) driver: tests/system/preload_cuda.t.
 cuda_programs := $(BUILD)/tests/cuda_program $(BUILD)/tests/cuda_program_linked
 $(BUILD)/tests/cuda_program_linked: private cuda_linked := -DLINKED -L$(dir $(emulator)) -l:libcuda.so.1
@@ -122,7 +130,7 @@ longest_first = $(foreach name,$(longest),$(filter %/$(name),$(1))) $(filter-out
 # What scripts run is built before they start: they build nothing, since others run it beside them. Those of
 # check-long share one build with both sanitizers, and one with ThreadSanitizer.
 .PHONY: built-scripts built-check built-long built-soak
-built-scripts: $(programs) $(libraries) $(mpi_tests) $(leaky) $(preload_calls) $(forbid) $(cuda_programs) $(workloads)
+built-scripts: $(programs) $(libraries) $(mpi_tests) $(leaky) $(preload_calls) $(forbid) $(failing) $(cuda_programs) $(workloads)
 built-check: built-scripts $(test_bin)
 built-long: built-check
 	@$(again) BUILD=$(BUILD)/both-sanitizers SANITIZE=address,undefined built-check

@@ -46,6 +46,8 @@ static zr_result measure(void *state, const struct zr_record *record, bool *stop
         out->failure = moment_of(memory, record->time_ns);
         out->has_failure = true;
         out->refused = *record;
+        out->refusal = record->refusal ? *record->refusal : (struct zrt_refusal){0};
+        out->refused.refusal = NULL;
         out->failures_count++;
     }
     zr_result result = zr_memory_apply(memory, record);

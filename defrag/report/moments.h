@@ -4,6 +4,7 @@
 #define ZR_MOMENTS_H
 
 #include "defrag/report/memory.h"
+#include "defrag/trace/zrt.h"
 
 /* A moment is so many records after the start: after the last of them. */
 struct zr_moment {
@@ -17,7 +18,8 @@ struct zr_moments {
     struct zr_moment peak;    /* the first at which live + pending bytes were the most */
     struct zr_moment failure; /* before the last allocation that was refused */
     bool has_failure;
-    struct zr_record refused; /* the one */
+    struct zr_record refused;   /* the one */
+    struct zrt_refusal refusal; /* and what its file says of it; cause unknown: nothing */
     uint64_t failures_count;
     uint64_t allocations_count, before_count; /* before_count: blocks from before the window */
     uint64_t peak_requested_bytes, peak_reserved_bytes;

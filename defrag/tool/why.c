@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
+#include "defrag/report/reason.h"
 #include "defrag/report/remedies.h"
 #include "defrag/tool/input.h"
 
@@ -30,7 +31,11 @@ static const char help[] =
     "The verdict is by what the file's own allocator does: fits, shortage (less is free than asked for), fragmentation\n"
     "(enough is free, and nowhere in one piece), stream or pool (a free run would do, and belongs to another one), pending\n"
     "(what is freed and still in use by a stream would do). The changes are replayed from the file's first event on, with\n"
-    "zr, with zr once it has learned a plan, with PyTorch's allocator and others.\n";
+    "zr, with zr once it has learned a plan, with PyTorch's allocator and others.\n"
+    "\n"
+    "Of a failure it also names the reason: shortage, fragmentation, stream, pool, pending, leak, limit, addresses,\n"
+    "unmovable, spike or other process. The flight recorder's file (zr run) says most of what that takes; leak and spike\n"
+    "are judged by what came and went before the failure.\n";
 
 enum { PINS_SHOWN = 16, FRAMES_SHOWN = 48 };
 
@@ -48,12 +53,28 @@ struct view {
     struct zr_question question;
     struct zr_answer answer;
     struct zr_remedies remedies;
-    struct zr_vector pins; /* struct zr_pin */
+    struct zr_reasoning reasoning; /* of a failure */
+    struct zr_vector pins;         /* struct zr_pin */
     uint64_t records_count;
     bool of_failure, capacity_assumed, pins_proved;
 };
 
 /* ---- Asking -------------------------------------------------------------------------------------------- */
+
+/* What the process could have had, as the arena's own refusal has it; 0: it does not say. */
+static uint64_t capacity_of(const struct zrt_refusal *refusal)
+{
+    uint64_t most = UINT64_MAX;
+    if (refusal->cause == ZRT_CAUSE_UNKNOWN || refusal->cause == ZRT_CAUSE_TAG_LIMIT)
+        return 0;
+    if (refusal->limit_bytes)
+        most = refusal->limit_bytes;
+    if (refusal->device_bytes && refusal->has_more &&
+        refusal->device_free_bytes <= UINT64_MAX - refusal->reserved_bytes &&
+        refusal->reserved_bytes + refusal->device_free_bytes < most)
+        most = refusal->reserved_bytes + refusal->device_free_bytes;
+    return most < UINT64_MAX ? most : 0;
+}
 
 static zr_result ask(struct view *view, const struct settings *settings)
 {
@@ -82,7 +103,10 @@ static zr_result ask(struct view *view, const struct settings *settings)
     if (!view->input.recording.has_maps)
         return zr_fail(ZR_ERR_INVALID, "'%s' does not say how much memory there is: --capacity BYTES does",
                        view->input.name);
+    const struct zrt_refusal *refusal = &moments->refusal;
     uint64_t reserved_bytes = moments->failure.figures.reserved_bytes;
+    if (at_failure && (question->capacity_bytes = capacity_of(refusal)) > 0)
+        return ZR_OK;
     if (at_failure && refused->free_bytes != UINT64_MAX &&
         refused->free_bytes <= UINT64_MAX - reserved_bytes) {
         question->capacity_bytes = reserved_bytes + refused->free_bytes;
@@ -130,6 +154,15 @@ static zr_result look(struct view *view, const struct settings *settings, zr_are
     } else if (result == ZR_OK) {
         answer_by_replay(view, &memory);
     }
+    if (result == ZR_OK && view->of_failure)
+        result = zr_reason_find(&view->reasoning,
+                                &(struct zr_failure){.recording = recording,
+                                                     .records_count = view->records_count,
+                                                     .refusal = &view->input.moments.refusal,
+                                                     .answer = &view->answer,
+                                                     .tag = view->input.moments.refused.tag,
+                                                     .stream = view->question.stream},
+                                arena);
     zr_memory_end(&memory);
     return result;
 }
@@ -164,6 +197,22 @@ static void json_pins(struct zr_text *text, struct view *view)
     zr_text_print(text, "],\n");
 }
 
+static void json_reason(struct zr_text *text, const struct zr_reasoning *own)
+{
+    if (own->reason == ZR_REASON_NONE) {
+        zr_text_print(text, ", \"reason\": null");
+        return;
+    }
+    zr_text_print(text, ",\n \"reason\": \"%s\", \"missing_bytes\": %" PRIu64 ", \"culprit_bytes\": %" PRIu64,
+                  zr_reason_name(own->reason), own->missing_bytes, own->culprit_bytes);
+    if (own->reason == ZR_REASON_LEAK || own->reason == ZR_REASON_SPIKE)
+        zr_text_print(text,
+                      ", \"kind\": {\"tag\": \"%s\", \"stream\": %" PRIu64 ", \"blocks\": %" PRIu64
+                      ", \"live_bytes\": %" PRIu64 ", \"most_bytes\": %" PRIu64 "}",
+                      zr_tag_name((zr_tag)own->kind.tag), own->kind.stream, own->kind.blocks_count,
+                      own->kind.live_bytes, own->kind.most_bytes);
+}
+
 static void print_json(struct zr_text *text, struct view *view)
 {
     const struct zr_answer *answer = &view->answer;
@@ -195,16 +244,108 @@ static void print_json(struct zr_text *text, struct view *view)
     zr_tool_json_number(text, "releasable_bytes", answer->releasable_bytes, maps);
     zr_text_print(text, ", ");
     zr_tool_json_number(text, "pending_bytes", answer->pending_bytes, view->input.recording.has_pending);
+    json_reason(text, &view->reasoning);
     zr_text_print(text, "}\n");
 }
 
 /* ---- Words --------------------------------------------------------------------------------------------- */
+
+static void print_kind(struct zr_text *text, struct view *view)
+{
+    const struct zr_kind_of_blocks *kind = &view->reasoning.kind;
+    char stack[ZR_FRAME_BYTES];
+    zr_text_print(text, " (%s, stream %" PRIu64, zr_tag_name((zr_tag)kind->tag), kind->stream);
+    if (kind->stack && zr_tool_short_stack(&view->input.recording, kind->stack, stack)) {
+        zr_text_print(text, ", ");
+        zr_text_put(text, stack, strlen(stack));
+    }
+    zr_text_print(text, ")");
+}
+
+/* What the evidence is, and what to do about it. */
+static void print_reason(struct zr_text *text, struct view *view)
+{
+    const struct zr_reasoning *own = &view->reasoning;
+    const struct zrt_refusal *refusal = &view->input.moments.refusal;
+    char culprit[ZR_TOOL_NUMBER_ROOM], missing[ZR_TOOL_NUMBER_ROOM], kind[ZR_TOOL_NUMBER_ROOM],
+        live[ZR_TOOL_NUMBER_ROOM];
+    const char *change = "";
+    if (own->reason == ZR_REASON_NONE)
+        return;
+    zr_tool_bytes(culprit, own->culprit_bytes);
+    zr_tool_bytes(missing, own->missing_bytes);
+    zr_tool_bytes(kind, own->kind.most_bytes);
+    zr_tool_bytes(live, own->kind.live_bytes);
+    zr_text_print(text, "reason: %s: ", zr_reason_name(own->reason));
+    switch (own->reason) {
+    case ZR_REASON_PENDING:
+        zr_text_print(text, "%s are freed, and a stream may still use them", culprit);
+        change = "let the streams pass before the request: synchronize, or end a capture that holds them";
+        break;
+    case ZR_REASON_UNMOVABLE:
+        zr_text_print(text, "%s are free on granules that are registered, exported or fixed", culprit);
+        change = "deregister buffers that are free (zr_arena_set_granule_class()), or register fewer";
+        break;
+    case ZR_REASON_POOL:
+        if (own->culprit_bytes > 0)
+            zr_text_print(text, "a contiguous pool keeps %s that nothing is on", culprit);
+        else
+            zr_text_print(text, "a free run is long enough, and another pool's");
+        change = "trim the pool (zr_contiguous_trim()), or let it keep less (keep_bytes)";
+        break;
+    case ZR_REASON_STREAM:
+        zr_text_print(text, "a free run is long enough, and another stream's");
+        change = "allocate on that stream, or empty the allocator's cache";
+        break;
+    case ZR_REASON_LEAK:
+        zr_text_print(text, "%" PRIu64 " blocks of up to %s", own->kind.blocks_count, kind);
+        print_kind(text, view);
+        zr_text_print(text, " came in every part of the recording and stayed: %s", live);
+        change = "find who keeps them; more memory only delays the failure";
+        break;
+    case ZR_REASON_SPIKE:
+        zr_text_print(text, "one temporary block of %s", kind);
+        print_kind(text, view);
+        zr_text_print(text, " dwarfs all others");
+        change = "make it in parts";
+        break;
+    case ZR_REASON_LIMIT:
+        zr_text_print(text, "%s more than the %s of %s leaves", missing,
+                      refusal->cause == ZRT_CAUSE_TAG_LIMIT ? "tag's limit" : "limit", culprit);
+        change = "raise the limit by at least that much";
+        break;
+    case ZR_REASON_ADDRESSES:
+        zr_text_print(text, refusal->cause == ZRT_CAUSE_MAPPINGS
+                                ? "the system's mappings are exhausted"
+                                : "the arena's addresses are exhausted, not its memory");
+        change = refusal->cause == ZRT_CAUSE_MAPPINGS ? "larger granules (ZR_CONF=granule:BYTES)"
+                                                      : "reserve more addresses (reserve_bytes)";
+        break;
+    case ZR_REASON_OTHER_PROCESS:
+        zr_text_print(text,
+                      "others (processes, contexts, libraries) hold %s of the device, and %s is missing",
+                      culprit, missing);
+        change = "end them, or give each process its share (a limit)";
+        break;
+    case ZR_REASON_FRAGMENTATION:
+        zr_text_print(text, "enough is free, in pieces that live blocks pin");
+        change = "allocate long-lived blocks first, smaller granules, or what fits below";
+        break;
+    default:
+        zr_text_print(text, "%s more than there is", missing);
+        change = "a smaller batch, recomputing activations, more ranks or more memory";
+        break;
+    }
+    zr_text_print(text, "\nchange: %s\n", change);
+}
 
 static const char *reason(const struct view *view)
 {
     const struct zr_answer *answer = &view->answer;
     switch (answer->verdict) {
     case ZR_VERDICT_FITS:
+        if (view->of_failure && view->reasoning.reason != ZR_REASON_NONE)
+            return "by what is free there is room: the reason above kept it out";
         if (view->of_failure)
             return "there is room: it was refused for another reason (a limit of its tag, addresses, another process), or "
                    "more was free than is assumed";
@@ -279,6 +420,7 @@ static void print_words(struct zr_text *text, struct view *view)
     zr_text_print(text, ": %s%s on stream %" PRIu64 ", after %" PRIu64 " events\n",
                   zr_tool_bytes(room[0], view->question.size_bytes), view->of_failure ? ", refused," : "",
                   view->question.stream, view->records_count);
+    print_reason(text, view);
     zr_text_print(text, "%s: %s\n", zr_verdict_name(answer->verdict), reason(view));
     zr_text_print(text, "  free %s of %s%s", zr_tool_bytes(room[0], answer->free_bytes),
                   zr_tool_bytes(room[1], view->question.capacity_bytes),

@@ -46,6 +46,8 @@ static bool convert(const struct zrt_reader *reader, const struct zrt_event *eve
         return true;
     case ZRT_REFUSED:
         out->kind = ZR_RECORD_REFUSED;
+        if (event->refusal.cause != ZRT_CAUSE_UNKNOWN)
+            out->refusal = &event->refusal;
         return true;
     default:
         return false;

@@ -11,6 +11,8 @@
 #include "defrag/trace/pickle.h"
 #include "defrag/zr_defrag.h"
 
+struct zrt_refusal;
+
 enum zr_record_kind {
     ZR_RECORD_ALLOC = 0,
     ZR_RECORD_FREE_ASKED, /* by the program; streams may still use the block */
@@ -33,7 +35,8 @@ struct zr_record {
     uint64_t free_bytes;     /* refused: of the device at that moment; UINT64_MAX: not known */
     uint64_t unit_bytes;     /* map: what can be unmapped; 0: the whole of it or nothing */
     uint64_t stream;
-    const char *label; /* mark: valid during the call; else NULL */
+    const char *label;                 /* mark: valid during the call; else NULL */
+    const struct zrt_refusal *refusal; /* refused: the same; NULL where the file says no cause */
 };
 
 enum zr_recording_kind {

@@ -499,9 +499,17 @@ def split_varints(packed):
             part = b""
 
 
+def states(file):
+    """The state of each block of a snapshot that is not free, by address."""
+    with open(file, "rb") as data:
+        blocks = [block for segment in pickle.load(data)["segments"] for block in segment["blocks"]]
+    return {block["address"]: block["state"] for block in blocks if block["state"] != "inactive"}
+
+
 def test_export():
     whole = ["live_bytes", "requested_bytes", "reserved_bytes", "pending_bytes", "stranded_bytes", "releasable_bytes"]
     same(moments(exported("torch", small), *whole), moments(small, *whole), "a snapshot comes back as it was")
+    same(states(path("small.pickle.torch")), states(small), "and each block's state, as Python reads it")
     zrt_as_torch = exported("torch", holes_file)
     keys = whole[:3] + whole[4:]
     same(moments(zrt_as_torch, *keys), moments(holes_file, *keys), "and a trace as a snapshot has its figures")
