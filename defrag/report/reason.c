@@ -264,6 +264,21 @@ static enum zr_reason of_cause(const struct zrt_refusal *refusal, enum zr_verdic
     }
 }
 
+/* An allocator that caches asks for few sizes, all powers of two from 2 MiB on, and
+ * knows no tags. What is free inside its
+ * segments the file cannot say. */
+static bool are_segments(const struct zr_memory *memory)
+{
+    enum { SEGMENTS_LEAST = 8 };
+    const uint64_t least_bytes = UINT64_C(2) << 20;
+    const struct zr_stretch_record *block = zr_extents_ceiling(&memory->blocks, 0);
+    for (; block; block = zr_extents_next(&memory->blocks, block))
+        if (block->tag != ZR_TAG_OTHER || block->requested_bytes < least_bytes ||
+            (block->requested_bytes & (block->requested_bytes - 1)) != 0)
+            return false;
+    return memory->blocks.count >= SEGMENTS_LEAST;
+}
+
 static void decide(struct zr_reasoning *out, const struct trend *trend, const struct zr_failure *failure)
 {
     const struct zrt_refusal *refusal = failure->refusal;
@@ -292,6 +307,8 @@ static void decide(struct zr_reasoning *out, const struct trend *trend, const st
         out->kind = kind;
         out->culprit_bytes = 0;
     }
+    out->segments = (out->reason == ZR_REASON_SHORTAGE || out->reason == ZR_REASON_LIMIT) &&
+                    failure->recording->kind == ZR_RECORDING_ZRT && are_segments(trend->memory);
 }
 
 zr_result zr_reason_find(struct zr_reasoning *out, const struct zr_failure *failure, zr_arena *arena)

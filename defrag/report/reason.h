@@ -47,7 +47,8 @@ struct zr_reasoning {
     enum zr_reason reason;
     struct zr_kind_of_blocks kind; /* leak, spike: of which */
     uint64_t missing_bytes;        /* what the request lacked; limit and shortage */
-    uint64_t culprit_bytes;        /* pending, unmovable, pool, other process, limit: how much that is */
+    bool segments; /* what is live looks like the segments of an allocator above: 8 or more, powers of two */
+    uint64_t culprit_bytes; /* pending, unmovable, pool, other process, limit: how much that is */
 };
 
 /* Of a failure, `records_count` records into the recording, with what zr_why_answer() says of it. The

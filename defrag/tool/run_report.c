@@ -5,7 +5,9 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "alloc/base/error.h"
@@ -28,6 +30,8 @@ struct summary {
     size_t events_count;
     struct zr_replay_report caching;
     char verdict[WORDS_ROOM], next[WORDS_ROOM];
+    char refused[WORDS_ROOM];           /* the recorder's file of a device that refused memory; "": none */
+    const struct zr_record *refused_by; /* whose it is */
 };
 
 static uint64_t get(const struct zr_record *record, size_t offset)
@@ -180,6 +184,32 @@ static void judge_failure(struct summary *summary)
                  summary->failed->process, bytes(asked).text, bytes(live).text);
 }
 
+/* Written by a process of this run: numbers of processes come again, and files stay. */
+static bool is_of_run(const struct summary *summary, const char *path)
+{
+    struct stat status;
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    time_t seconds = (time_t)(summary->report->end->ns / 1000000000u) + 2;
+    return stat(path, &status) == 0 && status.st_mtim.tv_sec >= now.tv_sec - seconds;
+}
+
+/* What the flight recorder of libzr_cuda.so has written: arenas "gpu0" and on. */
+static void find_refused(struct summary *summary)
+{
+    enum { DEVICES = 16 };
+    const _Atomic uint64_t *there = summary->report->folder->book->there;
+    for (unsigned i = zr_record_next(there, 0); i < ZR_RECORD_COUNT; i = zr_record_next(there, i + 1))
+        for (unsigned device = 0; device < DEVICES; device++) {
+            snprintf(summary->refused, sizeof summary->refused, "%s/zr-%d-gpu%u-1.zrt", zr_folder_temporary(),
+                     summary->records[i].process, device);
+            summary->refused_by = &summary->records[i];
+            if (access(summary->refused, R_OK) == 0 && is_of_run(summary, summary->refused))
+                return;
+        }
+    summary->refused[0] = '\0';
+}
+
 enum { FRAGMENTS_PERCENT = 5 };
 
 static void judge(struct summary *summary)
@@ -187,6 +217,9 @@ static void judge(struct summary *summary)
     double lost = lost_percent(&summary->caching);
     if (summary->failed)
         judge_failure(summary);
+    else if (summary->refused[0])
+        snprintf(summary->verdict, sizeof summary->verdict, "a device refused memory to %s [%d]",
+                 summary->refused_by->program, summary->refused_by->process);
     else if (!summary->traced)
         snprintf(summary->verdict, sizeof summary->verdict,
                  "no block above 32 KiB was traced: nothing that would fragment at that size");
@@ -228,9 +261,12 @@ static bool advise_file(struct summary *summary)
 {
     char path[WORDS_ROOM];
     struct zr_text text;
-    if (!summary->failed)
+    if (!summary->failed && !summary->refused[0])
         return false;
-    snprintf(path, sizeof path, "%s/zr-%d-large-1.zrt", zr_folder_temporary(), summary->failed->process);
+    if (!summary->failed)
+        snprintf(path, sizeof path, "%s", summary->refused);
+    else
+        snprintf(path, sizeof path, "%s/zr-%d-large-1.zrt", zr_folder_temporary(), summary->failed->process);
     if (access(path, R_OK) != 0)
         return false;
     zr_text_start(&text, NULL, summary->next, sizeof summary->next);
@@ -421,6 +457,7 @@ bool zr_run_show(const struct zr_run_report *report)
     struct summary summary = {.report = report};
     choose_records(&summary);
     replay(&summary);
+    find_refused(&summary);
     judge(&summary);
     advise(&summary);
     if (report->stats)

@@ -205,6 +205,7 @@ static void json_reason(struct zr_text *text, const struct zr_reasoning *own)
     }
     zr_text_print(text, ",\n \"reason\": \"%s\", \"missing_bytes\": %" PRIu64 ", \"culprit_bytes\": %" PRIu64,
                   zr_reason_name(own->reason), own->missing_bytes, own->culprit_bytes);
+    zr_text_print(text, ", \"segments\": %s", own->segments ? "true" : "false");
     if (own->reason == ZR_REASON_LEAK || own->reason == ZR_REASON_SPIKE)
         zr_text_print(text,
                       ", \"kind\": {\"tag\": \"%s\", \"stream\": %" PRIu64 ", \"blocks\": %" PRIu64
@@ -335,6 +336,13 @@ static void print_reason(struct zr_text *text, struct view *view)
         zr_text_print(text, "%s more than there is", missing);
         change = "a smaller batch, recomputing activations, more ranks or more memory";
         break;
+    }
+    if (own->segments) {
+        zr_text_print(
+            text,
+            "; all that is live are blocks of powers of two, as an allocator that caches asks for: what "
+            "is free inside them is not seen here");
+        change = "have that allocator leave memory to zr (PYTORCH_NO_CUDA_MEMORY_CACHING=1, or its like)";
     }
     zr_text_print(text, "\nchange: %s\n", change);
 }

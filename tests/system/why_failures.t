@@ -102,5 +102,31 @@ def test_all():
         same(run.returncode, 1, "other: nothing is refused once the other process has gone: the change helps")
 
 
+def test_main_path():
+    """As a new user goes it: it dies, the words name zr why with the file, zr why the cause and the change, and with that
+    it runs."""
+    fragment = os.path.abspath(os.path.join(BUILD, "examples", "fragment"))
+    if not os.path.exists(os.path.join(EMULATOR, "libcuda.so.1")):
+        skip("the main path: no emulated driver")
+        return
+    folder = tempfile.mkdtemp(dir=FOLDER)
+    settings = {"capture_output": True, "text": True, "errors": "replace", "timeout": HANG, "stdin": subprocess.DEVNULL,
+                "env": {**os.environ, "LD_LIBRARY_PATH": EMULATOR, "ZR_EMULATOR_MEMORY": str(1100 * MIB), "TMPDIR": folder}}
+    run = subprocess.run([ZR, "run", "--stats", "--", fragment], **settings)
+    following = [line.split("next", 1)[1].strip() for line in run.stderr.splitlines() if line.startswith("zr: next")]
+    good = same(run.returncode, 4, "the main path: fragment dies under zr run")
+    good &= ok("a device refused memory to fragment" in run.stderr, "the main path: the verdict is about the device")
+    if not ok(good and len(following) == 1 and following[0].startswith("zr why " + folder), "the main path: zr why is next, with the file"):
+        note(run.stderr)
+        return
+    run = subprocess.run([ZR, *following[0].split()[1:]], **settings)
+    lines = run.stdout.splitlines()
+    ok("allocator that caches" in lines[1] and "leave memory to zr" in lines[2], "the main path: cause and change") or note(run.stdout)
+    run = subprocess.run([ZR, "run", "--stats", "--", fragment, "--direct"], **settings)
+    ok(run.returncode == 0 and "all 60 steps" in run.stdout and "refused" not in run.stderr,
+       "the main path: with the change it runs, and an older file is not taken for this run's") or note(run.stderr)
+
+
 test_all()
+test_main_path()
 done()
