@@ -1,5 +1,5 @@
-/* doctor.c: `zr doctor`: whether programs can run on zr's malloc here, and what to type where they cannot.
- * Stands on doctor_system.c and doctor_program.c. */
+/* doctor.c: `zr doctor`: whether programs can run on zr's malloc and CUDA memory here, and what to type where
+ * they cannot. Stands on doctor_system.c and doctor_program.c. */
 #define _GNU_SOURCE
 #include "defrag/tool/doctor.h"
 
@@ -8,8 +8,8 @@
 #include <string.h>
 
 static const char help[] =
-    "Says whether programs can run on zr's malloc on this machine, and what to type where something is not as it\n"
-    "should be.\n"
+    "Says whether programs can run on zr's malloc and CUDA memory on this machine, and what to type where something\n"
+    "is not as it should be.\n"
     "\n"
     "Examples\n"
     "  zr doctor\n"
@@ -28,6 +28,8 @@ struct zr_doctor_finding *zr_doctor_add(struct zr_doctor *doctor, enum zr_doctor
 {
     unsigned place = doctor->count < ZR_DOCTOR_MOST ? doctor->count : ZR_DOCTOR_MOST - 1;
     struct zr_doctor_finding *finding = &doctor->findings[place];
+    if (doctor->count >= ZR_DOCTOR_MOST && finding->verdict > verdict)
+        finding = &doctor->left_out;
     va_list list;
     doctor->count++;
     *finding = (struct zr_doctor_finding){.verdict = verdict};
@@ -88,7 +90,7 @@ int zr_tool_doctor(int argc, char **argv)
             zr_tool_log("doctor: %s: %s", arguments.files[0], strerror(program.error));
             return ZR_TOOL_INPUT;
         }
-        zr_doctor_look_at_program(&doctor, &program);
+        zr_doctor_look_at_program(&doctor, &program, (struct zr_doctor_wanted){true, true});
     }
     zr_tool_output_start(&out);
     if (json)

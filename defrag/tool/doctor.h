@@ -26,7 +26,8 @@ enum { ZR_DOCTOR_MOST = 96 };
 
 struct zr_doctor {
     struct zr_doctor_finding findings[ZR_DOCTOR_MOST];
-    unsigned count; /* beyond the most: that many were found, and the last are not here */
+    unsigned count; /* beyond the most: that many were found, and of the last the worst is here */
+    struct zr_doctor_finding left_out;
 };
 
 /* Adds one and returns it, for more words. */
@@ -36,9 +37,14 @@ struct zr_doctor_finding *zr_doctor_add(struct zr_doctor *doctor, enum zr_doctor
 
 /* The machine, the limits of this process, the preloaded library. */
 void zr_doctor_look_at_system(struct zr_doctor *doctor);
+/* The libraries that are to be preloaded. */
+struct zr_doctor_wanted {
+    bool malloc, cuda;
+};
 /* A program that can be found: whether it can be preloaded; then, of its file and of each library that its
- * loader would load, the ways in which they take memory. Nothing of the program is run. */
-void zr_doctor_look_at_program(struct zr_doctor *doctor, const struct zr_program *program);
+ * loader would load, the ways in which they take memory that is wanted. Nothing of the program is run. */
+void zr_doctor_look_at_program(struct zr_doctor *doctor, const struct zr_program *program,
+                               struct zr_doctor_wanted wanted);
 
 /* A file of the program, mapped. */
 struct zr_doctor_file {
@@ -46,10 +52,18 @@ struct zr_doctor_file {
     const char *data;
     size_t bytes;
     bool is_program; /* its symbols come before those of a preloaded library */
-    /* The strings of its dynamic symbols, and whether it defines one of that name: see doctor_elf.c. */
+    /* Its dynamic symbols and their strings: see doctor_elf.c. */
     const char *strings;
     size_t strings_bytes;
+    const void *symbols;
+    size_t symbols_count;
 };
+struct zr_doctor_symbol {
+    const char *name; /* in the file */
+    bool defined;     /* by the file, for others to use; else it uses another's */
+};
+/* The dynamic symbol at *at, from 0 on, or the next that has a name; false: there is none. */
+bool zr_doctor_next_symbol(const struct zr_doctor_file *file, size_t *at, struct zr_doctor_symbol *out);
 /* Whether the file defines the dynamic symbol, for others to use. */
 bool zr_doctor_defines(const struct zr_doctor_file *file, const char *symbol);
 /* Whether it has a dynamic symbol of that name, its own or another's. */

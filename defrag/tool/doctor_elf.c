@@ -53,17 +53,25 @@ static struct part dynamic_symbols(const struct zr_doctor_file *file)
     return (struct part){0};
 }
 
+bool zr_doctor_next_symbol(const struct zr_doctor_file *file, size_t *at, struct zr_doctor_symbol *out)
+{
+    while (*at < file->symbols_count) {
+        const Elf64_Sym *own = (const Elf64_Sym *)file->symbols + (*at)++;
+        if (own->st_name == 0 || own->st_name >= file->strings_bytes ||
+            !memchr(file->strings + own->st_name, '\0', file->strings_bytes - own->st_name))
+            continue;
+        *out = (struct zr_doctor_symbol){file->strings + own->st_name, own->st_shndx != SHN_UNDEF};
+        return true;
+    }
+    return false;
+}
+
 bool zr_doctor_defines(const struct zr_doctor_file *file, const char *symbol)
 {
-    struct part symbols = dynamic_symbols(file);
-    size_t length = strlen(symbol) + 1;
-    for (size_t i = 0; i < symbols.bytes / sizeof(Elf64_Sym); i++) {
-        const Elf64_Sym *own = (const Elf64_Sym *)(const void *)symbols.data + i;
-        if (own->st_shndx != SHN_UNDEF && own->st_name < file->strings_bytes &&
-            length <= file->strings_bytes - own->st_name &&
-            memcmp(file->strings + own->st_name, symbol, length) == 0)
+    struct zr_doctor_symbol own;
+    for (size_t at = 0; zr_doctor_next_symbol(file, &at, &own);)
+        if (own.defined && strcmp(own.name, symbol) == 0)
             return true;
-    }
     return false;
 }
 
@@ -98,7 +106,9 @@ bool zr_doctor_open(struct zr_doctor_file *out, const char *path)
         return false;
     out->data = data;
     out->bytes = (size_t)status.st_size;
-    struct part strings = section(out, dynamic_symbols(out).link);
+    struct part symbols = dynamic_symbols(out), strings = section(out, symbols.link);
+    out->symbols = symbols.data;
+    out->symbols_count = symbols.bytes / sizeof(Elf64_Sym);
     out->strings = strings.data;
     out->strings_bytes = strings.bytes;
     return true;

@@ -59,27 +59,9 @@ void zr_doctor_malloc_paths(struct zr_doctor *doctor, const struct zr_doctor_fil
                       allocator);
 }
 
-/* ---- CUDA ---------------------------------------------------------------------------------------------- */
-
-/* libzr_cuda.so is not in this version: each path is named as missed, as a note. */
-void zr_doctor_cuda_paths(struct zr_doctor *doctor, const struct zr_doctor_file *file)
-{
-    static const struct {
-        const char *mark, *path;
-        bool symbol; /* of the dynamic ones; else bytes anywhere in the file */
-    } paths[] = {{"cudaMalloc", "the runtime's calls (libcudart)", true},
-                 {"cuMemAlloc_v2", "the driver's calls (libcuda)", true},
-                 {"cuGetProcAddress_v2", "a runtime linked in, which asks the driver by name", false}};
-    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
-        if (paths[i].symbol ? zr_doctor_names(file, paths[i].mark) : zr_doctor_contains(file, paths[i].mark))
-            zr_doctor_add(doctor, ZR_DOCTOR_NOTE, file->name,
-                          "GPU memory by %s is missed: this version of zr has no libzr_cuda.so",
-                          paths[i].path);
-}
-
 /* ---- What the loader would load ------------------------------------------------------------------------ */
 
-/* The output of `LOADER --preload LIBRARY --list PROGRAM`, which runs nothing of the program. False: the
+/* The output of `LOADER --preload LIBRARIES --list PROGRAM`, which runs nothing of the program. False: the
  * loader would not, and says why in `out`. */
 static bool list_libraries(const struct zr_program *program, const char *library, char *out,
                            size_t room_bytes)
@@ -108,7 +90,8 @@ static bool list_libraries(const struct zr_program *program, const char *library
     return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-static void look_at_file(struct zr_doctor *doctor, const char *path, bool is_program)
+static void look_at_file(struct zr_doctor *doctor, const char *path, bool is_program,
+                         struct zr_doctor_wanted wanted)
 {
     struct zr_doctor_file file;
     if (!zr_doctor_open(&file, path)) {
@@ -116,8 +99,10 @@ static void look_at_file(struct zr_doctor *doctor, const char *path, bool is_pro
         return;
     }
     file.is_program = is_program;
-    zr_doctor_malloc_paths(doctor, &file);
-    zr_doctor_cuda_paths(doctor, &file);
+    if (wanted.malloc)
+        zr_doctor_malloc_paths(doctor, &file);
+    if (wanted.cuda)
+        zr_doctor_cuda_paths(doctor, &file);
     if (is_program && (zr_doctor_names(&file, "dlopen") || zr_doctor_names(&file, "dlmopen")))
         zr_doctor_add(
             doctor, ZR_DOCTOR_NOTE, file.name,
@@ -149,11 +134,42 @@ static bool is_system_library(const char *path)
     return false;
 }
 
-static void look_at_libraries(struct zr_doctor *doctor, const struct zr_program *program, const char *library)
+/* What is to be preloaded, as a list for the loader. */
+struct preloads {
+    char paths[2][PATH_MAX], list[2 * PATH_MAX];
+    bool seen[2];
+    unsigned count;
+};
+
+static void choose_preloads(struct preloads *out, struct zr_doctor_wanted wanted)
+{
+    *out = (struct preloads){0};
+    if (wanted.malloc && zr_program_library("libzr_malloc.so", out->paths[out->count]))
+        out->count++;
+    if (wanted.cuda && zr_program_library("libzr_cuda.so", out->paths[out->count]))
+        out->count++;
+    for (unsigned i = 0; i < out->count; i++)
+        snprintf(out->list + strlen(out->list), sizeof out->list - strlen(out->list), "%s%s", i ? ":" : "",
+                 out->paths[i]);
+}
+
+static bool is_preload(struct preloads *preloads, const char *path)
+{
+    bool found = false;
+    for (unsigned i = 0; i < preloads->count; i++)
+        if (strcmp(path, preloads->paths[i]) == 0)
+            found = preloads->seen[i] = true;
+    return found;
+}
+
+static void look_at_libraries(struct zr_doctor *doctor, const struct zr_program *program,
+                              struct zr_doctor_wanted wanted)
 {
     static char list[256 << 10];
+    static struct preloads preloads;
     unsigned count = 0;
-    bool preloaded = false, listed = list_libraries(program, library, list, sizeof list);
+    choose_preloads(&preloads, wanted);
+    bool listed = preloads.count > 0 && list_libraries(program, preloads.list, list, sizeof list);
     char *rest = list, *line;
     while (listed && (line = strsep(&rest, "\n"))) {
         char *missing = strstr(line, " => not found"), *path = path_in(line);
@@ -162,28 +178,27 @@ static void look_at_libraries(struct zr_doctor *doctor, const struct zr_program 
             zr_doctor_add(doctor, ZR_DOCTOR_BAD, line + strspn(line, " \t"),
                           "the loader does not find this library");
         }
-        if (path && strcmp(path, library) == 0)
-            preloaded = true;
-        else if (path && !is_system_library(path)) {
+        if (path && !is_preload(&preloads, path) && !is_system_library(path)) {
             count++;
-            look_at_file(doctor, path, false);
+            look_at_file(doctor, path, false, wanted);
         }
     }
-    if (!listed) {
+    if (!listed && preloads.count > 0) {
         list[strcspn(list, "\n")] = '\0';
         zr_doctor_add(doctor, ZR_DOCTOR_NOTE, "libraries", "the loader does not list them: %s", list);
-    } else if (!preloaded) {
-        zr_doctor_add(doctor, ZR_DOCTOR_BAD, "preload",
-                      "the loader does not load libzr_malloc.so before this program");
-    } else {
-        zr_doctor_add(doctor, ZR_DOCTOR_FINE, "libraries",
-                      "%u besides the C library, looked at for allocators", count);
+        return;
     }
+    for (unsigned i = 0; i < preloads.count; i++)
+        if (!preloads.seen[i])
+            zr_doctor_add(doctor, ZR_DOCTOR_BAD, "preload", "the loader does not load %s before this program",
+                          strrchr(preloads.paths[i], '/') + 1);
+    zr_doctor_add(doctor, ZR_DOCTOR_FINE, "libraries", "%u besides the C library, looked at for allocators",
+                  count);
 }
 
-void zr_doctor_look_at_program(struct zr_doctor *doctor, const struct zr_program *program)
+void zr_doctor_look_at_program(struct zr_doctor *doctor, const struct zr_program *program,
+                               struct zr_doctor_wanted wanted)
 {
-    char library[PATH_MAX];
     if (program->obstacle[0]) {
         zr_doctor_add(doctor, ZR_DOCTOR_BAD, "preload", "%s: %s", program->path, program->obstacle);
         return;
@@ -197,7 +212,6 @@ void zr_doctor_look_at_program(struct zr_doctor *doctor, const struct zr_program
     if (strcmp(program->image, program->path) != 0)
         zr_doctor_add(doctor, ZR_DOCTOR_NOTE, "script", "%s is a script: what it starts is not looked at",
                       program->path);
-    look_at_file(doctor, program->image, true);
-    if (zr_program_library("libzr_malloc.so", library))
-        look_at_libraries(doctor, program, library);
+    look_at_file(doctor, program->image, true, wanted);
+    look_at_libraries(doctor, program, wanted);
 }

@@ -189,24 +189,23 @@ static void look_at_ulimits(struct zr_doctor *doctor)
 
 /* ---- The library --------------------------------------------------------------------------------------- */
 
-static void look_at_library(struct zr_doctor *doctor)
+static void look_at_library(struct zr_doctor *doctor, const char *name)
 {
     char library[PATH_MAX];
     struct statvfs system;
-    if (!zr_program_library("libzr_malloc.so", library)) {
-        zr_doctor_add(doctor, ZR_DOCTOR_BAD, "libzr_malloc.so", "it is not beside this program, in ../lib");
+    if (!zr_program_library(name, library)) {
+        zr_doctor_add(doctor, ZR_DOCTOR_BAD, name, "it is not beside this program, in ../lib");
         return;
     }
     if (access(library, R_OK) != 0)
-        zr_doctor_add(doctor, ZR_DOCTOR_BAD, "libzr_malloc.so", "%s: %s", library, strerror(errno));
+        zr_doctor_add(doctor, ZR_DOCTOR_BAD, name, "%s: %s", library, strerror(errno));
     else if (statvfs(library, &system) == 0 && system.f_flag & ST_NOEXEC)
-        zr_doctor_add(doctor, ZR_DOCTOR_BAD, "libzr_malloc.so",
+        zr_doctor_add(doctor, ZR_DOCTOR_BAD, name,
                       "%s lies on a file system that is mounted noexec: the loader refuses it", library);
     else if (strpbrk(library, " :"))
-        zr_doctor_add(doctor, ZR_DOCTOR_BAD, "libzr_malloc.so", "%s: LD_PRELOAD takes no blanks and colons",
-                      library);
+        zr_doctor_add(doctor, ZR_DOCTOR_BAD, name, "%s: LD_PRELOAD takes no blanks and colons", library);
     else
-        zr_doctor_add(doctor, ZR_DOCTOR_FINE, "libzr_malloc.so", "%s", library);
+        zr_doctor_add(doctor, ZR_DOCTOR_FINE, name, "%s", library);
 }
 
 static void look_at_environment(struct zr_doctor *doctor)
@@ -229,7 +228,8 @@ static void look_at_environment(struct zr_doctor *doctor)
 
 void zr_doctor_look_at_system(struct zr_doctor *doctor)
 {
-    look_at_library(doctor);
+    look_at_library(doctor, "libzr_malloc.so");
+    look_at_library(doctor, "libzr_cuda.so");
     look_at_environment(doctor);
     look_at_kernel(doctor);
     look_at_calls(doctor);

@@ -1,5 +1,6 @@
 /* run.c: `zr run`: a program with zr's malloc and CUDA memory in the place of its own, and not a line of it
- * changed. Stands on program.c, on run_watch.c and run_report.c for the figures, and on doctor.c for --strict. */
+ * changed. Stands on program.c, on run_watch.c and run_report.c for the figures, and on doctor.c for
+ * --strict. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
@@ -138,11 +139,11 @@ static int parse(struct settings *settings, struct zr_tool_arguments *arguments,
 }
 
 /* Whether all of its memory comes from zr, as far as can be seen; else what does not is said. */
-static bool all_taken(const struct zr_program *program)
+static bool all_taken(const struct zr_program *program, const struct settings *settings)
 {
     static struct zr_doctor doctor;
     bool taken = true;
-    zr_doctor_look_at_program(&doctor, program);
+    zr_doctor_look_at_program(&doctor, program, (struct zr_doctor_wanted){settings->malloc, settings->cuda});
     for (unsigned i = 0; i < doctor.count && i < ZR_DOCTOR_MOST; i++) {
         const struct zr_doctor_finding *finding = &doctor.findings[i];
         if (finding->verdict == ZR_DOCTOR_BAD)
@@ -238,7 +239,7 @@ int zr_tool_preload(int argc, char **argv)
                         : "; it runs with its own malloc");
         return settings.strict || program.refused ? ZR_TOOL_USAGE : become(&program, command);
     }
-    if (settings.strict && !all_taken(&program))
+    if (settings.strict && !all_taken(&program, &settings))
         return ZR_TOOL_USAGE;
     if (settings.stats || settings.json)
         return run_with_figures(&settings, &program, command);

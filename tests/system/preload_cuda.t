@@ -137,6 +137,41 @@ subprocess.run([os.environ.get("CC", "gcc"), "-shared", "-fPIC", shadow, "-o", p
 got = run(*program("linked"), "info", preload=f"{path('shadow.so')}:{LIBRARY}", ZR_STRICT="1")
 ok(got.returncode == 2 and "preload it first" in got.stderr, "and ends where another library has the driver's names first")
 
+# ---- zr doctor: the same of files, before anything runs
+
+def build(name, text, *flags):
+    subprocess.run([os.environ.get("CC", "gcc"), "-w", "-x", "c", "-", "-o", path(name), f"-L{path('')}", f"-Wl,-rpath,{path('')}", *flags], input=text,
+                   text=True, check=True)
+
+
+SHARED, MAIN = ("-shared", "-fPIC"), "int main(void) { return 0; }"
+build("libcudart.so.12", "int cudaMalloc(void **p, long n) { return 0; } int cudaHostAlloc() { return 0; }", *SHARED)
+build("libc10_cuda.so", "int cudaMalloc(), cudaHostAlloc(); int own(void) { return cudaMalloc() + cudaHostAlloc(); }", *SHARED, "-l:libcudart.so.12")
+build("xla_extension.so", "int cuMemAlloc_v2(); int xla(void) { return cuMemAlloc_v2(); }", *SHARED)
+build("libnew.so", "int cuMemAlloc_v9(), cuMemAllocAsync_ptsz(); int own(void) { return cuMemAlloc_v9() + cuMemAllocAsync_ptsz(); }", *SHARED)
+build("libfront.so", "int cuMemAlloc_v2(void) { return 0; }", *SHARED)
+build("framework", "int own(), xla(); int main(void) { return own() + xla(); }", "-l:libc10_cuda.so", "-l:xla_extension.so", "-l:libcudart.so.12", "-Wl,--allow-shlib-undefined")
+build("too-new", "int own(); " + MAIN, "-Wl,--no-as-needed", "-l:libnew.so", "-Wl,--allow-shlib-undefined")
+build("in-front", MAIN, "-Wl,--no-as-needed", "-l:libfront.so")
+build("own-driver", "int cuMemAlloc_v2(void) { return 0; } " + MAIN, "-rdynamic")
+for name, code, rows in (
+        (path("framework"), 0, [r"fine  libc10_cuda.so +taken: cudaMalloc, by a CUDA runtime$", r"fine  libc10_cuda.so +passed on to the driver: cudaHostAlloc \(host memory\)$",
+                                r"note  libc10_cuda.so +PyTorch .*\n +type: PYTORCH_NO_CUDA_MEMORY_CACHING=1 zr run", r"fine  libcudart.so.12 +taken: a CUDA runtime",
+                                r"fine  xla_extension.so +taken: cuMemAlloc_v2$", r"note  xla_extension.so +XLA .*\n +type: XLA_PYTHON_CLIENT_ALLOCATOR=platform "]),
+        (path("too-new"), 2, [r"bad   libnew.so +missed: cuMemAlloc_v9, of a version", r"fine  libnew.so +taken: cuMemAllocAsync_ptsz$"]),
+        (path("in-front"), 0, [r"note  libfront.so +it brings the driver's cuMemAlloc_v2: "]),
+        (path("own-driver"), 2, [r"bad   own-driver +missed: the program brings cuMemAlloc_v2 itself"]),
+        (program("linked")[0], 0, [r"fine  cuda_program_linked +taken: cu", r"fine  cuda_program_linked +passed on to the driver: .*cuMemAllocHost, cuMemHostAlloc, ", r"fine  libcuda.so.1 +the CUDA driver"]),
+        (program("dlsym")[0], 0, [r"fine  cuda_program +taken: it asks the driver for its functions by name"])):
+    got = run(ZR, "doctor", "--", name)
+    missing = [row for row in rows if not re.search("^" + row, got.stdout, re.M)]
+    ok(not missing, f"zr doctor -- {os.path.basename(name)}") or note(f"{missing}\n{got.stdout[-1500:]}")
+    if os.path.dirname(name) == path("")[:-1]:
+        same([run(ZR, "run", *kind, "--strict", "--", name).returncode == 2 for kind in (["--cuda"], [], ["--malloc"])], 2 * [code == 2] + [False],
+             f"zr run --strict {'ends' if code else 'goes on'}; with --malloc alone it does not ask")
+got = run(sys.executable, "-c", f"import ctypes; ctypes.CDLL({path('libc10_cuda.so')!r}); cuda=ctypes.CDLL('libcuda.so.1'); cuda.cuMemAlloc_v2", preload=LIBRARY, ZR_CONF="verbose:true")
+ok(re.search(r"^zr: libc10_cuda.so: PyTorch .* PYTORCH_NO_CUDA_MEMORY_CACHING=1 turns that off$", got.stderr, re.M), "ZR_CONF=verbose names what a process has that caches")
+
 # ---- PyTorch's entry points, as a plug-in that is not preloaded
 
 plugin = r"""

@@ -1,102 +1,16 @@
 /* paths.c: the ways in which a program can come by device memory, and which of them this driver and this
- * library leave open. See cuda.h. */
+ * library leave open: ways.h has them. See cuda.h. */
 #define _GNU_SOURCE
 #include "alloc/preload/cuda/cuda.h"
 
 #include <dlfcn.h>
+#include <link.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "alloc/base/option.h"
-
-struct path {
-    const char *name; /* without a version */
-    const char *why;  /* it is passed on; NULL: it is taken */
-};
-
-static const struct path paths[] = {
-    {"cuMemAlloc", NULL},
-    {"cuMemAllocPitch", NULL},
-    {"cuMemFree", NULL},
-    {"cuMemAllocAsync", NULL},
-    {"cuMemAllocFromPoolAsync", NULL},
-    {"cuMemFreeAsync", NULL},
-    {"cuMemGetInfo", NULL},
-    {"cuDeviceTotalMem", NULL},
-    {"cuMemGetAddressRange", NULL},
-    {"cuPointerGetAttribute", NULL},
-    {"cuPointerGetAttributes", NULL},
-    {"cuPointerSetAttribute", NULL},
-    {"cuIpcGetMemHandle", NULL},
-    {"cuIpcOpenMemHandle", NULL},
-    {"cuIpcCloseMemHandle", NULL},
-    {"cuMemRetainAllocationHandle", NULL},
-    {"cuMemGetHandleForAddressRange", NULL},
-    {"cuMemPoolCreate", NULL},
-    {"cuMemPoolDestroy", NULL},
-    {"cuMemPoolTrimTo", NULL},
-    {"cuMemPoolGetAttribute", NULL},
-    {"cuMemPoolSetAttribute", NULL},
-    {"cuMemPoolSetAccess", NULL},
-    {"cuMemPoolExportPointer", NULL},
-    {"cuStreamCreate", NULL},
-    {"cuStreamCreateWithPriority", NULL},
-    {"cuStreamDestroy", NULL},
-    {"cuCtxCreate", NULL},
-    {"cuCtxDestroy", NULL},
-    {"cuDevicePrimaryCtxReset", NULL},
-    {"cuGetProcAddress", NULL},
-    {"cuMemAllocManaged",
-     "managed memory moves between host and device by page faults, which are the driver's"},
-    {"cuMemAllocHost", "host memory"},
-    {"cuMemHostAlloc", "host memory"},
-    {"cuMemFreeHost", "host memory"},
-    {"cuMemHostRegister", "host memory"},
-    {"cuMemHostUnregister", "host memory"},
-    {"cuMemHostGetDevicePointer", "host memory"},
-    {"cuMemHostGetFlags", "host memory"},
-    {"cuMemAddressReserve", "the program maps by itself"},
-    {"cuMemAddressFree", "the program maps by itself"},
-    {"cuMemCreate", "the program maps by itself"},
-    {"cuMemRelease", "the program maps by itself"},
-    {"cuMemMap", "the program maps by itself"},
-    {"cuMemMapArrayAsync", "the program maps by itself"},
-    {"cuMemUnmap", "the program maps by itself"},
-    {"cuMemSetAccess", "the program maps by itself"},
-    {"cuMemGetAccess", "asks, and our memory is a mapping like others"},
-    {"cuMemGetAllocationGranularity", "asks of the device"},
-    {"cuMemGetAllocationPropertiesFromHandle", "the program maps by itself"},
-    {"cuMemExportToShareableHandle", "of handles that the program has; those of blocks come by "
-                                     "cuMemRetainAllocationHandle"},
-    {"cuMemImportFromShareableHandle", "another process's memory"},
-    {"cuMemPoolGetAccess", "the pool is a pool of the driver's, too"},
-    {"cuMemPoolExportToShareableHandle", "only of pools that the driver serves"},
-    {"cuMemPoolImportFromShareableHandle", "another process's memory"},
-    {"cuMemPoolImportPointer", "another process's memory"},
-    {"cuDeviceGetDefaultMemPool", "the pool is a pool of the driver's, too"},
-    {"cuDeviceGetMemPool", "the pool is a pool of the driver's, too"},
-    {"cuDeviceSetMemPool", "the pool is a pool of the driver's, too"},
-    {"cuMemGetDefaultMemPool", "the pool is a pool of the driver's, too"},
-    {"cuMemGetMemPool", "the pool is a pool of the driver's, too"},
-    {"cuMemSetMemPool", "the pool is a pool of the driver's, too"},
-    {"cuArrayCreate", "arrays have layouts that only the driver knows"},
-    {"cuArray3DCreate", "arrays have layouts that only the driver knows"},
-    {"cuMipmappedArrayCreate", "arrays have layouts that only the driver knows"},
-    {"cuGraphAddMemAllocNode", "memory of a graph is the graph's"},
-    {"cuGraphAddMemFreeNode", "memory of a graph is the graph's"},
-    {"cuMemAdvise", "managed memory"},
-    {"cuMemPrefetchAsync", "managed memory"},
-    {"cuMemPrefetchBatchAsync", "managed memory"},
-    {"cuMemDiscardBatchAsync", "managed memory"},
-    {"cuMemDiscardAndPrefetchBatchAsync", "managed memory"},
-    {"cuMemRangeGetAttribute", "managed memory"},
-    {"cuMemRangeGetAttributes", "managed memory"},
-    {"cuMemBatchDecompressAsync", "works on memory, and allocates none"},
-    {"cuIpcGetEventHandle", "events"},
-    {"cuIpcOpenEventHandle", "events"},
-};
-enum { PATHS_COUNT = sizeof paths / sizeof *paths };
+#include "alloc/preload/cuda/ways.h"
 
 /* ---- What the driver has ------------------------------------------------------------------------------- */
 
@@ -114,7 +28,7 @@ static void *newest(const char *name, int version, unsigned long long flags)
 }
 
 /* A path that is taken, and whose newest version this library does not know. */
-static bool is_missed(const struct path *path, int version)
+static bool is_missed(const struct zr_cuda_way *path, int version)
 {
     static const unsigned long long kinds[] = {ZR_CU_PROC_LEGACY_STREAM, ZR_CU_PROC_PER_THREAD_STREAM};
     bool missed = false;
@@ -136,6 +50,19 @@ static bool is_in_front(void)
            first.dli_fbase == own.dli_fbase;
 }
 
+/* Says which of the process's libraries keep what is freed. */
+static int say_cache(struct dl_phdr_info *library, size_t bytes, void *argument)
+{
+    (void)bytes;
+    (void)argument;
+    const struct zr_cuda_cache *cache = library->dlpi_name ? zr_cuda_cache_of(library->dlpi_name) : NULL;
+    if (cache)
+        zr_say("%s: %s keeps freed memory itself, and what is free inside is not seen: %s%s",
+               strrchr(library->dlpi_name, '/') ? strrchr(library->dlpi_name, '/') + 1 : library->dlpi_name,
+               cache->whose, cache->off ? cache->off : cache->words, cache->off ? " turns that off" : "");
+    return 0;
+}
+
 /* ---- The test ------------------------------------------------------------------------------------------ */
 
 void zr_cuda_paths_check(void)
@@ -152,21 +79,23 @@ void zr_cuda_paths_check(void)
         *(void **)&driver_version = zr_real_dlsym(library, "cuDriverGetVersion");
     if (driver_version)
         driver_version(&version);
-    for (size_t i = 0; i < PATHS_COUNT; i++) {
-        bool out = is_missed(&paths[i], version);
+    for (size_t i = 0; i < ZR_CUDA_WAYS_COUNT; i++) {
+        bool out = is_missed(&zr_cuda_ways[i], version);
         missed += out;
-        taken += !paths[i].why && !out;
+        taken += !zr_cuda_ways[i].why && !out;
         if (verbose)
-            zr_say("%s: %s%s", paths[i].name,
-                   out             ? "missed: this driver has a newer version than libzr_cuda.so knows"
-                   : !paths[i].why ? "taken"
-                                   : "passed on: ",
-                   paths[i].why ? paths[i].why : "");
+            zr_say("%s: %s%s", zr_cuda_ways[i].name,
+                   out                    ? "missed: this driver has a newer version than libzr_cuda.so knows"
+                   : !zr_cuda_ways[i].why ? "taken"
+                                          : "passed on: ",
+                   zr_cuda_ways[i].why ? zr_cuda_ways[i].why : "");
     }
     if (!is_in_front()) {
         missed++;
         zr_say("libzr_cuda.so comes behind another library that has CUDA's names: preload it first");
     }
+    if (verbose)
+        dl_iterate_phdr(say_cache, NULL);
     if (verbose)
         zr_say(
             "%u paths taken, %u missed; cuGetExportTable and libraries loaded with RTLD_DEEPBIND are not seen",

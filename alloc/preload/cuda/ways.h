@@ -1,0 +1,125 @@
+/* ways.h: the ways in which a program can come by device memory, by the driver's names, and what becomes of
+ * each; and allocators above the driver that keep what is freed. For paths.c, which looks at a process, and
+ * for defrag/tool/, which looks at files (`zr doctor`). Private to the two. */
+#ifndef ZR_PRELOAD_CUDA_WAYS_H
+#define ZR_PRELOAD_CUDA_WAYS_H
+
+#include <stddef.h>
+#include <string.h>
+
+struct zr_cuda_way {
+    const char *name; /* without a version */
+    const char *why;  /* it is passed on; NULL: it is taken */
+};
+
+static const struct zr_cuda_way zr_cuda_ways[] = {
+    {"cuMemAlloc", NULL},
+    {"cuMemAllocPitch", NULL},
+    {"cuMemFree", NULL},
+    {"cuMemAllocAsync", NULL},
+    {"cuMemAllocFromPoolAsync", NULL},
+    {"cuMemFreeAsync", NULL},
+    {"cuMemGetInfo", NULL},
+    {"cuDeviceTotalMem", NULL},
+    {"cuMemGetAddressRange", NULL},
+    {"cuPointerGetAttribute", NULL},
+    {"cuPointerGetAttributes", NULL},
+    {"cuPointerSetAttribute", NULL},
+    {"cuIpcGetMemHandle", NULL},
+    {"cuIpcOpenMemHandle", NULL},
+    {"cuIpcCloseMemHandle", NULL},
+    {"cuMemRetainAllocationHandle", NULL},
+    {"cuMemGetHandleForAddressRange", NULL},
+    {"cuMemPoolCreate", NULL},
+    {"cuMemPoolDestroy", NULL},
+    {"cuMemPoolTrimTo", NULL},
+    {"cuMemPoolGetAttribute", NULL},
+    {"cuMemPoolSetAttribute", NULL},
+    {"cuMemPoolSetAccess", NULL},
+    {"cuMemPoolExportPointer", NULL},
+    {"cuStreamCreate", NULL},
+    {"cuStreamCreateWithPriority", NULL},
+    {"cuStreamDestroy", NULL},
+    {"cuCtxCreate", NULL},
+    {"cuCtxDestroy", NULL},
+    {"cuDevicePrimaryCtxReset", NULL},
+    {"cuGetProcAddress", NULL},
+    {"cuMemAllocManaged",
+     "managed memory moves between host and device by page faults, which are the driver's"},
+    {"cuMemAllocHost", "host memory"},
+    {"cuMemHostAlloc", "host memory"},
+    {"cuMemFreeHost", "host memory"},
+    {"cuMemHostRegister", "host memory"},
+    {"cuMemHostUnregister", "host memory"},
+    {"cuMemHostGetDevicePointer", "host memory"},
+    {"cuMemHostGetFlags", "host memory"},
+    {"cuMemAddressReserve", "the program maps by itself"},
+    {"cuMemAddressFree", "the program maps by itself"},
+    {"cuMemCreate", "the program maps by itself"},
+    {"cuMemRelease", "the program maps by itself"},
+    {"cuMemMap", "the program maps by itself"},
+    {"cuMemMapArrayAsync", "the program maps by itself"},
+    {"cuMemUnmap", "the program maps by itself"},
+    {"cuMemSetAccess", "the program maps by itself"},
+    {"cuMemGetAccess", "asks, and our memory is a mapping like others"},
+    {"cuMemGetAllocationGranularity", "asks of the device"},
+    {"cuMemGetAllocationPropertiesFromHandle", "the program maps by itself"},
+    {"cuMemExportToShareableHandle", "of handles that the program has; those of blocks come by "
+                                     "cuMemRetainAllocationHandle"},
+    {"cuMemImportFromShareableHandle", "another process's memory"},
+    {"cuMemPoolGetAccess", "the pool is a pool of the driver's, too"},
+    {"cuMemPoolExportToShareableHandle", "only of pools that the driver serves"},
+    {"cuMemPoolImportFromShareableHandle", "another process's memory"},
+    {"cuMemPoolImportPointer", "another process's memory"},
+    {"cuDeviceGetDefaultMemPool", "the pool is a pool of the driver's, too"},
+    {"cuDeviceGetMemPool", "the pool is a pool of the driver's, too"},
+    {"cuDeviceSetMemPool", "the pool is a pool of the driver's, too"},
+    {"cuMemGetDefaultMemPool", "the pool is a pool of the driver's, too"},
+    {"cuMemGetMemPool", "the pool is a pool of the driver's, too"},
+    {"cuMemSetMemPool", "the pool is a pool of the driver's, too"},
+    {"cuArrayCreate", "arrays have layouts that only the driver knows"},
+    {"cuArray3DCreate", "arrays have layouts that only the driver knows"},
+    {"cuMipmappedArrayCreate", "arrays have layouts that only the driver knows"},
+    {"cuGraphAddMemAllocNode", "memory of a graph is the graph's"},
+    {"cuGraphAddMemFreeNode", "memory of a graph is the graph's"},
+    {"cuMemAdvise", "managed memory"},
+    {"cuMemPrefetchAsync", "managed memory"},
+    {"cuMemPrefetchBatchAsync", "managed memory"},
+    {"cuMemDiscardBatchAsync", "managed memory"},
+    {"cuMemDiscardAndPrefetchBatchAsync", "managed memory"},
+    {"cuMemRangeGetAttribute", "managed memory"},
+    {"cuMemRangeGetAttributes", "managed memory"},
+    {"cuMemBatchDecompressAsync", "works on memory, and allocates none"},
+    {"cuIpcGetEventHandle", "events"},
+    {"cuIpcOpenEventHandle", "events"},
+};
+enum { ZR_CUDA_WAYS_COUNT = sizeof zr_cuda_ways / sizeof *zr_cuda_ways };
+
+/* What such an allocator asks of the driver is taken; what it has free inside nobody else can use. */
+struct zr_cuda_cache {
+    const char *mark;  /* in the path of the library that it is in */
+    const char *whose; /* it is */
+    const char *off;   /* a variable that turns it off; NULL: none does */
+    const char *words; /* where there is no variable: what turns it off */
+};
+
+static const struct zr_cuda_cache zr_cuda_caches[] = {
+    {"libc10_cuda.so", "PyTorch", "PYTORCH_NO_CUDA_MEMORY_CACHING=1", NULL},
+    {"/cupy/cuda/memory.", "CuPy", NULL, "cupy.cuda.set_allocator(None) in the program turns that off"},
+    {"libcupy", "CuPy", NULL, "cupy.cuda.set_allocator(None) in the program turns that off"},
+    {"xla_cuda_plugin", "XLA (JAX)", "XLA_PYTHON_CLIENT_ALLOCATOR=platform", NULL},
+    {"xla_extension", "XLA (JAX)", "XLA_PYTHON_CLIENT_ALLOCATOR=platform", NULL},
+    {"libtensorflow_framework.so", "TensorFlow", "TF_GPU_ALLOCATOR=cuda_malloc_async", NULL},
+    {"librmm.so", "RMM", NULL, "the program chooses another memory resource, or not"},
+};
+
+/* The cache in the library of that path; NULL: none that is known. */
+static inline const struct zr_cuda_cache *zr_cuda_cache_of(const char *path)
+{
+    for (size_t i = 0; i < sizeof zr_cuda_caches / sizeof *zr_cuda_caches; i++)
+        if (strstr(path, zr_cuda_caches[i].mark))
+            return &zr_cuda_caches[i];
+    return NULL;
+}
+
+#endif
