@@ -122,6 +122,14 @@ static bool whole_granules(const zr_backend *backend, size_t bytes)
     return (bytes & (backend->can.granule_bytes - 1)) == 0;
 }
 
+size_t zr_backend_held_bytes(struct zr_backend *backend)
+{
+    pthread_mutex_lock(&backend->lock);
+    size_t bytes = backend->held_bytes;
+    pthread_mutex_unlock(&backend->lock);
+    return bytes;
+}
+
 size_t zr_backend_pieces_count(struct zr_backend *backend)
 {
     pthread_mutex_lock(&backend->lock);

@@ -154,6 +154,8 @@ zr_result zr_backend_init(zr_backend *backend);
 void zr_backend_end(zr_backend *backend);
 /* The granule size that an implementation's options, ZR_CONF and the default come to. */
 zr_result zr_backend_granule(size_t asked_bytes, size_t *out);
+/* What the handles come to that were created and are not gone. Any thread. */
+size_t zr_backend_held_bytes(struct zr_backend *backend);
 /* Stretches of mappings held now, all arenas together, to compare with can.vma_budget. */
 size_t zr_backend_pieces_count(struct zr_backend *backend);
 

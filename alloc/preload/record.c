@@ -18,8 +18,9 @@
 #define COUNT_STEP_BYTES UINT64_C(1048576)
 
 static struct {
-    struct zr_record_book *book; /* mapped shared; a child after fork has it too */
-    const char *folder;          /* in the environment, which the program may change: copied */
+    struct zr_record_book *book;   /* mapped shared; a child after fork has it too */
+    const struct zr_record *taken; /* by this library; NULL: none */
+    const char *folder;            /* in the environment, which the program may change: copied */
     char room[512];
 } own;
 
@@ -84,6 +85,7 @@ static struct zr_record *take_record(void)
     record->image = image_of_process();
     record->started_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
     snprintf(record->program, sizeof record->program, "%s", program_invocation_short_name);
+    own.taken = record;
     atomic_store_explicit(&record->state, ZR_RECORD_RUNNING, memory_order_release);
     atomic_fetch_or(&own.book->there[number / 64], UINT64_C(1) << number % 64);
     atomic_fetch_or(&own.book->running[number / 64], UINT64_C(1) << number % 64);
@@ -144,15 +146,21 @@ struct zr_record *zr_record_open(const char **words)
     return record;
 }
 
+bool zr_record_is_taken_here(const struct zr_record *record)
+{
+    return record == own.taken;
+}
+
 struct zr_record *zr_record_in_child(const struct zr_record *parents)
 {
     int error = errno;
     uncount_dead();
     struct zr_record *record = take_record();
     errno = error;
-    for (unsigned i = 0; record && i < ZR_RECORD_MEMORIES; i++) {
-        zr_record_note(record, i, parents->memory[i].live_bytes, parents->memory[i].held_bytes);
-        record->memory[i].limit_bytes = atomic_load(&parents->memory[i].limit_bytes);
+    const struct zr_record_figures *figures = &parents->memory[ZR_RECORD_HOST];
+    if (record) {
+        zr_record_note(record, ZR_RECORD_HOST, figures->live_bytes, figures->held_bytes);
+        record->memory[ZR_RECORD_HOST].limit_bytes = atomic_load(&figures->limit_bytes);
     }
     return record;
 }

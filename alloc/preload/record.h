@@ -90,8 +90,10 @@ static inline unsigned zr_record_next(const _Atomic uint64_t bits[ZR_RECORD_COUN
 /* The process's record, taken or found again. NULL: nobody asked for one, or it cannot be had (*words says
  * why then, else NULL). Before threads, once per library; keeps errno. */
 struct zr_record *zr_record_open(const char **words);
-/* In the child after fork, with its parent's record: one of its own. `live_bytes` of each kind are as the
- * parent's; NULL: none is free. */
+/* Whether this library took it; else another had, and ends it. */
+bool zr_record_is_taken_here(const struct zr_record *record);
+/* In the child after fork, with its parent's record: one of its own. What malloc holds is as the parent's;
+ * devices' memory is the parent's alone. NULL: none is free. */
 struct zr_record *zr_record_in_child(const struct zr_record *parents);
 /* The path of its trace in the folder: false: too long. */
 bool zr_record_trace_path(const struct zr_record *record, char *out, size_t room_bytes);

@@ -180,6 +180,7 @@ static int run_with_figures(struct settings *settings, const struct zr_program *
                                                                   .trace = settings->trace,
                                                                   .json = settings->json,
                                                                   .stats = settings->stats,
+                                                                  .malloc = settings->malloc,
                                                                   .folder = &folder,
                                                                   .end = &end});
     zr_run_folder_remove(&folder);

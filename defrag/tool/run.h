@@ -41,7 +41,7 @@ int zr_run_end_alike(int status);
 struct zr_run_report {
     char **command;
     const char *trace, *json; /* NULL: not asked for */
-    bool stats;
+    bool stats, malloc;       /* whether libzr_malloc.so was to be preloaded */
     const struct zr_run_folder *folder;
     const struct zr_run_end *end;
 };

@@ -31,7 +31,6 @@ struct summary {
     struct zr_replay_report caching;
     char verdict[WORDS_ROOM], next[WORDS_ROOM];
     char refused[WORDS_ROOM];           /* the recorder's file of a device that refused memory; "": none */
-    const struct zr_record *refused_by; /* whose it is */
 };
 
 static uint64_t get(const struct zr_record *record, size_t offset)
@@ -64,6 +63,37 @@ static void choose_records(struct summary *summary)
             summary->root = larger(summary->root, record);
         if (FIGURE(record, failed_count) > 0)
             summary->failed = larger(summary->failed, record);
+    }
+}
+
+/* ---- Devices ------------------------------------------------------------------------------------------- */
+
+/* The process that held the most of the device; NULL: none held any, or was refused any. */
+static const struct zr_record *largest_of_device(const struct summary *summary, unsigned memory)
+{
+    const _Atomic uint64_t *there = summary->report->folder->book->there;
+    const struct zr_record *largest = NULL;
+    for (unsigned i = zr_record_next(there, 0); i < ZR_RECORD_COUNT; i = zr_record_next(there, i + 1)) {
+        const struct zr_record_figures *own = &summary->records[i].memory[memory];
+        if (own->peak_held_bytes + own->failed_count > 0 &&
+            (!largest || own->peak_held_bytes > largest->memory[memory].peak_held_bytes))
+            largest = &summary->records[i];
+    }
+    return largest;
+}
+
+/* What all processes held of the device at once, and what of that was live: to a MiB of each process, so
+ * never less than what one of them held. */
+static void sum_of_device(const struct summary *summary, unsigned memory, const struct zr_record *largest,
+                          uint64_t *held_bytes, uint64_t *live_bytes)
+{
+    const struct zr_record_book *book = summary->report->folder->book;
+    const struct zr_record_figures *own = &largest->memory[memory];
+    *held_bytes = atomic_load(&book->sums[memory].peak_held_bytes);
+    *live_bytes = atomic_load(&book->sums[memory].live_at_peak_bytes);
+    if (*held_bytes <= own->peak_held_bytes) {
+        *held_bytes = own->peak_held_bytes;
+        *live_bytes = own->live_at_peak_bytes;
     }
 }
 
@@ -203,11 +233,27 @@ static void find_refused(struct summary *summary)
         for (unsigned device = 0; device < DEVICES; device++) {
             snprintf(summary->refused, sizeof summary->refused, "%s/zr-%d-gpu%u-1.zrt", zr_folder_temporary(),
                      summary->records[i].process, device);
-            summary->refused_by = &summary->records[i];
             if (access(summary->refused, R_OK) == 0 && is_of_run(summary, summary->refused))
                 return;
         }
     summary->refused[0] = '\0';
+}
+
+/* Of the device that refused a process memory, the first. False: none did. */
+static bool judge_devices(struct summary *summary)
+{
+    for (unsigned i = ZR_RECORD_DEVICE; i < ZR_RECORD_MEMORIES; i++) {
+        const struct zr_record *largest = largest_of_device(summary, i);
+        const struct zr_record_figures *own = largest ? &largest->memory[i] : NULL;
+        if (!own || own->failed_count == 0)
+            continue;
+        snprintf(summary->verdict, sizeof summary->verdict,
+                 "a device refused memory to %s [%d]: it asked device %u for %s with %s live",
+                 largest->program, largest->process, i - ZR_RECORD_DEVICE, bytes(own->failed_bytes).text,
+                 bytes(own->live_at_failure_bytes).text);
+        return true;
+    }
+    return false;
 }
 
 enum { FRAGMENTS_PERCENT = 5 };
@@ -215,11 +261,15 @@ enum { FRAGMENTS_PERCENT = 5 };
 static void judge(struct summary *summary)
 {
     double lost = lost_percent(&summary->caching);
+    if (!summary->failed && judge_devices(summary))
+        return;
+    if (!summary->failed && !summary->report->malloc) {
+        snprintf(summary->verdict, sizeof summary->verdict,
+                 "no device refused memory; zr replay says of a --trace whether its blocks fragment");
+        return;
+    }
     if (summary->failed)
         judge_failure(summary);
-    else if (summary->refused[0])
-        snprintf(summary->verdict, sizeof summary->verdict, "a device refused memory to %s [%d]",
-                 summary->refused_by->program, summary->refused_by->process);
     else if (!summary->traced)
         snprintf(summary->verdict, sizeof summary->verdict,
                  "no block above 32 KiB was traced: nothing that would fragment at that size");
@@ -313,16 +363,29 @@ static uint64_t resident_bytes(const struct summary *summary, const struct zr_re
 
 /* ---- Five lines ---------------------------------------------------------------------------------------- */
 
-static void show_lines(const struct summary *summary)
+static void show_devices(const struct summary *summary)
+{
+    for (unsigned i = ZR_RECORD_DEVICE; i < ZR_RECORD_MEMORIES; i++) {
+        const struct zr_record *largest = largest_of_device(summary, i);
+        char others[200] = "";
+        uint64_t sum_held, sum_live;
+        if (!largest)
+            continue;
+        uint64_t held = largest->memory[i].peak_held_bytes, live = largest->memory[i].live_at_peak_bytes;
+        sum_of_device(summary, i, largest, &sum_held, &sum_live);
+        if (sum_held > held)
+            snprintf(others, sizeof others, "; by all processes at once at most %s", bytes(sum_held).text);
+        zr_tool_log("device %-3u peak held %s, live then %s, %.1f %% of it, by %s [%d]%s",
+                    i - ZR_RECORD_DEVICE, bytes(held).text, bytes(live).text, percent(live, held),
+                    largest->program, largest->process, others);
+    }
+}
+
+static void show_host(const struct summary *summary)
 {
     const struct zr_record *largest = summary->largest;
     const struct zr_record_book *book = summary->report->folder->book;
     char others[200] = "";
-    if (!largest) {
-        zr_tool_log("no process was served by libzr_malloc.so: there are no figures; next: %s",
-                    summary->next);
-        return;
-    }
     uint64_t held = FIGURE(largest, peak_held_bytes), live = FIGURE(largest, live_at_peak_bytes);
     uint64_t sum = atomic_load(&book->sums[ZR_RECORD_HOST].peak_held_bytes); /* to a MiB of each process */
     if (summary->processes_count > 1)
@@ -343,6 +406,18 @@ static void show_lines(const struct summary *summary)
             caching >= own ? "" : "-", bytes(caching >= own ? caching - own : own - caching).text,
             summary->whole ? "blocks" : "first blocks (of a trace of 64 MiB)", summary->traced->program,
             summary->traced->process, bytes(caching).text, bytes(own).text);
+}
+
+static void show_lines(const struct summary *summary)
+{
+    if (!summary->largest) {
+        zr_tool_log("no process was served by %s: there are no figures; next: %s",
+                    summary->report->malloc ? "libzr_malloc.so" : "libzr_cuda.so", summary->next);
+        return;
+    }
+    if (summary->report->malloc)
+        show_host(summary);
+    show_devices(summary);
     zr_tool_log("verdict    %s", summary->verdict);
     zr_tool_log("next       %s", summary->next);
 }
@@ -371,7 +446,8 @@ static void print_record(struct zr_text *text, const struct summary *summary, co
     print_figures(text, &record->memory[ZR_RECORD_HOST]);
     zr_text_print(text, ", \"devices\": [");
     for (unsigned i = ZR_RECORD_DEVICE, shown = 0; i < ZR_RECORD_MEMORIES; i++) {
-        if (atomic_load(&record->memory[i].peak_held_bytes) == 0)
+        if (atomic_load(&record->memory[i].peak_held_bytes) + atomic_load(&record->memory[i].failed_count) ==
+            0)
             continue;
         zr_text_print(text, "%s{\"device\": %u, ", shown++ ? ", " : "", i - ZR_RECORD_DEVICE);
         print_figures(text, &record->memory[i]);
@@ -397,6 +473,20 @@ static void print_replay(struct zr_text *text, const struct summary *summary)
         (int64_t)(summary->caching.peak_reserved_bytes - own));
 }
 
+static void print_device_sums(struct zr_text *text, const struct summary *summary)
+{
+    for (unsigned i = ZR_RECORD_DEVICE, shown = 0; i < ZR_RECORD_MEMORIES; i++) {
+        const struct zr_record *largest = largest_of_device(summary, i);
+        uint64_t held, live;
+        if (!largest)
+            continue;
+        sum_of_device(summary, i, largest, &held, &live);
+        zr_text_print(
+            text, "%s{\"device\": %u, \"peak_held_bytes\": %" PRIu64 ", \"live_at_peak_bytes\": %" PRIu64 "}",
+            shown++ ? ", " : "", i - ZR_RECORD_DEVICE, held, live);
+    }
+}
+
 static void print_json(struct zr_text *text, const struct summary *summary)
 {
     const struct zr_record_book *book = summary->report->folder->book;
@@ -413,9 +503,11 @@ static void print_json(struct zr_text *text, const struct summary *summary)
                   summary->processes_count);
     zr_text_print(text,
                   " \"sum\": {\"peak_held_bytes\": %" PRIu64 ", \"live_at_peak_bytes\": %" PRIu64
-                  "},\n \"root\": ",
+                  ", \"devices\": [",
                   atomic_load(&book->sums[ZR_RECORD_HOST].peak_held_bytes),
                   atomic_load(&book->sums[ZR_RECORD_HOST].live_at_peak_bytes));
+    print_device_sums(text, summary);
+    zr_text_print(text, "]},\n \"root\": ");
     if (summary->root)
         print_record(text, summary, summary->root);
     else

@@ -2,6 +2,7 @@
 """libzr_cuda.so on the emulated driver: a program that knows nothing of zr (tests/support/cuda_program.c) finds the same
 with it and without, by each way to the driver; limits, processes, calls that fail; what the library shows and needs; every
 symbol of the driver's memory API, and what becomes of it; zr run --cuda."""
+import json
 import os
 import re
 import subprocess
@@ -227,6 +228,48 @@ ok(got.returncode == 0, "the snapshot is read by zr replay")
 
 got = run(ZR, "run", "--cuda", "--limit", "400MiB", "--strict", "--", *program("dlsym"), "info", "1048576")
 same(got.stdout.split()[:4], ["0", "399", "400", "400"], "zr run --cuda --limit")
+
+
+def figures(*command, **env):
+    """(standard error of zr run --stats, its JSON)"""
+    got = run(ZR, "run", *command[:command.index("--")], "--stats", "--json", path("figures.json"), *command[command.index("--"):], **env)
+    with open(path("figures.json"), encoding="utf-8") as file:
+        return got.stderr, json.load(file)
+
+
+for kind in [], ["--cuda"]:
+    words, report = figures(*kind, "--limit", "400MiB", "--", *program("dlsym"), "info", str(100 << 20))
+    device, = report["root"]["devices"]
+    good = (device["device"], device["live_at_peak_bytes"], device["limit_bytes"], device["failed_count"]) == (0, 100 << 20, 400 << 20, 0)
+    ok(good and 100 << 20 <= device["peak_held_bytes"] <= 104 << 20 and "zr: device 0   peak held 10" in words and "live then 100 MiB" in words,
+       f"zr run {' '.join(kind)} --stats: what a device held at its peak, and what of it was live") or note(f"{device} {words}")
+    words, report = figures(*kind, "--limit", "400MiB", "--", *program("dlsym"), "info", str(500 << 20))
+    device, = report["root"]["devices"]
+    same((device["failed_count"] > 0, device["failed_bytes"], device["live_at_failure_bytes"]), (True, 500 << 20, 0), "and what it refused")
+    ok("a device refused memory to cuda_program" in report["verdict"] and "it asked device 0 for 500 MiB with 0 live" in report["verdict"], "in the verdict too") or note(report["verdict"])
+family = r"""
+import ctypes, os
+cuda = ctypes.CDLL("libcuda.so.1")
+def use(device, *mib):
+    context, blocks = ctypes.c_void_p(), [ctypes.c_uint64() for _ in mib]
+    assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) == 0 and cuda.cuCtxSetCurrent(context) == 0
+    for block, size in zip(blocks, mib): assert cuda.cuMemAlloc_v2(ctypes.byref(block), ctypes.c_size_t(size << 20)) == 0
+    for block in blocks: assert cuda.cuMemFree_v2(block) == 0
+for mib in (30, 20):
+    if os.fork() == 0: use(0, mib, mib); os._exit(0)
+    assert os.wait()[1] == 0
+use(0, 50, 30); use(1, 10); use(0, 8)
+if os.fork() == 0: raise SystemExit
+assert os.wait()[1] == 0
+use(0, 90)
+"""
+for kind, count in ([], 4), (["--cuda"], 3):
+    words, report = figures(*kind, "--", sys.executable, "-c", family)
+    held = [[(d["device"], d["live_at_peak_bytes"] >> 20) for d in p["devices"]] for p in report["processes"]]
+    same((report["exit_code"], sorted(held)), (0, sorted(([[]] if count == 4 else []) + [[(0, 40)], [(0, 60)], [(0, 90), (1, 10)]])),
+         "children before CUDA have figures of their own, a child after it none, each device its peak")
+    same([(d["device"], d["peak_held_bytes"] >> 20 in range(90 if d["device"] == 0 else 10, 96 if d["device"] == 0 else 14)) for d in report["sum"]["devices"]],
+         [(0, True), (1, True)], "of all at once: one after the other, none adds up") or note(report["sum"])
 trace = path("device.zrt")
 got = run(ZR, "run", "--cuda", "--trace", trace, "--", *program("dlsym"), "threads")
 ok(got.returncode == 0 and run(ZR, "replay", trace, "--policy", "zr").returncode == 0, "a trace of a device's blocks, which zr replay reads")

@@ -82,6 +82,8 @@ static void take_out(struct zr_cuda_block **link, struct zr_cuda_block *out)
     struct zr_cuda_block *block = *link;
     *link = join(block->left, block->right);
     *out = *block;
+    if (block->arena)
+        atomic_fetch_sub_explicit(&block->device->live_bytes, block->bytes, memory_order_relaxed);
     zr_slab_give(&records, block);
 }
 
@@ -112,6 +114,8 @@ void zr_cuda_blocks_put(const struct zr_cuda_block *block)
     reserved_count--;
     *own = *block;
     own->id = ++last_id;
+    if (block->arena)
+        atomic_fetch_add_explicit(&block->device->live_bytes, block->bytes, memory_order_relaxed);
     insert(own);
     zr_lock_give(&lock);
 }

@@ -73,6 +73,7 @@ struct zr_cuda_device {
     zr_learner *learner;
     zr_cu_stream idle;           /* of ours, without work; NULL: none could be had */
     zr_cu_stream _Atomic gather; /* of ours: waits for what no event of the arena's follows; NULL: none yet */
+    _Atomic size_t live_bytes;   /* of blocks that the program has, as it asked for them; kept by blocks.c */
 };
 
 /* A call of the program's that may come to an arena: zr_cuda_enter() ... zr_cuda_leave(). */
@@ -218,6 +219,17 @@ void zr_cuda_pools_forked(void);
 /* ---- Other processes (ipc.c, ipc_server.c) ------------------------------------------------------------- */
 
 void zr_cuda_ipc_forked(void);
+
+/* ---- Figures for zr run (figures.c) ------------------------------------------------------------------- */
+
+/* The device opens: finds the process's record, where one is asked for. One at a time. */
+void zr_cuda_figures_start(const struct zr_cuda_device *device);
+/* What the program has of the device, and what zr holds of it, have changed. Any thread, no lock of an arena.
+ */
+void zr_cuda_figures_note(const struct zr_cuda_device *device);
+/* A request for so many bytes got nothing. */
+void zr_cuda_figures_refused(const struct zr_cuda_device *device, size_t bytes);
+void zr_cuda_figures_forked(void);
 
 /* ---- The self-test (paths.c) --------------------------------------------------------------------------- */
 

@@ -247,10 +247,12 @@ zr_cu_result zr_cuda_device_open(struct zr_cuda_device *device)
     if (!atomic_load(&device->ready) && !atomic_load(&device->passed_on)) {
         device->ordinal = (int)(device - devices);
         result = open_parts(device);
-        if (result == ZR_OK)
+        if (result == ZR_OK) {
+            zr_cuda_figures_start(device);
             atomic_store_explicit(&device->ready, true, memory_order_release);
-        else
+        } else {
             end_parts(device);
+        }
         /* What may pass is tried again at the next allocation. */
         if (result == ZR_ERR_UNAVAILABLE || result == ZR_ERR_INVALID) {
             zr_say("%s: the CUDA driver serves device %d by itself", zr_last_error(), device->ordinal);
@@ -291,6 +293,7 @@ void zr_cuda_device_end(int ordinal)
         atomic_store(&device->ready, false);
         zr_cuda_streams_forget(device->primary);
         end_parts(device);
+        zr_cuda_figures_note(device);
     }
     pthread_rwlock_unlock(&life);
 }
@@ -343,6 +346,7 @@ static void in_child(void)
     zr_cuda_pools_forked();
     zr_cuda_streams_forked();
     zr_cuda_ipc_forked();
+    zr_cuda_figures_forked();
 }
 
 void zr_cuda_note_used(void)

@@ -116,6 +116,7 @@ zr_cu_result zr_cuda_block_new(struct zr_cuda_device *device, const struct zr_cu
     if (result != ZR_OK) {
         zr_cuda_blocks_unreserve();
         zr_cuda_log("an allocation");
+        zr_cuda_figures_refused(device, request->bytes);
         return zr_cuda_code(result);
     }
     zr_cuda_blocks_put(&(struct zr_cuda_block){.address = (uintptr_t)address,
@@ -127,6 +128,7 @@ zr_cu_result zr_cuda_block_new(struct zr_cuda_device *device, const struct zr_cu
                                                .pool = request->pool});
     if (request->pool)
         zr_cuda_pool_count(request->pool, request->bytes, true);
+    zr_cuda_figures_note(device);
     *out = (uintptr_t)address;
     return ZR_CU_SUCCESS;
 }
@@ -141,11 +143,13 @@ void zr_cuda_block_end(const struct zr_cuda_block *block, bool everywhere, zr_cu
             zr_say(
                 "%zu bytes that were freed during a capture stay allocated: the system refuses memory for a record",
                 block->bytes);
+        zr_cuda_figures_note(block->device);
         return;
     }
     zr_cuda_follow(block->device, block->arena, (void *)block->address, stream);
     if (zr_arena_free(block->arena, (void *)block->address) != ZR_OK)
         zr_cuda_log("a free");
+    zr_cuda_figures_note(block->device);
 }
 
 /* ---- Allocation ---------------------------------------------------------------------------------------- */

@@ -1,0 +1,78 @@
+/* figures.c: what is written down of the devices' memory where `zr run --stats` asks for it: figures in the
+ * process's record (alloc/preload/record.h), which libzr_malloc.so has too. See cuda.h. */
+#include "alloc/preload/cuda/cuda.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "alloc/backend/backend.h"
+#include "alloc/base/lock.h"
+#include "alloc/base/option.h"
+#include "alloc/preload/record.h"
+
+enum { DEVICES_COUNT = ZR_RECORD_MEMORIES - ZR_RECORD_DEVICE };
+
+static struct {
+    struct zr_record *_Atomic record; /* NULL: nobody asks for one */
+    bool asked;                       /* under the lock of devices that open */
+    struct zr_lock lock;              /* a record's figures have one writer at a time */
+} own;
+
+/* The record, for a device that has figures there; NULL: none. */
+static struct zr_record *record_of(const struct zr_cuda_device *device)
+{
+    struct zr_record *record = atomic_load_explicit(&own.record, memory_order_acquire);
+    return device->ordinal < DEVICES_COUNT ? record : NULL;
+}
+
+void zr_cuda_figures_start(const struct zr_cuda_device *device)
+{
+    const char *words = NULL;
+    if (!own.asked) {
+        own.asked = true;
+        atomic_store_explicit(&own.record, zr_record_open(&words), memory_order_release);
+    }
+    if (words)
+        zr_say("ZR_RECORD=%s: %s: zr run's figures have no devices of this process", getenv("ZR_RECORD"),
+               words);
+    struct zr_record *record = record_of(device);
+    if (record)
+        record->memory[ZR_RECORD_DEVICE + device->ordinal].limit_bytes = zr_option_get(ZR_OPTION_LIMIT);
+}
+
+void zr_cuda_figures_note(const struct zr_cuda_device *device)
+{
+    struct zr_record *record = record_of(device);
+    if (!record)
+        return;
+    zr_lock_take(&own.lock);
+    zr_record_note(record, ZR_RECORD_DEVICE + (unsigned)device->ordinal,
+                   atomic_load_explicit(&device->live_bytes, memory_order_relaxed),
+                   device->backend ? zr_backend_held_bytes(device->backend) : 0);
+    zr_lock_give(&own.lock);
+}
+
+void zr_cuda_figures_refused(const struct zr_cuda_device *device, size_t bytes)
+{
+    struct zr_record *record = record_of(device);
+    if (!record)
+        return;
+    zr_lock_take(&own.lock);
+    zr_record_failure(record, ZR_RECORD_DEVICE + (unsigned)device->ordinal, bytes);
+    zr_lock_give(&own.lock);
+}
+
+/* The parent's record is not the child's to end. A child of a process that has asked can use no device. */
+void zr_cuda_figures_forked(void)
+{
+    memset(&own.lock, 0, sizeof own.lock);
+    atomic_store(&own.record, NULL);
+}
+
+/* libzr_malloc.so ends the record that it has taken, with its last figures. */
+static __attribute__((destructor)) void end(void)
+{
+    struct zr_record *record = atomic_load(&own.record);
+    if (record && zr_record_is_taken_here(record))
+        zr_record_end(record);
+}
