@@ -262,12 +262,13 @@ use(0, 50, 30); use(1, 10); use(0, 8)
 if os.fork() == 0: raise SystemExit
 assert os.wait()[1] == 0
 use(0, 90)
+os.kill(os.getpid(), 9)
 """
 for kind, count in ([], 4), (["--cuda"], 3):
     words, report = figures(*kind, "--", sys.executable, "-c", family)
     held = [[(d["device"], d["live_at_peak_bytes"] >> 20) for d in p["devices"]] for p in report["processes"]]
-    same((report["exit_code"], sorted(held)), (0, sorted(([[]] if count == 4 else []) + [[(0, 40)], [(0, 60)], [(0, 90), (1, 10)]])),
-         "children before CUDA have figures of their own, a child after it none, each device its peak")
+    same((report["signal"], report["root"]["state"], sorted(held)), (9, "gone", sorted(([[]] if count == 4 else []) + [[(0, 40)], [(0, 60)], [(0, 90), (1, 10)]])),
+         "children before CUDA have figures of their own, a child after it none and ends nobody's, each device its peak")
     same([(d["device"], d["peak_held_bytes"] >> 20 in range(90 if d["device"] == 0 else 10, 96 if d["device"] == 0 else 14)) for d in report["sum"]["devices"]],
          [(0, True), (1, True)], "of all at once: one after the other, none adds up") or note(report["sum"])
 trace = path("device.zrt")
