@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "alloc/base/lock.h"
+#include "alloc/base/option.h"
 #include "alloc/base/slab.h"
 #include "alloc/debug/recorder.h"
 #include "alloc/preload/pages.h"
@@ -314,7 +315,9 @@ static void count_dead(size_t bytes)
 static char *take_fresh(unsigned class, size_t alignment)
 {
     size_t bytes = class_bytes(class);
-    struct zr_request request = {.bytes = bytes, .alignment = bytes >= HUGE_BYTES ? HUGE_BYTES : alignment};
+    /* Whole huge pages, unless what is left between blocks counts against a limit. */
+    bool huge = bytes >= HUGE_BYTES && zr_option_get(ZR_OPTION_LIMIT) == 0;
+    struct zr_request request = {.bytes = bytes, .alignment = huge ? HUGE_BYTES : alignment};
     void *block = NULL;
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, zr_recording_first_large);

@@ -98,6 +98,12 @@ same(run(ZR, "run", "--malloc", "--", "sh", "-c", "echo $LD_PRELOAD", env={"LD_P
 limited = "x = []\ntry:\n  while True: x.append(bytearray(10 << 20))\nexcept MemoryError: print(len(x))"
 count = run(ZR, "run", "--limit", "200MiB", "--", programs.PYTHON, "-c", limited).stdout
 ok(count.strip().isdigit() and 12 <= int(count) <= 19, f"under --limit 200MiB a program gets {count.strip()} times 10 MiB")
+# Three quarters of a limit, whatever the size: what lies between blocks counts against it.
+limited = ("import ctypes,sys; m=ctypes.CDLL(None).malloc; m.restype=ctypes.c_void_p; m.argtypes=[ctypes.c_size_t]; n=0\n"
+           "while m(int(sys.argv[1])): n+=1\nprint(n*int(sys.argv[1])>>20)")
+got = {size: int(run(ZR, "run", "--malloc", "--limit", "400MiB", "--", programs.PYTHON, "-c", limited, str(size)).stdout or 0)
+       for size in (200000, 3 << 20, 5 << 20, 7 << 20)}
+ok(all(300 <= mib <= 400 for mib in got.values()), f"under --limit 400MiB, MiB in blocks of a size: {got}")
 trace = path("blocks.zrt")
 got = run(ZR, "run", "--trace", trace, "--", programs.PYTHON, "-c", "x = [bytes(1000000 + i) for i in range(50)]")
 fine(got, "a trace of a program's large blocks")
