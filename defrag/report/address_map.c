@@ -118,13 +118,15 @@ static uint32_t colour_of(const struct zr_map_cell *cell)
 static void legend(struct zr_text *text, const struct zr_map_style *style, uint64_t cell_bytes,
                    const bool tags[ZR_TAG_COUNT])
 {
+    static const char *const units[] = {"KiB", "MiB", "GiB", "TiB"};
     uint32_t now = 0;
+    double value = (double)cell_bytes / 1024;
+    unsigned unit = 0;
+    for (; value >= 1023.95 && unit + 1 < sizeof units / sizeof *units; unit++)
+        value /= 1024;
     zr_text_print(text, style->unicode ? "█ live, ▃ in part, ▒ pending, ░ free"
                                        : "# live, + and - in part, p pending, . free");
-    if (cell_bytes >= 10 << 20)
-        zr_text_print(text, "; a cell is %.1f MiB\n", (double)cell_bytes / (1 << 20));
-    else
-        zr_text_print(text, "; a cell is %.1f KiB\n", (double)cell_bytes / 1024);
+    zr_text_print(text, "; a cell is %.1f %s\n", value, units[unit]);
     for (unsigned tag = 0; tag < ZR_TAG_COUNT && style->colour; tag++) {
         if (!tags[tag])
             continue;
