@@ -314,7 +314,9 @@ demo-fragmentation: packages-build
 	@echo "== $(BUILD)/examples/fragment: its own caching allocator, on a device of 1,100 MiB"
 	@! $(fragment_driver) $(BUILD)/examples/fragment
 	@echo "== zr run --cuda -- $(BUILD)/examples/fragment --direct: the same blocks, from zr's arena"
-	@$(fragment_driver) $(BUILD)/bin/zr run --cuda -- $(BUILD)/examples/fragment --direct
+	@$(fragment_driver) $(BUILD)/bin/zr run --cuda --trace $(BUILD)/fragment.zrt -- $(BUILD)/examples/fragment --direct
+	@echo "== zr map --at peak $(BUILD)/fragment.zrt: where they lie when most is live"
+	@$(BUILD)/bin/zr map --at peak --rows 6 $(BUILD)/fragment.zrt
 built-fragmentation: $(BUILD)/bin/zr $(libraries) $(BUILD)/examples/fragment $(BUILD)/tests/emulator/libcuda.so.1
 
 # ---- order -----------------------------------------------------------------------------------------------------

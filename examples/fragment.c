@@ -4,7 +4,7 @@
  *     fragment            through a caching allocator, as frameworks have one: segments of a power of two are
  *                         kept, and blocks are cut from them; dies
  *     fragment --direct   the driver's cuMemAlloc for each block: what PYTORCH_NO_CUDA_MEMORY_CACHING=1 asks
- * for. Under `zr run --cuda` that is an allocation in zr's arena */
+ * for. Under `zr run --cuda` that is an allocation in zr's arena, and `zr map` of its --trace draws it */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -101,23 +101,35 @@ static size_t live_between(address start, address end)
     return bytes;
 }
 
-/* The addresses from the first block to the last: # live, + partly, . free. */
+static int by_address(const void *a, const void *b)
+{
+    address first = ((const struct block *)a)->at, second = ((const struct block *)b)->at;
+    return (first > second) - (first < second);
+}
+
+/* The segments, one behind the other: # live, + partly, . free. */
 static void draw_map(void)
 {
-    address start = ~0ull, end = 0;
-    for (size_t i = 0; i < blocks_count; i++) {
-        start = blocks[i].at < start ? blocks[i].at : start;
-        end = blocks[i].at + blocks[i].bytes > end ? blocks[i].at + blocks[i].bytes : end;
-    }
-    address cell = blocks_count ? (end - start) / (COLUMNS * ROWS) + 1 : 0;
-    for (int i = 0; cell && i < COLUMNS * ROWS; i++) {
-        size_t live = live_between(start + i * cell, start + (i + 1) * cell);
+    size_t held = 0;
+    for (size_t i = 0; i < segments_count; i++)
+        held += segments[i].bytes;
+    qsort(segments, segments_count, sizeof *segments, by_address);
+    size_t cell = held / (COLUMNS * ROWS) + 1;
+    for (int i = 0; held && i < COLUMNS * ROWS; i++) {
+        size_t first = i * cell, live = 0, before = 0;
+        for (size_t k = 0; k < segments_count; before += segments[k++].bytes) {
+            size_t from = first > before ? first - before : 0;
+            size_t to = first + cell > before ? first + cell - before : 0;
+            to = to < segments[k].bytes ? to : segments[k].bytes;
+            live += to > from ? live_between(segments[k].at + from, segments[k].at + to) : 0;
+        }
         putchar(live == 0 ? '.' : live * 10 < cell * 9 ? '+' : '#');
         if (i % COLUMNS == COLUMNS - 1)
             putchar('\n');
     }
-    printf("# live  + partly  . free, from the first block to the last, %llu MiB of addresses\n",
-           (unsigned long long)((end - start) / MIB));
+    if (held)
+        printf("# live  + partly  . free, in %zu segments of the allocator, %zu MiB\n", segments_count,
+               held / MIB);
 }
 
 /* ---- The program --------------------------------------------------------------------------------------- */

@@ -36,6 +36,8 @@ runs = [subprocess.run([*command, os.path.join(BUILD, "examples", "fragment"), *
                             "ZR_EMULATOR_MEMORY": "1153433600"})
         for command, mode in (([], []), ([os.path.join(BUILD, "bin", "zr"), "run", "--cuda", "--"], ["--direct"]))]
 ok(runs[0].returncode == 4 and "MiB free in the allocator's segments" in runs[0].stdout, "examples/fragment.c dies of fragmentation")
+shares = {sign: runs[0].stdout.split("\n", 1)[1].count(sign) for sign in "#+."}
+ok(shares["#"] > 200 and shares["+"] > 20 and shares["."] > 5, f"its map has holes: {shares}")
 ok(runs[1].returncode == 0 and runs[1].stdout.startswith("all 60 steps\n"), "and ends well under zr run --cuda")
 
 # From anywhere; and what Python hands over is as large as what C reads.
