@@ -163,14 +163,16 @@ $(patsubst %.t,check-%,$(notdir $(all_scripts))): check-%: packages-check
 	tests/run --verbose $(filter %/$*.t,$(all_scripts))
 
 # What the emulated driver says of each rule, beside what a card says; then the backend's own tests on the card; then
-# the policies of zr replay beside PyTorch, where there is one: 77 is its word for that there is none.
+# the policies of zr replay beside PyTorch, where there is one, and PyTorch, CuPy and JAX on zr's memory: 77 is their word
+# for that there is none.
 .PHONY: gpu-check
 gpu-check: packages-check
 	@echo "$(cuda_words)"
-	@$(again) $(cuda_tests) $(BUILD)/bin/zr
+	@$(again) $(cuda_tests) $(BUILD)/bin/zr $(libraries)
 	@if $(BUILD)/tests/cuda_emulator_test --card-present; then \
 		ZR_TEST_CUDA=card tests/run --verbose $(cuda_tests) || failed=1; fi; \
-	tests/support/gpu_pytorch.py || [ $$? = 77 ] || failed=1; exit $${failed:-0}
+	tests/support/gpu_pytorch.py || [ $$? = 77 ] || failed=1; \
+	tests/support/gpu_train.py || [ $$? = 77 ] || failed=1; exit $${failed:-0}
 
 # The figures. Benchmarks are no tests: they print medians, ratios and the machine, and never fail on time.
 bench_programs := $(patsubst tests/bench/%.c,$(BUILD)/tests/%,$(wildcard tests/bench/bench_*.c))

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """gpu_pytorch.py, which compares zr replay's policies with PyTorch on a card, beside recorded peaks
-(gpu_pytorch_peaks.json says whose): all are equal, and a peak that differs is reported where it differs."""
+(gpu_pytorch_peaks.json says whose): all are equal, and a peak that differs is reported where it differs. And gpu_train.py,
+which has frameworks train on zr's memory: all of it but the frameworks."""
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 
 sys.path.insert(0, "tests/support")
-from zrtest import FOLDER, HANG, done, note, ok, path, same
+from zrtest import BUILD, FOLDER, HANG, done, note, ok, path, same
 
 HERE = "tests/support"
 TABLE = os.path.join(HERE, "gpu_pytorch_peaks.json")
@@ -16,6 +18,7 @@ sys.path.insert(0, HERE)
 sys.dont_write_bytecode = True
 
 import gpu_pytorch  # noqa: E402
+import gpu_train  # noqa: E402
 from gpu_pytorch import A, F, KIB, MIB  # noqa: E402
 
 
@@ -86,9 +89,61 @@ def check_traces():
     ok(got.returncode == 2 and "no trace" in got.stderr, "a pickle that names a function is refused") or note(got.stderr)
 
 
+FAKE_CUPY = """import ctypes, os, types
+driver, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+assert driver.cuInit(0) == 0 and driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0 and driver.cuCtxSetCurrent(context) == 0
+__version__, float32, off = "0", None, []
+class Array:
+    def __init__(self, count):
+        self.count, self.block = count, ctypes.c_uint64()
+        assert driver.cuMemAlloc_v2(ctypes.byref(self.block), ctypes.c_size_t(4 * count)) == 0
+    def __del__(self): driver.cuMemFree_v2(self.block)
+    def reshape(self, *shape): return self
+    def sum(self): return self.count + (len(off) if os.environ.get("FAKE") == "wrong" else 0)
+    def __mod__(self, other): return Array(self.count)
+    __truediv__ = __matmul__ = __mod__
+    T = property(lambda self: self)
+def arange(count, dtype): return Array(count)
+class Device: synchronize = staticmethod(lambda: None)
+runtime = types.SimpleNamespace(getDeviceProperties=lambda device: {"name": b"a fake"})
+cuda = types.SimpleNamespace(runtime=runtime, Device=Device, set_allocator=lambda new: off.append(1))
+def get_default_memory_pool(): return types.SimpleNamespace(total_bytes=lambda: 9 << 20)
+if os.environ.get("FAKE") == "dies" and "zr_cuda" in os.environ.get("LD_PRELOAD", ""): os._exit(5)
+"""
+
+
+def check_training():
+    """gpu_train.py, on the emulated driver and a CuPy that is a fake: all but the frameworks themselves."""
+    folder, emulator = path("frameworks"), os.path.abspath(os.path.join(BUILD, "tests", "emulator"))
+    os.mkdir(folder)
+    for name, text in ("cupy", FAKE_CUPY), ("torch", "raise ImportError('none')"), ("jax", "raise ImportError('none')"):
+        with open(os.path.join(folder, name + ".py"), "w") as file:
+            file.write(text)
+    for words, code, wanted, environment in (
+            ("no driver", 77, [r"zr: .*: not run: no GPU \(.+\)"], {}),
+            ("a driver without cards", 77, [r"zr: .*: not run: no GPU \(.+\)"], {"LD_LIBRARY_PATH": emulator, "ZR_EMULATOR_DEVICES": "0"}),
+            ("a card, and one framework", 0, [r"zr: PyTorch: not run: PyTorch is not installed .*", r"CuPy 0 on a fake, 30 steps.*",
+             r"  native +peak reserved +9 MiB, .* answers .*", r"  preload +peak reserved +[1-9]\d+ MiB, .*, the same", r"zr: JAX: not run: JAX is not installed .*"],
+             {"LD_LIBRARY_PATH": emulator, "PYTHONPATH": folder}),
+            ("answers that differ", 1, [r"  preload .*: DIFFERENT from step 0 on"], {"LD_LIBRARY_PATH": emulator, "PYTHONPATH": folder, "FAKE": "wrong"}),
+            ("one that dies", 1, [r"  preload +failed: exit code 5"], {"LD_LIBRARY_PATH": emulator, "PYTHONPATH": folder, "FAKE": "dies"})):
+        if words == "no driver" and gpu_train.no_card() is None:
+            continue
+        got = subprocess.run([os.path.join(HERE, "gpu_train.py"), "--steps", "30"], text=True, capture_output=True, timeout=HANG,
+                             env={**os.environ, **environment})
+        lines = got.stdout.splitlines()
+        found = [any(re.fullmatch(line, each) for each in lines) for line in wanted]
+        ok(got.returncode == code and all(found) and (code == 1 or len(lines) == len(wanted)), f"gpu_train.py: {words}") or \
+            note(f"{got.returncode} {found}\n{got.stdout}{got.stderr[-1500:]}")
+    answer = {"answers": [2.0, 1.0], "rate": 1, "reserved": 0}
+    same([gpu_train.judge("preload", each, answer)[0] for each in ({**answer, "reserved": 5}, {**answer, "reserved": None}, answer, {**answer, "answers": [2.0], "reserved": 5},
+                                                                  {"failed": "so"})], [True, True, False, False, False], "what is judged to be as it should be")
+
+
 with open(TABLE) as recorded:
     peaks = json.load(recorded)
 check_whole(peaks)
 check_differences(peaks)
 check_traces()
+check_training()
 done()
