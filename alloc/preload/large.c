@@ -317,8 +317,11 @@ static char *take_fresh(unsigned class, size_t alignment)
     size_t bytes = class_bytes(class);
     /* Whole huge pages, unless what is left between blocks counts against a limit. */
     bool huge = bytes >= HUGE_BYTES && zr_option_get(ZR_OPTION_LIMIT) == 0;
-    struct zr_request request = {.bytes = bytes, .alignment = huge ? HUGE_BYTES : alignment};
+    struct zr_request request = {
+        .bytes = bytes, .alignment = huge ? HUGE_BYTES : alignment, .tag = ZR_TAG_OTHER};
     void *block = NULL;
+    if (bytes > zr_preload.large.bytes)
+        return NULL; /* many times the machine's memory: what is live explains nothing */
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, zr_recording_first_large);
     uint8_t files = zr_recorder_files;

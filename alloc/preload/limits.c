@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "alloc/base/lock.h"
+#include "alloc/debug/recorder.h"
 #include "alloc/base/option.h"
 #include "alloc/preload/large.h"
 
@@ -52,8 +53,11 @@ static void give(zr_arena *arena, struct zr_span span, size_t keep_bytes)
         bytes = (bytes < most ? bytes : most) & ~(GRANULE_BYTES - 1);
         if (bytes < LEAST_BYTES)
             return;
-        struct zr_request request = {.bytes = bytes, .alignment = GRANULE_BYTES};
-        if (zr_arena_alloc(arena, &request, &block) != ZR_OK) {
+        struct zr_request request = {.bytes = bytes, .alignment = GRANULE_BYTES, .tag = ZR_TAG_OTHER};
+        zr_recorder_held = true; /* a smaller one may be there */
+        zr_result result = zr_arena_alloc(arena, &request, &block);
+        zr_recorder_held = false;
+        if (result != ZR_OK) {
             bytes /= 2;
             continue;
         }

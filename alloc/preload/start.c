@@ -121,7 +121,8 @@ void *zr_je_mmap(void *address, size_t bytes, int protection, int flags, int fd,
         return mmap(address, bytes, protection, flags, fd, offset);
     size_t granule_bytes = (size_t)2 << 20;
     struct zr_request request = {.bytes = bytes,
-                                 .alignment = bytes >= granule_bytes ? granule_bytes : ZR_PAGE_BYTES};
+                                 .alignment = bytes >= granule_bytes ? granule_bytes : ZR_PAGE_BYTES,
+                                 .tag = ZR_TAG_OTHER};
     if (address || zr_arena_alloc(zr_preload.small_arena, &request, &block) != ZR_OK) {
         errno = ENOMEM;
         return MAP_FAILED;
