@@ -49,7 +49,7 @@ ALL_LDFLAGS := -pthread $(if $(SANITIZE),-fsanitize=$(SANITIZE)) $(LDFLAGS)
 
 # ---- packages: each set is installed by the targets that need it ---------------------------------------------
 packages_build := gcc libc6-dev binutils libdnnl-dev libjemalloc-dev liburcu-dev libjansson-dev zlib1g-dev \
-	libncurses-dev
+	libncurses-dev liburing-dev
 packages_demo  := $(packages_build) bible-kjv bible-kjv-text
 packages_check := $(packages_build) perl python3 sqlite3 valgrind strace pkg-config libopenmpi-dev openmpi-bin tmux
 # Debian's Python names its suite by its version: to be asked once it is there.
@@ -57,7 +57,7 @@ packages_long  = $(packages_check) git openssl redis-server postgresql nodejs \
 	libpython$(shell /usr/bin/python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')-testsuite
 packages_soak  := $(packages_check) python3-torch chromium libreoffice-writer-nogui unzip
 packages_bench := $(packages_build) libopenblas-pthread-dev libmimalloc-dev python3 valgrind libopenmpi-dev \
-	openmpi-bin
+	openmpi-bin fio
 packages_fuzz  := $(packages_build) clang
 # libFuzzer's library is a package of its own where it exists: to be asked once the lists of packages are there.
 packages_libfuzzer = $(shell apt-cache --names-only search '^libclang-rt-dev$$' 2>/dev/null | cut -d' ' -f1)
@@ -135,6 +135,7 @@ include alloc/preload/preload.mk
 include alloc/preload/cuda/cuda.mk
 
 urcu_libs := -lurcu-bp -lurcu-cds
+zero_libs := $(kernels_libs) -Wl,--as-needed -luring -Wl,--no-as-needed
 comma := ,
 paren := (
 programs := $(BUILD)/bin/zr-train $(BUILD)/bin/zr $(BUILD)/examples/arena $(BUILD)/examples/mlp $(BUILD)/examples/lines $(BUILD)/examples/fragment $(modules)
@@ -200,14 +201,14 @@ $(BUILD)/lib/libzr.so.$(version): $(call obj,$(alloc_src) $(defrag_src)) $(BUILD
 # What the headers declare is pulled out of the archive, and whatever that needs: the bundled model is not.
 $(BUILD)/lib/libzr_zero.so.$(version): $(BUILD)/lib/libzr_zero.a $(BUILD)/lib/libzr.so $(zr_zero_headers) Makefile
 	$(call link_library,libzr_zero) $(patsubst %,-Wl$(comma)-u$(comma)%,$(call marked,ZR_API,$(zr_zero_headers))) $< \
-		$(BUILD)/lib/libzr.so $(ALL_LDFLAGS) $(kernels_libs) -lm || \
+		$(BUILD)/lib/libzr.so $(ALL_LDFLAGS) $(zero_libs) -lm || \
 		{ echo "zr: what zero/ and kernels/ need of alloc/ is marked ZR_PRIVATE_API: see alloc/base/private_api.h" >&2; exit 1; }
 
 train_obj := $(call obj,$(train_src) $(zero_src) $(comm_src) $(kernels_src) $(defrag_src) $(heap_src) $(alloc_src))
 $(BUILD)/bin/zr-train: $(train_obj) $(heap_library)
 	@mkdir -p $(@D)
 	@echo "  link  $@"
-	@$(CC) -o $@ $(train_obj) $(heap_library) $(heap_ldflags) $(ALL_LDFLAGS) $(urcu_libs) $(kernels_libs) -ljansson -lm
+	@$(CC) -o $@ $(train_obj) $(heap_library) $(heap_ldflags) $(ALL_LDFLAGS) $(urcu_libs) $(zero_libs) -ljansson -lm
 
 # Plain C and MPI, nothing of zr's: transport.h is all that the two know of each other.
 $(BUILD)/bin/libzr_comm_mpi.so: zero/comm/mpi/mpi.c zero/comm/transport.h $(BUILD)/config
@@ -227,7 +228,7 @@ $(BUILD)/obj/defrag/report/page_text.o: $(addprefix defrag/report/,page.css page
 # Each example stands on the libraries' archives alone, as a user's own program would be.
 trainers := $(BUILD)/examples/mlp $(BUILD)/examples/lines
 $(trainers): private archives := $(BUILD)/lib/libzr_zero.a
-$(trainers): private archives_libs := $(kernels_libs) -lm
+$(trainers): private archives_libs := $(zero_libs) -lm
 $(trainers): $(BUILD)/lib/libzr_zero.a
 $(BUILD)/examples/lines: examples/resmlp.c
 $(BUILD)/examples/%: examples/%.c $(BUILD)/lib/libzr.a
@@ -277,7 +278,7 @@ install-built:
 		ln -sf $$name.so.$(version) $(call to,$(LIBDIR))/$$name.so.$(major) && \
 		ln -sf $$name.so.$(major) $(call to,$(LIBDIR))/$$name.so || exit 1; done
 	@$(call pkgconfig,zr,memory for training over virtual memory maps,,-lzr,$(urcu_libs) -pthread -ldl)
-	@$(call pkgconfig,zr_zero,the ZeRO stage engine of zr with its kernels and communicators,zr,-lzr_zero,$(kernels_libs) -lm)
+	@$(call pkgconfig,zr_zero,the ZeRO stage engine of zr with its kernels and communicators,zr,-lzr_zero,$(kernels_libs) -luring -lm)
 	for header in $(zr_headers) $(zr_zero_headers); do \
 		install -m 644 $$header $(call to,$(own_include))/$$header || exit 1; done
 	install -m 644 $(installed_doc) $(call to,$(DOCDIR))

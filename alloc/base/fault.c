@@ -21,10 +21,21 @@ static struct site sites[ZR_FAULT_SITE_COUNT];
 _Atomic bool zr_fault_watching;
 
 static const char *const names[ZR_FAULT_SITE_COUNT] = {
-    [ZR_FAULT_RESERVE] = "reserve", [ZR_FAULT_CREATE] = "create",     [ZR_FAULT_MAP] = "map",
-    [ZR_FAULT_ACCESS] = "access",   [ZR_FAULT_METADATA] = "metadata", [ZR_FAULT_THREAD] = "thread",
-    [ZR_FAULT_OPEN] = "open",       [ZR_FAULT_READ] = "read",         [ZR_FAULT_WRITE] = "write",
-    [ZR_FAULT_SYNC] = "sync",       [ZR_FAULT_RENAME] = "rename",
+    [ZR_FAULT_RESERVE] = "reserve",
+    [ZR_FAULT_CREATE] = "create",
+    [ZR_FAULT_MAP] = "map",
+    [ZR_FAULT_ACCESS] = "access",
+    [ZR_FAULT_METADATA] = "metadata",
+    [ZR_FAULT_THREAD] = "thread",
+    [ZR_FAULT_OPEN] = "open",
+    [ZR_FAULT_READ] = "read",
+    [ZR_FAULT_WRITE] = "write",
+    [ZR_FAULT_SYNC] = "sync",
+    [ZR_FAULT_RENAME] = "rename",
+    [ZR_FAULT_DISK_READ] = "disk_read",
+    [ZR_FAULT_DISK_WRITE] = "disk_write",
+    [ZR_FAULT_DISK_SHORT] = "disk_short",
+    [ZR_FAULT_DISK_STALL] = "disk_stall",
 };
 
 const char *zr_fault_site_name(enum zr_fault_site site)
@@ -90,7 +101,8 @@ zr_result zr_fault_result(void)
                ? zr_fail(
                      ZR_ERR_INVALID,
                      "ZR_FAULT has \"%s\", which is no site:count; sites are reserve, create, map, access, "
-                     "metadata, thread, open, read, write, sync and rename, counts start at 1",
+                     "metadata, thread, open, read, write, sync, rename, disk_read, disk_write, disk_short and "
+                     "disk_stall, counts start at 1",
                      misread)
                : ZR_OK;
 }

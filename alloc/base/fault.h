@@ -18,6 +18,10 @@ enum zr_fault_site {
     ZR_FAULT_WRITE,    /* writing a file: no space left */
     ZR_FAULT_SYNC,     /* syncing a file or folder */
     ZR_FAULT_RENAME,
+    ZR_FAULT_DISK_READ,  /* a transfer of the offload file: the device fails */
+    ZR_FAULT_DISK_WRITE, /* the same for a write */
+    ZR_FAULT_DISK_SHORT, /* a transfer that moves one block */
+    ZR_FAULT_DISK_STALL, /* a transfer that takes ten seconds */
     ZR_FAULT_SITE_COUNT
 };
 

@@ -1,0 +1,224 @@
+/* nvme_file.c: a file without a name in a folder that somebody named, with its space. See nvme_inside.h.
+ *
+ * What this file system lacks shows in three flags; what makes the folder useless is an error with the way
+ * out. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include "alloc/base/error.h"
+#include "alloc/base/fault.h"
+#include "alloc/base/file.h"
+#include "zero/engine/nvme_inside.h"
+
+static const long tmpfs_magic = 0x01021994, ramfs_magic = 0x858458f6;
+/* Without O_TMPFILE: names that others may have taken. */
+enum { NAME_TRIES = 100, ALIGN_DEFAULT = 4096, ALIGN_MOST = 65536 };
+
+static const char *way_out(int error)
+{
+    switch (error) {
+    case ENOENT:
+        return "make the folder, or name another one";
+    case ENOTDIR:
+        return "name a folder on the NVMe disk, not a file";
+    case EACCES:
+    case EPERM:
+        return "check the permissions of the folder and of those above it, or name another one";
+    case EROFS:
+        return "the file system is read-only; name a folder elsewhere";
+    case ENOSPC:
+    case EDQUOT:
+        return "make room on that file system, name a folder elsewhere, or offload less";
+    case EFBIG:
+        return "raise `ulimit -f`, or name a folder on a file system that holds larger files";
+    case EMFILE:
+    case ENFILE:
+        return "raise `ulimit -n`";
+    case EIO:
+        return "the device failed; see the kernel's log, and resume from the last checkpoint with another folder";
+    default:
+        return "check the folder and its file system, or name another one";
+    }
+}
+
+zr_result zr_nvme_file_fail(const struct zr_nvme_file *file, const char *doing, int error)
+{
+    char room[64];
+    return zr_fail(ZR_ERR_IO, "cannot %s the offload file in '%s': %s (%s)", doing, file->folder,
+                   strerror_r(error, room, sizeof room), way_out(error));
+}
+
+static int open_retried(const char *path, int flags)
+{
+    int fd;
+    do
+        fd = open(path, flags | O_RDWR | O_CLOEXEC, 0600);
+    while (fd < 0 && errno == EINTR);
+    return fd;
+}
+
+/* Where O_TMPFILE is unknown. Only a death between two calls leaves the name behind, with no bytes. */
+static int create_and_unlink(const char *folder)
+{
+    char path[4096];
+    for (unsigned i = 0; i < NAME_TRIES; i++) {
+        int length = snprintf(path, sizeof path, "%s/.zr-offload-%d-%u", folder, (int)getpid(), i);
+        if (length < 0 || (size_t)length >= sizeof path) {
+            errno = ENAMETOOLONG;
+            return -1;
+        }
+        int fd = open_retried(path, O_CREAT | O_EXCL);
+        if (fd >= 0) {
+            unlink(path);
+            return fd;
+        }
+        if (errno != EEXIST)
+            return -1;
+    }
+    return -1;
+}
+
+static int open_nameless(struct zr_nvme_file *file, const char *path)
+{
+    if (zr_fault(ZR_FAULT_OPEN)) {
+        errno = EACCES;
+        return -1;
+    }
+    int fd = open_retried(path, O_TMPFILE | O_EXCL);
+    file->nameless = fd >= 0;
+    /* EISDIR and ENOENT: a kernel that takes O_TMPFILE for an attempt to open the folder itself. */
+    if (fd < 0 && (errno == EOPNOTSUPP || errno == EISDIR || errno == ENOENT || errno == EINVAL))
+        fd = create_and_unlink(path);
+    return fd;
+}
+
+/* What O_DIRECT demands. A block of the file system besides: less makes it read before it writes. */
+static size_t find_align(int fd, bool *out_direct)
+{
+    size_t align_bytes = 0;
+    struct stat status;
+    *out_direct = true;
+#ifdef STATX_DIOALIGN
+    struct statx extended;
+    if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &extended) == 0 &&
+        (extended.stx_mask & STATX_DIOALIGN)) {
+        align_bytes = extended.stx_dio_mem_align > extended.stx_dio_offset_align
+                          ? extended.stx_dio_mem_align
+                          : extended.stx_dio_offset_align;
+        *out_direct = extended.stx_dio_offset_align != 0;
+    }
+#endif
+    if (align_bytes < ALIGN_DEFAULT)
+        align_bytes = ALIGN_DEFAULT;
+    if (fstat(fd, &status) == 0 && status.st_blksize > 0 && status.st_blksize <= ALIGN_MOST &&
+        (status.st_blksize & (status.st_blksize - 1)) == 0 && (size_t)status.st_blksize > align_bytes)
+        align_bytes = (size_t)status.st_blksize;
+    return align_bytes;
+}
+
+zr_result zr_nvme_file_create(struct zr_nvme_file *out, const struct zr_nvme_folder *folder)
+{
+    zr_result result = ZR_OK;
+    struct statfs system;
+
+    *out = (struct zr_nvme_file){.fd = -1};
+    if (!folder->path || !folder->path[0])
+        return zr_fail(ZR_ERR_INVALID, "offload to NVMe needs a folder: nvme:DIR");
+    size_t length = strlen(folder->path);
+    snprintf(out->folder, sizeof out->folder, "%s%s", length < sizeof out->folder ? "" : "...",
+             length < sizeof out->folder ? folder->path : folder->path + length - (sizeof out->folder - 4));
+    out->fd = open_nameless(out, folder->path);
+    if (out->fd < 0)
+        return zr_nvme_file_fail(out, "create", errno);
+    if (fstatfs(out->fd, &system) != 0) {
+        result = zr_nvme_file_fail(out, "look at", errno);
+        goto unwind;
+    }
+    bool memory =
+        (long)system.f_type == tmpfs_magic || (unsigned long)system.f_type == (unsigned long)ramfs_magic;
+    if (memory && !folder->force) {
+        result =
+            zr_fail(ZR_ERR_IO,
+                    "cannot offload to '%s': it lies in memory (tmpfs), so nothing would be saved (name a "
+                    "folder on a disk, or use --offload-optimizer cpu; --force takes it as it is)",
+                    out->folder);
+        goto unwind;
+    }
+    out->align_bytes = find_align(out->fd, &out->direct);
+    /* A file system may refuse the flag although statx names an alignment, or names none. */
+    int flags = fcntl(out->fd, F_GETFL);
+    if (out->direct && (flags < 0 || fcntl(out->fd, F_SETFL, flags | O_DIRECT) != 0))
+        out->direct = false;
+    return ZR_OK;
+unwind:
+    close(out->fd);
+    out->fd = -1;
+    return result;
+}
+
+/* For an ordinary user. Blocks are counted in fragments where a file system has them. */
+static uint64_t free_bytes_of(const struct statfs *system)
+{
+    return (uint64_t)system->f_bavail * (uint64_t)(system->f_frsize ? system->f_frsize : system->f_bsize);
+}
+
+zr_result zr_nvme_file_reserve(struct zr_nvme_file *file, uint64_t bytes)
+{
+    struct statfs system;
+    struct rlimit limit;
+    if (fstatfs(file->fd, &system) != 0)
+        return zr_nvme_file_fail(file, "look at", errno);
+    uint64_t free_bytes = free_bytes_of(&system);
+    if (free_bytes < bytes)
+        return zr_fail(ZR_ERR_IO,
+                       "cannot offload to '%s': %llu bytes are needed there and %llu are free (make room for "
+                       "%llu more, name a folder on a larger disk, or offload less)",
+                       file->folder, (unsigned long long)bytes, (unsigned long long)free_bytes,
+                       (unsigned long long)(bytes - free_bytes));
+    /* Beyond the limit a signal would end the process. */
+    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < bytes)
+        return zr_fail(ZR_ERR_IO,
+                       "cannot offload to '%s': %llu bytes are needed there and `ulimit -f` allows files of "
+                       "%llu (raise it, or offload less)",
+                       file->folder, (unsigned long long)bytes, (unsigned long long)limit.rlim_cur);
+    int error;
+    do
+        error = zr_fault(ZR_FAULT_WRITE) ? ENOSPC : fallocate(file->fd, 0, 0, (off_t)bytes) == 0 ? 0 : errno;
+    while (error == EINTR);
+    file->reserved = error == 0;
+    /* A file system, or a filter of calls, that knows no fallocate. */
+    if (error == EOPNOTSUPP || error == ENOSYS || error == EPERM)
+        error = ftruncate(file->fd, (off_t)bytes) == 0 ? 0 : errno;
+    if (error == 0)
+        return ZR_OK;
+    char doing[80];
+    snprintf(doing, sizeof doing, "reserve %llu bytes for", (unsigned long long)bytes);
+    return zr_nvme_file_fail(file, doing, error);
+}
+
+zr_result zr_nvme_probe_folder(const struct zr_nvme_folder *folder, struct zr_nvme_probe *out)
+{
+    struct zr_nvme_file file;
+    struct statfs system;
+    if (!folder || !out)
+        return zr_fail(ZR_ERR_INVALID, "zr_nvme_probe_folder() needs a folder and a place for what it finds");
+    zr_result result = zr_nvme_file_create(&file, folder);
+    if (result != ZR_OK)
+        return result;
+    if (fstatfs(file.fd, &system) != 0)
+        result = zr_nvme_file_fail(&file, "look at", errno);
+    else
+        *out = (struct zr_nvme_probe){.align_bytes = file.align_bytes,
+                                      .free_bytes = free_bytes_of(&system),
+                                      .direct = file.direct,
+                                      .nameless = file.nameless};
+    close(file.fd);
+    return result;
+}

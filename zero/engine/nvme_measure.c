@@ -1,0 +1,94 @@
+/* nvme_measure.c: how many pieces must be under way until the disk is no faster with more. See nvme_inside.h.
+ *
+ * As in an update: one half of the test extent is read while the other is written. The fewest pieces win that
+ * reach nearly the best rate, since more only add to the time that each takes. */
+#include "zero/engine/nvme_inside.h"
+
+enum { DEPTH_UNMEASURED = 16, SPAN_MOST_BYTES = 16 << 20 };
+static const uint64_t depth_ns = 50000000, all_ns = 1000000000;
+static const double near_best = 0.95;
+
+/* Bytes per second of rounds of one read beside one write. Each direction has two operations started, so that
+ * it never runs dry between two rounds. */
+static zr_result measure_depth(zr_nvme_io *io, size_t span_bytes, double *out)
+{
+    char *memory = io->options.buffers[0].memory;
+    zr_nvme_event reads[2] = {0}, writes[2] = {0};
+    struct zr_nvme_extent extents[2] = {{0, memory, span_bytes, 0},
+                                        {span_bytes, memory + span_bytes, span_bytes, 0}};
+    uint64_t start_ns = zr_os_now_ns(), now_ns;
+    unsigned round = 0;
+    zr_result result;
+    do {
+        unsigned slot = round++ % 2;
+        result = zr_nvme_wait(io, reads[slot]);
+        if (result == ZR_OK)
+            result = zr_nvme_wait(io, writes[slot]);
+        extents[0].after = reads[!slot];
+        extents[1].after = writes[!slot];
+        if (result == ZR_OK)
+            result = zr_nvme_read(io, &extents[0], &reads[slot]);
+        if (result == ZR_OK)
+            result = zr_nvme_write(io, &extents[1], &writes[slot]);
+        now_ns = zr_os_now_ns();
+    } while (result == ZR_OK && now_ns - start_ns < depth_ns);
+    zr_result ended = zr_nvme_synchronize(io);
+    *out = 2.0 * (double)span_bytes * round / ((double)(zr_os_now_ns() - start_ns + 1) * 1e-9);
+    return result == ZR_OK ? ended : result;
+}
+
+static void set_depth(zr_nvme_io *io, unsigned depth)
+{
+    pthread_mutex_lock(&io->lock);
+    io->depth = depth;
+    pthread_mutex_unlock(&io->lock);
+}
+
+/* Blocks that were never written are read without the disk. */
+static zr_result write_both_halves(zr_nvme_io *io, size_t span_bytes)
+{
+    zr_nvme_event event;
+    zr_result result = zr_nvme_write(
+        io, &(struct zr_nvme_extent){0, io->options.buffers[0].memory, 2 * span_bytes, 0}, &event);
+    return result == ZR_OK ? zr_nvme_wait(io, event) : result;
+}
+
+zr_result zr_nvme_measure(zr_nvme_io *io)
+{
+    unsigned most = io->ring_used ? ZR_NVME_DEPTH_MOST : ZR_NVME_THREADS, tried = 0;
+    double rates[ZR_NVME_DEPTH_MOST], best = 0;
+    uint64_t start_ns = zr_os_now_ns();
+    size_t span_bytes = SPAN_MOST_BYTES;
+
+    if (io->depth != 0) {
+        set_depth(io, io->depth < most ? io->depth : most);
+        return ZR_OK;
+    }
+    if (io->options.buffers_count > 0 && io->options.buffers[0].bytes / 2 < span_bytes)
+        span_bytes = io->options.buffers[0].bytes / 2;
+    if (io->options.file_bytes / 2 < span_bytes)
+        span_bytes = (size_t)(io->options.file_bytes / 2);
+    span_bytes -= span_bytes % io->piece_bytes;
+    set_depth(io, DEPTH_UNMEASURED < most ? DEPTH_UNMEASURED : most);
+    if (io->options.buffers_count == 0 || span_bytes == 0)
+        return ZR_OK;
+    zr_result result = write_both_halves(io, span_bytes);
+    for (unsigned depth = 1; result == ZR_OK && depth <= most && zr_os_now_ns() - start_ns < all_ns;
+         depth *= 2) {
+        set_depth(io, depth);
+        result = measure_depth(io, span_bytes, &rates[tried]);
+        best = rates[tried] > best ? rates[tried] : best;
+        tried++;
+    }
+    if (result != ZR_OK)
+        return result;
+    unsigned chosen = 0;
+    while (chosen + 1 < tried && rates[chosen] < near_best * best)
+        chosen++;
+    set_depth(io, 1u << chosen);
+    pthread_mutex_lock(&io->lock);
+    io->bytes_per_second = rates[chosen];
+    io->moved_bytes[0] = io->moved_bytes[1] = io->waited_ns = 0;
+    pthread_mutex_unlock(&io->lock);
+    return ZR_OK;
+}

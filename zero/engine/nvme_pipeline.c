@@ -1,0 +1,86 @@
+/* nvme_pipeline.c: read-ahead and write-behind over three buffers. See nvme_pipeline.h.
+ *
+ * Unit n uses buffer n modulo 3. Its read comes after the write of unit n - 3, which used the buffer before;
+ * the file's own queue sees to that, so nothing here waits but take() and end(). */
+#include <string.h>
+
+#include "alloc/base/error.h"
+#include "zero/engine/nvme_pipeline.h"
+
+static zr_result start_read(struct zr_nvme_pipeline *pipeline, unsigned unit)
+{
+    unsigned slot = unit % ZR_NVME_PIPELINE_BUFFERS;
+    if (unit >= pipeline->units_count)
+        return ZR_OK;
+    return zr_nvme_read(pipeline->io,
+                        &(struct zr_nvme_extent){.offset_bytes = pipeline->units[unit].offset_bytes,
+                                                 .memory = pipeline->buffers[slot],
+                                                 .bytes = pipeline->units[unit].bytes,
+                                                 .after = pipeline->writes[slot]},
+                        &pipeline->reads[slot]);
+}
+
+zr_result zr_nvme_pipeline_begin(struct zr_nvme_pipeline *pipeline)
+{
+    if (!pipeline || !pipeline->io || (pipeline->units_count > 0 && !pipeline->units) || pipeline->running)
+        return zr_fail(ZR_ERR_INVALID,
+                       "a pass over the offload file needs its file and units, and none before it "
+                       "that runs");
+    memset(pipeline->reads, 0, sizeof pipeline->reads);
+    memset(pipeline->writes, 0, sizeof pipeline->writes);
+    pipeline->unit = 0;
+    pipeline->taken = false;
+    pipeline->running = true;
+    return start_read(pipeline, 0);
+}
+
+zr_result zr_nvme_pipeline_take(struct zr_nvme_pipeline *pipeline, void **out)
+{
+    if (!pipeline || !out || !pipeline->running || pipeline->taken || pipeline->unit >= pipeline->units_count)
+        return zr_fail(ZR_ERR_INVALID,
+                       "no unit of the offload file can be taken: none is left, or the last was not "
+                       "given back");
+    unsigned slot = pipeline->unit % ZR_NVME_PIPELINE_BUFFERS;
+    /* Ahead of the wait: where the disk is the slower one, it is never without work. */
+    zr_result result = start_read(pipeline, pipeline->unit + 1);
+    if (result == ZR_OK)
+        result = zr_nvme_wait(pipeline->io, pipeline->reads[slot]);
+    if (result != ZR_OK)
+        return result;
+    pipeline->taken = true;
+    *out = pipeline->buffers[slot];
+    return ZR_OK;
+}
+
+zr_result zr_nvme_pipeline_give(struct zr_nvme_pipeline *pipeline, bool changed)
+{
+    if (!pipeline || !pipeline->taken)
+        return zr_fail(ZR_ERR_INVALID, "no unit of the offload file is taken");
+    unsigned slot = pipeline->unit % ZR_NVME_PIPELINE_BUFFERS;
+    const struct zr_nvme_unit *unit = &pipeline->units[pipeline->unit++];
+    pipeline->taken = false;
+    pipeline->writes[slot] = 0;
+    if (!changed)
+        return ZR_OK;
+    return zr_nvme_write(pipeline->io,
+                         &(struct zr_nvme_extent){.offset_bytes = unit->offset_bytes,
+                                                  .memory = pipeline->buffers[slot],
+                                                  .bytes = unit->bytes,
+                                                  .after = pipeline->reads[slot]},
+                         &pipeline->writes[slot]);
+}
+
+zr_result zr_nvme_pipeline_end(struct zr_nvme_pipeline *pipeline)
+{
+    zr_result result = ZR_OK;
+    if (!pipeline || !pipeline->running)
+        return ZR_OK;
+    for (unsigned slot = 0; slot < ZR_NVME_PIPELINE_BUFFERS; slot++) {
+        zr_result read = zr_nvme_wait(pipeline->io, pipeline->reads[slot]);
+        zr_result written = zr_nvme_wait(pipeline->io, pipeline->writes[slot]);
+        if (result == ZR_OK)
+            result = read != ZR_OK ? read : written;
+    }
+    pipeline->running = pipeline->taken = false;
+    return result;
+}

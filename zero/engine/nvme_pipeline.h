@@ -1,0 +1,42 @@
+/* nvme_pipeline.h: an update over units that lie in an offload file, with three buffers: while the caller
+ * computes on one unit, the next is read and the one before is written. Private to zero/.
+ *
+ * A pass is begin, then take and give for each unit in order, then end. begin() may come long before the
+ * first take(), as when backward still runs. One thread uses a pipeline. The struct is the caller's. */
+#ifndef ZR_NVME_PIPELINE_H
+#define ZR_NVME_PIPELINE_H
+
+#include "zero/engine/nvme_io.h"
+
+enum { ZR_NVME_PIPELINE_BUFFERS = 3 };
+
+/* Where a unit lies in the file. No two overlap. */
+struct zr_nvme_unit {
+    uint64_t offset_bytes;
+    size_t bytes;
+};
+
+struct zr_nvme_pipeline {
+    /* The caller's, set before begin(): all outlive the pass. */
+    zr_nvme_io *io;
+    const struct zr_nvme_unit *units;
+    unsigned units_count;
+    void *buffers[ZR_NVME_PIPELINE_BUFFERS]; /* each holds the largest unit */
+    /* The pipeline's own; all zeros before the first pass. */
+    bool running, taken;
+    unsigned unit; /* that is taken, or will be next */
+    zr_nvme_event reads[ZR_NVME_PIPELINE_BUFFERS], writes[ZR_NVME_PIPELINE_BUFFERS];
+};
+
+/* Starts to read unit 0. ZR_ERR_INVALID: a pass is running. Results of the file, as in all calls. */
+zr_result zr_nvme_pipeline_begin(struct zr_nvme_pipeline *pipeline);
+/* Waits for the next unit and starts to read the one after it. *out is the caller's until give().
+ * ZR_ERR_INVALID: the unit before was not given back, or there is none left. */
+zr_result zr_nvme_pipeline_take(struct zr_nvme_pipeline *pipeline, void **out);
+/* Starts to write the unit that was taken, or with `changed` false leaves the file's contents. */
+zr_result zr_nvme_pipeline_give(struct zr_nvme_pipeline *pipeline, bool changed);
+/* Waits for all that was started, also after a failure or in the middle of a pass: the buffers are free then,
+ * and what was not given back is as it was. */
+zr_result zr_nvme_pipeline_end(struct zr_nvme_pipeline *pipeline);
+
+#endif

@@ -1,0 +1,188 @@
+/* nvme_ring.c: pieces by io_uring. See nvme_inside.h.
+ *
+ * One thread hands in as many pieces as the depth allows and sleeps in the kernel until one ends. The ring's
+ * pages are the kernel's, mapped when it starts. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "zero/engine/nvme_inside.h"
+
+/* The kernel registers no more in one entry. */
+static const size_t entry_most_bytes = (size_t)1 << 30;
+static const uint64_t retry_ns = 1000000;
+
+/* ---- Start and end --------------------------------------------------------------------------------------
+ */
+
+/* All or nothing: what is not registered is transferred as well, with its pages looked up each time. */
+static void register_buffers(zr_nvme_io *io)
+{
+    unsigned count = 0;
+    bool fits = true;
+    for (unsigned i = 0; i < io->options.buffers_count; i++) {
+        char *at = io->options.buffers[i].memory;
+        size_t left_bytes = io->options.buffers[i].bytes;
+        for (; left_bytes > 0 && (fits = count < ZR_NVME_REGISTERED); count++) {
+            size_t bytes = left_bytes < entry_most_bytes ? left_bytes : entry_most_bytes;
+            io->registered[count] = (struct iovec){at, bytes};
+            at += bytes;
+            left_bytes -= bytes;
+        }
+    }
+    if (count == 0)
+        return;
+    int error = fits ? -io_uring_register_buffers(&io->ring, io->registered, count) : E2BIG;
+    if (error == 0) {
+        io->registered_count = count;
+        return;
+    }
+    char room[64];
+    zr_nvme_log(
+        io,
+        "the buffers of the offload file in '%s' are not registered with io_uring (%s%s), which costs a little time",
+        io->file.folder, strerror_r(error, room, sizeof room), error == ENOMEM ? ": raise `ulimit -l`" : "");
+}
+
+/* One request that does nothing: a filter may allow the set-up and forbid what follows. */
+static int try_ring(struct io_uring *ring)
+{
+    struct io_uring_cqe *cqe;
+    struct io_uring_sqe *sqe = io_uring_get_sqe(ring);
+    if (!sqe)
+        return EAGAIN;
+    io_uring_prep_nop(sqe);
+    int error;
+    do
+        error = -io_uring_submit_and_wait(ring, 1);
+    while (error == EINTR);
+    if (error > 0)
+        return error;
+    if (io_uring_peek_batch_cqe(ring, &cqe, 1) != 1)
+        return EIO;
+    io_uring_cq_advance(ring, 1);
+    return 0;
+}
+
+int zr_nvme_ring_start(zr_nvme_io *io)
+{
+    struct io_uring_params params = {0};
+    int error = -io_uring_queue_init_params(ZR_NVME_DEPTH_MOST, &io->ring, &params);
+    if (error != 0)
+        return error;
+    /* The kernel that has this has reads and writes without vectors, too. */
+    error = params.features & IORING_FEAT_RW_CUR_POS ? try_ring(&io->ring) : ENOSYS;
+    if (error != 0) {
+        io_uring_queue_exit(&io->ring);
+        return error;
+    }
+    register_buffers(io);
+    io->ring_used = true;
+    return 0;
+}
+
+void zr_nvme_ring_end(zr_nvme_io *io)
+{
+    io_uring_queue_exit(&io->ring);
+}
+
+/* ---- The thread -----------------------------------------------------------------------------------------
+ */
+
+/* The registered entry that holds all of a piece; -1: none does. */
+static int entry_of(const zr_nvme_io *io, const struct zr_nvme_piece *piece)
+{
+    for (unsigned i = 0; i < io->registered_count; i++) {
+        uintptr_t start = (uintptr_t)io->registered[i].iov_base, at = (uintptr_t)piece->memory;
+        if (at >= start && at - start < io->registered[i].iov_len &&
+            piece->bytes <= io->registered[i].iov_len - (at - start))
+            return (int)i;
+    }
+    return -1;
+}
+
+/* There are as many entries as pieces, so that one is free. */
+static void hand_in(zr_nvme_io *io, unsigned i)
+{
+    const struct zr_nvme_piece *piece = &io->pieces[i];
+    struct io_uring_sqe *sqe = io_uring_get_sqe(&io->ring);
+    int entry = entry_of(io, piece);
+    unsigned bytes = (unsigned)piece->first_bytes;
+    if (piece->error)
+        io_uring_prep_nop(sqe);
+    else if (piece->operation->write && entry >= 0)
+        io_uring_prep_write_fixed(sqe, io->file.fd, piece->memory, bytes, piece->offset_bytes, entry);
+    else if (piece->operation->write)
+        io_uring_prep_write(sqe, io->file.fd, piece->memory, bytes, piece->offset_bytes);
+    else if (entry >= 0)
+        io_uring_prep_read_fixed(sqe, io->file.fd, piece->memory, bytes, piece->offset_bytes, entry);
+    else
+        io_uring_prep_read(sqe, io->file.fd, piece->memory, bytes, piece->offset_bytes);
+    sqe->user_data = i;
+}
+
+/* Under the lock: the pieces that can start. Returns how many are with the ring. */
+static unsigned fill(zr_nvme_io *io, unsigned count)
+{
+    for (unsigned i = 0; i < ZR_NVME_DEPTH_MOST; i++) {
+        if (io->piece_used[i])
+            continue;
+        if (!zr_nvme_take_piece(io, &io->pieces[i]))
+            break;
+        io->piece_used[i] = true;
+        io->ring_stalls |= io->pieces[i].stalls;
+        hand_in(io, i);
+        count++;
+    }
+    return count;
+}
+
+/* Under the lock: what has ended; what moved a part goes on. Returns how many are left. */
+static unsigned reap(zr_nvme_io *io, unsigned count)
+{
+    struct io_uring_cqe *cqes[ZR_NVME_DEPTH_MOST];
+    unsigned ended = io_uring_peek_batch_cqe(&io->ring, cqes, ZR_NVME_DEPTH_MOST);
+    for (unsigned n = 0; n < ended; n++) {
+        unsigned i = (unsigned)cqes[n]->user_data;
+        int error = io->pieces[i].error;
+        if (zr_nvme_advance_piece(io, &io->pieces[i], error ? -error : cqes[n]->res)) {
+            io->piece_used[i] = false;
+            count--;
+        } else {
+            hand_in(io, i);
+        }
+    }
+    io_uring_cq_advance(&io->ring, ended);
+    return count;
+}
+
+void *zr_nvme_ring_run(void *argument)
+{
+    zr_nvme_io *io = argument;
+    _Atomic uint32_t never = 0;
+    unsigned count = 0;
+    pthread_mutex_lock(&io->lock);
+    for (;;) {
+        count = fill(io, count);
+        if (count == 0) {
+            if (io->stopping)
+                break;
+            pthread_cond_wait(&io->work, &io->lock);
+            continue;
+        }
+        pthread_mutex_unlock(&io->lock);
+        if (io->ring_stalls)
+            zr_nvme_stall(io);
+        io->ring_stalls = false;
+        /* A refusal passes, or everything waits for it and the stall is logged: the kernel may still write
+         * into memory that it was given, so nothing can be declared ended. */
+        int submitted = io_uring_submit_and_wait(&io->ring, 1);
+        if (submitted < 0 && submitted != -EINTR)
+            zr_word_wait(&never, 0, retry_ns);
+        pthread_mutex_lock(&io->lock);
+        count = reap(io, count);
+    }
+    pthread_mutex_unlock(&io->lock);
+    return NULL;
+}
