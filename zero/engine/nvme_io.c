@@ -15,7 +15,7 @@
 #include "zero/engine/nvme_inside.h"
 
 /* Transfers that move no whole block, until that is a failure of the device. */
-enum { PIECE_DEFAULT_BYTES = 512 << 10, STACK_BYTES = 64 << 10, FRUITLESS_MOST = 1000 };
+enum { PIECE_DEFAULT_BYTES = 512 << 10, FRUITLESS_MOST = 1000 };
 static const uint64_t stall_default_ns = 5000000000ull, look_ns = 1000000000ull;
 
 void zr_nvme_log(const zr_nvme_io *io, const char *format, ...)
@@ -400,9 +400,8 @@ static zr_result start_threads(zr_nvme_io *io)
     }
     unsigned wanted_count = io->ring_used ? 1 : ZR_NVME_THREADS;
     for (; io->threads_count < wanted_count; io->threads_count++) {
-        zr_result result =
-            zr_thread_start(&io->threads[io->threads_count], io->options.host_arena, STACK_BYTES,
-                            io->ring_used ? zr_nvme_ring_run : zr_nvme_thread_run, io);
+        zr_result result = zr_thread_start(&io->threads[io->threads_count], io->options.host_arena, 0,
+                                           io->ring_used ? zr_nvme_ring_run : zr_nvme_thread_run, io);
         if (result != ZR_OK)
             return result;
     }

@@ -235,6 +235,7 @@ static void test_contract(bool threads)
     zr_fault_set(ZR_FAULT_DISK_STALL, 0);
     tap_ok(memcmp(memory, memory + 8 * b, 4 * b) == 0, "with the same bytes");
 
+    tap_result(zr_nvme_synchronize(io), ZR_OK, "all that was started ends");
     unsigned failures = 0;
     for (unsigned i = 0; i < 5 * ZR_NVME_OPERATIONS; i++)
         failures += zr_nvme_write(io, &(struct zr_nvme_extent){i % FILE_BLOCKS * b, memory, b, event},
@@ -618,6 +619,7 @@ int main(void)
 {
     struct zr_nvme_probe probe;
     uint64_t state = run_seed();
+    alarm(240); /* an event that is never told would be waited for without end */
     if (!mkdtemp(folder) || zr_nvme_probe_folder(&(struct zr_nvme_folder){folder, true}, &probe) != ZR_OK)
         return tap_ok(false, "a folder: %s", zr_last_error()), tap_done();
     block_bytes = probe.align_bytes;
