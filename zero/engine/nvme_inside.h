@@ -54,6 +54,7 @@ struct zr_nvme_io {
     bool write_turn;                                         /* lock */
     bool stopping;                                           /* lock */
     uint64_t moved_bytes[2], waited_ns;                      /* lock; read, written */
+    uint64_t continued_count;                                /* lock */
     uint64_t under_way_bytes;                                /* lock */
     _Atomic uint32_t finished;                               /* changes with each operation that ends */
     /* The first failure. lock. */

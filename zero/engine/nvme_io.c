@@ -140,8 +140,10 @@ bool zr_nvme_advance_piece(zr_nvme_io *io, struct zr_nvme_piece *piece, long mov
     io->moved_bytes[operation->write] += moved;
     io->under_way_bytes -= moved;
     if (piece->bytes > 0) {
-        if (passing && piece->fruitless_count < FRUITLESS_MOST && io->error == 0)
+        if (passing && piece->fruitless_count < FRUITLESS_MOST && io->error == 0) {
+            io->continued_count += moved > 0;
             return false;
+        }
         record_failure(io, piece, moved_bytes < 0 ? (int)-moved_bytes : EIO);
         operation->done_bytes += piece->bytes;
         io->under_way_bytes -= piece->bytes;
@@ -511,6 +513,7 @@ void zr_nvme_get_report(zr_nvme_io *io, struct zr_nvme_report *out)
         .bytes_per_second = io->bytes_per_second,
         .read_bytes = io->moved_bytes[0],
         .written_bytes = io->moved_bytes[1],
+        .continued_count = io->continued_count,
         .waited_ns = io->waited_ns,
     };
     pthread_mutex_unlock(&io->lock);

@@ -107,7 +107,8 @@ struct zr_nvme_report {
     double bytes_per_second; /* reads and writes at once, measured at start; 0: not measured */
     /* Since the start, without the measurement. */
     uint64_t read_bytes, written_bytes;
-    uint64_t waited_ns; /* in zr_nvme_wait(), zr_nvme_synchronize() and starts that waited */
+    uint64_t continued_count; /* transfers that moved a part, and went on with the rest */
+    uint64_t waited_ns;       /* in zr_nvme_wait(), zr_nvme_synchronize() and starts that waited */
 };
 void zr_nvme_get_report(zr_nvme_io *io, struct zr_nvme_report *out);
 
