@@ -1,7 +1,7 @@
-/* bench_nvme.c: the offload file beside fio, on the same disk, at the same depth and block size, turn by
- * turn: reads, writes, and both at once, as an update has them. Medians of the turns; also what the threads
- * reach that stand in for io_uring, and an update that computes nothing. bench_nvme [FOLDER [DEPTH]]; by
- * default build/ and the depth that is measured at start. No test: it never fails on time. */
+/* bench_nvme.c: the offload file beside fio, on the same blocks of the disk, at the same depth and block
+ * size, turn by turn: reads, writes, and both at once, as an update has them. Medians of the turns; also what
+ * the threads reach that stand in for io_uring, and an update that computes nothing. bench_nvme [FOLDER
+ * [DEPTH]]; by default build/ and the depth that is measured at start. No test: it never fails on time. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "alloc/zr.h"
+#include "zero/engine/nvme_inside.h"
 #include "zero/engine/nvme_pipeline.h"
 
 enum { TURNS = 5, OPERATION_BYTES = 16 << 20, UNDER_WAY = 3 };
@@ -92,18 +93,17 @@ static double ours(zr_nvme_io *io, unsigned kind, uint64_t limit_ns)
     return (double)moved_bytes / ((double)(now_ns() - start_ns) * 1e-9);
 }
 
-/* The same by fio; 0: there is none. */
-static double theirs(unsigned kind, unsigned depth, size_t piece_bytes)
+/* The same by fio on the same file, whose only name is that of the descriptor; 0: there is no fio. */
+static double theirs(const zr_nvme_io *io, unsigned kind, unsigned depth, size_t piece_bytes)
 {
     char command[512], line[8192] = "", *field = line;
     double rates[2] = {0};
-    snprintf(
-        command, sizeof command,
-        "fio --name=zr --filename='%s/bench_nvme.fio' --size=%llu --bs=%zu --iodepth=%u --rw=%s --direct=1 "
-        "--ioengine=io_uring --fixedbufs=1 --time_based --runtime=%u --output-format=terse "
-        "--terse-version=3 2>/dev/null",
-        folder, (unsigned long long)file_bytes, piece_bytes, depth, fio_names[kind],
-        (unsigned)(turn_ns / 1000000000));
+    snprintf(command, sizeof command,
+             "fio --name=zr --filename=/proc/%d/fd/%d --size=%llu --bs=%zu --iodepth=%u --rw=%s --direct=1 "
+             "--ioengine=io_uring --fixedbufs=1 --time_based --runtime=%u --output-format=terse "
+             "--terse-version=3 2>/dev/null",
+             (int)getpid(), io->file.fd, (unsigned long long)file_bytes, piece_bytes, depth, fio_names[kind],
+             (unsigned)(turn_ns / 1000000000));
     FILE *pipe = popen(command, "r");
     if (pipe && !fgets(line, sizeof line, pipe))
         line[0] = '\0';
@@ -154,18 +154,20 @@ static void compare(unsigned depth)
         report.bytes_per_second * 1e-6);
     ours(ring, 1, 0); /* blocks that were never written are another matter */
     ours(threads, 1, 0);
-    theirs(1, report.depth, report.piece_bytes);
     for (unsigned kind = 0; kind < 3; kind++) {
         double rates[4][TURNS];
         for (unsigned i = 0; i < TURNS; i++) {
             rates[0][i] = ours(ring, kind, turn_ns);
-            rates[1][i] = theirs(kind, report.depth, report.piece_bytes);
+            rates[1][i] = theirs(ring, kind, report.depth, report.piece_bytes);
             rates[2][i] = ours(threads, kind, turn_ns);
             rates[3][i] = kind == 2 ? pipeline_rate(ring) : 0;
         }
         double mine = median(rates[0]), fio = median(rates[1]);
-        printf("%-15s %6.0f MB/s   fio %6.0f", names[kind], mine * 1e-6, fio * 1e-6);
-        printf(fio > 0 ? " (%.2f of it)" : " (there is none here)", fio > 0 ? mine / fio : 0);
+        /* median() has sorted them */
+        printf("%-15s %6.0f MB/s (%.0f to %.0f)   fio %6.0f (%.0f to %.0f)", names[kind], mine * 1e-6,
+               rates[0][0] * 1e-6, rates[0][TURNS - 1] * 1e-6, fio * 1e-6, rates[1][0] * 1e-6,
+               rates[1][TURNS - 1] * 1e-6);
+        printf(fio > 0 ? ": %.2f of it" : ": there is none here", fio > 0 ? mine / fio : 0);
         printf("   threads %6.0f", median(rates[2]) * 1e-6);
         if (kind == 2)
             printf("   pipeline %6.0f", median(rates[3]) * 1e-6);
@@ -181,7 +183,6 @@ int main(int argc, char **argv)
     struct zr_arena_options options = {.struct_bytes = sizeof options};
     struct zr_request request = {
         .bytes = 2 * UNDER_WAY * OPERATION_BYTES, .alignment = 65536, .tag = ZR_TAG_OFFLOAD};
-    char path[4096];
     void *block;
     folder = argc > 1 ? argv[1] : folder;
     must(zr_backend_host_create(&backend, NULL));
@@ -190,8 +191,6 @@ int main(int argc, char **argv)
     must(zr_arena_alloc(arena, &request, &block));
     memory = memset(block, 1, request.bytes);
     compare(argc > 2 ? (unsigned)atoi(argv[2]) : 0);
-    snprintf(path, sizeof path, "%s/bench_nvme.fio", folder);
-    unlink(path);
     zr_arena_free(arena, memory);
     must(zr_arena_destroy(arena, NULL));
     must(zr_backend_destroy(backend));
