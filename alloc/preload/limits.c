@@ -14,8 +14,9 @@
 #include <unistd.h>
 
 #include "alloc/base/lock.h"
-#include "alloc/debug/recorder.h"
 #include "alloc/base/option.h"
+#include "alloc/core/arena_internal.h"
+#include "alloc/debug/recorder.h"
 #include "alloc/preload/large.h"
 
 #define GRANULE_BYTES ((size_t)2 << 20)
@@ -63,6 +64,9 @@ static void give(zr_arena *arena, struct zr_span span, size_t keep_bytes)
         }
         munmap(block, bytes);
         zr_large_give_marks(block, bytes);
+        zr_arena_take(arena);
+        zr_recorder_end(arena); /* it would explain a failure by what was given away here */
+        zr_arena_give(arena);
     }
 }
 

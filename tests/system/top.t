@@ -156,7 +156,9 @@ def check_map(rows, blocks, words):
 def check_picture(screen, program, columns, rows):
     """One process's details, arena large."""
     size, now = f"{columns} x {rows}", figures(program.pid)
-    screen.shows(r"largest holders", f"{size}: the holders are there")
+    # Tmux has the new size before the program has drawn it.
+    drawn = lambda: screen.rows()[rows - 1].startswith("q end ") and "largest holders" in "\n".join(screen.rows())
+    ok(wait_for(drawn), f"{size}: the holders are there")
     picture = screen.rows()[:rows]
     text, large = "\n".join(picture), now["large"]
     ok(picture[0].startswith("zr top   2 processes ") and picture[-1].startswith("q end "), f"{size}: first and last row")
