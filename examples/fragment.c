@@ -183,7 +183,10 @@ int main(int argc, char **argv)
 {
     void *library = dlopen("libcuda.so.1", RTLD_NOW), *context;
     if (!library) {
-        fprintf(stderr, "fragment: %s\n", dlerror());
+        fprintf(stderr,
+                "fragment: %s; without a GPU: LD_LIBRARY_PATH=build/tests/emulator, after make "
+                "demo-fragmentation has built that\n",
+                dlerror());
         return 1;
     }
     *(void **)&init = dlsym(library, "cuInit");

@@ -256,7 +256,14 @@ static bool judge_devices(struct summary *summary)
     return false;
 }
 
-enum { FRAGMENTS_PERCENT = 5 };
+/* A share worth a word, and more than a part of the caching allocator's last segment. */
+static bool fragments(const struct summary *summary)
+{
+    enum { LEAST_PERCENT = 5, SEGMENT_BYTES = 20 << 20 };
+    const struct zr_replay_report *caching = &summary->caching;
+    return summary->traced && lost_percent(caching) >= LEAST_PERCENT &&
+           caching->peak_reserved_bytes - caching->lower_bound_bytes > SEGMENT_BYTES;
+}
 
 static void judge(struct summary *summary)
 {
@@ -273,7 +280,7 @@ static void judge(struct summary *summary)
     else if (!summary->traced)
         snprintf(summary->verdict, sizeof summary->verdict,
                  "no block above 32 KiB was traced: nothing that would fragment at that size");
-    else if (lost >= FRAGMENTS_PERCENT)
+    else if (fragments(summary))
         snprintf(
             summary->verdict, sizeof summary->verdict,
             "it fragments: a caching allocator would lose %.1f %% of its peak to fragments (zr replay: %s "
@@ -283,9 +290,10 @@ static void judge(struct summary *summary)
     else
         snprintf(
             summary->verdict, sizeof summary->verdict,
-            "it does not fragment: a caching allocator, too, would lose only %.1f %% of its peak (zr replay: "
-            "%s reserved for %s live)",
-            lost, bytes(summary->caching.peak_reserved_bytes).text,
+            "it does not fragment: a caching allocator, too, would lose only %s, %.1f %% of its peak (zr "
+            "replay: %s reserved for %s live)",
+            bytes(summary->caching.peak_reserved_bytes - summary->caching.lower_bound_bytes).text, lost,
+            bytes(summary->caching.peak_reserved_bytes).text,
             bytes(summary->caching.lower_bound_bytes).text);
 }
 
@@ -333,7 +341,7 @@ static void advise(struct summary *summary)
     if (!report->trace && advise_file(summary))
         return;
     zr_text_start(&text, NULL, summary->next, sizeof summary->next);
-    bool look = summary->failed || (summary->traced && lost_percent(&summary->caching) >= FRAGMENTS_PERCENT);
+    bool look = summary->failed || fragments(summary);
     if (!summary->root && !summary->largest)
         zr_text_print(&text, "zr doctor --");
     else if (!look)
