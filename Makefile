@@ -49,7 +49,7 @@ ALL_LDFLAGS := -pthread $(if $(SANITIZE),-fsanitize=$(SANITIZE)) $(LDFLAGS)
 
 # ---- packages: each set is installed by the targets that need it ---------------------------------------------
 packages_build := gcc libc6-dev binutils libdnnl-dev libjemalloc-dev liburcu-dev libjansson-dev zlib1g-dev \
-	libncurses-dev liburing-dev
+	libncurses-dev liburing-dev libdw-dev
 packages_demo  := $(packages_build) bible-kjv bible-kjv-text
 packages_check := $(packages_build) perl python3 sqlite3 valgrind strace pkg-config libopenmpi-dev openmpi-bin tmux
 # Debian's Python names its suite by its version: to be asked once it is there.
@@ -135,6 +135,9 @@ include alloc/preload/preload.mk
 include alloc/preload/cuda/cuda.mk
 
 urcu_libs := -lurcu-bp -lurcu-cds
+# The compiler's unwinder, for call stacks: a library has a copy of its own, which knows nothing of code that others make
+# at run time, and so has no locks that a malloc could meet. Programs take the shared one.
+unwind_libs := -static-libgcc
 zero_libs := $(kernels_libs) -Wl,--as-needed -luring -Wl,--no-as-needed
 comma := ,
 paren := (
@@ -196,7 +199,7 @@ $(BUILD)/lib/libzr.map: $(wildcard alloc/*.h alloc/*/*.h) Makefile
 		'$(patsubst %,%;,$(call marked,ZR_PRIVATE_API,alloc/*.h alloc/*/*.h))' '};' > $@
 # It stays loaded: threads that have used it call it when they end, and fork() does.
 $(BUILD)/lib/libzr.so.$(version): $(call obj,$(alloc_src) $(defrag_src)) $(BUILD)/lib/libzr.map
-	$(call link_library,libzr) -Wl,-z,nodelete $(filter %.o,$^) -Wl,--version-script=$(BUILD)/lib/libzr.map $(ALL_LDFLAGS) $(urcu_libs)
+	$(call link_library,libzr) -Wl,-z,nodelete $(filter %.o,$^) -Wl,--version-script=$(BUILD)/lib/libzr.map $(ALL_LDFLAGS) $(urcu_libs) $(unwind_libs)
 
 # What the headers declare is pulled out of the archive, and whatever that needs: the bundled model is not.
 $(BUILD)/lib/libzr_zero.so.$(version): $(BUILD)/lib/libzr_zero.a $(BUILD)/lib/libzr.so $(zr_zero_headers) Makefile
@@ -221,7 +224,7 @@ tool_obj := $(call obj,$(tool_src) alloc/preload/record.c $(page_src) $(defrag_s
 $(BUILD)/bin/zr: $(tool_obj)
 	@mkdir -p $(@D)
 	@echo "  link  $@"
-	@$(CC) -o $@ $^ $(ALL_LDFLAGS) $(urcu_libs) -lz -lncursesw
+	@$(CC) -o $@ $^ $(ALL_LDFLAGS) $(urcu_libs) -lz -lncursesw -ldw -lelf
 # What the assembler puts into it.
 $(BUILD)/obj/defrag/report/page_text.o: $(addprefix defrag/report/,page.css page.html page_data.js page_draw.js page.js)
 

@@ -61,6 +61,13 @@ static const struct option_row table[ZR_OPTION_COUNT] = {
                             UINT64_C(1) << 30,
                             {0},
                             "the last events of each arena, written to a file when memory runs out; 0: none"},
+    [ZR_OPTION_STACKS] = {"stacks",
+                          TYPE_WHOLE,
+                          0,
+                          0,
+                          UINT32_MAX,
+                          {0},
+                          "call stacks in traces: of one allocation in so many, 1: of each; 0: none"},
     [ZR_OPTION_VERBOSE] =
         {"verbose", TYPE_BOOL, 0, 0, 1, {0}, "a preloaded library says on standard error that it is there"},
     [ZR_OPTION_VMA_BUDGET] = {"vma_budget",

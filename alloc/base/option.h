@@ -17,6 +17,7 @@ enum zr_option_name {
     ZR_OPTION_POISON,     /* bool: tell ASan and Valgrind which space is free */
     ZR_OPTION_PUBLISH,    /* 0 auto: above 64 MiB, 1 never, 2 at once; see publish.h */
     ZR_OPTION_RECORDER,   /* bytes of each arena's ring of events; 0: none; see recorder.h */
+    ZR_OPTION_STACKS,     /* one allocation in so many has its call stack taken; 0: none; see stacks.h */
     ZR_OPTION_VERBOSE,    /* bool: a preloaded library says that it is there */
     ZR_OPTION_VMA_BUDGET, /* mappings the host backend may hold; 0: from vm.max_map_count */
     ZR_OPTION_COUNT

@@ -143,11 +143,12 @@ struct zr_arena {
 
     /* Everything below. Not on a line with what threads of other stripes read. */
     _Alignas(ZR_LINE_BYTES) struct zr_lock lock;
-    bool debug;  /* canaries, poison, deep checks, tag limits or a trace: blocks are noted there */
+    bool debug;  /* canaries, poison, deep checks, tag limits, stacks or a trace: blocks are noted there */
     bool hooked; /* debug, a plan, an observer or a recorder is there: blocks that come and go are noted */
     struct zr_follow *follow; /* plan and observer (follow.c); NULL: neither */
     const struct zr_plan_calls *plan_calls;
     const struct zr_map_calls *map_calls;
+    bool stacks;            /* a block's serial is the number of its stack (debug/stacks.h) */
     struct zr_trace *trace; /* NULL: none */
     bool trace_is_foreign;  /* started by a command from outside, which the program knows nothing of */
     struct zr_recorder recorder;
@@ -255,6 +256,12 @@ static inline struct zr_block_info zr_block_info_of(const struct zr_arena *arena
                                   .reserved_bytes = block->bytes,
                                   .tag = (zr_tag)block->tag,
                                   .stream = block->stream};
+}
+
+/* The number of the stack that asked for a block; 0: not known. */
+static inline uint32_t zr_extent_stack(const struct zr_arena *arena, const struct zr_extent *block)
+{
+    return __builtin_expect(arena->stacks, 0) ? block->serial : 0;
 }
 
 /* ---- space.c: cannot fail; the caller has reserved the extent records ---------------------------------- */
@@ -421,7 +428,7 @@ static inline void zr_stripes_publish(struct zr_arena *arena)
 static inline void zr_arena_note_debug(struct zr_arena *arena)
 {
     arena->debug = arena->trace || arena->canary_bytes || arena->poison || arena->check >= ZR_CHECK_ARENA ||
-                   arena->bounded;
+                   arena->bounded || arena->stacks;
     arena->hooked = arena->debug || arena->follow || arena->recorder.events;
 }
 

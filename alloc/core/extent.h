@@ -67,7 +67,8 @@ struct zr_extent {
         };
         union zr_extent_marks marks;
     };
-    uint32_t serial; /* free extent with an owner: when it was freed, in that stream's counting */
+    uint32_t serial; /* free extent with an owner: when it was freed, in that stream's counting; block: see
+                        zr_extent_stack() */
 };
 
 static inline size_t zr_extent_requested_bytes(const struct zr_extent *block)

@@ -16,6 +16,7 @@ static const struct {
     [ZR_COMMAND_RECORD] = {"record", true, true, false},
     [ZR_COMMAND_STOP] = {"stop", true, false, false},
     [ZR_COMMAND_MARK] = {"mark", false, false, true},
+    [ZR_COMMAND_STACKS] = {"stacks", true, false, false},
 };
 
 /* Moves past the word and one blank behind it. */
@@ -52,7 +53,7 @@ zr_result zr_command_read(struct zr_command *out, const char *line, size_t bytes
         return zr_fail(ZR_ERR_INVALID, "there is no such command");
     out->kind = (enum zr_command_kind)kind;
     if (commands[kind].takes_arena && !read_number(&at, &out->arena))
-        return zr_fail(ZR_ERR_INVALID, "%s needs an arena's number", commands[kind].name);
+        return zr_fail(ZR_ERR_INVALID, "%s needs a number", commands[kind].name);
     if (commands[kind].takes_path && *at != '/')
         return zr_fail(ZR_ERR_INVALID, "%s needs the whole path of a file, from / on", commands[kind].name);
     if (commands[kind].takes_words && (*at == '\0' || strlen(at) > ZR_COMMAND_MARK_BYTES))

@@ -8,8 +8,11 @@
  *     record ARENA PATH        records, until stop
  *     stop ARENA
  *     mark WORDS               in every trace that is written
+ *     stacks N                 call stacks of one allocation in N, 0: none, until the next trace from outside
+ * ends
  *
- * ARENA is a number, PATH absolute, to the end of the line. The answer is "ok WORDS" or "no WORDS", one line.
+ * ARENA and N are numbers, PATH absolute, to the end of the line. The answer is "ok WORDS" or "no WORDS", one
+ * line.
  */
 #ifndef ZR_COMMAND_H
 #define ZR_COMMAND_H
@@ -26,12 +29,13 @@ enum zr_command_kind {
     ZR_COMMAND_RECORD,
     ZR_COMMAND_STOP,
     ZR_COMMAND_MARK,
+    ZR_COMMAND_STACKS,
     ZR_COMMAND_COUNT
 };
 
 struct zr_command {
     enum zr_command_kind kind;
-    unsigned arena;
+    unsigned arena;   /* stacks: N */
     const char *text; /* path or words, in the line; "" where there is none */
 };
 

@@ -46,7 +46,7 @@ void zr_debug_new(struct zr_arena *arena, const struct zr_extent *block)
         zr_tag_limit_note(arena, block->tag);
     if (arena->trace) {
         struct zr_block_info info = zr_block_info_of(arena, block);
-        zr_trace_write_alloc(arena->trace, &info);
+        zr_trace_write_alloc(arena->trace, &info, zr_extent_stack(arena, block));
     }
 }
 

@@ -5,6 +5,7 @@
  * what no event names was there all the time. Granules are undone one event after the other. */
 #define _GNU_SOURCE
 #include "alloc/debug/recorder.h"
+#include "alloc/debug/stacks.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -77,7 +78,7 @@ void zr_recorder_put_granules(struct zr_arena *arena, unsigned kind, struct zr_b
     zr_recorder_tick(arena);
     put(&arena->recorder, (struct zr_recorded){.where = (uint64_t)run.offset_bytes << 16 | kind << 8,
                                                .bytes = run.bytes,
-                                               .thread = zr_trace_thread()});
+                                               .thread = zr_recorder_thread()});
 }
 
 /* ---- What was there at its start ----------------------------------------------------------------------- */
@@ -191,17 +192,18 @@ static void write_start(const struct reading *reading, struct zr_trace *trace, s
     for (const struct zr_extent *extent = arena->first; extent; extent = extent->next)
         if (extent->kind == ZR_EXTENT_BLOCK && *slot_of(reading, extent->offset_bytes) == 0) {
             struct zr_block_info block = zr_block_info_of(arena, extent);
-            zr_trace_write_alloc(trace, &block);
+            zr_trace_write_alloc(trace, &block, zr_extent_stack(arena, extent));
         }
     for (const struct zr_extent *extent = NULL; (extent = zr_follow_next_block(arena, extent));) {
         struct zr_block_info block = zr_block_info_of(arena, extent);
-        zr_trace_write_alloc(trace, &block);
+        zr_trace_write_alloc(trace, &block, zr_extent_stack(arena, extent));
     }
     for (size_t i = 0; i <= reading->table_mask; i++) {
         if (reading->table[i] == 0 || kind_of(&reading->events[reading->table[i] - 1]) != ZRT_FREE)
             continue;
-        struct zr_block_info block = block_of(reading, &reading->events[reading->table[i] - 1]);
-        zr_trace_write_alloc(trace, &block);
+        const struct zr_recorded *event = &reading->events[reading->table[i] - 1];
+        struct zr_block_info block = block_of(reading, event);
+        zr_trace_write_alloc(trace, &block, event->stack);
     }
     zr_trace_write_begin(trace);
 }
@@ -243,7 +245,7 @@ static void write_events(const struct reading *reading, struct zr_trace *trace, 
         }
         zr_trace_set_source(trace, event->thread, now_ns);
         if (kind_of(event) == ZRT_ALLOC)
-            zr_trace_write_alloc(trace, &block);
+            zr_trace_write_alloc(trace, &block, event->stack);
         else if (kind_of(event) == ZRT_FREE)
             zr_trace_write_free(trace, &block);
         else if (kind_of(event) == ZRT_MAP)
@@ -298,7 +300,7 @@ static bool write_file(struct zr_arena *arena, char *path, size_t room_bytes,
     write_start(&reading, trace, arena);
     write_marks(&reading, trace);
     write_events(&reading, trace, start_ns);
-    zr_trace_write_refused(trace, request, refusal);
+    zr_trace_write_refused(trace, request, refusal, arena->stacks ? zr_call_stack_own() : 0);
     if (zr_trace_close(trace) == ZR_OK)
         return true;
     unlink(path); /* without its end it explains nothing */

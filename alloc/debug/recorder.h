@@ -24,7 +24,8 @@ struct zr_recorded {
     uint64_t where;  /* offset from the arena's base << 16 | enum zrt_kind << 8 | tag */
     uint64_t bytes;  /* as requested; map, unmap: of granules */
     uint64_t stream; /* tick: nanoseconds */
-    uint32_t slack_bytes, thread;
+    uint32_t slack_bytes;
+    uint16_t thread, stack; /* threads beyond the 65,535th share a number; stack: of stacks.h, 0: none */
 };
 
 /* The ring of a new arena, as ZR_CONF=recorder:BYTES has it. Without memory for it there is none. */
@@ -35,6 +36,14 @@ void zr_recorder_tick(struct zr_arena *arena);
 /* A run of granules: ZRT_MAP or ZRT_UNMAP. */
 void zr_recorder_put_granules(struct zr_arena *arena, unsigned kind, struct zr_bounds run);
 
+static inline uint16_t zr_recorder_thread(void)
+{
+    uint32_t thread = zr_trace_own_thread;
+    if (__builtin_expect(thread == 0, 0))
+        thread = zr_trace_thread();
+    return (uint16_t)(__builtin_expect(thread <= UINT16_MAX, 1) ? thread : UINT16_MAX);
+}
+
 /* A block that came or went: ZRT_ALLOC or ZRT_FREE. The ring is on. */
 static inline void zr_recorder_put(struct zr_arena *arena, unsigned kind, const struct zr_extent *block)
 {
@@ -43,13 +52,13 @@ static inline void zr_recorder_put(struct zr_arena *arena, unsigned kind, const 
         return;
     if (__builtin_expect(recorder->count % ZR_RECORDER_TICK_EVENTS == 0, 0))
         zr_recorder_tick(arena);
-    uint32_t thread = zr_trace_own_thread;
     recorder->events[recorder->count++ & recorder->mask] = (struct zr_recorded){
         .where = (uint64_t)block->offset_bytes << 16 | kind << 8 | block->tag,
         .bytes = block->bytes - block->slack_bytes,
         .stream = block->stream,
         .slack_bytes = block->slack_bytes,
-        .thread = __builtin_expect(thread != 0, 1) ? thread : zr_trace_thread(),
+        .thread = zr_recorder_thread(),
+        .stack = (uint16_t)zr_extent_stack(arena, block),
     };
 }
 

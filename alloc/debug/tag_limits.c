@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
+#include "alloc/debug/stacks.h"
 #include "alloc/debug/trace.h"
 #include "alloc/debug/trace_format.h"
 
@@ -58,7 +59,7 @@ zr_result zr_tag_limit_check(struct zr_arena *arena, const struct zr_request *re
     zr_result result = check(arena, request, bytes);
     if (result != ZR_OK && arena->trace) {
         struct zr_refusal refusal = zr_tag_limit_refusal(arena, request, bytes);
-        zr_trace_write_refused(arena->trace, request, &refusal);
+        zr_trace_write_refused(arena->trace, request, &refusal, arena->stacks ? zr_call_stack_own() : 0);
     }
     return result;
 }

@@ -23,7 +23,8 @@
 #include "alloc/base/os.h"
 #include "alloc/base/slab.h"
 #include "alloc/core/arena_internal.h"
-#include "alloc/debug/trace_format.h"
+#include "alloc/debug/trace_put.h"
+#include "alloc/debug/trace_stacks.h"
 
 #define WINDOW_BYTES ((size_t)1 << 20)
 
@@ -43,6 +44,7 @@ struct zr_trace {
     uint32_t thread, tag;
     uint32_t source_thread; /* 0: who calls, and now */
     uint64_t source_ns;
+    struct zr_trace_stacks *stacks; /* NULL: none has been written */
     struct zr_file file;
     dev_t device; /* of the file, and its number there: */
     ino_t number; /* a program may close descriptors that it has not opened, and get them for files of its own
@@ -170,17 +172,7 @@ struct event {
 
 static void put_varint(struct event *event, uint64_t value)
 {
-    while (value >= 0x80) {
-        *event->next++ = (unsigned char)(value | 0x80);
-        value >>= 7;
-    }
-    *event->next++ = (unsigned char)value;
-}
-
-static uint64_t zigzag(uint64_t to, uint64_t from)
-{
-    int64_t difference = (int64_t)(to - from);
-    return ((uint64_t)difference << 1) ^ (difference < 0 ? UINT64_MAX : 0);
+    event->next = zrt_put_varint(event->next, value);
 }
 
 /* Starts an event: kind, time, thread, stream and tag where they changed. False when there is nowhere to
@@ -227,7 +219,7 @@ static void put_place(struct zr_trace *trace, struct event *event, const void *a
         *event->first |= ZRT_IN_BYTES;
         unit = 1;
     }
-    put_varint(event, zigzag(offset / unit, trace->last_offset_bytes / unit));
+    put_varint(event, zrt_zigzag(offset / unit, trace->last_offset_bytes / unit));
     trace->last_offset_bytes = offset;
 }
 
@@ -236,10 +228,12 @@ bool zr_trace_goes_on(const struct zr_trace *trace)
     return trace->window != NULL;
 }
 
-void zr_trace_write_alloc(struct zr_trace *trace, const struct zr_block_info *block)
+void zr_trace_write_alloc(struct zr_trace *trace, const struct zr_block_info *block, uint32_t stack)
 {
     struct event event;
     uint64_t usual = (block->bytes + ZRT_UNIT_BYTES - 1) & ~(uint64_t)(ZRT_UNIT_BYTES - 1);
+    if (stack && trace->window)
+        zr_trace_stacks_write(&trace->stacks, trace, stack);
     if (!event_start(trace, &event, ZRT_ALLOC, block->stream, block->tag))
         return;
     put_place(trace, &event, block->address);
@@ -269,7 +263,7 @@ static void write_granules(struct zr_trace *trace, unsigned kind, const void *fi
     uint64_t count = bytes / trace->granule_bytes;
     if (!event_start(trace, &event, kind, trace->stream, trace->tag))
         return;
-    put_varint(&event, zigzag(number, trace->next_granule));
+    put_varint(&event, zrt_zigzag(number, trace->next_granule));
     put_varint(&event, count);
     trace->next_granule = number + count;
     event_end(trace, &event);
@@ -298,9 +292,11 @@ void zr_trace_write_mark(struct zr_trace *trace, const char *label)
 }
 
 void zr_trace_write_refused(struct zr_trace *trace, const struct zr_request *request,
-                            const struct zr_refusal *refusal)
+                            const struct zr_refusal *refusal, uint32_t stack)
 {
     struct event event;
+    if (stack && trace->window)
+        zr_trace_stacks_write(&trace->stacks, trace, stack);
     if (!event_start(trace, &event, ZRT_REFUSED, request->stream, request->tag))
         return;
     put_varint(&event, request->bytes);
@@ -319,6 +315,18 @@ void zr_trace_write_refused(struct zr_trace *trace, const struct zr_request *req
         for (size_t i = 0; i < sizeof more / sizeof *more; i++)
             put_varint(&event, more[i]);
     }
+    event_end(trace, &event);
+}
+
+void zr_trace_write_extension(struct zr_trace *trace, enum zrt_extension kind, const void *data, size_t bytes)
+{
+    struct event event;
+    if (bytes > ZRT_EXTENSION_BYTES || !event_start(trace, &event, ZRT_EXTENSION, trace->stream, trace->tag))
+        return;
+    *event.next++ = (unsigned char)kind;
+    put_varint(&event, bytes);
+    memcpy(event.next, data, bytes);
+    event.next += bytes;
     event_end(trace, &event);
 }
 
@@ -432,6 +440,7 @@ zr_result zr_trace_close(struct zr_trace *trace)
     char room[64];
     zr_result result = ZR_OK;
     if (trace->header) { /* not in a forked child */
+        zr_trace_stacks_end(trace->stacks);
         if (trace->header->state == ZRT_NO_SPACE)
             result =
                 zr_fail(ZR_ERR_IO, "the trace '%s' stopped after %llu bytes: %s (make room, or trace less)",

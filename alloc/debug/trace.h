@@ -35,14 +35,15 @@ zr_result zr_trace_close(struct zr_trace *trace);
 /* False: it has stopped for want of room. */
 bool zr_trace_goes_on(const struct zr_trace *trace);
 
-void zr_trace_write_alloc(struct zr_trace *trace, const struct zr_block_info *block);
+/* `stack`: a number of stacks.h, of who asked; 0: none. */
+void zr_trace_write_alloc(struct zr_trace *trace, const struct zr_block_info *block, uint32_t stack);
 void zr_trace_write_free(struct zr_trace *trace, const struct zr_block_info *block);
 /* `first` and `bytes` on granule boundaries. */
 void zr_trace_write_map(struct zr_trace *trace, const void *first, size_t bytes);
 void zr_trace_write_unmap(struct zr_trace *trace, const void *first, size_t bytes);
 void zr_trace_write_mark(struct zr_trace *trace, const char *label);
 void zr_trace_write_refused(struct zr_trace *trace, const struct zr_request *request,
-                            const struct zr_refusal *refusal);
+                            const struct zr_refusal *refusal, uint32_t stack);
 /* The events that follow are those of another thread, and of another time. With thread 0: of the caller's own
  * again, and of now. */
 void zr_trace_set_source(struct zr_trace *trace, uint32_t thread, uint64_t now_ns);
@@ -61,6 +62,10 @@ void zr_trace_write_begin(struct zr_trace *trace);
 zr_result zr_trace_start_foreign(unsigned number, const char *path);
 zr_result zr_trace_stop_foreign(unsigned number);
 zr_result zr_trace_snapshot(unsigned number, const char *path);
+/* One allocation in `every` has its stack taken from now on, 0: none, in all arenas that there are and will
+ * be; the end of a foreign trace puts the option's value back. Of blocks that are live already none is known.
+ * False: an arena's lock was not to be had, and that one is left out. */
+bool zr_arenas_set_stacks(uint32_t every);
 /* A mark in every trace that is written; returns how many these are. */
 unsigned zr_trace_mark_all(const char *label);
 

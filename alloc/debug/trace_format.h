@@ -1,6 +1,8 @@
 /* clang-format off */
-/* trace_format.h: the .zrt trace, version 1, as it lies in the file. Written by alloc/debug/trace.c, read by
- * defrag/trace/zrt.c. All numbers are little-endian.
+/* trace_format.h: the .zrt trace, version 2, as it lies in the file. Written by alloc/debug/trace.c, read by
+ * defrag/trace/zrt.c. All numbers are little-endian. A reader reads all versions up to its own, and says of a later one
+ * that the file is newer than itself. What a later release adds goes into extensions, which a reader skips, or raises the
+ * version.
  *
  * The file is struct zrt_header, then events one after the other, `written_bytes` of them. The writer stores
  * an event's bytes first and then advances written_bytes, all in a shared file mapping: after a crash or kill
@@ -30,9 +32,21 @@
  * before (first: 0): in units of 256 bytes (both offsets are multiples of 256), or of bytes with
  * ZRT_IN_BYTES.
  *
+ * An extension (kind 0, since version 2) goes on with 1 byte, enum zrt_extension, a varint length and so many bytes. A
+ * reader skips those that it does not know.
+ *     module    varint address, varint bytes, varint offset in its file, varint length of its build ID, the build ID, and
+ *               the path up to the end: code that is mapped there. A path of no bytes: it is of no file
+ *     stack     varint number (from 1), and up to the end frames, the innermost first, each as the zigzag difference of
+ *               its address to the frame's before (first: 0). The address lies within the call
+ *     with      varint number: the next alloc or refused event was asked for by this stack
+ * Modules come before the first stack that has an address in them, a stack before the first event that has it. A module
+ * replaces those that its addresses overlap.
+ *
  * varint: 7 bits a byte, low ones first, the top bit set on all but the last; at most 10 bytes, no bits
- * beyond 64. zigzag: 0, -1, 1, -2 .. as 0, 1, 2, 3 .. A kind of 0 is never written. A reader takes an event
- * with a flag that it does not know of the kind for damage: so does one that is older than ZRT_HAS_CAUSE.
+ * beyond 64. zigzag: 0, -1, 1, -2 .. as 0, 1, 2, 3 .. A reader takes an event with a flag that it does not know of the
+ * kind for damage.
+ *
+ * Version 1 has no extensions. Early traces of it have no ZRT_HAS_CAUSE, or no ZRT_HAS_MORE.
  *
  * A file of the flight recorder is the same. The time and thread of an event are those of when it was recorded,
  * the time to the nearest of a few hundred events before it; a mark after `begin` says what is missing. */
@@ -43,9 +57,18 @@
 #include <stdint.h>
 
 #define ZRT_MAGIC   "ZRT1"
-#define ZRT_VERSION 1
+#define ZRT_VERSION 2
 
-enum zrt_kind { ZRT_ALLOC = 1, ZRT_FREE, ZRT_MAP, ZRT_UNMAP, ZRT_MARK, ZRT_REFUSED, ZRT_BEGIN };
+enum zrt_kind {
+    ZRT_EXTENSION = 0,
+    ZRT_ALLOC,
+    ZRT_FREE,
+    ZRT_MAP,
+    ZRT_UNMAP,
+    ZRT_MARK,
+    ZRT_REFUSED,
+    ZRT_BEGIN
+};
 
 #define ZRT_KIND_MASK    0x07
 #define ZRT_HAS_THREAD   0x08
@@ -57,9 +80,17 @@ enum zrt_kind { ZRT_ALLOC = 1, ZRT_FREE, ZRT_MAP, ZRT_UNMAP, ZRT_MARK, ZRT_REFUS
 #define ZRT_HAS_MORE     0x40 /* refused, with ZRT_HAS_CAUSE */
 
 #define ZRT_UNIT_BYTES  256u
-#define ZRT_LABEL_BYTES 63u  /* of a mark, at most */
-#define ZRT_MORE_MOST   12u  /* further figures of a refused one, at most */
-#define ZRT_EVENT_BYTES 256u /* no event is longer: a refused one may be as long */
+#define ZRT_LABEL_BYTES 63u   /* of a mark, at most */
+#define ZRT_MORE_MOST   12u   /* further figures of a refused one, at most */
+#define ZRT_EVENT_BYTES 1024u /* no event is longer; of version 1: 256 */
+
+#define ZRT_EXTENSION_BYTES 900u /* of an extension, at most, without what every event has */
+#define ZRT_FRAMES_MOST     64u  /* of a stack */
+#define ZRT_STACKS_MOST     65535u
+#define ZRT_BUILD_ID_BYTES  20u   /* at most; longer ones are left out */
+#define ZRT_HEADER_MOST     4096u /* bytes, of a later release's */
+
+enum zrt_extension { ZRT_MODULE = 1, ZRT_STACK, ZRT_WITH };
 
 /* What a refused request lacked. */
 enum zrt_cause {
@@ -84,7 +115,7 @@ enum zrt_state {
 
 struct zrt_header {
     char magic[4];
-    uint32_t header_bytes; /* sizeof this; events start here */
+    uint32_t header_bytes; /* sizeof this, or more; events start here */
     uint32_t version;
     uint32_t state;         /* enum zrt_state */
     uint64_t written_bytes; /* of events */

@@ -3,16 +3,20 @@
  * trace.c, registry.c and follow.h. */
 #include "alloc/core/arena_internal.h"
 #include "alloc/base/error.h"
+#include "alloc/base/option.h"
 #include "alloc/plan/follow.h"
+#include "alloc/debug/stacks.h"
 #include "alloc/debug/trace.h"
 
 static void write_block(struct zr_trace *trace, const struct zr_arena *arena, const struct zr_extent *block)
 {
-    zr_trace_write_alloc(trace, &(struct zr_block_info){.address = arena->base + block->offset_bytes,
-                                                        .bytes = zr_extent_requested_bytes(block),
-                                                        .reserved_bytes = block->bytes,
-                                                        .tag = (zr_tag)block->tag,
-                                                        .stream = block->stream});
+    zr_trace_write_alloc(trace,
+                         &(struct zr_block_info){.address = arena->base + block->offset_bytes,
+                                                 .bytes = zr_extent_requested_bytes(block),
+                                                 .reserved_bytes = block->bytes,
+                                                 .tag = (zr_tag)block->tag,
+                                                 .stream = block->stream},
+                         zr_extent_stack(arena, block));
 }
 
 /* Writes what is there already, so that a trace started late is as complete as one started at once: granules
@@ -167,7 +171,42 @@ zr_result zr_trace_stop_foreign(unsigned number)
     else
         zr_fail(ZR_ERR_INVALID, "nobody records arena '%s' from outside", arena->name);
     unlock(arena);
+    if (trace && zr_stacks_every() != zr_option_get(ZR_OPTION_STACKS)) /* they were for this trace */
+        zr_arenas_set_stacks((uint32_t)zr_option_get(ZR_OPTION_STACKS));
     return trace ? zr_trace_close(trace) : ZR_ERR_INVALID;
+}
+
+/* Blocks that are live have other numbers where stacks are to be. arena->lock */
+static void switch_stacks(struct zr_arena *arena, bool on)
+{
+    if (arena->stacks == on)
+        return;
+    for (struct zr_extent *extent = arena->first; extent && on; extent = extent->next)
+        if (extent->kind == ZR_EXTENT_BLOCK)
+            extent->serial = 0;
+    arena->stacks = on;
+    zr_arena_note_debug(arena);
+}
+
+bool zr_arenas_set_stacks(uint32_t every)
+{
+    bool all = true;
+    zr_stacks_set(every);
+    zr_arenas_close();
+    for (struct zr_arena *arena = NULL; (arena = zr_arenas_next(arena));) {
+        unsigned count = atomic_load_explicit(&arena->stripes_count, memory_order_acquire);
+        for (unsigned i = 0; i <= count; i++) {
+            struct zr_arena *stripe = i ? arena->stripes[i - 1] : arena;
+            bool locked = zr_lock_take_within(&stripe->lock, 100000000);
+            if (locked) {
+                switch_stacks(stripe, every > 0);
+                zr_lock_give(&stripe->lock);
+            }
+            all = all && locked;
+        }
+    }
+    zr_arenas_unlock();
+    return all;
 }
 
 unsigned zr_trace_mark_all(const char *label)

@@ -9,6 +9,7 @@
 #include "alloc/debug/counters.h"
 #include "alloc/base/error.h"
 #include "alloc/debug/recorder.h"
+#include "alloc/debug/stacks.h"
 #include "alloc/front/serve.h"
 #include "alloc/plan/follow_internal.h"
 #include "alloc/base/option.h"
@@ -127,6 +128,8 @@ static __attribute__((noinline)) zr_result allocate_from_others(struct zr_arena 
 static __attribute__((noinline)) bool note_alloc(struct zr_arena *arena, const struct zr_request *request,
                                                  struct zr_extent *block, struct zr_need need)
 {
+    if (arena->stacks)
+        block->serial = zr_call_stack_own();
     if (arena->recorder.events)
         zr_recorder_put(arena, ZRT_ALLOC, block);
     bool work = arena->follow && zr_follow_note_alloc(arena, request, block, need.alignment);
@@ -140,7 +143,7 @@ static __attribute__((noinline)) zr_result note_failure(struct zr_arena *arena, 
 {
     struct zr_refusal refusal;
     result = zr_report_exhausted(arena, result, request, need, &refusal);
-    zr_trace_event(arena->trace, refused, request, &refusal);
+    zr_trace_event(arena->trace, refused, request, &refusal, arena->stacks ? zr_call_stack_own() : 0);
     if (refusal.cause != ZRT_CAUSE_UNKNOWN)
         zr_recorder_refused(arena, result, request, &refusal);
     return result;
@@ -191,12 +194,23 @@ static inline zr_result try_mapped(struct zr_arena *arena, const struct zr_reque
     return ZR_OK;
 }
 
+/* Takes the caller's stack, with no lock; returns with that of the arena that serves the thread then. */
+static __attribute__((noinline, cold)) struct zr_arena *take_stack(struct zr_arena *arena)
+{
+    struct zr_arena *first = arena->first_stripe;
+    zr_lock_give(&arena->lock);
+    zr_call_stack_take();
+    return enter(first);
+}
+
 /* Any request. Called with the lock of the arena that serves it, gives it. */
 static zr_result alloc_any(struct zr_arena *arena, const struct zr_request *request, void **out)
 {
     struct zr_extent *block = NULL;
     bool work = false, grown = false;
     *out = NULL;
+    if (unlikely(arena->debug) && arena->stacks)
+        arena = take_stack(arena);
     if (unlikely(!is_request(arena, request))) {
         zr_lock_give(&arena->lock);
         return reject_request(arena, request, out);

@@ -10,6 +10,7 @@
 #include "alloc/base/error.h"
 #include "alloc/base/struct_bytes.h"
 #include "alloc/debug/recorder.h"
+#include "alloc/debug/stacks.h"
 #include "alloc/debug/trace.h"
 #include "alloc/plan/follow.h"
 #include "alloc/base/fork.h"
@@ -85,6 +86,7 @@ static zr_result prepare(struct zr_arena *arena, const struct zr_arena_options *
         return result;
     zr_space_init(arena);
     zr_recorder_start(arena);
+    arena->stacks = zr_stacks_every() > 0;
     zr_arena_note_debug(arena);
     return ZR_OK;
 }

@@ -168,6 +168,10 @@ static zr_result obey(const struct zr_command *command, int connection, char *wo
     case ZR_COMMAND_MARK:
         snprintf(words, room_bytes, "in %u traces", zr_trace_mark_all(command->text));
         return ZR_OK;
+    case ZR_COMMAND_STACKS:
+        return zr_arenas_set_stacks(command->arena)
+                   ? ZR_OK
+                   : zr_fail(ZR_ERR_UNAVAILABLE, "an arena is busy: it has no stacks");
     default:
         return ZR_ERR_INVALID;
     }

@@ -15,4 +15,4 @@ $(preload_library): $(call obj,$(preload_src)) $(BUILD)/lib/libzr.a $(preload_je
 	@mkdir -p $(@D)
 	@echo "  link  $@"
 	@$(CC) -shared -Wl,-soname,libzr_malloc.so -Wl,-z,defs -Wl,-z,now -Wl,-Bsymbolic-functions -Wl,--gc-sections -o $@ $(call obj,$(preload_src)) \
-		$(BUILD)/lib/libzr.a $(preload_jemalloc) $(heap_ldflags) $(ALL_LDFLAGS)
+		$(BUILD)/lib/libzr.a $(preload_jemalloc) $(heap_ldflags) $(ALL_LDFLAGS) $(unwind_libs)

@@ -14,6 +14,7 @@
 #include "alloc/base/lock.h"
 #include "alloc/base/option.h"
 #include "alloc/core/arena_internal.h"
+#include "alloc/debug/stacks.h"
 #include "alloc/debug/trace.h"
 #include "alloc/preload/large.h"
 #include "alloc/preload/preload.h"
@@ -156,14 +157,18 @@ void zr_recording_alloc(const void *block, size_t bytes, size_t reserved_bytes)
         zr_record_failure(own.record, ZR_RECORD_HOST, bytes);
     if (!atomic_load_explicit(&own.traces, memory_order_relaxed))
         return;
+    uint32_t stack = zr_call_stack_take(); /* before the lock */
     zr_lock_take(&own.lock);
     if (own.trace && block) {
-        zr_trace_write_alloc(own.trace, &(struct zr_block_info){.address = (void *)block,
-                                                                .bytes = bytes,
-                                                                .reserved_bytes = reserved_bytes,
-                                                                .tag = ZR_TAG_OTHER});
+        zr_trace_write_alloc(own.trace,
+                             &(struct zr_block_info){.address = (void *)block,
+                                                     .bytes = bytes,
+                                                     .reserved_bytes = reserved_bytes,
+                                                     .tag = ZR_TAG_OTHER},
+                             stack);
     } else if (own.trace) {
-        zr_trace_write_refused(own.trace, &(struct zr_request){.bytes = bytes, .tag = ZR_TAG_OTHER}, NULL);
+        zr_trace_write_refused(own.trace, &(struct zr_request){.bytes = bytes, .tag = ZR_TAG_OTHER}, NULL,
+                               stack);
     }
     if (own.trace && !zr_trace_goes_on(own.trace))
         atomic_store(&own.traces, false);
@@ -200,8 +205,7 @@ void zr_recording_start(void)
     own.trace_wanted = zr_preload.alone ? NULL : getenv("ZR_TRACE");
     own.record = zr_record_open(&words);
     if (words)
-        zr_say("ZR_RECORD=%s: %s: this process has no part in zr run's figures", getenv("ZR_RECORD"),
-                       words);
+        zr_say("ZR_RECORD=%s: %s: this process has no part in zr run's figures", getenv("ZR_RECORD"), words);
     zr_recording.on = own.record || own.trace_wanted;
     if (own.record)
         own.record->memory[ZR_RECORD_HOST].limit_bytes = zr_option_get(ZR_OPTION_LIMIT);

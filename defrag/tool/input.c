@@ -48,6 +48,10 @@ zr_result zr_tool_input_open(struct zr_tool_input *out, const char *name,
                                       .unit_bytes = reading->unit_bytes,
                                       .device = reading->device <= INT32_MAX ? (int)reading->device : -1},
             arena);
+    if (result == ZR_OK && out->recording.kind == ZR_RECORDING_ZRT) {
+        out->symbols = zr_symbols_make();
+        out->recording.namer = zr_symbols_namer(out->symbols);
+    }
     if (result == ZR_OK)
         result = zr_moments_measure(&out->moments, &out->now, &out->recording, arena);
     if (result == ZR_OK && out->recording.cut_short)
@@ -60,6 +64,7 @@ void zr_tool_input_end(struct zr_tool_input *input)
 {
     zr_memory_end(&input->now);
     zr_recording_close(&input->recording);
+    zr_symbols_end(input->symbols);
     if (input->fd > 0)
         close(input->fd);
     input->fd = -1;
@@ -99,8 +104,15 @@ static bool is_noise(const char *frame)
 {
     static const char *const names[] = {"torch::unwind", "torch::Captured",
                                         "torch::cuda::", "c10::", "at::detail::empty"};
+    /* zr's own, in a program or in a library of its own; and the ways into malloc. */
+    static const char *const places[] = {"(alloc/front/", "(alloc/debug/", "(alloc/preload/",
+                                         "(libzr",        "(libc.so",      "(libstdc++.so"};
     for (unsigned i = 0; i < sizeof names / sizeof *names; i++)
         if (strncmp(frame, names[i], strlen(names[i])) == 0)
+            return true;
+    const char *place = strstr(frame, " (");
+    for (unsigned i = 0; place && i < sizeof places / sizeof *places; i++)
+        if (strncmp(place + 1, places[i], strlen(places[i])) == 0)
             return true;
     return false;
 }

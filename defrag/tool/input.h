@@ -5,6 +5,7 @@
 
 #include "defrag/report/address_map.h"
 #include "defrag/report/moments.h"
+#include "defrag/tool/symbols.h"
 #include "defrag/tool/tool.h"
 
 struct zr_tool_input {
@@ -14,6 +15,7 @@ struct zr_tool_input {
     struct zr_memory now; /* at the end */
 
     /* private */
+    struct zr_symbols *symbols;
     int fd; /* of what was read from standard input; below 0: none */
     char path[40];
 };

@@ -18,6 +18,7 @@
 /* Writing the blocks of a large process takes a while. */
 enum { ANSWER_MS = 60000 };
 #define NO_ARENA UINT64_MAX
+enum { MOST_STACKS = 999999 };
 
 static const char ps_help[] =
     "The processes of this user whose memory zr manages.\n"
@@ -46,10 +47,12 @@ static const char attach_help[] =
     "Examples\n"
     "  zr attach 4711 -o step.zrt --seconds 10 && zr replay step.zrt\n"
     "  zr attach 4711                               until Ctrl-C, to zr-4711.zrt\n"
+    "  zr attach 4711 -o step.zrt --stacks 100     with the call stack of one allocation in a hundred\n"
     "\n"
     "  -o FILE       the process writes it; an ordinary file of that name is replaced\n"
     "  --seconds N   ends by itself\n"
     "  --arena N     of this one, as zr ps numbers them; else of the one that holds most\n"
+    "  --stacks N    with the call stack of one allocation in N, 1: of each; a stack takes some microseconds\n"
     "\n"
     "The process goes on meanwhile, without the fast path of its plan. It is over when zr is, however zr ends.\n";
 
@@ -62,7 +65,8 @@ static const char record_help[] =
     "  zr record 4711 stop\n"
     "\n"
     "  -o FILE       start: the process writes it; an ordinary file of that name is replaced\n"
-    "  --arena N     of this one, as zr ps numbers them; else of the one that holds most\n";
+    "  --arena N     of this one, as zr ps numbers them; else of the one that holds most\n"
+    "  --stacks N    start: with the call stack of one allocation in N, 1: of each\n";
 
 /* ---- zr ps --------------------------------------------------------------------------------------------- */
 
@@ -198,7 +202,8 @@ int zr_tool_ps(int argc, char **argv)
 
 struct request {
     long pid;
-    uint64_t arena; /* NO_ARENA: the one that holds most */
+    uint64_t arena;  /* NO_ARENA: the one that holds most */
+    uint64_t stacks; /* of one allocation in so many; 0: not asked for */
     const char *file;
     char path[PATH_MAX]; /* of it, whole */
 };
@@ -234,6 +239,19 @@ static zr_result ask(const struct request *request, const char *word, int *conne
     snprintf(command, sizeof command, "%s %" PRIu64 "%s%s", word, request->arena, request->file ? " " : "",
              request->path);
     return zr_live_ask(request->pid, command, ANSWER_MS, words, connection);
+}
+
+/* Starts a trace, with call stacks where they are wanted. */
+static zr_result start(const struct request *request, const char *word, int *connection)
+{
+    char command[64], words[ZR_LIVE_ANSWER_BYTES];
+    zr_result result = ZR_OK;
+    if (request->stacks > MOST_STACKS)
+        return zr_fail(ZR_ERR_INVALID, "--stacks takes at most %d", MOST_STACKS);
+    snprintf(command, sizeof command, "stacks %" PRIu64, request->stacks);
+    if (request->stacks > 0)
+        result = zr_live_ask(request->pid, command, ANSWER_MS, words, NULL);
+    return result == ZR_OK ? ask(request, word, connection) : result;
 }
 
 /* One number first, and `words_most` words behind it. Below 0: go on. */
@@ -300,6 +318,7 @@ int zr_tool_attach(int argc, char **argv)
     const struct zr_tool_option options[] = {{"-o", ZR_TOOL_WORDS, &request.file},
                                              {"--arena", ZR_TOOL_COUNT, &request.arena},
                                              {"--seconds", ZR_TOOL_COUNT, &seconds},
+                                             {"--stacks", ZR_TOOL_COUNT, &request.stacks},
                                              {NULL, ZR_TOOL_FLAG, NULL}};
     struct zr_tool_arguments arguments = {.help = attach_help, .options = options, .takes_files = true};
     int code = parse(&request, &arguments, 0, 0, argc, argv);
@@ -314,7 +333,7 @@ int zr_tool_attach(int argc, char **argv)
     sigaction(SIGHUP, &action, NULL);
     zr_result result = complete(&request);
     if (result == ZR_OK)
-        result = ask(&request, "attach", &connection);
+        result = start(&request, "attach", &connection);
     if (result != ZR_OK)
         return zr_tool_fail(result);
     wait_attached(connection, seconds);
@@ -332,6 +351,7 @@ int zr_tool_record(int argc, char **argv)
     char command[256], words[ZR_LIVE_ANSWER_BYTES];
     const struct zr_tool_option options[] = {{"-o", ZR_TOOL_WORDS, &request.file},
                                              {"--arena", ZR_TOOL_COUNT, &request.arena},
+                                             {"--stacks", ZR_TOOL_COUNT, &request.stacks},
                                              {NULL, ZR_TOOL_FLAG, NULL}};
     struct zr_tool_arguments arguments = {.help = record_help, .options = options, .takes_files = true};
     int code = parse(&request, &arguments, 1, 2, argc, argv);
@@ -348,7 +368,7 @@ int zr_tool_record(int argc, char **argv)
     if (result != ZR_OK)
         return zr_tool_fail(result);
     if (!marks)
-        return zr_tool_fail(ask(&request, starts ? "record" : "stop", NULL));
+        return zr_tool_fail(starts ? start(&request, "record", NULL) : ask(&request, "stop", NULL));
     snprintf(command, sizeof command, "mark %s", label);
     return zr_tool_fail(zr_live_ask(request.pid, command, ANSWER_MS, words, NULL));
 }

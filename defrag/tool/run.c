@@ -35,6 +35,8 @@ static const char help[] =
     "  --trace FILE    writes each block above 32 KiB to FILE (.zrt), as zr replay reads it; that of another process\n"
     "                  that the program starts to FILE.PID. Blocks of device 0 go to FILE.gpu, with --cuda to FILE; those\n"
     "                  of device 1 to a FILE with .gpu1\n"
+    "  --stacks N      call stacks of one allocation in N in the traces and in the flight recorder's file, 1: of each; a\n"
+    "                  stack takes some microseconds\n"
     "  --strict        ends with 2, and does not run the program, where it cannot be preloaded or zr doctor finds memory of\n"
     "                  it that is missed; libzr_cuda.so ends it where its CUDA driver has ways to memory that are not known\n"
     "\n"
@@ -52,7 +54,7 @@ enum { NOT_FOUND = 127, NOT_RUN = 126 };
 
 struct settings {
     bool malloc, cuda, strict, stats;
-    uint64_t limit_bytes;
+    uint64_t limit_bytes, stacks;
     const char *trace, *json, *malloc_library, *cuda_library;
     const struct zr_run_folder *folder; /* NULL: no figures are wanted */
 };
@@ -84,11 +86,20 @@ static bool set_trace(const char *variable, const char *file, const char *suffix
     return length < (int)sizeof trace && setenv(variable, trace, 1) == 0;
 }
 
+/* An option behind what ZR_CONF has. */
+static bool put_behind(const char *option, uint64_t number)
+{
+    const char *conf = getenv("ZR_CONF");
+    char value[16384];
+    int length = snprintf(value, sizeof value, "%s%s%s:%" PRIu64, conf ? conf : "", conf && *conf ? "," : "",
+                          option, number);
+    return length < (int)sizeof value && setenv("ZR_CONF", value, 1) == 0;
+}
+
 /* In the process that becomes the program. */
 static bool set_environment(void *argument)
 {
     const struct settings *settings = argument;
-    char item[64];
     if ((settings->cuda && !preload(settings->cuda_library)) ||
         (settings->malloc && !preload(settings->malloc_library)))
         return false;
@@ -100,15 +111,10 @@ static bool set_environment(void *argument)
     if (!put_before("ZR_CONF", "recorder:1m", ","))
         return false;
     /* Of two values the later one holds: what is asked for here. */
-    if (settings->limit_bytes > 0) {
-        const char *conf = getenv("ZR_CONF");
-        char value[16384];
-        snprintf(item, sizeof item, "limit:%" PRIu64, settings->limit_bytes);
-        int length =
-            snprintf(value, sizeof value, "%s%s%s", conf ? conf : "", conf && *conf ? "," : "", item);
-        if (length >= (int)sizeof value || setenv("ZR_CONF", value, 1) != 0)
-            return false;
-    }
+    if (settings->limit_bytes > 0 && !put_behind("limit", settings->limit_bytes))
+        return false;
+    if (settings->stacks > 0 && !put_behind("stacks", settings->stacks))
+        return false;
     return !settings->trace ||
            ((!settings->malloc || set_trace("ZR_TRACE", settings->trace, "")) &&
             (!settings->cuda || set_trace("ZR_CUDA_TRACE", settings->trace, settings->malloc ? ".gpu" : "")));
@@ -119,10 +125,15 @@ static bool set_environment(void *argument)
 static int parse(struct settings *settings, struct zr_tool_arguments *arguments, int argc, char **argv)
 {
     const struct zr_tool_option options[] = {
-        {"--malloc", ZR_TOOL_FLAG, &settings->malloc}, {"--cuda", ZR_TOOL_FLAG, &settings->cuda},
-        {"--strict", ZR_TOOL_FLAG, &settings->strict}, {"--limit", ZR_TOOL_BYTES, &settings->limit_bytes},
-        {"--trace", ZR_TOOL_WORDS, &settings->trace},  {"--stats", ZR_TOOL_FLAG, &settings->stats},
-        {"--json", ZR_TOOL_WORDS, &settings->json},    {NULL, ZR_TOOL_FLAG, NULL},
+        {"--malloc", ZR_TOOL_FLAG, &settings->malloc},
+        {"--cuda", ZR_TOOL_FLAG, &settings->cuda},
+        {"--strict", ZR_TOOL_FLAG, &settings->strict},
+        {"--limit", ZR_TOOL_BYTES, &settings->limit_bytes},
+        {"--trace", ZR_TOOL_WORDS, &settings->trace},
+        {"--stats", ZR_TOOL_FLAG, &settings->stats},
+        {"--json", ZR_TOOL_WORDS, &settings->json},
+        {"--stacks", ZR_TOOL_COUNT, &settings->stacks},
+        {NULL, ZR_TOOL_FLAG, NULL},
     };
     *arguments = (struct zr_tool_arguments){.help = help, .options = options, .stops_at_file = true};
     int code = zr_tool_parse(arguments, argc, argv);

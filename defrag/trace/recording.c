@@ -1,4 +1,5 @@
-/* recording.c: .zrt traces, RMM logs and MiniMalloc CSVs as records. Stands on the readers of this room. */
+/* recording.c: .zrt traces, RMM logs and MiniMalloc CSVs as records. Stands on the readers of this room and,
+ * for stacks, on recording_stacks.c. */
 #include "defrag/trace/recording.h"
 
 #include <string.h>
@@ -19,6 +20,7 @@ static struct zr_record record_of(const struct zrt_event *event, uint64_t base_a
                               .bytes = event->bytes,
                               .reserved_bytes = event->reserved_bytes,
                               .free_bytes = UINT64_MAX,
+                              .stack = event->stack,
                               .stream = event->stream};
 }
 
@@ -55,17 +57,18 @@ static bool convert(const struct zrt_reader *reader, const struct zrt_event *eve
 }
 
 /* Whether the events begin with those that make what was there: a `begin` comes later on. */
-static zr_result find_begin(struct zrt_reader *reader, const char *path, uint64_t *out)
+static zr_result find_begin(struct zrt_reader *reader, struct zrt_event *event, const char *path,
+                            uint64_t *out)
 {
-    struct zrt_event event;
     bool more = true;
     *out = 0;
     zr_result result = zrt_open(reader, path);
     if (result != ZR_OK)
         return result;
-    while ((result = zrt_next(reader, &event, &more)) == ZR_OK && more &&
-           (event.kind == ZRT_MAP || event.kind == ZRT_ALLOC || event.kind == ZRT_BEGIN))
-        if (event.kind == ZRT_BEGIN) {
+    while ((result = zrt_next(reader, event, &more)) == ZR_OK && more &&
+           (event->kind == ZRT_MAP || event->kind == ZRT_ALLOC || event->kind == ZRT_BEGIN ||
+            event->kind == ZRT_EXTENSION))
+        if (event->kind == ZRT_BEGIN) {
             *out = reader->events_count;
             break;
         }
@@ -76,18 +79,21 @@ static zr_result find_begin(struct zrt_reader *reader, const char *path, uint64_
 static zr_result play_zrt(struct zr_recording *recording, const struct zr_recording_sink *sink)
 {
     struct zrt_reader *reader = recording->reader;
-    struct zrt_event event;
+    struct zrt_event *event = recording->event;
     struct zr_record record;
     uint64_t begin = 0;
     bool more = true, stop = false;
-    zr_result result = find_begin(reader, recording->path, &begin);
+    zr_result result = find_begin(reader, event, recording->path, &begin);
     if (result == ZR_OK)
         result = zrt_open(reader, recording->path);
     if (result != ZR_OK)
         return result;
     recording->cut_short = reader->cut_short;
-    while (!stop && (result = zrt_next(reader, &event, &more)) == ZR_OK && more) {
-        if (!convert(reader, &event, &record))
+    while (!stop && (result = zrt_next(reader, event, &more)) == ZR_OK && more) {
+        if (event->kind == ZRT_EXTENSION &&
+            (result = zr_recording_stacks_take(recording, event, reader->events_count)) != ZR_OK)
+            break;
+        if (!convert(reader, event, &record))
             continue;
         record.before = reader->events_count < begin;
         result = sink->take(sink->state, &record, &stop);
@@ -108,6 +114,12 @@ static zr_result open_zrt(struct zr_recording *recording)
     if (result != ZR_OK)
         return result;
     recording->reader = room;
+    result =
+        zr_arena_alloc(recording->arena,
+                       &(struct zr_request){.bytes = sizeof *recording->event, .tag = ZR_TAG_OTHER}, &room);
+    if (result != ZR_OK)
+        return result;
+    recording->event = room;
     recording->has_addresses = recording->has_maps = recording->has_times = true;
     recording->rounds_bytes = ZRT_UNIT_BYTES;
     result = zrt_open(recording->reader, recording->path);
@@ -248,6 +260,7 @@ zr_result zr_recording_open(struct zr_recording *out, const struct zr_read_optio
     *out = (struct zr_recording){.path = options->path, .arena = arena, .rounds_bytes = 1};
     zr_vector_init(&out->records, arena, sizeof(struct zr_record));
     zr_vector_init(&out->preface, arena, sizeof(struct zr_record));
+    zr_recording_stacks_init(&out->stacks, arena);
     zr_result result = zr_trace_format(options->path, &format);
     if (result != ZR_OK)
         return result;
@@ -273,6 +286,10 @@ void zr_recording_close(struct zr_recording *recording)
     zr_vector_end(&recording->preface);
     if (recording->reader)
         zr_arena_free(recording->arena, recording->reader);
+    if (recording->event)
+        zr_arena_free(recording->arena, recording->event);
+    if (recording->arena)
+        zr_recording_stacks_end(&recording->stacks);
     if (recording->has_pickle)
         zr_pickle_end(&recording->pickle);
     *recording = (struct zr_recording){0};

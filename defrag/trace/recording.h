@@ -12,6 +12,7 @@
 #include "defrag/zr_defrag.h"
 
 struct zrt_refusal;
+struct zrt_event;
 
 enum zr_record_kind {
     ZR_RECORD_ALLOC = 0,
@@ -46,6 +47,28 @@ enum zr_recording_kind {
     ZR_RECORDING_MINIMALLOC
 };
 
+/* Where an address of a .zrt's stack lies. */
+struct zr_frame_place {
+    uint64_t address;     /* in the process */
+    uint64_t file_offset; /* in the module's file */
+    const char *path;     /* of the module; "": none is known, or code of no file */
+    const unsigned char *build_id;
+    unsigned build_id_bytes; /* 0: not known */
+};
+
+/* Says what stands there: "name (file:line)", ended by a zero. False: it does not know. */
+struct zr_frame_namer {
+    bool (*name)(void *state, const struct zr_frame_place *place, char *out, size_t room_bytes);
+    void *state;
+};
+
+/* The stacks of a .zrt, as far as it has been played. */
+struct zr_recording_stacks {
+    struct zr_vector modules, module_texts; /* recording_stacks.c; texts: char */
+    struct zr_vector stacks, addresses;     /* by number; uint64_t */
+    uint64_t events_seen;                   /* those up to here are in it */
+};
+
 struct zr_recording {
     enum zr_recording_kind kind;
     const char *format;     /* "zrt", "torch", "rmm", "minimalloc" */
@@ -58,6 +81,8 @@ struct zr_recording {
     bool expandable;        /* PyTorch: the program's allocator had expandable segments */
     uint64_t granule_bytes; /* .zrt; 0: not known */
     uint64_t rounds_bytes;  /* requests are rounded up to multiples of it */
+    struct zr_frame_namer
+        namer; /* of a .zrt's stacks; the user's to set, after the opening. NULL: modules and offsets */
 
     /* private */
     zr_arena *arena;
@@ -66,6 +91,8 @@ struct zr_recording {
     struct zr_vector records;  /* struct zr_record, of kinds that are held */
     struct zr_vector preface;  /* struct zr_record: RMM: live before the log begins */
     struct zrt_reader *reader; /* 64 KiB */
+    struct zrt_event *event;   /* of the reader */
+    struct zr_recording_stacks stacks;
 };
 
 /* The options' path is borrowed. The caller owns *out until zr_recording_close(), also after a failure.
@@ -86,11 +113,19 @@ enum { ZR_FRAME_BYTES = 512 };
 struct zr_frames {
     struct zr_pickle_cursor cursor;
     bool any;
+    uint32_t stack, next; /* of a .zrt */
 };
 struct zr_frames zr_recording_frames(const struct zr_recording *recording, uint32_t stack);
 bool zr_frames_next(struct zr_frames *frames, struct zr_recording *recording, char out[ZR_FRAME_BYTES]);
 
 /* Fills `records` and `pickle`: recording_torch.c. Private to this noun. */
 zr_result zr_recording_read_torch(struct zr_recording *recording, const struct zr_read_options *options);
+bool zr_torch_frames_next(struct zr_frames *frames, struct zr_recording *recording, char out[ZR_FRAME_BYTES]);
+/* recording_stacks.c: the same. */
+void zr_recording_stacks_init(struct zr_recording_stacks *out, zr_arena *arena);
+void zr_recording_stacks_end(struct zr_recording_stacks *stacks);
+/* An extension of a .zrt, event `number` of it. */
+zr_result zr_recording_stacks_take(struct zr_recording *recording, const struct zrt_event *event,
+                                   uint64_t number);
 
 #endif

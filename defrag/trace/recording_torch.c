@@ -395,21 +395,12 @@ zr_result zr_recording_read_torch(struct zr_recording *recording, const struct z
 
 /* ---- Stacks -------------------------------------------------------------------------------------------- */
 
-struct zr_frames zr_recording_frames(const struct zr_recording *recording, uint32_t stack)
-{
-    struct zr_frames frames = {.any = recording->has_pickle && stack > 0};
-    if (frames.any)
-        frames.cursor = zr_pickle_cursor_of(
-            &recording->pickle, (struct zr_pickle_value){.kind = ZR_PICKLE_LIST, .at = stack - 1});
-    return frames;
-}
-
-bool zr_frames_next(struct zr_frames *frames, struct zr_recording *recording, char out[ZR_FRAME_BYTES])
+bool zr_torch_frames_next(struct zr_frames *frames, struct zr_recording *recording, char out[ZR_FRAME_BYTES])
 {
     struct zr_pickle *pickle = &recording->pickle;
     struct zr_pickle_value value;
     struct zr_pickle_field fields[3] = {{.key = "name"}, {.key = "filename"}, {.key = "line"}};
-    if (!frames->any || !zr_pickle_next(pickle, &frames->cursor, &value))
+    if (!zr_pickle_next(pickle, &frames->cursor, &value))
         return false;
     zr_pickle_fields(pickle, value, fields, 3);
     struct zr_pickle_value name = fields[0].value, file = fields[1].value, line = fields[2].value;

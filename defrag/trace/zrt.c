@@ -18,9 +18,9 @@ static const char *header_fault(const struct zrt_header *header)
 {
     if (memcmp(header->magic, ZRT_MAGIC, sizeof header->magic) != 0)
         return "it does not begin with ZRT1";
-    if (header->version != ZRT_VERSION)
-        return "it is of a version that this program does not know";
-    if (header->header_bytes != sizeof *header)
+    if (header->version == 0)
+        return "there is no version 0 of the format";
+    if (header->header_bytes < sizeof *header || header->header_bytes > ZRT_HEADER_MOST)
         return "its header has another length";
     if (header->state >= ZRT_STATE_COUNT)
         return "its state is none of the known ones";
@@ -36,10 +36,19 @@ static const char *header_fault(const struct zrt_header *header)
 /* Both ways of opening come here with the header read; `source_bytes` is all there is. */
 static zr_result start(struct zrt_reader *reader, uint64_t source_bytes)
 {
-    const char *fault = header_fault(&reader->header);
+    const struct zrt_header *header = &reader->header;
+    if (memcmp(header->magic, ZRT_MAGIC, sizeof header->magic) == 0 && header->version > ZRT_VERSION)
+        return zr_fail(
+            ZR_ERR_FORMAT,
+            "'%s' has version %u of the format, newer than this program reads (%u): use the zr of the release "
+            "that wrote it, or a later one",
+            name_of(reader), header->version, ZRT_VERSION);
+    const char *fault = header_fault(header);
+    if (!fault && header->header_bytes > source_bytes)
+        fault = "it ends within its header";
     if (fault)
         return zr_fail(ZR_ERR_FORMAT, "'%s' is no trace that can be read: %s", name_of(reader), fault);
-    uint64_t there_bytes = source_bytes - sizeof reader->header;
+    uint64_t there_bytes = source_bytes - header->header_bytes;
     reader->cut_short = reader->header.written_bytes > there_bytes;
     reader->left_bytes = reader->cut_short ? there_bytes : reader->header.written_bytes;
     return ZR_OK;
@@ -77,6 +86,8 @@ zr_result zrt_open(struct zrt_reader *out, const char *path)
         result = too_short(path, got);
     if (result == ZR_OK)
         result = start(out, bytes);
+    if (result == ZR_OK) /* what a later release has added to the header */
+        result = zr_file_read(&out->file, out->buffer, out->header.header_bytes - sizeof out->header, &got);
     out->data = out->buffer;
 unwind:
     if (result != ZR_OK)
@@ -92,7 +103,7 @@ zr_result zrt_open_memory(struct zrt_reader *out, const void *data, size_t bytes
     memcpy(&out->header, data, sizeof out->header);
     out->data = data;
     out->data_bytes = bytes;
-    out->data_next_bytes = sizeof out->header;
+    out->data_next_bytes = out->header.header_bytes;
     return start(out, bytes);
 }
 
@@ -218,14 +229,14 @@ static void get_more(struct bytes *from, struct zrt_refusal *out)
                                  &out->pool_idle_bytes};
     const size_t known = sizeof figures / sizeof *figures;
     uint64_t count = get_varint(from);
-    if (!from->fault && (count < known || count > ZRT_MORE_MOST))
-        from->fault = "a refusal has too few figures, or too many";
+    if (!from->fault && count > ZRT_MORE_MOST)
+        from->fault = "a refusal has too many figures";
     for (uint64_t i = 0; i < count && !from->fault; i++) {
         uint64_t figure = get_varint(from);
         if (i < known)
             *figures[i] = figure;
     }
-    out->has_more = true;
+    out->has_more = count >= known;
 }
 
 static void get_refusal(struct bytes *from, struct zrt_refusal *out)
@@ -240,6 +251,81 @@ static void get_refusal(struct bytes *from, struct zrt_refusal *out)
     for (size_t i = 0; i < sizeof figures / sizeof *figures; i++)
         *figures[i] = get_varint(from);
 }
+
+/* ---- Extensions ---------------------------------------------------------------------------------------- */
+
+static void get_module(struct bytes *from, struct zrt_module *out)
+{
+    out->address = get_varint(from);
+    out->bytes = get_varint(from);
+    out->file_offset = get_varint(from);
+    uint64_t length = get_varint(from);
+    if (!from->fault && (out->bytes == 0 || out->bytes > UINT64_MAX - out->address))
+        from->fault = "a module is empty or its addresses wrap around";
+    if (!from->fault && length > ZRT_BUILD_ID_BYTES)
+        from->fault = "a build ID is too long";
+    for (uint64_t i = 0; i < length && !from->fault; i++)
+        out->build_id[i] = (unsigned char)get_byte(from);
+    if (from->fault)
+        return;
+    out->build_id_bytes = (unsigned)length;
+    size_t path_bytes =
+        (size_t)(from->end - from->next); /* the extension is no longer than the path's room */
+    memcpy(out->path, from->next, path_bytes);
+    out->path[path_bytes] = '\0';
+    from->next += path_bytes;
+    if (strlen(out->path) != path_bytes)
+        from->fault = "a module's path has a zero in it";
+}
+
+static uint32_t get_stack_number(struct bytes *from)
+{
+    uint64_t number = get_varint(from);
+    if (!from->fault && (number == 0 || number > ZRT_STACKS_MOST))
+        from->fault = "there is no such number of a stack";
+    return from->fault ? 0 : (uint32_t)number;
+}
+
+static void get_frames(struct bytes *from, struct zrt_event *out)
+{
+    uint64_t address = 0;
+    out->stack = get_stack_number(from);
+    while (!from->fault && from->next < from->end) {
+        uint64_t coded = get_varint(from);
+        address += (coded >> 1) ^ (coded & 1 ? UINT64_MAX : 0);
+        if (!from->fault && out->frames_count == ZRT_FRAMES_MOST)
+            from->fault = "a stack has too many frames";
+        if (!from->fault)
+            out->frames[out->frames_count++] = address;
+    }
+}
+
+static void get_extension(struct zrt_reader *reader, struct bytes *from, struct zrt_event *out)
+{
+    unsigned kind = get_byte(from);
+    uint64_t length = get_varint(from);
+    if (!from->fault && (reader->header.version < 2 || kind == 0))
+        from->fault = "there is no such kind of event";
+    else if (!from->fault && length > ZRT_EXTENSION_BYTES)
+        from->fault = "an extension is too long";
+    else if (!from->fault && length > (size_t)(from->end - from->next))
+        from->fault = past_end;
+    if (from->fault)
+        return;
+    struct bytes own = {.next = from->next, .end = from->next + length};
+    out->extension = (enum zrt_extension)kind;
+    if (kind == ZRT_MODULE)
+        get_module(&own, &out->module);
+    else if (kind == ZRT_STACK)
+        get_frames(&own, out);
+    else if (kind == ZRT_WITH)
+        reader->with = get_stack_number(&own);
+    if (own.fault) /* within the extension nothing is cut off */
+        from->fault = own.fault == past_end ? "an extension is too short" : own.fault;
+    from->next += length;
+}
+
+/* ---- An event ------------------------------------------------------------------------------------------ */
 
 /* The part that all events have. */
 static void get_common(struct zrt_reader *reader, struct bytes *from, unsigned first, struct zrt_event *out)
@@ -276,7 +362,14 @@ static void get_event(struct zrt_reader *reader, struct bytes *from, struct zrt_
         return;
     }
     get_common(reader, from, first, out);
+    if (out->kind == ZRT_ALLOC || out->kind == ZRT_REFUSED) {
+        out->stack = reader->with;
+        reader->with = 0;
+    }
     switch (out->kind) {
+    case ZRT_EXTENSION:
+        get_extension(reader, from, out);
+        break;
     case ZRT_ALLOC:
     case ZRT_FREE:
         get_alloc(reader, from, first, out);
@@ -305,7 +398,7 @@ static void get_event(struct zrt_reader *reader, struct bytes *from, struct zrt_
 
 zr_result zrt_next(struct zrt_reader *reader, struct zrt_event *out, bool *more)
 {
-    memset(out, 0, sizeof *out);
+    memset(out, 0, offsetof(struct zrt_event, module)); /* what comes behind belongs to rare kinds */
     *more = false;
     zr_result result = refill(reader);
     if (result != ZR_OK || reader->left_bytes == 0)
@@ -324,7 +417,7 @@ zr_result zrt_next(struct zrt_reader *reader, struct zrt_event *out, bool *more)
     if (from.fault) {
         reader->left_bytes = 0;
         return zr_fail(ZR_ERR_CORRUPT, "'%s' is damaged at byte %llu (event %llu): %s", name_of(reader),
-                       (unsigned long long)(sizeof reader->header + reader->read_bytes),
+                       (unsigned long long)(reader->header.header_bytes + reader->read_bytes),
                        (unsigned long long)reader->events_count, from.fault);
     }
     uint64_t used = (uint64_t)(from.next - first);

@@ -16,6 +16,14 @@ struct zrt_refusal {
     uint64_t device_free_bytes, process_bytes, whole_bytes, pool_idle_bytes;
 };
 
+/* Code that is mapped. The strings lie in the event. */
+struct zrt_module {
+    uint64_t address, bytes, file_offset;
+    unsigned build_id_bytes;
+    unsigned char build_id[ZRT_BUILD_ID_BYTES];
+    char path[ZRT_EXTENSION_BYTES + 1]; /* "": of no file */
+};
+
 /* One event with everything that it was written relative to put back. */
 struct zrt_event {
     enum zrt_kind kind;
@@ -28,6 +36,11 @@ struct zrt_event {
     uint64_t reserved_bytes;         /* alloc: with rounding */
     char label[ZRT_LABEL_BYTES + 1]; /* mark */
     struct zrt_refusal refusal;      /* refused */
+    uint32_t stack;                  /* alloc, refused: of who asked; stack: its number. 0: not known */
+    enum zrt_extension extension;    /* of kind 0; one that is not known has no more fields */
+    unsigned frames_count;           /* stack */
+    struct zrt_module module;        /* of that extension; of no meaning else */
+    uint64_t frames[ZRT_FRAMES_MOST];
 };
 
 /* A trace being read. One thread at a time. The fields are for reading only. */
@@ -43,13 +56,13 @@ struct zrt_reader {
     uint64_t data_bytes, data_next_bytes;
     uint64_t left_bytes; /* of events that can be read */
     uint64_t time_ns, place_bytes, granule, stream;
-    uint32_t thread;
+    uint32_t thread, with; /* with: the stack of the next alloc or refused */
     zr_tag tag;
     unsigned char buffer[1 << 16];
 };
 
-/* Opens a trace file. The caller owns *out until zrt_close(). ZR_ERR_FORMAT: no .zrt, another version, or a
- * header that contradicts itself. */
+/* Opens a trace file. The caller owns *out until zrt_close(). ZR_ERR_FORMAT: no .zrt, of a later version than
+ * this program's, or a header that contradicts itself. */
 zr_result zrt_open(struct zrt_reader *out, const char *path);
 /* The same of `bytes` in memory, borrowed until zrt_close(). */
 zr_result zrt_open_memory(struct zrt_reader *out, const void *data, size_t bytes);

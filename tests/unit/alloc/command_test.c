@@ -18,6 +18,7 @@ static const struct {
     {"record 999999 /x", ZR_COMMAND_RECORD, 999999, "/x"},
     {"stop 1", ZR_COMMAND_STOP, 1, ""},
     {"mark epoch 2", ZR_COMMAND_MARK, 0, "epoch 2"},
+    {"stacks 100", ZR_COMMAND_STACKS, 100, ""},
     {"", ZR_COMMAND_COUNT, 0, ""},
     {"stat", ZR_COMMAND_COUNT, 0, ""},
     {"statsx", ZR_COMMAND_COUNT, 0, ""},
@@ -35,6 +36,8 @@ static const struct {
     {"snapshot /a", ZR_COMMAND_COUNT, 0, ""},
     {"mark", ZR_COMMAND_COUNT, 0, ""},
     {"mark a\tb", ZR_COMMAND_COUNT, 0, ""},
+    {"stacks", ZR_COMMAND_COUNT, 0, ""},
+    {"stacks 1 2", ZR_COMMAND_COUNT, 0, ""},
 };
 
 /* Whether what was read is as command.h has it. */

@@ -115,7 +115,7 @@ static void write_event(struct zr_trace *trace, const struct zrt_event *event)
                                   .stream = event->stream};
     switch (event->kind) {
     case ZRT_ALLOC:
-        zr_trace_write_alloc(trace, &block);
+        zr_trace_write_alloc(trace, &block, 0);
         break;
     case ZRT_FREE:
         zr_trace_write_free(trace, &block);
@@ -137,7 +137,8 @@ static void write_event(struct zr_trace *trace, const struct zrt_event *event)
                 event->refusal.largest_bytes, event->refusal.cached_bytes, event->refusal.pending_bytes,
                 event->refusal.unmovable_bytes, event->refusal.reserved_bytes, event->refusal.limit_bytes,
                 event->refusal.device_bytes, event->refusal.device_free_bytes, event->refusal.process_bytes,
-                event->refusal.whole_bytes, event->refusal.pool_idle_bytes});
+                event->refusal.whole_bytes, event->refusal.pool_idle_bytes},
+            0);
     }
 }
 
@@ -212,7 +213,7 @@ static void test_size(void)
                                            .reserved_bytes = 3145728,
                                            .tag = k % 12 ? ZR_TAG_ACTIVATION : ZR_TAG_CHECKPOINT};
             if (i < BLOCKS)
-                zr_trace_write_alloc(trace, &block);
+                zr_trace_write_alloc(trace, &block, 0);
             else
                 zr_trace_write_free(trace, &block);
         }
@@ -245,8 +246,8 @@ static long read_all(const void *data, size_t bytes, zr_result *result)
             break;
         count++;
         uint64_t limit = reader.header.reserve_bytes;
-        if (event.kind < ZRT_ALLOC || event.kind > ZRT_BEGIN || event.tag >= ZR_TAG_COUNT ||
-            event.offset_bytes > limit ||
+        if ((unsigned)event.kind > ZRT_BEGIN || event.stack > ZRT_STACKS_MOST ||
+            event.frames_count > ZRT_FRAMES_MOST || event.tag >= ZR_TAG_COUNT || event.offset_bytes > limit ||
             (event.kind == ZRT_ALLOC && event.reserved_bytes > limit - event.offset_bytes) ||
             ((event.kind == ZRT_MAP || event.kind == ZRT_UNMAP) &&
              event.bytes > limit - event.offset_bytes) ||
@@ -329,7 +330,16 @@ static void test_complaints(void)
         size_t length;
         const char *words;
     } cases[] = {
-        {{0x00, 0x00}, 2, "no such kind"},
+        {{0x00, 0x00, 0x00, 0x00}, 4, "no such kind"},
+        {{0x00, 0x00, 200, 0xff, 0x7f}, 5, "extension is too long"},
+        {{0x00, 0x00, 200, 2, 0}, 5, "beyond the end"},
+        {{0x00, 0x00, ZRT_WITH, 0}, 4, "too short"},
+        {{0x00, 0x00, ZRT_WITH, 1, 0}, 5, "no such number"},
+        {{0x00, 0x00, ZRT_STACK, 4, 0xff, 0xff, 0x7f, 2}, 8, "no such number"},
+        {{0x00, 0x00, ZRT_STACK, 2, 1, 0x80}, 6, "too short"},
+        {{0x00, 0x00, ZRT_MODULE, 4, 1, 0, 0, 0}, 8, "module is empty"},
+        {{0x00, 0x00, ZRT_MODULE, 4, 1, 1, 0, 21}, 8, "build ID"},
+        {{0x00, 0x00, ZRT_MODULE, 6, 1, 1, 0, 0, 'a', 0}, 10, "zero in it"},
         {{ZRT_ALLOC}, 1, "beyond the end"},
         {{ZRT_MAP | ZRT_IN_BYTES, 0, 0, 1}, 4, "flags"},
         {{ZRT_ALLOC | ZRT_HAS_TAG, 0, 200, 0, 1}, 5, "no such tag"},
@@ -369,7 +379,7 @@ static void write_many(struct zr_trace *trace, unsigned count)
     struct zr_block_info block = {.bytes = 1000, .reserved_bytes = 1024};
     for (unsigned i = 0; i < count; i++) {
         block.address = BASE + (uint64_t)i % 1000000 * 1024;
-        zr_trace_write_alloc(trace, &block);
+        zr_trace_write_alloc(trace, &block, 0);
     }
 }
 

@@ -1,0 +1,164 @@
+/* symbols.c: see symbols.h. Stands on elfutils' libdw, which reads ELF files and DWARF, of files whose debug
+ * information lies elsewhere too (/usr/lib/debug). Nothing is asked of a network. */
+#include "defrag/tool/symbols.h"
+
+#include <elfutils/libdwfl.h>
+#include <fcntl.h>
+#include <gelf.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "defrag/tool/tool.h"
+
+enum { FILES_MOST = 256 };
+
+/* A file as a module of its own session: each begins at address 0. */
+struct file {
+    char *path;
+    Dwfl *session;
+    Dwfl_Module *module; /* NULL: it is not to be asked */
+    bool missing, changed;
+};
+
+struct zr_symbols {
+    struct file files[FILES_MOST];
+    unsigned files_count, missing_count, changed_count;
+};
+
+static char *debug_path; /* elfutils' default */
+static const Dwfl_Callbacks callbacks = {.find_elf = dwfl_build_id_find_elf,
+                                         .find_debuginfo = dwfl_standard_find_debuginfo,
+                                         .section_address = dwfl_offline_section_address,
+                                         .debuginfo_path = &debug_path};
+
+struct zr_symbols *zr_symbols_make(void)
+{
+    unsetenv("DEBUGINFOD_URLS"); /* libdw would ask these servers */
+    return calloc(1, sizeof(struct zr_symbols));
+}
+
+void zr_symbols_end(struct zr_symbols *symbols)
+{
+    if (!symbols)
+        return;
+    for (unsigned i = 0; i < symbols->files_count; i++) {
+        if (symbols->files[i].session)
+            dwfl_end(symbols->files[i].session);
+        free(symbols->files[i].path);
+    }
+    if (symbols->missing_count + symbols->changed_count > 0)
+        zr_tool_log("%u file%s of the stacks %s not here, %u %s changed since: their frames are offsets",
+                    symbols->missing_count, symbols->missing_count == 1 ? "" : "s",
+                    symbols->missing_count == 1 ? "is" : "are", symbols->changed_count,
+                    symbols->changed_count == 1 ? "has" : "have");
+    free(symbols);
+}
+
+/* ---- Files --------------------------------------------------------------------------------------------- */
+
+static bool is_of_build(Dwfl_Module *module, const struct zr_frame_place *place)
+{
+    const unsigned char *bits;
+    GElf_Addr address;
+    int bytes = dwfl_module_build_id(module, &bits, &address);
+    return place->build_id_bytes == 0 || bytes <= 0 ||
+           ((unsigned)bytes == place->build_id_bytes &&
+            memcmp(bits, place->build_id, place->build_id_bytes) == 0);
+}
+
+static void open_file(struct file *file, const struct zr_frame_place *place)
+{
+    struct stat status;
+    /* The path is a file's word: a device or a pipe is not opened. */
+    int fd = stat(place->path, &status) == 0 && S_ISREG(status.st_mode)
+                 ? open(place->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)
+                 : -1;
+    file->missing = fd < 0;
+    file->session = fd < 0 ? NULL : dwfl_begin(&callbacks);
+    if (!file->session) {
+        if (fd >= 0)
+            close(fd);
+        return;
+    }
+    dwfl_report_begin(file->session);
+    file->module = dwfl_report_elf(file->session, file->path, file->path, fd, 0, false);
+    dwfl_report_end(file->session, NULL, NULL);
+    if (!file->module) /* else the descriptor is libdw's */
+        close(fd);
+    else if (!is_of_build(file->module, place)) {
+        file->module = NULL;
+        file->changed = true;
+    }
+}
+
+static struct file *file_of(struct zr_symbols *symbols, const struct zr_frame_place *place)
+{
+    for (unsigned i = 0; i < symbols->files_count; i++)
+        if (strcmp(symbols->files[i].path, place->path) == 0)
+            return &symbols->files[i];
+    if (symbols->files_count == FILES_MOST || place->path[0] != '/')
+        return NULL;
+    struct file *file = &symbols->files[symbols->files_count];
+    file->path = strdup(place->path);
+    if (!file->path)
+        return NULL;
+    symbols->files_count++;
+    open_file(file, place);
+    symbols->missing_count += file->missing;
+    symbols->changed_count += file->changed;
+    return file;
+}
+
+/* ---- Names --------------------------------------------------------------------------------------------- */
+
+/* The address in the session of a place in the file. */
+static bool address_of(Dwfl_Module *module, uint64_t file_offset, GElf_Addr *out)
+{
+    GElf_Addr bias;
+    GElf_Phdr program;
+    size_t count;
+    Elf *elf = dwfl_module_getelf(module, &bias);
+    if (!elf || elf_getphdrnum(elf, &count) != 0)
+        return false;
+    for (size_t i = 0; i < count; i++)
+        if (gelf_getphdr(elf, (int)i, &program) && program.p_type == PT_LOAD &&
+            file_offset - program.p_offset < program.p_filesz) {
+            *out = file_offset - program.p_offset + program.p_vaddr + bias;
+            return true;
+        }
+    return false;
+}
+
+static bool name_frame(void *state, const struct zr_frame_place *place, char *out, size_t room_bytes)
+{
+    struct file *file = file_of(state, place);
+    GElf_Addr address;
+    GElf_Off offset;
+    GElf_Sym symbol;
+    int line = 0;
+    if (!file || !file->module || !address_of(file->module, place->file_offset, &address))
+        return false;
+    const char *name = dwfl_module_addrinfo(file->module, address, &offset, &symbol, NULL, NULL, NULL);
+    Dwfl_Line *found = dwfl_module_getsrc(file->module, address);
+    const char *source = found ? dwfl_lineinfo(found, NULL, &line, NULL, NULL, NULL) : NULL;
+    if (!name)
+        return false;
+    const char *slash = strrchr(file->path, '/');
+    if (source) {
+        size_t bytes = strlen(source);
+        snprintf(out, room_bytes, "%.200s (%s:%d)", name, bytes > 220 ? source + (bytes - 220) : source,
+                 line);
+    } else {
+        snprintf(out, room_bytes, "%.200s (%.200s+0x%" PRIx64 ")", name, slash + 1, place->file_offset);
+    }
+    return true;
+}
+
+struct zr_frame_namer zr_symbols_namer(struct zr_symbols *symbols)
+{
+    return (struct zr_frame_namer){.name = symbols ? name_frame : NULL, .state = symbols};
+}

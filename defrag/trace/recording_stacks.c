@@ -1,0 +1,150 @@
+/* recording_stacks.c: the call stacks of a recording. Those of a .zrt come with its events and are kept;
+ * those of a snapshot lie in its pickle. Stands on zrt.c and recording_torch.c. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "alloc/base/error.h"
+#include "defrag/trace/recording.h"
+#include "defrag/trace/zrt.h"
+
+enum { MODULES_MOST = 1 << 16 }; /* of hostile files: further ones are not kept */
+
+struct module {
+    uint64_t address, bytes, file_offset;
+    uint32_t text; /* path, ended by a zero: a place in module_texts */
+    uint8_t build_id_bytes;
+    unsigned char build_id[ZRT_BUILD_ID_BYTES];
+};
+
+struct stack {
+    uint64_t first; /* in `addresses` */
+    uint32_t count,
+        modules_count; /* modules that there were when it came: later ones may lie at the same addresses */
+};
+
+void zr_recording_stacks_init(struct zr_recording_stacks *out, zr_arena *arena)
+{
+    *out = (struct zr_recording_stacks){0};
+    zr_vector_init(&out->modules, arena, sizeof(struct module));
+    zr_vector_init(&out->module_texts, arena, 1);
+    zr_vector_init(&out->stacks, arena, sizeof(struct stack));
+    zr_vector_init(&out->addresses, arena, sizeof(uint64_t));
+}
+
+void zr_recording_stacks_end(struct zr_recording_stacks *stacks)
+{
+    zr_vector_end(&stacks->modules);
+    zr_vector_end(&stacks->module_texts);
+    zr_vector_end(&stacks->stacks);
+    zr_vector_end(&stacks->addresses);
+}
+
+/* ---- Reading ------------------------------------------------------------------------------------------- */
+
+static zr_result take_module(struct zr_recording_stacks *stacks, const struct zrt_module *from)
+{
+    struct module module = {.address = from->address,
+                            .bytes = from->bytes,
+                            .file_offset = from->file_offset,
+                            .text = (uint32_t)stacks->module_texts.count,
+                            .build_id_bytes = (uint8_t)from->build_id_bytes};
+    zr_result result = ZR_OK;
+    if (stacks->modules.count == MODULES_MOST)
+        return ZR_OK;
+    memcpy(module.build_id, from->build_id, from->build_id_bytes);
+    for (const char *at = from->path; result == ZR_OK; at++) {
+        result = zr_vector_add(&stacks->module_texts, at);
+        if (*at == '\0')
+            break;
+    }
+    return result == ZR_OK ? zr_vector_add(&stacks->modules, &module) : result;
+}
+
+static zr_result take_stack(struct zr_recording_stacks *stacks, const struct zrt_event *event)
+{
+    zr_result result = ZR_OK;
+    while (stacks->stacks.count < event->stack && result == ZR_OK)
+        result = zr_vector_add(&stacks->stacks, &(struct stack){0});
+    if (result != ZR_OK)
+        return result;
+    struct stack *stack = zr_vector_at(&stacks->stacks, event->stack - 1);
+    if (stack->count > 0)
+        return ZR_OK; /* the first one counts */
+    *stack = (struct stack){.first = stacks->addresses.count,
+                            .count = event->frames_count,
+                            .modules_count = (uint32_t)stacks->modules.count};
+    for (unsigned i = 0; i < event->frames_count && result == ZR_OK; i++)
+        result = zr_vector_add(&stacks->addresses, &event->frames[i]);
+    return result;
+}
+
+zr_result zr_recording_stacks_take(struct zr_recording *recording, const struct zrt_event *event,
+                                   uint64_t number)
+{
+    struct zr_recording_stacks *stacks = &recording->stacks;
+    if (number <= stacks->events_seen)
+        return ZR_OK; /* an earlier playing has had it */
+    stacks->events_seen = number;
+    if (event->extension == ZRT_MODULE)
+        return take_module(stacks, &event->module);
+    return event->extension == ZRT_STACK ? take_stack(stacks, event) : ZR_OK;
+}
+
+/* ---- Frames -------------------------------------------------------------------------------------------- */
+
+static const struct stack *stack_of(const struct zr_recording *recording, uint32_t number)
+{
+    const struct zr_vector *stacks = &recording->stacks.stacks;
+    return number > 0 && number <= stacks->count ? (const struct stack *)stacks->items + (number - 1) : NULL;
+}
+
+struct zr_frames zr_recording_frames(const struct zr_recording *recording, uint32_t stack)
+{
+    struct zr_frames frames = {.stack = stack};
+    if (recording->kind == ZR_RECORDING_ZRT) {
+        frames.any = stack_of(recording, stack) != NULL;
+    } else if (recording->has_pickle && stack > 0) {
+        frames.any = true;
+        frames.cursor = zr_pickle_cursor_of(
+            &recording->pickle, (struct zr_pickle_value){.kind = ZR_PICKLE_LIST, .at = stack - 1});
+    }
+    return frames;
+}
+
+static struct zr_frame_place place_of(const struct zr_recording_stacks *stacks, const struct stack *stack,
+                                      uint64_t address)
+{
+    const struct module *modules = stacks->modules.items;
+    for (uint32_t i = stack->modules_count; i-- > 0;)
+        if (address - modules[i].address < modules[i].bytes)
+            return (struct zr_frame_place){.address = address,
+                                           .file_offset =
+                                               address - modules[i].address + modules[i].file_offset,
+                                           .path = (const char *)stacks->module_texts.items + modules[i].text,
+                                           .build_id = modules[i].build_id,
+                                           .build_id_bytes = modules[i].build_id_bytes};
+    return (struct zr_frame_place){.address = address, .path = ""};
+}
+
+bool zr_frames_next(struct zr_frames *frames, struct zr_recording *recording, char out[ZR_FRAME_BYTES])
+{
+    if (!frames->any)
+        return false;
+    if (recording->kind != ZR_RECORDING_ZRT)
+        return zr_torch_frames_next(frames, recording, out);
+    const struct zr_recording_stacks *stacks = &recording->stacks;
+    const struct stack *stack = stack_of(recording, frames->stack);
+    if (!stack || frames->next >= stack->count)
+        return false;
+    const uint64_t *addresses = stacks->addresses.items;
+    struct zr_frame_place place = place_of(stacks, stack, addresses[stack->first + frames->next++]);
+    if (recording->namer.name && recording->namer.name(recording->namer.state, &place, out, ZR_FRAME_BYTES))
+        return true;
+    const char *slash = strrchr(place.path, '/'), *file = slash ? slash + 1 : place.path;
+    if (*file)
+        snprintf(out, ZR_FRAME_BYTES, "?? (%.200s+0x%" PRIx64 ")", file, place.file_offset);
+    else
+        snprintf(out, ZR_FRAME_BYTES, "?? (0x%" PRIx64 ")", place.address);
+    return true;
+}

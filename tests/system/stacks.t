@@ -1,0 +1,233 @@
+#!/usr/bin/env python3
+"""Call stacks of zr's own traces, from a preloaded program, a live process and the flight recorder to names in zr why; and
+versions of the trace's format."""
+import json
+import os
+import struct
+import subprocess
+import sys
+
+sys.path.insert(0, "tests/support")
+from zrtest import BUILD, FOLDER, HANG, done, note, ok, path, same
+
+ZR = os.path.abspath(os.path.join(BUILD, "bin", "zr"))
+FAILING = os.path.abspath(os.path.join(BUILD, "tests", "failing"))
+os.makedirs(path("runtime"), 0o700)
+ENVIRONMENT = {**os.environ, "XDG_RUNTIME_DIR": path("runtime"), "TMPDIR": FOLDER}
+# Line 4 and line 5 allocate, 40 times each; the weights stay.
+PROGRAM = """#include <stdlib.h>
+#include <string.h>
+
+__attribute__((noinline)) void *make_weights(size_t n) { void *p = malloc(n); if (p) memset(p, 1, 1); return p; }
+__attribute__((noinline)) void *make_temporary(size_t n) { void *p = malloc(n); if (p) memset(p, 1, 1); return p; }
+
+int main(void)
+{
+    void *weights[40];
+    for (int i = 0; i < 40; i++) {
+        void *temporary = make_temporary(3 << 20);
+        weights[i] = make_weights(100000 + 1000 * (size_t)i);
+        free(temporary);
+    }
+    return !weights[0];
+}
+"""
+
+
+def run(*words, **settings):
+    return subprocess.run(list(map(str, words)), capture_output=True, text=True, errors="replace", timeout=HANG,
+                          stdin=subprocess.DEVNULL, env={**ENVIRONMENT, **settings.pop("env", {})}, **settings)
+
+
+def zr(*words, **settings):
+    return run(ZR, *words, **settings)
+
+
+def compiled(name, *options):
+    with open(path(name + ".c"), "w", encoding="utf-8") as file:
+        file.write(PROGRAM)
+    built = run(os.environ.get("CC", "gcc"), "-g", "-O1", *options, path(name + ".c"), "-o", path(name))
+    assert built.returncode == 0, built.stderr
+    return path(name)
+
+
+def pins(trace, *options):
+    """{the frames of a pin: how many such pins}, and what was said."""
+    got = zr("why", trace, "--json", *options)
+    found = {}
+    for pin in json.loads(got.stdout)["pins"] if same(got.returncode, 0, f"zr why {os.path.basename(trace)}") else ():
+        stack = tuple(pin["stack"])
+        found[stack] = found.get(stack, 0) + 1
+    return found, got.stderr
+
+
+def names(stacks, program):
+    """The function and line of the program's innermost frame, of each stack."""
+    found = set()
+    for stack in stacks:
+        own = [frame for frame in stack if f"/{program}.c:" in frame]
+        found.add(own[0].replace(os.path.join(FOLDER, ""), "") if own else "")
+    return found
+
+
+QUESTION = ("--size", "9MiB", "--at", "60", "--capacity", "12MiB")
+
+
+def test_preloaded():
+    program, trace = compiled("program"), path("program.zrt")
+    same(zr("run", "--malloc", "--stacks", 1, "--trace", trace, "--", program).returncode, 0, "a preloaded program with stacks")
+    found, said = pins(trace, *QUESTION)
+    same(names(found, "program"), {"make_weights (program.c:4)", "make_temporary (program.c:5)"}, "zr why names who allocated the pins")
+    same(said, "", "and has nothing to complain of")
+    ok(all(any("main (" in frame for frame in stack) for stack in found), "the stacks go up to main") or note(found)
+    words = zr("why", trace, *QUESTION).stdout
+    ok("make_weights (" in words and "zr_" not in words and "libzr_malloc" not in words, "in words, too: not the allocator's own") or note(words)
+    growth = {one["of"].split(" (")[0]: one["a_bytes"] for one in json.loads(zr("diff", trace, trace, "--json").stdout)["growth"]}
+    # At the peak 40 weights of 100,000 to 139,000 bytes and one temporary, rounded up to the malloc's classes.
+    ok(set(growth) == {"make_weights", "make_temporary"} and growth["make_temporary"] == 3 << 20 and
+       4780000 <= growth["make_weights"] <= 4780000 * 5 / 4, "zr diff has growth by stack") or note(growth)
+    profile = path("program.pb")
+    zr("export", "--format", "pprof", trace, "-o", profile)
+    with open(profile, "rb") as file:
+        ok(b"make_weights (" in file.read(), "and pprof has the names")
+    none = path("none.zrt")
+    zr("run", "--malloc", "--trace", none, "--", program)
+    found, _ = pins(none, *QUESTION)
+    same(set(found), {()}, "without --stacks there are none")
+    for change, words in (("stripped", ""), ("changed", "1 has changed"), ("missing", "1 file of the stacks is not here")):
+        if change == "stripped":
+            run("strip", program)
+        elif change == "changed":
+            compiled("program", "-DOTHER", "-O0")
+        else:
+            os.remove(program)
+        found, said = pins(trace, *QUESTION)
+        ok(all(any(frame.startswith("?? (program+0x") for frame in stack) for stack in found),
+           f"{change}: the program's frames are offsets") or note(found)
+        ok(words in said, f"{change}: {words or 'nothing'} is said") or note(said)
+
+
+def test_recorder():
+    """The flight recorder's file alone names those who pin."""
+    folder = path("recorder")
+    os.makedirs(folder)
+    run(FAILING, "fragmentation", env={"TMPDIR": folder, "ZR_CONF": "recorder:1m,stacks:1"})
+    trace, = (os.path.join(folder, name) for name in os.listdir(folder))
+    found, _ = pins(trace)
+    ok(found and all(any("failing.c:" in frame and frame.startswith("fragmentation ") for frame in stack) for stack in found),
+       "the flight recorder's pins have stacks") or note(found)
+    run(FAILING, "leak", env={"TMPDIR": folder, "ZR_CONF": "recorder:1m,stacks:1"})
+    trace, = (os.path.join(folder, name) for name in os.listdir(folder) if "leak" in name)
+    words = zr("why", trace).stdout
+    ok("reason: leak: 113 blocks" in words and ", leak (" in words, "a leak is named by its stack") or note(words)
+
+
+BODY = """
+import sys
+held = bytearray(96 << 20)
+kept = []
+print("there", flush=True)
+for line in sys.stdin:
+    kept.append(bytearray(1 << 20))
+    print("done", flush=True)
+"""
+
+
+def test_attached():
+    program = subprocess.Popen([ZR, "run", "--", "/usr/bin/python3", "-c", BODY], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                               text=True, env=ENVIRONMENT)
+    try:
+        program.stdout.readline()
+        counts = []
+        for turn, stacks in enumerate((0, 1, 0)):
+            trace = path(f"attached.{turn}.zrt")
+            same(zr("record", program.pid, "start", "-o", trace, *(("--stacks", stacks) if stacks else ())).returncode, 0,
+                 f"record {'with' if stacks else 'without'} stacks")
+            for _ in range(4):
+                program.stdin.write("\n")
+                program.stdin.flush()
+                program.stdout.readline()
+            same(zr("record", program.pid, "stop").returncode, 0, "and stop")
+            growth = [one["of"] for one in json.loads(zr("diff", trace, trace, "--json").stdout)["growth"]]
+            framed = [of for of in growth if "(" in of]
+            counts.append(len(framed))
+            if stacks:
+                ok(any("python3" in frame or "libpython" in frame or "Py" in frame for frame in framed),
+                   "the interpreter's frames are there") or note(growth)
+        same((counts[0], counts[1] > 0, counts[2]), (0, True, 0), "stacks last as long as the trace that they were asked for")
+        same(zr("attach", program.pid, "--stacks", 1000000, "-o", path("x")).returncode, 2, "one in a million is too rare")
+    finally:
+        program.stdin.close()
+        program.wait(timeout=HANG)
+        program.stdout.close()
+
+
+# ---- Versions ----------------------------------------------------------------------------------------------------------
+
+ALLOCATION = bytes([1 | 0x20, 0, 0, 0, 0x80, 0x20])  # tag 0, the first place, 4096 bytes
+REFUSED = bytes([6, 1, 0x80, 0x40])
+
+
+def header(version, body, extra=b""):
+    return struct.pack("<4sIIIQQQQQQII32s24x", b"ZRT1", 128 + len(extra), version, 1, len(body), 1 << 21, 1 << 40, 1 << 30, 0, 0, 1, 0,
+                       b"test") + extra + body
+
+
+def varint(number):
+    out = b""
+    while number >= 128:
+        out += bytes([number & 127 | 128])
+        number >>= 7
+    return out + bytes([number])
+
+
+def extension(kind, data):
+    return bytes([0, 0, kind]) + varint(len(data)) + data
+
+
+def module(where, at=1 << 20):
+    return extension(1, varint(at) + varint(4096) + b"\0\0" + os.fsencode(where))
+
+
+def stats_of(name, data):
+    with open(path(name), "wb") as file:
+        file.write(data)
+    return zr("stats", path(name), "--json")
+
+
+def test_versions():
+    body = ALLOCATION + REFUSED
+    for name, data in (("version 1", header(1, body)), ("version 2", header(2, body)),
+                       ("a header that has grown", header(2, body, b"\xff" * 40)),
+                       ("an extension of a later release", header(2, extension(200, b"who knows") + body))):
+        got = stats_of("version.zrt", data)
+        ok(got.returncode == 0 and json.loads(got.stdout)["moments"]["now"]["live_bytes"] == 4096, f"{name}: is read") or note(got.stderr)
+    for name, data, words in (("version 3", header(3, body), "has version 3 of the format, newer than this program reads (2)"),
+                              ("version 0", header(0, body), "no version 0"),
+                              ("an extension in version 1", header(1, extension(1, b"x") + body), "no such kind"),
+                              ("a header that goes on beyond the end", header(2, b"", b"")[:8] + struct.pack("<I", 2) + header(2, b"")[12:100],
+                               "less than a header")):
+        got = stats_of("version.zrt", data)
+        ok(got.returncode == 3 and words in got.stderr, f"{name}: refused, with words") or note(got.stderr)
+
+
+def test_hostile():
+    """What a trace says of files is not believed."""
+    os.mkfifo(path("fifo"))
+    with open(path("cut.so"), "wb") as file, open("/proc/self/exe", "rb") as whole:
+        file.write(whole.read(5000))
+    for where in (path("fifo"), "/dev/zero", "/dev/stdin", "/proc/self/mem", FOLDER, "no/path", "", path("cut.so"), "/" + "x" * 800, ZR):
+        stack = extension(2, varint(1) + varint(2 * ((1 << 20) + 77)) + varint(2 * (1 << 62)))
+        maps = bytes([3, 0, 0, 2])
+        with open(path("hostile.zrt"), "wb") as file:
+            file.write(header(2, module(where) + stack + maps + extension(3, varint(1)) + ALLOCATION))
+        found, _ = pins(path("hostile.zrt"), "--size", "4MiB")
+        ok(found and all(len(stack) == 2 for stack in found), f"a module of '{where[:30]}'") or note(found)
+
+
+test_preloaded()
+test_recorder()
+test_attached()
+test_versions()
+test_hostile()
+done()
