@@ -194,13 +194,12 @@ static inline zr_result try_mapped(struct zr_arena *arena, const struct zr_reque
     return ZR_OK;
 }
 
-/* Takes the caller's stack, with no lock; returns with that of the arena that serves the thread then. */
-static __attribute__((noinline, cold)) struct zr_arena *take_stack(struct zr_arena *arena)
+/* Takes the caller's stack, with no lock: the lock is opened meanwhile. */
+static __attribute__((noinline, cold)) void take_stack(struct zr_arena *arena)
 {
-    struct zr_arena *first = arena->first_stripe;
     zr_lock_give(&arena->lock);
     zr_call_stack_take();
-    return enter(first);
+    zr_lock_take(&arena->lock);
 }
 
 /* Any request. Called with the lock of the arena that serves it, gives it. */
@@ -210,7 +209,7 @@ static zr_result alloc_any(struct zr_arena *arena, const struct zr_request *requ
     bool work = false, grown = false;
     *out = NULL;
     if (unlikely(arena->debug) && arena->stacks)
-        arena = take_stack(arena);
+        take_stack(arena);
     if (unlikely(!is_request(arena, request))) {
         zr_lock_give(&arena->lock);
         return reject_request(arena, request, out);
