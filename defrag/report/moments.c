@@ -111,9 +111,100 @@ zr_result zr_moment_reach(struct zr_memory *memory, struct zr_recording *recordi
     return zr_recording_play(recording, &(struct zr_recording_sink){reach, &own});
 }
 
-zr_result zr_moment_find(const struct zr_moments *moments, const char *words, uint64_t *records_count)
+/* Of a moment that is looked for: how many records there are up to it. */
+struct finding {
+    uint64_t until_ns; /* UINT64_MAX: a mark is wanted */
+    const char *label;
+    uint64_t seen_count, found_count, contained_count;
+    uint64_t first_ns;
+    bool has_first;
+};
+
+static zr_result find(void *state, const struct zr_record *record, bool *stop)
+{
+    struct finding *own = state;
+    if (!own->has_first && !record->before) {
+        own->first_ns = record->time_ns;
+        own->has_first = true;
+    }
+    if (own->until_ns != UINT64_MAX && own->has_first && record->time_ns - own->first_ns > own->until_ns) {
+        *stop = true;
+        return ZR_OK;
+    }
+    own->seen_count++;
+    if (own->until_ns == UINT64_MAX && record->kind == ZR_RECORD_MARK && record->label) {
+        if (strcmp(record->label, own->label) == 0)
+            own->found_count = own->seen_count;
+        if (strstr(record->label, own->label))
+            own->contained_count = own->seen_count;
+    }
+    return ZR_OK;
+}
+
+static zr_result find_mark(struct zr_recording *recording, const char *label, uint64_t *records_count)
+{
+    struct finding finding = {.until_ns = UINT64_MAX, .label = label};
+    zr_result result = zr_recording_play(recording, &(struct zr_recording_sink){find, &finding});
+    *records_count = finding.found_count ? finding.found_count : finding.contained_count;
+    return result == ZR_OK && *records_count == 0
+               ? zr_fail(ZR_ERR_INVALID, "no mark of this file has '%.60s' in it", label)
+               : result;
+}
+
+static zr_result find_time(struct zr_recording *recording, uint64_t until_ns, uint64_t *records_count)
+{
+    struct finding finding = {.until_ns = until_ns};
+    if (!recording->has_times)
+        return zr_fail(ZR_ERR_INVALID, "this file has no times: a number of events says when");
+    zr_result result = zr_recording_play(recording, &(struct zr_recording_sink){find, &finding});
+    *records_count = finding.seen_count;
+    return result;
+}
+
+/* A number with up to nine decimals, in billionths. False: it is none, or too large. */
+static bool read_billionths(const char *text, size_t length, uint64_t *out)
 {
     uint64_t number = 0;
+    unsigned decimals = 0;
+    bool point = false, digits = false;
+    for (size_t i = 0; i < length; i++) {
+        if (text[i] == '.' && !point) {
+            point = true;
+            continue;
+        }
+        if (text[i] < '0' || text[i] > '9' || decimals == 9 ||
+            __builtin_mul_overflow(number, UINT64_C(10), &number) ||
+            __builtin_add_overflow(number, (uint64_t)(text[i] - '0'), &number))
+            return false;
+        decimals += point;
+        digits = true;
+    }
+    for (; decimals < 9; decimals++)
+        if (__builtin_mul_overflow(number, UINT64_C(10), &number))
+            return false;
+    *out = number;
+    return digits && number != UINT64_MAX;
+}
+
+static zr_result find_number(const struct zr_moments *moments, const char *words, uint64_t *records_count)
+{
+    uint64_t number = 0;
+    for (const char *at = words; *at; at++)
+        if (*at < '0' || *at > '9' || __builtin_mul_overflow(number, UINT64_C(10), &number) ||
+            __builtin_add_overflow(number, (uint64_t)(*at - '0'), &number))
+            return zr_fail(ZR_ERR_INVALID, "'%.40s' is no moment: " ZR_MOMENT_WORDS, words);
+    if (words[0] == '\0' || number > moments->now.records_count)
+        return zr_fail(ZR_ERR_INVALID, "moment '%.40s' is beyond the %llu events of the file", words,
+                       (unsigned long long)moments->now.records_count);
+    *records_count = number;
+    return ZR_OK;
+}
+
+zr_result zr_moment_find(const struct zr_moments *moments, struct zr_recording *recording, const char *words,
+                         uint64_t *records_count)
+{
+    size_t length = strlen(words);
+    uint64_t until_ns;
     if (strcmp(words, "now") == 0) {
         *records_count = moments->now.records_count;
         return ZR_OK;
@@ -126,16 +217,11 @@ zr_result zr_moment_find(const struct zr_moments *moments, const char *words, ui
         *records_count = moments->failure.records_count;
         return moments->has_failure ? ZR_OK : zr_fail(ZR_ERR_INVALID, "no allocation fails in this file");
     }
-    for (const char *at = words; *at; at++)
-        if (*at < '0' || *at > '9' || __builtin_mul_overflow(number, UINT64_C(10), &number) ||
-            __builtin_add_overflow(number, (uint64_t)(*at - '0'), &number))
-            return zr_fail(ZR_ERR_INVALID, "'%.40s' is no moment: now, peak, failure or a number of events",
-                           words);
-    if (words[0] == '\0' || number > moments->now.records_count)
-        return zr_fail(ZR_ERR_INVALID, "moment '%.40s' is beyond the %llu events of the file", words,
-                       (unsigned long long)moments->now.records_count);
-    *records_count = number;
-    return ZR_OK;
+    if (strncmp(words, "mark:", 5) == 0)
+        return find_mark(recording, words + 5, records_count);
+    if (length > 1 && words[length - 1] == 's' && read_billionths(words, length - 1, &until_ns))
+        return find_time(recording, until_ns, records_count);
+    return find_number(moments, words, records_count);
 }
 
 /* ---- Free runs ----------------------------------------------------------------------------------------- */

@@ -36,8 +36,13 @@ zr_result zr_moments_measure(struct zr_moments *out, struct zr_memory *end, stru
 zr_result zr_moment_reach(struct zr_memory *memory, struct zr_recording *recording, uint64_t records_count,
                           const struct zr_recording_sink *also);
 
-/* "now", "peak", "failure" or a number of records. ZR_ERR_INVALID: no such moment. */
-zr_result zr_moment_find(const struct zr_moments *moments, const char *words, uint64_t *records_count);
+/* "now", "peak", "failure", a number of records, "12.5s" (so long after the first record that is not from
+ * before) or "mark:LABEL" (the last such mark, or else the last that has LABEL in it). ZR_ERR_INVALID: no
+ * such moment. */
+zr_result zr_moment_find(const struct zr_moments *moments, struct zr_recording *recording, const char *words,
+                         uint64_t *records_count);
+/* What --at takes, for a help text. */
+#define ZR_MOMENT_WORDS "now (the end), peak, failure, a number of events, 12.5s or mark:LABEL"
 
 /* stranded / reserved; 0 where nothing is reserved. */
 double zr_stranded_ratio(const struct zr_memory_figures *figures);

@@ -21,7 +21,7 @@ static const char help[] =
     "  --format F    torch (needs a file that says what is mapped), rmm (needs addresses), minimalloc (lifetimes; times are\n"
     "                numbers of events), perfetto (JSON), pprof (what is live at a moment), csv (every event)\n"
     "  -o OUT        the file (default: standard output)\n"
-    "  --at MOMENT   of pprof: now (the end), peak, failure or a number of events (default: peak)\n"
+    "  --at MOMENT   of pprof: " ZR_MOMENT_WORDS " (default: peak)\n"
     "  --device N    of a snapshot of several devices (default: the one with the most events)\n"
     "  --unit BYTES  one unit of the sizes in a MiniMalloc CSV (default 1)\n";
 
@@ -63,7 +63,8 @@ static zr_result work(void *state, zr_arena *arena, int *code)
         result = zr_fail(ZR_ERR_FORMAT, "'%s' does not say where blocks lie, and %s needs it", input.name,
                          format->name);
     if (result == ZR_OK)
-        result = zr_moment_find(&input.moments, settings->at ? settings->at : "peak", &own.records_count);
+        result = zr_moment_find(&input.moments, &input.recording, settings->at ? settings->at : "peak",
+                                &own.records_count);
     if (result == ZR_OK)
         result = write_file(settings, &own);
     zr_tool_input_end(&input);

@@ -3,6 +3,7 @@
 #include "defrag/tool/input.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,6 +11,8 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/folders.h"
+#include "defrag/tool/live.h"
 
 /* Traces are read more than once, and a pipe cannot be: it is kept in memory that has a name. */
 static zr_result keep_standard_input(struct zr_tool_input *input)
@@ -29,9 +32,58 @@ static zr_result keep_standard_input(struct zr_tool_input *input)
     return result;
 }
 
+static bool is_process(const char *name)
+{
+    size_t digits = strspn(name, "0123456789");
+    return digits > 0 && digits < 10 && name[digits] == '\0' && name[0] != '0' && access(name, F_OK) != 0;
+}
+
+/* What a running process holds now, in a file that has no name any more. */
+static zr_result take_process(struct zr_tool_input *input, struct zr_live *live)
+{
+    enum { PATIENCE_MS = 60000 };
+    char folder[ZR_FOLDER_BYTES], path[ZR_FOLDER_BYTES + 40], command[sizeof path + 40],
+        words[ZR_LIVE_ANSWER_BYTES];
+    long pid;
+    if (!zr_tool_read_pid(input->name, &pid))
+        return ZR_ERR_INVALID;
+    zr_result result = zr_live_read(live, pid, true);
+    const struct zr_published_arena *arena = result == ZR_OK ? zr_live_largest(live) : NULL;
+    if (result == ZR_OK && !arena)
+        result = zr_fail(ZR_ERR_UNAVAILABLE, "process %ld has no arena", pid);
+    if (result == ZR_OK)
+        result = zr_folder_runtime(folder, false);
+    if (result != ZR_OK)
+        return result;
+    snprintf(path, sizeof path, "%s/input-%ld.zrt", folder, (long)getpid());
+    snprintf(command, sizeof command, "snapshot %u %s", arena->number, path);
+    result = zr_live_ask(pid, command, PATIENCE_MS, words, NULL);
+    if (result == ZR_OK && (input->fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)) < 0)
+        result = zr_fail(ZR_ERR_IO, "process %ld did not write down its blocks: %s", pid, strerror(errno));
+    unlink(path);
+    snprintf(input->path, sizeof input->path, "/proc/self/fd/%d", input->fd);
+    input->is_live = true;
+    return result;
+}
+
+/* The file knows of this moment alone. */
+static void note_peaks(struct zr_tool_input *input, const struct zr_live *live)
+{
+    const struct zr_arena_stats *stats = &zr_live_largest(live)->stats;
+    struct zr_moments *moments = &input->moments;
+    moments->peak = (struct zr_moment){.records_count = moments->now.records_count};
+    moments->peak.figures.live_bytes = stats->peak_live_bytes;
+    moments->peak.figures.requested_bytes = stats->peak_requested_bytes;
+    moments->peak.figures.reserved_bytes = moments->peak_reserved_bytes = stats->peak_reserved_bytes;
+    moments->peak_requested_bytes = stats->peak_requested_bytes;
+    if (stats->peak_reserved_bytes > 0)
+        moments->gmlake_ratio = 1 - (double)stats->peak_live_bytes / (double)stats->peak_reserved_bytes;
+}
+
 zr_result zr_tool_input_open(struct zr_tool_input *out, const char *name,
                              const struct zr_tool_reading *reading, zr_arena *arena)
 {
+    static struct zr_live live;
     memset(out, 0, sizeof *out);
     out->fd = -1;
     out->name = name;
@@ -39,6 +91,9 @@ zr_result zr_tool_input_open(struct zr_tool_input *out, const char *name,
     zr_result result = ZR_OK;
     if (strcmp(name, "-") == 0) {
         result = keep_standard_input(out);
+        path = out->path;
+    } else if (is_process(name)) {
+        result = take_process(out, &live);
         path = out->path;
     }
     if (result == ZR_OK)
@@ -54,6 +109,8 @@ zr_result zr_tool_input_open(struct zr_tool_input *out, const char *name,
     }
     if (result == ZR_OK)
         result = zr_moments_measure(&out->moments, &out->now, &out->recording, arena);
+    if (result == ZR_OK && out->is_live)
+        note_peaks(out, &live);
     if (result == ZR_OK && out->recording.cut_short)
         zr_tool_log("'%s' is cut short: what is said is of its first %" PRIu64 " events", name,
                     out->moments.now.records_count);

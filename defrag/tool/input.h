@@ -13,6 +13,8 @@ struct zr_tool_input {
     struct zr_recording recording;
     struct zr_moments moments;
     struct zr_memory now; /* at the end */
+    bool is_live; /* of a process that runs: the peak has what it says of its peaks, and no more is known of
+                     it */
 
     /* private */
     struct zr_symbols *symbols;
@@ -26,7 +28,8 @@ struct zr_tool_reading {
     uint64_t unit_bytes;
 };
 
-/* The caller ends *out in any case. The name is borrowed. Says on stderr where a file ends before its end. */
+/* A name that is no file's and that is a number is a process's: what its arena that holds most has now. The
+ * caller ends *out in any case. The name is borrowed. Says on stderr where a file ends before its end. */
 zr_result zr_tool_input_open(struct zr_tool_input *out, const char *name,
                              const struct zr_tool_reading *reading, zr_arena *arena);
 void zr_tool_input_end(struct zr_tool_input *input);

@@ -23,7 +23,7 @@ static const char help[] =
     "\n"
     "zr map FILE [options]\n"
     "  FILE          a .zrt trace, a PyTorch snapshot or an RMM log; - is standard input\n"
-    "  --at MOMENT   now (the end), peak, failure or a number of events (default: the failure, or else the end)\n"
+    "  --at MOMENT   " ZR_MOMENT_WORDS " (default: the failure, or else the end)\n"
     "  -o FILE       a picture, .svg or .png, in place of text\n"
     "  --columns N   of the text (default: the terminal's, or 80)\n"
     "  --rows N      of the text, at most (default 16)\n"
@@ -124,7 +124,7 @@ static zr_result work(void *state, zr_arena *arena, int *code)
         result = zr_fail(ZR_ERR_FORMAT, "'%s' does not say where its buffers lie: zr pack gives them places",
                          input.name);
     if (result == ZR_OK)
-        result = zr_moment_find(&input.moments,
+        result = zr_moment_find(&input.moments, &input.recording,
                                 settings->at                ? settings->at
                                 : input.moments.has_failure ? "failure"
                                                             : "now",

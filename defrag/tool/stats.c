@@ -6,17 +6,21 @@
 #include "defrag/tool/input.h"
 
 static const char help[] =
-    "How much memory was live, reserved and stranded: at the end, at the peak, at the failure.\n"
+    "How much memory was live, reserved and stranded: at the end, at the peak, at the failure, at any moment.\n"
     "\n"
     "Examples\n"
     "  zr stats snapshot.pickle\n"
     "  zr stats run.zrt --json\n"
     "  zr stats snapshot.pickle --segments\n"
+    "  zr stats run.zrt --at 12.5s                 or --at 'mark:epoch 2'\n"
+    "  zr stats 4711                               a process that runs: what it holds now\n"
     "  ssh host cat run.zrt | zr stats -\n"
     "\n"
     "zr stats FILE.. [options]\n"
-    "  FILE          a .zrt trace, a PyTorch snapshot, an RMM log or a MiniMalloc CSV; - is standard input\n"
-    "  --segments    each segment at the end (PyTorch), each mapped stretch (.zrt)\n"
+    "  FILE          a .zrt trace, a PyTorch snapshot, an RMM log or a MiniMalloc CSV; - is standard input; or the number of\n"
+    "                a process, as zr ps has it: its arena that holds most\n"
+    "  --at MOMENT   one column more: " ZR_MOMENT_WORDS "\n"
+    "  --segments    each segment (PyTorch) or mapped stretch (.zrt), at that moment, or else at the end\n"
     "  --device N    of a snapshot of several devices (default: the one with the most events)\n"
     "  --unit BYTES  one unit of the sizes in a MiniMalloc CSV (default 1)\n"
     "  --json        numbers for programs\n"
@@ -33,16 +37,25 @@ static const uint64_t unusable_sizes[UNUSABLE_SIZES] = {UINT64_C(1) << 20,   UIN
 struct settings {
     struct zr_tool_arguments arguments;
     struct zr_tool_reading reading;
+    const char *at; /* NULL: no moment was asked for */
     bool segments, json;
 };
 
 /* What a file is shown with. */
 struct view {
     struct zr_tool_input input;
-    double unusable[UNUSABLE_SIZES]; /* at the failure, else at the end */
+    double unusable[UNUSABLE_SIZES]; /* at the moment asked for, else at the failure, else at the end */
+    struct zr_moment at;
+    struct zr_memory memory; /* at that moment; none: at the end */
+    bool has_at;
 };
 
 /* ---- Reading ------------------------------------------------------------------------------------------- */
+
+static const struct zr_memory *shown_memory(const struct view *view)
+{
+    return view->has_at ? &view->memory : &view->input.now;
+}
 
 static zr_result look(struct view *view, const char *file, const struct settings *settings, zr_arena *arena)
 {
@@ -50,20 +63,28 @@ static zr_result look(struct view *view, const char *file, const struct settings
     zr_result result = zr_tool_input_open(&view->input, file, &settings->reading, arena);
     if (result != ZR_OK)
         return result;
-    if (moments->has_failure) {
-        struct zr_memory failed;
-        result = zr_moment_reach(&failed, &view->input.recording, moments->failure.records_count, NULL);
-        for (unsigned i = 0; i < UNUSABLE_SIZES && result == ZR_OK; i++)
-            view->unusable[i] = zr_unusable_ratio(&failed, unusable_sizes[i]);
-        zr_memory_end(&failed);
+    if (settings->at) {
+        view->has_at = true;
+        result = zr_moment_find(moments, &view->input.recording, settings->at, &view->at.records_count);
+        if (result == ZR_OK)
+            result = zr_moment_reach(&view->memory, &view->input.recording, view->at.records_count, NULL);
+        if (result == ZR_OK)
+            zr_memory_get_figures(&view->memory, &view->at.figures);
     }
-    for (unsigned i = 0; i < UNUSABLE_SIZES && result == ZR_OK && !moments->has_failure; i++)
-        view->unusable[i] = zr_unusable_ratio(&view->input.now, unusable_sizes[i]);
+    struct zr_memory failed = {0};
+    bool at_failure = !settings->at && moments->has_failure;
+    if (result == ZR_OK && at_failure)
+        result = zr_moment_reach(&failed, &view->input.recording, moments->failure.records_count, NULL);
+    const struct zr_memory *memory = at_failure ? &failed : shown_memory(view);
+    for (unsigned i = 0; i < UNUSABLE_SIZES && result == ZR_OK; i++)
+        view->unusable[i] = zr_unusable_ratio(memory, unusable_sizes[i]);
+    zr_memory_end(&failed);
     return result;
 }
 
 static void forget(struct view *view)
 {
+    zr_memory_end(&view->memory);
     zr_tool_input_end(&view->input);
 }
 
@@ -97,7 +118,7 @@ static bool add_up(struct zr_memory_walk *walk, struct zr_memory_piece *piece, s
 /* ---- JSON ---------------------------------------------------------------------------------------------- */
 
 static void json_moment(struct zr_text *text, const char *name, const struct zr_moment *moment,
-                        const struct zr_recording *recording)
+                        const struct zr_recording *recording, bool live_peak)
 {
     const struct zr_memory_figures *figures = &moment->figures;
     const struct {
@@ -107,10 +128,10 @@ static void json_moment(struct zr_text *text, const char *name, const struct zr_
     } rows[] = {{"live_bytes", figures->live_bytes, true},
                 {"requested_bytes", figures->requested_bytes, true},
                 {"reserved_bytes", figures->reserved_bytes, recording->has_maps},
-                {"internal_bytes", figures->internal_bytes, true},
+                {"internal_bytes", figures->internal_bytes, !live_peak},
                 {"pending_bytes", figures->pending_bytes, recording->has_pending},
-                {"stranded_bytes", figures->stranded_bytes, recording->has_maps},
-                {"releasable_bytes", figures->releasable_bytes, recording->has_maps}};
+                {"stranded_bytes", figures->stranded_bytes, recording->has_maps && !live_peak},
+                {"releasable_bytes", figures->releasable_bytes, recording->has_maps && !live_peak}};
     zr_text_print(text, "\"%s\": {", name);
     for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++) {
         zr_text_print(text, i ? ", " : "");
@@ -158,19 +179,27 @@ static void json_view(struct zr_text *text, const struct view *view)
     const struct zr_moments *moments = &view->input.moments;
     bool maps = recording->has_maps;
     zr_text_print(text, "\"moments\": {");
-    json_moment(text, "now", &moments->now, recording);
+    json_moment(text, "now", &moments->now, recording, false);
     zr_text_print(text, ",\n  ");
-    json_moment(text, "peak", &moments->peak, recording);
+    json_moment(text, "peak", &moments->peak, recording, view->input.is_live);
     if (moments->has_failure) {
         zr_text_print(text, ",\n  ");
-        json_moment(text, "failure", &moments->failure, recording);
+        json_moment(text, "failure", &moments->failure, recording, false);
+    }
+    if (view->has_at) {
+        zr_text_print(text, ",\n  ");
+        json_moment(text, "at", &view->at, recording, false);
     }
     zr_text_print(text, "},\n \"stranded_ratio\": {");
     json_ratio(text, "now", zr_stranded_ratio(&moments->now.figures), maps);
     zr_text_print(text, ", ");
-    json_ratio(text, "peak", zr_stranded_ratio(&moments->peak.figures), maps);
+    json_ratio(text, "peak", zr_stranded_ratio(&moments->peak.figures), maps && !view->input.is_live);
     zr_text_print(text, ", ");
-    json_ratio(text, "time_weighted", moments->stranded_time_weighted, maps);
+    json_ratio(text, "time_weighted", moments->stranded_time_weighted, maps && !view->input.is_live);
+    if (view->has_at) {
+        zr_text_print(text, ", ");
+        json_ratio(text, "at", zr_stranded_ratio(&view->at.figures), maps);
+    }
     zr_text_print(text, "}, ");
     json_ratio(text, "gmlake_ratio", moments->gmlake_ratio, maps);
     zr_text_print(text, ",\n \"unusable_free_space\": [");
@@ -185,33 +214,86 @@ static void json_view(struct zr_text *text, const struct view *view)
     zr_text_print(text, ", \"peak_requested_bytes\": %" PRIu64 ", ", moments->peak_requested_bytes);
     zr_tool_json_number(text, "peak_reserved_bytes", moments->peak_reserved_bytes, maps);
     if (maps)
-        json_segments(text, &view->input.now);
+        json_segments(text, shown_memory(view));
 }
 
 /* ---- The table ----------------------------------------------------------------------------------------- */
 
-static void row(struct zr_text *text, const struct view *view, const char *name, size_t offset, bool known)
+/* A figure of each moment. of_peak: it is known of a live process's peak, too. */
+struct row {
+    const char *name;
+    size_t offset;
+    bool known, of_peak;
+};
+
+static void print_row(struct zr_text *text, const struct view *view, const struct row *row)
 {
     const struct zr_moments *moments = &view->input.moments;
-    const struct zr_moment *shown[] = {&moments->now, &moments->peak, &moments->failure};
+    const struct zr_moment *shown[] = {&moments->now, &moments->peak, &moments->failure, &view->at};
+    const bool there[] = {true, true, moments->has_failure, view->has_at};
     char number[ZR_TOOL_NUMBER_ROOM];
-    zr_text_print(text, "  %-12s", name);
-    for (unsigned i = 0; i < (moments->has_failure ? 3u : 2u); i++) {
+    zr_text_print(text, "  %-12s", row->name);
+    for (unsigned i = 0; i < sizeof shown / sizeof *shown; i++) {
         uint64_t bytes;
-        memcpy(&bytes, (const char *)&shown[i]->figures + offset, sizeof bytes);
-        zr_text_print(text, " %12s", known ? zr_tool_bytes(number, bytes) : "not known");
+        memcpy(&bytes, (const char *)&shown[i]->figures + row->offset, sizeof bytes);
+        bool known = row->known && (row->of_peak || i != 1 || !view->input.is_live);
+        if (there[i])
+            zr_text_print(text, " %12s", known ? zr_tool_bytes(number, bytes) : "not known");
     }
     zr_text_print(text, "\n");
 }
 
-#define ROW(name, field, known) row(text, view, name, offsetof(struct zr_memory_figures, field), known)
+static void print_rows(struct zr_text *text, const struct view *view)
+{
+    bool maps = view->input.recording.has_maps, pending = view->input.recording.has_pending;
+    const struct row rows[] = {
+        {"live", offsetof(struct zr_memory_figures, live_bytes), true, true},
+        {"requested", offsetof(struct zr_memory_figures, requested_bytes), true, true},
+        {"rounding", offsetof(struct zr_memory_figures, internal_bytes), true, false},
+        {"pending", offsetof(struct zr_memory_figures, pending_bytes), pending, false},
+        {"reserved", offsetof(struct zr_memory_figures, reserved_bytes), maps, true},
+        {"releasable", offsetof(struct zr_memory_figures, releasable_bytes), maps, false},
+        {"stranded", offsetof(struct zr_memory_figures, stranded_bytes), maps, false}};
+    zr_text_print(text, "  %-12s %12s %12s%s", "", "now", "peak",
+                  view->input.moments.has_failure ? "      failure" : "");
+    if (view->has_at)
+        zr_text_print(text, " %4s%8" PRIu64, "at", view->at.records_count);
+    zr_text_print(text, "\n");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        print_row(text, view, &rows[i]);
+}
 
-static void table_tags(struct zr_text *text, const struct zr_memory_figures *figures)
+static void print_ratios(struct zr_text *text, const struct view *view)
+{
+    const struct zr_moments *moments = &view->input.moments;
+    zr_text_print(text, "  stranded of reserved: %.1f %% now",
+                  100 * zr_stranded_ratio(&moments->now.figures));
+    if (!view->input.is_live)
+        zr_text_print(text, ", %.1f %% at the peak, %.1f %% over time",
+                      100 * zr_stranded_ratio(&moments->peak.figures), 100 * moments->stranded_time_weighted);
+    if (view->has_at)
+        zr_text_print(text, ", %.1f %% after %" PRIu64 " events", 100 * zr_stranded_ratio(&view->at.figures),
+                      view->at.records_count);
+    zr_text_print(text, "\n  GMLake's ratio, 1 - peak live / peak reserved: %.1f %%\n",
+                  100 * moments->gmlake_ratio);
+    zr_text_print(text, "  free, and in runs too short for a request (%s):",
+                  view->has_at           ? "at that moment"
+                  : moments->has_failure ? "at the failure"
+                                         : "now");
+    for (unsigned i = 0; i < UNUSABLE_SIZES; i++) {
+        char size[ZR_TOOL_NUMBER_ROOM];
+        zr_text_print(text, "%s %.0f %% of %s", i ? "," : "", 100 * view->unusable[i],
+                      zr_tool_bytes(size, unusable_sizes[i]));
+    }
+    zr_text_print(text, "\n");
+}
+
+static void table_tags(struct zr_text *text, const struct zr_memory_figures *figures, const char *when)
 {
     char number[ZR_TOOL_NUMBER_ROOM];
     if (figures->live_by_tag_bytes[ZR_TAG_OTHER] == figures->live_bytes)
         return;
-    zr_text_print(text, "  live at the peak, by tag\n");
+    zr_text_print(text, "  live %s, by tag\n", when);
     for (unsigned tag = 0; tag < ZR_TAG_COUNT; tag++)
         if (figures->live_by_tag_bytes[tag] > 0)
             zr_text_print(text, "    %-10s %12s\n", zr_tag_name((zr_tag)tag),
@@ -249,39 +331,23 @@ static void table(struct zr_text *text, const struct view *view, bool segments)
     if (moments->before_count > 0)
         zr_text_print(text, " (%" PRIu64 " from before the window)", moments->before_count);
     zr_text_print(text, "%s\n", recording->cut_short ? ", cut short" : "");
-    zr_text_print(text, "  %-12s %12s %12s%s\n", "", "now", "peak",
-                  moments->has_failure ? "      failure" : "");
-    ROW("live", live_bytes, true);
-    ROW("requested", requested_bytes, true);
-    ROW("rounding", internal_bytes, true);
-    ROW("pending", pending_bytes, recording->has_pending);
-    ROW("reserved", reserved_bytes, recording->has_maps);
-    ROW("releasable", releasable_bytes, recording->has_maps);
-    ROW("stranded", stranded_bytes, recording->has_maps);
-    if (recording->has_maps) {
-        zr_text_print(text, "  stranded of reserved: %.1f %% now, %.1f %% at the peak, %.1f %% over time\n",
-                      100 * zr_stranded_ratio(&moments->now.figures),
-                      100 * zr_stranded_ratio(&moments->peak.figures), 100 * moments->stranded_time_weighted);
-        zr_text_print(text, "  GMLake's ratio, 1 - peak live / peak reserved: %.1f %%\n",
-                      100 * moments->gmlake_ratio);
-        zr_text_print(text, "  free, and in runs too short for a request %s:",
-                      moments->has_failure ? "(at the failure)" : "(now)");
-        for (unsigned i = 0; i < UNUSABLE_SIZES; i++) {
-            char size[ZR_TOOL_NUMBER_ROOM];
-            zr_text_print(text, "%s %.0f %% of %s", i ? "," : "", 100 * view->unusable[i],
-                          zr_tool_bytes(size, unusable_sizes[i]));
-        }
-        zr_text_print(text, "\n");
-    }
+    print_rows(text, view);
+    if (recording->has_maps)
+        print_ratios(text, view);
     if (moments->has_failure) {
         char size[ZR_TOOL_NUMBER_ROOM];
         zr_text_print(text, "  %" PRIu64 " allocation%s refused, the last of %s: zr why says why\n",
                       moments->failures_count, moments->failures_count == 1 ? "" : "s",
                       zr_tool_bytes(size, moments->refused.bytes));
     }
-    table_tags(text, &moments->peak.figures);
+    if (view->has_at)
+        table_tags(text, &view->at.figures, "at that moment");
+    else if (view->input.is_live)
+        table_tags(text, &moments->now.figures, "now");
+    else
+        table_tags(text, &moments->peak.figures, "at the peak");
     if (segments && recording->has_maps)
-        table_segments(text, &view->input.now);
+        table_segments(text, shown_memory(view));
 }
 
 /* ---- The subcommand ------------------------------------------------------------------------------------ */
@@ -336,6 +402,7 @@ int zr_tool_stats(int argc, char **argv)
 {
     struct settings settings = {.reading = {.device = UINT64_MAX}};
     const struct zr_tool_option options[] = {
+        {"--at", ZR_TOOL_WORDS, &settings.at},
         {"--segments", ZR_TOOL_FLAG, &settings.segments},
         {"--device", ZR_TOOL_COUNT, &settings.reading.device},
         {"--unit", ZR_TOOL_BYTES, &settings.reading.unit_bytes},

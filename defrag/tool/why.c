@@ -20,7 +20,7 @@ static const char help[] =
     "zr why FILE [options]\n"
     "  FILE              a .zrt trace, a PyTorch snapshot, an RMM log or a MiniMalloc CSV; - is standard input\n"
     "  --size BYTES      of the request (default: of the last one that was refused)\n"
-    "  --at MOMENT       now (the end), peak, failure or a number of events (default: the failure, or else the end)\n"
+    "  --at MOMENT       " ZR_MOMENT_WORDS " (default: the failure, or else the end)\n"
     "  --capacity BYTES  of the device or the limit (default: what a snapshot says was free when the request was refused;\n"
     "                    else the most that was reserved)\n"
     "  --stream S        of the request (default: that of the one refused, or 0)\n"
@@ -86,7 +86,7 @@ static zr_result ask(struct view *view, const struct settings *settings)
         return zr_fail(ZR_ERR_INVALID, "no allocation is refused in '%s': ask with --size BYTES",
                        view->input.name);
     bool at_failure = moments->has_failure && (!settings->at || strcmp(settings->at, "failure") == 0);
-    zr_result result = zr_moment_find(moments,
+    zr_result result = zr_moment_find(moments, &view->input.recording,
                                       settings->at ? settings->at
                                       : at_failure ? "failure"
                                                    : "now",
@@ -263,88 +263,108 @@ static void print_kind(struct zr_text *text, struct view *view)
     zr_text_print(text, ")");
 }
 
-/* What the evidence is, and what to do about it. */
-static void print_reason(struct zr_text *text, struct view *view)
+/* How sizes of a failure are written. */
+struct reason_texts {
+    char culprit[ZR_TOOL_NUMBER_ROOM], missing[ZR_TOOL_NUMBER_ROOM], most[ZR_TOOL_NUMBER_ROOM],
+        live[ZR_TOOL_NUMBER_ROOM];
+};
+
+/* The evidence. */
+static void print_evidence(struct zr_text *text, struct view *view, const struct reason_texts *texts)
 {
     const struct zr_reasoning *own = &view->reasoning;
-    const struct zrt_refusal *refusal = &view->input.moments.refusal;
-    char culprit[ZR_TOOL_NUMBER_ROOM], missing[ZR_TOOL_NUMBER_ROOM], kind[ZR_TOOL_NUMBER_ROOM],
-        live[ZR_TOOL_NUMBER_ROOM];
-    const char *change = "";
-    if (own->reason == ZR_REASON_NONE)
-        return;
-    zr_tool_bytes(culprit, own->culprit_bytes);
-    zr_tool_bytes(missing, own->missing_bytes);
-    zr_tool_bytes(kind, own->kind.most_bytes);
-    zr_tool_bytes(live, own->kind.live_bytes);
-    zr_text_print(text, "reason: %s: ", zr_reason_name(own->reason));
+    enum zrt_cause cause = view->input.moments.refusal.cause;
     switch (own->reason) {
     case ZR_REASON_PENDING:
-        zr_text_print(text, "%s are freed, and a stream may still use them", culprit);
-        change = "let the streams pass before the request: synchronize, or end a capture that holds them";
+        zr_text_print(text, "%s are freed, and a stream may still use them", texts->culprit);
         break;
     case ZR_REASON_UNMOVABLE:
-        zr_text_print(text, "%s are free on granules that are registered, exported or fixed", culprit);
-        change = "deregister buffers that are free (zr_arena_set_granule_class()), or register fewer";
+        zr_text_print(text, "%s are free on granules that are registered, exported or fixed", texts->culprit);
         break;
     case ZR_REASON_POOL:
         if (own->culprit_bytes > 0)
-            zr_text_print(text, "a contiguous pool keeps %s that nothing is on", culprit);
+            zr_text_print(text, "a contiguous pool keeps %s that nothing is on", texts->culprit);
         else
             zr_text_print(text, "a free run is long enough, and another pool's");
-        change = "trim the pool (zr_contiguous_trim()), or let it keep less (keep_bytes)";
         break;
     case ZR_REASON_STREAM:
         zr_text_print(text, "a free run is long enough, and another stream's");
-        change = "allocate on that stream, or empty the allocator's cache";
         break;
     case ZR_REASON_LEAK:
-        zr_text_print(text, "%" PRIu64 " blocks of up to %s", own->kind.blocks_count, kind);
+        zr_text_print(text, "%" PRIu64 " blocks of up to %s", own->kind.blocks_count, texts->most);
         print_kind(text, view);
-        zr_text_print(text, " came in every part of the recording and stayed: %s", live);
-        change = "find who keeps them; more memory only delays the failure";
+        zr_text_print(text, " came in every part of the recording and stayed: %s", texts->live);
         break;
     case ZR_REASON_SPIKE:
-        zr_text_print(text, "one temporary block of %s", kind);
+        zr_text_print(text, "one temporary block of %s", texts->most);
         print_kind(text, view);
         zr_text_print(text, " dwarfs all others");
-        change = "make it in parts";
         break;
     case ZR_REASON_LIMIT:
-        zr_text_print(text, "%s more than the %s of %s leaves", missing,
-                      refusal->cause == ZRT_CAUSE_TAG_LIMIT ? "tag's limit" : "limit", culprit);
-        change = "raise the limit by at least that much";
+        zr_text_print(text, "%s more than the %s of %s leaves", texts->missing,
+                      cause == ZRT_CAUSE_TAG_LIMIT ? "tag's limit" : "limit", texts->culprit);
         break;
     case ZR_REASON_ADDRESSES:
-        zr_text_print(text, refusal->cause == ZRT_CAUSE_MAPPINGS
+        zr_text_print(text, cause == ZRT_CAUSE_MAPPINGS
                                 ? "the system's mappings are exhausted"
                                 : "the arena's addresses are exhausted, not its memory");
-        change = refusal->cause == ZRT_CAUSE_MAPPINGS ? "larger granules (ZR_CONF=granule:BYTES)"
-                                                      : "reserve more addresses (reserve_bytes)";
         break;
     case ZR_REASON_OTHER_PROCESS:
         zr_text_print(text,
                       "others (processes, contexts, libraries) hold %s of the device, and %s is missing",
-                      culprit, missing);
-        change = "end them, or give each process its share (a limit)";
+                      texts->culprit, texts->missing);
         break;
     case ZR_REASON_FRAGMENTATION:
         zr_text_print(text, "enough is free, in pieces that live blocks pin");
-        change = "allocate long-lived blocks first, smaller granules, or what fits below";
         break;
     default:
-        zr_text_print(text, "%s more than there is", missing);
-        change = "a smaller batch, recomputing activations, more ranks or more memory";
-        break;
+        zr_text_print(text, "%s more than there is", texts->missing);
     }
-    if (own->segments) {
+}
+
+/* What to do about it. */
+static const char *change_for(const struct view *view)
+{
+    static const char *const changes[ZR_REASON_COUNT] = {
+        [ZR_REASON_PENDING] =
+            "let the streams pass before the request: synchronize, or end a capture that holds them",
+        [ZR_REASON_UNMOVABLE] =
+            "deregister buffers that are free (zr_arena_set_granule_class()), or register fewer",
+        [ZR_REASON_POOL] = "trim the pool (zr_contiguous_trim()), or let it keep less (keep_bytes)",
+        [ZR_REASON_STREAM] = "allocate on that stream, or empty the allocator's cache",
+        [ZR_REASON_LEAK] = "find who keeps them; more memory only delays the failure",
+        [ZR_REASON_SPIKE] = "make it in parts",
+        [ZR_REASON_LIMIT] = "raise the limit by at least that much",
+        [ZR_REASON_ADDRESSES] = "reserve more addresses (reserve_bytes)",
+        [ZR_REASON_OTHER_PROCESS] = "end them, or give each process its share (a limit)",
+        [ZR_REASON_FRAGMENTATION] = "allocate long-lived blocks first, smaller granules, or what fits below",
+        [ZR_REASON_SHORTAGE] = "a smaller batch, recomputing activations, more ranks or more memory"};
+    const struct zr_reasoning *own = &view->reasoning;
+    if (own->segments)
+        return "have that allocator leave memory to zr (PYTORCH_NO_CUDA_MEMORY_CACHING=1, or its like)";
+    if (own->reason == ZR_REASON_ADDRESSES && view->input.moments.refusal.cause == ZRT_CAUSE_MAPPINGS)
+        return "larger granules (ZR_CONF=granule:BYTES)";
+    return changes[own->reason];
+}
+
+static void print_reason(struct zr_text *text, struct view *view)
+{
+    const struct zr_reasoning *own = &view->reasoning;
+    struct reason_texts texts;
+    if (own->reason == ZR_REASON_NONE)
+        return;
+    zr_tool_bytes(texts.culprit, own->culprit_bytes);
+    zr_tool_bytes(texts.missing, own->missing_bytes);
+    zr_tool_bytes(texts.most, own->kind.most_bytes);
+    zr_tool_bytes(texts.live, own->kind.live_bytes);
+    zr_text_print(text, "reason: %s: ", zr_reason_name(own->reason));
+    print_evidence(text, view, &texts);
+    if (own->segments)
         zr_text_print(
             text,
-            "; all that is live are blocks of powers of two, as an allocator that caches asks for: what "
-            "is free inside them is not seen here");
-        change = "have that allocator leave memory to zr (PYTORCH_NO_CUDA_MEMORY_CACHING=1, or its like)";
-    }
-    zr_text_print(text, "\nchange: %s\n", change);
+            "; all that is live are blocks of powers of two, as an allocator that caches asks for: what is free "
+            "inside them is not seen here");
+    zr_text_print(text, "\nchange: %s\n", change_for(view));
 }
 
 static const char *reason(const struct view *view)

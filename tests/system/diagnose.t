@@ -205,6 +205,29 @@ def test_stats():
     ok(run.returncode == 0 and "18.0 MiB" in run.stdout and "0x30000000" in run.stdout and "zr why" in run.stdout, "the table") or note(run)
 
 
+def test_stats_at():
+    """Any moment: a number of events, a time, a mark. The events of holes.zrt are a microsecond apart, and begin at 1."""
+    start, two, three = [0, 0, 6 * MIB, 0, None, 0, 6 * MIB], [2 * MIB, 2 * MIB, 6 * MIB, 0, None, 2 * MIB, 2 * MIB], \
+        [3 * MIB, 3 * MIB, 6 * MIB, 0, None, MIB, 2 * MIB]
+    for at, want in (("1", start), ("0s", start), ("0.0000005s", start), ("0.000002s", two), (".000003s", two), ("mark:h.31 forward", two),
+                     ("mark:31", two), ("5", three), ("0.000004s", three), ("peak", three), ("100s", two), ("7", two), ("failure", two)):
+        report = parsed("stats", holes_file, "--at", at)
+        is_moment(report, "at", want, f"--at {at}")
+    same(report["stranded_ratio"]["at"], round(1 / 3, 9), "with its ratio")
+    # After the map alone nothing is in a run shorter than 6 MiB; after five records 1 MiB lies between the blocks, and 2 go on
+    # to the end: 1 + 2 MiB are free, and none of it in a run of 4.
+    for at, want in (("1", [0, 0, 1]), ("5", [0, 1, 1])):
+        report = parsed("stats", holes_file, "--at", at)
+        same([one["index"] for one in report["unusable_free_space"]][:3], want, f"--at {at}: unusable for 1, 4 and 16 MiB")
+    same(sum(s["live_bytes"] for s in parsed("stats", holes_file, "--at", "2")["segments"]), MIB, "segments are those of the moment")
+    run = zr("stats", holes_file, "--at", "5")
+    ok("at       5" in run.stdout and "after 5 events" in run.stdout and "live at that moment, by tag" in run.stdout, "in the table") or note(run.stdout)
+    for at, words in (("8", "beyond the 7 events"), ("mark:nothing", "no mark"), ("1.2.3s", "no moment"), ("s", "no moment"), (".s", "no moment"),
+                      ("-1s", "no moment"), ("99999999999999999999s", "no moment"), ("1e3s", "no moment")):
+        refused(f"--at {at}", 2, [words], "stats", holes_file, "--at", at)
+    refused("a time where there is none", 2, ["no times"], "stats", lifetimes, "--at", "1s")
+
+
 def test_damage():
     whole = zrt(holes)
     cut = write("cut.zrt", whole[:-5])
@@ -553,6 +576,7 @@ def test_export():
 
 
 test_stats()
+test_stats_at()
 test_map()
 test_why()
 test_remedies()

@@ -126,6 +126,18 @@ got = zr("snapshot", program.pid, "-o", snapshot)
 ok(got.returncode == 0 and is_trace(snapshot, 1), f"zr snapshot: {got.stderr}")
 got = json.loads(zr("replay", snapshot, "--policy", "bestfit", "--json").stdout)["results"][0]
 ok(got["lower_bound_bytes"] >= HELD + (64 << 20), "the blocks of now are in it")
+arena = max(shown()[program.pid]["arenas"], key=lambda one: one["reserved_bytes"])
+report = json.loads(zr("stats", program.pid, "--json").stdout)
+now, peak = report["moments"]["now"], report["moments"]["peak"]
+same([now[key] for key in ("live_bytes", "requested_bytes", "reserved_bytes", "stranded_bytes")],
+     [arena["live_bytes"], arena["requested_bytes"], arena["mapped_bytes"], arena["stranded_bytes"]], "zr stats PID has the figures of zr ps")
+same([peak[key] for key in ("live_bytes", "reserved_bytes", "stranded_bytes")], [arena["peak_live_bytes"], arena["peak_reserved_bytes"], None],
+     "and its peaks; what nobody noted then is null")
+same(json.loads(zr("stats", snapshot, "--json").stdout)["moments"]["now"], now, "as a snapshot has them")
+got = json.loads(zr("why", program.pid, "--size", HELD, "--capacity", arena["reserved_bytes"], "--json").stdout)
+ok(got["verdict"] == "shortage" and got["free_bytes"] < HELD, "zr why PID says whether a request would fit") or note(got)
+same([zr("stats", one).returncode for one in (1, 999999999, 0)], [1, 1, 3], "a process that shows nothing, and numbers of none")
+same([name for name in left() if "input" in name], [], "nothing is left of it")
 attaching = subprocess.Popen([ZR, "attach", str(program.pid), "-o", attached], env=ENVIRONMENT)
 while not os.path.exists(attached):
     time.sleep(0.01)
