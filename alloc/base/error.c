@@ -15,6 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "alloc/base/file.h"
 #include "alloc/base/slab.h"
 
 enum { TEXT_BYTES = 1024 };
@@ -80,18 +81,6 @@ static struct error_text *take_text(void)
     return text;
 }
 
-/* What a file or a name says in them stays on their one line, and is no command to a terminal: control
- * characters, and those that UTF-8 writes as C2 80 to C2 9F, become question marks. */
-static void make_plain(char *words)
-{
-    for (unsigned char *at = (unsigned char *)words; *at; at++) {
-        if (*at < ' ' || *at == 0x7f)
-            *at = '?';
-        else if (*at == 0xc2 && at[1] >= 0x80 && at[1] < 0xa0)
-            at[0] = at[1] = '?';
-    }
-}
-
 zr_result zr_fail(zr_result result, const char *format, ...)
 {
     int saved_errno = errno;
@@ -100,7 +89,7 @@ zr_result zr_fail(zr_result result, const char *format, ...)
     va_start(list, format);
     vsnprintf(words, sizeof words, format, list);
     va_end(list);
-    make_plain(words);
+    zr_make_plain(words); /* a file or a name may say anything */
     if (!text_of_thread) {
         /* A system that has no record for the words makes take_text() fail with words of its own. */
         text_of_thread = &text_of_last_resort;

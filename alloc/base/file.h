@@ -134,6 +134,11 @@ zr_result zr_text_put(struct zr_text *text, const char *data, size_t bytes);
 /* A JSON string with its quotes; bytes that are no UTF-8 become U+FFFD, so the output is always valid JSON.
  */
 ZR_PRIVATE_API zr_result zr_text_json_string(struct zr_text *text, const char *string, size_t bytes);
+/* Makes words stay on their line and be no command to a terminal, in place: control characters, those that
+ * UTF-8 writes as C2 80 to C2 9F, and what is no UTF-8 become question marks. */
+void zr_make_plain(char *words);
+/* Such words of somebody else's: of a file, of a process. */
+zr_result zr_text_put_plain(struct zr_text *text, const char *words);
 /* Writes out what has gathered (append logs: call it after each line, and whole lines go out at once or not
  * at all). Returns the first failure since zr_text_start(). Without a file: the result
  * only.*/

@@ -108,6 +108,28 @@ static size_t utf8_length(const unsigned char *s, size_t bytes)
     return length > 1 && (overlong || surrogate || beyond) ? 0 : length;
 }
 
+void zr_make_plain(char *words)
+{
+    unsigned char *at = (unsigned char *)words;
+    for (size_t left = strlen(words), length; left > 0; at += length, left -= length) {
+        length = utf8_length(at, left);
+        bool control = at[0] < ' ' || at[0] == 0x7f || (at[0] == 0xc2 && length == 2 && at[1] < 0xa0);
+        if (length == 0 || control) {
+            length = length ? length : 1;
+            memset(at, '?', length);
+        }
+    }
+}
+
+zr_result zr_text_put_plain(struct zr_text *text, const char *words)
+{
+    char piece[1024];
+    size_t length = strlen(words);
+    snprintf(piece, sizeof piece, "%s", words); /* longer ones are cut */
+    zr_make_plain(piece);
+    return zr_text_put(text, piece, length < sizeof piece ? length : sizeof piece - 1);
+}
+
 /* One character of a JSON string; returns how many bytes of the input it took. */
 static size_t json_character(struct zr_text *text, const unsigned char *s, size_t bytes)
 {

@@ -182,9 +182,9 @@ static void print_table(struct zr_text *text, const struct view *view)
 {
     char room[3][ZR_TOOL_NUMBER_ROOM];
     zr_text_print(text, "A: ");
-    zr_text_put(text, view->inputs[0].name, strlen(view->inputs[0].name));
+    zr_text_put_plain(text, view->inputs[0].name);
     zr_text_print(text, "\nB: ");
-    zr_text_put(text, view->inputs[1].name, strlen(view->inputs[1].name));
+    zr_text_put_plain(text, view->inputs[1].name);
     zr_text_print(text, "\n%-24s %12s %12s %9s\n", "", "A", "B", "B / A");
     for (const struct zr_figure *figure = zr_figures; figure->name; figure++) {
         double a = figure->get(&view->inputs[0].moments), b = figure->get(&view->inputs[1].moments);
@@ -207,7 +207,7 @@ static void print_table(struct zr_text *text, const struct view *view)
                       : growth->bytes[1] < growth->bytes[0] ? '-'
                                                             : ' ',
                       zr_tool_bytes(room[2], change_of(growth)));
-        zr_text_put(text, growth->label, strlen(growth->label));
+        zr_text_put_plain(text, growth->label);
         zr_text_print(text, "\n");
     }
     if (view->growth.count > GROWTH_SHOWN)

@@ -257,7 +257,7 @@ static void print_table(struct zr_text *text, const struct zr_vector *results)
                       zr_tool_bytes(height, one->report.height_bytes),
                       zr_tool_bytes(bound, one->report.lower_bound_bytes), ratio(&one->report),
                       (double)one->report.spent_ns * 1e-9, verdicts[one->report.verdict]);
-        zr_text_put(text, one->file, strlen(one->file));
+        zr_text_put_plain(text, one->file);
         zr_text_print(text, "\n");
     }
 }

@@ -211,7 +211,7 @@ static void print_table(struct zr_text *text, const struct zr_vector *results)
         const struct zr_replay_report *report = &one->report;
         if (one->file != file) {
             zr_text_print(text, "%s", file ? "\n" : "");
-            zr_text_put(text, one->file, strlen(one->file));
+            zr_text_put_plain(text, one->file);
             zr_text_print(text, "\n  lower bound %s\n", zr_tool_bytes(lower, report->lower_bound_bytes));
             if (one->settings->unplanned_percent > 0)
                 zr_text_print(text, "  %" PRIu64 " %% of unplanned allocations; seed %" PRIu64 "\n",

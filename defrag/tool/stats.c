@@ -325,7 +325,7 @@ static void table(struct zr_text *text, const struct view *view, bool segments)
 {
     const struct zr_recording *recording = &view->input.recording;
     const struct zr_moments *moments = &view->input.moments;
-    zr_text_put(text, view->input.name, strlen(view->input.name));
+    zr_text_put_plain(text, view->input.name);
     zr_text_print(text, "\n  %s, %" PRIu64 " events, %" PRIu64 " allocations", recording->format,
                   moments->now.records_count, moments->allocations_count);
     if (moments->before_count > 0)

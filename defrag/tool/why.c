@@ -258,7 +258,7 @@ static void print_kind(struct zr_text *text, struct view *view)
     zr_text_print(text, " (%s, stream %" PRIu64, zr_tag_name((zr_tag)kind->tag), kind->stream);
     if (kind->stack && zr_tool_short_stack(&view->input.recording, kind->stack, stack)) {
         zr_text_print(text, ", ");
-        zr_text_put(text, stack, strlen(stack));
+        zr_text_put_plain(text, stack);
     }
     zr_text_print(text, ")");
 }
@@ -410,7 +410,7 @@ static void print_pins(struct zr_text *text, struct view *view)
                       zr_tag_name((zr_tag)pin->tag), pin->pending ? ", pending" : "");
         if (zr_tool_short_stack(&view->input.recording, pin->stack, stack)) {
             zr_text_print(text, "  ");
-            zr_text_put(text, stack, strlen(stack));
+            zr_text_put_plain(text, stack);
         }
         zr_text_print(text, "\n");
     }
@@ -434,7 +434,7 @@ static void print_remedies(struct zr_text *text, const struct view *view)
         zr_text_print(text, "short by %s", zr_tool_bytes(room, remedy->short_bytes));
         if (remedy->where[0]) {
             zr_text_print(text, " in ");
-            zr_text_put(text, remedy->where, strlen(remedy->where));
+            zr_text_put_plain(text, remedy->where);
         }
         zr_text_print(text, "\n");
     }
@@ -444,7 +444,7 @@ static void print_words(struct zr_text *text, struct view *view)
 {
     const struct zr_answer *answer = &view->answer;
     char room[4][ZR_TOOL_NUMBER_ROOM];
-    zr_text_put(text, view->input.name, strlen(view->input.name));
+    zr_text_put_plain(text, view->input.name);
     zr_text_print(text, ": %s%s on stream %" PRIu64 ", after %" PRIu64 " events\n",
                   zr_tool_bytes(room[0], view->question.size_bytes), view->of_failure ? ", refused," : "",
                   view->question.stream, view->records_count);

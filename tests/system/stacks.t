@@ -225,7 +225,20 @@ def test_hostile():
         ok(found and all(len(stack) == 2 for stack in found), f"a module of '{where[:30]}'") or note(found)
 
 
+def test_terminal():
+    """Names and marks of a file are no commands to a terminal."""
+    evil = b"\x1b]0;x\x07\x9b31m\xc2\x9b\n"
+    stack = extension(2, varint(1) + varint(2 * ((1 << 20) + 77)))
+    mark = bytes([5, 0, len(evil)]) + evil
+    with open(path("evil.zrt"), "wb") as file:
+        file.write(header(2, module(b"/" + evil) + stack + bytes([3, 0, 0, 2]) + mark + extension(3, varint(1)) + ALLOCATION))
+    run = subprocess.run([ZR, "why", path("evil.zrt"), "--size", "4MiB"], capture_output=True, timeout=HANG, stdin=subprocess.DEVNULL)
+    ok(run.returncode == 0 and b"?? (?]0;x??31m???+0x4d)" in run.stdout and b" in ?]0;x??31m???" in run.stdout and
+       not set(b"\x1b\x07\x9b") & set(run.stdout), "what a file says is plain in zr why") or note(run.stdout + run.stderr)
+
+
 test_preloaded()
+test_terminal()
 test_recorder()
 test_attached()
 test_versions()
