@@ -1,4 +1,4 @@
-/* expression.c: conditions on figures. Stands on moments.h. */
+/* expression.c: conditions on figures. Stands on moments.h and, for replays, on zr_defrag.h. */
 #include "defrag/report/expression.h"
 
 #include <stdio.h>
@@ -9,9 +9,9 @@
 /* ---- Figures ------------------------------------------------------------------------------------------- */
 
 #define OF_MOMENT(moment, field)                                                                             \
-    static double moment##_##field(const struct zr_moments *moments)                                         \
+    static double moment##_##field(const struct zr_compared *of)                                             \
     {                                                                                                        \
-        return (double)moments->moment.figures.field;                                                        \
+        return (double)of->moments->moment.figures.field;                                                    \
     }
 #define OF_MOMENTS(field) OF_MOMENT(now, field) OF_MOMENT(peak, field)
 OF_MOMENTS(live_bytes)
@@ -22,57 +22,83 @@ OF_MOMENTS(reserved_bytes)
 OF_MOMENTS(stranded_bytes)
 OF_MOMENTS(releasable_bytes)
 
-static double most_reserved(const struct zr_moments *moments)
+static double most_reserved(const struct zr_compared *of)
 {
-    return (double)moments->peak_reserved_bytes;
+    return (double)of->moments->peak_reserved_bytes;
 }
 
-static double most_requested(const struct zr_moments *moments)
+static double most_requested(const struct zr_compared *of)
 {
-    return (double)moments->peak_requested_bytes;
+    return (double)of->moments->peak_requested_bytes;
 }
 
-static double stranded_ratio(const struct zr_moments *moments)
+static double stranded_ratio(const struct zr_compared *of)
 {
-    return moments->stranded_time_weighted;
+    return of->moments->stranded_time_weighted;
 }
 
-static double gmlake_ratio(const struct zr_moments *moments)
+static double gmlake_ratio(const struct zr_compared *of)
 {
-    return moments->gmlake_ratio;
+    return of->moments->gmlake_ratio;
 }
 
-static double failures(const struct zr_moments *moments)
+static double failures(const struct zr_compared *of)
 {
-    return (double)moments->failures_count;
+    return (double)of->moments->failures_count;
 }
 
-static double allocations(const struct zr_moments *moments)
+static double allocations(const struct zr_compared *of)
 {
-    return (double)moments->allocations_count;
+    return (double)of->moments->allocations_count;
 }
 
-const struct zr_figure zr_figures[] = {{"peak_live_bytes", true, peak_live_bytes, false, false},
-                                       {"peak_requested_bytes", true, most_requested, false, false},
-                                       {"peak_reserved_bytes", true, most_reserved, true, false},
-                                       {"peak.requested_bytes", true, peak_requested_bytes, false, false},
-                                       {"peak.internal_bytes", true, peak_internal_bytes, false, false},
-                                       {"peak.pending_bytes", true, peak_pending_bytes, false, true},
-                                       {"peak.reserved_bytes", true, peak_reserved_bytes, true, false},
-                                       {"peak.stranded_bytes", true, peak_stranded_bytes, true, false},
-                                       {"peak.releasable_bytes", true, peak_releasable_bytes, true, false},
-                                       {"now.live_bytes", true, now_live_bytes, false, false},
-                                       {"now.requested_bytes", true, now_requested_bytes, false, false},
-                                       {"now.internal_bytes", true, now_internal_bytes, false, false},
-                                       {"now.pending_bytes", true, now_pending_bytes, false, true},
-                                       {"now.reserved_bytes", true, now_reserved_bytes, true, false},
-                                       {"now.stranded_bytes", true, now_stranded_bytes, true, false},
-                                       {"now.releasable_bytes", true, now_releasable_bytes, true, false},
-                                       {"stranded_ratio", false, stranded_ratio, true, false},
-                                       {"gmlake_ratio", false, gmlake_ratio, true, false},
-                                       {"failures", false, failures, false, false},
-                                       {"allocations", false, allocations, false, false},
-                                       {NULL, false, NULL, false, false}};
+static double replay_peak(const struct zr_compared *of)
+{
+    return (double)of->replay->peak_reserved_bytes;
+}
+
+static double replay_ratio(const struct zr_compared *of)
+{
+    uint64_t least = of->replay->lower_bound_bytes;
+    return least ? (double)of->replay->peak_reserved_bytes / (double)least : 0;
+}
+
+static double replay_calls(const struct zr_compared *of)
+{
+    return (double)of->replay->driver_calls;
+}
+
+static double replay_failed(const struct zr_compared *of)
+{
+    return of->replay->failed_at != UINT64_MAX;
+}
+
+const struct zr_figure zr_figures[] = {
+    {"peak_live_bytes", true, peak_live_bytes, false, false, false},
+    {"peak_requested_bytes", true, most_requested, false, false, false},
+    {"peak_reserved_bytes", true, most_reserved, true, false, false},
+    {"peak.requested_bytes", true, peak_requested_bytes, false, false, false},
+    {"peak.internal_bytes", true, peak_internal_bytes, false, false, false},
+    {"peak.pending_bytes", true, peak_pending_bytes, false, true, false},
+    {"peak.reserved_bytes", true, peak_reserved_bytes, true, false, false},
+    {"peak.stranded_bytes", true, peak_stranded_bytes, true, false, false},
+    {"peak.releasable_bytes", true, peak_releasable_bytes, true, false, false},
+    {"now.live_bytes", true, now_live_bytes, false, false, false},
+    {"now.requested_bytes", true, now_requested_bytes, false, false, false},
+    {"now.internal_bytes", true, now_internal_bytes, false, false, false},
+    {"now.pending_bytes", true, now_pending_bytes, false, true, false},
+    {"now.reserved_bytes", true, now_reserved_bytes, true, false, false},
+    {"now.stranded_bytes", true, now_stranded_bytes, true, false, false},
+    {"now.releasable_bytes", true, now_releasable_bytes, true, false, false},
+    {"stranded_ratio", false, stranded_ratio, true, false, false},
+    {"gmlake_ratio", false, gmlake_ratio, true, false, false},
+    {"failures", false, failures, false, false, false},
+    {"allocations", false, allocations, false, false, false},
+    {"replay.peak_reserved_bytes", true, replay_peak, false, false, true},
+    {"replay.ratio", false, replay_ratio, false, false, true},
+    {"replay.driver_calls", false, replay_calls, false, false, true},
+    {"replay.failed", false, replay_failed, false, false, true},
+    {NULL, false, NULL, false, false, false}};
 
 /* ---- Reading ------------------------------------------------------------------------------------------- */
 
@@ -118,7 +144,7 @@ static void read_unit(const char **at, double *value)
 static zr_result read_figure(const char **at, struct zr_condition *out)
 {
     size_t length = strspn(*at, "abcdefghijklmnopqrstuvwxyz_.");
-    char names[600];
+    char names[1000];
     int used = 0;
     for (const struct zr_figure *figure = zr_figures; figure->name; figure++) {
         if (strlen(figure->name) == length && memcmp(figure->name, *at, length) == 0) {

@@ -15,18 +15,27 @@
 
 #include "defrag/report/moments.h"
 
-/* A figure of a file; *known false: the file does not say. */
+/* What is compared: a file, and a replay of it where there is one. */
+struct zr_compared {
+    const struct zr_recording *recording;
+    const struct zr_moments *moments;
+    const struct zr_replay_report *replay; /* NULL: none */
+};
+
+/* A figure of it. */
 struct zr_figure {
     const char *name;
     bool is_bytes;
-    double (*get)(const struct zr_moments *moments);
-    bool needs_maps, needs_pending;
+    double (*get)(const struct zr_compared *of);
+    bool needs_maps, needs_pending, needs_replay;
 };
 extern const struct zr_figure zr_figures[]; /* the last has no name */
 
-static inline bool zr_figure_known(const struct zr_figure *figure, const struct zr_recording *recording)
+/* False: the file does not say. */
+static inline bool zr_figure_known(const struct zr_figure *figure, const struct zr_compared *of)
 {
-    return (!figure->needs_maps || recording->has_maps) && (!figure->needs_pending || recording->has_pending);
+    return (!figure->needs_maps || of->recording->has_maps) &&
+           (!figure->needs_pending || of->recording->has_pending) && (!figure->needs_replay || of->replay);
 }
 
 enum zr_condition_kind {

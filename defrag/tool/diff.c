@@ -14,12 +14,17 @@ static const char help[] =
     "  zr diff before.pickle after.pickle\n"
     "  zr diff main.zrt branch.zrt --fail-if 'peak_reserved_bytes > 1.05x'\n"
     "  zr diff a.zrt b.zrt --fail-if 'stranded_ratio > 0.2, peak_live_bytes > +64MiB' --json\n"
+    "  zr diff rank0.zrt rank1.zrt                  two ranks of a run\n"
+    "  zr diff run.zrt --policy caching,zr          one file under two allocators\n"
     "\n"
     "zr diff A B [options]\n"
+    "zr diff A --policy P,Q [options]\n"
     "  A, B            .zrt traces, PyTorch snapshots, RMM logs or MiniMalloc CSVs, of the same kind or not\n"
     "  --fail-if EXPR  exit 1 if any condition holds, conditions being separated by commas: FIGURE OP VALUE, where FIGURE is\n"
     "                  a name of the table, OP is >, >=, <, <=, == or !=, and VALUE is 1.05x (of A's), +5% or +64MiB (over\n"
     "                  A's), or a number with or without KB, MB, GB, TB, KiB, MiB, GiB, TiB\n"
+    "  --policy P[,Q]  replays A under P, and B (or A again) under Q, for the figures replay.*: zr, caching, expandable, bestfit\n"
+    "  --capacity BYTES  of the device that they are replayed on (default: without end)\n"
     "  --device N      of snapshots of several devices (default: the one with the most events)\n"
     "  --json          for programs\n"
     "\n"
@@ -30,7 +35,9 @@ enum { GROWTH_SHOWN = 20, LABEL_BYTES = 160 };
 struct settings {
     struct zr_tool_arguments arguments;
     struct zr_tool_reading reading;
-    const char *fail_if;
+    const char *fail_if, *policies; /* NULL: none */
+    enum zr_policy policy[2];
+    uint64_t capacity_bytes;
     bool json;
 };
 
@@ -42,7 +49,10 @@ struct growth {
 
 struct view {
     struct zr_tool_input inputs[2];
-    struct zr_vector growth; /* struct growth, the largest change first */
+    struct zr_replay_report replays[2];
+    struct zr_compared sides[2];
+    const char *policy_names[2]; /* NULL: none */
+    struct zr_vector growth;     /* struct growth, the largest change first */
     struct zr_number_map labels;
     struct zr_text failed; /* the conditions that hold, as a JSON list's items */
     char failed_room[4096];
@@ -117,11 +127,11 @@ static zr_result check(struct view *view, const char *expression)
         if (result != ZR_OK)
             return result;
         for (unsigned side = 0; side < 2; side++)
-            if (!zr_figure_known(condition.figure, &view->inputs[side].recording))
+            if (!zr_figure_known(condition.figure, &view->sides[side]))
                 return zr_fail(ZR_ERR_INVALID, "'%s' does not say %s", view->inputs[side].name,
                                condition.figure->name);
-        if (!zr_condition_holds(&condition, condition.figure->get(&view->inputs[0].moments),
-                                condition.figure->get(&view->inputs[1].moments)))
+        if (!zr_condition_holds(&condition, condition.figure->get(&view->sides[0]),
+                                condition.figure->get(&view->sides[1])))
             continue;
         zr_text_print(&view->failed, view->failed_count++ ? ", " : "");
         zr_text_json_string(&view->failed, condition.words, (size_t)condition.words_bytes);
@@ -135,9 +145,8 @@ static void json_figure(struct zr_text *text, const struct zr_figure *figure, co
 {
     zr_text_print(text, "{\"name\": \"%s\"", figure->name);
     for (unsigned side = 0; side < 2; side++)
-        if (zr_figure_known(figure, &view->inputs[side].recording))
-            zr_text_print(text, ", \"%s\": %.17g", side ? "b" : "a",
-                          figure->get(&view->inputs[side].moments));
+        if (zr_figure_known(figure, &view->sides[side]))
+            zr_text_print(text, ", \"%s\": %.17g", side ? "b" : "a", figure->get(&view->sides[side]));
         else
             zr_text_print(text, ", \"%s\": null", side ? "b" : "a");
     zr_text_print(text, "}");
@@ -149,6 +158,8 @@ static void print_json(struct zr_text *text, const struct view *view)
     zr_tool_json_words(text, "a", view->inputs[0].name);
     zr_text_print(text, ", ");
     zr_tool_json_words(text, "b", view->inputs[1].name);
+    if (view->policy_names[0])
+        zr_text_print(text, ", \"policies\": [\"%s\", \"%s\"]", view->policy_names[0], view->policy_names[1]);
     zr_text_print(text, ",\n \"figures\": [");
     for (const struct zr_figure *figure = zr_figures; figure->name; figure++) {
         zr_text_print(text, figure == zr_figures ? "\n  " : ",\n  ");
@@ -165,17 +176,15 @@ static void print_json(struct zr_text *text, const struct view *view)
     zr_text_print(text, "],\n \"failed\": [%s]}\n", view->failed_room);
 }
 
-static void print_value(struct zr_text *text, const struct zr_figure *figure,
-                        const struct zr_tool_input *input)
+static void print_value(struct zr_text *text, const struct zr_figure *figure, const struct zr_compared *side)
 {
     char room[ZR_TOOL_NUMBER_ROOM];
-    double value = figure->get(&input->moments);
-    if (!zr_figure_known(figure, &input->recording))
+    if (!zr_figure_known(figure, side))
         zr_text_print(text, " %12s", "not known");
     else if (figure->is_bytes)
-        zr_text_print(text, " %12s", zr_tool_bytes(room, (uint64_t)value));
+        zr_text_print(text, " %12s", zr_tool_bytes(room, (uint64_t)figure->get(side)));
     else
-        zr_text_print(text, " %12.6g", value);
+        zr_text_print(text, " %12.6g", figure->get(side));
 }
 
 static void print_table(struct zr_text *text, const struct view *view)
@@ -183,18 +192,22 @@ static void print_table(struct zr_text *text, const struct view *view)
     char room[3][ZR_TOOL_NUMBER_ROOM];
     zr_text_print(text, "A: ");
     zr_text_put_plain(text, view->inputs[0].name);
-    zr_text_print(text, "\nB: ");
+    zr_text_print(text, "%s%s\nB: ", view->policy_names[0] ? " under " : "",
+                  view->policy_names[0] ? view->policy_names[0] : "");
     zr_text_put_plain(text, view->inputs[1].name);
-    zr_text_print(text, "\n%-24s %12s %12s %9s\n", "", "A", "B", "B / A");
+    zr_text_print(text, "%s%s", view->policy_names[1] ? " under " : "",
+                  view->policy_names[1] ? view->policy_names[1] : "");
+    zr_text_print(text, "\n%-26s %12s %12s %9s\n", "", "A", "B", "B / A");
     for (const struct zr_figure *figure = zr_figures; figure->name; figure++) {
-        double a = figure->get(&view->inputs[0].moments), b = figure->get(&view->inputs[1].moments);
-        bool known = zr_figure_known(figure, &view->inputs[0].recording) &&
-                     zr_figure_known(figure, &view->inputs[1].recording);
-        zr_text_print(text, "%-24s", figure->name);
-        print_value(text, figure, &view->inputs[0]);
-        print_value(text, figure, &view->inputs[1]);
-        if (known && a > 0)
-            zr_text_print(text, " %9.4f\n", b / a);
+        const struct zr_compared *sides = view->sides;
+        bool known = zr_figure_known(figure, &sides[0]) && zr_figure_known(figure, &sides[1]);
+        if (figure->needs_replay && !known)
+            continue; /* nobody has asked for it */
+        zr_text_print(text, "%-26s", figure->name);
+        print_value(text, figure, &sides[0]);
+        print_value(text, figure, &sides[1]);
+        if (known && figure->get(&sides[0]) > 0)
+            zr_text_print(text, " %9.4f\n", figure->get(&sides[1]) / figure->get(&sides[0]));
         else
             zr_text_print(text, "\n");
     }
@@ -214,6 +227,52 @@ static void print_table(struct zr_text *text, const struct view *view)
         zr_text_print(text, "and %zu more (--json has them)\n", view->growth.count - GROWTH_SHOWN);
 }
 
+/* The side's file under its policy. */
+static zr_result replay(struct view *view, unsigned side, const struct settings *settings, zr_arena *arena)
+{
+    const struct zr_tool_input *input = &view->inputs[side];
+    struct zr_sequence sequence;
+    zr_result result = zr_sequence_read(
+        &sequence,
+        &(struct zr_read_options){
+            .path = input->recording.path,
+            .unit_bytes = settings->reading.unit_bytes,
+            .device = settings->reading.device <= INT32_MAX ? (int)settings->reading.device : -1},
+        arena);
+    if (result == ZR_OK)
+        result = zr_replay(&sequence,
+                           &(struct zr_replay_options){.policy = settings->policy[side],
+                                                       .capacity_bytes = settings->capacity_bytes,
+                                                       .repeat = 1},
+                           &view->replays[side]);
+    zr_sequence_end(&sequence);
+    view->sides[side].replay = &view->replays[side];
+    view->policy_names[side] = zr_policy_name(settings->policy[side]);
+    return result;
+}
+
+/* One policy or two, separated by a comma. */
+static bool read_policies(struct settings *settings)
+{
+    const char *at = settings->policies;
+    for (unsigned side = 0; side < 2; side++) {
+        size_t length = strcspn(at, ",");
+        bool found = false;
+        for (unsigned i = 0; i < ZR_POLICY_COUNT && !found; i++) {
+            const char *name = zr_policy_name((enum zr_policy)i);
+            found = strlen(name) == length && memcmp(name, at, length) == 0;
+            settings->policy[side] = (enum zr_policy)i;
+        }
+        if (!found || (side == 1 && at[length])) {
+            zr_tool_log(
+                "diff: --policy takes one or two of zr, caching, expandable and bestfit, as caching,zr");
+            return false;
+        }
+        at += at[length] == ',' ? length + 1 : 0;
+    }
+    return true;
+}
+
 static zr_result work(void *state, zr_arena *arena, int *code)
 {
     const struct settings *settings = state;
@@ -226,8 +285,14 @@ static zr_result work(void *state, zr_arena *arena, int *code)
     for (unsigned side = 0; side < 2; side++) {
         view.inputs[side].fd = -1;
         if (result == ZR_OK)
-            result = zr_tool_input_open(&view.inputs[side], settings->arguments.files[side],
-                                        &settings->reading, arena);
+            result = zr_tool_input_open(
+                &view.inputs[side],
+                settings->arguments.files[side < (unsigned)settings->arguments.files_count ? side : 0],
+                &settings->reading, arena);
+        view.sides[side] =
+            (struct zr_compared){&view.inputs[side].recording, &view.inputs[side].moments, NULL};
+        if (result == ZR_OK && settings->policies)
+            result = replay(&view, side, settings, arena);
         if (result == ZR_OK)
             result = add_peak(&view, side);
     }
@@ -259,6 +324,8 @@ int zr_tool_diff(int argc, char **argv)
     struct settings settings = {.reading = {.device = UINT64_MAX}};
     const struct zr_tool_option options[] = {
         {"--fail-if", ZR_TOOL_WORDS, &settings.fail_if},
+        {"--policy", ZR_TOOL_WORDS, &settings.policies},
+        {"--capacity", ZR_TOOL_BYTES, &settings.capacity_bytes},
         {"--device", ZR_TOOL_COUNT, &settings.reading.device},
         {"--json", ZR_TOOL_FLAG, &settings.json},
         {NULL, ZR_TOOL_FLAG, NULL},
@@ -268,9 +335,12 @@ int zr_tool_diff(int argc, char **argv)
     settings.arguments.options = NULL;
     if (code >= 0)
         return code;
-    if (settings.arguments.files_count != 2) {
-        zr_tool_log("diff: name two files; see zr diff --help");
+    bool alone = settings.arguments.files_count == 1 && settings.policies && strchr(settings.policies, ',');
+    if (settings.arguments.files_count != 2 && !alone) {
+        zr_tool_log("diff: name two files, or one and --policy P,Q; see zr diff --help");
         return ZR_TOOL_USAGE;
     }
+    if (settings.policies && !read_policies(&settings))
+        return ZR_TOOL_USAGE;
     return zr_tool_with_memory(work, &settings);
 }

@@ -20,13 +20,13 @@ enum { FILES_MOST = 256 };
 struct file {
     char *path;
     Dwfl *session;
-    Dwfl_Module *module; /* NULL: it is not to be asked */
-    bool missing, changed;
+    Dwfl_Module *module;  /* NULL: it is not to be asked */
+    const char *obstacle; /* why it is not; NULL: nothing is known */
 };
 
 struct zr_symbols {
     struct file files[FILES_MOST];
-    unsigned files_count, missing_count, changed_count;
+    unsigned files_count;
 };
 
 static char *debug_path; /* elfutils' default */
@@ -41,20 +41,33 @@ struct zr_symbols *zr_symbols_make(void)
     return calloc(1, sizeof(struct zr_symbols));
 }
 
+/* Names the first file of those that could not be asked for that reason. */
+static void report(const struct zr_symbols *symbols, const char *obstacle)
+{
+    const struct file *first = NULL;
+    unsigned count = 0;
+    for (unsigned i = 0; i < symbols->files_count; i++)
+        if (symbols->files[i].obstacle && strcmp(symbols->files[i].obstacle, obstacle) == 0) {
+            first = first ? first : &symbols->files[i];
+            count++;
+        }
+    if (count == 1)
+        zr_tool_log("'%s' is %s: its frames are offsets", first->path, obstacle);
+    else if (count > 1)
+        zr_tool_log("'%s' and %u more are %s: their frames are offsets", first->path, count - 1, obstacle);
+}
+
 void zr_symbols_end(struct zr_symbols *symbols)
 {
     if (!symbols)
         return;
+    report(symbols, "not here");
+    report(symbols, "another build than it was");
     for (unsigned i = 0; i < symbols->files_count; i++) {
         if (symbols->files[i].session)
             dwfl_end(symbols->files[i].session);
         free(symbols->files[i].path);
     }
-    if (symbols->missing_count + symbols->changed_count > 0)
-        zr_tool_log("%u file%s of the stacks %s not here, %u %s changed since: their frames are offsets",
-                    symbols->missing_count, symbols->missing_count == 1 ? "" : "s",
-                    symbols->missing_count == 1 ? "is" : "are", symbols->changed_count,
-                    symbols->changed_count == 1 ? "has" : "have");
     free(symbols);
 }
 
@@ -77,7 +90,7 @@ static void open_file(struct file *file, const struct zr_frame_place *place)
     int fd = stat(place->path, &status) == 0 && S_ISREG(status.st_mode)
                  ? open(place->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)
                  : -1;
-    file->missing = fd < 0;
+    file->obstacle = fd < 0 ? "not here" : NULL;
     file->session = fd < 0 ? NULL : dwfl_begin(&callbacks);
     if (!file->session) {
         if (fd >= 0)
@@ -91,7 +104,7 @@ static void open_file(struct file *file, const struct zr_frame_place *place)
         close(fd);
     else if (!is_of_build(file->module, place)) {
         file->module = NULL;
-        file->changed = true;
+        file->obstacle = "another build than it was";
     }
 }
 
@@ -108,8 +121,6 @@ static struct file *file_of(struct zr_symbols *symbols, const struct zr_frame_pl
         return NULL;
     symbols->files_count++;
     open_file(file, place);
-    symbols->missing_count += file->missing;
-    symbols->changed_count += file->changed;
     return file;
 }
 

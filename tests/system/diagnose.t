@@ -451,6 +451,20 @@ def test_diff():
     same(grown["forward (train.py:12)"], (12 * MIB, 44 * MIB), "growth by stack")
     grown = {one["of"]: one["b_bytes"] for one in parsed("diff", rmm, holes_file)["growth"]}
     same(grown, {"param": MIB, "grad": MIB, "activation": MIB, "other": 0}, "and by tag")
+    # Policies: what zr replay says of the same.
+    want = {one["policy"]: one for one in parsed("replay", split, "--policy", "caching,zr,bestfit")["results"]}
+    for files, policies in (((split,), ("caching", "zr")), ((split, split), ("bestfit", "bestfit"))):
+        report = parsed("diff", *files, "--policy", ",".join(policies if len(files) == 1 else policies[:1]))
+        figures = {one["name"]: [one["a"], one["b"]] for one in report["figures"]}
+        same((report["policies"], figures["replay.peak_reserved_bytes"], figures["replay.driver_calls"], figures["replay.failed"]),
+             (list(policies), [want[policy]["peak_reserved_bytes"] for policy in policies], [want[policy]["driver_calls"] for policy in policies],
+              [0, 0]), f"{len(files)} files under {policies}")
+    lower = want["zr"]["lower_bound_bytes"]
+    report = parsed("diff", split, "--policy", "zr,caching", "--capacity", str(lower - MIB), "--fail-if", "replay.failed > 0", code=1)
+    same(report["failed"], ["replay.failed > 0"], "a device that is too small fails the condition")
+    same([one["a"] for one in parsed("diff", small, split)["figures"] if one["name"].startswith("replay.")], [None] * 4, "no policy, no replay")
+    for policies in ("zr,", ",zr", "zr,zr,zr", "best", "zr"):
+        refused(f"--policy {policies} of one file", 2, ["diff: "], "diff", small, "--policy", policies)
     run = zr("diff", small, split)
     ok(run.returncode == 0 and "forward (train.py:12)" in run.stdout, "the table") or note(run.stdout + run.stderr)
     for words, names in (("peak > 1", ["no figure 'peak > 1'", "now.live_bytes"]), ("failures 3", ["'failures'", "'3'"]),
