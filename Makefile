@@ -224,7 +224,7 @@ tool_obj := $(call obj,$(tool_src) alloc/preload/record.c $(page_src) $(defrag_s
 $(BUILD)/bin/zr: $(tool_obj)
 	@mkdir -p $(@D)
 	@echo "  link  $@"
-	@$(CC) -o $@ $^ $(ALL_LDFLAGS) $(urcu_libs) -lz -lncursesw -ldw -lelf
+	@$(CC) -o $@ $^ $(ALL_LDFLAGS) $(urcu_libs) -lz -lncursesw -ldw -lelf -ldl
 # What the assembler puts into it.
 $(BUILD)/obj/defrag/report/page_text.o: $(addprefix defrag/report/,page.css page.html page_data.js page_draw.js page.js)
 

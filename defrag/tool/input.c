@@ -167,7 +167,11 @@ static bool is_noise(const char *frame)
     for (unsigned i = 0; i < sizeof names / sizeof *names; i++)
         if (strncmp(frame, names[i], strlen(names[i])) == 0)
             return true;
-    const char *place = strstr(frame, " (");
+    const char *place = NULL; /* the last blank with a parenthesis: names of C++ have some, too */
+    for (const char *at = frame; (at = strstr(at, " (")); at++)
+        place = at;
+    if (place && strstr(place, "/include/c++/"))
+        return true;
     for (unsigned i = 0; place && i < sizeof places / sizeof *places; i++)
         if (strncmp(place + 1, places[i], strlen(places[i])) == 0)
             return true;

@@ -123,11 +123,15 @@ static void json_process(struct zr_text *text, const struct zr_live *live)
 
 static void table_process(struct zr_text *text, const struct zr_live *live)
 {
-    char number[5][ZR_TOOL_NUMBER_ROOM];
+    char number[5][ZR_TOOL_NUMBER_ROOM], program[17], name[13];
     for (unsigned i = 0; i < live->arenas_count; i++) {
         const struct zr_published_arena *arena = &live->shown.arenas[i];
-        zr_text_print(text, "%8" PRId32 " %-16.16s %5" PRIu32 " %-12.12s %10s %10s %10s %10s %10s\n",
-                      live->shown.process.pid, live->shown.program, arena->number, arena->name,
+        snprintf(program, sizeof program, "%.16s", live->shown.program);
+        snprintf(name, sizeof name, "%.12s", arena->name);
+        zr_make_plain(program);
+        zr_make_plain(name);
+        zr_text_print(text, "%8" PRId32 " %-16s %5" PRIu32 " %-12s %10s %10s %10s %10s %10s\n",
+                      live->shown.process.pid, program, arena->number, name,
                       zr_tool_bytes(number[0], arena->stats.live_bytes),
                       zr_tool_bytes(number[1], arena->stats.reserved_bytes),
                       zr_tool_bytes(number[2], arena->stats.stranded_bytes),

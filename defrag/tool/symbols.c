@@ -2,6 +2,7 @@
  * information lies elsewhere too (/usr/lib/debug). Nothing is asked of a network. */
 #include "defrag/tool/symbols.h"
 
+#include <dlfcn.h>
 #include <elfutils/libdwfl.h>
 #include <fcntl.h>
 #include <gelf.h>
@@ -24,8 +25,12 @@ struct file {
     const char *obstacle; /* why it is not; NULL: nothing is known */
 };
 
+/* As C++'s runtime has it: a malloc of the name in words, NULL where it is none. */
+typedef char *demangle(const char *name, char *room, size_t *room_bytes, int *status);
+
 struct zr_symbols {
     struct file files[FILES_MOST];
+    demangle *demangle; /* NULL: C++'s runtime is not here, and names stay as they are */
     unsigned files_count;
 };
 
@@ -38,7 +43,11 @@ static const Dwfl_Callbacks callbacks = {.find_elf = dwfl_build_id_find_elf,
 struct zr_symbols *zr_symbols_make(void)
 {
     unsetenv("DEBUGINFOD_URLS"); /* libdw would ask these servers */
-    return calloc(1, sizeof(struct zr_symbols));
+    struct zr_symbols *symbols = calloc(1, sizeof *symbols);
+    void *runtime = symbols ? dlopen("libstdc++.so.6", RTLD_NOW | RTLD_LOCAL) : NULL;
+    if (runtime) /* for good */
+        symbols->demangle = (demangle *)(uintptr_t)dlsym(runtime, "__cxa_demangle");
+    return symbols;
 }
 
 /* Names the first file of those that could not be asked for that reason. */
@@ -146,7 +155,8 @@ static bool address_of(Dwfl_Module *module, uint64_t file_offset, GElf_Addr *out
 
 static bool name_frame(void *state, const struct zr_frame_place *place, char *out, size_t room_bytes)
 {
-    struct file *file = file_of(state, place);
+    struct zr_symbols *symbols = state;
+    struct file *file = file_of(symbols, place);
     GElf_Addr address;
     GElf_Off offset;
     GElf_Sym symbol;
@@ -159,6 +169,9 @@ static bool name_frame(void *state, const struct zr_frame_place *place, char *ou
     if (!name)
         return false;
     const char *slash = strrchr(file->path, '/');
+    char *words =
+        symbols->demangle && strncmp(name, "_Z", 2) == 0 ? symbols->demangle(name, NULL, NULL, NULL) : NULL;
+    name = words ? words : name;
     if (source) {
         size_t bytes = strlen(source);
         snprintf(out, room_bytes, "%.200s (%s:%d)", name, bytes > 220 ? source + (bytes - 220) : source,
@@ -166,6 +179,7 @@ static bool name_frame(void *state, const struct zr_frame_place *place, char *ou
     } else {
         snprintf(out, room_bytes, "%.200s (%.200s+0x%" PRIx64 ")", name, slash + 1, place->file_offset);
     }
+    free(words);
     return true;
 }
 

@@ -161,20 +161,13 @@ static int open_shown(const char *path)
     return fd;
 }
 
-/* A name is a word of somebody else's. */
-static void end_text(char text[ZR_PUBLISHED_NAME_BYTES])
-{
-    text[ZR_PUBLISHED_NAME_BYTES - 1] = '\0';
-    zr_make_plain(text);
-}
-
 static void end_texts(struct zr_live *live)
 {
-    end_text(live->shown.program);
+    live->shown.program[ZR_PUBLISHED_NAME_BYTES - 1] = '\0';
     live->arenas_count =
         live->shown.arenas_count < ZR_PUBLISHED_ARENAS ? live->shown.arenas_count : ZR_PUBLISHED_ARENAS;
     for (unsigned i = 0; i < live->arenas_count; i++)
-        end_text(live->shown.arenas[i].name);
+        live->shown.arenas[i].name[ZR_PUBLISHED_NAME_BYTES - 1] = '\0';
 }
 
 zr_result zr_live_read(struct zr_live *out, long pid, bool fresh)

@@ -12,7 +12,9 @@ struct zr_live {
     unsigned arenas_count; /* in shown.arenas */
 };
 
-/* The figures of process `pid`, which is asked to take them anew if `fresh` (otherwise they are a second old,
+/* Names are words of somebody else's: zr_make_plain() before they go to a terminal.
+ *
+ * The figures of process `pid`, which is asked to take them anew if `fresh` (otherwise they are a second old,
  * and pending and stranded bytes older). ZR_ERR_UNAVAILABLE: there is no such process, or it shows nothing;
  * what a dead one left is removed. ZR_ERR_FORMAT: of another release of zr. */
 zr_result zr_live_read(struct zr_live *out, long pid, bool fresh);

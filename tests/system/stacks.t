@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Call stacks of zr's own traces, from a preloaded program, a live process and the flight recorder to names in zr why; and
 versions of the trace's format."""
+import ctypes
 import json
 import os
 import struct
@@ -45,7 +46,7 @@ def zr(*words, **settings):
 
 def compiled(name, *options):
     with open(path(name + ".c"), "w", encoding="utf-8") as file:
-        file.write(PROGRAM)
+        file.write(PROGRAM.replace("make_weights(", "_ZN3zoo5horseEmi(") if name == "plus" else PROGRAM)
     built = run(os.environ.get("CC", "gcc"), "-g", "-O1", *options, path(name + ".c"), "-o", path(name))
     assert built.returncode == 0, built.stderr
     return path(name)
@@ -105,6 +106,19 @@ def test_preloaded():
         ok(all(any(frame.startswith("?? (program+0x") for frame in stack) for stack in found),
            f"{change}: the program's frames are offsets") or note(found)
         ok(words in said, f"{change}: {words or 'nothing'} is said") or note(said)
+
+
+def test_plus_plus():
+    """A name as C++ makes it, of zoo::horse(unsigned long, int)."""
+    program, trace = compiled("plus"), path("plus.zrt")
+    zr("run", "--malloc", "--stacks", 1, "--trace", trace, "--", program)
+    found, _ = pins(trace, *QUESTION)
+    try:
+        ctypes.CDLL("libstdc++.so.6")
+        wanted = "zoo::horse(unsigned long, int) (plus.c:4)"
+    except OSError:
+        wanted = "_ZN3zoo5horseEmi (plus.c:4)"
+    same(names(found, "plus"), {wanted, "make_temporary (plus.c:5)"}, "names of C++ are words")
 
 
 def test_recorder():
@@ -239,6 +253,7 @@ def test_terminal():
 
 test_preloaded()
 test_terminal()
+test_plus_plus()
 test_recorder()
 test_attached()
 test_versions()
