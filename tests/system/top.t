@@ -156,8 +156,10 @@ def check_map(rows, blocks, words):
 def check_picture(screen, program, columns, rows):
     """One process's details, arena large."""
     size, now = f"{columns} x {rows}", figures(program.pid)
-    # Tmux has the new size before the program has drawn it.
-    drawn = lambda: screen.rows()[rows - 1].startswith("q end ") and "largest holders" in "\n".join(screen.rows())
+    # Tmux has the new size before the program has drawn it, and a picture may be captured in part.
+    def drawn():
+        picture = screen.rows()
+        return picture[0].startswith("zr top   2 processes ") and picture[rows - 1].startswith("q end ") and "largest holders" in "\n".join(picture)
     ok(wait_for(drawn), f"{size}: the holders are there")
     picture = screen.rows()[:rows]
     text, large = "\n".join(picture), now["large"]
