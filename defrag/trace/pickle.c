@@ -1,27 +1,16 @@
-/* pickle.c: the stack machine, less everything that could act. Stands on vector.c and alloc/base/file.c.
+/* pickle.c: the stack machine, less everything that could act. Stands on pickle_held.c and alloc/base/file.c.
  *
  * Opcodes and their meaning: Python's Lib/pickletools.py. */
-#include "defrag/trace/pickle.h"
+#include "defrag/trace/pickle_held.h"
 
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/file.h"
-
-#define NO_CHUNK UINT32_MAX
 
 /* A pickler spends two bytes or more on an item; four steps a byte are far more than its own data need. */
 enum { STEPS_PER_BYTE = 4 };
 
-/* Items [first, first + count), then the next chunk's. */
-struct chunk {
-    uint32_t first, count, next;
-};
-
-struct container {
-    uint32_t first_chunk, last_chunk;
-    uint64_t items_count;
-};
+enum { WINDOW_BYTES = 64 << 10, TAKEN_MOST = WINDOW_BYTES / 2 };
 
 enum opcode {
     OP_MARK = '(',
@@ -87,22 +76,60 @@ static const char *acting(unsigned opcode)
 
 static zr_result wrong(const struct zr_pickle *pickle, const char *what)
 {
-    return zr_fail(ZR_ERR_FORMAT, "'%s' is no pickle that is read here: before byte %llu %s", pickle->name,
-                   (unsigned long long)pickle->next_bytes, what);
+    return zr_pickle_wrong(pickle, what);
 }
 
 /* ---- Bytes --------------------------------------------------------------------------------------------- */
 
-/* The next `bytes` of the program; NULL, with words, if it ends before. */
-static const unsigned char *take(struct zr_pickle *pickle, uint64_t bytes)
+/* Whether the file has as many bytes left; else with words. */
+static zr_result has(struct zr_pickle *pickle, uint64_t bytes)
 {
-    if (bytes > pickle->data_bytes - pickle->next_bytes) {
-        wrong(pickle, "something goes on beyond the end of the file");
+    return bytes <= pickle->data_bytes - pickle->next_bytes
+               ? ZR_OK
+               : wrong(pickle, "something goes on beyond the end of the file");
+}
+
+/* Moves the window on, so that it has `bytes` bytes: no more than its length. */
+static zr_result fill(struct zr_pickle *pickle, size_t bytes)
+{
+    size_t left = pickle->window_bytes - pickle->window_next, got = 0;
+    memmove(pickle->window, pickle->window + pickle->window_next, left);
+    zr_result result = zr_file_read(&pickle->file, pickle->window + left, WINDOW_BYTES - left, &got);
+    pickle->window_next = 0;
+    pickle->window_bytes = left + got;
+    if (result == ZR_OK && left + got < bytes)
+        return wrong(pickle, "something goes on beyond the end of the file");
+    return result;
+}
+
+/* The next `bytes` of the program, TAKEN_MOST at most, until the next take(); NULL, with words, if it ends
+ * before. */
+static const unsigned char *take(struct zr_pickle *pickle, size_t bytes)
+{
+    if (pickle->window_bytes - pickle->window_next < bytes &&
+        (has(pickle, bytes) != ZR_OK || fill(pickle, bytes) != ZR_OK))
         return NULL;
-    }
-    const unsigned char *data = pickle->data + pickle->next_bytes;
+    const unsigned char *data = pickle->window + pickle->window_next;
+    pickle->window_next += bytes;
     pickle->next_bytes += bytes;
     return data;
+}
+
+/* The next `bytes`, any number of them, into `out`; NULL: nowhere. */
+static zr_result take_into(struct zr_pickle *pickle, uint64_t bytes, char *out)
+{
+    zr_result result = has(pickle, bytes);
+    while (bytes > 0 && result == ZR_OK) {
+        size_t part = bytes < TAKEN_MOST ? (size_t)bytes : TAKEN_MOST;
+        const unsigned char *data = take(pickle, part);
+        if (!data)
+            return ZR_ERR_FORMAT;
+        if (out)
+            memcpy(out, data, part);
+        out = out ? out + part : NULL;
+        bytes -= part;
+    }
+    return result;
 }
 
 static uint64_t little_endian(const unsigned char *data, unsigned bytes)
@@ -130,40 +157,50 @@ static struct zr_pickle_value *top(const struct zr_pickle *pickle)
     return zr_vector_at(&pickle->stack, pickle->stack.count - 1);
 }
 
-/* The height below which operations may not reach: that of the last mark. */
-static size_t floor_of(const struct zr_pickle *pickle)
+size_t zr_pickle_floor(const struct zr_pickle *pickle)
 {
     return pickle->marks.count ? *(const uint32_t *)zr_vector_at(&pickle->marks, pickle->marks.count - 1) : 0;
 }
 
 static zr_result need(const struct zr_pickle *pickle, size_t count)
 {
-    return pickle->stack.count - floor_of(pickle) >= count ? ZR_OK
-                                                           : wrong(pickle, "too few values are on the stack");
+    return pickle->stack.count - zr_pickle_floor(pickle) >= count
+               ? ZR_OK
+               : wrong(pickle, "too few values are on the stack");
 }
 
-static zr_result push(struct zr_pickle *pickle, struct zr_pickle_value value)
+zr_result zr_pickle_push(struct zr_pickle *pickle, struct zr_pickle_value value)
 {
     return zr_vector_add(&pickle->stack, &value);
 }
 
 static zr_result push_integer(struct zr_pickle *pickle, int64_t integer)
 {
-    return push(pickle, (struct zr_pickle_value){.kind = ZR_PICKLE_INTEGER, .integer = integer});
+    return zr_pickle_push(pickle, (struct zr_pickle_value){.kind = ZR_PICKLE_INTEGER, .integer = integer});
 }
 
 static zr_result push_text(struct zr_pickle *pickle, uint64_t bytes)
 {
-    uint64_t at = pickle->next_bytes;
-    if (!take(pickle, bytes))
-        return ZR_ERR_FORMAT;
-    return push(pickle,
-                (struct zr_pickle_value){.kind = ZR_PICKLE_TEXT, .text_bytes = (uint32_t)bytes, .at = at});
+    struct zr_pickle_value value;
+    char *room = NULL;
+    zr_result result = has(pickle, bytes);
+    if (result == ZR_OK)
+        result = zr_pickle_text_room(pickle, bytes, &room);
+    if (result == ZR_OK)
+        result = take_into(pickle, bytes, room);
+    if (result == ZR_OK)
+        result = zr_pickle_text_add(pickle, bytes, &value);
+    return result == ZR_OK ? zr_pickle_push(pickle, value) : result;
 }
 
-/* A two's complement number of any length. */
+/* A two's complement number of any length; one of more than TAKEN_MOST bytes is beyond 64 bits. */
 static zr_result push_long(struct zr_pickle *pickle, uint64_t bytes)
 {
+    if (bytes > TAKEN_MOST) {
+        zr_result result = take_into(pickle, bytes, NULL);
+        return result == ZR_OK ? zr_pickle_push(pickle, (struct zr_pickle_value){.kind = ZR_PICKLE_BIG})
+                               : result;
+    }
     const unsigned char *data = take(pickle, bytes);
     if (!data)
         return ZR_ERR_FORMAT;
@@ -175,10 +212,10 @@ static zr_result push_long(struct zr_pickle *pickle, uint64_t bytes)
         if (i < 8)
             value = (value & ~(UINT64_C(0xff) << (8 * i))) | (uint64_t)data[i] << (8 * i);
         else if (data[i] != (negative ? 0xff : 0))
-            return push(pickle, (struct zr_pickle_value){.kind = ZR_PICKLE_BIG});
+            return zr_pickle_push(pickle, (struct zr_pickle_value){.kind = ZR_PICKLE_BIG});
     }
     if (((value >> 63) & 1) != negative)
-        return push(pickle, (struct zr_pickle_value){.kind = ZR_PICKLE_BIG});
+        return zr_pickle_push(pickle, (struct zr_pickle_value){.kind = ZR_PICKLE_BIG});
     return push_integer(pickle, (int64_t)value);
 }
 
@@ -192,7 +229,7 @@ static zr_result push_real(struct zr_pickle *pickle)
     for (unsigned i = 0; i < 8; i++)
         bits = bits << 8 | data[i];
     memcpy(&value.real, &bits, sizeof bits);
-    return push(pickle, value);
+    return zr_pickle_push(pickle, value);
 }
 
 static zr_result push_mark(struct zr_pickle *pickle)
@@ -206,7 +243,7 @@ static zr_result pop_mark(struct zr_pickle *pickle, size_t *first)
 {
     if (pickle->marks.count == 0)
         return wrong(pickle, "there is no mark");
-    *first = floor_of(pickle);
+    *first = zr_pickle_floor(pickle);
     pickle->marks.count--;
     return ZR_OK;
 }
@@ -215,57 +252,29 @@ static zr_result pop_mark(struct zr_pickle *pickle, size_t *first)
 
 static zr_result push_container(struct zr_pickle *pickle, enum zr_pickle_kind kind)
 {
-    struct container container = {NO_CHUNK, NO_CHUNK, 0};
-    struct zr_pickle_value value = {.kind = kind, .at = pickle->containers.count};
-    zr_result result = zr_vector_add(&pickle->containers, &container);
-    return result == ZR_OK ? push(pickle, value) : result;
-}
-
-/* Copies the stack's values from `first` on to the end of a container, and drops them. */
-static zr_result append(struct zr_pickle *pickle, struct zr_pickle_value to, size_t first)
-{
-    size_t count = pickle->stack.count - first;
-    if (count == 0)
-        return ZR_OK;
-    zr_result result = zr_vector_reserve(&pickle->items, count);
+    struct zr_pickle_value value;
+    zr_result result = kind == ZR_PICKLE_DICT ? zr_pickle_stream_next(pickle) : ZR_OK;
     if (result == ZR_OK)
-        result = zr_vector_reserve(&pickle->chunks, 1);
-    if (result != ZR_OK)
-        return result;
-    struct container *container = zr_vector_at(&pickle->containers, to.at);
-    struct chunk *last =
-        container->last_chunk == NO_CHUNK ? NULL : zr_vector_at(&pickle->chunks, container->last_chunk);
-    if (!last || last->first + last->count != pickle->items.count) {
-        struct chunk chunk = {(uint32_t)pickle->items.count, 0, NO_CHUNK};
-        uint32_t number = (uint32_t)pickle->chunks.count;
-        zr_vector_add(&pickle->chunks, &chunk); /* reserved */
-        if (last)
-            last->next = number;
-        else
-            container->first_chunk = number;
-        container->last_chunk = number;
-        last = zr_vector_at(&pickle->chunks, number);
-    }
-    memcpy(zr_vector_at(&pickle->items, pickle->items.count), zr_vector_at(&pickle->stack, first),
-           count * sizeof(struct zr_pickle_value));
-    pickle->items.count += count;
-    last->count += (uint32_t)count;
-    container->items_count += count;
-    pickle->stack.count = first;
-    return ZR_OK;
+        result = zr_pickle_container_add(pickle, kind, &value);
+    if (result == ZR_OK)
+        result = zr_pickle_push(pickle, value);
+    return result == ZR_OK ? zr_pickle_stream_pushed(pickle, value) : result;
 }
 
 /* Moves the values from `first` on into the container below them. */
 static zr_result append_to(struct zr_pickle *pickle, enum zr_pickle_kind kind, size_t first)
 {
-    if (first <= floor_of(pickle) || first > pickle->stack.count)
+    if (first <= zr_pickle_floor(pickle) || first > pickle->stack.count)
         return wrong(pickle, "there is nothing to put the values into");
     const struct zr_pickle_value *to = zr_vector_at(&pickle->stack, first - 1);
     if (to->kind != kind)
         return wrong(pickle, "values go into something of another kind");
     if (kind == ZR_PICKLE_DICT && (pickle->stack.count - first) % 2 != 0)
         return wrong(pickle, "a key has no value");
-    return append(pickle, *to, first);
+    struct zr_pickle_value container = *to;
+    bool taken = false;
+    zr_result result = kind == ZR_PICKLE_LIST ? zr_pickle_stream_append(pickle, first, &taken) : ZR_OK;
+    return result == ZR_OK && !taken ? zr_pickle_append(pickle, container, first) : result;
 }
 
 /* Makes a container of the values from `first` on. */
@@ -273,12 +282,11 @@ static zr_result collect(struct zr_pickle *pickle, enum zr_pickle_kind kind, siz
 {
     if (kind == ZR_PICKLE_DICT && (pickle->stack.count - first) % 2 != 0)
         return wrong(pickle, "a key has no value");
-    struct container container = {NO_CHUNK, NO_CHUNK, 0};
-    struct zr_pickle_value value = {.kind = kind, .at = pickle->containers.count};
-    zr_result result = zr_vector_add(&pickle->containers, &container);
+    struct zr_pickle_value value;
+    zr_result result = zr_pickle_container_add(pickle, kind, &value);
     if (result == ZR_OK)
-        result = append(pickle, value, first);
-    return result == ZR_OK ? push(pickle, value) : result;
+        result = zr_pickle_append(pickle, value, first);
+    return result == ZR_OK ? zr_pickle_push(pickle, value) : result;
 }
 
 static zr_result collect_marked(struct zr_pickle *pickle, enum zr_pickle_kind kind)
@@ -314,11 +322,10 @@ static zr_result get(struct zr_pickle *pickle, unsigned number_bytes)
     zr_result result = take_number(pickle, number_bytes, &number);
     if (result != ZR_OK)
         return result;
-    const struct zr_pickle_value *value =
-        number < pickle->memo.count ? zr_vector_at(&pickle->memo, number) : NULL;
-    if (!value || value->kind == ZR_PICKLE_ABSENT)
+    struct zr_pickle_value value = zr_pickle_memo_get(pickle, number);
+    if (value.kind == ZR_PICKLE_ABSENT)
         return wrong(pickle, "a value is asked for that was never kept");
-    return push(pickle, *value);
+    return zr_pickle_push(pickle, value);
 }
 
 static zr_result put(struct zr_pickle *pickle, uint64_t number)
@@ -329,16 +336,7 @@ static zr_result put(struct zr_pickle *pickle, uint64_t number)
     /* Picklers count up. A file of n bytes keeps fewer than n values, so this bounds the memory. */
     if (number >= pickle->data_bytes)
         return wrong(pickle, "a value is kept under a number that no file of this length can need");
-    if (number >= pickle->memo.count) {
-        result = zr_vector_reserve(&pickle->memo, number + 1 - pickle->memo.count);
-        if (result != ZR_OK)
-            return result;
-        memset(zr_vector_at(&pickle->memo, pickle->memo.count), 0,
-               (number + 1 - pickle->memo.count) * sizeof(struct zr_pickle_value));
-        pickle->memo.count = number + 1;
-    }
-    *(struct zr_pickle_value *)zr_vector_at(&pickle->memo, number) = *top(pickle);
-    return ZR_OK;
+    return zr_pickle_memo_set(pickle, number, *top(pickle));
 }
 
 static zr_result put_numbered(struct zr_pickle *pickle, unsigned number_bytes)
@@ -435,11 +433,11 @@ static zr_result run(struct zr_pickle *pickle, unsigned opcode)
     case OP_BINFLOAT:
         return push_real(pickle);
     case OP_NONE:
-        return push(pickle, (struct zr_pickle_value){.kind = ZR_PICKLE_NONE});
+        return zr_pickle_push(pickle, (struct zr_pickle_value){.kind = ZR_PICKLE_NONE});
     case OP_NEWTRUE:
     case OP_NEWFALSE:
-        return push(pickle,
-                    (struct zr_pickle_value){.kind = ZR_PICKLE_BOOL, .integer = opcode == OP_NEWTRUE});
+        return zr_pickle_push(
+            pickle, (struct zr_pickle_value){.kind = ZR_PICKLE_BOOL, .integer = opcode == OP_NEWTRUE});
     case OP_BINGET:
         return get(pickle, 1);
     case OP_LONG_BINGET:
@@ -467,7 +465,7 @@ static zr_result run_all(struct zr_pickle *pickle)
         if (*opcode == OP_STOP)
             break;
         zr_result result = run(pickle, *opcode);
-        if (result != ZR_OK)
+        if (result != ZR_OK || pickle->stopped)
             return result;
     }
     if (pickle->stack.count != 1 || pickle->marks.count != 0)
@@ -480,48 +478,63 @@ static zr_result run_all(struct zr_pickle *pickle)
 
 /* ---- Reading ------------------------------------------------------------------------------------------- */
 
-static zr_result load(struct zr_pickle *pickle, const char *path, zr_arena *arena)
+static zr_result start(struct zr_pickle *pickle, const char *path)
 {
-    struct zr_file file;
-    uint64_t bytes;
-    void *data = NULL;
-    zr_result result = zr_file_open(&file, path);
-    if (result != ZR_OK)
-        return result;
-    result = zr_file_size(&file, &bytes);
-    if (result == ZR_OK && (bytes == 0 || bytes >= UINT32_MAX))
+    void *window;
+    zr_result result = zr_file_open(&pickle->file, path);
+    if (result == ZR_OK)
+        result = zr_file_size(&pickle->file, &pickle->data_bytes);
+    if (result == ZR_OK && (pickle->data_bytes == 0 || pickle->data_bytes >= UINT32_MAX))
         result = zr_fail(ZR_ERR_FORMAT, "'%s' has %llu bytes: a snapshot has more than 0 and less than 4 GiB",
-                         path, (unsigned long long)bytes);
+                         path, (unsigned long long)pickle->data_bytes);
     if (result == ZR_OK)
-        result = zr_arena_alloc(arena, &(struct zr_request){.bytes = bytes, .tag = ZR_TAG_OTHER}, &data);
-    if (result == ZR_OK)
-        result = zr_file_read_at(&file, 0, data, bytes);
-    if (result != ZR_OK)
-        zr_arena_free(arena, data);
-    zr_file_close(&file);
+        result = zr_arena_alloc(pickle->arena,
+                                &(struct zr_request){.bytes = WINDOW_BYTES, .tag = ZR_TAG_OTHER}, &window);
     if (result != ZR_OK)
         return result;
-    pickle->data = data;
-    pickle->data_bytes = bytes;
+    pickle->window = window;
+    pickle->steps_left = pickle->data_bytes * STEPS_PER_BYTE + 4096;
+    zr_pickle_stream_start(pickle);
     return ZR_OK;
 }
 
-zr_result zr_pickle_read(struct zr_pickle *out, const char *path, zr_arena *arena)
+/* What only the reading needs. */
+static void end_reading(struct zr_pickle *pickle)
 {
-    *out = (struct zr_pickle){.name = path};
+    zr_vector_end(&pickle->stack);
+    zr_vector_end(&pickle->marks);
+    zr_vector_end(&pickle->memo);
+    zr_vector_end(&pickle->kept);
+    zr_vector_end(&pickle->renamed);
+    zr_number_map_end(&pickle->known_texts);
+    zr_number_map_end(&pickle->known_containers);
+    if (pickle->window)
+        zr_arena_free(pickle->arena, pickle->window);
+    pickle->window = NULL;
+    zr_file_close(&pickle->file);
+}
+
+zr_result zr_pickle_read(struct zr_pickle *out, const char *path, const struct zr_pickle_stream *stream,
+                         zr_arena *arena)
+{
+    *out = (struct zr_pickle){.name = path, .arena = arena, .stream = stream, .file = {.fd = -1}};
     zr_vector_init(&out->stack, arena, sizeof(struct zr_pickle_value));
     zr_vector_init(&out->marks, arena, sizeof(uint32_t));
-    zr_vector_init(&out->memo, arena, sizeof(struct zr_pickle_value));
+    zr_vector_init(&out->memo, arena, sizeof(uint32_t));
+    zr_vector_init(&out->kept, arena, sizeof(struct zr_pickle_value));
+    zr_vector_init(&out->renamed, arena, sizeof(uint32_t));
+    zr_vector_init(&out->texts, arena, 1);
     zr_vector_init(&out->items, arena, sizeof(struct zr_pickle_value));
-    zr_vector_init(&out->chunks, arena, sizeof(struct chunk));
-    zr_vector_init(&out->containers, arena, sizeof(struct container));
-    zr_result result = load(out, path, arena);
+    zr_vector_init(&out->chunks, arena, sizeof(struct zr_pickle_chunk));
+    zr_vector_init(&out->containers, arena, sizeof(struct zr_pickle_container));
+    zr_number_map_init(&out->known_texts, arena);
+    zr_number_map_init(&out->known_containers, arena);
+    zr_result result = start(out, path);
     if (result == ZR_OK)
         result = run_all(out);
-    out->steps_left = (uint64_t)out->data_bytes * STEPS_PER_BYTE + 4096;
-    zr_vector_end(&out->stack);
-    zr_vector_end(&out->marks);
-    zr_vector_end(&out->memo);
+    if (result == ZR_OK && !out->stopped)
+        result = zr_pickle_stream_rest(out);
+    end_reading(out);
     if (result != ZR_OK)
         zr_pickle_end(out);
     return result;
@@ -529,75 +542,9 @@ zr_result zr_pickle_read(struct zr_pickle *out, const char *path, zr_arena *aren
 
 void zr_pickle_end(struct zr_pickle *pickle)
 {
-    if (pickle->data)
-        zr_arena_free(pickle->items.arena, (void *)(uintptr_t)pickle->data);
+    zr_vector_end(&pickle->texts);
     zr_vector_end(&pickle->items);
     zr_vector_end(&pickle->chunks);
     zr_vector_end(&pickle->containers);
-    pickle->data = NULL;
     pickle->root = (struct zr_pickle_value){0};
-}
-
-/* ---- Going through it ---------------------------------------------------------------------------------- */
-
-static const struct container *container_of(const struct zr_pickle *pickle, struct zr_pickle_value value)
-{
-    return value.kind >= ZR_PICKLE_TUPLE ? zr_vector_at(&pickle->containers, value.at) : NULL;
-}
-
-uint64_t zr_pickle_count(const struct zr_pickle *pickle, struct zr_pickle_value value)
-{
-    const struct container *container = container_of(pickle, value);
-    return !container                     ? 0
-           : value.kind == ZR_PICKLE_DICT ? container->items_count / 2
-                                          : container->items_count;
-}
-
-struct zr_pickle_cursor zr_pickle_cursor_of(const struct zr_pickle *pickle, struct zr_pickle_value value)
-{
-    const struct container *container = container_of(pickle, value);
-    return (struct zr_pickle_cursor){.chunk = container ? container->first_chunk : NO_CHUNK};
-}
-
-bool zr_pickle_next(struct zr_pickle *pickle, struct zr_pickle_cursor *cursor, struct zr_pickle_value *out)
-{
-    if (cursor->next == cursor->end) {
-        if (cursor->chunk == NO_CHUNK)
-            return false;
-        const struct chunk *chunk = zr_vector_at(&pickle->chunks, cursor->chunk);
-        cursor->next = chunk->first;
-        cursor->end = chunk->first + chunk->count;
-        cursor->chunk = chunk->next;
-    }
-    if (pickle->steps_left == 0)
-        return false;
-    pickle->steps_left--;
-    *out = *(const struct zr_pickle_value *)zr_vector_at(&pickle->items, cursor->next++);
-    return true;
-}
-
-bool zr_pickle_exhausted(const struct zr_pickle *pickle)
-{
-    return pickle->steps_left == 0;
-}
-
-bool zr_pickle_text_is(const struct zr_pickle *pickle, struct zr_pickle_value text, const char *words)
-{
-    return text.kind == ZR_PICKLE_TEXT && strlen(words) == text.text_bytes &&
-           memcmp(pickle->data + text.at, words, text.text_bytes) == 0;
-}
-
-void zr_pickle_fields(struct zr_pickle *pickle, struct zr_pickle_value dict, struct zr_pickle_field *fields,
-                      unsigned count)
-{
-    struct zr_pickle_value key, value;
-    for (unsigned i = 0; i < count; i++)
-        fields[i].value = (struct zr_pickle_value){0};
-    if (dict.kind != ZR_PICKLE_DICT)
-        return;
-    struct zr_pickle_cursor cursor = zr_pickle_cursor_of(pickle, dict);
-    while (zr_pickle_next(pickle, &cursor, &key) && zr_pickle_next(pickle, &cursor, &value))
-        for (unsigned i = 0; i < count; i++)
-            if (zr_pickle_text_is(pickle, key, fields[i].key))
-                fields[i].value = value;
 }

@@ -261,6 +261,8 @@ zr_result zr_recording_open(struct zr_recording *out, const struct zr_read_optio
     zr_vector_init(&out->records, arena, sizeof(struct zr_record));
     zr_vector_init(&out->preface, arena, sizeof(struct zr_record));
     zr_recording_stacks_init(&out->stacks, arena);
+    zr_vector_init(&out->maps, arena, sizeof(struct zr_record));
+    zr_vector_init(&out->sizes, arena, sizeof(struct zr_true_size));
     zr_result result = zr_trace_format(options->path, &format);
     if (result != ZR_OK)
         return result;
@@ -284,6 +286,8 @@ void zr_recording_close(struct zr_recording *recording)
 {
     zr_vector_end(&recording->records);
     zr_vector_end(&recording->preface);
+    zr_vector_end(&recording->maps);
+    zr_vector_end(&recording->sizes);
     if (recording->reader)
         zr_arena_free(recording->arena, recording->reader);
     if (recording->event)
@@ -305,12 +309,19 @@ static zr_result play_held(const struct zr_vector *records, const struct zr_reco
 
 zr_result zr_recording_play(struct zr_recording *recording, const struct zr_recording_sink *sink)
 {
+    struct playing playing = {.sink = sink};
     bool stop = false;
     if (recording->kind == ZR_RECORDING_ZRT)
         return play_zrt(recording, sink);
-    if (recording->kind != ZR_RECORDING_RMM)
-        return play_held(&recording->records, sink, &stop);
-    struct playing playing = {.sink = sink};
     zr_result result = play_held(&recording->preface, sink, &stop);
-    return result == ZR_OK && !stop ? each_row(recording, play_row, &playing) : result;
+    if (result != ZR_OK || stop)
+        return result;
+    switch (recording->kind) {
+    case ZR_RECORDING_TORCH:
+        return zr_recording_play_torch(recording, sink);
+    case ZR_RECORDING_RMM:
+        return each_row(recording, play_row, &playing);
+    default:
+        return play_held(&recording->records, sink, &stop);
+    }
 }

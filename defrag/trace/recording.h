@@ -2,8 +2,8 @@
  *
  * A recording says more than a sequence: where blocks lie, what is mapped, when, what was refused, with which
  * stack. What was there before the window comes first, as records of its own (`before`). It can be played any
- * number of times. A .zrt and an RMM log are read anew each time, with memory for what is live alone; of a
- * snapshot and of a MiniMalloc CSV, which are in no order, the records are held. */
+ * number of times. The file is read anew each time, with memory for what is live (a snapshot: and for what
+ * pickle.h says); of a MiniMalloc CSV, which is in no order, the records are held. */
 #ifndef ZR_RECORDING_H
 #define ZR_RECORDING_H
 
@@ -88,8 +88,11 @@ struct zr_recording {
     zr_arena *arena;
     struct zr_pickle pickle;
     bool has_pickle;
-    struct zr_vector records;  /* struct zr_record, of kinds that are held */
-    struct zr_vector preface;  /* struct zr_record: RMM: live before the log begins */
+    struct zr_vector records;  /* struct zr_record: MiniMalloc: all */
+    struct zr_vector preface;  /* struct zr_record: RMM, torch: what was there before */
+    struct zr_vector maps;     /* struct zr_record: torch: maps and unmaps */
+    struct zr_vector sizes;    /* struct zr_true_size: torch: of what lives at the end, in order */
+    int device;                /* torch */
     struct zrt_reader *reader; /* 64 KiB */
     struct zrt_event *event;   /* of the reader */
     struct zr_recording_stacks stacks;
@@ -118,7 +121,11 @@ struct zr_frames {
 struct zr_frames zr_recording_frames(const struct zr_recording *recording, uint32_t stack);
 bool zr_frames_next(struct zr_frames *frames, struct zr_recording *recording, char out[ZR_FRAME_BYTES]);
 
-/* Fills `records` and `pickle`: recording_torch.c. Private to this noun. */
+/* recording_torch.c; private to this noun. Opening fills `pickle`, `preface`, `maps` and `sizes`; playing
+ * reads the events anew. */
+struct zr_true_size {
+    uint64_t event, bytes; /* the event's number among the records of the window */
+};
 zr_result zr_recording_read_torch(struct zr_recording *recording, const struct zr_read_options *options);
 bool zr_torch_frames_next(struct zr_frames *frames, struct zr_recording *recording, char out[ZR_FRAME_BYTES]);
 /* recording_stacks.c: the same. */
@@ -127,5 +134,6 @@ void zr_recording_stacks_end(struct zr_recording_stacks *stacks);
 /* An extension of a .zrt, event `number` of it. */
 zr_result zr_recording_stacks_take(struct zr_recording *recording, const struct zrt_event *event,
                                    uint64_t number);
+zr_result zr_recording_play_torch(struct zr_recording *recording, const struct zr_recording_sink *sink);
 
 #endif

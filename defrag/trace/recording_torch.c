@@ -2,11 +2,15 @@
  *
  * The segments say what is there at the end, the events what came to that; what no event brought was there
  * before the window. Sizes in events are requests: a block that lives at the end has its true size from the
- * segments, any other one the request rounded up to ROUND_BYTES, PyTorch's default. */
+ * segments, any other one the request rounded up to ROUND_BYTES, PyTorch's default.
+ *
+ * The events are read when the file is opened, for what was there before, and again each time it is played.
+ * Held is what was there before, what is mapped and unmapped, and the true sizes. */
 #include <stdio.h>
 #include <string.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/sort.h"
 #include "defrag/trace/recording.h"
 #include "defrag/trace/torch_snapshot.h"
 
@@ -29,14 +33,19 @@ struct block {
 /* How an address stands while the events are gone through; ALLOCATED and more: the record's number. */
 enum { FREED = 0, ALLOCATED };
 
+/* Times since the first one, which never fall. */
+struct clock {
+    uint64_t first_us, last_ns;
+    bool has_first;
+};
+
 struct reading {
     struct zr_recording *recording;
     struct zr_pickle *pickle;
     struct zr_vector segments, blocks, before; /* struct segment, struct block (at the end; before) */
-    struct zr_vector events;                   /* struct zr_record: of the window */
+    uint64_t events_count;                     /* records of the window */
     struct zr_number_map addresses, places;    /* of blocks: see above; of segments: by number + 1, 0: gone */
-    uint64_t first_us, last_ns;
-    bool has_first;
+    struct clock clock;
 };
 
 static uint64_t round_up(uint64_t bytes)
@@ -142,31 +151,32 @@ static const struct {
                {"segment_map", ZR_RECORD_MAP, true},      {"segment_free", ZR_RECORD_UNMAP, false},
                {"segment_unmap", ZR_RECORD_UNMAP, true},  {"oom", ZR_RECORD_REFUSED, false}};
 
-static void set_time(struct reading *reading, struct zr_pickle_value value, struct zr_record *record)
+static uint64_t time_of(struct clock *clock, struct zr_pickle_value value)
 {
     uint64_t us;
     if (zr_torch_number(value, &us)) {
-        if (!reading->has_first)
-            reading->first_us = us;
-        reading->has_first = reading->recording->has_times = true;
-        us = us > reading->first_us ? us - reading->first_us : 0;
-        if (us < UINT64_MAX / 1000 && us * 1000 > reading->last_ns)
-            reading->last_ns = us * 1000;
+        if (!clock->has_first)
+            clock->first_us = us;
+        clock->has_first = true;
+        us = us > clock->first_us ? us - clock->first_us : 0;
+        if (us < UINT64_MAX / 1000 && us * 1000 > clock->last_ns)
+            clock->last_ns = us * 1000;
     }
-    record->time_ns = reading->last_ns;
+    return clock->last_ns;
 }
 
 /* What was there before the window, by what happens to it first. */
-static zr_result note_block(struct reading *reading, struct zr_record *record)
+static zr_result note_block(struct reading *reading, const struct zr_record *record)
 {
     const uint32_t *state = zr_number_map_get(&reading->addresses, record->address);
     bool live = state && *state >= ALLOCATED;
     if (record->kind == ZR_RECORD_ALLOC) {
         if (live)
             return zr_torch_wrong(reading->pickle, "an event allocates an address that is live");
-        record->reserved_bytes = round_up(record->bytes);
+        if (reading->events_count >= UINT32_MAX - ALLOCATED)
+            return zr_torch_wrong(reading->pickle, "it has more events than are counted here");
         return zr_number_map_put(&reading->addresses, record->address,
-                                 (uint32_t)reading->events.count + ALLOCATED);
+                                 (uint32_t)reading->events_count + ALLOCATED);
     }
     if (state && !live)
         return zr_torch_wrong(reading->pickle, "an event frees an address that is not live");
@@ -182,14 +192,16 @@ static zr_result note_block(struct reading *reading, struct zr_record *record)
     return result;
 }
 
-static zr_result read_event(struct reading *reading, struct zr_pickle_value event)
+/* An event as a record; *counts: it is one. A map's pool and a block's true size are not known here. */
+static zr_result read_event(struct zr_pickle *pickle, struct zr_pickle_value event, struct clock *clock,
+                            struct zr_record *record, bool *counts)
 {
-    struct zr_pickle *pickle = reading->pickle;
     struct zr_pickle_field fields[EVENT_FIELDS] = {
         {.key = "action"}, {.key = "addr"},    {.key = "device_free"}, {.key = "size"},
         {.key = "stream"}, {.key = "time_us"}, {.key = "frames"}};
-    struct zr_record record = {.tag = ZR_TAG_OTHER, .free_bytes = UINT64_MAX};
     unsigned at = 0;
+    *record = (struct zr_record){.tag = ZR_TAG_OTHER, .free_bytes = UINT64_MAX};
+    *counts = false;
     zr_pickle_fields(pickle, event, fields, EVENT_FIELDS);
     if (fields[ACTION].value.kind != ZR_PICKLE_TEXT)
         return zr_torch_wrong(pickle, "an event has no action");
@@ -198,32 +210,70 @@ static zr_result read_event(struct reading *reading, struct zr_pickle_value even
         at++;
     if (at == sizeof actions / sizeof *actions)
         return ZR_OK;
-    record.kind = (uint8_t)actions[at].kind;
-    bool refused = record.kind == ZR_RECORD_REFUSED;
-    if (!zr_torch_number(fields[BYTES].value, &record.bytes) ||
-        (!zr_torch_number(fields[WHERE].value, &record.address) && !refused))
+    record->kind = (uint8_t)actions[at].kind;
+    bool refused = record->kind == ZR_RECORD_REFUSED;
+    if (!zr_torch_number(fields[BYTES].value, &record->bytes) ||
+        (!zr_torch_number(fields[WHERE].value, &record->address) && !refused))
         return zr_torch_wrong(pickle, "an event has no address or no size");
-    if (refused && !zr_torch_number(fields[FREE].value, &record.free_bytes))
-        record.free_bytes = UINT64_MAX;
-    record.stream = zr_torch_stream(fields[ON].value);
-    record.stack = stack_of(pickle, fields[WITH].value);
-    set_time(reading, fields[TIME].value, &record);
-    if (refused || record.kind == ZR_RECORD_MAP || record.kind == ZR_RECORD_UNMAP) {
-        if (actions[at].in_parts)
-            record.unit_bytes = PAGE_BYTES;
-        return record.bytes > 0 ? zr_vector_add(&reading->events, &record) : ZR_OK;
-    }
-    if (record.bytes == 0)
-        return ZR_OK;
-    zr_result result = note_block(reading, &record);
-    return result == ZR_OK ? zr_vector_add(&reading->events, &record) : result;
+    if (refused && !zr_torch_number(fields[FREE].value, &record->free_bytes))
+        record->free_bytes = UINT64_MAX;
+    record->stream = zr_torch_stream(fields[ON].value);
+    record->stack = stack_of(pickle, fields[WITH].value);
+    record->time_ns = time_of(clock, fields[TIME].value);
+    if (actions[at].in_parts)
+        record->unit_bytes = PAGE_BYTES;
+    if (record->kind == ZR_RECORD_ALLOC)
+        record->reserved_bytes = round_up(record->bytes);
+    *counts = record->bytes > 0;
+    return ZR_OK;
+}
+
+static bool is_map(const struct zr_record *record)
+{
+    return record->kind == ZR_RECORD_MAP || record->kind == ZR_RECORD_UNMAP;
+}
+
+/* The first time: what the event says of what was there before. */
+static zr_result note_event(void *state, struct zr_pickle *pickle, struct zr_pickle_value event, bool *stop)
+{
+    struct reading *reading = state;
+    struct zr_record record;
+    bool counts;
+    (void)stop;
+    zr_result result = read_event(pickle, event, &reading->clock, &record, &counts);
+    if (result != ZR_OK || !counts)
+        return result;
+    if (is_map(&record))
+        result = zr_vector_add(&reading->recording->maps, &record);
+    else if (record.kind != ZR_RECORD_REFUSED)
+        result = note_block(reading, &record);
+    reading->events_count++;
+    return result;
+}
+
+static void start_reading(void *state)
+{
+    struct reading *reading = state;
+    zr_arena *arena = reading->recording->arena;
+    zr_number_map_end(&reading->addresses);
+    zr_number_map_init(&reading->addresses, arena);
+    reading->before.count = reading->recording->maps.count = 0;
+    reading->events_count = 0;
+    reading->clock = (struct clock){0};
 }
 
 /* ---- What was there before ----------------------------------------------------------------------------- */
 
+static bool earlier(const void *a, const void *b)
+{
+    const struct zr_true_size *one = a, *other = b;
+    return one->event < other->event;
+}
+
 /* True sizes and stacks for what lives at the end; what no event brought was there before. */
 static zr_result match_blocks(struct reading *reading)
 {
+    struct zr_vector *sizes = &reading->recording->sizes;
     zr_result result = ZR_OK;
     for (size_t i = 0; i < reading->blocks.count && result == ZR_OK; i++) {
         const struct block *block = zr_vector_at(&reading->blocks, i);
@@ -233,11 +283,12 @@ static zr_result match_blocks(struct reading *reading)
         } else if (*state == UINT32_MAX) { /* from before, and its free is under way */
             continue;
         } else if (*state >= ALLOCATED) {
-            struct zr_record *record = zr_vector_at(&reading->events, *state - ALLOCATED);
-            if (block->bytes >= record->bytes)
-                record->reserved_bytes = block->bytes;
+            struct zr_true_size size = {*state - ALLOCATED, block->bytes};
+            result = zr_vector_add(&reading->recording->sizes, &size);
         }
     }
+    zr_sort_in_place(
+        &(struct zr_sort_records){sizes->items, sizes->count, sizeof(struct zr_true_size), earlier});
     return result;
 }
 
@@ -270,11 +321,10 @@ static zr_result undo_range(struct reading *reading, const struct zr_record *rec
 /* Backwards from the end. */
 static zr_result undo_maps(struct reading *reading)
 {
+    struct zr_vector *maps = &reading->recording->maps;
     zr_result result = ZR_OK;
-    for (size_t i = reading->events.count; i-- > 0 && result == ZR_OK;) {
-        struct zr_record *record = zr_vector_at(&reading->events, i);
-        if (record->kind != ZR_RECORD_MAP && record->kind != ZR_RECORD_UNMAP)
-            continue;
+    for (size_t i = maps->count; i-- > 0 && result == ZR_OK;) {
+        struct zr_record *record = zr_vector_at(maps, i);
         if (record->bytes > UINT64_MAX - record->address)
             return zr_torch_wrong(reading->pickle, "a segment leaves the addresses");
         record->pool = record->bytes <= SMALL_SEGMENT_BYTES;
@@ -302,9 +352,8 @@ static zr_result undo_maps(struct reading *reading)
 
 static zr_result emit(struct reading *reading)
 {
-    struct zr_vector *records = &reading->recording->records;
-    zr_result result = zr_vector_reserve(records, reading->segments.count + 2 * reading->before.count +
-                                                      reading->events.count);
+    struct zr_vector *records = &reading->recording->preface;
+    zr_result result = zr_vector_reserve(records, reading->segments.count + 2 * reading->before.count);
     for (size_t i = 0; i < reading->segments.count && result == ZR_OK; i++) {
         const struct segment *one = zr_vector_at(&reading->segments, i);
         struct zr_record record = {.kind = ZR_RECORD_MAP,
@@ -332,8 +381,6 @@ static zr_result emit(struct reading *reading)
         if (result == ZR_OK && one->pending && one->bytes > 0)
             result = zr_vector_add(records, &record);
     }
-    for (size_t i = 0; i < reading->events.count && result == ZR_OK; i++)
-        result = zr_vector_add(records, zr_vector_at(&reading->events, i));
     return result;
 }
 
@@ -342,20 +389,18 @@ static zr_result emit(struct reading *reading)
 static zr_result read_all(struct reading *reading, int device)
 {
     struct zr_pickle *pickle = reading->pickle;
-    struct zr_pickle_field fields[2] = {{.key = "segments"}, {.key = "device_traces"}};
-    struct zr_pickle_value events, item;
-    zr_pickle_fields(pickle, pickle->root, fields, 2);
-    if (fields[0].value.kind != ZR_PICKLE_LIST || fields[1].value.kind != ZR_PICKLE_LIST)
-        return zr_torch_wrong(pickle, "it is no dict with the lists 'segments' and 'device_traces'");
-    zr_result result = zr_torch_device(pickle, fields[1].value, &device, &events);
-    struct zr_pickle_cursor cursor = zr_pickle_cursor_of(pickle, fields[0].value);
-    while (result == ZR_OK && zr_pickle_next(pickle, &cursor, &item))
-        result = read_segment(reading, item, device < 0 ? 0 : device);
+    struct zr_pickle_value segments, item;
+    zr_result result = zr_torch_read(pickle, reading->recording->path,
+                                     &(struct zr_torch_events){start_reading, note_event, reading, false},
+                                     reading->recording->arena, &device, &segments);
     if (result != ZR_OK)
         return result;
-    cursor = zr_pickle_cursor_of(pickle, events);
+    reading->recording->has_pickle = true;
+    reading->recording->device = device;
+    reading->recording->has_times = reading->clock.has_first;
+    struct zr_pickle_cursor cursor = zr_pickle_cursor_of(pickle, segments);
     while (result == ZR_OK && zr_pickle_next(pickle, &cursor, &item))
-        result = read_event(reading, item);
+        result = read_segment(reading, item, device < 0 ? 0 : device);
     if (zr_pickle_exhausted(pickle))
         return zr_torch_wrong(pickle, "it names the same things over and over");
     if (result == ZR_OK)
@@ -371,25 +416,74 @@ zr_result zr_recording_read_torch(struct zr_recording *recording, const struct z
     zr_arena *arena = recording->arena;
     recording->has_addresses = recording->has_maps = recording->has_pending = true;
     recording->rounds_bytes = ROUND_BYTES;
-    zr_result result = zr_pickle_read(&recording->pickle, options->path, arena);
-    if (result != ZR_OK)
-        return result;
-    recording->has_pickle = true;
     zr_vector_init(&reading.segments, arena, sizeof(struct segment));
     zr_vector_init(&reading.blocks, arena, sizeof(struct block));
     zr_vector_init(&reading.before, arena, sizeof(struct block));
-    zr_vector_init(&reading.events, arena, sizeof(struct zr_record));
     zr_number_map_init(&reading.addresses, arena);
     zr_number_map_init(&reading.places, arena);
-    result = read_all(&reading, options->device);
+    zr_result result = read_all(&reading, options->device);
     zr_number_map_end(&reading.places);
     zr_number_map_end(&reading.addresses);
-    zr_vector_end(&reading.events);
     zr_vector_end(&reading.before);
     zr_vector_end(&reading.blocks);
     zr_vector_end(&reading.segments);
-    if (result == ZR_OK && recording->records.count == 0)
+    if (result == ZR_OK && recording->preface.count == 0 && reading.events_count == 0)
         result = zr_torch_wrong(&recording->pickle, "it holds neither segments nor events");
+    return result;
+}
+
+/* ---- Playing ------------------------------------------------------------------------------------------- */
+
+struct playing {
+    const struct zr_recording *recording;
+    const struct zr_recording_sink *sink;
+    struct clock clock;
+    uint64_t events_count;
+    size_t maps_count, sizes_count; /* that have been used */
+};
+
+static void play_again(void *state)
+{
+    struct playing *playing = state;
+    *playing = (struct playing){.recording = playing->recording, .sink = playing->sink};
+}
+
+static zr_result play_event(void *state, struct zr_pickle *pickle, struct zr_pickle_value event, bool *stop)
+{
+    struct playing *playing = state;
+    const struct zr_vector *maps = &playing->recording->maps, *sizes = &playing->recording->sizes;
+    const struct zr_true_size *size =
+        playing->sizes_count < sizes->count ? zr_vector_at(sizes, playing->sizes_count) : NULL;
+    struct zr_record record;
+    bool counts;
+    zr_result result = read_event(pickle, event, &playing->clock, &record, &counts);
+    if (result != ZR_OK || !counts)
+        return result;
+    if (is_map(&record) && playing->maps_count < maps->count)
+        record.pool = ((const struct zr_record *)zr_vector_at(maps, playing->maps_count++))->pool;
+    if (size && size->event == playing->events_count) {
+        if (size->bytes >= record.bytes)
+            record.reserved_bytes = size->bytes;
+        playing->sizes_count++;
+    }
+    playing->events_count++;
+    return playing->sink->take(playing->sink->state, &record, stop);
+}
+
+zr_result zr_recording_play_torch(struct zr_recording *recording, const struct zr_recording_sink *sink)
+{
+    struct playing playing = {.recording = recording, .sink = sink};
+    struct zr_pickle pickle;
+    struct zr_pickle_value segments;
+    int device = recording->device;
+    if (device < 0)
+        return ZR_OK; /* no events */
+    zr_result result = zr_torch_read(
+        &pickle, recording->path,
+        &(struct zr_torch_events){play_again, play_event, &playing, recording->pickle.read_whole},
+        recording->arena, &device, &segments);
+    if (result == ZR_OK)
+        zr_pickle_end(&pickle);
     return result;
 }
 
@@ -407,9 +501,8 @@ bool zr_torch_frames_next(struct zr_frames *frames, struct zr_recording *recordi
     int name_bytes = name.kind == ZR_PICKLE_TEXT ? (int)(name.text_bytes < 240 ? name.text_bytes : 240) : 0;
     int file_bytes = file.kind == ZR_PICKLE_TEXT ? (int)(file.text_bytes < 220 ? file.text_bytes : 220) : 0;
     size_t skip = file.kind == ZR_PICKLE_TEXT ? file.text_bytes - (unsigned)file_bytes : 0;
-    snprintf(out, ZR_FRAME_BYTES, "%.*s (%.*s:%lld)", name_bytes,
-             name_bytes ? (const char *)pickle->data + name.at : "", file_bytes,
-             file_bytes ? (const char *)pickle->data + file.at + skip : "",
+    snprintf(out, ZR_FRAME_BYTES, "%.*s (%.*s:%lld)", name_bytes, zr_pickle_text(pickle, name), file_bytes,
+             zr_pickle_text(pickle, file) + skip,
              line.kind == ZR_PICKLE_INTEGER ? (long long)line.integer : 0LL);
     return true;
 }

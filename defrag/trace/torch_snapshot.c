@@ -30,12 +30,13 @@ uint64_t zr_torch_stream(struct zr_pickle_value value)
 
 enum { ACTION = 0, ADDRESS, SIZE, STREAM, EVENT_FIELDS };
 
-static zr_result read_event(struct zr_pickle *pickle, struct zr_pickle_value event,
-                            struct zr_raw_trace *trace)
+static zr_result read_event(void *state, struct zr_pickle *pickle, struct zr_pickle_value event, bool *stop)
 {
+    struct zr_raw_trace *trace = state;
     struct zr_pickle_field fields[EVENT_FIELDS] = {
         {.key = "action"}, {.key = "addr"}, {.key = "size"}, {.key = "stream"}};
     struct zr_raw_event raw = {.tag = ZR_TAG_OTHER};
+    (void)stop;
     zr_pickle_fields(pickle, event, fields, EVENT_FIELDS);
     struct zr_pickle_value action = fields[ACTION].value;
     if (action.kind != ZR_PICKLE_TEXT)
@@ -53,27 +54,94 @@ static zr_result read_event(struct zr_pickle *pickle, struct zr_pickle_value eve
     return zr_vector_add(&trace->events, &raw);
 }
 
-zr_result zr_torch_device(struct zr_pickle *pickle, struct zr_pickle_value traces, int *device,
-                          struct zr_pickle_value *out)
+/* The device that is meant, by the lists' lengths; as zr_torch_read(). */
+static zr_result find_device(struct zr_pickle *pickle, struct zr_pickle_value traces, int *device)
 {
     struct zr_pickle_cursor cursor = zr_pickle_cursor_of(pickle, traces);
     struct zr_pickle_value list;
     uint64_t most = 0;
     int wanted = *device;
-    *out = (struct zr_pickle_value){0};
+    bool found = false;
     for (int number = 0; number < INT32_MAX && zr_pickle_next(pickle, &cursor, &list); number++) {
         uint64_t count = zr_pickle_count(pickle, list);
         if (list.kind != ZR_PICKLE_LIST)
             return zr_torch_wrong(pickle, "device_traces holds something that is no list");
-        if (wanted >= 0 ? number == wanted : out->kind == ZR_PICKLE_ABSENT || count > most) {
-            *out = list;
+        if (wanted >= 0 ? number == wanted : !found || count > most) {
+            found = true;
             *device = number;
             most = count;
         }
     }
-    if (wanted >= 0 && out->kind == ZR_PICKLE_ABSENT)
+    if (wanted >= 0 && !found)
         return zr_fail(ZR_ERR_FORMAT, "'%s' has no device %d", pickle->name, wanted);
     return ZR_OK;
+}
+
+static const char over_and_over[] = "it names the same things over and over";
+
+struct choosing {
+    const struct zr_torch_events *events;
+    int64_t device; /* negative: the first that has events */
+    bool guessed;
+    zr_result failure; /* of a device that may not be the one */
+};
+
+static zr_result choose(void *state, struct zr_pickle *pickle, uint64_t list, struct zr_pickle_value item,
+                        bool *stop)
+{
+    struct choosing *own = state;
+    if (own->device < 0 && list <= INT32_MAX)
+        own->device = (int64_t)list;
+    if (list != (uint64_t)own->device || own->failure != ZR_OK)
+        return ZR_OK;
+    zr_result result = own->events->take(own->events->state, pickle, item, stop);
+    if (zr_pickle_exhausted(pickle))
+        return zr_torch_wrong(pickle, over_and_over);
+    if (result == ZR_OK || !own->guessed || result != ZR_ERR_FORMAT)
+        return result;
+    own->failure = result;
+    return ZR_OK;
+}
+
+static zr_result check(struct zr_pickle *pickle, int *device, struct zr_pickle_value *segments)
+{
+    struct zr_pickle_field fields[2] = {{.key = "segments"}, {.key = "device_traces"}};
+    zr_pickle_fields(pickle, pickle->root, fields, 2);
+    *segments = fields[0].value;
+    if (pickle->stopped)
+        return ZR_OK;
+    if (fields[0].value.kind != ZR_PICKLE_LIST || fields[1].value.kind != ZR_PICKLE_LIST)
+        return zr_torch_wrong(pickle, "it is no dict with the lists 'segments' and 'device_traces'");
+    zr_result result = find_device(pickle, fields[1].value, device);
+    return result == ZR_OK && zr_pickle_exhausted(pickle) ? zr_torch_wrong(pickle, over_and_over) : result;
+}
+
+zr_result zr_torch_read(struct zr_pickle *out, const char *path, const struct zr_torch_events *events,
+                        zr_arena *arena, int *device, struct zr_pickle_value *segments)
+{
+    int wanted = *device;
+    bool whole = events->whole, again = true;
+    zr_result result = ZR_OK;
+    while (again) {
+        struct choosing own = {events, wanted, wanted < 0, ZR_OK};
+        struct zr_pickle_stream stream = {"device_traces", whole, choose, &own};
+        events->restart(events->state);
+        result = zr_pickle_read(out, path, &stream, arena);
+        again = result != ZR_OK && out->asked_spent && !whole;
+        whole |= again;
+        if (result != ZR_OK)
+            continue;
+        result = check(out, device, segments);
+        again = result == ZR_OK && !out->stopped && own.device >= 0 && own.device != *device;
+        if (again)
+            wanted = *device;
+        else if (result == ZR_OK)
+            result = own.failure; /* its words are the last ones */
+        if (again || result != ZR_OK)
+            zr_pickle_end(out);
+    }
+    out->read_whole = whole;
+    return result;
 }
 
 /* ---- Segments ------------------------------------------------------------------------------------------ */
@@ -132,32 +200,27 @@ static zr_result read_segment(struct zr_pickle *pickle, struct zr_pickle_value s
 
 /* ---- The whole ----------------------------------------------------------------------------------------- */
 
-static zr_result read_all(struct zr_pickle *pickle, int device, struct zr_raw_trace *trace)
+static void restart(void *state)
 {
-    struct zr_pickle_field fields[2] = {{.key = "segments"}, {.key = "device_traces"}};
-    struct zr_pickle_value events, item;
-    zr_pickle_fields(pickle, pickle->root, fields, 2);
-    if (fields[0].value.kind != ZR_PICKLE_LIST || fields[1].value.kind != ZR_PICKLE_LIST)
-        return zr_torch_wrong(pickle, "it is no dict with the lists 'segments' and 'device_traces'");
-    zr_result result = zr_torch_device(pickle, fields[1].value, &device, &events);
-    struct zr_pickle_cursor cursor = zr_pickle_cursor_of(pickle, events);
-    while (result == ZR_OK && zr_pickle_next(pickle, &cursor, &item))
-        result = read_event(pickle, item, trace);
-    cursor = zr_pickle_cursor_of(pickle, fields[0].value);
-    while (result == ZR_OK && zr_pickle_next(pickle, &cursor, &item))
-        result = read_segment(pickle, item, device < 0 ? 0 : device, trace);
-    if (zr_pickle_exhausted(pickle))
-        return zr_torch_wrong(pickle, "it names the same things over and over");
-    return result;
+    struct zr_raw_trace *trace = state;
+    trace->events.count = 0;
 }
 
 zr_result zr_torch_sequence(struct zr_raw_trace *trace, const struct zr_read_options *options)
 {
     struct zr_pickle pickle;
-    zr_result result = zr_pickle_read(&pickle, options->path, trace->events.arena);
+    struct zr_pickle_value segments, item;
+    int device = options->device;
+    zr_result result =
+        zr_torch_read(&pickle, options->path, &(struct zr_torch_events){restart, read_event, trace, false},
+                      trace->events.arena, &device, &segments);
     if (result != ZR_OK)
         return result;
-    result = read_all(&pickle, options->device, trace);
+    struct zr_pickle_cursor cursor = zr_pickle_cursor_of(&pickle, segments);
+    while (result == ZR_OK && zr_pickle_next(&pickle, &cursor, &item))
+        result = read_segment(&pickle, item, device < 0 ? 0 : device, trace);
+    if (zr_pickle_exhausted(&pickle))
+        result = zr_torch_wrong(&pickle, over_and_over);
     zr_pickle_end(&pickle);
     return result;
 }

@@ -268,6 +268,29 @@ def test_shared():
         ok(report["remedies"][0]["change"] == "zr" and report["remedies"][0]["fits"], "which fits with zr")
 
 
+def test_orders():
+    """Events are handed over while a snapshot is read: whatever the order of its fields and the pickler's ways, the answer
+    is the same, for each device, where an event is wrong or is named twice."""
+    wrong = [event("alloc", 4096, 512), event("alloc", 4096, 512)]
+    many, few = ([event("alloc", 8192 + 512 * i, 512, 0, i, FRAMES[i % 2]) for i in range(count)] for count in (2500, 3))
+    cases = [("one device", [many], 2500, 2500), ("two", [few, many], 2500, 3), ("a wrong one before", [wrong, many], 2500, None),
+             ("an empty one", [[], many], 2500, None), ("the same events", [many[:5], many], 2500, 5), ("the same list", [few] * 3, 3, 3),
+             ("a single event", [many[:1]], 1, 1), ("no dicts", [many, [7]], 2500, 2500)]
+    other = {"segments": [], "allocator_settings": {}, "annotations": [[{"device_traces": [[1]]}], ["device_traces", [[1]]]]}
+    orders = [("segments", "device_traces"), ("device_traces", "segments"), ("allocator_settings", "annotations", "device_traces",
+              "segments"), ("device_traces", "annotations", "segments")]
+    for words, traces, most, first in cases:
+        good = True
+        for protocol, order in ((2, orders[0]), (3, orders[1]), (4, orders[2]), (5, orders[3])):
+            whole = {**other, "device_traces": traces}
+            where = write("order.pickle", pickle.dumps({key: whole[key] for key in order}, protocol=protocol))
+            for want, options in ((most, ()), (first, ("--device", "0"))):
+                run = zr("stats", where, "--json", *options)
+                got = json.loads(run.stdout)["moments"]["now"]["requested_bytes"] if run.returncode == 0 else None
+                good &= got == (want if want is None else 512 * want) or bool(note(f"{order} {options}: {got} {run.stderr}"))
+        ok(good, f"{words}: found in any order of fields, by every protocol")
+
+
 # ---- zr map ------------------------------------------------------------------------------------------------------------
 
 def rows_of(run):
@@ -591,6 +614,7 @@ def test_export():
 
 test_stats()
 test_stats_at()
+test_orders()
 test_map()
 test_why()
 test_remedies()

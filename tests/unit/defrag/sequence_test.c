@@ -346,7 +346,7 @@ static void test_numbers(void)
         put(numbers[i].data, numbers[i].bytes);
         write_file(pickle, pickle_bytes);
         bool good =
-            zr_pickle_read(&got, path, host_arena) == ZR_OK &&
+            zr_pickle_read(&got, path, NULL, host_arena) == ZR_OK &&
             (numbers[i].want ? got.root.kind == ZR_PICKLE_INTEGER && got.root.integer == numbers[i].want
                              : got.root.kind == ZR_PICKLE_BIG);
         tap_ok(good, "number %zu has its value, %lld", i, (long long)numbers[i].want);

@@ -1,0 +1,163 @@
+"""drawn_snapshot.py: a PyTorch snapshot of any length, written as Python's pickler writes PyTorch's: every container and
+text kept in the memo, a list of frames of its own for each event, the frames shared."""
+import random
+import struct
+
+SEGMENT, STACKS, FRAMES = 20 << 20, 100, 24
+BASE = 0x7f0000000000
+
+
+class Opcodes:
+    """Pickle opcodes (protocol 4) into a file, piece by piece."""
+
+    def __init__(self, file):
+        self.file, self.out, self.kept, self.texts, self.written = file, bytearray(b"\x80\x04"), 0, {}, 0
+
+    def flush(self):
+        self.file.write(self.out)
+        self.written += len(self.out)
+        self.out = bytearray()
+
+    def keep(self):
+        self.out += b"\x94"
+        self.kept += 1
+        return self.kept - 1
+
+    def open(self, opcode):
+        """A container that the memo keeps, open for items."""
+        self.out += opcode
+        number = self.keep()
+        self.out += b"("
+        return number
+
+    def text(self, words):
+        if words in self.texts:
+            self.out += self.texts[words]
+            return
+        data = words.encode()
+        self.out += struct.pack("<BB", 0x8c, len(data)) + data
+        self.texts[words] = self.get(self.keep())
+
+    @staticmethod
+    def get(number):
+        return struct.pack("<BB", ord("h"), number) if number < 256 else struct.pack("<BI", ord("j"), number)
+
+    def number(self, value):
+        if 0 <= value < 256:
+            self.out += struct.pack("<BB", ord("K"), value)
+        elif -(1 << 31) <= value < 1 << 31:
+            self.out += struct.pack("<Bi", ord("J"), value)
+        else:
+            size = (value.bit_length() + 8) // 8
+            self.out += struct.pack("<BB", 0x8a, size) + value.to_bytes(size, "little", signed=True)
+
+    def fields(self, *pairs):
+        """A dict of texts and numbers."""
+        self.open(b"}")
+        for key, value in pairs:
+            self.text(key)
+            self.text(value) if isinstance(value, str) else self.number(value)
+
+
+class Events:
+    """Drawn events of blocks that come and go in the slots of some segments, at most `live` of them at a time."""
+
+    def __init__(self, seed, live):
+        self.rng, self.alive, self.free = random.Random(seed), {}, []
+        per_segment = 40
+        for i in range(live):
+            self.free.append((BASE + i // per_segment * SEGMENT + i % per_segment * (SEGMENT // per_segment), SEGMENT // per_segment))
+        self.segments = (live + per_segment - 1) // per_segment
+
+    def __iter__(self):
+        while True:
+            if self.alive and (not self.free or self.rng.random() < 0.5):
+                address = self.rng.choice(tuple(self.alive)) if len(self.alive) < 8 else next(iter(self.alive))
+                size, room = self.alive.pop(address)
+                self.free.append((address, room))
+                yield "free_requested", address, size
+                yield "free_completed", address, size
+            else:
+                at = self.rng.randrange(len(self.free))
+                self.free[at], self.free[-1] = self.free[-1], self.free[at]
+                address, room = self.free.pop()
+                size = 4 * self.rng.randrange(1, room // 4)
+                self.alive[address] = (size, room)
+                yield "alloc", address, size
+
+
+def write_snapshot(where, most_bytes, seed=1, live=2000):
+    """Writes a snapshot of about `most_bytes`: what zr has to say of it."""
+    event_bytes = 6 + 5 * FRAMES + 60
+    count = max(10, most_bytes // event_bytes)
+    end = Events(seed, live)
+    peak = now = allocations = 0
+    for index, (action, _, size) in enumerate(end):
+        now += size if action == "alloc" else -size if action == "free_requested" else 0
+        allocations += action == "alloc"
+        peak = max(peak, now)
+        if index + 1 >= count and action != "free_requested":
+            count = index + 1
+            break
+    with open(where, "wb") as file:
+        opcodes = Opcodes(file)
+        opcodes.open(b"}")
+        opcodes.text("segments")
+        write_segments(opcodes, end)
+        opcodes.text("device_traces")
+        opcodes.out += b"]"
+        opcodes.keep()
+        opcodes.out += b"]"
+        opcodes.keep()
+        write_events(opcodes, Events(seed, live), count)
+        opcodes.out += b"au."  # the list of one list; the two fields; the end
+        opcodes.flush()
+    return {"live_bytes": sum((size + 511) // 512 * 512 for size, _ in end.alive.values()), "requested_bytes": now,
+            "reserved_bytes": end.segments * SEGMENT, "blocks": len(end.alive), "allocations": allocations,
+            "peak_requested_bytes": peak, "events": count, "file_bytes": opcodes.written}
+
+
+def write_segments(opcodes, end):
+    opcodes.open(b"]")
+    for number in range(end.segments):
+        low = BASE + number * SEGMENT
+        blocks = sorted((a, s) for a, (s, _) in end.alive.items() if low <= a < low + SEGMENT)
+        opcodes.fields(("device", 0), ("address", low), ("total_size", SEGMENT), ("stream", 0), ("segment_type", "large"))
+        opcodes.text("blocks")
+        opcodes.out += b"]"
+        opcodes.keep()
+        if blocks:
+            opcodes.out += b"("
+        for address, size in blocks:
+            opcodes.fields(("address", address), ("size", (size + 511) // 512 * 512), ("requested_size", size),
+                           ("state", "active_allocated"))
+            opcodes.out += b"u"
+        opcodes.out += b"eu" if blocks else b"u"
+    opcodes.out += b"e"
+
+
+def write_events(opcodes, events, count):
+    frames, stacks, rng = {}, {}, random.Random(5)
+    for index, (action, address, size) in zip(range(count), events):
+        if index % 1000 == 0:
+            opcodes.out += b"e(" if index else b"("
+        opcodes.fields(("action", action), ("addr", address), ("size", size), ("stream", 0), ("time_us", 1700000000000000 + 10 * index))
+        opcodes.text("frames")
+        opcodes.open(b"]")
+        stack = rng.randrange(STACKS)
+        if stack in stacks:
+            opcodes.out += stacks[stack]
+        else:
+            for depth in range(FRAMES):
+                name = depth if depth < FRAMES // 2 else stack * FRAMES + depth
+                if name not in frames:
+                    frames[name] = opcodes.kept
+                    opcodes.fields(("name", f"function_{name}"), ("filename", f"/home/user/model_{name % 7}.py"), ("line", name % 5000))
+                    opcodes.out += b"u"
+                else:
+                    opcodes.out += opcodes.get(frames[name])
+            stacks[stack] = b"".join(opcodes.get(frames[d if d < FRAMES // 2 else stack * FRAMES + d]) for d in range(FRAMES))
+        opcodes.out += b"eu"
+        if len(opcodes.out) > 1 << 20:
+            opcodes.flush()
+    opcodes.out += b"e"
