@@ -53,7 +53,7 @@ packages_build := gcc libc6-dev binutils libdnnl-dev libjemalloc-dev liburcu-dev
 packages_demo  := $(packages_build) bible-kjv bible-kjv-text
 packages_check := $(packages_build) perl python3 sqlite3 valgrind strace pkg-config libopenmpi-dev openmpi-bin tmux
 # Debian's Python names its suite by its version: to be asked once it is there.
-packages_long  = $(packages_check) git openssl redis-server postgresql nodejs \
+packages_long  = $(packages_check) chromium git openssl redis-server postgresql nodejs \
 	libpython$(shell /usr/bin/python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')-testsuite
 packages_soak  := $(packages_check) python3-torch chromium libreoffice-writer-nogui unzip
 packages_bench := $(packages_build) libopenblas-pthread-dev libmimalloc-dev python3 valgrind libopenmpi-dev \

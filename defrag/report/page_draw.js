@@ -17,8 +17,11 @@ function bytesWords(bytes) {
   return `${unit && Math.abs(bytes) < 100 ? bytes.toPrecision(3) : Math.round(bytes)} ${["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"][unit]}`;
 }
 
-function timeWords(ns) {
-  return ns < 1e6 ? `${(ns / 1e3).toFixed(1)} µs` : ns < 1e9 ? `${(ns / 1e6).toFixed(1)} ms` : `${(ns / 1e9).toFixed(2)} s`;
+/* A time; with `step_ns`, as exact as neighbours so far apart need it. */
+function timeWords(ns, step_ns = Infinity) {
+  const [unit, name, digits] = ns < 1e6 ? [1e3, "µs", 1] : ns < 1e9 ? [1e6, "ms", 1] : [1e9, "s", 2];
+  const needed = step_ns > 0 && step_ns < Infinity ? Math.ceil(Math.log10(unit / step_ns)) : 0;
+  return `${(ns / unit).toFixed(Math.max(digits, Math.min(9, needed)))} ${name}`;
 }
 
 /* Colours of blocks: the number of one, and a list of [words, colour] for the legend. */
@@ -53,19 +56,27 @@ class Canvas {
     this.context.fillStyle = colours.back;
     this.context.fillRect(0, 0, this.node.width, this.node.height);
   }
-  label(text, x, y, colour, align) {
-    this.context.fillStyle = colour;
+  /* `around`: a colour that keeps the words apart from what is drawn below them. */
+  label(text, x, y, colour, align, around) {
     this.context.textAlign = align || "left";
+    if (around) {
+      this.context.strokeStyle = around;
+      this.context.lineWidth = 3 * this.scale;
+      this.context.lineJoin = "round";
+      this.context.strokeText(text, x, y);
+    }
+    this.context.fillStyle = colour;
     this.context.fillText(text, x, y);
   }
-  line(x, colour, dash) {
+  /* A line over the whole height, or a `tick` that is so long. */
+  line(x, colour, dash, tick) {
     if (x < this.left || x > this.left + this.width) return;
     this.context.strokeStyle = colour;
     this.context.lineWidth = this.scale;
     this.context.setLineDash(dash ? [4 * this.scale, 3 * this.scale] : []);
     this.context.beginPath();
     this.context.moveTo(x, 0);
-    this.context.lineTo(x, this.height);
+    this.context.lineTo(x, tick || this.height);
     this.context.stroke();
     this.context.setLineDash([]);
   }
@@ -73,9 +84,10 @@ class Canvas {
   x(view, moment) { return this.left + (moment - view.t0) / (view.t1 - view.t0) * this.width; }
   moments(recording, view, colours) {
     const steps = Math.max(2, Math.floor(this.width / (110 * this.scale)));
+    const step_ns = (recording.timeAt(view.t1) - recording.timeAt(Math.max(0, view.t0))) / steps;
     for (let i = 0; i <= steps; i++) {
       const moment = view.t0 + (view.t1 - view.t0) * i / steps, x = this.x(view, moment);
-      const text = recording.meta.has_times && recording.meta.now.time_ns ? timeWords(recording.timeAt(Math.max(0, moment)))
+      const text = recording.meta.has_times && recording.meta.now.time_ns ? timeWords(recording.timeAt(Math.max(0, moment)), step_ns)
         : `${Math.floor(moment)}`;
       this.label(text, x, this.height + 13 * this.scale, colours.soft, i === 0 ? "left" : i === steps ? "right" : "center");
     }
@@ -153,17 +165,21 @@ function drawCurve(canvas, recording, view, state, colours) {
   for (let x = 0; x < width; x++) most = Math.max(most, curve.best[x], curve.reserved[x]);
   for (const other of others) most = Math.max(most, other.meta.peak.live_bytes + other.meta.peak.pending_bytes);
   most *= 1.08;
-  const under = new Float64Array(width);
-  for (let k = 0; k < kinds; k++) {
-    context.fillStyle = meta.tags[k][1];
-    for (let x = 0; x < width; x++) {
+  const image = context.createImageData(width, height), pixels = new Uint32Array(image.data.buffer);
+  const shades = meta.tags.map(([, hex]) => word(rgb(hex)));
+  pixels.fill(word(rgb(colours.back)));
+  for (let x = 0; x < width; x++) {
+    let under = 0, low = height;
+    for (let k = 0; k < kinds; k++) {
       const bytes = curve.sums[x * kinds + k];
       if (bytes <= 0) continue;
-      const top = height - (under[x] + bytes) / most * height;
-      context.fillRect(left + x, top, 1, height - under[x] / most * height - top);
-      under[x] += bytes;
+      under += bytes;
+      const top = Math.max(0, Math.round(height - under / most * height));
+      for (let at = top * width + x; at < low * width; at += width) pixels[at] = shades[k];
+      low = Math.min(low, top);
     }
   }
+  context.putImageData(image, left, 0);
   const plot = (colour, bytesAt, dash) => {
     context.strokeStyle = colour;
     context.lineWidth = 1.5 * scale;
@@ -183,25 +199,36 @@ function drawCurve(canvas, recording, view, state, colours) {
     canvas.label(bytesWords(most * i / 3), left - 4 * scale, Math.max(10 * scale, height - height * i / 3), colours.soft, "right");
   canvas.moments(recording, view, colours);
   canvas.line(canvas.x(view, meta.peak.moment + 0.5), colours.axis, true);
-  const marker = Math.min(left + width - 60 * scale, canvas.x(view, meta.peak.moment + 0.5) + 4 * scale);
-  if (marker > left) canvas.label(`peak ${bytesWords(meta.peak.live_bytes + meta.peak.pending_bytes)}`, marker, 11 * scale, colours.fore);
   drawEvents(canvas, recording, view, colours);
+  const marker = canvas.x(view, meta.peak.moment + 0.5), words = `peak ${bytesWords(meta.peak.live_bytes + meta.peak.pending_bytes)}`;
+  const before = marker + 4 * scale + context.measureText(words).width > left + width;
+  if (marker >= left && marker <= left + width)
+    canvas.label(words, marker + (before ? -4 : 4) * scale, 26 * scale, colours.fore, before ? "right" : "left", colours.back);
   canvas.line(canvas.x(view, state.moment + 0.5), colours.accent);
+}
+
+const FAILURES_APART = 24; // pixels: closer ones are ticks at the top, or they would hide all else
+
+function drawFailures(canvas, recording, view, colours, dash) {
+  const inside = recording.refused.map((one) => canvas.x(view, one.moment + 0.5)).filter((x) => x >= canvas.left && x <= canvas.left + canvas.width);
+  const dense = inside.length * FAILURES_APART * canvas.scale > canvas.width;
+  let free = -1e9;
+  for (const x of inside) {
+    if (x - free < 2) continue;
+    canvas.line(x, colours.bad, dash && !dense, dense ? 7 * canvas.scale : 0);
+    free = x;
+  }
 }
 
 /* Failures and marks, as far as there is room. */
 function drawEvents(canvas, recording, view, colours) {
+  drawFailures(canvas, recording, view, colours, false);
   let free = -1e9;
-  for (const one of recording.refused) {
-    const x = canvas.x(view, one.moment + 0.5);
-    if (x >= canvas.left && x - free > 2) { canvas.line(x, colours.bad); free = x; }
-  }
-  free = -1e9;
   for (const one of recording.marks) {
-    const x = canvas.x(view, one.moment);
-    if (x < canvas.left || x < free || x > canvas.left + canvas.width - 20) continue;
-    canvas.label("▾" + one.label, x, canvas.height - 4 * canvas.scale, colours.fore);
-    free = x + canvas.context.measureText("▾" + one.label).width + 8;
+    const x = canvas.x(view, one.moment), wide = canvas.context.measureText("▾" + one.label).width;
+    if (x < canvas.left || x < free || x + wide > canvas.left + canvas.width) continue;
+    canvas.label("▾" + one.label, x, canvas.height - 4 * canvas.scale, colours.fore, "left", colours.back);
+    free = x + wide + 24 * canvas.scale;
   }
 }
 
@@ -243,7 +270,7 @@ function drawMap(canvas, recording, view, state, colours) {
     canvas.label(text, left - 4 * scale, Math.max(10 * scale, height - height * i / 4), colours.soft, "right");
   }
   canvas.moments(recording, view, colours);
-  for (const one of recording.refused.slice(-200)) canvas.line(canvas.x(view, one.moment + 0.5), colours.bad, true);
+  drawFailures(canvas, recording, view, colours, true);
   canvas.line(canvas.x(view, state.moment + 0.5), colours.accent);
   if (state.block >= 0) {
     const i = state.block, box = boxOf(view, width, height, recording.from[i], recording.to[i], recording.place[i], recording.place[i] + recording.bytes[i]);
@@ -289,23 +316,28 @@ function drawCells(pixels, width, height, recording, view) {
   };
   const across = Array.from({ length: width }, (_, x) => range(view.t0 + (view.t1 - view.t0) * x / width,
     view.t0 + (view.t1 - view.t0) * (x + 1) / width, meta.column_moments, columns));
-  for (let y = 0; y < height; y++) {
-    const low = view.y0 + (view.y1 - view.y0) * (height - y - 1) / height, high = view.y0 + (view.y1 - view.y0) * (height - y) / height;
-    if (high <= 0 || low >= meta.axis_bytes) continue;
-    const [row0, row1] = range(low, high, meta.row_bytes, rows);
-    for (let x = 0; x < width; x++) {
-      const [column0, column1] = across[x];
+  const up = Array.from({ length: height }, (_, y) => range(view.y0 + (view.y1 - view.y0) * (height - y - 1) / height,
+    view.y0 + (view.y1 - view.y0) * (height - y) / height, meta.row_bytes, rows));
+  const [first, last] = [view.y1, view.y0].map((place) => Math.floor(height - (place - view.y0) / (view.y1 - view.y0) * height));
+  const top = Math.max(first, Math.floor(height - (meta.axis_bytes - view.y0) / (view.y1 - view.y0) * height), 0);
+  const cells = recording.cells;
+  for (let x = 0; x < width; x++) {
+    const [column0, column1] = across[x];
+    for (let y = top; y < Math.min(last, height); y++) {
+      const [row0, row1] = up[y];
       let sum = 0, count = 0, best = 0, kind = 0;
       for (let c = column0; c < column1; c++)
-        for (let r = row0; r < row1; r++) {
-          const cell = recording.cells[c * rows + r];
+        for (let i = c * rows + row0, end = c * rows + row1; i < end; i++) {
+          const much = cells[i] & 15;
           count++;
-          sum += cell & 15;
-          if ((cell & 15) > best) { best = cell & 15; kind = cell >> 4; }
+          sum += much;
+          if (much > best) { best = much; kind = cells[i] >> 4; }
         }
       if (sum === 0) continue;
       const part = Math.max(0.15, sum / count / 15), at = y * width + x, under = pixels[at], over = colours[kind];
-      pixels[at] = word(mix([under & 255, under >> 8 & 255, under >> 16 & 255], over, part));
+      const red = under & 255, green = under >> 8 & 255, blue = under >> 16 & 255;
+      pixels[at] = (255 << 24 | (blue + (over[2] - blue) * part + 0.5) << 16 | (green + (over[1] - green) * part + 0.5) << 8 |
+        (red + (over[0] - red) * part + 0.5)) >>> 0;
     }
   }
 }

@@ -14,15 +14,27 @@ import zlib
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
-def pixel_of(png):
-    """The first pixel of a PNG of 8 bits: (red, green, blue)."""
-    at, data, kind = 8, b"", None
+def pixels_of(png):
+    """The pixels of a PNG of 8 bits without interlacing: lines of (red, green, blue)."""
+    at, data, width, parts = 8, b"", 0, 3
     while at < len(png):
         size, = struct.unpack(">I", png[at:at + 4])
-        if png[at + 4:at + 8] == b"IDAT":
-            data += png[at + 8:at + 8 + size]
+        kind, content = png[at + 4:at + 8], png[at + 8:at + 8 + size]
+        if kind == b"IHDR":
+            width, parts = struct.unpack(">I", content[:4])[0], {2: 3, 6: 4}[content[9]]
+        elif kind == b"IDAT":
+            data += content
         at += 12 + size
-    return tuple(zlib.decompress(data)[1:4])  # the first pixel of the first line is the same under each filter
+    plain, lines, above = zlib.decompress(data), [], bytearray(width * parts)
+    for begin in range(0, len(plain), width * parts + 1):
+        how, line = plain[begin], bytearray(plain[begin + 1:begin + 1 + width * parts])
+        for i in range(len(line)):
+            left, up, corner = line[i - parts] if i >= parts else 0, above[i], above[i - parts] if i >= parts else 0
+            near = min((left, up, corner), key=lambda value: abs(left + up - corner - value))  # Paeth's: the first of the nearest
+            line[i] = (line[i] + (0, left, up, (left + up) // 2, near)[how]) & 255
+        lines.append([tuple(line[i:i + 3]) for i in range(0, len(line), parts)])
+        above = line
+    return lines
 
 
 class Browser:
@@ -130,7 +142,11 @@ class Browser:
         return png
 
     def pixel(self, x, y):
-        return pixel_of(self.picture(x=int(x), y=int(y), width=1, height=1))
+        return self.pixels(x, y, 1, 1)[0][0]
+
+    def pixels(self, x, y, width, height):
+        """Lines of pixels of a part of the window."""
+        return pixels_of(self.picture(x=int(x), y=int(y), width=width, height=height))
 
     def key(self, key, code=None):
         for kind in ("keyDown", "keyUp"):

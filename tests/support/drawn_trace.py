@@ -25,8 +25,10 @@ class Trace:
     def __init__(self, count, seed, live=2000, granules=400):
         rng, self.body, self.blocks, self.place, self.moment = random.Random(seed), bytearray(), [], 0, 0
         self.refused, self.marks, self.granules = [], [], granules
+        self.repeats = 1
         free, alive, top = {}, [], 0
         self.event(MAP, 0, zigzag(0) + varint(granules))
+        self.mapped_bytes = len(self.body)
         while self.moment < count:
             if self.moment % 1000 == 500:
                 self.marks.append((self.moment + 1, f"step {len(self.marks)}"))
@@ -38,9 +40,8 @@ class Trace:
                 at = rng.randrange(len(alive)) if rng.random() < 0.3 else max(0, len(alive) - 1 - int(rng.expovariate(0.02)))
                 index, alive[at] = alive[at], alive[-1]
                 alive.pop()
+                self.free(index)
                 block = self.blocks[index]
-                self.event(FREE, block[5], zigzag(block[2] - self.place), block[6])
-                self.place, block[1] = block[2], self.moment
                 free.setdefault(block[3], []).append(block[2])
             else:
                 size, tag, stream = rng.choice([1, 2, 3, 5, 8, 13, 40, 100]) * rng.choice([256, 4096, 16384]), rng.randrange(TAGS), rng.randrange(3)
@@ -57,6 +58,23 @@ class Trace:
         flags = 0x30 | (0x40 if kind in (ALLOC, FREE) else 0) | (0x80 if kind == ALLOC else 0)
         self.body += bytes([kind | flags]) + varint(1000) + varint(stream) + bytes([tag]) + rest
         self.moment += 1
+
+    def free(self, index):
+        block = self.blocks[index]
+        self.event(FREE, block[5], zigzag(block[2] - self.place), block[6])
+        self.place, block[1] = block[2], self.moment
+
+    def repeat(self, times):
+        """Frees all, then has all of its events that often: `blocks` are those of the first time, later ones come `period`
+        moments and `len(blocks)` blocks after."""
+        for index in self.live_at(self.moment):
+            self.free(index)
+        self.event(ALLOC, 0, zigzag(-self.place) + varint(256) + varint(256))  # places are told from the last one
+        self.place = 0
+        self.blocks.append([self.moment, None, 0, 256, 256, 0, 0])
+        self.free(len(self.blocks) - 1)
+        self.period, self.repeats = self.moment - 1, times
+        self.body += bytes(self.body[self.mapped_bytes:]) * (times - 1)
 
     def write(self, where, cut=0):
         header = struct.pack("<4sIIIQQQQQQII32s24x", b"ZRT1", 128, 1, 1, len(self.body), GRANULE, BASE, 1 << 40, 0, 0, 1, 0, b"test")
