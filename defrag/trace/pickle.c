@@ -49,29 +49,58 @@ enum opcode {
     OP_FRAME = 0x95,
 };
 
-/* Opcodes that would act, for the words of a refusal. */
-static const char *acting(unsigned opcode)
+/* Opcodes that are refused, for the words: their names in pickletools, and what they would do. */
+static const struct {
+    unsigned opcode;
+    const char *words;
+} refused[] = {
+    {'c', "GLOBAL: it would import"},
+    {0x93, "STACK_GLOBAL: it would import"},
+    {'R', "REDUCE: it would call a function"},
+    {'i', "INST: it would make an object"},
+    {'o', "OBJ: it would make an object"},
+    {0x81, "NEWOBJ: it would make an object"},
+    {0x92, "NEWOBJ_EX: it would make an object"},
+    {'b', "BUILD: it would change an object"},
+    {'P', "PERSID: it would ask the program for an object"},
+    {'Q', "BINPERSID: it would ask the program for an object"},
+    {0x82, "EXT1: it would import"},
+    {0x83, "EXT2: it would import"},
+    {0x84, "EXT4: it would import"},
+    {0x97, "NEXT_BUFFER: data outside the file"},
+    {0x98, "READONLY_BUFFER: data outside the file"},
+    {'B', "BINBYTES: bytes"},
+    {'C', "SHORT_BINBYTES: bytes"},
+    {0x8e, "BINBYTES8: bytes"},
+    {0x96, "BYTEARRAY8: bytes"},
+    {0x8f, "EMPTY_SET: a set"},
+    {0x90, "ADDITEMS: a set"},
+    {0x91, "FROZENSET: a set"},
+    {OP_PROTO, "PROTO: a program inside the program"},
+    {'0', "POP"},
+    {'1', "POP_MARK"},
+    {'2', "DUP"},
+    {'I', "INT: text of protocol 0"},
+    {'L', "LONG: text of protocol 0"},
+    {'F', "FLOAT: text of protocol 0"},
+    {'S', "STRING: text of protocol 0"},
+    {'V', "UNICODE: text of protocol 0"},
+    {'g', "GET: text of protocol 0"},
+    {'p', "PUT: text of protocol 0"},
+    {'T', "BINSTRING: text of Python 2"},
+    {'U', "SHORT_BINSTRING: text of Python 2"},
+};
+
+static zr_result refuse(const struct zr_pickle *pickle, unsigned opcode)
 {
-    switch (opcode) {
-    case 'c':
-        return " (GLOBAL: it would import)";
-    case 0x93:
-        return " (STACK_GLOBAL: it would import)";
-    case 'R':
-        return " (REDUCE: it would call a function)";
-    case 'i':
-        return " (INST: it would make an object)";
-    case 'o':
-        return " (OBJ: it would make an object)";
-    case 0x81:
-        return " (NEWOBJ: it would make an object)";
-    case 0x92:
-        return " (NEWOBJ_EX: it would make an object)";
-    case 'b':
-        return " (BUILD: it would change an object)";
-    default:
-        return "";
-    }
+    const char *words = "no opcode of Python's";
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+        if (refused[i].opcode == opcode)
+            words = refused[i].words;
+    return zr_fail(ZR_ERR_FORMAT,
+                   "'%s': byte %llu is the opcode 0x%02x (%s). A pickle is a program; only those that build "
+                   "plain data are read",
+                   pickle->name, (unsigned long long)pickle->next_bytes - 1, opcode, words);
 }
 
 static zr_result wrong(const struct zr_pickle *pickle, const char *what)
@@ -407,10 +436,7 @@ static zr_result run_on_stack(struct zr_pickle *pickle, unsigned opcode)
     case OP_MEMOIZE:
         return put(pickle, pickle->memo.count);
     default:
-        return zr_fail(ZR_ERR_FORMAT,
-                       "'%s': byte %llu is the opcode 0x%02x%s. A pickle is a program; only those that build "
-                       "plain data are read",
-                       pickle->name, (unsigned long long)pickle->next_bytes - 1, opcode, acting(opcode));
+        return refuse(pickle, opcode);
     }
 }
 

@@ -5,6 +5,7 @@ import csv
 import json
 import os
 import pickle
+import pickletools
 import pty
 import struct
 import subprocess
@@ -266,6 +267,20 @@ def test_shared():
         report = parsed("why", SHARED[1], "--size", "5GiB")
         same((report["verdict"], report["pins_proved"]), ("fragmentation", True), "5 GiB on it")
         ok(report["remedies"][0]["change"] == "zr" and report["remedies"][0]["fits"], "which fits with zr")
+
+
+def test_opcodes():
+    """Every opcode that pickletools knows is one that builds data, or is refused by its name there."""
+    read = {"MARK", "EMPTY_TUPLE", "STOP", "BINFLOAT", "BININT", "BININT1", "BININT2", "NONE", "BINUNICODE", "EMPTY_LIST", "APPEND",
+            "DICT", "APPENDS", "BINGET", "LONG_BINGET", "LIST", "BINPUT", "LONG_BINPUT", "SETITEM", "TUPLE", "SETITEMS", "EMPTY_DICT",
+            "TUPLE1", "TUPLE2", "TUPLE3", "NEWTRUE", "NEWFALSE", "LONG1", "LONG4", "SHORT_BINUNICODE", "BINUNICODE8", "MEMOIZE", "FRAME"}
+    wrong = []
+    for opcode in pickletools.opcodes:
+        run = zr("stats", write("opcode.pickle", b"\x80\x04" + opcode.code.encode("latin-1") + b"\0" * 8 + b"."))
+        named = f"({opcode.name}:" in run.stderr or f"({opcode.name})" in run.stderr
+        if named != (opcode.name not in read) or run.returncode != 3:
+            wrong.append((opcode.name, run.returncode, run.stderr))
+    same(wrong, [], f"{len(pickletools.opcodes)} opcodes: data, or refused by name")
 
 
 def test_orders():
@@ -614,6 +629,7 @@ def test_export():
 
 test_stats()
 test_stats_at()
+test_opcodes()
 test_orders()
 test_map()
 test_why()
