@@ -5,7 +5,7 @@
 #   make bench      the figures                make check-asan   the tests under AddressSanitizer (-ubsan, -tsan)
 #   make check-mutants  defects made on purpose, each of which a test must catch
 #   make install    programs, libraries, headers and pkg-config files to PREFIX (/usr/local); make uninstall
-#   make fuzz       hostile files for libFuzzer, FUZZ_SECONDS long
+#   make fuzz       hostile files for libFuzzer, hostile askers for the live socket, FUZZ_SECONDS each
 #   make lint       formatting, static checks  make clean
 #   make demo-fragmentation  a program that dies with memory free, and what helps; needs no GPU
 #   make gpu-check  the CUDA backend on a card, beside the emulated driver; says so where there is none
@@ -58,7 +58,7 @@ packages_long  = $(packages_check) chromium git openssl redis-server postgresql 
 packages_soak  := $(packages_check) python3-torch chromium libreoffice-writer-nogui unzip
 packages_bench := $(packages_build) libopenblas-pthread-dev libmimalloc-dev python3 valgrind libopenmpi-dev \
 	openmpi-bin fio
-packages_fuzz  := $(packages_build) clang
+packages_fuzz  := $(packages_build) clang python3
 # libFuzzer's library is a package of its own where it exists: to be asked once the lists of packages are there.
 packages_libfuzzer = $(shell apt-cache --names-only search '^libclang-rt-dev$$' 2>/dev/null | cut -d' ' -f1)
 packages_fresh := debootstrap

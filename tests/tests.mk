@@ -188,10 +188,11 @@ bench: packages-bench
 bench-store: export ZR_BENCH_STORE := 1
 bench-store: bench
 
-# The readers of every file format under libFuzzer, for FUZZ_SECONDS, or that of FUZZ_TARGET alone; what it finds stays
-# in the folder.
+# The readers of every file format under libFuzzer, for FUZZ_SECONDS, and as long the live socket under gcc's sanitizers;
+# or each of FUZZ_TARGET for as long: "trace recording lifetimes zrt socket". What it finds stays in the folder.
 FUZZ_SECONDS ?= 120
 fuzz_folder := $(BUILD)/fuzz
+fuzz_both := $(BUILD)/both-sanitizers
 $(BUILD)/tests/fuzz_entry: tests/support/fuzz_entry.c $(BUILD)/tests/libzr_test.a $(heap_library)
 	@mkdir -p $(@D)
 	@echo "  link  $@"
@@ -202,11 +203,14 @@ fuzz: packages-fuzz
 	@$(again) $(BUILD)/tests/fuzz_test
 	@$(again) BUILD=$(fuzz_folder) CC=clang SANITIZE=address,undefined,fuzzer-no-link \
 		CFLAGS=-Wno-unknown-warning-option $(fuzz_folder)/tests/fuzz_entry
+	@$(again) BUILD=$(fuzz_both) SANITIZE=address,undefined $(addprefix $(fuzz_both)/bin/,zr zr-train)
 	@mkdir -p $(fuzz_folder)/corpus $(fuzz_folder)/found
 	@$(BUILD)/tests/fuzz_test --corpus $(fuzz_folder)/corpus
-	$(if $(FUZZ_TARGET),ZR_FUZZ_TARGET=$(FUZZ_TARGET)) $(fuzz_folder)/tests/fuzz_entry -max_total_time=$(FUZZ_SECONDS) \
+	@for target in $(or $(FUZZ_TARGET),all socket); do echo "== $$target"; \
+		if [ $$target = socket ]; then BUILD=$(fuzz_both) python3 tests/support/fuzz_socket.py $(FUZZ_SECONDS) $$RANDOM; else \
+		$$([ $$target = all ] || echo env ZR_FUZZ_TARGET=$$target) $(fuzz_folder)/tests/fuzz_entry -max_total_time=$(FUZZ_SECONDS) \
 		-timeout=20 -rss_limit_mb=2048 -max_len=16384 -print_final_stats=1 -dict=$(fuzz_folder)/corpus.words \
-		-artifact_prefix=$(fuzz_folder)/found/ $(fuzz_folder)/corpus
+		-artifact_prefix=$(fuzz_folder)/found/ $(fuzz_folder)/corpus; fi || exit 1; done
 
 # The same sources under sanitizers, each in a build folder of its own.
 check-asan check-ubsan check-tsan: packages-check

@@ -20,6 +20,14 @@
 
 /* ---- Commands ------------------------------------------------------------------------------------------ */
 
+/* No command to a terminal: whoever reads what another process says prints it. */
+static void plain(char *text)
+{
+    for (unsigned char *at = (unsigned char *)text; *at; at++)
+        if (*at < ' ' || *at == 0x7f || (*at == 0xc2 && at[1] >= 0x80 && at[1] < 0xa0))
+            *at = '?';
+}
+
 static zr_result path_of(char *out, size_t room_bytes, long pid, const char *kind)
 {
     char folder[ZR_FOLDER_BYTES];
@@ -86,6 +94,7 @@ zr_result zr_live_hear(int connection, int timeout_ms, char words[ZR_LIVE_ANSWER
         if (!end)
             continue;
         *end = '\0';
+        plain(words);
         bool good = strncmp(words, "ok ", 3) == 0;
         memmove(words, words + (used >= 3 ? 3 : used), strlen(words + (used >= 3 ? 3 : used)) + 1);
         return good ? ZR_OK : zr_fail(ZR_ERR_INVALID, "%s", words);
@@ -161,13 +170,17 @@ static int open_shown(const char *path)
     return fd;
 }
 
+/* Texts end, and are plain. */
 static void end_texts(struct zr_live *live)
 {
     live->shown.program[ZR_PUBLISHED_NAME_BYTES - 1] = '\0';
+    plain(live->shown.program);
     live->arenas_count =
         live->shown.arenas_count < ZR_PUBLISHED_ARENAS ? live->shown.arenas_count : ZR_PUBLISHED_ARENAS;
-    for (unsigned i = 0; i < live->arenas_count; i++)
+    for (unsigned i = 0; i < live->arenas_count; i++) {
         live->shown.arenas[i].name[ZR_PUBLISHED_NAME_BYTES - 1] = '\0';
+        plain(live->shown.arenas[i].name);
+    }
 }
 
 zr_result zr_live_read(struct zr_live *out, long pid, bool fresh)

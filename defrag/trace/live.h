@@ -6,7 +6,8 @@
 #include "alloc/base/folders.h"
 #include "alloc/debug/publish_format.h"
 
-/* What a process shows at one moment. All texts have ends, all counts fit. */
+/* What a process shows at one moment. All texts have ends and no control characters, all counts
+ * fit. */
 struct zr_live {
     struct zr_published shown;
     unsigned arenas_count; /* in shown.arenas */

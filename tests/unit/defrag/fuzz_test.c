@@ -223,6 +223,8 @@ static const struct {
 } texts[] = {
     {fuzz_trace, fuzz_rmm},
     {fuzz_trace, fuzz_minimalloc},
+    {fuzz_recording, fuzz_rmm},
+    {fuzz_recording, fuzz_minimalloc},
     {fuzz_lifetimes_file, fuzz_minimalloc},
     {fuzz_lifetimes_file, fuzz_lifetimes},
     {fuzz_setting, fuzz_settings},
@@ -269,7 +271,7 @@ static bool start_corpus(const struct fuzz_target *target, const char *folder)
             corpus[corpus_count].bytes = 0;
             fuzz_put(&corpus[corpus_count++], texts[i].text, strlen(texts[i].text));
         }
-    if (target->run == fuzz_trace) {
+    if (target->run == fuzz_trace || target->run == fuzz_recording) {
         fuzz_snapshot(&corpus[corpus_count++], 4);
         fuzz_snapshot(&corpus[corpus_count++], 2);
     }
@@ -279,7 +281,7 @@ static bool start_corpus(const struct fuzz_target *target, const char *folder)
         corpus[corpus_count].bytes = 0;
         return fuzz_take(&corpus[corpus_count++], folder, "log");
     }
-    if (target->run == fuzz_zrt || target->run == fuzz_trace)
+    if (target->run == fuzz_zrt || target->run == fuzz_trace || target->run == fuzz_recording)
         return fuzz_killed_trace(&corpus[corpus_count++], trace_path);
     return start_model_corpus(target, folder);
 }
