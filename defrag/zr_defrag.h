@@ -33,15 +33,16 @@ struct zr_sequence {
     size_t preface_count; /* events at the front that only make what was live before the window */
     uint32_t blocks_count;
     uint64_t lower_bound_bytes; /* largest sum of requested live bytes at any moment, unrounded */
-    const char *format;         /* "zrt", "torch", "rmm", "minimalloc" */
+    const char *format;         /* "zrt", "torch", "rmm", "minimalloc", "csv" */
     zr_arena *host_arena;
+    bool cut_short; /* the end of the file is missing: this is what comes before */
 };
 
-/* Reads a trace, whatever its kind (told by its content: .zrt, PyTorch snapshot, RMM log, MiniMalloc CSV).
- * `unit_bytes` multiplies the sizes of a MiniMalloc CSV (0: 1). PyTorch: blocks live before the window come
- * first, in address order; `device` picks one device's events (-1: the one with the most). A CSV of lifetimes
- * becomes its sequence: at one moment frees come before allocations, and allocations in order of id.
- * ZR_ERR_IO, ZR_ERR_FORMAT with the file's name, the place and what is wrong. Hostile files are refused,
+/* Reads a trace, whatever its kind (told by its content: .zrt, PyTorch snapshot, RMM log, MiniMalloc CSV, CSV
+ * of events). `unit_bytes` multiplies the sizes of a MiniMalloc CSV (0: 1). PyTorch: blocks live before the
+ * window come first, in address order; `device` picks one device's events (-1: the one with the most). A CSV
+ * of lifetimes becomes its sequence: at one moment frees come before allocations, and allocations in order of
+ * id. ZR_ERR_IO, ZR_ERR_FORMAT with the file's name, the place and what is wrong. Hostile files are refused,
  * never obeyed. */
 struct zr_read_options {
     size_t struct_bytes; /* its sizeof, or 0: see "Options" in alloc/zr.h */

@@ -17,8 +17,10 @@
  * and then by kind
  *     alloc     place, varint requested bytes, varint reserved bytes if ZRT_HAS_RESERVED (else: the requested
  *               bytes rounded up to 256)
- *     free      place
- *     map       zigzag difference of the first granule's number to `next granule`, varint granules
+ *     free      place; with ZRT_ASKED the program has freed the block, and a stream may still use it until a free
+ *               without it
+ *     map       zigzag difference of the first granule's number to `next granule`, varint granules; with
+ *               ZRT_HAS_SEGMENT varint pool, varint granules that can be unmapped together (0: the whole or nothing)
  *     unmap     the same; `next granule` is the number after the run that the last map or unmap named
  *               (first: 0)
  *     mark      varint length (at most 63), bytes of the label
@@ -49,7 +51,12 @@
  * Version 1 has no extensions. Early traces of it have no ZRT_HAS_CAUSE, or no ZRT_HAS_MORE.
  *
  * A file of the flight recorder is the same. The time and thread of an event are those of when it was recorded,
- * the time to the nearest of a few hundred events before it; a mark after `begin` says what is missing. */
+ * the time to the nearest of a few hundred events before it; a mark after `begin` says what is missing.
+ *
+ * A file that zr import wrote has an origin other than ZRT_ORIGIN_ARENA. Its granule is the largest that divides every
+ * segment, and its header says what that program's file does not know. An arena writes neither ZRT_ASKED nor
+ * ZRT_HAS_SEGMENT. A refusal of ZRT_ORIGIN_TORCH has a cause only where the device's free bytes are known: they are what
+ * its further figures say, and the other figures are 0. */
 /* clang-format on */
 #ifndef ZR_TRACE_FORMAT_H
 #define ZR_TRACE_FORMAT_H
@@ -78,6 +85,8 @@ enum zrt_kind {
 #define ZRT_HAS_RESERVED 0x80 /* alloc */
 #define ZRT_HAS_CAUSE    0x80 /* refused */
 #define ZRT_HAS_MORE     0x40 /* refused, with ZRT_HAS_CAUSE */
+#define ZRT_ASKED        0x80 /* free */
+#define ZRT_HAS_SEGMENT  0x80 /* map, unmap */
 
 #define ZRT_UNIT_BYTES  256u
 #define ZRT_LABEL_BYTES 63u   /* of a mark, at most */
@@ -113,6 +122,23 @@ enum zrt_state {
     ZRT_STATE_COUNT
 };
 
+/* Whose rules the memory went by. */
+enum zrt_origin {
+    ZRT_ORIGIN_ARENA = 0,
+    ZRT_ORIGIN_TORCH,
+    ZRT_ORIGIN_RMM,
+    ZRT_ORIGIN_MINIMALLOC,
+    ZRT_ORIGIN_CSV,
+    ZRT_ORIGIN_COUNT
+};
+
+/* What the file that a trace was made of says, or does not. */
+#define ZRT_EXPANDABLE   0x01u /* PyTorch with expandable segments */
+#define ZRT_PENDING      0x02u /* which frees wait for streams */
+#define ZRT_NO_MAPS      0x04u /* not what is mapped */
+#define ZRT_NO_TIMES     0x08u
+#define ZRT_NO_ADDRESSES 0x10u /* an address only tells live blocks apart */
+
 struct zrt_header {
     char magic[4];
     uint32_t header_bytes; /* sizeof this, or more; events start here */
@@ -125,9 +151,10 @@ struct zrt_header {
     uint64_t clock_start_ns; /* monotonic */
     uint64_t wall_start_ns;  /* the same moment, since 1970 */
     uint32_t process;
-    uint32_t error;   /* errno of ZRT_NO_SPACE */
-    char arena[32];   /* its name, ended by a zero */
-    uint64_t zero[3]; /* room for later versions */
+    uint32_t error;        /* errno of ZRT_NO_SPACE */
+    char arena[32];        /* its name, ended by a zero */
+    uint32_t origin, says; /* enum zrt_origin; ZRT_EXPANDABLE.. */
+    uint64_t zero[2];      /* room for later versions */
 };
 _Static_assert(sizeof(struct zrt_header) == 128, "the header's layout is the format");
 

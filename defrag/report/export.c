@@ -4,17 +4,14 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "defrag/trace/events_csv.h"
+
 struct writing {
     const struct zr_export *own;
     struct zr_text *text;
     struct zr_memory memory;
     uint64_t written_count;
 };
-
-static const char *const kinds[] = {
-    [ZR_RECORD_ALLOC] = "alloc", [ZR_RECORD_FREE_ASKED] = "free_asked", [ZR_RECORD_FREE] = "free",
-    [ZR_RECORD_MAP] = "map",     [ZR_RECORD_UNMAP] = "unmap",           [ZR_RECORD_REFUSED] = "refused",
-    [ZR_RECORD_MARK] = "mark"};
 
 static zr_result play(const struct zr_export *own, struct zr_text *text,
                       zr_result (*take)(void *state, const struct zr_record *record, bool *stop),
@@ -31,12 +28,16 @@ static zr_result play(const struct zr_export *own, struct zr_text *text,
 
 /* ---- csv ----------------------------------------------------------------------------------------------- */
 
-/* A label between quotes, which are doubled inside. */
+/* A label between quotes, which are doubled inside; a line break would end the row. */
 static void put_quoted(struct zr_text *text, const char *words)
 {
     zr_text_put(text, "\"", 1);
     for (; *words; words++)
-        zr_text_put(text, *words == '"' ? "\"\"" : words, *words == '"' ? 2 : 1);
+        zr_text_put(text,
+                    *words == '"'                 ? "\"\""
+                    : (unsigned char)*words < ' ' ? " "
+                                                  : words,
+                    *words == '"' ? 2 : 1);
     zr_text_put(text, "\"", 1);
 }
 
@@ -45,10 +46,13 @@ static zr_result csv_row(void *state, const struct zr_record *record, bool *stop
     struct writing *writing = state;
     (void)stop;
     zr_text_print(writing->text, "%" PRIu64 ",%s,%d,%" PRIu64 ",%" PRIu64 ",%" PRIu64, record->time_ns,
-                  kinds[record->kind], record->before, record->address, record->bytes,
+                  zr_record_kind_name(record->kind), record->before, record->address, record->bytes,
                   record->reserved_bytes);
-    zr_text_print(writing->text, ",%" PRIu64 ",%u,%s,", record->stream, record->thread,
-                  zr_tag_name((zr_tag)record->tag));
+    zr_text_print(writing->text, ",%" PRIu64 ",%u,%s,%u,%" PRIu64 ",", record->stream, record->thread,
+                  zr_tag_name((zr_tag)record->tag), record->pool, record->unit_bytes);
+    if (record->kind == ZR_RECORD_REFUSED && record->free_bytes != UINT64_MAX)
+        zr_text_print(writing->text, "%" PRIu64, record->free_bytes);
+    zr_text_put(writing->text, ",", 1);
     if (record->label)
         put_quoted(writing->text, record->label);
     return zr_text_put(writing->text, "\n", 1);
@@ -56,7 +60,10 @@ static zr_result csv_row(void *state, const struct zr_record *record, bool *stop
 
 static zr_result write_csv(const struct zr_export *own, struct zr_text *text)
 {
-    zr_text_print(text, "time_ns,event,before,address,bytes,reserved_bytes,stream,thread,tag,label\n");
+    zr_text_print(
+        text,
+        "time_ns,event,before,%s,bytes,reserved_bytes,stream,thread,tag,pool,unit_bytes,free_bytes,label\n",
+        own->recording->has_addresses ? "address" : "id");
     return play(own, text, csv_row, NULL);
 }
 

@@ -283,7 +283,7 @@ static zr_result work(void *state, zr_arena *arena, int *code)
     zr_vector_init(&view.growth, arena, sizeof(struct growth));
     zr_number_map_init(&view.labels, arena);
     for (unsigned side = 0; side < 2; side++) {
-        view.inputs[side].fd = -1;
+        view.inputs[side].source.fd = -1;
         if (result == ZR_OK)
             result = zr_tool_input_open(
                 &view.inputs[side],

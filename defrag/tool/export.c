@@ -17,7 +17,7 @@ static const char help[] =
     "  zr export --format minimalloc run.zrt | zr stats -\n"
     "\n"
     "zr export --format F IN [options]\n"
-    "  IN            a .zrt trace, a PyTorch snapshot, an RMM log or a MiniMalloc CSV; - is standard input\n"
+    "  IN            a .zrt trace, a PyTorch snapshot, an RMM log, a CSV of events or of lifetimes; - is standard input\n"
     "  --format F    torch (needs a file that says what is mapped), rmm (needs addresses), minimalloc (lifetimes; times are\n"
     "                numbers of events), perfetto (JSON), pprof (what is live at a moment), csv (every event)\n"
     "  -o OUT        the file (default: standard output)\n"

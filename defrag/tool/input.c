@@ -14,8 +14,14 @@
 #include "alloc/base/folders.h"
 #include "defrag/tool/live.h"
 
+static void read_from_descriptor(struct zr_tool_source *source)
+{
+    snprintf(source->room, sizeof source->room, "/proc/self/fd/%d", source->fd);
+    source->path = source->room;
+}
+
 /* Traces are read more than once, and a pipe cannot be: it is kept in memory that has a name. */
-static zr_result keep_standard_input(struct zr_tool_input *input)
+static zr_result keep_standard_input(struct zr_tool_source *input)
 {
     char buffer[1 << 16];
     size_t got;
@@ -28,7 +34,7 @@ static zr_result keep_standard_input(struct zr_tool_input *input)
     while ((result = zr_file_read(&from, buffer, sizeof buffer, &got)) == ZR_OK && got > 0)
         if ((result = zr_file_write(&to, buffer, got)) != ZR_OK)
             break;
-    snprintf(input->path, sizeof input->path, "/proc/self/fd/%d", input->fd);
+    read_from_descriptor(input);
     return result;
 }
 
@@ -58,10 +64,11 @@ static zr_result take_process(struct zr_tool_input *input, struct zr_live *live)
     snprintf(path, sizeof path, "%s/input-%ld.zrt", folder, (long)getpid());
     snprintf(command, sizeof command, "snapshot %u %s", arena->number, path);
     result = zr_live_ask(pid, command, PATIENCE_MS, words, NULL);
-    if (result == ZR_OK && (input->fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)) < 0)
+    if (result == ZR_OK &&
+        (input->source.fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)) < 0)
         result = zr_fail(ZR_ERR_IO, "process %ld did not write down its blocks: %s", pid, strerror(errno));
     unlink(path);
-    snprintf(input->path, sizeof input->path, "/proc/self/fd/%d", input->fd);
+    read_from_descriptor(&input->source);
     input->is_live = true;
     return result;
 }
@@ -80,26 +87,32 @@ static void note_peaks(struct zr_tool_input *input, const struct zr_live *live)
         moments->gmlake_ratio = 1 - (double)stats->peak_live_bytes / (double)stats->peak_reserved_bytes;
 }
 
+zr_result zr_tool_source_open(struct zr_tool_source *out, const char *name)
+{
+    *out = (struct zr_tool_source){.path = name, .fd = -1};
+    return strcmp(name, "-") == 0 ? keep_standard_input(out) : ZR_OK;
+}
+
+void zr_tool_source_close(struct zr_tool_source *source)
+{
+    if (source->fd > 0)
+        close(source->fd);
+    source->fd = -1;
+}
+
 zr_result zr_tool_input_open(struct zr_tool_input *out, const char *name,
                              const struct zr_tool_reading *reading, zr_arena *arena)
 {
     static struct zr_live live;
     memset(out, 0, sizeof *out);
-    out->fd = -1;
     out->name = name;
-    const char *path = name;
-    zr_result result = ZR_OK;
-    if (strcmp(name, "-") == 0) {
-        result = keep_standard_input(out);
-        path = out->path;
-    } else if (is_process(name)) {
+    zr_result result = zr_tool_source_open(&out->source, name);
+    if (result == ZR_OK && is_process(name))
         result = take_process(out, &live);
-        path = out->path;
-    }
     if (result == ZR_OK)
         result = zr_recording_open(
             &out->recording,
-            &(struct zr_read_options){.path = path,
+            &(struct zr_read_options){.path = out->source.path,
                                       .unit_bytes = reading->unit_bytes,
                                       .device = reading->device <= INT32_MAX ? (int)reading->device : -1},
             arena);
@@ -122,9 +135,7 @@ void zr_tool_input_end(struct zr_tool_input *input)
     zr_memory_end(&input->now);
     zr_recording_close(&input->recording);
     zr_symbols_end(input->symbols);
-    if (input->fd > 0)
-        close(input->fd);
-    input->fd = -1;
+    zr_tool_source_close(&input->source);
 }
 
 int zr_tool_with_memory(zr_result (*work)(void *state, zr_arena *arena, int *code), void *state)

@@ -8,6 +8,18 @@
 #include "defrag/tool/symbols.h"
 #include "defrag/tool/tool.h"
 
+/* A file by its name, or standard input ("-") kept where it can be read more than once. */
+struct zr_tool_source {
+    const char *path; /* what can be opened */
+
+    /* private */
+    int fd; /* below 0: none */
+    char room[40];
+};
+/* The caller closes *out in any case. The name is borrowed, and the struct stays where it is. */
+zr_result zr_tool_source_open(struct zr_tool_source *out, const char *name);
+void zr_tool_source_close(struct zr_tool_source *source);
+
 struct zr_tool_input {
     const char *name; /* as the user gave it; "-" is standard input */
     struct zr_recording recording;
@@ -18,8 +30,7 @@ struct zr_tool_input {
 
     /* private */
     struct zr_symbols *symbols;
-    int fd; /* of what was read from standard input; below 0: none */
-    char path[40];
+    struct zr_tool_source source;
 };
 
 /* What there is to say of a file's reading: of struct zr_read_options. */

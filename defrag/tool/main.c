@@ -23,6 +23,7 @@ static const char help[] =
     "  map      what lies where\n"
     "  diff     two files side by side, with conditions for CI\n"
     "  export   in other programs' formats\n"
+    "  import   other programs' files as a .zrt trace\n"
     "  report   one HTML page: memory over time, every block, the holders\n"
     "  replay   runs a recorded sequence under several allocators\n"
     "  pack     places lifetimes at fixed offsets\n"
@@ -52,6 +53,7 @@ static const struct {
     {"why", zr_tool_why},
     {"diff", zr_tool_diff},
     {"export", zr_tool_export},
+    {"import", zr_tool_import},
     {"ps", zr_tool_ps},
     {"snapshot", zr_tool_snapshot},
     {"attach", zr_tool_attach},

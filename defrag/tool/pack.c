@@ -8,7 +8,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/os.h"
-#include "defrag/tool/tool.h"
+#include "defrag/tool/input.h"
 #include "defrag/zr_defrag.h"
 
 static const char help[] =
@@ -21,7 +21,7 @@ static const char help[] =
     "\n"
     "zr pack FILE.. [options]\n"
     "  FILE                 a CSV of id,lower,upper,size (alive from lower up to, not including, upper), or a\n"
-    "                       trace: .zrt, PyTorch snapshot, RMM log; told by its content\n"
+    "                       trace: .zrt, PyTorch snapshot, RMM log; - is standard input\n"
     "  --capacity BYTES     stop at the first placement that fits, or at a proof that none does (exit 1, as when\n"
     "                       time is up); as low as can be in the time if left out\n"
     "  --alignment BYTES    of the offsets (default 1)\n"
@@ -105,6 +105,8 @@ static zr_result read_lifetimes(struct zr_lifetimes *out, const char *path, zr_a
     *out = (struct zr_lifetimes){0};
     if (result)
         return result;
+    if (sequence.cut_short)
+        zr_tool_log("'%s' is cut short: what is packed comes before the cut", path);
     if (strcmp(sequence.format, "minimalloc") == 0)
         result = zr_lifetimes_read(out, path, arena);
     else
@@ -212,9 +214,14 @@ static zr_result pack_file(const void *state, const char *path, struct zr_vector
     const struct settings *settings = state;
     struct zr_lifetimes lifetimes;
     struct result one = {.file = path};
+    struct zr_tool_source source;
     zr_result result = settings->output ? check_output(settings->output, path) : ZR_OK;
+    if (result)
+        return result;
+    result = zr_tool_source_open(&source, path);
     if (!result)
-        result = read_lifetimes(&lifetimes, path, results->arena);
+        result = read_lifetimes(&lifetimes, source.path, results->arena);
+    zr_tool_source_close(&source);
     if (result)
         return result;
     one.buffers_count = lifetimes.count;

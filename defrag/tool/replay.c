@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "defrag/tool/tool.h"
+#include "defrag/tool/input.h"
 #include "defrag/replay/unplanned.h"
 
 static const char help[] =
@@ -16,7 +16,7 @@ static const char help[] =
     "  zr replay run.zrt --repeat 8 --unplanned 1\n"
     "\n"
     "zr replay FILE.. [options]\n"
-    "  FILE                 a .zrt trace, a PyTorch snapshot, an RMM log or a MiniMalloc CSV: told by its content\n"
+    "  FILE                 a .zrt trace, a PyTorch snapshot, an RMM log, a CSV of events or of lifetimes; - is standard input\n"
     "  --policy LIST        of zr (this arena), caching (PyTorch's allocator), expandable (PyTorch's with expandable\n"
     "                       segments), bestfit (one growing range); all of them if left out\n"
     "  --capacity BYTES     of the simulated device; no end if left out. A policy that runs out of it ends there: the table\n"
@@ -135,8 +135,15 @@ static zr_result replay_file(const void *state, const char *path, struct zr_vect
     struct zr_read_options read = settings->read;
     struct zr_replay_options replay = settings->replay;
     struct zr_sequence sequence;
-    read.path = path;
-    zr_result result = zr_sequence_read(&sequence, &read, results->arena);
+    struct zr_tool_source source;
+    zr_result result = zr_tool_source_open(&source, path);
+    read.path = source.path;
+    sequence = (struct zr_sequence){0};
+    if (result == ZR_OK)
+        result = zr_sequence_read(&sequence, &read, results->arena);
+    if (result == ZR_OK && sequence.cut_short)
+        zr_tool_log("'%s' is cut short: what is replayed is its first %zu events", path,
+                    sequence.events_count);
     for (unsigned i = 0; i < ZR_POLICY_COUNT && result == ZR_OK; i++) {
         struct result one = {.file = path, .policy = (enum zr_policy)i, .settings = settings};
         if (!settings->policies[i])
@@ -148,6 +155,7 @@ static zr_result replay_file(const void *state, const char *path, struct zr_vect
             result = zr_vector_add(results, &one);
     }
     zr_sequence_end(&sequence);
+    zr_tool_source_close(&source);
     return result;
 }
 

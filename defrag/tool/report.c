@@ -20,7 +20,7 @@ static const char help[] =
     "  ssh host cat run.zrt | zr report - -o run.html\n"
     "\n"
     "zr report FILE.. -o OUT.html [options]\n"
-    "  FILE          a .zrt trace, a PyTorch snapshot, an RMM log or a MiniMalloc CSV; - is standard input\n"
+    "  FILE          a .zrt trace, a PyTorch snapshot, an RMM log, a CSV of events or of lifetimes; - is standard input\n"
     "  -o OUT.html   the page, put in place when it is whole; - is standard output\n"
     "  --device N    of a snapshot of several devices (default: the one with the most events)\n"
     "  --unit BYTES  one unit of the sizes in a MiniMalloc CSV (default 1)\n"

@@ -379,7 +379,7 @@ static zr_result work(void *state, zr_arena *arena, int *code)
     zr_result result = zr_vector_reserve(&views, (size_t)arguments->files_count);
     for (int i = 0; i < arguments->files_count && result == ZR_OK; i++) {
         struct view *view = memset(zr_vector_at(&views, views.count++), 0, sizeof(struct view));
-        view->input.fd = -1;
+        view->input.source.fd = -1;
         result = look(view, arguments->files[i], settings, arena);
     }
     if (result == ZR_OK) {

@@ -27,6 +27,7 @@ int zr_tool_map(int argc, char **argv);
 int zr_tool_why(int argc, char **argv);
 int zr_tool_diff(int argc, char **argv);
 int zr_tool_export(int argc, char **argv);
+int zr_tool_import(int argc, char **argv);
 int zr_tool_ps(int argc, char **argv);
 int zr_tool_snapshot(int argc, char **argv);
 int zr_tool_attach(int argc, char **argv);

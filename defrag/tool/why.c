@@ -18,7 +18,7 @@ static const char help[] =
     "  zr why snapshot.pickle --size 2GiB --at peak --capacity 24GB\n"
     "\n"
     "zr why FILE [options]\n"
-    "  FILE              a .zrt trace, a PyTorch snapshot, an RMM log or a MiniMalloc CSV; - is standard input\n"
+    "  FILE              a .zrt trace, a PyTorch snapshot, an RMM log, a CSV of events or of lifetimes; - is standard input\n"
     "  --size BYTES      of the request (default: of the last one that was refused)\n"
     "  --at MOMENT       " ZR_MOMENT_WORDS " (default: the failure, or else the end)\n"
     "  --capacity BYTES  of the device or the limit (default: what a snapshot says was free when the request was refused;\n"
@@ -472,7 +472,7 @@ static zr_result work(void *state, zr_arena *arena, int *code)
     const struct settings *settings = state;
     struct view view = {0};
     struct zr_tool_output out;
-    view.input.fd = -1;
+    view.input.source.fd = -1;
     zr_result result = look(&view, settings, arena);
     if (result == ZR_OK) {
         zr_tool_output_start(&out);

@@ -54,6 +54,7 @@ static zr_result find_line(struct zr_csv *csv, size_t *out_end)
         if (!end && !csv->at_end)
             return wrong(csv, "a line of more than 16 KiB is in no format that is read here");
     }
+    csv->unended = !end;
     *out_end = end ? (size_t)(end - csv->buffer) : csv->held_bytes;
     return ZR_OK;
 }
@@ -74,6 +75,27 @@ static char *trimmed(char *from, char *to)
     return from;
 }
 
+/* The end of the field that starts at `from`: a comma, or `to`. A quoted one is unquoted where it is, and its
+ * room filled with spaces. */
+static char *field_end(char *from, char *to)
+{
+    while (from < to && is_space(*from))
+        from++;
+    if (from == to || *from != '"') {
+        char *comma = memchr(from, ',', (size_t)(to - from));
+        return comma ? comma : to;
+    }
+    char *out = from, *at = from + 1;
+    for (; at < to && (*at != '"' || (at + 1 < to && at[1] == '"')); at++) {
+        at += *at == '"';
+        *out++ = *at;
+    }
+    while (at < to && *at != ',')
+        at++;
+    memset(out, ' ', (size_t)(at - out));
+    return at;
+}
+
 /* Splits [from, to) into fields; *to may be overwritten. */
 static zr_result split(struct zr_csv *csv, char *from, char *to)
 {
@@ -81,14 +103,14 @@ static zr_result split(struct zr_csv *csv, char *from, char *to)
     if (memchr(from, '\0', (size_t)(to - from)))
         return wrong(csv, "a zero byte: this is no text");
     for (;;) {
-        char *comma = memchr(from, ',', (size_t)(to - from));
-        char *end = comma ? comma : to;
+        char *end = field_end(from, to);
+        bool last = end == to;
         if (csv->fields_count == ZR_CSV_FIELDS)
             return wrong(csv, "more than 32 fields");
         csv->fields[csv->fields_count++] = trimmed(from, end);
-        if (!comma)
+        if (last)
             break;
-        from = comma + 1;
+        from = end + 1;
     }
     if (csv->fields_count == 1 && csv->fields[0][0] == '\0')
         csv->fields_count = 0; /* an empty line */
@@ -112,6 +134,15 @@ zr_result zr_csv_next(struct zr_csv *csv, bool *more)
         csv->next_bytes = end < csv->held_bytes ? end + 1 : end;
     }
     *more = true;
+    return ZR_OK;
+}
+
+zr_result zr_csv_cut(struct zr_csv *csv, zr_result result, bool *more)
+{
+    if (result != ZR_ERR_FORMAT || !csv->unended)
+        return result;
+    csv->cut_short = true;
+    *more = false;
     return ZR_OK;
 }
 

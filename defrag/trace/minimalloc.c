@@ -78,13 +78,15 @@ zr_result zr_minimalloc_next(struct zr_minimalloc *reader, struct zr_minimalloc_
 {
     uint64_t *values[4] = {&out->id, &out->lower, &out->upper, &out->bytes};
     zr_result result = zr_csv_next(&reader->csv, more);
+    if (result != ZR_OK)
+        return result;
     for (unsigned i = 0; i < 4 && result == ZR_OK && *more; i++)
         result = zr_csv_number(&reader->csv, reader->columns[i], names[i], values[i]);
     if (result == ZR_OK && *more && out->lower > out->upper)
         result = zr_fail(ZR_ERR_FORMAT, "'%s', line %llu: the buffer ends at %llu, before it begins at %llu",
                          reader->csv.file.name, (unsigned long long)reader->csv.line,
                          (unsigned long long)out->upper, (unsigned long long)out->lower);
-    return result;
+    return zr_csv_cut(&reader->csv, result, more);
 }
 
 /* ---- The sequence -------------------------------------------------------------------------------------- */
@@ -152,6 +154,7 @@ zr_result zr_minimalloc_sequence(struct zr_raw_trace *trace, const struct zr_rea
         result = zr_vector_add(&trace->events, &event);
     }
     zr_vector_end(&edges);
+    trace->cut_short = reader.csv.cut_short;
     zr_minimalloc_close(&reader);
     return result;
 }

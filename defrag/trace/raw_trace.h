@@ -29,6 +29,7 @@ struct zr_raw_trace {
     struct zr_vector blocks; /* struct zr_raw_block; in any order */
     size_t preface_count;    /* events at the front that make what was there before the recording */
     bool whole;              /* nothing is missing in front: a free needs its allocation */
+    bool cut_short;          /* the end of the file is missing */
 };
 
 /* Makes the sequence. The raw trace stays the caller's. ZR_ERR_FORMAT: an address is allocated while it is
@@ -40,6 +41,7 @@ zr_result zr_zrt_sequence(struct zr_raw_trace *trace, const struct zr_read_optio
 zr_result zr_torch_sequence(struct zr_raw_trace *trace, const struct zr_read_options *options);
 zr_result zr_rmm_sequence(struct zr_raw_trace *trace, const struct zr_read_options *options);
 zr_result zr_minimalloc_sequence(struct zr_raw_trace *trace, const struct zr_read_options *options);
+zr_result zr_events_csv_sequence(struct zr_raw_trace *trace, const struct zr_read_options *options);
 /* True if a header's line is that of an RMM log. `line` ends with a zero. */
 bool zr_rmm_is(const char *line);
 
@@ -53,7 +55,7 @@ struct zr_rmm_row {
 };
 zr_result zr_rmm_next(struct zr_csv *csv, struct zr_rmm_row *out, bool *more);
 
-/* The name of a file's format, told by its content: "zrt", "torch", "rmm", "minimalloc". ZR_ERR_IO,
+/* The name of a file's format, told by its content: "zrt", "torch", "rmm", "minimalloc", "csv". ZR_ERR_IO,
  * ZR_ERR_FORMAT as zr_sequence_read(). */
 zr_result zr_trace_format(const char *path, const char **name);
 

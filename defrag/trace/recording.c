@@ -1,12 +1,14 @@
-/* recording.c: .zrt traces, RMM logs and MiniMalloc CSVs as records. Stands on the readers of this room and,
- * for stacks, on recording_stacks.c. */
+/* recording.c: .zrt traces, RMM logs, MiniMalloc CSVs and CSVs of events as records. Stands on the readers of
+ * this room and, for stacks, on recording_stacks.c. */
 #include "defrag/trace/recording.h"
 
 #include <string.h>
 
 #include "alloc/base/error.h"
 #include "defrag/trace/csv.h"
+#include "defrag/trace/events_csv.h"
 #include "defrag/trace/raw_trace.h"
+#include "defrag/trace/torch_snapshot.h"
 #include "defrag/trace/zrt.h"
 
 /* ---- .zrt ---------------------------------------------------------------------------------------------- */
@@ -24,6 +26,18 @@ static struct zr_record record_of(const struct zrt_event *event, uint64_t base_a
                               .stream = event->stream};
 }
 
+/* PyTorch's says what was free on the device, and no cause. */
+static void convert_refusal(const struct zrt_reader *reader, const struct zrt_event *event,
+                            struct zr_record *out)
+{
+    const struct zrt_refusal *refusal = &event->refusal;
+    out->kind = ZR_RECORD_REFUSED;
+    if (reader->header.origin != ZRT_ORIGIN_ARENA)
+        out->free_bytes = refusal->has_more ? refusal->device_free_bytes : UINT64_MAX;
+    else if (refusal->cause != ZRT_CAUSE_UNKNOWN)
+        out->refusal = refusal;
+}
+
 /* False: the event is no record. */
 static bool convert(const struct zrt_reader *reader, const struct zrt_event *event, struct zr_record *out)
 {
@@ -33,23 +47,24 @@ static bool convert(const struct zrt_reader *reader, const struct zrt_event *eve
         out->kind = ZR_RECORD_ALLOC;
         return true;
     case ZRT_FREE:
-        out->kind = ZR_RECORD_FREE;
+        out->kind = event->asked ? ZR_RECORD_FREE_ASKED : ZR_RECORD_FREE;
         return true;
     case ZRT_MAP:
         out->kind = ZR_RECORD_MAP;
-        out->unit_bytes = reader->header.granule_bytes;
+        out->pool = event->pool;
+        out->unit_bytes = event->has_segment ? event->unit_bytes : reader->header.granule_bytes;
         return true;
     case ZRT_UNMAP:
         out->kind = ZR_RECORD_UNMAP;
+        out->pool = event->pool;
+        out->unit_bytes = event->unit_bytes;
         return true;
     case ZRT_MARK:
         out->kind = ZR_RECORD_MARK;
         out->label = event->label;
         return true;
     case ZRT_REFUSED:
-        out->kind = ZR_RECORD_REFUSED;
-        if (event->refusal.cause != ZRT_CAUSE_UNKNOWN)
-            out->refusal = &event->refusal;
+        convert_refusal(reader, event, out);
         return true;
     default:
         return false;
@@ -66,7 +81,7 @@ static zr_result find_begin(struct zrt_reader *reader, struct zrt_event *event, 
     if (result != ZR_OK)
         return result;
     while ((result = zrt_next(reader, event, &more)) == ZR_OK && more &&
-           (event->kind == ZRT_MAP || event->kind == ZRT_ALLOC || event->kind == ZRT_BEGIN ||
+           (event->kind == ZRT_MAP || event->kind == ZRT_ALLOC || event->asked || event->kind == ZRT_BEGIN ||
             event->kind == ZRT_EXTENSION))
         if (event->kind == ZRT_BEGIN) {
             *out = reader->events_count;
@@ -105,6 +120,27 @@ static zr_result play_zrt(struct zr_recording *recording, const struct zr_record
     return result == ZR_ERR_CORRUPT ? ZR_ERR_FORMAT : result;
 }
 
+/* What the header says of the memory: an arena's, or that of the program whose file was imported. */
+static void describe_zrt(struct zr_recording *recording)
+{
+    static const uint16_t rounds[] = {[ZRT_ORIGIN_ARENA] = ZRT_UNIT_BYTES,
+                                      [ZRT_ORIGIN_TORCH] = ZR_TORCH_ROUND_BYTES,
+                                      [ZRT_ORIGIN_RMM] = 1,
+                                      [ZRT_ORIGIN_MINIMALLOC] = 1,
+                                      [ZRT_ORIGIN_CSV] = 1};
+    const struct zrt_header *header = &recording->reader->header;
+    recording->kind = (enum zr_recording_kind)header->origin;
+    recording->cut_short = recording->reader->cut_short;
+    recording->has_addresses = !(header->says & ZRT_NO_ADDRESSES);
+    recording->has_maps = !(header->says & ZRT_NO_MAPS);
+    recording->has_times = !(header->says & ZRT_NO_TIMES);
+    recording->has_pending = header->says & ZRT_PENDING;
+    recording->expandable = header->says & ZRT_EXPANDABLE;
+    recording->rounds_bytes = rounds[header->origin];
+    if (header->origin == ZRT_ORIGIN_ARENA || (header->origin == ZRT_ORIGIN_CSV && recording->has_maps))
+        recording->granule_bytes = header->granule_bytes;
+}
+
 static zr_result open_zrt(struct zr_recording *recording)
 {
     void *room;
@@ -120,11 +156,9 @@ static zr_result open_zrt(struct zr_recording *recording)
     if (result != ZR_OK)
         return result;
     recording->event = room;
-    recording->has_addresses = recording->has_maps = recording->has_times = true;
-    recording->rounds_bytes = ZRT_UNIT_BYTES;
     result = zrt_open(recording->reader, recording->path);
-    recording->cut_short = result == ZR_OK && recording->reader->cut_short;
-    recording->granule_bytes = result == ZR_OK ? recording->reader->header.granule_bytes : 0;
+    if (result == ZR_OK)
+        describe_zrt(recording);
     zrt_close(recording->reader);
     return result;
 }
@@ -145,6 +179,7 @@ static zr_result each_row(struct zr_recording *recording,
     while (result == ZR_OK && !stop && (result = zr_rmm_next(&csv, &row, &more)) == ZR_OK && more)
         if (row.failed || row.event.bytes > 0)
             result = take(state, &row, &stop);
+    recording->cut_short |= csv.cut_short;
     zr_csv_close(&csv);
     return result;
 }
@@ -243,7 +278,58 @@ static zr_result open_minimalloc(struct zr_recording *recording, const struct zr
     }
     if (result == ZR_OK && trace.events.count == 0)
         result = zr_fail(ZR_ERR_FORMAT, "'%s' holds no allocation", recording->path);
+    recording->cut_short = trace.cut_short;
     zr_vector_end(&trace.events);
+    return result;
+}
+
+/* ---- CSVs of events ------------------------------------------------------------------------------------ */
+
+static zr_result play_events(struct zr_recording *recording, const struct zr_recording_sink *sink)
+{
+    struct zr_events_csv reader;
+    struct zr_record record;
+    bool more = true, stop = false;
+    zr_result result = zr_events_csv_open(&reader, recording->path);
+    if (result != ZR_OK)
+        return result;
+    recording->has_addresses = reader.has_addresses;
+    recording->has_times = reader.has_times;
+    while (!stop && (result = zr_events_csv_next(&reader, &record, &more)) == ZR_OK && more) {
+        result = sink->take(sink->state, &record, &stop);
+        if (result != ZR_OK)
+            break;
+    }
+    recording->cut_short |= reader.csv.cut_short;
+    zr_events_csv_close(&reader);
+    return result;
+}
+
+struct learning {
+    struct zr_recording *recording;
+    uint64_t allocations_count;
+};
+
+/* What the rows say and what they do not. */
+static zr_result learn(void *state, const struct zr_record *record, bool *stop)
+{
+    struct learning *learning = state;
+    (void)stop;
+    learning->allocations_count += record->kind == ZR_RECORD_ALLOC;
+    if (record->kind == ZR_RECORD_MAP) {
+        learning->recording->has_maps = true;
+        learning->recording->granule_bytes = record->unit_bytes;
+    }
+    learning->recording->has_pending |= record->kind == ZR_RECORD_FREE_ASKED;
+    return ZR_OK;
+}
+
+static zr_result open_events(struct zr_recording *recording)
+{
+    struct learning learning = {.recording = recording};
+    zr_result result = play_events(recording, &(struct zr_recording_sink){learn, &learning});
+    if (result == ZR_OK && learning.allocations_count == 0)
+        result = zr_fail(ZR_ERR_FORMAT, "'%s' holds no allocation", recording->path);
     return result;
 }
 
@@ -252,7 +338,8 @@ static zr_result open_minimalloc(struct zr_recording *recording, const struct zr
 static const char *const formats[] = {[ZR_RECORDING_ZRT] = "zrt",
                                       [ZR_RECORDING_TORCH] = "torch",
                                       [ZR_RECORDING_RMM] = "rmm",
-                                      [ZR_RECORDING_MINIMALLOC] = "minimalloc"};
+                                      [ZR_RECORDING_MINIMALLOC] = "minimalloc",
+                                      [ZR_RECORDING_CSV] = "csv"};
 
 zr_result zr_recording_open(struct zr_recording *out, const struct zr_read_options *options, zr_arena *arena)
 {
@@ -277,6 +364,8 @@ zr_result zr_recording_open(struct zr_recording *out, const struct zr_read_optio
         return zr_recording_read_torch(out, options);
     case ZR_RECORDING_RMM:
         return open_rmm(out);
+    case ZR_RECORDING_CSV:
+        return open_events(out);
     default:
         return open_minimalloc(out, options);
     }
@@ -311,8 +400,10 @@ zr_result zr_recording_play(struct zr_recording *recording, const struct zr_reco
 {
     struct playing playing = {.sink = sink};
     bool stop = false;
-    if (recording->kind == ZR_RECORDING_ZRT)
+    if (recording->reader)
         return play_zrt(recording, sink);
+    if (recording->kind == ZR_RECORDING_CSV)
+        return play_events(recording, sink);
     zr_result result = play_held(&recording->preface, sink, &stop);
     if (result != ZR_OK || stop)
         return result;

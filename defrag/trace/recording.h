@@ -40,11 +40,15 @@ struct zr_record {
     const struct zrt_refusal *refusal; /* refused: the same; NULL where the file says no cause */
 };
 
+/* Whose memory it is: of a .zrt that was imported, that of the file it was made of. In enum zrt_origin's
+ * order.
+ */
 enum zr_recording_kind {
     ZR_RECORDING_ZRT = 0,
     ZR_RECORDING_TORCH,
     ZR_RECORDING_RMM,
-    ZR_RECORDING_MINIMALLOC
+    ZR_RECORDING_MINIMALLOC,
+    ZR_RECORDING_CSV
 };
 
 /* Where an address of a .zrt's stack lies. */
@@ -71,7 +75,7 @@ struct zr_recording_stacks {
 
 struct zr_recording {
     enum zr_recording_kind kind;
-    const char *format;     /* "zrt", "torch", "rmm", "minimalloc" */
+    const char *format;     /* of the file: "zrt", "torch", "rmm", "minimalloc", "csv" */
     const char *path;       /* borrowed */
     bool has_addresses;     /* blocks lie somewhere; else an address only tells live ones apart */
     bool has_maps;          /* the file says what is mapped */
@@ -93,7 +97,7 @@ struct zr_recording {
     struct zr_vector maps;     /* struct zr_record: torch: maps and unmaps */
     struct zr_vector sizes;    /* struct zr_true_size: torch: of what lives at the end, in order */
     int device;                /* torch */
-    struct zrt_reader *reader; /* 64 KiB */
+    struct zrt_reader *reader; /* 64 KiB; of a .zrt, else NULL */
     struct zrt_event *event;   /* of the reader */
     struct zr_recording_stacks stacks;
 };

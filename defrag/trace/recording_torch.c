@@ -2,7 +2,7 @@
  *
  * The segments say what is there at the end, the events what came to that; what no event brought was there
  * before the window. Sizes in events are requests: a block that lives at the end has its true size from the
- * segments, any other one the request rounded up to ROUND_BYTES, PyTorch's default.
+ * segments, any other one the request rounded up to ZR_TORCH_ROUND_BYTES, PyTorch's default.
  *
  * The events are read when the file is opened, for what was there before, and again each time it is played.
  * Held is what was there before, what is mapped and unmapped, and the true sizes. */
@@ -14,7 +14,7 @@
 #include "defrag/trace/recording.h"
 #include "defrag/trace/torch_snapshot.h"
 
-enum { ROUND_BYTES = 512, SMALL_SEGMENT_BYTES = 2 << 20, PAGE_BYTES = 2 << 20 };
+enum { SMALL_SEGMENT_BYTES = 2 << 20, PAGE_BYTES = 2 << 20 };
 
 /* A segment of the snapshot, or a part of an expandable one. */
 struct segment {
@@ -50,7 +50,9 @@ struct reading {
 
 static uint64_t round_up(uint64_t bytes)
 {
-    return bytes > UINT64_MAX - ROUND_BYTES ? bytes : (bytes + ROUND_BYTES - 1) / ROUND_BYTES * ROUND_BYTES;
+    return bytes > UINT64_MAX - ZR_TORCH_ROUND_BYTES
+               ? bytes
+               : (bytes + ZR_TORCH_ROUND_BYTES - 1) / ZR_TORCH_ROUND_BYTES * ZR_TORCH_ROUND_BYTES;
 }
 
 static uint32_t stack_of(const struct zr_pickle *pickle, struct zr_pickle_value frames)
@@ -350,6 +352,12 @@ static zr_result undo_maps(struct reading *reading)
     return result;
 }
 
+static bool lower(const void *one, const void *other)
+{
+    return ((const struct block *)one)->address < ((const struct block *)other)->address;
+}
+
+/* What was there before comes first, in order of address, as in zr_sequence_read(). */
 static zr_result emit(struct reading *reading)
 {
     struct zr_vector *records = &reading->recording->preface;
@@ -366,6 +374,8 @@ static zr_result emit(struct reading *reading)
         if (one->bytes > 0)
             result = zr_vector_add(records, &record);
     }
+    zr_sort_in_place(
+        &(struct zr_sort_records){reading->before.items, reading->before.count, sizeof(struct block), lower});
     for (size_t i = 0; i < reading->before.count && result == ZR_OK; i++) {
         const struct block *one = zr_vector_at(&reading->before, i);
         struct zr_record record = {.kind = ZR_RECORD_ALLOC,
@@ -415,7 +425,7 @@ zr_result zr_recording_read_torch(struct zr_recording *recording, const struct z
     struct reading reading = {.recording = recording, .pickle = &recording->pickle};
     zr_arena *arena = recording->arena;
     recording->has_addresses = recording->has_maps = recording->has_pending = true;
-    recording->rounds_bytes = ROUND_BYTES;
+    recording->rounds_bytes = ZR_TORCH_ROUND_BYTES;
     zr_vector_init(&reading.segments, arena, sizeof(struct segment));
     zr_vector_init(&reading.blocks, arena, sizeof(struct block));
     zr_vector_init(&reading.before, arena, sizeof(struct block));

@@ -65,7 +65,7 @@ static zr_result read_row(const struct zr_csv *csv, struct zr_rmm_row *row)
 zr_result zr_rmm_next(struct zr_csv *csv, struct zr_rmm_row *out, bool *more)
 {
     zr_result result = zr_csv_next(csv, more);
-    return result == ZR_OK && *more ? read_row(csv, out) : result;
+    return result == ZR_OK && *more ? zr_csv_cut(csv, read_row(csv, out), more) : result;
 }
 
 zr_result zr_rmm_sequence(struct zr_raw_trace *trace, const struct zr_read_options *options)
@@ -80,6 +80,7 @@ zr_result zr_rmm_sequence(struct zr_raw_trace *trace, const struct zr_read_optio
     while (result == ZR_OK && (result = zr_rmm_next(&csv, &row, &more)) == ZR_OK && more)
         if (!row.failed && row.event.bytes > 0)
             result = zr_vector_add(&trace->events, &row.event);
+    trace->cut_short = csv.cut_short;
     zr_csv_close(&csv);
     return result;
 }

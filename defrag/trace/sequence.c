@@ -1,9 +1,10 @@
 /* sequence.c: tells traces apart by their content and has them read. Stands on the readers: zrt.c,
- * torch_snapshot.c, rmm.c, minimalloc.c. */
+ * torch_snapshot.c, rmm.c, minimalloc.c, events_csv.c. */
 #include <string.h>
 
 #include "alloc/base/error.h"
 #include "alloc/base/struct_bytes.h"
+#include "defrag/trace/events_csv.h"
 #include "defrag/trace/minimalloc.h"
 #include "defrag/trace/raw_trace.h"
 #include "defrag/trace/zrt.h"
@@ -23,6 +24,8 @@ static zr_result take(struct zr_raw_trace *trace, const struct zrt_event *event)
         raw.kind = ZR_EVENT_ALLOC;
         break;
     case ZRT_FREE:
+        if (event->asked)
+            return ZR_OK;
         raw.kind = ZR_EVENT_FREE;
         break;
     case ZRT_MARK:
@@ -55,6 +58,7 @@ zr_result zr_zrt_sequence(struct zr_raw_trace *trace, const struct zr_read_optio
         goto unwind;
     while (result == ZR_OK && (result = zrt_next(reader, &event, &more)) == ZR_OK && more)
         result = take(trace, &event);
+    trace->cut_short = reader->cut_short;
     zrt_close(reader);
 unwind:
     zr_arena_free(trace->events.arena, room);
@@ -73,7 +77,8 @@ static const struct format *recognise(const char *head, size_t bytes)
 {
     static const struct format zrt = {"zrt", zr_zrt_sequence}, torch = {"torch", zr_torch_sequence},
                                rmm = {"rmm", zr_rmm_sequence},
-                               minimalloc = {"minimalloc", zr_minimalloc_sequence};
+                               minimalloc = {"minimalloc", zr_minimalloc_sequence},
+                               csv = {"csv", zr_events_csv_sequence};
     if (bytes >= 4 && memcmp(head, ZRT_MAGIC, 4) == 0)
         return &zrt;
     if (bytes >= 2 && (unsigned char)head[0] == 0x80)
@@ -81,7 +86,10 @@ static const struct format *recognise(const char *head, size_t bytes)
     if (bytes >= 3 && memcmp(head, "\xef\xbb\xbf", 3) == 0)
         head += 3;
     head += strspn(head, "\r\n");
-    return zr_rmm_is(head) ? &rmm : zr_minimalloc_is(head) ? &minimalloc : NULL;
+    return zr_rmm_is(head)          ? &rmm
+           : zr_minimalloc_is(head) ? &minimalloc
+           : zr_events_csv_is(head) ? &csv
+                                    : NULL;
 }
 
 static zr_result find_format(const char *path, const struct format **out)
@@ -106,10 +114,12 @@ static zr_result find_format(const char *path, const struct format **out)
     head[got] = '\0';
     *out = recognise(head, got);
     if (!*out)
-        return zr_fail(ZR_ERR_FORMAT,
-                       "'%s' is %s: neither a .zrt trace, nor a PyTorch snapshot (pickle), nor an RMM log "
-                       "(Thread,Time,Action,..), nor a MiniMalloc CSV (id,lower,upper,size)",
-                       path, got ? "nothing that can be read here" : "empty");
+        return zr_fail(
+            ZR_ERR_FORMAT,
+            "'%s' is %s: neither a .zrt trace, nor a PyTorch snapshot (pickle), nor an RMM log "
+            "(Thread,Time,Action,..), nor a MiniMalloc CSV (id,lower,upper,size), nor a CSV of events "
+            "(event,address,bytes,..)",
+            path, got ? "nothing that can be read here" : "empty");
     return ZR_OK;
 }
 
@@ -144,6 +154,7 @@ zr_result zr_sequence_read(struct zr_sequence *out, const struct zr_read_options
     result = format->read(&trace, options);
     if (result == ZR_OK)
         result = zr_raw_trace_sequence(out, &trace);
+    out->cut_short = trace.cut_short;
     zr_vector_end(&trace.blocks);
     zr_vector_end(&trace.events);
     return result;

@@ -5,6 +5,9 @@
 
 #include "defrag/trace/pickle.h"
 
+/* PyTorch rounds requests up to multiples of it. */
+enum { ZR_TORCH_ROUND_BYTES = 512 };
+
 /* ZR_ERR_FORMAT: the file is no snapshot, and `what` is wrong with it. */
 zr_result zr_torch_wrong(const struct zr_pickle *pickle, const char *what);
 /* A number that is there and not negative. */

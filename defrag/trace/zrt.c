@@ -30,6 +30,8 @@ static const char *header_fault(const struct zrt_header *header)
         return "its range of addresses is empty or wraps around";
     if (memchr(header->arena, '\0', sizeof header->arena) == NULL)
         return "the arena's name has no end";
+    if (header->origin >= ZRT_ORIGIN_COUNT)
+        return "it comes from a format that this program does not know";
     return NULL;
 }
 
@@ -183,6 +185,7 @@ static void get_alloc(struct zrt_reader *reader, struct bytes *from, unsigned fi
     uint64_t limit = reader->header.reserve_bytes;
     move_place(from, &reader->place_bytes, first & ZRT_IN_BYTES ? 1 : ZRT_UNIT_BYTES, limit);
     out->offset_bytes = reader->place_bytes;
+    out->asked = out->kind == ZRT_FREE && (first & ZRT_ASKED);
     if (out->kind == ZRT_FREE)
         return;
     out->bytes = get_varint(from);
@@ -197,7 +200,7 @@ static void get_alloc(struct zrt_reader *reader, struct bytes *from, unsigned fi
         from->fault = "a block is empty or larger than the room for it";
 }
 
-static void get_granules(struct zrt_reader *reader, struct bytes *from, struct zrt_event *out)
+static void get_granules(struct zrt_reader *reader, struct bytes *from, unsigned first, struct zrt_event *out)
 {
     uint64_t unit = reader->header.granule_bytes, limit = reader->header.reserve_bytes / unit;
     move_place(from, &reader->granule, 1, limit);
@@ -211,6 +214,14 @@ static void get_granules(struct zrt_reader *reader, struct bytes *from, struct z
     out->offset_bytes = reader->granule * unit;
     out->bytes = count * unit;
     reader->granule += count;
+    if (!(first & ZRT_HAS_SEGMENT))
+        return;
+    uint64_t pool = get_varint(from), together = get_varint(from);
+    if (!from->fault && (pool > UINT32_MAX || together > limit))
+        from->fault = "a segment's pool or unit is none";
+    out->has_segment = true;
+    out->pool = (uint32_t)pool;
+    out->unit_bytes = from->fault ? 0 : together * unit;
 }
 
 static void get_label(struct bytes *from, struct zrt_event *out)
@@ -357,7 +368,7 @@ static void get_event(struct zrt_reader *reader, struct bytes *from, struct zrt_
     bool in_bytes = first & ZRT_IN_BYTES, has_reserved = first & ZRT_HAS_RESERVED;
     bool more = out->kind == ZRT_REFUSED && has_reserved; /* ZRT_HAS_MORE is the same bit as in_bytes */
     if ((in_bytes && out->kind != ZRT_ALLOC && out->kind != ZRT_FREE && !more) ||
-        (has_reserved && out->kind != ZRT_ALLOC && out->kind != ZRT_REFUSED)) {
+        (has_reserved && (out->kind == ZRT_MARK || out->kind == ZRT_BEGIN))) {
         from->fault = "it has flags that its kind does not";
         return;
     }
@@ -376,7 +387,7 @@ static void get_event(struct zrt_reader *reader, struct bytes *from, struct zrt_
         break;
     case ZRT_MAP:
     case ZRT_UNMAP:
-        get_granules(reader, from, out);
+        get_granules(reader, from, first, out);
         break;
     case ZRT_MARK:
         get_label(from, out);

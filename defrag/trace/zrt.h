@@ -30,10 +30,14 @@ struct zrt_event {
     uint64_t time_ns; /* since the start of the trace */
     uint64_t stream;
     uint32_t thread;
-    zr_tag tag;                      /* alloc, free, refused */
-    uint64_t offset_bytes;           /* alloc, free, map, unmap: from the arena's base */
-    uint64_t bytes;                  /* alloc, refused: as requested; map, unmap: mapped */
-    uint64_t reserved_bytes;         /* alloc: with rounding */
+    zr_tag tag;              /* alloc, free, refused */
+    uint64_t offset_bytes;   /* alloc, free, map, unmap: from the arena's base */
+    uint64_t bytes;          /* alloc, refused: as requested; map, unmap: mapped */
+    uint64_t reserved_bytes; /* alloc: with rounding */
+    bool asked;              /* free: streams may still use the block */
+    bool has_segment;        /* map, unmap: the next two are known */
+    uint32_t pool;
+    uint64_t unit_bytes;             /* what can be unmapped; 0: the whole of it or nothing */
     char label[ZRT_LABEL_BYTES + 1]; /* mark */
     struct zrt_refusal refusal;      /* refused */
     uint32_t stack;                  /* alloc, refused: of who asked; stack: its number. 0: not known */

@@ -627,6 +627,91 @@ def test_export():
     refused("a file that cannot be written", 3, ["nowhere"], "export", "--format", "csv", small, "-o", path("nowhere/x"))
 
 
+# ---- zr import ---------------------------------------------------------------------------------------------------------
+
+def imported(file, *options):
+    where = path(f"{os.path.basename(file)}.imported.zrt")
+    run = zr("import", file, "-o", where, *options)
+    same((run.returncode, run.stdout, run.stderr), (0, "", ""), f"{os.path.basename(file)} is imported")
+    with open(where, "rb") as data:
+        same(data.read(4), b"ZRT1", "as a .zrt")
+    return where
+
+
+def whole(file, *options):
+    """All that zr stats says of a file, but for what it is."""
+    report = parsed("stats", file, *options)
+    return {key: report[key] for key in report if key != "format"} if report else file
+
+
+def test_import():
+    # A mark with a comma, quotes and a line break; requests that are no multiples; a log that begins in the middle.
+    marked = write("marked.zrt", zrt(holes + [(MARK, 'a, "b"\nc', 0, "other", 0), (ALLOC, 3 * MIB + 256, 100, "comm", 5)]))
+    page = {"is_expandable": True}
+    parts = snapshot([(1 << 33, 3, "large", [(4 * MIB, 4 * MIB - 1, "active_allocated", ()), (6 * MIB, 0, "inactive", ())])],
+                     [event("segment_map", 1 << 33, 10 * MIB, 3, 1), event("alloc", 1 << 33, 4 * MIB - 1, 3, 2),
+                      event("segment_map", (1 << 33) + 10 * MIB, 2 * MIB, 3, 3), event("segment_unmap", (1 << 33) + 10 * MIB, 2 * MIB, 3, 4)])
+    parts["segments"][0].update(page)
+    expandable = write("parts.pickle", pickle.dumps(parts))
+    files = [small, holes_file, marked, expandable, rmm, lifetimes] + [file for file in SHARED if os.path.exists(file)]
+    for file in files:
+        name = os.path.basename(file)
+        trace, rows = imported(file), exported("csv", file)
+        same(whole(trace), whole(file), f"{name}: the same figures of the trace")
+        said = whole(file)
+        for moment in said["moments"].values():
+            moment["pending_bytes"] = moment["pending_bytes"] if file != expandable else None  # no row says anything of it
+        same(whole(rows), said, f"{name}: and of all events as CSV")
+        same(whole(imported(rows)), said, f"{name}: and of these as a trace")
+        with open(trace, "rb") as one, open(imported(trace), "rb") as other:
+            same(one.read() == other.read(), True, f"{name}: a trace is imported as it is")
+        replays = [parsed("replay", one, "--policy", "caching,bestfit") for one in (file, trace, rows)]
+        counted = [[(row["policy"], row["lower_bound_bytes"], row["peak_reserved_bytes"], row["driver_calls"])
+                    for row in replay["results"]] for replay in replays]
+        same(counted[1:], counted[:1] * 2, f"{name}: the same replays")
+        if file in (small, expandable):
+            same(states(exported("torch", trace)), states(file), f"{name}: each block's state, back as a snapshot")
+            answers = [parsed("why", one, "--size", "20MiB") for one in (file, trace)]
+            for answer in answers:
+                for pin in answer["pins"]:
+                    pin.pop("stack")
+            same(answers[1], answers[0], f"{name}: the same verdict, by PyTorch's rules")
+    with open(exported("csv", imported(marked)), encoding="utf-8") as data:
+        same([row["label"] for row in csv.DictReader(data) if row["event"] == "mark"], ["h.31 forward", 'a, "b" c'], "labels come through")
+    # Through pipes, both ends.
+    with open(rmm, "rb") as data:
+        run = subprocess.run([ZR, "import", "-"], stdin=data, capture_output=True, timeout=HANG)
+    piped = subprocess.run([ZR, "stats", "-", "--json"], input=run.stdout, capture_output=True, timeout=HANG)
+    same({**json.loads(piped.stdout), "format": 0}, {**whole(rmm), "format": 0}, "standard input and output")
+    # Rows of another program, in columns of its own order.
+    rows = write("rows.csv", "bytes, event ,colour,address\n100,alloc,red,0x1000\n50,alloc,\"dark, red\",0x2000\n0,free,red,0x1000\n")
+    same([m["live_bytes"] for m in whole(imported(rows))["moments"].values()], [50, 150], "any program's columns are read")
+    # Damage: what comes before a cut is read, and said.
+    for file, cut, live in ((rmm, 132, 300), (lifetimes, 33, 4), (exported("csv", rmm), -65, 350)):
+        with open(file, "rb") as data:
+            content = data.read()
+        short = write("short" + os.path.basename(file), content[:cut])
+        run = zr("import", short, "-o", path("short.zrt"))
+        ok(run.returncode == 0 and "cut short" in run.stderr, f"{os.path.basename(file)}: a cut is said: {run.stderr.strip()}")
+        report = parsed("stats", path("short.zrt"))
+        same(report["moments"]["peak"]["requested_bytes"], live, "and what is before it is imported")
+        run = zr("replay", short)
+        ok(run.returncode == 0 and "cut short" in run.stderr, "zr replay says it, too")
+    with open(holes_file, "rb") as data:
+        short = write("short.zrt", data.read()[:-3])
+    run = zr("import", short, "-o", path("again.zrt"))
+    ok(run.returncode == 0 and "cut short" in run.stderr and zr("stats", path("again.zrt")).stderr == "",
+       "a cut trace becomes a whole one of what it holds")
+    for words, content in (("an event of no kind", "1,take,0x1000"), ("bytes that are none", "x,alloc,1"), ("no column left", "1,alloc")):
+        refused(words, 3, ["line 2"], "import", write("bad.csv", f"bytes,event,address,tag\n{content}\n1,alloc,9\n"))
+    refused("a tag of no name", 3, ["line 2", "tag 'bag'"], "import", write("bad.csv", "bytes,event,address,tag\n1,alloc,1,bag\n"))
+    refused("a column twice", 3, ["more than one"], "import", write("bad.csv", "bytes,event,address,bytes\n1,alloc,1,1\n"))
+    refused("addresses too far apart", 3, ["2^62"], "import",
+            write("bad.csv", "event,address,bytes\nalloc,1,1\nalloc,0xfffffffffffffff0,1\n"))
+    refused("another kind of file than was said", 3, ["rmm, not torch"], "import", "--format", "torch", rmm)
+    refused("counters", 2, ["no blocks"], "import", "--format", "perfetto", rmm)
+
+
 test_stats()
 test_stats_at()
 test_opcodes()
@@ -636,6 +721,7 @@ test_why()
 test_remedies()
 test_diff()
 test_export()
+test_import()
 test_damage()
 test_shared()
 done()

@@ -157,6 +157,10 @@ static void test_refused_texts(void)
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         refused(read_text(texts[i].text), texts[i].part, texts[i].words);
+    tap_ok(read_text(MINIMALLOC "1,2,5,8\n2,3,4") == ZR_OK && sequence.cut_short &&
+               sequence.blocks_count == 1,
+           "the end of a file may cut a row, which is left out");
+    zr_sequence_end(&sequence);
     refused(read_bytes(MINIMALLOC "1,2,5,\0", sizeof MINIMALLOC + 6), "zero byte", "a zero byte in a line");
 }
 

@@ -1,0 +1,103 @@
+/* import.c: `zr import`: other programs' files as .zrt traces. Stands on defrag/trace/. */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "alloc/base/error.h"
+#include "defrag/tool/input.h"
+#include "defrag/trace/import.h"
+
+static const char help[] =
+    "Makes a .zrt trace of another program's file.\n"
+    "\n"
+    "Examples\n"
+    "  zr import snapshot.pickle -o snapshot.zrt\n"
+    "  zr import --format rmm log.csv -o log.zrt        fails if the file is of another kind\n"
+    "  zr import events.csv | zr stats -\n"
+    "\n"
+    "zr import [--format F] IN [options]\n"
+    "  IN            a PyTorch snapshot, an RMM log, a MiniMalloc CSV, a CSV of events or a .zrt trace; - is standard input\n"
+    "  --format F    torch, rmm, minimalloc, csv or zrt (default: what the file is)\n"
+    "  -o OUT        the file (default: standard output)\n"
+    "  --device N    of a snapshot of several devices (default: the one with the most events)\n"
+    "  --unit BYTES  one unit of the sizes in a MiniMalloc CSV (default 1)\n"
+    "\n"
+    "A CSV of events has a line of column names, and an event a row: event (alloc, free_asked, free, map, unmap, refused,\n"
+    "mark), address and bytes; and where they are known time_ns, reserved_bytes, stream, thread, tag, pool, unit_bytes,\n"
+    "free_bytes, before, label. Every figure of zr stats is the same before and after. A .zrt has no stacks. A file whose\n"
+    "end is missing is read up to there. Perfetto's counters and pprof's sums hold no blocks, so they cannot be imported.\n";
+
+struct settings {
+    struct zr_tool_arguments arguments;
+    struct zr_tool_reading reading;
+    const char *format, *output;
+};
+
+static zr_result write_file(struct zr_recording *recording, const char *output)
+{
+    struct zr_file file = zr_file_borrow(STDOUT_FILENO, "standard output");
+    struct zr_text text;
+    char buffer[1 << 15];
+    zr_result result = output ? zr_file_create(&file, output, ZR_CREATE_REPLACE) : ZR_OK;
+    if (result != ZR_OK)
+        return result;
+    zr_text_start(&text, &file, buffer, sizeof buffer);
+    result = zr_recording_import(recording, &text);
+    if (result == ZR_OK)
+        result = zr_text_flush(&text);
+    zr_result closed = output ? zr_file_close(&file) : ZR_OK;
+    return result == ZR_OK ? closed : result;
+}
+
+static zr_result work(void *state, zr_arena *arena, int *code)
+{
+    const struct settings *settings = state;
+    struct zr_tool_input input;
+    (void)code;
+    zr_result result = zr_tool_input_open(&input, settings->arguments.files[0], &settings->reading, arena);
+    if (result == ZR_OK && settings->format && strcmp(settings->format, input.recording.format) != 0)
+        result = zr_fail(ZR_ERR_FORMAT, "'%s' is of the format %s, not %s", input.name,
+                         input.recording.format, settings->format);
+    if (result == ZR_OK)
+        result = write_file(&input.recording, settings->output);
+    zr_tool_input_end(&input);
+    return result;
+}
+
+/* Whether files of that format can be read. */
+static bool check_format(const char *format)
+{
+    static const char *const names[] = {"torch", "rmm", "minimalloc", "csv", "zrt"};
+    for (size_t i = 0; format && i < sizeof names / sizeof *names; i++)
+        if (strcmp(format, names[i]) == 0)
+            return true;
+    if (format && (strcmp(format, "perfetto") == 0 || strcmp(format, "pprof") == 0))
+        zr_tool_log("import: a file of %s holds sums and no blocks; see zr import --help", format);
+    else if (format)
+        zr_tool_log("import: --format takes one of torch, rmm, minimalloc, csv, zrt; see zr import --help");
+    return !format;
+}
+
+int zr_tool_import(int argc, char **argv)
+{
+    struct settings settings = {.reading = {.device = UINT64_MAX}};
+    const struct zr_tool_option options[] = {
+        {"--format", ZR_TOOL_WORDS, &settings.format},
+        {"-o", ZR_TOOL_WORDS, &settings.output},
+        {"--device", ZR_TOOL_COUNT, &settings.reading.device},
+        {"--unit", ZR_TOOL_BYTES, &settings.reading.unit_bytes},
+        {NULL, ZR_TOOL_FLAG, NULL},
+    };
+    settings.arguments = (struct zr_tool_arguments){.help = help, .options = options, .takes_files = true};
+    int code = zr_tool_parse(&settings.arguments, argc, argv);
+    settings.arguments.options = NULL;
+    if (code >= 0)
+        return code;
+    if (!check_format(settings.format))
+        return ZR_TOOL_USAGE;
+    if (settings.arguments.files_count != 1) {
+        zr_tool_log("import: one file at a time; see zr import --help");
+        return ZR_TOOL_USAGE;
+    }
+    return zr_tool_with_memory(work, &settings);
+}
