@@ -91,6 +91,28 @@ static void end_list(struct zr_text *text)
     put_op(text, 'e');
 }
 
+/* A frame's text is "name (file:line)"; a part that it lacks is empty. */
+static void put_frame(struct zr_text *text, char *frame)
+{
+    char *file = NULL, *line, *next = frame;
+    uint64_t number = 0;
+    while ((next = strstr(next, " (")) != NULL)
+        file = next++;
+    line = file ? strrchr(file, ':') : NULL;
+    if (line)
+        for (const char *digit = line + 1; *digit >= '0' && *digit <= '9' && number < UINT32_MAX; digit++)
+            number = number * 10 + (uint64_t)(*digit - '0');
+    if (line) {
+        *file = *line = '\0';
+        file += 2;
+    }
+    begin_dict(text);
+    key_words(text, "name", frame);
+    key_words(text, "filename", line ? file : "");
+    key_number(text, "line", number);
+    end_dict(text);
+}
+
 static void key_frames(struct writing *writing, uint32_t stack)
 {
     struct zr_recording *recording = writing->own->recording;
@@ -98,13 +120,8 @@ static void key_frames(struct writing *writing, uint32_t stack)
     char frame[ZR_FRAME_BYTES];
     put_words(writing->text, "frames");
     begin_list(writing->text);
-    while (zr_frames_next(&frames, recording, frame)) {
-        begin_dict(writing->text);
-        key_words(writing->text, "name", frame);
-        key_words(writing->text, "filename", "");
-        key_number(writing->text, "line", 0);
-        end_dict(writing->text);
-    }
+    while (zr_frames_next(&frames, recording, frame))
+        put_frame(writing->text, frame);
     end_list(writing->text);
 }
 
