@@ -10,6 +10,7 @@ static const struct {
     bool takes_arena, takes_path, takes_words;
 } commands[ZR_COMMAND_COUNT] = {
     [ZR_COMMAND_STATS] = {"stats", false, false, false},
+    [ZR_COMMAND_LEDGER] = {"ledger", false, false, false},
     [ZR_COMMAND_TRIM] = {"trim", false, false, false},
     [ZR_COMMAND_SNAPSHOT] = {"snapshot", true, true, false},
     [ZR_COMMAND_ATTACH] = {"attach", true, true, false},

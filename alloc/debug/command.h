@@ -2,6 +2,7 @@
  * a byte of it. Private to the project.
  *
  *     stats                    takes the published figures anew, all of them
+ *     ledger                   the same, with what the devices say of their memory
  *     trim                     gives back what is idle
  *     snapshot ARENA PATH      writes what is there now as a .zrt
  *     attach ARENA PATH        records, until the connection ends
@@ -23,6 +24,7 @@ enum { ZR_COMMAND_BYTES = 4200, ZR_COMMAND_MARK_BYTES = 63 };
 
 enum zr_command_kind {
     ZR_COMMAND_STATS,
+    ZR_COMMAND_LEDGER,
     ZR_COMMAND_TRIM,
     ZR_COMMAND_SNAPSHOT,
     ZR_COMMAND_ATTACH,

@@ -38,7 +38,7 @@ zr_result zr_publisher_start(struct zr_publisher *out, const char *folder)
     out->shown->bytes = sizeof *out->shown;
     zr_process_self(&out->shown->process);
     snprintf(out->shown->program, sizeof out->shown->program, "%s", program_invocation_short_name);
-    zr_publisher_refresh(out, false);
+    zr_publisher_refresh(out, ZR_REFRESH_COUNTERS);
     memcpy(out->shown->magic, ZR_PUBLISHED_MAGIC, sizeof out->shown->magic);
     return ZR_OK;
 }
@@ -102,7 +102,28 @@ static void take_walked(struct zr_published_arena *shown)
         shown->stats.stranded_bytes = (size_t)stranded;
 }
 
-static unsigned copy_arenas(struct zr_published *shown)
+static void copy_ranges(const struct zr_arena *arena, struct zr_published_arena *out)
+{
+    out->ranges_count = 0;
+    for (unsigned i = 0; i <= out->stripes_count && i < ZR_PUBLISHED_RANGES; i++) {
+        const struct zr_arena *stripe = i ? arena->stripes[i - 1] : arena;
+        out->ranges[i].address = (uintptr_t)stripe->base;
+        out->ranges[i].bytes = stripe->range_bytes;
+        out->ranges_count++;
+    }
+}
+
+/* What the device says; the list is locked, so no arena of it ends. */
+static void take_device(struct zr_arena *arena, struct zr_published_arena *out)
+{
+    struct zr_backend_memory device = {0};
+    bool known = zr_backend_memory_info(arena->backend, &device) == ZR_OK && device.total_bytes != SIZE_MAX;
+    out->device_total_bytes = known ? device.total_bytes : 0;
+    out->device_free_bytes = known ? device.free_bytes : 0;
+    out->device_held_bytes = zr_backend_held_bytes(arena->backend);
+}
+
+static unsigned copy_arenas(struct zr_published *shown, enum zr_refresh what)
 {
     unsigned count = 0;
     zr_arenas_close();
@@ -115,20 +136,25 @@ static unsigned copy_arenas(struct zr_published *shown)
         memcpy(slot->name, arena->name, sizeof slot->name);
         slot->stripes_count = atomic_load(&arena->stripes_count);
         slot->limit_bytes = arena->limit_bytes;
+        slot->visible = arena->visible;
+        slot->backend = (uintptr_t)arena->backend;
+        copy_ranges(arena, slot);
         take_counters(arena, &slot->stats);
+        if (what >= ZR_REFRESH_DEVICES)
+            take_device(arena, slot);
     }
     zr_arenas_unlock();
     return count;
 }
 
-void zr_publisher_refresh(struct zr_publisher *publisher, bool all)
+void zr_publisher_refresh(struct zr_publisher *publisher, enum zr_refresh what)
 {
     struct zr_published *shown = publisher->shown;
     uint32_t sequence = atomic_load_explicit(&shown->sequence, memory_order_relaxed);
     atomic_store_explicit(&shown->sequence, sequence + 1, memory_order_relaxed);
     atomic_thread_fence(memory_order_release);
-    shown->arenas_count = copy_arenas(shown);
-    for (unsigned i = 0; all && i < shown->arenas_count && i < ZR_PUBLISHED_ARENAS; i++)
+    shown->arenas_count = copy_arenas(shown, what);
+    for (unsigned i = 0; what >= ZR_REFRESH_WALKED && i < shown->arenas_count && i < ZR_PUBLISHED_ARENAS; i++)
         take_walked(&shown->arenas[i]);
     shown->written_ns = zr_os_now_ns();
     atomic_store_explicit(&shown->sequence, sequence + 2, memory_order_release);

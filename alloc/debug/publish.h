@@ -12,9 +12,14 @@ struct zr_publisher {
 
 /* Makes the file; what a dead process of the same number left is replaced. ZR_ERR_IO, with words. */
 zr_result zr_publisher_start(struct zr_publisher *out, const char *folder);
-/* The figures of now. Without `all` those that take more than a look at counters stay as they were; an arena
- * whose lock is not to be had stays as it was. */
-void zr_publisher_refresh(struct zr_publisher *publisher, bool all);
+/* The figures of now, as many as are asked for; the others, and an arena whose lock is not to be had, stay as
+ * they were. */
+enum zr_refresh {
+    ZR_REFRESH_COUNTERS = 0,
+    ZR_REFRESH_WALKED, /* and those that a walk finds: pending and stranded bytes */
+    ZR_REFRESH_DEVICES /* and what each device says of its memory, which may take a call of its driver */
+};
+void zr_publisher_refresh(struct zr_publisher *publisher, enum zr_refresh what);
 /* Unmaps. The file goes with unlink(). */
 void zr_publisher_end(struct zr_publisher *publisher);
 

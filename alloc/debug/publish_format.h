@@ -12,13 +12,28 @@
 #include "alloc/zr.h"
 
 #define ZR_PUBLISHED_MAGIC "ZRLIVE1"
-enum { ZR_PUBLISHED_VERSION = 1, ZR_PUBLISHED_ARENAS = 16, ZR_PUBLISHED_NAME_BYTES = 32 };
+enum {
+    ZR_PUBLISHED_VERSION = 2,
+    ZR_PUBLISHED_ARENAS = 16,
+    ZR_PUBLISHED_RANGES = 16,
+    ZR_PUBLISHED_NAME_BYTES = 32
+};
 
 struct zr_published_arena {
     char name[ZR_PUBLISHED_NAME_BYTES]; /* ended by a zero */
     uint32_t number;                    /* by which zr_ctl_get() and the commands know it */
     uint32_t stripes_count;             /* beside the first */
     uint64_t limit_bytes;               /* 0: none of its own */
+    /* Where its blocks lie: of the first stripe, and of so many others as fit. */
+    struct {
+        uint64_t address, bytes;
+    } ranges[ZR_PUBLISHED_RANGES];
+    uint32_t ranges_count;
+    uint32_t visible; /* 1: the memory is the host's */
+    uint64_t backend; /* the same number: the same backend, one device's memory */
+    /* Of the device when the command `ledger` last asked; total_bytes 0: never, or it has no end. */
+    uint64_t device_total_bytes, device_free_bytes;
+    uint64_t device_held_bytes;  /* by all arenas of the backend */
     struct zr_arena_stats stats; /* pending_bytes and stranded_bytes: of when a command last asked for them */
 };
 

@@ -146,7 +146,10 @@ static zr_result obey(const struct zr_command *command, int connection, char *wo
     words[0] = '\0';
     switch (command->kind) {
     case ZR_COMMAND_STATS:
-        zr_publisher_refresh(&serve.publisher, true);
+        zr_publisher_refresh(&serve.publisher, ZR_REFRESH_WALKED);
+        return ZR_OK;
+    case ZR_COMMAND_LEDGER:
+        zr_publisher_refresh(&serve.publisher, ZR_REFRESH_DEVICES);
         return ZR_OK;
     case ZR_COMMAND_TRIM:
         return trim_all(words, room_bytes);
@@ -204,7 +207,7 @@ static void *run(void *nothing)
         if (!is_ours(serve.listening))
             break;
         if (ready == 0)
-            zr_publisher_refresh(&serve.publisher, false);
+            zr_publisher_refresh(&serve.publisher, ZR_REFRESH_COUNTERS);
         if (ready <= 0)
             continue;
         if (fds[1].revents)

@@ -171,7 +171,7 @@ int zr_tool_ps(int argc, char **argv)
 {
     bool json = false, first = true;
     const struct zr_tool_option options[] = {{"--json", ZR_TOOL_FLAG, &json}, {NULL, ZR_TOOL_FLAG, NULL}};
-    struct zr_tool_arguments arguments = {.help = ps_help, .options = options, .stops_at_file = true};
+    struct zr_tool_arguments arguments = {.help = ps_help, .options = options};
     struct zr_tool_output out;
     long pid = 0;
     int code = zr_tool_parse(&arguments, argc, argv);

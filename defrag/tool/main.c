@@ -30,6 +30,7 @@ static const char help[] =
     "  run      runs a program with zr's malloc\n"
     "  doctor   says whether programs can run on zr's malloc here\n"
     "  ps       the running processes whose memory zr manages\n"
+    "  ledger   where all of such a process's memory is, row by row\n"
     "  top      shows them in the terminal: by tag, what lies where, the largest holders\n"
     "  serve    the same figures for Prometheus\n"
     "  snapshot writes what one of them holds now\n"
@@ -55,6 +56,7 @@ static const struct {
     {"export", zr_tool_export},
     {"import", zr_tool_import},
     {"ps", zr_tool_ps},
+    {"ledger", zr_tool_ledger},
     {"snapshot", zr_tool_snapshot},
     {"attach", zr_tool_attach},
     {"record", zr_tool_record},

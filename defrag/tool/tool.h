@@ -32,6 +32,7 @@ int zr_tool_ps(int argc, char **argv);
 int zr_tool_snapshot(int argc, char **argv);
 int zr_tool_attach(int argc, char **argv);
 int zr_tool_record(int argc, char **argv);
+int zr_tool_ledger(int argc, char **argv);
 int zr_tool_top(int argc, char **argv);
 int zr_tool_serve(int argc, char **argv);
 int zr_tool_report(int argc, char **argv);

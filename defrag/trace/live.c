@@ -178,12 +178,16 @@ static void end_texts(struct zr_live *live)
     live->arenas_count =
         live->shown.arenas_count < ZR_PUBLISHED_ARENAS ? live->shown.arenas_count : ZR_PUBLISHED_ARENAS;
     for (unsigned i = 0; i < live->arenas_count; i++) {
-        live->shown.arenas[i].name[ZR_PUBLISHED_NAME_BYTES - 1] = '\0';
-        plain(live->shown.arenas[i].name);
+        struct zr_published_arena *arena = &live->shown.arenas[i];
+        arena->name[ZR_PUBLISHED_NAME_BYTES - 1] = '\0';
+        plain(arena->name);
+        if (arena->ranges_count > ZR_PUBLISHED_RANGES)
+            arena->ranges_count = ZR_PUBLISHED_RANGES;
     }
 }
 
-zr_result zr_live_read(struct zr_live *out, long pid, bool fresh)
+/* Asked by `command` first, if there is one. */
+static zr_result read_shown(struct zr_live *out, long pid, const char *command)
 {
     char path[ZR_FOLDER_BYTES + 32], socket_path[ZR_FOLDER_BYTES + 32], words[ZR_LIVE_ANSWER_BYTES];
     memset(out, 0, sizeof *out);
@@ -201,9 +205,9 @@ zr_result zr_live_read(struct zr_live *out, long pid, bool fresh)
     bool ours = known && out->shown.version == ZR_PUBLISHED_VERSION && out->shown.bytes == sizeof out->shown;
     /* Gone: it died, or another process has its number, or it has become another program by exec. */
     bool alive = known && process.pid == pid && zr_process_lives(&process);
-    zr_result answered = alive && fresh ? zr_live_ask(pid, "stats", 5000, words, NULL) : ZR_OK;
+    zr_result answered = alive && command ? zr_live_ask(pid, command, 5000, words, NULL) : ZR_OK;
     if (answered == ZR_ERR_IO) /* it may have ended while it was asked: then this one is turned away */
-        answered = zr_live_ask(pid, "stats", 5000, words, NULL);
+        answered = zr_live_ask(pid, command, 5000, words, NULL);
     if (!alive || answered == ZR_ERR_UNAVAILABLE) {
         if (known) {
             unlink(path);
@@ -212,7 +216,7 @@ zr_result zr_live_read(struct zr_live *out, long pid, bool fresh)
         result = gone(pid);
     } else if (!ours) {
         result = zr_fail(ZR_ERR_FORMAT, "process %ld runs with another release of zr", pid);
-    } else if (answered == ZR_OK && fresh) {
+    } else if (answered == ZR_OK && command) {
         whole = copy_shown(fd, &out->shown);
     }
     close(fd);
@@ -220,6 +224,16 @@ zr_result zr_live_read(struct zr_live *out, long pid, bool fresh)
         result = zr_fail(ZR_ERR_UNAVAILABLE, "process %ld does not come to show its memory", pid);
     end_texts(out);
     return result;
+}
+
+zr_result zr_live_read(struct zr_live *out, long pid, bool fresh)
+{
+    return read_shown(out, pid, fresh ? "stats" : NULL);
+}
+
+zr_result zr_live_read_devices(struct zr_live *out, long pid)
+{
+    return read_shown(out, pid, "ledger");
 }
 
 bool zr_live_next(long *pid)

@@ -19,6 +19,8 @@ struct zr_live {
  * and pending and stranded bytes older). ZR_ERR_UNAVAILABLE: there is no such process, or it shows nothing;
  * what a dead one left is removed. ZR_ERR_FORMAT: of another release of zr. */
 zr_result zr_live_read(struct zr_live *out, long pid, bool fresh);
+/* The same, taken anew, with what the devices say of their memory. */
+zr_result zr_live_read_devices(struct zr_live *out, long pid);
 
 /* The next process after `*pid` by number that shows its memory; false: there is none, or no folder. Start
  * with 0. It may be gone when it is read. */

@@ -12,6 +12,7 @@ static const struct {
     const char *text;
 } lines[] = {
     {"stats", ZR_COMMAND_STATS, 0, ""},
+    {"ledger", ZR_COMMAND_LEDGER, 0, ""},
     {"trim", ZR_COMMAND_TRIM, 0, ""},
     {"snapshot 3 /tmp/a b.zrt", ZR_COMMAND_SNAPSHOT, 3, "/tmp/a b.zrt"},
     {"attach 0 /x", ZR_COMMAND_ATTACH, 0, "/x"},

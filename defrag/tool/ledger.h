@@ -1,0 +1,34 @@
+/* ledger.h: where the memory of a process is: rows that close with a total that somebody else counts, what is
+ * left being a row of its own. Private to defrag/tool/. */
+#ifndef ZR_TOOL_LEDGER_H
+#define ZR_TOOL_LEDGER_H
+
+#include "defrag/trace/live.h"
+
+enum { ZR_LEDGER_ROWS = 40 };
+
+struct zr_ledger_row {
+    const char *name; /* a literal, or a tag's */
+    bool is_tag;      /* what is live with that tag */
+    int64_t bytes;
+};
+
+struct zr_ledger {
+    uint64_t total_bytes; /* the kernel's, or the device's */
+    struct zr_ledger_row rows[ZR_LEDGER_ROWS];
+    unsigned rows_count;
+};
+
+/* A row with no bytes is left out. */
+void zr_ledger_add(struct zr_ledger *ledger, struct zr_ledger_row row);
+/* What no row has; below 0 where rows have more than the total. */
+int64_t zr_ledger_residual(const struct zr_ledger *ledger);
+
+/* What is resident in the process, by the kernel's count, against its arenas of host memory and its mappings.
+ * *out gets no arenas' rows where there are none. *cached_bytes: what arenas hold and have not mapped, which
+ * no process's resident memory has. ZR_ERR_IO: /proc does not say. */
+zr_result zr_ledger_host(struct zr_ledger *out, uint64_t *cached_bytes, const struct zr_live *live);
+/* What is used of a device, by its driver's count, against the arenas of `backend`. */
+void zr_ledger_device(struct zr_ledger *out, const struct zr_live *live, uint64_t backend);
+
+#endif

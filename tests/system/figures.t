@@ -1,0 +1,173 @@
+#!/usr/bin/env python3
+"""One run in all its pictures: zr ps, zr top, a snapshot, the recorded trace, the report's page and the program itself have
+the same figures. And the ledger of a process, whose rows close with what the kernel and the device count."""
+import atexit
+import base64
+import collections
+import json
+import os
+import re
+import subprocess
+import sys
+import zlib
+
+sys.path.insert(0, "tests/support")
+from zrtest import BUILD, HANG, TAGS, done, note, ok, path, same
+
+ZR, LIBRARY = (os.path.abspath(os.path.join(BUILD, name)) for name in ("bin/zr", "lib/libzr.so"))
+PYTHON, MIB = "/usr/bin/python3", 1 << 20
+os.makedirs(path("runtime"), 0o700)
+ENVIRONMENT = {**os.environ, "XDG_RUNTIME_DIR": path("runtime"), "ZR_CONF": "publish:on"}
+CAPACITY, BESIDE = 1100 * MIB, 14 * MIB
+# A program on the (emulated) driver: 100 and 30 MiB through zr, of which the second is freed, and 14 that it makes itself.
+DEVICE = """
+import ctypes, sys
+cuda = ctypes.CDLL("libcuda.so.1")
+def call(name, *arguments):
+    code = getattr(cuda, name)(*arguments)
+    assert code == 0, (name, code)
+class Where(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int), ("handles", ctypes.c_int), ("place", ctypes.c_int), ("device", ctypes.c_int),
+                ("rest", ctypes.c_uint64 * 4)]
+context, address, memory = ctypes.c_void_p(), ctypes.c_uint64(), ctypes.c_uint64()
+call("cuInit", 0)
+call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
+call("cuCtxSetCurrent", context)
+for size in (100 << 20, 30 << 20):
+    call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
+call("cuMemFree_v2", address)
+call("cuMemCreate", ctypes.byref(memory), ctypes.c_size_t(%d), ctypes.byref(Where(1, 0, 1, 0)), ctypes.c_uint64(0))
+print("there", flush=True)
+sys.stdin.readline()
+""" % BESIDE
+
+
+def zr(*words, code=0):
+    run = subprocess.run([ZR, *map(str, words)], capture_output=True, text=True, timeout=HANG, stdin=subprocess.DEVNULL,
+                         env=ENVIRONMENT)
+    if run.returncode != code:
+        note(f"zr {words}: {run.returncode} {run.stderr}")
+    return run.stdout if run.returncode == code else None
+
+
+class Program:
+    def __init__(self, *command, **environment):
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                        env={**ENVIRONMENT, **environment})
+        atexit.register(self.process.kill)
+        self.pid, self.first = self.process.pid, self.process.stdout.readline()
+
+    def obey(self, line):
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        assert self.process.stdout.readline() == "done\n"
+
+    def end(self):
+        self.process.kill()
+        self.process.wait()
+
+
+KEYS = ["live_bytes", "requested_bytes", "pending_bytes", "stranded_bytes"]
+
+
+def of_arena(process):
+    """Of zr ps or zr top: the large arena, as zr stats names its figures."""
+    arena, = (arena for arena in process["arenas"] if arena["name"] == "large")
+    return {**{key: arena[key] for key in KEYS}, "reserved_bytes": arena["mapped_bytes"],
+            "tags": {tag: figures["live_bytes"] for tag, figures in arena["tags"].items() if figures["live_bytes"]}}
+
+
+def of_file(file):
+    now = json.loads(zr("stats", file, "--json"))["moments"]["now"]
+    return {**{key: now[key] for key in KEYS}, "pending_bytes": now["pending_bytes"] or 0, "reserved_bytes": now["reserved_bytes"]}
+
+
+def of_page(file):
+    zr("report", file, "-o", path("page.html"))
+    with open(path("page.html"), encoding="utf-8") as page:
+        meta = re.search(r'<[^>]*data-column="meta"[^>]*>([^<]*)<', page.read())[1]
+    now = json.loads(zlib.decompress(base64.b64decode(meta)))["now"]
+    return {**{key: now.get(key) or 0 for key in KEYS}, "reserved_bytes": now["reserved_bytes"]}
+
+
+def test_same_figures():
+    program = Program(PYTHON, "tests/support/live_program.py", LIBRARY)
+    zr("record", program.pid, "start", "--arena", 0, "-o", path("run.zrt"))
+    program.obey("kept += [take(large, 3 * MIB + 5, ACTIVATION) for _ in range(4)]; give(large, kept.pop(0)); give(large, kept.pop(-2))")
+    ps = of_arena(json.loads(zr("ps", program.pid, "--json"))["processes"][0])
+    top = of_arena(json.loads(zr("top", program.pid, "--once", "--json"))["processes"][0])
+    zr("snapshot", program.pid, "--arena", 0, "-o", path("now.zrt"))
+    zr("record", program.pid, "stop", "--arena", 0)
+    blocks = json.loads(program.first)["kept"][1:] + [[0, 3 * MIB + 5, TAGS.index("activation")]] * 3
+    by_tag = collections.Counter()
+    for _, size, tag in blocks:
+        by_tag[TAGS[tag]] += (size + 255) // 256 * 256
+    same((ps["tags"], ps["requested_bytes"]), (dict(by_tag), sum(size for _, size, _ in blocks)), "zr ps has what the program holds")
+    ok(ps["live_bytes"] == sum(by_tag.values()) and ps["stranded_bytes"] > 0, f"its sum, and {ps['stranded_bytes']} stranded bytes")
+    same(top, ps, "zr top has the figures of zr ps")
+    del ps["tags"]
+    for words, file in (("a snapshot", path("now.zrt")), ("the trace of the run", path("run.zrt"))):
+        same(of_file(file), ps, f"zr stats of {words} has them")
+        same(of_page(file), ps, f"and the page of {words}")
+    program.end()
+
+
+# ---- The ledger --------------------------------------------------------------------------------------------------------
+
+def ledger(pid):
+    process, = json.loads(zr("ledger", pid, "--json"))["processes"]
+    for part in [process["host"], *process["devices"]]:
+        same(sum(row["bytes"] for row in part["rows"]) + part["residual_bytes"], part["total_bytes"], "the rows close with the total")
+    return process
+
+
+def rows(part, name):
+    return {row[name]: row["bytes"] for row in part["rows"] if name in row}
+
+
+def test_host_ledger():
+    program = Program(PYTHON, "tests/support/live_program.py", LIBRARY)
+    program.obey("import ctypes; ctypes.memset(kept[0][0], 1, 4 * MIB); beside = bytearray(b'x') * (40 * MIB)")
+    got = ledger(program.pid)["host"]
+    by_tag = collections.Counter()
+    for _, size, tag in json.loads(program.first)["kept"] + [[0, MIB, TAGS.index("grad")]]:
+        by_tag[TAGS[tag]] += size
+    same(rows(got, "tag"), dict(by_tag), "a row for each tag, both arenas together")
+    named = rows(got, "name")
+    with open(f"/proc/{program.pid}/smaps") as file:
+        text = file.read()
+    resident = [int(kib) * 1024 for kib in re.findall(r"^Rss:\s+(\d+) kB", text, re.M)]
+    arenas = sum(int(kib) * 1024 for name, kib in re.findall(r"^[0-9a-f]+-[0-9a-f]+ \S+ \S+ \S+ \d+ *(.*)\nSize:.*\n(?:.*\n){2}Rss:\s+(\d+) kB",
+                                                             text, re.M) if name.startswith("/memfd:zr"))
+    same(got["total_bytes"] - got["residual_bytes"], sum(resident), "every mapping has a row")
+    same(sum(by_tag.values()) + named.get("free in the arenas", 0) + named["of these not touched yet"], arenas,
+         "what is resident in the arenas is the kernel's count of their mappings")
+    ok(arenas >= 4 * MIB and named["other anonymous memory"] + named.get("heap, beside the arenas", 0) >= 40 * MIB,
+       "what was touched is there, and what lies beside")
+    ok(abs(got["residual_bytes"]) <= MIB, f"residual: {got['residual_bytes']} bytes")
+    table = zr("ledger")
+    ok(f"process {program.pid}" in table and "live: grad" in table and "residual" in table, "and as a table, of every process")
+    program.end()
+    same(zr("ledger", program.pid, code=1), "", "a process that has gone: exit 1")
+    same(json.loads(zr("ledger", "--json"))["processes"], [], "a process that has gone is in none")
+
+
+def test_device_ledger():
+    emulator = os.path.abspath(os.path.join(BUILD, "tests", "emulator"))
+    program = Program(ZR, "run", "--cuda", "--", PYTHON, "-c", DEVICE, LD_LIBRARY_PATH=emulator, ZR_EMULATOR_MEMORY=str(CAPACITY))
+    same(program.first, "there\n", "a program on the emulated driver")
+    device, = ledger(program.pid)["devices"]
+    same((device["capacity_bytes"], device["capacity_bytes"] - device["free_bytes"]), (CAPACITY, device["total_bytes"]),
+         "the device's total is what its driver says is used")
+    same(rows(device, "tag"), {"other": 100 * MIB}, "what the program has through zr")
+    same(sum(rows(device, "name").values()), 30 * MIB, "what it has freed is kept")
+    same(device["residual_bytes"], BESIDE, "what it made past zr is the residual, to the byte")
+    ok("residual: contexts" in zr("ledger", program.pid), "and as a table")
+    program.end()
+
+
+test_same_figures()
+test_host_ledger()
+test_device_ledger()
+same(zr("ledger", "init", code=2), "", "a name is no process")
+done()
