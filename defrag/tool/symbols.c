@@ -15,7 +15,7 @@
 
 #include "defrag/tool/tool.h"
 
-enum { FILES_MOST = 256 };
+enum { FILES_MOST = 256, KNOWN = 4096 };
 
 /* A file as a module of its own session: each begins at address 0. */
 struct file {
@@ -28,9 +28,17 @@ struct file {
 /* As C++'s runtime has it: a malloc of the name in words, NULL where it is none. */
 typedef char *demangle(const char *name, char *room, size_t *room_bytes, int *status);
 
+/* A frame that was asked for: libdw takes up to a millisecond. */
+struct known {
+    const struct file *file; /* NULL: none */
+    uint64_t file_offset;
+    char words[ZR_FRAME_BYTES]; /* "": it has no name */
+};
+
 struct zr_symbols {
     struct file files[FILES_MOST];
-    demangle *demangle; /* NULL: C++'s runtime is not here, and names stay as they are */
+    struct known known[KNOWN]; /* each in the one place that its hash says */
+    demangle *demangle;        /* NULL: C++'s runtime is not here, and names stay as they are */
     unsigned files_count;
 };
 
@@ -153,34 +161,50 @@ static bool address_of(Dwfl_Module *module, uint64_t file_offset, GElf_Addr *out
     return false;
 }
 
-static bool name_frame(void *state, const struct zr_frame_place *place, char *out, size_t room_bytes)
+/* Asks libdw. */
+static void name_anew(const struct zr_symbols *symbols, const struct file *file, struct known *out)
 {
-    struct zr_symbols *symbols = state;
-    struct file *file = file_of(symbols, place);
     GElf_Addr address;
     GElf_Off offset;
     GElf_Sym symbol;
     int line = 0;
-    if (!file || !file->module || !address_of(file->module, place->file_offset, &address))
-        return false;
+    out->words[0] = '\0';
+    if (!file->module || !address_of(file->module, out->file_offset, &address))
+        return;
     const char *name = dwfl_module_addrinfo(file->module, address, &offset, &symbol, NULL, NULL, NULL);
     Dwfl_Line *found = dwfl_module_getsrc(file->module, address);
     const char *source = found ? dwfl_lineinfo(found, NULL, &line, NULL, NULL, NULL) : NULL;
     if (!name)
-        return false;
-    const char *slash = strrchr(file->path, '/');
+        return;
     char *words =
         symbols->demangle && strncmp(name, "_Z", 2) == 0 ? symbols->demangle(name, NULL, NULL, NULL) : NULL;
     name = words ? words : name;
     if (source) {
         size_t bytes = strlen(source);
-        snprintf(out, room_bytes, "%.200s (%s:%d)", name, bytes > 220 ? source + (bytes - 220) : source,
-                 line);
+        snprintf(out->words, sizeof out->words, "%.200s (%s:%d)", name,
+                 bytes > 220 ? source + (bytes - 220) : source, line);
     } else {
-        snprintf(out, room_bytes, "%.200s (%.200s+0x%" PRIx64 ")", name, slash + 1, place->file_offset);
+        snprintf(out->words, sizeof out->words, "%.200s (%.200s+0x%" PRIx64 ")", name,
+                 strrchr(file->path, '/') + 1, out->file_offset);
     }
     free(words);
-    return true;
+}
+
+static bool name_frame(void *state, const struct zr_frame_place *place, char *out, size_t room_bytes)
+{
+    struct zr_symbols *symbols = state;
+    struct file *file = file_of(symbols, place);
+    if (!file)
+        return false;
+    uint64_t hash = (place->file_offset + (uint64_t)(file - symbols->files)) * UINT64_C(0x9e3779b97f4a7c15);
+    struct known *known = &symbols->known[(hash >> 32) % KNOWN];
+    if (known->file != file || known->file_offset != place->file_offset) {
+        known->file = file;
+        known->file_offset = place->file_offset;
+        name_anew(symbols, file, known);
+    }
+    snprintf(out, room_bytes, "%s", known->words);
+    return known->words[0] != '\0';
 }
 
 struct zr_frame_namer zr_symbols_namer(struct zr_symbols *symbols)
