@@ -49,16 +49,15 @@ def ratios(command, rounds, preload):
     return found
 
 
-def instructions(allocator, sequence, conf):
-    """Of one operation; None without valgrind."""
+def instructions(command, conf, preload=False, counted=()):
+    """Of the whole run, or of the function that is named; None without valgrind."""
     try:
-        run = subprocess.run(["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", "--toggle-collect=counted_run",
-                              "--collect-atstart=no", OPERATIONS, allocator, sequence, "3", "1", "0", "0"],
-                             capture_output=True, text=True, env=environment(conf, False))
+        run = subprocess.run(["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", *counted, *command],
+                             capture_output=True, text=True, env=environment(conf, preload))
     except FileNotFoundError:
         return None
-    total, count = re.search(r"Collected : (\d+)", run.stderr), re.search(r"operations (\d+)", run.stdout)
-    return int(total[1]) / int(count[1]) if total and count else None
+    total = re.search(r"Collected : (\d+)", run.stderr)
+    return int(total[1]) if total else None
 
 
 def show(name, found):
@@ -84,11 +83,14 @@ def main():
     show("malloc: all, by workload", every)
     for allocator, sequence, repeats in ARENA:
         show(f"arena: {allocator} {sequence}", ratios([OPERATIONS, allocator, sequence, str(repeats)], given.rounds, False))
-    for allocator, sequence in (("zr-host", "training"), ("planned-host", "training"), ("zr-host", "server")):
-        counts = [instructions(allocator, sequence, CONFS[name]) for name in CONFS]
+    counted = ("--toggle-collect=counted_run", "--collect-atstart=no")
+    for words, command, preload, only in [("malloc: malloc-large, whole", [WORKLOADS, "malloc-large"], True, ())] + [
+            (f"arena: {allocator} {sequence}, bookkeeping alone", [OPERATIONS, allocator, sequence, "3", "1", "0", "0"], False, counted)
+            for allocator, sequence, _ in ARENA]:
+        counts = [instructions(command, CONFS[name], preload, only) for name in CONFS]
         if all(counts):
-            print(f"{allocator} {sequence}, bookkeeping alone: " + ", ".join(f"{name} {count:.1f}" for name, count in zip(CONFS, counts)) +
-                  f" instructions per operation ({counts[2] / counts[0]:.3f})", flush=True)
+            print(f"{words}: " + ", ".join(f"{name} {count}" for name, count in zip(CONFS, counts)) +
+                  f" instructions ({counts[2] / counts[0]:.5f})", flush=True)
     for folder in glob.glob(os.path.join(tempfile.gettempdir(), f"zr-bench-{os.getpid()}", "*")) + [environment("", False)["XDG_RUNTIME_DIR"]]:
         try:
             os.rmdir(folder)
