@@ -98,7 +98,6 @@ def ask(pid, kept):
 
 
 def fuzz_server(seconds):
-    os.environ["ASAN_OPTIONS"] = "detect_leaks=0"
     trainer = subprocess.Popen([ZR_TRAIN, *arguments(data=text_file(), steps=10 ** 7, layers=1, hidden=16, heads=1, seq=8, batch=1, ranks=1, seed=3,
                                                       log=path("log.jsonl"))],
                                env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=open(path("words"), "w"))
