@@ -4,7 +4,7 @@
 #   make check      all tests, six minutes     make check-long   the wide matrices and soaks
 #   make bench      the figures                make check-asan   the tests under AddressSanitizer (-ubsan, -tsan)
 #   make check-mutants  defects made on purpose, each of which a test must catch
-#   make install    programs, libraries, headers and pkg-config files to PREFIX (/usr/local); make uninstall
+#   make install    programs, libraries, headers, pkg-config files, manual pages, completion to PREFIX (/usr/local); make uninstall
 #   make fuzz       hostile files for libFuzzer, hostile askers for the live socket, FUZZ_SECONDS each
 #   make lint       formatting, static checks  make clean
 #   make demo-fragmentation  a program that dies with memory free, and what helps; needs no GPU
@@ -144,13 +144,18 @@ paren := (
 programs := $(BUILD)/bin/zr-train $(BUILD)/bin/zr $(BUILD)/examples/arena $(BUILD)/examples/mlp $(BUILD)/examples/lines $(BUILD)/examples/fragment $(modules)
 libraries := $(foreach name,zr zr_zero,$(BUILD)/lib/lib$(name).so $(BUILD)/lib/lib$(name).a) $(preload_library) $(cuda_preload_library)
 
+# What zr says of itself: a page for each subcommand, and a script that completes its words.
+tool_names := $(shell sed -n 's/^    {"\([a-z]*\)", zr_tool_.*/\1/p' defrag/tool/main.c)
+manuals := $(BUILD)/share/man1/zr.1 $(tool_names:%=$(BUILD)/share/man1/zr-%.1)
+completion := $(BUILD)/share/completions/zr
+
 include tests/tests.mk
 
 .PHONY: all built
 all: packages-build
 	@echo "$(cuda_words)"
 	@$(again) built
-built: $(programs) $(libraries)
+built: $(programs) $(libraries) $(manuals) $(completion)
 
 # What an object depends on besides its sources. Written anew only when it changes: other flags build everything again,
 # and Valgrind's header, where it has come since, what tells Valgrind of memory.
@@ -225,6 +230,13 @@ $(BUILD)/bin/zr: $(tool_obj)
 	@mkdir -p $(@D)
 	@echo "  link  $@"
 	@$(CC) -o $@ $^ $(ALL_LDFLAGS) $(urcu_libs) -lz -lncursesw -ldw -lelf -ldl
+$(manuals): $(BUILD)/bin/zr
+	@mkdir -p $(@D)
+	@echo "  page  $@"
+	@$(BUILD)/bin/zr manual $(patsubst zr-%,%,$(filter zr-%,$(basename $(@F)))) > $@.new && mv $@.new $@
+$(completion): $(BUILD)/bin/zr
+	@mkdir -p $(@D)
+	@$(BUILD)/bin/zr completion bash > $@.new && mv $@.new $@
 # What the assembler puts into it.
 $(BUILD)/obj/defrag/report/page_text.o: $(addprefix defrag/report/,page.css page.html page_data.js page_draw.js page.js)
 
@@ -247,8 +259,10 @@ BINDIR ?= $(PREFIX)/bin
 LIBDIR ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
 DOCDIR ?= $(PREFIX)/share/doc/zr
-$(foreach name,$(if $(PREFIX),PREFIX) BINDIR LIBDIR INCLUDEDIR DOCDIR,$(call one_word,$(name)))
-$(foreach name,PREFIX BINDIR LIBDIR INCLUDEDIR DOCDIR,$(call plain,$(name),$(not_plain)))
+MANDIR ?= $(PREFIX)/share/man
+COMPLETIONDIR ?= $(PREFIX)/share/bash-completion/completions
+$(foreach name,$(if $(PREFIX),PREFIX) BINDIR LIBDIR INCLUDEDIR DOCDIR MANDIR COMPLETIONDIR,$(call one_word,$(name)))
+$(foreach name,PREFIX BINDIR LIBDIR INCLUDEDIR DOCDIR MANDIR COMPLETIONDIR,$(call plain,$(name),$(not_plain)))
 $(call plain,DESTDIR,')
 ifneq ($(filter-out /%,$(PREFIX)),)
 $(error PREFIX='$(PREFIX)': give the whole path, from / on, since pkg-config passes it on)
@@ -261,7 +275,8 @@ installed_bin := zr-train zr
 installed_doc := README.md LICENSE $(filter-out %/README.md,$(wildcard examples/*))
 installed := $(addprefix $(BINDIR)/,$(installed_bin)) $(addprefix $(DOCDIR)/,$(notdir $(installed_doc))) \
 	$(addprefix $(LIBDIR)/,$(installed_libraries) $(call linked,libzr) $(call linked,libzr_zero) \
-	$(notdir $(modules)) pkgconfig/zr.pc pkgconfig/zr_zero.pc) $(addprefix $(own_include)/,$(zr_headers) $(zr_zero_headers))
+	$(notdir $(modules)) pkgconfig/zr.pc pkgconfig/zr_zero.pc) $(addprefix $(MANDIR)/man1/,$(notdir $(manuals))) \
+	$(COMPLETIONDIR)/zr $(addprefix $(own_include)/,$(zr_headers) $(zr_zero_headers))
 
 # $(call pkgconfig,name,description,what it requires,its own libraries,theirs)
 pkgconfig = printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$(LIBDIR)' 'includedir=$(own_include)' '' 'Name: $(1)' \
@@ -285,6 +300,8 @@ install-built:
 	for header in $(zr_headers) $(zr_zero_headers); do \
 		install -m 644 $$header $(call to,$(own_include))/$$header || exit 1; done
 	install -m 644 $(installed_doc) $(call to,$(DOCDIR))
+	install -m 644 $(manuals) $(call to,$(MANDIR)/man1)
+	install -m 644 $(completion) $(call to,$(COMPLETIONDIR))
 	@if [ -z $(call to,) ]; then echo "zr: type ldconfig, as root, so that programs find the libraries" >&2; fi
 uninstall:
 	for file in $(installed); do rm -f $(call to,)"$$file" || exit 1; done

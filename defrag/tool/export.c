@@ -40,10 +40,12 @@ static zr_result write_file(const struct settings *settings, const struct zr_exp
     zr_result result = settings->output ? zr_file_create(&file, settings->output, ZR_CREATE_REPLACE) : ZR_OK;
     if (result != ZR_OK)
         return result;
+    zr_tool_progress_say("writing");
     zr_text_start(&text, &file, buffer, sizeof buffer);
     result = settings->format->write(own, &text);
     if (result == ZR_OK)
         result = zr_text_flush(&text);
+    zr_tool_progress_say(NULL);
     zr_result closed = settings->output ? zr_file_close(&file) : ZR_OK;
     return result == ZR_OK ? closed : result;
 }

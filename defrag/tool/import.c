@@ -41,10 +41,12 @@ static zr_result write_file(struct zr_recording *recording, const char *output)
     zr_result result = output ? zr_file_create(&file, output, ZR_CREATE_REPLACE) : ZR_OK;
     if (result != ZR_OK)
         return result;
+    zr_tool_progress_say("writing");
     zr_text_start(&text, &file, buffer, sizeof buffer);
     result = zr_recording_import(recording, &text);
     if (result == ZR_OK)
         result = zr_text_flush(&text);
+    zr_tool_progress_say(NULL);
     zr_result closed = output ? zr_file_close(&file) : ZR_OK;
     return result == ZR_OK ? closed : result;
 }

@@ -106,6 +106,9 @@ zr_result zr_tool_input_open(struct zr_tool_input *out, const char *name,
     static struct zr_live live;
     memset(out, 0, sizeof *out);
     out->name = name;
+    char words[160];
+    snprintf(words, sizeof words, "reading %.120s", name);
+    zr_tool_progress_say(words);
     zr_result result = zr_tool_source_open(&out->source, name);
     if (result == ZR_OK && is_process(name))
         result = take_process(out, &live);
@@ -124,6 +127,7 @@ zr_result zr_tool_input_open(struct zr_tool_input *out, const char *name,
         result = zr_moments_measure(&out->moments, &out->now, &out->recording, arena);
     if (result == ZR_OK && out->is_live)
         note_peaks(out, &live);
+    zr_tool_progress_say(NULL);
     if (result == ZR_OK && out->recording.cut_short)
         zr_tool_log("'%s' is cut short: what is said is of its first %" PRIu64 " events", name,
                     out->moments.now.records_count);

@@ -28,6 +28,9 @@ static const char ps_help[] =
     "  zr ps --json\n"
     "  zr ps 4711\n"
     "\n"
+    "zr ps [PID..] [options]\n"
+    "  --json  for programs\n"
+    "\n"
     "A process is shown once its arenas hold 64 MiB; with ZR_CONF=publish:on at once, with publish:off never. What\n"
     "processes that were killed have left is removed.\n";
 
@@ -38,6 +41,7 @@ static const char snapshot_help[] =
     "  zr snapshot 4711 -o now.zrt && zr stats now.zrt\n"
     "  zr snapshot 4711 --arena 1 -o small.zrt\n"
     "\n"
+    "zr snapshot PID -o FILE [options]\n"
     "  -o FILE       the process writes it; an ordinary file of that name is replaced\n"
     "  --arena N     of this one, as zr ps numbers them; else of the one that holds most\n";
 
@@ -49,6 +53,7 @@ static const char attach_help[] =
     "  zr attach 4711                               until Ctrl-C, to zr-4711.zrt\n"
     "  zr attach 4711 -o step.zrt --stacks 100     with the call stack of one allocation in a hundred\n"
     "\n"
+    "zr attach PID [options]\n"
     "  -o FILE       the process writes it; an ordinary file of that name is replaced\n"
     "  --seconds N   ends by itself\n"
     "  --arena N     of this one, as zr ps numbers them; else of the one that holds most\n"
@@ -64,6 +69,9 @@ static const char record_help[] =
     "  zr record 4711 mark \"epoch 2\"\n"
     "  zr record 4711 stop\n"
     "\n"
+    "zr record PID start -o FILE [options]\n"
+    "zr record PID mark WORDS\n"
+    "zr record PID stop [options]\n"
     "  -o FILE       start: the process writes it; an ordinary file of that name is replaced\n"
     "  --arena N     of this one, as zr ps numbers them; else of the one that holds most\n"
     "  --stacks N    start: with the call stack of one allocation in N, 1: of each\n";

@@ -1,4 +1,5 @@
 /* main.c: zr, the fragmentation tools. Finds the subcommand and hands over. */
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -17,33 +18,33 @@ static const char help[] =
     "  zr run --stats -- python3 train.py               a program with zr's malloc, and five lines about it\n"
     "  zr doctor -- python3 train.py                    whether it can run so, and what to type\n"
     "\n"
+    "zr SUBCOMMAND [options]\n"
+    "\n"
     "Subcommands\n"
-    "  stats    what was live, reserved, stranded, when\n"
-    "  why      why an allocation found no room, and what would help\n"
-    "  map      what lies where\n"
-    "  diff     two files side by side, with conditions for CI\n"
-    "  export   in other programs' formats\n"
-    "  import   other programs' files as a .zrt trace\n"
-    "  report   one HTML page: memory over time, every block, the holders\n"
-    "  replay   runs a recorded sequence under several allocators\n"
-    "  pack     places lifetimes at fixed offsets\n"
-    "  run      runs a program with zr's malloc\n"
-    "  doctor   says whether programs can run on zr's malloc here\n"
-    "  ps       the running processes whose memory zr manages\n"
-    "  ledger   where all of such a process's memory is, row by row\n"
-    "  top      shows them in the terminal: by tag, what lies where, the largest holders\n"
-    "  serve    the same figures for Prometheus\n"
-    "  snapshot writes what one of them holds now\n"
-    "  attach   records what one of them allocates and frees\n"
-    "  record   the same, started, marked and ended by three commands\n"
-    "zr SUBCOMMAND --help says more.\n"
+    "  stats     what was live, reserved, stranded, when\n"
+    "  why       why an allocation found no room, and what would help\n"
+    "  map       what lies where\n"
+    "  diff      two files side by side, with conditions for CI\n"
+    "  export    in other programs' formats\n"
+    "  import    other programs' files as a .zrt trace\n"
+    "  report    one HTML page: memory over time, every block, the holders\n"
+    "  replay    runs a recorded sequence under several allocators\n"
+    "  pack      places lifetimes at fixed offsets\n"
+    "  run       runs a program with zr's malloc\n"
+    "  doctor    says whether programs can run on zr's malloc here\n"
+    "  ps        the running processes whose memory zr manages\n"
+    "  ledger    where all of such a process's memory is, row by row\n"
+    "  top       shows them in the terminal: by tag, what lies where, the largest holders\n"
+    "  serve     the same figures for Prometheus\n"
+    "  snapshot  writes what one of them holds now\n"
+    "  attach    records what one of them allocates and frees\n"
+    "  record    the same, started, marked and ended by three commands\n"
+    "\n"
+    "Each has --help, and where zr is installed a page: man zr-stats. zr completion bash prints a script for the shell.\n"
     "\n"
     "Exit codes: 0 fine, 1 a threshold failed, 2 usage, 3 bad input, 4 out of memory.\n";
 
-static const struct {
-    const char *name;
-    int (*run)(int argc, char **argv); /* NULL: promised, and not in this version */
-} subcommands[] = {
+static const struct zr_tool_subcommand subcommands[] = {
     /* clang-format off: one a line */
     {"replay", zr_tool_replay},
     {"pack", zr_tool_pack},
@@ -63,61 +64,31 @@ static const struct {
     {"report", zr_tool_report},
     {"top", zr_tool_top},
     {"serve", zr_tool_serve},
+    {NULL, NULL},
     /* clang-format on */
 };
 
 bool zr_tool_has(const char *name)
 {
-    for (size_t i = 0; i < sizeof subcommands / sizeof *subcommands; i++)
+    for (size_t i = 0; subcommands[i].name; i++)
         if (strcmp(name, subcommands[i].name) == 0)
-            return subcommands[i].run != NULL;
+            return true;
     return false;
-}
-
-enum { NAME_MOST = 16 };
-
-/* Letters to add, drop, replace or swap with the next one until a name is the other (Damerau, "A technique
- * for computer detection and correction of spelling errors", 1964). */
-static unsigned distance(const char *name, const char *other)
-{
-    unsigned rows[NAME_MOST + 1][NAME_MOST + 1];
-    size_t length = strlen(name), others = strlen(other);
-    if (length > NAME_MOST || others > NAME_MOST)
-        return NAME_MOST;
-    for (unsigned i = 0; i <= length; i++)
-        for (unsigned j = 0; j <= others; j++) {
-            unsigned least = i && j ? rows[i - 1][j - 1] + (name[i - 1] != other[j - 1]) : i + j;
-            if (i && j && rows[i - 1][j] + 1 < least)
-                least = rows[i - 1][j] + 1;
-            if (i && j && rows[i][j - 1] + 1 < least)
-                least = rows[i][j - 1] + 1;
-            if (i > 1 && j > 1 && name[i - 1] == other[j - 2] && name[i - 2] == other[j - 1] &&
-                rows[i - 2][j - 2] + 1 < least)
-                least = rows[i - 2][j - 2] + 1;
-            rows[i][j] = least;
-        }
-    return rows[length][others];
 }
 
 static int unknown(const char *name)
 {
     const char *nearest = NULL;
     unsigned least = 3;
-    for (size_t i = 0; i < sizeof subcommands / sizeof *subcommands; i++)
-        if (subcommands[i].run && distance(name, subcommands[i].name) < least) {
+    for (size_t i = 0; subcommands[i].name; i++)
+        if (zr_tool_distance(name, subcommands[i].name) < least) {
             nearest = subcommands[i].name;
-            least = distance(name, nearest);
+            least = zr_tool_distance(name, nearest);
         }
     if (nearest)
         zr_tool_log("%s is no subcommand; did you mean zr %s? See zr --help", name, nearest);
     else
         zr_tool_log("%s is no subcommand; see zr --help", name);
-    return ZR_TOOL_USAGE;
-}
-
-static int usage(const char *words, const char *name)
-{
-    zr_tool_log("%s%s; see zr --help", name, words);
     return ZR_TOOL_USAGE;
 }
 
@@ -152,6 +123,8 @@ int main(int argc, char **argv)
         zr_tool_log("a subcommand is missing; see zr --help");
         return ZR_TOOL_USAGE;
     }
+    if (strcmp(argv[1], "run") != 0) /* whose program has what its starter wants */
+        signal(SIGPIPE, SIG_DFL);    /* a reader that goes ends this one without words */
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0)
         return print(help);
     if (strcmp(argv[1], "--version") == 0) {
@@ -159,9 +132,12 @@ int main(int argc, char **argv)
         snprintf(version, sizeof version, "zr %d.%d\n", ZR_VERSION_MAJOR, ZR_VERSION_MINOR);
         return print(version);
     }
-    for (size_t i = 0; i < sizeof subcommands / sizeof *subcommands; i++)
+    if (strcmp(argv[1], "manual") == 0)
+        return zr_tool_manual(argc - 1, argv + 1, subcommands, help);
+    if (strcmp(argv[1], "completion") == 0)
+        return zr_tool_completion(argc - 1, argv + 1, subcommands);
+    for (size_t i = 0; subcommands[i].name; i++)
         if (strcmp(argv[1], subcommands[i].name) == 0)
-            return subcommands[i].run ? subcommands[i].run(argc - 1, argv + 1)
-                                      : usage(" is not in this version of zr", argv[1]);
+            return subcommands[i].run(argc - 1, argv + 1);
     return unknown(argv[1]);
 }

@@ -224,8 +224,13 @@ static zr_result pack_file(const void *state, const char *path, struct zr_vector
     zr_tool_source_close(&source);
     if (result)
         return result;
+    char words[160];
     one.buffers_count = lifetimes.count;
+    snprintf(words, sizeof words, "packing %zu buffers, %.0f s at most", lifetimes.count,
+             (double)settings->pack.time_ns * 1e-9);
+    zr_tool_progress_say(words);
     result = zr_pack(&lifetimes, &settings->pack, &one.report);
+    zr_tool_progress_say(NULL);
     if (!result)
         result = zr_pack_check(&lifetimes, one.report.height_bytes);
     if (!result && settings->output)

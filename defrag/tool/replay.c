@@ -1,10 +1,11 @@
 /* replay.c: `zr replay`: sequences under policies, as a table or as JSON. Stands on zr_defrag.h. */
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "defrag/tool/input.h"
 #include "defrag/replay/unplanned.h"
+#include "defrag/tool/input.h"
 
 static const char help[] =
     "Runs recorded sequences of allocations under several allocators, on simulated memory.\n"
@@ -148,12 +149,16 @@ static zr_result replay_file(const void *state, const char *path, struct zr_vect
         struct result one = {.file = path, .policy = (enum zr_policy)i, .settings = settings};
         if (!settings->policies[i])
             continue;
+        char words[160];
+        snprintf(words, sizeof words, "replaying %.100s under %s", path, zr_policy_name(one.policy));
+        zr_tool_progress_say(words);
         replay.policy = one.policy;
         result = zr_replay_unplanned(&sequence, &replay, (unsigned)settings->unplanned_percent,
                                      settings->seed, &one.report);
         if (result == ZR_OK)
             result = zr_vector_add(results, &one);
     }
+    zr_tool_progress_say(NULL);
     zr_sequence_end(&sequence);
     zr_tool_source_close(&source);
     return result;

@@ -140,6 +140,75 @@ static const struct zr_tool_option *find(const struct zr_tool_arguments *argumen
     return NULL;
 }
 
+enum { NAME_MOST = 24 };
+
+/* Damerau, "A technique for computer detection and correction of spelling errors", 1964. */
+unsigned zr_tool_distance(const char *name, const char *other)
+{
+    unsigned rows[NAME_MOST + 1][NAME_MOST + 1];
+    size_t length = strlen(name), others = strlen(other);
+    if (length > NAME_MOST || others > NAME_MOST)
+        return NAME_MOST;
+    for (unsigned i = 0; i <= length; i++)
+        for (unsigned j = 0; j <= others; j++) {
+            unsigned least = i && j ? rows[i - 1][j - 1] + (name[i - 1] != other[j - 1]) : i + j;
+            if (i && j && rows[i - 1][j] + 1 < least)
+                least = rows[i - 1][j] + 1;
+            if (i && j && rows[i][j - 1] + 1 < least)
+                least = rows[i][j - 1] + 1;
+            if (i > 1 && j > 1 && name[i - 1] == other[j - 2] && name[i - 2] == other[j - 1] &&
+                rows[i - 2][j - 2] + 1 < least)
+                least = rows[i - 2][j - 2] + 1;
+            rows[i][j] = least;
+        }
+    return rows[length][others];
+}
+
+/* With the option that is nearest to it in spelling, if one is near. */
+static int reject_option(const struct zr_tool_arguments *arguments, const char *command, const char *argument)
+{
+    const char *equals = strchr(argument, '='), *nearest = NULL;
+    char name[NAME_MOST + 1];
+    unsigned least = 3;
+    size_t length = equals ? (size_t)(equals - argument) : strlen(argument);
+    snprintf(name, sizeof name, "%.*s", length > NAME_MOST ? 0 : (int)length, argument);
+    for (const struct zr_tool_option *option = arguments->options; option->name; option++)
+        if (strlen(option->name) > 2 && zr_tool_distance(name, option->name) < least) {
+            nearest = option->name;
+            least = zr_tool_distance(name, nearest);
+        }
+    if (!nearest)
+        zr_tool_log("%s: %s is no option; see zr %s --help", command, argument, command);
+    else
+        zr_tool_log("%s: %s is no option; did you mean %s? See zr %s --help", command, argument, nearest,
+                    command);
+    return ZR_TOOL_USAGE;
+}
+
+static enum zr_tool_ask asked;
+
+void zr_tool_ask_for(enum zr_tool_ask what)
+{
+    asked = what;
+}
+
+/* Not the arguments but what there is to say of them. */
+static int describe(const struct zr_tool_arguments *arguments, const char *command)
+{
+    struct zr_tool_output out;
+    zr_tool_output_start(&out);
+    if (asked == ZR_TOOL_MANUAL)
+        zr_tool_manual_page(&out.text, command, arguments->help);
+    else
+        zr_text_print(&out.text, "    %s) options='--help", command);
+    for (const struct zr_tool_option *option = arguments->options; asked == ZR_TOOL_OPTIONS && option->name;
+         option++)
+        zr_text_print(&out.text, " %s", option->name);
+    if (asked == ZR_TOOL_OPTIONS)
+        zr_text_print(&out.text, "' ;;\n");
+    return zr_tool_output_end(&out);
+}
+
 static int reject(const char *command, const char *argument, const char *what)
 {
     zr_tool_log("%s: %s %s; see zr %s --help", command, argument, what, command);
@@ -154,6 +223,8 @@ int zr_tool_parse(struct zr_tool_arguments *arguments, int argc, char **argv)
     arguments->files = argv; /* files move to the front: argv[0] is read no more when one gets there */
     arguments->files_count = 0;
     const char *command = argv[0];
+    if (asked != ZR_TOOL_ARGUMENTS)
+        return describe(arguments, command);
     for (int i = 1; i < argc; i++) {
         char *argument = argv[i];
         if (ended || argument[0] != '-' || argument[1] == '\0') {
@@ -173,7 +244,7 @@ int zr_tool_parse(struct zr_tool_arguments *arguments, int argc, char **argv)
         }
         const struct zr_tool_option *option = find(arguments, argument, &value);
         if (!option)
-            return reject(command, argument, "is no option");
+            return reject_option(arguments, command, argument);
         if (option->kind == ZR_TOOL_FLAG && value)
             return reject(command, option->name, "takes no value");
         if (option->kind != ZR_TOOL_FLAG && !value && ++i == argc)

@@ -39,6 +39,17 @@ int zr_tool_report(int argc, char **argv);
 
 /* Whether this version has the subcommand. */
 bool zr_tool_has(const char *name);
+/* `zr manual [SUBCOMMAND]`: a page of troff, made of the help. `zr completion bash`: a script, made of the
+ * tables of options. Both are for `make install`. */
+struct zr_tool_subcommand {
+    const char *name; /* NULL: the end of the list */
+    int (*run)(int argc, char **argv);
+};
+int zr_tool_manual(int argc, char **argv, const struct zr_tool_subcommand *list, const char *main_help);
+int zr_tool_completion(int argc, char **argv, const struct zr_tool_subcommand *list);
+
+/* How many letters to add, drop, replace or swap with the next one until a name is the other. */
+unsigned zr_tool_distance(const char *name, const char *other);
 
 /* ---- Words --------------------------------------------------------------------------------------------- */
 
@@ -70,6 +81,12 @@ struct zr_tool_arguments {
     char **files;                         /* out: what is no option, in order; within argv */
     int files_count;                      /* out */
 };
+
+/* What zr_tool_parse() does: reads the arguments, or ends with the help, as a manual page, or with the
+ * options, as a line of a script. */
+enum zr_tool_ask { ZR_TOOL_ARGUMENTS = 0, ZR_TOOL_MANUAL, ZR_TOOL_OPTIONS };
+void zr_tool_ask_for(enum zr_tool_ask what);
+void zr_tool_manual_page(struct zr_text *text, const char *name, const char *help);
 
 /* Reads the arguments. Below 0: go on; else the exit code to end with, everything said. "--name=value" and
  * "--name value" are the same; after "--" nothing is an option. */

@@ -63,6 +63,13 @@ def check_blanks():
 
 def check_files():
     there = [name for name in files() if not name.startswith("share/") and not name.endswith("libzr_comm_mpi.so")]
+    pages = [f"share/man/man1/{name}" for name in os.listdir(os.path.join(BUILD, "share", "man1")) if name.endswith(".1")]
+    same(sorted(name for name in files() if name.startswith(("share/man", "share/bash"))),
+         sorted(pages + ["share/bash-completion/completions/zr"]), f"{len(pages)} manual pages, and bash's completion")
+    ok({"share/man/man1/zr.1", "share/man/man1/zr-why.1"} <= set(pages), "of zr and of each subcommand")
+    if shutil.which("man"):
+        got = run(["man", "-M", ROOT + "/share/man", "zr-why"], MANPAGER="cat", LC_ALL="C.UTF-8")
+        ok(got.returncode == 0 and "zr why FILE [options]" in got.stdout, "man finds them") or note(got.stderr)
     version = run(["pkg-config", "--modversion", "zr_zero"]).stdout.strip()
     ok(re.fullmatch(r"0\.\d+", version), f"pkg-config knows version {version}")
     want = ["bin/zr", "bin/zr-train"]

@@ -1,0 +1,175 @@
+#!/usr/bin/env python3
+"""The habits of a good tool, of every subcommand of zr: examples first in help; a manual page and a completion that say what
+the help and the tables of options say; suggestions; standard input; readers that go away; progress on a terminal alone."""
+import os
+import pty
+import re
+import shutil
+import signal
+import subprocess
+import sys
+
+sys.path.insert(0, "tests/support")
+from zrtest import BUILD, HANG, done, note, ok, path, same, skip
+
+ZR = os.path.abspath(os.path.join(BUILD, "bin", "zr"))
+os.makedirs(path("runtime"), 0o700)
+ENVIRONMENT = {**os.environ, "XDG_RUNTIME_DIR": path("runtime"), "PATH": os.path.dirname(ZR) + ":" + os.environ["PATH"], "LC_ALL": "C.UTF-8"}
+LIFETIMES = "id,lower,upper,size\n0,0,2,4\n1,0,9,2\n2,1,3,4\n3,4,9,8\n"
+EVENTS = "event,address,bytes,unit_bytes,tag\nmap,0x200000,2097152,0,\nalloc,0x200000,1048576,,grad\nmark,,,,\nrefused,,9999999,,grad\n"
+FILES = {}
+for name, content in (("lifetimes.csv", LIFETIMES), ("events.csv", EVENTS)):
+    FILES[name] = path(name)
+    with open(path(name), "w") as file:
+        file.write(content)
+
+
+def zr(*words, **settings):
+    settings = {"capture_output": True, "text": True, "encoding": "utf-8", "errors": "surrogateescape", "timeout": HANG, "env": ENVIRONMENT, "stdin": subprocess.DEVNULL, **settings}
+    return subprocess.run([ZR, *words], **settings)
+
+
+SCRIPT = zr("completion", "bash").stdout
+OPTIONS = {name: options.split() for name, options in re.findall(r"^    (\w+)\) options='(.*)' ;;$", SCRIPT, re.M)}
+
+
+def test_help():
+    main = zr("--help").stdout
+    same(sorted(OPTIONS), sorted(re.findall(r"^  (\w+)  ", main.split("Subcommands\n")[1], re.M)), "zr --help lists every subcommand")
+    for name, options in OPTIONS.items():
+        run = zr(name, "--help")
+        lines = run.stdout.splitlines()
+        synopsis = next((i for i, line in enumerate(lines) if line.startswith(f"zr {name} ")), 0)
+        first = lines.index("Examples") if "Examples" in lines else len(lines)
+        ok(run.returncode == 0 and run.stderr == "" and first <= 4 and f"zr {name}" in lines[first + 1] and synopsis > first,
+           f"zr {name} --help: examples first, and how it is called")
+        same(set(re.findall(r"^  (--?[a-z][\w-]*)", run.stdout, re.M)), set(options) - {"--help"}, f"zr {name}: the options that it takes, and no others")
+        ok(max(map(len, lines)) <= 122, f"zr {name} --help: lines fit")
+
+
+def plain(page):
+    """The words of a manual page's text."""
+    text = re.sub(r"^\.(TH|SH|nf|fi|TP|PP|br|BR)\b.*\n", "", page.split(".SH SEE ALSO")[0].split("\\- ", 1)[1], flags=re.M)
+    return re.sub(r"^\.B ", "", text, flags=re.M).replace("\\&", "").replace("\\-", "-").replace("\\e", "\\").split()
+
+
+def test_pages():
+    groff = shutil.which("groff")
+    if groff and subprocess.run([groff, "-man", "-Tutf8"], input=b".TH a 1\n", capture_output=True).returncode != 0:
+        groff = None  # Debian's groff-base alone is enough
+    for name in [None, *OPTIONS]:
+        page = zr("manual", *([name] if name else [])).stdout
+        said = zr(*([name] if name else []), "--help").stdout
+        title = f"zr-{name}" if name else "zr"
+        same(sorted(plain(page)), sorted(word for word in said.split() if word not in ("Examples", "Subcommands")), f"man {title} has every word of the help")
+        sections = re.findall(r"^\.SH (.*)$", page, re.M)
+        ok(page.startswith(f'.TH "{title}" 1 ') and sections[:3] == ["NAME", "SYNOPSIS", "EXAMPLES"], f"its sections: {', '.join(sections)}")
+        with open(os.path.join(BUILD, "share", "man1", f"{title}.1")) as built:
+            same(built.read() == page, True, "and it is the one that is installed")
+        if groff:
+            got = subprocess.run([groff, "-man", "-ww", "-Tutf8"], input=page, capture_output=True, text=True, env=ENVIRONMENT)
+            same((got.returncode, got.stderr), (0, ""), f"groff has no complaint of {title}")
+    if not groff:
+        skip("groff with its macros for manual pages is not installed: the pages are not set")
+    same(zr("manual", "nothing").returncode, 2, "there is no page of what is no subcommand")
+
+
+def completed(*words):
+    script = f"{SCRIPT}\nCOMP_WORDS=(\"$@\")\nCOMP_CWORD=$(($# - 1))\n_zr\nprintf '%s\\n' \"${{COMPREPLY[@]}}\""
+    got = subprocess.run(["bash", "-euc", script, "bash", "zr", *words], capture_output=True, text=True, env=ENVIRONMENT, cwd=path("."), timeout=HANG)
+    if got.stderr:
+        note(got.stderr)
+    return sorted(got.stdout.split("\n")[:-1])
+
+
+def test_completion():
+    same(completed("sn"), ["snapshot"], "a subcommand is completed")
+    same(completed("pa"), ["pack"], "and no other")
+    same(completed("why", "--c"), ["--capacity"], "an option")
+    same(completed("stats", "life"), ["lifetimes.csv"], "a file")
+    os.makedirs(path("a folder"))
+    same(completed("stats", "a f"), ["a folder"], "with blanks in its name")
+    ok("ls" in completed("run", "--", "l"), "a program behind --")
+    same(completed("ledger", ""), [], "processes, of which there are none")
+    with open(os.path.join(BUILD, "share", "completions", "zr")) as built:
+        same(built.read() == SCRIPT, True, "it is the one that is installed")
+
+
+def test_suggestions():
+    for name, options in OPTIONS.items():
+        long = next(option for option in options[1:] if len(option) > 5) if any(len(o) > 5 for o in options[1:]) else None
+        if long:
+            run = zr(name, long[:-2] + long[-1])
+            ok(run.returncode == 2 and f"did you mean {long}?" in run.stderr and run.stdout == "", f"zr {name} {long[:-2] + long[-1]}: {run.stderr.strip()}")
+    ok("did you mean zr stats?" in zr("stast").stderr, "a subcommand with letters swapped")
+    run = zr("why", "--nothing-like-it=5")
+    ok(run.returncode == 2 and "did you mean" not in run.stderr and "zr why --help" in run.stderr, "nothing is near: the help is named")
+
+
+READERS = {"stats": [], "why": ["--size", "1MiB"], "map": [], "export": ["--format", "csv"], "import": [], "replay": ["--policy", "caching", "--no-wait"],
+           "pack": ["--time", "1"], "report": ["-o", "-"]}
+
+
+def lines_of(name, text):
+    return re.sub(r"[\d.]+", "#", text) if name in ("replay", "pack") else text
+
+
+def test_pipes():
+    for name, options in READERS.items():
+        file = FILES["events.csv"]
+        named = zr(name, file, *options)
+        with open(file) as data:
+            piped = zr(name, "-", *options, stdin=data)
+        ok(named.returncode == 0 and piped.returncode == 0 and len(named.stdout) > 0, f"zr {name} -: standard input") or note(named.stderr + piped.stderr)
+        if name not in ("report", "pack", "replay"):
+            same(piped.stdout.replace("\n-\n", "\n").replace(file, "-"), named.stdout.replace(file, "-"), "with the same answer")
+    with open(FILES["events.csv"]) as data:
+        run = zr("diff", "-", FILES["events.csv"], stdin=data)
+    same((run.returncode, run.stderr), (0, ""), "zr diff - FILE")
+
+
+def test_readers_gone():
+    """Both where the pipe's signal ends a program and where it was ignored by whoever started it."""
+    others = {"ps": [], "top": ["--once"], "serve": ["--once"], "doctor": [], "ledger": ["--json"], "--help": [], "diff": [FILES["events.csv"]] * 2}
+    for name, words in {**others, **{name: [FILES["events.csv"], *options] for name, options in READERS.items()}}.items():
+        said = []
+        for ignored in (False, True):
+            reader, writer = os.pipe()
+            os.close(reader)
+            run = zr(name, *words, capture_output=False, stdout=writer, stderr=subprocess.PIPE, restore_signals=not ignored,
+                     preexec_fn=(lambda: signal.signal(signal.SIGPIPE, signal.SIG_IGN)) if ignored else None)
+            os.close(writer)
+            said.append((run.returncode in (-signal.SIGPIPE, 0), run.stderr))
+        same(said, [(True, "")] * 2, f"zr {name}: a reader that has gone is nobody's failure")
+
+
+def on_terminal(*words):
+    main, side = pty.openpty()
+    process = subprocess.Popen([ZR, *words], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=side, env=ENVIRONMENT)
+    os.close(side)
+    said = b""
+    try:
+        while part := os.read(main, 4096):
+            said += part
+    except OSError:  # the other side is closed
+        pass
+    os.close(main)
+    process.wait(timeout=HANG)
+    return said.decode()
+
+
+def test_progress():
+    for name, options in {**READERS, "report": ["-o", path("page.html")]}.items():
+        said = on_terminal(name, FILES["events.csv"], *options)
+        ok("\r" in said and said.endswith("\r\x1b[K"), f"zr {name} says what it does on a terminal, and wipes it: {said[:60]!r}")
+        same(zr(name, FILES["events.csv"], *options).stderr, "", "and nowhere else")
+
+
+test_help()
+test_pages()
+test_completion()
+test_suggestions()
+test_pipes()
+test_readers_gone()
+test_progress()
+done()
