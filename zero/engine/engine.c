@@ -17,18 +17,31 @@ static zr_result take_pools(struct zr_engine *engine)
     if (result == ZR_OK && zr_engine_keeps_sums(engine))
         result = zr_take(arena, ZR_TAG_GRAD, engine->layout.shards_elements, sizeof(float),
                          (void **)&engine->sums);
-    if (result == ZR_OK && zr_engine_is_low_precision(engine))
-        result =
-            zr_take(arena, ZR_TAG_MASTER, engine->states_elements, sizeof(float), (void **)&engine->master);
     if (result == ZR_OK)
-        result = zr_take(arena, ZR_TAG_OPTIMIZER, engine->states_elements, sizeof(float),
-                         (void **)&engine->momentum);
-    if (result == ZR_OK && o->optimizer.kind == ZR_OPTIMIZER_ADAMW)
-        result = zr_take(arena, ZR_TAG_OPTIMIZER, engine->states_elements, sizeof(float),
-                         (void **)&engine->variance);
+        result = zr_state_store_open(
+            &engine->store, &zr_state_store_memory,
+            &(struct zr_state_store_options){.arena = arena,
+                                             .layout = &engine->layout,
+                                             .whole = o->stage == 0,
+                                             .master = zr_engine_is_low_precision(engine),
+                                             .variance = o->optimizer.kind == ZR_OPTIMIZER_ADAMW,
+                                             .host_arena = o->host_arena});
     if (result == ZR_OK && !engine->simulated)
         result = zr_take(o->host_arena, ZR_TAG_OTHER, (engine->world + 1) * engine->layout.units_count,
                          sizeof *engine->squares, (void **)&engine->squares);
+    return result;
+}
+
+static zr_result clear_states(struct zr_engine *engine, const struct zr_owned *owned)
+{
+    size_t bytes = (owned->to - owned->from) * sizeof(float);
+    float *const states[] = {engine->store.options.master ? owned->master : NULL, owned->momentum,
+                             owned->variance};
+    zr_result result = ZR_OK;
+    for (size_t i = 0; i < sizeof states / sizeof *states && result == ZR_OK; i++)
+        if (states[i])
+            result =
+                engine->options.kernels->clear(engine->options.context, &(struct zr_clear){bytes, states[i]});
     return result;
 }
 
@@ -37,12 +50,14 @@ static zr_result initialise_unit(struct zr_engine *engine, size_t index)
 {
     const struct zr_layout_unit *unit = &engine->layout.units[index];
     const struct zr_unit_state *state = &engine->units[index];
-    struct zr_owned owned = zr_engine_owned(engine, index);
+    struct zr_owned owned;
+    zr_result result = zr_engine_take_owned(engine, index, &owned);
     size_t from = owned.from, to = owned.to;
     float *base = owned.master;
-    zr_result result = ZR_OK;
 
-    if (!engine->master && state->resident) { /* needs nobody's help */
+    if (result == ZR_OK)
+        result = clear_states(engine, &owned);
+    if (!engine->store.options.master && state->resident) { /* needs nobody's help */
         from = 0;
         to = unit->padded_elements;
         base = zr_engine_parameter_place(engine, state->parameters_at);
@@ -61,18 +76,16 @@ static zr_result initialise_unit(struct zr_engine *engine, size_t index)
                                                                   .x = base + (piece.offset - from)});
         }
     }
+    zr_result given = zr_engine_give_owned(engine, index, true);
+    result = result == ZR_OK ? given : result;
     return result == ZR_OK ? zr_engine_round_masters(engine, index) : result;
 }
 
 static zr_result clear_pools(struct zr_engine *engine)
 {
-    size_t states_bytes = engine->states_elements * sizeof(float);
     const struct zr_clear pools[] = {
         {engine->parameters_elements * engine->parameter_bytes, engine->parameters},
-        {engine->gradients ? engine->gradients_elements * engine->gradient_bytes : 0, engine->gradients},
-        {states_bytes, engine->momentum},
-        {engine->variance ? states_bytes : 0, engine->variance},
-        {engine->master ? states_bytes : 0, engine->master}};
+        {engine->gradients ? engine->gradients_elements * engine->gradient_bytes : 0, engine->gradients}};
     zr_result result = ZR_OK;
     for (size_t i = 0; i < sizeof pools / sizeof *pools && result == ZR_OK; i++)
         result = engine->options.kernels->clear(engine->options.context, &pools[i]);
@@ -83,7 +96,7 @@ static zr_result clear_pools(struct zr_engine *engine)
  * rank rounds what it has masters of, and the rest of what is kept whole comes from the others. */
 static zr_result initialise(struct zr_engine *engine)
 {
-    bool gathers = engine->master && engine->options.stage > 0 && engine->world > 1;
+    bool gathers = engine->store.options.master && engine->options.stage > 0 && engine->world > 1;
     zr_result result = clear_pools(engine);
 
     zr_engine_start_scaling(engine);
@@ -202,9 +215,7 @@ void zr_engine_destroy(zr_engine *engine)
         }
     }
     zr_drop(host_arena, &engine->squares);
-    zr_drop(arena, &engine->variance);
-    zr_drop(arena, &engine->momentum);
-    zr_drop(arena, &engine->master);
+    zr_state_store_close(&engine->store);
     zr_drop(arena, &engine->sums);
     zr_drop(arena, &engine->gradients);
     zr_drop(arena, &engine->parameters);

@@ -17,7 +17,7 @@
 #ifndef ZR_ENGINE_H
 #define ZR_ENGINE_H
 
-#include "zero/engine/layout.h"
+#include "zero/engine/state_store.h"
 #include "zero/comm/take.h"
 #include "zero/zr_zero.h"
 
@@ -55,9 +55,8 @@ struct zr_engine {
     size_t gradients_elements;
     float *sums; /* [layout.shards_elements] or NULL: fp32 sums of micro-batches, beside whole gradients or in
                   * the place of shards of two bytes */
-    float *momentum, *variance; /* [states_elements]: stage 0 pool_elements, else shards_elements */
-    float *master;              /* [states_elements], NULL in fp32: the parameters are their own */
-    size_t states_elements;
+    struct zr_state_store
+        store; /* masters (none in fp32: the parameters are their own), momentum, variance */
     bool shards_gradients, shards_parameters; /* what the stage came to; see placement.c */
 
     unsigned gathered_most;                 /* units that may be gathered at a time */
@@ -157,7 +156,9 @@ struct zr_owned {
     float *master;              /* in fp32 the parameters */
     float *momentum, *variance; /* variance NULL: there is none */
 };
-struct zr_owned zr_engine_owned(const struct zr_engine *engine, size_t unit);
+/* Belongs to the caller until it is given back: see state_store.h. */
+zr_result zr_engine_take_owned(struct zr_engine *engine, size_t unit, struct zr_owned *out);
+zr_result zr_engine_give_owned(struct zr_engine *engine, size_t unit, bool changed);
 /* Rounds this rank's masters into its parameters; nothing to do in fp32. */
 zr_result zr_engine_round_masters(struct zr_engine *engine, size_t unit);
 /* Element `index` of numbers. */

@@ -248,32 +248,43 @@ static zr_result gradient_norm(struct zr_engine *engine, double *norm)
     return result;
 }
 
-struct zr_owned zr_engine_owned(const struct zr_engine *engine, size_t unit)
+zr_result zr_engine_take_owned(struct zr_engine *engine, size_t unit, struct zr_owned *out)
 {
     const struct zr_layout_unit *u = &engine->layout.units[unit];
     bool whole = engine->options.stage == 0;
-    size_t state = whole ? u->pool_offset : u->shard_offset;
     void *parameters = whole ? zr_engine_parameter_place(engine, engine->units[unit].parameters_at)
                              : zr_engine_shard(engine, unit);
-    return (struct zr_owned){
+    struct zr_state_view view = {0};
+    zr_result result = zr_state_store_take(&engine->store, unit, &view);
+    *out = (struct zr_owned){
         .from = whole ? 0 : engine->rank * u->shard_elements,
         .to = whole ? u->padded_elements : (engine->rank + 1) * u->shard_elements,
         .parameters = {parameters, engine->options.precision},
-        .master = engine->master ? engine->master + state : parameters,
-        .momentum = engine->momentum + state,
-        .variance = engine->variance ? engine->variance + state : NULL,
+        .master = engine->store.options.master ? view.master : parameters,
+        .momentum = view.momentum,
+        .variance = view.variance,
     };
+    return result;
+}
+
+zr_result zr_engine_give_owned(struct zr_engine *engine, size_t unit, bool changed)
+{
+    return zr_state_store_give(&engine->store, unit, changed);
 }
 
 zr_result zr_engine_round_masters(struct zr_engine *engine, size_t unit)
 {
-    struct zr_owned owned = zr_engine_owned(engine, unit);
-    if (!engine->master)
+    struct zr_owned owned;
+    if (!engine->store.options.master)
         return ZR_OK;
-    return engine->options.kernels->convert(engine->options.context,
-                                            &(struct zr_convert){.n = owned.to - owned.from,
-                                                                 .from = {owned.master, ZR_PRECISION_FP32},
-                                                                 .to = owned.parameters});
+    zr_result result = zr_engine_take_owned(engine, unit, &owned);
+    if (result == ZR_OK)
+        result = engine->options.kernels->convert(
+            engine->options.context, &(struct zr_convert){.n = owned.to - owned.from,
+                                                          .from = {owned.master, ZR_PRECISION_FP32},
+                                                          .to = owned.parameters});
+    zr_result given = zr_engine_give_owned(engine, unit, false);
+    return result == ZR_OK ? given : result;
 }
 
 /* ---- The update ---------------------------------------------------------------------------------------- */
@@ -315,8 +326,8 @@ static zr_result update_unit(struct zr_engine *engine, size_t unit, struct zr_nu
                              const struct update *update)
 {
     const struct zr_layout_unit *u = &engine->layout.units[unit];
-    struct zr_owned owned = zr_engine_owned(engine, unit);
-    zr_result result = ZR_OK;
+    struct zr_owned owned;
+    zr_result result = zr_engine_take_owned(engine, unit, &owned);
 
     for (size_t i = 0; i < u->parameters_count && result == ZR_OK; i++) {
         const struct zr_layout_parameter *p = &engine->layout.parameters[u->first_parameter + i];
@@ -329,11 +340,12 @@ static zr_result update_unit(struct zr_engine *engine, size_t unit, struct zr_nu
                                     .master = owned.master + skip,
                                     .momentum = owned.momentum + skip,
                                     .variance = owned.variance ? owned.variance + skip : NULL};
-        if (engine->master)
+        if (engine->store.options.master)
             numbers.parameter = zr_numbers_at(owned.parameters, skip);
         result = update_part(engine, &p->parameter, update, &numbers);
     }
-    return result;
+    zr_result given = zr_engine_give_owned(engine, unit, true);
+    return result == ZR_OK ? given : result;
 }
 
 /* At stage 0 everyone updates everything. Where sums of fp32 have no room among whole gradients of two bytes,
@@ -389,7 +401,7 @@ static void end_round(struct zr_engine *engine, size_t unit)
 static zr_result update_all(struct zr_engine *engine, const struct update *update)
 {
     struct whole_sums sums = {0};
-    zr_result result = ZR_OK;
+    zr_result result = zr_state_store_begin(&engine->store);
 
     for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++) {
         struct zr_numbers gradients;
@@ -407,7 +419,8 @@ static zr_result update_all(struct zr_engine *engine, const struct update *updat
             zr_comm_wait(engine->options.comm, sums.ticket[i]);
         zr_drop(engine->options.arena, &sums.block[i]);
     }
-    return result;
+    zr_result ended = zr_state_store_end(&engine->store);
+    return result == ZR_OK ? ended : result;
 }
 
 /* ---- The step ------------------------------------------------------------------------------------------ */

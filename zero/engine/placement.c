@@ -115,8 +115,6 @@ void zr_engine_place(struct zr_engine *engine)
     engine->gathered_most =
         1 + (engine->options.prefetch_distance > 0 ? engine->options.prefetch_distance : 1);
     engine->first_staged = engine->last_staged = ZR_NO_UNIT;
-    engine->states_elements =
-        engine->options.stage == 0 ? engine->layout.pool_elements : engine->layout.shards_elements;
     place_gradients(engine);
     place_parameters(engine);
 }
