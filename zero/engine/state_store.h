@@ -11,11 +11,25 @@
 #ifndef ZR_STATE_STORE_H
 #define ZR_STATE_STORE_H
 
+#include "zero/comm/clock.h"
 #include "zero/engine/layout.h"
 
 /* Of one unit, from the first element that the rank updates; NULL: the store keeps none of that kind. */
 struct zr_state_view {
     float *master, *momentum, *variance;
+};
+
+/* Of a store in an offload file (nvme_io.h). */
+enum { ZR_STATE_FILE_ALIGN_BYTES = 4096 };
+struct zr_state_file_options {
+    const char *folder;
+    bool force;         /* take a folder that lies in memory */
+    size_t align_bytes; /* of the folder, see zr_nvme_probe_folder(); 0: ZR_STATE_FILE_ALIGN_BYTES */
+    unsigned depth;     /* 0: measured */
+    void (*log)(void *state, const char *words);
+    void *log_state;
+    bool simulated;              /* no file: what it would take, and move */
+    struct zr_comm_clock *clock; /* of a rehearsal; NULL: none */
 };
 
 struct zr_state_store_options {
@@ -25,9 +39,12 @@ struct zr_state_store_options {
     bool master;          /* masters are kept beside the parameters */
     bool variance;        /* the optimizer has one */
     zr_arena *host_arena; /* records */
+    /* Of the store in a file, whose `arena` has its buffers alone, tag offload; borrowed for its life. */
+    const struct zr_state_file_options *file;
 };
 
 struct zr_state_store;
+struct zr_state_file;
 
 /* What a kind of store does. All but open, take and close may be NULL: nothing to do. */
 struct zr_state_store_table {
@@ -47,9 +64,13 @@ struct zr_state_store {
     size_t elements; /* of each kind, all units together */
     /* Of a store of memory, [elements]. */
     float *master, *momentum, *variance;
+    struct zr_state_file *file; /* of the store in a file */
 };
 
-extern const struct zr_state_store_table zr_state_store_memory;
+/* `nvme` keeps all of it in an offload file, and three buffers of the largest unit in memory: behind the work
+ * on unit i of a pass, unit i+1 is read and unit i-1 written. Its first failure is every later call's, too;
+ * that of a pass's last writes is found by the next pass, take or save. */
+extern const struct zr_state_store_table zr_state_store_memory, zr_state_store_nvme;
 
 /* Takes what is kept, its contents undefined. On failure nothing is left. */
 zr_result zr_state_store_open(struct zr_state_store *out, const struct zr_state_store_table *table,
@@ -65,5 +86,14 @@ zr_result zr_state_store_begin(struct zr_state_store *store);
 zr_result zr_state_store_take(struct zr_state_store *store, size_t unit, struct zr_state_view *out);
 zr_result zr_state_store_give(struct zr_state_store *store, size_t unit, bool changed);
 zr_result zr_state_store_end(struct zr_state_store *store);
+
+/* Of the store in a file; zeros of others. */
+struct zr_state_file_report {
+    uint64_t file_bytes, buffers_bytes;
+    uint64_t moved_bytes;    /* read and written since the start */
+    uint64_t waited_ns;      /* for it */
+    double bytes_per_second; /* read and written at once, as measured at the start; 0: it was not */
+};
+void zr_state_store_get_report(const struct zr_state_store *store, struct zr_state_file_report *out);
 
 #endif
