@@ -70,26 +70,28 @@ zr_result zr_trainer_state_open(struct zr_trainer_state *out, const struct zr_tr
         result = open_context(out);
     if (result == ZR_OK)
         result = zr_trainer_create(
-            &out->trainer, &(struct zr_trainer_options){
-                               .engine = &(struct zr_engine_options){.arena = options->arena,
-                                                                     .host_arena = options->host_arena,
-                                                                     .kernels = options->kernels,
-                                                                     .context = &out->context,
-                                                                     .comm = options->mesh->data,
-                                                                     .tensor = options->mesh->tensor,
-                                                                     .stage = options->stage,
-                                                                     .micro_batches = options->micro_batches,
-                                                                     .reduce = options->reduce,
-                                                                     .precision = options->precision,
-                                                                     .loss_scaling = options->loss_scaling,
-                                                                     .seed = options->seed,
-                                                                     .optimizer = options->optimizer,
-                                                                     .offload = options->offload},
-                               .model = &out->transformer.model,
-                               .recompute = options->shape.recompute,
-                               .recompute_modules = options->shape.recompute_layers,
-                               .checkpoints = options->checkpoints,
-                               .pipeline = pipeline});
+            &out->trainer,
+            &(struct zr_trainer_options){
+                .engine = &(struct zr_engine_options){.struct_bytes = sizeof(struct zr_engine_options),
+                                                      .arena = options->arena,
+                                                      .host_arena = options->host_arena,
+                                                      .kernels = options->kernels,
+                                                      .context = &out->context,
+                                                      .comm = options->mesh->data,
+                                                      .tensor = options->mesh->tensor,
+                                                      .stage = options->stage,
+                                                      .micro_batches = options->micro_batches,
+                                                      .reduce = options->reduce,
+                                                      .precision = options->precision,
+                                                      .loss_scaling = options->loss_scaling,
+                                                      .seed = options->seed,
+                                                      .optimizer = options->optimizer,
+                                                      .offload = options->offload},
+                .model = &out->transformer.model,
+                .recompute = options->shape.recompute,
+                .recompute_modules = options->shape.recompute_layers,
+                .checkpoints = options->checkpoints,
+                .pipeline = pipeline});
     if (result == ZR_OK) {
         zr_comm *const copies[] = {out->trainer->activations.checkpoints.copies,
                                    out->trainer->engine->copies};
