@@ -142,6 +142,20 @@ struct zr_loss_scale {
 
 enum { ZR_PREFETCH_MOST = 8 };
 
+/* What lives in memory of the host, and not in zr_engine_options.arena. Zeros: nothing. The bits are the
+ * same.
+ *
+ * Optimizer: momentum, variance and masters (in fp32 as well) have the tags optimizer and master there. The
+ * gradients of a step pass staging at every stage, leave as they are reduced (tag grad there), and wait on
+ * the host for the norm; the update runs there, and new parameters are copied to the arena behind it and the
+ * next forward. Of several ranks at stage 0 everyone updates everything, and gradients that are reduced once
+ * per step (ZR_REDUCE_ONCE) are kept whole: both are ZR_ERR_INVALID. */
+struct zr_offload {
+    zr_arena *host; /* host memory; NULL: nothing is offloaded */
+    bool optimizer;
+    bool parameters; /* of stage 3, and with `optimizer`: shards of parameters too (tag param there) */
+};
+
 struct zr_engine_options {
     size_t struct_bytes;               /* its sizeof, or 0: see "Options" in alloc/zr.h */
     zr_arena *arena;                   /* tensors: any backend */
@@ -169,6 +183,7 @@ struct zr_engine_options {
      * They take the holes that activations leave, which then are holes for good; a rehearsal's places prevent
      * that. */
     bool scattered_gradients;
+    struct zr_offload offload;
 };
 
 typedef struct zr_engine zr_engine;

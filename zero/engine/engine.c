@@ -3,14 +3,19 @@
 
 #include <string.h>
 
+#include "zero/engine/offload.h"
+
 #include "alloc/base/struct_bytes.h"
 
 static zr_result take_pools(struct zr_engine *engine)
 {
-    zr_arena *arena = engine->options.arena;
+    zr_arena *arena = zr_engine_state_arena(engine);
     const struct zr_engine_options *o = &engine->options;
-    zr_result result = zr_take(arena, ZR_TAG_PARAM, engine->parameters_elements, engine->parameter_bytes,
+    zr_result result = zr_take(o->arena, ZR_TAG_PARAM, engine->parameters_elements, engine->parameter_bytes,
                                (void **)&engine->parameters);
+    if (result == ZR_OK)
+        result = zr_take(o->offload.host, ZR_TAG_PARAM, engine->host_parameters_elements,
+                         engine->parameter_bytes, (void **)&engine->host_parameters);
     if (result == ZR_OK)
         result = zr_take(arena, ZR_TAG_GRAD, o->scattered_gradients ? 0 : engine->gradients_elements,
                          engine->gradient_bytes, (void **)&engine->gradients);
@@ -23,9 +28,12 @@ static zr_result take_pools(struct zr_engine *engine)
             &(struct zr_state_store_options){.arena = arena,
                                              .layout = &engine->layout,
                                              .whole = o->stage == 0,
-                                             .master = zr_engine_is_low_precision(engine),
+                                             .master = zr_engine_is_low_precision(engine) ||
+                                                       zr_engine_offloads(engine),
                                              .variance = o->optimizer.kind == ZR_OPTIMIZER_ADAMW,
                                              .host_arena = o->host_arena});
+    if (result == ZR_OK)
+        result = zr_engine_offload_open(engine);
     if (result == ZR_OK && !engine->simulated)
         result = zr_take(o->host_arena, ZR_TAG_OTHER, (engine->world + 1) * engine->layout.units_count,
                          sizeof *engine->squares, (void **)&engine->squares);
@@ -85,6 +93,7 @@ static zr_result clear_pools(struct zr_engine *engine)
 {
     const struct zr_clear pools[] = {
         {engine->parameters_elements * engine->parameter_bytes, engine->parameters},
+        {engine->host_parameters_elements * engine->parameter_bytes, engine->host_parameters},
         {engine->gradients ? engine->gradients_elements * engine->gradient_bytes : 0, engine->gradients}};
     zr_result result = ZR_OK;
     for (size_t i = 0; i < sizeof pools / sizeof *pools && result == ZR_OK; i++)
@@ -203,21 +212,25 @@ void zr_engine_destroy(zr_engine *engine)
 {
     if (!engine)
         return;
-    zr_arena *arena = engine->options.arena, *host_arena = engine->options.host_arena;
+    zr_arena *arena = engine->options.arena, *host_arena = engine->options.host_arena,
+             *state_arena = zr_engine_state_arena(engine);
     if (engine->units) {
         zr_engine_synchronize(
             engine); /* a lost peer has ended the communicator's work too: nothing still writes */
         for (size_t u = 0; u < engine->layout.units_count; u++) {
-            zr_drop(arena, &engine->units[u].sum_shard);
-            zr_drop(arena, &engine->units[u].gradients);
+            zr_drop(state_arena, &engine->units[u].sum_shard);
+            zr_drop(state_arena, &engine->units[u].gradients);
             zr_drop(arena, &engine->units[u].staging);
             zr_drop(arena, &engine->units[u].gathered);
         }
     }
     zr_drop(host_arena, &engine->squares);
     zr_state_store_close(&engine->store);
-    zr_drop(arena, &engine->sums);
-    zr_drop(arena, &engine->gradients);
+    zr_engine_offload_close(engine);
+    zr_drop(state_arena, &engine->sums);
+    zr_drop(state_arena, &engine->gradients);
+    if (engine->host_parameters)
+        zr_drop(engine->options.offload.host, &engine->host_parameters);
     zr_drop(arena, &engine->parameters);
     zr_drop(host_arena, &engine->units);
     if (engine->layout.units)

@@ -1,6 +1,6 @@
 /* engine.h: the engine's inside, shared by the files that make it up: engine.c (life), placement.c (what is
- * kept where), gather.c (parameters), reduce.c (gradients), optimizer.c (the end of a step), loss_scale.c,
- * parameter_sync.c, engine_check.c (what is refused).
+ * kept where), state_store.c and offload.c (on which memory), gather.c (parameters), reduce.c (gradients),
+ * optimizer.c (the end of a step), loss_scale.c, parameter_sync.c, engine_check.c (what is refused).
  *
  * Of each unit a rank holds, by stage:
  *
@@ -11,9 +11,11 @@
  *   3             shard, whole  shard, whole ones pass staging     shard
  *                 while in use
  *
- * Where parameters have two bytes, their fp32 masters lie as the optimizer state does.
- * All shards of one kind lie in one pool, in order of use. What is whole for a while (staging, gathered) is
- * a block of its own, taken and freed in the order of the program, so that a plan sees the same bytes. */
+ * Where parameters have two bytes, their fp32 masters lie as the optimizer state does. Where the optimizer
+ * state is on the host, so are its masters and this rank's shards of gradients, and whole gradients pass
+ * staging at every stage and of one rank too. All shards of one kind lie in one pool, in order of use. What
+ * is whole for a while (staging, gathered) is a block of its own, taken and freed in the order of the
+ * program, so that a plan sees the same bytes. */
 #ifndef ZR_ENGINE_H
 #define ZR_ENGINE_H
 
@@ -21,7 +23,7 @@
 #include "zero/comm/take.h"
 #include "zero/zr_zero.h"
 
-enum { ZR_NO_UNIT = UINT32_MAX, ZR_AWAITED_UNITS_MAX = 2 };
+enum { ZR_NO_UNIT = UINT32_MAX, ZR_AWAITED_UNITS_MAX = 2, ZR_BOUNCE_BUFFERS = 2 };
 
 struct zr_unit_state {
     /* Parameters. */
@@ -30,6 +32,7 @@ struct zr_unit_state {
     void *gathered;             /* whole, for now; NULL: not */
     unsigned references;        /* who gathered it and did not release it yet, at every stage */
     zr_ticket parameter_ticket; /* they are being gathered */
+    zr_ticket parameter_copy;   /* of engine->copies: they come from the host */
     /* Gradients. */
     bool awaited;         /* asked for, and not yet handed over; at every stage */
     void *staging;        /* whole, on their way; NULL: none, or there is a pool of whole gradients */
@@ -39,6 +42,7 @@ struct zr_unit_state {
     float *sum_shard;     /* this rank's part of the sum of several accumulation steps; only within a step */
     unsigned accumulated; /* gradients handed over in this step */
     zr_ticket reduce_ticket; /* they are being reduced */
+    zr_ticket gradient_copy; /* of engine->copies: they go to the host */
 
     size_t first_segment; /* of this rank's segments in the unit; see zr_engine_segment() */
 };
@@ -51,6 +55,8 @@ struct zr_engine {
 
     char *parameters; /* [parameters_elements]: units or their shards, by zr_unit_state.parameters_at */
     size_t parameters_elements;
+    char *host_parameters; /* likewise on the host: shards, see zr_engine_hosts_parameters() */
+    size_t host_parameters_elements;
     char *gradients; /* whole: [layout.pool_elements], else shards: [layout.shards_elements] */
     size_t gradients_elements;
     float *sums; /* [layout.shards_elements] or NULL: fp32 sums of micro-batches, beside whole gradients or in
@@ -58,6 +64,14 @@ struct zr_engine {
     struct zr_state_store
         store; /* masters (none in fp32: the parameters are their own), momentum, variance */
     bool shards_gradients, shards_parameters; /* what the stage came to; see placement.c */
+
+    /* With offload alone; see offload.h. */
+    zr_comm *copies;
+    char *bounce; /* [ZR_BOUNCE_BUFFERS][bounce_elements] of parameters, on the host; NULL in fp32 */
+    size_t bounce_elements;
+    unsigned bounce_turn;                        /* buffers taken so far */
+    zr_ticket bounce_tickets[ZR_BOUNCE_BUFFERS]; /* copies that read them */
+    uint64_t moved_bytes;                        /* to the host and back by the communicator */
 
     unsigned gathered_most;                 /* units that may be gathered at a time */
     unsigned used_units;                    /* with references */
@@ -123,6 +137,27 @@ static inline enum zr_comm_type zr_engine_comm_type(const struct zr_engine *engi
                                                             : ZR_COMM_FP32;
 }
 
+/* Optimizer state, masters and shards of gradients are on the host. */
+static inline bool zr_engine_offloads(const struct zr_engine *engine)
+{
+    return engine->options.offload.optimizer;
+}
+
+/* The arena that they are in. */
+static inline zr_arena *zr_engine_state_arena(const struct zr_engine *engine)
+{
+    return zr_engine_offloads(engine) ? engine->options.offload.host : engine->options.arena;
+}
+
+/* Whether a unit's parameters are kept on the host, as shards. */
+static inline bool zr_engine_hosts_parameters(const struct zr_engine *engine, size_t unit)
+{
+    return engine->options.offload.parameters && !engine->units[unit].resident;
+}
+
+/* What was copied to the host and back so far, by whatever means. */
+uint64_t zr_engine_host_moved_bytes(const struct zr_engine *engine);
+
 static inline void *zr_engine_parameter_place(const struct zr_engine *engine, size_t at_elements)
 {
     return engine->parameters + at_elements * engine->parameter_bytes;
@@ -132,6 +167,8 @@ static inline void *zr_engine_parameter_place(const struct zr_engine *engine, si
 static inline void *zr_engine_shard(const struct zr_engine *engine, size_t unit)
 {
     size_t at = engine->units[unit].parameters_at;
+    if (zr_engine_hosts_parameters(engine, unit))
+        return engine->host_parameters + at * engine->parameter_bytes;
     if (engine->units[unit].resident)
         at += engine->rank * engine->layout.units[unit].shard_elements;
     return zr_engine_parameter_place(engine, at);

@@ -1,6 +1,6 @@
 /* optimizer.c: the end of a step: norm, clipping, the update of what this rank owns by AdamW or SGD, new
  * parameters to everyone who keeps them whole; or a step skipped, where fp16 could not hold the gradients. */
-#include "zero/engine/engine.h"
+#include "zero/engine/offload.h"
 
 #include <float.h>
 #include <inttypes.h>
@@ -275,14 +275,20 @@ zr_result zr_engine_give_owned(struct zr_engine *engine, size_t unit, bool chang
 zr_result zr_engine_round_masters(struct zr_engine *engine, size_t unit)
 {
     struct zr_owned owned;
+    struct zr_window window = {.count = 0};
     if (!engine->store.options.master)
         return ZR_OK;
     zr_result result = zr_engine_take_owned(engine, unit, &owned);
-    if (result == ZR_OK)
-        result = engine->options.kernels->convert(
-            engine->options.context, &(struct zr_convert){.n = owned.to - owned.from,
-                                                          .from = {owned.master, ZR_PRECISION_FP32},
-                                                          .to = owned.parameters});
+    for (size_t at = 0; result == ZR_OK && at < owned.to - owned.from; at += window.count) {
+        result = zr_engine_window_open(engine, unit, &owned, at, &window);
+        if (result == ZR_OK && window.values.at)
+            result = engine->options.kernels->convert(
+                engine->options.context, &(struct zr_convert){.n = window.count,
+                                                              .from = {owned.master + at, ZR_PRECISION_FP32},
+                                                              .to = window.values});
+        if (result == ZR_OK)
+            result = zr_engine_window_close(engine, unit, &owned, &window);
+    }
     zr_result given = zr_engine_give_owned(engine, unit, false);
     return result == ZR_OK ? given : result;
 }
@@ -321,28 +327,59 @@ static zr_result update_part(struct zr_engine *engine, const struct zr_parameter
                                                            .numbers = *numbers});
 }
 
+/* What lies between the tensors of a window that is copied whole: [from, to) of it. */
+static zr_result clear_between(struct zr_engine *engine, const struct zr_window *window, size_t from,
+                               size_t to)
+{
+    if (to <= from || !zr_engine_offloads(engine) || !window->values.at)
+        return ZR_OK;
+    return engine->options.kernels->clear(
+        engine->options.context,
+        &(struct zr_clear){(to - from) * engine->parameter_bytes, zr_numbers_at(window->values, from).at});
+}
+
 /* `gradients` are those of element owned.from on. */
-static zr_result update_unit(struct zr_engine *engine, size_t unit, struct zr_numbers gradients,
-                             const struct update *update)
+static zr_result update_window(struct zr_engine *engine, size_t unit, struct zr_numbers gradients,
+                               const struct update *update, const struct zr_owned *owned,
+                               const struct zr_window *window)
 {
     const struct zr_layout_unit *u = &engine->layout.units[unit];
-    struct zr_owned owned;
-    zr_result result = zr_engine_take_owned(engine, unit, &owned);
+    size_t from = owned->from + window->from, done = 0;
+    zr_result result = ZR_OK;
 
     for (size_t i = 0; i < u->parameters_count && result == ZR_OK; i++) {
         const struct zr_layout_parameter *p = &engine->layout.parameters[u->first_parameter + i];
         struct zr_overlap overlap;
-        if (!zr_layout_overlap(p, owned.from, owned.to, &overlap))
+        if (!zr_layout_overlap(p, from, from + window->count, &overlap))
             continue;
-        size_t skip = overlap.offset - owned.from;
+        size_t skip = overlap.offset - owned->from, at = overlap.offset - from;
         struct zr_update numbers = {.n = overlap.count,
                                     .gradient = zr_numbers_at(gradients, skip),
-                                    .master = owned.master + skip,
-                                    .momentum = owned.momentum + skip,
-                                    .variance = owned.variance ? owned.variance + skip : NULL};
-        if (engine->store.options.master)
-            numbers.parameter = zr_numbers_at(owned.parameters, skip);
-        result = update_part(engine, &p->parameter, update, &numbers);
+                                    .master = owned->master + skip,
+                                    .momentum = owned->momentum + skip,
+                                    .variance = owned->variance ? owned->variance + skip : NULL};
+        if (window->values.at)
+            numbers.parameter = zr_numbers_at(window->values, at);
+        result = clear_between(engine, window, done, at);
+        if (result == ZR_OK)
+            result = update_part(engine, &p->parameter, update, &numbers);
+        done = at + overlap.count;
+    }
+    return result == ZR_OK ? clear_between(engine, window, done, window->count) : result;
+}
+
+static zr_result update_unit(struct zr_engine *engine, size_t unit, struct zr_numbers gradients,
+                             const struct update *update)
+{
+    struct zr_owned owned;
+    struct zr_window window = {.count = 0};
+    zr_result result = zr_engine_take_owned(engine, unit, &owned);
+    for (size_t at = 0; result == ZR_OK && at < owned.to - owned.from; at += window.count) {
+        result = zr_engine_window_open(engine, unit, &owned, at, &window);
+        if (result == ZR_OK)
+            result = update_window(engine, unit, gradients, update, &owned, &window);
+        if (result == ZR_OK)
+            result = zr_engine_window_close(engine, unit, &owned, &window);
     }
     zr_result given = zr_engine_give_owned(engine, unit, true);
     return result == ZR_OK ? given : result;
@@ -392,27 +429,37 @@ static zr_result updating_gradients(struct zr_engine *engine, struct whole_sums 
 
 static void end_round(struct zr_engine *engine, size_t unit)
 {
-    zr_drop(engine->options.arena, &engine->units[unit].sum_shard);
-    zr_drop(engine->options.arena, &engine->units[unit].gradients);
+    zr_drop(zr_engine_state_arena(engine), &engine->units[unit].sum_shard);
+    zr_drop(zr_engine_state_arena(engine), &engine->units[unit].gradients);
     engine->units[unit].accumulated = 0;
 }
 
-/* Updates unit after unit; the all-gather of each runs while the next is updated. */
+/* Whether others have to hear of what this rank has updated of a unit. */
+static bool tells_others(const struct zr_engine *engine, size_t unit)
+{
+    return engine->options.stage > 0 && engine->world > 1 && engine->units[unit].resident;
+}
+
+/* Updates unit after unit; the all-gather of each runs while the next is updated. Where parameters come from
+ * the host it starts after the next, when this rank's part has come. */
 static zr_result update_all(struct zr_engine *engine, const struct update *update)
 {
     struct whole_sums sums = {0};
+    size_t behind = zr_engine_offloads(engine), count = engine->layout.units_count;
     zr_result result = zr_state_store_begin(&engine->store);
 
-    for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++) {
+    for (size_t u = 0; u < count + behind && result == ZR_OK; u++) {
         struct zr_numbers gradients;
-        result = updating_gradients(engine, &sums, u, &gradients);
-        if (result != ZR_OK)
-            break;
-        result = update_unit(engine, u, gradients, update);
-        zr_drop(engine->options.arena, &sums.block[u % 2]);
-        end_round(engine, u);
-        if (result == ZR_OK && engine->options.stage > 0 && engine->world > 1 && engine->units[u].resident)
-            result = zr_engine_all_gather_parameters(engine, u);
+        if (u < count) {
+            result = updating_gradients(engine, &sums, u, &gradients);
+            if (result != ZR_OK)
+                break;
+            result = update_unit(engine, u, gradients, update);
+            zr_drop(engine->options.arena, &sums.block[u % 2]);
+            end_round(engine, u);
+        }
+        if (result == ZR_OK && u >= behind && tells_others(engine, u - behind))
+            result = zr_engine_all_gather_parameters(engine, u - behind);
     }
     for (unsigned i = 0; i < 2; i++) {
         if (sums.block[i]) /* a lost peer has ended the communicator's work: nothing still writes */

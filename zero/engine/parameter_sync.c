@@ -1,6 +1,6 @@
 /* parameter_sync.c: whole replicas from their owners' parts, proofs that all ranks agree, and the pieces of
  * the model that this rank owns, for checkpoints. */
-#include "zero/engine/engine.h"
+#include "zero/engine/offload.h"
 
 #include <inttypes.h>
 
@@ -22,6 +22,9 @@ zr_result zr_engine_all_gather(struct zr_engine *engine, size_t unit, struct zr_
 zr_result zr_engine_all_gather_parameters(struct zr_engine *engine, size_t unit)
 {
     struct zr_unit_state *state = &engine->units[unit];
+    zr_result result = zr_engine_await_parameters(engine, unit); /* this rank's part */
+    if (result != ZR_OK)
+        return result;
     return zr_engine_all_gather(engine, unit,
                                 (struct zr_numbers){zr_engine_parameter_place(engine, state->parameters_at),
                                                     engine->options.precision},
@@ -48,10 +51,11 @@ zr_result zr_engine_synchronize(zr_engine *engine)
     for (size_t u = 0; u < engine->layout.units_count; u++) {
         struct zr_unit_state *state = &engine->units[u];
         zr_result reduced = zr_engine_end_reduction(engine, u);
+        zr_result copied = zr_engine_await_parameters(engine, u);
         zr_result gathered = zr_comm_wait(engine->options.comm, state->parameter_ticket);
         state->parameter_ticket = 0;
         if (first == ZR_OK)
-            first = reduced != ZR_OK ? reduced : gathered;
+            first = reduced != ZR_OK ? reduced : copied != ZR_OK ? copied : gathered;
     }
     /* Peers may still gather from this rank's shard. */
     return first == ZR_OK && engine->world > 1 ? zr_comm_synchronize(engine->options.comm) : first;
@@ -214,10 +218,12 @@ zr_result zr_engine_verify_finite(zr_engine *engine)
         size_t at = count;
         result = engine->options.kernels->find_nonfinite(
             engine->options.context,
-            &(struct zr_find_nonfinite){
-                count,
-                {zr_engine_parameter_place(engine, state->parameters_at), engine->options.precision},
-                &at});
+            &(struct zr_find_nonfinite){count,
+                                        {state->resident
+                                             ? zr_engine_parameter_place(engine, state->parameters_at)
+                                             : zr_engine_shard(engine, u),
+                                         engine->options.precision},
+                                        &at});
         if (result != ZR_OK)
             return result;
         if (at == count)

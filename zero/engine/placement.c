@@ -44,6 +44,10 @@ static void place_gradients(struct zr_engine *engine)
 
     if (sums)
         below_bytes += layout->shards_elements * sizeof(float);
+    if (zr_engine_offloads(engine)) { /* what is kept is on the host, and whole ones have to leave */
+        engine->staging_limit = staging_limit(layout, true);
+        engine->shards_gradients = true;
+    }
     for (int with_small = 1;
          engine->options.stage >= 2 && engine->world > 1 && with_small >= 0 && !engine->shards_gradients;
          with_small--) {
@@ -63,7 +67,8 @@ static size_t saved_elements(const struct zr_engine *engine, size_t limit)
     size_t saved = 0, room = largest_units(layout, limit, engine->gathered_most);
     for (size_t u = 0; u < layout->units_count; u++)
         if (layout->units[u].padded_elements <= limit)
-            saved += layout->units[u].padded_elements - layout->units[u].shard_elements;
+            saved += layout->units[u].padded_elements -
+                     (engine->options.offload.parameters ? 0 : layout->units[u].shard_elements);
     return saved > room ? saved - room : 0;
 }
 
@@ -97,14 +102,17 @@ static size_t resident_limit(const struct zr_engine *engine)
 static void place_parameters(struct zr_engine *engine)
 {
     const struct zr_layout *layout = &engine->layout;
-    size_t limit = engine->options.stage >= 3 && engine->world > 1 ? resident_limit(engine) : 0;
+    bool shards = engine->options.stage >= 3 && (engine->world > 1 || engine->options.offload.parameters);
+    size_t limit = shards ? resident_limit(engine) : 0;
 
     for (size_t u = 0; u < layout->units_count; u++) {
         const struct zr_layout_unit *unit = &layout->units[u];
         struct zr_unit_state *state = &engine->units[u];
         state->resident = unit->padded_elements > limit;
-        state->parameters_at = engine->parameters_elements;
-        engine->parameters_elements += state->resident ? unit->padded_elements : unit->shard_elements;
+        size_t *elements = zr_engine_hosts_parameters(engine, u) ? &engine->host_parameters_elements
+                                                                 : &engine->parameters_elements;
+        state->parameters_at = *elements;
+        *elements += state->resident ? unit->padded_elements : unit->shard_elements;
         engine->shards_parameters |= !state->resident;
     }
 }

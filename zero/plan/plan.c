@@ -43,7 +43,7 @@ static uint64_t sent_elements(const struct rehearsal *rehearsal)
 
 static uint64_t moved_bytes(const struct rehearsal *rehearsal)
 {
-    return zr_checkpoints_moved_bytes(&rehearsal->state.trainer->activations.checkpoints);
+    return zr_trainer_state_moved_bytes(&rehearsal->state);
 }
 
 static unsigned left_out(const struct rehearsal *rehearsal)
@@ -224,6 +224,20 @@ static void note(struct zr_byte_plan *out, const struct rehearsal *rehearsal,
     memcpy(out->persistent_by_tag_bytes, stats->live_by_tag_bytes, sizeof out->persistent_by_tag_bytes);
 }
 
+static zr_result note_host_tier(struct zr_byte_plan *out, zr_arena *tier)
+{
+    struct zr_arena_stats stats;
+    zr_result result = zr_arena_get_stats(tier, &stats);
+    if (result != ZR_OK)
+        return result;
+    out->host_bytes = stats.peak_live_bytes;
+    out->host_reserved_bytes = stats.peak_reserved_bytes;
+    memcpy(out->host_peak_by_tag_bytes, stats.peak_by_tag_bytes, sizeof out->host_peak_by_tag_bytes);
+    memcpy(out->host_persistent_by_tag_bytes, stats.live_by_tag_bytes,
+           sizeof out->host_persistent_by_tag_bytes);
+    return zr_arena_get_high_water(tier, &out->host_tag_limits);
+}
+
 static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
 {
     const struct zr_plan_request *request = rehearsal->request;
@@ -247,6 +261,9 @@ static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
                                            .precision = request->precision,
                                            .optimizer = request->optimizer,
                                            .checkpoints = policy,
+                                           .offload = {.host = rehearsal->host_tier,
+                                                       .optimizer = request->offloads_optimizer,
+                                                       .parameters = request->offloads_parameters},
                                            .clock = request->timeline ? &request->timeline->clock : NULL});
     if (result != ZR_OK)
         return result;
@@ -263,9 +280,7 @@ static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
     if (result == ZR_OK)
         note(out, rehearsal, &stats);
     if (result == ZR_OK && rehearsal->host_tier)
-        result = zr_arena_get_stats(rehearsal->host_tier, &stats);
-    if (result == ZR_OK && rehearsal->host_tier)
-        out->host_bytes = stats.peak_live_bytes;
+        result = note_host_tier(out, rehearsal->host_tier);
     zr_trainer_state_close(&rehearsal->state);
     return result;
 }
@@ -326,9 +341,12 @@ static zr_result rehearse_alone(struct zr_byte_plan *out, struct rehearsal *rehe
         result = note_reached(rehearsal->arena);
     if (result == ZR_OK && request->trace)
         result = zr_trace_start(rehearsal->arena, request->trace);
-    if (result == ZR_OK && request->offloads_checkpoints)
+    if (result == ZR_OK && (request->offloads_checkpoints || request->offloads_optimizer)) {
         result = zr_arena_create(&rehearsal->host_tier,
                                  &(struct zr_arena_options){.backend = backend, .name = "plan of the host"});
+        if (result == ZR_OK)
+            result = note_reached(rehearsal->host_tier);
+    }
     if (result != ZR_OK)
         goto unwind;
     rehearsal->granule_bytes = zr_arena_plan_rules(rehearsal->arena).granule_bytes;

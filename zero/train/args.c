@@ -161,7 +161,9 @@ static int store_count(const struct zr_flag *flag, struct zr_train_config *confi
 static int store_choice(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
 {
     int index = choice_index(flag->choices, value);
-    if (index < 0 && choice_index(flag->later, value) >= 0)
+    char kind[16]; /* of "nvme:DIR" */
+    snprintf(kind, sizeof kind, "%.*s", (int)strcspn(value, ":"), value);
+    if (index < 0 && choice_index(flag->later, kind) >= 0)
         return wrong(flag, value, "is not in this version of zr-train; choose from %s", flag->choices);
     if (index < 0)
         return wrong(flag, value, "is none of the choices; choose from %s", flag->choices);
@@ -455,6 +457,23 @@ static const char *beside_pipeline(const struct zr_train_config *config)
     return NULL;
 }
 
+const char *zr_train_offload_words(const struct zr_train_config *config)
+{
+    bool several = zr_train_mesh(config).data > 1, automatic = config->stage == ZR_STAGE_AUTO;
+    if (config->offload_parameters && !config->offload_optimizer)
+        return "--offload-param: new parameters come from the optimizer, which is on the device; give "
+               "--offload-optimizer cpu too";
+    if (config->offload_parameters && config->stage != 3 && !automatic)
+        return "--offload-param: parameters that every rank keeps whole stay where they are used; take --stage 3";
+    if (config->offload_optimizer && config->stage == 0 && several)
+        return "--offload-optimizer: at stage 0 every rank updates all parameters, and the host would have all of it "
+               "for each; take --stage 1";
+    if (config->offload_optimizer && config->reduce == ZR_REDUCE_ONCE && several)
+        return "--offload-optimizer: gradients leave as they are reduced, and --reduce once keeps them whole until "
+               "the end of a step; take --reduce each";
+    return NULL;
+}
+
 /* Words for an option of activation checkpoints that has no meaning; NULL: there is none. */
 static const char *beside_checkpoints(const struct zr_train_config *config)
 {
@@ -474,10 +493,10 @@ static const char *beside_checkpoints(const struct zr_train_config *config)
         return "--bucket-bytes: --no-constant-buffers has buffers as large as what passes through them; leave "
                "one of the two out";
     if (config->host_bytes_per_second > 0 &&
-        ((!config->checkpoint_offload && !is_left_open(config, "checkpoint-offload")) ||
+        ((!zr_train_has_host_tier(config) && !is_left_open(config, "checkpoint-offload")) ||
          (config->flops_per_second <= 0 && !config->picks_all)))
-        return "--host-bandwidth: is of copies that --checkpoint-offload makes, in the timeline of --flops and "
-               "--bandwidth; give these too, or leave it out";
+        return "--host-bandwidth: is of copies that --checkpoint-offload and --offload-optimizer make, in the timeline "
+               "of --flops and --bandwidth; give these too, or leave it out";
     if (config->shape.recompute_layers > config->shape.layers)
         return "--recompute full:N: the model has fewer layers; give at most --layers, or full for all of them";
     return NULL;
@@ -498,6 +517,11 @@ static const char *without_meaning(const struct zr_train_config *config)
     const char *checkpoints = beside_checkpoints(config);
     if (checkpoints)
         return checkpoints;
+    if (!is_left_open(config, "stage") && zr_train_offload_words(config))
+        return zr_train_offload_words(config);
+    if (config->host_limit_bytes && !zr_train_has_host_tier(config) &&
+        !is_left_open(config, "checkpoint-offload"))
+        return "--host-limit: is of what is offloaded; give --offload-optimizer cpu or --checkpoint-offload too";
     if (config->tolerance > 0 && !config->prove)
         return "--tolerance: is of --prove; give that too, or leave it out";
     if (config->prove && (config->dry_run || config->resume[0]))

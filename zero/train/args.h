@@ -30,6 +30,9 @@ enum zr_over_plan { ZR_OVER_PLAN_FAIL = 0, ZR_OVER_PLAN_CONTINUE };
 /* How --pp cuts the layers into stages. */
 enum zr_pipeline_cut { ZR_CUT_MEMORY = 0, ZR_CUT_EQUAL };
 
+/* Where something lives. */
+enum zr_tier { ZR_TIER_NONE = 0, ZR_TIER_CPU };
+
 enum zr_rate_kind { ZR_RATE_COSINE = 0, ZR_RATE_LINEAR, ZR_RATE_CONSTANT };
 
 /* The default of --bucket-bytes, whatever the number of ranks. */
@@ -79,6 +82,9 @@ struct zr_train_config {
     double host_bytes_per_second;              /* of copies to the host and back, for the same */
     struct zr_checkpoint_policy checkpoints;   /* but for its arena */
     bool checkpoint_offload;                   /* to the host tier */
+    unsigned offload_optimizer;                /* enum zr_tier */
+    unsigned offload_parameters;               /* likewise */
+    size_t host_limit_bytes;                   /* of the host tier, per rank; 0: none */
     bool growing_buffers;                      /* --no-constant-buffers */
     unsigned policy;                           /* enum zr_policy */
     struct zr_policy_use policy_use;           /* of another than zr: see zr_rank_weigh_policy() */
@@ -133,6 +139,13 @@ static inline uint64_t zr_train_step_tokens(const struct zr_train_config *config
     return (uint64_t)zr_train_mesh(config).data * config->micro_batches * config->shape.batch *
            config->shape.sequence;
 }
+
+static inline bool zr_train_has_host_tier(const struct zr_train_config *config)
+{
+    return config->checkpoint_offload || config->offload_optimizer == ZR_TIER_CPU;
+}
+/* Words for offload that cannot be in such a run; NULL: it can. */
+const char *zr_train_offload_words(const struct zr_train_config *config);
 
 /* Whether this process speaks for the run: rank 0's, and not one that is about to become an mpirun. */
 static inline bool zr_train_leads(const struct zr_train_config *config)

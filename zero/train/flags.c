@@ -93,6 +93,12 @@ const struct zr_flag zr_flags[] = {
            "each rank of --tp keeps a part of a checkpoint"),
     SWITCH("checkpoint-offload", memory, checkpoint_offload,
            "activation checkpoints go to host memory and back"),
+    CHOICE("offload-optimizer", memory, offload_optimizer, "none", "none|cpu", "nvme",
+           "optimizer state, masters and gradients in host memory"),
+    CHOICE("offload-param", memory, offload_parameters, "none", "none|cpu", "nvme",
+           "stage 3: parameters in host memory until they are used"),
+    {"host-limit", memory, "BYTES", "largest arena of what a rank keeps in host memory", NULL, "none", NULL,
+     NULL, ZR_FLAG_BYTES, FIELD(host_limit_bytes), 1 << 20, 1e18},
     SWITCH("no-contiguous", memory, checkpoints.scattered, "checkpoints and gradients have no pools"),
     SWITCH("no-constant-buffers", memory, growing_buffers, "buffers as large as what passes through them"),
     CHOICE("policy", memory, policy, "zr", "zr|caching|expandable|bestfit", NULL,
@@ -177,4 +183,4 @@ _Static_assert(sizeof zr_flags / sizeof *zr_flags <= ZR_FLAGS_MOST,
                "there are more options than ZR_FLAGS_MOST");
 const size_t zr_flags_count = sizeof zr_flags / sizeof *zr_flags;
 
-const char *const zr_flags_later[] = {"offload-optimizer", "offload-param", "deterministic", NULL};
+const char *const zr_flags_later[] = {"delayed-update", "deterministic", NULL};

@@ -13,6 +13,12 @@
 #define COARSE_GRANULE_BYTES ((size_t)1 << 30)
 enum { COARSE_GRANULES = 1 << 16 };
 
+/* Without --memory-limit the host tier alone is limited. */
+static size_t device_limit(const struct zr_train_config *config)
+{
+    return config->memory_limit_bytes ? config->memory_limit_bytes : SIZE_MAX - 1;
+}
+
 /* The largest that --batch and --layers take. */
 static size_t most_of(enum zr_limit_size size)
 {
@@ -34,7 +40,13 @@ zr_result zr_limit_plan_largest(struct zr_byte_plan *out, const struct zr_train_
     return result;
 }
 
-/* Bytes of a configuration; SIZE_MAX: more than can be addressed, or counted. */
+bool zr_limit_fits(const struct zr_train_config *config, const struct zr_byte_plan *plan)
+{
+    return (config->memory_limit_bytes == 0 || plan->peak_reserved_bytes <= device_limit(config)) &&
+           (config->host_limit_bytes == 0 || plan->host_reserved_bytes <= config->host_limit_bytes);
+}
+
+/* Bytes of a configuration; SIZE_MAX: more than can be addressed, or counted, or than --host-limit allows. */
 static zr_result weigh(const struct zr_train_config *config, zr_arena *host_arena, size_t *out_bytes)
 {
     struct zr_byte_plan plan;
@@ -46,7 +58,8 @@ static zr_result weigh(const struct zr_train_config *config, zr_arena *host_aren
         result = zr_limit_plan_largest(&plan, config, host_arena);
     if (result == ZR_ERR_ADDRESSES || result == ZR_ERR_MEMORY)
         return ZR_OK;
-    if (result == ZR_OK)
+    if (result == ZR_OK &&
+        (config->host_limit_bytes == 0 || plan.host_reserved_bytes <= config->host_limit_bytes))
         *out_bytes = plan.peak_reserved_bytes;
     return result;
 }
@@ -89,7 +102,7 @@ static size_t coarse_granule_bytes(size_t limit_bytes)
 static zr_result guess(size_t *out, const struct zr_train_config *config, enum zr_limit_size size,
                        zr_arena *host_arena)
 {
-    size_t granule_bytes = coarse_granule_bytes(config->memory_limit_bytes);
+    size_t granule_bytes = coarse_granule_bytes(device_limit(config));
     size_t beyond = 0, most = most_of(size);
 
     *out = 0;
@@ -102,7 +115,7 @@ static zr_result guess(size_t *out, const struct zr_train_config *config, enum z
         if (result != ZR_OK && result != ZR_ERR_INVALID && result != ZR_ERR_ADDRESSES &&
             result != ZR_ERR_MEMORY)
             return result;
-        if (result == ZR_OK && bytes <= config->memory_limit_bytes)
+        if (result == ZR_OK && bytes <= device_limit(config))
             *out = value;
         else
             beyond = value;
@@ -140,7 +153,7 @@ zr_result zr_limit_find(struct zr_limit_found *out, const struct zr_train_config
             result = weigh(&changed, host_arena, &bytes);
         else if (result == ZR_ERR_INVALID || result == ZR_ERR_ADDRESSES || result == ZR_ERR_MEMORY)
             result = ZR_OK;
-        if (result == ZR_OK && bytes <= config->memory_limit_bytes) {
+        if (result == ZR_OK && bytes <= device_limit(config)) {
             least = value;
             out->reserved_bytes = bytes;
         } else if (result == ZR_OK) {
@@ -184,7 +197,7 @@ static zr_result try_out(struct search *search, const struct zr_train_config *co
 {
     size_t bytes;
     zr_result result = weigh(config, search->host_arena, &bytes);
-    *fits = result == ZR_OK && bytes <= config->memory_limit_bytes;
+    *fits = result == ZR_OK && bytes <= device_limit(config);
     if (*fits)
         note_choice(search->advice, config, bytes);
     return result;
@@ -194,7 +207,9 @@ static zr_result try_out(struct search *search, const struct zr_train_config *co
  * step needs whole gradients. */
 static unsigned highest_stage(const struct zr_train_config *config)
 {
-    unsigned highest = zr_train_mesh(config).data == 1 ? 0 : config->reduce == ZR_REDUCE_ONCE ? 1 : 3;
+    unsigned highest = zr_train_mesh(config).data == 1 && !config->offload_parameters ? 0
+                       : config->reduce == ZR_REDUCE_ONCE                             ? 1
+                                                                                      : 3;
     return highest > config->stage ? highest : config->stage;
 }
 
@@ -290,7 +305,7 @@ zr_result zr_limit_advise(struct zr_limit_advice *out, const struct zr_train_con
 
     memset(out, 0, sizeof *out);
     result = zr_limit_plan_largest(&out->plan, config, host_arena);
-    out->fits = result == ZR_OK && out->plan.peak_reserved_bytes <= config->memory_limit_bytes;
+    out->fits = result == ZR_OK && zr_limit_fits(config, &out->plan);
     if (result != ZR_OK || out->fits)
         return result;
     result = try_stages(&search, *config, &stage);

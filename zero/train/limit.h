@@ -26,6 +26,9 @@ struct zr_limit_advice {
     struct zr_limit_choice choices[ZR_LIMIT_CHOICES]; /* none where it fits, or nothing would */
 };
 
+/* Whether a plan is within --memory-limit and --host-limit, of which none is none. */
+bool zr_limit_fits(const struct zr_train_config *config, const struct zr_byte_plan *plan);
+
 /* The plan of the rank that needs most; and the most that is live on one, in granules as large as the caller
  * likes.
  */

@@ -270,11 +270,6 @@ static bool pauses_after(const struct loop *loop, uint64_t step, enum zr_request
            (config->save_every && step % config->save_every == 0);
 }
 
-static uint64_t moved_bytes(const struct loop *loop)
-{
-    return zr_checkpoints_moved_bytes(&loop->rank.state.trainer->activations.checkpoints);
-}
-
 /* A step with its clock and counters around it. Its seconds run from its start to the next one's; where
  * something else comes between them, to the moment when all that the step has sent has arrived. */
 static zr_result measured_step(struct loop *loop, uint64_t step, struct zr_step_line *line,
@@ -286,7 +281,7 @@ static zr_result measured_step(struct loop *loop, uint64_t step, struct zr_step_
     struct zr_comm_counters sent_before, sent_after;
     struct step under_way = {.loop = loop, .number = step, .line = line};
     bool first = !history->counted;
-    uint64_t moved = moved_bytes(loop);
+    uint64_t moved = zr_trainer_state_moved_bytes(&rank->state);
     zr_result result;
 
     zr_arena_get_stats(rank->arena, &before);
@@ -303,7 +298,7 @@ static zr_result measured_step(struct loop *loop, uint64_t step, struct zr_step_
         history->counted = true;
         history->sent_elements_per_step = sent_after.sent_elements - sent_before.sent_elements;
         history->received_bytes_per_step = sent_after.received_bytes - sent_before.received_bytes;
-        history->host_moved_bytes_per_step = moved_bytes(loop) - moved;
+        history->host_moved_bytes_per_step = zr_trainer_state_moved_bytes(&rank->state) - moved;
     }
     history->driver_calls_last_step = after.backend_calls_count - before.backend_calls_count;
     uint64_t now_ns = zr_os_now_ns();
@@ -422,19 +417,20 @@ static double tokens_per_second(const struct loop *loop)
 
 static void measure_host_tier(const struct loop *loop, struct zr_rank_report *report)
 {
-    zr_comm *copies = loop->rank.state.trainer->activations.checkpoints.copies;
     struct zr_arena_stats stats;
-    struct zr_comm_counters counters;
     double seconds = 0;
-    if (!copies)
+    if (!loop->rank.host_tier)
         return;
     zr_arena_get_stats(loop->rank.host_tier, &stats);
-    zr_comm_counters_get(copies, &counters);
     for (size_t i = 0; i < loop->history.count; i++)
         seconds += loop->history.seconds[i];
     report->peak_host_tier_bytes = stats.peak_live_bytes;
+    report->peak_host_tier_reserved_bytes = stats.peak_reserved_bytes;
+    memcpy(report->peak_host_tier_by_tag_bytes, stats.peak_by_tag_bytes,
+           sizeof report->peak_host_tier_by_tag_bytes);
     report->host_moved_bytes = loop->history.host_moved_bytes_per_step;
-    report->host_wait_share = seconds > 0 ? (double)counters.exposed_ns * 1e-9 / seconds : 0;
+    report->host_wait_share =
+        seconds > 0 ? (double)zr_trainer_state_copies_exposed_ns(&loop->rank.state) * 1e-9 / seconds : 0;
 }
 
 static void measure(const struct loop *loop, struct zr_rank_report *report)

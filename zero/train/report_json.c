@@ -181,9 +181,16 @@ static void set_measured(json_t *object, const struct ranks_view *view, const st
 /* What lies beside the device's memory. */
 static json_t *tiers(const struct ranks_view *view, const struct zr_rank_report *rank)
 {
-    json_t *host = json_pack("{s:I, s:I}", "planned_bytes", (json_int_t)rank->planned_host_bytes,
+    json_t *host = json_pack("{s:I, s:I, s:I}", "planned_bytes", (json_int_t)rank->planned_host_bytes,
+                             "planned_reserved_bytes", (json_int_t)rank->planned_host_reserved_bytes,
                              "planned_moved_bytes_per_step", (json_int_t)rank->planned_host_moved_bytes);
+    json_object_set_new(host, "planned_by_tag_bytes",
+                        tags(rank->planned_host_by_tag_bytes, ZR_TAG_OTHER, rank->planned_host_bytes));
     if (view->measured) {
+        json_object_set_new(
+            host, "peak_by_tag_bytes",
+            tags(rank->peak_host_tier_by_tag_bytes, ZR_TAG_OTHER, rank->peak_host_tier_bytes));
+        json_object_set_new(host, "peak_reserved_bytes", count_of(rank->peak_host_tier_reserved_bytes));
         json_object_set_new(host, "peak_bytes", count_of(rank->peak_host_tier_bytes));
         json_object_set_new(host, "moved_bytes_per_step", count_of(rank->host_moved_bytes));
         json_object_set_new(host, "wait_share", number(rank->host_wait_share));
