@@ -150,9 +150,23 @@ enum { ZR_PREFETCH_MOST = 8 };
  * the host for the norm; the update runs there, and new parameters are copied to the arena behind it and the
  * next forward. Of several ranks at stage 0 everyone updates everything, and gradients that are reduced once
  * per step (ZR_REDUCE_ONCE) are kept whole: both are ZR_ERR_INVALID. */
+struct zr_offload_file {
+    const char *folder;
+    bool force;         /* take a folder that lies in memory (tmpfs), for tests */
+    size_t align_bytes; /* of its blocks, a power of two; 0: 4096 */
+    unsigned depth;     /* transfers under way at a time; 0: measured at the start */
+    /* What a person should know: what this machine refuses, a disk that stalls. NULL: nobody listens. */
+    void (*log)(void *state, const char *words);
+    void *log_state;
+};
 struct zr_offload {
     zr_arena *host; /* host memory; NULL: nothing is offloaded */
     bool optimizer;
+    /* With `optimizer`: masters, momentum and variance are in a file without a name, and the arena has three
+     * buffers of the largest unit of them (tag offload). Borrowed while the engine lives. NULL: all of them
+     * are in the arena. ZR_ERR_IO: the folder, with words and the way out. zr_engine_segment() then gives
+     * nothing. */
+    const struct zr_offload_file *file;
     bool parameters; /* of stage 3, and with `optimizer`: shards of parameters too (tag param there) */
 };
 

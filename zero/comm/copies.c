@@ -46,8 +46,11 @@ static void submitted(struct zr_comm *comm, const struct zr_comm_item *item, zr_
 static void waited(struct zr_comm *comm, zr_ticket ticket)
 {
     const struct copies *self = (struct copies *)comm;
-    if (self->clock)
-        zr_comm_clock_wait(self->clock, &self->queue, ticket, comm->submitted);
+    if (!self->clock)
+        return;
+    double before = self->clock->waited_seconds;
+    zr_comm_clock_wait(self->clock, &self->queue, ticket, comm->submitted);
+    self->clock->host_waited_seconds += self->clock->waited_seconds - before;
 }
 
 static void nothing(struct zr_comm *comm)

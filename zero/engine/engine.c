@@ -24,14 +24,16 @@ static zr_result take_pools(struct zr_engine *engine)
                          (void **)&engine->sums);
     if (result == ZR_OK)
         result = zr_state_store_open(
-            &engine->store, &zr_state_store_memory,
+            &engine->store, o->offload.file ? &zr_state_store_nvme : &zr_state_store_memory,
             &(struct zr_state_store_options){.arena = arena,
                                              .layout = &engine->layout,
                                              .whole = o->stage == 0,
                                              .master = zr_engine_is_low_precision(engine) ||
                                                        zr_engine_offloads(engine),
                                              .variance = o->optimizer.kind == ZR_OPTIMIZER_ADAMW,
-                                             .host_arena = o->host_arena});
+                                             .host_arena = o->host_arena,
+                                             .file = o->offload.file,
+                                             .simulated = engine->simulated});
     if (result == ZR_OK)
         result = zr_engine_offload_open(engine);
     if (result == ZR_OK && !engine->simulated)

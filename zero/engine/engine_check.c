@@ -151,6 +151,9 @@ static zr_result check_offload(const struct zr_engine_options *options)
     bool several = zr_comm_world(options->comm) > 1;
     if ((offload->optimizer || offload->parameters) && !offload->host)
         return zr_fail(ZR_ERR_INVALID, "offload needs an arena of host memory, in zr_engine_options.offload");
+    if (offload->file && (!offload->optimizer || !offload->file->folder))
+        return zr_fail(ZR_ERR_INVALID, "an offload file is of the optimizer, which has to be offloaded too, "
+                                       "and needs a folder");
     if (offload->parameters && (!offload->optimizer || options->stage < 3))
         return zr_fail(ZR_ERR_INVALID,
                        "parameters can be offloaded at stage 3, where the optimizer is offloaded as well");

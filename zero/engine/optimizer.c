@@ -269,7 +269,11 @@ zr_result zr_engine_take_owned(struct zr_engine *engine, size_t unit, struct zr_
 
 zr_result zr_engine_give_owned(struct zr_engine *engine, size_t unit, bool changed)
 {
-    return zr_state_store_give(&engine->store, unit, changed);
+    /* Of fp32 the parameters are copied from the masters, whose memory another unit may have next. */
+    bool read_still = !engine->store.table->random && !zr_engine_is_low_precision(engine);
+    zr_result copied = read_still ? zr_engine_await_parameters(engine, unit) : ZR_OK;
+    zr_result result = zr_state_store_give(&engine->store, unit, changed);
+    return copied == ZR_OK ? result : copied;
 }
 
 zr_result zr_engine_round_masters(struct zr_engine *engine, size_t unit)

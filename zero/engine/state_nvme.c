@@ -22,10 +22,11 @@ struct zr_state_file {
     uint64_t bytes, moved_bytes;
     void *buffers; /* ZR_NVME_PIPELINE_BUFFERS in a row */
     struct zr_nvme_pipeline pipeline;
-    bool passing;     /* between begin and end */
-    bool taken;       /* in a pass: the unit `pending` is */
-    unsigned held;    /* the unit in the first buffer outside of a pass */
-    unsigned pending; /* of a pass: the unit that is taken, or will be next */
+    bool passing;                /* between begin and end */
+    bool taken;                  /* in a pass: the unit `pending` is */
+    unsigned held;               /* the unit in the first buffer outside of a pass */
+    unsigned pending;            /* of a pass: the unit that is taken, or will be next */
+    struct zr_comm_clock *clock; /* NULL: none */
     double idle_seconds, read_seconds[ZR_NVME_PIPELINE_BUFFERS]; /* by the clock: when the disk is done */
 };
 
@@ -63,7 +64,7 @@ static void view(const struct zr_state_store *store, size_t unit, void *at, stru
 static double transfer_end(struct zr_state_store *store, unsigned unit)
 {
     struct zr_state_file *file = store->file;
-    const struct zr_comm_clock *clock = store->options.file->clock;
+    const struct zr_comm_clock *clock = file->clock;
     file->moved_bytes += file->units[unit].bytes;
     if (!clock || clock->nvme_bytes_per_second <= 0)
         return 0;
@@ -74,7 +75,7 @@ static double transfer_end(struct zr_state_store *store, unsigned unit)
 
 static void wait_by_clock(struct zr_state_store *store, double end_seconds)
 {
-    struct zr_comm_clock *clock = store->options.file->clock;
+    struct zr_comm_clock *clock = store->file->clock;
     double left = clock ? end_seconds - zr_comm_clock_now(clock) : 0;
     if (left > 0) {
         clock->waited_seconds += left;
@@ -146,7 +147,7 @@ static zr_result nvme_open(struct zr_state_store *store)
         lay_out(store, align_bytes);
         result = take_buffers(store, align_bytes);
     }
-    if (result != ZR_OK || o->file->simulated)
+    if (result != ZR_OK || o->simulated)
         return result;
     struct zr_nvme_buffer buffer = {file->buffers, ZR_NVME_PIPELINE_BUFFERS * file->buffer_bytes};
     result = zr_nvme_open(&file->io, &(struct zr_nvme_options){.folder = {o->file->folder, o->file->force},
@@ -266,6 +267,12 @@ const struct zr_state_store_table zr_state_store_nvme = {.name = "nvme",
                                                          .close = nvme_close};
 
 /* ---- What it comes to ---------------------------------------------------------------------------------- */
+
+void zr_state_store_set_clock(struct zr_state_store *store, struct zr_comm_clock *clock)
+{
+    if (store->file && !store->file->io)
+        store->file->clock = clock;
+}
 
 void zr_state_store_get_report(const struct zr_state_store *store, struct zr_state_file_report *out)
 {

@@ -19,18 +19,7 @@ struct zr_state_view {
     float *master, *momentum, *variance;
 };
 
-/* Of a store in an offload file (nvme_io.h). */
 enum { ZR_STATE_FILE_ALIGN_BYTES = 4096 };
-struct zr_state_file_options {
-    const char *folder;
-    bool force;         /* take a folder that lies in memory */
-    size_t align_bytes; /* of the folder, see zr_nvme_probe_folder(); 0: ZR_STATE_FILE_ALIGN_BYTES */
-    unsigned depth;     /* 0: measured */
-    void (*log)(void *state, const char *words);
-    void *log_state;
-    bool simulated;              /* no file: what it would take, and move */
-    struct zr_comm_clock *clock; /* of a rehearsal; NULL: none */
-};
 
 struct zr_state_store_options {
     zr_arena *arena; /* the memory of the store: tags master and optimizer; borrowed */
@@ -40,7 +29,8 @@ struct zr_state_store_options {
     bool variance;        /* the optimizer has one */
     zr_arena *host_arena; /* records */
     /* Of the store in a file, whose `arena` has its buffers alone, tag offload; borrowed for its life. */
-    const struct zr_state_file_options *file;
+    const struct zr_offload_file *file;
+    bool simulated; /* no file: what it would take, and move */
 };
 
 struct zr_state_store;
@@ -94,6 +84,8 @@ struct zr_state_file_report {
     uint64_t waited_ns;      /* for it */
     double bytes_per_second; /* read and written at once, as measured at the start; 0: it was not */
 };
+/* Lets a simulated one go by the clock of a rehearsal, at its nvme_bytes_per_second. Nothing for others. */
+void zr_state_store_set_clock(struct zr_state_store *store, struct zr_comm_clock *clock);
 void zr_state_store_get_report(const struct zr_state_store *store, struct zr_state_file_report *out);
 
 #endif

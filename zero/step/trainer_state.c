@@ -99,6 +99,8 @@ zr_result zr_trainer_state_open(struct zr_trainer_state *out, const struct zr_tr
         for (size_t i = 0; i < sizeof copies / sizeof *copies; i++)
             if (copies[i] && options->clock)
                 zr_copies_set_clock(copies[i], options->clock);
+        if (options->clock)
+            zr_state_store_set_clock(&out->engine->store, options->clock);
     } else {
         zr_trainer_state_close(out);
     }

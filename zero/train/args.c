@@ -171,6 +171,24 @@ static int store_choice(const struct zr_flag *flag, struct zr_train_config *conf
     return -1;
 }
 
+static int store_tier(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
+{
+    static const char nvme[] = "nvme:";
+    if (strncmp(value, nvme, sizeof nvme - 1) != 0) {
+        config->offload_folder[0] = '\0';
+        return strcmp(value, "nvme") == 0 ? wrong(flag, value, "needs a folder on the disk: nvme:DIR")
+               : choice_index("none|cpu", value) < 0
+                   ? wrong(flag, value, "is none of the choices; choose from %s", flag->choices)
+                   : store_choice(flag, config, value);
+    }
+    value += sizeof nvme - 1;
+    if (!value[0] || strlen(value) >= sizeof config->offload_folder)
+        return wrong(flag, nvme, "needs a folder, of at most %zu bytes", sizeof config->offload_folder - 1);
+    snprintf(config->offload_folder, sizeof config->offload_folder, "%s", value);
+    store_whole(flag, config, ZR_TIER_NVME);
+    return -1;
+}
+
 static int store_recompute(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
 {
     uint64_t layers = 0;
@@ -248,6 +266,8 @@ static int store(const struct zr_flag *flag, struct zr_train_config *config, con
         return store_real(flag, config, value);
     case ZR_FLAG_CHOICE:
         return store_choice(flag, config, value);
+    case ZR_FLAG_TIER:
+        return store_tier(flag, config, value);
     case ZR_FLAG_VOCAB:
         return store_vocab(flag, config, value);
     case ZR_FLAG_RECOMPUTE:
@@ -486,9 +506,10 @@ static const char *beside_checkpoints(const struct zr_train_config *config)
                      "save nothing; leave one of the two out, or add --force"
                    : "--partition-activations: with --tp 1 no other rank has a copy of a checkpoint, so it would "
                      "save nothing; give --tp 2 or more, leave it out, or add --force";
-    if (config->force && !config->checkpoints.partition)
+    if (config->force && !config->checkpoints.partition && config->offload_optimizer != ZR_TIER_NVME)
         return "--force: does what would save nothing, which is --partition-activations without --tp or with "
-               "--sequence-parallel; give that too, or leave it out";
+               "--sequence-parallel, or --offload-optimizer nvme:DIR in a folder that is memory; give one of them "
+               "too, or leave it out";
     if (config->growing_buffers && zr_flag_given(config, "bucket-bytes"))
         return "--bucket-bytes: --no-constant-buffers has buffers as large as what passes through them; leave "
                "one of the two out";
@@ -522,6 +543,13 @@ static const char *without_meaning(const struct zr_train_config *config)
     if (config->host_limit_bytes && !zr_train_has_host_tier(config) &&
         !is_left_open(config, "checkpoint-offload"))
         return "--host-limit: is of what is offloaded; give --offload-optimizer cpu or --checkpoint-offload too";
+    if ((config->nvme_limit_bytes || config->nvme_bytes_per_second > 0) &&
+        config->offload_optimizer != ZR_TIER_NVME)
+        return "--nvme-limit and --nvme-bandwidth: are of --offload-optimizer nvme:DIR; give that too";
+    if (config->nvme_bytes_per_second > 0 && config->flops_per_second <= 0 && !config->picks_all)
+        return "--nvme-bandwidth: is for the timeline of --flops and --bandwidth; give these too, or leave it out";
+    if (config->prove && config->offload_optimizer == ZR_TIER_NVME)
+        return "--prove: compares state in its place, which a file's has none of; take --offload-optimizer cpu";
     if (config->tolerance > 0 && !config->prove)
         return "--tolerance: is of --prove; give that too, or leave it out";
     if (config->prove && (config->dry_run || config->resume[0]))
@@ -924,7 +952,11 @@ void zr_flag_print(struct zr_text *text, const struct zr_flag *flag, const struc
         print_float(text, real);
     } else if (flag->kind == ZR_FLAG_VOCAB && config->bytes) {
         zr_text_print(text, " byte");
-    } else if (flag->kind == ZR_FLAG_CHOICE) {
+    } else if (flag->kind == ZR_FLAG_TIER && whole_field(flag, config) == ZR_TIER_NVME) {
+        char folder[ZR_TRAIN_PATH_ROOM + 8];
+        snprintf(folder, sizeof folder, "nvme:%s", config->offload_folder);
+        print_quoted(text, folder);
+    } else if (flag->kind == ZR_FLAG_CHOICE || flag->kind == ZR_FLAG_TIER) {
         for (uint64_t left = whole_field(flag, config); left > 0; left--)
             choice = strchr(choice, '|') + 1;
         zr_text_print(text, " %.*s", (int)strcspn(choice, "|"), choice);

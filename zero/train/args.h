@@ -31,7 +31,7 @@ enum zr_over_plan { ZR_OVER_PLAN_FAIL = 0, ZR_OVER_PLAN_CONTINUE };
 enum zr_pipeline_cut { ZR_CUT_MEMORY = 0, ZR_CUT_EQUAL };
 
 /* Where something lives. */
-enum zr_tier { ZR_TIER_NONE = 0, ZR_TIER_CPU };
+enum zr_tier { ZR_TIER_NONE = 0, ZR_TIER_CPU, ZR_TIER_NVME };
 
 enum zr_rate_kind { ZR_RATE_COSINE = 0, ZR_RATE_LINEAR, ZR_RATE_CONSTANT };
 
@@ -40,6 +40,13 @@ enum zr_rate_kind { ZR_RATE_COSINE = 0, ZR_RATE_LINEAR, ZR_RATE_CONSTANT };
 
 enum { ZR_STAGE_AUTO = 4 };   /* --stage auto, until zr_rank_pick_stage() */
 enum { ZR_FLAGS_MOST = 128 }; /* options of the table */
+
+/* What the folder of --offload-optimizer nvme:DIR was found to offer. */
+struct zr_offload_folder {
+    size_t align_bytes;
+    unsigned depth;          /* 0: not measured */
+    double bytes_per_second; /* of a rank, read and written at once; 0: not measured */
+};
 
 /* One run. Sizes that the table leaves to the program are resolved by zr_args_parse(): what is here is final.
  */
@@ -76,21 +83,25 @@ struct zr_train_config {
     unsigned loss_scale_power; /* it starts at two to this */
     unsigned threads;          /* per rank, at least 1 */
     size_t bucket_bytes;
-    size_t memory_limit_bytes;                 /* per rank; 0: none */
-    unsigned over_plan;                        /* enum zr_over_plan */
-    double flops_per_second, bytes_per_second; /* of a rank, for the step timeline; 0: none */
-    double host_bytes_per_second;              /* of copies to the host and back, for the same */
-    struct zr_checkpoint_policy checkpoints;   /* but for its arena */
-    bool checkpoint_offload;                   /* to the host tier */
-    unsigned offload_optimizer;                /* enum zr_tier */
-    unsigned offload_parameters;               /* likewise */
-    size_t host_limit_bytes;                   /* of the host tier, per rank; 0: none */
-    bool growing_buffers;                      /* --no-constant-buffers */
-    unsigned policy;                           /* enum zr_policy */
-    struct zr_policy_use policy_use;           /* of another than zr: see zr_rank_weigh_policy() */
-    bool force;                                /* what would save nothing is done all the same */
-    unsigned zero_r;                           /* --zero-r, where it was given: C1 is 0 */
-    bool picks_all;                            /* --zero-r auto, until zr_rank_pick_all() */
+    size_t memory_limit_bytes;                     /* per rank; 0: none */
+    unsigned over_plan;                            /* enum zr_over_plan */
+    double flops_per_second, bytes_per_second;     /* of a rank, for the step timeline; 0: none */
+    double host_bytes_per_second;                  /* of copies to the host and back, for the same */
+    struct zr_checkpoint_policy checkpoints;       /* but for its arena */
+    bool checkpoint_offload;                       /* to the host tier */
+    unsigned offload_optimizer;                    /* enum zr_tier */
+    unsigned offload_parameters;                   /* likewise */
+    size_t host_limit_bytes;                       /* of the host tier, per rank; 0: none */
+    char offload_folder[ZR_TRAIN_PATH_ROOM];       /* of --offload-optimizer nvme:DIR; "": none */
+    uint64_t nvme_limit_bytes;                     /* of the offload file, per rank; 0: none */
+    double nvme_bytes_per_second;                  /* of it, for the step timeline; 0: not known */
+    struct zr_offload_folder offload_folder_found; /* zeros of a dry run; see zr_rank_measure_folder() */
+    bool growing_buffers;                          /* --no-constant-buffers */
+    unsigned policy;                               /* enum zr_policy */
+    struct zr_policy_use policy_use;               /* of another than zr: see zr_rank_weigh_policy() */
+    bool force;                                    /* what would save nothing is done all the same */
+    unsigned zero_r;                               /* --zero-r, where it was given: C1 is 0 */
+    bool picks_all;                                /* --zero-r auto, until zr_rank_pick_all() */
 
     enum zr_rate_kind rate_kind;
     float rate, min_rate;
@@ -142,7 +153,7 @@ static inline uint64_t zr_train_step_tokens(const struct zr_train_config *config
 
 static inline bool zr_train_has_host_tier(const struct zr_train_config *config)
 {
-    return config->checkpoint_offload || config->offload_optimizer == ZR_TIER_CPU;
+    return config->checkpoint_offload || config->offload_optimizer != ZR_TIER_NONE;
 }
 /* Words for offload that cannot be in such a run; NULL: it can. */
 const char *zr_train_offload_words(const struct zr_train_config *config);

@@ -40,13 +40,24 @@ zr_result zr_limit_plan_largest(struct zr_byte_plan *out, const struct zr_train_
     return result;
 }
 
+bool zr_limit_is_set(const struct zr_train_config *config)
+{
+    return config->memory_limit_bytes || config->host_limit_bytes || config->nvme_limit_bytes;
+}
+
+bool zr_limit_fits_tiers(const struct zr_train_config *config, const struct zr_byte_plan *plan)
+{
+    return (config->host_limit_bytes == 0 || plan->host_reserved_bytes <= config->host_limit_bytes) &&
+           (config->nvme_limit_bytes == 0 || plan->nvme_bytes <= config->nvme_limit_bytes);
+}
+
 bool zr_limit_fits(const struct zr_train_config *config, const struct zr_byte_plan *plan)
 {
     return (config->memory_limit_bytes == 0 || plan->peak_reserved_bytes <= device_limit(config)) &&
-           (config->host_limit_bytes == 0 || plan->host_reserved_bytes <= config->host_limit_bytes);
+           zr_limit_fits_tiers(config, plan);
 }
 
-/* Bytes of a configuration; SIZE_MAX: more than can be addressed, or counted, or than --host-limit allows. */
+/* Bytes of a configuration; SIZE_MAX: more than can be addressed, or counted, or than the tiers have. */
 static zr_result weigh(const struct zr_train_config *config, zr_arena *host_arena, size_t *out_bytes)
 {
     struct zr_byte_plan plan;
@@ -58,8 +69,7 @@ static zr_result weigh(const struct zr_train_config *config, zr_arena *host_aren
         result = zr_limit_plan_largest(&plan, config, host_arena);
     if (result == ZR_ERR_ADDRESSES || result == ZR_ERR_MEMORY)
         return ZR_OK;
-    if (result == ZR_OK &&
-        (config->host_limit_bytes == 0 || plan.host_reserved_bytes <= config->host_limit_bytes))
+    if (result == ZR_OK && zr_limit_fits_tiers(config, &plan))
         *out_bytes = plan.peak_reserved_bytes;
     return result;
 }

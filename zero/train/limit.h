@@ -26,7 +26,10 @@ struct zr_limit_advice {
     struct zr_limit_choice choices[ZR_LIMIT_CHOICES]; /* none where it fits, or nothing would */
 };
 
-/* Whether a plan is within --memory-limit and --host-limit, of which none is none. */
+/* Whether there is one of --memory-limit, --host-limit and --nvme-limit; whether a plan is within those of
+ * the tiers; and within all. */
+bool zr_limit_is_set(const struct zr_train_config *config);
+bool zr_limit_fits_tiers(const struct zr_train_config *config, const struct zr_byte_plan *plan);
 bool zr_limit_fits(const struct zr_train_config *config, const struct zr_byte_plan *plan);
 
 /* The plan of the rank that needs most; and the most that is live on one, in granules as large as the caller

@@ -18,6 +18,7 @@
 #include "zero/train/agree.h"
 #include "zero/train/limit.h"
 #include "zero/train/number.h"
+#include "zero/train/offload.h"
 #include "zero/train/balance.h"
 #include "zero/train/stages.h"
 #include "zero/train/terminal.h"
@@ -69,7 +70,8 @@ static zr_result make_request(struct zr_plan_request *out, const struct zr_train
                                     .bucket_bytes = config->bucket_bytes,
                                     .checkpoints = config->checkpoints,
                                     .offloads_checkpoints = config->checkpoint_offload,
-                                    .offloads_optimizer = config->offload_optimizer == ZR_TIER_CPU,
+                                    .offloads_optimizer = config->offload_optimizer != ZR_TIER_NONE,
+                                    .offload_file = zr_offload_file_of(config),
                                     .offloads_parameters = config->offload_parameters == ZR_TIER_CPU,
                                     .isa = isa,
                                     .host_arena = host_arena};
@@ -94,8 +96,9 @@ zr_result zr_rank_live_bytes(size_t *out_bytes, const struct zr_train_config *co
     request.live_only = true;
     if (result == ZR_OK)
         result = zr_plan_make(&plan, &request);
-    *out_bytes =
-        config->host_limit_bytes && plan.host_bytes > config->host_limit_bytes ? SIZE_MAX : plan.peak_bytes;
+    bool over = (config->host_limit_bytes && plan.host_bytes > config->host_limit_bytes) ||
+                (config->nvme_limit_bytes && plan.nvme_bytes > config->nvme_limit_bytes);
+    *out_bytes = over ? SIZE_MAX : plan.peak_bytes;
     return result;
 }
 
@@ -130,9 +133,13 @@ static zr_result time_rank(struct zr_timeline *out, const struct zr_train_config
         return result;
     zr_timeline_start(out, host_arena, config->flops_per_second, config->bytes_per_second);
     out->clock.host_bytes_per_second = config->host_bytes_per_second;
+    out->clock.nvme_bytes_per_second = config->nvme_bytes_per_second > 0
+                                           ? config->nvme_bytes_per_second
+                                           : config->offload_folder_found.bytes_per_second;
     request.timeline = out;
     result = zr_plan_make(&again, &request);
     out->host_moved_bytes = again.host_moved_bytes_per_step;
+    out->nvme_moved_bytes = again.nvme_moved_bytes_per_step;
     return result;
 }
 
@@ -217,6 +224,8 @@ static void note_plan(struct zr_rank_report *report, const struct zr_byte_plan *
     report->planned_host_bytes = plan->host_bytes;
     report->planned_host_reserved_bytes = plan->host_reserved_bytes;
     report->planned_host_moved_bytes = plan->host_moved_bytes_per_step;
+    report->planned_nvme_bytes = plan->nvme_bytes;
+    report->planned_nvme_moved_bytes = plan->nvme_moved_bytes_per_step;
     report->tag_limits = plan->tag_limits;
     memcpy(report->planned_kept_by_tag_bytes, plan->persistent_by_tag_bytes,
            sizeof report->planned_kept_by_tag_bytes);
@@ -303,6 +312,8 @@ static zr_result open_memory(struct zr_rank *rank)
         result = zr_plan_make(&rank->plan, &request);
     if (result == ZR_OK)
         result = check_plan_fits(rank);
+    if (result == ZR_OK)
+        result = zr_offload_check_space(rank->config, &rank->plan);
     if (result != ZR_OK)
         return result;
     /* Twice the plan in addresses: holes move, and unmapped addresses cost nothing but their number. */
@@ -414,10 +425,21 @@ static zr_result keep_places(struct zr_rank *rank)
     return result;
 }
 
-static struct zr_offload offload_of(const struct zr_rank *rank)
+static void say_of_file(void *state, const char *words)
 {
+    const struct zr_rank *rank = state;
+    if (rank->rank % rank->config->ranks_here == 0) /* what a machine has to say is said once */
+        zr_say("%s", words);
+}
+
+static struct zr_offload offload_of(struct zr_rank *rank)
+{
+    rank->offload_file = zr_offload_file_of(rank->config);
+    rank->offload_file.log = say_of_file;
+    rank->offload_file.log_state = rank;
     return (struct zr_offload){.host = rank->host_tier,
-                               .optimizer = rank->config->offload_optimizer == ZR_TIER_CPU,
+                               .optimizer = rank->config->offload_optimizer != ZR_TIER_NONE,
+                               .file = rank->offload_file.folder ? &rank->offload_file : NULL,
                                .parameters = rank->config->offload_parameters == ZR_TIER_CPU};
 }
 
@@ -531,6 +553,13 @@ static zr_result refuse(const struct zr_train_config *config, const struct zr_li
             zr_number_grouped(need, advice->plan.host_reserved_bytes),
             zr_number_grouped(limit, config->host_limit_bytes),
             advice->count ? "what would fit" : "nothing smaller that would fit");
+    if (config->nvme_limit_bytes && advice->plan.nvme_bytes > config->nvme_limit_bytes)
+        return zr_fail(
+            ZR_ERR_MEMORY,
+            "the plan takes a file of %s bytes per rank and --nvme-limit allows %s; the table has %s",
+            zr_number_grouped(need, advice->plan.nvme_bytes),
+            zr_number_grouped(limit, config->nvme_limit_bytes),
+            advice->count ? "what would fit" : "nothing smaller that would fit");
     if (config->finds_max)
         snprintf(which, sizeof which, "not even --%s 1 fits: its plan",
                  config->find_max == ZR_LIMIT_BATCH ? "batch" : "layers");
@@ -599,7 +628,7 @@ static zr_result rehearse(const struct zr_train_config *config, const struct zr_
         result = zr_report_found(config, found);
     if (result == ZR_OK)
         result = time_plan(&timeline, config, host_arena);
-    bool limited = config->memory_limit_bytes || config->host_limit_bytes;
+    bool limited = zr_limit_is_set(config);
     if (result == ZR_OK && limited)
         result = zr_limit_advise(&advice, config, host_arena);
     if (result == ZR_OK)
@@ -679,8 +708,7 @@ static int in_child(const struct zr_train_config *config,
 
 int zr_rank_check_limit(const struct zr_train_config *config)
 {
-    bool limited = config->memory_limit_bytes || config->host_limit_bytes;
-    int status = limited ? in_child(config, check_limit) : -1;
+    int status = zr_limit_is_set(config) ? in_child(config, check_limit) : -1;
     return status == ZR_EXIT_OK ? -1 : status; /* no child: the ranks check for themselves, in fewer words */
 }
 
@@ -786,6 +814,21 @@ int zr_rank_weigh_policy(struct zr_train_config *config)
     return config->policy == ZR_POLICY_ZR
                ? -1
                : ask_child(config, "--policy", weigh_policy, &config->policy_use, sizeof config->policy_use);
+}
+
+static zr_result measure_folder(const struct zr_train_config *config, zr_arena *host_arena)
+{
+    struct zr_offload_folder found;
+    zr_result result = zr_offload_measure(&found, config, host_arena);
+    return result == ZR_OK ? answer(&found, sizeof found) : result;
+}
+
+int zr_rank_measure_folder(struct zr_train_config *config)
+{
+    return config->offload_optimizer != ZR_TIER_NVME || config->dry_run
+               ? -1
+               : ask_child(config, "--offload-optimizer", measure_folder, &config->offload_folder_found,
+                           sizeof config->offload_folder_found);
 }
 
 int zr_rank_cut_stages(struct zr_train_config *config)

@@ -166,6 +166,11 @@ zr_result zr_report_plan(const struct zr_train_config *config, uint64_t paramete
                       "host tier", zr_number_bytes(number[0], rank->planned_host_bytes),
                       zr_number_grouped(number[1], rank->planned_host_bytes),
                       zr_number_bytes(which, rank->planned_host_moved_bytes));
+    if (rank->planned_nvme_bytes > 0)
+        zr_text_print(&page.text, "  %-11s %10s  %18s  optimizer state in a file; %s moved per step\n",
+                      "nvme", zr_number_bytes(number[0], rank->planned_nvme_bytes),
+                      zr_number_grouped(number[1], rank->planned_nvme_bytes),
+                      zr_number_bytes(which, rank->planned_nvme_moved_bytes));
     zr_text_print(&page.text, "  %-11s %10s  %18s  of the model, between steps\n", "state",
                   zr_number_bytes(number[0], zr_report_state_bytes(rank->planned_kept_by_tag_bytes)),
                   zr_number_grouped(number[1], zr_report_state_bytes(rank->planned_kept_by_tag_bytes)));
@@ -346,6 +351,9 @@ static void print_rank_bytes(struct zr_page *page, const struct zr_rank_report *
         print_byte_line(page,
                         &(struct byte_line){"host tier", unless, rank->planned_host_bytes,
                                             rank->peak_host_tier_bytes, true, rank->planned_host_bytes});
+    if (rank->planned_nvme_bytes > 0)
+        print_byte_line(page, &(struct byte_line){"nvme", unless, rank->planned_nvme_bytes, rank->nvme_bytes,
+                                                  true, rank->planned_nvme_bytes});
     print_byte_line(page, &(struct byte_line){"other", tag_words(ZR_TAG_OTHER),
                                               rank->planned_by_tag_bytes[ZR_TAG_OTHER],
                                               rank->peak_by_tag_bytes[ZR_TAG_OTHER], false, 0});

@@ -178,6 +178,18 @@ static void set_measured(json_t *object, const struct ranks_view *view, const st
         json_object_set_new(object, counts[i].key, count_of(counts[i].value));
 }
 
+static json_t *nvme_tier(const struct ranks_view *view, const struct zr_rank_report *rank)
+{
+    json_t *nvme = json_pack("{s:I, s:I}", "planned_bytes", (json_int_t)rank->planned_nvme_bytes,
+                             "planned_moved_bytes_per_step", (json_int_t)rank->planned_nvme_moved_bytes);
+    if (view->measured) {
+        json_object_set_new(nvme, "peak_bytes", count_of(rank->nvme_bytes));
+        json_object_set_new(nvme, "moved_bytes_per_step", count_of(rank->nvme_moved_bytes));
+        json_object_set_new(nvme, "wait_share", number(rank->nvme_wait_share));
+    }
+    return nvme;
+}
+
 /* What lies beside the device's memory. */
 static json_t *tiers(const struct ranks_view *view, const struct zr_rank_report *rank)
 {
@@ -195,7 +207,10 @@ static json_t *tiers(const struct ranks_view *view, const struct zr_rank_report 
         json_object_set_new(host, "moved_bytes_per_step", count_of(rank->host_moved_bytes));
         json_object_set_new(host, "wait_share", number(rank->host_wait_share));
     }
-    return json_pack("{s:o}", "host", host);
+    json_t *all = json_pack("{s:o}", "host", host);
+    if (rank->planned_nvme_bytes > 0)
+        json_object_set_new(all, "nvme", nvme_tier(view, rank));
+    return all;
 }
 
 static json_t *rank_object(const struct ranks_view *view, const struct zr_rank_report *rank)

@@ -46,8 +46,9 @@ static zr_result make_layout(struct zr_layout *out, const struct variant *varian
 
 static zr_result open_store(struct zr_state_store *out, const struct zr_state_store_table *table,
                             const struct zr_layout *layout, const struct variant *variant,
-                            const struct zr_state_file_options *file)
+                            const struct zr_offload_file *file)
 {
+    static const struct zr_offload_file none;
     return zr_state_store_open(out, table,
                                &(struct zr_state_store_options){.arena = arena,
                                                                 .layout = layout,
@@ -55,7 +56,8 @@ static zr_result open_store(struct zr_state_store *out, const struct zr_state_st
                                                                 .master = variant->master,
                                                                 .variance = variant->variance,
                                                                 .host_arena = records,
-                                                                .file = file});
+                                                                .file = file ? file : &none,
+                                                                .simulated = !file});
 }
 
 /* Changes a unit by what only round and place decide, and what was there. */
@@ -112,12 +114,11 @@ static zr_result clear_all(struct zr_state_store *store)
 }
 
 /* Random passes, passes that are broken off, and single units, in both stores. */
-static void test_same_bits(const struct variant *variant, const struct zr_state_file_options *options,
+static void test_same_bits(const struct variant *variant, const struct zr_offload_file *options,
                            uint64_t *random)
 {
     struct zr_state_store memory, file, dry;
     struct zr_state_file_report real, simulated;
-    struct zr_state_file_options dry_options = {.simulated = true};
     struct zr_layout layout;
     unsigned wrong = 0;
     zr_result result = make_layout(&layout, variant);
@@ -127,7 +128,7 @@ static void test_same_bits(const struct variant *variant, const struct zr_state_
         return;
     }
     open_store(&memory, &zr_state_store_memory, &layout, variant, NULL);
-    open_store(&dry, &zr_state_store_nvme, &layout, variant, &dry_options);
+    open_store(&dry, &zr_state_store_nvme, &layout, variant, NULL);
     struct zr_state_store *const stores[] = {&memory, &file, &dry};
     for (unsigned s = 0; s < 2; s++)
         wrong += clear_all(stores[s]) != ZR_OK;
@@ -170,15 +171,15 @@ static void test_clock(void)
     const struct variant *variant = &variants[0];
     struct zr_comm_clock clock = {
         .flops_per_second = 1, .bytes_per_second = 1, .nvme_bytes_per_second = 4096};
-    struct zr_state_file_options options = {.simulated = true, .clock = &clock};
     struct zr_state_view view;
     struct zr_state_store store;
     struct zr_state_file_report report;
     struct zr_layout layout;
     if (!tap_ok(make_layout(&layout, variant) == ZR_OK &&
-                    open_store(&store, &zr_state_store_nvme, &layout, variant, &options) == ZR_OK,
+                    open_store(&store, &zr_state_store_nvme, &layout, variant, NULL) == ZR_OK,
                 "a simulated store with a clock"))
         return;
+    zr_state_store_set_clock(&store, &clock);
     zr_state_store_get_report(&store, &report);
     double last = 4 + 60, all = 2 * (double)report.file_bytes / 4096;
     for (unsigned round = 0; round < 2; round++) {
@@ -202,7 +203,7 @@ static void test_clock(void)
 }
 
 /* Every transfer of a life fails once. */
-static void test_faults(const struct zr_state_file_options *options)
+static void test_faults(const struct zr_offload_file *options)
 {
     static const enum zr_fault_site sites[] = {ZR_FAULT_DISK_READ, ZR_FAULT_DISK_WRITE};
     const struct variant *variant = &variants[1];
@@ -240,7 +241,7 @@ static void test_faults(const struct zr_state_file_options *options)
     tap_is(folder_entries(folder), 0, "nothing is left in the folder");
 }
 
-static void test_misuse(const struct zr_state_file_options *options)
+static void test_misuse(const struct zr_offload_file *options)
 {
     struct zr_state_store store;
     struct zr_state_view view;
@@ -256,7 +257,7 @@ static void test_misuse(const struct zr_state_file_options *options)
            "what was not taken is given back without other words");
     zr_state_store_end(&store);
     zr_state_store_close(&store);
-    struct zr_state_file_options missing = {.folder = "/nowhere/at/all", .depth = 4};
+    struct zr_offload_file missing = {.folder = "/nowhere/at/all", .depth = 4};
     tap_result(open_store(&store, &zr_state_store_nvme, &layout, &variants[1], &missing), ZR_ERR_IO,
                "a folder that is missing");
     zr_layout_end(&layout);
@@ -273,7 +274,7 @@ int main(void)
         zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend}) != ZR_OK ||
         zr_arena_create(&records, &(struct zr_arena_options){.backend = backend}) != ZR_OK)
         return tap_ok(false, "arenas and a folder: %s", zr_last_error()), tap_done();
-    const struct zr_state_file_options options = {.folder = folder, .force = true, .depth = 4};
+    const struct zr_offload_file options = {.folder = folder, .force = true, .depth = 4};
     for (unsigned v = 0; v < VARIANTS; v++)
         test_same_bits(&variants[v], &options, &random);
     test_clock();
