@@ -28,8 +28,8 @@ struct history {
     uint64_t saved_step; /* UINT64_MAX: none */
     bool counted;        /* what a step sends and receives is known: one was not skipped */
     uint64_t sent_elements_per_step, received_bytes_per_step, driver_calls_last_step;
-    uint64_t host_moved_bytes_per_step;
-    struct zr_comm_counters comm_before; /* when the first step began */
+    uint64_t host_moved_bytes_per_step, host_waited_ns; /* of one step; in all steps */
+    struct zr_comm_counters comm_before;                /* when the first step began */
     uint64_t started_ns;
     bool ended;        /* a signal asked for the end */
     uint64_t since_ns; /* where the seconds of the step under way begin: where those of the last one ended */
@@ -281,7 +281,8 @@ static zr_result measured_step(struct loop *loop, uint64_t step, struct zr_step_
     struct zr_comm_counters sent_before, sent_after;
     struct step under_way = {.loop = loop, .number = step, .line = line};
     bool first = !history->counted;
-    uint64_t moved = zr_trainer_state_moved_bytes(&rank->state);
+    uint64_t moved = zr_trainer_state_moved_bytes(&rank->state),
+             waited_ns = zr_trainer_state_copies_exposed_ns(&rank->state);
     zr_result result;
 
     zr_arena_get_stats(rank->arena, &before);
@@ -292,6 +293,7 @@ static zr_result measured_step(struct loop *loop, uint64_t step, struct zr_step_
         result = zr_engine_synchronize(rank->state.engine);
     if (result != ZR_OK)
         return result;
+    history->host_waited_ns += zr_trainer_state_copies_exposed_ns(&rank->state) - waited_ns;
     zr_arena_get_stats(rank->arena, &after);
     zr_trainer_state_counters_get(&rank->state, &sent_after);
     if (first && !line->skipped) { /* a skipped step sends less */
@@ -429,8 +431,7 @@ static void measure_host_tier(const struct loop *loop, struct zr_rank_report *re
     memcpy(report->peak_host_tier_by_tag_bytes, stats.peak_by_tag_bytes,
            sizeof report->peak_host_tier_by_tag_bytes);
     report->host_moved_bytes = loop->history.host_moved_bytes_per_step;
-    report->host_wait_share =
-        seconds > 0 ? (double)zr_trainer_state_copies_exposed_ns(&loop->rank.state) * 1e-9 / seconds : 0;
+    report->host_wait_share = seconds > 0 ? (double)loop->history.host_waited_ns * 1e-9 / seconds : 0;
 }
 
 static void measure(const struct loop *loop, struct zr_rank_report *report)
