@@ -28,9 +28,9 @@ struct history {
     uint64_t saved_step; /* UINT64_MAX: none */
     bool counted;        /* what a step sends and receives is known: one was not skipped */
     uint64_t sent_elements_per_step, received_bytes_per_step, driver_calls_last_step;
-    uint64_t host_moved_bytes_per_step, nvme_moved_bytes_per_step;
-    uint64_t nvme_waited_before_ns;      /* when the first step began */
-    struct zr_comm_counters comm_before; /* when the first step began */
+    uint64_t host_moved_bytes_per_step, nvme_moved_bytes_per_step; /* of one step */
+    uint64_t host_waited_ns, nvme_waited_ns;                       /* in all steps */
+    struct zr_comm_counters comm_before;                           /* when the first step began */
     uint64_t started_ns;
     bool ended;        /* a signal asked for the end */
     uint64_t since_ns; /* where the seconds of the step under way begin: where those of the last one ended */
@@ -282,21 +282,23 @@ static zr_result measured_step(struct loop *loop, uint64_t step, struct zr_step_
     struct zr_comm_counters sent_before, sent_after;
     struct step under_way = {.loop = loop, .number = step, .line = line};
     bool first = !history->counted;
-    uint64_t moved = zr_trainer_state_moved_bytes(&rank->state);
+    uint64_t moved = zr_trainer_state_moved_bytes(&rank->state),
+             waited_ns = zr_trainer_state_copies_exposed_ns(&rank->state);
     struct zr_state_file_report file_before, file_after;
     zr_result result;
 
     zr_arena_get_stats(rank->arena, &before);
     zr_trainer_state_counters_get(&rank->state, &sent_before);
     zr_state_store_get_report(&rank->state.engine->store, &file_before);
-    if (history->count == 0)
-        history->nvme_waited_before_ns = file_before.waited_ns;
     result = train_step(&under_way);
     *request = under_way.request;
     if (result == ZR_OK && (first || pauses_after(loop, step, *request)))
         result = zr_engine_synchronize(rank->state.engine);
     if (result != ZR_OK)
         return result;
+    history->host_waited_ns += zr_trainer_state_copies_exposed_ns(&rank->state) - waited_ns;
+    zr_state_store_get_report(&rank->state.engine->store, &file_after);
+    history->nvme_waited_ns += file_after.waited_ns - file_before.waited_ns;
     zr_arena_get_stats(rank->arena, &after);
     zr_trainer_state_counters_get(&rank->state, &sent_after);
     if (first && !line->skipped) { /* a skipped step sends less */
@@ -304,7 +306,6 @@ static zr_result measured_step(struct loop *loop, uint64_t step, struct zr_step_
         history->sent_elements_per_step = sent_after.sent_elements - sent_before.sent_elements;
         history->received_bytes_per_step = sent_after.received_bytes - sent_before.received_bytes;
         history->host_moved_bytes_per_step = zr_trainer_state_moved_bytes(&rank->state) - moved;
-        zr_state_store_get_report(&rank->state.engine->store, &file_after);
         history->nvme_moved_bytes_per_step = file_after.moved_bytes - file_before.moved_bytes;
     }
     history->driver_calls_last_step = after.backend_calls_count - before.backend_calls_count;
@@ -436,8 +437,7 @@ static void measure_host_tier(const struct loop *loop, struct zr_rank_report *re
     memcpy(report->peak_host_tier_by_tag_bytes, stats.peak_by_tag_bytes,
            sizeof report->peak_host_tier_by_tag_bytes);
     report->host_moved_bytes = loop->history.host_moved_bytes_per_step;
-    report->host_wait_share =
-        seconds > 0 ? (double)zr_trainer_state_copies_exposed_ns(&loop->rank.state) * 1e-9 / seconds : 0;
+    report->host_wait_share = seconds > 0 ? (double)loop->history.host_waited_ns * 1e-9 / seconds : 0;
 }
 
 static void measure_file(const struct loop *loop, struct zr_rank_report *report)
@@ -449,9 +449,7 @@ static void measure_file(const struct loop *loop, struct zr_rank_report *report)
         seconds += loop->history.seconds[i];
     report->nvme_bytes = file.file_bytes;
     report->nvme_moved_bytes = loop->history.nvme_moved_bytes_per_step;
-    if (seconds > 0)
-        report->nvme_wait_share =
-            (double)(file.waited_ns - loop->history.nvme_waited_before_ns) * 1e-9 / seconds;
+    report->nvme_wait_share = seconds > 0 ? (double)loop->history.nvme_waited_ns * 1e-9 / seconds : 0;
 }
 
 static void measure(const struct loop *loop, struct zr_rank_report *report)

@@ -116,6 +116,26 @@ static void print_others(struct zr_page *page, const struct zr_rank_report *rank
         zr_text_print(&page->text, "\n");
 }
 
+/* What is in host memory, and its tags at the peak there. */
+static void print_host_tier(struct zr_page *page, const struct zr_rank_report *rank)
+{
+    char number[3][ZR_NUMBER_ROOM];
+    bool any = false;
+    zr_text_print(&page->text, "  %-11s %10s  %18s  in host memory; %s moved per step\n", "host tier",
+                  zr_number_bytes(number[0], rank->planned_host_bytes),
+                  zr_number_grouped(number[1], rank->planned_host_bytes),
+                  zr_number_bytes(number[2], rank->planned_host_moved_bytes));
+    for (int tag = 0; tag < ZR_TAG_OTHER; tag++) {
+        size_t bytes = rank->planned_host_by_tag_bytes[tag];
+        if (bytes == 0)
+            continue;
+        zr_text_print(&page->text, "%s %s %s", any ? "," : "    of it", zr_tag_name((zr_tag)tag),
+                      zr_number_grouped(number[0], bytes));
+        any = true;
+    }
+    zr_text_print(&page->text, "\n");
+}
+
 /* Where a stage keeps what the one below keeps. */
 static void print_whole(struct zr_page *page, const struct zr_train_config *config,
                         const struct zr_rank_report *rank, uint64_t parameters)
@@ -162,10 +182,7 @@ zr_result zr_report_plan(const struct zr_train_config *config, uint64_t paramete
                   zr_number_bytes(number[0], rank->planned_reserved_bytes),
                   zr_number_grouped(number[1], rank->planned_reserved_bytes), stranded_percent(rank));
     if (rank->planned_host_bytes > 0)
-        zr_text_print(&page.text, "  %-11s %10s  %18s  checkpoints in host memory; %s moved per step\n",
-                      "host tier", zr_number_bytes(number[0], rank->planned_host_bytes),
-                      zr_number_grouped(number[1], rank->planned_host_bytes),
-                      zr_number_bytes(which, rank->planned_host_moved_bytes));
+        print_host_tier(&page, rank);
     if (rank->planned_nvme_bytes > 0)
         zr_text_print(&page.text, "  %-11s %10s  %18s  optimizer state in a file; %s moved per step\n",
                       "nvme", zr_number_bytes(number[0], rank->planned_nvme_bytes),
