@@ -185,7 +185,7 @@ for key, value in REFUSED:
         continue
     line, where = lines[int(named.group(1)) - 1], named.group(2)
     ok(f'"{where.split(".")[-1]}"' in line, f"at line {named.group(1)}: {where}")
-for above in ("offload_optimizer", "offload_param"):
+for above in ("offload_param",):
     for first in ({"nvme_path": "/local", "device": "nvme"}, {"device": "nvme", "nvme_path": "/local", "buffer_count": 4}):
         got = run({"zero_optimization": {"stage": 2, above: first}}, dry_run=True)
         ok(got.code == 2 and f"zero_optimization.{above}." in got.err and "not in this version" in got.err and "cpu" in got.err,

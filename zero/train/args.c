@@ -543,9 +543,9 @@ static const char *without_meaning(const struct zr_train_config *config)
     if (config->host_limit_bytes && !zr_train_has_host_tier(config) &&
         !is_left_open(config, "checkpoint-offload"))
         return "--host-limit: is of what is offloaded; give --offload-optimizer cpu or --checkpoint-offload too";
-    if ((config->nvme_limit_bytes || config->nvme_bytes_per_second > 0) &&
+    if ((config->nvme_limit_bytes || config->nvme_bytes_per_second > 0 || config->nvme_depth) &&
         config->offload_optimizer != ZR_TIER_NVME)
-        return "--nvme-limit and --nvme-bandwidth: are of --offload-optimizer nvme:DIR; give that too";
+        return "--nvme-limit, --nvme-depth and --nvme-bandwidth: are of --offload-optimizer nvme:DIR; give that too";
     if (config->nvme_bytes_per_second > 0 && config->flops_per_second <= 0 && !config->picks_all)
         return "--nvme-bandwidth: is for the timeline of --flops and --bandwidth; give these too, or leave it out";
     if (config->prove && config->offload_optimizer == ZR_TIER_NVME)

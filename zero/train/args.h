@@ -93,6 +93,7 @@ struct zr_train_config {
     unsigned offload_parameters;                   /* likewise */
     size_t host_limit_bytes;                       /* of the host tier, per rank; 0: none */
     char offload_folder[ZR_TRAIN_PATH_ROOM];       /* of --offload-optimizer nvme:DIR; "": none */
+    unsigned nvme_depth;                           /* 0: measured */
     uint64_t nvme_limit_bytes;                     /* of the offload file, per rank; 0: none */
     double nvme_bytes_per_second;                  /* of it, for the step timeline; 0: not known */
     struct zr_offload_folder offload_folder_found; /* zeros of a dry run; see zr_rank_measure_folder() */

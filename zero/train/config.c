@@ -32,7 +32,8 @@ enum key_kind {
     KEY_TRUE,     /* what is always done: may be true */
     KEY_NUMBER,   /* may be `number` */
     KEY_LATER,    /* refused */
-    KEY_OFFLOAD,  /* likewise: of offload to NVMe */
+    KEY_OFFLOAD,  /* likewise: of parameters on NVMe */
+    KEY_FOLDER,   /* a string, read by read_tier() */
 };
 
 struct config_key {
@@ -44,7 +45,10 @@ struct config_key {
 };
 
 #define PINNED  "true or false: what a device copies from is pinned, and on a processor nothing is to pin"
-#define OF_NVME "a whole number: of NVMe, and the processor's memory needs none"
+#define OF_NVME "a whole number: there are three buffers of the largest unit, and memory needs none"
+#define PIPELINED                                                                                            \
+    "true or false: with nvme a unit is read ahead and written behind in any case, and memory needs none"
+#define NVME_PATH "zero_optimization.offload_optimizer.nvme_path"
 
 static const struct config_key keys[] = {
     {"train_batch_size", KEY_BATCH, "--batch x --accumulate x data ranks", 0, NULL},
@@ -60,14 +64,15 @@ static const struct config_key keys[] = {
     {"zero_optimization.allgather_partitions", KEY_TRUE, NULL, 0, NULL},
     {"zero_optimization.contiguous_gradients", KEY_TRUE, NULL, 0, NULL},
     {"zero_optimization.offload_optimizer", KEY_OBJECT, NULL, 0, NULL},
-    {"zero_optimization.offload_optimizer.device", KEY_WORD, "none|cpu", 0, "--offload-optimizer none|cpu"},
+    {"zero_optimization.offload_optimizer.device", KEY_WORD, "none|cpu|nvme", 0,
+     "--offload-optimizer none|cpu|nvme:DIR"},
     {"zero_optimization.offload_optimizer.pin_memory", KEY_EITHER, PINNED, 0, NULL},
-    {"zero_optimization.offload_optimizer.nvme_path", KEY_OFFLOAD, NULL, 0, NULL},
+    {NVME_PATH, KEY_FOLDER, "DIR of --offload-optimizer nvme:DIR", 0, NULL},
     {"zero_optimization.offload_optimizer.buffer_count", KEY_COUNT, OF_NVME, 0, NULL},
     {"zero_optimization.offload_optimizer.fast_init", KEY_FALSE, NULL, 0, NULL},
     {"zero_optimization.offload_optimizer.ratio", KEY_NUMBER, NULL, 1, NULL},
-    {"zero_optimization.offload_optimizer.pipeline_read", KEY_FALSE, NULL, 0, NULL},
-    {"zero_optimization.offload_optimizer.pipeline_write", KEY_FALSE, NULL, 0, NULL},
+    {"zero_optimization.offload_optimizer.pipeline_read", KEY_EITHER, PIPELINED, 0, NULL},
+    {"zero_optimization.offload_optimizer.pipeline_write", KEY_EITHER, PIPELINED, 0, NULL},
     {"zero_optimization.offload_param", KEY_OBJECT, NULL, 0, NULL},
     {"zero_optimization.offload_param.device", KEY_WORD, "none|cpu", 0, "--offload-param none|cpu"},
     {"zero_optimization.offload_param.pin_memory", KEY_EITHER, PINNED, 0, NULL},
@@ -375,7 +380,9 @@ static zr_result read_value(const struct reader *reader, const struct config_key
     case KEY_OFFLOAD:
         return refuse(
             reader, path,
-            "is of offload to NVMe, which is not in this version of zr-train; leave it out, and give device cpu");
+            "is of parameters on NVMe, which are not in this version of zr-train; leave it out, and give device cpu");
+    case KEY_FOLDER:
+        return word ? ZR_OK : refuse(reader, path, "must be a string: a folder");
     default:
         return refuse(reader, path, "is not in this version of zr-train; leave it out");
     }
@@ -514,9 +521,18 @@ static zr_result read_scheduler(const struct reader *reader)
 static zr_result read_tier(const struct reader *reader, const char *path, const char *option)
 {
     static const char *const tiers[] = {"none", "cpu"};
+    const char *folder = json_string_value(get(reader, NVME_PATH));
+    char nvme[ZR_TRAIN_PATH_ROOM + 8];
     size_t tier;
     zr_result result = read_word(reader, path, &tier);
-    return result == ZR_OK && get(reader, path) ? store(reader, path, option, tiers[tier]) : result;
+    if (result != ZR_OK || !get(reader, path))
+        return result;
+    if (tier < sizeof tiers / sizeof *tiers)
+        return store(reader, path, option, tiers[tier]);
+    if (!folder || strlen(folder) >= ZR_TRAIN_PATH_ROOM)
+        return refuse(reader, path, "nvme needs nvme_path beside it, a folder on the disk");
+    snprintf(nvme, sizeof nvme, "nvme:%s", folder);
+    return store(reader, path, option, nvme);
 }
 
 static zr_result read_root(const struct reader *reader)

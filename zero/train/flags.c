@@ -99,6 +99,8 @@ const struct zr_flag zr_flags[] = {
            "stage 3: parameters in host memory until they are used"),
     {"host-limit", memory, "BYTES", "largest arena of what a rank keeps in host memory", NULL, "none", NULL,
      NULL, ZR_FLAG_BYTES, FIELD(host_limit_bytes), 1 << 20, 1e18},
+    {"nvme-depth", memory, "N", "transfers of the file under way at a time", NULL, "measured", NULL, NULL,
+     ZR_FLAG_COUNT, FIELD(nvme_depth), 1, 64},
     {"nvme-limit", memory, "BYTES", "largest file of what a rank offloads to a disk", NULL, "none", NULL,
      NULL, ZR_FLAG_BYTES, FIELD(nvme_limit_bytes), 1 << 20, 9e18},
     SWITCH("no-contiguous", memory, checkpoints.scattered, "checkpoints and gradients have no pools"),

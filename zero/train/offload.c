@@ -26,8 +26,9 @@ zr_result zr_offload_measure(struct zr_offload_folder *out, const struct zr_trai
     zr_result result = zr_nvme_probe_folder(&folder, &probe);
     if (result != ZR_OK)
         return result;
-    *out = (struct zr_offload_folder){.align_bytes = probe.align_bytes};
-    if (probe.free_bytes < 2 * MEASURED_BYTES) /* the plan's own need is checked when it is known */
+    *out = (struct zr_offload_folder){.align_bytes = probe.align_bytes, .depth = config->nvme_depth};
+    /* The plan's own need is checked when it is known. */
+    if (config->nvme_depth || probe.free_bytes < 2 * MEASURED_BYTES)
         return ZR_OK;
     result = zr_arena_alloc(
         host_arena,

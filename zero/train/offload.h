@@ -7,7 +7,7 @@
 #include "zero/train/args.h"
 
 /* What config->offload_folder_found has. Writes and reads 32 MiB for half a second, where there is so much
- * room. The ranks of a machine share its rate. ZR_ERR_IO: the folder is missing, cannot be written, or is
+ * room and --nvme-depth is not given. The ranks of a machine share its rate. ZR_ERR_IO: the folder is missing, cannot be written, or is
  * memory; the words have the way out. Records and a buffer come from host_arena and go back. */
 zr_result zr_offload_measure(struct zr_offload_folder *out, const struct zr_train_config *config,
                              zr_arena *host_arena);

@@ -311,9 +311,9 @@ static zr_result open_memory(struct zr_rank *rank)
     if (result == ZR_OK)
         result = zr_plan_make(&rank->plan, &request);
     if (result == ZR_OK)
-        result = check_plan_fits(rank);
-    if (result == ZR_OK)
         result = zr_offload_check_space(rank->config, &rank->plan);
+    if (result == ZR_OK)
+        result = check_plan_fits(rank);
     if (result != ZR_OK)
         return result;
     /* Twice the plan in addresses: holes move, and unmapped addresses cost nothing but their number. */
