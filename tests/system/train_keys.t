@@ -58,7 +58,7 @@ EQUAL = {
     "zero_optimization.offload_param.device": ("cpu", dict(offload_param="cpu"), OFFLOADED),
     "activation_checkpointing.cpu_checkpointing": (True, dict(checkpoint_offload=True), NOTHING),
 }
-ELSEWHERE = ("true is --", "false is --", "true or false", "a whole number")  # what changes no bit of a run: train_checkpoints.t
+ELSEWHERE = ("true is --", "false is --", "true or false", "a whole number", "DIR of --")  # what changes no bit: train_checkpoints.t, train_nvme.t
 ENDS = {"fp16.min_loss_scale": 1}  # with overflow at the least scale the run ends
 # Where keys that have one value stand.
 AROUND = {"fp16": QUIET, "optimizer": ADAM, "scheduler": LINEAR,

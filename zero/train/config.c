@@ -44,10 +44,9 @@ struct config_key {
     const char *options; /* of the choices; NULL: none */
 };
 
-#define PINNED  "true or false: what a device copies from is pinned, and on a processor nothing is to pin"
-#define OF_NVME "a whole number: there are three buffers of the largest unit, and memory needs none"
-#define PIPELINED                                                                                            \
-    "true or false: with nvme a unit is read ahead and written behind in any case, and memory needs none"
+#define PINNED    "true or false: on a processor nothing is to pin"
+#define OF_NVME   "a whole number: there are three of one unit"
+#define PIPELINED "true or false: nvme reads ahead in any case"
 #define NVME_PATH "zero_optimization.offload_optimizer.nvme_path"
 
 static const struct config_key keys[] = {
