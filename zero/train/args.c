@@ -79,15 +79,22 @@ bool zr_args_read_bytes(const char *text, uint64_t *out)
         {"TiB", UINT64_C(1) << 40},
     };
     char *end;
+    uint64_t part = 0, scale = 1; /* behind the point: part / scale */
     if (text[0] < '0' || text[0] > '9')
         return false;
     errno = 0;
     uint64_t number = strtoull(text, &end, 10);
     if (errno != 0)
         return false;
-    for (size_t i = 0; i < sizeof units / sizeof *units; i++)
+    if (end[0] == '.' && end[1] >= '0' && end[1] <= '9')
+        for (end++; *end >= '0' && *end <= '9' && scale < 1000000000; end++, scale *= 10)
+            part = part * 10 + (uint64_t)(*end - '0');
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
+        unsigned __int128 bytes = (unsigned __int128)part * units[i].bytes;
         if (strcmp(end, units[i].name) == 0)
-            return !__builtin_mul_overflow(number, units[i].bytes, out);
+            return bytes % scale == 0 && !__builtin_mul_overflow(number, units[i].bytes, out) &&
+                   !__builtin_add_overflow(*out, (uint64_t)(bytes / scale), out);
+    }
     return false;
 }
 

@@ -177,8 +177,8 @@ const struct zr_flag zr_flags[] = {
      NULL, ZR_FLAG_REAL, FIELD(bytes_per_second), 1, 1e18},
     {"host-bandwidth", other, "F", "bytes a second to host memory and back, as 50e9; with --flops", NULL,
      NULL, NULL, NULL, ZR_FLAG_REAL, FIELD(host_bytes_per_second), 1, 1e18},
-    {"nvme-bandwidth", other, "F", "bytes a second to nvme:DIR and back; with --flops", NULL,
-     "measured, no dry run", NULL, NULL, ZR_FLAG_REAL, FIELD(nvme_bytes_per_second), 1, 1e18},
+    {"nvme-bandwidth", other, "F", "bytes a second of nvme:DIR; with --flops", NULL, "measured, no dry run",
+     NULL, NULL, ZR_FLAG_REAL, FIELD(nvme_bytes_per_second), 1, 1e18},
     {"help", other, NULL, "this text", NULL, NULL, NULL, NULL, ZR_FLAG_HELP, 0, 0, 0, 0},
     {"version", other, NULL, "the version", NULL, NULL, NULL, NULL, ZR_FLAG_VERSION, 0, 0, 0, 0},
 };
