@@ -34,8 +34,13 @@ zr_result zr_limit_plan_largest(struct zr_byte_plan *out, const struct zr_train_
     for (unsigned p = 1; p <= pipeline && result == ZR_OK && config->ranks > 1; p++) {
         result = zr_rank_plan(&one, config, p < pipeline ? zr_train_first_rank(config, p) : config->ranks - 1,
                               host_arena);
+        size_t host = one.host_reserved_bytes > out->host_reserved_bytes ? one.host_reserved_bytes
+                                                                         : out->host_reserved_bytes;
+        uint64_t nvme = one.nvme_bytes > out->nvme_bytes ? one.nvme_bytes : out->nvme_bytes;
         if (result == ZR_OK && one.peak_reserved_bytes > out->peak_reserved_bytes)
             *out = one;
+        out->host_reserved_bytes = host; /* each tier's most, on whatever rank */
+        out->nvme_bytes = nvme;
     }
     return result;
 }
@@ -57,20 +62,29 @@ bool zr_limit_fits(const struct zr_train_config *config, const struct zr_byte_pl
            zr_limit_fits_tiers(config, plan);
 }
 
-/* Bytes of a configuration; SIZE_MAX: more than can be addressed, or counted, or than the tiers have. */
-static zr_result weigh(const struct zr_train_config *config, zr_arena *host_arena, size_t *out_bytes)
+/* The plan of a configuration, and its bytes; SIZE_MAX: more than can be addressed, or counted, or (of the
+ * second) than the tiers have. */
+static zr_result weigh_all(struct zr_byte_plan *out, const struct zr_train_config *config,
+                           zr_arena *host_arena)
 {
-    struct zr_byte_plan plan;
     zr_result result = zr_shape_check(&config->shape);
-    *out_bytes = SIZE_MAX;
+    *out = (struct zr_byte_plan){.peak_reserved_bytes = SIZE_MAX};
     if (result == ZR_ERR_INVALID)
         return ZR_OK;
     if (result == ZR_OK)
-        result = zr_limit_plan_largest(&plan, config, host_arena);
-    if (result == ZR_ERR_ADDRESSES || result == ZR_ERR_MEMORY)
+        result = zr_limit_plan_largest(out, config, host_arena);
+    if (result == ZR_ERR_ADDRESSES || result == ZR_ERR_MEMORY) {
+        *out = (struct zr_byte_plan){.peak_reserved_bytes = SIZE_MAX};
         return ZR_OK;
-    if (result == ZR_OK && zr_limit_fits_tiers(config, &plan))
-        *out_bytes = plan.peak_reserved_bytes;
+    }
+    return result;
+}
+
+static zr_result weigh(const struct zr_train_config *config, zr_arena *host_arena, size_t *out_bytes)
+{
+    struct zr_byte_plan plan;
+    zr_result result = weigh_all(&plan, config, host_arena);
+    *out_bytes = result == ZR_OK && zr_limit_fits_tiers(config, &plan) ? plan.peak_reserved_bytes : SIZE_MAX;
     return result;
 }
 
@@ -150,25 +164,30 @@ zr_result zr_limit_find(struct zr_limit_found *out, const struct zr_train_config
                         enum zr_limit_size size, zr_arena *host_arena)
 {
     size_t least = 0, beyond = 0, most = most_of(size); /* least fits, beyond does not; 0: unknown */
-    size_t value, step = 1, bytes;
+    size_t value, step = 1;
     zr_result result = guess(&value, config, size, host_arena);
 
     memset(out, 0, sizeof *out);
     for (value += value == 0; result == ZR_OK && least < most && (beyond == 0 || beyond - least > 1);
          value = next_value(least, beyond, most, &step)) {
         struct zr_train_config changed;
-        bytes = SIZE_MAX;
+        struct zr_byte_plan plan = {.peak_reserved_bytes = SIZE_MAX};
         result = of_size(&changed, config, size, value, host_arena);
         if (result == ZR_OK)
-            result = weigh(&changed, host_arena, &bytes);
+            result = weigh_all(&plan, &changed, host_arena);
         else if (result == ZR_ERR_INVALID || result == ZR_ERR_ADDRESSES || result == ZR_ERR_MEMORY)
             result = ZR_OK;
-        if (result == ZR_OK && bytes <= device_limit(config)) {
+        if (result == ZR_OK && plan.peak_reserved_bytes <= device_limit(config) &&
+            zr_limit_fits_tiers(config, &plan)) {
             least = value;
-            out->reserved_bytes = bytes;
+            out->reserved_bytes = plan.peak_reserved_bytes;
+            out->host_bytes = plan.host_reserved_bytes;
+            out->nvme_bytes = plan.nvme_bytes;
         } else if (result == ZR_OK) {
             beyond = value;
-            out->beyond_reserved_bytes = bytes;
+            out->beyond_reserved_bytes = plan.peak_reserved_bytes;
+            out->beyond_host_bytes = plan.host_reserved_bytes;
+            out->beyond_nvme_bytes = plan.nvme_bytes;
         }
     }
     out->value = least;

@@ -53,7 +53,11 @@ enum zr_limit_size { ZR_LIMIT_BATCH = 0, ZR_LIMIT_LAYERS };
 struct zr_limit_found {
     size_t value;                 /* largest that fits; 0: not even 1 does */
     size_t reserved_bytes;        /* by its plan */
-    size_t beyond_reserved_bytes; /* by the plan of one more; 0: one more is beyond what can be asked for */
+    size_t beyond_reserved_bytes; /* by the plan of one more; 0: one more is beyond what can be asked for, and
+                                   * SIZE_MAX: beyond what can be addressed */
+    /* Of the tiers, likewise. */
+    size_t host_bytes, beyond_host_bytes;
+    uint64_t nvme_bytes, beyond_nvme_bytes;
 };
 
 /* Looks for the largest batch or number of layers, all else as in `config`: from the largest whose live bytes

@@ -270,11 +270,25 @@ zr_result zr_report_found(const struct zr_train_config *config, const struct zr_
     char number[3][ZR_NUMBER_ROOM];
     struct zr_page page;
 
+    bool host_over = config->host_limit_bytes && found->beyond_host_bytes > config->host_limit_bytes,
+         nvme_over = config->nvme_limit_bytes && found->beyond_nvme_bytes > config->nvme_limit_bytes;
     zr_page_open(&page, config);
     zr_text_print(&page.text, "--%s %zu is the largest that fits: its plan takes %s bytes of %s", name,
                   found->value, zr_number_grouped(number[0], found->reserved_bytes),
                   zr_number_grouped(number[1], config->memory_limit_bytes));
-    if (found->beyond_reserved_bytes == SIZE_MAX)
+    if (config->host_limit_bytes)
+        zr_text_print(&page.text, ", %s of the host tier's %s",
+                      zr_number_grouped(number[0], found->host_bytes),
+                      zr_number_grouped(number[1], config->host_limit_bytes));
+    if (config->nvme_limit_bytes)
+        zr_text_print(&page.text, ", %s of nvme's %s", zr_number_grouped(number[0], found->nvme_bytes),
+                      zr_number_grouped(number[1], config->nvme_limit_bytes));
+    if (found->beyond_reserved_bytes <= config->memory_limit_bytes && (host_over || nvme_over))
+        zr_text_print(
+            &page.text, "; --%s %zu takes %s of %s", name, found->value + 1,
+            zr_number_grouped(number[2], host_over ? found->beyond_host_bytes : found->beyond_nvme_bytes),
+            host_over ? "the host tier" : "nvme");
+    else if (found->beyond_reserved_bytes == SIZE_MAX)
         zr_text_print(&page.text, ", and --%s %zu is beyond what a machine can address", name,
                       found->value + 1);
     else if (found->beyond_reserved_bytes)

@@ -302,11 +302,14 @@ zr_result zr_report_json(const struct zr_run_report *run)
 static json_t *found_object(const struct zr_train_config *config, const struct zr_limit_found *found)
 {
     bool known = found->beyond_reserved_bytes != 0 && found->beyond_reserved_bytes != SIZE_MAX;
-    return json_pack("{s:s, s:I, s:I, s:I, s:o}", "size",
+    return json_pack("{s:s, s:I, s:I, s:I, s:o, s:I, s:I, s:I, s:I}", "size",
                      config->find_max == ZR_LIMIT_BATCH ? "batch" : "layers", "value",
                      (json_int_t)found->value, "memory_limit_bytes", (json_int_t)config->memory_limit_bytes,
                      "reserved_bytes", (json_int_t)found->reserved_bytes, "one_more_reserved_bytes",
-                     known ? count_of(found->beyond_reserved_bytes) : json_null());
+                     known ? count_of(found->beyond_reserved_bytes) : json_null(), "host_reserved_bytes",
+                     (json_int_t)found->host_bytes, "one_more_host_reserved_bytes",
+                     (json_int_t)found->beyond_host_bytes, "nvme_bytes", (json_int_t)found->nvme_bytes,
+                     "one_more_nvme_bytes", (json_int_t)found->beyond_nvme_bytes);
 }
 
 /* Whether it fits under --memory-limit, and what would. */
