@@ -138,7 +138,7 @@ int main(int argc, char **argv)
         code = zr_args_parse(&config, argc, argv);
     if (code >= 0)
         return code;
-    if ((code = zr_rank_measure_folder(&config)) >= 0)
+    if ((code = zr_rank_measure_tiers(&config)) >= 0)
         return code;
     if (config.picks_all && (code = pick_all()) >= 0)
         return code;

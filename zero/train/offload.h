@@ -6,10 +6,13 @@
 #include "zero/plan/plan.h"
 #include "zero/train/args.h"
 
-/* What config->offload_folder_found has. Writes and reads 32 MiB for half a second, where there is so much
- * room and --nvme-depth is not given. The ranks of a machine share its rate. ZR_ERR_IO: the folder is missing, cannot be written, or is
- * memory; the words have the way out. Records and a buffer come from host_arena and go back. */
-zr_result zr_offload_measure(struct zr_offload_folder *out, const struct zr_train_config *config,
+/* Whether something is to be found out about the tiers of such a run. */
+bool zr_offload_has_to_measure(const struct zr_train_config *config);
+/* What config->found has. A disk is written and read for half a second, in 32 MiB of a file, where there is
+ * so much room and --nvme-depth is not given; the ranks of a machine share its rate. Copies of the host are
+ * timed where the timeline asks for them. ZR_ERR_IO: the folder is missing, cannot be written, or is memory;
+ * the words have the way out. Records and buffers come from host_arena and go back. */
+zr_result zr_offload_measure(struct zr_tiers_found *out, const struct zr_train_config *config,
                              zr_arena *host_arena);
 
 /* The file of a run; of one that is not offloaded to a file, the folder is NULL. */

@@ -132,10 +132,12 @@ static zr_result time_rank(struct zr_timeline *out, const struct zr_train_config
     if (result != ZR_OK)
         return result;
     zr_timeline_start(out, host_arena, config->flops_per_second, config->bytes_per_second);
-    out->clock.host_bytes_per_second = config->host_bytes_per_second;
+    out->clock.host_bytes_per_second = config->host_bytes_per_second > 0
+                                           ? config->host_bytes_per_second
+                                           : config->found.host_bytes_per_second;
     out->clock.nvme_bytes_per_second = config->nvme_bytes_per_second > 0
                                            ? config->nvme_bytes_per_second
-                                           : config->offload_folder_found.bytes_per_second;
+                                           : config->found.nvme_bytes_per_second;
     request.timeline = out;
     result = zr_plan_make(&again, &request);
     out->host_moved_bytes = again.host_moved_bytes_per_step;
@@ -816,19 +818,18 @@ int zr_rank_weigh_policy(struct zr_train_config *config)
                : ask_child(config, "--policy", weigh_policy, &config->policy_use, sizeof config->policy_use);
 }
 
-static zr_result measure_folder(const struct zr_train_config *config, zr_arena *host_arena)
+static zr_result measure_tiers(const struct zr_train_config *config, zr_arena *host_arena)
 {
-    struct zr_offload_folder found;
+    struct zr_tiers_found found;
     zr_result result = zr_offload_measure(&found, config, host_arena);
     return result == ZR_OK ? answer(&found, sizeof found) : result;
 }
 
-int zr_rank_measure_folder(struct zr_train_config *config)
+int zr_rank_measure_tiers(struct zr_train_config *config)
 {
-    return config->offload_optimizer != ZR_TIER_NVME || config->dry_run
-               ? -1
-               : ask_child(config, "--offload-optimizer", measure_folder, &config->offload_folder_found,
-                           sizeof config->offload_folder_found);
+    return zr_offload_has_to_measure(config)
+               ? ask_child(config, "--offload-optimizer", measure_tiers, &config->found, sizeof config->found)
+               : -1;
 }
 
 int zr_rank_cut_stages(struct zr_train_config *config)

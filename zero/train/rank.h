@@ -78,9 +78,8 @@ int zr_rank_weigh_policy(struct zr_train_config *config);
 /* Cuts the layers into pipeline stages, likewise. -1, or an exit code. */
 int zr_rank_cut_stages(struct zr_train_config *config);
 
-/* What the folder of --offload-optimizer nvme:DIR offers, likewise, to config->offload_folder_found. Of a dry
- * run nothing. -1, or an exit code. */
-int zr_rank_measure_folder(struct zr_train_config *config);
+/* What the tiers of a run offer, likewise, to config->found; see offload.h. -1, or an exit code. */
+int zr_rank_measure_tiers(struct zr_train_config *config);
 
 /* For --zero-r auto, likewise: see pick.h. Applies the best to config. */
 int zr_rank_pick_all(struct zr_train_config *config, struct zr_picks *out);

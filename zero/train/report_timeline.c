@@ -58,11 +58,11 @@ struct tier {
 };
 enum { TIERS = 2 };
 
-static unsigned tiers_of(const struct zr_train_config *config, const struct zr_timeline *t, struct tier out[])
+static unsigned tiers_of(const struct zr_timeline *t, struct tier out[])
 {
     const struct tier all[TIERS] = {{.name = "host",
                                      .moved_bytes = (double)t->host_moved_bytes,
-                                     .bytes_per_second = config->host_bytes_per_second,
+                                     .bytes_per_second = t->clock.host_bytes_per_second,
                                      .waited_seconds = t->host_waited_seconds},
                                     {.name = "nvme",
                                      .moved_bytes = (double)t->nvme_moved_bytes,
@@ -168,7 +168,7 @@ static void print_figures(struct zr_page *page, const struct zr_train_config *co
                       with_prefix(number[0], (double)t->host_moved_bytes / 2 /
                                                  t->phases[ZR_ACTION_FORWARD].busy_seconds));
     struct tier tiers[TIERS];
-    unsigned count = tiers_of(config, t, tiers);
+    unsigned count = tiers_of(t, tiers);
     for (unsigned i = 0; i < count; i++)
         print_tier(page, &tiers[i]);
     zr_text_print(&page->text, "\n  the model gets %sFLOP/s of each rank, %.1f %% of its %sFLOP/s\n",
@@ -270,7 +270,7 @@ json_t *zr_report_timeline_json(const struct zr_train_config *config, const stru
         f.utilisation, "sent_bytes", (json_int_t)t->sent_bytes, "events_left_out", (json_int_t)t->left_out,
         "phases", phases_object(t), "events", events);
     struct tier tiers[TIERS];
-    unsigned count = tiers_of(config, t, tiers);
+    unsigned count = tiers_of(t, tiers);
     json_t *tiers_object = json_object();
     for (unsigned i = 0; i < count; i++)
         json_object_set_new(tiers_object, tiers[i].name,
