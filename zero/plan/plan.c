@@ -263,7 +263,8 @@ static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
                                            .checkpoints = policy,
                                            .offload = {.host = rehearsal->host_tier,
                                                        .optimizer = request->offloads_optimizer,
-                                                       .parameters = request->offloads_parameters},
+                                                       .parameters = request->offloads_parameters,
+                                                       .delayed = request->delays_update},
                                            .clock = request->timeline ? &request->timeline->clock : NULL});
     if (result != ZR_OK)
         return result;

@@ -84,6 +84,7 @@ struct zr_train_config {
     bool checkpoint_offload;                   /* to the host tier */
     unsigned offload_optimizer;                /* enum zr_tier */
     unsigned offload_parameters;               /* likewise */
+    bool delayed_update;                       /* of --offload-optimizer */
     size_t host_limit_bytes;                   /* of the host tier, per rank; 0: none */
     bool growing_buffers;                      /* --no-constant-buffers */
     unsigned policy;                           /* enum zr_policy */

@@ -71,6 +71,7 @@ static zr_result make_request(struct zr_plan_request *out, const struct zr_train
                                     .offloads_checkpoints = config->checkpoint_offload,
                                     .offloads_optimizer = config->offload_optimizer == ZR_TIER_CPU,
                                     .offloads_parameters = config->offload_parameters == ZR_TIER_CPU,
+                                    .delays_update = config->delayed_update,
                                     .isa = isa,
                                     .host_arena = host_arena};
     return ZR_OK;
@@ -418,7 +419,8 @@ static struct zr_offload offload_of(const struct zr_rank *rank)
 {
     return (struct zr_offload){.host = rank->host_tier,
                                .optimizer = rank->config->offload_optimizer == ZR_TIER_CPU,
-                               .parameters = rank->config->offload_parameters == ZR_TIER_CPU};
+                               .parameters = rank->config->offload_parameters == ZR_TIER_CPU,
+                               .delayed = rank->config->delayed_update};
 }
 
 zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config,
