@@ -168,6 +168,10 @@ struct zr_offload {
      * nothing. */
     const struct zr_offload_file *file;
     bool parameters; /* of stage 3, and with `optimizer`: shards of parameters too (tag param there) */
+    /* With `optimizer`, and other bits: the update by a step's gradients runs, in a thread of its own, while
+     * the next step computes, and its parameters come when that step ends. zr_engine_save() waits for them
+     * first. */
+    bool delayed;
 };
 
 struct zr_engine_options {

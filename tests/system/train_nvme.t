@@ -50,6 +50,9 @@ for flags in (dict(ranks=1, stage=0), dict(ranks=1, stage=0, precision="bf16", a
     if got.code == 0 and "fp16" not in words and "tp" not in words and "pp" not in words:
         as_planned(got, words, 2 if "sgd" in words else 3)
 same(os.listdir(FOLDER), [], "the folder shows nothing")
+for flags in (dict(ranks=1), dict(ranks=2, stage=2, precision="bf16", accumulate=2)):  # a step late: as with the host
+    late = [logged(delayed_update=True, **flags, **{**SHAPE, **tier}) for tier in (dict(offload_optimizer="cpu"), NVME)]
+    same((late[1].code, late[1].bits), (0, late[0].bits), f"--delayed-update {flags}") or note(late[1].err[-600:])
 
 # Checkpoints, both ways.
 here, disk = path("here"), path("disk-saved")

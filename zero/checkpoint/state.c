@@ -249,7 +249,7 @@ uint64_t zr_state_bytes(zr_engine *engine, const struct zr_state_parts *parts)
 
 /* The same on every rank: none waits for one whose call does not fit. Saving changes
  * nothing that is in use. */
-static zr_result check_call(const zr_engine *engine, const char *call, const char *path,
+static zr_result check_call(zr_engine *engine, const char *call, const char *path,
                             const struct zr_state_parts *parts, bool changes)
 {
     zr_result result = ZR_OK;
@@ -270,7 +270,8 @@ static zr_result check_call(const zr_engine *engine, const char *call, const cha
         result = zr_engine_check_between_steps(engine, call);
     if (result == ZR_OK && changes)
         result = zr_engine_check_unused(engine, call);
-    return zr_comm_all_status(parts ? parts->comm : engine->options.comm, result);
+    result = zr_comm_all_status(parts ? parts->comm : engine->options.comm, result);
+    return result == ZR_OK ? zr_engine_catch_up(engine) : result;
 }
 
 /* ---- The elements -------------------------------------------------------------------------------------- */

@@ -17,8 +17,12 @@ static uint64_t bytes_of(const struct zr_comm *comm, const struct zr_comm_item *
     return item->all_gather.shard_bytes;
 }
 
+/* A task has no destination. */
 static zr_result run(struct zr_comm *comm, const struct zr_comm_item *item)
 {
+    const struct zr_copies_task *task = item->all_gather.source;
+    if (!item->all_gather.destination)
+        return task->run(task->state);
     if (comm->options.kernels->executes)
         memcpy(item->all_gather.destination, item->all_gather.source, item->all_gather.shard_bytes);
     return ZR_OK;
@@ -95,6 +99,12 @@ zr_result zr_copies_start(zr_comm *copies, const struct zr_copy *copy, zr_ticket
         copies,
         &(struct zr_all_gather){.source = copy->from, .destination = copy->to, .shard_bytes = copy->bytes},
         ticket);
+}
+
+zr_result zr_copies_run(zr_comm *copies, struct zr_copies_task *task, zr_ticket *ticket)
+{
+    return zr_comm_submit(
+        copies, &(struct zr_comm_item){.kind = ZR_COMM_ALL_GATHER, .all_gather = {.source = task}}, ticket);
 }
 
 uint64_t zr_copies_bytes(zr_comm *copies)

@@ -17,6 +17,12 @@ struct zr_copy {
     size_t bytes;
 };
 zr_result zr_copies_start(zr_comm *copies, const struct zr_copy *copy, zr_ticket *ticket);
+/* Work that is no copy, in the same thread and order; the caller's until its ticket has been waited for. */
+struct zr_copies_task {
+    zr_result (*run)(void *state);
+    void *state;
+};
+zr_result zr_copies_run(zr_comm *copies, struct zr_copies_task *task, zr_ticket *ticket);
 /* Bytes that were copied so far. */
 uint64_t zr_copies_bytes(zr_comm *copies);
 

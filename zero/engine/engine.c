@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "zero/engine/late.h"
 #include "zero/engine/offload.h"
 
 #include "alloc/base/struct_bytes.h"
@@ -36,6 +37,8 @@ static zr_result take_pools(struct zr_engine *engine)
                                              .simulated = engine->simulated});
     if (result == ZR_OK)
         result = zr_engine_offload_open(engine);
+    if (result == ZR_OK)
+        result = zr_engine_late_open(engine);
     if (result == ZR_OK && !engine->simulated)
         result = zr_take(o->host_arena, ZR_TAG_OTHER, (engine->world + 1) * engine->layout.units_count,
                          sizeof *engine->squares, (void **)&engine->squares);
@@ -228,6 +231,7 @@ void zr_engine_destroy(zr_engine *engine)
     }
     zr_drop(host_arena, &engine->squares);
     zr_state_store_close(&engine->store);
+    zr_engine_late_close(engine);
     zr_engine_offload_close(engine);
     zr_drop(state_arena, &engine->sums);
     zr_drop(state_arena, &engine->gradients);

@@ -20,8 +20,15 @@
 #define ZR_ENGINE_H
 
 #include "zero/engine/state_store.h"
+#include "zero/comm/copies.h"
 #include "zero/comm/take.h"
 #include "zero/zr_zero.h"
+
+/* What is the same for all parameters of an update. */
+struct zr_engine_update {
+    float rate, gradient_scale, correction1, correction2;
+    struct zr_kernel_context *context;
+};
 
 enum { ZR_NO_UNIT = UINT32_MAX, ZR_AWAITED_UNITS_MAX = 2, ZR_BOUNCE_BUFFERS = 2 };
 
@@ -39,12 +46,27 @@ struct zr_unit_state {
     void *gradients;      /* of engines without a pool: a block, within a step */
     bool staged;          /* handed over, and in the queue of staging blocks */
     unsigned next_staged; /* the unit after it in that queue */
+    void *late_gradients; /* those that an update under way reads; NULL: it reads a pool */
+    float *late_sum_shard;
     float *sum_shard;     /* this rank's part of the sum of several accumulation steps; only within a step */
     unsigned accumulated; /* gradients handed over in this step */
     zr_ticket reduce_ticket; /* they are being reduced */
     zr_ticket gradient_copy; /* of engine->copies: they go to the host */
 
     size_t first_segment; /* of this rank's segments in the unit; see zr_engine_segment() */
+};
+
+/* What a delayed update needs; see late.h. */
+struct zr_late {
+    zr_comm *worker; /* its thread */
+    struct zr_copies_task task;
+    struct zr_kernel_context context;
+    struct zr_engine_update update;
+    struct zr_numbers *gradients; /* [units_count] that it reads */
+    char *other_gradients;        /* as zr_engine.gradients and .sums: the turn's other place */
+    float *other_sums;
+    zr_ticket ticket;
+    bool pending; /* an update was started, and its parameters have not come */
 };
 
 struct zr_engine {
@@ -72,6 +94,7 @@ struct zr_engine {
     unsigned bounce_turn;                        /* buffers taken so far */
     zr_ticket bounce_tickets[ZR_BOUNCE_BUFFERS]; /* copies that read them */
     uint64_t moved_bytes;                        /* to the host and back by the communicator */
+    struct zr_late late;                         /* with offload.delayed alone */
 
     unsigned gathered_most;                 /* units that may be gathered at a time */
     unsigned used_units;                    /* with references */
@@ -154,6 +177,10 @@ static inline bool zr_engine_hosts_parameters(const struct zr_engine *engine, si
 {
     return engine->options.offload.parameters && !engine->units[unit].resident;
 }
+
+/* A delayed update ends, and its parameters come: so state that is saved is that of a step's end. Collective;
+ * nobody uses parameters. */
+zr_result zr_engine_catch_up(struct zr_engine *engine);
 
 /* What was copied to the host and back so far, by whatever means. */
 uint64_t zr_engine_host_moved_bytes(const struct zr_engine *engine);

@@ -149,6 +149,8 @@ static zr_result check_offload(const struct zr_engine_options *options)
 {
     const struct zr_offload *offload = &options->offload;
     bool several = zr_comm_world(options->comm) > 1;
+    if (offload->delayed && !offload->optimizer)
+        return zr_fail(ZR_ERR_INVALID, "an update can be delayed where the optimizer is offloaded");
     if ((offload->optimizer || offload->parameters) && !offload->host)
         return zr_fail(ZR_ERR_INVALID, "offload needs an arena of host memory, in zr_engine_options.offload");
     if (offload->file && (!offload->optimizer || !offload->file->folder))

@@ -1,5 +1,6 @@
 /* optimizer.c: the end of a step: norm, clipping, the update of what this rank owns by AdamW or SGD, new
  * parameters to everyone who keeps them whole; or a step skipped, where fp16 could not hold the gradients. */
+#include "zero/engine/late.h"
 #include "zero/engine/offload.h"
 
 #include <float.h>
@@ -299,13 +300,8 @@ zr_result zr_engine_round_masters(struct zr_engine *engine, size_t unit)
 
 /* ---- The update ---------------------------------------------------------------------------------------- */
 
-/* What is the same for all parameters of a step. */
-struct update {
-    float rate, gradient_scale, correction1, correction2;
-};
-
 static zr_result update_part(struct zr_engine *engine, const struct zr_parameter *parameter,
-                             const struct update *update, const struct zr_update *numbers)
+                             const struct zr_engine_update *update, const struct zr_update *numbers)
 {
     const struct zr_optimizer_options *o = &engine->options.optimizer;
     const struct zr_parameter_group *group = &o->groups[parameter->group];
@@ -313,13 +309,13 @@ static zr_result update_part(struct zr_engine *engine, const struct zr_parameter
     float rate = update->rate * group->rate_factor, weight_decay = o->weight_decay * group->decay_factor;
 
     if (o->kind == ZR_OPTIMIZER_SGD)
-        return kernels->update_sgd(engine->options.context,
+        return kernels->update_sgd(update->context,
                                    &(struct zr_update_sgd){.how = {.rate = rate,
                                                                    .momentum_factor = o->momentum_factor,
                                                                    .weight_decay = weight_decay,
                                                                    .gradient_scale = update->gradient_scale},
                                                            .numbers = *numbers});
-    return kernels->update_adamw(engine->options.context,
+    return kernels->update_adamw(update->context,
                                  &(struct zr_update_adamw){.how = {.rate = rate,
                                                                    .beta1 = o->beta1,
                                                                    .beta2 = o->beta2,
@@ -343,9 +339,9 @@ static zr_result clear_between(struct zr_engine *engine, const struct zr_window 
 }
 
 /* `gradients` are those of element owned.from on. */
-static zr_result update_window(struct zr_engine *engine, size_t unit, struct zr_numbers gradients,
-                               const struct update *update, const struct zr_owned *owned,
-                               const struct zr_window *window)
+zr_result zr_engine_update_window(struct zr_engine *engine, size_t unit, struct zr_numbers gradients,
+                                  const struct zr_engine_update *update, const struct zr_owned *owned,
+                                  const struct zr_window *window)
 {
     const struct zr_layout_unit *u = &engine->layout.units[unit];
     size_t from = owned->from + window->from, done = 0;
@@ -373,7 +369,7 @@ static zr_result update_window(struct zr_engine *engine, size_t unit, struct zr_
 }
 
 static zr_result update_unit(struct zr_engine *engine, size_t unit, struct zr_numbers gradients,
-                             const struct update *update)
+                             const struct zr_engine_update *update)
 {
     struct zr_owned owned;
     struct zr_window window = {.count = 0};
@@ -381,7 +377,7 @@ static zr_result update_unit(struct zr_engine *engine, size_t unit, struct zr_nu
     for (size_t at = 0; result == ZR_OK && at < owned.to - owned.from; at += window.count) {
         result = zr_engine_window_open(engine, unit, &owned, at, &window);
         if (result == ZR_OK)
-            result = update_window(engine, unit, gradients, update, &owned, &window);
+            result = zr_engine_update_window(engine, unit, gradients, update, &owned, &window);
         if (result == ZR_OK)
             result = zr_engine_window_close(engine, unit, &owned, &window);
     }
@@ -446,7 +442,7 @@ static bool tells_others(const struct zr_engine *engine, size_t unit)
 
 /* Updates unit after unit; the all-gather of each runs while the next is updated. Where parameters come from
  * the host it starts after the next, when this rank's part has come. */
-static zr_result update_all(struct zr_engine *engine, const struct update *update)
+static zr_result update_all(struct zr_engine *engine, const struct zr_engine_update *update)
 {
     struct whole_sums sums = {0};
     size_t behind = zr_engine_offloads(engine), count = engine->layout.units_count;
@@ -515,6 +511,8 @@ zr_result zr_engine_step(zr_engine *engine, float rate, struct zr_step_report *r
     *report = (struct zr_step_report){.clip_scale = 1, .loss_scale = zr_engine_loss_scale(engine)};
     if (!engine->simulated)
         result = judge_gradients(engine, report, &scale);
+    if (result == ZR_OK && engine->options.offload.delayed)
+        result = zr_engine_late_publish(engine);
     if (result == ZR_OK && engine->options.stage == 3) /* peers may still gather what is updated now */
         result = zr_comm_synchronize(engine->options.comm);
     if (report->skipped) /* what cannot be used does not stand in the way of another step, or of a load */
@@ -522,10 +520,14 @@ zr_result zr_engine_step(zr_engine *engine, float rate, struct zr_step_report *r
             end_round(engine, u);
     if (result != ZR_OK || report->skipped)
         return result;
-    result = update_all(engine, &(struct update){.rate = rate,
-                                                 .gradient_scale = scale,
-                                                 .correction1 = (float)(1 - pow(options->beta1, step)),
-                                                 .correction2 = (float)(1 - pow(options->beta2, step))});
+    struct zr_engine_update update = {.rate = rate,
+                                      .gradient_scale = scale,
+                                      .correction1 = (float)(1 - pow(options->beta1, step)),
+                                      .correction2 = (float)(1 - pow(options->beta2, step)),
+                                      .context = engine->options.context};
+    if (engine->options.offload.delayed)
+        return zr_engine_late_start(engine, &update);
+    result = update_all(engine, &update);
     if (result == ZR_OK)
         engine->steps_done++;
     return result;

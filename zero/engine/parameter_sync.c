@@ -1,5 +1,6 @@
 /* parameter_sync.c: whole replicas from their owners' parts, proofs that all ranks agree, and the pieces of
  * the model that this rank owns, for checkpoints. */
+#include "zero/engine/late.h"
 #include "zero/engine/offload.h"
 
 #include <inttypes.h>
@@ -48,6 +49,7 @@ zr_result zr_engine_synchronize(zr_engine *engine)
     zr_result first = zr_engine_check_call(engine, __func__, engine);
     if (first != ZR_OK)
         return first;
+    first = zr_engine_late_await(engine);
     for (size_t u = 0; u < engine->layout.units_count; u++) {
         struct zr_unit_state *state = &engine->units[u];
         zr_result reduced = zr_engine_end_reduction(engine, u);
@@ -100,6 +102,9 @@ zr_result zr_engine_publish(zr_engine *engine, uint64_t steps_done)
     if (result != ZR_OK)
         return result;
     result = zr_engine_drop_gathered(engine);
+    zr_result late = zr_engine_late_await(engine);
+    result = result == ZR_OK ? late : result;
+    engine->late.pending = false; /* its parameters are those of masters that are no more */
     engine->steps_done = steps_done;
     for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK;
          u++) /* at stage 0 what is not this rank's comes after */

@@ -8,6 +8,7 @@
  * file; by a clock it waits as long as the disk would take. */
 #include "zero/engine/state_store.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 #include "zero/comm/take.h"
@@ -19,7 +20,8 @@ struct zr_state_file {
     zr_nvme_io *io; /* NULL: simulated */
     struct zr_nvme_unit *units;
     size_t units_count, buffer_bytes;
-    uint64_t bytes, moved_bytes;
+    uint64_t bytes;
+    _Atomic uint64_t moved_bytes; /* a delayed update moves them in a thread of its own */
     void *buffers; /* ZR_NVME_PIPELINE_BUFFERS in a row */
     struct zr_nvme_pipeline pipeline;
     bool passing;                /* between begin and end */

@@ -277,6 +277,7 @@ static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
             .offload = {.host = rehearsal->host_tier,
                         .optimizer = request->offloads_optimizer,
                         .parameters = request->offloads_parameters,
+                        .delayed = request->delays_update,
                         .file = request->offload_file.folder ? &request->offload_file : NULL},
             .clock = request->timeline ? &request->timeline->clock : NULL});
     if (result != ZR_OK)

@@ -18,7 +18,7 @@ struct zr_plan_request {
     size_t bucket_bytes;                     /* the cap of a bucket */
     struct zr_checkpoint_policy checkpoints; /* but for its arena: */
     bool offloads_checkpoints;               /* to an arena of the plan's own, as what follows */
-    bool offloads_optimizer, offloads_parameters;
+    bool offloads_optimizer, offloads_parameters, delays_update;
     struct zr_offload_file offload_file; /* of the optimizer: its alignment counts; folder NULL: none */
     size_t granule_bytes;
     enum zr_isa isa;

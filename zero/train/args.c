@@ -486,6 +486,12 @@ static const char *beside_pipeline(const struct zr_train_config *config)
 
 const char *zr_train_offload_words(const struct zr_train_config *config)
 {
+    if (config->delayed_update && !config->offload_optimizer)
+        return "--delayed-update: the host updates behind the device; give --offload-optimizer cpu too, or leave it "
+               "out";
+    if (config->delayed_update && config->prove)
+        return "--delayed-update: other losses than one rank's are what it is for, and --prove compares them; leave one "
+               "of the two out";
     bool several = zr_train_mesh(config).data > 1, automatic = config->stage == ZR_STAGE_AUTO;
     if (config->offload_parameters && !config->offload_optimizer)
         return "--offload-param: new parameters come from the optimizer, which is on the device; give "

@@ -92,6 +92,7 @@ struct zr_train_config {
     bool checkpoint_offload;                   /* to the host tier */
     unsigned offload_optimizer;                /* enum zr_tier */
     unsigned offload_parameters;               /* likewise */
+    bool delayed_update;                       /* of --offload-optimizer */
     size_t host_limit_bytes;                   /* of the host tier, per rank; 0: none */
     char offload_folder[ZR_TRAIN_PATH_ROOM];   /* of --offload-optimizer nvme:DIR; "": none */
     unsigned nvme_depth;                       /* 0: measured */

@@ -97,6 +97,8 @@ const struct zr_flag zr_flags[] = {
      "none", NULL, "none|cpu|nvme:DIR", NULL, ZR_FLAG_TIER, FIELD(offload_optimizer), 0, 0},
     CHOICE("offload-param", memory, offload_parameters, "none", "none|cpu", "nvme",
            "stage 3: parameters in host memory until they are used"),
+    SWITCH("delayed-update", memory, delayed_update,
+           "the host updates while the next step computes: other losses"),
     {"host-limit", memory, "BYTES", "largest arena of what a rank keeps in host memory", NULL, "none", NULL,
      NULL, ZR_FLAG_BYTES, FIELD(host_limit_bytes), 1 << 20, 1e18},
     {"nvme-depth", memory, "N", "transfers of the file under way at a time", NULL, "measured", NULL, NULL,
@@ -189,4 +191,4 @@ _Static_assert(sizeof zr_flags / sizeof *zr_flags <= ZR_FLAGS_MOST,
                "there are more options than ZR_FLAGS_MOST");
 const size_t zr_flags_count = sizeof zr_flags / sizeof *zr_flags;
 
-const char *const zr_flags_later[] = {"delayed-update", "deterministic", NULL};
+const char *const zr_flags_later[] = {"deterministic", NULL};

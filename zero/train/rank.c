@@ -73,6 +73,7 @@ static zr_result make_request(struct zr_plan_request *out, const struct zr_train
                                     .offloads_optimizer = config->offload_optimizer != ZR_TIER_NONE,
                                     .offload_file = zr_offload_file_of(config),
                                     .offloads_parameters = config->offload_parameters == ZR_TIER_CPU,
+                                    .delays_update = config->delayed_update,
                                     .isa = isa,
                                     .host_arena = host_arena};
     return ZR_OK;
@@ -442,7 +443,8 @@ static struct zr_offload offload_of(struct zr_rank *rank)
     return (struct zr_offload){.host = rank->host_tier,
                                .optimizer = rank->config->offload_optimizer != ZR_TIER_NONE,
                                .file = rank->offload_file.folder ? &rank->offload_file : NULL,
-                               .parameters = rank->config->offload_parameters == ZR_TIER_CPU};
+                               .parameters = rank->config->offload_parameters == ZR_TIER_CPU,
+                               .delayed = rank->config->delayed_update};
 }
 
 zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config,

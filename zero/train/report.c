@@ -81,6 +81,10 @@ static void print_model(struct zr_page *page, const struct zr_train_config *conf
     zr_text_print(&page->text, "ZeRO stage %u, %s; %u %s each\n", config->stage,
                   zr_precision_name((enum zr_precision)config->precision), config->threads,
                   config->threads == 1 ? "thread" : "threads");
+    if (config->delayed_update)
+        zr_text_print(&page->text,
+                      "delayed update: a step computes without the gradients of the step before it, so "
+                      "losses differ\n");
     zr_text_print(&page->text, "%s tokens a step, in sequences of %zu\n",
                   zr_number_grouped(number, zr_train_step_tokens(config)), shape->sequence);
 }

@@ -1,10 +1,13 @@
 /* offload_test.c: an engine whose state is on the host beside one that has all in one place: after each step
  * the same parameters, norms and states to the last bit, with gradients that come twice in a step, clipping
- * and steps that are skipped; what is in which arena; what is refused. */
+ * and steps that are skipped; what is in which arena; what is refused. A delayed update beside an engine that
+ * gets each step's gradients one step later. */
 #define _GNU_SOURCE
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tests/support/engine_rig.h"
 #include "tests/support/tap.h"
@@ -263,6 +266,141 @@ static int compare(struct zr_local_world *local, unsigned rank, void *argument)
     return 0;
 }
 
+/* ---- The delayed update -------------------------------------------------------------------------------- */
+
+/* Gradients that depend on the parameters: of step k they are read of this rank's view of them. */
+struct late_gradients {
+    float values[PARAMETERS][33 * 300];
+};
+
+static float parameter_at(const void *base, size_t at, enum zr_precision precision)
+{
+    union {
+        uint32_t bits;
+        float number;
+    } wide;
+    _Float16 half;
+    if (precision == ZR_PRECISION_FP32)
+        return ((const float *)base)[at];
+    wide.bits = (uint32_t)((const uint16_t *)base)[at] << 16;
+    memcpy(&half, (const uint16_t *)base + at, sizeof half);
+    return precision == ZR_PRECISION_FP16 ? (float)half : wide.number;
+}
+
+static zr_result make_gradients(zr_engine *engine, unsigned step, unsigned rank, struct late_gradients *out)
+{
+    zr_result result = ZR_OK;
+    for (unsigned u = 0; u < UNITS && result == ZR_OK; u++) {
+        const void *base;
+        result = zr_engine_gather(engine, u, &base);
+        for (size_t p = (size_t)2 * u; result == ZR_OK && p < 2 * (size_t)u + 2; p++)
+            for (size_t i = 0; i < zr_parameter_elements(&parameters[p]); i++)
+                out->values[p][i] =
+                    8 * parameter_at(base, zr_engine_offset(engine, p) + i, zr_engine_precision(engine)) +
+                    drawn(((uint64_t)step * 16 + rank) * 70001 + p * 997 + i);
+        if (result == ZR_OK)
+            zr_engine_release(engine, u);
+    }
+    return result;
+}
+
+static zr_result hand_all_over(zr_engine *engine, const struct late_gradients *gradients)
+{
+    zr_result result = ZR_OK;
+    for (unsigned use = 0; use < UNITS + 1 && result == ZR_OK; use++) {
+        unsigned unit = use == 0 ? 0 : UNITS - use; /* unit 0 first and last */
+        void *base;
+        bool adds;
+        result = zr_engine_gradients(engine, unit, &base, &adds);
+        for (size_t p = (size_t)2 * unit; result == ZR_OK && p < 2 * (size_t)unit + 2; p++)
+            for (size_t i = 0; i < zr_parameter_elements(&parameters[p]); i++)
+                put(base, zr_engine_offset(engine, p) + i, zr_engine_precision(engine), adds,
+                    gradients->values[p][i]);
+        if (result == ZR_OK)
+            result = zr_engine_reduce(engine, unit);
+    }
+    return result;
+}
+
+static zr_result parameters_digest(zr_engine *engine, const struct plan *plan, uint64_t *out)
+{
+    zr_result result = ZR_OK;
+    for (unsigned u = 0; u < UNITS && result == ZR_OK; u++) {
+        const void *base;
+        result = zr_engine_gather(engine, u, &base);
+        for (size_t p = (size_t)2 * u; result == ZR_OK && p < 2 * (size_t)u + 2; p++)
+            *out = add_words(
+                *out, (const char *)base + zr_engine_offset(engine, p) * zr_precision_bytes(plan->precision),
+                zr_parameter_elements(&parameters[p]) * zr_precision_bytes(plan->precision));
+        if (result == ZR_OK)
+            zr_engine_release(engine, u);
+    }
+    return result;
+}
+
+static float rate_of(unsigned step)
+{
+    return step == UINT_MAX ? 0 : 0.01f + 0.01f * (float)step;
+}
+
+/* The reference has all in one place and updates at once, but gets in step k the gradients of step k - 1: it
+ * holds them back for a step. A saved state ends the delay, and the reference then updates twice. */
+static int follow_late(struct zr_local_world *local, unsigned rank, void *argument)
+{
+    const struct plan *plan = argument;
+    static struct late_gradients held, made;
+    struct zr_step_report report;
+    zr_engine *late = NULL, *reference = NULL;
+    uint64_t digests[2];
+    struct rig rig;
+    char path[64];
+    size_t leaked = 1;
+    zr_arena *host = NULL;
+    must(open_rank(&rig, local, rank, plan) == ZR_OK);
+    must(zr_arena_create(
+             &host, &(struct zr_arena_options){.backend = rig.backend, .reserve_bytes = 64 << 20}) == ZR_OK);
+    struct zr_engine_options options = options_of(&rig, plan);
+    options.micro_batches = 1;
+    must(zr_engine_create(&reference, &options) == ZR_OK);
+    options.offload =
+        (struct zr_offload){.host = host, .optimizer = true, .parameters = plan->parameters, .delayed = true};
+    must(zr_engine_create(&late, &options) == ZR_OK);
+    snprintf(path, sizeof path, "/tmp/zr-offload-test-%d.safetensors", (int)getppid());
+    bool holds = false;
+    for (unsigned step = 0; step < 6; step++) {
+        float rate = rate_of(step), held_rate = rate_of(step - 1);
+        must(make_gradients(late, step, rank, &made) == ZR_OK);
+        must(hand_all_over(late, &made) == ZR_OK && zr_engine_step(late, rate, &report) == ZR_OK);
+        must(zr_engine_steps_done(late) == step + 1);
+        if (holds) {
+            must(hand_all_over(reference, &held) == ZR_OK);
+            must(zr_engine_step(reference, held_rate, &report) == ZR_OK);
+        }
+        held = made;
+        holds = true;
+        if (step == 3) {
+            must(zr_engine_save(late, path) == ZR_OK);
+            must(hand_all_over(reference, &held) == ZR_OK);
+            must(zr_engine_step(reference, rate, &report) == ZR_OK);
+            holds = false;
+        }
+        digests[0] = digests[1] = 1;
+        must(parameters_digest(late, plan, &digests[0]) == ZR_OK);
+        must(parameters_digest(reference, plan, &digests[1]) == ZR_OK);
+        must(digests[0] == digests[1]);
+    }
+    must(zr_engine_load(late, path) == ZR_OK &&
+         zr_engine_steps_done(late) == 4); /* with an update under way */
+    must(zr_engine_verify_replicas(late) == ZR_OK);
+    must(rank != 0 || remove(path) == 0);
+    must(hand_all_over(late, &made) == ZR_OK && zr_engine_step(late, 0.01f, &report) == ZR_OK);
+    zr_engine_destroy(late); /* likewise */
+    zr_engine_destroy(reference);
+    must(zr_arena_destroy(host, &leaked) == ZR_OK && leaked == 0);
+    must(rig_close(&rig) == 0);
+    return 0;
+}
+
 /* ---- What is refused ----------------------------------------------------------------------------------- */
 
 static int refuse(struct zr_local_world *local, unsigned rank, void *argument)
@@ -276,11 +414,12 @@ static int refuse(struct zr_local_world *local, unsigned rank, void *argument)
         enum zr_reduce_when reduce;
         struct zr_offload offload;
         const char *words;
-    } wrong[] = {{1, ZR_REDUCE_EACH, {NULL, true, false}, "host memory"},
-                 {3, ZR_REDUCE_EACH, {rig.arena, false, true}, "stage 3"},
-                 {2, ZR_REDUCE_EACH, {rig.arena, true, true}, "stage 3"},
-                 {0, ZR_REDUCE_EACH, {rig.arena, true, false}, "stage 1"},
-                 {1, ZR_REDUCE_ONCE, {rig.arena, true, false}, "each micro-batch"}};
+    } wrong[] = {{1, ZR_REDUCE_EACH, {NULL, true, false, false}, "host memory"},
+                 {3, ZR_REDUCE_EACH, {rig.arena, false, true, false}, "stage 3"},
+                 {2, ZR_REDUCE_EACH, {rig.arena, true, true, false}, "stage 3"},
+                 {0, ZR_REDUCE_EACH, {rig.arena, true, false, false}, "stage 1"},
+                 {1, ZR_REDUCE_EACH, {rig.arena, false, false, true}, "optimizer"},
+                 {1, ZR_REDUCE_ONCE, {rig.arena, true, false, false}, "each micro-batch"}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         struct zr_engine_options options = options_of(&rig, &plan);
         options.stage = wrong[i].stage;
@@ -302,6 +441,13 @@ int main(void)
                "%u ranks, stage %u, %s, %u micro-batches%s%s: as in one place", plan.world, plan.stage,
                zr_precision_name(plan.precision), plan.micro_batches,
                plan.parameters ? ", parameters too" : "", plan.scattered ? ", scattered" : "");
+    }
+    for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) {
+        struct plan plan = plans[i];
+        tap_is(rig_launch(plan.world, follow_late, &plan), 0,
+               "%u ranks, stage %u, %s%s%s: delayed, as gradients held back for a step", plan.world,
+               plan.stage, zr_precision_name(plan.precision), plan.parameters ? ", parameters too" : "",
+               plan.scattered ? ", scattered" : "");
     }
     struct plan plan = plans[6];
     tap_is(rig_launch(2, refuse, &plan), 0, "what cannot be is refused with words");
