@@ -12,7 +12,7 @@ from zrtest import done, leftovers, note, ok, path, same, train
 
 LAYERS, HIDDEN, SEQ, VOCAB = 5, 48, 12, 256
 SHAPE = dict(layers=LAYERS, hidden=HIDDEN, heads=4, seq=SEQ, batch=2, steps=4, clip=0.5, eval_every=2)
-MODELS = {"gpt2": SHAPE, "llama": {**SHAPE, "arch": "llama", "kv_heads": 2, "ffn": 37}}
+MODELS = {"gpt2": SHAPE, "llama": {**SHAPE, "arch": "llama", "kv_heads": 2, "ffn": 38}}
 SWITCH = {False: None, True: True}
 # Overflows in fp16: of the first steps some are skipped.
 SCALES = {"fp32": {}, "bf16": {}, "fp16": dict(loss_scale_power=24, loss_scale_hysteresis=1)}
@@ -102,6 +102,20 @@ same(imported[1].bits, imported[0].bits, "a run from an exported model")
 proved = train(ranks=4, tp=2, stage=3, accumulate=2, offload_optimizer="cpu", offload_param="cpu", prove=True, **SHAPE)
 same(proved.code, 0, "--prove finds nothing") or note(proved.err[-600:])
 
+# A delayed update: the first two steps see the first parameters, wherever things are; a run that was saved and one that
+# is resumed are the same.
+DELAYED = dict(ranks=2, precision="bf16", offload_optimizer="cpu", delayed_update=True, **{**SHAPE, "steps": 6, "eval_every": 0})
+at_once, still = (logged(**{**DELAYED, "delayed_update": None, **flags}, stage=1) for flags in ({}, dict(lr=0)))
+folder = path("delayed")
+late = [logged(stage=stage, offload_param=param, **DELAYED) for stage, param in ((1, None), (2, None), (3, None), (3, "cpu"))]
+for run in late:
+    same(run.bits, late[0].bits, "a delayed update has the same bits at every stage") and tiers_as_planned(run, "its tiers") or note(run.err[-600:])
+ok(late[0].bits[0] == at_once.bits[0] and late[0].losses[1] == still.losses[1] and late[0].losses[2] != at_once.losses[2] and
+   "delayed update" in train(stage=1, **DELAYED).out, "the second step computes without the first's gradients, and the run says so")
+saved = logged(stage=1, save=folder, save_every=3, **DELAYED)
+resumed = logged(stage=2, resume=os.path.join(folder, "step-00000003"), **DELAYED)
+same(resumed.bits, saved.bits[3:], "a resumed run goes on as the one that saved") or note(resumed.err[-600:])
+
 # Plans, limits, and what does not go together.
 PLAN = dict(ranks=None, dry_run=True, world_size=4, precision="bf16", layers=24, hidden=256, heads=8, seq=32, batch=1)
 plan = train(stage=2, offload_optimizer="cpu", **PLAN)
@@ -125,7 +139,8 @@ ok(picked.code == 0 and picked.report["stage"] == 3, "--stage auto takes one tha
 for words, flags, needle in (("copies of all", dict(ranks=2, stage=0), "--stage 1"), ("whole gradients", dict(ranks=2, stage=1, reduce="once"), "--reduce each"),
                              ("parameters that are whole", dict(ranks=2, stage=2, offload_param="cpu"), "--stage 3"),
                              ("parameters alone", dict(ranks=2, stage=3, offload_optimizer="none", offload_param="cpu"), "--offload-optimizer cpu"),
-                             ("a limit of nothing", dict(offload_optimizer="none", host_limit=1 << 30), "--offload-optimizer"),
+                             ("a delay alone", dict(offload_optimizer="none", delayed_update=True), "--offload-optimizer cpu"),
+                             ("a delay to prove", dict(delayed_update=True, prove=True), "--prove"), ("a limit of nothing", dict(offload_optimizer="none", host_limit=1 << 30), "--offload-optimizer"),
                              ("a folder of none", dict(offload_optimizer="nvme:"), "a folder"), ("a place", dict(offload_optimizer="disk"), "none|cpu")):
     run = train(**{"offload_optimizer": "cpu", **flags})
     ok(run.code == 2 and needle in run.err, f"{words}: {run.err.strip()[:140]}") or note(f"{run.code} {run.err}")

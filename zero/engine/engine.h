@@ -181,6 +181,11 @@ static inline bool zr_engine_hosts_parameters(const struct zr_engine *engine, si
 /* A delayed update ends, and its parameters come: so state that is saved is that of a step's end. Collective;
  * nobody uses parameters. */
 zr_result zr_engine_catch_up(struct zr_engine *engine);
+/* Whether there is one. */
+static inline bool zr_engine_is_late(const struct zr_engine *engine)
+{
+    return engine->late.pending;
+}
 
 /* What was copied to the host and back so far, by whatever means. */
 uint64_t zr_engine_host_moved_bytes(const struct zr_engine *engine);

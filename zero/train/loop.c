@@ -281,7 +281,9 @@ static zr_result measured_step(struct loop *loop, uint64_t step, struct zr_step_
     struct zr_arena_stats before, after;
     struct zr_comm_counters sent_before, sent_after;
     struct step under_way = {.loop = loop, .number = step, .line = line};
-    bool first = !history->counted;
+    /* A delayed update sends what it has found in the step after the one that began it. */
+    bool first =
+        !history->counted && (!rank->config->delayed_update || zr_engine_is_late(rank->state.engine));
     uint64_t moved = zr_trainer_state_moved_bytes(&rank->state),
              waited_ns = zr_trainer_state_copies_exposed_ns(&rank->state);
     struct zr_state_file_report file_before, file_after;
