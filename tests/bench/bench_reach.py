@@ -51,8 +51,8 @@ for ranks, parameters, width, rank in rows:
 print(f"""
 what sets the two apart:
   in the file: ZeRO-Infinity keeps all {PAPER_BYTES} bytes of a parameter there, so 1.75 TB a rank bound it: {16 * NVME / PAPER_BYTES / 1e12:.2f} T on 16 ranks (it
-    says 1 T), {512 * NVME / PAPER_BYTES / 1e12:.1f} T on 512 (it says 32 T). Here the file has the optimizer's 12 bytes; 2 of parameters and 2 of gradients
-    stay on the host, whose 96 GB are full first. By a formula, with those 4 in the file too: {16 * NVME / 16 / 1e12:.2f} T on 16 ranks, {512 * NVME / 16 / 1e12:.0f} T on 512;
+    says 1 T), {512 * NVME / PAPER_BYTES / 1e12:.1f} T on 512 (it says 32 T). Here the file has the optimizer's 12 bytes and the gradients' 2; the 2 of
+    parameters stay on the host, whose 96 GB are full first. By a formula, with those in the file too: {16 * NVME / 16 / 1e12:.2f} T on 16 ranks, {512 * NVME / 16 / 1e12:.0f} T on 512;
     the fp32 gradients that the paper counts are none here: the update reads those of two bytes.
   width: a block is gathered whole, twice, and its gradients are staged whole, twice: 96 bytes times width squared, so 32 GB allow a
     width of {int((DEVICE / 96) ** 0.5):,} and less beside activations. ZeRO-Infinity's tiles allow 64 thousand: --tile is not in this version.

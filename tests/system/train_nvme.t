@@ -25,19 +25,22 @@ FP16 = dict(precision="fp16", loss_scale_power=24, loss_scale_hysteresis=1)  # t
 UNITS = [VOCAB * HIDDEN, SEQ * HIDDEN] + LAYERS * [12 * HIDDEN ** 2 + 13 * HIDDEN] + [2 * HIDDEN]
 
 
-def as_planned(run, words, kinds):
+def as_planned(run, words, kinds, gradient):
+    """`gradient`: bytes of one that waits in the file, which are written once and read twice; the tied embedding's do not."""
     for rank in run.report["ranks"]:
         tiers, ranks = rank["tiers"], len(run.report["ranks"])
         nvme, host = tiers["nvme"], tiers["host"]
         exact = kinds * 4 * sum(UNITS) // ranks
+        filed = gradient * sum(UNITS[2:]) // ranks
         slack = (len(UNITS) + 1) * (BLOCK + kinds * 4 * (256 + 16 * 64))  # blocks of a unit, alignment of its tensors
         largest = kinds * 4 * max(UNITS) // ranks + slack
-        good = (nvme["planned_bytes"] == nvme["peak_bytes"] and nvme["planned_moved_bytes_per_step"] == nvme["moved_bytes_per_step"] == 2 * nvme["peak_bytes"] and
-                exact <= nvme["peak_bytes"] <= exact + slack and host["planned_by_tag_bytes"] == host["peak_by_tag_bytes"] and
-                host["peak_by_tag_bytes"]["offload"] <= 3 * largest and host["peak_by_tag_bytes"]["optimizer"] == host["peak_by_tag_bytes"]["master"] == 0)
+        good = (nvme["planned_bytes"] == nvme["peak_bytes"] and nvme["planned_moved_bytes_per_step"] == nvme["moved_bytes_per_step"] and
+                exact + filed <= nvme["peak_bytes"] <= exact + filed + 2 * slack and filed <= nvme["moved_bytes_per_step"] - 2 * nvme["peak_bytes"] <= filed * bool(filed) + slack * bool(filed) and
+                (not gradient or host["peak_by_tag_bytes"]["grad"] <= 8 * sum(UNITS[:2]) // ranks + slack) and host["planned_by_tag_bytes"] == host["peak_by_tag_bytes"] and
+                host["peak_by_tag_bytes"]["offload"] <= 3 * (largest + gradient * max(UNITS) // ranks + BLOCK) and host["peak_by_tag_bytes"]["optimizer"] == host["peak_by_tag_bytes"]["master"] == 0)
         if not good:
             return ok(False, f"{words}: tiers") or note(f"{tiers} {exact} {slack}")
-    return ok(True, f"{words}: a file of {kinds} numbers for each element, read and written once a step, three buffers on the host")
+    return ok(True, f"{words}: a file of {kinds} numbers for each element, and {gradient} bytes of gradients, buffers on the host")
 
 
 for flags in (dict(ranks=1, stage=0), dict(ranks=1, stage=0, precision="bf16", accumulate=3), dict(ranks=2, stage=1, **FP16),
@@ -48,7 +51,7 @@ for flags in (dict(ranks=1, stage=0), dict(ranks=1, stage=0, precision="bf16", a
     words = " ".join(f"{k} {v}" for k, v in flags.items())
     same((got.code, got.bits), (0, want.bits), words) or note(got.err[-600:])
     if got.code == 0 and "fp16" not in words and "tp" not in words and "pp" not in words:
-        as_planned(got, words, 2 if "sgd" in words else 3)
+        as_planned(got, words, 2 if "sgd" in words else 3, 0 if "accumulate" in words else 2 if "bf16" in words else 4)
 same(os.listdir(FOLDER), [], "the folder shows nothing")
 for flags in (dict(ranks=1), dict(ranks=2, stage=2, precision="bf16", accumulate=2)):  # a step late: as with the host
     late = [logged(delayed_update=True, **flags, **{**SHAPE, **tier}) for tier in (dict(offload_optimizer="cpu"), NVME)]
@@ -96,14 +99,15 @@ for words, flags, code, needle in (("enough", dict(nvme_limit=need), 0, ""), ("a
     run = train(**flags, **PLAN)
     ok(run.code == code and needle in run.err, f"{words}: {run.err.strip()[-140:]}") or note(f"{run.code} {run.err}")
 largest = [train(find_max="layers", memory_limit="64MiB", **{**PLAN, "layers": None}, **flags).report["find_max"]["value"]
-           for flags in ({}, dict(host_limit="16MiB"), dict(nvme_limit="48MiB"))]
+           for flags in ({}, dict(accumulate=2, host_limit="16MiB"), dict(nvme_limit="48MiB"))]
 ok(largest[1] < largest[0] and largest[2] < largest[0], f"--find-max knows the tiers: {largest} layers")
 
 # The timeline: nobody computes behind the file, so a step waits for it as long as the disk takes, but for the last writes.
 rate = 1e9
 t = train(flops=1e12, bandwidth=1e10, host_bandwidth=1e10, nvme_bandwidth=rate, **PLAN).report["timeline"]
-nvme, host, moved = t["tiers"]["nvme"], t["tiers"]["host"], 2 * need
-ok(nvme["moved_bytes"] == moved and 0.7 * moved / rate < nvme["waiting_seconds"] <= moved / rate and
+nvme, host = t["tiers"]["nvme"], t["tiers"]["host"]
+moved = nvme["moved_bytes"]
+ok(2 * need <= moved <= 2.2 * need and 0.7 * moved / rate < nvme["waiting_seconds"] <= moved / rate and
    abs(nvme["wait_share"] - nvme["waiting_seconds"] / t["step_seconds"]) < 1e-9 and host["moved_bytes"] > 0 and
    abs(nvme["needed_bytes_per_second"] * (t["step_seconds"] - nvme["waiting_seconds"]) / moved - 1) < 1e-6,
    f"a step of {t['step_seconds']:.4f} s waits {nvme['waiting_seconds']:.4f} s for {moved} bytes at 1 GB/s") or note(f"{t['tiers']}")
@@ -118,7 +122,7 @@ MEMORY = os.path.exists("/dev/shm") and subprocess.run(["stat", "-fc", "%T", "/d
 for words, folder, flags, code, needles in (
         ("missing", path("nowhere"), {}, 3, ("No such file", "make the folder")), ("a file", "/etc/passwd", {}, 3, ("not a file",)),
         ("not writable", path("closed"), {}, 3, ("permissions",)), ("memory", "/dev/shm", dict(force=None), 3, ("tmpfs", "--force")),
-        ("too small", FOLDER, dict(layers=64, hidden=65536, heads=8, batch=1, threads=1), 3, (FOLDER, "39,583,", "are free", "make room")),
+        ("too small", FOLDER, dict(layers=64, hidden=65536, heads=8, batch=1, threads=1), 3, (FOLDER, "52,777,", "are free", "make room")),
         ("a limit", FOLDER, dict(nvme_limit="1MiB", layers=8, hidden=256), 4, ("--nvme-limit",)), ("a proof", FOLDER, dict(prove=True), 2, ("--offload-optimizer cpu",)),
         ("none", "", {}, 2, ("a folder",)), ("parameters", FOLDER, dict(stage=3, offload_param="nvme:" + FOLDER), 2, ("not in this version",))):
     if words == "not writable" and os.geteuid() == 0 or words == "memory" and not MEMORY:

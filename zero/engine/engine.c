@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "zero/engine/late.h"
+#include "zero/engine/gradient_file.h"
 #include "zero/engine/offload.h"
 
 #include "alloc/base/struct_bytes.h"
@@ -24,17 +25,22 @@ static zr_result take_pools(struct zr_engine *engine)
         result = zr_take(arena, ZR_TAG_GRAD, engine->layout.shards_elements, sizeof(float),
                          (void **)&engine->sums);
     if (result == ZR_OK)
+        result = zr_engine_gradient_file_open(engine);
+    if (result == ZR_OK)
         result = zr_state_store_open(
             &engine->store, o->offload.file ? &zr_state_store_nvme : &zr_state_store_memory,
-            &(struct zr_state_store_options){.arena = arena,
-                                             .layout = &engine->layout,
-                                             .whole = o->stage == 0,
-                                             .master = zr_engine_is_low_precision(engine) ||
-                                                       zr_engine_offloads(engine),
-                                             .variance = o->optimizer.kind == ZR_OPTIMIZER_ADAMW,
-                                             .host_arena = o->host_arena,
-                                             .file = o->offload.file,
-                                             .simulated = engine->simulated});
+            &(struct zr_state_store_options){
+                .arena = arena,
+                .layout = &engine->layout,
+                .whole = o->stage == 0,
+                .master = zr_engine_is_low_precision(engine) || zr_engine_offloads(engine),
+                .variance = o->optimizer.kind == ZR_OPTIMIZER_ADAMW,
+                .host_arena = o->host_arena,
+                .file = o->offload.file,
+                .more_bytes = engine->gradient_file.bytes,
+                .more_memory = engine->gradient_file.slots,
+                .more_memory_bytes = ZR_NVME_PIPELINE_BUFFERS * engine->gradient_file.slot_bytes,
+                .simulated = engine->simulated});
     if (result == ZR_OK)
         result = zr_engine_offload_open(engine);
     if (result == ZR_OK)
@@ -231,6 +237,7 @@ void zr_engine_destroy(zr_engine *engine)
     }
     zr_drop(host_arena, &engine->squares);
     zr_state_store_close(&engine->store);
+    zr_engine_gradient_file_close(engine);
     zr_engine_late_close(engine);
     zr_engine_offload_close(engine);
     zr_drop(state_arena, &engine->sums);

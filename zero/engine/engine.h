@@ -53,6 +53,9 @@ struct zr_unit_state {
     zr_ticket reduce_ticket; /* they are being reduced */
     zr_ticket gradient_copy; /* of engine->copies: they go to the host */
 
+    size_t gradients_at;   /* elements before its gradients in their pool */
+    void *filed_gradients; /* of a unit whose gradients are in the offload file: its shard, while in memory */
+
     size_t first_segment; /* of this rank's segments in the unit; see zr_engine_segment() */
 };
 
@@ -69,6 +72,20 @@ struct zr_late {
     bool pending; /* an update was started, and its parameters have not come */
 };
 
+/* Gradients in the offload file; see gradient_file.h. Zeros: none are. */
+struct zr_gradient_file {
+    struct zr_nvme_unit *extents; /* [units_count], behind the store's */
+    bool placed;                  /* their offsets count from the beginning of the file */
+    uint64_t bytes;
+    size_t slot_bytes;
+    void *slots; /* ZR_NVME_PIPELINE_BUFFERS, which are the pipeline's buffers too */
+    unsigned owner[ZR_NVME_PIPELINE_BUFFERS]; /* the unit that is being reduced into it; ZR_NO_UNIT */
+    zr_nvme_event writes[ZR_NVME_PIPELINE_BUFFERS];
+    unsigned turn;
+    struct zr_nvme_pipeline pipeline;
+    double read_seconds[ZR_NVME_PIPELINE_BUFFERS]; /* by the clock of a rehearsal: when it has been read */
+};
+
 struct zr_engine {
     struct zr_engine_options options;
     struct zr_layout layout;
@@ -81,6 +98,7 @@ struct zr_engine {
     size_t host_parameters_elements;
     char *gradients; /* whole: [layout.pool_elements], else shards: [layout.shards_elements] */
     size_t gradients_elements;
+    struct zr_gradient_file gradient_file;
     float *sums; /* [layout.shards_elements] or NULL: fp32 sums of micro-batches, beside whole gradients or in
                   * the place of shards of two bytes */
     struct zr_state_store
@@ -206,13 +224,25 @@ static inline void *zr_engine_shard(const struct zr_engine *engine, size_t unit)
     return zr_engine_parameter_place(engine, at);
 }
 
+/* Whether a unit's gradients wait for the norm in the offload file. */
+static inline bool zr_engine_files_gradients(const struct zr_engine *engine, size_t unit)
+{
+    const struct zr_engine_options *o = &engine->options;
+    const struct zr_layout_unit *u = &engine->layout.units[unit];
+    return o->offload.file && !o->offload.delayed && !o->scattered_gradients &&
+           zr_engine_accumulation_steps(engine, unit) == 1 &&
+           !engine->layout.parameters[u->first_parameter].parameter.part.shared;
+}
+
 /* Where a unit's gradients are kept: whole ones, or shards. */
 static inline char *zr_engine_kept_gradients(const struct zr_engine *engine, size_t unit)
 {
-    const struct zr_layout_unit *u = &engine->layout.units[unit];
-    size_t at = engine->shards_gradients ? u->shard_offset : u->pool_offset;
-    return engine->options.scattered_gradients ? engine->units[unit].gradients
-                                               : engine->gradients + at * engine->gradient_bytes;
+    const struct zr_unit_state *state = &engine->units[unit];
+    if (zr_engine_files_gradients(engine, unit))
+        return state->filed_gradients;
+    return engine->options.scattered_gradients
+               ? state->gradients
+               : engine->gradients + state->gradients_at * engine->gradient_bytes;
 }
 
 /* Where the reduced gradients of this rank's shard lie after the last accumulation step. */

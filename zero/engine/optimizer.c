@@ -1,6 +1,7 @@
 /* optimizer.c: the end of a step: norm, clipping, the update of what this rank owns by AdamW or SGD, new
  * parameters to everyone who keeps them whole; or a step skipped, where fp16 could not hold the gradients. */
 #include "zero/engine/late.h"
+#include "zero/engine/gradient_file.h"
 #include "zero/engine/offload.h"
 
 #include <float.h>
@@ -100,9 +101,11 @@ static zr_result find_bad_gradient(struct zr_engine *engine, struct bad_gradient
          u-- > 0;) { /* backward runs from the last unit to the first */
         size_t shard = engine->layout.units[u].shard_elements;
         size_t at = shard;
-        result = engine->options.kernels->find_nonfinite(
-            engine->options.context,
-            &(struct zr_find_nonfinite){shard, zr_engine_shard_gradients(engine, u), &at});
+        result = zr_engine_gradient_fetch(engine, u);
+        if (result == ZR_OK)
+            result = engine->options.kernels->find_nonfinite(
+                engine->options.context,
+                &(struct zr_find_nonfinite){shard, zr_engine_shard_gradients(engine, u), &at});
         if (result != ZR_OK)
             return result;
         if (at < shard) {
@@ -193,6 +196,21 @@ static zr_result unit_squares(struct zr_engine *engine, size_t unit, double *sum
     return result;
 }
 
+/* Of all units, which come from the offload file if they are there. */
+static zr_result all_squares(struct zr_engine *engine, double *out)
+{
+    zr_result result = zr_engine_gradients_begin(engine);
+    for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++) {
+        result = zr_engine_gradients_take(engine, u);
+        if (result == ZR_OK)
+            result = unit_squares(engine, u, &out[u]);
+        if (result == ZR_OK)
+            result = zr_engine_gradients_give(engine, u);
+    }
+    zr_result ended = zr_engine_gradients_end(engine);
+    return result == ZR_OK ? ended : result;
+}
+
 /* A sum of squares and what its rounding has left out: with both, sums come to the same bits in whatever
  * order they are made, and so whatever ranks have which tensors. */
 struct exact {
@@ -229,9 +247,7 @@ static zr_result gradient_norm(struct zr_engine *engine, double *norm)
     size_t units = engine->layout.units_count;
     double *mine = engine->squares, *all = mine + units, total = 0;
     struct exact exact = {0};
-    zr_result result = ZR_OK;
-    for (size_t u = 0; u < units && result == ZR_OK; u++)
-        result = unit_squares(engine, u, &mine[u]);
+    zr_result result = all_squares(engine, mine);
     if (result == ZR_OK)
         result = zr_comm_host_all_gather(engine->options.comm, mine, units * sizeof *mine, all);
     for (size_t u = 0; u < units && result == ZR_OK; u++)
@@ -447,14 +463,20 @@ static zr_result update_all(struct zr_engine *engine, const struct zr_engine_upd
     struct whole_sums sums = {0};
     size_t behind = zr_engine_offloads(engine), count = engine->layout.units_count;
     zr_result result = zr_state_store_begin(&engine->store);
+    if (result == ZR_OK)
+        result = zr_engine_gradients_begin(engine);
 
     for (size_t u = 0; u < count + behind && result == ZR_OK; u++) {
         struct zr_numbers gradients;
         if (u < count) {
-            result = updating_gradients(engine, &sums, u, &gradients);
+            result = zr_engine_gradients_take(engine, u);
+            if (result == ZR_OK)
+                result = updating_gradients(engine, &sums, u, &gradients);
             if (result != ZR_OK)
                 break;
             result = update_unit(engine, u, gradients, update);
+            if (result == ZR_OK)
+                result = zr_engine_gradients_give(engine, u);
             zr_drop(engine->options.arena, &sums.block[u % 2]);
             end_round(engine, u);
         }
@@ -466,8 +488,9 @@ static zr_result update_all(struct zr_engine *engine, const struct zr_engine_upd
             zr_comm_wait(engine->options.comm, sums.ticket[i]);
         zr_drop(engine->options.arena, &sums.block[i]);
     }
+    zr_result read = zr_engine_gradients_end(engine);
     zr_result ended = zr_state_store_end(&engine->store);
-    return result == ZR_OK ? ended : result;
+    return result != ZR_OK ? result : read != ZR_OK ? read : ended;
 }
 
 /* ---- The step ------------------------------------------------------------------------------------------ */
@@ -509,8 +532,7 @@ zr_result zr_engine_step(zr_engine *engine, float rate, struct zr_step_report *r
     double step = (double)(engine->steps_done + 1);
     float scale = 1;
     *report = (struct zr_step_report){.clip_scale = 1, .loss_scale = zr_engine_loss_scale(engine)};
-    if (!engine->simulated)
-        result = judge_gradients(engine, report, &scale);
+    result = engine->simulated ? zr_engine_gradients_walk(engine) : judge_gradients(engine, report, &scale);
     if (result == ZR_OK && engine->options.offload.delayed)
         result = zr_engine_late_publish(engine);
     if (result == ZR_OK && engine->options.stage == 3) /* peers may still gather what is updated now */

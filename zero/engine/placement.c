@@ -55,7 +55,13 @@ static void place_gradients(struct zr_engine *engine)
         engine->shards_gradients =
             shard_bytes + engine->staging_limit * engine->gradient_bytes <= below_bytes;
     }
-    engine->gradients_elements = engine->shards_gradients ? layout->shards_elements : layout->pool_elements;
+    for (size_t u = 0; u < layout->units_count; u++) {
+        const struct zr_layout_unit *unit = &layout->units[u];
+        engine->units[u].gradients_at = engine->gradients_elements;
+        if (!zr_engine_files_gradients(engine, u))
+            engine->gradients_elements +=
+                engine->shards_gradients ? unit->shard_elements : unit->padded_elements;
+    }
     if (engine->shards_gradients && zr_engine_keeps_sums(engine))
         engine->gradients_elements = 0;
 }

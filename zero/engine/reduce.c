@@ -10,6 +10,7 @@
  * gradients. At every stage and for every element the same sums are added in the same order. Where the
  * optimizer state is on the host all stages go as stage 2 does, and so does one rank, whose gradients that
  * add up where they are made come back for that. */
+#include "zero/engine/gradient_file.h"
 #include "zero/engine/offload.h"
 
 /* ---- Places -------------------------------------------------------------------------------------------- */
@@ -85,6 +86,8 @@ zr_result zr_engine_end_reduction(struct zr_engine *engine, size_t unit)
     zr_result result = zr_comm_wait(engine->options.comm, state->reduce_ticket);
     result = copied != ZR_OK ? copied : result;
     state->reduce_ticket = 0;
+    if (result == ZR_OK)
+        result = zr_engine_gradient_write(engine, unit);
     if (state->staged) {
         dequeue(engine, (unsigned)unit);
         engine->staging_elements -= engine->layout.units[unit].padded_elements;
@@ -232,8 +235,10 @@ static zr_result reduce_aside(struct zr_engine *engine, size_t unit)
     struct zr_unit_state *state = &engine->units[unit];
     bool several = zr_engine_accumulation_steps(engine, unit) > 1,
          low_precision = zr_engine_is_low_precision(engine);
-    zr_result result = ZR_OK;
+    zr_result result = zr_engine_gradient_slot(engine, unit);
 
+    if (result != ZR_OK)
+        return result;
     if (zr_engine_adds_in_place(engine)) /* of one rank whose gradients are kept on the host */
         return zr_engine_gradients_leave(engine, unit);
     if ((low_precision ? several : !engine->shards_gradients) && !engine->sums && !state->sum_shard)

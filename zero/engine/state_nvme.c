@@ -22,7 +22,7 @@ struct zr_state_file {
     size_t units_count, buffer_bytes;
     uint64_t bytes;
     _Atomic uint64_t moved_bytes; /* a delayed update moves them in a thread of its own */
-    void *buffers; /* ZR_NVME_PIPELINE_BUFFERS in a row */
+    void *buffers;                /* ZR_NVME_PIPELINE_BUFFERS in a row */
     struct zr_nvme_pipeline pipeline;
     bool passing;                /* between begin and end */
     bool taken;                  /* in a pass: the unit `pending` is */
@@ -63,19 +63,19 @@ static void view(const struct zr_state_store *store, size_t unit, void *at, stru
 /* ---- By the clock of a rehearsal ----------------------------------------------------------------------- */
 
 /* One disk for both directions: a transfer begins when those before it have ended. */
-static double transfer_end(struct zr_state_store *store, unsigned unit)
+double zr_state_file_count(struct zr_state_store *store, uint64_t bytes)
 {
     struct zr_state_file *file = store->file;
     const struct zr_comm_clock *clock = file->clock;
-    file->moved_bytes += file->units[unit].bytes;
+    file->moved_bytes += bytes;
     if (!clock || clock->nvme_bytes_per_second <= 0)
         return 0;
     double now = zr_comm_clock_now(clock), begin = now > file->idle_seconds ? now : file->idle_seconds;
-    file->idle_seconds = begin + (double)file->units[unit].bytes / clock->nvme_bytes_per_second;
+    file->idle_seconds = begin + (double)bytes / clock->nvme_bytes_per_second;
     return file->idle_seconds;
 }
 
-static void wait_by_clock(struct zr_state_store *store, double end_seconds)
+void zr_state_file_wait_by_clock(struct zr_state_store *store, double end_seconds)
 {
     struct zr_comm_clock *clock = store->file->clock;
     double left = clock ? end_seconds - zr_comm_clock_now(clock) : 0;
@@ -89,7 +89,8 @@ static void read_by_clock(struct zr_state_store *store, unsigned unit)
 {
     struct zr_state_file *file = store->file;
     if (unit < file->units_count)
-        file->read_seconds[unit % ZR_NVME_PIPELINE_BUFFERS] = transfer_end(store, unit);
+        file->read_seconds[unit % ZR_NVME_PIPELINE_BUFFERS] =
+            zr_state_file_count(store, file->units[unit].bytes);
 }
 
 /* ---- Open and close ------------------------------------------------------------------------------------ */
@@ -151,12 +152,13 @@ static zr_result nvme_open(struct zr_state_store *store)
     }
     if (result != ZR_OK || o->simulated)
         return result;
-    struct zr_nvme_buffer buffer = {file->buffers, ZR_NVME_PIPELINE_BUFFERS * file->buffer_bytes};
+    const struct zr_nvme_buffer buffers[] = {{file->buffers, ZR_NVME_PIPELINE_BUFFERS * file->buffer_bytes},
+                                             {o->more_memory, o->more_memory_bytes}};
     result = zr_nvme_open(&file->io, &(struct zr_nvme_options){.folder = {o->file->folder, o->file->force},
-                                                               .file_bytes = file->bytes,
+                                                               .file_bytes = file->bytes + o->more_bytes,
                                                                .host_arena = o->host_arena,
-                                                               .buffers = &buffer,
-                                                               .buffers_count = 1,
+                                                               .buffers = buffers,
+                                                               .buffers_count = o->more_memory ? 2 : 1,
                                                                .depth = o->file->depth,
                                                                .log = o->file->log,
                                                                .log_state = o->file->log_state});
@@ -192,7 +194,7 @@ static zr_result take_in_pass(struct zr_state_store *store, size_t unit, struct 
         return zr_fail(ZR_ERR_INVALID, "unit %zu of the state in the offload file, where unit %u is next",
                        unit, file->pending);
     read_by_clock(store, (unsigned)unit + 1);
-    wait_by_clock(store, file->read_seconds[unit % ZR_NVME_PIPELINE_BUFFERS]);
+    zr_state_file_wait_by_clock(store, file->read_seconds[unit % ZR_NVME_PIPELINE_BUFFERS]);
     zr_result result = file->io ? zr_nvme_pipeline_take(&file->pipeline, &at) : ZR_OK;
     file->taken = result == ZR_OK;
     view(store, unit, at, out);
@@ -256,7 +258,7 @@ static zr_result nvme_give(struct zr_state_store *store, size_t unit, bool chang
     file->taken = false;
     file->pending++;
     if (changed)
-        transfer_end(store, (unsigned)unit);
+        zr_state_file_count(store, file->units[unit].bytes);
     return file->io ? zr_nvme_pipeline_give(&file->pipeline, changed) : ZR_OK;
 }
 
@@ -269,6 +271,16 @@ const struct zr_state_store_table zr_state_store_nvme = {.name = "nvme",
                                                          .close = nvme_close};
 
 /* ---- What it comes to ---------------------------------------------------------------------------------- */
+
+zr_nvme_io *zr_state_file_io(const struct zr_state_store *store)
+{
+    return store->file ? store->file->io : NULL;
+}
+
+uint64_t zr_state_file_base(const struct zr_state_store *store)
+{
+    return store->file->bytes;
+}
 
 void zr_state_store_set_clock(struct zr_state_store *store, struct zr_comm_clock *clock)
 {
@@ -285,7 +297,7 @@ void zr_state_store_get_report(const struct zr_state_store *store, struct zr_sta
         return;
     if (file->io)
         zr_nvme_get_report(file->io, &report);
-    *out = (struct zr_state_file_report){.file_bytes = file->bytes,
+    *out = (struct zr_state_file_report){.file_bytes = file->bytes + store->options.more_bytes,
                                          .buffers_bytes = ZR_NVME_PIPELINE_BUFFERS * file->buffer_bytes,
                                          .moved_bytes = file->moved_bytes,
                                          .waited_ns = report.waited_ns,

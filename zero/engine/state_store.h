@@ -13,6 +13,7 @@
 
 #include "zero/comm/clock.h"
 #include "zero/engine/layout.h"
+#include "zero/engine/nvme_pipeline.h"
 
 /* Of one unit, from the first element that the rank updates; NULL: the store keeps none of that kind. */
 struct zr_state_view {
@@ -31,6 +32,10 @@ struct zr_state_store_options {
     /* Of the store in a file, whose `arena` has its buffers alone, tag offload; borrowed for its life. */
     const struct zr_offload_file *file;
     bool simulated; /* no file: what it would take, and move */
+    /* Room in the file behind the store's own, for another use, and memory that it is moved from; 0: none. */
+    uint64_t more_bytes;
+    void *more_memory;
+    size_t more_memory_bytes;
 };
 
 struct zr_state_store;
@@ -84,6 +89,13 @@ struct zr_state_file_report {
     uint64_t waited_ns;      /* for it */
     double bytes_per_second; /* read and written at once, as measured at the start; 0: it was not */
 };
+/* Of the store in a file, for whoever uses the room behind it: the file, NULL of a simulated store; where the
+ * room begins; counts a transfer, and says when it ends by the clock; and waits by it. */
+zr_nvme_io *zr_state_file_io(const struct zr_state_store *store);
+uint64_t zr_state_file_base(const struct zr_state_store *store);
+double zr_state_file_count(struct zr_state_store *store, uint64_t bytes);
+void zr_state_file_wait_by_clock(struct zr_state_store *store, double end_seconds);
+
 /* Lets a simulated one go by the clock of a rehearsal, at its nvme_bytes_per_second. Nothing for others. */
 void zr_state_store_set_clock(struct zr_state_store *store, struct zr_comm_clock *clock);
 void zr_state_store_get_report(const struct zr_state_store *store, struct zr_state_file_report *out);
