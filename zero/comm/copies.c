@@ -100,8 +100,10 @@ zr_result zr_copies_start(zr_comm *copies, const struct zr_copy *copy, zr_ticket
 
 zr_result zr_copies_run(zr_comm *copies, struct zr_copies_task *task, zr_ticket *ticket)
 {
-    return zr_comm_submit(
-        copies, &(struct zr_comm_item){.kind = ZR_COMM_ALL_GATHER, .all_gather = {.source = task}}, ticket);
+    return zr_comm_submit(copies,
+                          &(struct zr_comm_item){.kind = ZR_COMM_ALL_GATHER,
+                                                 .all_gather = {.source = task, .shard_bytes = task->bytes}},
+                          ticket);
 }
 
 uint64_t zr_copies_bytes(zr_comm *copies)

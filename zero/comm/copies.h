@@ -21,6 +21,7 @@ zr_result zr_copies_start(zr_comm *copies, const struct zr_copy *copy, zr_ticket
 struct zr_copies_task {
     zr_result (*run)(void *state);
     void *state;
+    size_t bytes; /* that it moves, for counters and clock */
 };
 zr_result zr_copies_run(zr_comm *copies, struct zr_copies_task *task, zr_ticket *ticket);
 /* Bytes that were copied so far. */

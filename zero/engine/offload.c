@@ -28,6 +28,9 @@ zr_result zr_engine_offload_open(struct zr_engine *engine)
     zr_result result = ZR_OK;
     if (!zr_engine_offloads(engine))
         return ZR_OK;
+    engine->copies_context = *o->context; /* what does not change while it is open */
+    engine->copies_context.parallel = (struct zr_parallel){.threads = 1};
+    engine->copies_context.flops = NULL;
     if (zr_engine_is_low_precision(engine)) {
         engine->bounce_elements = bounce_elements(engine);
         result = zr_take(o->offload.host, ZR_TAG_COMM, ZR_BOUNCE_BUFFERS * engine->bounce_elements,
@@ -98,6 +101,32 @@ zr_result zr_engine_gradients_return(struct zr_engine *engine, size_t unit)
                                                          .bytes = gradient_bytes(engine, unit)},
                                        &state->gradient_copy);
     return result == ZR_OK ? zr_engine_await_gradients(engine, unit) : result;
+}
+
+static zr_result add_gradients(void *task_state)
+{
+    struct zr_unit_state *state = task_state;
+    struct zr_engine *engine = state->engine;
+    size_t unit = (size_t)(state - engine->units);
+    const void *own = state->staging;
+    return engine->options.kernels->sum(&engine->copies_context,
+                                        &(struct zr_sum){.n = engine->layout.units[unit].padded_elements,
+                                                         .from = &own,
+                                                         .count = 1,
+                                                         .precision = engine->options.precision,
+                                                         .scale = 1,
+                                                         .accumulate = state->adds,
+                                                         .to = zr_engine_shard_gradients(engine, unit)});
+}
+
+zr_result zr_engine_gradients_add(struct zr_engine *engine, size_t unit)
+{
+    struct zr_unit_state *state = &engine->units[unit];
+    state->engine = engine;
+    state->adds = state->accumulated > 0;
+    state->gradient_task =
+        (struct zr_copies_task){.run = add_gradients, .state = state, .bytes = gradient_bytes(engine, unit)};
+    return zr_copies_run(engine->copies, &state->gradient_task, &state->gradient_copy);
 }
 
 /* ---- Parameters ---------------------------------------------------------------------------------------- */

@@ -115,8 +115,16 @@ static void print_figures(struct zr_page *page, const struct zr_train_config *co
                       1e3 * t->comm_seconds);
     if (t->walk.seconds > 0)
         print_idle(page, config, t);
-    if (t->host_moved_bytes >
-        0) /* half of it goes out, behind forward, which takes less time than backward */
+    if (config->offload_optimizer && config->host_bytes_per_second > 0)
+        zr_text_print(&page->text, "\n  %sB to host memory and back, %.3f ms at %sB/s",
+                      with_prefix(number[0], (double)t->host_moved_bytes),
+                      1e3 * (double)t->host_moved_bytes / config->host_bytes_per_second,
+                      with_prefix(number[1], config->host_bytes_per_second));
+    else if (config->offload_optimizer)
+        zr_text_print(&page->text, "\n  %sB to host memory and back, in no time without --host-bandwidth",
+                      with_prefix(number[0], (double)t->host_moved_bytes));
+    else if (t->host_moved_bytes >
+             0) /* half of it goes out, behind forward, which takes less time than backward */
         zr_text_print(&page->text, "\n  copies of checkpoints cost nothing from %sB/s on",
                       with_prefix(number[0], (double)t->host_moved_bytes / 2 /
                                                  t->phases[ZR_ACTION_FORWARD].busy_seconds));
