@@ -43,8 +43,8 @@ struct config_key {
     const char *options; /* of the choices; NULL: none */
 };
 
-#define PINNED  "true or false: what a device copies from is pinned, and on a processor nothing is to pin"
-#define OF_NVME "a whole number: of NVMe, and the processor's memory needs none"
+#define PINNED  "true or false: changes nothing"
+#define OF_NVME "a whole number: of NVMe alone"
 
 static const struct config_key keys[] = {
     {"train_batch_size", KEY_BATCH, "--batch x --accumulate x data ranks", 0, NULL},
