@@ -90,7 +90,7 @@ void zr_copies_set_clock(zr_comm *copies, struct zr_comm_clock *clock)
     ((struct copies *)copies)->clock = clock->host_bytes_per_second > 0 ? clock : NULL;
 }
 
-zr_result zr_copies_start(zr_comm *copies, const struct zr_copy *copy, zr_ticket *ticket)
+zr_result zr_copies_start(zr_comm *copies, const struct zr_host_copy *copy, zr_ticket *ticket)
 {
     return zr_comm_all_gather(
         copies,

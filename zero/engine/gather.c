@@ -28,9 +28,9 @@ static zr_result start_gathering(struct zr_engine *engine, size_t unit)
     size_t shard_bytes = u->shard_elements * engine->parameter_bytes;
     if (zr_engine_hosts_parameters(engine, unit) && engine->world == 1)
         return zr_copies_start(engine->copies,
-                               &(struct zr_copy){.to = state->gathered,
-                                                 .from = zr_engine_shard(engine, unit),
-                                                 .bytes = shard_bytes},
+                               &(struct zr_host_copy){.to = state->gathered,
+                                                      .from = zr_engine_shard(engine, unit),
+                                                      .bytes = shard_bytes},
                                &state->parameter_copy);
     size_t host_bytes = zr_engine_hosts_parameters(engine, unit) ? shard_bytes : 0;
     engine->moved_bytes += host_bytes;

@@ -86,9 +86,9 @@ zr_result zr_engine_gradients_leave(struct zr_engine *engine, size_t unit)
 {
     struct zr_unit_state *state = &engine->units[unit];
     return zr_copies_start(engine->copies,
-                           &(struct zr_copy){.to = zr_engine_kept_gradients(engine, unit),
-                                             .from = state->staging,
-                                             .bytes = gradient_bytes(engine, unit)},
+                           &(struct zr_host_copy){.to = zr_engine_kept_gradients(engine, unit),
+                                                  .from = state->staging,
+                                                  .bytes = gradient_bytes(engine, unit)},
                            &state->gradient_copy);
 }
 
@@ -96,9 +96,9 @@ zr_result zr_engine_gradients_return(struct zr_engine *engine, size_t unit)
 {
     struct zr_unit_state *state = &engine->units[unit];
     zr_result result = zr_copies_start(engine->copies,
-                                       &(struct zr_copy){.to = state->staging,
-                                                         .from = zr_engine_kept_gradients(engine, unit),
-                                                         .bytes = gradient_bytes(engine, unit)},
+                                       &(struct zr_host_copy){.to = state->staging,
+                                                              .from = zr_engine_kept_gradients(engine, unit),
+                                                              .bytes = gradient_bytes(engine, unit)},
                                        &state->gradient_copy);
     return result == ZR_OK ? zr_engine_await_gradients(engine, unit) : result;
 }
@@ -168,7 +168,7 @@ zr_result zr_engine_window_close(struct zr_engine *engine, size_t unit, const st
                 .n = window->count, .from = {owned->master + window->from, ZR_PRECISION_FP32}, .to = to});
     zr_result result = zr_copies_start(
         engine->copies,
-        &(struct zr_copy){.to = to.at, .from = from, .bytes = window->count * engine->parameter_bytes},
+        &(struct zr_host_copy){.to = to.at, .from = from, .bytes = window->count * engine->parameter_bytes},
         &engine->units[unit].parameter_copy);
     if (window->values.at) /* the buffer of this turn */
         engine->bounce_tickets[(engine->bounce_turn - 1) % ZR_BOUNCE_BUFFERS] =
