@@ -116,6 +116,17 @@ saved = logged(stage=1, save=folder, save_every=3, **DELAYED)
 resumed = logged(stage=2, resume=os.path.join(folder, "step-00000003"), **DELAYED)
 same(resumed.bits, saved.bits[3:], "a resumed run goes on as the one that saved") or note(resumed.err[-600:])
 
+# On a slow link to the host a step takes what it moves over it; on a fast one nothing is waited for.
+for flags in (dict(world_size=1), dict(world_size=2, stage=2), dict(world_size=4, stage=3, offload_param="cpu"), dict(world_size=1, stage=3, offload_param="cpu"),
+              dict(world_size=2, stage=1, delayed_update=True)):
+    for accumulate in (1, 4):
+        reports = [train(ranks=None, dry_run=True, precision="bf16", offload_optimizer="cpu", accumulate=accumulate, flops=1e12, bandwidth=1e12,
+                         host_bandwidth=speed, **{"stage": 0, **SHAPE, **flags}).report for speed in (1e13, 1e5)]
+        seconds = [report["timeline"]["step_seconds"] for report in reports]
+        moved = reports[0]["ranks"][0]["tiers"]["host"]["planned_moved_bytes_per_step"]
+        ok(1 <= seconds[1] / (moved / 1e5) < 1.01 and reports[0]["timeline"]["waiting_seconds"] < 0.02 * seconds[0],
+           f"{flags}, {accumulate} micro-batches: {moved} bytes in {seconds[1]:.3f} s") or note(f"{seconds} {moved}")
+
 # Plans, limits, and what does not go together.
 PLAN = dict(ranks=None, dry_run=True, world_size=4, precision="bf16", layers=24, hidden=256, heads=8, seq=32, batch=1)
 plan = train(stage=2, offload_optimizer="cpu", **PLAN)

@@ -93,7 +93,7 @@ void zr_copies_set_clock(zr_comm *copies, struct zr_comm_clock *clock)
     ((struct copies *)copies)->clock = clock->host_bytes_per_second > 0 ? clock : NULL;
 }
 
-zr_result zr_copies_start(zr_comm *copies, const struct zr_copy *copy, zr_ticket *ticket)
+zr_result zr_copies_start(zr_comm *copies, const struct zr_host_copy *copy, zr_ticket *ticket)
 {
     return zr_comm_all_gather(
         copies,
@@ -103,8 +103,10 @@ zr_result zr_copies_start(zr_comm *copies, const struct zr_copy *copy, zr_ticket
 
 zr_result zr_copies_run(zr_comm *copies, struct zr_copies_task *task, zr_ticket *ticket)
 {
-    return zr_comm_submit(
-        copies, &(struct zr_comm_item){.kind = ZR_COMM_ALL_GATHER, .all_gather = {.source = task}}, ticket);
+    return zr_comm_submit(copies,
+                          &(struct zr_comm_item){.kind = ZR_COMM_ALL_GATHER,
+                                                 .all_gather = {.source = task, .shard_bytes = task->bytes}},
+                          ticket);
 }
 
 uint64_t zr_copies_bytes(zr_comm *copies)

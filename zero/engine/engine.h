@@ -50,8 +50,11 @@ struct zr_unit_state {
     float *late_sum_shard;
     float *sum_shard;     /* this rank's part of the sum of several accumulation steps; only within a step */
     unsigned accumulated; /* gradients handed over in this step */
-    zr_ticket reduce_ticket; /* they are being reduced */
-    zr_ticket gradient_copy; /* of engine->copies: they go to the host */
+    zr_ticket reduce_ticket;             /* they are being reduced */
+    struct zr_copies_task gradient_task; /* where they are added to sums there */
+    struct zr_engine *engine;            /* whose unit it is, for the task */
+    bool adds;                           /* to what is there */
+    zr_ticket gradient_copy;             /* of engine->copies: they go to the host */
 
     size_t gradients_at;   /* elements before its gradients in their pool */
     void *filed_gradients; /* of a unit whose gradients are in the offload file: its shard, while in memory */
@@ -111,6 +114,7 @@ struct zr_engine {
     size_t bounce_elements;
     unsigned bounce_turn;                        /* buffers taken so far */
     zr_ticket bounce_tickets[ZR_BOUNCE_BUFFERS]; /* copies that read them */
+    struct zr_kernel_context copies_context;     /* for sums in the thread of copies */
     uint64_t moved_bytes;                        /* to the host and back by the communicator */
     struct zr_late late;                         /* with offload.delayed alone */
 

@@ -28,12 +28,12 @@ static zr_result start_gathering(struct zr_engine *engine, size_t unit)
     size_t shard_bytes = u->shard_elements * engine->parameter_bytes;
     if (zr_engine_hosts_parameters(engine, unit) && engine->world == 1)
         return zr_copies_start(engine->copies,
-                               &(struct zr_copy){.to = state->gathered,
-                                                 .from = zr_engine_shard(engine, unit),
-                                                 .bytes = shard_bytes},
+                               &(struct zr_host_copy){.to = state->gathered,
+                                                      .from = zr_engine_shard(engine, unit),
+                                                      .bytes = shard_bytes},
                                &state->parameter_copy);
-    if (zr_engine_hosts_parameters(engine, unit))
-        engine->moved_bytes += shard_bytes;
+    size_t host_bytes = zr_engine_hosts_parameters(engine, unit) ? shard_bytes : 0;
+    engine->moved_bytes += host_bytes;
     result = zr_engine_await_parameters(engine, unit); /* the shard */
     if (result != ZR_OK)
         return result;
@@ -42,6 +42,7 @@ static zr_result start_gathering(struct zr_engine *engine, size_t unit)
         &(struct zr_all_gather){.source = zr_engine_shard(engine, unit),
                                 .destination = state->gathered,
                                 .shard_bytes = shard_bytes,
+                                .host_bytes = host_bytes,
                                 .source_stays = true, /* a step synchronizes before it updates */
                                 .label = zr_engine_label((unsigned)unit, ZR_LABEL_PARAMETERS),
                                 .type = zr_engine_comm_type(engine)},

@@ -85,6 +85,11 @@ zr_result zr_engine_late_start(struct zr_engine *engine, const struct zr_engine_
     char *gradients = engine->gradients;
     float *sums = engine->sums;
     zr_assert(!late->pending);
+    for (size_t u = 0; u < engine->layout.units_count && !zr_engine_is_low_precision(engine); u++) {
+        zr_result copied = zr_engine_await_parameters(engine, u); /* from the masters, which change now */
+        if (copied != ZR_OK)
+            return copied;
+    }
     late->context = *engine->options.context; /* of which the update needs what does not change */
     late->context.parallel = (struct zr_parallel){.threads = 1};
     late->context.flops = NULL;

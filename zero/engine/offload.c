@@ -28,6 +28,9 @@ zr_result zr_engine_offload_open(struct zr_engine *engine)
     zr_result result = ZR_OK;
     if (!zr_engine_offloads(engine))
         return ZR_OK;
+    engine->copies_context = *o->context; /* what does not change while it is open */
+    engine->copies_context.parallel = (struct zr_parallel){.threads = 1};
+    engine->copies_context.flops = NULL;
     if (zr_engine_is_low_precision(engine)) {
         engine->bounce_elements = bounce_elements(engine);
         result = zr_take(o->offload.host, ZR_TAG_COMM, ZR_BOUNCE_BUFFERS * engine->bounce_elements,
@@ -83,9 +86,9 @@ zr_result zr_engine_gradients_leave(struct zr_engine *engine, size_t unit)
 {
     struct zr_unit_state *state = &engine->units[unit];
     return zr_copies_start(engine->copies,
-                           &(struct zr_copy){.to = zr_engine_kept_gradients(engine, unit),
-                                             .from = state->staging,
-                                             .bytes = gradient_bytes(engine, unit)},
+                           &(struct zr_host_copy){.to = zr_engine_kept_gradients(engine, unit),
+                                                  .from = state->staging,
+                                                  .bytes = gradient_bytes(engine, unit)},
                            &state->gradient_copy);
 }
 
@@ -93,11 +96,37 @@ zr_result zr_engine_gradients_return(struct zr_engine *engine, size_t unit)
 {
     struct zr_unit_state *state = &engine->units[unit];
     zr_result result = zr_copies_start(engine->copies,
-                                       &(struct zr_copy){.to = state->staging,
-                                                         .from = zr_engine_kept_gradients(engine, unit),
-                                                         .bytes = gradient_bytes(engine, unit)},
+                                       &(struct zr_host_copy){.to = state->staging,
+                                                              .from = zr_engine_kept_gradients(engine, unit),
+                                                              .bytes = gradient_bytes(engine, unit)},
                                        &state->gradient_copy);
     return result == ZR_OK ? zr_engine_await_gradients(engine, unit) : result;
+}
+
+static zr_result add_gradients(void *task_state)
+{
+    struct zr_unit_state *state = task_state;
+    struct zr_engine *engine = state->engine;
+    size_t unit = (size_t)(state - engine->units);
+    const void *own = state->staging;
+    return engine->options.kernels->sum(&engine->copies_context,
+                                        &(struct zr_sum){.n = engine->layout.units[unit].padded_elements,
+                                                         .from = &own,
+                                                         .count = 1,
+                                                         .precision = engine->options.precision,
+                                                         .scale = 1,
+                                                         .accumulate = state->adds,
+                                                         .to = zr_engine_shard_gradients(engine, unit)});
+}
+
+zr_result zr_engine_gradients_add(struct zr_engine *engine, size_t unit)
+{
+    struct zr_unit_state *state = &engine->units[unit];
+    state->engine = engine;
+    state->adds = state->accumulated > 0;
+    state->gradient_task =
+        (struct zr_copies_task){.run = add_gradients, .state = state, .bytes = gradient_bytes(engine, unit)};
+    return zr_copies_run(engine->copies, &state->gradient_task, &state->gradient_copy);
 }
 
 /* ---- Parameters ---------------------------------------------------------------------------------------- */
@@ -139,7 +168,7 @@ zr_result zr_engine_window_close(struct zr_engine *engine, size_t unit, const st
                 .n = window->count, .from = {owned->master + window->from, ZR_PRECISION_FP32}, .to = to});
     zr_result result = zr_copies_start(
         engine->copies,
-        &(struct zr_copy){.to = to.at, .from = from, .bytes = window->count * engine->parameter_bytes},
+        &(struct zr_host_copy){.to = to.at, .from = from, .bytes = window->count * engine->parameter_bytes},
         &engine->units[unit].parameter_copy);
     if (window->values.at) /* the buffer of this turn */
         engine->bounce_tickets[(engine->bounce_turn - 1) % ZR_BOUNCE_BUFFERS] =

@@ -17,6 +17,8 @@ void zr_engine_offload_close(struct zr_engine *engine);
 /* Of one rank: a unit's staged gradients to their place on the host / back into staging, at once. */
 zr_result zr_engine_gradients_leave(struct zr_engine *engine, size_t unit);
 zr_result zr_engine_gradients_return(struct zr_engine *engine, size_t unit);
+/* Likewise to fp32 sums on the host, which they begin or are added to. */
+zr_result zr_engine_gradients_add(struct zr_engine *engine, size_t unit);
 /* Waits for the copy of a unit's gradients / of its parameters, if there is one. */
 zr_result zr_engine_await_gradients(struct zr_engine *engine, size_t unit);
 zr_result zr_engine_await_parameters(struct zr_engine *engine, size_t unit);

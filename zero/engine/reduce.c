@@ -247,10 +247,12 @@ static zr_result reduce_aside(struct zr_engine *engine, size_t unit)
     if (result != ZR_OK)
         return zr_name_unit(result, u->unit.name);
     struct zr_numbers sum = zr_engine_shard_gradients(engine, unit);
-    if (zr_engine_offloads(engine))
-        engine->moved_bytes += u->shard_elements * zr_precision_bytes(sum.precision);
     if (engine->world == 1)
-        return add_alone(engine, unit, sum.at);
+        return zr_engine_offloads(engine) ? zr_engine_gradients_add(engine, unit)
+                                          : add_alone(engine, unit, sum.at);
+    size_t host_bytes =
+        zr_engine_offloads(engine) ? u->shard_elements * zr_precision_bytes(sum.precision) : 0;
+    engine->moved_bytes += host_bytes;
     result = zr_comm_reduce_scatter(
         engine->options.comm,
         &(struct zr_reduce_scatter){.source = whole_gradients(engine, unit),
@@ -260,6 +262,7 @@ static zr_result reduce_aside(struct zr_engine *engine, size_t unit)
                                     .accumulate = state->accumulated > 0,
                                     .type = zr_engine_comm_type(engine),
                                     .wide = low_precision && several,
+                                    .host_bytes = host_bytes,
                                     .label = zr_engine_label(unit, ZR_LABEL_GRADIENTS)},
         &state->reduce_ticket);
     if (result != ZR_OK || engine->options.stage != 0 || low_precision ||

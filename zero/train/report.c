@@ -238,32 +238,58 @@ static void describe_choice(char out[128], const struct zr_train_config *config,
         zr_text_print(&text, " --layers %zu", choice->layers);
 }
 
+/* What one arena is to hold, under its limit. */
+struct held {
+    const char *name;
+    const size_t *by_tag_bytes; /* [ZR_TAG_COUNT] */
+    size_t peak_bytes, reserved_bytes, limit_bytes;
+};
+
+static void print_held(struct zr_page *page, const struct held *held)
+{
+    char number[ZR_NUMBER_ROOM];
+    size_t running = 0;
+    if (held->limit_bytes == 0)
+        return;
+    zr_text_print(&page->text, "  %-11s %10s  %11s\n", held->name, "planned", "with those above");
+    for (int tag = 0; tag < ZR_TAG_COUNT; tag++) {
+        running += held->by_tag_bytes[tag];
+        if (held->by_tag_bytes[tag])
+            print_over(page, zr_tag_name((zr_tag)tag), held->by_tag_bytes[tag], running, held->limit_bytes);
+    }
+    print_over(page, "in granules", held->reserved_bytes - held->peak_bytes, held->reserved_bytes,
+               held->limit_bytes);
+    zr_text_print(&page->text, "  %-11s %10s\n", "limit", zr_number_bytes(number, held->limit_bytes));
+}
+
+static void print_raised(struct zr_page *page, const char *option, size_t reserved_bytes, size_t limit_bytes)
+{
+    char number[ZR_NUMBER_ROOM];
+    if (limit_bytes > 0 && reserved_bytes > limit_bytes)
+        zr_text_print(&page->text, "  %10s  --%s %zu\n", zr_number_bytes(number, reserved_bytes), option,
+                      reserved_bytes);
+}
+
 zr_result zr_report_limit(const struct zr_train_config *config, const struct zr_limit_advice *advice)
 {
     const struct zr_byte_plan *plan = &advice->plan;
-    size_t limit = config->memory_limit_bytes, running = 0;
     char number[ZR_NUMBER_ROOM], options[128];
     struct zr_page page;
 
     zr_page_open(&page, config);
     zr_page_heading(&page, "What does not fit, per rank");
-    zr_text_print(&page.text, "  %-11s %10s  %11s\n", "", "planned", "with those above");
-    for (int tag = 0; tag < ZR_TAG_COUNT; tag++) {
-        running += plan->peak_by_tag_bytes[tag];
-        if (plan->peak_by_tag_bytes[tag])
-            print_over(&page, zr_tag_name((zr_tag)tag), plan->peak_by_tag_bytes[tag], running, limit);
-    }
-    print_over(&page, "in granules", plan->peak_reserved_bytes - plan->peak_bytes, plan->peak_reserved_bytes,
-               limit);
-    zr_text_print(&page.text, "  %-11s %10s\n", "limit", zr_number_bytes(number, limit));
+    print_held(&page, &(struct held){"", plan->peak_by_tag_bytes, plan->peak_bytes, plan->peak_reserved_bytes,
+                                     config->memory_limit_bytes});
+    print_held(&page, &(struct held){"host tier", plan->host_peak_by_tag_bytes, plan->host_bytes,
+                                     plan->host_reserved_bytes, config->host_limit_bytes});
     zr_page_heading(&page, "What would fit, by its plan");
     for (size_t i = 0; i < advice->count; i++) {
         describe_choice(options, config, &advice->choices[i]);
         zr_text_print(&page.text, "  %10s  %s\n", zr_number_bytes(number, advice->choices[i].reserved_bytes),
                       options + 1);
     }
-    zr_text_print(&page.text, "  %10s  --memory-limit %zu\n",
-                  zr_number_bytes(number, plan->peak_reserved_bytes), plan->peak_reserved_bytes);
+    print_raised(&page, "memory-limit", plan->peak_reserved_bytes, config->memory_limit_bytes);
+    print_raised(&page, "host-limit", plan->host_reserved_bytes, config->host_limit_bytes);
     zr_text_print(&page.text, "\n");
     return zr_text_flush(&page.text);
 }

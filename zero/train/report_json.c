@@ -320,6 +320,10 @@ static void add_advice(struct json_output *out, const struct zr_train_config *co
     json_t *would_fit = json_array();
     add(out, "memory_limit_bytes", count_of(config->memory_limit_bytes));
     add(out, "planned_reserved_bytes", count_of(advice->plan.peak_reserved_bytes));
+    if (config->host_limit_bytes) {
+        add(out, "host_limit_bytes", count_of(config->host_limit_bytes));
+        add(out, "planned_host_reserved_bytes", count_of(advice->plan.host_reserved_bytes));
+    }
     add(out, "fits", json_boolean(advice->fits));
     for (size_t i = 0; i < advice->count; i++) {
         const struct zr_limit_choice *choice = &advice->choices[i];

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "tests/support/engine_rig.h"
+#include "tests/support/half.h"
 #include "tests/support/tap.h"
 
 enum { UNITS = 7, PARAMETERS = 2 * UNITS, STEPS = 4, BUCKET = 4096 };
@@ -76,11 +77,8 @@ static void put(void *base, size_t at, enum zr_precision precision, bool adds, f
         float number;
         uint32_t bits;
     } wide = {.number = rintf(value * 8) / 8};
-    if (precision == ZR_PRECISION_FP16) { /* exact: an eighth to one */
-        _Float16 old, sum;
-        memcpy(&old, to, sizeof old);
-        sum = (_Float16)(wide.number + (adds ? (float)old : 0));
-        memcpy(to, &sum, sizeof sum);
+    if (precision == ZR_PRECISION_FP16) {
+        *to = half_of(wide.number + (adds ? float_of_half(*to) : 0));
         return;
     }
     if (adds) {
@@ -279,12 +277,10 @@ static float parameter_at(const void *base, size_t at, enum zr_precision precisi
         uint32_t bits;
         float number;
     } wide;
-    _Float16 half;
     if (precision == ZR_PRECISION_FP32)
         return ((const float *)base)[at];
     wide.bits = (uint32_t)((const uint16_t *)base)[at] << 16;
-    memcpy(&half, (const uint16_t *)base + at, sizeof half);
-    return precision == ZR_PRECISION_FP16 ? (float)half : wide.number;
+    return precision == ZR_PRECISION_FP16 ? float_of_half(((const uint16_t *)base)[at]) : wide.number;
 }
 
 static zr_result make_gradients(zr_engine *engine, unsigned step, unsigned rank, struct late_gradients *out)
