@@ -142,6 +142,38 @@ struct zr_loss_scale {
 
 enum { ZR_PREFETCH_MOST = 8 };
 
+/* What lives in memory of the host, and not in zr_engine_options.arena. Zeros: nothing. The bits are the
+ * same.
+ *
+ * Optimizer: momentum, variance and masters (in fp32 as well) have the tags optimizer and master there. The
+ * gradients of a step pass staging at every stage, leave as they are reduced (tag grad there), and wait on
+ * the host for the norm; the update runs there, and new parameters are copied to the arena behind it and the
+ * next forward. Of several ranks at stage 0 everyone updates everything, and gradients that are reduced once
+ * per step (ZR_REDUCE_ONCE) are kept whole: both are ZR_ERR_INVALID. */
+struct zr_offload_file {
+    const char *folder;
+    bool force;         /* take a folder that lies in memory (tmpfs), for tests */
+    size_t align_bytes; /* of its blocks, a power of two; 0: 4096 */
+    unsigned depth;     /* transfers under way at a time; 0: measured at the start */
+    /* What a person should know: what this machine refuses, a disk that stalls. NULL: nobody listens. */
+    void (*log)(void *state, const char *words);
+    void *log_state;
+};
+struct zr_offload {
+    zr_arena *host; /* host memory; NULL: nothing is offloaded */
+    bool optimizer;
+    /* With `optimizer`: masters, momentum and variance are in a file without a name, and the arena has three
+     * buffers of the largest unit of them (tag offload). Borrowed while the engine lives. NULL: all of them
+     * are in the arena. ZR_ERR_IO: the folder, with words and the way out. zr_engine_segment() then gives
+     * nothing. */
+    const struct zr_offload_file *file;
+    bool parameters; /* of stage 3, and with `optimizer`: shards of parameters too (tag param there) */
+    /* With `optimizer`, and other bits: the update by a step's gradients runs, in a thread of its own, while
+     * the next step computes, and its parameters come when that step ends. zr_engine_save() waits for them
+     * first. */
+    bool delayed;
+};
+
 struct zr_engine_options {
     size_t struct_bytes;               /* its sizeof, or 0: see "Options" in alloc/zr.h */
     zr_arena *arena;                   /* tensors: any backend */
@@ -169,6 +201,7 @@ struct zr_engine_options {
      * They take the holes that activations leave, which then are holes for good; a rehearsal's places prevent
      * that. */
     bool scattered_gradients;
+    struct zr_offload offload;
 };
 
 typedef struct zr_engine zr_engine;

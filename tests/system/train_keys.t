@@ -24,6 +24,9 @@ LINEAR = ({"scheduler": {"type": "WarmupDecayLR", "params": WARM}},
 COSINE = ({"scheduler": {"type": "WarmupCosineLR", "params": {**WARM, "cos_min_ratio": 0.5}}},
           dict(schedule_lr="cosine", min_lr=0.0005, warmup=1, steps=4))
 
+STAGE3 = ({"zero_optimization": {"stage": 3}}, dict(stage=3))
+OFFLOADED = ({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}}, dict(stage=3, offload_optimizer="cpu"))
+
 # Key: a value, the options that are the same, what is around it.
 EQUAL = {
     "train_batch_size": (6, dict(batch=3), NOTHING),
@@ -51,9 +54,11 @@ EQUAL = {
     "scheduler.params.warmup_num_steps": (3, dict(warmup=3), LINEAR),
     "scheduler.params.total_num_steps": (3, dict(steps=3), LINEAR),
     "scheduler.params.cos_min_ratio": (0.25, dict(min_lr=0.00025), COSINE),
+    "zero_optimization.offload_optimizer.device": ("cpu", dict(offload_optimizer="cpu"), STAGE3),
+    "zero_optimization.offload_param.device": ("cpu", dict(offload_param="cpu"), OFFLOADED),
     "activation_checkpointing.cpu_checkpointing": (True, dict(checkpoint_offload=True), NOTHING),
 }
-ELSEWHERE = ("true is --", "false is --", "a whole number")  # what changes no bit of a run: train_checkpoints.t
+ELSEWHERE = ("true is --", "false is --", "true or false", "a whole number", "DIR of --")  # what changes no bit: train_checkpoints.t, train_nvme.t
 ENDS = {"fp16.min_loss_scale": 1}  # with overflow at the least scale the run ends
 # Where keys that have one value stand.
 AROUND = {"fp16": QUIET, "optimizer": ADAM, "scheduler": LINEAR,

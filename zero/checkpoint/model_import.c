@@ -627,13 +627,14 @@ static zr_result read_part(struct import *import, size_t index, const struct zr_
 }
 
 /* What this rank's shard has of a parameter, for which `owned` has room. */
-static zr_result read_parameter(struct import *import, const struct zr_layout_parameter *p)
+static zr_result read_owned(struct import *import, const struct zr_layout_parameter *p,
+                            const struct zr_owned *to)
 {
+    const struct zr_owned owned = *to;
     const struct zr_engine *engine = import->model->engine;
     size_t shard = engine->layout.units[p->parameter.unit].shard_elements, from = engine->rank * shard;
     size_t index = find_parameter(import, p->parameter.name);
     const struct place *place = &import->places[index];
-    struct zr_owned owned = zr_engine_owned(engine, p->parameter.unit);
     struct zr_overlap overlap;
     zr_result result = ZR_OK;
 
@@ -659,6 +660,17 @@ static zr_result read_parameter(struct import *import, const struct zr_layout_pa
                 there < part.count ? (size_t)there : part.count);
     }
     return result;
+}
+
+static zr_result read_parameter(struct import *import, const struct zr_layout_parameter *p)
+{
+    zr_engine *engine = import->model->engine;
+    struct zr_owned owned;
+    zr_result result = zr_engine_take_owned(engine, p->parameter.unit, &owned);
+    if (!result)
+        result = read_owned(import, p, &owned);
+    zr_result given = zr_engine_give_owned(engine, p->parameter.unit, true);
+    return result ? result : given;
 }
 
 static zr_result read_mine(struct import *import)

@@ -249,7 +249,7 @@ uint64_t zr_state_bytes(zr_engine *engine, const struct zr_state_parts *parts)
 
 /* The same on every rank: none waits for one whose call does not fit. Saving changes
  * nothing that is in use. */
-static zr_result check_call(const zr_engine *engine, const char *call, const char *path,
+static zr_result check_call(zr_engine *engine, const char *call, const char *path,
                             const struct zr_state_parts *parts, bool changes)
 {
     zr_result result = ZR_OK;
@@ -270,7 +270,8 @@ static zr_result check_call(const zr_engine *engine, const char *call, const cha
         result = zr_engine_check_between_steps(engine, call);
     if (result == ZR_OK && changes)
         result = zr_engine_check_unused(engine, call);
-    return zr_comm_all_status(parts ? parts->comm : engine->options.comm, result);
+    result = zr_comm_all_status(parts ? parts->comm : engine->options.comm, result);
+    return result == ZR_OK ? zr_engine_catch_up(engine) : result;
 }
 
 /* ---- The elements -------------------------------------------------------------------------------------- */
@@ -339,23 +340,22 @@ static zr_result transfer_parameter(const struct state *state, enum transfer how
                                     uint64_t *sum)
 {
     const struct zr_engine *engine = state->engine;
-    struct zr_owned owned = zr_engine_owned(engine, p->parameter.unit);
+    struct zr_owned owned;
+    zr_result result = zr_engine_take_owned(state->engine, p->parameter.unit, &owned);
     float *const tensors[STATE_KINDS_MAX] = {owned.master, owned.momentum, owned.variance};
     size_t shard = engine->layout.units[p->parameter.unit].shard_elements, from = engine->rank * shard;
     uint64_t there = elements_in_file(state, at->index);
-    zr_result result = ZR_OK;
 
-    for (size_t k = 0, pieces = zr_layout_pieces(p, from, from + shard); k < pieces; k++) {
+    for (size_t k = 0, pieces = zr_layout_pieces(p, from, from + shard); k < pieces && result == ZR_OK; k++) {
         struct zr_piece piece = zr_layout_piece(p, from, from + shard, k);
         uint64_t first = piece.global_index - p->global_index, left = first < there ? there - first : 0;
         size_t count = piece.count < left ? piece.count : (size_t)left;
         for (unsigned kind = 0; kind < state->kinds && result == ZR_OK && count > 0; kind++)
             result = transfer_run(state, how, kind * state->elements + at->first + first,
                                   tensors[kind] + (piece.offset - owned.from), count, sum);
-        if (result != ZR_OK)
-            return result;
     }
-    return ZR_OK;
+    zr_result given = zr_engine_give_owned(state->engine, p->parameter.unit, how == STATE_LOAD);
+    return result == ZR_OK ? given : result;
 }
 
 /* Everything that this rank owns to or from its place in the file; *sum gets its part of the checksum. What

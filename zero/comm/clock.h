@@ -10,8 +10,10 @@
 struct zr_comm_clock {
     double flops_per_second, bytes_per_second;
     double host_bytes_per_second; /* of copies to and from host memory; 0: they take no time */
-    double flops;                 /* that the caller has done; zr_kernel_context.flops points here */
-    double waited_seconds;        /* by the caller */
+    double nvme_bytes_per_second; /* of an offload file, read and written at once; 0: they take no time */
+    double host_waited_seconds, nvme_waited_seconds; /* of waited_seconds, those for the two */
+    double flops;          /* that the caller has done; zr_kernel_context.flops points here */
+    double waited_seconds; /* by the caller */
     /* The communicators'. */
     uint64_t sent_bytes;
     double busy_seconds;

@@ -17,8 +17,12 @@ static uint64_t bytes_of(const struct zr_comm *comm, const struct zr_comm_item *
     return item->all_gather.shard_bytes;
 }
 
+/* A task has no destination. */
 static zr_result run(struct zr_comm *comm, const struct zr_comm_item *item)
 {
+    const struct zr_copies_task *task = item->all_gather.source;
+    if (!item->all_gather.destination)
+        return task->run(task->state);
     if (comm->options.kernels->executes)
         memcpy(item->all_gather.destination, item->all_gather.source, item->all_gather.shard_bytes);
     return ZR_OK;
@@ -46,8 +50,11 @@ static void submitted(struct zr_comm *comm, const struct zr_comm_item *item, zr_
 static void waited(struct zr_comm *comm, zr_ticket ticket)
 {
     const struct copies *self = (struct copies *)comm;
-    if (self->clock)
-        zr_comm_clock_wait(self->clock, &self->queue, ticket, comm->submitted);
+    if (!self->clock)
+        return;
+    double before = self->clock->waited_seconds;
+    zr_comm_clock_wait(self->clock, &self->queue, ticket, comm->submitted);
+    self->clock->host_waited_seconds += self->clock->waited_seconds - before;
 }
 
 static void nothing(struct zr_comm *comm)
@@ -86,12 +93,20 @@ void zr_copies_set_clock(zr_comm *copies, struct zr_comm_clock *clock)
     ((struct copies *)copies)->clock = clock->host_bytes_per_second > 0 ? clock : NULL;
 }
 
-zr_result zr_copies_start(zr_comm *copies, const struct zr_copy *copy, zr_ticket *ticket)
+zr_result zr_copies_start(zr_comm *copies, const struct zr_host_copy *copy, zr_ticket *ticket)
 {
     return zr_comm_all_gather(
         copies,
         &(struct zr_all_gather){.source = copy->from, .destination = copy->to, .shard_bytes = copy->bytes},
         ticket);
+}
+
+zr_result zr_copies_run(zr_comm *copies, struct zr_copies_task *task, zr_ticket *ticket)
+{
+    return zr_comm_submit(copies,
+                          &(struct zr_comm_item){.kind = ZR_COMM_ALL_GATHER,
+                                                 .all_gather = {.source = task, .shard_bytes = task->bytes}},
+                          ticket);
 }
 
 uint64_t zr_copies_bytes(zr_comm *copies)

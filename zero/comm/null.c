@@ -82,15 +82,27 @@ static unsigned label_of(const struct zr_comm_item *item)
     }
 }
 
+/* What passes between the ranks and to or from the host at once takes as long as the slower of the two. */
+static double rate_of(const struct zr_comm_clock *clock, const struct zr_comm_item *item, uint64_t bytes)
+{
+    size_t host_bytes = item->kind == ZR_COMM_REDUCE_SCATTER ? item->reduce_scatter.host_bytes
+                        : item->kind == ZR_COMM_ALL_GATHER   ? item->all_gather.host_bytes
+                                                             : 0;
+    double seconds = clock->host_bytes_per_second > 0 ? (double)host_bytes / clock->host_bytes_per_second : 0;
+    return bytes > 0 && seconds * clock->bytes_per_second > (double)bytes ? (double)bytes / seconds
+                                                                          : clock->bytes_per_second;
+}
+
 static void null_submitted(struct zr_comm *comm, const struct zr_comm_item *item, zr_ticket ticket)
 {
     struct null_comm *self = (struct null_comm *)comm;
+    uint64_t bytes = zr_comm_direct_bytes(comm, item);
     if (self->clock)
         zr_comm_clock_submit(
             self->clock, &self->queue,
             &(struct zr_comm_clock_operation){.ticket = ticket,
-                                              .bytes = zr_comm_direct_bytes(comm, item),
-                                              .bytes_per_second = self->clock->bytes_per_second,
+                                              .bytes = bytes,
+                                              .bytes_per_second = rate_of(self->clock, item, bytes),
                                               .label = label_of(item)});
 }
 

@@ -104,6 +104,8 @@ struct zr_reduce_scatter {
     enum zr_comm_type type;
     bool wide;      /* not in place then: refused */
     unsigned label; /* the caller's own, for whoever watches a null communicator's clock; here and below */
+    /* That the operation writes to host memory, or reads there: for the clock, too. */
+    size_t host_bytes;
 };
 ZR_API zr_result zr_comm_reduce_scatter(zr_comm *comm, const struct zr_reduce_scatter *operation,
                                         zr_ticket *ticket);
@@ -135,6 +137,7 @@ struct zr_all_gather {
      * it. Of all-gathers alone. */
     bool source_stays;
     unsigned label;
+    size_t host_bytes; /* as of struct zr_reduce_scatter */
 };
 ZR_API zr_result zr_comm_all_gather(zr_comm *comm, const struct zr_all_gather *operation, zr_ticket *ticket);
 
@@ -186,10 +189,11 @@ ZR_API zr_result zr_comm_barrier(zr_comm *comm);
  * its own queue, thread, ring, counters and order of operations, the parent's options with a slot of
  * `bucket_bytes` (0: the parent's), and ends on its own, at any time before its arenas. Collective over the
  * ranks named, which all give the same list; ranks that are in two groups make these in the same order. Of
- * one rank it is the null communicator of a world of one. A rank of a local run has room for 24 communicators.
- * Over NCCL groups share the parent's stream: ranks that are in two of them hand in operations in one order.
- * ZR_ERR_INVALID: a rank that is none or is named twice, or this one is not among them. ZR_ERR_PEER: another
- * rank could not make its part. A dead rank of the run ends the waits in all groups, with its name. */
+ * one rank it is the null communicator of a world of one. A rank of a local run has room for 24
+ * communicators. Over NCCL groups share the parent's stream: ranks that are in two of them hand in operations
+ * in one order. ZR_ERR_INVALID: a rank that is none or is named twice, or this one is not among them.
+ * ZR_ERR_PEER: another rank could not make its part. A dead rank of the run ends the waits in all groups,
+ * with its name. */
 ZR_API zr_result zr_comm_group(zr_comm **out, zr_comm *parent, const unsigned *ranks, unsigned count,
                                size_t bucket_bytes);
 

@@ -3,32 +3,64 @@
 
 #include <string.h>
 
+#include "zero/engine/late.h"
+#include "zero/engine/gradient_file.h"
+#include "zero/engine/offload.h"
+
 #include "alloc/base/struct_bytes.h"
 
 static zr_result take_pools(struct zr_engine *engine)
 {
-    zr_arena *arena = engine->options.arena;
+    zr_arena *arena = zr_engine_state_arena(engine);
     const struct zr_engine_options *o = &engine->options;
-    zr_result result = zr_take(arena, ZR_TAG_PARAM, engine->parameters_elements, engine->parameter_bytes,
+    zr_result result = zr_take(o->arena, ZR_TAG_PARAM, engine->parameters_elements, engine->parameter_bytes,
                                (void **)&engine->parameters);
+    if (result == ZR_OK)
+        result = zr_take(o->offload.host, ZR_TAG_PARAM, engine->host_parameters_elements,
+                         engine->parameter_bytes, (void **)&engine->host_parameters);
     if (result == ZR_OK)
         result = zr_take(arena, ZR_TAG_GRAD, o->scattered_gradients ? 0 : engine->gradients_elements,
                          engine->gradient_bytes, (void **)&engine->gradients);
     if (result == ZR_OK && zr_engine_keeps_sums(engine))
         result = zr_take(arena, ZR_TAG_GRAD, engine->layout.shards_elements, sizeof(float),
                          (void **)&engine->sums);
-    if (result == ZR_OK && zr_engine_is_low_precision(engine))
-        result =
-            zr_take(arena, ZR_TAG_MASTER, engine->states_elements, sizeof(float), (void **)&engine->master);
     if (result == ZR_OK)
-        result = zr_take(arena, ZR_TAG_OPTIMIZER, engine->states_elements, sizeof(float),
-                         (void **)&engine->momentum);
-    if (result == ZR_OK && o->optimizer.kind == ZR_OPTIMIZER_ADAMW)
-        result = zr_take(arena, ZR_TAG_OPTIMIZER, engine->states_elements, sizeof(float),
-                         (void **)&engine->variance);
+        result = zr_engine_gradient_file_open(engine);
+    if (result == ZR_OK)
+        result = zr_state_store_open(
+            &engine->store, o->offload.file ? &zr_state_store_nvme : &zr_state_store_memory,
+            &(struct zr_state_store_options){
+                .arena = arena,
+                .layout = &engine->layout,
+                .whole = o->stage == 0,
+                .master = zr_engine_is_low_precision(engine) || zr_engine_offloads(engine),
+                .variance = o->optimizer.kind == ZR_OPTIMIZER_ADAMW,
+                .host_arena = o->host_arena,
+                .file = o->offload.file,
+                .more_bytes = engine->gradient_file.bytes,
+                .more_memory = engine->gradient_file.slots,
+                .more_memory_bytes = ZR_NVME_PIPELINE_BUFFERS * engine->gradient_file.slot_bytes,
+                .simulated = engine->simulated});
+    if (result == ZR_OK)
+        result = zr_engine_offload_open(engine);
+    if (result == ZR_OK)
+        result = zr_engine_late_open(engine);
     if (result == ZR_OK && !engine->simulated)
         result = zr_take(o->host_arena, ZR_TAG_OTHER, (engine->world + 1) * engine->layout.units_count,
                          sizeof *engine->squares, (void **)&engine->squares);
+    return result;
+}
+
+static zr_result clear_states(struct zr_engine *engine, const struct zr_owned *owned)
+{
+    size_t bytes = (owned->to - owned->from) * sizeof(float);
+    float *const states[] = {engine->store.options.master ? owned->master : NULL, owned->momentum,
+                             owned->variance};
+    zr_result result = ZR_OK;
+    for (size_t i = 0; i < sizeof states / sizeof *states && result == ZR_OK; i++)
+        if (states[i])
+            result =
+                engine->options.kernels->clear(engine->options.context, &(struct zr_clear){bytes, states[i]});
     return result;
 }
 
@@ -37,12 +69,14 @@ static zr_result initialise_unit(struct zr_engine *engine, size_t index)
 {
     const struct zr_layout_unit *unit = &engine->layout.units[index];
     const struct zr_unit_state *state = &engine->units[index];
-    struct zr_owned owned = zr_engine_owned(engine, index);
+    struct zr_owned owned;
+    zr_result result = zr_engine_take_owned(engine, index, &owned);
     size_t from = owned.from, to = owned.to;
     float *base = owned.master;
-    zr_result result = ZR_OK;
 
-    if (!engine->master && state->resident) { /* needs nobody's help */
+    if (result == ZR_OK)
+        result = clear_states(engine, &owned);
+    if (!engine->store.options.master && state->resident) { /* needs nobody's help */
         from = 0;
         to = unit->padded_elements;
         base = zr_engine_parameter_place(engine, state->parameters_at);
@@ -61,18 +95,17 @@ static zr_result initialise_unit(struct zr_engine *engine, size_t index)
                                                                   .x = base + (piece.offset - from)});
         }
     }
+    zr_result given = zr_engine_give_owned(engine, index, true);
+    result = result == ZR_OK ? given : result;
     return result == ZR_OK ? zr_engine_round_masters(engine, index) : result;
 }
 
 static zr_result clear_pools(struct zr_engine *engine)
 {
-    size_t states_bytes = engine->states_elements * sizeof(float);
     const struct zr_clear pools[] = {
         {engine->parameters_elements * engine->parameter_bytes, engine->parameters},
-        {engine->gradients ? engine->gradients_elements * engine->gradient_bytes : 0, engine->gradients},
-        {states_bytes, engine->momentum},
-        {engine->variance ? states_bytes : 0, engine->variance},
-        {engine->master ? states_bytes : 0, engine->master}};
+        {engine->host_parameters_elements * engine->parameter_bytes, engine->host_parameters},
+        {engine->gradients ? engine->gradients_elements * engine->gradient_bytes : 0, engine->gradients}};
     zr_result result = ZR_OK;
     for (size_t i = 0; i < sizeof pools / sizeof *pools && result == ZR_OK; i++)
         result = engine->options.kernels->clear(engine->options.context, &pools[i]);
@@ -83,7 +116,7 @@ static zr_result clear_pools(struct zr_engine *engine)
  * rank rounds what it has masters of, and the rest of what is kept whole comes from the others. */
 static zr_result initialise(struct zr_engine *engine)
 {
-    bool gathers = engine->master && engine->options.stage > 0 && engine->world > 1;
+    bool gathers = engine->store.options.master && engine->options.stage > 0 && engine->world > 1;
     zr_result result = clear_pools(engine);
 
     zr_engine_start_scaling(engine);
@@ -190,23 +223,27 @@ void zr_engine_destroy(zr_engine *engine)
 {
     if (!engine)
         return;
-    zr_arena *arena = engine->options.arena, *host_arena = engine->options.host_arena;
+    zr_arena *arena = engine->options.arena, *host_arena = engine->options.host_arena,
+             *state_arena = zr_engine_state_arena(engine);
     if (engine->units) {
         zr_engine_synchronize(
             engine); /* a lost peer has ended the communicator's work too: nothing still writes */
         for (size_t u = 0; u < engine->layout.units_count; u++) {
-            zr_drop(arena, &engine->units[u].sum_shard);
-            zr_drop(arena, &engine->units[u].gradients);
+            zr_drop(state_arena, &engine->units[u].sum_shard);
+            zr_drop(state_arena, &engine->units[u].gradients);
             zr_drop(arena, &engine->units[u].staging);
             zr_drop(arena, &engine->units[u].gathered);
         }
     }
     zr_drop(host_arena, &engine->squares);
-    zr_drop(arena, &engine->variance);
-    zr_drop(arena, &engine->momentum);
-    zr_drop(arena, &engine->master);
-    zr_drop(arena, &engine->sums);
-    zr_drop(arena, &engine->gradients);
+    zr_state_store_close(&engine->store);
+    zr_engine_gradient_file_close(engine);
+    zr_engine_late_close(engine);
+    zr_engine_offload_close(engine);
+    zr_drop(state_arena, &engine->sums);
+    zr_drop(state_arena, &engine->gradients);
+    if (engine->host_parameters)
+        zr_drop(engine->options.offload.host, &engine->host_parameters);
     zr_drop(arena, &engine->parameters);
     zr_drop(host_arena, &engine->units);
     if (engine->layout.units)

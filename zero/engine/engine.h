@@ -1,6 +1,6 @@
 /* engine.h: the engine's inside, shared by the files that make it up: engine.c (life), placement.c (what is
- * kept where), gather.c (parameters), reduce.c (gradients), optimizer.c (the end of a step), loss_scale.c,
- * parameter_sync.c, engine_check.c (what is refused).
+ * kept where), state_store.c and offload.c (on which memory), gather.c (parameters), reduce.c (gradients),
+ * optimizer.c (the end of a step), loss_scale.c, parameter_sync.c, engine_check.c (what is refused).
  *
  * Of each unit a rank holds, by stage:
  *
@@ -11,17 +11,26 @@
  *   3             shard, whole  shard, whole ones pass staging     shard
  *                 while in use
  *
- * Where parameters have two bytes, their fp32 masters lie as the optimizer state does.
- * All shards of one kind lie in one pool, in order of use. What is whole for a while (staging, gathered) is
- * a block of its own, taken and freed in the order of the program, so that a plan sees the same bytes. */
+ * Where parameters have two bytes, their fp32 masters lie as the optimizer state does. Where the optimizer
+ * state is on the host, so are its masters and this rank's shards of gradients, and whole gradients pass
+ * staging at every stage and of one rank too. All shards of one kind lie in one pool, in order of use. What
+ * is whole for a while (staging, gathered) is a block of its own, taken and freed in the order of the
+ * program, so that a plan sees the same bytes. */
 #ifndef ZR_ENGINE_H
 #define ZR_ENGINE_H
 
-#include "zero/engine/layout.h"
+#include "zero/engine/state_store.h"
+#include "zero/comm/copies.h"
 #include "zero/comm/take.h"
 #include "zero/zr_zero.h"
 
-enum { ZR_NO_UNIT = UINT32_MAX, ZR_AWAITED_UNITS_MAX = 2 };
+/* What is the same for all parameters of an update. */
+struct zr_engine_update {
+    float rate, gradient_scale, correction1, correction2;
+    struct zr_kernel_context *context;
+};
+
+enum { ZR_NO_UNIT = UINT32_MAX, ZR_AWAITED_UNITS_MAX = 2, ZR_BOUNCE_BUFFERS = 2 };
 
 struct zr_unit_state {
     /* Parameters. */
@@ -30,17 +39,54 @@ struct zr_unit_state {
     void *gathered;             /* whole, for now; NULL: not */
     unsigned references;        /* who gathered it and did not release it yet, at every stage */
     zr_ticket parameter_ticket; /* they are being gathered */
+    zr_ticket parameter_copy;   /* of engine->copies: they come from the host */
     /* Gradients. */
     bool awaited;         /* asked for, and not yet handed over; at every stage */
     void *staging;        /* whole, on their way; NULL: none, or there is a pool of whole gradients */
     void *gradients;      /* of engines without a pool: a block, within a step */
     bool staged;          /* handed over, and in the queue of staging blocks */
     unsigned next_staged; /* the unit after it in that queue */
+    void *late_gradients; /* those that an update under way reads; NULL: it reads a pool */
+    float *late_sum_shard;
     float *sum_shard;     /* this rank's part of the sum of several accumulation steps; only within a step */
     unsigned accumulated; /* gradients handed over in this step */
-    zr_ticket reduce_ticket; /* they are being reduced */
+    zr_ticket reduce_ticket;             /* they are being reduced */
+    struct zr_copies_task gradient_task; /* where they are added to sums there */
+    struct zr_engine *engine;            /* whose unit it is, for the task */
+    bool adds;                           /* to what is there */
+    zr_ticket gradient_copy;             /* of engine->copies: they go to the host */
+
+    size_t gradients_at;   /* elements before its gradients in their pool */
+    void *filed_gradients; /* of a unit whose gradients are in the offload file: its shard, while in memory */
 
     size_t first_segment; /* of this rank's segments in the unit; see zr_engine_segment() */
+};
+
+/* What a delayed update needs; see late.h. */
+struct zr_late {
+    zr_comm *worker; /* its thread */
+    struct zr_copies_task task;
+    struct zr_kernel_context context;
+    struct zr_engine_update update;
+    struct zr_numbers *gradients; /* [units_count] that it reads */
+    char *other_gradients;        /* as zr_engine.gradients and .sums: the turn's other place */
+    float *other_sums;
+    zr_ticket ticket;
+    bool pending; /* an update was started, and its parameters have not come */
+};
+
+/* Gradients in the offload file; see gradient_file.h. Zeros: none are. */
+struct zr_gradient_file {
+    struct zr_nvme_unit *extents; /* [units_count], behind the store's */
+    bool placed;                  /* their offsets count from the beginning of the file */
+    uint64_t bytes;
+    size_t slot_bytes;
+    void *slots; /* ZR_NVME_PIPELINE_BUFFERS, which are the pipeline's buffers too */
+    unsigned owner[ZR_NVME_PIPELINE_BUFFERS]; /* the unit that is being reduced into it; ZR_NO_UNIT */
+    zr_nvme_event writes[ZR_NVME_PIPELINE_BUFFERS];
+    unsigned turn;
+    struct zr_nvme_pipeline pipeline;
+    double read_seconds[ZR_NVME_PIPELINE_BUFFERS]; /* by the clock of a rehearsal: when it has been read */
 };
 
 struct zr_engine {
@@ -51,14 +97,26 @@ struct zr_engine {
 
     char *parameters; /* [parameters_elements]: units or their shards, by zr_unit_state.parameters_at */
     size_t parameters_elements;
+    char *host_parameters; /* likewise on the host: shards, see zr_engine_hosts_parameters() */
+    size_t host_parameters_elements;
     char *gradients; /* whole: [layout.pool_elements], else shards: [layout.shards_elements] */
     size_t gradients_elements;
+    struct zr_gradient_file gradient_file;
     float *sums; /* [layout.shards_elements] or NULL: fp32 sums of micro-batches, beside whole gradients or in
                   * the place of shards of two bytes */
-    float *momentum, *variance; /* [states_elements]: stage 0 pool_elements, else shards_elements */
-    float *master;              /* [states_elements], NULL in fp32: the parameters are their own */
-    size_t states_elements;
+    struct zr_state_store
+        store; /* masters (none in fp32: the parameters are their own), momentum, variance */
     bool shards_gradients, shards_parameters; /* what the stage came to; see placement.c */
+
+    /* With offload alone; see offload.h. */
+    zr_comm *copies;
+    char *bounce; /* [ZR_BOUNCE_BUFFERS][bounce_elements] of parameters, on the host; NULL in fp32 */
+    size_t bounce_elements;
+    unsigned bounce_turn;                        /* buffers taken so far */
+    zr_ticket bounce_tickets[ZR_BOUNCE_BUFFERS]; /* copies that read them */
+    struct zr_kernel_context copies_context;     /* for sums in the thread of copies */
+    uint64_t moved_bytes;                        /* to the host and back by the communicator */
+    struct zr_late late;                         /* with offload.delayed alone */
 
     unsigned gathered_most;                 /* units that may be gathered at a time */
     unsigned used_units;                    /* with references */
@@ -124,6 +182,36 @@ static inline enum zr_comm_type zr_engine_comm_type(const struct zr_engine *engi
                                                             : ZR_COMM_FP32;
 }
 
+/* Optimizer state, masters and shards of gradients are on the host. */
+static inline bool zr_engine_offloads(const struct zr_engine *engine)
+{
+    return engine->options.offload.optimizer;
+}
+
+/* The arena that they are in. */
+static inline zr_arena *zr_engine_state_arena(const struct zr_engine *engine)
+{
+    return zr_engine_offloads(engine) ? engine->options.offload.host : engine->options.arena;
+}
+
+/* Whether a unit's parameters are kept on the host, as shards. */
+static inline bool zr_engine_hosts_parameters(const struct zr_engine *engine, size_t unit)
+{
+    return engine->options.offload.parameters && !engine->units[unit].resident;
+}
+
+/* A delayed update ends, and its parameters come: so state that is saved is that of a step's end. Collective;
+ * nobody uses parameters. */
+zr_result zr_engine_catch_up(struct zr_engine *engine);
+/* Whether there is one. */
+static inline bool zr_engine_is_late(const struct zr_engine *engine)
+{
+    return engine->late.pending;
+}
+
+/* What was copied to the host and back so far, by whatever means. */
+uint64_t zr_engine_host_moved_bytes(const struct zr_engine *engine);
+
 static inline void *zr_engine_parameter_place(const struct zr_engine *engine, size_t at_elements)
 {
     return engine->parameters + at_elements * engine->parameter_bytes;
@@ -133,18 +221,32 @@ static inline void *zr_engine_parameter_place(const struct zr_engine *engine, si
 static inline void *zr_engine_shard(const struct zr_engine *engine, size_t unit)
 {
     size_t at = engine->units[unit].parameters_at;
+    if (zr_engine_hosts_parameters(engine, unit))
+        return engine->host_parameters + at * engine->parameter_bytes;
     if (engine->units[unit].resident)
         at += engine->rank * engine->layout.units[unit].shard_elements;
     return zr_engine_parameter_place(engine, at);
 }
 
+/* Whether a unit's gradients wait for the norm in the offload file. */
+static inline bool zr_engine_files_gradients(const struct zr_engine *engine, size_t unit)
+{
+    const struct zr_engine_options *o = &engine->options;
+    const struct zr_layout_unit *u = &engine->layout.units[unit];
+    return o->offload.file && !o->offload.delayed && !o->scattered_gradients &&
+           zr_engine_accumulation_steps(engine, unit) == 1 &&
+           !engine->layout.parameters[u->first_parameter].parameter.part.shared;
+}
+
 /* Where a unit's gradients are kept: whole ones, or shards. */
 static inline char *zr_engine_kept_gradients(const struct zr_engine *engine, size_t unit)
 {
-    const struct zr_layout_unit *u = &engine->layout.units[unit];
-    size_t at = engine->shards_gradients ? u->shard_offset : u->pool_offset;
-    return engine->options.scattered_gradients ? engine->units[unit].gradients
-                                               : engine->gradients + at * engine->gradient_bytes;
+    const struct zr_unit_state *state = &engine->units[unit];
+    if (zr_engine_files_gradients(engine, unit))
+        return state->filed_gradients;
+    return engine->options.scattered_gradients
+               ? state->gradients
+               : engine->gradients + state->gradients_at * engine->gradient_bytes;
 }
 
 /* Where the reduced gradients of this rank's shard lie after the last accumulation step. */
@@ -157,7 +259,9 @@ struct zr_owned {
     float *master;              /* in fp32 the parameters */
     float *momentum, *variance; /* variance NULL: there is none */
 };
-struct zr_owned zr_engine_owned(const struct zr_engine *engine, size_t unit);
+/* Belongs to the caller until it is given back: see state_store.h. */
+zr_result zr_engine_take_owned(struct zr_engine *engine, size_t unit, struct zr_owned *out);
+zr_result zr_engine_give_owned(struct zr_engine *engine, size_t unit, bool changed);
 /* Rounds this rank's masters into its parameters; nothing to do in fp32. */
 zr_result zr_engine_round_masters(struct zr_engine *engine, size_t unit);
 /* Element `index` of numbers. */

@@ -145,6 +145,33 @@ static zr_result check_parameters(const struct zr_engine_options *options)
     return ZR_OK;
 }
 
+static zr_result check_offload(const struct zr_engine_options *options)
+{
+    const struct zr_offload *offload = &options->offload;
+    bool several = zr_comm_world(options->comm) > 1;
+    if (offload->delayed && !offload->optimizer)
+        return zr_fail(ZR_ERR_INVALID, "an update can be delayed where the optimizer is offloaded");
+    if ((offload->optimizer || offload->parameters) && !offload->host)
+        return zr_fail(ZR_ERR_INVALID, "offload needs an arena of host memory, in zr_engine_options.offload");
+    if (offload->file && (!offload->optimizer || !offload->file->folder))
+        return zr_fail(ZR_ERR_INVALID, "an offload file is of the optimizer, which has to be offloaded too, "
+                                       "and needs a folder");
+    if (offload->parameters && (!offload->optimizer || options->stage < 3))
+        return zr_fail(ZR_ERR_INVALID,
+                       "parameters can be offloaded at stage 3, where the optimizer is offloaded as well");
+    if (offload->optimizer && several && options->stage == 0)
+        return zr_fail(
+            ZR_ERR_INVALID,
+            "at stage 0 each of %u ranks updates everything, and offload would keep all of it in one "
+            "machine's host memory as often; take stage 1",
+            zr_comm_world(options->comm));
+    if (offload->optimizer && several && options->reduce == ZR_REDUCE_ONCE)
+        return zr_fail(ZR_ERR_INVALID,
+                       "gradients that are reduced once per step are kept whole, and offload keeps "
+                       "none; reduce each micro-batch");
+    return ZR_OK;
+}
+
 zr_result zr_engine_check_options(const struct zr_engine_options *options)
 {
     if (!options->arena || !options->host_arena || !options->kernels || !options->context || !options->comm)
@@ -185,5 +212,7 @@ zr_result zr_engine_check_options(const struct zr_engine_options *options)
         result = check_scaling(&options->loss_scaling);
     if (result == ZR_OK)
         result = check_gradient_uses(options);
+    if (result == ZR_OK)
+        result = check_offload(options);
     return result == ZR_OK ? check_parameters(options) : result;
 }

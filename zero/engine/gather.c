@@ -1,11 +1,12 @@
 /* gather.c: parameters for use. What is kept whole is waited for where its all-gather after an update is
  * under way; a unit of shards is gathered into a block of its own (tag gathered), at most two units at a
  * time, and freed when its last user has released it. */
-#include "zero/engine/engine.h"
+#include "zero/engine/offload.h"
+#include "zero/comm/copies.h"
 
 bool zr_engine_gathers(const zr_engine *engine)
 {
-    return engine && engine->shards_parameters;
+    return engine && engine->shards_parameters && engine->world > 1;
 }
 
 size_t zr_engine_offset(const zr_engine *engine, size_t parameter)
@@ -24,16 +25,38 @@ static zr_result start_gathering(struct zr_engine *engine, size_t unit)
     if (result != ZR_OK)
         return zr_name_unit(result, u->unit.name);
     engine->gathered_units++;
+    size_t shard_bytes = u->shard_elements * engine->parameter_bytes;
+    if (zr_engine_hosts_parameters(engine, unit) && engine->world == 1)
+        return zr_copies_start(engine->copies,
+                               &(struct zr_host_copy){.to = state->gathered,
+                                                      .from = zr_engine_shard(engine, unit),
+                                                      .bytes = shard_bytes},
+                               &state->parameter_copy);
+    size_t host_bytes = zr_engine_hosts_parameters(engine, unit) ? shard_bytes : 0;
+    engine->moved_bytes += host_bytes;
+    result = zr_engine_await_parameters(engine, unit); /* the shard */
+    if (result != ZR_OK)
+        return result;
     result = zr_comm_all_gather(
         engine->options.comm,
         &(struct zr_all_gather){.source = zr_engine_shard(engine, unit),
                                 .destination = state->gathered,
-                                .shard_bytes = u->shard_elements * engine->parameter_bytes,
+                                .shard_bytes = shard_bytes,
+                                .host_bytes = host_bytes,
                                 .source_stays = true, /* a step synchronizes before it updates */
                                 .label = zr_engine_label((unsigned)unit, ZR_LABEL_PARAMETERS),
                                 .type = zr_engine_comm_type(engine)},
         &state->parameter_ticket);
     return result;
+}
+
+/* What is on its way to a unit's place has come. */
+static zr_result await(struct zr_engine *engine, size_t unit)
+{
+    zr_result copied = zr_engine_await_parameters(engine, unit);
+    zr_result result = zr_comm_wait(engine->options.comm, engine->units[unit].parameter_ticket);
+    engine->units[unit].parameter_ticket = 0;
+    return copied == ZR_OK ? result : copied;
 }
 
 static void drop_unit(struct zr_engine *engine, size_t unit)
@@ -49,8 +72,7 @@ zr_result zr_engine_drop_gathered(struct zr_engine *engine)
         struct zr_unit_state *state = &engine->units[u];
         if (!state->gathered || state->references > 0)
             continue;
-        zr_result result = zr_comm_wait(engine->options.comm, state->parameter_ticket);
-        state->parameter_ticket = 0;
+        zr_result result = await(engine, u);
         first = first == ZR_OK ? result : first;
         drop_unit(engine, u);
     }
@@ -90,10 +112,9 @@ zr_result zr_engine_gather(zr_engine *engine, unsigned unit, const void **base)
             result = start_gathering(engine, unit);
     }
     if (result == ZR_OK)
-        result = zr_comm_wait(engine->options.comm, state->parameter_ticket);
+        result = await(engine, unit);
     if (result != ZR_OK)
         return result;
-    state->parameter_ticket = 0;
     if (state->references++ == 0)
         engine->used_units++;
     *base = state->resident ? zr_engine_parameter_place(engine, state->parameters_at) : state->gathered;

@@ -12,7 +12,7 @@
 #include "alloc/base/os.h"
 #include "zero/engine/nvme_io.h"
 
-enum { ZR_NVME_THREADS = 8, ZR_NVME_REGISTERED = 64 };
+enum { ZR_NVME_THREADS = 8, ZR_NVME_REGISTERED = 64, ZR_NVME_STACK_BYTES = 256 << 10 };
 
 struct zr_nvme_file {
     int fd;

@@ -161,8 +161,7 @@ void zr_nvme_stall(const zr_nvme_io *io)
         zr_word_wait(&never, 0, end_ns - now_ns < look_ns / 100 ? end_ns - now_ns : look_ns / 100);
 }
 
-/* ---- Waits ----------------------------------------------------------------------------------------------
- */
+/* ---- Waits --------------------------------------------------------------------------------------------- */
 
 static zr_result first_failure(const zr_nvme_io *io)
 {
@@ -272,8 +271,7 @@ zr_result zr_nvme_synchronize(zr_nvme_io *io)
     return result;
 }
 
-/* ---- Starts ---------------------------------------------------------------------------------------------
- */
+/* ---- Starts -------------------------------------------------------------------------------------------- */
 
 static bool overlap(uint64_t a, uint64_t b, size_t a_bytes, size_t b_bytes)
 {
@@ -365,8 +363,7 @@ zr_result zr_nvme_write(zr_nvme_io *io, const struct zr_nvme_extent *extent, zr_
     return start(io, extent, true, out);
 }
 
-/* ---- Open and close -------------------------------------------------------------------------------------
- */
+/* ---- Open and close ------------------------------------------------------------------------------------ */
 
 static zr_result check_options(const struct zr_nvme_options *options, size_t align_bytes)
 {
@@ -402,12 +399,18 @@ static zr_result start_threads(zr_nvme_io *io)
     }
     unsigned wanted_count = io->ring_used ? 1 : ZR_NVME_THREADS;
     for (; io->threads_count < wanted_count; io->threads_count++) {
-        zr_result result = zr_thread_start(&io->threads[io->threads_count], io->options.host_arena, 0,
-                                           io->ring_used ? zr_nvme_ring_run : zr_nvme_thread_run, io);
+        zr_result result =
+            zr_thread_start(&io->threads[io->threads_count], io->options.host_arena, ZR_NVME_STACK_BYTES,
+                            io->ring_used ? zr_nvme_ring_run : zr_nvme_thread_run, io);
         if (result != ZR_OK)
             return result;
     }
     return ZR_OK;
+}
+
+size_t zr_nvme_host_bytes(bool threads)
+{
+    return sizeof(zr_nvme_io) + (threads ? ZR_NVME_THREADS : 1) * (size_t)ZR_NVME_STACK_BYTES;
 }
 
 static void end_io(zr_nvme_io *io)

@@ -59,7 +59,9 @@ struct zr_nvme_options {
     const struct zr_nvme_buffer
         *buffers; /* at most ZR_NVME_BUFFERS; none: nothing is registered or measured */
     unsigned buffers_count;
-    unsigned depth; /* 0: measured, in a second at most, with the first buffer, which loses its contents */
+    /* 0: measured with the first buffer, which loses its contents: for about half a second, or as long as the
+     * disk takes for 32 MiB and each depth once. */
+    unsigned depth;
     size_t piece_bytes; /* 0: 512 KiB */
     bool threads;       /* pread and pwrite, also where io_uring is allowed */
     uint64_t stall_ns;  /* a wait without any progress for so long is logged; 0: five seconds */
@@ -111,5 +113,10 @@ struct zr_nvme_report {
     uint64_t waited_ns;       /* in zr_nvme_wait(), zr_nvme_synchronize() and starts that waited */
 };
 void zr_nvme_get_report(zr_nvme_io *io, struct zr_nvme_report *out);
+
+/* What an open file takes of the host arena, in bytes as they are asked for: records and stacks. `threads`:
+ * of one that pread and pwrite serve, which takes most; whether io_uring is allowed is known once it is open
+ * (report.ring). The buffers are the caller's own. */
+size_t zr_nvme_host_bytes(bool threads);
 
 #endif

@@ -1,7 +1,8 @@
 /* nvme_ring.c: pieces by io_uring. See nvme_inside.h.
  *
- * One thread hands in as many pieces as the depth allows and sleeps in the kernel until one ends. The ring's
- * pages are the kernel's, mapped when it starts. */
+ * One thread hands in as many pieces as the depth allows and sleeps in the kernel until one ends. What is
+ * started meanwhile is handed in then, which costs at most one piece's time at the beginning of an operation.
+ * The ring's pages are the kernel's, mapped when it starts. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <string.h>
@@ -13,8 +14,7 @@
 static const size_t entry_most_bytes = (size_t)1 << 30;
 static const uint64_t retry_ns = 1000000;
 
-/* ---- Start and end --------------------------------------------------------------------------------------
- */
+/* ---- Start and end ------------------------------------------------------------------------------------- */
 
 /* All or nothing: what is not registered is transferred as well, with its pages looked up each time. */
 static void register_buffers(zr_nvme_io *io)
@@ -87,8 +87,7 @@ void zr_nvme_ring_end(zr_nvme_io *io)
     io_uring_queue_exit(&io->ring);
 }
 
-/* ---- The thread -----------------------------------------------------------------------------------------
- */
+/* ---- The thread ---------------------------------------------------------------------------------------- */
 
 /* The registered entry that holds all of a piece; -1: none does. */
 static int entry_of(const zr_nvme_io *io, const struct zr_nvme_piece *piece)

@@ -1,6 +1,8 @@
 /* optimizer.c: the end of a step: norm, clipping, the update of what this rank owns by AdamW or SGD, new
  * parameters to everyone who keeps them whole; or a step skipped, where fp16 could not hold the gradients. */
-#include "zero/engine/engine.h"
+#include "zero/engine/late.h"
+#include "zero/engine/gradient_file.h"
+#include "zero/engine/offload.h"
 
 #include <float.h>
 #include <inttypes.h>
@@ -99,9 +101,11 @@ static zr_result find_bad_gradient(struct zr_engine *engine, struct bad_gradient
          u-- > 0;) { /* backward runs from the last unit to the first */
         size_t shard = engine->layout.units[u].shard_elements;
         size_t at = shard;
-        result = engine->options.kernels->find_nonfinite(
-            engine->options.context,
-            &(struct zr_find_nonfinite){shard, zr_engine_shard_gradients(engine, u), &at});
+        result = zr_engine_gradient_fetch(engine, u);
+        if (result == ZR_OK)
+            result = engine->options.kernels->find_nonfinite(
+                engine->options.context,
+                &(struct zr_find_nonfinite){shard, zr_engine_shard_gradients(engine, u), &at});
         if (result != ZR_OK)
             return result;
         if (at < shard) {
@@ -192,6 +196,21 @@ static zr_result unit_squares(struct zr_engine *engine, size_t unit, double *sum
     return result;
 }
 
+/* Of all units, which come from the offload file if they are there. */
+static zr_result all_squares(struct zr_engine *engine, double *out)
+{
+    zr_result result = zr_engine_gradients_begin(engine);
+    for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++) {
+        result = zr_engine_gradients_take(engine, u);
+        if (result == ZR_OK)
+            result = unit_squares(engine, u, &out[u]);
+        if (result == ZR_OK)
+            result = zr_engine_gradients_give(engine, u);
+    }
+    zr_result ended = zr_engine_gradients_end(engine);
+    return result == ZR_OK ? ended : result;
+}
+
 /* A sum of squares and what its rounding has left out: with both, sums come to the same bits in whatever
  * order they are made, and so whatever ranks have which tensors. */
 struct exact {
@@ -228,9 +247,7 @@ static zr_result gradient_norm(struct zr_engine *engine, double *norm)
     size_t units = engine->layout.units_count;
     double *mine = engine->squares, *all = mine + units, total = 0;
     struct exact exact = {0};
-    zr_result result = ZR_OK;
-    for (size_t u = 0; u < units && result == ZR_OK; u++)
-        result = unit_squares(engine, u, &mine[u]);
+    zr_result result = all_squares(engine, mine);
     if (result == ZR_OK)
         result = zr_comm_host_all_gather(engine->options.comm, mine, units * sizeof *mine, all);
     for (size_t u = 0; u < units && result == ZR_OK; u++)
@@ -248,43 +265,59 @@ static zr_result gradient_norm(struct zr_engine *engine, double *norm)
     return result;
 }
 
-struct zr_owned zr_engine_owned(const struct zr_engine *engine, size_t unit)
+zr_result zr_engine_take_owned(struct zr_engine *engine, size_t unit, struct zr_owned *out)
 {
     const struct zr_layout_unit *u = &engine->layout.units[unit];
     bool whole = engine->options.stage == 0;
-    size_t state = whole ? u->pool_offset : u->shard_offset;
     void *parameters = whole ? zr_engine_parameter_place(engine, engine->units[unit].parameters_at)
                              : zr_engine_shard(engine, unit);
-    return (struct zr_owned){
+    struct zr_state_view view = {0};
+    zr_result result = zr_state_store_take(&engine->store, unit, &view);
+    *out = (struct zr_owned){
         .from = whole ? 0 : engine->rank * u->shard_elements,
         .to = whole ? u->padded_elements : (engine->rank + 1) * u->shard_elements,
         .parameters = {parameters, engine->options.precision},
-        .master = engine->master ? engine->master + state : parameters,
-        .momentum = engine->momentum + state,
-        .variance = engine->variance ? engine->variance + state : NULL,
+        .master = engine->store.options.master ? view.master : parameters,
+        .momentum = view.momentum,
+        .variance = view.variance,
     };
+    return result;
+}
+
+zr_result zr_engine_give_owned(struct zr_engine *engine, size_t unit, bool changed)
+{
+    /* Of fp32 the parameters are copied from the masters, whose memory another unit may have next. */
+    bool read_still = !engine->store.table->random && !zr_engine_is_low_precision(engine);
+    zr_result copied = read_still ? zr_engine_await_parameters(engine, unit) : ZR_OK;
+    zr_result result = zr_state_store_give(&engine->store, unit, changed);
+    return copied == ZR_OK ? result : copied;
 }
 
 zr_result zr_engine_round_masters(struct zr_engine *engine, size_t unit)
 {
-    struct zr_owned owned = zr_engine_owned(engine, unit);
-    if (!engine->master)
+    struct zr_owned owned;
+    struct zr_window window = {.count = 0};
+    if (!engine->store.options.master)
         return ZR_OK;
-    return engine->options.kernels->convert(engine->options.context,
-                                            &(struct zr_convert){.n = owned.to - owned.from,
-                                                                 .from = {owned.master, ZR_PRECISION_FP32},
-                                                                 .to = owned.parameters});
+    zr_result result = zr_engine_take_owned(engine, unit, &owned);
+    for (size_t at = 0; result == ZR_OK && at < owned.to - owned.from; at += window.count) {
+        result = zr_engine_window_open(engine, unit, &owned, at, &window);
+        if (result == ZR_OK && window.values.at)
+            result = engine->options.kernels->convert(
+                engine->options.context, &(struct zr_convert){.n = window.count,
+                                                              .from = {owned.master + at, ZR_PRECISION_FP32},
+                                                              .to = window.values});
+        if (result == ZR_OK)
+            result = zr_engine_window_close(engine, unit, &owned, &window);
+    }
+    zr_result given = zr_engine_give_owned(engine, unit, false);
+    return result == ZR_OK ? given : result;
 }
 
 /* ---- The update ---------------------------------------------------------------------------------------- */
 
-/* What is the same for all parameters of a step. */
-struct update {
-    float rate, gradient_scale, correction1, correction2;
-};
-
 static zr_result update_part(struct zr_engine *engine, const struct zr_parameter *parameter,
-                             const struct update *update, const struct zr_update *numbers)
+                             const struct zr_engine_update *update, const struct zr_update *numbers)
 {
     const struct zr_optimizer_options *o = &engine->options.optimizer;
     const struct zr_parameter_group *group = &o->groups[parameter->group];
@@ -292,13 +325,13 @@ static zr_result update_part(struct zr_engine *engine, const struct zr_parameter
     float rate = update->rate * group->rate_factor, weight_decay = o->weight_decay * group->decay_factor;
 
     if (o->kind == ZR_OPTIMIZER_SGD)
-        return kernels->update_sgd(engine->options.context,
+        return kernels->update_sgd(update->context,
                                    &(struct zr_update_sgd){.how = {.rate = rate,
                                                                    .momentum_factor = o->momentum_factor,
                                                                    .weight_decay = weight_decay,
                                                                    .gradient_scale = update->gradient_scale},
                                                            .numbers = *numbers});
-    return kernels->update_adamw(engine->options.context,
+    return kernels->update_adamw(update->context,
                                  &(struct zr_update_adamw){.how = {.rate = rate,
                                                                    .beta1 = o->beta1,
                                                                    .beta2 = o->beta2,
@@ -310,30 +343,62 @@ static zr_result update_part(struct zr_engine *engine, const struct zr_parameter
                                                            .numbers = *numbers});
 }
 
+/* What lies between the tensors of a window that is copied whole: [from, to) of it. */
+static zr_result clear_between(struct zr_engine *engine, const struct zr_window *window, size_t from,
+                               size_t to)
+{
+    if (to <= from || !zr_engine_offloads(engine) || !window->values.at)
+        return ZR_OK;
+    return engine->options.kernels->clear(
+        engine->options.context,
+        &(struct zr_clear){(to - from) * engine->parameter_bytes, zr_numbers_at(window->values, from).at});
+}
+
 /* `gradients` are those of element owned.from on. */
-static zr_result update_unit(struct zr_engine *engine, size_t unit, struct zr_numbers gradients,
-                             const struct update *update)
+zr_result zr_engine_update_window(struct zr_engine *engine, size_t unit, struct zr_numbers gradients,
+                                  const struct zr_engine_update *update, const struct zr_owned *owned,
+                                  const struct zr_window *window)
 {
     const struct zr_layout_unit *u = &engine->layout.units[unit];
-    struct zr_owned owned = zr_engine_owned(engine, unit);
+    size_t from = owned->from + window->from, done = 0;
     zr_result result = ZR_OK;
 
     for (size_t i = 0; i < u->parameters_count && result == ZR_OK; i++) {
         const struct zr_layout_parameter *p = &engine->layout.parameters[u->first_parameter + i];
         struct zr_overlap overlap;
-        if (!zr_layout_overlap(p, owned.from, owned.to, &overlap))
+        if (!zr_layout_overlap(p, from, from + window->count, &overlap))
             continue;
-        size_t skip = overlap.offset - owned.from;
+        size_t skip = overlap.offset - owned->from, at = overlap.offset - from;
         struct zr_update numbers = {.n = overlap.count,
                                     .gradient = zr_numbers_at(gradients, skip),
-                                    .master = owned.master + skip,
-                                    .momentum = owned.momentum + skip,
-                                    .variance = owned.variance ? owned.variance + skip : NULL};
-        if (engine->master)
-            numbers.parameter = zr_numbers_at(owned.parameters, skip);
-        result = update_part(engine, &p->parameter, update, &numbers);
+                                    .master = owned->master + skip,
+                                    .momentum = owned->momentum + skip,
+                                    .variance = owned->variance ? owned->variance + skip : NULL};
+        if (window->values.at)
+            numbers.parameter = zr_numbers_at(window->values, at);
+        result = clear_between(engine, window, done, at);
+        if (result == ZR_OK)
+            result = update_part(engine, &p->parameter, update, &numbers);
+        done = at + overlap.count;
     }
-    return result;
+    return result == ZR_OK ? clear_between(engine, window, done, window->count) : result;
+}
+
+static zr_result update_unit(struct zr_engine *engine, size_t unit, struct zr_numbers gradients,
+                             const struct zr_engine_update *update)
+{
+    struct zr_owned owned;
+    struct zr_window window = {.count = 0};
+    zr_result result = zr_engine_take_owned(engine, unit, &owned);
+    for (size_t at = 0; result == ZR_OK && at < owned.to - owned.from; at += window.count) {
+        result = zr_engine_window_open(engine, unit, &owned, at, &window);
+        if (result == ZR_OK)
+            result = zr_engine_update_window(engine, unit, gradients, update, &owned, &window);
+        if (result == ZR_OK)
+            result = zr_engine_window_close(engine, unit, &owned, &window);
+    }
+    zr_result given = zr_engine_give_owned(engine, unit, true);
+    return result == ZR_OK ? given : result;
 }
 
 /* At stage 0 everyone updates everything. Where sums of fp32 have no room among whole gradients of two bytes,
@@ -380,34 +445,52 @@ static zr_result updating_gradients(struct zr_engine *engine, struct whole_sums 
 
 static void end_round(struct zr_engine *engine, size_t unit)
 {
-    zr_drop(engine->options.arena, &engine->units[unit].sum_shard);
-    zr_drop(engine->options.arena, &engine->units[unit].gradients);
+    zr_drop(zr_engine_state_arena(engine), &engine->units[unit].sum_shard);
+    zr_drop(zr_engine_state_arena(engine), &engine->units[unit].gradients);
     engine->units[unit].accumulated = 0;
 }
 
-/* Updates unit after unit; the all-gather of each runs while the next is updated. */
-static zr_result update_all(struct zr_engine *engine, const struct update *update)
+/* Whether others have to hear of what this rank has updated of a unit. */
+static bool tells_others(const struct zr_engine *engine, size_t unit)
+{
+    return engine->options.stage > 0 && engine->world > 1 && engine->units[unit].resident;
+}
+
+/* Updates unit after unit; the all-gather of each runs while the next is updated. Where parameters come from
+ * the host it starts after the next, when this rank's part has come. */
+static zr_result update_all(struct zr_engine *engine, const struct zr_engine_update *update)
 {
     struct whole_sums sums = {0};
-    zr_result result = ZR_OK;
+    size_t behind = zr_engine_offloads(engine), count = engine->layout.units_count;
+    zr_result result = zr_state_store_begin(&engine->store);
+    if (result == ZR_OK)
+        result = zr_engine_gradients_begin(engine);
 
-    for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++) {
+    for (size_t u = 0; u < count + behind && result == ZR_OK; u++) {
         struct zr_numbers gradients;
-        result = updating_gradients(engine, &sums, u, &gradients);
-        if (result != ZR_OK)
-            break;
-        result = update_unit(engine, u, gradients, update);
-        zr_drop(engine->options.arena, &sums.block[u % 2]);
-        end_round(engine, u);
-        if (result == ZR_OK && engine->options.stage > 0 && engine->world > 1 && engine->units[u].resident)
-            result = zr_engine_all_gather_parameters(engine, u);
+        if (u < count) {
+            result = zr_engine_gradients_take(engine, u);
+            if (result == ZR_OK)
+                result = updating_gradients(engine, &sums, u, &gradients);
+            if (result != ZR_OK)
+                break;
+            result = update_unit(engine, u, gradients, update);
+            if (result == ZR_OK)
+                result = zr_engine_gradients_give(engine, u);
+            zr_drop(engine->options.arena, &sums.block[u % 2]);
+            end_round(engine, u);
+        }
+        if (result == ZR_OK && u >= behind && tells_others(engine, u - behind))
+            result = zr_engine_all_gather_parameters(engine, u - behind);
     }
     for (unsigned i = 0; i < 2; i++) {
         if (sums.block[i]) /* a lost peer has ended the communicator's work: nothing still writes */
             zr_comm_wait(engine->options.comm, sums.ticket[i]);
         zr_drop(engine->options.arena, &sums.block[i]);
     }
-    return result;
+    zr_result read = zr_engine_gradients_end(engine);
+    zr_result ended = zr_state_store_end(&engine->store);
+    return result != ZR_OK ? result : read != ZR_OK ? read : ended;
 }
 
 /* ---- The step ------------------------------------------------------------------------------------------ */
@@ -449,8 +532,9 @@ zr_result zr_engine_step(zr_engine *engine, float rate, struct zr_step_report *r
     double step = (double)(engine->steps_done + 1);
     float scale = 1;
     *report = (struct zr_step_report){.clip_scale = 1, .loss_scale = zr_engine_loss_scale(engine)};
-    if (!engine->simulated)
-        result = judge_gradients(engine, report, &scale);
+    result = engine->simulated ? zr_engine_gradients_walk(engine) : judge_gradients(engine, report, &scale);
+    if (result == ZR_OK && engine->options.offload.delayed)
+        result = zr_engine_late_publish(engine);
     if (result == ZR_OK && engine->options.stage == 3) /* peers may still gather what is updated now */
         result = zr_comm_synchronize(engine->options.comm);
     if (report->skipped) /* what cannot be used does not stand in the way of another step, or of a load */
@@ -458,10 +542,14 @@ zr_result zr_engine_step(zr_engine *engine, float rate, struct zr_step_report *r
             end_round(engine, u);
     if (result != ZR_OK || report->skipped)
         return result;
-    result = update_all(engine, &(struct update){.rate = rate,
-                                                 .gradient_scale = scale,
-                                                 .correction1 = (float)(1 - pow(options->beta1, step)),
-                                                 .correction2 = (float)(1 - pow(options->beta2, step))});
+    struct zr_engine_update update = {.rate = rate,
+                                      .gradient_scale = scale,
+                                      .correction1 = (float)(1 - pow(options->beta1, step)),
+                                      .correction2 = (float)(1 - pow(options->beta2, step)),
+                                      .context = engine->options.context};
+    if (engine->options.offload.delayed)
+        return zr_engine_late_start(engine, &update);
+    result = update_all(engine, &update);
     if (result == ZR_OK)
         engine->steps_done++;
     return result;

@@ -1,6 +1,7 @@
 /* parameter_sync.c: whole replicas from their owners' parts, proofs that all ranks agree, and the pieces of
  * the model that this rank owns, for checkpoints. */
-#include "zero/engine/engine.h"
+#include "zero/engine/late.h"
+#include "zero/engine/offload.h"
 
 #include <inttypes.h>
 
@@ -22,6 +23,9 @@ zr_result zr_engine_all_gather(struct zr_engine *engine, size_t unit, struct zr_
 zr_result zr_engine_all_gather_parameters(struct zr_engine *engine, size_t unit)
 {
     struct zr_unit_state *state = &engine->units[unit];
+    zr_result result = zr_engine_await_parameters(engine, unit); /* this rank's part */
+    if (result != ZR_OK)
+        return result;
     return zr_engine_all_gather(engine, unit,
                                 (struct zr_numbers){zr_engine_parameter_place(engine, state->parameters_at),
                                                     engine->options.precision},
@@ -45,35 +49,47 @@ zr_result zr_engine_synchronize(zr_engine *engine)
     zr_result first = zr_engine_check_call(engine, __func__, engine);
     if (first != ZR_OK)
         return first;
+    first = zr_engine_late_await(engine);
     for (size_t u = 0; u < engine->layout.units_count; u++) {
         struct zr_unit_state *state = &engine->units[u];
         zr_result reduced = zr_engine_end_reduction(engine, u);
+        zr_result copied = zr_engine_await_parameters(engine, u);
         zr_result gathered = zr_comm_wait(engine->options.comm, state->parameter_ticket);
         state->parameter_ticket = 0;
         if (first == ZR_OK)
-            first = reduced != ZR_OK ? reduced : gathered;
+            first = reduced != ZR_OK ? reduced : copied != ZR_OK ? copied : gathered;
     }
     /* Peers may still gather from this rank's shard. */
     return first == ZR_OK && engine->world > 1 ? zr_comm_synchronize(engine->options.comm) : first;
 }
 
+/* At stage 0 everyone holds the whole state, of which it has loaded its shard. */
+static zr_result all_gather_states(struct zr_engine *engine, size_t unit)
+{
+    struct zr_owned owned;
+    zr_result result = zr_engine_take_owned(engine, unit, &owned);
+    float *const states[] = {owned.momentum, owned.variance,
+                             engine->store.options.master ? owned.master : NULL};
+    zr_ticket *ticket =
+        &engine->units[unit].parameter_ticket; /* operations end in order: the last is all's */
+
+    for (size_t i = 0; i < sizeof states / sizeof *states && result == ZR_OK; i++)
+        if (states[i])
+            result =
+                zr_engine_all_gather(engine, unit, (struct zr_numbers){states[i], ZR_PRECISION_FP32}, ticket);
+    if (result == ZR_OK && !engine->store.table->random)
+        result = zr_comm_wait(engine->options.comm, *ticket);
+    zr_result given = zr_engine_give_owned(engine, unit, true);
+    return result == ZR_OK ? given : result;
+}
+
 /* Makes whole again what this rank holds of a unit beyond its shard. */
 static zr_result all_gather_unit(struct zr_engine *engine, size_t unit)
 {
-    struct zr_unit_state *state = &engine->units[unit];
-    float *states[] = {engine->momentum, engine->variance, engine->master};
-    zr_ticket *ticket = &state->parameter_ticket; /* operations end in order: the last stands for all */
     zr_result result = ZR_OK;
-
-    if (state->resident)
+    if (engine->units[unit].resident)
         result = zr_engine_all_gather_parameters(engine, unit);
-    for (size_t i = 0; i < sizeof states / sizeof *states; i++) {
-        if (result != ZR_OK || engine->options.stage > 0 || !states[i])
-            continue;
-        struct zr_numbers whole = {states[i] + engine->layout.units[unit].pool_offset, ZR_PRECISION_FP32};
-        result = zr_engine_all_gather(engine, unit, whole, ticket);
-    }
-    return result;
+    return result == ZR_OK && engine->options.stage == 0 ? all_gather_states(engine, unit) : result;
 }
 
 zr_result zr_engine_publish(zr_engine *engine, uint64_t steps_done)
@@ -86,6 +102,9 @@ zr_result zr_engine_publish(zr_engine *engine, uint64_t steps_done)
     if (result != ZR_OK)
         return result;
     result = zr_engine_drop_gathered(engine);
+    zr_result late = zr_engine_late_await(engine);
+    result = result == ZR_OK ? late : result;
+    engine->late.pending = false; /* its parameters are those of masters that are no more */
     engine->steps_done = steps_done;
     for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK;
          u++) /* at stage 0 what is not this rank's comes after */
@@ -108,13 +127,25 @@ static zr_result add_checksum(const struct zr_engine *engine, const void *data, 
     return result;
 }
 
+static zr_result add_masters(struct zr_engine *engine, size_t unit, uint64_t *sum)
+{
+    struct zr_owned owned;
+    if (!engine->store.options.master)
+        return ZR_OK;
+    zr_result result = zr_engine_take_owned(engine, unit, &owned);
+    if (result == ZR_OK)
+        result = add_checksum(engine, owned.master, (owned.to - owned.from) * sizeof(float), sum);
+    zr_result given = zr_engine_give_owned(engine, unit, false);
+    return result == ZR_OK ? given : result;
+}
+
 /* Of what is kept whole; at stage 3 the rest is there once and cannot differ. */
-static zr_result replica_checksum(const struct zr_engine *engine, uint64_t *sum)
+static zr_result replica_checksum(struct zr_engine *engine, uint64_t *sum)
 {
     zr_result result = ZR_OK;
     *sum = engine->layout.elements * UINT64_C(0x9e3779b97f4a7c15) ^ engine->steps_done;
-    if (engine->master && engine->options.stage == 0)
-        result = add_checksum(engine, engine->master, engine->states_elements * sizeof(float), sum);
+    for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK && engine->options.stage == 0; u++)
+        result = add_masters(engine, u, sum);
     for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++)
         if (engine->units[u].resident)
             result = add_checksum(engine, zr_engine_parameter_place(engine, engine->units[u].parameters_at),
@@ -124,18 +155,22 @@ static zr_result replica_checksum(const struct zr_engine *engine, uint64_t *sum)
 
 /* Of what this rank owns of tensors that every tensor rank has whole; or of those that ranks of the pipeline
  * share. */
-static zr_result copies_checksum(const struct zr_engine *engine, bool shared, uint64_t *sum)
+static zr_result copies_checksum(struct zr_engine *engine, bool shared, uint64_t *sum)
 {
     zr_result result = ZR_OK;
     *sum = 0;
     for (size_t i = 0; i < engine->layout.parameters_count && result == ZR_OK; i++) {
         const struct zr_layout_parameter *p = &engine->layout.parameters[i];
-        struct zr_owned owned = zr_engine_owned(engine, p->parameter.unit);
+        struct zr_owned owned;
         struct zr_overlap overlap;
-        bool wanted = shared ? p->parameter.part.shared : p->parameter.part.whole[0] == 0;
-        if (wanted && zr_layout_overlap(p, owned.from, owned.to, &overlap))
+        if (!(shared ? p->parameter.part.shared : p->parameter.part.whole[0] == 0))
+            continue;
+        result = zr_engine_take_owned(engine, p->parameter.unit, &owned);
+        if (result == ZR_OK && zr_layout_overlap(p, owned.from, owned.to, &overlap))
             result = add_checksum(engine, owned.master + (overlap.offset - owned.from),
                                   overlap.count * sizeof *owned.master, sum);
+        zr_result given = zr_engine_give_owned(engine, p->parameter.unit, false);
+        result = result == ZR_OK ? given : result;
     }
     return result;
 }
@@ -188,10 +223,12 @@ zr_result zr_engine_verify_finite(zr_engine *engine)
         size_t at = count;
         result = engine->options.kernels->find_nonfinite(
             engine->options.context,
-            &(struct zr_find_nonfinite){
-                count,
-                {zr_engine_parameter_place(engine, state->parameters_at), engine->options.precision},
-                &at});
+            &(struct zr_find_nonfinite){count,
+                                        {state->resident
+                                             ? zr_engine_parameter_place(engine, state->parameters_at)
+                                             : zr_engine_shard(engine, u),
+                                         engine->options.precision},
+                                        &at});
         if (result != ZR_OK)
             return result;
         if (at == count)
@@ -233,7 +270,10 @@ void zr_engine_segment(const zr_engine *engine, size_t index, struct zr_shard_se
     size_t u = unit_of_segment(engine, index), left = index - engine->units[u].first_segment;
     const struct zr_layout_unit *unit = &engine->layout.units[u];
     size_t from = engine->rank * unit->shard_elements, to = from + unit->shard_elements;
-    struct zr_owned owned = zr_engine_owned(engine, u);
+    struct zr_owned owned;
+    if (!engine->store.table->random ||
+        zr_engine_take_owned((struct zr_engine *)engine, u, &owned) != ZR_OK) /* nothing is moved */
+        return;
     for (size_t i = 0; i < unit->parameters_count; i++) {
         const struct zr_layout_parameter *p = &engine->layout.parameters[unit->first_parameter + i];
         size_t pieces = zr_layout_pieces(p, from, to);

@@ -44,6 +44,10 @@ static void place_gradients(struct zr_engine *engine)
 
     if (sums)
         below_bytes += layout->shards_elements * sizeof(float);
+    if (zr_engine_offloads(engine)) { /* what is kept is on the host, and whole ones have to leave */
+        engine->staging_limit = staging_limit(layout, true);
+        engine->shards_gradients = true;
+    }
     for (int with_small = 1;
          engine->options.stage >= 2 && engine->world > 1 && with_small >= 0 && !engine->shards_gradients;
          with_small--) {
@@ -51,7 +55,13 @@ static void place_gradients(struct zr_engine *engine)
         engine->shards_gradients =
             shard_bytes + engine->staging_limit * engine->gradient_bytes <= below_bytes;
     }
-    engine->gradients_elements = engine->shards_gradients ? layout->shards_elements : layout->pool_elements;
+    for (size_t u = 0; u < layout->units_count; u++) {
+        const struct zr_layout_unit *unit = &layout->units[u];
+        engine->units[u].gradients_at = engine->gradients_elements;
+        if (!zr_engine_files_gradients(engine, u))
+            engine->gradients_elements +=
+                engine->shards_gradients ? unit->shard_elements : unit->padded_elements;
+    }
     if (engine->shards_gradients && zr_engine_keeps_sums(engine))
         engine->gradients_elements = 0;
 }
@@ -63,7 +73,8 @@ static size_t saved_elements(const struct zr_engine *engine, size_t limit)
     size_t saved = 0, room = largest_units(layout, limit, engine->gathered_most);
     for (size_t u = 0; u < layout->units_count; u++)
         if (layout->units[u].padded_elements <= limit)
-            saved += layout->units[u].padded_elements - layout->units[u].shard_elements;
+            saved += layout->units[u].padded_elements -
+                     (engine->options.offload.parameters ? 0 : layout->units[u].shard_elements);
     return saved > room ? saved - room : 0;
 }
 
@@ -97,14 +108,17 @@ static size_t resident_limit(const struct zr_engine *engine)
 static void place_parameters(struct zr_engine *engine)
 {
     const struct zr_layout *layout = &engine->layout;
-    size_t limit = engine->options.stage >= 3 && engine->world > 1 ? resident_limit(engine) : 0;
+    bool shards = engine->options.stage >= 3 && (engine->world > 1 || engine->options.offload.parameters);
+    size_t limit = shards ? resident_limit(engine) : 0;
 
     for (size_t u = 0; u < layout->units_count; u++) {
         const struct zr_layout_unit *unit = &layout->units[u];
         struct zr_unit_state *state = &engine->units[u];
         state->resident = unit->padded_elements > limit;
-        state->parameters_at = engine->parameters_elements;
-        engine->parameters_elements += state->resident ? unit->padded_elements : unit->shard_elements;
+        size_t *elements = zr_engine_hosts_parameters(engine, u) ? &engine->host_parameters_elements
+                                                                 : &engine->parameters_elements;
+        state->parameters_at = *elements;
+        *elements += state->resident ? unit->padded_elements : unit->shard_elements;
         engine->shards_parameters |= !state->resident;
     }
 }
@@ -115,8 +129,6 @@ void zr_engine_place(struct zr_engine *engine)
     engine->gathered_most =
         1 + (engine->options.prefetch_distance > 0 ? engine->options.prefetch_distance : 1);
     engine->first_staged = engine->last_staged = ZR_NO_UNIT;
-    engine->states_elements =
-        engine->options.stage == 0 ? engine->layout.pool_elements : engine->layout.shards_elements;
     place_gradients(engine);
     place_parameters(engine);
 }

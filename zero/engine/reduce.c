@@ -7,8 +7,11 @@
  * gathered after the last, or, where the place is of two bytes, unit by unit when they are used. Stage 2
  * keeps shards, and gradients pass a staging block each: blocks are freed in the order in which they were
  * handed over, when room is needed for the next, so that reductions hide behind the computation of later
- * gradients. At every stage and for every element the same sums are added in the same order. */
-#include "zero/engine/engine.h"
+ * gradients. At every stage and for every element the same sums are added in the same order. Where the
+ * optimizer state is on the host all stages go as stage 2 does, and so does one rank, whose gradients that
+ * add up where they are made come back for that. */
+#include "zero/engine/gradient_file.h"
+#include "zero/engine/offload.h"
 
 /* ---- Places -------------------------------------------------------------------------------------------- */
 
@@ -79,8 +82,12 @@ static void dequeue(struct zr_engine *engine, unsigned unit)
 zr_result zr_engine_end_reduction(struct zr_engine *engine, size_t unit)
 {
     struct zr_unit_state *state = &engine->units[unit];
+    zr_result copied = zr_engine_await_gradients(engine, unit);
     zr_result result = zr_comm_wait(engine->options.comm, state->reduce_ticket);
+    result = copied != ZR_OK ? copied : result;
     state->reduce_ticket = 0;
+    if (result == ZR_OK)
+        result = zr_engine_gradient_write(engine, unit);
     if (state->staged) {
         dequeue(engine, (unsigned)unit);
         engine->staging_elements -= engine->layout.units[unit].padded_elements;
@@ -129,8 +136,8 @@ static zr_result take_kept(struct zr_engine *engine, unsigned unit)
     size_t elements = engine->shards_gradients ? u->shard_elements : u->padded_elements;
     if (!engine->options.scattered_gradients || state->gradients || engine->gradients_elements == 0)
         return ZR_OK;
-    zr_result result =
-        zr_take(engine->options.arena, ZR_TAG_GRAD, elements, engine->gradient_bytes, &state->gradients);
+    zr_result result = zr_take(zr_engine_state_arena(engine), ZR_TAG_GRAD, elements, engine->gradient_bytes,
+                               &state->gradients);
     if (result != ZR_OK)
         return zr_name_unit(result, u->unit.name);
     return engine->shards_gradients ? ZR_OK : clear_padding(engine, unit, state->gradients);
@@ -159,11 +166,15 @@ zr_result zr_engine_gradients(zr_engine *engine, unsigned unit, void **base, boo
     if (result != ZR_OK)
         return result;
     struct zr_unit_state *state = &engine->units[unit];
+    bool adds = zr_engine_adds_in_place(engine) && state->accumulated > 0;
     result = zr_engine_end_reduction(engine, unit); /* of an earlier one */
     if (result == ZR_OK)
         result = take_kept(engine, unit);
-    if (result == ZR_OK && engine->shards_gradients && !state->staging)
+    if (result == ZR_OK && engine->shards_gradients && !state->staging) {
         result = stage(engine, unit);
+        if (result == ZR_OK && adds)
+            result = zr_engine_gradients_return(engine, unit);
+    }
     if (result != ZR_OK)
         return result;
     if (!state->awaited) {
@@ -171,7 +182,7 @@ zr_result zr_engine_gradients(zr_engine *engine, unsigned unit, void **base, boo
         engine->awaited_units++;
     }
     *base = whole_gradients(engine, unit);
-    *accumulate = zr_engine_adds_in_place(engine) && state->accumulated > 0;
+    *accumulate = adds;
     return ZR_OK;
 }
 
@@ -224,16 +235,24 @@ static zr_result reduce_aside(struct zr_engine *engine, size_t unit)
     struct zr_unit_state *state = &engine->units[unit];
     bool several = zr_engine_accumulation_steps(engine, unit) > 1,
          low_precision = zr_engine_is_low_precision(engine);
-    zr_result result = ZR_OK;
+    zr_result result = zr_engine_gradient_slot(engine, unit);
 
+    if (result != ZR_OK)
+        return result;
+    if (zr_engine_adds_in_place(engine)) /* of one rank whose gradients are kept on the host */
+        return zr_engine_gradients_leave(engine, unit);
     if ((low_precision ? several : !engine->shards_gradients) && !engine->sums && !state->sum_shard)
-        result = zr_take(engine->options.arena, ZR_TAG_GRAD, u->shard_elements, sizeof(float),
+        result = zr_take(zr_engine_state_arena(engine), ZR_TAG_GRAD, u->shard_elements, sizeof(float),
                          (void **)&state->sum_shard);
     if (result != ZR_OK)
         return zr_name_unit(result, u->unit.name);
     struct zr_numbers sum = zr_engine_shard_gradients(engine, unit);
     if (engine->world == 1)
-        return add_alone(engine, unit, sum.at);
+        return zr_engine_offloads(engine) ? zr_engine_gradients_add(engine, unit)
+                                          : add_alone(engine, unit, sum.at);
+    size_t host_bytes =
+        zr_engine_offloads(engine) ? u->shard_elements * zr_precision_bytes(sum.precision) : 0;
+    engine->moved_bytes += host_bytes;
     result = zr_comm_reduce_scatter(
         engine->options.comm,
         &(struct zr_reduce_scatter){.source = whole_gradients(engine, unit),
@@ -243,6 +262,7 @@ static zr_result reduce_aside(struct zr_engine *engine, size_t unit)
                                     .accumulate = state->accumulated > 0,
                                     .type = zr_engine_comm_type(engine),
                                     .wide = low_precision && several,
+                                    .host_bytes = host_bytes,
                                     .label = zr_engine_label(unit, ZR_LABEL_GRADIENTS)},
         &state->reduce_ticket);
     if (result != ZR_OK || engine->options.stage != 0 || low_precision ||

@@ -139,10 +139,11 @@ zr_result zr_checkpoints_store(struct zr_checkpoints *c, size_t index)
         drop_buffer(c, kept);
         return result;
     }
-    result = zr_copies_start(
-        c->copies,
-        &(struct zr_copy){.to = kept->part, .from = part_of_whole(c, kept), .bytes = bytes_of(c, elements)},
-        &kept->ticket);
+    result =
+        zr_copies_start(c->copies,
+                        &(struct zr_host_copy){
+                            .to = kept->part, .from = part_of_whole(c, kept), .bytes = bytes_of(c, elements)},
+                        &kept->ticket);
     kept->phase = ZR_CHECKPOINT_STORING;
     c->storing[c->storing_count++] = index;
     return result;
@@ -188,9 +189,9 @@ zr_result zr_checkpoints_fetch(struct zr_checkpoints *c, size_t index)
         return result == ZR_OK ? gather(c, kept) : result;
     kept->phase = ZR_CHECKPOINT_COPYING;
     return zr_copies_start(c->copies,
-                           &(struct zr_copy){.to = part_of_whole(c, kept),
-                                             .from = kept->part,
-                                             .bytes = bytes_of(c, kept->elements / c->ranks)},
+                           &(struct zr_host_copy){.to = part_of_whole(c, kept),
+                                                  .from = kept->part,
+                                                  .bytes = bytes_of(c, kept->elements / c->ranks)},
                            &kept->ticket);
 }
 

@@ -31,7 +31,8 @@ struct rehearsal {
     uint64_t sent_by_middle;     /* in its last micro-batch but one */
     uint64_t moved_by_step;      /* bytes to and from the host tier, in the last step */
     uint64_t moved_by_middle;
-    bool repeats; /* by the clock, if there is one: that one goes as those that are left out */
+    uint64_t file_moved_by_step; /* to and from the offload file, which no micro-batch is */
+    bool repeats;                /* by the clock, if there is one: that one goes as those that are left out */
 };
 
 static uint64_t sent_elements(const struct rehearsal *rehearsal)
@@ -43,7 +44,14 @@ static uint64_t sent_elements(const struct rehearsal *rehearsal)
 
 static uint64_t moved_bytes(const struct rehearsal *rehearsal)
 {
-    return zr_checkpoints_moved_bytes(&rehearsal->state.trainer->activations.checkpoints);
+    return zr_trainer_state_moved_bytes(&rehearsal->state);
+}
+
+static struct zr_state_file_report file_report(const struct rehearsal *rehearsal)
+{
+    struct zr_state_file_report report;
+    zr_state_store_get_report(&rehearsal->state.engine->store, &report);
+    return report;
 }
 
 static unsigned left_out(const struct rehearsal *rehearsal)
@@ -130,7 +138,8 @@ static zr_result rehearse_step(struct rehearsal *rehearsal, zr_rehearsal *watch,
 {
     zr_trainer *trainer = rehearsal->state.trainer;
     struct zr_timeline *timeline = rehearsal->request->timeline;
-    uint64_t before = sent_elements(rehearsal), moved = moved_bytes(rehearsal);
+    uint64_t before = sent_elements(rehearsal), moved = moved_bytes(rehearsal),
+             file_moved = file_report(rehearsal).moved_bytes;
     struct step step = {.rehearsal = rehearsal,
                         .watch = watch,
                         .begun = before,
@@ -152,6 +161,7 @@ static zr_result rehearse_step(struct rehearsal *rehearsal, zr_rehearsal *watch,
         result = end_timed_step(rehearsal, step.marks);
     rehearsal->sent_by_step = sent_elements(rehearsal) - before;
     rehearsal->moved_by_step = moved_bytes(rehearsal) - moved;
+    rehearsal->file_moved_by_step = file_report(rehearsal).moved_bytes - file_moved;
     *last_pass = allocations_of(rehearsal) - step.allocated;
     return result;
 }
@@ -218,10 +228,26 @@ static void note(struct zr_byte_plan *out, const struct rehearsal *rehearsal,
     out->sent_elements_per_step = rehearsal->sent_by_step + left_out(rehearsal) * rehearsal->sent_by_middle;
     out->host_moved_bytes_per_step =
         rehearsal->moved_by_step + left_out(rehearsal) * rehearsal->moved_by_middle;
+    out->nvme_bytes = file_report(rehearsal).file_bytes;
+    out->nvme_moved_bytes_per_step = rehearsal->file_moved_by_step;
     out->peak_bytes = stats->peak_live_bytes;
     out->peak_reserved_bytes = stats->peak_reserved_bytes;
     memcpy(out->peak_by_tag_bytes, stats->peak_by_tag_bytes, sizeof out->peak_by_tag_bytes);
     memcpy(out->persistent_by_tag_bytes, stats->live_by_tag_bytes, sizeof out->persistent_by_tag_bytes);
+}
+
+static zr_result note_host_tier(struct zr_byte_plan *out, zr_arena *tier)
+{
+    struct zr_arena_stats stats;
+    zr_result result = zr_arena_get_stats(tier, &stats);
+    if (result != ZR_OK)
+        return result;
+    out->host_bytes = stats.peak_live_bytes;
+    out->host_reserved_bytes = stats.peak_reserved_bytes;
+    memcpy(out->host_peak_by_tag_bytes, stats.peak_by_tag_bytes, sizeof out->host_peak_by_tag_bytes);
+    memcpy(out->host_persistent_by_tag_bytes, stats.live_by_tag_bytes,
+           sizeof out->host_persistent_by_tag_bytes);
+    return zr_arena_get_high_water(tier, &out->host_tag_limits);
 }
 
 static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
@@ -233,21 +259,27 @@ static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
     policy.host = request->offloads_checkpoints ? rehearsal->host_tier : NULL;
     zr_result result = zr_trainer_state_open(
         &rehearsal->state,
-        &(struct zr_trainer_state_options){.arena = rehearsal->arena,
-                                           .host_arena = request->host_arena,
-                                           .kernels = zr_kernels_null(),
-                                           .isa = request->isa,
-                                           .parallel = {.threads = request->threads},
-                                           .mesh = &rehearsal->mesh,
-                                           .shape = request->shape,
-                                           .stages = &request->stages,
-                                           .stage = request->stage,
-                                           .micro_batches = rehearsal->micro_batches,
-                                           .reduce = request->reduce,
-                                           .precision = request->precision,
-                                           .optimizer = request->optimizer,
-                                           .checkpoints = policy,
-                                           .clock = request->timeline ? &request->timeline->clock : NULL});
+        &(struct zr_trainer_state_options){
+            .arena = rehearsal->arena,
+            .host_arena = request->host_arena,
+            .kernels = zr_kernels_null(),
+            .isa = request->isa,
+            .parallel = {.threads = request->threads},
+            .mesh = &rehearsal->mesh,
+            .shape = request->shape,
+            .stages = &request->stages,
+            .stage = request->stage,
+            .micro_batches = rehearsal->micro_batches,
+            .reduce = request->reduce,
+            .precision = request->precision,
+            .optimizer = request->optimizer,
+            .checkpoints = policy,
+            .offload = {.host = rehearsal->host_tier,
+                        .optimizer = request->offloads_optimizer,
+                        .parameters = request->offloads_parameters,
+                        .delayed = request->delays_update,
+                        .file = request->offload_file.folder ? &request->offload_file : NULL},
+            .clock = request->timeline ? &request->timeline->clock : NULL});
     if (result != ZR_OK)
         return result;
     if (rehearsal->places)
@@ -263,9 +295,7 @@ static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
     if (result == ZR_OK)
         note(out, rehearsal, &stats);
     if (result == ZR_OK && rehearsal->host_tier)
-        result = zr_arena_get_stats(rehearsal->host_tier, &stats);
-    if (result == ZR_OK && rehearsal->host_tier)
-        out->host_bytes = stats.peak_live_bytes;
+        result = note_host_tier(out, rehearsal->host_tier);
     zr_trainer_state_close(&rehearsal->state);
     return result;
 }
@@ -326,9 +356,12 @@ static zr_result rehearse_alone(struct zr_byte_plan *out, struct rehearsal *rehe
         result = note_reached(rehearsal->arena);
     if (result == ZR_OK && request->trace)
         result = zr_trace_start(rehearsal->arena, request->trace);
-    if (result == ZR_OK && request->offloads_checkpoints)
+    if (result == ZR_OK && (request->offloads_checkpoints || request->offloads_optimizer)) {
         result = zr_arena_create(&rehearsal->host_tier,
                                  &(struct zr_arena_options){.backend = backend, .name = "plan of the host"});
+        if (result == ZR_OK)
+            result = note_reached(rehearsal->host_tier);
+    }
     if (result != ZR_OK)
         goto unwind;
     rehearsal->granule_bytes = zr_arena_plan_rules(rehearsal->arena).granule_bytes;

@@ -17,7 +17,9 @@ struct zr_plan_request {
     struct zr_optimizer_options optimizer;
     size_t bucket_bytes;                     /* the cap of a bucket */
     struct zr_checkpoint_policy checkpoints; /* but for its arena: */
-    bool offloads_checkpoints;               /* to an arena of the plan's own */
+    bool offloads_checkpoints;               /* to an arena of the plan's own, as what follows */
+    bool offloads_optimizer, offloads_parameters, delays_update;
+    struct zr_offload_file offload_file; /* of the optimizer: its alignment counts; folder NULL: none */
     size_t granule_bytes;
     enum zr_isa isa;
     zr_arena *host_arena;         /* records of the run, freed before the call returns */
@@ -39,10 +41,14 @@ struct zr_byte_plan {
     /* Elements that the stage would shard and keeps whole, since sharding takes more than it saves. */
     uint64_t whole_parameters, whole_gradients;
     uint64_t sent_elements_per_step;
-    size_t host_bytes;                  /* most of the host tier, tag offload */
-    uint64_t host_moved_bytes_per_step; /* to it and from it */
+    /* Of the host tier, likewise. */
+    size_t host_peak_by_tag_bytes[ZR_TAG_COUNT], host_bytes;
+    size_t host_persistent_by_tag_bytes[ZR_TAG_COUNT];
+    size_t host_reserved_bytes;
+    uint64_t host_moved_bytes_per_step;             /* to it and from it */
+    uint64_t nvme_bytes, nvme_moved_bytes_per_step; /* of the offload file */
     /* The most of each tag at whatever moment, and of all together: what a run of this plan is held to. */
-    struct zr_tag_limits tag_limits;
+    struct zr_tag_limits tag_limits, host_tag_limits;
 };
 
 zr_result zr_plan_make(struct zr_byte_plan *out, const struct zr_plan_request *request);

@@ -26,6 +26,8 @@ void zr_timeline_step_begin(struct zr_timeline *timeline)
     timeline->flops = clock->flops;
     timeline->comm_seconds = clock->busy_seconds;
     timeline->waited_seconds = clock->waited_seconds;
+    timeline->host_waited_seconds = clock->host_waited_seconds;
+    timeline->nvme_waited_seconds = clock->nvme_waited_seconds;
     timeline->sent_bytes = clock->sent_bytes;
     memset(timeline->phases, 0, sizeof timeline->phases);
     memset(timeline->part_seconds, 0, sizeof timeline->part_seconds);
@@ -156,6 +158,7 @@ struct zr_timeline_mark zr_timeline_mark_now(const struct zr_timeline *timeline)
                                     .flops = clock->flops,
                                     .comm_seconds = clock->busy_seconds,
                                     .waited_seconds = clock->waited_seconds,
+                                    .host_waited_seconds = clock->host_waited_seconds,
                                     .sent_bytes = clock->sent_bytes};
     memcpy(mark.phases, timeline->phases, sizeof mark.phases);
     return mark;
@@ -235,6 +238,8 @@ zr_result zr_timeline_step_end(struct zr_timeline *timeline, const struct zr_tim
     timeline->flops = clock->flops - timeline->flops;
     timeline->comm_seconds = clock->busy_seconds - timeline->comm_seconds;
     timeline->waited_seconds = clock->waited_seconds - timeline->waited_seconds;
+    timeline->host_waited_seconds = clock->host_waited_seconds - timeline->host_waited_seconds;
+    timeline->nvme_waited_seconds = clock->nvme_waited_seconds - timeline->nvme_waited_seconds;
     timeline->sent_bytes = clock->sent_bytes - timeline->sent_bytes;
     if (repeat && repeat->times > 0) {
         timeline->step_seconds += repeat->times * (repeat->end.seconds - repeat->begin.seconds);
@@ -242,6 +247,8 @@ zr_result zr_timeline_step_end(struct zr_timeline *timeline, const struct zr_tim
         timeline->comm_seconds += repeat->times * (repeat->end.comm_seconds - repeat->begin.comm_seconds);
         timeline->waited_seconds +=
             repeat->times * (repeat->end.waited_seconds - repeat->begin.waited_seconds);
+        timeline->host_waited_seconds +=
+            repeat->times * (repeat->end.host_waited_seconds - repeat->begin.host_waited_seconds);
         timeline->sent_bytes += repeat->times * (repeat->end.sent_bytes - repeat->begin.sent_bytes);
         repeat_phases(timeline, repeat);
         repeat_events(timeline, repeat);

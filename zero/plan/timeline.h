@@ -44,7 +44,9 @@ struct zr_timeline {
     double comm_seconds;   /* of all that was handed to the communicator */
     double waited_seconds; /* of them not hidden behind computing */
     uint64_t sent_bytes;
-    uint64_t host_moved_bytes; /* to the host tier and back */
+    /* To the tiers and back, and of waited_seconds those for it. */
+    uint64_t host_moved_bytes, nvme_moved_bytes;
+    double host_waited_seconds, nvme_waited_seconds;
     struct zr_timeline_phase phases[ZR_ACTION_KINDS];
     struct zr_timeline_event *events; /* [events_count], after step_end in order of their beginnings */
     size_t events_count, events_room;
@@ -81,7 +83,7 @@ static inline double zr_timeline_step_seconds(const struct zr_timeline *t)
 /* The clock at the beginning of a micro-batch. */
 struct zr_timeline_mark {
     double seconds, behind_seconds; /* what the communicator still had to do */
-    double flops, comm_seconds, waited_seconds;
+    double flops, comm_seconds, waited_seconds, host_waited_seconds;
     uint64_t sent_bytes;
     struct zr_timeline_phase phases[ZR_ACTION_KINDS];
 };

@@ -70,30 +70,37 @@ zr_result zr_trainer_state_open(struct zr_trainer_state *out, const struct zr_tr
         result = open_context(out);
     if (result == ZR_OK)
         result = zr_trainer_create(
-            &out->trainer, &(struct zr_trainer_options){
-                               .engine = &(struct zr_engine_options){.arena = options->arena,
-                                                                     .host_arena = options->host_arena,
-                                                                     .kernels = options->kernels,
-                                                                     .context = &out->context,
-                                                                     .comm = options->mesh->data,
-                                                                     .tensor = options->mesh->tensor,
-                                                                     .stage = options->stage,
-                                                                     .micro_batches = options->micro_batches,
-                                                                     .reduce = options->reduce,
-                                                                     .precision = options->precision,
-                                                                     .loss_scaling = options->loss_scaling,
-                                                                     .seed = options->seed,
-                                                                     .optimizer = options->optimizer},
-                               .model = &out->transformer.model,
-                               .recompute = options->shape.recompute,
-                               .recompute_modules = options->shape.recompute_layers,
-                               .checkpoints = options->checkpoints,
-                               .pipeline = pipeline});
+            &out->trainer,
+            &(struct zr_trainer_options){
+                .engine = &(struct zr_engine_options){.struct_bytes = sizeof(struct zr_engine_options),
+                                                      .arena = options->arena,
+                                                      .host_arena = options->host_arena,
+                                                      .kernels = options->kernels,
+                                                      .context = &out->context,
+                                                      .comm = options->mesh->data,
+                                                      .tensor = options->mesh->tensor,
+                                                      .stage = options->stage,
+                                                      .micro_batches = options->micro_batches,
+                                                      .reduce = options->reduce,
+                                                      .precision = options->precision,
+                                                      .loss_scaling = options->loss_scaling,
+                                                      .seed = options->seed,
+                                                      .optimizer = options->optimizer,
+                                                      .offload = options->offload},
+                .model = &out->transformer.model,
+                .recompute = options->shape.recompute,
+                .recompute_modules = options->shape.recompute_layers,
+                .checkpoints = options->checkpoints,
+                .pipeline = pipeline});
     if (result == ZR_OK) {
-        zr_comm *copies = out->trainer->activations.checkpoints.copies;
+        zr_comm *const copies[] = {out->trainer->activations.checkpoints.copies,
+                                   out->trainer->engine->copies};
         out->engine = zr_trainer_engine(out->trainer);
-        if (copies && options->clock)
-            zr_copies_set_clock(copies, options->clock);
+        for (size_t i = 0; i < sizeof copies / sizeof *copies; i++)
+            if (copies[i] && options->clock)
+                zr_copies_set_clock(copies[i], options->clock);
+        if (options->clock)
+            zr_state_store_set_clock(&out->engine->store, options->clock);
     } else {
         zr_trainer_state_close(out);
     }
@@ -104,6 +111,25 @@ void zr_trainer_state_counters_get(const struct zr_trainer_state *state, struct 
 {
     zr_mesh_counters_get(state->options.mesh, out);
     zr_channels_count(&state->trainer->channels, out);
+}
+
+uint64_t zr_trainer_state_moved_bytes(const struct zr_trainer_state *state)
+{
+    return zr_checkpoints_moved_bytes(&state->trainer->activations.checkpoints) +
+           zr_engine_host_moved_bytes(state->engine);
+}
+
+uint64_t zr_trainer_state_copies_exposed_ns(const struct zr_trainer_state *state)
+{
+    zr_comm *const copies[] = {state->trainer->activations.checkpoints.copies, state->engine->copies};
+    uint64_t sum = 0;
+    for (size_t i = 0; i < sizeof copies / sizeof *copies; i++) {
+        struct zr_comm_counters counters = {0};
+        if (copies[i])
+            zr_comm_counters_get(copies[i], &counters);
+        sum += counters.exposed_ns;
+    }
+    return sum;
 }
 
 void zr_trainer_state_close(struct zr_trainer_state *state)

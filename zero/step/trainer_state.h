@@ -25,6 +25,7 @@ struct zr_trainer_state_options {
     uint64_t seed;
     struct zr_optimizer_options optimizer;
     struct zr_checkpoint_policy checkpoints;
+    struct zr_offload offload;
     struct zr_comm_clock *clock; /* of a rehearsal; NULL: none */
 };
 
@@ -41,6 +42,9 @@ struct zr_trainer_state {
 zr_result zr_trainer_state_open(struct zr_trainer_state *out, const struct zr_trainer_state_options *options);
 /* What this rank has sent over all communicators of the mesh and the pipeline. */
 void zr_trainer_state_counters_get(const struct zr_trainer_state *state, struct zr_comm_counters *out);
+/* What was copied to the host tier and back, and how long this rank waited for copies. */
+uint64_t zr_trainer_state_moved_bytes(const struct zr_trainer_state *state);
+uint64_t zr_trainer_state_copies_exposed_ns(const struct zr_trainer_state *state);
 /* Releases; a zeroed struct is fine. */
 void zr_trainer_state_close(struct zr_trainer_state *state);
 

@@ -79,15 +79,22 @@ bool zr_args_read_bytes(const char *text, uint64_t *out)
         {"TiB", UINT64_C(1) << 40},
     };
     char *end;
+    uint64_t part = 0, scale = 1; /* behind the point: part / scale */
     if (text[0] < '0' || text[0] > '9')
         return false;
     errno = 0;
     uint64_t number = strtoull(text, &end, 10);
     if (errno != 0)
         return false;
-    for (size_t i = 0; i < sizeof units / sizeof *units; i++)
+    if (end[0] == '.' && end[1] >= '0' && end[1] <= '9')
+        for (end++; *end >= '0' && *end <= '9' && scale < 1000000000; end++, scale *= 10)
+            part = part * 10 + (uint64_t)(*end - '0');
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
+        unsigned __int128 bytes = (unsigned __int128)part * units[i].bytes;
         if (strcmp(end, units[i].name) == 0)
-            return !__builtin_mul_overflow(number, units[i].bytes, out);
+            return bytes % scale == 0 && !__builtin_mul_overflow(number, units[i].bytes, out) &&
+                   !__builtin_add_overflow(*out, (uint64_t)(bytes / scale), out);
+    }
     return false;
 }
 
@@ -161,11 +168,31 @@ static int store_count(const struct zr_flag *flag, struct zr_train_config *confi
 static int store_choice(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
 {
     int index = choice_index(flag->choices, value);
-    if (index < 0 && choice_index(flag->later, value) >= 0)
+    char kind[16]; /* of "nvme:DIR" */
+    snprintf(kind, sizeof kind, "%.*s", (int)strcspn(value, ":"), value);
+    if (index < 0 && choice_index(flag->later, kind) >= 0)
         return wrong(flag, value, "is not in this version of zr-train; choose from %s", flag->choices);
     if (index < 0)
         return wrong(flag, value, "is none of the choices; choose from %s", flag->choices);
     store_whole(flag, config, (uint64_t)index);
+    return -1;
+}
+
+static int store_tier(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
+{
+    static const char nvme[] = "nvme:";
+    if (strncmp(value, nvme, sizeof nvme - 1) != 0) {
+        config->offload_folder[0] = '\0';
+        return strcmp(value, "nvme") == 0 ? wrong(flag, value, "needs a folder on the disk: nvme:DIR")
+               : choice_index("none|cpu", value) < 0
+                   ? wrong(flag, value, "is none of the choices; choose from %s", flag->choices)
+                   : store_choice(flag, config, value);
+    }
+    value += sizeof nvme - 1;
+    if (!value[0] || strlen(value) >= sizeof config->offload_folder)
+        return wrong(flag, nvme, "needs a folder, of at most %zu bytes", sizeof config->offload_folder - 1);
+    snprintf(config->offload_folder, sizeof config->offload_folder, "%s", value);
+    store_whole(flag, config, ZR_TIER_NVME);
     return -1;
 }
 
@@ -246,6 +273,8 @@ static int store(const struct zr_flag *flag, struct zr_train_config *config, con
         return store_real(flag, config, value);
     case ZR_FLAG_CHOICE:
         return store_choice(flag, config, value);
+    case ZR_FLAG_TIER:
+        return store_tier(flag, config, value);
     case ZR_FLAG_VOCAB:
         return store_vocab(flag, config, value);
     case ZR_FLAG_RECOMPUTE:
@@ -455,6 +484,29 @@ static const char *beside_pipeline(const struct zr_train_config *config)
     return NULL;
 }
 
+const char *zr_train_offload_words(const struct zr_train_config *config)
+{
+    if (config->delayed_update && !config->offload_optimizer)
+        return "--delayed-update: the host updates behind the device; give --offload-optimizer cpu too, or leave it "
+               "out";
+    if (config->delayed_update && config->prove)
+        return "--delayed-update: other losses than one rank's are what it is for, and --prove compares them; leave one "
+               "of the two out";
+    bool several = zr_train_mesh(config).data > 1, automatic = config->stage == ZR_STAGE_AUTO;
+    if (config->offload_parameters && !config->offload_optimizer)
+        return "--offload-param: new parameters come from the optimizer, which is on the device; give "
+               "--offload-optimizer cpu too";
+    if (config->offload_parameters && config->stage != 3 && !automatic)
+        return "--offload-param: parameters that every rank keeps whole stay where they are used; take --stage 3";
+    if (config->offload_optimizer && config->stage == 0 && several)
+        return "--offload-optimizer: at stage 0 every rank updates all parameters, and the host would have all of it "
+               "for each; take --stage 1";
+    if (config->offload_optimizer && config->reduce == ZR_REDUCE_ONCE && several)
+        return "--offload-optimizer: gradients leave as they are reduced, and --reduce once keeps them whole until "
+               "the end of a step; take --reduce each";
+    return NULL;
+}
+
 /* Words for an option of activation checkpoints that has no meaning; NULL: there is none. */
 static const char *beside_checkpoints(const struct zr_train_config *config)
 {
@@ -467,17 +519,18 @@ static const char *beside_checkpoints(const struct zr_train_config *config)
                      "save nothing; leave one of the two out, or add --force"
                    : "--partition-activations: with --tp 1 no other rank has a copy of a checkpoint, so it would "
                      "save nothing; give --tp 2 or more, leave it out, or add --force";
-    if (config->force && !config->checkpoints.partition)
+    if (config->force && !config->checkpoints.partition && config->offload_optimizer != ZR_TIER_NVME)
         return "--force: does what would save nothing, which is --partition-activations without --tp or with "
-               "--sequence-parallel; give that too, or leave it out";
+               "--sequence-parallel, or --offload-optimizer nvme:DIR in a folder that is memory; give one of them "
+               "too, or leave it out";
     if (config->growing_buffers && zr_flag_given(config, "bucket-bytes"))
         return "--bucket-bytes: --no-constant-buffers has buffers as large as what passes through them; leave "
                "one of the two out";
     if (config->host_bytes_per_second > 0 &&
-        ((!config->checkpoint_offload && !is_left_open(config, "checkpoint-offload")) ||
+        ((!zr_train_has_host_tier(config) && !is_left_open(config, "checkpoint-offload")) ||
          (config->flops_per_second <= 0 && !config->picks_all)))
-        return "--host-bandwidth: is of copies that --checkpoint-offload makes, in the timeline of --flops and "
-               "--bandwidth; give these too, or leave it out";
+        return "--host-bandwidth: is of copies that --checkpoint-offload and --offload-optimizer make, in the timeline "
+               "of --flops and --bandwidth; give these too, or leave it out";
     if (config->shape.recompute_layers > config->shape.layers)
         return "--recompute full:N: the model has fewer layers; give at most --layers, or full for all of them";
     return NULL;
@@ -498,6 +551,18 @@ static const char *without_meaning(const struct zr_train_config *config)
     const char *checkpoints = beside_checkpoints(config);
     if (checkpoints)
         return checkpoints;
+    if (!is_left_open(config, "stage") && zr_train_offload_words(config))
+        return zr_train_offload_words(config);
+    if (config->host_limit_bytes && !zr_train_has_host_tier(config) &&
+        !is_left_open(config, "checkpoint-offload"))
+        return "--host-limit: is of what is offloaded; give --offload-optimizer cpu or --checkpoint-offload too";
+    if ((config->nvme_limit_bytes || config->nvme_bytes_per_second > 0 || config->nvme_depth) &&
+        config->offload_optimizer != ZR_TIER_NVME)
+        return "--nvme-limit, --nvme-depth and --nvme-bandwidth: are of --offload-optimizer nvme:DIR; give that too";
+    if (config->nvme_bytes_per_second > 0 && config->flops_per_second <= 0 && !config->picks_all)
+        return "--nvme-bandwidth: is for the timeline of --flops and --bandwidth; give these too, or leave it out";
+    if (config->prove && config->offload_optimizer == ZR_TIER_NVME)
+        return "--prove: compares state in its place, which a file's has none of; take --offload-optimizer cpu";
     if (config->tolerance > 0 && !config->prove)
         return "--tolerance: is of --prove; give that too, or leave it out";
     if (config->prove && (config->dry_run || config->resume[0]))
@@ -900,7 +965,11 @@ void zr_flag_print(struct zr_text *text, const struct zr_flag *flag, const struc
         print_float(text, real);
     } else if (flag->kind == ZR_FLAG_VOCAB && config->bytes) {
         zr_text_print(text, " byte");
-    } else if (flag->kind == ZR_FLAG_CHOICE) {
+    } else if (flag->kind == ZR_FLAG_TIER && whole_field(flag, config) == ZR_TIER_NVME) {
+        char folder[ZR_TRAIN_PATH_ROOM + 8];
+        snprintf(folder, sizeof folder, "nvme:%s", config->offload_folder);
+        print_quoted(text, folder);
+    } else if (flag->kind == ZR_FLAG_CHOICE || flag->kind == ZR_FLAG_TIER) {
         for (uint64_t left = whole_field(flag, config); left > 0; left--)
             choice = strchr(choice, '|') + 1;
         zr_text_print(text, " %.*s", (int)strcspn(choice, "|"), choice);

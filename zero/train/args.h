@@ -30,6 +30,9 @@ enum zr_over_plan { ZR_OVER_PLAN_FAIL = 0, ZR_OVER_PLAN_CONTINUE };
 /* How --pp cuts the layers into stages. */
 enum zr_pipeline_cut { ZR_CUT_MEMORY = 0, ZR_CUT_EQUAL };
 
+/* Where something lives. */
+enum zr_tier { ZR_TIER_NONE = 0, ZR_TIER_CPU, ZR_TIER_NVME };
+
 enum zr_rate_kind { ZR_RATE_COSINE = 0, ZR_RATE_LINEAR, ZR_RATE_CONSTANT };
 
 /* The default of --bucket-bytes, whatever the number of ranks. */
@@ -37,6 +40,14 @@ enum zr_rate_kind { ZR_RATE_COSINE = 0, ZR_RATE_LINEAR, ZR_RATE_CONSTANT };
 
 enum { ZR_STAGE_AUTO = 4 };   /* --stage auto, until zr_rank_pick_stage() */
 enum { ZR_FLAGS_MOST = 128 }; /* options of the table */
+
+/* What the tiers of a run were found to offer, before its ranks exist. */
+struct zr_tiers_found {
+    size_t align_bytes; /* of the folder of --offload-optimizer nvme:DIR */
+    unsigned depth;     /* of the disk; 0: not measured */
+    /* Of a rank; 0: not measured. The disk's read and written at once, the host's copied. */
+    double nvme_bytes_per_second, host_bytes_per_second;
+};
 
 /* One run. Sizes that the table leaves to the program are resolved by zr_args_parse(): what is here is final.
  */
@@ -79,6 +90,15 @@ struct zr_train_config {
     double host_bytes_per_second;              /* of copies to the host and back, for the same */
     struct zr_checkpoint_policy checkpoints;   /* but for its arena */
     bool checkpoint_offload;                   /* to the host tier */
+    unsigned offload_optimizer;                /* enum zr_tier */
+    unsigned offload_parameters;               /* likewise */
+    bool delayed_update;                       /* of --offload-optimizer */
+    size_t host_limit_bytes;                   /* of the host tier, per rank; 0: none */
+    char offload_folder[ZR_TRAIN_PATH_ROOM];   /* of --offload-optimizer nvme:DIR; "": none */
+    unsigned nvme_depth;                       /* 0: measured */
+    uint64_t nvme_limit_bytes;                 /* of the offload file, per rank; 0: none */
+    double nvme_bytes_per_second;              /* of it, for the step timeline; 0: not known */
+    struct zr_tiers_found found;               /* zeros of a dry run; see zr_rank_measure_tiers() */
     bool growing_buffers;                      /* --no-constant-buffers */
     unsigned policy;                           /* enum zr_policy */
     struct zr_policy_use policy_use;           /* of another than zr: see zr_rank_weigh_policy() */
@@ -134,6 +154,13 @@ static inline uint64_t zr_train_step_tokens(const struct zr_train_config *config
            config->shape.sequence;
 }
 
+static inline bool zr_train_has_host_tier(const struct zr_train_config *config)
+{
+    return config->checkpoint_offload || config->offload_optimizer != ZR_TIER_NONE;
+}
+/* Words for offload that cannot be in such a run; NULL: it can. */
+const char *zr_train_offload_words(const struct zr_train_config *config);
+
 /* Whether this process speaks for the run: rank 0's, and not one that is about to become an mpirun. */
 static inline bool zr_train_leads(const struct zr_train_config *config)
 {
@@ -154,8 +181,8 @@ struct zr_args_change {
 void zr_args_print(struct zr_text *text, const struct zr_train_config *config,
                    const struct zr_args_change *changes, size_t changes_count);
 
-/* Reads "65536", "64KiB", "4MiB", "2GB" (KB, MB, GB, TB are powers of 1000; KiB .. TiB of 1024). False: no
- * such number. */
+/* Reads "65536", "64KiB", "4MiB", "2GB", "1.75TB" (KB, MB, GB, TB are powers of 1000; KiB .. TiB of 1024).
+ * False: no such number, or no whole number of bytes. */
 bool zr_args_read_bytes(const char *text, uint64_t *out);
 
 #endif

@@ -27,11 +27,13 @@ enum key_kind {
     KEY_ON,       /* true is the option `equals`; false leaves it out */
     KEY_OFF,      /* false is */
     KEY_COUNT,    /* a whole number above 0 of what needs none here */
+    KEY_EITHER,   /* true or false of what is as it is here */
     KEY_FALSE,    /* what is not in this version: may be false */
     KEY_TRUE,     /* what is always done: may be true */
     KEY_NUMBER,   /* may be `number` */
     KEY_LATER,    /* refused */
-    KEY_OFFLOAD,  /* likewise, whatever its device is */
+    KEY_OFFLOAD,  /* likewise: of parameters on NVMe */
+    KEY_FOLDER,   /* a string, read by read_tier() */
 };
 
 struct config_key {
@@ -41,6 +43,11 @@ struct config_key {
     double number;
     const char *options; /* of the choices; NULL: none */
 };
+
+#define PINNED    "true or false: on a processor nothing is to pin"
+#define OF_NVME   "a whole number: there are three of one unit"
+#define PIPELINED "true or false: nvme reads ahead in any case"
+#define NVME_PATH "zero_optimization.offload_optimizer.nvme_path"
 
 static const struct config_key keys[] = {
     {"train_batch_size", KEY_BATCH, "--batch x --accumulate x data ranks", 0, NULL},
@@ -56,21 +63,22 @@ static const struct config_key keys[] = {
     {"zero_optimization.allgather_partitions", KEY_TRUE, NULL, 0, NULL},
     {"zero_optimization.contiguous_gradients", KEY_TRUE, NULL, 0, NULL},
     {"zero_optimization.offload_optimizer", KEY_OBJECT, NULL, 0, NULL},
-    {"zero_optimization.offload_optimizer.device", KEY_WORD, "none", 0, NULL},
-    {"zero_optimization.offload_optimizer.pin_memory", KEY_OFFLOAD, NULL, 0, NULL},
-    {"zero_optimization.offload_optimizer.nvme_path", KEY_OFFLOAD, NULL, 0, NULL},
-    {"zero_optimization.offload_optimizer.buffer_count", KEY_OFFLOAD, NULL, 0, NULL},
-    {"zero_optimization.offload_optimizer.fast_init", KEY_OFFLOAD, NULL, 0, NULL},
-    {"zero_optimization.offload_optimizer.ratio", KEY_OFFLOAD, NULL, 0, NULL},
-    {"zero_optimization.offload_optimizer.pipeline_read", KEY_OFFLOAD, NULL, 0, NULL},
-    {"zero_optimization.offload_optimizer.pipeline_write", KEY_OFFLOAD, NULL, 0, NULL},
+    {"zero_optimization.offload_optimizer.device", KEY_WORD, "none|cpu|nvme", 0,
+     "--offload-optimizer none|cpu|nvme:DIR"},
+    {"zero_optimization.offload_optimizer.pin_memory", KEY_EITHER, PINNED, 0, NULL},
+    {NVME_PATH, KEY_FOLDER, "DIR of --offload-optimizer nvme:DIR", 0, NULL},
+    {"zero_optimization.offload_optimizer.buffer_count", KEY_COUNT, OF_NVME, 0, NULL},
+    {"zero_optimization.offload_optimizer.fast_init", KEY_FALSE, NULL, 0, NULL},
+    {"zero_optimization.offload_optimizer.ratio", KEY_NUMBER, NULL, 1, NULL},
+    {"zero_optimization.offload_optimizer.pipeline_read", KEY_EITHER, PIPELINED, 0, NULL},
+    {"zero_optimization.offload_optimizer.pipeline_write", KEY_EITHER, PIPELINED, 0, NULL},
     {"zero_optimization.offload_param", KEY_OBJECT, NULL, 0, NULL},
-    {"zero_optimization.offload_param.device", KEY_WORD, "none", 0, NULL},
-    {"zero_optimization.offload_param.pin_memory", KEY_OFFLOAD, NULL, 0, NULL},
+    {"zero_optimization.offload_param.device", KEY_WORD, "none|cpu", 0, "--offload-param none|cpu"},
+    {"zero_optimization.offload_param.pin_memory", KEY_EITHER, PINNED, 0, NULL},
     {"zero_optimization.offload_param.nvme_path", KEY_OFFLOAD, NULL, 0, NULL},
-    {"zero_optimization.offload_param.buffer_count", KEY_OFFLOAD, NULL, 0, NULL},
-    {"zero_optimization.offload_param.buffer_size", KEY_OFFLOAD, NULL, 0, NULL},
-    {"zero_optimization.offload_param.max_in_cpu", KEY_OFFLOAD, NULL, 0, NULL},
+    {"zero_optimization.offload_param.buffer_count", KEY_COUNT, OF_NVME, 0, NULL},
+    {"zero_optimization.offload_param.buffer_size", KEY_COUNT, OF_NVME, 0, NULL},
+    {"zero_optimization.offload_param.max_in_cpu", KEY_COUNT, OF_NVME, 0, NULL},
     {"zero_optimization.sub_group_size", KEY_LATER, NULL, 0, NULL},
     {"zero_optimization.round_robin_gradients", KEY_LATER, NULL, 0, NULL},
     {"zero_optimization.stage3_prefetch_bucket_size", KEY_LATER, NULL, 0, NULL},
@@ -350,6 +358,8 @@ static zr_result read_value(const struct reader *reader, const struct config_key
         if (!json_is_boolean(value))
             return refuse(reader, path, "must be true or false");
         return json_is_true(value) == (key->kind == KEY_ON) ? store(reader, path, key->equals, "") : ZR_OK;
+    case KEY_EITHER:
+        return json_is_boolean(value) ? ZR_OK : refuse(reader, path, "must be true or false");
     case KEY_COUNT:
         return json_is_integer(value) && json_integer_value(value) > 0
                    ? ZR_OK
@@ -369,7 +379,9 @@ static zr_result read_value(const struct reader *reader, const struct config_key
     case KEY_OFFLOAD:
         return refuse(
             reader, path,
-            "is of offload, which is not in this version of zr-train; leave the object around it out");
+            "is of parameters on NVMe, which are not in this version of zr-train; leave it out, and give device cpu");
+    case KEY_FOLDER:
+        return word ? ZR_OK : refuse(reader, path, "must be a string: a folder");
     default:
         return refuse(reader, path, "is not in this version of zr-train; leave it out");
     }
@@ -505,14 +517,30 @@ static zr_result read_scheduler(const struct reader *reader)
     return result;
 }
 
+static zr_result read_tier(const struct reader *reader, const char *path, const char *option)
+{
+    static const char *const tiers[] = {"none", "cpu"};
+    const char *folder = json_string_value(get(reader, NVME_PATH));
+    char nvme[ZR_TRAIN_PATH_ROOM + 8];
+    size_t tier;
+    zr_result result = read_word(reader, path, &tier);
+    if (result != ZR_OK || !get(reader, path))
+        return result;
+    if (tier < sizeof tiers / sizeof *tiers)
+        return store(reader, path, option, tiers[tier]);
+    if (!folder || strlen(folder) >= ZR_TRAIN_PATH_ROOM)
+        return refuse(reader, path, "nvme needs nvme_path beside it, a folder on the disk");
+    snprintf(nvme, sizeof nvme, "nvme:%s", folder);
+    return store(reader, path, option, nvme);
+}
+
 static zr_result read_root(const struct reader *reader)
 {
-    size_t unused;
     zr_result result = walk(reader, "", reader->root);
     if (result == ZR_OK)
-        result = read_word(reader, "zero_optimization.offload_optimizer.device", &unused);
+        result = read_tier(reader, "zero_optimization.offload_optimizer.device", "offload-optimizer");
     if (result == ZR_OK)
-        result = read_word(reader, "zero_optimization.offload_param.device", &unused);
+        result = read_tier(reader, "zero_optimization.offload_param.device", "offload-param");
     if (result == ZR_OK)
         result = check_equal(reader, "zero_optimization.allgather_bucket_size",
                              "zero_optimization.reduce_bucket_size");

@@ -93,6 +93,18 @@ const struct zr_flag zr_flags[] = {
            "each rank of --tp keeps a part of a checkpoint"),
     SWITCH("checkpoint-offload", memory, checkpoint_offload,
            "activation checkpoints go to host memory and back"),
+    {"offload-optimizer", memory, NULL, "optimizer state and masters in host memory or a file on a disk",
+     "none", NULL, "none|cpu|nvme:DIR", NULL, ZR_FLAG_TIER, FIELD(offload_optimizer), 0, 0},
+    CHOICE("offload-param", memory, offload_parameters, "none", "none|cpu", "nvme",
+           "stage 3: parameters in host memory until they are used"),
+    SWITCH("delayed-update", memory, delayed_update,
+           "the host updates while the next step computes: other losses"),
+    {"host-limit", memory, "BYTES", "largest arena of what a rank keeps in host memory", NULL, "none", NULL,
+     NULL, ZR_FLAG_BYTES, FIELD(host_limit_bytes), 1 << 20, 1e18},
+    {"nvme-depth", memory, "N", "transfers of the file under way at a time", NULL, "measured", NULL, NULL,
+     ZR_FLAG_COUNT, FIELD(nvme_depth), 1, 64},
+    {"nvme-limit", memory, "BYTES", "largest file of what a rank offloads to a disk", NULL, "none", NULL,
+     NULL, ZR_FLAG_BYTES, FIELD(nvme_limit_bytes), 1 << 20, 9e18},
     SWITCH("no-contiguous", memory, checkpoints.scattered, "checkpoints and gradients have no pools"),
     SWITCH("no-constant-buffers", memory, growing_buffers, "buffers as large as what passes through them"),
     CHOICE("policy", memory, policy, "zr", "zr|caching|expandable|bestfit", NULL,
@@ -165,8 +177,10 @@ const struct zr_flag zr_flags[] = {
      NULL, NULL, NULL, ZR_FLAG_REAL, FIELD(flops_per_second), 1, 1e21},
     {"bandwidth", other, "F", "bytes a second that a rank sends, as 25e9; with --flops", NULL, NULL, NULL,
      NULL, ZR_FLAG_REAL, FIELD(bytes_per_second), 1, 1e18},
-    {"host-bandwidth", other, "F", "bytes a second to host memory and back, as 50e9; with --flops", NULL,
-     NULL, NULL, NULL, ZR_FLAG_REAL, FIELD(host_bytes_per_second), 1, 1e18},
+    {"host-bandwidth", other, "F", "bytes a second of host copies; with --flops", NULL,
+     "measured, no dry run", NULL, NULL, ZR_FLAG_REAL, FIELD(host_bytes_per_second), 1, 1e18},
+    {"nvme-bandwidth", other, "F", "bytes a second of nvme:DIR; with --flops", NULL, "measured, no dry run",
+     NULL, NULL, ZR_FLAG_REAL, FIELD(nvme_bytes_per_second), 1, 1e18},
     {"help", other, NULL, "this text", NULL, NULL, NULL, NULL, ZR_FLAG_HELP, 0, 0, 0, 0},
     {"version", other, NULL, "the version", NULL, NULL, NULL, NULL, ZR_FLAG_VERSION, 0, 0, 0, 0},
 };
@@ -177,4 +191,4 @@ _Static_assert(sizeof zr_flags / sizeof *zr_flags <= ZR_FLAGS_MOST,
                "there are more options than ZR_FLAGS_MOST");
 const size_t zr_flags_count = sizeof zr_flags / sizeof *zr_flags;
 
-const char *const zr_flags_later[] = {"offload-optimizer", "offload-param", "deterministic", NULL};
+const char *const zr_flags_later[] = {"deterministic", NULL};

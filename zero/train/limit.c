@@ -13,6 +13,12 @@
 #define COARSE_GRANULE_BYTES ((size_t)1 << 30)
 enum { COARSE_GRANULES = 1 << 16 };
 
+/* Without --memory-limit the host tier alone is limited. */
+static size_t device_limit(const struct zr_train_config *config)
+{
+    return config->memory_limit_bytes ? config->memory_limit_bytes : SIZE_MAX - 1;
+}
+
 /* The largest that --batch and --layers take. */
 static size_t most_of(enum zr_limit_size size)
 {
@@ -28,26 +34,57 @@ zr_result zr_limit_plan_largest(struct zr_byte_plan *out, const struct zr_train_
     for (unsigned p = 1; p <= pipeline && result == ZR_OK && config->ranks > 1; p++) {
         result = zr_rank_plan(&one, config, p < pipeline ? zr_train_first_rank(config, p) : config->ranks - 1,
                               host_arena);
+        size_t host = one.host_reserved_bytes > out->host_reserved_bytes ? one.host_reserved_bytes
+                                                                         : out->host_reserved_bytes;
+        uint64_t nvme = one.nvme_bytes > out->nvme_bytes ? one.nvme_bytes : out->nvme_bytes;
         if (result == ZR_OK && one.peak_reserved_bytes > out->peak_reserved_bytes)
             *out = one;
+        out->host_reserved_bytes = host; /* each tier's most, on whatever rank */
+        out->nvme_bytes = nvme;
     }
     return result;
 }
 
-/* Bytes of a configuration; SIZE_MAX: more than can be addressed, or counted. */
-static zr_result weigh(const struct zr_train_config *config, zr_arena *host_arena, size_t *out_bytes)
+bool zr_limit_is_set(const struct zr_train_config *config)
 {
-    struct zr_byte_plan plan;
+    return config->memory_limit_bytes || config->host_limit_bytes || config->nvme_limit_bytes;
+}
+
+bool zr_limit_fits_tiers(const struct zr_train_config *config, const struct zr_byte_plan *plan)
+{
+    return (config->host_limit_bytes == 0 || plan->host_reserved_bytes <= config->host_limit_bytes) &&
+           (config->nvme_limit_bytes == 0 || plan->nvme_bytes <= config->nvme_limit_bytes);
+}
+
+bool zr_limit_fits(const struct zr_train_config *config, const struct zr_byte_plan *plan)
+{
+    return (config->memory_limit_bytes == 0 || plan->peak_reserved_bytes <= device_limit(config)) &&
+           zr_limit_fits_tiers(config, plan);
+}
+
+/* The plan of a configuration, and its bytes; SIZE_MAX: more than can be addressed, or counted, or (of the
+ * second) than the tiers have. */
+static zr_result weigh_all(struct zr_byte_plan *out, const struct zr_train_config *config,
+                           zr_arena *host_arena)
+{
     zr_result result = zr_shape_check(&config->shape);
-    *out_bytes = SIZE_MAX;
+    *out = (struct zr_byte_plan){.peak_reserved_bytes = SIZE_MAX};
     if (result == ZR_ERR_INVALID)
         return ZR_OK;
     if (result == ZR_OK)
-        result = zr_limit_plan_largest(&plan, config, host_arena);
-    if (result == ZR_ERR_ADDRESSES || result == ZR_ERR_MEMORY)
+        result = zr_limit_plan_largest(out, config, host_arena);
+    if (result == ZR_ERR_ADDRESSES || result == ZR_ERR_MEMORY) {
+        *out = (struct zr_byte_plan){.peak_reserved_bytes = SIZE_MAX};
         return ZR_OK;
-    if (result == ZR_OK)
-        *out_bytes = plan.peak_reserved_bytes;
+    }
+    return result;
+}
+
+static zr_result weigh(const struct zr_train_config *config, zr_arena *host_arena, size_t *out_bytes)
+{
+    struct zr_byte_plan plan;
+    zr_result result = weigh_all(&plan, config, host_arena);
+    *out_bytes = result == ZR_OK && zr_limit_fits_tiers(config, &plan) ? plan.peak_reserved_bytes : SIZE_MAX;
     return result;
 }
 
@@ -89,7 +126,7 @@ static size_t coarse_granule_bytes(size_t limit_bytes)
 static zr_result guess(size_t *out, const struct zr_train_config *config, enum zr_limit_size size,
                        zr_arena *host_arena)
 {
-    size_t granule_bytes = coarse_granule_bytes(config->memory_limit_bytes);
+    size_t granule_bytes = coarse_granule_bytes(device_limit(config));
     size_t beyond = 0, most = most_of(size);
 
     *out = 0;
@@ -102,7 +139,7 @@ static zr_result guess(size_t *out, const struct zr_train_config *config, enum z
         if (result != ZR_OK && result != ZR_ERR_INVALID && result != ZR_ERR_ADDRESSES &&
             result != ZR_ERR_MEMORY)
             return result;
-        if (result == ZR_OK && bytes <= config->memory_limit_bytes)
+        if (result == ZR_OK && bytes <= device_limit(config))
             *out = value;
         else
             beyond = value;
@@ -127,25 +164,30 @@ zr_result zr_limit_find(struct zr_limit_found *out, const struct zr_train_config
                         enum zr_limit_size size, zr_arena *host_arena)
 {
     size_t least = 0, beyond = 0, most = most_of(size); /* least fits, beyond does not; 0: unknown */
-    size_t value, step = 1, bytes;
+    size_t value, step = 1;
     zr_result result = guess(&value, config, size, host_arena);
 
     memset(out, 0, sizeof *out);
     for (value += value == 0; result == ZR_OK && least < most && (beyond == 0 || beyond - least > 1);
          value = next_value(least, beyond, most, &step)) {
         struct zr_train_config changed;
-        bytes = SIZE_MAX;
+        struct zr_byte_plan plan = {.peak_reserved_bytes = SIZE_MAX};
         result = of_size(&changed, config, size, value, host_arena);
         if (result == ZR_OK)
-            result = weigh(&changed, host_arena, &bytes);
+            result = weigh_all(&plan, &changed, host_arena);
         else if (result == ZR_ERR_INVALID || result == ZR_ERR_ADDRESSES || result == ZR_ERR_MEMORY)
             result = ZR_OK;
-        if (result == ZR_OK && bytes <= config->memory_limit_bytes) {
+        if (result == ZR_OK && plan.peak_reserved_bytes <= device_limit(config) &&
+            zr_limit_fits_tiers(config, &plan)) {
             least = value;
-            out->reserved_bytes = bytes;
+            out->reserved_bytes = plan.peak_reserved_bytes;
+            out->host_bytes = plan.host_reserved_bytes;
+            out->nvme_bytes = plan.nvme_bytes;
         } else if (result == ZR_OK) {
             beyond = value;
-            out->beyond_reserved_bytes = bytes;
+            out->beyond_reserved_bytes = plan.peak_reserved_bytes;
+            out->beyond_host_bytes = plan.host_reserved_bytes;
+            out->beyond_nvme_bytes = plan.nvme_bytes;
         }
     }
     out->value = least;
@@ -184,7 +226,7 @@ static zr_result try_out(struct search *search, const struct zr_train_config *co
 {
     size_t bytes;
     zr_result result = weigh(config, search->host_arena, &bytes);
-    *fits = result == ZR_OK && bytes <= config->memory_limit_bytes;
+    *fits = result == ZR_OK && bytes <= device_limit(config);
     if (*fits)
         note_choice(search->advice, config, bytes);
     return result;
@@ -194,7 +236,9 @@ static zr_result try_out(struct search *search, const struct zr_train_config *co
  * step needs whole gradients. */
 static unsigned highest_stage(const struct zr_train_config *config)
 {
-    unsigned highest = zr_train_mesh(config).data == 1 ? 0 : config->reduce == ZR_REDUCE_ONCE ? 1 : 3;
+    unsigned highest = zr_train_mesh(config).data == 1 && !config->offload_parameters ? 0
+                       : config->reduce == ZR_REDUCE_ONCE                             ? 1
+                                                                                      : 3;
     return highest > config->stage ? highest : config->stage;
 }
 
@@ -290,7 +334,7 @@ zr_result zr_limit_advise(struct zr_limit_advice *out, const struct zr_train_con
 
     memset(out, 0, sizeof *out);
     result = zr_limit_plan_largest(&out->plan, config, host_arena);
-    out->fits = result == ZR_OK && out->plan.peak_reserved_bytes <= config->memory_limit_bytes;
+    out->fits = result == ZR_OK && zr_limit_fits(config, &out->plan);
     if (result != ZR_OK || out->fits)
         return result;
     result = try_stages(&search, *config, &stage);

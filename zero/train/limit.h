@@ -26,6 +26,12 @@ struct zr_limit_advice {
     struct zr_limit_choice choices[ZR_LIMIT_CHOICES]; /* none where it fits, or nothing would */
 };
 
+/* Whether there is one of --memory-limit, --host-limit and --nvme-limit; whether a plan is within those of
+ * the tiers; and within all. */
+bool zr_limit_is_set(const struct zr_train_config *config);
+bool zr_limit_fits_tiers(const struct zr_train_config *config, const struct zr_byte_plan *plan);
+bool zr_limit_fits(const struct zr_train_config *config, const struct zr_byte_plan *plan);
+
 /* The plan of the rank that needs most; and the most that is live on one, in granules as large as the caller
  * likes.
  */
@@ -47,7 +53,11 @@ enum zr_limit_size { ZR_LIMIT_BATCH = 0, ZR_LIMIT_LAYERS };
 struct zr_limit_found {
     size_t value;                 /* largest that fits; 0: not even 1 does */
     size_t reserved_bytes;        /* by its plan */
-    size_t beyond_reserved_bytes; /* by the plan of one more; 0: one more is beyond what can be asked for */
+    size_t beyond_reserved_bytes; /* by the plan of one more; 0: one more is beyond what can be asked for, and
+                                   * SIZE_MAX: beyond what can be addressed */
+    /* Of the tiers, likewise. */
+    size_t host_bytes, beyond_host_bytes;
+    uint64_t nvme_bytes, beyond_nvme_bytes;
 };
 
 /* Looks for the largest batch or number of layers, all else as in `config`: from the largest whose live bytes

@@ -28,8 +28,9 @@ struct history {
     uint64_t saved_step; /* UINT64_MAX: none */
     bool counted;        /* what a step sends and receives is known: one was not skipped */
     uint64_t sent_elements_per_step, received_bytes_per_step, driver_calls_last_step;
-    uint64_t host_moved_bytes_per_step;
-    struct zr_comm_counters comm_before; /* when the first step began */
+    uint64_t host_moved_bytes_per_step, nvme_moved_bytes_per_step; /* of one step */
+    uint64_t host_waited_ns, nvme_waited_ns;                       /* in all steps */
+    struct zr_comm_counters comm_before;                           /* when the first step began */
     uint64_t started_ns;
     bool ended;        /* a signal asked for the end */
     uint64_t since_ns; /* where the seconds of the step under way begin: where those of the last one ended */
@@ -270,11 +271,6 @@ static bool pauses_after(const struct loop *loop, uint64_t step, enum zr_request
            (config->save_every && step % config->save_every == 0);
 }
 
-static uint64_t moved_bytes(const struct loop *loop)
-{
-    return zr_checkpoints_moved_bytes(&loop->rank.state.trainer->activations.checkpoints);
-}
-
 /* A step with its clock and counters around it. Its seconds run from its start to the next one's; where
  * something else comes between them, to the moment when all that the step has sent has arrived. */
 static zr_result measured_step(struct loop *loop, uint64_t step, struct zr_step_line *line,
@@ -285,25 +281,34 @@ static zr_result measured_step(struct loop *loop, uint64_t step, struct zr_step_
     struct zr_arena_stats before, after;
     struct zr_comm_counters sent_before, sent_after;
     struct step under_way = {.loop = loop, .number = step, .line = line};
-    bool first = !history->counted;
-    uint64_t moved = moved_bytes(loop);
+    /* A delayed update sends what it has found in the step after the one that began it. */
+    bool first =
+        !history->counted && (!rank->config->delayed_update || zr_engine_is_late(rank->state.engine));
+    uint64_t moved = zr_trainer_state_moved_bytes(&rank->state),
+             waited_ns = zr_trainer_state_copies_exposed_ns(&rank->state);
+    struct zr_state_file_report file_before, file_after;
     zr_result result;
 
     zr_arena_get_stats(rank->arena, &before);
     zr_trainer_state_counters_get(&rank->state, &sent_before);
+    zr_state_store_get_report(&rank->state.engine->store, &file_before);
     result = train_step(&under_way);
     *request = under_way.request;
     if (result == ZR_OK && (first || pauses_after(loop, step, *request)))
         result = zr_engine_synchronize(rank->state.engine);
     if (result != ZR_OK)
         return result;
+    history->host_waited_ns += zr_trainer_state_copies_exposed_ns(&rank->state) - waited_ns;
+    zr_state_store_get_report(&rank->state.engine->store, &file_after);
+    history->nvme_waited_ns += file_after.waited_ns - file_before.waited_ns;
     zr_arena_get_stats(rank->arena, &after);
     zr_trainer_state_counters_get(&rank->state, &sent_after);
     if (first && !line->skipped) { /* a skipped step sends less */
         history->counted = true;
         history->sent_elements_per_step = sent_after.sent_elements - sent_before.sent_elements;
         history->received_bytes_per_step = sent_after.received_bytes - sent_before.received_bytes;
-        history->host_moved_bytes_per_step = moved_bytes(loop) - moved;
+        history->host_moved_bytes_per_step = zr_trainer_state_moved_bytes(&rank->state) - moved;
+        history->nvme_moved_bytes_per_step = file_after.moved_bytes - file_before.moved_bytes;
     }
     history->driver_calls_last_step = after.backend_calls_count - before.backend_calls_count;
     uint64_t now_ns = zr_os_now_ns();
@@ -422,19 +427,31 @@ static double tokens_per_second(const struct loop *loop)
 
 static void measure_host_tier(const struct loop *loop, struct zr_rank_report *report)
 {
-    zr_comm *copies = loop->rank.state.trainer->activations.checkpoints.copies;
     struct zr_arena_stats stats;
-    struct zr_comm_counters counters;
     double seconds = 0;
-    if (!copies)
+    if (!loop->rank.host_tier)
         return;
     zr_arena_get_stats(loop->rank.host_tier, &stats);
-    zr_comm_counters_get(copies, &counters);
     for (size_t i = 0; i < loop->history.count; i++)
         seconds += loop->history.seconds[i];
     report->peak_host_tier_bytes = stats.peak_live_bytes;
+    report->peak_host_tier_reserved_bytes = stats.peak_reserved_bytes;
+    memcpy(report->peak_host_tier_by_tag_bytes, stats.peak_by_tag_bytes,
+           sizeof report->peak_host_tier_by_tag_bytes);
     report->host_moved_bytes = loop->history.host_moved_bytes_per_step;
-    report->host_wait_share = seconds > 0 ? (double)counters.exposed_ns * 1e-9 / seconds : 0;
+    report->host_wait_share = seconds > 0 ? (double)loop->history.host_waited_ns * 1e-9 / seconds : 0;
+}
+
+static void measure_file(const struct loop *loop, struct zr_rank_report *report)
+{
+    struct zr_state_file_report file;
+    double seconds = 0;
+    zr_state_store_get_report(&loop->rank.state.engine->store, &file);
+    for (size_t i = 0; i < loop->history.count; i++)
+        seconds += loop->history.seconds[i];
+    report->nvme_bytes = file.file_bytes;
+    report->nvme_moved_bytes = loop->history.nvme_moved_bytes_per_step;
+    report->nvme_wait_share = seconds > 0 ? (double)loop->history.nvme_waited_ns * 1e-9 / seconds : 0;
 }
 
 static void measure(const struct loop *loop, struct zr_rank_report *report)
@@ -460,6 +477,7 @@ static void measure(const struct loop *loop, struct zr_rank_report *report)
     report->resident_shared_bytes = resident.shared_bytes;
     report->stranded_bytes = stats.stranded_bytes;
     measure_host_tier(loop, report);
+    measure_file(loop, report);
     report->sent_elements_per_step = loop->history.sent_elements_per_step;
     report->received_bytes_per_step = loop->history.received_bytes_per_step;
     report->driver_calls_last_step = loop->history.driver_calls_last_step;

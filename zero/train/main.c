@@ -138,6 +138,8 @@ int main(int argc, char **argv)
         code = zr_args_parse(&config, argc, argv);
     if (code >= 0)
         return code;
+    if ((code = zr_rank_measure_tiers(&config)) >= 0)
+        return code;
     if (config.picks_all && (code = pick_all()) >= 0)
         return code;
     if (config.stage == ZR_STAGE_AUTO && (code = pick_stage()) >= 0)

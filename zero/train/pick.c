@@ -89,7 +89,8 @@ static bool configure(const struct search *search, const struct zr_pick *pick, s
     zr_pick_apply(out, pick);
     if (out->reduce == ZR_REDUCE_ONCE && pick->stage > 1)
         return false;
-    return (zr_train_mesh(out).data > 1 || pick->stage == 0) && zr_train_check_stages(out) == ZR_OK;
+    return (zr_train_mesh(out).data > 1 || pick->stage == 0 || out->offload_parameters) &&
+           !zr_train_offload_words(out) && zr_train_check_stages(out) == ZR_OK;
 }
 
 /* Whether it fits; first by what is live, which costs less to find out. */
@@ -105,7 +106,7 @@ static zr_result fits(struct search *search, struct zr_train_config *config, str
         struct zr_byte_plan plan;
         result = zr_limit_plan_largest(&plan, config, search->host_arena);
         pick->reserved_bytes = plan.peak_reserved_bytes;
-        *out = result == ZR_OK && pick->reserved_bytes <= limit;
+        *out = result == ZR_OK && zr_limit_fits(config, &plan);
     }
     return result == ZR_ERR_ADDRESSES || result == ZR_ERR_MEMORY ? ZR_OK : result;
 }

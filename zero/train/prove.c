@@ -82,6 +82,7 @@ static zr_result open_dense(struct zr_prove *prove)
     config->reduce = ZR_REDUCE_EACH;
     config->checkpoints = (struct zr_checkpoint_policy){0};
     config->checkpoint_offload = false;
+    config->offload_optimizer = config->offload_parameters = ZR_TIER_NONE;
     zr_result result = zr_rank_plan(&plan, config, 0, rank->host_arena);
     if (result == ZR_OK)
         result = zr_arena_create(&prove->arena,
@@ -193,15 +194,25 @@ static zr_result tell(struct zr_prove *prove, const float *from, size_t count, f
     return result;
 }
 
+/* A store of memory has it in place: nothing has to be given back. */
+static struct zr_owned owned_of(zr_engine *engine, size_t unit)
+{
+    struct zr_owned owned;
+    zr_assert(engine->store.table->random);
+    zr_result result = zr_engine_take_owned(engine, unit, &owned);
+    zr_assert(result == ZR_OK);
+    return owned;
+}
+
 /* The dense run's tensor number `index`, on all ranks. */
 static zr_result tell_tensor(struct zr_prove *prove, size_t index)
 {
-    const struct zr_engine *engine = prove->dense.engine;
+    zr_engine *engine = prove->dense.engine;
     size_t count = zr_parameter_elements(&prove->whole.model.list.parameters[index]);
     const float *from[KINDS] = {NULL, NULL};
     if (engine) {
         const struct zr_layout_parameter *p = &engine->layout.parameters[index];
-        struct zr_owned owned = zr_engine_owned(engine, p->parameter.unit);
+        struct zr_owned owned = owned_of(engine, p->parameter.unit);
         from[PARAMETER] = owned.master + p->offset;
         from[MOMENTUM] = owned.momentum + p->offset;
     }
@@ -234,8 +245,8 @@ static const struct zr_layout_parameter *own_tensor(const struct zr_prove *prove
 static void compare_tensor(const struct zr_prove *prove, const struct zr_layout_parameter *p, size_t count,
                            double far[KINDS])
 {
-    const struct zr_engine *engine = prove->rank->state.engine;
-    struct zr_owned owned = zr_engine_owned(engine, p->parameter.unit);
+    zr_engine *engine = prove->rank->state.engine;
+    struct zr_owned owned = owned_of(engine, p->parameter.unit);
     const float *own[KINDS] = {owned.master, owned.momentum};
     double root = sqrt((double)count),
            size[KINDS] = {size_of(prove->values[PARAMETER], count), size_of(prove->values[MOMENTUM], count)};
@@ -288,12 +299,12 @@ static void states_of(const struct zr_owned *owned, float *out[STATES])
 /* What this rank alone has of a tensor, where it is in the whole; `p` NULL: nothing. */
 static void lay_out(struct zr_prove *prove, const struct zr_layout_parameter *p, unsigned state, size_t count)
 {
-    const struct zr_engine *engine = prove->rank->state.engine;
+    zr_engine *engine = prove->rank->state.engine;
     float *states[STATES];
     memset(prove->own, 0, count * sizeof *prove->own);
     if (!p)
         return;
-    struct zr_owned owned = zr_engine_owned(engine, p->parameter.unit);
+    struct zr_owned owned = owned_of(engine, p->parameter.unit);
     size_t shard = engine->layout.units[p->parameter.unit].shard_elements, from = engine->rank * shard;
     states_of(&owned, states);
     for (size_t k = 0, pieces = zr_layout_pieces(p, from, from + shard);
@@ -313,7 +324,7 @@ static zr_result take_over(struct zr_prove *prove, size_t index, unsigned state)
     lay_out(prove, own_tensor(prove, index), state, count);
     if (prove->dense.engine) {
         const struct zr_layout_parameter *p = &prove->dense.engine->layout.parameters[index];
-        struct zr_owned owned = zr_engine_owned(prove->dense.engine, p->parameter.unit);
+        struct zr_owned owned = owned_of(prove->dense.engine, p->parameter.unit);
         states_of(&owned, states);
         to = states[state] + p->offset;
         memset(to, 0, count * sizeof *to);
@@ -333,7 +344,7 @@ static zr_result take_over(struct zr_prove *prove, size_t index, unsigned state)
 static zr_result follow_run(struct zr_prove *prove)
 {
     zr_engine *run = prove->rank->state.engine;
-    unsigned states = run->variance ? STATES : STATES - 1;
+    unsigned states = run->store.options.variance ? STATES : STATES - 1;
     zr_result result = ZR_OK;
     for (size_t i = 0; i < prove->whole.model.list.parameters_count; i++)
         for (unsigned state = 0; state < states && result == ZR_OK; state++)

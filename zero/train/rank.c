@@ -18,6 +18,7 @@
 #include "zero/train/agree.h"
 #include "zero/train/limit.h"
 #include "zero/train/number.h"
+#include "zero/train/offload.h"
 #include "zero/train/balance.h"
 #include "zero/train/stages.h"
 #include "zero/train/terminal.h"
@@ -69,6 +70,10 @@ static zr_result make_request(struct zr_plan_request *out, const struct zr_train
                                     .bucket_bytes = config->bucket_bytes,
                                     .checkpoints = config->checkpoints,
                                     .offloads_checkpoints = config->checkpoint_offload,
+                                    .offloads_optimizer = config->offload_optimizer != ZR_TIER_NONE,
+                                    .offload_file = zr_offload_file_of(config),
+                                    .offloads_parameters = config->offload_parameters == ZR_TIER_CPU,
+                                    .delays_update = config->delayed_update,
                                     .isa = isa,
                                     .host_arena = host_arena};
     return ZR_OK;
@@ -92,7 +97,9 @@ zr_result zr_rank_live_bytes(size_t *out_bytes, const struct zr_train_config *co
     request.live_only = true;
     if (result == ZR_OK)
         result = zr_plan_make(&plan, &request);
-    *out_bytes = plan.peak_bytes;
+    bool over = (config->host_limit_bytes && plan.host_bytes > config->host_limit_bytes) ||
+                (config->nvme_limit_bytes && plan.nvme_bytes > config->nvme_limit_bytes);
+    *out_bytes = over ? SIZE_MAX : plan.peak_bytes;
     return result;
 }
 
@@ -126,10 +133,16 @@ static zr_result time_rank(struct zr_timeline *out, const struct zr_train_config
     if (result != ZR_OK)
         return result;
     zr_timeline_start(out, host_arena, config->flops_per_second, config->bytes_per_second);
-    out->clock.host_bytes_per_second = config->host_bytes_per_second;
+    out->clock.host_bytes_per_second = config->host_bytes_per_second > 0
+                                           ? config->host_bytes_per_second
+                                           : config->found.host_bytes_per_second;
+    out->clock.nvme_bytes_per_second = config->nvme_bytes_per_second > 0
+                                           ? config->nvme_bytes_per_second
+                                           : config->found.nvme_bytes_per_second;
     request.timeline = out;
     result = zr_plan_make(&again, &request);
     out->host_moved_bytes = again.host_moved_bytes_per_step;
+    out->nvme_moved_bytes = again.nvme_moved_bytes_per_step;
     return result;
 }
 
@@ -209,8 +222,13 @@ static void note_plan(struct zr_rank_report *report, const struct zr_byte_plan *
     report->whole_gradients = plan->whole_gradients;
     report->planned_bytes = plan->peak_bytes;
     report->planned_reserved_bytes = plan->peak_reserved_bytes;
+    memcpy(report->planned_host_by_tag_bytes, plan->host_peak_by_tag_bytes,
+           sizeof report->planned_host_by_tag_bytes);
     report->planned_host_bytes = plan->host_bytes;
+    report->planned_host_reserved_bytes = plan->host_reserved_bytes;
     report->planned_host_moved_bytes = plan->host_moved_bytes_per_step;
+    report->planned_nvme_bytes = plan->nvme_bytes;
+    report->planned_nvme_moved_bytes = plan->nvme_moved_bytes_per_step;
     report->tag_limits = plan->tag_limits;
     memcpy(report->planned_kept_by_tag_bytes, plan->persistent_by_tag_bytes,
            sizeof report->planned_kept_by_tag_bytes);
@@ -220,16 +238,23 @@ static void note_plan(struct zr_rank_report *report, const struct zr_byte_plan *
 static zr_result check_plan_fits(const struct zr_rank *rank)
 {
     const struct zr_train_config *config = rank->config;
-    size_t need = rank->plan.peak_reserved_bytes;
+    size_t device = rank->plan.peak_reserved_bytes, host = rank->plan.host_reserved_bytes,
+           need = device + host; /* both are memory of this machine */
     uint64_t all = (uint64_t)need * config->ranks_here;
     struct zr_machine machine;
     char number[2][ZR_NUMBER_ROOM];
 
-    if (config->memory_limit_bytes && need > config->memory_limit_bytes)
+    if (config->host_limit_bytes && host > config->host_limit_bytes)
+        return zr_fail(
+            ZR_ERR_MEMORY,
+            "the plan takes %s bytes of the host tier per rank and --host-limit allows %s; try a higher "
+            "--stage, more --ranks, or leave out what is offloaded",
+            zr_number_grouped(number[0], host), zr_number_grouped(number[1], config->host_limit_bytes));
+    if (config->memory_limit_bytes && device > config->memory_limit_bytes)
         return zr_fail(ZR_ERR_MEMORY,
                        "the plan takes %s bytes per rank and --memory-limit allows %s; try --recompute full, "
                        "a smaller --batch, a higher --stage or more --ranks",
-                       zr_number_grouped(number[0], need),
+                       zr_number_grouped(number[0], device),
                        zr_number_grouped(number[1], config->memory_limit_bytes));
     zr_os_machine(&machine);
     if (machine.cgroup_limit_bytes) {
@@ -289,6 +314,8 @@ static zr_result open_memory(struct zr_rank *rank)
     if (result == ZR_OK)
         result = zr_plan_make(&rank->plan, &request);
     if (result == ZR_OK)
+        result = zr_offload_check_space(rank->config, &rank->plan);
+    if (result == ZR_OK)
         result = check_plan_fits(rank);
     if (result != ZR_OK)
         return result;
@@ -298,13 +325,16 @@ static zr_result open_memory(struct zr_rank *rank)
                                                         .name = "training",
                                                         .reserve_bytes = 2 * rank->plan.peak_reserved_bytes,
                                                         .limit_bytes = rank->config->memory_limit_bytes});
-    if (result == ZR_OK && rank->config->checkpoint_offload)
-        result = zr_arena_create(
-            &rank->host_tier, &(struct zr_arena_options){.backend = rank->backend,
-                                                         .name = "host tier",
-                                                         .reserve_bytes = 2 * rank->plan.host_bytes + MIB});
+    if (result == ZR_OK && zr_train_has_host_tier(rank->config))
+        result = zr_arena_create(&rank->host_tier,
+                                 &(struct zr_arena_options){.backend = rank->backend,
+                                                            .name = "host tier",
+                                                            .reserve_bytes = 2 * rank->plan.host_bytes + MIB,
+                                                            .limit_bytes = rank->config->host_limit_bytes});
     if (result == ZR_OK && rank->config->over_plan == ZR_OVER_PLAN_FAIL)
         result = zr_arena_set_tag_limits(rank->arena, &rank->plan.tag_limits);
+    if (result == ZR_OK && rank->host_tier && rank->config->over_plan == ZR_OVER_PLAN_FAIL)
+        result = zr_arena_set_tag_limits(rank->host_tier, &rank->plan.host_tag_limits);
     return result;
 }
 
@@ -398,6 +428,25 @@ static zr_result keep_places(struct zr_rank *rank)
     return result;
 }
 
+static void say_of_file(void *state, const char *words)
+{
+    const struct zr_rank *rank = state;
+    if (rank->rank % rank->config->ranks_here == 0) /* what a machine has to say is said once */
+        zr_say("%s", words);
+}
+
+static struct zr_offload offload_of(struct zr_rank *rank)
+{
+    rank->offload_file = zr_offload_file_of(rank->config);
+    rank->offload_file.log = say_of_file;
+    rank->offload_file.log_state = rank;
+    return (struct zr_offload){.host = rank->host_tier,
+                               .optimizer = rank->config->offload_optimizer != ZR_TIER_NONE,
+                               .file = rank->offload_file.folder ? &rank->offload_file : NULL,
+                               .parameters = rank->config->offload_parameters == ZR_TIER_CPU,
+                               .delayed = rank->config->delayed_update};
+}
+
 zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config,
                        struct zr_local_world *local, unsigned rank)
 {
@@ -433,7 +482,7 @@ zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config
                                                                                .ranks = config->ranks});
     if (result == ZR_OK)
         result = check_addresses_left(out);
-    checkpoints.host = out->host_tier;
+    checkpoints.host = config->checkpoint_offload ? out->host_tier : NULL;
     if (result == ZR_OK)
         result = zr_trainer_state_open(
             &out->state, &(struct zr_trainer_state_options){.arena = out->arena,
@@ -446,6 +495,7 @@ zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config
                                                             .stages = &config->stages,
                                                             .stage = config->stage,
                                                             .checkpoints = checkpoints,
+                                                            .offload = offload_of(out),
                                                             .micro_batches = config->micro_batches,
                                                             .reduce = config->reduce,
                                                             .precision = config->precision,
@@ -500,6 +550,20 @@ static zr_result refuse(const struct zr_train_config *config, const struct zr_li
     zr_result result = config->start.rank == 0 ? zr_report_limit(config, advice) : ZR_OK;
     if (result != ZR_OK)
         return result;
+    if (config->host_limit_bytes && advice->plan.host_reserved_bytes > config->host_limit_bytes)
+        return zr_fail(
+            ZR_ERR_MEMORY,
+            "the plan takes %s bytes of the host tier per rank and --host-limit allows %s; the table has %s",
+            zr_number_grouped(need, advice->plan.host_reserved_bytes),
+            zr_number_grouped(limit, config->host_limit_bytes),
+            advice->count ? "what would fit" : "nothing smaller that would fit");
+    if (config->nvme_limit_bytes && advice->plan.nvme_bytes > config->nvme_limit_bytes)
+        return zr_fail(
+            ZR_ERR_MEMORY,
+            "the plan takes a file of %s bytes per rank and --nvme-limit allows %s; the table has %s",
+            zr_number_grouped(need, advice->plan.nvme_bytes),
+            zr_number_grouped(limit, config->nvme_limit_bytes),
+            advice->count ? "what would fit" : "nothing smaller that would fit");
     if (config->finds_max)
         snprintf(which, sizeof which, "not even --%s 1 fits: its plan",
                  config->find_max == ZR_LIMIT_BATCH ? "batch" : "layers");
@@ -568,13 +632,14 @@ static zr_result rehearse(const struct zr_train_config *config, const struct zr_
         result = zr_report_found(config, found);
     if (result == ZR_OK)
         result = time_plan(&timeline, config, host_arena);
-    if (result == ZR_OK && config->memory_limit_bytes)
+    bool limited = zr_limit_is_set(config);
+    if (result == ZR_OK && limited)
         result = zr_limit_advise(&advice, config, host_arena);
     if (result == ZR_OK)
         result = zr_report_json_plan(
             &(struct zr_plan_report){.config = config,
                                      .found = found,
-                                     .advice = config->memory_limit_bytes ? &advice : NULL,
+                                     .advice = limited ? &advice : NULL,
                                      .timeline = config->flops_per_second > 0 ? &timeline : NULL,
                                      .ranks = reports,
                                      .host_arena = host_arena,
@@ -647,13 +712,15 @@ static int in_child(const struct zr_train_config *config,
 
 int zr_rank_check_limit(const struct zr_train_config *config)
 {
-    int status = config->memory_limit_bytes ? in_child(config, check_limit) : -1;
+    int status = zr_limit_is_set(config) ? in_child(config, check_limit) : -1;
     return status == ZR_EXIT_OK ? -1 : status; /* no child: the ranks check for themselves, in fewer words */
 }
 
 /* The highest stage that such a run may have. */
 static unsigned highest_stage(const struct zr_train_config *config)
 {
+    if (config->offload_parameters != ZR_TIER_NONE)
+        return 3;
     return zr_train_mesh(config).data == 1 ? 0 : config->reduce == ZR_REDUCE_ONCE ? 1 : 3;
 }
 
@@ -673,6 +740,8 @@ static zr_result pick_stage(const struct zr_train_config *config, zr_arena *host
     struct zr_stage_pick pick = {.reserved_bytes = SIZE_MAX};
     for (changed.stage = 0; changed.stage <= highest_stage(config); changed.stage++) {
         struct zr_byte_plan plan;
+        if (zr_train_offload_words(&changed))
+            continue;
         zr_result result = zr_rank_plan(&plan, &changed, 0, host_arena);
         if (result != ZR_OK)
             return result;
@@ -749,6 +818,20 @@ int zr_rank_weigh_policy(struct zr_train_config *config)
     return config->policy == ZR_POLICY_ZR
                ? -1
                : ask_child(config, "--policy", weigh_policy, &config->policy_use, sizeof config->policy_use);
+}
+
+static zr_result measure_tiers(const struct zr_train_config *config, zr_arena *host_arena)
+{
+    struct zr_tiers_found found;
+    zr_result result = zr_offload_measure(&found, config, host_arena);
+    return result == ZR_OK ? answer(&found, sizeof found) : result;
+}
+
+int zr_rank_measure_tiers(struct zr_train_config *config)
+{
+    return zr_offload_has_to_measure(config)
+               ? ask_child(config, "--offload-optimizer", measure_tiers, &config->found, sizeof config->found)
+               : -1;
 }
 
 int zr_rank_cut_stages(struct zr_train_config *config)

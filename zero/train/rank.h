@@ -20,9 +20,10 @@ struct zr_rank {
     unsigned rank;
 
     zr_backend *backend;
-    zr_arena *host_arena; /* records, stacks, the heap: tag other */
-    zr_arena *arena;      /* tensors and the ring: what the plan speaks of */
-    zr_arena *host_tier;  /* checkpoints that are offloaded; NULL: none are */
+    zr_arena *host_arena;                /* records, stacks, the heap: tag other */
+    zr_arena *arena;                     /* tensors and the ring: what the plan speaks of */
+    zr_arena *host_tier;                 /* what is offloaded; NULL: nothing is */
+    struct zr_offload_file offload_file; /* folder NULL: none */
     bool heap_started;
     struct zr_byte_plan plan;
     zr_rehearsal *places;        /* the places that the plan counts on; NULL: none, or the arena has them */
@@ -76,6 +77,9 @@ int zr_rank_pick_stage(struct zr_train_config *config, struct zr_stage_pick *out
 int zr_rank_weigh_policy(struct zr_train_config *config);
 /* Cuts the layers into pipeline stages, likewise. -1, or an exit code. */
 int zr_rank_cut_stages(struct zr_train_config *config);
+
+/* What the tiers of a run offer, likewise, to config->found; see offload.h. -1, or an exit code. */
+int zr_rank_measure_tiers(struct zr_train_config *config);
 
 /* For --zero-r auto, likewise: see pick.h. Applies the best to config. */
 int zr_rank_pick_all(struct zr_train_config *config, struct zr_picks *out);

@@ -81,6 +81,10 @@ static void print_model(struct zr_page *page, const struct zr_train_config *conf
     zr_text_print(&page->text, "ZeRO stage %u, %s; %u %s each\n", config->stage,
                   zr_precision_name((enum zr_precision)config->precision), config->threads,
                   config->threads == 1 ? "thread" : "threads");
+    if (config->delayed_update)
+        zr_text_print(&page->text,
+                      "delayed update: a step computes without the gradients of the step before it, so "
+                      "losses differ\n");
     zr_text_print(&page->text, "%s tokens a step, in sequences of %zu\n",
                   zr_number_grouped(number, zr_train_step_tokens(config)), shape->sequence);
 }
@@ -114,6 +118,26 @@ static void print_others(struct zr_page *page, const struct zr_rank_report *rank
     }
     if (any)
         zr_text_print(&page->text, "\n");
+}
+
+/* What is in host memory, and its tags at the peak there. */
+static void print_host_tier(struct zr_page *page, const struct zr_rank_report *rank)
+{
+    char number[3][ZR_NUMBER_ROOM];
+    bool any = false;
+    zr_text_print(&page->text, "  %-11s %10s  %18s  in host memory; %s moved per step\n", "host tier",
+                  zr_number_bytes(number[0], rank->planned_host_bytes),
+                  zr_number_grouped(number[1], rank->planned_host_bytes),
+                  zr_number_bytes(number[2], rank->planned_host_moved_bytes));
+    for (int tag = 0; tag < ZR_TAG_OTHER; tag++) {
+        size_t bytes = rank->planned_host_by_tag_bytes[tag];
+        if (bytes == 0)
+            continue;
+        zr_text_print(&page->text, "%s %s %s", any ? "," : "    of it", zr_tag_name((zr_tag)tag),
+                      zr_number_grouped(number[0], bytes));
+        any = true;
+    }
+    zr_text_print(&page->text, "\n");
 }
 
 /* Where a stage keeps what the one below keeps. */
@@ -162,10 +186,12 @@ zr_result zr_report_plan(const struct zr_train_config *config, uint64_t paramete
                   zr_number_bytes(number[0], rank->planned_reserved_bytes),
                   zr_number_grouped(number[1], rank->planned_reserved_bytes), stranded_percent(rank));
     if (rank->planned_host_bytes > 0)
-        zr_text_print(&page.text, "  %-11s %10s  %18s  checkpoints in host memory; %s moved per step\n",
-                      "host tier", zr_number_bytes(number[0], rank->planned_host_bytes),
-                      zr_number_grouped(number[1], rank->planned_host_bytes),
-                      zr_number_bytes(which, rank->planned_host_moved_bytes));
+        print_host_tier(&page, rank);
+    if (rank->planned_nvme_bytes > 0)
+        zr_text_print(&page.text, "  %-11s %10s  %18s  optimizer state in a file; %s moved per step\n",
+                      "nvme", zr_number_bytes(number[0], rank->planned_nvme_bytes),
+                      zr_number_grouped(number[1], rank->planned_nvme_bytes),
+                      zr_number_bytes(which, rank->planned_nvme_moved_bytes));
     zr_text_print(&page.text, "  %-11s %10s  %18s  of the model, between steps\n", "state",
                   zr_number_bytes(number[0], zr_report_state_bytes(rank->planned_kept_by_tag_bytes)),
                   zr_number_grouped(number[1], zr_report_state_bytes(rank->planned_kept_by_tag_bytes)));
@@ -212,32 +238,58 @@ static void describe_choice(char out[128], const struct zr_train_config *config,
         zr_text_print(&text, " --layers %zu", choice->layers);
 }
 
+/* What one arena is to hold, under its limit. */
+struct held {
+    const char *name;
+    const size_t *by_tag_bytes; /* [ZR_TAG_COUNT] */
+    size_t peak_bytes, reserved_bytes, limit_bytes;
+};
+
+static void print_held(struct zr_page *page, const struct held *held)
+{
+    char number[ZR_NUMBER_ROOM];
+    size_t running = 0;
+    if (held->limit_bytes == 0)
+        return;
+    zr_text_print(&page->text, "  %-11s %10s  %11s\n", held->name, "planned", "with those above");
+    for (int tag = 0; tag < ZR_TAG_COUNT; tag++) {
+        running += held->by_tag_bytes[tag];
+        if (held->by_tag_bytes[tag])
+            print_over(page, zr_tag_name((zr_tag)tag), held->by_tag_bytes[tag], running, held->limit_bytes);
+    }
+    print_over(page, "in granules", held->reserved_bytes - held->peak_bytes, held->reserved_bytes,
+               held->limit_bytes);
+    zr_text_print(&page->text, "  %-11s %10s\n", "limit", zr_number_bytes(number, held->limit_bytes));
+}
+
+static void print_raised(struct zr_page *page, const char *option, size_t reserved_bytes, size_t limit_bytes)
+{
+    char number[ZR_NUMBER_ROOM];
+    if (limit_bytes > 0 && reserved_bytes > limit_bytes)
+        zr_text_print(&page->text, "  %10s  --%s %zu\n", zr_number_bytes(number, reserved_bytes), option,
+                      reserved_bytes);
+}
+
 zr_result zr_report_limit(const struct zr_train_config *config, const struct zr_limit_advice *advice)
 {
     const struct zr_byte_plan *plan = &advice->plan;
-    size_t limit = config->memory_limit_bytes, running = 0;
     char number[ZR_NUMBER_ROOM], options[128];
     struct zr_page page;
 
     zr_page_open(&page, config);
     zr_page_heading(&page, "What does not fit, per rank");
-    zr_text_print(&page.text, "  %-11s %10s  %11s\n", "", "planned", "with those above");
-    for (int tag = 0; tag < ZR_TAG_COUNT; tag++) {
-        running += plan->peak_by_tag_bytes[tag];
-        if (plan->peak_by_tag_bytes[tag])
-            print_over(&page, zr_tag_name((zr_tag)tag), plan->peak_by_tag_bytes[tag], running, limit);
-    }
-    print_over(&page, "in granules", plan->peak_reserved_bytes - plan->peak_bytes, plan->peak_reserved_bytes,
-               limit);
-    zr_text_print(&page.text, "  %-11s %10s\n", "limit", zr_number_bytes(number, limit));
+    print_held(&page, &(struct held){"", plan->peak_by_tag_bytes, plan->peak_bytes, plan->peak_reserved_bytes,
+                                     config->memory_limit_bytes});
+    print_held(&page, &(struct held){"host tier", plan->host_peak_by_tag_bytes, plan->host_bytes,
+                                     plan->host_reserved_bytes, config->host_limit_bytes});
     zr_page_heading(&page, "What would fit, by its plan");
     for (size_t i = 0; i < advice->count; i++) {
         describe_choice(options, config, &advice->choices[i]);
         zr_text_print(&page.text, "  %10s  %s\n", zr_number_bytes(number, advice->choices[i].reserved_bytes),
                       options + 1);
     }
-    zr_text_print(&page.text, "  %10s  --memory-limit %zu\n",
-                  zr_number_bytes(number, plan->peak_reserved_bytes), plan->peak_reserved_bytes);
+    print_raised(&page, "memory-limit", plan->peak_reserved_bytes, config->memory_limit_bytes);
+    print_raised(&page, "host-limit", plan->host_reserved_bytes, config->host_limit_bytes);
     zr_text_print(&page.text, "\n");
     return zr_text_flush(&page.text);
 }
@@ -248,11 +300,25 @@ zr_result zr_report_found(const struct zr_train_config *config, const struct zr_
     char number[3][ZR_NUMBER_ROOM];
     struct zr_page page;
 
+    bool host_over = config->host_limit_bytes && found->beyond_host_bytes > config->host_limit_bytes,
+         nvme_over = config->nvme_limit_bytes && found->beyond_nvme_bytes > config->nvme_limit_bytes;
     zr_page_open(&page, config);
     zr_text_print(&page.text, "--%s %zu is the largest that fits: its plan takes %s bytes of %s", name,
                   found->value, zr_number_grouped(number[0], found->reserved_bytes),
                   zr_number_grouped(number[1], config->memory_limit_bytes));
-    if (found->beyond_reserved_bytes == SIZE_MAX)
+    if (config->host_limit_bytes)
+        zr_text_print(&page.text, ", %s of the host tier's %s",
+                      zr_number_grouped(number[0], found->host_bytes),
+                      zr_number_grouped(number[1], config->host_limit_bytes));
+    if (config->nvme_limit_bytes)
+        zr_text_print(&page.text, ", %s of nvme's %s", zr_number_grouped(number[0], found->nvme_bytes),
+                      zr_number_grouped(number[1], config->nvme_limit_bytes));
+    if (found->beyond_reserved_bytes <= config->memory_limit_bytes && (host_over || nvme_over))
+        zr_text_print(
+            &page.text, "; --%s %zu takes %s of %s", name, found->value + 1,
+            zr_number_grouped(number[2], host_over ? found->beyond_host_bytes : found->beyond_nvme_bytes),
+            host_over ? "the host tier" : "nvme");
+    else if (found->beyond_reserved_bytes == SIZE_MAX)
         zr_text_print(&page.text, ", and --%s %zu is beyond what a machine can address", name,
                       found->value + 1);
     else if (found->beyond_reserved_bytes)
@@ -346,6 +412,9 @@ static void print_rank_bytes(struct zr_page *page, const struct zr_rank_report *
         print_byte_line(page,
                         &(struct byte_line){"host tier", unless, rank->planned_host_bytes,
                                             rank->peak_host_tier_bytes, true, rank->planned_host_bytes});
+    if (rank->planned_nvme_bytes > 0)
+        print_byte_line(page, &(struct byte_line){"nvme", unless, rank->planned_nvme_bytes, rank->nvme_bytes,
+                                                  true, rank->planned_nvme_bytes});
     print_byte_line(page, &(struct byte_line){"other", tag_words(ZR_TAG_OTHER),
                                               rank->planned_by_tag_bytes[ZR_TAG_OTHER],
                                               rank->peak_by_tag_bytes[ZR_TAG_OTHER], false, 0});

@@ -20,9 +20,14 @@ struct zr_rank_report {
     size_t planned_by_tag_bytes[ZR_TAG_COUNT];  /* at the first moment of the peak */
     size_t planned_bytes;
     size_t planned_reserved_bytes;
-    size_t planned_host_bytes, peak_host_tier_bytes;     /* of the host tier */
+    size_t planned_host_by_tag_bytes[ZR_TAG_COUNT], planned_host_bytes; /* of the host tier, likewise */
+    size_t peak_host_tier_by_tag_bytes[ZR_TAG_COUNT], peak_host_tier_bytes;
+    size_t planned_host_reserved_bytes, peak_host_tier_reserved_bytes;
     uint64_t planned_host_moved_bytes, host_moved_bytes; /* to it and back, per step */
-    double host_wait_share;                              /* of the run's seconds, waiting for them */
+    uint64_t planned_nvme_bytes, nvme_bytes;             /* of the offload file */
+    uint64_t planned_nvme_moved_bytes, nvme_moved_bytes;
+    double nvme_wait_share;
+    double host_wait_share;                         /* of the run's seconds, waiting for them */
     struct zr_tag_limits tag_limits;                /* the most of each tag, at whatever moment of the plan */
     size_t planned_kept_by_tag_bytes[ZR_TAG_COUNT]; /* between steps */
     size_t peak_by_tag_bytes[ZR_TAG_COUNT];         /* measured by the arena, likewise */

@@ -178,17 +178,39 @@ static void set_measured(json_t *object, const struct ranks_view *view, const st
         json_object_set_new(object, counts[i].key, count_of(counts[i].value));
 }
 
+static json_t *nvme_tier(const struct ranks_view *view, const struct zr_rank_report *rank)
+{
+    json_t *nvme = json_pack("{s:I, s:I}", "planned_bytes", (json_int_t)rank->planned_nvme_bytes,
+                             "planned_moved_bytes_per_step", (json_int_t)rank->planned_nvme_moved_bytes);
+    if (view->measured) {
+        json_object_set_new(nvme, "peak_bytes", count_of(rank->nvme_bytes));
+        json_object_set_new(nvme, "moved_bytes_per_step", count_of(rank->nvme_moved_bytes));
+        json_object_set_new(nvme, "wait_share", number(rank->nvme_wait_share));
+    }
+    return nvme;
+}
+
 /* What lies beside the device's memory. */
 static json_t *tiers(const struct ranks_view *view, const struct zr_rank_report *rank)
 {
-    json_t *host = json_pack("{s:I, s:I}", "planned_bytes", (json_int_t)rank->planned_host_bytes,
+    json_t *host = json_pack("{s:I, s:I, s:I}", "planned_bytes", (json_int_t)rank->planned_host_bytes,
+                             "planned_reserved_bytes", (json_int_t)rank->planned_host_reserved_bytes,
                              "planned_moved_bytes_per_step", (json_int_t)rank->planned_host_moved_bytes);
+    json_object_set_new(host, "planned_by_tag_bytes",
+                        tags(rank->planned_host_by_tag_bytes, ZR_TAG_OTHER, rank->planned_host_bytes));
     if (view->measured) {
+        json_object_set_new(
+            host, "peak_by_tag_bytes",
+            tags(rank->peak_host_tier_by_tag_bytes, ZR_TAG_OTHER, rank->peak_host_tier_bytes));
+        json_object_set_new(host, "peak_reserved_bytes", count_of(rank->peak_host_tier_reserved_bytes));
         json_object_set_new(host, "peak_bytes", count_of(rank->peak_host_tier_bytes));
         json_object_set_new(host, "moved_bytes_per_step", count_of(rank->host_moved_bytes));
         json_object_set_new(host, "wait_share", number(rank->host_wait_share));
     }
-    return json_pack("{s:o}", "host", host);
+    json_t *all = json_pack("{s:o}", "host", host);
+    if (rank->planned_nvme_bytes > 0)
+        json_object_set_new(all, "nvme", nvme_tier(view, rank));
+    return all;
 }
 
 static json_t *rank_object(const struct ranks_view *view, const struct zr_rank_report *rank)
@@ -280,11 +302,14 @@ zr_result zr_report_json(const struct zr_run_report *run)
 static json_t *found_object(const struct zr_train_config *config, const struct zr_limit_found *found)
 {
     bool known = found->beyond_reserved_bytes != 0 && found->beyond_reserved_bytes != SIZE_MAX;
-    return json_pack("{s:s, s:I, s:I, s:I, s:o}", "size",
+    return json_pack("{s:s, s:I, s:I, s:I, s:o, s:I, s:I, s:I, s:I}", "size",
                      config->find_max == ZR_LIMIT_BATCH ? "batch" : "layers", "value",
                      (json_int_t)found->value, "memory_limit_bytes", (json_int_t)config->memory_limit_bytes,
                      "reserved_bytes", (json_int_t)found->reserved_bytes, "one_more_reserved_bytes",
-                     known ? count_of(found->beyond_reserved_bytes) : json_null());
+                     known ? count_of(found->beyond_reserved_bytes) : json_null(), "host_reserved_bytes",
+                     (json_int_t)found->host_bytes, "one_more_host_reserved_bytes",
+                     (json_int_t)found->beyond_host_bytes, "nvme_bytes", (json_int_t)found->nvme_bytes,
+                     "one_more_nvme_bytes", (json_int_t)found->beyond_nvme_bytes);
 }
 
 /* Whether it fits under --memory-limit, and what would. */
@@ -295,6 +320,10 @@ static void add_advice(struct json_output *out, const struct zr_train_config *co
     json_t *would_fit = json_array();
     add(out, "memory_limit_bytes", count_of(config->memory_limit_bytes));
     add(out, "planned_reserved_bytes", count_of(advice->plan.peak_reserved_bytes));
+    if (config->host_limit_bytes) {
+        add(out, "host_limit_bytes", count_of(config->host_limit_bytes));
+        add(out, "planned_host_reserved_bytes", count_of(advice->plan.host_reserved_bytes));
+    }
     add(out, "fits", json_boolean(advice->fits));
     for (size_t i = 0; i < advice->count; i++) {
         const struct zr_limit_choice *choice = &advice->choices[i];

@@ -49,6 +49,38 @@ static struct figures figures_of(const struct zr_train_config *config, const str
     };
 }
 
+/* A tier beside the device's memory. */
+struct tier {
+    const char *name;
+    double moved_bytes, bytes_per_second; /* in a step; 0: no rate is known */
+    double waited_seconds, wait_share;    /* of the step */
+    double needed_bytes_per_second;       /* at which its copies take as long as all else of the step */
+};
+enum { TIERS = 2 };
+
+static unsigned tiers_of(const struct zr_timeline *t, struct tier out[])
+{
+    const struct tier all[TIERS] = {{.name = "host",
+                                     .moved_bytes = (double)t->host_moved_bytes,
+                                     .bytes_per_second = t->clock.host_bytes_per_second,
+                                     .waited_seconds = t->host_waited_seconds},
+                                    {.name = "nvme",
+                                     .moved_bytes = (double)t->nvme_moved_bytes,
+                                     .bytes_per_second = t->clock.nvme_bytes_per_second,
+                                     .waited_seconds = t->nvme_waited_seconds}};
+    double step = zr_timeline_step_seconds(t);
+    unsigned count = 0;
+    for (unsigned i = 0; i < TIERS; i++) {
+        if (all[i].moved_bytes <= 0)
+            continue;
+        struct tier *tier = &out[count++];
+        *tier = all[i];
+        tier->wait_share = tier->waited_seconds / step;
+        tier->needed_bytes_per_second = tier->moved_bytes / (step - tier->waited_seconds);
+    }
+    return count;
+}
+
 /* ---- For people ---------------------------------------------------------------------------------------- */
 
 /* Where the phase lies in a step. */
@@ -100,6 +132,20 @@ static void print_idle(struct zr_page *page, const struct zr_train_config *confi
                       zr_pipeline_schedule_name(config->stages.schedule));
 }
 
+static void print_tier(struct zr_page *page, const struct tier *tier)
+{
+    char number[3][ZR_NUMBER_ROOM];
+    zr_text_print(&page->text, "\n  %s: %sB moved in a step", tier->name,
+                  with_prefix(number[0], tier->moved_bytes));
+    if (tier->bytes_per_second > 0)
+        zr_text_print(&page->text, " at %sB/s, of which %.1f %% of the step are spent waiting",
+                      with_prefix(number[1], tier->bytes_per_second), 100 * tier->wait_share);
+    else
+        zr_text_print(&page->text, " in no time: no --%s-bandwidth is known", tier->name);
+    zr_text_print(&page->text, "; %sB/s take as long as all else",
+                  with_prefix(number[2], tier->needed_bytes_per_second));
+}
+
 static void print_figures(struct zr_page *page, const struct zr_train_config *config,
                           const struct zr_timeline *t)
 {
@@ -115,11 +161,16 @@ static void print_figures(struct zr_page *page, const struct zr_train_config *co
                       1e3 * t->comm_seconds);
     if (t->walk.seconds > 0)
         print_idle(page, config, t);
-    if (t->host_moved_bytes >
-        0) /* half of it goes out, behind forward, which takes less time than backward */
+    if (t->host_moved_bytes > 0 &&
+        config->offload_optimizer ==
+            ZR_TIER_NONE) /* half of it goes out, behind forward, which takes less time than backward */
         zr_text_print(&page->text, "\n  copies of checkpoints cost nothing from %sB/s on",
                       with_prefix(number[0], (double)t->host_moved_bytes / 2 /
                                                  t->phases[ZR_ACTION_FORWARD].busy_seconds));
+    struct tier tiers[TIERS];
+    unsigned count = tiers_of(t, tiers);
+    for (unsigned i = 0; i < count; i++)
+        print_tier(page, &tiers[i]);
     zr_text_print(&page->text, "\n  the model gets %sFLOP/s of each rank, %.1f %% of its %sFLOP/s\n",
                   with_prefix(number[0], f.model_flops / f.step_seconds), 100 * f.utilisation,
                   with_prefix(number[1], config->flops_per_second));
@@ -218,6 +269,16 @@ json_t *zr_report_timeline_json(const struct zr_train_config *config, const stru
         "communication_hidden", f.hidden, "flops", t->flops, "model_flops", f.model_flops, "utilisation",
         f.utilisation, "sent_bytes", (json_int_t)t->sent_bytes, "events_left_out", (json_int_t)t->left_out,
         "phases", phases_object(t), "events", events);
+    struct tier tiers[TIERS];
+    unsigned count = tiers_of(t, tiers);
+    json_t *tiers_object = json_object();
+    for (unsigned i = 0; i < count; i++)
+        json_object_set_new(tiers_object, tiers[i].name,
+                            json_pack("{s:f, s:f, s:f, s:f, s:f}", "moved_bytes", tiers[i].moved_bytes,
+                                      "bytes_per_second", tiers[i].bytes_per_second, "waiting_seconds",
+                                      tiers[i].waited_seconds, "wait_share", tiers[i].wait_share,
+                                      "needed_bytes_per_second", tiers[i].needed_bytes_per_second));
+    json_object_set_new(object, "tiers", tiers_object);
     if (t->walk.seconds > 0) {
         const struct zr_pipeline pipeline = zr_stages_pipeline(&config->stages, NULL);
         double formula = zr_pipeline_idle_share(&pipeline, config->stages.ranks, config->micro_batches);

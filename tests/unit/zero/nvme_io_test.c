@@ -51,11 +51,11 @@ static void hear(void *state, const char *words)
     snprintf(heard + strlen(heard), sizeof heard - strlen(heard), "%s\n", words);
 }
 
-static size_t live_bytes(void)
+static size_t requested_bytes(void)
 {
     struct zr_arena_stats stats = {0};
     zr_arena_get_stats(arena, &stats);
-    return stats.live_bytes;
+    return stats.requested_bytes;
 }
 
 static struct zr_nvme_buffer buffer_all(void)
@@ -98,8 +98,7 @@ static bool said(const char *const words[], const char *text)
 }
 #define SAID(text, ...) said((const char *const[]){__VA_ARGS__, NULL}, text)
 
-/* ---- Random operations beside a model -------------------------------------------------------------------
- */
+/* ---- Random operations beside a model ------------------------------------------------------------------ */
 
 struct slot {
     zr_nvme_event event;
@@ -181,8 +180,7 @@ static uint64_t standing_clock(void)
     return standing_ns += step_ns;
 }
 
-/* ---- The contract ----------------------------------------------------------------------------------------
- */
+/* ---- The contract -------------------------------------------------------------------------------------- */
 
 static void test_contract(bool threads)
 {
@@ -247,8 +245,7 @@ static void test_contract(bool threads)
     tap_result(zr_nvme_close(NULL), ZR_OK, "NULL closes");
 }
 
-/* ---- Faults ----------------------------------------------------------------------------------------------
- */
+/* ---- Faults -------------------------------------------------------------------------------------------- */
 
 /* Writes all of the file in a few operations that overlap in time, reads it back. */
 static zr_result run_through(zr_nvme_io *io, bool *out_same)
@@ -281,7 +278,7 @@ static void test_transfer_faults(bool threads)
         enum zr_fault_site site;
         const char *doing;
     } sites[] = {{ZR_FAULT_DISK_WRITE, "write "}, {ZR_FAULT_DISK_READ, "read "}};
-    size_t before_bytes = live_bytes();
+    size_t before_bytes = requested_bytes();
     int before = open_descriptors();
     for (unsigned s = 0; s < 2; s++) {
         unsigned failed = 0, wrong = 0, silent = 0;
@@ -307,7 +304,7 @@ static void test_transfer_faults(bool threads)
                "%s: fails at %u places with words, and so does what follows",
                zr_fault_site_name(sites[s].site), failed);
     }
-    tap_is(live_bytes(), before_bytes, "no block is left");
+    tap_is(requested_bytes(), before_bytes, "no block is left");
     tap_is(open_descriptors(), before, "nor a descriptor");
 }
 
@@ -357,7 +354,7 @@ static void test_open_faults(bool threads)
 {
     const enum zr_fault_site sites[] = {ZR_FAULT_OPEN, ZR_FAULT_WRITE, ZR_FAULT_THREAD, ZR_FAULT_DISK_WRITE,
                                         ZR_FAULT_DISK_READ};
-    size_t before_bytes = live_bytes();
+    size_t before_bytes = requested_bytes();
     int before = open_descriptors();
     for (unsigned s = 0; s < sizeof sites / sizeof *sites; s++) {
         unsigned failures = 0, wrong = 0;
@@ -376,13 +373,12 @@ static void test_open_faults(bool threads)
         }
         tap_ok(failures > 0 && wrong == 0, "%s fails at %u places", zr_fault_site_name(sites[s]), failures);
     }
-    tap_is(live_bytes(), before_bytes, "no block is left");
+    tap_is(requested_bytes(), before_bytes, "no block is left");
     tap_is(open_descriptors(), before, "nor a descriptor");
     tap_is(folder_entries(folder), 0, "nor a name");
 }
 
-/* ---- Folders ---------------------------------------------------------------------------------------------
- */
+/* ---- Folders ------------------------------------------------------------------------------------------- */
 
 static zr_result open_in(const char *path, uint64_t bytes, bool force)
 {
@@ -449,8 +445,7 @@ static void test_folders(void)
     }
 }
 
-/* ---- What a machine refuses ------------------------------------------------------------------------------
- */
+/* ---- What a machine refuses ---------------------------------------------------------------------------- */
 
 static int refused_body(unsigned number, unsigned flags, unsigned error, const char *word)
 {
@@ -536,10 +531,13 @@ static void test_measured(bool threads)
     struct zr_nvme_report report = {0};
     struct zr_nvme_buffer buffer = buffer_all();
     struct zr_nvme_options options = options_of(threads, &buffer);
+    size_t before_bytes = requested_bytes();
     options.depth = 0;
     tap_result(zr_nvme_open(&io, &options), ZR_OK, "a depth that is measured");
     if (io)
         zr_nvme_get_report(io, &report);
+    tap_is(requested_bytes() - before_bytes, zr_nvme_host_bytes(!report.ring),
+           "the file takes what it says of the host arena");
     tap_ok(report.depth > 0 && (report.depth & (report.depth - 1)) == 0 &&
                report.depth <= (report.ring ? 64 : 8) && report.bytes_per_second > 0 &&
                report.read_bytes + report.written_bytes + report.waited_ns == 0,
@@ -548,8 +546,7 @@ static void test_measured(bool threads)
     zr_nvme_close(io);
 }
 
-/* ---- The pipeline -----------------------------------------------------------------------------------------
- */
+/* ---- The pipeline -------------------------------------------------------------------------------------- */
 
 enum { UNITS = 11, PASSES = 4 };
 

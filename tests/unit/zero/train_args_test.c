@@ -276,10 +276,26 @@ static void test_bytes(void)
                 {"4MiB", 4194304},
                 {"2GB", 2000000000},
                 {"2GiB", 2147483648},
+                {"1.5GiB", 1610612736},
+                {"1.75TB", 1750000000000},
+                {"0.001KB", 1},
                 {"1TB", 1000000000000},
                 {"1TiB", 1099511627776}};
-    static const char *const bad[] = {
-        "", "KiB", "-1", "+1", " 1", "1 KiB", "1kb", "1.5GiB", "0x10", "18446744073709551616", "16777216TiB"};
+    static const char *const bad[] = {"",
+                                      "KiB",
+                                      "-1",
+                                      "+1",
+                                      " 1",
+                                      "1 KiB",
+                                      "1kb",
+                                      "1.5",
+                                      "0.0001KB",
+                                      "1.GiB",
+                                      "1.5.5GiB",
+                                      "0x10",
+                                      "18446744073709551616",
+                                      "16777216TiB",
+                                      "16777215.9999999999TiB"};
     uint64_t bytes;
     for (size_t i = 0; i < sizeof good / sizeof *good; i++)
         tap_ok(zr_args_read_bytes(good[i].text, &bytes) && bytes == good[i].bytes, "%s is a size",

@@ -1,0 +1,34 @@
+#!/usr/bin/env python3
+"""What optimizer state on a disk costs in time: a step with it, and with a delayed update too, beside the longer of a step
+without and of the disk's own time for the bytes at the rate that the run measures; and the share of waiting that the
+timeline promises beside the measured one. Prints; never fails on time. bench_nvme_train.py [FOLDER]."""
+import os
+import statistics
+import sys
+
+sys.path.insert(0, "tests/support")
+from zrtest import train
+
+FOLDER = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("BUILD", "build"))
+STEPS, WARM = int(os.environ.get("ZR_STEPS", 8)), 2
+SHAPE = dict(layers=12, hidden=768, heads=12, seq=128, batch=4, eval_every=0, steps=STEPS, precision="bf16", timeout=1200)
+
+
+def measured(**flags):
+    run = train(**{**SHAPE, **flags})
+    if run.code:
+        raise SystemExit(run.err)
+    return statistics.median(run.report["step_seconds"][WARM:]), run.report
+
+
+without, report = measured()
+plan = train(**{**SHAPE, "dry_run": True, "flops": 1e9, "bandwidth": 1e12}).report["timeline"]
+speed = plan["flops"] / without
+print(f"{report['parameters'] / 1e6:.0f} M parameters, {SHAPE['precision']}, 1 rank: a step without offload takes {without:.3f} s, {speed / 1e9:.0f} GFLOP/s with its update")
+for words, more in (("in a file", {}), ("and a delayed update", dict(delayed_update=True))):
+    seconds, report = measured(offload_optimizer="nvme:" + FOLDER, flops=speed, bandwidth=1e12, **more)
+    tier, promised = report["ranks"][0]["tiers"]["nvme"], report["timeline"]["tiers"]["nvme"]
+    disk = promised["moved_bytes"] / promised["bytes_per_second"]
+    print(f"{words}: {seconds:.3f} s, {seconds / max(without, disk):.2f} times the longer of {without:.3f} s and the disk's {disk:.3f} s for "
+          f"{promised['moved_bytes'] / 1e9:.2f} GB at {promised['bytes_per_second'] / 1e6:.0f} MB/s; waiting {tier['wait_share']:.1%}, promised "
+          f"{promised['wait_share']:.1%}", flush=True)

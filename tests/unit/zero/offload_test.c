@@ -1,0 +1,451 @@
+/* offload_test.c: an engine whose state is on the host beside one that has all in one place: after each step
+ * the same parameters, norms and states to the last bit, with gradients that come twice in a step, clipping
+ * and steps that are skipped; what is in which arena; what is refused. A delayed update beside an engine that
+ * gets each step's gradients one step later. */
+#define _GNU_SOURCE
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/support/engine_rig.h"
+#include "tests/support/half.h"
+#include "tests/support/tap.h"
+
+enum { UNITS = 7, PARAMETERS = 2 * UNITS, STEPS = 4, BUCKET = 4096 };
+static struct zr_parameter parameters[PARAMETERS];
+static struct zr_unit units[UNITS];
+
+/* Unit 0 has two gradients in a step; shapes fill no line of 64 bytes, and units no bucket, or several. */
+static void make_list(void)
+{
+    for (unsigned u = 0; u < UNITS; u++) {
+        struct zr_parameter *p = &parameters[(size_t)2 * u];
+        units[u].gradient_uses = u == 0 ? 2 : 1;
+        snprintf(units[u].name, sizeof units[u].name, "u%u", u);
+        p[0] = (struct zr_parameter){
+            .shape = {u == 3 ? 5 : 33, u == 4 ? 300 : 41}, .unit = u, .group = 1, .init_deviation = 0.1f};
+        p[1] = (struct zr_parameter){.shape = {43, 0}, .unit = u, .init_mean = 0.5f};
+        snprintf(p[0].name, sizeof p[0].name, "u%u.weight", u);
+        snprintf(p[1].name, sizeof p[1].name, "u%u.bias", u);
+    }
+}
+
+struct plan {
+    unsigned world, stage, micro_batches;
+    enum zr_precision precision;
+    bool parameters, scattered;
+    enum zr_optimizer_kind kind;
+};
+
+static const struct plan plans[] = {
+    {1, 0, 1, ZR_PRECISION_BF16, false, false, ZR_OPTIMIZER_ADAMW},
+    {1, 0, 3, ZR_PRECISION_BF16, false, false, ZR_OPTIMIZER_SGD},
+    {1, 0, 3, ZR_PRECISION_FP32, false, true, ZR_OPTIMIZER_ADAMW},
+    {1, 2, 1, ZR_PRECISION_FP32, false, false, ZR_OPTIMIZER_ADAMW},
+    {1, 3, 2, ZR_PRECISION_FP16, true, false, ZR_OPTIMIZER_ADAMW},
+    {1, 3, 1, ZR_PRECISION_FP32, true, false, ZR_OPTIMIZER_SGD},
+    {2, 1, 1, ZR_PRECISION_BF16, false, false, ZR_OPTIMIZER_ADAMW},
+    {2, 1, 3, ZR_PRECISION_FP32, false, false, ZR_OPTIMIZER_ADAMW},
+    {2, 2, 2, ZR_PRECISION_BF16, false, true, ZR_OPTIMIZER_ADAMW},
+    {3, 2, 1, ZR_PRECISION_FP16, false, false, ZR_OPTIMIZER_ADAMW},
+    {2, 3, 1, ZR_PRECISION_BF16, false, false, ZR_OPTIMIZER_SGD},
+    {3, 3, 2, ZR_PRECISION_BF16, true, false, ZR_OPTIMIZER_ADAMW},
+    {2, 3, 1, ZR_PRECISION_FP32, true, true, ZR_OPTIMIZER_ADAMW},
+};
+
+/* ---- Gradients ----------------------------------------------------------------------------------------- */
+
+static float drawn(uint64_t at)
+{
+    uint64_t z = (at + 1) * UINT64_C(0x9e3779b97f4a7c15);
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    return (float)((double)(z >> 40) / (1 << 23) - 1);
+}
+
+/* Written, or added to what is there; in two bytes sums of eighths are exact. */
+static void put(void *base, size_t at, enum zr_precision precision, bool adds, float value)
+{
+    if (precision == ZR_PRECISION_FP32) {
+        float *to = (float *)base + at;
+        *to = adds ? *to + value : value;
+        return;
+    }
+    uint16_t *to = (uint16_t *)base + at;
+    union {
+        float number;
+        uint32_t bits;
+    } wide = {.number = rintf(value * 8) / 8};
+    if (precision == ZR_PRECISION_FP16) {
+        *to = half_of(wide.number + (adds ? float_of_half(*to) : 0));
+        return;
+    }
+    if (adds) {
+        union {
+            uint32_t bits;
+            float number;
+        } old = {.bits = (uint32_t)*to << 16};
+        wide.number += old.number;
+    }
+    *to = (uint16_t)(wide.bits >> 16);
+}
+
+/* `seed` is of the step, micro-batch, use and rank; an infinity at its element, if it has one. */
+static zr_result hand_over(zr_engine *engine, unsigned unit, uint64_t seed, bool bad)
+{
+    void *base;
+    bool adds;
+    zr_result result = zr_engine_gradients(engine, unit, &base, &adds);
+    for (size_t p = (size_t)2 * unit; result == ZR_OK && p < 2 * (size_t)unit + 2; p++)
+        for (size_t i = 0; i < zr_parameter_elements(&parameters[p]); i++)
+            put(base, zr_engine_offset(engine, p) + i, zr_engine_precision(engine), adds,
+                bad && p == 7 && i == 3 ? INFINITY : drawn(seed * 1000003 + p * 70001 + i));
+    return result == ZR_OK ? zr_engine_reduce(engine, unit) : result;
+}
+
+/* The last unit first, and unit 0 first as well as last. */
+static zr_result backward(zr_engine *engine, const struct plan *plan, unsigned step, unsigned rank)
+{
+    zr_result result = ZR_OK;
+    for (unsigned m = 0; m < plan->micro_batches; m++) {
+        uint64_t seed = ((uint64_t)step * 16 + m) * 16 + rank;
+        bool bad = plan->precision == ZR_PRECISION_FP16 && step == 1 && m == 0 && rank + 1 == plan->world;
+        if (result == ZR_OK)
+            result = hand_over(engine, 0, seed + 5000, false);
+        for (unsigned u = UNITS; u-- > 0 && result == ZR_OK;)
+            result = hand_over(engine, u, seed, bad);
+    }
+    return result;
+}
+
+/* ---- What there is after a step ------------------------------------------------------------------------ */
+
+static uint64_t add_words(uint64_t sum, const void *data, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++)
+        sum = (sum ^ ((const unsigned char *)data)[i]) * UINT64_C(0x100000001b3);
+    return sum;
+}
+
+static zr_result digest(zr_engine *engine, const struct plan *plan, uint64_t *out)
+{
+    zr_result result = ZR_OK;
+    for (unsigned u = 0; u < UNITS && result == ZR_OK; u++) {
+        const void *base;
+        result = zr_engine_gather(engine, u, &base);
+        if (result == ZR_OK && u + 1 < UNITS)
+            result = zr_engine_prefetch(engine, u + 1);
+        for (size_t p = (size_t)2 * u; result == ZR_OK && p < 2 * (size_t)u + 2; p++) {
+            size_t at = zr_engine_offset(engine, p), count = zr_parameter_elements(&parameters[p]);
+            if (p % 2 == 0) /* and the padding behind it, which is zero for ever */
+                count = zr_engine_offset(engine, p + 1) - at;
+            *out = add_words(*out, (const char *)base + at * zr_precision_bytes(plan->precision),
+                             count * zr_precision_bytes(plan->precision));
+        }
+        if (result == ZR_OK)
+            zr_engine_release(engine, u);
+    }
+    if (result == ZR_OK)
+        result = zr_engine_synchronize(engine);
+    for (size_t i = 0; i < zr_engine_segments_count(engine) && result == ZR_OK; i++) {
+        struct zr_shard_segment s;
+        zr_engine_segment(engine, i, &s);
+        *out = add_words(*out, s.parameter, s.count * sizeof(float));
+        *out = add_words(*out, s.momentum, s.count * sizeof(float));
+        if (s.variance)
+            *out = add_words(*out, s.variance, s.count * sizeof(float));
+    }
+    return result;
+}
+
+/* digests[s] of after step s, and of after state that is loaded. */
+static int run_steps(struct rig *rig, const struct plan *plan, uint64_t digests[STEPS + 1])
+{
+    struct zr_step_report report;
+    for (unsigned step = 0; step < STEPS; step++) {
+        digests[step] = 1;
+        must(backward(rig->engine, plan, step, zr_comm_rank(rig->comm)) == ZR_OK);
+        must(zr_engine_step(rig->engine, 0.01f, &report) == ZR_OK);
+        must(report.skipped == (plan->precision == ZR_PRECISION_FP16 && step == 1));
+        must(report.skipped || report.clip_scale < 1);
+        digests[step] = add_words(digests[step], &report.gradient_norm, sizeof report.gradient_norm);
+        must(digest(rig->engine, plan, &digests[step]) == ZR_OK);
+    }
+    for (size_t i = 0; i < zr_engine_segments_count(rig->engine); i++) {
+        struct zr_shard_segment s;
+        zr_engine_segment(rig->engine, i, &s);
+        for (size_t k = 0; k < s.count; k++)
+            s.parameter[k] = drawn(s.global_index + k);
+    }
+    must(zr_engine_publish(rig->engine, 7) == ZR_OK);
+    digests[STEPS] = 1;
+    must(digest(rig->engine, plan, &digests[STEPS]) == ZR_OK);
+    must(zr_engine_verify_replicas(rig->engine) == ZR_OK && zr_engine_verify_finite(rig->engine) == ZR_OK);
+    return 0;
+}
+
+static struct zr_engine_options options_of(struct rig *rig, const struct plan *plan)
+{
+    return (struct zr_engine_options){.struct_bytes = sizeof(struct zr_engine_options),
+                                      .arena = rig->arena,
+                                      .host_arena = rig->arena,
+                                      .kernels = rig->kernels,
+                                      .context = &rig->context,
+                                      .comm = rig->comm,
+                                      .list = {parameters, PARAMETERS, units, UNITS},
+                                      .stage = plan->stage,
+                                      .micro_batches = plan->micro_batches,
+                                      .precision = plan->precision,
+                                      .seed = 3,
+                                      .loss_scaling = {.initial = 4},
+                                      .optimizer = {.kind = plan->kind,
+                                                    .beta1 = 0.9f,
+                                                    .beta2 = 0.99f,
+                                                    .epsilon = 1e-8f,
+                                                    .momentum_factor = 0.9f,
+                                                    .weight_decay = 0.1f,
+                                                    .clip = 0.5f},
+                                      .scattered_gradients = plan->scattered};
+}
+
+static zr_result open_rank(struct rig *rig, struct zr_local_world *local, unsigned rank,
+                           const struct plan *plan)
+{
+    return rig_open(rig, &(struct rig_options){.local = local,
+                                               .rank = rank,
+                                               .isa = ZR_ISA_PLAIN,
+                                               .precision = plan->precision,
+                                               .bucket_bytes = BUCKET,
+                                               .granule_bytes = 64 << 10,
+                                               .reserve_bytes = 256 << 20,
+                                               .kernels = zr_kernels_cpu(ZR_ISA_PLAIN)});
+}
+
+/* What an arena has of the tags of state. */
+static size_t state_bytes(zr_arena *arena, zr_tag tag)
+{
+    struct zr_arena_stats stats = {0};
+    zr_arena_get_stats(arena, &stats);
+    return stats.live_by_tag_bytes[tag];
+}
+
+static int compare(struct zr_local_world *local, unsigned rank, void *argument)
+{
+    const struct plan *plan = argument;
+    uint64_t digests[2][STEPS + 1];
+    struct rig rig;
+    zr_arena *host = NULL;
+    size_t leaked = 1;
+    int code = 0;
+    must(open_rank(&rig, local, rank, plan) == ZR_OK);
+    must(zr_arena_create(
+             &host, &(struct zr_arena_options){.backend = rig.backend, .reserve_bytes = 64 << 20}) == ZR_OK);
+    struct zr_engine_options options = options_of(&rig, plan);
+    for (unsigned way = 0; way < 2 && code == 0; way++) {
+        options.offload = (struct zr_offload){
+            .host = host, .optimizer = way == 1, .parameters = way == 1 && plan->parameters};
+        must(zr_engine_create(&rig.engine, &options) == ZR_OK);
+        zr_arena *has = way ? host : rig.arena, *lacks = way ? rig.arena : host;
+        must(state_bytes(has, ZR_TAG_OPTIMIZER) > 0 && state_bytes(lacks, ZR_TAG_OPTIMIZER) == 0);
+        must(state_bytes(lacks, ZR_TAG_MASTER) == 0 && state_bytes(lacks, ZR_TAG_GRAD) == 0);
+        must((way || plan->precision != ZR_PRECISION_FP32) == (state_bytes(has, ZR_TAG_MASTER) > 0));
+        must((way && plan->parameters) == (state_bytes(host, ZR_TAG_PARAM) > 0));
+        code = run_steps(&rig, plan, digests[way]);
+        must(code != 0 || state_bytes(rig.arena, ZR_TAG_GRAD) == 0 || way == 0);
+        zr_engine_destroy(rig.engine);
+        rig.engine = NULL;
+    }
+    must(code == 0);
+    for (unsigned step = 0; step <= STEPS; step++)
+        must(digests[0][step] == digests[1][step]);
+    must(zr_arena_destroy(host, &leaked) == ZR_OK && leaked == 0);
+    must(rig_close(&rig) == 0);
+    return 0;
+}
+
+/* ---- The delayed update -------------------------------------------------------------------------------- */
+
+/* Gradients that depend on the parameters: of step k they are read of this rank's view of them. */
+struct late_gradients {
+    float values[PARAMETERS][33 * 300];
+};
+
+static float parameter_at(const void *base, size_t at, enum zr_precision precision)
+{
+    union {
+        uint32_t bits;
+        float number;
+    } wide;
+    if (precision == ZR_PRECISION_FP32)
+        return ((const float *)base)[at];
+    wide.bits = (uint32_t)((const uint16_t *)base)[at] << 16;
+    return precision == ZR_PRECISION_FP16 ? float_of_half(((const uint16_t *)base)[at]) : wide.number;
+}
+
+static zr_result make_gradients(zr_engine *engine, unsigned step, unsigned rank, struct late_gradients *out)
+{
+    zr_result result = ZR_OK;
+    for (unsigned u = 0; u < UNITS && result == ZR_OK; u++) {
+        const void *base;
+        result = zr_engine_gather(engine, u, &base);
+        for (size_t p = (size_t)2 * u; result == ZR_OK && p < 2 * (size_t)u + 2; p++)
+            for (size_t i = 0; i < zr_parameter_elements(&parameters[p]); i++)
+                out->values[p][i] =
+                    8 * parameter_at(base, zr_engine_offset(engine, p) + i, zr_engine_precision(engine)) +
+                    drawn(((uint64_t)step * 16 + rank) * 70001 + p * 997 + i);
+        if (result == ZR_OK)
+            zr_engine_release(engine, u);
+    }
+    return result;
+}
+
+static zr_result hand_all_over(zr_engine *engine, const struct late_gradients *gradients)
+{
+    zr_result result = ZR_OK;
+    for (unsigned use = 0; use < UNITS + 1 && result == ZR_OK; use++) {
+        unsigned unit = use == 0 ? 0 : UNITS - use; /* unit 0 first and last */
+        void *base;
+        bool adds;
+        result = zr_engine_gradients(engine, unit, &base, &adds);
+        for (size_t p = (size_t)2 * unit; result == ZR_OK && p < 2 * (size_t)unit + 2; p++)
+            for (size_t i = 0; i < zr_parameter_elements(&parameters[p]); i++)
+                put(base, zr_engine_offset(engine, p) + i, zr_engine_precision(engine), adds,
+                    gradients->values[p][i]);
+        if (result == ZR_OK)
+            result = zr_engine_reduce(engine, unit);
+    }
+    return result;
+}
+
+static zr_result parameters_digest(zr_engine *engine, const struct plan *plan, uint64_t *out)
+{
+    zr_result result = ZR_OK;
+    for (unsigned u = 0; u < UNITS && result == ZR_OK; u++) {
+        const void *base;
+        result = zr_engine_gather(engine, u, &base);
+        for (size_t p = (size_t)2 * u; result == ZR_OK && p < 2 * (size_t)u + 2; p++)
+            *out = add_words(
+                *out, (const char *)base + zr_engine_offset(engine, p) * zr_precision_bytes(plan->precision),
+                zr_parameter_elements(&parameters[p]) * zr_precision_bytes(plan->precision));
+        if (result == ZR_OK)
+            zr_engine_release(engine, u);
+    }
+    return result;
+}
+
+static float rate_of(unsigned step)
+{
+    return step == UINT_MAX ? 0 : 0.01f + 0.01f * (float)step;
+}
+
+/* The reference has all in one place and updates at once, but gets in step k the gradients of step k - 1: it
+ * holds them back for a step. A saved state ends the delay, and the reference then updates twice. */
+static int follow_late(struct zr_local_world *local, unsigned rank, void *argument)
+{
+    const struct plan *plan = argument;
+    static struct late_gradients held, made;
+    struct zr_step_report report;
+    zr_engine *late = NULL, *reference = NULL;
+    uint64_t digests[2];
+    struct rig rig;
+    char path[64];
+    size_t leaked = 1;
+    zr_arena *host = NULL;
+    must(open_rank(&rig, local, rank, plan) == ZR_OK);
+    must(zr_arena_create(
+             &host, &(struct zr_arena_options){.backend = rig.backend, .reserve_bytes = 64 << 20}) == ZR_OK);
+    struct zr_engine_options options = options_of(&rig, plan);
+    options.micro_batches = 1;
+    must(zr_engine_create(&reference, &options) == ZR_OK);
+    options.offload =
+        (struct zr_offload){.host = host, .optimizer = true, .parameters = plan->parameters, .delayed = true};
+    must(zr_engine_create(&late, &options) == ZR_OK);
+    snprintf(path, sizeof path, "/tmp/zr-offload-test-%d.safetensors", (int)getppid());
+    bool holds = false;
+    for (unsigned step = 0; step < 6; step++) {
+        float rate = rate_of(step), held_rate = rate_of(step - 1);
+        must(make_gradients(late, step, rank, &made) == ZR_OK);
+        must(hand_all_over(late, &made) == ZR_OK && zr_engine_step(late, rate, &report) == ZR_OK);
+        must(zr_engine_steps_done(late) == step + 1);
+        if (holds) {
+            must(hand_all_over(reference, &held) == ZR_OK);
+            must(zr_engine_step(reference, held_rate, &report) == ZR_OK);
+        }
+        held = made;
+        holds = true;
+        if (step == 3) {
+            must(zr_engine_save(late, path) == ZR_OK);
+            must(hand_all_over(reference, &held) == ZR_OK);
+            must(zr_engine_step(reference, rate, &report) == ZR_OK);
+            holds = false;
+        }
+        digests[0] = digests[1] = 1;
+        must(parameters_digest(late, plan, &digests[0]) == ZR_OK);
+        must(parameters_digest(reference, plan, &digests[1]) == ZR_OK);
+        must(digests[0] == digests[1]);
+    }
+    must(zr_engine_load(late, path) == ZR_OK &&
+         zr_engine_steps_done(late) == 4); /* with an update under way */
+    must(zr_engine_verify_replicas(late) == ZR_OK);
+    must(rank != 0 || remove(path) == 0);
+    must(hand_all_over(late, &made) == ZR_OK && zr_engine_step(late, 0.01f, &report) == ZR_OK);
+    zr_engine_destroy(late); /* likewise */
+    zr_engine_destroy(reference);
+    must(zr_arena_destroy(host, &leaked) == ZR_OK && leaked == 0);
+    must(rig_close(&rig) == 0);
+    return 0;
+}
+
+/* ---- What is refused ----------------------------------------------------------------------------------- */
+
+static int refuse(struct zr_local_world *local, unsigned rank, void *argument)
+{
+    struct plan plan = *(const struct plan *)argument;
+    struct rig rig;
+    zr_engine *engine;
+    must(open_rank(&rig, local, rank, &plan) == ZR_OK);
+    const struct {
+        unsigned stage;
+        enum zr_reduce_when reduce;
+        struct zr_offload offload;
+        const char *words;
+    } wrong[] = {{1, ZR_REDUCE_EACH, {NULL, true, false, false}, "host memory"},
+                 {3, ZR_REDUCE_EACH, {rig.arena, false, true, false}, "stage 3"},
+                 {2, ZR_REDUCE_EACH, {rig.arena, true, true, false}, "stage 3"},
+                 {0, ZR_REDUCE_EACH, {rig.arena, true, false, false}, "stage 1"},
+                 {1, ZR_REDUCE_EACH, {rig.arena, false, false, true}, "optimizer"},
+                 {1, ZR_REDUCE_ONCE, {rig.arena, true, false, false}, "each micro-batch"}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        struct zr_engine_options options = options_of(&rig, &plan);
+        options.stage = wrong[i].stage;
+        options.reduce = wrong[i].reduce;
+        options.offload = wrong[i].offload;
+        must(zr_engine_create(&engine, &options) == ZR_ERR_INVALID &&
+             strstr(zr_last_error(), wrong[i].words));
+    }
+    must(rig_close(&rig) == 0);
+    return 0;
+}
+
+int main(void)
+{
+    make_list();
+    for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) {
+        struct plan plan = plans[i];
+        tap_is(rig_launch(plan.world, compare, &plan), 0,
+               "%u ranks, stage %u, %s, %u micro-batches%s%s: as in one place", plan.world, plan.stage,
+               zr_precision_name(plan.precision), plan.micro_batches,
+               plan.parameters ? ", parameters too" : "", plan.scattered ? ", scattered" : "");
+    }
+    for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) {
+        struct plan plan = plans[i];
+        tap_is(rig_launch(plan.world, follow_late, &plan), 0,
+               "%u ranks, stage %u, %s%s%s: delayed, as gradients held back for a step", plan.world,
+               plan.stage, zr_precision_name(plan.precision), plan.parameters ? ", parameters too" : "",
+               plan.scattered ? ", scattered" : "");
+    }
+    struct plan plan = plans[6];
+    tap_is(rig_launch(2, refuse, &plan), 0, "what cannot be is refused with words");
+    return tap_done();
+}

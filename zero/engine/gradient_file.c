@@ -1,0 +1,209 @@
+/* gradient_file.c: see gradient_file.h. Stands on the store's file. */
+#include "zero/engine/gradient_file.h"
+
+#include <string.h>
+
+enum { SLOTS = ZR_NVME_PIPELINE_BUFFERS };
+
+static bool is_used(const struct zr_engine *engine)
+{
+    return engine->gradient_file.bytes > 0;
+}
+
+static zr_nvme_io *io_of(const struct zr_engine *engine)
+{
+    return zr_state_file_io(&engine->store);
+}
+
+/* ---- Life ---------------------------------------------------------------------------------------------- */
+
+zr_result zr_engine_gradient_file_open(struct zr_engine *engine)
+{
+    const struct zr_engine_options *o = &engine->options;
+    struct zr_gradient_file *file = &engine->gradient_file;
+    size_t units = engine->layout.units_count, all_bytes;
+    zr_result result;
+    if (!o->offload.file)
+        return ZR_OK;
+    size_t align = o->offload.file->align_bytes ? o->offload.file->align_bytes : ZR_STATE_FILE_ALIGN_BYTES;
+    result = zr_take(o->host_arena, ZR_TAG_OTHER, units, sizeof *file->extents, (void **)&file->extents);
+    if (result != ZR_OK)
+        return result;
+    for (size_t u = 0; u < units; u++) {
+        size_t bytes = zr_engine_files_gradients(engine, u)
+                           ? engine->layout.units[u].shard_elements * engine->gradient_bytes
+                           : 0;
+        bytes = (bytes + align - 1) / align * align;
+        file->extents[u] = (struct zr_nvme_unit){file->bytes, bytes};
+        file->bytes += bytes;
+        file->slot_bytes = bytes > file->slot_bytes ? bytes : file->slot_bytes;
+    }
+    for (unsigned i = 0; i < SLOTS; i++)
+        file->owner[i] = ZR_NO_UNIT;
+    if (!is_used(engine))
+        return ZR_OK;
+    if (__builtin_mul_overflow(file->slot_bytes, (size_t)SLOTS, &all_bytes))
+        return zr_fail(ZR_ERR_INVALID, "slots of %zu bytes overflow the address space", file->slot_bytes);
+    result = zr_name_call(
+        zr_arena_alloc(o->offload.host,
+                       &(struct zr_request){.bytes = all_bytes, .alignment = align, .tag = ZR_TAG_OFFLOAD},
+                       &file->slots),
+        __func__, "the slots of gradients");
+    for (unsigned i = 0; i < SLOTS && result == ZR_OK; i++)
+        file->pipeline.buffers[i] = (char *)file->slots + i * file->slot_bytes;
+    return result;
+}
+
+void zr_engine_gradient_file_close(struct zr_engine *engine)
+{
+    if (engine->options.offload.host)
+        zr_drop(engine->options.offload.host, &engine->gradient_file.slots);
+    zr_drop(engine->options.host_arena, &engine->gradient_file.extents);
+}
+
+/* ---- On their way to the file -------------------------------------------------------------------------- */
+
+static zr_result wait_for(const struct zr_engine *engine, zr_nvme_event event)
+{
+    return io_of(engine) ? zr_nvme_wait(io_of(engine), event) : ZR_OK;
+}
+
+/* Where a unit lies in the file of the store. */
+static struct zr_nvme_extent extent_of(const struct zr_engine *engine, size_t unit, void *memory)
+{
+    const struct zr_nvme_unit *extent = &engine->gradient_file.extents[unit];
+    uint64_t base = engine->gradient_file.placed ? 0 : zr_state_file_base(&engine->store);
+    return (struct zr_nvme_extent){
+        .offset_bytes = base + extent->offset_bytes, .memory = memory, .bytes = extent->bytes};
+}
+
+zr_result zr_engine_gradient_slot(struct zr_engine *engine, size_t unit)
+{
+    struct zr_gradient_file *file = &engine->gradient_file;
+    zr_result result = ZR_OK;
+    if (!is_used(engine) || !zr_engine_files_gradients(engine, unit))
+        return ZR_OK;
+    unsigned slot = file->turn++ % SLOTS;
+    /* They come and end in one order, so that who has the slot is among the oldest. */
+    while (result == ZR_OK && file->owner[slot] != ZR_NO_UNIT)
+        result = zr_engine_end_reduction(engine, engine->first_staged);
+    if (result == ZR_OK)
+        result = wait_for(engine, file->writes[slot]);
+    file->writes[slot] = 0;
+    file->owner[slot] = (unsigned)unit;
+    engine->units[unit].filed_gradients = file->pipeline.buffers[slot];
+    return result;
+}
+
+zr_result zr_engine_gradient_write(struct zr_engine *engine, size_t unit)
+{
+    struct zr_gradient_file *file = &engine->gradient_file;
+    unsigned slot = 0;
+    while (slot < SLOTS && (!is_used(engine) || file->owner[slot] != unit))
+        slot++;
+    if (slot == SLOTS)
+        return ZR_OK;
+    file->owner[slot] = ZR_NO_UNIT;
+    engine->units[unit].filed_gradients = NULL;
+    zr_state_file_count(&engine->store, file->extents[unit].bytes);
+    struct zr_nvme_extent extent = extent_of(engine, unit, file->pipeline.buffers[slot]);
+    return io_of(engine) ? zr_nvme_write(io_of(engine), &extent, &file->writes[slot]) : ZR_OK;
+}
+
+/* ---- On their way back --------------------------------------------------------------------------------- */
+
+static zr_result await_writes(struct zr_engine *engine)
+{
+    struct zr_gradient_file *file = &engine->gradient_file;
+    zr_result result = ZR_OK;
+    for (unsigned i = 0; i < SLOTS; i++) {
+        zr_result ended = wait_for(engine, file->writes[i]);
+        result = result == ZR_OK ? ended : result;
+        file->writes[i] = 0;
+    }
+    file->turn = 0;
+    return result;
+}
+
+zr_result zr_engine_gradient_fetch(struct zr_engine *engine, size_t unit)
+{
+    struct zr_gradient_file *file = &engine->gradient_file;
+    zr_nvme_event event;
+    if (!is_used(engine) || !zr_engine_files_gradients(engine, unit))
+        return ZR_OK;
+    zr_result result = await_writes(engine);
+    struct zr_nvme_extent extent = extent_of(engine, unit, file->slots);
+    if (result == ZR_OK && io_of(engine))
+        result = zr_nvme_read(io_of(engine), &extent, &event);
+    if (result == ZR_OK && io_of(engine))
+        result = wait_for(engine, event);
+    engine->units[unit].filed_gradients = file->slots;
+    return result;
+}
+
+static void read_by_clock(struct zr_engine *engine, size_t unit)
+{
+    struct zr_gradient_file *file = &engine->gradient_file;
+    if (unit < engine->layout.units_count && file->extents[unit].bytes > 0)
+        file->read_seconds[unit % SLOTS] = zr_state_file_count(&engine->store, file->extents[unit].bytes);
+}
+
+zr_result zr_engine_gradients_begin(struct zr_engine *engine)
+{
+    struct zr_gradient_file *file = &engine->gradient_file;
+    if (!is_used(engine))
+        return ZR_OK;
+    zr_result result = await_writes(engine);
+    read_by_clock(engine, 0);
+    if (result != ZR_OK || !io_of(engine))
+        return result;
+    if (!file->placed) /* where the store's file has room for them */
+        for (size_t u = 0; u < engine->layout.units_count; u++)
+            file->extents[u].offset_bytes = extent_of(engine, u, NULL).offset_bytes;
+    file->placed = true;
+    file->pipeline.io = io_of(engine);
+    file->pipeline.units = file->extents;
+    file->pipeline.units_count = (unsigned)engine->layout.units_count;
+    return zr_nvme_pipeline_begin(&file->pipeline);
+}
+
+zr_result zr_engine_gradients_take(struct zr_engine *engine, size_t unit)
+{
+    struct zr_gradient_file *file = &engine->gradient_file;
+    void *at = file->pipeline.buffers[unit % SLOTS];
+    if (!is_used(engine))
+        return ZR_OK;
+    read_by_clock(engine, unit + 1);
+    if (file->extents[unit].bytes > 0)
+        zr_state_file_wait_by_clock(&engine->store, file->read_seconds[unit % SLOTS]);
+    zr_result result = io_of(engine) ? zr_nvme_pipeline_take(&file->pipeline, &at) : ZR_OK;
+    if (zr_engine_files_gradients(engine, unit))
+        engine->units[unit].filed_gradients = at;
+    return result;
+}
+
+zr_result zr_engine_gradients_give(struct zr_engine *engine, size_t unit)
+{
+    struct zr_gradient_file *file = &engine->gradient_file;
+    if (!is_used(engine))
+        return ZR_OK;
+    engine->units[unit].filed_gradients = NULL;
+    return io_of(engine) ? zr_nvme_pipeline_give(&file->pipeline, false) : ZR_OK;
+}
+
+zr_result zr_engine_gradients_end(struct zr_engine *engine)
+{
+    return is_used(engine) && io_of(engine) ? zr_nvme_pipeline_end(&engine->gradient_file.pipeline) : ZR_OK;
+}
+
+zr_result zr_engine_gradients_walk(struct zr_engine *engine)
+{
+    zr_result result = zr_engine_gradients_begin(engine);
+    for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++) {
+        result = zr_engine_gradients_take(engine, u);
+        if (result == ZR_OK)
+            result = zr_engine_gradients_give(engine, u);
+    }
+    zr_result ended = zr_engine_gradients_end(engine);
+    return result == ZR_OK ? ended : result;
+}

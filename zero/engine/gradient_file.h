@@ -1,0 +1,34 @@
+/* gradient_file.h: shards of gradients that wait for the norm in the offload file, beside the state that they
+ * update. Private to engine/.
+ *
+ * Of an engine with an offload file: units that have one gradient in a step (no accumulation, not tied), but
+ * for a delayed update. A shard is reduced into one of three slots on the host and written when its reduction
+ * has ended; the norm reads all of them once, the update once more, each in a pass over the units in order
+ * that reads ahead. Between take and give of a pass, zr_engine_shard_gradients() is in memory. */
+#ifndef ZR_ENGINE_GRADIENT_FILE_H
+#define ZR_ENGINE_GRADIENT_FILE_H
+
+#include "zero/engine/engine.h"
+
+/* Slots, and bytes of the file that engine->gradient_file.bytes then says; before the store opens. Nothing
+ * where no unit is filed. */
+zr_result zr_engine_gradient_file_open(struct zr_engine *engine);
+/* After the store, which ends what is under way. */
+void zr_engine_gradient_file_close(struct zr_engine *engine);
+
+/* Of a unit that is not filed these do nothing. A slot for a reduction that is about to start: */
+zr_result zr_engine_gradient_slot(struct zr_engine *engine, size_t unit);
+/* It has ended. */
+zr_result zr_engine_gradient_write(struct zr_engine *engine, size_t unit);
+/* Reads one by itself, outside of a pass; good until the next. */
+zr_result zr_engine_gradient_fetch(struct zr_engine *engine, size_t unit);
+
+/* begin, take and give of each unit in order, end: also after a failure. */
+zr_result zr_engine_gradients_begin(struct zr_engine *engine);
+zr_result zr_engine_gradients_take(struct zr_engine *engine, size_t unit);
+zr_result zr_engine_gradients_give(struct zr_engine *engine, size_t unit);
+zr_result zr_engine_gradients_end(struct zr_engine *engine);
+/* All of it, without a use: what the norm reads in a rehearsal. */
+zr_result zr_engine_gradients_walk(struct zr_engine *engine);
+
+#endif

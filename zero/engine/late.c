@@ -1,0 +1,158 @@
+/* late.c: see late.h. */
+#include "zero/engine/late.h"
+
+#include "zero/comm/copies.h"
+#include "zero/engine/offload.h"
+
+/* ---- In the thread of the update ----------------------------------------------------------------------- */
+
+static zr_result update_unit(struct zr_engine *engine, size_t unit)
+{
+    struct zr_owned owned;
+    struct zr_window window = {.from = 0};
+    zr_result result = zr_engine_take_owned(engine, unit, &owned);
+    window.count = owned.to - owned.from;
+    if (result == ZR_OK)
+        result = zr_engine_update_window(engine, unit, engine->late.gradients[unit], &engine->late.update,
+                                         &owned, &window);
+    zr_result given = zr_engine_give_owned(engine, unit, true);
+    return result == ZR_OK ? given : result;
+}
+
+static zr_result update_all(void *state)
+{
+    struct zr_engine *engine = state;
+    zr_result result = zr_state_store_begin(&engine->store);
+    for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++)
+        result = update_unit(engine, u);
+    zr_result ended = zr_state_store_end(&engine->store);
+    return result == ZR_OK ? ended : result;
+}
+
+/* ---- Beside it ----------------------------------------------------------------------------------------- */
+
+static void drop_late(struct zr_engine *engine, size_t unit)
+{
+    zr_drop(zr_engine_state_arena(engine), &engine->units[unit].late_sum_shard);
+    zr_drop(zr_engine_state_arena(engine), &engine->units[unit].late_gradients);
+}
+
+zr_result zr_engine_late_open(struct zr_engine *engine)
+{
+    const struct zr_engine_options *o = &engine->options;
+    struct zr_late *late = &engine->late;
+    if (!o->offload.delayed)
+        return ZR_OK;
+    zr_result result =
+        zr_take(o->offload.host, ZR_TAG_GRAD, engine->gradients ? engine->gradients_elements : 0,
+                engine->gradient_bytes, (void **)&late->other_gradients);
+    if (result == ZR_OK && engine->sums)
+        result = zr_take(o->offload.host, ZR_TAG_GRAD, engine->layout.shards_elements, sizeof(float),
+                         (void **)&late->other_sums);
+    if (result == ZR_OK && late->other_gradients)
+        result = o->kernels->clear(
+            o->context,
+            &(struct zr_clear){engine->gradients_elements * engine->gradient_bytes, late->other_gradients});
+    if (result == ZR_OK)
+        result = zr_take(o->host_arena, ZR_TAG_OTHER, engine->layout.units_count, sizeof *late->gradients,
+                         (void **)&late->gradients);
+    return result != ZR_OK ? result
+                           : zr_copies_create(&late->worker,
+                                              &(struct zr_comm_options){.arena = o->arena,
+                                                                        .host_arena = o->host_arena,
+                                                                        .kernels = o->kernels,
+                                                                        .bucket_bytes = ZR_COMM_LINE_BYTES});
+}
+
+void zr_engine_late_close(struct zr_engine *engine)
+{
+    struct zr_late *late = &engine->late;
+    if (late->worker)
+        zr_comm_destroy(late->worker); /* after what it has under way */
+    late->worker = NULL;
+    for (size_t u = 0; engine->units && u < engine->layout.units_count; u++)
+        drop_late(engine, u);
+    if (engine->options.offload.host) {
+        zr_drop(engine->options.offload.host, &late->other_sums);
+        zr_drop(engine->options.offload.host, &late->other_gradients);
+    }
+    zr_drop(engine->options.host_arena, &late->gradients);
+}
+
+zr_result zr_engine_late_start(struct zr_engine *engine, const struct zr_engine_update *update)
+{
+    struct zr_late *late = &engine->late;
+    char *gradients = engine->gradients;
+    float *sums = engine->sums;
+    zr_assert(!late->pending);
+    for (size_t u = 0; u < engine->layout.units_count && !zr_engine_is_low_precision(engine); u++) {
+        zr_result copied = zr_engine_await_parameters(engine, u); /* from the masters, which change now */
+        if (copied != ZR_OK)
+            return copied;
+    }
+    late->context = *engine->options.context; /* of which the update needs what does not change */
+    late->context.parallel = (struct zr_parallel){.threads = 1};
+    late->context.flops = NULL;
+    late->update = *update;
+    late->update.context = &late->context;
+    for (size_t u = 0; u < engine->layout.units_count; u++) {
+        struct zr_unit_state *state = &engine->units[u];
+        late->gradients[u] = zr_engine_shard_gradients(engine, u);
+        drop_late(engine, u);
+        state->late_sum_shard = state->sum_shard;
+        state->late_gradients = state->gradients;
+        state->sum_shard = NULL;
+        state->gradients = NULL;
+        state->accumulated = 0;
+    }
+    engine->gradients = late->other_gradients;
+    late->other_gradients = gradients;
+    engine->sums = late->other_sums;
+    late->other_sums = sums;
+    late->pending = true;
+    late->task = (struct zr_copies_task){.run = update_all, .state = engine};
+    zr_result result = zr_copies_run(late->worker, &late->task, &late->ticket);
+    if (result == ZR_OK)
+        engine->steps_done++;
+    return result;
+}
+
+zr_result zr_engine_late_await(struct zr_engine *engine)
+{
+    struct zr_late *late = &engine->late;
+    zr_result result = late->ticket > 0 ? zr_comm_wait(late->worker, late->ticket) : ZR_OK;
+    late->ticket = 0;
+    return result;
+}
+
+zr_result zr_engine_late_publish(struct zr_engine *engine)
+{
+    size_t count = engine->layout.units_count;
+    zr_result result = zr_engine_late_await(engine);
+    if (result != ZR_OK || !engine->late.pending)
+        return result;
+    engine->late.pending = false;
+    result = engine->options.stage == 3 ? zr_comm_synchronize(engine->options.comm) : ZR_OK;
+    if (result == ZR_OK)
+        result = zr_state_store_begin(&engine->store);
+    for (size_t u = 0; u <= count && result == ZR_OK; u++) {
+        if (u < count)
+            result = zr_engine_round_masters(engine, u);
+        if (result == ZR_OK && u > 0 && engine->world > 1 && engine->units[u - 1].resident)
+            result = zr_engine_all_gather_parameters(engine, u - 1);
+    }
+    zr_result ended = zr_state_store_end(&engine->store);
+    return result == ZR_OK ? ended : result;
+}
+
+zr_result zr_engine_catch_up(struct zr_engine *engine)
+{
+    if (!engine->late.pending)
+        return ZR_OK;
+    zr_result result = zr_engine_check_unused(engine, __func__);
+    if (result == ZR_OK)
+        result = zr_engine_drop_gathered(engine);
+    if (result == ZR_OK)
+        result = zr_engine_late_publish(engine);
+    return result == ZR_OK ? zr_engine_synchronize(engine) : result;
+}

@@ -1,0 +1,28 @@
+/* late.h: the delayed update (ZeRO-Offload): while a step computes, a thread of its own updates masters by
+ * the gradients of the step before, and the parameters follow when the step ends. So a step computes with
+ * parameters that have not seen the gradients of the step before it. Private to engine/.
+ *
+ * Shards of gradients have two places by turns: one is filled by the step, one is read by the update. */
+#ifndef ZR_ENGINE_LATE_H
+#define ZR_ENGINE_LATE_H
+
+#include "zero/engine/engine.h"
+
+/* optimizer.c: of all that this rank owns of a unit, the window's; see offload.h. */
+struct zr_window;
+zr_result zr_engine_update_window(struct zr_engine *engine, size_t unit, struct zr_numbers gradients,
+                                  const struct zr_engine_update *update, const struct zr_owned *owned,
+                                  const struct zr_window *window);
+
+zr_result zr_engine_late_open(struct zr_engine *engine);
+void zr_engine_late_close(struct zr_engine *engine);
+/* The end of a step, when its gradients are found good: they become those of the update that starts now. None
+ * is pending. */
+zr_result zr_engine_late_start(struct zr_engine *engine, const struct zr_engine_update *update);
+/* Waits for the update, if one is under way. */
+zr_result zr_engine_late_await(struct zr_engine *engine);
+/* Its parameters come to all that keep them; nobody uses any. Collective. Of none that is pending it does
+ * nothing. */
+zr_result zr_engine_late_publish(struct zr_engine *engine);
+
+#endif

@@ -1,0 +1,177 @@
+/* offload.c: see offload.h. */
+#include "zero/engine/offload.h"
+
+#include "zero/comm/comm.h"
+#include "zero/comm/copies.h"
+
+/* ---- Life ---------------------------------------------------------------------------------------------- */
+
+/* A bucket of the communicator, or less where no unit fills it; whole lines. */
+static size_t bounce_elements(const struct zr_engine *engine)
+{
+    size_t most = engine->options.comm->options.bucket_bytes / ZR_SHARD_ALIGN_BYTES * ZR_SHARD_ALIGN_BYTES /
+                  engine->parameter_bytes,
+           largest = 0;
+    for (size_t u = 0; u < engine->layout.units_count; u++) {
+        bool comes = !zr_engine_hosts_parameters(engine, u);
+        size_t shard = engine->layout.units[u].shard_elements;
+        largest = comes && shard > largest ? shard : largest;
+    }
+    if (most == 0)
+        most = ZR_SHARD_ALIGN_BYTES / engine->parameter_bytes;
+    return largest < most ? largest : most;
+}
+
+zr_result zr_engine_offload_open(struct zr_engine *engine)
+{
+    const struct zr_engine_options *o = &engine->options;
+    zr_result result = ZR_OK;
+    if (!zr_engine_offloads(engine))
+        return ZR_OK;
+    engine->copies_context = *o->context; /* what does not change while it is open */
+    engine->copies_context.parallel = (struct zr_parallel){.threads = 1};
+    engine->copies_context.flops = NULL;
+    if (zr_engine_is_low_precision(engine)) {
+        engine->bounce_elements = bounce_elements(engine);
+        result = zr_take(o->offload.host, ZR_TAG_COMM, ZR_BOUNCE_BUFFERS * engine->bounce_elements,
+                         engine->parameter_bytes, (void **)&engine->bounce);
+    }
+    return result != ZR_OK ? result
+                           : zr_copies_create(&engine->copies,
+                                              &(struct zr_comm_options){.arena = o->arena,
+                                                                        .host_arena = o->host_arena,
+                                                                        .kernels = o->kernels,
+                                                                        .bucket_bytes = ZR_COMM_LINE_BYTES});
+}
+
+void zr_engine_offload_close(struct zr_engine *engine)
+{
+    if (engine->copies)
+        zr_comm_destroy(engine->copies);
+    engine->copies = NULL;
+    if (engine->options.offload.host)
+        zr_drop(engine->options.offload.host, &engine->bounce);
+}
+
+uint64_t zr_engine_host_moved_bytes(const struct zr_engine *engine)
+{
+    return engine->copies ? engine->moved_bytes + zr_copies_bytes(engine->copies) : 0;
+}
+
+/* ---- Gradients of one rank ----------------------------------------------------------------------------- */
+
+static zr_result wait_for(struct zr_engine *engine, zr_ticket *ticket)
+{
+    zr_result result = *ticket > 0 ? zr_comm_wait(engine->copies, *ticket) : ZR_OK;
+    *ticket = 0;
+    return result;
+}
+
+zr_result zr_engine_await_gradients(struct zr_engine *engine, size_t unit)
+{
+    return wait_for(engine, &engine->units[unit].gradient_copy);
+}
+
+zr_result zr_engine_await_parameters(struct zr_engine *engine, size_t unit)
+{
+    return wait_for(engine, &engine->units[unit].parameter_copy);
+}
+
+static size_t gradient_bytes(const struct zr_engine *engine, size_t unit)
+{
+    return engine->layout.units[unit].padded_elements * engine->gradient_bytes;
+}
+
+zr_result zr_engine_gradients_leave(struct zr_engine *engine, size_t unit)
+{
+    struct zr_unit_state *state = &engine->units[unit];
+    return zr_copies_start(engine->copies,
+                           &(struct zr_host_copy){.to = zr_engine_kept_gradients(engine, unit),
+                                                  .from = state->staging,
+                                                  .bytes = gradient_bytes(engine, unit)},
+                           &state->gradient_copy);
+}
+
+zr_result zr_engine_gradients_return(struct zr_engine *engine, size_t unit)
+{
+    struct zr_unit_state *state = &engine->units[unit];
+    zr_result result = zr_copies_start(engine->copies,
+                                       &(struct zr_host_copy){.to = state->staging,
+                                                              .from = zr_engine_kept_gradients(engine, unit),
+                                                              .bytes = gradient_bytes(engine, unit)},
+                                       &state->gradient_copy);
+    return result == ZR_OK ? zr_engine_await_gradients(engine, unit) : result;
+}
+
+static zr_result add_gradients(void *task_state)
+{
+    struct zr_unit_state *state = task_state;
+    struct zr_engine *engine = state->engine;
+    size_t unit = (size_t)(state - engine->units);
+    const void *own = state->staging;
+    return engine->options.kernels->sum(&engine->copies_context,
+                                        &(struct zr_sum){.n = engine->layout.units[unit].padded_elements,
+                                                         .from = &own,
+                                                         .count = 1,
+                                                         .precision = engine->options.precision,
+                                                         .scale = 1,
+                                                         .accumulate = state->adds,
+                                                         .to = zr_engine_shard_gradients(engine, unit)});
+}
+
+zr_result zr_engine_gradients_add(struct zr_engine *engine, size_t unit)
+{
+    struct zr_unit_state *state = &engine->units[unit];
+    state->engine = engine;
+    state->adds = state->accumulated > 0;
+    state->gradient_task =
+        (struct zr_copies_task){.run = add_gradients, .state = state, .bytes = gradient_bytes(engine, unit)};
+    return zr_copies_run(engine->copies, &state->gradient_task, &state->gradient_copy);
+}
+
+/* ---- Parameters ---------------------------------------------------------------------------------------- */
+
+/* Whether new parameters have to be copied to the device. */
+static bool uploads(const struct zr_engine *engine, size_t unit)
+{
+    return zr_engine_offloads(engine) && !zr_engine_hosts_parameters(engine, unit);
+}
+
+zr_result zr_engine_window_open(struct zr_engine *engine, size_t unit, const struct zr_owned *owned,
+                                size_t from, struct zr_window *out)
+{
+    bool low_precision = zr_engine_is_low_precision(engine);
+    *out = (struct zr_window){.from = from, .count = owned->to - owned->from - from};
+    if (!low_precision)
+        return from == 0 ? zr_engine_await_parameters(engine, unit) : ZR_OK; /* copied from the masters */
+    out->values = zr_numbers_at(owned->parameters, from);
+    if (!uploads(engine, unit))
+        return ZR_OK;
+    if (out->count > engine->bounce_elements)
+        out->count = engine->bounce_elements;
+    unsigned turn = engine->bounce_turn++ % ZR_BOUNCE_BUFFERS;
+    out->values.at = engine->bounce + turn * engine->bounce_elements * engine->parameter_bytes;
+    return wait_for(engine, &engine->bounce_tickets[turn]);
+}
+
+zr_result zr_engine_window_close(struct zr_engine *engine, size_t unit, const struct zr_owned *owned,
+                                 const struct zr_window *window)
+{
+    struct zr_numbers to = zr_numbers_at(owned->parameters, window->from);
+    const void *from = window->values.at ? window->values.at : owned->master + window->from;
+    if (!zr_engine_offloads(engine) || (window->values.at && !uploads(engine, unit)))
+        return ZR_OK; /* written where they belong */
+    if (!uploads(engine, unit))
+        return engine->options.kernels->convert(
+            engine->options.context,
+            &(struct zr_convert){
+                .n = window->count, .from = {owned->master + window->from, ZR_PRECISION_FP32}, .to = to});
+    zr_result result = zr_copies_start(
+        engine->copies,
+        &(struct zr_host_copy){.to = to.at, .from = from, .bytes = window->count * engine->parameter_bytes},
+        &engine->units[unit].parameter_copy);
+    if (window->values.at) /* the buffer of this turn */
+        engine->bounce_tickets[(engine->bounce_turn - 1) % ZR_BOUNCE_BUFFERS] =
+            engine->units[unit].parameter_copy;
+    return result;
+}

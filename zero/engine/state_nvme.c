@@ -1,0 +1,305 @@
+/* state_nvme.c: the state store in an offload file: three buffers in memory, all else on the disk. See
+ * state_store.h.
+ *
+ * A unit's extent of the file holds its masters, momentum and variance one after the other, padded to a
+ * block. In a pass the pipeline reads ahead and writes behind. The end of a pass does not wait for the last
+ * writes: the next forward hides them, and a failure of theirs is the next call's. Outside of a pass a unit
+ * lies in the first buffer, and is read only if another one was there. A simulated store has buffers and no
+ * file; by a clock it waits as long as the disk would take. */
+#include "zero/engine/state_store.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#include "zero/comm/take.h"
+#include "zero/engine/nvme_pipeline.h"
+
+enum { KINDS = 3, NO_UNIT = UINT32_MAX };
+
+struct zr_state_file {
+    zr_nvme_io *io; /* NULL: simulated */
+    struct zr_nvme_unit *units;
+    size_t units_count, buffer_bytes;
+    uint64_t bytes;
+    _Atomic uint64_t moved_bytes; /* a delayed update moves them in a thread of its own */
+    void *buffers;                /* ZR_NVME_PIPELINE_BUFFERS in a row */
+    struct zr_nvme_pipeline pipeline;
+    bool passing;                /* between begin and end */
+    bool taken;                  /* in a pass: the unit `pending` is */
+    unsigned held;               /* the unit in the first buffer outside of a pass */
+    unsigned pending;            /* of a pass: the unit that is taken, or will be next */
+    struct zr_comm_clock *clock; /* NULL: none */
+    double idle_seconds, read_seconds[ZR_NVME_PIPELINE_BUFFERS]; /* by the clock: when the disk is done */
+};
+
+static size_t elements_of(const struct zr_state_store *store, size_t unit)
+{
+    const struct zr_layout_unit *u = &store->options.layout->units[unit];
+    return store->options.whole ? u->padded_elements : u->shard_elements;
+}
+
+static bool has_kind(const struct zr_state_store *store, unsigned kind)
+{
+    return kind == 0 ? store->options.master : kind == 1 || store->options.variance;
+}
+
+static size_t bytes_of(const struct zr_state_store *store, size_t unit)
+{
+    size_t kinds = 0;
+    for (unsigned kind = 0; kind < KINDS; kind++)
+        kinds += has_kind(store, kind);
+    return kinds * elements_of(store, unit) * sizeof(float);
+}
+
+static void view(const struct zr_state_store *store, size_t unit, void *at, struct zr_state_view *out)
+{
+    float *next = at, **const kinds[KINDS] = {&out->master, &out->momentum, &out->variance};
+    for (unsigned kind = 0; kind < KINDS; kind++) {
+        *kinds[kind] = has_kind(store, kind) ? next : NULL;
+        next += has_kind(store, kind) ? elements_of(store, unit) : 0;
+    }
+}
+
+/* ---- By the clock of a rehearsal ----------------------------------------------------------------------- */
+
+/* One disk for both directions: a transfer begins when those before it have ended. */
+double zr_state_file_count(struct zr_state_store *store, uint64_t bytes)
+{
+    struct zr_state_file *file = store->file;
+    const struct zr_comm_clock *clock = file->clock;
+    file->moved_bytes += bytes;
+    if (!clock || clock->nvme_bytes_per_second <= 0)
+        return 0;
+    double now = zr_comm_clock_now(clock), begin = now > file->idle_seconds ? now : file->idle_seconds;
+    file->idle_seconds = begin + (double)bytes / clock->nvme_bytes_per_second;
+    return file->idle_seconds;
+}
+
+void zr_state_file_wait_by_clock(struct zr_state_store *store, double end_seconds)
+{
+    struct zr_comm_clock *clock = store->file->clock;
+    double left = clock ? end_seconds - zr_comm_clock_now(clock) : 0;
+    if (left > 0) {
+        clock->waited_seconds += left;
+        clock->nvme_waited_seconds += left;
+    }
+}
+
+static void read_by_clock(struct zr_state_store *store, unsigned unit)
+{
+    struct zr_state_file *file = store->file;
+    if (unit < file->units_count)
+        file->read_seconds[unit % ZR_NVME_PIPELINE_BUFFERS] =
+            zr_state_file_count(store, file->units[unit].bytes);
+}
+
+/* ---- Open and close ------------------------------------------------------------------------------------ */
+
+static void nvme_close(struct zr_state_store *store)
+{
+    struct zr_state_file *file = store->file;
+    if (!file)
+        return;
+    zr_nvme_close(file->io); /* its contents end with it: a failure that nobody saw is of no use now */
+    zr_drop(store->options.arena, &file->buffers);
+    zr_drop(store->options.host_arena, &file->units);
+    zr_drop(store->options.host_arena, &store->file);
+}
+
+static void lay_out(struct zr_state_store *store, size_t align_bytes)
+{
+    struct zr_state_file *file = store->file;
+    for (size_t u = 0; u < file->units_count; u++) {
+        size_t bytes = (bytes_of(store, u) + align_bytes - 1) / align_bytes * align_bytes;
+        file->units[u] = (struct zr_nvme_unit){file->bytes, bytes};
+        file->bytes += bytes;
+        file->buffer_bytes = bytes > file->buffer_bytes ? bytes : file->buffer_bytes;
+    }
+}
+
+static zr_result take_buffers(struct zr_state_store *store, size_t align_bytes)
+{
+    struct zr_state_file *file = store->file;
+    size_t all_bytes;
+    if (__builtin_mul_overflow(file->buffer_bytes, (size_t)ZR_NVME_PIPELINE_BUFFERS, &all_bytes))
+        return zr_fail(ZR_ERR_INVALID, "buffers of %zu bytes overflow the address space", file->buffer_bytes);
+    zr_result result =
+        zr_name_call(zr_arena_alloc(store->options.arena,
+                                    &(struct zr_request){
+                                        .bytes = all_bytes, .alignment = align_bytes, .tag = ZR_TAG_OFFLOAD},
+                                    &file->buffers),
+                     __func__, "the buffers of the offload file");
+    for (unsigned i = 0; i < ZR_NVME_PIPELINE_BUFFERS && result == ZR_OK; i++)
+        file->pipeline.buffers[i] = (char *)file->buffers + i * file->buffer_bytes;
+    return result;
+}
+
+static zr_result nvme_open(struct zr_state_store *store)
+{
+    const struct zr_state_store_options *o = &store->options;
+    size_t align_bytes = o->file->align_bytes ? o->file->align_bytes : ZR_STATE_FILE_ALIGN_BYTES;
+    zr_result result = zr_take(o->host_arena, ZR_TAG_OTHER, 1, sizeof *store->file, (void **)&store->file);
+    if (result != ZR_OK)
+        return result;
+    struct zr_state_file *file = memset(store->file, 0, sizeof *file);
+    file->units_count = o->layout->units_count;
+    file->held = NO_UNIT;
+    result =
+        zr_take(o->host_arena, ZR_TAG_OTHER, file->units_count, sizeof *file->units, (void **)&file->units);
+    if (result == ZR_OK) {
+        lay_out(store, align_bytes);
+        result = take_buffers(store, align_bytes);
+    }
+    if (result != ZR_OK || o->simulated)
+        return result;
+    const struct zr_nvme_buffer buffers[] = {{file->buffers, ZR_NVME_PIPELINE_BUFFERS * file->buffer_bytes},
+                                             {o->more_memory, o->more_memory_bytes}};
+    result = zr_nvme_open(&file->io, &(struct zr_nvme_options){.folder = {o->file->folder, o->file->force},
+                                                               .file_bytes = file->bytes + o->more_bytes,
+                                                               .host_arena = o->host_arena,
+                                                               .buffers = buffers,
+                                                               .buffers_count = o->more_memory ? 2 : 1,
+                                                               .depth = o->file->depth,
+                                                               .log = o->file->log,
+                                                               .log_state = o->file->log_state});
+    file->pipeline.io = file->io;
+    file->pipeline.units = file->units;
+    file->pipeline.units_count = (unsigned)file->units_count;
+    return result;
+}
+
+/* ---- A pass -------------------------------------------------------------------------------------------- */
+
+static zr_result nvme_begin(struct zr_state_store *store)
+{
+    struct zr_state_file *file = store->file;
+    zr_result result = ZR_OK;
+    if (file->passing)
+        return zr_fail(ZR_ERR_INVALID, "a pass over the state in the offload file is under way");
+    if (file->io)
+        result = zr_nvme_pipeline_end(&file->pipeline); /* of the pass before: its last writes */
+    file->held = NO_UNIT;
+    file->pending = 0;
+    file->passing = true;
+    file->taken = false;
+    read_by_clock(store, 0);
+    return result == ZR_OK && file->io ? zr_nvme_pipeline_begin(&file->pipeline) : result;
+}
+
+static zr_result take_in_pass(struct zr_state_store *store, size_t unit, struct zr_state_view *out)
+{
+    struct zr_state_file *file = store->file;
+    void *at = file->pipeline.buffers[unit % ZR_NVME_PIPELINE_BUFFERS];
+    if (unit != file->pending)
+        return zr_fail(ZR_ERR_INVALID, "unit %zu of the state in the offload file, where unit %u is next",
+                       unit, file->pending);
+    read_by_clock(store, (unsigned)unit + 1);
+    zr_state_file_wait_by_clock(store, file->read_seconds[unit % ZR_NVME_PIPELINE_BUFFERS]);
+    zr_result result = file->io ? zr_nvme_pipeline_take(&file->pipeline, &at) : ZR_OK;
+    file->taken = result == ZR_OK;
+    view(store, unit, at, out);
+    return result;
+}
+
+static zr_result nvme_end(struct zr_state_store *store)
+{
+    struct zr_state_file *file = store->file;
+    bool all = file->pending == file->units_count;
+    file->passing = false;
+    /* A pass that was broken off is not waited for behind anything else. */
+    return file->io && !all ? zr_nvme_pipeline_end(&file->pipeline) : ZR_OK;
+}
+
+/* ---- Single units -------------------------------------------------------------------------------------- */
+
+typedef zr_result transfer_call(zr_nvme_io *, const struct zr_nvme_extent *, zr_nvme_event *);
+
+static zr_result transfer(struct zr_state_store *store, size_t unit, transfer_call *call)
+{
+    struct zr_state_file *file = store->file;
+    zr_nvme_event event;
+    file->moved_bytes += file->units[unit].bytes;
+    if (!file->io)
+        return ZR_OK;
+    zr_result result = call(file->io,
+                            &(struct zr_nvme_extent){.offset_bytes = file->units[unit].offset_bytes,
+                                                     .memory = file->buffers,
+                                                     .bytes = file->units[unit].bytes},
+                            &event);
+    return result == ZR_OK ? zr_nvme_wait(file->io, event) : result;
+}
+
+static zr_result nvme_take(struct zr_state_store *store, size_t unit, struct zr_state_view *out)
+{
+    struct zr_state_file *file = store->file;
+    zr_result result = ZR_OK;
+    if (file->passing)
+        return take_in_pass(store, unit, out);
+    view(store, unit, file->buffers, out);
+    if (file->held == unit)
+        return ZR_OK;
+    file->held = NO_UNIT;
+    if (file->io)
+        result = zr_nvme_pipeline_end(&file->pipeline);
+    if (result == ZR_OK)
+        result = transfer(store, unit, zr_nvme_read);
+    if (result == ZR_OK)
+        file->held = (unsigned)unit;
+    return result;
+}
+
+static zr_result nvme_give(struct zr_state_store *store, size_t unit, bool changed)
+{
+    struct zr_state_file *file = store->file;
+    if (!file->passing)
+        return changed && file->held == unit ? transfer(store, unit, zr_nvme_write) : ZR_OK;
+    if (!file->taken || unit != file->pending)
+        return ZR_OK; /* whoever could not take it knows why */
+    file->taken = false;
+    file->pending++;
+    if (changed)
+        zr_state_file_count(store, file->units[unit].bytes);
+    return file->io ? zr_nvme_pipeline_give(&file->pipeline, changed) : ZR_OK;
+}
+
+const struct zr_state_store_table zr_state_store_nvme = {.name = "nvme",
+                                                         .open = nvme_open,
+                                                         .begin = nvme_begin,
+                                                         .take = nvme_take,
+                                                         .give = nvme_give,
+                                                         .end = nvme_end,
+                                                         .close = nvme_close};
+
+/* ---- What it comes to ---------------------------------------------------------------------------------- */
+
+zr_nvme_io *zr_state_file_io(const struct zr_state_store *store)
+{
+    return store->file ? store->file->io : NULL;
+}
+
+uint64_t zr_state_file_base(const struct zr_state_store *store)
+{
+    return store->file->bytes;
+}
+
+void zr_state_store_set_clock(struct zr_state_store *store, struct zr_comm_clock *clock)
+{
+    if (store->file && !store->file->io)
+        store->file->clock = clock;
+}
+
+void zr_state_store_get_report(const struct zr_state_store *store, struct zr_state_file_report *out)
+{
+    const struct zr_state_file *file = store->file;
+    struct zr_nvme_report report = {.ring = false};
+    *out = (struct zr_state_file_report){.file_bytes = 0};
+    if (!file)
+        return;
+    if (file->io)
+        zr_nvme_get_report(file->io, &report);
+    *out = (struct zr_state_file_report){.file_bytes = file->bytes + store->options.more_bytes,
+                                         .buffers_bytes = ZR_NVME_PIPELINE_BUFFERS * file->buffer_bytes,
+                                         .moved_bytes = file->moved_bytes,
+                                         .waited_ns = report.waited_ns,
+                                         .bytes_per_second = report.bytes_per_second};
+}

@@ -1,0 +1,103 @@
+/* state_store.h: where the state of the optimizer lies: masters, momentum and variance of what a rank
+ * updates.
+ *
+ * An engine asks for a unit, works on what it gets, and gives it back; where the numbers lie between the two
+ * is the store's affair. A store of memory (the device's arena, or an arena of the host tier) has them in
+ * place, and taking is free. A store that has no room for all of them brings a unit in when it is taken and
+ * puts it away when it is given back; it may read ahead within a pass, which goes over the units in order.
+ *
+ * One thread uses a store. A second unit is taken while the first is not given back only of a store whose
+ * `random` says so. */
+#ifndef ZR_STATE_STORE_H
+#define ZR_STATE_STORE_H
+
+#include "zero/comm/clock.h"
+#include "zero/engine/layout.h"
+#include "zero/engine/nvme_pipeline.h"
+
+/* Of one unit, from the first element that the rank updates; NULL: the store keeps none of that kind. */
+struct zr_state_view {
+    float *master, *momentum, *variance;
+};
+
+enum { ZR_STATE_FILE_ALIGN_BYTES = 4096 };
+
+struct zr_state_store_options {
+    zr_arena *arena; /* the memory of the store: tags master and optimizer; borrowed */
+    const struct zr_layout *layout;
+    bool whole;           /* the rank updates whole units, else its shards */
+    bool master;          /* masters are kept beside the parameters */
+    bool variance;        /* the optimizer has one */
+    zr_arena *host_arena; /* records */
+    /* Of the store in a file, whose `arena` has its buffers alone, tag offload; borrowed for its life. */
+    const struct zr_offload_file *file;
+    bool simulated; /* no file: what it would take, and move */
+    /* Room in the file behind the store's own, for another use, and memory that it is moved from; 0: none. */
+    uint64_t more_bytes;
+    void *more_memory;
+    size_t more_memory_bytes;
+};
+
+struct zr_state_store;
+struct zr_state_file;
+
+/* What a kind of store does. All but open, take and close may be NULL: nothing to do. */
+struct zr_state_store_table {
+    const char *name; /* "memory" */
+    bool random;      /* any number of units may be taken at a time, in any order, and stay where they are */
+    zr_result (*open)(struct zr_state_store *store);
+    zr_result (*begin)(struct zr_state_store *store);
+    zr_result (*take)(struct zr_state_store *store, size_t unit, struct zr_state_view *out);
+    zr_result (*give)(struct zr_state_store *store, size_t unit, bool changed);
+    zr_result (*end)(struct zr_state_store *store);
+    void (*close)(struct zr_state_store *store);
+};
+
+struct zr_state_store {
+    const struct zr_state_store_table *table; /* NULL: not open */
+    struct zr_state_store_options options;
+    size_t elements; /* of each kind, all units together */
+    /* Of a store of memory, [elements]. */
+    float *master, *momentum, *variance;
+    struct zr_state_file *file; /* of the store in a file */
+};
+
+/* `nvme` keeps all of it in an offload file, and three buffers of the largest unit in memory: behind the work
+ * on unit i of a pass, unit i+1 is read and unit i-1 written. Its first failure is every later call's, too;
+ * that of a pass's last writes is found by the next pass, take or save. */
+extern const struct zr_state_store_table zr_state_store_memory, zr_state_store_nvme;
+
+/* Takes what is kept, its contents undefined. On failure nothing is left. */
+zr_result zr_state_store_open(struct zr_state_store *out, const struct zr_state_store_table *table,
+                              const struct zr_state_store_options *options);
+void zr_state_store_close(struct zr_state_store *store); /* zeros are fine */
+
+/* A unit's elements in the store's order: those before it. */
+size_t zr_state_store_at(const struct zr_state_store *store, size_t unit);
+
+/* A pass: begin, then take and give of each unit in order, then end, also after a failure. Outside of a pass
+ * take and give are of single units. `changed` false: what was taken is as it was. */
+zr_result zr_state_store_begin(struct zr_state_store *store);
+zr_result zr_state_store_take(struct zr_state_store *store, size_t unit, struct zr_state_view *out);
+zr_result zr_state_store_give(struct zr_state_store *store, size_t unit, bool changed);
+zr_result zr_state_store_end(struct zr_state_store *store);
+
+/* Of the store in a file; zeros of others. */
+struct zr_state_file_report {
+    uint64_t file_bytes, buffers_bytes;
+    uint64_t moved_bytes;    /* read and written since the start */
+    uint64_t waited_ns;      /* for it */
+    double bytes_per_second; /* read and written at once, as measured at the start; 0: it was not */
+};
+/* Of the store in a file, for whoever uses the room behind it: the file, NULL of a simulated store; where the
+ * room begins; counts a transfer, and says when it ends by the clock; and waits by it. */
+zr_nvme_io *zr_state_file_io(const struct zr_state_store *store);
+uint64_t zr_state_file_base(const struct zr_state_store *store);
+double zr_state_file_count(struct zr_state_store *store, uint64_t bytes);
+void zr_state_file_wait_by_clock(struct zr_state_store *store, double end_seconds);
+
+/* Lets a simulated one go by the clock of a rehearsal, at its nvme_bytes_per_second. Nothing for others. */
+void zr_state_store_set_clock(struct zr_state_store *store, struct zr_comm_clock *clock);
+void zr_state_store_get_report(const struct zr_state_store *store, struct zr_state_file_report *out);
+
+#endif
