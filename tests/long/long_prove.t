@@ -47,6 +47,10 @@ def run(row):
         row.update(dict.fromkeys(("stage", "recompute", "partition_activations", "checkpoint_offload", "no_contiguous", "no_constant_buffers")))
     if row["no_constant_buffers"]:
         row["bucket_bytes"] = None
+    if row["stage"] != 3 or row["zero_r"]:
+        row["offload_param"] = None
+    elif row["offload_param"]:
+        row["offload_optimizer"] = "cpu"
     if not row["partition_activations"] and row["zero_r"] not in ("C2", "C5"):
         row["force"] = None
     more = dict(loss_scale_power=6) if row["precision"] == "fp16" else {}
