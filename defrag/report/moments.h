@@ -42,7 +42,7 @@ zr_result zr_moment_reach(struct zr_memory *memory, struct zr_recording *recordi
 zr_result zr_moment_find(const struct zr_moments *moments, struct zr_recording *recording, const char *words,
                          uint64_t *records_count);
 /* What --at takes, for a help text. */
-#define ZR_MOMENT_WORDS "now (the end), peak, failure, a number of events, 12.5s or mark:LABEL"
+#define ZR_MOMENT_WORDS "now, peak, failure, a number of events, 12.5s or mark:LABEL"
 
 /* stranded / reserved; 0 where nothing is reserved. */
 double zr_stranded_ratio(const struct zr_memory_figures *figures);

@@ -170,17 +170,15 @@ static int open_shown(const char *path)
     return fd;
 }
 
-/* Texts end, and are plain. */
+/* Texts end. */
 static void end_texts(struct zr_live *live)
 {
     live->shown.program[ZR_PUBLISHED_NAME_BYTES - 1] = '\0';
-    plain(live->shown.program);
     live->arenas_count =
         live->shown.arenas_count < ZR_PUBLISHED_ARENAS ? live->shown.arenas_count : ZR_PUBLISHED_ARENAS;
     for (unsigned i = 0; i < live->arenas_count; i++) {
         struct zr_published_arena *arena = &live->shown.arenas[i];
         arena->name[ZR_PUBLISHED_NAME_BYTES - 1] = '\0';
-        plain(arena->name);
         if (arena->ranges_count > ZR_PUBLISHED_RANGES)
             arena->ranges_count = ZR_PUBLISHED_RANGES;
     }

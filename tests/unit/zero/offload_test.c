@@ -410,12 +410,12 @@ static int refuse(struct zr_local_world *local, unsigned rank, void *argument)
         enum zr_reduce_when reduce;
         struct zr_offload offload;
         const char *words;
-    } wrong[] = {{1, ZR_REDUCE_EACH, {NULL, true, false, false}, "host memory"},
-                 {3, ZR_REDUCE_EACH, {rig.arena, false, true, false}, "stage 3"},
-                 {2, ZR_REDUCE_EACH, {rig.arena, true, true, false}, "stage 3"},
-                 {0, ZR_REDUCE_EACH, {rig.arena, true, false, false}, "stage 1"},
-                 {1, ZR_REDUCE_EACH, {rig.arena, false, false, true}, "optimizer"},
-                 {1, ZR_REDUCE_ONCE, {rig.arena, true, false, false}, "each micro-batch"}};
+    } wrong[] = {{1, ZR_REDUCE_EACH, {NULL, true, NULL, false, false}, "host memory"},
+                 {3, ZR_REDUCE_EACH, {rig.arena, false, NULL, true, false}, "stage 3"},
+                 {2, ZR_REDUCE_EACH, {rig.arena, true, NULL, true, false}, "stage 3"},
+                 {0, ZR_REDUCE_EACH, {rig.arena, true, NULL, false, false}, "stage 1"},
+                 {1, ZR_REDUCE_EACH, {rig.arena, false, NULL, false, true}, "optimizer"},
+                 {1, ZR_REDUCE_ONCE, {rig.arena, true, NULL, false, false}, "each micro-batch"}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         struct zr_engine_options options = options_of(&rig, &plan);
         options.stage = wrong[i].stage;
