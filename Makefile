@@ -116,6 +116,8 @@ heap_src    := $(wildcard alloc/heap/*.c)
 page_src    := $(wildcard defrag/report/page*.c)
 defrag_src  := $(filter-out $(page_src),$(foreach room,$(defrag_rooms),$(wildcard defrag/$(room)/*.c)))
 tool_src    := $(wildcard defrag/tool/*.c)
+# zrd, of which all but main.c is in the tests too.
+service_src := $(wildcard alloc/service/*.c)
 kernels_src := $(wildcard kernels/*.c) $(wildcard kernels/cpu/*.c)
 comm_src    := $(wildcard zero/comm/*.c zero/launch/*.c)
 # Of zero/checkpoint the library has the state's file; what reads JSON is zr-train's.
@@ -138,7 +140,7 @@ urcu_libs := -lurcu-bp -lurcu-cds
 zero_libs := $(kernels_libs) -Wl,--as-needed -luring -Wl,--no-as-needed
 comma := ,
 paren := (
-programs := $(BUILD)/bin/zr-train $(BUILD)/bin/zr $(BUILD)/examples/arena $(BUILD)/examples/mlp $(BUILD)/examples/lines $(BUILD)/examples/fragment $(modules)
+programs := $(BUILD)/bin/zr-train $(BUILD)/bin/zr $(BUILD)/bin/zrd $(BUILD)/examples/arena $(BUILD)/examples/mlp $(BUILD)/examples/lines $(BUILD)/examples/fragment $(modules)
 libraries := $(foreach name,zr zr_zero,$(BUILD)/lib/lib$(name).so $(BUILD)/lib/lib$(name).a) $(preload_library) $(cuda_preload_library)
 
 include tests/tests.mk
@@ -222,6 +224,11 @@ $(BUILD)/bin/zr: $(tool_obj)
 	@mkdir -p $(@D)
 	@echo "  link  $@"
 	@$(CC) -o $@ $^ $(ALL_LDFLAGS) $(urcu_libs) -lz -lncursesw
+# Of alloc/ it has what it speaks with; the archive's other objects stay out.
+$(BUILD)/bin/zrd: $(call obj,$(service_src)) $(BUILD)/lib/libzr.a
+	@mkdir -p $(@D)
+	@echo "  link  $@"
+	@$(CC) -o $@ $^ $(ALL_LDFLAGS) $(urcu_libs)
 # What the assembler puts into it.
 $(BUILD)/obj/defrag/report/page_text.o: $(addprefix defrag/report/,page.css page.html page_data.js page_draw.js page.js)
 
@@ -254,7 +261,7 @@ own_include := $(INCLUDEDIR)/zr
 
 linked = $(1).so $(1).so.$(major)
 installed_libraries := $(foreach name,libzr libzr_zero,$(name).a $(name).so.$(version)) libzr_malloc.so libzr_cuda.so
-installed_bin := zr-train zr
+installed_bin := zr-train zr zrd
 installed_doc := README.md LICENSE $(filter-out %/README.md,$(wildcard examples/*))
 installed := $(addprefix $(BINDIR)/,$(installed_bin)) $(addprefix $(DOCDIR)/,$(notdir $(installed_doc))) \
 	$(addprefix $(LIBDIR)/,$(installed_libraries) $(call linked,libzr) $(call linked,libzr_zero) \

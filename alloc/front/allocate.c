@@ -9,6 +9,7 @@
 #include "alloc/debug/counters.h"
 #include "alloc/base/error.h"
 #include "alloc/debug/recorder.h"
+#include "alloc/front/reclaim.h"
 #include "alloc/front/serve.h"
 #include "alloc/plan/follow_internal.h"
 #include "alloc/base/option.h"
@@ -235,6 +236,8 @@ static zr_result alloc_any(struct zr_arena *arena, const struct zr_request *requ
         note_tag_limit(arena, request, need);
     if (unlikely(grown) && result == ZR_OK && zr_serve_due(arena))
         zr_serve_start();
+    if (unlikely(grown) && result == ZR_OK && zr_reclaim_due(arena))
+        zr_reclaim_start();
     return result;
 }
 

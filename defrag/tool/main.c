@@ -34,6 +34,7 @@ static const char help[] =
     "  snapshot writes what one of them holds now\n"
     "  attach   records what one of them allocates and frees\n"
     "  record   the same, started, marked and ended by three commands\n"
+    "  service  one owner of the machine's memory for several programs: zrd\n"
     "zr SUBCOMMAND --help says more.\n"
     "\n"
     "Exit codes: 0 fine, 1 a threshold failed, 2 usage, 3 bad input, 4 out of memory.\n";
@@ -59,6 +60,7 @@ static const struct {
     {"report", zr_tool_report},
     {"top", zr_tool_top},
     {"serve", zr_tool_serve},
+    {"service", zr_tool_service},
     /* clang-format on */
 };
 

@@ -34,6 +34,7 @@ int zr_tool_record(int argc, char **argv);
 int zr_tool_top(int argc, char **argv);
 int zr_tool_serve(int argc, char **argv);
 int zr_tool_report(int argc, char **argv);
+int zr_tool_service(int argc, char **argv);
 
 /* Whether this version has the subcommand. */
 bool zr_tool_has(const char *name);
