@@ -11,6 +11,7 @@
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "alloc/base/error.h"
@@ -156,13 +157,15 @@ static int open_signals(void)
     return signalfd(-1, &ends, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
-/* A client takes four or more. */
+/* A client takes four or more. By number: the names are those that alloc/preload/ puts in the C library's
+ * place.
+ */
 static void raise_descriptors(void)
 {
     struct rlimit limit;
-    if (prlimit(0, RLIMIT_NOFILE, NULL, &limit) == 0) {
+    if (syscall(SYS_prlimit64, 0, RLIMIT_NOFILE, NULL, &limit) == 0) {
         limit.rlim_cur = limit.rlim_max;
-        prlimit(0, RLIMIT_NOFILE, &limit, NULL);
+        syscall(SYS_prlimit64, 0, RLIMIT_NOFILE, &limit, NULL);
     }
 }
 
