@@ -29,7 +29,7 @@
 #include "alloc/base/os.h"
 
 #define ANSWER_NS   UINT64_C(2000000000)  /* for what zrd answers at once */
-#define REQUIRED_NS UINT64_C(10000000000) /* a restart of zrd takes less */
+#define REQUIRED_NS UINT64_C(60000000000) /* a restart of zrd takes less */
 #define RETRY_NS    UINT64_C(500000000)
 #define MARGIN_NS   UINT64_C(2000000000) /* beyond what zrd says that a lease may take */
 #define DESCRIPTOR  200 /* from here on: programs that close what they do not know begin below */
@@ -60,6 +60,7 @@ static struct {
     unsigned files_count;
     char words[ZR_SERVICE_WORDS_BYTES]; /* why it is alone, or ended */
     _Atomic uint32_t lease;             /* what is leased now is this process's: its number, above 0 */
+    _Atomic bool waiting;               /* a thread waits for a lease */
     _Atomic int heard;                  /* bell.fd, for the helper to poll */
 } client = {.request_lock = PTHREAD_MUTEX_INITIALIZER,
             .send_lock = PTHREAD_MUTEX_INITIALIZER,
@@ -148,6 +149,7 @@ static void after_fork(bool child)
         client.process = getpid();
         client.held_bytes = 0;
         client.listens = false;
+        atomic_store(&client.waiting, false);
         client.files_count = 0;
         atomic_fetch_add(&client.lease, 1);
     }
@@ -347,7 +349,9 @@ zr_result zr_service_lease(size_t bytes, uint32_t *lease)
         return ZR_OK;
     message.bytes = bytes;
     pthread_mutex_lock(&client.request_lock);
+    atomic_store(&client.waiting, true);
     zr_result result = ask_or_alone(&message, ZR_SERVICE_GRANTED, &answer, &alone);
+    atomic_store(&client.waiting, false);
     if (result == ZR_OK) {
         pthread_mutex_lock(&client.send_lock);
         client.held_bytes += bytes;
@@ -428,6 +432,11 @@ static void end(const char *words)
     hang_up();
     client.state = ENDED;
     snprintf(client.words, sizeof client.words, "%s", words);
+}
+
+bool zr_service_is_waiting(void)
+{
+    return atomic_load(&client.waiting);
 }
 
 bool zr_service_hear(struct zr_service_message *out)

@@ -44,6 +44,9 @@ void zr_service_listen(void);
 int zr_service_bell(void);
 /* Hears what has come. True: *out is a RECLAIM to be met, and then answered. */
 bool zr_service_hear(struct zr_service_message *out);
+/* Whether a thread of this process waits for a lease: it may hold an arena, and zrd may make it wait for the
+ * very memory that is to be given. */
+bool zr_service_is_waiting(void);
 /* The answer: `bytes` were returned for it. */
 void zr_service_given(const struct zr_service_message *reclaim, size_t bytes);
 /* Now and then: connects again if that is due. */

@@ -62,6 +62,7 @@ enum zr_service_flags {
     ZR_SERVICE_DRAIN_END = 16,   /* lends again */
     ZR_SERVICE_LEFT = 32,        /* CLIENT: the process is gone, and another one still maps its file */
     ZR_SERVICE_DRAINING = 64,    /* DONE to STATUS */
+    ZR_SERVICE_ASKING = 256,     /* DONE to STATUS: somebody was asked for memory and has not answered yet */
     ZR_SERVICE_LISTENS = 128,    /* HELLO, CLIENT: a thread hears the bell */
 };
 

@@ -84,7 +84,7 @@ static void hear(void)
     while (busy && given < wanted.bytes) {
         busy = false;
         given += zr_reclaim(wanted.bytes - given, true, &busy);
-        if (zr_os_now_ns() >= until_ns)
+        if (zr_service_is_waiting() || zr_os_now_ns() >= until_ns)
             break;
         if (busy && given < wanted.bytes)
             nanosleep(&(struct timespec){.tv_nsec = 500000}, NULL);

@@ -187,19 +187,15 @@ static bool may_ask(const struct zr_ledger *ledger, const struct zr_holder *hold
            holder->asked_round != ledger->round;
 }
 
-/* Whoever is to be asked next for what `wanting` wants; NULL: nobody. Who is beyond its soft quota gets
- * nothing from those that are not. */
+/* Whoever is to be asked next for what `wanting` wants; NULL: nobody. */
 static struct zr_holder *choose(const struct zr_ledger *ledger, const struct zr_holder *wanting)
 {
-    bool poor = wanting && beyond_soft(ledger, wanting, wanting->wanted_bytes) > 0;
     struct zr_holder *best = NULL;
     uint64_t best_beyond = 0;
     for (struct zr_holder *holder = ledger->holders; holder; holder = holder->next) {
         if (holder == wanting || !may_ask(ledger, holder))
             continue;
         uint64_t beyond = beyond_soft(ledger, holder, 0);
-        if (poor && beyond == 0 && holder->group != wanting->group)
-            continue;
         if (!best || beyond > best_beyond ||
             (beyond == best_beyond &&
              holder->held_bytes / holder->group->shares > best->held_bytes / best->group->shares)) {
@@ -221,7 +217,7 @@ static void ask(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t byt
     ledger->calls->ask(ledger, holder);
 }
 
-static uint64_t asked_bytes(const struct zr_ledger *ledger)
+uint64_t zr_ledger_asked_bytes(const struct zr_ledger *ledger)
 {
     uint64_t bytes = 0;
     for (const struct zr_holder *holder = ledger->holders; holder; holder = holder->next)
@@ -236,7 +232,7 @@ static void serve_waiting(struct zr_ledger *ledger, uint64_t now_ns)
         grant(ledger, ledger->first_waiting);
     if (!ledger->first_waiting)
         return;
-    uint64_t wanted = 0, coming = free_bytes(ledger) + asked_bytes(ledger);
+    uint64_t wanted = 0, coming = free_bytes(ledger) + zr_ledger_asked_bytes(ledger);
     for (struct zr_holder *holder = ledger->first_waiting, *next; holder; holder = next) {
         struct zr_holder *other;
         next = holder->next_waiting;
@@ -245,7 +241,7 @@ static void serve_waiting(struct zr_ledger *ledger, uint64_t now_ns)
             ask(ledger, other, wanted - coming, now_ns);
             coming += other->asked_bytes;
         }
-        if (wanted > coming && asked_bytes(ledger) == 0) {
+        if (wanted > coming && zr_ledger_asked_bytes(ledger) == 0) {
             wanted -= holder->wanted_bytes;
             refuse(ledger, holder);
         }
@@ -345,8 +341,10 @@ zr_result zr_ledger_lease(struct zr_ledger *ledger, struct zr_holder *holder, ui
     holder->wanted_until_ns = now_ns + ledger->within_ns;
     if (holder->wanted_until_ns < ledger->due_ns)
         ledger->due_ns = holder->wanted_until_ns;
-    while (*link)
+    holder->wants_beyond = beyond_soft(ledger, holder, bytes) > 0;
+    while (*link && (holder->wants_beyond || !(*link)->wants_beyond))
         link = &(*link)->next_waiting;
+    holder->next_waiting = *link;
     *link = holder;
     ledger->round++;
     serve_waiting(ledger, now_ns);
@@ -388,6 +386,7 @@ uint64_t zr_ledger_tick(struct zr_ledger *ledger, uint64_t now_ns)
 {
     struct zr_holder *holder;
     char words[160], asked[ZR_LEDGER_NUMBER_ROOM];
+    bool ended = false;
     if (now_ns < ledger->due_ns)
         return ledger->due_ns;
     ledger->due_ns = UINT64_MAX;
@@ -398,9 +397,15 @@ uint64_t zr_ledger_tick(struct zr_ledger *ledger, uint64_t now_ns)
                  (unsigned long long)(ledger->within_ns / 1000000));
         holder->asked_bytes = 0;
         ledger->calls->end(ledger, holder, words);
+        ended = true;
     }
-    while (ledger->first_waiting && now_ns >= ledger->first_waiting->wanted_until_ns)
-        refuse(ledger, ledger->first_waiting);
+    if (ended) /* first its memory goes to those who wait */
+        return ledger->due_ns = now_ns;
+    for (struct zr_holder *next = ledger->first_waiting; (holder = next);) {
+        next = holder->next_waiting;
+        if (now_ns >= holder->wanted_until_ns)
+            refuse(ledger, holder);
+    }
     for (holder = ledger->holders; holder; holder = holder->next) {
         if (holder->asked_bytes > 0 && holder->asked_until_ns < ledger->due_ns)
             ledger->due_ns = holder->asked_until_ns;

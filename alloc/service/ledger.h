@@ -4,11 +4,12 @@
  * It knows no sockets and no clock: times come in, and what is to be said goes out through three functions.
  * Only one thread uses it. The three functions add and remove no holder.
  *
- * Hard quotas are never passed. Memory beyond a soft one is lent while nobody else wants it. A group's soft
- * quota is its share of the capacity unless one was set. Where memory is short, holders are asked one after
- * another, those beyond their soft quota first, then those that hold most for their shares. Each has
- * `within_ns` from when it is asked; whoever has not answered by then is ended. Nobody waits longer for
- * memory than that either: a request is granted or refused `within_ns` after it came. */
+ * Hard quotas are never passed. Memory beyond a soft one is lent, but those that stay within theirs come
+ * first where several wait. A group's soft quota is its share of the capacity unless one was set. Where
+ * memory is short, holders are asked one after another, those beyond their soft quota first, then those that
+ * hold most for their shares. Each has `within_ns` from when it is asked; whoever has not answered by then is
+ * ended. Nobody waits longer for memory than that either: a request is granted or refused `within_ns` after
+ * it came. */
 #ifndef ZR_SERVICE_LEDGER_H
 #define ZR_SERVICE_LEDGER_H
 
@@ -37,6 +38,7 @@ struct zr_holder {
     /* Its request under way; 0 bytes: none. */
     struct zr_holder *next_waiting;
     uint64_t wanted_bytes, wanted_serial, wanted_until_ns;
+    bool wants_beyond; /* its soft quota: those that do not come first */
     /* What it was asked for and has not answered; 0 bytes: nothing. */
     uint64_t asked_bytes, asked_serial, asked_until_ns;
     uint64_t asked_round;
@@ -99,6 +101,8 @@ zr_result zr_ledger_limit(struct zr_ledger *ledger, const struct zr_service_mess
 /* Lends no more, and asks everybody for what is idle; or lends again. */
 void zr_ledger_drain(struct zr_ledger *ledger, bool draining, uint64_t now_ns);
 
+/* What holders were asked for and have not answered yet. */
+uint64_t zr_ledger_asked_bytes(const struct zr_ledger *ledger);
 /* The soft quota that holds for the group: what was set, else its share. */
 uint64_t zr_ledger_soft_bytes(const struct zr_ledger *ledger, const struct zr_group *group);
 /* "pid 71 (python3) 4.1 GiB, ..": the largest holders, cut to the room. */

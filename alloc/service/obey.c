@@ -156,7 +156,8 @@ static void show_next(struct zr_server *server, struct zr_client *client, uint64
         message.count = ledger->holders_count;
         message.within_ms = (uint32_t)(ledger->within_ns / 1000000);
         message.pid = (int32_t)getpid();
-        message.flags = ledger->draining ? ZR_SERVICE_DRAINING : 0;
+        message.flags = (ledger->draining ? ZR_SERVICE_DRAINING : 0) |
+                        (zr_ledger_asked_bytes(ledger) > 0 ? ZR_SERVICE_ASKING : 0);
     }
     zr_client_say(client, client->line, &message, -1);
 }

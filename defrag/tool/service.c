@@ -313,7 +313,8 @@ static int drain(int argc, char **argv)
     status.serial = UINT64_MAX;
     result = ask_once(&status, &answer);
     uint64_t start_ns = zr_os_now_ns(), within_ns = (uint64_t)answer.within_ms * 1000000, held = 0;
-    while (result == ZR_OK && (held = answer.held_bytes) > 0 && zr_os_now_ns() - start_ns < within_ns) {
+    while (result == ZR_OK && (held = answer.held_bytes) > 0 && answer.flags & ZR_SERVICE_ASKING &&
+           zr_os_now_ns() - start_ns < within_ns) {
         usleep(10000);
         result = ask_once(&status, &answer);
     }
