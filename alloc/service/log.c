@@ -12,9 +12,9 @@
 
 #define MOST_BYTES ((off_t)1 << 20)
 
-bool zr_log_open(struct zr_log *log, const char *path)
+bool zr_service_log_open(struct zr_service_log *log, const char *path)
 {
-    *log = (struct zr_log){.fd = STDERR_FILENO};
+    *log = (struct zr_service_log){.fd = STDERR_FILENO};
     if (!path)
         return true;
     log->fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -23,7 +23,7 @@ bool zr_log_open(struct zr_log *log, const char *path)
 }
 
 /* What was written of a line that did not fit is taken back. */
-static bool write_line(struct zr_log *log, const char *line, size_t bytes)
+static bool write_line(struct zr_service_log *log, const char *line, size_t bytes)
 {
     struct stat before;
     bool file = log->owned && fstat(log->fd, &before) == 0 && S_ISREG(before.st_mode);
@@ -35,7 +35,7 @@ static bool write_line(struct zr_log *log, const char *line, size_t bytes)
     return written == (ssize_t)bytes;
 }
 
-void zr_log(struct zr_log *log, const char *format, ...)
+void zr_service_log(struct zr_service_log *log, const char *format, ...)
 {
     char line[768], lost[96];
     struct timespec now;
@@ -59,7 +59,7 @@ void zr_log(struct zr_log *log, const char *format, ...)
     log->lost_count += !write_line(log, line, used);
 }
 
-void zr_log_close(struct zr_log *log)
+void zr_service_log_close(struct zr_service_log *log)
 {
     if (log->owned && log->fd >= 0)
         close(log->fd);

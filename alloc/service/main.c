@@ -169,7 +169,7 @@ static void raise_descriptors(void)
     }
 }
 
-static zr_result serve(struct zr_server *server, struct zr_log *log)
+static zr_result serve(struct zr_server *server, struct zr_service_log *log)
 {
     struct sockaddr_un address;
     char capacity[ZR_LEDGER_NUMBER_ROOM];
@@ -187,11 +187,11 @@ static zr_result serve(struct zr_server *server, struct zr_log *log)
     if (result == ZR_OK && signals >= 0)
         result = zr_server_stop_by(server, signals);
     if (result == ZR_OK) {
-        zr_log(log, "lends %s at %s", zr_ledger_bytes(capacity, server->ledger.capacity_bytes),
-               address.sun_path);
+        zr_service_log(log, "lends %s at %s", zr_ledger_bytes(capacity, server->ledger.capacity_bytes),
+                       address.sun_path);
         while (!server->stop)
             zr_server_step(server, -1);
-        zr_log(log, "ends");
+        zr_service_log(log, "ends");
     }
     if (listening >= 0)
         unlink(address.sun_path);
@@ -203,7 +203,7 @@ int main(int argc, char **argv)
 {
     static struct zr_server server;
     struct settings settings = {.within_ms = WITHIN_MS};
-    struct zr_log log;
+    struct zr_service_log log;
     int code = read_arguments(&settings, argc, argv);
     if (code >= 0)
         return code;
@@ -211,7 +211,7 @@ int main(int argc, char **argv)
         say(zr_last_error());
         return EXIT_INPUT;
     }
-    if (!zr_log_open(&log, settings.log)) {
+    if (!zr_service_log_open(&log, settings.log)) {
         fprintf(stderr, "zrd: cannot open '%s' (error %d)\n", settings.log, errno);
         return EXIT_INPUT;
     }
@@ -223,6 +223,6 @@ int main(int argc, char **argv)
     zr_result result = serve(&server, &log);
     if (result != ZR_OK)
         say(zr_last_error());
-    zr_log_close(&log);
+    zr_service_log_close(&log);
     return result == ZR_OK ? 0 : EXIT_INPUT;
 }

@@ -176,11 +176,11 @@ static void obey_tool(struct zr_server *server, struct zr_client *client,
         break;
     case ZR_SERVICE_DRAIN:
         zr_ledger_drain(&server->ledger, !(message->flags & ZR_SERVICE_DRAIN_END), zr_os_now_ns());
-        zr_log(server->log, message->flags & ZR_SERVICE_DRAIN_END ? "lends again" : "drains");
+        zr_service_log(server->log, message->flags & ZR_SERVICE_DRAIN_END ? "lends again" : "drains");
         break;
     default: /* STOP */
         server->stop = true;
-        zr_log(server->log, "is stopped by pid %d", (int)client->holder.pid);
+        zr_service_log(server->log, "is stopped by pid %d", (int)client->holder.pid);
         break;
     }
     if (result == ZR_OK)

@@ -98,8 +98,9 @@ static void tell_end(struct zr_server *server, struct zr_client *client)
     snprintf(message.words, sizeof message.words, "%s", client->words);
     if (client->bell >= 0)
         zr_service_send(client->bell, &message, -1, true);
-    zr_log(server->log, "pid %d (%s): %s%s", (int)client->holder.pid, client->holder.program, client->words,
-           client->holder.held_bytes > 0 && client->revoked ? "; its memory was taken" : "");
+    zr_service_log(server->log, "pid %d (%s): %s%s", (int)client->holder.pid, client->holder.program,
+                   client->words,
+                   client->holder.held_bytes > 0 && client->revoked ? "; its memory was taken" : "");
 }
 
 static void forget(struct zr_server *server, struct zr_client *client)
@@ -177,12 +178,12 @@ void zr_server_admit(struct zr_server *server, int line)
     struct ucred peer = {0};
     socklen_t bytes = sizeof peer;
     if (getsockopt(line, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0 || peer.uid != geteuid()) {
-        zr_log(server->log, "refuses user %ld (pid %d): not its own", (long)peer.uid, (int)peer.pid);
+        zr_service_log(server->log, "refuses user %ld (pid %d): not its own", (long)peer.uid, (int)peer.pid);
         close(line);
         return;
     }
     if (server->clients_count >= CLIENTS_MOST || !zr_slab_reserve(&server->client_records, 1)) {
-        zr_log(server->log, "has no room for another client (pid %d)", (int)peer.pid);
+        zr_service_log(server->log, "has no room for another client (pid %d)", (int)peer.pid);
         close(line);
         return;
     }
@@ -216,7 +217,7 @@ static void accept_all(struct zr_server *server)
             line = accept4(server->listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
             close_fd(&line);
             server->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
-            zr_log(server->log, "has no descriptor left for another client: raise `ulimit -n`");
+            zr_service_log(server->log, "has no descriptor left for another client: raise `ulimit -n`");
             return;
         }
         if (line < 0)
@@ -285,7 +286,7 @@ void zr_server_step(struct zr_server *server, int timeout_ms)
     finish_doomed(server);
 }
 
-zr_result zr_server_start(struct zr_server *server, struct zr_log *log)
+zr_result zr_server_start(struct zr_server *server, struct zr_service_log *log)
 {
     server->log = log;
     server->ledger.calls = &calls;

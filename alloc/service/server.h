@@ -17,7 +17,7 @@ struct zr_source {
 
 struct zr_server {
     struct zr_ledger ledger; /* first */
-    struct zr_log *log;
+    struct zr_service_log *log;
     int epoll, listening, spare; /* spare: closed to answer one connection when descriptors are used up */
     struct zr_client *clients;   /* the newest first */
     unsigned clients_count, unregistered_count, left_count;
@@ -28,7 +28,7 @@ struct zr_server {
 };
 
 /* capacity_bytes and within_ns of the ledger are set. ZR_ERR_UNAVAILABLE: the system gives no epoll. */
-zr_result zr_server_start(struct zr_server *server, struct zr_log *log);
+zr_result zr_server_start(struct zr_server *server, struct zr_service_log *log);
 /* Hangs up on everybody. Their files are theirs. */
 void zr_server_end(struct zr_server *server);
 /* Accepts at this socket from here on. */
