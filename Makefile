@@ -251,8 +251,9 @@ BINDIR ?= $(PREFIX)/bin
 LIBDIR ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
 DOCDIR ?= $(PREFIX)/share/doc/zr
-$(foreach name,$(if $(PREFIX),PREFIX) BINDIR LIBDIR INCLUDEDIR DOCDIR,$(call one_word,$(name)))
-$(foreach name,PREFIX BINDIR LIBDIR INCLUDEDIR DOCDIR,$(call plain,$(name),$(not_plain)))
+UNITDIR ?= $(PREFIX)/lib/systemd/user
+$(foreach name,$(if $(PREFIX),PREFIX) BINDIR LIBDIR INCLUDEDIR DOCDIR UNITDIR,$(call one_word,$(name)))
+$(foreach name,PREFIX BINDIR LIBDIR INCLUDEDIR DOCDIR UNITDIR,$(call plain,$(name),$(not_plain)))
 $(call plain,DESTDIR,')
 ifneq ($(filter-out /%,$(PREFIX)),)
 $(error PREFIX='$(PREFIX)': give the whole path, from / on, since pkg-config passes it on)
@@ -263,7 +264,7 @@ linked = $(1).so $(1).so.$(major)
 installed_libraries := $(foreach name,libzr libzr_zero,$(name).a $(name).so.$(version)) libzr_malloc.so libzr_cuda.so
 installed_bin := zr-train zr zrd
 installed_doc := README.md LICENSE $(filter-out %/README.md,$(wildcard examples/*))
-installed := $(addprefix $(BINDIR)/,$(installed_bin)) $(addprefix $(DOCDIR)/,$(notdir $(installed_doc))) \
+installed := $(addprefix $(BINDIR)/,$(installed_bin)) $(UNITDIR)/zrd.service $(addprefix $(DOCDIR)/,$(notdir $(installed_doc))) \
 	$(addprefix $(LIBDIR)/,$(installed_libraries) $(call linked,libzr) $(call linked,libzr_zero) \
 	$(notdir $(modules)) pkgconfig/zr.pc pkgconfig/zr_zero.pc) $(addprefix $(own_include)/,$(zr_headers) $(zr_zero_headers))
 
@@ -289,6 +290,8 @@ install-built:
 	for header in $(zr_headers) $(zr_zero_headers); do \
 		install -m 644 $$header $(call to,$(own_include))/$$header || exit 1; done
 	install -m 644 $(installed_doc) $(call to,$(DOCDIR))
+	sed 's|@BINDIR@|$(BINDIR)|; s|@DOCDIR@|$(DOCDIR)|' alloc/service/zrd.service.in > $(call to,$(UNITDIR))/zrd.service
+	chmod 644 $(call to,$(UNITDIR))/zrd.service
 	@if [ -z $(call to,) ]; then echo "zr: type ldconfig, as root, so that programs find the libraries" >&2; fi
 uninstall:
 	for file in $(installed); do rm -f $(call to,)"$$file" || exit 1; done
