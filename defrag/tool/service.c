@@ -111,9 +111,47 @@ static zr_result await_zrd(pid_t child, const char *log)
     return zr_fail(ZR_ERR_UNAVAILABLE, "zrd does not answer: see the end of '%s'", log);
 }
 
+enum { ARGUMENTS_MOST = 8 };
+
+/* Where it runs already, its number. */
+static bool is_served(int32_t *pid)
+{
+    struct zr_service_message status = zr_service_message_of(ZR_SERVICE_STATUS), answer;
+    status.serial = UINT64_MAX;
+    bool served = ask_once(&status, &answer) == ZR_OK;
+    *pid = answer.pid;
+    return served;
+}
+
+/* `arguments` are its own, but for the first, which is filled in. */
+static zr_result start_zrd(char *arguments[ARGUMENTS_MOST], int32_t *pid, char log[ZR_FOLDER_BYTES + 16])
+{
+    char program[1024], folder[ZR_FOLDER_BYTES];
+    zr_result result = find_zrd(program, sizeof program);
+    if (result == ZR_OK)
+        result = zr_folder_runtime(folder, true);
+    if (result != ZR_OK)
+        return result;
+    snprintf(log, ZR_FOLDER_BYTES + 16, "%s/zrd.log", folder);
+    arguments[0] = program;
+    pid_t child = fork();
+    if (child == 0)
+        become_zrd(program, arguments, log);
+    *pid = child;
+    return child > 0 ? await_zrd(child, log) : zr_fail(ZR_ERR_UNAVAILABLE, "no process can be started");
+}
+
+zr_result zr_tool_service_need(bool start)
+{
+    char *arguments[ARGUMENTS_MOST] = {NULL}, log[ZR_FOLDER_BYTES + 16];
+    int32_t pid;
+    if (is_served(&pid))
+        return ZR_OK;
+    return start ? start_zrd(arguments, &pid, log) : ZR_ERR_UNAVAILABLE;
+}
+
 static int start(int argc, char **argv)
 {
-    enum { ARGUMENTS_MOST = 8 };
     const char *values[3] = {NULL, NULL, NULL};
     static const char *const names[] = {"--capacity", "--within", "--process-hard"};
     const struct zr_tool_option options[] = {{names[0], ZR_TOOL_WORDS, &values[0]},
@@ -121,37 +159,25 @@ static int start(int argc, char **argv)
                                              {names[2], ZR_TOOL_WORDS, &values[2]},
                                              {NULL, ZR_TOOL_FLAG, NULL}};
     struct zr_tool_arguments parsed = {.help = help, .options = options};
-    char program[1024], folder[ZR_FOLDER_BYTES], log[ZR_FOLDER_BYTES + 16];
-    char *arguments[ARGUMENTS_MOST] = {program};
-    struct zr_service_message status = zr_service_message_of(ZR_SERVICE_STATUS), answer;
+    char *arguments[ARGUMENTS_MOST] = {NULL}, log[ZR_FOLDER_BYTES + 16];
     unsigned count = 1;
+    int32_t pid;
     int code = zr_tool_parse(&parsed, argc, argv);
     if (code >= 0)
         return code;
-    status.serial = UINT64_MAX;
-    if (ask_once(&status, &answer) == ZR_OK) {
-        zr_tool_log("service: zrd runs already, as process %" PRId32, answer.pid);
+    if (is_served(&pid)) {
+        zr_tool_log("service: zrd runs already, as process %" PRId32, pid);
         return ZR_TOOL_FINE;
     }
-    zr_result result = find_zrd(program, sizeof program);
-    if (result == ZR_OK)
-        result = zr_folder_runtime(folder, true);
-    if (result != ZR_OK)
-        return zr_tool_fail(result);
-    snprintf(log, sizeof log, "%s/zrd.log", folder);
     for (unsigned i = 0; i < 3; i++)
         if (values[i]) {
             arguments[count++] = (char *)(uintptr_t)names[i];
             arguments[count++] = (char *)(uintptr_t)values[i];
         }
-    arguments[count] = NULL;
-    pid_t child = fork();
-    if (child == 0)
-        become_zrd(program, arguments, log);
-    result = child > 0 ? await_zrd(child, log) : zr_fail(ZR_ERR_UNAVAILABLE, "no process can be started");
+    zr_result result = start_zrd(arguments, &pid, log);
     if (result != ZR_OK)
         return zr_tool_fail(result);
-    zr_tool_log("service: zrd is process %ld; its log is '%s'", (long)child, log);
+    zr_tool_log("service: zrd is process %" PRId32 "; its log is '%s'", pid, log);
     return ZR_TOOL_FINE;
 }
 

@@ -22,6 +22,11 @@ def row(pid):
     return next((client for client in status()["clients"] if client["pid"] == pid), None)
 
 
+def run_python(body, *options, **environment):
+    return subprocess.run([ZR, "run", *options, "--", "/usr/bin/python3", "-c", body], capture_output=True, text=True,
+                          timeout=HANG, env={**ENVIRONMENT, **environment}, stdin=subprocess.DEVNULL)
+
+
 def check_alone():
     """No zrd, and one that has left its socket."""
     for left in ("no zrd", "a stale socket"):
@@ -32,9 +37,18 @@ def check_alone():
         same((alone.words, alone.obey("take 5"), alone.end()), ("", "", 0), "who would like it goes on alone")
         got = zr("status")
         ok(got.returncode == 1 and "zr service start" in got.stderr, f"status: {got.stderr.strip()}")
+        got = train(environment=ENVIRONMENT)
+        ok(got.code == 0 and "goes on alone" in got.err, "zr-train says so")
+        got = run_python("pass", ZR_CONF="service:on")
+        ok(got.returncode == 0 and "goes on alone" in got.stderr, f"and a preloaded program: {got.stderr.strip()}")
+        got = run_python("print(1)", ZR_CONF="service:required")
+        ok(got.returncode == 1 and not got.stdout and "zr service start" in got.stderr, "zr run refuses where it is required")
         zrd = Zrd()
         zrd.end(kill=True)
         ok(os.path.exists(SOCKET), "kill -9 leaves the socket")
+    got = run_python("print(1)", "--service", ZR_CONF="")
+    same((got.stdout, len(status()["clients"])), ("1\n", 0), "zr run --service starts zrd")
+    zr("stop")
     same(zr("start", "--capacity", "64MiB").returncode, 0, "zr service start goes over it")
     second = subprocess.run([ZRD], env=ENVIRONMENT, capture_output=True, text=True, timeout=HANG, stdin=subprocess.DEVNULL)
     ok(second.returncode == 3 and "another zrd" in second.stderr, f"a second one: {second.stderr.strip()}")
