@@ -9,6 +9,7 @@
 enum { GROUPS_MOST = 4096 };
 /* No machine has more, and sums of it do not overflow. */
 #define BYTES_MOST (UINT64_C(1) << 54)
+#define ASK_BYTES  (UINT64_C(64) << 20)
 
 /* ---- Words --------------------------------------------------------------------------------------------- */
 
@@ -206,8 +207,12 @@ static struct zr_holder *choose(const struct zr_ledger *ledger, const struct zr_
     return best;
 }
 
+/* Whoever needs more asks again soon, and each time two processes have to wake up: not for a granule alone.
+ */
 static void ask(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t bytes, uint64_t now_ns)
 {
+    uint64_t least = holder->held_bytes / 8 < ASK_BYTES ? holder->held_bytes / 8 : ASK_BYTES;
+    bytes = bytes > least ? bytes : least;
     holder->asked_bytes = bytes < holder->held_bytes ? bytes : holder->held_bytes;
     holder->asked_serial = ++ledger->serial;
     holder->asked_until_ns = now_ns + ledger->within_ns;
