@@ -31,7 +31,8 @@
 #define ANSWER_NS   UINT64_C(2000000000)  /* for what zrd answers at once */
 #define REQUIRED_NS UINT64_C(60000000000) /* a restart of zrd takes less */
 #define RETRY_NS    UINT64_C(500000000)
-#define MARGIN_NS   UINT64_C(2000000000) /* beyond what zrd says that a lease may take */
+#define HUNG_NS     UINT64_C(30000000000) /* the same for a zrd that is there and does not answer */
+#define MARGIN_NS   UINT64_C(2000000000)  /* beyond what zrd says that a lease may take */
 #define DESCRIPTOR  200 /* from here on: programs that close what they do not know begin below */
 
 enum state { NOT_TRIED = 0, JOINED, ALONE, ENDED };
@@ -53,7 +54,7 @@ static struct {
     bool broken;      /* the line has failed, and is to be made anew */
     pid_t process;    /* whose all this is */
     uint64_t held_bytes;
-    uint64_t tried_ns; /* when zrd was last looked for */
+    uint64_t again_ns; /* when zrd is to be looked for again */
     uint64_t within_ns;
     uint64_t serial; /* of requests */
     int files[ZR_SERVICE_FILES_MOST];
@@ -225,7 +226,6 @@ static zr_result join(void)
     struct zr_service_parcel welcome;
     int line = -1;
     hang_up();
-    client.tried_ns = zr_os_now_ns();
     zr_result result = zr_service_connect(&line);
     if (result == ZR_OK)
         result = introduce(line, &welcome);
@@ -233,6 +233,7 @@ static zr_result join(void)
         if (line >= 0)
             close(line);
         client.state = ALONE;
+        client.again_ns = zr_os_now_ns() + (result == ZR_ERR_TIMEOUT ? HUNG_NS : RETRY_NS);
         snprintf(client.words, sizeof client.words, "%s", zr_last_error());
         return result;
     }
@@ -259,7 +260,7 @@ static zr_result make_ready(void)
             result = zr_fail(ZR_ERR_UNAVAILABLE, "%s", client.words);
         } else if (client.state == JOINED && !client.broken) {
             result = ZR_OK;
-        } else if (client.state == ALONE && !is_required() && now_ns - client.tried_ns < RETRY_NS) {
+        } else if (client.state == ALONE && !is_required() && now_ns < client.again_ns) {
             result = ZR_OK;
         } else {
             result = join();
@@ -481,7 +482,7 @@ void zr_service_tick(void)
         return;
     pthread_mutex_lock(&client.send_lock);
     if ((client.state == JOINED && client.broken) ||
-        (client.state == ALONE && zr_os_now_ns() - client.tried_ns >= RETRY_NS))
+        (client.state == ALONE && zr_os_now_ns() >= client.again_ns))
         join();
     pthread_mutex_unlock(&client.send_lock);
     pthread_mutex_unlock(&client.request_lock);

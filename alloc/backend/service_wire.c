@@ -56,8 +56,8 @@ zr_result zr_service_connect(int *out)
                  : errno == ENOENT
                      ? zr_fail(ZR_ERR_UNAVAILABLE, "no zrd listens at '%s': type `zr service start`",
                                address.sun_path)
-                     : zr_fail(ZR_ERR_UNAVAILABLE, "zrd at '%s' does not answer (error %d)", address.sun_path,
-                               errno);
+                     : zr_fail(errno == EAGAIN ? ZR_ERR_TIMEOUT : ZR_ERR_UNAVAILABLE,
+                               "zrd at '%s' does not answer (error %d)", address.sun_path, errno);
     else if (!is_of_this_user(line))
         result = zr_fail(ZR_ERR_UNAVAILABLE, "another user listens at '%s': remove it", address.sun_path);
     if (result == ZR_OK)

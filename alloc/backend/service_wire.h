@@ -18,7 +18,8 @@ struct zr_service_parcel {
 
 /* Where this user's zrd listens. ZR_ERR_IO: there is no folder for it, and none can be had if `make`. */
 zr_result zr_service_address(struct sockaddr_un *out, bool make);
-/* Connects to zrd, which must run as this user. ZR_ERR_UNAVAILABLE, with the way out: none is there. */
+/* Connects to zrd, which must run as this user. ZR_ERR_UNAVAILABLE, with the way out: none is there.
+ * ZR_ERR_TIMEOUT: it does not accept. */
 zr_result zr_service_connect(int *out);
 
 /* All zeros but for what opens it. */

@@ -121,6 +121,9 @@ static const char *split(void)
     for (unsigned i = 0; i < blocks_count; i++)
         if (!is_own(blocks[i].at, blocks[i].count, false))
             return "what was inherited is not there";
+    /* It may give back what it has inherited, which stays its parent's. */
+    if (blocks_count > 1 && (give(blocks_count - 1) || zr_arena_trim(arena, 0, NULL) != ZR_OK))
+        return "what was inherited cannot be freed";
     return start_arena();
 }
 

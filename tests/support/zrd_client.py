@@ -100,7 +100,7 @@ class Speaker:
     def __init__(self, hello=True, **fields):
         self.line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.line.connect(SOCKET)
-        self.line.settimeout(HANG)
+        self.line.settimeout(120)
         self.bell, self.fds = None, []
         if hello:
             answer = self.ask("hello", program=b"speaker", **{"flags": LISTENS, **fields})

@@ -109,10 +109,10 @@ def check_steady(zrd):
 
 def check_fork():
     parent = Program()
-    same(parent.obey("take 8"), "", "a client")
+    same(parent.obey("take 8") + parent.obey("take 4"), "", "a client")
     same(parent.obey("fork") + parent.obey("take 6"), "", "its child sees what it has inherited, and takes its own")
     rows = status()["clients"]
-    same(sorted(one["held_bytes"] // MIB for one in rows), [6, 8], "each holds its own")
+    same(sorted(one["held_bytes"] // MIB for one in rows), [6, 12], "each holds its own")
     os.kill(parent.pid, 9)
     ok(wait_for(lambda: (row(parent.pid) or {}).get("left")), "the parent is killed: its memory counts while the child maps it")
     same(parent.obey("take 4"), "", "the child goes on")
