@@ -13,7 +13,6 @@
 #define ZR_SERVICE_CLIENT_H
 
 #include "alloc/backend/service_protocol.h"
-#include "alloc/base/private_api.h"
 #include "alloc/zr.h"
 
 /* What ZR_CONF says; never in a process that runs with other rights than its user's. */
@@ -34,7 +33,7 @@ zr_result zr_service_lease(size_t bytes, uint32_t *lease);
 void zr_service_return(size_t bytes, uint32_t lease);
 
 /* Why the process is alone; "" while it is a client, or takes no part. */
-ZR_PRIVATE_API void zr_service_alone(char *words, size_t room_bytes);
+void zr_service_alone(char *words, size_t room_bytes);
 
 /* ---- For the helper thread ----------------------------------------------------------------------------- */
 

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,9 +44,21 @@ struct settings {
     const char *log;
 };
 
+/* A text to a descriptor, without a stream, as all of alloc/. */
+static bool put(int fd, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static bool put(int fd, const char *format, ...)
+{
+    char text[4096];
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    return length >= 0 && (size_t)length < sizeof text && write(fd, text, (size_t)length) == length;
+}
+
 static void say(const char *words)
 {
-    fprintf(stderr, "zrd: %s\n", words);
+    put(STDERR_FILENO, "zrd: %s\n", words);
 }
 
 /* ---- The command line ---------------------------------------------------------------------------------- */
@@ -81,9 +94,9 @@ static int read_arguments(struct settings *settings, int argc, char **argv)
         const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : NULL;
         bool good = value != NULL;
         if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0)
-            return fputs(help, stdout) < 0 ? EXIT_INPUT : 0;
+            return put(STDOUT_FILENO, "%s", help) ? 0 : EXIT_INPUT;
         if (strcmp(name, "--version") == 0)
-            return printf("zrd %d.%d\n", ZR_VERSION_MAJOR, ZR_VERSION_MINOR) < 0 ? EXIT_INPUT : 0;
+            return put(STDOUT_FILENO, "zrd %d.%d\n", ZR_VERSION_MAJOR, ZR_VERSION_MINOR) ? 0 : EXIT_INPUT;
         if (strcmp(name, "--capacity") == 0)
             good = good && read_bytes(value, &settings->capacity_bytes) && settings->capacity_bytes > 0;
         else if (strcmp(name, "--process-hard") == 0)
@@ -95,7 +108,7 @@ static int read_arguments(struct settings *settings, int argc, char **argv)
         else
             good = false;
         if (!good) {
-            fprintf(stderr, "zrd: %s %s makes no sense; see zrd --help\n", name, value ? value : "");
+            put(STDERR_FILENO, "zrd: %s %s makes no sense; see zrd --help\n", name, value ? value : "");
             return EXIT_USAGE;
         }
         i++;
@@ -212,7 +225,7 @@ int main(int argc, char **argv)
         return EXIT_INPUT;
     }
     if (!zr_service_log_open(&log, settings.log)) {
-        fprintf(stderr, "zrd: cannot open '%s' (error %d)\n", settings.log, errno);
+        put(STDERR_FILENO, "zrd: cannot open '%s' (error %d)\n", settings.log, errno);
         return EXIT_INPUT;
     }
     umask(077);
