@@ -1,6 +1,7 @@
 """zrd_client.py: zrd and its clients for the test scripts: programs that obey, and a client in Python that speaks the
 protocol of alloc/backend/service_protocol.h by itself, well or badly."""
 import array
+import atexit
 import json
 import os
 import re
@@ -46,6 +47,7 @@ class Zrd:
         self.log = path("zrd.log")
         self.process = subprocess.Popen([ZRD, *map(str, options), "--log", self.log], env=ENVIRONMENT,
                                         stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        atexit.register(self.process.kill)  # where the test breaks off
         self.pid = self.process.pid
         assert wait_for(lambda: self.process.poll() is not None or (status() or {}).get("pid") == self.pid)
 
