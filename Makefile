@@ -116,6 +116,8 @@ heap_src    := $(wildcard alloc/heap/*.c)
 page_src    := $(wildcard defrag/report/page*.c)
 defrag_src  := $(filter-out $(page_src),$(foreach room,$(defrag_rooms),$(wildcard defrag/$(room)/*.c)))
 tool_src    := $(wildcard defrag/tool/*.c)
+# zrd, of which all but main.c is in the tests too.
+service_src := $(wildcard alloc/service/*.c)
 kernels_src := $(wildcard kernels/*.c) $(wildcard kernels/cpu/*.c)
 comm_src    := $(wildcard zero/comm/*.c zero/launch/*.c)
 # Of zero/checkpoint the library has the state's file; what reads JSON is zr-train's.
@@ -141,7 +143,7 @@ unwind_libs := -static-libgcc
 zero_libs := $(kernels_libs) -Wl,--as-needed -luring -Wl,--no-as-needed
 comma := ,
 paren := (
-programs := $(BUILD)/bin/zr-train $(BUILD)/bin/zr $(BUILD)/examples/arena $(BUILD)/examples/mlp $(BUILD)/examples/lines $(BUILD)/examples/fragment $(modules)
+programs := $(BUILD)/bin/zr-train $(BUILD)/bin/zr $(BUILD)/bin/zrd $(BUILD)/examples/arena $(BUILD)/examples/mlp $(BUILD)/examples/lines $(BUILD)/examples/fragment $(modules)
 libraries := $(foreach name,zr zr_zero,$(BUILD)/lib/lib$(name).so $(BUILD)/lib/lib$(name).a) $(preload_library) $(cuda_preload_library)
 
 # What zr says of itself: a page for each subcommand, and a script that completes its words.
@@ -237,6 +239,11 @@ $(manuals): $(BUILD)/bin/zr
 $(completion): $(BUILD)/bin/zr
 	@mkdir -p $(@D)
 	@$(BUILD)/bin/zr completion bash > $@.new && mv $@.new $@
+# Of alloc/ it has what it speaks with; the archive's other objects stay out.
+$(BUILD)/bin/zrd: $(call obj,$(service_src)) $(BUILD)/lib/libzr.a
+	@mkdir -p $(@D)
+	@echo "  link  $@"
+	@$(CC) -o $@ $^ $(ALL_LDFLAGS) $(urcu_libs)
 # What the assembler puts into it.
 $(BUILD)/obj/defrag/report/page_text.o: $(addprefix defrag/report/,page.css page.html page_data.js page_draw.js page.js)
 
@@ -261,8 +268,10 @@ INCLUDEDIR ?= $(PREFIX)/include
 DOCDIR ?= $(PREFIX)/share/doc/zr
 MANDIR ?= $(PREFIX)/share/man
 COMPLETIONDIR ?= $(PREFIX)/share/bash-completion/completions
-$(foreach name,$(if $(PREFIX),PREFIX) BINDIR LIBDIR INCLUDEDIR DOCDIR MANDIR COMPLETIONDIR,$(call one_word,$(name)))
-$(foreach name,PREFIX BINDIR LIBDIR INCLUDEDIR DOCDIR MANDIR COMPLETIONDIR,$(call plain,$(name),$(not_plain)))
+UNITDIR ?= $(PREFIX)/lib/systemd/user
+install_folders := BINDIR LIBDIR INCLUDEDIR DOCDIR MANDIR COMPLETIONDIR UNITDIR
+$(foreach name,$(if $(PREFIX),PREFIX) $(install_folders),$(call one_word,$(name)))
+$(foreach name,PREFIX $(install_folders),$(call plain,$(name),$(not_plain)))
 $(call plain,DESTDIR,')
 ifneq ($(filter-out /%,$(PREFIX)),)
 $(error PREFIX='$(PREFIX)': give the whole path, from / on, since pkg-config passes it on)
@@ -271,9 +280,9 @@ own_include := $(INCLUDEDIR)/zr
 
 linked = $(1).so $(1).so.$(major)
 installed_libraries := $(foreach name,libzr libzr_zero,$(name).a $(name).so.$(version)) libzr_malloc.so libzr_cuda.so
-installed_bin := zr-train zr
+installed_bin := zr-train zr zrd
 installed_doc := README.md LICENSE $(filter-out %/README.md,$(wildcard examples/*))
-installed := $(addprefix $(BINDIR)/,$(installed_bin)) $(addprefix $(DOCDIR)/,$(notdir $(installed_doc))) \
+installed := $(addprefix $(BINDIR)/,$(installed_bin)) $(UNITDIR)/zrd.service $(addprefix $(DOCDIR)/,$(notdir $(installed_doc))) \
 	$(addprefix $(LIBDIR)/,$(installed_libraries) $(call linked,libzr) $(call linked,libzr_zero) \
 	$(notdir $(modules)) pkgconfig/zr.pc pkgconfig/zr_zero.pc) $(addprefix $(MANDIR)/man1/,$(notdir $(manuals))) \
 	$(COMPLETIONDIR)/zr $(addprefix $(own_include)/,$(zr_headers) $(zr_zero_headers))
@@ -302,6 +311,8 @@ install-built:
 	install -m 644 $(installed_doc) $(call to,$(DOCDIR))
 	install -m 644 $(manuals) $(call to,$(MANDIR)/man1)
 	install -m 644 $(completion) $(call to,$(COMPLETIONDIR))
+	sed 's|@BINDIR@|$(BINDIR)|; s|@DOCDIR@|$(DOCDIR)|' alloc/service/zrd.service.in > $(call to,$(UNITDIR))/zrd.service
+	chmod 644 $(call to,$(UNITDIR))/zrd.service
 	@if [ -z $(call to,) ]; then echo "zr: type ldconfig, as root, so that programs find the libraries" >&2; fi
 uninstall:
 	for file in $(installed); do rm -f $(call to,)"$$file" || exit 1; done

@@ -11,7 +11,7 @@ long_scripts := $(wildcard tests/long/long_*.t)
 
 # What a test program links: all but zr-train's main. Rooms that a test does not use are dropped by the linker.
 test_support_obj = $(call obj,$(filter-out zero/train/main.c,$(train_src)) $(zero_src) $(comm_src) $(kernels_src) \
-	$(page_src) $(defrag_src) $(heap_src) $(alloc_src))
+	$(filter-out alloc/service/main.c,$(service_src)) $(page_src) $(defrag_src) $(heap_src) $(alloc_src))
 test_libs = $(heap_library) $(heap_ldflags) $(ALL_LDFLAGS) $(urcu_libs) $(zero_libs) -ljansson -lz -ldl -lm
 
 $(BUILD)/tests/libzr_test.a: $(test_support_obj)
@@ -106,6 +106,13 @@ $(forbid): tests/support/forbid.c $(BUILD)/config
 $(BUILD)/tests/preloaded_test: private OBJ_CFLAGS := $(if $(SANITIZE),-DZR_TEST_SANITIZED)
 $(BUILD)/tests/preloaded_test: $(preload_library) $(preload_calls) $(forbid)
 
+# A client of zrd: tests/system/service.t.
+service_client := $(BUILD)/tests/service_client
+$(service_client): tests/support/service_client.c $(BUILD)/lib/libzr.a
+	@mkdir -p $(@D)
+	@echo "  link  $@"
+	@$(CC) $(ALL_CFLAGS) -o $@ $^ $(ALL_LDFLAGS) $(urcu_libs)
+
 # Programs that run out of memory, each for another reason: tests/system/why_failures.t.
 failing := $(BUILD)/tests/failing
 $(failing): tests/support/failing.c $(BUILD)/lib/libzr.a
@@ -130,7 +137,7 @@ longest_first = $(foreach name,$(longest),$(filter %/$(name),$(1))) $(filter-out
 # What scripts run is built before they start: they build nothing, since others run it beside them. Those of
 # check-long share one build with both sanitizers, and one with ThreadSanitizer.
 .PHONY: built-scripts built-check built-long built-soak
-built-scripts: $(programs) $(libraries) $(manuals) $(completion) $(mpi_tests) $(leaky) $(preload_calls) $(forbid) $(failing) $(cuda_programs) $(workloads)
+built-scripts: $(programs) $(libraries) $(manuals) $(completion) $(mpi_tests) $(leaky) $(preload_calls) $(forbid) $(failing) $(service_client) $(cuda_programs) $(workloads)
 built-check: built-scripts $(test_bin)
 built-long: built-check
 	@$(again) BUILD=$(BUILD)/both-sanitizers SANITIZE=address,undefined built-check

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "alloc/backend/service_client.h"
 #include "alloc/base/error.h"
 #include "alloc/base/fork.h"
 #include "alloc/base/fault.h"
@@ -240,6 +241,7 @@ static void drop(zr_backend *backend, struct zr_handle *handle)
 {
     if (!handle->imported)
         backend->held_bytes -= handle->bytes;
+    zr_service_return(handle->bytes, handle->lease);
     handle->destroyed = true; /* stays readable in the free record: a second destroy is told */
     zr_slab_give(&backend->handles, handle);
 }
@@ -256,9 +258,12 @@ zr_result zr_backend_create(zr_backend *backend, size_t bytes, struct zr_handle 
     zr_result result = hold(backend, bytes, &handle);
     if (result != ZR_OK)
         return result;
-    result = zr_fault(ZR_FAULT_CREATE)
-                 ? zr_fail(ZR_ERR_MEMORY, "the %s backend has no %zu bytes left", backend->ops->name, bytes)
-                 : backend->ops->create(backend, handle);
+    if (backend->leases)
+        result = zr_service_lease(bytes, &handle->lease);
+    if (result == ZR_OK)
+        result = zr_fault(ZR_FAULT_CREATE) ? zr_fail(ZR_ERR_MEMORY, "the %s backend has no %zu bytes left",
+                                                     backend->ops->name, bytes)
+                                           : backend->ops->create(backend, handle);
     if (result != ZR_OK) {
         pthread_mutex_lock(&backend->lock);
         drop(backend, handle);

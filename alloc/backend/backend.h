@@ -57,6 +57,7 @@ struct zr_handle {
     bool imported;           /* another process's memory: not counted as held */
     bool created;            /* its owner's: fresh from the driver for the request that `serial` counts */
     uint8_t granule_class;   /* its owner's: enum zr_granule_class */
+    uint32_t lease;          /* of the allocator service; 0: none. See service_client.h */
     uint64_t serial;         /* never wraps: an old one would pass for the request under way */
 };
 
@@ -137,6 +138,7 @@ struct zr_backend {
     const struct zr_backend_ops *ops;
     struct zr_capabilities can;
     size_t limit_bytes;   /* of held_bytes; 0: none */
+    bool leases;          /* what is created is leased from zrd: service_client.h */
     pthread_mutex_t lock; /* everything below */
     size_t held_bytes;    /* handles created and not gone */
     size_t pieces_count;  /* stretches of mappings that continue one another: what a VMA is on the host;

@@ -21,6 +21,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "alloc/backend/service_client.h"
 #include "alloc/base/error.h"
 #include "alloc/base/struct_bytes.h"
 #include "alloc/base/fork.h"
@@ -81,13 +82,10 @@ static zr_result own_file(struct host_backend *host, struct host_file **out)
         }
     if (!zr_slab_reserve(&host->file_records, 1))
         return ZR_ERR_HOST_MEMORY;
-    int fd = memfd_create("zr", MFD_CLOEXEC);
-    if (fd < 0)
-        return zr_fail(
-            errno == EMFILE || errno == ENFILE ? ZR_ERR_HOST_MEMORY : ZR_ERR_UNAVAILABLE,
-            "this system gives no memfd (error %d): Linux 3.17 or later is needed, and a free file "
-            "descriptor (`ulimit -n`)",
-            errno);
+    int fd = -1;
+    zr_result result = host->front.leases ? zr_service_file(&fd) : zr_host_file(&fd);
+    if (result != ZR_OK)
+        return result;
     struct host_file *file = zr_slab_take(&host->file_records);
     *file = (struct host_file){.next = host->files, .fd = fd, .owner = self};
     host->files = file;
@@ -101,6 +99,8 @@ static void close_file(struct host_backend *host, struct host_file *file)
     while (*link != file)
         link = &(*link)->next;
     *link = file->next;
+    if (host->front.leases && file->owner == getpid())
+        zr_service_file_leave(file->fd);
     close(file->fd);
     zr_slab_give(&host->file_records, file);
 }
@@ -408,6 +408,14 @@ zr_result zr_backend_host_create(zr_backend **out, const struct zr_host_options 
     if (result != ZR_OK) {
         zr_pages_give(host, sizeof *host);
         return result;
+    }
+    if (zr_service_wanted()) {
+        host->front.leases = true;
+        result = zr_service_join();
+        if (result != ZR_OK) {
+            host_end(&host->front);
+            return result;
+        }
     }
     host->window = zr_host_reserve_aligned(WINDOW_BYTES, ZR_HOST_HUGE_BYTES);
     if (!host->window)

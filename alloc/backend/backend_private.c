@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 #include "alloc/backend/host_common.h"
 
+#include "alloc/backend/service_client.h"
 #include "alloc/base/error.h"
 
 static zr_result private_create(zr_backend *backend, struct zr_handle *handle)
@@ -70,6 +71,12 @@ zr_result zr_backend_private_create(zr_backend **out, const struct zr_host_optio
     result = zr_backend_init(backend);
     if (result != ZR_OK) {
         zr_pages_give(backend, sizeof *backend);
+        return result;
+    }
+    backend->leases = zr_service_wanted();
+    result = backend->leases ? zr_service_join() : ZR_OK;
+    if (result != ZR_OK) {
+        private_end(backend);
         return result;
     }
     *out = backend;

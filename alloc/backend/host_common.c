@@ -120,6 +120,16 @@ zr_result zr_host_set_access(zr_backend *backend, char *address, size_t bytes)
     return ZR_OK;
 }
 
+zr_result zr_host_file(int *out)
+{
+    *out = memfd_create("zr", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    return *out >= 0 ? ZR_OK
+                     : zr_fail(errno == EMFILE || errno == ENFILE ? ZR_ERR_HOST_MEMORY : ZR_ERR_UNAVAILABLE,
+                               "this system gives no memfd (error %d): Linux 3.17 or later is needed, and a "
+                               "free file descriptor (`ulimit -n`)",
+                               errno);
+}
+
 /* A map and the gap beside it are a VMA each, and the rest of the process needs some. */
 size_t zr_host_vma_budget(void)
 {

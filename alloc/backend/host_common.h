@@ -12,6 +12,9 @@
 char *zr_host_reserve_aligned(size_t bytes, size_t alignment);
 /* ZR_ERR_ADDRESSES with words: the system refused `bytes` with this errno. */
 zr_result zr_host_addresses_error(size_t bytes, int error);
+/* A file for granules, that may be sealed. ZR_ERR_UNAVAILABLE, ZR_ERR_HOST_MEMORY: there is none, or no
+ * descriptor for it. */
+zr_result zr_host_file(int *out);
 /* Mappings that a backend may hold: ZR_CONF's, else a little less than half of vm.max_map_count. */
 size_t zr_host_vma_budget(void);
 /* Of both kinds, by the options that they share. */

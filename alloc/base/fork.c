@@ -36,7 +36,8 @@ void zr_fork_give(struct zr_fork_locks *locks, struct zr_lock *lock)
 static const struct zr_fork_room *_Atomic rooms[ZR_FORK_COUNT];
 
 /* A bit for each room that was there when the fork began; of the thread that forks. */
-static __thread uint8_t forking;
+static __thread uint16_t forking;
+_Static_assert(ZR_FORK_COUNT <= 16, "a bit for each room");
 
 static const struct zr_fork_room *room_at(unsigned order)
 {
@@ -56,7 +57,7 @@ static void before_fork(void)
     struct zr_fork_locks locks = {.patience_ns = first_patience_ns};
     forking = 0;
     for (unsigned i = 0; i < ZR_FORK_COUNT; i++)
-        forking |= (uint8_t)((atomic_load(&rooms[i]) != NULL) << i);
+        forking |= (uint16_t)((atomic_load(&rooms[i]) != NULL) << i);
     for (;;) {
         for (unsigned i = 0; i < ZR_FORK_COUNT; i++)
             if (room_at(i)->before)

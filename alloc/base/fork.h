@@ -32,7 +32,9 @@ enum zr_fork_order {
     ZR_FORK_RINGS,
     ZR_FORK_ARENAS,
     ZR_FORK_BACKENDS,
+    ZR_FORK_SERVICE, /* the connection to zrd, which a child has not */
     ZR_FORK_INDEX,
+    ZR_FORK_RECLAIM,
     ZR_FORK_SERVE, /* nothing to take: what a child forgets */
     ZR_FORK_COUNT
 };

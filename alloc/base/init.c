@@ -14,6 +14,7 @@ static void initialise(void)
 {
     zr_fault_read(getenv("ZR_FAULT"));
     zr_option_read(getenv("ZR_CONF"));
+    zr_group_read(getenv("ZR_GROUP"));
     zr_folders_read(getenv("TMPDIR"), getenv("XDG_RUNTIME_DIR"));
     atomic_store_explicit(&done, true, memory_order_release);
 }

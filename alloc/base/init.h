@@ -11,6 +11,7 @@ void zr_init(void);
 /* The initialiser's gift to fault.c and option.c: the raw text, NULL if unset. Called by zr_init() alone. */
 void zr_fault_read(const char *text);
 void zr_option_read(const char *text);
+void zr_group_read(const char *text);
 
 /* Whether any fault site is counted: one relaxed load, for hot paths in front of zr_fault(). */
 extern _Atomic bool zr_fault_watching;

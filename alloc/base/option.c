@@ -68,6 +68,13 @@ static const struct option_row table[ZR_OPTION_COUNT] = {
                           UINT32_MAX,
                           {0},
                           "call stacks in traces: of one allocation in so many, 1: of each; 0: none"},
+    [ZR_OPTION_SERVICE] = {"service",
+                           TYPE_CHOICE,
+                           0,
+                           0,
+                           2,
+                           {"off", "on", "required"},
+                           "host memory comes from zrd; on: goes on alone without one, required: fails"},
     [ZR_OPTION_VERBOSE] =
         {"verbose", TYPE_BOOL, 0, 0, 1, {0}, "a preloaded library says on standard error that it is there"},
     [ZR_OPTION_VMA_BUDGET] = {"vma_budget",
@@ -82,6 +89,7 @@ static const struct option_row table[ZR_OPTION_COUNT] = {
 static _Atomic uint64_t values[ZR_OPTION_COUNT];
 static char bad_words[256]; /* why ZR_CONF was refused; "" if it was not. Written by the initialiser */
 static bool help_wanted;
+static char group_name[48]; /* written by the initialiser */
 
 static void put_defaults(void)
 {
@@ -192,12 +200,26 @@ void zr_option_read(const char *text)
         snprintf(bad_words, sizeof bad_words, "%s", zr_last_error());
 }
 
+void zr_group_read(const char *text)
+{
+    size_t used = 0;
+    for (; text && *text && used < sizeof group_name - 1; text++)
+        group_name[used++] = (unsigned char)*text > ' ' && (unsigned char)*text < 0x7f ? *text : '_';
+    group_name[used] = '\0';
+}
+
 /* ---- Asking -------------------------------------------------------------------------------------------- */
 
 uint64_t zr_option_get(enum zr_option_name name)
 {
     zr_init();
     return atomic_load_explicit(&values[name], memory_order_relaxed);
+}
+
+const char *zr_option_group(void)
+{
+    zr_init();
+    return group_name;
 }
 
 bool zr_option_find(const char *name, uint64_t *out)

@@ -18,6 +18,7 @@ enum zr_option_name {
     ZR_OPTION_PUBLISH,    /* 0 auto: above 64 MiB, 1 never, 2 at once; see publish.h */
     ZR_OPTION_RECORDER,   /* bytes of each arena's ring of events; 0: none; see recorder.h */
     ZR_OPTION_STACKS,     /* one allocation in so many has its call stack taken; 0: none; see stacks.h */
+    ZR_OPTION_SERVICE,    /* 0 off, 1 on, 2 required; see service_client.h of alloc/backend */
     ZR_OPTION_VERBOSE,    /* bool: a preloaded library says that it is there */
     ZR_OPTION_VMA_BUDGET, /* mappings the host backend may hold; 0: from vm.max_map_count */
     ZR_OPTION_COUNT
@@ -33,6 +34,9 @@ enum zr_check_level {
 
 /* Any thread. */
 uint64_t zr_option_get(enum zr_option_name name);
+/* The group that the allocator service counts this process to: ZR_GROUP, "" where there is none. Any thread.
+ */
+const char *zr_option_group(void);
 /* By its name in ZR_CONF; false: no such option. */
 bool zr_option_find(const char *name, uint64_t *out);
 /* ZR_ERR_INVALID, with words, if ZR_CONF could not be understood. */

@@ -10,6 +10,7 @@
 #include "alloc/base/error.h"
 #include "alloc/debug/recorder.h"
 #include "alloc/debug/stacks.h"
+#include "alloc/front/reclaim.h"
 #include "alloc/front/serve.h"
 #include "alloc/plan/follow_internal.h"
 #include "alloc/base/option.h"
@@ -248,6 +249,8 @@ static zr_result alloc_any(struct zr_arena *arena, const struct zr_request *requ
         note_tag_limit(arena, request, need);
     if (unlikely(grown) && result == ZR_OK && zr_serve_due(arena))
         zr_serve_start();
+    if (unlikely(grown) && result == ZR_OK && zr_reclaim_due(arena))
+        zr_reclaim_start();
     return result;
 }
 

@@ -25,6 +25,7 @@
 #include "alloc/debug/command.h"
 #include "alloc/debug/publish.h"
 #include "alloc/debug/trace.h"
+#include "alloc/front/reclaim.h"
 
 #define DUE_BYTES   ((size_t)64 << 20)
 #define PATIENCE_NS UINT64_C(1000000000)
@@ -114,20 +115,8 @@ static void answer(int connection, bool good, const char *words)
 
 static zr_result trim_all(char *words, size_t room_bytes)
 {
-    size_t released = 0;
-    zr_arenas_close();
-    for (struct zr_arena *arena = NULL; (arena = zr_arenas_next(arena));) {
-        if (!zr_lock_try(&arena->supply))
-            continue;
-        if (zr_lock_try(&arena->lock)) {
-            zr_arena_flush_quick(arena);
-            released += zr_trim(arena, 0);
-            zr_lock_give(&arena->lock);
-        }
-        zr_lock_give(&arena->supply);
-    }
-    zr_arenas_unlock();
-    snprintf(words, room_bytes, "%zu bytes went back", released);
+    bool busy = false;
+    snprintf(words, room_bytes, "%zu bytes went back", zr_reclaim(SIZE_MAX, false, &busy));
     return ZR_OK;
 }
 

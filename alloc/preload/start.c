@@ -1,5 +1,6 @@
 /* start.c: the library's life: the ranges, jemalloc's memory, the bootstrap buffer, fork. See preload.h. */
 #define _GNU_SOURCE
+#include "alloc/backend/service_client.h"
 #include "alloc/preload/preload.h"
 
 #include <dlfcn.h>
@@ -268,6 +269,10 @@ static void start(void)
         zr_preload.small = (struct zr_span){0};
         zr_preload.alone = true;
     }
+    char words[512];
+    zr_service_alone(words, sizeof words);
+    if (!zr_preload.alone && words[0])
+        zr_say("%s; process %ld goes on alone", words, (long)getpid());
     zr_preload.checked = zr_option_get(ZR_OPTION_CHECK) >= ZR_CHECK_BYTES;
     if (!zr_preload.checked)
         zr_preload.fast = zr_preload.small;

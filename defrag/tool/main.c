@@ -39,6 +39,7 @@ static const char help[] =
     "  snapshot  writes what one of them holds now\n"
     "  attach    records what one of them allocates and frees\n"
     "  record    the same, started, marked and ended by three commands\n"
+    "  service   one owner of the machine's memory for several programs: zrd\n"
     "\n"
     "Each has --help, and where zr is installed a page: man zr-stats. zr completion bash prints a script for the shell.\n"
     "\n"
@@ -64,6 +65,7 @@ static const struct zr_tool_subcommand subcommands[] = {
     {"report", zr_tool_report},
     {"top", zr_tool_top},
     {"serve", zr_tool_serve},
+    {"service", zr_tool_service},
     {NULL, NULL},
     /* clang-format on */
 };

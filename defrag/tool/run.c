@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "alloc/base/option.h"
 #include "defrag/tool/doctor.h"
 #include "defrag/tool/program.h"
 #include "defrag/tool/run.h"
@@ -32,6 +33,7 @@ static const char help[] =
     "  --stats         at the end, on standard error: what was held at the peak, what of it was live, what a caching\n"
     "                  allocator would have held for the same blocks, a verdict, the next command\n"
     "  --json FILE     the same as JSON, with the figures of each process\n"
+    "  --service       its memory comes from zrd, which is started where none runs: see zr service --help\n"
     "  --trace FILE    writes each block above 32 KiB to FILE (.zrt), as zr replay reads it; that of another process\n"
     "                  that the program starts to FILE.PID. Blocks of device 0 go to FILE.gpu, with --cuda to FILE; those\n"
     "                  of device 1 to a FILE with .gpu1\n"
@@ -56,7 +58,7 @@ static const char help[] =
 enum { NOT_FOUND = 127, NOT_RUN = 126 };
 
 struct settings {
-    bool malloc, cuda, strict, stats;
+    bool malloc, cuda, strict, stats, service;
     uint64_t limit_bytes, stacks;
     const char *trace, *json, *malloc_library, *cuda_library;
     const struct zr_run_folder *folder; /* NULL: no figures are wanted */
@@ -71,6 +73,15 @@ static bool put_before(const char *variable, const char *first, const char *sepa
     char value[16384];
     int length = snprintf(value, sizeof value, "%s%s%s", first, old && *old ? separator : "", old ? old : "");
     return length < (int)sizeof value && setenv(variable, value, 1) == 0;
+}
+
+/* Of two values the later one holds: what is asked for here. */
+static bool add_to_conf(const char *item)
+{
+    const char *conf = getenv("ZR_CONF");
+    char value[16384];
+    int length = snprintf(value, sizeof value, "%s%s%s", conf ? conf : "", conf && *conf ? "," : "", item);
+    return length < (int)sizeof value && setenv("ZR_CONF", value, 1) == 0;
 }
 
 static bool preload(const char *library)
@@ -89,14 +100,11 @@ static bool set_trace(const char *variable, const char *file, const char *suffix
     return length < (int)sizeof trace && setenv(variable, trace, 1) == 0;
 }
 
-/* An option behind what ZR_CONF has. */
-static bool put_behind(const char *option, uint64_t number)
+static bool add_number_to_conf(const char *option, uint64_t number)
 {
-    const char *conf = getenv("ZR_CONF");
-    char value[16384];
-    int length = snprintf(value, sizeof value, "%s%s%s:%" PRIu64, conf ? conf : "", conf && *conf ? "," : "",
-                          option, number);
-    return length < (int)sizeof value && setenv("ZR_CONF", value, 1) == 0;
+    char item[40];
+    snprintf(item, sizeof item, "%s:%" PRIu64, option, number);
+    return add_to_conf(item);
 }
 
 /* In the process that becomes the program. */
@@ -113,10 +121,9 @@ static bool set_environment(void *argument)
     /* The flight recorder is on, unless the user's own ZR_CONF behind it says otherwise. */
     if (!put_before("ZR_CONF", "recorder:1m", ","))
         return false;
-    /* Of two values the later one holds: what is asked for here. */
-    if (settings->limit_bytes > 0 && !put_behind("limit", settings->limit_bytes))
-        return false;
-    if (settings->stacks > 0 && !put_behind("stacks", settings->stacks))
+    if ((settings->limit_bytes > 0 && !add_number_to_conf("limit", settings->limit_bytes)) ||
+        (settings->stacks > 0 && !add_number_to_conf("stacks", settings->stacks)) ||
+        (settings->service && !add_to_conf("service:on")))
         return false;
     return !settings->trace ||
            ((!settings->malloc || set_trace("ZR_TRACE", settings->trace, "")) &&
@@ -136,6 +143,7 @@ static int parse(struct settings *settings, struct zr_tool_arguments *arguments,
         {"--stats", ZR_TOOL_FLAG, &settings->stats},
         {"--json", ZR_TOOL_WORDS, &settings->json},
         {"--stacks", ZR_TOOL_COUNT, &settings->stacks},
+        {"--service", ZR_TOOL_FLAG, &settings->service},
         {NULL, ZR_TOOL_FLAG, NULL},
     };
     *arguments = (struct zr_tool_arguments){.help = help, .options = options, .stops_at_file = true};
@@ -254,6 +262,11 @@ int zr_tool_preload(int argc, char **argv)
                         : "; it runs with its own malloc");
         return settings.strict || program.refused ? ZR_TOOL_USAGE : become(&program, command);
     }
+    if (settings.service && zr_tool_service_need(true) != ZR_OK)
+        return zr_tool_fail(ZR_ERR_UNAVAILABLE);
+    /* A preloaded program would only say so, and run on the C library's memory. */
+    if (!settings.service && zr_option_get(ZR_OPTION_SERVICE) == 2 && zr_tool_service_need(false) != ZR_OK)
+        return zr_tool_fail(ZR_ERR_UNAVAILABLE);
     if (settings.strict && !all_taken(&program, &settings))
         return ZR_TOOL_USAGE;
     if (settings.stats || settings.json)

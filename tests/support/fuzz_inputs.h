@@ -176,4 +176,16 @@ static inline void fuzz_shard(struct fuzz_input *input)
     fuzz_put(input, tokens, sizeof tokens);
 }
 
+/* ---- Clients of zrd: see fuzz_service.h ---------------------------------------------------------------- */
+
+/* Two clients: files, leases that make the second wait for the first, its answer, the end. A is HELLO, B
+ * FILE, D LEASE, E RETURN, F GIVEN, G LISTEN. */
+static const char fuzz_two_clients[] = "O0  O1  A0 ?A1 ?B0  G0  D0\040\024G1  B1  D1\050\024E0\040\024"
+                                       "F0\001\100"
+                                       "D1\001\024"
+                                       "E1\001\024"
+                                       "C0  C1  ";
+/* Quotas, a view, a drain and its end: I is LIMIT, H STATUS, J DRAIN, K STOP. */
+static const char fuzz_a_tool[] = "O0  O1  A0 ?D0\040\024I1\002\004H1  J1  J1\001\020H1  K1  C1  C0  ";
+
 #endif

@@ -10,6 +10,7 @@
 #include "defrag/trace/zrt.h"
 #include "tests/support/fuzz_ground.h"
 #include "tests/support/fuzz_model.h"
+#include "tests/support/fuzz_service.h"
 #include "tests/support/fuzz_settings.h"
 #include "tests/support/fuzz_words.h"
 
@@ -236,6 +237,7 @@ static const struct fuzz_target fuzz_targets[] = {
     {"gpt", fuzz_gpt, fuzz_tensor_words},                      /* zero/checkpoint/model_import.c */
     {"checkpoint", fuzz_checkpoint, fuzz_manifest_words},      /* zero/checkpoint/checkpoint_load.c */
     {"state", fuzz_state, fuzz_manifest_words},                /* zero/state.c: zr_engine_load() */
+    {"service", fuzz_service, fuzz_service_words},             /* alloc/service/: what zrd hears */
 };
 enum { FUZZ_TARGETS = sizeof fuzz_targets / sizeof *fuzz_targets };
 

@@ -72,7 +72,7 @@ def check_files():
         ok(got.returncode == 0 and "zr why FILE [options]" in got.stdout, "man finds them") or note(got.stderr)
     version = run(["pkg-config", "--modversion", "zr_zero"]).stdout.strip()
     ok(re.fullmatch(r"0\.\d+", version), f"pkg-config knows version {version}")
-    want = ["bin/zr", "bin/zr-train"]
+    want = ["bin/zr", "bin/zr-train", "bin/zrd", "lib/systemd/user/zrd.service"]
     want += ["include/zr/" + name for name in ("alloc/zr.h", "defrag/zr_defrag.h", "kernels/zr_kernels.h", "zero/comm/zr_comm.h", "zero/launch/zr_launch.h", "zero/zr_zero.h")]
     want += [f"lib/lib{name}{end}" for name in ("zr", "zr_zero") for end in (".a", ".so", ".so.0", ".so." + version)]
     want += ["lib/libzr_cuda.so", "lib/libzr_malloc.so", "lib/pkgconfig/zr.pc", "lib/pkgconfig/zr_zero.pc"]
@@ -82,6 +82,13 @@ def check_files():
              f"lib{name}.so leads to the file with the version")
     got = run([ROOT + "/bin/zr-train", "--dry-run", "--layers", "2", "--hidden", "64", "--heads", "2", "--world-size", "2"])
     same(got.returncode, 0, "the installed zr-train plans")
+    with open(ROOT + "/lib/systemd/user/zrd.service", encoding="ascii") as file:
+        unit = file.read()
+    ok(f"ExecStart={PREFIX}/bin/zrd\n" in unit and "@" not in unit, "systemd's unit starts the installed zrd")
+    os.makedirs(path("runtime"), 0o700)
+    service = {"XDG_RUNTIME_DIR": path("runtime")}
+    got = [run([ROOT + "/bin/zr", "service", word], **service).returncode for word in ("start", "status", "stop")]
+    same(got, [0, 0, 0], "the installed zr service starts it, too")
     got = run([ROOT + "/bin/zr", "run", "--", "sh", "-c", "echo $LD_PRELOAD"])
     same(got.stdout, ":".join(os.path.realpath(f"{ROOT}/lib/lib{name}.so") for name in ("zr_malloc", "zr_cuda")) + "\n",
          "the installed zr run finds its libraries")

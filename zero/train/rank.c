@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "alloc/backend/service_client.h"
 #include "alloc/base/error.h"
 #include "alloc/heap/heap.h"
 #include "alloc/base/option.h"
@@ -303,6 +304,15 @@ static zr_result open_host_memory(struct zr_rank *rank, size_t reserve_bytes)
     return result;
 }
 
+/* Under ZR_CONF=service:on, where there is no service. */
+static void say_alone(void)
+{
+    char words[512];
+    zr_service_alone(words, sizeof words);
+    if (words[0])
+        zr_say("%s; this run goes on alone", words);
+}
+
 static zr_result open_memory(struct zr_rank *rank)
 {
     size_t stacks = (size_t)rank->config->threads * THREAD_RESERVE_BYTES;
@@ -311,6 +321,8 @@ static zr_result open_memory(struct zr_rank *rank)
     if (result == ZR_OK)
         result = make_request(&request, rank->config, rank->rank, rank->host_arena);
     request.places = &rank->places;
+    if (result == ZR_OK && rank->config->start.rank == 0)
+        say_alone();
     if (result == ZR_OK)
         result = zr_plan_make(&rank->plan, &request);
     if (result == ZR_OK)

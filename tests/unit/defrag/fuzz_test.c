@@ -234,6 +234,8 @@ static const struct {
     {fuzz_environment, fuzz_slurm},
     {fuzz_environment, fuzz_mpirun},
     {fuzz_machine, fuzz_machine_text},
+    {fuzz_service, fuzz_two_clients},
+    {fuzz_service, fuzz_a_tool},
     {fuzz_config, fuzz_adamw_config},
     {fuzz_config, fuzz_sgd_config},
 };

@@ -1,0 +1,489 @@
+/* service_client.c: see service_client.h. Stands on service_wire.c
+ * and host_common.c.
+ *
+ * Two locks. `request_lock` is held through a request and its answer, which may take as long as another
+ * client is given to yield memory; whoever holds it may connect anew. `send_lock` is held for a message at
+ * most: what has no answer (RETURN, GIVEN) needs this one alone, and so the helper thread can give memory
+ * back while a request waits. Sending and counting are one step under it, so that a new zrd hears of each
+ * byte once. */
+#define _GNU_SOURCE
+#include "alloc/backend/service_client.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "alloc/backend/host_common.h"
+#include "alloc/backend/service_wire.h"
+#include "alloc/base/error.h"
+#include "alloc/base/fork.h"
+#include "alloc/base/option.h"
+#include "alloc/base/os.h"
+
+#define ANSWER_NS   UINT64_C(2000000000)  /* for what zrd answers at once */
+#define REQUIRED_NS UINT64_C(60000000000) /* a restart of zrd takes less */
+#define RETRY_NS    UINT64_C(500000000)
+#define HUNG_NS     UINT64_C(30000000000) /* the same for a zrd that is there and does not answer */
+#define MARGIN_NS   UINT64_C(2000000000)  /* beyond what zrd says that a lease may take */
+#define DESCRIPTOR  200 /* from here on: programs that close what they do not know begin below */
+
+enum state { NOT_TRIED = 0, JOINED, ALONE, ENDED };
+
+/* A program may close what is not its own, and open another file there. */
+struct socket_fd {
+    int fd; /* -1: none */
+    dev_t device;
+    ino_t inode;
+};
+
+static struct {
+    pthread_mutex_t request_lock; /* taken before send_lock */
+    pthread_mutex_t send_lock;    /* and for all below */
+    struct socket_fd line, bell;
+    enum state state;
+    bool listens;     /* a thread hears the bell */
+    bool joined_once; /* a zrd that has gone may come again: it is worth waiting for */
+    bool broken;      /* the line has failed, and is to be made anew */
+    pid_t process;    /* whose all this is */
+    uint64_t held_bytes;
+    uint64_t again_ns; /* when zrd is to be looked for again */
+    uint64_t within_ns;
+    uint64_t serial; /* of requests */
+    int files[ZR_SERVICE_FILES_MOST];
+    unsigned files_count;
+    char words[ZR_SERVICE_WORDS_BYTES]; /* why it is alone, or ended */
+    _Atomic uint32_t lease;             /* what is leased now is this process's: its number, above 0 */
+    _Atomic bool waiting;               /* a thread waits for a lease */
+    _Atomic int heard;                  /* bell.fd, for the helper to poll */
+} client = {.request_lock = PTHREAD_MUTEX_INITIALIZER,
+            .send_lock = PTHREAD_MUTEX_INITIALIZER,
+            .line = {.fd = -1},
+            .bell = {.fd = -1},
+            .heard = -1,
+            .lease = 1};
+
+bool zr_service_wanted(void)
+{
+    return zr_option_get(ZR_OPTION_SERVICE) != 0 && !getauxval(AT_SECURE);
+}
+
+static bool is_required(void)
+{
+    return zr_option_get(ZR_OPTION_SERVICE) == 2;
+}
+
+/* ---- Sockets ------------------------------------------------------------------------------------------- */
+
+/* Where programs seldom look, if there is room. */
+static struct socket_fd socket_of(int fd)
+{
+    struct stat status;
+    int high = fcntl(fd, F_DUPFD_CLOEXEC, DESCRIPTOR);
+    if (high >= 0) {
+        close(fd);
+        fd = high;
+    }
+    if (fstat(fd, &status) != 0)
+        memset(&status, 0, sizeof status);
+    return (struct socket_fd){fd, status.st_dev, status.st_ino};
+}
+
+static bool is_ours(const struct socket_fd *one)
+{
+    struct stat status;
+    return one->fd >= 0 && fstat(one->fd, &status) == 0 && status.st_dev == one->device &&
+           status.st_ino == one->inode;
+}
+
+static void close_socket(struct socket_fd *one)
+{
+    if (is_ours(one))
+        close(one->fd);
+    one->fd = -1;
+}
+
+/* send_lock */
+static void hang_up(void)
+{
+    atomic_store(&client.heard, -1);
+    close_socket(&client.line);
+    close_socket(&client.bell);
+    client.broken = false;
+    if (client.state == JOINED)
+        client.state = ALONE;
+}
+
+/* send_lock. The line is closed later, by whoever makes it anew: a request may wait at it. */
+static void send_or_break(const struct zr_service_message *message)
+{
+    if (client.state != JOINED || client.broken)
+        return;
+    if (!is_ours(&client.line)) {
+        client.broken = true;
+    } else if (zr_service_send(client.line.fd, message, -1, false) != ZR_OK) {
+        client.broken = true;
+        shutdown(client.line.fd, SHUT_RDWR);
+    }
+}
+
+/* ---- fork() -------------------------------------------------------------------------------------------- */
+
+static void before_fork(void)
+{
+    pthread_mutex_lock(&client.send_lock);
+}
+
+static void after_fork(bool child)
+{
+    if (child) {
+        hang_up();
+        pthread_mutex_init(&client.request_lock, NULL); /* of a thread that is not here */
+        client.state = NOT_TRIED;
+        client.process = getpid();
+        client.held_bytes = 0;
+        client.listens = false;
+        atomic_store(&client.waiting, false);
+        client.files_count = 0;
+        atomic_fetch_add(&client.lease, 1);
+    }
+    pthread_mutex_unlock(&client.send_lock);
+}
+
+static void prepare(void)
+{
+    static const struct zr_fork_room room = {.close = before_fork, .open = after_fork};
+    client.process = getpid();
+    zr_fork_register(ZR_FORK_SERVICE, &room);
+}
+
+/* False in a child of vfork(), and in one that the C library has not made. */
+static bool is_own_process(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, prepare);
+    return client.process == getpid();
+}
+
+/* ---- Registering --------------------------------------------------------------------------------------- */
+
+/* A message of the kind wanted, or zrd's refusal in its words. */
+static zr_result await(int line, enum zr_service_kind kind, uint64_t timeout_ns,
+                       struct zr_service_parcel *out)
+{
+    zr_result result = zr_service_receive(line, out, timeout_ns);
+    if (result == ZR_OK)
+        result = zr_service_parcel_check(out);
+    if (result == ZR_OK && out->message.kind != ZR_SERVICE_REFUSED && out->message.kind != kind)
+        result = zr_fail(ZR_ERR_FORMAT, "zrd has answered something else than was asked");
+    if (result == ZR_OK && out->message.kind == ZR_SERVICE_REFUSED)
+        result = zr_fail(out->message.result && out->message.result < ZR_RESULT_COUNT
+                             ? (zr_result)out->message.result
+                             : ZR_ERR_UNAVAILABLE,
+                         "%s", out->message.words);
+    if (result != ZR_OK)
+        zr_service_parcel_end(out);
+    return result;
+}
+
+static zr_result introduce(int line, struct zr_service_parcel *welcome)
+{
+    struct zr_service_message hello = zr_service_message_of(ZR_SERVICE_HELLO);
+    struct zr_service_message adopt = zr_service_message_of(ZR_SERVICE_ADOPT);
+    struct zr_service_parcel done;
+    hello.held_bytes = client.held_bytes;
+    hello.flags = client.listens ? ZR_SERVICE_LISTENS : 0;
+    snprintf(hello.program, sizeof hello.program, "%s", program_invocation_short_name);
+    for (char *at = hello.program; *at; at++)
+        if ((unsigned char)*at < ' ' || *at == 0x7f)
+            *at = '?';
+    snprintf(hello.group, sizeof hello.group, "%s", zr_option_group());
+    zr_result result = zr_service_send(line, &hello, -1, false);
+    if (result == ZR_OK)
+        result = await(line, ZR_SERVICE_WELCOME, ANSWER_NS, welcome);
+    for (unsigned i = 0; result == ZR_OK && i < client.files_count; i++) {
+        result = zr_service_send(line, &adopt, client.files[i], false);
+        if (result == ZR_OK)
+            result = await(line, ZR_SERVICE_DONE, ANSWER_NS, &done);
+        if (result == ZR_OK)
+            zr_service_parcel_end(&done);
+        else
+            zr_service_parcel_end(welcome);
+    }
+    return result;
+}
+
+/* request_lock and send_lock. Without zrd the process is alone, and the words say why. */
+static zr_result join(void)
+{
+    struct zr_service_parcel welcome;
+    int line = -1;
+    hang_up();
+    zr_result result = zr_service_connect(&line);
+    if (result == ZR_OK)
+        result = introduce(line, &welcome);
+    if (result != ZR_OK) {
+        if (line >= 0)
+            close(line);
+        client.state = ALONE;
+        client.again_ns = zr_os_now_ns() + (result == ZR_ERR_TIMEOUT ? HUNG_NS : RETRY_NS);
+        snprintf(client.words, sizeof client.words, "%s", zr_last_error());
+        return result;
+    }
+    client.line = socket_of(line);
+    client.bell = socket_of(welcome.fds[0]);
+    client.within_ns = (uint64_t)welcome.message.within_ms * 1000000;
+    client.state = JOINED;
+    client.joined_once = true;
+    client.words[0] = '\0';
+    atomic_store(&client.heard, client.bell.fd);
+    return ZR_OK;
+}
+
+/* request_lock, which goes on being held through waits; send_lock is taken and given. JOINED or ALONE then,
+ * or a failure. */
+static zr_result make_ready(void)
+{
+    uint64_t start_ns = zr_os_now_ns();
+    zr_result result = ZR_OK;
+    for (;;) {
+        pthread_mutex_lock(&client.send_lock);
+        uint64_t now_ns = zr_os_now_ns();
+        if (client.state == ENDED) {
+            result = zr_fail(ZR_ERR_UNAVAILABLE, "%s", client.words);
+        } else if (client.state == JOINED && !client.broken) {
+            result = ZR_OK;
+        } else if (client.state == ALONE && !is_required() && now_ns < client.again_ns) {
+            result = ZR_OK;
+        } else {
+            result = join();
+            if (!is_required())
+                result = ZR_OK;
+            else if (result != ZR_OK)
+                result = zr_fail(ZR_ERR_UNAVAILABLE, "%s", client.words);
+        }
+        bool again =
+            client.state == ALONE && result != ZR_OK && now_ns - start_ns < REQUIRED_NS && client.joined_once;
+        pthread_mutex_unlock(&client.send_lock);
+        if (!again)
+            return result;
+        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+    }
+}
+
+zr_result zr_service_join(void)
+{
+    if (!is_own_process())
+        return ZR_OK;
+    pthread_mutex_lock(&client.request_lock);
+    zr_result result = make_ready();
+    pthread_mutex_unlock(&client.request_lock);
+    return result;
+}
+
+void zr_service_alone(char *words, size_t room_bytes)
+{
+    pthread_mutex_lock(&client.send_lock);
+    snprintf(words, room_bytes, "%s", client.state == ALONE || client.state == ENDED ? client.words : "");
+    pthread_mutex_unlock(&client.send_lock);
+}
+
+/* ---- Requests ------------------------------------------------------------------------------------------ */
+
+/* One request and its answer. request_lock. ZR_ERR_PEER: there is no zrd any more, or it does not answer; it
+ * may be asked anew. */
+static zr_result ask(struct zr_service_message *message, enum zr_service_kind kind,
+                     struct zr_service_parcel *answer)
+{
+    pthread_mutex_lock(&client.send_lock);
+    message->serial = ++client.serial;
+    int line = client.line.fd;
+    send_or_break(message);
+    bool sent = !client.broken;
+    uint64_t timeout_ns = client.within_ns + MARGIN_NS;
+    pthread_mutex_unlock(&client.send_lock);
+    zr_result result = sent ? await(line, kind, timeout_ns, answer) : ZR_ERR_PEER;
+    if (result == ZR_ERR_PEER || result == ZR_ERR_TIMEOUT || result == ZR_ERR_FORMAT) {
+        pthread_mutex_lock(&client.send_lock);
+        client.broken = true;
+        pthread_mutex_unlock(&client.send_lock);
+        return ZR_ERR_PEER;
+    }
+    return result;
+}
+
+/* Asks, and asks again where zrd has started anew meanwhile. *alone: there is none. request_lock */
+static zr_result ask_or_alone(struct zr_service_message *message, enum zr_service_kind kind,
+                              struct zr_service_parcel *answer, bool *alone)
+{
+    zr_result result = ZR_ERR_PEER;
+    for (unsigned tries = 0; result == ZR_ERR_PEER && tries < 3; tries++) {
+        result = make_ready();
+        pthread_mutex_lock(&client.send_lock);
+        *alone = client.state == ALONE;
+        pthread_mutex_unlock(&client.send_lock);
+        if (result != ZR_OK || *alone)
+            return result;
+        result = ask(message, kind, answer);
+    }
+    if (result != ZR_ERR_PEER)
+        return result;
+    *alone = !is_required();
+    return *alone ? ZR_OK
+                  : zr_fail(ZR_ERR_UNAVAILABLE, "zrd does not answer; it is required by ZR_CONF=service");
+}
+
+zr_result zr_service_lease(size_t bytes, uint32_t *lease)
+{
+    struct zr_service_message message = zr_service_message_of(ZR_SERVICE_LEASE);
+    struct zr_service_parcel answer;
+    bool alone = false;
+    *lease = 0;
+    if (!is_own_process())
+        return ZR_OK;
+    message.bytes = bytes;
+    pthread_mutex_lock(&client.request_lock);
+    atomic_store(&client.waiting, true);
+    zr_result result = ask_or_alone(&message, ZR_SERVICE_GRANTED, &answer, &alone);
+    atomic_store(&client.waiting, false);
+    if (result == ZR_OK) {
+        pthread_mutex_lock(&client.send_lock);
+        client.held_bytes += bytes;
+        pthread_mutex_unlock(&client.send_lock);
+        *lease = atomic_load(&client.lease);
+    }
+    pthread_mutex_unlock(&client.request_lock);
+    return result;
+}
+
+void zr_service_return(size_t bytes, uint32_t lease)
+{
+    struct zr_service_message message = zr_service_message_of(ZR_SERVICE_RETURN);
+    int error = errno;
+    if (lease == 0 || lease != atomic_load(&client.lease) || !is_own_process())
+        return;
+    message.bytes = bytes;
+    pthread_mutex_lock(&client.send_lock);
+    client.held_bytes -= bytes;
+    send_or_break(&message);
+    pthread_mutex_unlock(&client.send_lock);
+    errno = error;
+}
+
+/* ---- Files --------------------------------------------------------------------------------------------- */
+
+zr_result zr_service_file(int *out)
+{
+    struct zr_service_message message = zr_service_message_of(ZR_SERVICE_FILE);
+    struct zr_service_parcel answer;
+    bool alone = true;
+    if (!is_own_process())
+        return zr_host_file(out);
+    pthread_mutex_lock(&client.request_lock);
+    zr_result result = ask_or_alone(&message, ZR_SERVICE_DONE, &answer, &alone);
+    if (result == ZR_OK && alone)
+        result = zr_host_file(out);
+    else if (result == ZR_OK && answer.fds_count == 1)
+        *out = answer.fds[0];
+    else if (result == ZR_OK)
+        result = zr_fail(ZR_ERR_HOST_MEMORY, "zrd's file did not come: raise `ulimit -n`");
+    pthread_mutex_lock(&client.send_lock);
+    if (result == ZR_OK && client.files_count < ZR_SERVICE_FILES_MOST)
+        client.files[client.files_count++] = *out;
+    pthread_mutex_unlock(&client.send_lock);
+    pthread_mutex_unlock(&client.request_lock);
+    return result;
+}
+
+void zr_service_file_leave(int fd)
+{
+    pthread_mutex_lock(&client.send_lock);
+    for (unsigned i = 0; i < client.files_count; i++)
+        if (client.files[i] == fd)
+            client.files[i--] = client.files[--client.files_count];
+    pthread_mutex_unlock(&client.send_lock);
+}
+
+/* ---- The bell ------------------------------------------------------------------------------------------ */
+
+void zr_service_listen(void)
+{
+    struct zr_service_message message = zr_service_message_of(ZR_SERVICE_LISTEN);
+    pthread_mutex_lock(&client.send_lock);
+    client.listens = true;
+    send_or_break(&message);
+    pthread_mutex_unlock(&client.send_lock);
+}
+
+int zr_service_bell(void)
+{
+    return atomic_load(&client.heard);
+}
+
+/* send_lock. The leases are over, and for good: zrd has taken the memory. */
+static void end(const char *words)
+{
+    hang_up();
+    client.state = ENDED;
+    snprintf(client.words, sizeof client.words, "%s", words);
+}
+
+bool zr_service_is_waiting(void)
+{
+    return atomic_load(&client.waiting);
+}
+
+bool zr_service_hear(struct zr_service_message *out)
+{
+    struct zr_service_parcel parcel;
+    bool reclaim = false;
+    pthread_mutex_lock(&client.send_lock);
+    int fd = client.bell.fd;
+    if (is_ours(&client.bell)) {
+        zr_result result = zr_service_receive(fd, &parcel, 0);
+        if (result == ZR_OK && zr_service_parcel_check(&parcel) == ZR_OK) {
+            *out = parcel.message;
+            reclaim = out->kind == ZR_SERVICE_RECLAIM;
+            if (out->kind == ZR_SERVICE_ENDED)
+                end(out->words);
+        } else if (result != ZR_ERR_TIMEOUT) {
+            atomic_store(&client.heard, -1);
+            client.broken = client.state == JOINED;
+        }
+        zr_service_parcel_end(&parcel);
+    } else {
+        atomic_store(&client.heard, -1);
+    }
+    pthread_mutex_unlock(&client.send_lock);
+    return reclaim;
+}
+
+void zr_service_given(const struct zr_service_message *reclaim, size_t bytes)
+{
+    struct zr_service_message message = zr_service_message_of(ZR_SERVICE_GIVEN);
+    message.serial = reclaim->serial;
+    message.bytes = bytes;
+    pthread_mutex_lock(&client.send_lock);
+    send_or_break(&message);
+    pthread_mutex_unlock(&client.send_lock);
+}
+
+void zr_service_tick(void)
+{
+    /* Who asks for memory now connects by itself. */
+    if (pthread_mutex_trylock(&client.request_lock) != 0)
+        return;
+    pthread_mutex_lock(&client.send_lock);
+    if ((client.state == JOINED && client.broken) ||
+        (client.state == ALONE && zr_os_now_ns() >= client.again_ns))
+        join();
+    pthread_mutex_unlock(&client.send_lock);
+    pthread_mutex_unlock(&client.request_lock);
+}

@@ -1,0 +1,54 @@
+/* service_client.h: this process's part in the allocator service. Private to alloc/.
+ *
+ * With ZR_CONF=service:on or required, what a host backend creates is leased from zrd first: one message for
+ * a handle, none while granules only move within an arena. A process is one client, whatever its backends. It
+ * keeps count of what it holds, and tells zrd so when the connection has to be made anew. While there is no
+ * zrd, `on` goes on alone and is counted once there is one; `required` waits a while, then fails.
+ *
+ * After fork() the child is another client, which holds nothing yet: what it has inherited stays its
+ * parent's. A child of vfork() uses none of this.
+ *
+ * Any thread, but for those of the helper thread (alloc/front/reclaim.c), which hears the bell. */
+#ifndef ZR_SERVICE_CLIENT_H
+#define ZR_SERVICE_CLIENT_H
+
+#include "alloc/backend/service_protocol.h"
+#include "alloc/zr.h"
+
+/* What ZR_CONF says; never in a process that runs with other rights than its user's. */
+bool zr_service_wanted(void);
+/* At a backend's creation: registers the process, once. ZR_ERR_UNAVAILABLE: required, and zrd is not there.
+ */
+zr_result zr_service_join(void);
+
+/* A file for granules, open for reading and writing: the caller's, from zrd where there is one. */
+zr_result zr_service_file(int *out);
+/* Before the caller closes it. */
+void zr_service_file_leave(int fd);
+
+/* Leases so many bytes. *lease goes with them to their return. ZR_ERR_MEMORY: a quota or the machine, in
+ * zrd's words. ZR_ERR_UNAVAILABLE: zrd has ended this process's leases, or is required and not there. */
+zr_result zr_service_lease(size_t bytes, uint32_t *lease);
+/* After their pages are gone. What another process leased (0, or this one's parent) is not counted. */
+void zr_service_return(size_t bytes, uint32_t lease);
+
+/* Why the process is alone; "" while it is a client, or takes no part. */
+void zr_service_alone(char *words, size_t room_bytes);
+
+/* ---- For the helper thread ----------------------------------------------------------------------------- */
+
+/* From here on this process's bell is heard, and zrd may ask. */
+void zr_service_listen(void);
+/* What to poll; -1: nothing now. */
+int zr_service_bell(void);
+/* Hears what has come. True: *out is a RECLAIM to be met, and then answered. */
+bool zr_service_hear(struct zr_service_message *out);
+/* Whether a thread of this process waits for a lease: it may hold an arena, and zrd may make it wait for the
+ * very memory that is to be given. */
+bool zr_service_is_waiting(void);
+/* The answer: `bytes` were returned for it. */
+void zr_service_given(const struct zr_service_message *reclaim, size_t bytes);
+/* Now and then: connects again if that is due. */
+void zr_service_tick(void);
+
+#endif

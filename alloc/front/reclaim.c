@@ -1,0 +1,146 @@
+/* reclaim.c: see reclaim.h. Stands on registry.c, supply.c and service_client.c.
+ *
+ * Live blocks keep their addresses and their granules. What is idle is the free-granule cache, the granules
+ * under free extents, and what a plan that is over or between its uses can spare. */
+#define _GNU_SOURCE
+#include "alloc/front/reclaim.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "alloc/backend/service_client.h"
+#include "alloc/base/fork.h"
+#include "alloc/base/os.h"
+#include "alloc/plan/follow.h"
+
+static size_t idle_bytes(struct zr_arena *arena)
+{
+    return arena->granule_cache.bytes + zr_space_idle_bytes(arena);
+}
+
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#define STACK_BYTES ((size_t)4 << 20)
+#else
+#define STACK_BYTES ((size_t)256 << 10)
+#endif
+enum { LOOK_MS = 500 };
+
+/* Of one stripe. */
+static size_t trim_one(struct zr_arena *arena, size_t bytes, bool *busy)
+{
+    size_t released = 0;
+    if (!zr_lock_try(&arena->supply)) {
+        *busy = true;
+        return 0;
+    }
+    if (zr_lock_try(&arena->lock)) {
+        zr_arena_flush_quick(arena);
+        if (arena->asynchronous)
+            zr_streams_poll(arena);
+        if (arena->follow && idle_bytes(arena) < bytes) {
+            zr_follow_retire_gone(arena);
+            zr_follow_give_back(arena);
+        }
+        size_t idle = idle_bytes(arena);
+        released = zr_trim(arena, idle > bytes ? idle - bytes : 0);
+        zr_lock_give(&arena->lock);
+    } else {
+        *busy = true;
+    }
+    zr_lock_give(&arena->supply);
+    return released;
+}
+
+size_t zr_reclaim(size_t bytes, bool leased, bool *busy)
+{
+    size_t released = 0;
+    zr_arenas_close();
+    for (struct zr_arena *arena = NULL; released < bytes && (arena = zr_arenas_next(arena));) {
+        if (leased && !arena->backend->leases)
+            continue;
+        released += trim_one(arena, bytes - released, busy);
+        unsigned count = atomic_load(&arena->stripes_count);
+        for (unsigned i = 0; i < count && released < bytes; i++)
+            released += trim_one(arena->stripes[i], bytes - released, busy);
+    }
+    zr_arenas_unlock();
+    return released;
+}
+
+/* What the bell has to say is done and answered. */
+static void hear(void)
+{
+    struct zr_service_message wanted;
+    if (!zr_service_hear(&wanted))
+        return;
+    /* Half of the time is for arenas that are at work: a thread may hold one while it waits for zrd itself.
+     */
+    uint64_t until_ns = zr_os_now_ns() + (uint64_t)wanted.within_ms * 500000;
+    size_t given = 0;
+    bool busy = true;
+    while (busy && given < wanted.bytes) {
+        busy = false;
+        given += zr_reclaim(wanted.bytes - given, true, &busy);
+        if (zr_service_is_waiting() || zr_os_now_ns() >= until_ns)
+            break;
+        if (busy && given < wanted.bytes)
+            nanosleep(&(struct timespec){.tv_nsec = 500000}, NULL);
+    }
+    zr_service_given(&wanted, given);
+}
+
+/* ---- The thread ---------------------------------------------------------------------------------------- */
+
+_Atomic bool zr_reclaim_started;
+
+static struct zr_thread thread;
+static void *stack;       /* of the thread, or of the next one: a child has it */
+static pid_t own_process; /* that may begin: a child of vfork() has another number, and its parent's memory */
+
+/* The process does not wait for this thread when it ends. */
+static void *run(void *nothing)
+{
+    (void)nothing;
+    pthread_setname_np(pthread_self(), "zr-reclaim");
+    zr_service_listen();
+    for (;;) {
+        struct pollfd bell = {.fd = zr_service_bell(), .events = POLLIN};
+        if (poll(&bell, 1, LOOK_MS) > 0)
+            hear();
+        zr_service_tick();
+    }
+    return NULL;
+}
+
+static void after_fork(bool child)
+{
+    if (!child)
+        return;
+    own_process = getpid();
+    atomic_store(&zr_reclaim_started, false);
+}
+
+static void prepare(void)
+{
+    static const struct zr_fork_room room = {.open = after_fork};
+    own_process = getpid();
+    zr_fork_register(ZR_FORK_RECLAIM, &room);
+}
+
+void zr_reclaim_start(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    int error = errno;
+    bool not = false;
+    pthread_once(&once, prepare);
+    if (getpid() == own_process && atomic_compare_exchange_strong(&zr_reclaim_started, &not, true)) {
+        if (!stack)
+            stack = zr_pages_take(STACK_BYTES);
+        if (stack)
+            zr_thread_start_on(&thread, (struct zr_stack){stack, STACK_BYTES}, run, NULL);
+    }
+    errno = error;
+}

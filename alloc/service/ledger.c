@@ -1,0 +1,542 @@
+/* ledger.c: see ledger.h. Stands on slab.c alone. */
+#include "alloc/service/ledger.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "alloc/base/error.h"
+
+enum { GROUPS_MOST = 4096 };
+/* No machine has more, and sums of it do not overflow. */
+#define BYTES_MOST (UINT64_C(1) << 54)
+#define ASK_BYTES  (UINT64_C(64) << 20)
+
+/* ---- Words --------------------------------------------------------------------------------------------- */
+
+const char *zr_ledger_bytes(char out[ZR_LEDGER_NUMBER_ROOM], uint64_t bytes)
+{
+    static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB"};
+    double value = (double)bytes;
+    unsigned unit = 0;
+    while (value >= 1000 && unit < 5) {
+        value /= 1024;
+        unit++;
+    }
+    snprintf(out, ZR_LEDGER_NUMBER_ROOM, "%.*f %s",
+             unit == 0 || value >= 100 ? 0
+             : value >= 10             ? 1
+                                       : 2,
+             value, units[unit]);
+    return out;
+}
+
+void zr_ledger_describe(const struct zr_ledger *ledger, char *out, size_t room_bytes)
+{
+    enum { SHOWN = 4 };
+    char number[ZR_LEDGER_NUMBER_ROOM];
+    const struct zr_holder *last = NULL;
+    size_t used = 0;
+    out[0] = '\0';
+    for (unsigned i = 0; i < SHOWN && used < room_bytes; i++) {
+        const struct zr_holder *most = NULL;
+        for (const struct zr_holder *holder = ledger->holders; holder; holder = holder->next) {
+            bool after = !last || holder->held_bytes < last->held_bytes ||
+                         (holder->held_bytes == last->held_bytes && holder->number > last->number);
+            if (holder->held_bytes > 0 && after && (!most || holder->held_bytes > most->held_bytes))
+                most = holder;
+        }
+        if (!most)
+            break;
+        int length = snprintf(out + used, room_bytes - used, "%spid %d (%s) %s", i ? ", " : "",
+                              (int)most->pid, most->program, zr_ledger_bytes(number, most->held_bytes));
+        used += length > 0 ? (size_t)length : 0;
+        last = most;
+    }
+}
+
+/* ---- Groups -------------------------------------------------------------------------------------------- */
+
+void zr_ledger_start(struct zr_ledger *ledger)
+{
+    ledger->due_ns = UINT64_MAX;
+    zr_slab_init(&ledger->group_records, sizeof(struct zr_group), ZR_POOL_FAULTS);
+}
+
+void zr_ledger_end(struct zr_ledger *ledger)
+{
+    zr_slab_end(&ledger->group_records);
+    ledger->groups = NULL;
+}
+
+static struct zr_group *find_group(const struct zr_ledger *ledger, const char *name)
+{
+    struct zr_group *group = ledger->groups;
+    while (group && strcmp(group->name, name) != 0)
+        group = group->next;
+    return group;
+}
+
+static zr_result have_group(struct zr_ledger *ledger, const char *name, struct zr_group **out)
+{
+    *out = find_group(ledger, name);
+    if (*out)
+        return ZR_OK;
+    if (ledger->groups_count >= GROUPS_MOST || !zr_slab_reserve(&ledger->group_records, 1))
+        return zr_fail(ZR_ERR_HOST_MEMORY, "zrd has no room for another group");
+    *out = zr_slab_take(&ledger->group_records);
+    **out = (struct zr_group){.next = ledger->groups, .shares = 1};
+    snprintf((*out)->name, sizeof(*out)->name, "%s", name);
+    ledger->groups = *out;
+    ledger->groups_count++;
+    return ZR_OK;
+}
+
+static void leave_group(struct zr_ledger *ledger, struct zr_group *group)
+{
+    struct zr_group **link = &ledger->groups;
+    if (group->holders_count > 0 || group->kept)
+        return;
+    while (*link != group)
+        link = &(*link)->next;
+    *link = group->next;
+    ledger->groups_count--;
+    zr_slab_give(&ledger->group_records, group);
+}
+
+uint64_t zr_ledger_soft_bytes(const struct zr_ledger *ledger, const struct zr_group *group)
+{
+    uint64_t shares = 0;
+    if (group->soft_bytes)
+        return group->soft_bytes;
+    for (const struct zr_group *other = ledger->groups; other; other = other->next)
+        shares += other->holders_count > 0 || other == group ? other->shares : 0;
+    return (uint64_t)((double)ledger->capacity_bytes * group->shares / (double)(shares ? shares : 1));
+}
+
+/* How much of it, with so much more, is beyond a soft quota. */
+static uint64_t beyond_soft(const struct zr_ledger *ledger, const struct zr_holder *holder, uint64_t more)
+{
+    uint64_t held = holder->held_bytes + more, group_held = holder->group->held_bytes + more;
+    uint64_t soft = zr_ledger_soft_bytes(ledger, holder->group);
+    uint64_t beyond = group_held > soft ? group_held - soft : 0;
+    if (beyond > held)
+        beyond = held;
+    if (holder->soft_bytes && held > holder->soft_bytes && held - holder->soft_bytes > beyond)
+        beyond = held - holder->soft_bytes;
+    return beyond;
+}
+
+static uint64_t free_bytes(const struct zr_ledger *ledger)
+{
+    return ledger->held_bytes < ledger->capacity_bytes ? ledger->capacity_bytes - ledger->held_bytes : 0;
+}
+
+/* ---- Pressure ------------------------------------------------------------------------------------------ */
+
+static void stop_waiting(struct zr_ledger *ledger, struct zr_holder *holder)
+{
+    struct zr_holder **link = &ledger->first_waiting;
+    while (*link && *link != holder)
+        link = &(*link)->next_waiting;
+    if (*link)
+        *link = holder->next_waiting;
+    holder->next_waiting = NULL;
+}
+
+static void count(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t bytes)
+{
+    holder->held_bytes += bytes;
+    holder->group->held_bytes += bytes;
+    ledger->held_bytes += bytes;
+    if (holder->held_bytes > holder->peak_bytes)
+        holder->peak_bytes = holder->held_bytes;
+}
+
+static void uncount(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t bytes)
+{
+    holder->held_bytes -= bytes;
+    holder->group->held_bytes -= bytes;
+    ledger->held_bytes -= bytes;
+}
+
+static void grant(struct zr_ledger *ledger, struct zr_holder *holder)
+{
+    stop_waiting(ledger, holder);
+    count(ledger, holder, holder->wanted_bytes);
+    ledger->calls->answer(ledger, holder, ZR_OK);
+    holder->wanted_bytes = 0;
+}
+
+static void refuse(struct zr_ledger *ledger, struct zr_holder *holder)
+{
+    char wanted[ZR_LEDGER_NUMBER_ROOM], left[ZR_LEDGER_NUMBER_ROOM], all[ZR_LEDGER_NUMBER_ROOM];
+    char holders[224];
+    zr_ledger_describe(ledger, holders, sizeof holders);
+    stop_waiting(ledger, holder);
+    ledger->calls->answer(ledger, holder,
+                          zr_fail(ZR_ERR_MEMORY, "zrd has %s of %s left, %s wanted, none idle; held by %s",
+                                  zr_ledger_bytes(left, free_bytes(ledger)),
+                                  zr_ledger_bytes(all, ledger->capacity_bytes),
+                                  zr_ledger_bytes(wanted, holder->wanted_bytes), holders));
+    holder->wanted_bytes = 0;
+}
+
+/* Whether so many of its bytes might still be asked for in this round. */
+static bool may_ask(const struct zr_ledger *ledger, const struct zr_holder *holder)
+{
+    return holder->held_bytes > 0 && holder->listens && !holder->left && holder->asked_bytes == 0 &&
+           holder->asked_round != ledger->round;
+}
+
+/* Whoever is to be asked next for what `wanting` wants; NULL: nobody. */
+static struct zr_holder *choose(const struct zr_ledger *ledger, const struct zr_holder *wanting)
+{
+    struct zr_holder *best = NULL;
+    uint64_t best_beyond = 0;
+    for (struct zr_holder *holder = ledger->holders; holder; holder = holder->next) {
+        if (holder == wanting || !may_ask(ledger, holder))
+            continue;
+        uint64_t beyond = beyond_soft(ledger, holder, 0);
+        if (!best || beyond > best_beyond ||
+            (beyond == best_beyond &&
+             holder->held_bytes / holder->group->shares > best->held_bytes / best->group->shares)) {
+            best = holder;
+            best_beyond = beyond;
+        }
+    }
+    return best;
+}
+
+/* Whoever needs more asks again soon, and each time two processes have to wake up: not for a granule alone.
+ */
+static void ask(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t bytes, uint64_t now_ns)
+{
+    uint64_t least = holder->held_bytes / 8 < ASK_BYTES ? holder->held_bytes / 8 : ASK_BYTES;
+    bytes = bytes > least ? bytes : least;
+    holder->asked_bytes = bytes < holder->held_bytes ? bytes : holder->held_bytes;
+    holder->asked_serial = ++ledger->serial;
+    holder->asked_until_ns = now_ns + ledger->within_ns;
+    holder->asked_round = ledger->round;
+    if (holder->asked_until_ns < ledger->due_ns)
+        ledger->due_ns = holder->asked_until_ns;
+    ledger->calls->ask(ledger, holder);
+}
+
+uint64_t zr_ledger_asked_bytes(const struct zr_ledger *ledger)
+{
+    uint64_t bytes = 0;
+    for (const struct zr_holder *holder = ledger->holders; holder; holder = holder->next)
+        bytes += holder->asked_bytes;
+    return bytes;
+}
+
+/* Grants what fits, in order; asks for what is missing; refuses whom nobody can help. */
+static void serve_waiting(struct zr_ledger *ledger, uint64_t now_ns)
+{
+    while (ledger->first_waiting && ledger->first_waiting->wanted_bytes <= free_bytes(ledger))
+        grant(ledger, ledger->first_waiting);
+    if (!ledger->first_waiting)
+        return;
+    uint64_t wanted = 0, coming = free_bytes(ledger) + zr_ledger_asked_bytes(ledger);
+    for (struct zr_holder *holder = ledger->first_waiting, *next; holder; holder = next) {
+        struct zr_holder *other;
+        next = holder->next_waiting;
+        wanted += holder->wanted_bytes;
+        while (wanted > coming && (other = choose(ledger, holder))) {
+            ask(ledger, other, wanted - coming, now_ns);
+            coming += other->asked_bytes;
+        }
+        if (wanted > coming && zr_ledger_asked_bytes(ledger) == 0) {
+            wanted -= holder->wanted_bytes;
+            refuse(ledger, holder);
+        }
+    }
+}
+
+/* ---- What comes in ------------------------------------------------------------------------------------- */
+
+zr_result zr_ledger_add(struct zr_ledger *ledger, struct zr_holder *holder, const char *group)
+{
+    if (ledger->draining && holder->held_bytes == 0)
+        return zr_fail(ZR_ERR_UNAVAILABLE, "zrd is draining and lends no memory: `zr service drain --end` "
+                                           "makes it lend again");
+    if (holder->held_bytes > BYTES_MOST)
+        return zr_fail(ZR_ERR_INVALID, "no process holds %llu bytes", (unsigned long long)holder->held_bytes);
+    zr_result result = have_group(ledger, group, &holder->group);
+    if (result != ZR_OK)
+        return result;
+    uint64_t held = holder->held_bytes;
+    struct zr_holder **link = &ledger->holders;
+    while (*link)
+        link = &(*link)->next;
+    holder->next = NULL;
+    holder->number = ++ledger->number;
+    holder->held_bytes = 0;
+    holder->group->holders_count++;
+    *link = holder;
+    ledger->holders_count++;
+    count(ledger, holder, held);
+    return ZR_OK;
+}
+
+void zr_ledger_remove(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t now_ns)
+{
+    struct zr_holder **link = &ledger->holders;
+    while (*link != holder)
+        link = &(*link)->next;
+    *link = holder->next;
+    stop_waiting(ledger, holder);
+    uncount(ledger, holder, holder->held_bytes);
+    ledger->holders_count--;
+    holder->group->holders_count--;
+    leave_group(ledger, holder->group);
+    holder->group = NULL;
+    serve_waiting(ledger, now_ns);
+}
+
+void zr_ledger_leave(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t now_ns)
+{
+    stop_waiting(ledger, holder);
+    holder->left = true;
+    holder->wanted_bytes = holder->asked_bytes = 0;
+    serve_waiting(ledger, now_ns);
+}
+
+static zr_result check_hard(const struct zr_ledger *ledger, const struct zr_holder *holder, uint64_t bytes)
+{
+    char held[ZR_LEDGER_NUMBER_ROOM], quota[ZR_LEDGER_NUMBER_ROOM], more[ZR_LEDGER_NUMBER_ROOM];
+    const struct zr_group *group = holder->group;
+    uint64_t hard = holder->hard_bytes ? holder->hard_bytes : ledger->process_hard_bytes;
+    zr_ledger_bytes(more, bytes);
+    if (hard && (bytes > hard || holder->held_bytes > hard - bytes))
+        return zr_fail(ZR_ERR_MEMORY,
+                       "pid %d holds %s of its hard quota of %s, and wants %s more: `zr service limit --pid "
+                       "%d --hard BYTES` raises it",
+                       (int)holder->pid, zr_ledger_bytes(held, holder->held_bytes),
+                       zr_ledger_bytes(quota, hard), more, (int)holder->pid);
+    if (group->hard_bytes && (bytes > group->hard_bytes || group->held_bytes > group->hard_bytes - bytes))
+        return zr_fail(ZR_ERR_MEMORY,
+                       "group %s holds %s of its hard quota of %s, and pid %d wants %s more: `zr service "
+                       "limit --group %s --hard BYTES` raises it",
+                       group->name, zr_ledger_bytes(held, group->held_bytes),
+                       zr_ledger_bytes(quota, group->hard_bytes), (int)holder->pid, more, group->name);
+    if (bytes > ledger->capacity_bytes)
+        return zr_fail(ZR_ERR_MEMORY, "zrd lends %s in all, and %s are wanted",
+                       zr_ledger_bytes(quota, ledger->capacity_bytes), more);
+    return ZR_OK;
+}
+
+zr_result zr_ledger_lease(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t bytes, uint64_t serial,
+                          uint64_t now_ns)
+{
+    struct zr_holder **link = &ledger->first_waiting;
+    if (bytes == 0 || bytes > BYTES_MOST || holder->wanted_bytes > 0)
+        return zr_fail(ZR_ERR_INVALID, "a lease of %llu bytes%s", (unsigned long long)bytes,
+                       holder->wanted_bytes > 0 ? " while another one is under way" : "");
+    holder->wanted_serial = serial;
+    zr_result result = check_hard(ledger, holder, bytes);
+    if (result == ZR_OK && ledger->draining)
+        result = zr_fail(ZR_ERR_MEMORY, "zrd is draining and lends no memory: `zr service drain --end` makes "
+                                        "it lend again");
+    if (result != ZR_OK) {
+        ledger->calls->answer(ledger, holder, result);
+        return ZR_OK;
+    }
+    holder->wanted_bytes = bytes;
+    holder->wanted_until_ns = now_ns + ledger->within_ns;
+    if (holder->wanted_until_ns < ledger->due_ns)
+        ledger->due_ns = holder->wanted_until_ns;
+    holder->wants_beyond = beyond_soft(ledger, holder, bytes) > 0;
+    while (*link && (holder->wants_beyond || !(*link)->wants_beyond))
+        link = &(*link)->next_waiting;
+    holder->next_waiting = *link;
+    *link = holder;
+    ledger->round++;
+    serve_waiting(ledger, now_ns);
+    return ZR_OK;
+}
+
+zr_result zr_ledger_return(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t bytes,
+                           uint64_t now_ns)
+{
+    if (bytes > holder->held_bytes)
+        return zr_fail(ZR_ERR_INVALID, "%llu bytes are returned of %llu that are held",
+                       (unsigned long long)bytes, (unsigned long long)holder->held_bytes);
+    uncount(ledger, holder, bytes);
+    if (ledger->first_waiting)
+        serve_waiting(ledger, now_ns);
+    return ZR_OK;
+}
+
+zr_result zr_ledger_given(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t serial,
+                          uint64_t now_ns)
+{
+    if (holder->asked_bytes == 0 || serial != holder->asked_serial)
+        return zr_fail(ZR_ERR_INVALID, "an answer to what was not asked");
+    holder->asked_bytes = 0;
+    serve_waiting(ledger, now_ns);
+    return ZR_OK;
+}
+
+/* The first that has had its time; NULL: none. */
+static struct zr_holder *late(const struct zr_ledger *ledger, uint64_t now_ns)
+{
+    struct zr_holder *holder = ledger->holders;
+    while (holder && !(holder->asked_bytes > 0 && now_ns >= holder->asked_until_ns))
+        holder = holder->next;
+    return holder;
+}
+
+uint64_t zr_ledger_tick(struct zr_ledger *ledger, uint64_t now_ns)
+{
+    struct zr_holder *holder;
+    char words[160], asked[ZR_LEDGER_NUMBER_ROOM];
+    bool ended = false;
+    if (now_ns < ledger->due_ns)
+        return ledger->due_ns;
+    ledger->due_ns = UINT64_MAX;
+    while ((holder = late(ledger, now_ns))) {
+        snprintf(words, sizeof words,
+                 "zrd asked pid %d for %s, and heard nothing for %llu ms: its leases end", (int)holder->pid,
+                 zr_ledger_bytes(asked, holder->asked_bytes),
+                 (unsigned long long)(ledger->within_ns / 1000000));
+        holder->asked_bytes = 0;
+        ledger->calls->end(ledger, holder, words);
+        ended = true;
+    }
+    if (ended) /* first its memory goes to those who wait */
+        return ledger->due_ns = now_ns;
+    for (struct zr_holder *next = ledger->first_waiting; (holder = next);) {
+        next = holder->next_waiting;
+        if (now_ns >= holder->wanted_until_ns)
+            refuse(ledger, holder);
+    }
+    for (holder = ledger->holders; holder; holder = holder->next) {
+        if (holder->asked_bytes > 0 && holder->asked_until_ns < ledger->due_ns)
+            ledger->due_ns = holder->asked_until_ns;
+        if (holder->wanted_bytes > 0 && holder->wanted_until_ns < ledger->due_ns)
+            ledger->due_ns = holder->wanted_until_ns;
+    }
+    return ledger->due_ns;
+}
+
+/* ---- Quotas -------------------------------------------------------------------------------------------- */
+
+struct quotas {
+    uint64_t *hard_bytes, *soft_bytes;
+    uint32_t *shares;
+    uint64_t held_bytes;
+    char who[ZR_SERVICE_GROUP_BYTES + 8];
+};
+
+static zr_result quotas_of(struct zr_ledger *ledger, const struct zr_service_message *message,
+                           struct quotas *out)
+{
+    struct zr_group *group = NULL;
+    if (message->pid) {
+        struct zr_holder *holder = ledger->holders;
+        while (holder && holder->pid != message->pid)
+            holder = holder->next;
+        if (!holder)
+            return zr_fail(ZR_ERR_INVALID,
+                           "process %d holds nothing of zrd's; `zr service status` shows who does",
+                           (int)message->pid);
+        *out = (struct quotas){&holder->hard_bytes, &holder->soft_bytes, NULL, holder->held_bytes, ""};
+        snprintf(out->who, sizeof out->who, "pid %d", (int)holder->pid);
+        return ZR_OK;
+    }
+    zr_result result = have_group(ledger, message->group, &group);
+    if (result != ZR_OK)
+        return result;
+    group->kept = true;
+    *out = (struct quotas){&group->hard_bytes, &group->soft_bytes, &group->shares, group->held_bytes, ""};
+    snprintf(out->who, sizeof out->who, "group %s", group->name);
+    return ZR_OK;
+}
+
+static zr_result check_limit(const struct zr_service_message *message)
+{
+    bool capacity = message->flags & ZR_SERVICE_SET_CAPACITY;
+    bool quotas = message->flags & (ZR_SERVICE_SET_HARD | ZR_SERVICE_SET_SOFT | ZR_SERVICE_SET_SHARES);
+    if (!capacity && !quotas)
+        return zr_fail(ZR_ERR_INVALID, "a limit sets nothing");
+    if (quotas && !message->pid == !message->group[0])
+        return zr_fail(ZR_ERR_INVALID, "a quota is a process's or a group's");
+    if (message->pid && message->flags & ZR_SERVICE_SET_SHARES)
+        return zr_fail(ZR_ERR_INVALID, "shares are a group's, not a process's");
+    if (message->flags & ZR_SERVICE_SET_SHARES && (message->shares == 0 || message->shares > 1000000))
+        return zr_fail(ZR_ERR_INVALID, "shares are between 1 and 1000000");
+    if (message->bytes > BYTES_MOST || message->hard_bytes > BYTES_MOST || message->soft_bytes > BYTES_MOST)
+        return zr_fail(ZR_ERR_INVALID, "no machine has as much memory");
+    if (capacity && message->bytes == 0)
+        return zr_fail(ZR_ERR_INVALID, "a capacity of 0 lends nothing: `zr service drain` is for that");
+    return ZR_OK;
+}
+
+/* What is held beyond a new quota is asked back; nobody is ended for it but who does not answer. */
+static void ask_back(struct zr_ledger *ledger, uint64_t now_ns)
+{
+    ledger->round++;
+    for (struct zr_holder *holder = ledger->holders; holder; holder = holder->next) {
+        uint64_t hard = holder->hard_bytes, group_hard = holder->group->hard_bytes, most = 0;
+        if (hard && holder->held_bytes > hard)
+            most = holder->held_bytes - hard;
+        if (group_hard && holder->group->held_bytes > group_hard &&
+            holder->group->held_bytes - group_hard > most)
+            most = holder->group->held_bytes - group_hard;
+        if (ledger->held_bytes > ledger->capacity_bytes && ledger->held_bytes - ledger->capacity_bytes > most)
+            most = ledger->held_bytes - ledger->capacity_bytes;
+        if (most > 0 && may_ask(ledger, holder))
+            ask(ledger, holder, most, now_ns);
+    }
+}
+
+zr_result zr_ledger_limit(struct zr_ledger *ledger, const struct zr_service_message *message, char *words,
+                          size_t room_bytes, uint64_t now_ns)
+{
+    char held[ZR_LEDGER_NUMBER_ROOM], quota[ZR_LEDGER_NUMBER_ROOM];
+    struct quotas quotas = {0};
+    zr_result result = check_limit(message);
+    words[0] = '\0';
+    if (result == ZR_OK && (message->pid || message->group[0]))
+        result = quotas_of(ledger, message, &quotas);
+    if (result != ZR_OK)
+        return result;
+    if (message->flags & ZR_SERVICE_SET_CAPACITY)
+        ledger->capacity_bytes = message->bytes;
+    if (quotas.hard_bytes) {
+        uint64_t hard = message->flags & ZR_SERVICE_SET_HARD ? message->hard_bytes : *quotas.hard_bytes;
+        uint64_t soft = message->flags & ZR_SERVICE_SET_SOFT ? message->soft_bytes : *quotas.soft_bytes;
+        if (hard && soft > hard)
+            return zr_fail(ZR_ERR_INVALID, "a soft quota of %s above a hard one of %s",
+                           zr_ledger_bytes(held, soft), zr_ledger_bytes(quota, hard));
+        *quotas.hard_bytes = hard;
+        *quotas.soft_bytes = soft;
+    }
+    if (message->flags & ZR_SERVICE_SET_SHARES)
+        *quotas.shares = message->shares;
+    uint64_t most = quotas.hard_bytes ? *quotas.hard_bytes : ledger->capacity_bytes;
+    uint64_t now = quotas.hard_bytes ? quotas.held_bytes : ledger->held_bytes;
+    if (most && now > most)
+        snprintf(words, room_bytes,
+                 "%s holds %s, more than the %s: it keeps what it uses, is asked for the rest, and gets no "
+                 "more until it is below",
+                 quotas.hard_bytes ? quotas.who : "all together", zr_ledger_bytes(held, now),
+                 zr_ledger_bytes(quota, most));
+    ask_back(ledger, now_ns);
+    serve_waiting(ledger, now_ns);
+    return ZR_OK;
+}
+
+void zr_ledger_drain(struct zr_ledger *ledger, bool draining, uint64_t now_ns)
+{
+    ledger->draining = draining;
+    if (!draining)
+        return;
+    while (ledger->first_waiting)
+        refuse(ledger, ledger->first_waiting);
+    ledger->round++;
+    for (struct zr_holder *holder = ledger->holders; holder; holder = holder->next)
+        if (may_ask(ledger, holder))
+            ask(ledger, holder, holder->held_bytes, now_ns);
+}

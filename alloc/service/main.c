@@ -1,0 +1,241 @@
+/* main.c: zrd, the allocator service: its command line, its socket and its end. Stands on server.c. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "alloc/base/error.h"
+#include "alloc/base/option.h"
+#include "alloc/base/os.h"
+#include "alloc/service/server.h"
+
+enum { EXIT_USAGE = 2, EXIT_INPUT = 3, WITHIN_MS = 5000, WITHIN_MOST_MS = 600000 };
+
+static const char help[] =
+    "Lends one machine's memory to several programs of one user, with quotas, and gets it back.\n"
+    "\n"
+    "Examples\n"
+    "  zrd                                      in the foreground, as systemd wants it\n"
+    "  zrd --capacity 16GiB --within 2000\n"
+    "  zr service start                         in the background\n"
+    "  ZR_CONF=service:on zr-train ..           a program that takes its memory from there\n"
+    "\n"
+    "  --capacity BYTES      what may be lent in all; 7/8 of the machine or control group by itself\n"
+    "  --within MS           how long a program has to give back what is asked for; 5000\n"
+    "  --process-hard BYTES  what each process may hold; no limit by itself\n"
+    "  --log FILE            standard error by itself\n"
+    "\n"
+    "zr service status shows who holds what, zr service limit sets quotas. SIGTERM ends it: programs go on with\n"
+    "what they have, and register again with the next zrd.\n";
+
+struct settings {
+    uint64_t capacity_bytes, within_ms, process_hard_bytes;
+    const char *log;
+};
+
+/* A text to a descriptor, without a stream, as all of alloc/. */
+static bool put(int fd, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static bool put(int fd, const char *format, ...)
+{
+    char text[4096];
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    return length >= 0 && (size_t)length < sizeof text && write(fd, text, (size_t)length) == length;
+}
+
+static void say(const char *words)
+{
+    put(STDERR_FILENO, "zrd: %s\n", words);
+}
+
+/* ---- The command line ---------------------------------------------------------------------------------- */
+
+/* 1048576, 512MiB, 16GB: powers of 1024 with an i, of 1000 without. */
+static bool read_bytes(const char *text, uint64_t *out)
+{
+    static const char letters[] = "KMGT";
+    char *end;
+    errno = 0;
+    unsigned long long number = strtoull(text, &end, 10);
+    if (*text < '0' || *text > '9' || errno != 0)
+        return false;
+    const char *unit = *end ? strchr(letters, *end) : NULL;
+    uint64_t factor = 1, base = unit && end[1] == 'i' ? 1024 : 1000;
+    for (const char *at = letters; unit && at <= unit; at++)
+        factor *= base;
+    end += unit ? 1 + (end[1] == 'i') : 0;
+    end += *end == 'B';
+    return *end == '\0' && !__builtin_mul_overflow((uint64_t)number, factor, out) &&
+           *out <= UINT64_C(1) << 54;
+}
+
+static bool read_milliseconds(const char *text, uint64_t *out)
+{
+    return read_bytes(text, out) && *out >= 10 && *out <= WITHIN_MOST_MS;
+}
+
+/* Below 0: go on; else the exit code. */
+static int read_arguments(struct settings *settings, int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : NULL;
+        bool good = value != NULL;
+        if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0)
+            return put(STDOUT_FILENO, "%s", help) ? 0 : EXIT_INPUT;
+        if (strcmp(name, "--version") == 0)
+            return put(STDOUT_FILENO, "zrd %d.%d\n", ZR_VERSION_MAJOR, ZR_VERSION_MINOR) ? 0 : EXIT_INPUT;
+        if (strcmp(name, "--capacity") == 0)
+            good = good && read_bytes(value, &settings->capacity_bytes) && settings->capacity_bytes > 0;
+        else if (strcmp(name, "--process-hard") == 0)
+            good = good && read_bytes(value, &settings->process_hard_bytes);
+        else if (strcmp(name, "--within") == 0)
+            good = good && read_milliseconds(value, &settings->within_ms);
+        else if (strcmp(name, "--log") == 0)
+            settings->log = value;
+        else
+            good = false;
+        if (!good) {
+            put(STDERR_FILENO, "zrd: %s %s makes no sense; see zrd --help\n", name, value ? value : "");
+            return EXIT_USAGE;
+        }
+        i++;
+    }
+    return -1;
+}
+
+static uint64_t capacity_of_machine(void)
+{
+    struct zr_machine machine;
+    zr_os_machine(&machine);
+    uint64_t bytes = machine.memory_bytes;
+    if (machine.cgroup_limit_bytes && (bytes == 0 || machine.cgroup_limit_bytes < bytes))
+        bytes = machine.cgroup_limit_bytes;
+    return bytes ? bytes / 8 * 7 : UINT64_C(1) << 50;
+}
+
+/* ---- The socket ---------------------------------------------------------------------------------------- */
+
+/* One zrd at a time: the lock goes with its process, however that ends. */
+static zr_result take_lock(const struct sockaddr_un *address)
+{
+    char path[sizeof address->sun_path + 8];
+    snprintf(path, sizeof path, "%s.lock", address->sun_path);
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0)
+        return zr_fail(ZR_ERR_IO, "cannot make '%s' (error %d)", path, errno);
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0)
+        return ZR_OK; /* held to the end */
+    close(fd);
+    return zr_fail(ZR_ERR_UNAVAILABLE, "another zrd serves this user: `zr service status` shows it");
+}
+
+/* A socket that a dead zrd has left is nobody's: its lock is ours. */
+static zr_result open_socket(const struct sockaddr_un *address, int *out)
+{
+    enum { QUEUE_MOST = 1024 };
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    unlink(address->sun_path);
+    if (fd < 0 || bind(fd, (const struct sockaddr *)address, sizeof *address) != 0 ||
+        chmod(address->sun_path, 0600) != 0 || listen(fd, QUEUE_MOST) != 0) {
+        if (fd >= 0)
+            close(fd);
+        return zr_fail(ZR_ERR_IO, "cannot listen at '%s' (error %d)", address->sun_path, errno);
+    }
+    *out = fd;
+    return ZR_OK;
+}
+
+static int open_signals(void)
+{
+    sigset_t ends;
+    sigemptyset(&ends);
+    sigaddset(&ends, SIGTERM);
+    sigaddset(&ends, SIGINT);
+    sigaddset(&ends, SIGHUP);
+    sigprocmask(SIG_BLOCK, &ends, NULL);
+    signal(SIGPIPE, SIG_IGN);
+    return signalfd(-1, &ends, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
+/* A client takes four or more. By number: the names are those that alloc/preload/ puts in the C library's
+ * place.
+ */
+static void raise_descriptors(void)
+{
+    struct rlimit limit;
+    if (syscall(SYS_prlimit64, 0, RLIMIT_NOFILE, NULL, &limit) == 0) {
+        limit.rlim_cur = limit.rlim_max;
+        syscall(SYS_prlimit64, 0, RLIMIT_NOFILE, &limit, NULL);
+    }
+}
+
+static zr_result serve(struct zr_server *server, struct zr_service_log *log)
+{
+    struct sockaddr_un address;
+    char capacity[ZR_LEDGER_NUMBER_ROOM];
+    int listening = -1, signals = open_signals();
+    zr_result result = zr_service_address(&address, true);
+    if (result == ZR_OK)
+        result = take_lock(&address);
+    if (result == ZR_OK)
+        result = zr_server_start(server, log);
+    if (result != ZR_OK)
+        return result;
+    result = open_socket(&address, &listening);
+    if (result == ZR_OK)
+        result = zr_server_listen(server, listening);
+    if (result == ZR_OK && signals >= 0)
+        result = zr_server_stop_by(server, signals);
+    if (result == ZR_OK) {
+        zr_service_log(log, "lends %s at %s", zr_ledger_bytes(capacity, server->ledger.capacity_bytes),
+                       address.sun_path);
+        while (!server->stop)
+            zr_server_step(server, -1);
+        zr_service_log(log, "ends");
+    }
+    if (listening >= 0)
+        unlink(address.sun_path);
+    zr_server_end(server);
+    return result;
+}
+
+int main(int argc, char **argv)
+{
+    static struct zr_server server;
+    struct settings settings = {.within_ms = WITHIN_MS};
+    struct zr_service_log log;
+    int code = read_arguments(&settings, argc, argv);
+    if (code >= 0)
+        return code;
+    if (zr_option_result() != ZR_OK) {
+        say(zr_last_error());
+        return EXIT_INPUT;
+    }
+    if (!zr_service_log_open(&log, settings.log)) {
+        put(STDERR_FILENO, "zrd: cannot open '%s' (error %d)\n", settings.log, errno);
+        return EXIT_INPUT;
+    }
+    umask(077);
+    raise_descriptors();
+    server.ledger.capacity_bytes = settings.capacity_bytes ? settings.capacity_bytes : capacity_of_machine();
+    server.ledger.process_hard_bytes = settings.process_hard_bytes;
+    server.ledger.within_ns = settings.within_ms * 1000000;
+    zr_result result = serve(&server, &log);
+    if (result != ZR_OK)
+        say(zr_last_error());
+    zr_service_log_close(&log);
+    return result == ZR_OK ? 0 : EXIT_INPUT;
+}

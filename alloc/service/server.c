@@ -1,0 +1,334 @@
+/* server.c: see server.h. Stands on obey.c and ledger.c. */
+#define _GNU_SOURCE
+#include "alloc/service/server.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "alloc/base/error.h"
+#include "alloc/base/os.h"
+#include "alloc/service/client.h"
+
+enum {
+    CLIENTS_MOST = 8192,
+    EVENTS_AT_ONCE = 64,
+    MESSAGES_AT_ONCE = 16, /* of one client, before the others have a turn */
+    LOOK_MS = 200
+};
+#define SILENT_NS UINT64_C(30000000000) /* a connection that says nothing for so long is closed */
+
+static struct zr_server *server_of(struct zr_ledger *ledger)
+{
+    return (struct zr_server *)ledger;
+}
+
+static struct zr_client *client_of(struct zr_holder *holder)
+{
+    return (struct zr_client *)holder;
+}
+
+/* ---- What a client is told ----------------------------------------------------------------------------- */
+
+void zr_client_doom(struct zr_server *server, struct zr_client *client, bool revoke, const char *words)
+{
+    if (client->doomed)
+        return;
+    client->doomed = server->doomed = true;
+    client->revoked = revoke;
+    snprintf(client->words, sizeof client->words, "%s", words);
+}
+
+void zr_client_say(struct zr_client *client, int socket, const struct zr_service_message *message, int fd)
+{
+    zr_result result = socket >= 0 ? zr_service_send(socket, message, fd, true) : ZR_ERR_PEER;
+    if (result != ZR_OK && !client->doomed)
+        zr_client_doom(client->server, client, result == ZR_ERR_TIMEOUT,
+                       result == ZR_ERR_TIMEOUT ? "it reads no answers" : "");
+}
+
+static void answer(struct zr_ledger *ledger, struct zr_holder *holder, zr_result result)
+{
+    struct zr_service_message message =
+        zr_service_message_of(result == ZR_OK ? ZR_SERVICE_GRANTED : ZR_SERVICE_REFUSED);
+    (void)ledger;
+    message.serial = holder->wanted_serial;
+    message.bytes = holder->wanted_bytes;
+    message.result = (uint32_t)result;
+    if (result != ZR_OK)
+        snprintf(message.words, sizeof message.words, "%s", zr_last_error());
+    zr_client_say(client_of(holder), client_of(holder)->line, &message, -1);
+}
+
+static void ask(struct zr_ledger *ledger, struct zr_holder *holder)
+{
+    struct zr_service_message message = zr_service_message_of(ZR_SERVICE_RECLAIM);
+    message.serial = holder->asked_serial;
+    message.bytes = holder->asked_bytes;
+    message.within_ms = (uint32_t)(ledger->within_ns / 1000000);
+    zr_client_say(client_of(holder), client_of(holder)->bell, &message, -1);
+}
+
+static void end(struct zr_ledger *ledger, struct zr_holder *holder, const char *words)
+{
+    zr_client_doom(server_of(ledger), client_of(holder), true, words);
+}
+
+static const struct zr_ledger_calls calls = {.answer = answer, .ask = ask, .end = end};
+
+/* ---- The end of a connection --------------------------------------------------------------------------- */
+
+static void close_fd(int *fd)
+{
+    if (*fd >= 0)
+        close(*fd);
+    *fd = -1;
+}
+
+static void tell_end(struct zr_server *server, struct zr_client *client)
+{
+    struct zr_service_message message = zr_service_message_of(ZR_SERVICE_ENDED);
+    if (!client->words[0])
+        return;
+    snprintf(message.words, sizeof message.words, "%s", client->words);
+    if (client->bell >= 0)
+        zr_service_send(client->bell, &message, -1, true);
+    zr_service_log(server->log, "pid %d (%s): %s%s", (int)client->holder.pid, client->holder.program,
+                   client->words,
+                   client->holder.held_bytes > 0 && client->revoked ? "; its memory was taken" : "");
+}
+
+static void forget(struct zr_server *server, struct zr_client *client)
+{
+    if (client->previous)
+        client->previous->next = client->next;
+    else
+        server->clients = client->next;
+    if (client->next)
+        client->next->previous = client->previous;
+    server->clients_count--;
+    server->unregistered_count -= !client->registered;
+    server->left_count -= client->holder.left;
+    if (client->registered)
+        zr_ledger_remove(&server->ledger, &client->holder, zr_os_now_ns());
+    zr_slab_give(&server->client_records, client);
+}
+
+/* Hangs up. Its memory goes, or stays counted while a child of its maps it. */
+static void finish(struct zr_server *server, struct zr_client *client)
+{
+    tell_end(server, client);
+    close_fd(&client->line);
+    close_fd(&client->bell);
+    close_fd(&client->process);
+    if (client->revoked)
+        zr_client_revoke_files(client);
+    if (!zr_client_release_files(client)) {
+        client->doomed = false;
+        if (!client->holder.left) {
+            server->left_count++;
+            zr_ledger_leave(&server->ledger, &client->holder, zr_os_now_ns());
+        }
+        return;
+    }
+    forget(server, client);
+}
+
+/* To end one may doom another. */
+static void finish_doomed(struct zr_server *server)
+{
+    while (server->doomed) {
+        server->doomed = false;
+        for (struct zr_client *client = server->clients, *next; client; client = next) {
+            next = client->next;
+            if (client->doomed)
+                finish(server, client);
+        }
+    }
+}
+
+/* What nobody tells: whether files are free now, and who is silent. */
+static void look_around(struct zr_server *server, uint64_t now_ns)
+{
+    if (now_ns - server->looked_ns < (uint64_t)LOOK_MS * 1000000)
+        return;
+    server->looked_ns = now_ns;
+    if (server->left_count == 0 && server->unregistered_count == 0)
+        return;
+    for (struct zr_client *client = server->clients; client; client = client->next)
+        if (client->holder.left || (!client->registered && now_ns - client->since_ns > SILENT_NS))
+            zr_client_doom(server, client, false, "");
+}
+
+/* ---- The beginning of a connection --------------------------------------------------------------------- */
+
+static bool listen_to(struct zr_server *server, int fd, struct zr_source *source)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = source};
+    return epoll_ctl(server->epoll, EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
+void zr_server_admit(struct zr_server *server, int line)
+{
+    struct ucred peer = {0};
+    socklen_t bytes = sizeof peer;
+    if (getsockopt(line, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0 || peer.uid != geteuid()) {
+        zr_service_log(server->log, "refuses user %ld (pid %d): not its own", (long)peer.uid, (int)peer.pid);
+        close(line);
+        return;
+    }
+    if (server->clients_count >= CLIENTS_MOST || !zr_slab_reserve(&server->client_records, 1)) {
+        zr_service_log(server->log, "has no room for another client (pid %d)", (int)peer.pid);
+        close(line);
+        return;
+    }
+    struct zr_client *client = zr_slab_take(&server->client_records);
+    *client = (struct zr_client){.server = server, .next = server->clients, .line = line, .bell = -1};
+    client->holder.pid = peer.pid;
+    client->since_ns = zr_os_now_ns();
+    client->line_source = (struct zr_source){ZR_SOURCE_LINE, client};
+    client->process_source = (struct zr_source){ZR_SOURCE_PROCESS, client};
+    if (client->next)
+        client->next->previous = client;
+    server->clients = client;
+    server->clients_count++;
+    server->unregistered_count++;
+    fcntl(line, F_SETFL, O_NONBLOCK);
+    /* A child that was not made by fork() may have the connection, too: the process's end counts as well. */
+    client->process = (int)syscall(SYS_pidfd_open, peer.pid, 0);
+    if (client->process >= 0)
+        listen_to(server, client->process, &client->process_source);
+    if (!listen_to(server, line, &client->line_source))
+        zr_client_doom(server, client, false, "epoll has no room for it");
+}
+
+static void accept_all(struct zr_server *server)
+{
+    for (unsigned i = 0; i < EVENTS_AT_ONCE; i++) {
+        int line = accept4(server->listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (line < 0 && (errno == EMFILE || errno == ENFILE) && server->spare >= 0) {
+            /* Told, not left waiting in the queue. */
+            close_fd(&server->spare);
+            line = accept4(server->listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+            close_fd(&line);
+            server->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
+            zr_service_log(server->log, "has no descriptor left for another client: raise `ulimit -n`");
+            return;
+        }
+        if (line < 0)
+            return;
+        zr_server_admit(server, line);
+    }
+}
+
+/* ---- The loop ------------------------------------------------------------------------------------------ */
+
+static void read_line(struct zr_server *server, struct zr_client *client)
+{
+    struct zr_service_parcel parcel;
+    for (unsigned i = 0; i < MESSAGES_AT_ONCE && !client->doomed; i++) {
+        zr_result result = zr_service_receive(client->line, &parcel, 0);
+        if (result == ZR_ERR_TIMEOUT)
+            return;
+        if (result == ZR_OK)
+            zr_client_obey(server, client, &parcel);
+        else
+            zr_client_doom(server, client, false, "");
+        zr_service_parcel_end(&parcel);
+    }
+}
+
+static void take_event(struct zr_server *server, const struct zr_source *source)
+{
+    switch (source->kind) {
+    case ZR_SOURCE_LISTENING:
+        accept_all(server);
+        break;
+    case ZR_SOURCE_SIGNAL:
+        server->stop = true;
+        break;
+    case ZR_SOURCE_LINE:
+        if (!source->client->doomed)
+            read_line(server, source->client);
+        break;
+    case ZR_SOURCE_PROCESS:
+        /* What it sent last comes first. */
+        if (!source->client->doomed)
+            read_line(server, source->client);
+        zr_client_doom(server, source->client, false, "");
+        break;
+    }
+}
+
+void zr_server_step(struct zr_server *server, int timeout_ms)
+{
+    struct epoll_event events[EVENTS_AT_ONCE];
+    uint64_t now_ns = zr_os_now_ns(), due_ns = server->ledger.due_ns;
+    if (due_ns != UINT64_MAX) {
+        uint64_t left_ms = due_ns > now_ns ? (due_ns - now_ns) / 1000000 + 1 : 0;
+        if (timeout_ms < 0 || left_ms < (uint64_t)timeout_ms)
+            timeout_ms = (int)left_ms;
+    }
+    if ((server->left_count > 0 || server->unregistered_count > 0) &&
+        (timeout_ms < 0 || timeout_ms > LOOK_MS))
+        timeout_ms = LOOK_MS;
+    int count = epoll_wait(server->epoll, events, EVENTS_AT_ONCE, timeout_ms);
+    for (int i = 0; i < count; i++)
+        take_event(server, events[i].data.ptr);
+    now_ns = zr_os_now_ns();
+    zr_ledger_tick(&server->ledger, now_ns);
+    look_around(server, now_ns);
+    finish_doomed(server);
+}
+
+zr_result zr_server_start(struct zr_server *server, struct zr_service_log *log)
+{
+    server->log = log;
+    server->ledger.calls = &calls;
+    server->listening = server->spare = -1;
+    zr_ledger_start(&server->ledger);
+    zr_slab_init(&server->client_records, sizeof(struct zr_client), ZR_POOL_FAULTS);
+    server->epoll = epoll_create1(EPOLL_CLOEXEC);
+    return server->epoll >= 0 ? ZR_OK
+                              : zr_fail(ZR_ERR_UNAVAILABLE, "the system gives no epoll (error %d)", errno);
+}
+
+zr_result zr_server_listen(struct zr_server *server, int listening)
+{
+    static struct zr_source source = {ZR_SOURCE_LISTENING, NULL};
+    server->listening = listening;
+    server->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    return listen_to(server, listening, &source)
+               ? ZR_OK
+               : zr_fail(ZR_ERR_UNAVAILABLE, "epoll takes no socket (error %d)", errno);
+}
+
+zr_result zr_server_stop_by(struct zr_server *server, int fd)
+{
+    static struct zr_source source = {ZR_SOURCE_SIGNAL, NULL};
+    return listen_to(server, fd, &source)
+               ? ZR_OK
+               : zr_fail(ZR_ERR_UNAVAILABLE, "epoll takes no descriptor (error %d)", errno);
+}
+
+void zr_server_end(struct zr_server *server)
+{
+    for (struct zr_client *client = server->clients, *next; client; client = next) {
+        next = client->next;
+        close_fd(&client->line);
+        close_fd(&client->bell);
+        close_fd(&client->process);
+        zr_client_close_files(client);
+    }
+    server->clients = NULL;
+    close_fd(&server->spare);
+    close_fd(&server->listening);
+    close_fd(&server->epoll);
+    zr_slab_end(&server->client_records);
+    zr_ledger_end(&server->ledger);
+}

@@ -1,0 +1,43 @@
+/* server.h: zrd's connections, the files that it has made for its clients, and what it does with each
+ * message. Private to alloc/service/. One thread. */
+#ifndef ZR_SERVICE_SERVER_H
+#define ZR_SERVICE_SERVER_H
+
+#include "alloc/backend/service_wire.h"
+#include "alloc/service/ledger.h"
+#include "alloc/service/log.h"
+
+struct zr_client;
+
+/* What an event of epoll is about. */
+struct zr_source {
+    enum { ZR_SOURCE_LISTENING, ZR_SOURCE_SIGNAL, ZR_SOURCE_LINE, ZR_SOURCE_PROCESS } kind;
+    struct zr_client *client;
+};
+
+struct zr_server {
+    struct zr_ledger ledger; /* first */
+    struct zr_service_log *log;
+    int epoll, listening, spare; /* spare: closed to answer one connection when descriptors are used up */
+    struct zr_client *clients;   /* the newest first */
+    unsigned clients_count, unregistered_count, left_count;
+    bool doomed; /* some of them are over */
+    bool stop;
+    struct zr_slab client_records;
+    uint64_t looked_ns; /* when what is due now and then was last done */
+};
+
+/* capacity_bytes and within_ns of the ledger are set. ZR_ERR_UNAVAILABLE: the system gives no epoll. */
+zr_result zr_server_start(struct zr_server *server, struct zr_service_log *log);
+/* Hangs up on everybody. Their files are theirs. */
+void zr_server_end(struct zr_server *server);
+/* Accepts at this socket from here on. */
+zr_result zr_server_listen(struct zr_server *server, int listening);
+/* A connection, the server's from here on. */
+void zr_server_admit(struct zr_server *server, int line);
+/* Waits for something to do, at most so long (-1: no end), and does it. */
+void zr_server_step(struct zr_server *server, int timeout_ms);
+/* Stops the loop when the descriptor can be read. */
+zr_result zr_server_stop_by(struct zr_server *server, int fd);
+
+#endif

@@ -1,0 +1,397 @@
+/* service.c: `zr service`: starts, ends, shows and limits zrd. Stands on alloc/backend/service_wire.c. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "alloc/backend/service_wire.h"
+#include "alloc/base/error.h"
+#include "alloc/base/folders.h"
+#include "alloc/base/os.h"
+#include "defrag/tool/tool.h"
+
+#define ANSWER_NS UINT64_C(10000000000)
+#define START_NS  UINT64_C(10000000000)
+
+static const char help[] =
+    "One owner of this machine's memory for several programs: zrd lends it, with quotas, and gets it back.\n"
+    "\n"
+    "Examples\n"
+    "  zr service start --capacity 16GiB           zrd in the background\n"
+    "  ZR_CONF=service:on zr-train ..              a program that takes its host memory from there\n"
+    "  zr service status                           who holds what\n"
+    "  zr service limit --pid 4711 --hard 4GiB     a process never gets more\n"
+    "  zr service limit --group web --shares 3     of memory that all want, three parts to one\n"
+    "  zr service drain                            takes back what is idle, and lends no more\n"
+    "  zr service stop                             programs go on with what they have\n"
+    "\n"
+    "  start: --capacity BYTES, --within MS, --process-hard BYTES: as zrd --help says\n"
+    "  status: --json\n"
+    "  limit: --pid N or --group NAME (ZR_GROUP of a program, else its control group's), with --hard BYTES, --soft\n"
+    "         BYTES, --shares N; or --capacity BYTES of all. 0 takes a quota away\n"
+    "  drain: --end lends again. Exit code 1: some is held still\n";
+
+/* ---- Asking zrd ---------------------------------------------------------------------------------------- */
+
+/* One question and its answer: of the kind, or ZR_SERVICE_DONE. */
+static zr_result ask(int line, const struct zr_service_message *message, struct zr_service_message *answer)
+{
+    struct zr_service_parcel parcel = {0};
+    zr_result result = zr_service_send(line, message, -1, false);
+    if (result == ZR_OK)
+        result = zr_service_receive(line, &parcel, ANSWER_NS);
+    if (result == ZR_OK)
+        result = zr_service_parcel_check(&parcel);
+    zr_service_parcel_end(&parcel);
+    *answer = parcel.message;
+    if (result == ZR_OK && answer->kind == ZR_SERVICE_REFUSED)
+        result = zr_fail(ZR_ERR_INVALID, "%s", answer->words);
+    return result;
+}
+
+static zr_result ask_once(const struct zr_service_message *message, struct zr_service_message *answer)
+{
+    int line;
+    zr_result result = zr_service_connect(&line);
+    if (result != ZR_OK)
+        return result;
+    result = ask(line, message, answer);
+    close(line);
+    return result;
+}
+
+/* ---- start, stop --------------------------------------------------------------------------------------- */
+
+/* Beside this program. */
+static zr_result find_zrd(char *out, size_t room_bytes)
+{
+    ssize_t length = readlink("/proc/self/exe", out, room_bytes - 1);
+    out[length > 0 ? length : 0] = '\0';
+    char *slash = strrchr(out, '/');
+    if (!slash || (size_t)(slash - out) + 5 >= room_bytes)
+        return zr_fail(ZR_ERR_UNAVAILABLE, "it cannot be told where this program lies");
+    strcpy(slash + 1, "zrd");
+    return access(out, X_OK) == 0
+               ? ZR_OK
+               : zr_fail(ZR_ERR_UNAVAILABLE, "there is no '%s': install it beside zr", out);
+}
+
+/* Never returns: zrd, in a session of its own, its words in a file. */
+static _Noreturn void become_zrd(const char *program, char **arguments, const char *log)
+{
+    int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    int file = open(log, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    setsid();
+    dup2(null, STDIN_FILENO);
+    dup2(null, STDOUT_FILENO);
+    dup2(file >= 0 ? file : null, STDERR_FILENO);
+    execv(program, arguments);
+    _exit(127);
+}
+
+/* Waits until it answers, or has ended. */
+static zr_result await_zrd(pid_t child, const char *log)
+{
+    uint64_t start_ns = zr_os_now_ns();
+    struct zr_service_message status = zr_service_message_of(ZR_SERVICE_STATUS), answer;
+    status.serial = UINT64_MAX;
+    while (zr_os_now_ns() - start_ns < START_NS) {
+        int code;
+        if (ask_once(&status, &answer) == ZR_OK && answer.pid == child)
+            return ZR_OK;
+        if (waitpid(child, &code, WNOHANG) == child)
+            return zr_fail(ZR_ERR_UNAVAILABLE, "zrd has ended at once: see the end of '%s'", log);
+        usleep(5000);
+    }
+    return zr_fail(ZR_ERR_UNAVAILABLE, "zrd does not answer: see the end of '%s'", log);
+}
+
+enum { ARGUMENTS_MOST = 8 };
+
+/* Where it runs already, its number. */
+static bool is_served(int32_t *pid)
+{
+    struct zr_service_message status = zr_service_message_of(ZR_SERVICE_STATUS), answer;
+    status.serial = UINT64_MAX;
+    bool served = ask_once(&status, &answer) == ZR_OK;
+    *pid = answer.pid;
+    return served;
+}
+
+/* `arguments` are its own, but for the first, which is filled in. */
+static zr_result start_zrd(char *arguments[ARGUMENTS_MOST], int32_t *pid, char log[ZR_FOLDER_BYTES + 16])
+{
+    char program[1024], folder[ZR_FOLDER_BYTES];
+    zr_result result = find_zrd(program, sizeof program);
+    if (result == ZR_OK)
+        result = zr_folder_runtime(folder, true);
+    if (result != ZR_OK)
+        return result;
+    snprintf(log, ZR_FOLDER_BYTES + 16, "%s/zrd.log", folder);
+    arguments[0] = program;
+    pid_t child = fork();
+    if (child == 0)
+        become_zrd(program, arguments, log);
+    *pid = child;
+    return child > 0 ? await_zrd(child, log) : zr_fail(ZR_ERR_UNAVAILABLE, "no process can be started");
+}
+
+zr_result zr_tool_service_need(bool start)
+{
+    char *arguments[ARGUMENTS_MOST] = {NULL}, log[ZR_FOLDER_BYTES + 16];
+    int32_t pid;
+    if (is_served(&pid))
+        return ZR_OK;
+    return start ? start_zrd(arguments, &pid, log) : ZR_ERR_UNAVAILABLE;
+}
+
+static int start(int argc, char **argv)
+{
+    const char *values[3] = {NULL, NULL, NULL};
+    static const char *const names[] = {"--capacity", "--within", "--process-hard"};
+    const struct zr_tool_option options[] = {{names[0], ZR_TOOL_WORDS, &values[0]},
+                                             {names[1], ZR_TOOL_WORDS, &values[1]},
+                                             {names[2], ZR_TOOL_WORDS, &values[2]},
+                                             {NULL, ZR_TOOL_FLAG, NULL}};
+    struct zr_tool_arguments parsed = {.help = help, .options = options};
+    char *arguments[ARGUMENTS_MOST] = {NULL}, log[ZR_FOLDER_BYTES + 16];
+    unsigned count = 1;
+    int32_t pid;
+    int code = zr_tool_parse(&parsed, argc, argv);
+    if (code >= 0)
+        return code;
+    if (is_served(&pid)) {
+        zr_tool_log("service: zrd runs already, as process %" PRId32, pid);
+        return ZR_TOOL_FINE;
+    }
+    for (unsigned i = 0; i < 3; i++)
+        if (values[i]) {
+            arguments[count++] = (char *)(uintptr_t)names[i];
+            arguments[count++] = (char *)(uintptr_t)values[i];
+        }
+    zr_result result = start_zrd(arguments, &pid, log);
+    if (result != ZR_OK)
+        return zr_tool_fail(result);
+    zr_tool_log("service: zrd is process %" PRId32 "; its log is '%s'", pid, log);
+    return ZR_TOOL_FINE;
+}
+
+/* ---- status -------------------------------------------------------------------------------------------- */
+
+static void json_client(struct zr_text *text, const struct zr_service_message *client)
+{
+    zr_text_print(text, "{\"pid\": %" PRId32 ", ", client->pid);
+    zr_tool_json_words(text, "program", client->program);
+    zr_text_print(text, ", ");
+    zr_tool_json_words(text, "group", client->group);
+    zr_text_print(text,
+                  ", \"held_bytes\": %" PRIu64 ", \"resident_bytes\": %" PRIu64 ", \"peak_bytes\": %" PRIu64
+                  ", \"waiting_bytes\": %" PRIu64 ", \"hard_bytes\": %" PRIu64 ", \"soft_bytes\": %" PRIu64
+                  ", \"shares\": %" PRIu32 ", \"messages\": %" PRIu64 ", \"listens\": %s, \"left\": %s}",
+                  client->held_bytes, client->resident_bytes, client->peak_bytes, client->bytes,
+                  client->hard_bytes, client->soft_bytes, client->shares, client->count,
+                  client->flags & ZR_SERVICE_LISTENS ? "true" : "false",
+                  client->flags & ZR_SERVICE_LEFT ? "true" : "false");
+}
+
+static void table_client(struct zr_text *text, const struct zr_service_message *client)
+{
+    char number[4][ZR_TOOL_NUMBER_ROOM];
+    zr_text_print(text, "%8" PRId32 " %-16.16s %-16.16s %6" PRIu32 " %10s %10s %10s %10s%s%s\n", client->pid,
+                  client->program, client->group, client->shares,
+                  zr_tool_bytes(number[0], client->held_bytes), zr_tool_bytes(number[1], client->peak_bytes),
+                  client->soft_bytes ? zr_tool_bytes(number[2], client->soft_bytes) : "-",
+                  client->hard_bytes ? zr_tool_bytes(number[3], client->hard_bytes) : "-",
+                  client->bytes ? "  waits for more" : "",
+                  client->flags & ZR_SERVICE_LEFT ? "  has ended; a child of it holds this" : "");
+}
+
+/* Totals in *out. */
+static zr_result show_clients(struct zr_text *text, bool json, struct zr_service_message *out)
+{
+    struct zr_service_message status = zr_service_message_of(ZR_SERVICE_STATUS);
+    bool first = true;
+    int line;
+    zr_result result = zr_service_connect(&line);
+    if (result != ZR_OK)
+        return result;
+    while ((result = ask(line, &status, out)) == ZR_OK && out->kind == ZR_SERVICE_CLIENT) {
+        status.serial = out->serial;
+        if (json) {
+            zr_text_print(text, first ? "" : ",\n ");
+            json_client(text, out);
+        } else {
+            if (first)
+                zr_text_print(text, "%8s %-16s %-16s %6s %10s %10s %10s %10s\n", "pid", "program", "group",
+                              "shares", "held", "peak", "soft", "hard");
+            table_client(text, out);
+        }
+        first = false;
+    }
+    close(line);
+    return result;
+}
+
+static int show_status(int argc, char **argv)
+{
+    bool json = false;
+    const struct zr_tool_option options[] = {{"--json", ZR_TOOL_FLAG, &json}, {NULL, ZR_TOOL_FLAG, NULL}};
+    struct zr_tool_arguments arguments = {.help = help, .options = options};
+    struct zr_tool_output out;
+    struct zr_service_message totals;
+    char number[2][ZR_TOOL_NUMBER_ROOM];
+    int code = zr_tool_parse(&arguments, argc, argv);
+    if (code >= 0)
+        return code;
+    int line;
+    zr_result result = zr_service_connect(&line);
+    if (result != ZR_OK)
+        return zr_tool_fail(result);
+    close(line);
+    zr_tool_output_start(&out);
+    zr_text_print(&out.text, json ? "{\"version\": 1, \"clients\": [" : "");
+    result = show_clients(&out.text, json, &totals);
+    if (result != ZR_OK)
+        return zr_tool_fail(result);
+    if (json)
+        zr_text_print(&out.text,
+                      "], \"pid\": %" PRId32 ", \"capacity_bytes\": %" PRIu64 ", \"lent_bytes\": %" PRIu64
+                      ", \"process_hard_bytes\": %" PRIu64 ", \"within_ms\": %" PRIu32
+                      ", \"draining\": %s}\n",
+                      totals.pid, totals.bytes, totals.held_bytes, totals.hard_bytes, totals.within_ms,
+                      totals.flags & ZR_SERVICE_DRAINING ? "true" : "false");
+    else
+        zr_text_print(&out.text, "%s of %s are lent to %" PRIu64 " processes by zrd, process %" PRId32 "%s\n",
+                      zr_tool_bytes(number[0], totals.held_bytes), zr_tool_bytes(number[1], totals.bytes),
+                      totals.count, totals.pid,
+                      totals.flags & ZR_SERVICE_DRAINING ? ", which is draining" : "");
+    return zr_tool_output_end(&out);
+}
+
+/* ---- limit, drain, stop -------------------------------------------------------------------------------- */
+
+#define NOT_GIVEN UINT64_MAX
+
+static int limit(int argc, char **argv)
+{
+    uint64_t pid = 0, hard = NOT_GIVEN, soft = NOT_GIVEN, shares = NOT_GIVEN, capacity = NOT_GIVEN;
+    const char *group = NULL;
+    const struct zr_tool_option options[] = {{"--pid", ZR_TOOL_COUNT, &pid},
+                                             {"--group", ZR_TOOL_WORDS, &group},
+                                             {"--hard", ZR_TOOL_BYTES, &hard},
+                                             {"--soft", ZR_TOOL_BYTES, &soft},
+                                             {"--shares", ZR_TOOL_COUNT, &shares},
+                                             {"--capacity", ZR_TOOL_BYTES, &capacity},
+                                             {NULL, ZR_TOOL_FLAG, NULL}};
+    struct zr_tool_arguments arguments = {.help = help, .options = options};
+    struct zr_service_message message = zr_service_message_of(ZR_SERVICE_LIMIT), answer;
+    int code = zr_tool_parse(&arguments, argc, argv);
+    if (code >= 0)
+        return code;
+    if ((group && strlen(group) >= sizeof message.group) || pid > INT32_MAX ||
+        (shares != NOT_GIVEN && shares > UINT32_MAX)) {
+        zr_tool_log("limit: a group's name has %zu letters at most, a process and shares are small numbers",
+                    sizeof message.group - 1);
+        return ZR_TOOL_USAGE;
+    }
+    message.pid = (int32_t)pid;
+    snprintf(message.group, sizeof message.group, "%s", group ? group : "");
+    message.flags = (hard != NOT_GIVEN ? ZR_SERVICE_SET_HARD : 0u) |
+                    (soft != NOT_GIVEN ? ZR_SERVICE_SET_SOFT : 0u) |
+                    (shares != NOT_GIVEN ? ZR_SERVICE_SET_SHARES : 0u) |
+                    (capacity != NOT_GIVEN ? ZR_SERVICE_SET_CAPACITY : 0u);
+    message.hard_bytes = hard;
+    message.soft_bytes = soft;
+    message.shares = (uint32_t)shares;
+    message.bytes = capacity;
+    if (!(message.flags & ZR_SERVICE_SET_HARD))
+        message.hard_bytes = 0;
+    if (!(message.flags & ZR_SERVICE_SET_SOFT))
+        message.soft_bytes = 0;
+    if (!(message.flags & ZR_SERVICE_SET_CAPACITY))
+        message.bytes = 0;
+    zr_result result = ask_once(&message, &answer);
+    if (result == ZR_OK && answer.words[0])
+        zr_tool_log("service: %s", answer.words);
+    return zr_tool_fail(result);
+}
+
+static int drain(int argc, char **argv)
+{
+    bool end = false;
+    const struct zr_tool_option options[] = {{"--end", ZR_TOOL_FLAG, &end}, {NULL, ZR_TOOL_FLAG, NULL}};
+    struct zr_tool_arguments arguments = {.help = help, .options = options};
+    struct zr_service_message message = zr_service_message_of(ZR_SERVICE_DRAIN), answer;
+    struct zr_service_message status = zr_service_message_of(ZR_SERVICE_STATUS);
+    char number[ZR_TOOL_NUMBER_ROOM];
+    int code = zr_tool_parse(&arguments, argc, argv);
+    if (code >= 0)
+        return code;
+    message.flags = end ? ZR_SERVICE_DRAIN_END : 0;
+    zr_result result = ask_once(&message, &answer);
+    if (result != ZR_OK || end)
+        return zr_tool_fail(result);
+    status.serial = UINT64_MAX;
+    result = ask_once(&status, &answer);
+    uint64_t start_ns = zr_os_now_ns(), within_ns = (uint64_t)answer.within_ms * 1000000, held = 0;
+    while (result == ZR_OK && (held = answer.held_bytes) > 0 && answer.flags & ZR_SERVICE_ASKING &&
+           zr_os_now_ns() - start_ns < within_ns) {
+        usleep(10000);
+        result = ask_once(&status, &answer);
+    }
+    if (result != ZR_OK)
+        return zr_tool_fail(result);
+    if (held == 0)
+        return ZR_TOOL_FINE;
+    zr_tool_log("service: %s are in use still; zr service status shows by whom", zr_tool_bytes(number, held));
+    return ZR_TOOL_THRESHOLD;
+}
+
+static int stop(int argc, char **argv)
+{
+    const struct zr_tool_option options[] = {{NULL, ZR_TOOL_FLAG, NULL}};
+    struct zr_tool_arguments arguments = {.help = help, .options = options};
+    struct zr_service_message message = zr_service_message_of(ZR_SERVICE_STOP), answer;
+    struct zr_service_parcel none;
+    int line, code = zr_tool_parse(&arguments, argc, argv);
+    if (code >= 0)
+        return code;
+    zr_result result = zr_service_connect(&line);
+    if (result == ZR_OK) {
+        result = ask(line, &message, &answer);
+        if (result == ZR_OK && zr_service_receive(line, &none, ANSWER_NS) == ZR_ERR_TIMEOUT)
+            result = zr_fail(ZR_ERR_TIMEOUT, "zrd has not ended yet");
+        close(line);
+    }
+    return zr_tool_fail(result);
+}
+
+int zr_tool_service(int argc, char **argv)
+{
+    static struct {
+        const char *name;
+        int (*run)(int argc, char **argv);
+        char whole[16]; /* as words about it name it */
+    } commands[] = {{"start", start, "service start"},
+                    {"stop", stop, "service stop"},
+                    {"status", show_status, "service status"},
+                    {"limit", limit, "service limit"},
+                    {"drain", drain, "service drain"}};
+    for (size_t i = 0; argc > 1 && i < sizeof commands / sizeof *commands; i++)
+        if (strcmp(argv[1], commands[i].name) == 0) {
+            argv[1] = commands[i].whole;
+            return commands[i].run(argc - 1, argv + 1);
+        }
+    const struct zr_tool_option options[] = {{NULL, ZR_TOOL_FLAG, NULL}};
+    struct zr_tool_arguments arguments = {.help = help, .options = options};
+    int code = zr_tool_parse(&arguments, argc, argv);
+    if (code >= 0)
+        return code;
+    zr_tool_log("service: start, stop, status, limit or drain is wanted; see zr service --help");
+    return ZR_TOOL_USAGE;
+}

@@ -1,0 +1,169 @@
+/* service_client.c: a program on zr's arena that takes and gives memory as it is told, for
+ * tests/system/service.t.
+ *
+ * Orders come by line on standard input, each of which is answered by "ok", or by "no" and the words. What it
+ * writes into its blocks is its process's number, and whatever it finds in memory that is new to it has to be
+ * zeros or that number: anything else is another's. */
+#define _GNU_SOURCE
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "alloc/zr.h"
+
+enum { BLOCKS_MOST = 4096 };
+
+static zr_backend *backend;
+static zr_arena *arena;
+static struct {
+    uint32_t *at;
+    size_t count;
+} blocks[BLOCKS_MOST];
+static unsigned blocks_count;
+static uint64_t drawn;
+
+static uint64_t draw(void)
+{
+    drawn += UINT64_C(0x9e3779b97f4a7c15);
+    uint64_t x = drawn;
+    x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return x ^ (x >> 31);
+}
+
+static uint32_t own;
+
+/* False: a byte of somebody else's. */
+static bool is_own(const uint32_t *at, size_t count, bool fresh)
+{
+    for (size_t i = 0; i < count; i += 512)
+        if (at[i] != own && (at[i] != 0 || !fresh))
+            return false;
+    return true;
+}
+
+static const char *take(size_t bytes)
+{
+    void *at;
+    if (blocks_count == BLOCKS_MOST)
+        return "too many blocks";
+    if (zr_arena_alloc(arena, &(struct zr_request){.bytes = bytes, .tag = ZR_TAG_OTHER}, &at) != ZR_OK)
+        return zr_last_error();
+    size_t count = bytes / sizeof(uint32_t);
+    if (!is_own(at, count, true))
+        return "bytes of another process";
+    for (size_t i = 0; i < count; i += 512)
+        ((uint32_t *)at)[i] = own;
+    blocks[blocks_count].at = at;
+    blocks[blocks_count++].count = count;
+    return NULL;
+}
+
+static const char *give(unsigned which)
+{
+    if (which >= blocks_count)
+        return "no such block";
+    bool good = is_own(blocks[which].at, blocks[which].count, false);
+    if (zr_arena_free(arena, blocks[which].at) != ZR_OK)
+        return zr_last_error();
+    blocks[which] = blocks[--blocks_count];
+    return good ? NULL : "bytes were lost";
+}
+
+/* Takes and gives at random, at most so many blocks at once. A refusal of memory is fine. */
+static const char *churn(unsigned steps, unsigned most)
+{
+    const char *words = NULL;
+    for (unsigned i = 0; i < steps && !words; i++) {
+        if (draw() % 16 == 0)
+            zr_arena_trim(arena, 0, NULL);
+        if (blocks_count < most && draw() % 2) {
+            words = take((size_t)(1 + draw() % 96) << 16);
+            words = words && (strstr(words, "zrd has ") || strstr(words, "hard quota")) ? NULL : words;
+        } else if (blocks_count > 0) {
+            words = give((unsigned)(draw() % blocks_count));
+        }
+    }
+    return words;
+}
+
+static const char *give_all(void)
+{
+    const char *words = NULL;
+    while (blocks_count > 0 && !words)
+        words = give(blocks_count - 1);
+    return words;
+}
+
+static const char *start_arena(void)
+{
+    blocks_count = 0;
+    own = (uint32_t)getpid();
+    drawn = own;
+    if (zr_backend_host_create(&backend, NULL) != ZR_OK ||
+        zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend}) != ZR_OK)
+        return zr_last_error();
+    return NULL;
+}
+
+/* A child that looks at what it has inherited, and takes memory of its own. Its orders come from here on. */
+static const char *split(void)
+{
+    pid_t child = fork();
+    if (child != 0) {
+        int code = 0;
+        waitpid(child, &code, 0);
+        _exit(WIFEXITED(code) ? WEXITSTATUS(code) : 1);
+    }
+    for (unsigned i = 0; i < blocks_count; i++)
+        if (!is_own(blocks[i].at, blocks[i].count, false))
+            return "what was inherited is not there";
+    /* It may give back what it has inherited, which stays its parent's. */
+    if (blocks_count > 1 && (give(blocks_count - 1) || zr_arena_trim(arena, 0, NULL) != ZR_OK))
+        return "what was inherited cannot be freed";
+    return start_arena();
+}
+
+static const char *obey(const char *order)
+{
+    unsigned long long number = 0, second = 0;
+    if (sscanf(order, "take %llu", &number) == 1)
+        return take((size_t)number << 20);
+    if (sscanf(order, "churn %llu %llu", &number, &second) == 2)
+        return churn((unsigned)number, (unsigned)second);
+    if (strcmp(order, "give") == 0)
+        return give_all();
+    if (strcmp(order, "trim") == 0)
+        return zr_arena_trim(arena, 0, NULL) == ZR_OK ? NULL : zr_last_error();
+    if (strcmp(order, "look") == 0) {
+        for (unsigned i = 0; i < blocks_count; i++)
+            if (!is_own(blocks[i].at, blocks[i].count, false))
+                return "bytes were lost";
+        return NULL;
+    }
+    if (strcmp(order, "fork") == 0)
+        return split();
+    if (strcmp(order, "end") == 0)
+        return zr_arena_destroy(arena, NULL) == ZR_OK && zr_backend_destroy(backend) == ZR_OK
+                   ? NULL
+                   : zr_last_error();
+    return "no such order";
+}
+
+int main(void)
+{
+    char line[128];
+    const char *words = start_arena();
+    printf("%s %s\n", words ? "no" : "ok", words ? words : "");
+    fflush(stdout);
+    while (!words && fgets(line, sizeof line, stdin)) {
+        line[strcspn(line, "\n")] = '\0';
+        const char *failed = obey(line);
+        printf("%s %s\n", failed ? "no" : "ok", failed ? failed : "");
+        fflush(stdout);
+    }
+    return words ? 4 : 0;
+}

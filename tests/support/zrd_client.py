@@ -1,0 +1,145 @@
+"""zrd_client.py: zrd and its clients for the test scripts: programs that obey, and a client in Python that speaks the
+protocol of alloc/backend/service_protocol.h by itself, well or badly."""
+import array
+import atexit
+import json
+import os
+import re
+import socket
+import struct
+import subprocess
+
+from zrtest import BUILD, HANG, path, wait_for
+
+ZR, ZRD = (os.path.abspath(os.path.join(BUILD, "bin", name)) for name in ("zr", "zrd"))
+CLIENT = os.path.abspath(os.path.join(BUILD, "tests", "service_client"))
+RUNTIME = path("runtime")
+os.makedirs(RUNTIME, 0o700)
+SOCKET = os.path.join(RUNTIME, "zr", "service-host.sock")
+ENVIRONMENT = {**os.environ, "XDG_RUNTIME_DIR": RUNTIME, "TMPDIR": path(""), "ZR_CONF": "service:on"}
+MIB = 1 << 20
+FORM = struct.Struct("<IHHIIQQQQQQQQiIII16s48s344s")
+KINDS = ("none hello file adopt lease return given listen status limit drain stop welcome done granted refused client reclaim "
+         "ended").split()
+FIELDS = ("magic version kind result flags serial bytes held_bytes peak_bytes resident_bytes hard_bytes soft_bytes count "
+          "pid shares within_ms files_count program group words").split()
+MAGIC, LISTENS = 0x2E64727A, 128
+
+
+def zr(*words):
+    return subprocess.run([ZR, "service", *map(str, words)], capture_output=True, text=True, timeout=HANG, env=ENVIRONMENT,
+                          stdin=subprocess.DEVNULL)
+
+
+def status():
+    got = zr("status", "--json")
+    return json.loads(got.stdout) if got.returncode == 0 else None
+
+
+def lent():
+    return status()["lent_bytes"]
+
+
+class Zrd:
+    """In the foreground, with what `options` say."""
+
+    def __init__(self, *options):
+        self.log = path("zrd.log")
+        self.process = subprocess.Popen([ZRD, *map(str, options), "--log", self.log], env=ENVIRONMENT,
+                                        stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        atexit.register(self.process.kill)  # where the test breaks off
+        self.pid = self.process.pid
+        assert wait_for(lambda: self.process.poll() is not None or (status() or {}).get("pid") == self.pid)
+
+    def words(self):
+        with open(self.log, encoding="utf-8") as file:
+            return file.read()
+
+    def descriptors(self):
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+    def end(self, kill=False):
+        (self.process.kill if kill else self.process.terminate)()
+        code = self.process.wait(timeout=HANG)
+        self.process.stderr.close()
+        return code
+
+
+class Program:
+    """A program on zr's arena that obeys: tests/support/service_client.c."""
+
+    def __init__(self, conf="service:required", **environment):
+        self.process = subprocess.Popen([CLIENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                        env={**ENVIRONMENT, "ZR_CONF": conf, **environment})
+        self.pid = self.process.pid
+        self.words = self.hear()
+
+    def say(self, order):
+        self.process.stdin.write(order + "\n")
+        self.process.stdin.flush()
+
+    def hear(self):
+        """"" where it is well, else its words."""
+        line = self.process.stdout.readline()
+        return line[3:].strip() if line[:3] in ("ok ", "no ") else f"it has ended: {line!r}"
+
+    def obey(self, order):
+        self.say(order)
+        return self.hear()
+
+    def end(self, kill=False):
+        if kill:
+            self.process.kill()
+        self.process.stdin.close()
+        code = self.process.wait(timeout=HANG)
+        self.process.stdout.close()
+        return code
+
+
+class Speaker:
+    """A connection that says what it is told to."""
+
+    def __init__(self, hello=True, **fields):
+        self.line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.line.connect(SOCKET)
+        self.line.settimeout(120)
+        self.bell, self.fds = None, []
+        if hello:
+            answer = self.ask("hello", program=b"speaker", **{"flags": LISTENS, **fields})
+            self.bell = socket.socket(fileno=self.fds.pop()) if answer["kind"] == "welcome" else None
+
+    def send(self, kind, fds=(), **fields):
+        values = {"magic": MAGIC, "version": 1, "kind": KINDS.index(kind), "program": b"", "group": b"", "words": b"", **fields}
+        beside = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+        self.line.sendmsg([FORM.pack(*(values.get(name, 0) for name in FIELDS))], beside)
+
+    def hear(self, where=None):
+        """A message as a dictionary; None: the other end has hung up."""
+        try:
+            data, beside, _, _ = (where or self.line).recvmsg(FORM.size, socket.CMSG_SPACE(16))
+        except ConnectionError:
+            return None
+        for _, _, fds in beside:
+            self.fds += array.array("i", fds)
+        if not data:
+            return None
+        message = dict(zip(FIELDS, FORM.unpack(data)))
+        message["kind"] = KINDS[message["kind"]]
+        message["words"] = message["words"].split(b"\0")[0].decode()
+        return message
+
+    def ask(self, kind, **fields):
+        self.send(kind, **fields)
+        return self.hear()
+
+    def close(self):
+        for one in filter(None, (self.line, self.bell)):
+            one.close()
+        for fd in self.fds:
+            os.close(fd)
+
+
+def constant(name):
+    """A number of the protocol's header, for the form above to be compared with."""
+    with open("alloc/backend/service_protocol.h", encoding="utf-8") as file:
+        return int(re.search(name + r"[ =(]+(\w+)", file.read()).group(1), 0)

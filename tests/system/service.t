@@ -1,0 +1,320 @@
+#!/usr/bin/env python3
+"""zrd, the allocator service: eight clients at random, kill -9 of clients and of zrd, every byte accounted for and none
+read by another; forks; quotas, reclaim and its deadline; hostile, mute and deaf clients; another user; words and the way
+out."""
+import os
+import random
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+
+sys.path.insert(0, "tests/support")
+from zrd_client import (CLIENT, ENVIRONMENT, FORM, KINDS, MAGIC, MIB, RUNTIME, SOCKET, ZR, ZRD, Program, Speaker, Zrd,
+                        constant, lent, status, zr)
+from zrtest import HANG, SEED, done, note, ok, path, same, skip, train, wait_for
+
+CAPACITY = 256 * MIB
+
+
+def row(pid):
+    return next((client for client in status()["clients"] if client["pid"] == pid), None)
+
+
+def run_python(body, *options, **environment):
+    return subprocess.run([ZR, "run", *options, "--", "/usr/bin/python3", "-c", body], capture_output=True, text=True,
+                          timeout=HANG, env={**ENVIRONMENT, **environment}, stdin=subprocess.DEVNULL)
+
+
+def check_alone():
+    """No zrd, and one that has left its socket."""
+    for left in ("no zrd", "a stale socket"):
+        got = Program("service:required")
+        ok("zr service start" in got.words, f"{left}: who requires it is refused, with the way out: {got.words}")
+        same(got.end(), 4, "and ends")
+        alone = Program("service:on")
+        same((alone.words, alone.obey("take 5"), alone.end()), ("", "", 0), "who would like it goes on alone")
+        got = zr("status")
+        ok(got.returncode == 1 and "zr service start" in got.stderr, f"status: {got.stderr.strip()}")
+        got = train(environment=ENVIRONMENT)
+        ok(got.code == 0 and "goes on alone" in got.err, "zr-train says so")
+        got = run_python("pass", ZR_CONF="service:on")
+        ok(got.returncode == 0 and "goes on alone" in got.stderr, f"and a preloaded program: {got.stderr.strip()}")
+        got = run_python("print(1)", ZR_CONF="service:required")
+        ok(got.returncode == 1 and not got.stdout and "zr service start" in got.stderr, "zr run refuses where it is required")
+        zrd = Zrd()
+        zrd.end(kill=True)
+        ok(os.path.exists(SOCKET), "kill -9 leaves the socket")
+    got = run_python("print(1)", "--service", ZR_CONF="")
+    same((got.stdout, len(status()["clients"])), ("1\n", 0), "zr run --service starts zrd")
+    zr("stop")
+    same(zr("start", "--capacity", "64MiB").returncode, 0, "zr service start goes over it")
+    second = subprocess.run([ZRD], env=ENVIRONMENT, capture_output=True, text=True, timeout=HANG, stdin=subprocess.DEVNULL)
+    ok(second.returncode == 3 and "another zrd" in second.stderr, f"a second one: {second.stderr.strip()}")
+    same(zr("start").returncode, 0, "a second start finds the first")
+    late = Program("service:on")
+    same(zr("stop").returncode, 0, "zr service stop")
+    same(late.obey("take 3"), "", "its client goes on")
+    zrd = Zrd()
+    ok(wait_for(lambda: row(late.pid) and row(late.pid)["held_bytes"] >= 3 * MIB), "and is counted by the next zrd")
+    late.end()
+    ok(wait_for(lambda: lent() == 0), "until it ends")
+    zrd.end()
+
+
+def check_random():
+    """zrd waits long for the clients of a busy machine: a deadline that passes has a test of its own."""
+    draws = random.Random(SEED)
+    options = ("--capacity", CAPACITY, "--within", 120000)
+    zrd = Zrd(*options)
+    clients = [Program(ZR_GROUP=f"group{i % 3}") for i in range(8)]
+    same([client.words for client in clients], [""] * 8, "eight clients")
+    for turn in range(3):
+        for client in clients:
+            client.say("churn 120 12")
+        if turn < 2:
+            zrd.end(kill=True)
+            zrd = Zrd(*options)
+            killed = clients.pop(draws.randrange(len(clients)))
+            killed.end(kill=True)
+        answers = [client.hear() for client in clients]
+        same(answers, [""] * len(clients), f"{len(clients)} of them take and give, and see nothing of the deaths")
+        ok(wait_for(lambda: {one["pid"] for one in status()["clients"]} == {client.pid for client in clients}),
+           "those that live are zrd's clients, and no others")
+        now = status()
+        same(now["lent_bytes"], sum(one["held_bytes"] for one in now["clients"]), "what is lent is what they hold")
+        over = [one for one in now["clients"] if one["resident_bytes"] > one["held_bytes"]]
+        same(over, [], "and none takes more of the machine than that")
+        note(f"{now['lent_bytes'] / MIB:.0f} MiB lent, {sum(one['messages'] for one in now['clients'])} messages")
+    ok(now["lent_bytes"] <= CAPACITY, "within the capacity")
+    same([client.obey("give") + client.obey("trim") for client in clients], [""] * len(clients), "all is given back, unharmed")
+    same(lent(), 0, "none is lost and none there twice")
+    same([client.end() for client in clients], [0] * len(clients), "they end well")
+    same(zrd.end(), 0, "and so does zrd")
+
+
+def check_steady(zrd):
+    client = Program()
+    client.obey("take 20")
+    client.obey("give")
+    before = row(client.pid)["messages"]
+    for _ in range(50):
+        client.obey("take 20")
+        client.obey("give")
+    same(row(client.pid)["messages"], before, "memory that comes and goes within the arena makes no message")
+    same(client.end(kill=True) < 0 and wait_for(lambda: lent() == 0), True, "kill -9 of a client returns all")
+    same(len(status()["clients"]), 0, "and it is gone")
+
+
+def check_fork():
+    parent = Program()
+    same(parent.obey("take 8") + parent.obey("take 4"), "", "a client")
+    same(parent.obey("fork") + parent.obey("take 6"), "", "its child sees what it has inherited, and takes its own")
+    rows = status()["clients"]
+    same(sorted(one["held_bytes"] // MIB for one in rows), [6, 12], "each holds its own")
+    os.kill(parent.pid, 9)
+    ok(wait_for(lambda: (row(parent.pid) or {}).get("left")), "the parent is killed: its memory counts while the child maps it")
+    same(parent.obey("take 4"), "", "the child goes on")
+    parent.end()
+    ok(wait_for(lambda: lent() == 0), "and with the child's end all is back")
+
+
+def check_quotas():
+    client = Program(ZR_GROUP="blue")
+    same(client.obey("take 40"), "", "a client of a group")
+    got = zr("limit", "--pid", client.pid, "--hard", "16MiB")
+    ok(got.returncode == 0 and "more than the 16.0 MiB" in got.stderr, f"a quota below what is held: {got.stderr.strip()}")
+    words = client.obey("take 40")
+    ok("hard quota of 16.0 MiB" in words and "--pid" in words, f"it gets no more: {words:.250}")
+    same(client.obey("look"), "", "and keeps what it has")
+    zr("limit", "--pid", client.pid, "--hard", 0)
+    zr("limit", "--group", "blue", "--hard", "60MiB")
+    ok("group blue" in client.obey("take 40"), "a group's quota")
+    same(client.obey("take 10"), "", "up to which there is room")
+    refused = [("--pid", 1, "--hard", 5), ("--group", "blue", "--hard", 5, "--soft", 6), ("--hard", 5), (),
+               ("--group", "blue", "--shares", 0), ("--pid", client.pid, "--shares", 2), ("--capacity", 0),
+               ("--group", "g" * 48, "--hard", 1)]
+    for words in refused:
+        got = zr("limit", *words)
+        ok(got.returncode in (2, 3) and len(got.stderr) > 20, f"limit {' '.join(map(str, words))}: {got.stderr.strip()}")
+    client.end()
+
+
+def check_reclaim():
+    idle, busy = Program(ZR_GROUP="a"), Program(ZR_GROUP="b")
+    idle.obey("take 180")
+    idle.obey("give")
+    ok(row(idle.pid)["held_bytes"] >= 180 * MIB, "a client with idle memory")
+    same(busy.obey("take 200"), "", "another gets it")
+    ok(row(idle.pid)["held_bytes"] <= 56 * MIB, "from the first")
+    words = idle.obey("take 120")
+    ok(f"pid {busy.pid} (service_client)" in words and "none idle" in words, f"what is in use stays: {words:.300}")
+    same(busy.obey("look"), "", "whole")
+    busy.end()
+    same(idle.obey("take 120"), "", "and is there for others when it is free")
+    idle.obey("give")
+    got = zr("drain")
+    same((got.returncode, lent()), (0, 0), "drain takes back what is idle")
+    ok("draining" in idle.obey("take 5"), "and lends no more")
+    zr("drain", "--end")
+    same(idle.obey("take 5"), "", "until its end")
+    same(zr("drain").returncode, 1, "what is in use is told by the exit code")
+    zr("drain", "--end")
+    idle.end()
+
+
+def check_deadline():
+    zrd = Zrd("--capacity", CAPACITY, "--within", 400)
+    deaf, mute = Speaker(), Speaker(flags=0)
+    same([deaf.ask("lease", bytes=200 * MIB)["kind"], mute.ask("lease", bytes=2 * MIB)["kind"]], ["granted"] * 2,
+         "a client that will answer nothing, and one that says that it cannot")
+    deaf.send("file")
+    same(deaf.hear()["kind"], "done", "the first has a file")
+    os.ftruncate(deaf.fds[0], 5 * MIB)
+    client = Program()
+    same(client.obey("take 100"), "", "whoever wants the memory gets it after the deadline")
+    heard = [deaf.hear(deaf.bell), deaf.hear(deaf.bell), deaf.hear(deaf.bell), deaf.hear()]
+    same([one and one["kind"] for one in heard], ["reclaim", "ended", None, None], "the first is asked, ended, and hung up on")
+    ok("heard nothing for 400 ms" in heard[1]["words"], f"with words: {heard[1]['words']}")
+    ok(heard[1]["words"] in zrd.words(), "which are in the log, too")
+    same((os.fstat(deaf.fds[0]).st_size, row(os.getpid())["held_bytes"]), (0, 2 * MIB),
+         "its memory is taken; who cannot answer was not asked, and keeps its own")
+    try:
+        os.ftruncate(deaf.fds[0], MIB)
+        ok(False, "the file cannot grow again")
+    except PermissionError:
+        ok(True, "the file cannot grow again")
+    client.end()
+    for one in (deaf, mute):
+        one.close()
+    zrd.end()
+
+
+def check_hostile(zrd):
+    draws = random.Random(SEED)
+    before = zrd.descriptors()
+    wrong = Speaker(hello=False)
+    answer = wrong.ask("hello", version=2)
+    ok("version" in answer["words"] and wrong.hear() is None, f"another version: {answer['words']}")
+    wrong.close()
+    lies = [("return", {"bytes": 1}), ("lease", {"bytes": 0}), ("lease", {"bytes": 1 << 63}), ("given", {"serial": 7}),
+            ("hello", {}), ("adopt", {}), ("granted", {}), ("file", {"fds": [0]}), ("adopt", {"fds": [0]}),
+            ("adopt", {"fds": [0, 1]}), ("status", {"fds": [0, 1, 2, 0, 1]}), ("none", {}), ("lease", {"words": b"x" * 344})]
+    with open(path("precious"), "w+", encoding="ascii") as precious:
+        precious.write("mine")
+        precious.flush()
+        lies.append(("adopt", {"fds": [precious.fileno()]}))
+        for kind, fields in lies:
+            liar = Speaker()
+            liar.send(kind, **fields)
+            ended = liar.hear(liar.bell)
+            while (answer := liar.hear()) is not None and answer["kind"] == "refused":
+                pass
+            ok(ended and ended["kind"] == "ended" and answer is None, f"{kind}: {ended and ended['words']}")
+            liar.close()
+        same(os.path.getsize(path("precious")), 4, "a file of another kind is not touched")
+    early = Speaker(hello=False)
+    early.send("lease", bytes=2 * MIB)
+    same(early.hear(), None, "a lease before a hello")
+    early.close()
+    for i in range(200):
+        garbage = Speaker(hello=i % 2 == 1)
+        data = bytearray(draws.randbytes(draws.choice([1, 7, 8, 100, FORM.size - 1, FORM.size, FORM.size + 1, 4000])))
+        if i % 3 == 0 and len(data) >= 8:
+            data[:8] = FORM.pack(MAGIC, 1, draws.randrange(len(KINDS) + 2), *[0] * 14, b"", b"", b"")[:8]
+        garbage.line.send(data, socket.MSG_NOSIGNAL)
+        garbage.close()
+    flood = Speaker()
+    flood.line.settimeout(5)
+    try:
+        for _ in range(20000):
+            flood.send("status")
+    except (OSError, TimeoutError):
+        pass
+    ok(wait_for(lambda: "reads no answers" in zrd.words()), "a client that stops reading is ended")
+    flood.close()
+    stopped = Speaker()
+    stopped.send("status", flags=0)
+    ok(zrd.process.poll() is None and status() is not None, "zrd serves on")
+    stopped.close()
+    ok(wait_for(lambda: zrd.descriptors() == before), f"and has {before} descriptors, as before")
+
+
+def check_thousand(zrd):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    count = 1000 if hard >= 4096 else 100
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+    before = zrd.descriptors()
+    crowd = [Speaker() for _ in range(count)]
+    same({one.ask("lease", bytes=65536)["kind"] for one in crowd}, {"granted"}, f"{count} clients are served")
+    same((len(status()["clients"]), lent()), (count, count * 65536), "and shown")
+    for one in crowd:
+        one.close()
+    ok(wait_for(lambda: lent() == 0 and zrd.descriptors() == before), "and leave nothing")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def check_other_user(zrd):
+    if os.geteuid() != 0 or not shutil.which("setpriv"):
+        skip("another user: needs root and setpriv")
+        return
+    ask = ["setpriv", "--reuid=65534", "--clear-groups", "/usr/bin/python3", "-c",
+           f"import socket; s = socket.socket(1, 5); s.connect({SOCKET!r}); print(s.recv(1))"]
+    folders = [RUNTIME, os.path.dirname(SOCKET), os.path.dirname(RUNTIME)]
+    modes = [os.stat(folder).st_mode for folder in folders]
+    os.chmod(folders[2], 0o711)
+    os.chmod(RUNTIME, 0o711)
+    got = subprocess.run(ask, capture_output=True, text=True, timeout=HANG)
+    ok("PermissionError" in got.stderr, "another user cannot come to the socket")
+    os.chmod(folders[1], 0o711)
+    os.chmod(SOCKET, 0o666)
+    got = subprocess.run(ask, capture_output=True, text=True, timeout=HANG)
+    same(got.stdout, "b''\n", "nor is heard if he could")
+    ok("refuses user 65534" in zrd.words(), "and the log says so")
+    for folder, mode in zip(folders, modes):
+        os.chmod(folder, mode)
+
+
+def check_programs():
+    plain, on = train(ranks=2, stage=1), train(environment={**ENVIRONMENT, "ZR_CONF": "service:required"}, ranks=2, stage=1)
+    same((on.code, on.losses), (0, plain.losses), "zr-train on the service: the same losses")
+    body = "import sys; a = bytearray(96 << 20); print('there', flush=True); sys.stdin.read()"
+    program = subprocess.Popen([ZR, "run", "--", "/usr/bin/python3", "-c", body], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                               env=ENVIRONMENT)
+    program.stdout.readline()
+    ok(any(one["held_bytes"] >= 96 * MIB for one in status()["clients"]), "a preloaded program is a client")
+    program.stdin.close()
+    program.stdout.close()
+    program.wait(timeout=HANG)
+    ok(wait_for(lambda: lent() == 0), "and leaves nothing behind")
+
+
+same((FORM.size, KINDS.index("ended")), (504, len(KINDS) - 1), "the protocol as the header has it")
+same(constant("ZR_SERVICE_MAGIC"), MAGIC, "and its first word")
+check_alone()
+check_random()
+service = Zrd("--capacity", CAPACITY, "--within", 120000)
+check_steady(service)
+check_fork()
+check_quotas()
+check_reclaim()
+check_hostile(service)
+check_thousand(service)
+check_other_user(service)
+service.end()
+check_deadline()
+service = Zrd()
+check_programs()
+service.end()
+full = Program("service:on") if os.path.exists("/dev/full") else None
+if full:
+    full.end()
+    deaf_log = subprocess.Popen([ZRD, "--log", "/dev/full"], env=ENVIRONMENT, stdin=subprocess.DEVNULL)
+    ok(wait_for(lambda: status() is not None), "a full disk for its log stops nothing")
+    deaf_log.terminate()
+    same(deaf_log.wait(timeout=HANG), 0, "and it ends well")
+for words in (["--capacity"], ["--capacity", "1XB"], ["--within", "1"], ["--nothing", "1"]):
+    got = subprocess.run([ZRD, *words], capture_output=True, text=True, timeout=HANG, env=ENVIRONMENT)
+    same((got.returncode, "zrd --help" in got.stderr), (2, True), f"zrd {' '.join(words)} is a mistake")
+done()
