@@ -321,7 +321,7 @@ demo-fragmentation: packages-build
 built-fragmentation: $(BUILD)/bin/zr $(libraries) $(BUILD)/examples/fragment $(BUILD)/tests/emulator/libcuda.so.1
 
 # ---- order -----------------------------------------------------------------------------------------------------
-sources := $(shell git ls-files '*.c' '*.h' 2>/dev/null)
+sources := $(shell git ls-files '*.c' '*.cu' '*.h' 2>/dev/null)
 .PHONY: format lint clean
 format:
 	clang-format -i $(sources)

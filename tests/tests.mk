@@ -30,6 +30,27 @@ $(emulator): $(call obj,$(wildcard tests/emulators/cuda/*.c))
 	@mkdir -p $(@D)
 	@echo "  link  $@"
 	@$(CC) -shared -Wl,-soname,libcuda.so.1,-Bsymbolic -o $@ $^ $(ALL_LDFLAGS)
+# It runs kernels on stacks of its own, of which no sanitizer knows.
+$(BUILD)/obj/tests/emulators/cuda/threads.o $(BUILD)/obj/tests/emulators/cuda/races.o: OBJ_CFLAGS := -O2 -fno-sanitize=all
+
+# Images of kernels for it: .cu sources by the processor's compiler, as for a race detector, whose entries the image itself
+# has: it asks the emulator before each access to memory. $(call image,name,sources)
+device_flags = -std=gnu11 -O2 -g -fPIC -fvisibility=hidden -fno-math-errno -ffp-contract=off -I. $(WARN) -MMD -MP
+$(BUILD)/obj/%.cu.o: %.cu $(BUILD)/config
+	@mkdir -p $(@D)
+	@echo "  cc    $<"
+	@$(CC) -x c $(device_flags) -fsanitize=thread -c $< -o $@
+$(BUILD)/obj/tests/emulators/image/%.o: tests/emulators/image/%.c $(BUILD)/config
+	@mkdir -p $(@D)
+	@echo "  cc    $<"
+	@$(CC) $(device_flags) -c $< -o $@
+$(BUILD)/tests/emulator/%.image: $(BUILD)/obj/tests/emulators/image/image.o
+	@mkdir -p $(@D)
+	@echo "  link  $@"
+	@$(CC) -shared -Wl,-z,defs -o $@ $^ -lm
+$(BUILD)/tests/emulator/rules.image: $(BUILD)/obj/tests/support/cuda_kernel_rules.cu.o
+$(BUILD)/tests/cuda_kernels_test: | $(BUILD)/tests/emulator/rules.image
+
 cuda_tests := $(BUILD)/tests/backend_test $(filter $(BUILD)/tests/cuda%,$(test_bin))
 $(BUILD)/tests/calls_test: private OBJ_CFLAGS = $(addprefix -Wl$(comma)--wrap=zr_,backend_sim_create arena_reset_peaks learner_destroy)
 $(cuda_tests) $(BUILD)/tests/calls_test $(BUILD)/tests/shadow_test $(BUILD)/tests/map_callbacks_test $(BUILD)/tests/colour_test $(BUILD)/tests/failures_test: | $(emulator)
