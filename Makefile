@@ -116,7 +116,7 @@ heap_src    := $(wildcard alloc/heap/*.c)
 page_src    := $(wildcard defrag/report/page*.c)
 defrag_src  := $(filter-out $(page_src),$(foreach room,$(defrag_rooms),$(wildcard defrag/$(room)/*.c)))
 tool_src    := $(wildcard defrag/tool/*.c)
-kernels_src := $(wildcard kernels/*.c) $(wildcard kernels/cpu/*.c)
+kernels_src := $(wildcard kernels/*.c) $(wildcard kernels/cpu/*.c) $(wildcard kernels/cuda/*.c)
 comm_src    := $(wildcard zero/comm/*.c zero/launch/*.c)
 # Of zero/checkpoint the library has the state's file; what reads JSON is zr-train's.
 state_src   := zero/checkpoint/safetensors.c zero/checkpoint/state.c

@@ -49,6 +49,19 @@ $(BUILD)/tests/emulator/%.image: $(BUILD)/obj/tests/emulators/image/image.o
 	@echo "  link  $@"
 	@$(CC) -shared -Wl,-z,defs -o $@ $^ -lm
 $(BUILD)/tests/emulator/rules.image: $(BUILD)/obj/tests/support/cuda_kernel_rules.cu.o
+# The kernels of kernels/cuda/: those of state.cu once, the others per precision.
+kernels_cu := $(filter-out kernels/cuda/state.cu,$(wildcard kernels/cuda/*.cu))
+kernels_cu_obj := $(BUILD)/obj/kernels/cuda/state.cu.o \
+	$(foreach p,0 1 2,$(patsubst %.cu,$(BUILD)/obj/%.$(p).cu.o,$(kernels_cu)))
+define device_precision
+$(BUILD)/obj/%.$(1).cu.o: %.cu $(BUILD)/config
+	@mkdir -p $$(@D)
+	@echo "  cc    $$<"
+	@$$(CC) -x c $$(device_flags) -fsanitize=thread -DZR_PRECISION=$(1) -c $$< -o $$@
+endef
+$(foreach p,0 1 2,$(eval $(call device_precision,$(p))))
+$(BUILD)/tests/emulator/kernels.image: $(kernels_cu_obj)
+$(patsubst %,$(BUILD)/tests/cuda_%_test,fp32 narrow llama): | $(BUILD)/tests/emulator/kernels.image
 $(BUILD)/tests/cuda_kernels_test: | $(BUILD)/tests/emulator/rules.image
 
 cuda_tests := $(BUILD)/tests/backend_test $(filter $(BUILD)/tests/cuda%,$(test_bin))

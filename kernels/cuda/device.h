@@ -8,7 +8,8 @@
  * SHARED_DYNAMIC(type, name) what the launch brought. Names from CUDA mean what they mean there: threadIdx,
  * blockIdx, blockDim, gridDim, __syncthreads(), __syncwarp(mask), __ballot_sync(), __shfl_sync() and its kind
  * (of whole warps),
- * __popc(). Atomics are zr_atomic_add() and zr_atomic_min() of unsigned long long, zr_atomic_add_float(). */
+ * __popc(). UNROLL stands before a loop whose arrays are to stay in registers. Atomics are zr_atomic_add()
+ * and zr_atomic_min() of unsigned long long, zr_atomic_add_float(). */
 #ifndef ZR_CUDA_DEVICE_H
 #define ZR_CUDA_DEVICE_H
 
@@ -21,6 +22,7 @@
 #define KERNEL(name, arguments, threads) KERNEL_NAMED(name, arguments, threads)
 #define KERNEL_NAMED(name, arguments, threads)                                                               \
     extern "C" __global__ void __launch_bounds__(threads) name(const arguments a)
+#define UNROLL                    _Pragma("unroll")
 #define SHARED(type, name, count) __shared__ __align__(16) type name[count]
 #define SHARED_DYNAMIC(type, name)                                                                           \
     extern __shared__ __align__(16) unsigned char zr_dynamic_shared[];                                       \
@@ -43,6 +45,7 @@ static __device__ __forceinline__ float zr_atomic_add_float(float *at, float x)
 
 #else
 #include "kernels/cuda/device_processor.h"
+#define UNROLL
 #endif
 
 #define DEVICE static __device__ __forceinline__
@@ -59,5 +62,14 @@ DEVICE unsigned warp_of_thread(void)
 {
     return threadIdx.x / WARP;
 }
+
+DEVICE size_t index_in_grid(void)
+{
+    return (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+}
+
+/* A loop over [0, n) in steps of the whole grid. */
+#define EACH(i, n)                                                                                           \
+    for (size_t i = index_in_grid(), grid_ = (size_t)gridDim.x * blockDim.x; i < (n); i += grid_)
 
 #endif

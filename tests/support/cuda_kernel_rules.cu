@@ -3,23 +3,18 @@
 #include "kernels/cuda/device.h"
 #include "tests/support/cuda_kernel_rules.h"
 
-DEVICE unsigned index_in_grid(void)
-{
-    return blockIdx.x * blockDim.x + threadIdx.x;
-}
-
 /* ---- In order ------------------------------------------------------------------------------------------ */
 
 KERNEL(add_number, struct rule_arguments, 256)
 {
-    for (unsigned i = index_in_grid(); i < a.n; i += gridDim.x * blockDim.x)
-        a.x[i] += a.number;
+    EACH(i, a.n)
+    a.x[i] += a.number;
 }
 
 KERNEL(copy_numbers, struct rule_arguments, 256)
 {
-    for (unsigned i = index_in_grid(); i < a.n; i += gridDim.x * blockDim.x)
-        a.x[i] = a.y[i];
+    EACH(i, a.n)
+    a.x[i] = a.y[i];
 }
 
 /* x[block] = the sum of the block's numbers of y, through shuffles, static and dynamic shared memory. */

@@ -23,16 +23,22 @@ struct thread {
     void *stack_pointer;
     enum state state;
     unsigned line; /* of the barrier */
+    struct zr_device_dim index;
     struct zr_device_lane own;
     uint64_t result;
-    bool taking_part;
+};
+
+/* Lanes that wait at a shuffle, and those that have ended or never were. */
+struct warp {
+    uint32_t waiting, gone;
+    uint16_t met;
 };
 
 /* One launch at a time: the emulator's lock. */
 static const struct emu_execution *running;
 static struct thread threads[THREADS_MOST];
 static uint16_t ready[THREADS_MOST];
-static uint16_t warps_met[THREADS_MOST / LANES];
+static struct warp warps[THREADS_MOST / LANES];
 static unsigned threads_count, ready_count, done_count, current;
 static struct zr_device_dim block;
 static struct emu_moment now;
@@ -41,6 +47,7 @@ static void *scheduler_stack_pointer;
 static char *stacks, *dynamic_shared;
 static uintptr_t own_stack;
 static zr_cu_result outcome;
+static uint32_t random_state;
 static struct emu_reach reaches[REACHES];
 
 /* ---- Changing stacks ----------------------------------------------------------------------------------- */
@@ -65,10 +72,13 @@ static void wait_here(enum state state)
     emu_switch(&threads[current].stack_pointer, scheduler_stack_pointer);
 }
 
+static void lane_ends(void);
+
 static void thread_main(void)
 {
     running->launch->kernel->run(running->launch->arguments);
     done_count++;
+    lane_ends();
     wait_here(DONE);
     abort();
 }
@@ -104,17 +114,12 @@ static void begin_thread(unsigned i)
     *top = (void *)(uintptr_t)thread_main;
     for (unsigned r = 0; r < SAVED_REGISTERS; r++)
         *--top = NULL;
-    threads[i] = (struct thread){.stack_pointer = top};
+    const struct zr_device_dim *d = &running->launch->threads;
+    threads[i] = (struct thread){.stack_pointer = top, .index = {i % d->x, i / d->x % d->y, i / d->x / d->y}};
     make_ready(i);
 }
 
 /* ---- Reports ------------------------------------------------------------------------------------------- */
-
-static struct zr_device_dim index_of(unsigned thread)
-{
-    const struct zr_device_dim *d = &running->launch->threads;
-    return (struct zr_device_dim){thread % d->x, thread / d->x % d->y, thread / d->x / d->y};
-}
 
 static void report(zr_cu_result code, unsigned thread, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
@@ -122,7 +127,7 @@ static void report(zr_cu_result code, unsigned thread, const char *format, ...)
 static void report(zr_cu_result code, unsigned thread, const char *format, ...)
 {
     char words[256];
-    struct zr_device_dim at = index_of(thread);
+    struct zr_device_dim at = threads[thread].index;
     va_list list;
     va_start(list, format);
     vsnprintf(words, sizeof words, format, list);
@@ -225,24 +230,31 @@ static void next_moment(void)
     now.barrier = ++moments;
 }
 
+/* A thread of the block that waits at a shuffle is reported, with a lane that it waits for. */
+static bool shuffle_waits(void)
+{
+    for (unsigned i = 0; i < threads_count; i++) {
+        const struct thread *t = &threads[i];
+        const struct warp *warp = &warps[i / LANES];
+        uint32_t missing = t->own.mask & ~warp->gone & ~warp->waiting;
+        if (t->state != AT_EXCHANGE)
+            continue;
+        if (missing)
+            report(ZR_CU_LAUNCH_FAILED, i, "waits at the shuffle of line %u for lane %d, which is elsewhere",
+                   t->own.line, __builtin_ctz(missing));
+        else
+            report(ZR_CU_LAUNCH_FAILED, i, "waits at the shuffle of line %u for ever", t->own.line);
+        return true;
+    }
+    return false;
+}
+
 /* No thread can go on. Whether all wait at one barrier, which then lets them; else one of them is reported.
  */
 static bool all_meet(void)
 {
-    for (unsigned i = 0; i < threads_count; i++) {
-        const struct thread *t = &threads[i];
-        if (t->state == AT_EXCHANGE) {
-            for (unsigned lane = 0; lane < LANES && i / LANES * LANES + lane < threads_count; lane++)
-                if (t->own.mask >> lane & 1 && threads[i / LANES * LANES + lane].state != AT_EXCHANGE) {
-                    report(ZR_CU_LAUNCH_FAILED, i,
-                           "waits at the shuffle of line %u for lane %u, which is elsewhere", t->own.line,
-                           lane);
-                    return false;
-                }
-            report(ZR_CU_LAUNCH_FAILED, i, "waits at the shuffle of line %u for ever", t->own.line);
-            return false;
-        }
-    }
+    if (shuffle_waits())
+        return false;
     unsigned first = 0;
     while (threads[first].state == DONE)
         first++;
@@ -281,78 +293,77 @@ static unsigned source_of(const struct zr_device_lane *own, unsigned lane)
     }
 }
 
-static void give_results(unsigned first, unsigned mask)
+static void refuse(unsigned thread, const char *words, unsigned number)
 {
-    enum zr_device_exchange kind = threads[current].own.kind;
-    uint64_t ballot = 0;
-    bool all = true;
-    for (unsigned lane = 0; lane < LANES && first + lane < threads_count; lane++) {
-        const struct thread *t = &threads[first + lane];
-        ballot |= t->taking_part && t->own.value ? (uint64_t)1 << lane : 0;
-        all = all && (t->taking_part || t->state == DONE);
-    }
-    for (unsigned lane = 0; lane < LANES; lane++) {
-        struct thread *t = &threads[first + lane];
-        if (!(mask >> lane & 1) || first + lane >= threads_count || !t->taking_part)
-            continue;
-        if (kind == ZR_DEVICE_SYNC || kind == ZR_DEVICE_BALLOT) {
-            t->result = ballot;
-            continue;
-        }
-        unsigned source = source_of(&t->own, lane);
-        if (source >= LANES || first + source >= threads_count || !threads[first + source].taking_part) {
-            report(ZR_CU_LAUNCH_FAILED, first + lane,
-                   source >= LANES ? "shuffles past the warp, with %u, in line %u"
-                                   : "shuffles from lane %u, which does not take part, in line %u",
-                   source, t->own.line);
-            leave();
-        }
-        t->result = threads[first + source].own.value;
-    }
-    if (kind == ZR_DEVICE_SYNC && all)
-        now.warp_met = ++warps_met[first / LANES];
+    char text[96];
+    snprintf(text, sizeof text, words, number);
+    report(ZR_CU_LAUNCH_FAILED, thread, "%s, in line %u", text, threads[thread].own.line);
+    leave();
 }
 
-/* Whether all lanes of the mask that have not ended are here; those that are take part. */
-static bool all_here(unsigned first, const struct zr_device_lane *own)
+/* All lanes of `part`, of the warp that begins with thread `first`, are here: they go on with their results.
+ */
+static void exchange(unsigned first, uint32_t part)
 {
-    bool all = true;
-    for (unsigned lane = 0; lane < LANES && first + lane < threads_count; lane++) {
-        struct thread *t = &threads[first + lane];
-        t->taking_part = own->mask >> lane & 1 && t->state == AT_EXCHANGE;
-        if (t->taking_part &&
-            (t->own.kind != own->kind || t->own.line != own->line || t->own.mask != own->mask)) {
-            report(ZR_CU_LAUNCH_FAILED, current,
-                   "shuffles in line %u with lanes of mask %#x, lane %u in line %u "
-                   "with those of %#x",
-                   own->line, own->mask, lane, t->own.line, t->own.mask);
-            leave();
-        }
-        all = all && (t->taking_part || !(own->mask >> lane & 1) || t->state == DONE);
+    const struct zr_device_lane *one = &threads[first + (unsigned)__builtin_ctz(part)].own;
+    struct warp *warp = &warps[first / LANES];
+    uint64_t ballot = 0;
+    for (uint32_t rest = warp->waiting & ~part; rest; rest &= rest - 1)
+        if (threads[first + (unsigned)__builtin_ctz(rest)].own.mask & part)
+            refuse(first + (unsigned)__builtin_ctz(rest),
+                   "shuffles with lanes of which one is in line %u, or has another mask", one->line);
+    for (uint32_t rest = part; rest; rest &= rest - 1) {
+        unsigned lane = (unsigned)__builtin_ctz(rest);
+        const struct zr_device_lane *own = &threads[first + lane].own;
+        if (own->kind != one->kind || own->line != one->line || own->mask != one->mask)
+            refuse(first + lane, "shuffles with lanes of which one is in line %u, or has another mask",
+                   one->line);
+        ballot |= own->value ? (uint64_t)1 << lane : 0;
     }
-    return all;
+    for (uint32_t rest = part; rest; rest &= rest - 1) {
+        unsigned lane = (unsigned)__builtin_ctz(rest);
+        struct thread *t = &threads[first + lane];
+        bool shuffles = one->kind != ZR_DEVICE_SYNC && one->kind != ZR_DEVICE_BALLOT;
+        unsigned source = shuffles ? source_of(&t->own, lane) : lane;
+        if (source >= LANES)
+            refuse(first + lane, "shuffles past the warp, with %u", source);
+        if (!(part >> source & 1))
+            refuse(first + lane, "shuffles from lane %u, which does not take part", source);
+        t->result = shuffles ? threads[first + source].own.value : ballot;
+        if (first + lane != current)
+            make_ready(first + lane);
+    }
+    warp->waiting &= ~part;
+    if (one->kind == ZR_DEVICE_SYNC && part == ~warp->gone)
+        now.warp_met = ++warp->met;
+}
+
+/* Others may have waited for it alone. */
+static void lane_ends(void)
+{
+    struct warp *warp = &warps[current / LANES];
+    unsigned first = current / LANES * LANES;
+    warp->gone |= UINT32_C(1) << current % LANES;
+    if (warp->waiting) {
+        uint32_t part = threads[first + (unsigned)__builtin_ctz(warp->waiting)].own.mask & ~warp->gone;
+        if (part && (warp->waiting & part) == part)
+            exchange(first, part);
+    }
 }
 
 static uint64_t device_exchange(const struct zr_device_lane *own)
 {
     struct thread *self = &threads[current];
-    unsigned first = current / LANES * LANES;
+    struct warp *warp = &warps[current / LANES];
+    uint32_t bit = UINT32_C(1) << current % LANES, part = own->mask & ~warp->gone;
     self->own = *own;
-    self->state = AT_EXCHANGE;
-    if (!(own->mask >> current % LANES & 1)) {
-        report(ZR_CU_LAUNCH_FAILED, current,
-               "shuffles in line %u with lanes of mask %#x, of which it is none", own->line, own->mask);
-        leave();
-    }
-    if (!all_here(first, own)) {
+    if (!(own->mask & bit))
+        refuse(current, "shuffles with lanes of mask %#x, of which it is none", own->mask);
+    warp->waiting |= bit;
+    if ((warp->waiting & part) != part)
         wait_here(AT_EXCHANGE);
-        return self->result;
-    }
-    give_results(first, own->mask);
-    for (unsigned lane = 0; lane < LANES && first + lane < threads_count; lane++)
-        if (threads[first + lane].taking_part && first + lane != current)
-            make_ready(first + lane);
-    self->state = READY;
+    else
+        exchange(current / LANES * LANES, part);
     return self->result;
 }
 
@@ -360,7 +371,7 @@ static uint64_t device_exchange(const struct zr_device_lane *own)
 
 static struct zr_device_dim device_thread(void)
 {
-    return index_of(current);
+    return threads[current].index;
 }
 
 static struct zr_device_dim device_block(void)
@@ -392,6 +403,15 @@ static const struct zr_device_runner runner = {.access = device_access,
                                                .blocks = device_blocks,
                                                .dynamic_shared = device_dynamic_shared};
 
+/* xorshift32, which is quicker than the emulator's own. */
+static unsigned draw(unsigned end)
+{
+    random_state ^= random_state << 13;
+    random_state ^= random_state >> 17;
+    random_state ^= random_state << 5;
+    return (unsigned)((uint64_t)random_state * end >> 32);
+}
+
 static void run_block(void)
 {
     ready_count = done_count = 0;
@@ -399,17 +419,19 @@ static void run_block(void)
     now.block = now.barrier;
     for (unsigned i = 0; i < threads_count; i++)
         begin_thread(i);
-    for (unsigned i = 0; i < THREADS_MOST / LANES; i++)
-        warps_met[i] = 0;
+    for (unsigned i = 0; i < THREADS_MOST / LANES; i++) {
+        unsigned lanes = threads_count > i * LANES ? threads_count - i * LANES : 0;
+        warps[i] = (struct warp){.gone = lanes >= LANES ? 0 : ~UINT32_C(0) << lanes};
+    }
     while (outcome == ZR_CU_SUCCESS && done_count < threads_count) {
         if (ready_count == 0 && !all_meet())
             return;
-        unsigned pick = (unsigned)emu_draw(ready_count);
+        unsigned pick = draw(ready_count);
         current = ready[pick];
         ready[pick] = ready[--ready_count];
         own_stack = (uintptr_t)stack_of(current);
         now.thread = (uint16_t)current;
-        now.warp_met = warps_met[current / LANES];
+        now.warp_met = warps[current / LANES].met;
         emu_switch(&scheduler_stack_pointer, threads[current].stack_pointer);
     }
 }
@@ -434,6 +456,7 @@ zr_cu_result emu_threads_run(const struct emu_execution *e)
     unsigned mode = _mm_getcsr();
     make_stacks();
     running = e;
+    random_state = 1 + (uint32_t)emu_draw(UINT32_MAX);
     outcome = ZR_CU_SUCCESS;
     threads_count = t->x * t->y * t->z;
     for (unsigned i = 0; i < REACHES; i++)

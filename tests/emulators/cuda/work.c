@@ -294,7 +294,9 @@ zr_cu_result emu_fill(zr_cu_address to, unsigned char value, size_t bytes, zr_cu
     zr_cu_result code;
     if (emu_no_stream(&stream, context))
         return ZR_CU_INVALID_HANDLE;
-    if (emu_place(to, bytes, context, EMU_WRITES) != EMU_MAPPED)
+    enum emu_place place = emu_place(to, bytes, context, EMU_WRITES);
+    work.host_to = place == EMU_HOST && emu_attribute_of(ZR_CU_ATTRIBUTE_PAGEABLE_MEMORY);
+    if (place != EMU_MAPPED && !work.host_to)
         return ZR_CU_INVALID_VALUE;
     if (emu_captured(context, stream, &work, &code))
         return code;

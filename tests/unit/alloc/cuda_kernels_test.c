@@ -94,7 +94,7 @@ static const struct mistake {
     {"past_the_warp", {1, 32, 0}, 719, NULL, "shuffles past the warp"},
     {"in_a_branch", {1, 32, 0}, 719, NULL, "which is elsewhere"},
     {"not_in_mask", {1, 32, 0}, 719, NULL, "of which it is none"},
-    {"masks_differ", {1, 32, 0}, 719, NULL, "with those of"},
+    {"masks_differ", {1, 32, 0}, 719, NULL, "or has another mask"},
     {"into_constants", {1, 1, 0}, 700, NULL, "in the module's constants"},
 };
 static const struct mistake *mistake;
