@@ -333,4 +333,4 @@ lint:
 clean:
 	rm -rf $(BUILD)
 
--include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null) $(wildcard $(BUILD)/tests/*.d)
+-include $(shell find $(BUILD)/obj $(BUILD)/device -name '*.d' 2>/dev/null) $(wildcard $(BUILD)/tests/*.d)

@@ -162,13 +162,20 @@ static zr_cu_result ask_for_shared(zr_cu_kernel kernel, size_t bytes)
                : code;
 }
 
+static zr_result must_be_open(const struct zr_kernel_context *context)
+{
+    return context && context->library == &library
+               ? ZR_OK
+               : zr_fail(ZR_ERR_INVALID, "a kernel was called in a context that is not open");
+}
+
 /* The kernel of the context's precision with one argument; y and z of 0 are 1, x of 0 is nothing to do. */
 static zr_result launch_with(const struct zr_kernel_context *context, enum kernel which, struct grid grid,
                              unsigned threads, const void *argument)
 {
     void *arguments[] = {(void *)(uintptr_t)argument};
-    if (!context || context->library != &library)
-        return zr_fail(ZR_ERR_INVALID, "a kernel was called in a context that is not open");
+    if (must_be_open(context) != ZR_OK)
+        return ZR_ERR_INVALID;
     if (grid.x == 0)
         return ZR_OK;
     grid.y = grid.y ? grid.y : 1;
@@ -400,8 +407,8 @@ static zr_result checksum(struct zr_kernel_context *context, const struct zr_che
 
 static zr_result clear(struct zr_kernel_context *context, const struct zr_clear *args)
 {
-    if (!context || context->library != &library)
-        return zr_fail(ZR_ERR_INVALID, "a kernel was called in a context that is not open");
+    if (must_be_open(context) != ZR_OK)
+        return ZR_ERR_INVALID;
     if (args->bytes == 0)
         return ZR_OK;
     zr_cu_result code = library.driver->fill((zr_cu_address)(uintptr_t)args->to, 0, args->bytes,
@@ -418,6 +425,8 @@ static zr_result sum(struct zr_kernel_context *context, const struct zr_sum *arg
                            .precision = args->precision,
                            .scale = args->scale,
                            .accumulate = args->accumulate};
+    if (must_be_open(context) != ZR_OK)
+        return ZR_ERR_INVALID;
     if (args->count > CUDA_SUM_SOURCES)
         return zr_fail(ZR_ERR_INVALID, "a sum of %u sources: up to %d are possible on a card", args->count,
                        CUDA_SUM_SOURCES);
