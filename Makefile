@@ -118,7 +118,7 @@ defrag_src  := $(filter-out $(page_src),$(foreach room,$(defrag_rooms),$(wildcar
 tool_src    := $(wildcard defrag/tool/*.c)
 # zrd, of which all but main.c is in the tests too.
 service_src := $(wildcard alloc/service/*.c)
-kernels_src := $(wildcard kernels/*.c) $(wildcard kernels/cpu/*.c)
+kernels_src := $(wildcard kernels/*.c) $(wildcard kernels/cpu/*.c) $(wildcard kernels/cuda/*.c)
 comm_src    := $(wildcard zero/comm/*.c zero/launch/*.c)
 # Of zero/checkpoint the library has the state's file; what reads JSON is zr-train's.
 state_src   := zero/checkpoint/safetensors.c zero/checkpoint/state.c
@@ -352,7 +352,7 @@ demo-fragmentation: packages-build
 built-fragmentation: $(BUILD)/bin/zr $(libraries) $(BUILD)/examples/fragment $(BUILD)/tests/emulator/libcuda.so.1
 
 # ---- order -----------------------------------------------------------------------------------------------------
-sources := $(shell git ls-files '*.c' '*.h' 2>/dev/null)
+sources := $(shell git ls-files '*.c' '*.cu' '*.h' 2>/dev/null)
 .PHONY: format lint clean
 format:
 	clang-format -i $(sources)
@@ -364,4 +364,4 @@ lint:
 clean:
 	rm -rf $(BUILD)
 
--include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null) $(wildcard $(BUILD)/tests/*.d)
+-include $(shell find $(BUILD)/obj $(BUILD)/device -name '*.d' 2>/dev/null) $(wildcard $(BUILD)/tests/*.d)

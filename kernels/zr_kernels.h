@@ -82,6 +82,7 @@ struct zr_kernel_context {
     double *flops;                      /* the null table adds here what its operations would take; or NULL */
     void *library;                      /* the table's: the matrix library's own state */
     struct zr_kernel_refusals refusals; /* the table's, since open() */
+    void *stream; /* the driver's (CUstream), of a card's table; NULL: its default one */
 };
 
 /* ---- What operations take ------------------------------------------------------------------------------ */
@@ -369,7 +370,7 @@ struct zr_sum {
  * problem beyond the limits that its workspace was sized for. */
 struct zr_kernels {
     uint32_t version; /* ZR_KERNELS_VERSION */
-    const char *name; /* "cpu", "null" */
+    const char *name; /* "cpu", "cuda", "null" */
     /* What it can do. */
     bool executes;           /* it computes; else nothing is read or written, results neither: for plans */
     bool host_visible;       /* the host reads and writes the tensors where they lie */
@@ -422,6 +423,13 @@ struct zr_kernels {
 /* Owned by the library, constant. */
 ZR_API const struct zr_kernels *zr_kernels_cpu(enum zr_isa isa);
 ZR_API const struct zr_kernels *zr_kernels_null(void);
+/* On a card. The device's primary context is current where a context of this table is opened and used, and
+ * all memory is the device's, workspace and single results too. An operation is queued in the context's
+ * stream and has not ended when it returns; what it does wrong there shows as the driver has it. It makes no
+ * use of threads, and there is no sum() without a context. Attention: heads of up to 256 numbers;
+ * probabilities stay floats in sums, at every precision. ZR_ERR_UNAVAILABLE of open(): no driver, one older
+ * than CUDA 12.0, or no kernels in this build. */
+ZR_API const struct zr_kernels *zr_kernels_cuda(void);
 
 #ifdef __cplusplus
 }

@@ -30,6 +30,41 @@ $(emulator): $(call obj,$(wildcard tests/emulators/cuda/*.c))
 	@mkdir -p $(@D)
 	@echo "  link  $@"
 	@$(CC) -shared -Wl,-soname,libcuda.so.1,-Bsymbolic -o $@ $^ $(ALL_LDFLAGS)
+# It runs kernels on stacks of its own, of which no sanitizer knows.
+$(BUILD)/obj/tests/emulators/cuda/threads.o $(BUILD)/obj/tests/emulators/cuda/races.o: OBJ_CFLAGS := -O2 -fno-sanitize=all
+
+# Images of kernels for it: .cu sources by the processor's compiler, as for a race detector, whose entries the image itself
+# has: it asks the emulator before each access to memory. $(call image,name,sources)
+device_flags = -std=gnu11 -O2 -g -fPIC -fvisibility=hidden -fno-math-errno -ffp-contract=off -I. $(WARN) -MMD -MP
+$(BUILD)/device/%.cu.o: %.cu $(BUILD)/config
+	@mkdir -p $(@D)
+	@echo "  cc    $<"
+	@$(CC) -x c $(device_flags) -fsanitize=thread -c $< -o $@
+$(BUILD)/device/tests/emulators/image/%.o: tests/emulators/image/%.c $(BUILD)/config
+	@mkdir -p $(@D)
+	@echo "  cc    $<"
+	@$(CC) $(device_flags) -c $< -o $@
+.SECONDARY: $(BUILD)/device/tests/emulators/image/image.o
+$(BUILD)/tests/emulator/%.image: $(BUILD)/device/tests/emulators/image/image.o
+	@mkdir -p $(@D)
+	@echo "  link  $@"
+	@$(CC) -shared -Wl,-z,defs -o $@ $^ -lm
+$(BUILD)/tests/emulator/rules.image: $(BUILD)/device/tests/support/cuda_kernel_rules.cu.o
+# The kernels of kernels/cuda/: those of state.cu once, the others per precision.
+kernels_cu := $(filter-out kernels/cuda/state.cu,$(wildcard kernels/cuda/*.cu))
+kernels_cu_obj := $(BUILD)/device/kernels/cuda/state.cu.o \
+	$(foreach p,0 1 2,$(patsubst %.cu,$(BUILD)/device/%.$(p).cu.o,$(kernels_cu)))
+define device_precision
+$(BUILD)/device/%.$(1).cu.o: %.cu $(BUILD)/config
+	@mkdir -p $$(@D)
+	@echo "  cc    $$<"
+	@$$(CC) -x c $$(device_flags) -fsanitize=thread -DZR_PRECISION=$(1) -c $$< -o $$@
+endef
+$(foreach p,0 1 2,$(eval $(call device_precision,$(p))))
+$(BUILD)/tests/emulator/kernels.image: $(kernels_cu_obj)
+$(patsubst %,$(BUILD)/tests/cuda_%_test,fp32 narrow llama table): | $(BUILD)/tests/emulator/kernels.image
+$(BUILD)/tests/cuda_kernels_test: | $(BUILD)/tests/emulator/rules.image
+
 cuda_tests := $(BUILD)/tests/backend_test $(filter $(BUILD)/tests/cuda%,$(test_bin))
 $(BUILD)/tests/calls_test: private OBJ_CFLAGS = $(addprefix -Wl$(comma)--wrap=zr_,backend_sim_create arena_reset_peaks learner_destroy)
 $(cuda_tests) $(BUILD)/tests/calls_test $(BUILD)/tests/shadow_test $(BUILD)/tests/map_callbacks_test $(BUILD)/tests/colour_test $(BUILD)/tests/failures_test: | $(emulator)

@@ -28,3 +28,16 @@ zr_result zr_cuda_driver_path_set(const char *file)
     (void)file;
     return absent();
 }
+
+zr_result zr_cuda_driver_find(const char *name, void **out)
+{
+    (void)name;
+    *out = NULL;
+    return absent();
+}
+
+zr_result zr_cuda_error(zr_cu_result code, zr_result otherwise, const char *format, ...)
+{
+    (void)code, (void)otherwise, (void)format;
+    return absent();
+}

@@ -17,6 +17,7 @@ static struct zr_lock load_lock;
 static _Thread_local bool loading;                  /* this thread has it */
 static char path[PATH_ROOM_BYTES] = "libcuda.so.1"; /* lock: load_lock */
 static struct zr_cuda_driver driver;                /* lock: load_lock until `loaded`, constant after */
+static void *library;                               /* the same */
 static _Atomic bool loaded;
 
 /* ---- Words --------------------------------------------------------------------------------------------- */
@@ -122,7 +123,7 @@ static const struct {
 #undef ENTRY
 
 /* Fills in the table; the name of the first function that is not there, NULL if all are. */
-static const char *resolve(void *library)
+static const char *resolve(void)
 {
     for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
         void *found = dlsym(library, entries[i].name);
@@ -148,7 +149,7 @@ static zr_result load(void)
     int version = 0;
     char text[64];
     zr_result result = ZR_OK;
-    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library) {
         const char *reason = dlerror();
         return zr_fail(ZR_ERR_UNAVAILABLE,
@@ -156,7 +157,7 @@ static zr_result load(void)
                        "GPU (`--gpus all`); the host backend needs neither",
                        path, reason ? reason : "no reason given");
     }
-    const char *missing = resolve(library);
+    const char *missing = resolve();
     if (missing) {
         snprintf(text, sizeof text, "it lacks %s", missing);
         result = too_old(text);
@@ -180,6 +181,7 @@ unwind:
     if (result != ZR_OK) {
         driver = (struct zr_cuda_driver){0};
         dlclose(library);
+        library = NULL;
     }
     return result;
 }
@@ -240,4 +242,11 @@ zr_result zr_cuda_driver_path_set(const char *file)
         snprintf(path, sizeof path, "%s", file);
     give_lock();
     return result;
+}
+
+zr_result zr_cuda_driver_find(const char *name, void **out)
+{
+    *out = atomic_load_explicit(&loaded, memory_order_acquire) ? dlsym(library, name) : NULL;
+    return *out ? ZR_OK
+                : zr_fail(ZR_ERR_UNAVAILABLE, "the CUDA driver has no %s: update the NVIDIA driver", name);
 }

@@ -6,6 +6,7 @@
 #ifndef ZR_CUDA_DRIVER_H
 #define ZR_CUDA_DRIVER_H
 
+#include "alloc/base/private_api.h"
 #include "alloc/zr.h"
 
 /* ---- Types --------------------------------------------------------------------------------------------- */
@@ -52,6 +53,7 @@ enum zr_cu_code {
 
 typedef enum zr_cu_attribute {
     ZR_CU_ATTRIBUTE_UNIFIED_ADDRESSING = 41,
+    ZR_CU_ATTRIBUTE_PAGEABLE_MEMORY = 88, /* kernels may use the program's own memory */
     ZR_CU_ATTRIBUTE_VIRTUAL_MEMORY = 102,
     ZR_CU_ATTRIBUTE_POSIX_FD = 103,
     ZR_CU_ATTRIBUTE_RDMA_VIRTUAL_MEMORY = 110, /* GPUDirect RDMA on memory from cuMemCreate */
@@ -170,7 +172,11 @@ enum { ZR_CUDA_OLDEST_VERSION = 10020 };
 /* The driver of this process, loaded and initialised at the first call that succeeds and kept until the
  * process ends. Any thread. ZR_ERR_UNAVAILABLE: no libcuda.so.1, too old a one, no device; the words say
  * which and what to do. */
-zr_result zr_cuda_driver_get(const struct zr_cuda_driver **out);
+ZR_PRIVATE_API zr_result zr_cuda_driver_get(const struct zr_cuda_driver **out);
+
+/* A function of the driver that zr_cuda_driver_get() has loaded, by its whole name: one that not every driver
+ * has. ZR_ERR_UNAVAILABLE: this one has not. */
+ZR_PRIVATE_API zr_result zr_cuda_driver_find(const char *name, void **out);
 
 /* For tests: the file to load in place of libcuda.so.1, copied, cut at 4,095 bytes. ZR_ERR_INVALID once a
  * driver is loaded. */
@@ -179,7 +185,7 @@ zr_result zr_cuda_driver_path_set(const char *path);
 /* Records words for a call that the driver refused: what was asked, the driver's name for the error, and the
  * way out. Returns the zr_result that the code means, `otherwise` for those that mean different things in
  * different places (out of memory, invalid value). */
-zr_result zr_cuda_error(zr_cu_result code, zr_result otherwise, const char *format, ...)
+ZR_PRIVATE_API zr_result zr_cuda_error(zr_cu_result code, zr_result otherwise, const char *format, ...)
     __attribute__((format(printf, 3, 4), cold));
 
 /* True for the errors after which no work runs in a context and every call into it fails. */

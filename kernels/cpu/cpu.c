@@ -8,7 +8,7 @@
 #include "alloc/base/error.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/product.h"
-#include "kernels/cpu/real.h"
+#include "kernels/real.h"
 
 static const struct zr_loops *loops_of(const struct zr_kernel_context *context)
 {

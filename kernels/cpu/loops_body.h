@@ -3,11 +3,19 @@
  * precision. Everything but the table is static. */
 #include "kernels/cpu/element.h"
 #include "kernels/cpu/loops.h"
-#include "kernels/cpu/real.h"
+#include "kernels/real.h"
 #include "kernels/cpu/simd.h"
 
 #include <math.h>
 #include <string.h>
+
+#define FORMULA  VF_INLINE
+#define num      vf
+#define num_of   vf_set
+#define num_fma  vf_fma
+#define num_exp  vf_exp
+#define num_sqrt vf_sqrt
+#include "kernels/formulas.h"
 
 #ifndef ZR_LOOPS
 #error "loops_body.h is included by the loops_*.c files only"
@@ -33,22 +41,12 @@ static void narrow(size_t n, const float *from, void *to)
         el_put((el *)to + i, n - i, vf_get(from + i, n - i));
 }
 
-static const float gelu_root = 0.7978845608f; /* sqrt(2 / pi) */
-static const float gelu_cubic = 0.044715f;
-
-/* (1 + tanh u) / 2 is 1 / (1 + e^-2u): one exponential, and no cancellation where tanh nears -1. */
-VF_INLINE vf gelu_gate(vf x)
-{
-    vf u = x * vf_fma(x * x, vf_set(gelu_root * gelu_cubic), vf_set(gelu_root));
-    return vf_set(1.0f) / (vf_set(1.0f) + vf_exp(vf_set(-2.0f) * u));
-}
-
 static void gelu_forward(const void *args, size_t from, size_t to)
 {
     const struct zr_gelu_forward *a = args;
     for (size_t i = from; i < to; i += VF_LANES) {
         vf v = el_get((const el *)a->x + i, to - i);
-        el_put((el *)a->y + i, to - i, v * gelu_gate(v));
+        el_put((el *)a->y + i, to - i, v * formula_gelu_gate(v));
     }
 }
 
@@ -56,10 +54,8 @@ static void gelu_backward(const void *args, size_t from, size_t to)
 {
     const struct zr_gelu_backward *a = args;
     for (size_t i = from; i < to; i += VF_LANES) {
-        vf v = el_get((const el *)a->x + i, to - i), gate = gelu_gate(v);
-        vf slope = vf_fma(v * v, vf_set(6.0f * gelu_root * gelu_cubic), vf_set(2.0f * gelu_root));
-        vf change = vf_fma(v * slope, gate * (vf_set(1.0f) - gate), gate);
-        el_put((el *)a->dx + i, to - i, el_get((const el *)a->dy + i, to - i) * change);
+        vf slope = formula_gelu_slope(el_get((const el *)a->x + i, to - i));
+        el_put((el *)a->dx + i, to - i, el_get((const el *)a->dy + i, to - i) * slope);
     }
 }
 
@@ -220,7 +216,7 @@ static void layernorm_backward(const void *args, size_t from_row, size_t to_row)
         for (size_t i = 0; i < n; i += VF_LANES) {
             vf g = el_get(dy + i, n - i) * el_get(w + i, n - i);
             vf normal = (el_get(x + i, n - i) - mean) * rstd;
-            vf d = rstd * (g - plain_mean - normal * along_mean);
+            vf d = formula_layernorm_backward(rstd, g, normal, plain_mean, along_mean);
             el_put(dx + i, n - i, el_onto(dx + i, n - i, d, work->accumulate_dx));
         }
     }

@@ -35,7 +35,8 @@ static void rmsnorm_backward(const void *args, size_t from_row, size_t to_row)
         for (size_t i = 0; i < n; i += VF_LANES) {
             vf g = el_get(dy + i, n - i) * el_get(w + i, n - i), normal = el_get(x + i, n - i) * rstd;
             el_put(dx + i, n - i,
-                   el_onto(dx + i, n - i, rstd * (g - normal * along_mean), work->accumulate_dx));
+                   el_onto(dx + i, n - i, formula_rmsnorm_backward(rstd, g, normal, along_mean),
+                           work->accumulate_dx));
         }
     }
 }
@@ -72,8 +73,9 @@ static void turn(el *first, el *second, size_t half, const float *cosines, const
         size_t left = half - i;
         vf a = el_get(first + i, left), b = el_get(second + i, left);
         vf c = vf_get(cosines + i, left), s = vf_get(sines + i, left) * vf_set(inverse ? -1.0f : 1.0f);
-        el_put(first + i, left, a * c - b * s);
-        el_put(second + i, left, b * c + a * s);
+        formula_turn(&a, &b, c, s);
+        el_put(first + i, left, a);
+        el_put(second + i, left, b);
     }
 }
 
@@ -92,18 +94,12 @@ static void rotary(const void *args, size_t from_row, size_t to_row)
 
 /* ---- SwiGLU -------------------------------------------------------------------------------------------- */
 
-VF_INLINE vf sigmoid(vf x)
-{
-    return vf_set(1.0f) / (vf_set(1.0f) + vf_exp(vf_set(0.0f) - x));
-}
-
 static void swiglu_forward(const void *args, size_t from, size_t to)
 {
     const struct zr_swiglu_forward *work = args;
     const el *gate = work->gate, *up = work->up;
     for (size_t i = from; i < to; i += VF_LANES) {
-        vf g = el_get(gate + i, to - i);
-        el_put((el *)work->y + i, to - i, g * sigmoid(g) * el_get(up + i, to - i));
+        el_put((el *)work->y + i, to - i, formula_swiglu(el_get(gate + i, to - i), el_get(up + i, to - i)));
     }
 }
 
@@ -113,8 +109,10 @@ static void swiglu_backward(const void *args, size_t from, size_t to)
     const el *gate = work->gate, *up = work->up, *dy = work->dy;
     for (size_t i = from; i < to; i += VF_LANES) {
         size_t left = to - i;
-        vf g = el_get(gate + i, left), u = el_get(up + i, left), d = el_get(dy + i, left), s = sigmoid(g);
-        el_put((el *)work->dup + i, left, d * g * s);
-        el_put((el *)work->dgate + i, left, d * u * s * vf_fma(g, vf_set(1.0f) - s, vf_set(1.0f)));
+        vf dgate, dup;
+        formula_swiglu_backward(el_get(gate + i, left), el_get(up + i, left), el_get(dy + i, left), &dgate,
+                                &dup);
+        el_put((el *)work->dup + i, left, dup);
+        el_put((el *)work->dgate + i, left, dgate);
     }
 }

@@ -100,22 +100,15 @@ VF_INLINE void update_parameter(const struct zr_update *u, size_t i, size_t n, v
 
 static void update_adamw(const void *args, size_t from, size_t to)
 {
-    const struct zr_adamw *how = &((const struct zr_update_adamw *)args)->how;
+    const struct formula_adamw how = formula_adamw_of(&((const struct zr_update_adamw *)args)->how);
     const struct zr_update *u = &((const struct zr_update_adamw *)args)->numbers;
-    const vf gradient_scale = vf_set(how->gradient_scale), beta1 = vf_set(how->beta1),
-             beta2 = vf_set(how->beta2);
-    const vf rest1 = vf_set(1.0f - how->beta1), rest2 = vf_set(1.0f - how->beta2);
-    const vf inverse1 = vf_set(1.0f / how->correction1), inverse2 = vf_set(1.0f / how->correction2);
-    const vf epsilon = vf_set(how->epsilon), rate = vf_set(-how->rate), decay = vf_set(how->weight_decay);
     for (size_t i = from; i < to; i += VF_LANES) {
         size_t left = to - i;
-        vf gradient = update_gradient(u, i, left) * gradient_scale, p = vf_get(u->master + i, left);
-        vf m = vf_fma(beta1, vf_get(u->momentum + i, left), rest1 * gradient);
-        vf v = vf_fma(beta2, vf_get(u->variance + i, left), rest2 * gradient * gradient);
-        vf step = vf_fma(decay, p, m * inverse1 / (vf_sqrt(v * inverse2) + epsilon));
+        vf m = vf_get(u->momentum + i, left), v = vf_get(u->variance + i, left);
+        vf p = formula_adamw(&how, update_gradient(u, i, left), vf_get(u->master + i, left), &m, &v);
         vf_put(u->momentum + i, left, m);
         vf_put(u->variance + i, left, v);
-        update_parameter(u, i, left, vf_fma(rate, step, p));
+        update_parameter(u, i, left, p);
     }
 }
 

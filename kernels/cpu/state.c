@@ -1,5 +1,6 @@
 /* state.c: operations on the engine's state: optimizers, norms, searches, conversions, initial values,
  * checksums. Each cuts its work over the lent threads; what is added up meets in a fixed order. */
+#include "kernels/checksum.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/random.h"
 
@@ -167,32 +168,22 @@ zr_result zr_cpu_init_normal(struct zr_kernel_context *context, const struct zr_
 
 enum { HASH_BLOCK = 1 << 16, HASH_LANES = 8 };
 
-static uint64_t hash_mix(uint64_t x)
-{
-    x = (x ^ x >> 32) * 0xd6e8feb86659fd93;
-    x = (x ^ x >> 29) * 0x9fb21c651e98df25;
-    return x ^ x >> 32;
-}
-
-/* Eight lanes; every step of a lane can be undone, so one changed word always changes its lane. */
 static uint64_t hash_block(const char *data, size_t bytes, uint64_t index)
 {
-    uint64_t lane[HASH_LANES], word[HASH_LANES], hash = hash_mix(index + 0x9e3779b97f4a7c15);
+    uint64_t lane[HASH_LANES], word[HASH_LANES], hash = zr_hash_begin(index);
     for (size_t j = 0; j < HASH_LANES; j++)
-        lane[j] = hash_mix(hash + j);
+        lane[j] = zr_hash_mix(hash + j);
     for (size_t i = 0; i < bytes; i += sizeof word) {
         size_t left = bytes - i;
         if (left < sizeof word)
             memset(word, 0, sizeof word);
         memcpy(word, data + i, left < sizeof word ? left : sizeof word);
-        for (size_t j = 0; j < HASH_LANES; j++) {
-            uint64_t x = (lane[j] ^ word[j]) * 0x9e3779b97f4a7c15;
-            lane[j] = x ^ x >> 29;
-        }
+        for (size_t j = 0; j < HASH_LANES; j++)
+            lane[j] = zr_hash_step(lane[j], word[j]);
     }
     for (size_t j = 0; j < HASH_LANES; j++)
-        hash = hash_mix(hash ^ lane[j]) + j;
-    return hash_mix(hash ^ bytes);
+        hash = zr_hash_join(hash, lane[j], j);
+    return zr_hash_mix(hash ^ bytes);
 }
 
 struct hash {
@@ -212,9 +203,9 @@ static void hash_bytes(const void *args, size_t from, size_t to)
 zr_result zr_cpu_checksum(struct zr_kernel_context *context, const struct zr_checksum *args)
 {
     atomic_uint_least64_t sum;
-    atomic_init(&sum, hash_mix(args->bytes));
+    atomic_init(&sum, zr_hash_mix(args->bytes));
     zr_result result =
         zr_loop_run(context, hash_bytes, &(struct hash){args->data, &sum}, args->bytes, HASH_BLOCK);
-    *args->sum = hash_mix(atomic_load(&sum));
+    *args->sum = zr_hash_mix(atomic_load(&sum));
     return result;
 }

@@ -1,5 +1,5 @@
-/* cuda_calls.h: the calls by which programs allocate (alloc/preload/cuda/driver_api.h), found in a driver,
- * for programs of the tests. */
+/* cuda_calls.h: the calls by which programs allocate (alloc/preload/cuda/driver_api.h) and launch kernels
+ * (kernels/cuda/driver_launch.h), found in a driver, for programs of the tests. */
 #ifndef ZR_TEST_CUDA_CALLS_H
 #define ZR_TEST_CUDA_CALLS_H
 
@@ -7,10 +7,11 @@
 #include <stddef.h>
 
 #include "alloc/preload/cuda/driver_api.h"
+#include "kernels/cuda/driver_launch.h"
 
 struct cuda_calls {
 #define CUDA_CALLS_MEMBER(member, name, suffix, parameters) zr_cu_result(*member) parameters;
-    ZR_CUDA_TAKEN(CUDA_CALLS_MEMBER) ZR_CUDA_USED(CUDA_CALLS_MEMBER)
+    ZR_CUDA_TAKEN(CUDA_CALLS_MEMBER) ZR_CUDA_USED(CUDA_CALLS_MEMBER) ZR_CUDA_LAUNCHING(CUDA_CALLS_MEMBER)
 #undef CUDA_CALLS_MEMBER
 };
 
@@ -24,7 +25,7 @@ static inline const char *cuda_calls_find(struct cuda_calls *out, void *library)
     } entries[] = {
 #define CUDA_CALLS_ENTRY(member, name, suffix, parameters)                                                   \
     {#name #suffix, offsetof(struct cuda_calls, member)},
-        ZR_CUDA_TAKEN(CUDA_CALLS_ENTRY) ZR_CUDA_USED(CUDA_CALLS_ENTRY)
+        ZR_CUDA_TAKEN(CUDA_CALLS_ENTRY) ZR_CUDA_USED(CUDA_CALLS_ENTRY) ZR_CUDA_LAUNCHING(CUDA_CALLS_ENTRY)
 #undef CUDA_CALLS_ENTRY
     };
     const char *missing = NULL;

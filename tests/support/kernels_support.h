@@ -16,6 +16,9 @@
 #include "tests/support/kernels_reference.h"
 #include "tests/support/random.h"
 #include "tests/support/tap.h"
+#ifdef ZR_TEST_ON_CARD
+#include "tests/support/kernels_card.h"
+#endif
 
 /* ---- Random numbers ------------------------------------------------------------------------------------ */
 
@@ -214,6 +217,27 @@ static inline void lent_run(void *state, void (*task)(void *, unsigned, unsigned
         pthread_join(handles[p], NULL);
 }
 
+/* The table that a program's cases are for, and its name. */
+static inline const struct zr_kernels *table_of(enum zr_isa isa)
+{
+#ifdef ZR_TEST_ON_CARD
+    (void)isa;
+    return &card_table;
+#else
+    return zr_kernels_cpu(isa);
+#endif
+}
+
+static inline const char *table_name(enum zr_isa isa)
+{
+#ifdef ZR_TEST_ON_CARD
+    (void)isa;
+    return "cuda";
+#else
+    return zr_isa_name(isa);
+#endif
+}
+
 /* A context with `*threads` threads, sized for `limits`, its workspace poisoned; ended by context_end(). */
 static inline bool context_begin(struct zr_kernel_context *context, struct zr_kernel_limits limits,
                                  enum zr_isa isa, unsigned *threads)
@@ -222,13 +246,13 @@ static inline bool context_begin(struct zr_kernel_context *context, struct zr_ke
     memset(context, 0, sizeof *context);
     context->isa = isa;
     context->parallel = (struct zr_parallel){*threads, *threads > 1 ? lent_run : NULL, threads};
-    context->workspace_bytes = zr_kernels_cpu(isa)->workspace_bytes(&limits, isa);
+    context->workspace_bytes = table_of(isa)->workspace_bytes(&limits, isa);
     context->workspace = aligned_alloc(64, context->workspace_bytes + 64);
     if (context->workspace == NULL)
         abort();
     memset(context->workspace, 0xff, context->workspace_bytes);
     memset((char *)context->workspace + context->workspace_bytes, 0xa5, 64);
-    if (zr_kernels_cpu(isa)->open(context) == ZR_OK)
+    if (table_of(isa)->open(context) == ZR_OK)
         return true;
     printf("# open: %s\n", zr_last_error());
     free(context->workspace);
@@ -241,7 +265,7 @@ static inline bool context_end(struct zr_kernel_context *context)
     bool intact = true;
     for (size_t i = 0; i < 64; i++)
         intact = intact && ((unsigned char *)context->workspace)[context->workspace_bytes + i] == 0xa5;
-    zr_kernels_cpu(context->isa)->close(context);
+    table_of(context->isa)->close(context);
     free(context->workspace);
     return intact;
 }
@@ -250,6 +274,11 @@ static inline bool context_end(struct zr_kernel_context *context)
 
 static inline void for_each_isa(void (*run)(enum zr_isa isa))
 {
+#ifdef ZR_TEST_ON_CARD
+    if (card_begin())
+        run(ZR_ISA_PLAIN);
+    return;
+#endif
     for (int isa = 0; isa < ZR_ISA_COUNT; isa++) {
         int pipes[2], numbers[3] = {tap_count + 1, tap_failed + 1, tap_skipped}, status = 0;
         if ((enum zr_isa)isa > zr_isa_best()) {

@@ -103,6 +103,7 @@ static zr_cu_result attribute(zr_cu_attribute which, int *value)
         return ZR_CU_INVALID_VALUE;
     switch ((int)which) {
     case ZR_CU_ATTRIBUTE_HOST_NUMA_ID:
+    case ZR_CU_ATTRIBUTE_PAGEABLE_MEMORY:
     case ATTRIBUTE_WIN32:
     case ATTRIBUTE_WIN32_KMT:
     case ATTRIBUTE_POOL_HANDLE_TYPES:
@@ -116,6 +117,13 @@ static zr_cu_result attribute(zr_cu_attribute which, int *value)
     if (overridden[which])
         *value = overrides[which];
     return ZR_CU_SUCCESS;
+}
+
+int emu_attribute_of(zr_cu_attribute which)
+{
+    int value = 0;
+    attribute(which, &value);
+    return value;
 }
 
 PUBLIC zr_cu_result cuDeviceGetAttribute(int *value, zr_cu_attribute which, zr_cu_device device)

@@ -1,9 +1,13 @@
 /* emulator.h: a CUDA driver made of host memory, for tests on machines without a GPU.
  *
- * It is built as a libcuda.so.1 of its own and knows the calls that zr makes (alloc/backend/cuda_driver.h)
- * and those by which programs allocate (alloc/preload/cuda/driver_api.h), no others, and no kernels but
- * zr_emulator.launch(). It is strict where NVIDIA's documentation states a rule, also where a card may be
- * lenient; tests/support/cuda_rules.h has where the rules come from, the tests that include it
+ * It is built as a libcuda.so.1 of its own and knows the calls that zr makes (alloc/backend/cuda_driver.h,
+ * kernels/cuda/driver_launch.h) and those by which programs allocate (alloc/preload/cuda/driver_api.h), no
+ * others. Kernels are .cu sources compiled for the processor (kernels/cuda/device_processor.h), one block
+ * after the other in a random order, with threads as fibers; what they do wrong is reported on standard error
+ * and ends the context: addresses out of reach, misaligned ones, shared memory read before it is written,
+ * races (threads.c, races.c). Not seen are device memory read before it is written, and races between
+ * launches, but by what they compute. It is strict where NVIDIA's documentation states a rule, also where a
+ * card may be lenient; tests/support/cuda_rules.h has where the rules come from, the tests that include it
  * (cuda_emulator_test.c, cuda_alloc_test.c and others) the rules and a program that breaks each. Not there:
  * pools that other processes open, handles for dma-buf, and the private tables of cuGetExportTable; each is
  * refused, and the device's attributes say so where there is one.
@@ -68,6 +72,8 @@ struct zr_emulator {
     struct zr_emulator_state (*state)(void);
     /* A kernel that writes `value` over the bytes when it ends. */
     zr_cu_result (*launch)(zr_cu_stream stream, zr_cu_address address, size_t bytes, unsigned char value);
+    /* What the last real kernel that failed did, with its name, address and thread; "": none has. */
+    const char *(*report)(void);
 };
 extern const struct zr_emulator zr_emulator;
 

@@ -1,6 +1,6 @@
 /* entry.c: what every call of the emulated driver passes first, its start and its control. See emulator.h. */
 #define _GNU_SOURCE
-#include "tests/emulators/cuda/inside.h"
+#include "tests/emulators/cuda/kernels.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -27,7 +27,7 @@ static uint64_t fault_passes, without_context_count;
 
 static const char *const names[] = {
 #define NAME(member, name, suffix, parameters) #name,
-    ZR_CUDA_FUNCTIONS(NAME) ZR_CUDA_TAKEN(NAME) ZR_CUDA_USED(NAME) "launch",
+    ZR_CUDA_FUNCTIONS(NAME) ZR_CUDA_TAKEN(NAME) ZR_CUDA_USED(NAME) ZR_CUDA_LAUNCHING(NAME) "launch",
 #undef NAME
 };
 
@@ -184,6 +184,11 @@ static const struct {
     {ZR_CU_NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
     {ZR_CU_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
     {ZR_CU_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
+    {ZR_CU_INVALID_IMAGE, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
+    {ZR_CU_NO_BINARY, "CUDA_ERROR_NO_BINARY_FOR_GPU",
+     "no kernel image is available for execution on the device"},
+    {ZR_CU_MISALIGNED_ADDRESS, "CUDA_ERROR_MISALIGNED_ADDRESS", "misaligned address"},
+    {ZR_CU_LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
     {ZR_CU_UNKNOWN, "CUDA_ERROR_UNKNOWN", "unknown error"},
 };
 
@@ -324,4 +329,5 @@ PUBLIC const struct zr_emulator zr_emulator = {
     .tables_asked = emu_tables_asked,
     .state = control_state,
     .launch = emu_launch,
+    .report = emu_launch_report,
 };

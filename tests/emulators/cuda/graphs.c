@@ -1,7 +1,7 @@
 /* graphs.c: what captures have recorded, and its replay. A replay is the recorded work in the order in which
  * it was recorded, in one stream. Memory that a capture allocates has an address from then on, bytes from the
  * first launch on until the last that could launch it is destroyed. See emulator.h. */
-#include "tests/emulators/cuda/inside.h"
+#include "tests/emulators/cuda/kernels.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -68,6 +68,8 @@ static void append(struct zr_cu_graph_st *graph, struct node node)
     *graph->end = made;
     graph->end = &made->next;
     graph->length++;
+    if (made->work.launch)
+        emu_launch_hold(made->work.launch);
     if (memory) {
         memory->users_count++;
         graph->with_memory = true;
@@ -191,6 +193,8 @@ static void drop_nodes(struct zr_cu_graph_st *graph)
             memory->users_count--;
             bury(memory);
         }
+        if (each->work.launch)
+            emu_launch_drop(each->work.launch);
         free(each);
     }
     free(graph);

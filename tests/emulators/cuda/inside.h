@@ -4,6 +4,7 @@
 #define ZR_CUDA_EMULATOR_INSIDE_H
 
 #include "alloc/preload/cuda/driver_api.h"
+#include "kernels/cuda/driver_launch.h"
 #include "tests/emulators/cuda/emulator.h"
 
 #define PUBLIC __attribute__((visibility("default")))
@@ -35,7 +36,15 @@
     f(cuMemFreeAsync, _ptsz, , (zr_cu_address address, zr_cu_stream stream), (address, own(stream)))          \
     f(cuMemAllocFromPoolAsync, _ptsz, ,                                                                       \
       (zr_cu_address *out, size_t bytes, zr_cu_pool pool, zr_cu_stream stream),                               \
-      (out, bytes, pool, own(stream)))
+      (out, bytes, pool, own(stream)))                                                                        \
+    f(cuLaunchKernel, _ptsz, ,                                                                                \
+      (zr_cu_function function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,                \
+       unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes,           \
+       zr_cu_stream stream, void **arguments, void **extra),                                                  \
+      (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, own(stream), arguments, extra)) \
+    f(cuLaunchKernelEx, _ptsz, ,                                                                              \
+      (const zr_cu_launch_config *config, zr_cu_function function, void **arguments, void **extra),           \
+      (own_config(config, &(zr_cu_launch_config){0}), function, arguments, extra))
 /* And of those that name no stream. */
 #define EMU_PER_THREAD_NOW(f)                                                                                 \
     f(cuMemcpy, _ptds, (zr_cu_address to, zr_cu_address from, size_t bytes))                                  \
@@ -49,6 +58,7 @@
 ZR_CUDA_FUNCTIONS(EMU_DECLARE)
 ZR_CUDA_TAKEN(EMU_DECLARE)
 ZR_CUDA_USED(EMU_DECLARE)
+ZR_CUDA_LAUNCHING(EMU_DECLARE)
 #undef EMU_DECLARE
 #define EMU_DECLARE(name, suffix, legacy, parameters, arguments) zr_cu_result name##suffix parameters;
 EMU_PER_THREAD(EMU_DECLARE)
@@ -60,7 +70,8 @@ EMU_PER_THREAD_NOW(EMU_DECLARE)
 /* A function that is in two lists, or has two versions, has two numbers and one name. */
 enum emu_call {
 #define EMU_CALL(member, name, suffix, parameters) EMU_##member,
-    ZR_CUDA_FUNCTIONS(EMU_CALL) ZR_CUDA_TAKEN(EMU_CALL) ZR_CUDA_USED(EMU_CALL) EMU_launch,
+    ZR_CUDA_FUNCTIONS(EMU_CALL) ZR_CUDA_TAKEN(EMU_CALL) ZR_CUDA_USED(EMU_CALL) ZR_CUDA_LAUNCHING(EMU_CALL)
+        EMU_launch,
     EMU_CALLS_COUNT
 #undef EMU_CALL
 };
@@ -126,6 +137,7 @@ bool emu_no_context(const struct zr_cu_context_st *context);
 bool emu_peers(int device, int peer);
 void emu_contexts_one_way(bool on);
 void emu_attribute_set(zr_cu_attribute which, int value);
+int emu_attribute_of(zr_cu_attribute which); /* of every device; 0: there is no such */
 void emu_contexts_state(struct zr_emulator_state *out);
 
 /* ---- account.c ----------------------------------------------------------------------------------------- */
@@ -265,7 +277,7 @@ void emu_write(zr_cu_address address, const void *bytes, size_t count);
 
 /* ---- work.c -------------------------------------------------------------------------------------------- */
 
-enum emu_work_kind { EMU_COPY, EMU_FILL, EMU_WAIT };
+enum emu_work_kind { EMU_COPY, EMU_FILL, EMU_KERNEL, EMU_WAIT };
 
 struct emu_work {
     struct emu_work *next; /* of the context, by end; of a graph, in order */
@@ -280,6 +292,9 @@ struct emu_work {
     unsigned char *staged;           /* a copy of the program's bytes, owned */
     struct zr_cu_context_st *awaits; /* of a wait: whose clock reaches... */
     uint64_t awaits_end;             /* ...this first */
+    struct emu_launch *launch;       /* of a kernel, held */
+    struct emu_gone *gone;           /* what it may not use any more, owned */
+    uint64_t start;                  /* by the context's clock */
 };
 
 void emu_submit(struct zr_cu_context_st *context, struct zr_cu_stream_st *stream, struct emu_work work);
@@ -294,6 +309,9 @@ void emu_work_state(struct zr_emulator_state *out);
 zr_cu_result emu_copy(zr_cu_address to, zr_cu_address from, size_t bytes, zr_cu_stream stream, bool now);
 zr_cu_result emu_fill(zr_cu_address to, unsigned char value, size_t bytes, zr_cu_stream stream, bool now);
 zr_cu_result emu_launch(zr_cu_stream stream, zr_cu_address address, size_t bytes, unsigned char value);
+uint64_t emu_draw(uint64_t end); /* a random number below it */
+/* What a kernel's work comes to; launch.c's. */
+zr_cu_result emu_kernel_run(struct zr_cu_context_st *context, const struct emu_work *work);
 
 /* ---- streams.c ----------------------------------------------------------------------------------------- */
 

@@ -81,6 +81,10 @@ static const struct form forms[] = {
     TWO(cuStreamBeginCapture, 10010, _v2) TWO(cuStreamEndCapture, 10000, )
     ONE(cuThreadExchangeStreamCaptureMode, 10010)
     ONE(cuGraphInstantiateWithFlags, 11040)
+    ONE(cuModuleLoadData, 2000) ONE(cuModuleUnload, 2000) ONE(cuModuleGetFunction, 2000)
+    ONE(cuLibraryLoadData, 12000) ONE(cuLibraryUnload, 12000) ONE(cuLibraryGetKernel, 12000)
+    ONE(cuKernelGetFunction, 12000) ONE(cuFuncGetAttribute, 2020) ONE(cuFuncSetAttribute, 9000)
+    TWO(cuLaunchKernel, 4000, ) TWO(cuLaunchKernelEx, 11060, )
     TWO(cuGraphLaunch, 10000, ) ONE(cuGraphExecDestroy, 10000) ONE(cuGraphDestroy, 10000)
 };
 // clang-format on

@@ -1,6 +1,6 @@
 /* work.c: the emulated driver's copies, fills and kernels. Work is kept until the context's clock has reached
  * its end, and carried out then: see emulator.h. */
-#include "tests/emulators/cuda/inside.h"
+#include "tests/emulators/cuda/kernels.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -54,6 +54,9 @@ static void carry_out(struct zr_cu_context_st *context, const struct emu_work *w
         if (work->awaits->clock < work->awaits_end)
             work->awaits->clock = work->awaits_end;
         emu_run(work->awaits);
+    } else if (work->kind == EMU_KERNEL) {
+        zr_cu_result code = emu_kernel_run(context, work);
+        context->dead = code == ZR_CU_SUCCESS ? context->dead : code;
     } else if (!in_reach(context, work)) {
         context->dead = ZR_CU_ILLEGAL_ADDRESS;
     } else if (work->staged) {
@@ -65,6 +68,18 @@ static void carry_out(struct zr_cu_context_st *context, const struct emu_work *w
     }
 }
 
+static void end_work(struct emu_work *work)
+{
+    for (struct emu_gone *each = work->gone, *next; each; each = next) {
+        next = each->next;
+        free(each);
+    }
+    if (work->launch)
+        emu_launch_drop(work->launch);
+    free(work->staged);
+    free(work);
+}
+
 void emu_run(struct zr_cu_context_st *context)
 {
     while (context->pending && (context->pending->end <= context->clock || context->dead)) {
@@ -72,8 +87,7 @@ void emu_run(struct zr_cu_context_st *context)
         context->pending = work->next;
         if (!context->dead)
             carry_out(context, work);
-        free(work->staged);
-        free(work);
+        end_work(work);
     }
 }
 
@@ -81,8 +95,7 @@ void emu_drop_work(struct zr_cu_context_st *context)
 {
     for (struct emu_work *work = context->pending, *next; work; work = next) {
         next = work->next;
-        free(work->staged);
-        free(work);
+        end_work(work);
     }
     context->pending = NULL;
     if (context->clock < context->last)
@@ -100,11 +113,23 @@ static uint64_t left(const struct zr_cu_context_st *context, uint64_t end)
     return end > context->clock ? end - context->clock : 0;
 }
 
+/* What a kernel uses shows when it runs. */
+static void add_gone(struct emu_work *work, zr_cu_address address, size_t bytes)
+{
+    struct emu_gone *made = emu_must(malloc(sizeof *made));
+    *made = (struct emu_gone){work->gone, address, bytes};
+    work->gone = made;
+}
+
 void emu_unmapped_after(zr_cu_address address, size_t bytes, struct zr_cu_context_st *context, uint64_t end)
 {
     for (struct zr_cu_context_st *each = emu_contexts; each; each = each->next)
-        for (const struct emu_work *work = each->pending; work; work = work->next)
-            if (meets(work, address, bytes) && left(each, work->end) > left(context, end))
+        for (struct emu_work *work = each->pending; work; work = work->next)
+            if (left(each, work->end) <= left(context, end))
+                continue;
+            else if (work->kind == EMU_KERNEL)
+                add_gone(work, address, bytes);
+            else if (meets(work, address, bytes))
                 each->dead = ZR_CU_ILLEGAL_ADDRESS;
 }
 
@@ -128,7 +153,7 @@ zr_cu_result emu_wait_until(struct zr_cu_context_st *context, uint64_t end)
 enum { SLOWNESS_MOST = 8 };
 
 /* xorshift64* */
-static uint64_t draw(uint64_t end)
+uint64_t emu_draw(uint64_t end)
 {
     emu.random ^= emu.random >> 12;
     emu.random ^= emu.random << 25;
@@ -144,8 +169,8 @@ static uint64_t length_of_work(struct zr_cu_context_st *context, struct zr_cu_st
     if (emu.exact_ticks)
         return emu.work_ticks;
     if (*slowness == 0)
-        *slowness = 1 + draw(SLOWNESS_MOST);
-    return 1 + draw(2 * emu.work_ticks * *slowness);
+        *slowness = 1 + emu_draw(SLOWNESS_MOST);
+    return 1 + emu_draw(2 * emu.work_ticks * *slowness);
 }
 
 /* ---- Submitting ---------------------------------------------------------------------------------------- */
@@ -172,6 +197,8 @@ static void insert(struct zr_cu_context_st *context, const struct emu_work *work
 {
     struct emu_work *made = emu_must(malloc(sizeof *made)), **link = &context->pending;
     *made = *work;
+    if (made->launch)
+        emu_launch_hold(made->launch);
     while (*link && (*link)->end <= made->end)
         link = &(*link)->next;
     made->next = *link;
@@ -187,6 +214,7 @@ void emu_submit(struct zr_cu_context_st *context, struct zr_cu_stream_st *stream
         uint64_t other = context->clock + left(work.awaits, work.awaits_end);
         work.end = start > other ? start : other;
     } else {
+        work.start = start;
         work.end = start + length_of_work(context, stream);
         work.doomed = too_early(context, work.to, start) || too_early(context, work.from, start) ||
                       nowhere(context, &work);
@@ -266,7 +294,9 @@ zr_cu_result emu_fill(zr_cu_address to, unsigned char value, size_t bytes, zr_cu
     zr_cu_result code;
     if (emu_no_stream(&stream, context))
         return ZR_CU_INVALID_HANDLE;
-    if (emu_place(to, bytes, context, EMU_WRITES) != EMU_MAPPED)
+    enum emu_place place = emu_place(to, bytes, context, EMU_WRITES);
+    work.host_to = place == EMU_HOST && emu_attribute_of(ZR_CU_ATTRIBUTE_PAGEABLE_MEMORY);
+    if (place != EMU_MAPPED && !work.host_to)
         return ZR_CU_INVALID_VALUE;
     if (emu_captured(context, stream, &work, &code))
         return code;
@@ -336,6 +366,15 @@ FORMS(_ptds, ZR_CU_STREAM_PER_THREAD)
 static zr_cu_stream own(zr_cu_stream stream)
 {
     return stream ? stream : (zr_cu_stream)(uintptr_t)ZR_CU_STREAM_PER_THREAD;
+}
+
+static const zr_cu_launch_config *own_config(const zr_cu_launch_config *config, zr_cu_launch_config *room)
+{
+    if (!config)
+        return NULL;
+    *room = *config;
+    room->stream = own(config->stream);
+    return room;
 }
 
 #define FORM(name, suffix, legacy, parameters, arguments)                                                    \

@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #include <pthread.h>
 
+#include "kernels/cuda/driver_launch.h"
 #include "tests/support/cuda_support.h"
 #include "tests/support/cudart_calls.h"
 #include "tests/support/tap.h"
@@ -19,7 +20,7 @@ static const struct {
     const char *name, *suffix;
 } functions[] = {
 #define ROW(member, name, suffix, parameters) {#name, #suffix},
-    ZR_CUDA_FUNCTIONS(ROW) ZR_CUDA_TAKEN(ROW) ZR_CUDA_USED(ROW)
+    ZR_CUDA_FUNCTIONS(ROW) ZR_CUDA_TAKEN(ROW) ZR_CUDA_USED(ROW) ZR_CUDA_LAUNCHING(ROW)
 #undef ROW
 };
 

@@ -1,7 +1,7 @@
-/* cuda_declarations_test.c: zr's own declarations of the CUDA driver (alloc/backend/cuda_driver.h and
- * alloc/preload/cuda/driver_api.h) beside those of cuda.h: names, versions and types of the functions, sizes
- * and places of the structs, numbers of the enums. Where there is no cuda.h this is skipped; where there is,
- * a difference is a failure. */
+/* cuda_declarations_test.c: zr's own declarations of the CUDA driver (alloc/backend/cuda_driver.h,
+ * alloc/preload/cuda/driver_api.h and kernels/cuda/driver_launch.h) beside those of cuda.h: names, versions
+ * and types of the functions, sizes and places of the structs, numbers of the enums. Where there is no cuda.h
+ * this is skipped; where there is, a difference is a failure. */
 #include "tests/support/tap.h"
 
 #ifndef ZR_TEST_CUDA_HEADER
@@ -19,6 +19,7 @@ int main(void)
 #include <string.h>
 
 #include "alloc/preload/cuda/driver_api.h"
+#include "kernels/cuda/driver_launch.h"
 
 #define TEXT_OF(macro)  #macro
 #define EXPANDED(macro) TEXT_OF(macro)
@@ -30,6 +31,9 @@ static void test_names(void)
     tap_ok(strcmp(EXPANDED(name), #name #suffix) == 0, "%s is the version that cuda.h means (%s)",           \
            #name #suffix, EXPANDED(name));
     ZR_CUDA_FUNCTIONS(CHECK_NAME)
+#if CUDA_VERSION >= 12050
+    ZR_CUDA_LAUNCHING(CHECK_NAME)
+#endif
 }
 
 #define SAME(ours, theirs) tap_is((long long)(ours), (long long)(theirs), "%s is %s", #ours, #theirs)
@@ -176,6 +180,22 @@ static void test_program_types(void)
     SAME_FIELD(zr_cu_pool_properties, most_bytes, CUmemPoolProps, maxSize);
     SAME_FIELD(zr_cu_pool_properties, usage, CUmemPoolProps, usage);
 }
+
+static void test_launch_types(void)
+{
+    SAME(ZR_CU_INVALID_IMAGE, CUDA_ERROR_INVALID_IMAGE);
+    SAME(ZR_CU_NO_BINARY, CUDA_ERROR_NO_BINARY_FOR_GPU);
+    SAME(ZR_CU_ATTRIBUTE_PAGEABLE_MEMORY, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS);
+    SAME(ZR_CU_FUNCTION_THREADS_MOST, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
+    SAME(ZR_CU_FUNCTION_DYNAMIC_SHARED_MOST, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES);
+    SAME(sizeof(zr_cu_launch_config), sizeof(CUlaunchConfig));
+    SAME_FIELD(zr_cu_launch_config, grid_x, CUlaunchConfig, gridDimX);
+    SAME_FIELD(zr_cu_launch_config, block_z, CUlaunchConfig, blockDimZ);
+    SAME_FIELD(zr_cu_launch_config, shared_bytes, CUlaunchConfig, sharedMemBytes);
+    SAME_FIELD(zr_cu_launch_config, stream, CUlaunchConfig, hStream);
+    SAME_FIELD(zr_cu_launch_config, attributes, CUlaunchConfig, attrs);
+    SAME_FIELD(zr_cu_launch_config, attributes_count, CUlaunchConfig, numAttrs);
+}
 #endif
 
 static void test_prototypes(void);
@@ -190,6 +210,7 @@ int main(void)
     test_structs();
 #if CUDA_VERSION >= 12050
     test_program_types();
+    test_launch_types();
 #endif
     test_prototypes();
     return tap_done();
@@ -222,6 +243,13 @@ int main(void)
 #define zr_cu_capture_mode      CUstreamCaptureMode
 #define zr_cu_capture_status    CUstreamCaptureStatus
 #define zr_cu_proc_status       CUdriverProcAddressQueryResult
+
+#define zr_cu_module             CUmodule
+#define zr_cu_library            CUlibrary
+#define zr_cu_kernel             CUkernel
+#define zr_cu_function           CUfunction
+#define zr_cu_function_attribute CUfunction_attribute
+#define zr_cu_launch_config      CUlaunchConfig
 
 /* A header of 13 has left some forms out. */
 #if CUDA_VERSION >= 12050 && CUDA_VERSION < 13000
@@ -258,6 +286,14 @@ static void test_prototypes(void)
     tap_ok(__builtin_types_compatible_p(__typeof__(&name), zr_cu_result(*) parameters), "%s takes %s",       \
            #name, #parameters);
     ZR_CUDA_FUNCTIONS(CHECK_PROTOTYPE)
+#if CUDA_VERSION >= 12050
+/* Of a library's options nobody here looks into the types. */
+#define CHECK_LAUNCHING(member, name, suffix, parameters)                                                    \
+    tap_ok(__builtin_types_compatible_p(__typeof__(&name), zr_cu_result(*) parameters) !=                    \
+               (strcmp(#name, "cuLibraryLoadData") == 0),                                                    \
+           "%s takes %s", #name, #parameters);
+    ZR_CUDA_LAUNCHING(CHECK_LAUNCHING)
+#endif
 #if CUDA_VERSION >= 12050 && CUDA_VERSION < 13000
     ZR_CUDA_TAKEN(CHECK_FORM)
     ZR_CUDA_USED(CHECK_FORM)

@@ -1,6 +1,7 @@
-/* real.h: logarithm, exponential, sine and cosine with the same bits on every machine. libm picks its own by
- * processor. Only IEEE operations that round in one way; compile what includes it without fused operations.
- */
+/* real.h: logarithm, exponential, sine and cosine with the same bits on every machine, processors and cards.
+ * libm picks its own by processor. Only IEEE operations that round in one way; compile what includes it
+ * without fused operations. ZR_REAL declares the functions and ZR_REAL_TABLE their tables of coefficients,
+ * where C's own words do not do. */
 #ifndef ZR_KERNELS_REAL_H
 #define ZR_KERNELS_REAL_H
 
@@ -8,10 +9,15 @@
 #include <stdint.h>
 #include <string.h>
 
+#ifndef ZR_REAL
+#define ZR_REAL       static inline
+#define ZR_REAL_TABLE static const
+#endif
+
 /* log of a normal, positive x, to about 1e-15 of its size; infinity and NaN come back as they are, and
  * anything else (zero, denormals, negative) gives -infinity or NaN. Only IEEE operations that round in one
  * way. */
-static inline double zr_real_log(double x)
+ZR_REAL double zr_real_log(double x)
 {
     uint64_t bits;
     if (!(x >= 0x1p-1022) || x > 0x1.fffffffffffffp1023)
@@ -34,7 +40,7 @@ static inline double zr_real_log(double x)
 }
 
 /* e^x for |x| <= 700, to about 1e-15 of its size: e^(x / 1024) by its series, squared ten times. */
-static inline double zr_real_exp(double x)
+ZR_REAL double zr_real_exp(double x)
 {
     double y = x / 1024, sum = 1.0;
     for (int i = 18; i >= 1; i--)
@@ -45,7 +51,7 @@ static inline double zr_real_exp(double x)
 }
 
 /* Of an angle from 0 to 2^30, to about 1e-9: what is left of it beside quarter turns, by the series. */
-static inline void zr_real_sine_cosine(double angle, double *sine, double *cosine)
+ZR_REAL void zr_real_sine_cosine(double angle, double *sine, double *cosine)
 {
     const double quarter = 0x1.921fb54442d18p+0, quarter_rest = 0x1.1a62633145c07p-54; /* pi / 2 */
     double turns = (double)(int64_t)(angle / quarter + 0.5);

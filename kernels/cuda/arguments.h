@@ -1,0 +1,60 @@
+/* arguments.h: what kernels take that is no operation's own struct, and the shapes of blocks that cuda.c and
+ * the .cu sources agree on. */
+#ifndef ZR_CUDA_ARGUMENTS_H
+#define ZR_CUDA_ARGUMENTS_H
+
+#include "kernels/zr_kernels.h"
+
+enum {
+    CUDA_THREADS = 256, /* of every block */
+    CUDA_WARPS = CUDA_THREADS / 32,
+    CUDA_COLUMNS = 32, /* of a block that sums columns */
+    CUDA_EMBEDDING_CHANNELS = 4 * CUDA_THREADS,
+    CUDA_PRODUCT_TILE = 64, /* rows and columns of a block's part of a product */
+    CUDA_PRODUCT_STEP = 16,
+    CUDA_ATTENTION_TILE = 32,   /* queries or keys of a block */
+    CUDA_ATTENTION_WIDTH = 256, /* the widest head */
+    CUDA_SQUARES_BLOCK = 4096,  /* zr_sum_of_squares's */
+    CUDA_SQUARES_BLOCKS = 4096, /* that one launch sums */
+    CUDA_SUM_SOURCES = 128,     /* of one zr_sum */
+    CUDA_CHECKSUM_BLOCK = 1 << 16,
+    CUDA_CHECKSUM_LANES = 8
+};
+
+/* c[m, n] (+)= a[m, k] b[k, n] + bias[n]: element (row, column) of a lies at row * a_row + column * a_column,
+ * and so for b. */
+struct cuda_product {
+    unsigned m, n, k;
+    const void *a, *b, *bias; /* bias NULL: none */
+    size_t a_row, a_column, b_row, b_column, c_row;
+    void *c;
+    bool accumulate, floats; /* floats: c is of floats */
+};
+
+/* One round of a sum of squares: what the blocks have, then those added up onto the total. */
+struct cuda_squares {
+    struct zr_sum_of_squares all;
+    size_t first; /* element */
+    double *partial;
+    bool begins;
+};
+
+struct cuda_sum {
+    size_t n;
+    struct zr_numbers to;
+    const void *from[CUDA_SUM_SOURCES];
+    unsigned count;
+    enum zr_precision precision;
+    float scale;
+    bool accumulate;
+};
+
+/* db[out] (+)= the sums over dy's rows. */
+struct cuda_bias {
+    size_t rows, columns, stride;
+    const void *dy;
+    void *db;
+    bool accumulate;
+};
+
+#endif

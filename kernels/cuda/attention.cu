@@ -1,0 +1,258 @@
+/* attention.cu: causal attention in tiles of 32 queries by 32 keys, without a matrix of all scores: forward
+ * with a running largest score and sum (Dao et al., FlashAttention, 2022), backward from the log of the sums,
+ * once over the queries for the keys' and values' gradients, once over the keys for the queries'. Heads of up
+ * to 256 numbers; several heads of queries may share one of keys and values.
+ *
+ * A warp has four rows of its block's tile; its lanes are the 32 columns of a score's row, or, when values
+ * are added up, numbers of the head. Probabilities stay floats until the sums are whole. */
+#include "kernels/cuda/arguments.h"
+#include "kernels/cuda/element.h"
+
+enum {
+    TILE = CUDA_ATTENTION_TILE,
+    ROWS = TILE / CUDA_WARPS,           /* of a warp */
+    PARTS = CUDA_ATTENTION_WIDTH / WARP /* numbers of a head that a lane has at most */
+};
+
+/* One head of one sequence. */
+struct head {
+    size_t width, tokens, line, out_line; /* line: elements from token to token of q, k, v */
+    const el *q, *k, *v;
+    unsigned room; /* floats of a row of a tile in shared memory: odd, so that lanes meet different banks */
+    float scale;
+};
+
+DEVICE struct head head_of(const struct zr_attention *s, const el *qkv, size_t batch, size_t number)
+{
+    struct head h;
+    size_t kv_heads = s->kv_heads ? s->kv_heads : s->heads, kv = number / (s->heads / kv_heads);
+    h.width = s->channels / s->heads;
+    h.tokens = s->sequence;
+    h.line = s->channels + 2 * kv_heads * h.width;
+    h.out_line = s->channels;
+    h.q = qkv + batch * h.tokens * h.line + number * h.width;
+    h.k = qkv + batch * h.tokens * h.line + s->channels + kv * h.width;
+    h.v = h.k + kv_heads * h.width;
+    h.room = (unsigned)h.width | 1;
+    h.scale = 1.0f / sqrtf((float)h.width);
+    return h;
+}
+
+/* 32 rows from token `first` on; zeros behind the last token. */
+DEVICE void load_rows(float *tile, const struct head *h, const el *from, size_t line, size_t first)
+{
+    for (unsigned row = warp_of_thread(); row < TILE; row += CUDA_WARPS)
+        for (unsigned d = lane_of_thread(); d < h->width; d += WARP)
+            tile[row * h->room + d] =
+                first + row < h->tokens ? el_get(from + (first + row) * line + d) : 0.0f;
+}
+
+DEVICE float dot(const float *x, const float *y, size_t width)
+{
+    float sum = 0;
+    for (unsigned d = 0; d < width; d++)
+        sum = fmaf(x[d], y[d], sum);
+    return sum;
+}
+
+/* sums += the rows of the tile, each times its lane's factor. */
+DEVICE void add_rows(float *sums, const float *tile, const struct head *h, float factor)
+{
+    for (int row = 0; row < TILE; row++) {
+        float f = __shfl_sync(ALL_LANES, factor, row);
+        UNROLL
+        for (int i = 0; i < PARTS; i++) {
+            unsigned d = lane_of_thread() + (unsigned)i * WARP;
+            if (d < h->width)
+                sums[i] = fmaf(f, tile[(unsigned)row * h->room + d], sums[i]);
+        }
+    }
+}
+
+DEVICE void put_row(el *to, const struct head *h, const float *sums, float factor)
+{
+    UNROLL
+    for (int i = 0; i < PARTS; i++) {
+        unsigned d = lane_of_thread() + (unsigned)i * WARP;
+        if (d < h->width)
+            el_put(to + d, sums[i] * factor);
+    }
+}
+
+/* A row's largest score so far, the sum of its exponentials, and the values added up with them. */
+struct running {
+    float most, sum, values[PARTS];
+};
+
+DEVICE void take_scores(struct running *r, float score, const float *v_tile, const struct head *h)
+{
+    float most = fmaxf(r->most, warp_max(score)), before = expf(r->most - most), p = expf(score - most);
+    r->most = most;
+    r->sum = fmaf(r->sum, before, warp_sum(p));
+    UNROLL
+    for (int i = 0; i < PARTS; i++)
+        r->values[i] *= before;
+    add_rows(r->values, v_tile, h, p);
+}
+
+/* A block has a tile of queries of blockIdx.x, head .y, sequence .z. */
+KERNEL(K(attention_forward), struct zr_attention_forward, CUDA_THREADS)
+{
+    SHARED_DYNAMIC(float, q_tile);
+    struct head h = head_of(&a.shape, (const el *)a.qkv, blockIdx.z, blockIdx.y);
+    float *k_tile = q_tile + TILE * h.room, *v_tile = k_tile + TILE * h.room;
+    struct running rows[ROWS];
+    size_t first = (size_t)blockIdx.x * TILE, own = first + warp_of_thread() * ROWS;
+    UNROLL
+    for (int r = 0; r < ROWS; r++) {
+        rows[r].most = -INFINITY;
+        rows[r].sum = 0;
+        UNROLL
+        for (int i = 0; i < PARTS; i++)
+            rows[r].values[i] = 0;
+    }
+    load_rows(q_tile, &h, h.q, h.line, first);
+    for (size_t keys = 0; keys <= first; keys += TILE) {
+        __syncthreads();
+        load_rows(k_tile, &h, h.k, h.line, keys);
+        load_rows(v_tile, &h, h.v, h.line, keys);
+        __syncthreads();
+        UNROLL
+        for (int r = 0; r < ROWS; r++) {
+            const float *q = q_tile + (own + r - first) * h.room, *k = k_tile + lane_of_thread() * h.room;
+            bool seen = keys + lane_of_thread() <= own + r;
+            if (own + r < h.tokens) /* all lanes alike */
+                take_scores(&rows[r], seen ? dot(q, k, h.width) * h.scale : -INFINITY, v_tile, &h);
+        }
+    }
+    UNROLL
+    for (int r = 0; r < ROWS; r++) {
+        size_t t = own + r;
+        if (t >= h.tokens)
+            continue;
+        put_row((el *)a.out + (blockIdx.z * h.tokens + t) * h.out_line + blockIdx.y * h.width, &h,
+                rows[r].values, 1.0f / rows[r].sum);
+        if (lane_of_thread() == 0)
+            a.lse[(blockIdx.z * a.shape.heads + blockIdx.y) * h.tokens + t] =
+                rows[r].most + logf(rows[r].sum);
+    }
+}
+
+/* A block has the row of probabilities of token blockIdx.x. */
+KERNEL(K(attention_probabilities), struct zr_attention_forward, CUDA_THREADS)
+{
+    struct head h = head_of(&a.shape, (const el *)a.qkv, blockIdx.z, blockIdx.y);
+    size_t t = blockIdx.x, row = (blockIdx.z * a.shape.heads + blockIdx.y) * h.tokens + t;
+    el *p = (el *)a.p + row * h.tokens;
+    for (size_t j = threadIdx.x; j < h.tokens; j += blockDim.x) {
+        float score = 0;
+        for (size_t d = 0; j <= t && d < h.width; d++)
+            score = fmaf(el_get(h.q + t * h.line + d), el_get(h.k + j * h.line + d), score);
+        el_put(p + j, j <= t ? expf(score * h.scale - a.lse[row]) : 0);
+    }
+}
+
+/* What is known of 32 queries. */
+struct queries {
+    float *q, *dout, *lse, *delta; /* delta: dout out, by row */
+};
+
+/* All threads come, twice to a barrier; the tiles are whole then. */
+DEVICE void load_queries(const struct queries *to, const struct head *h,
+                         const struct zr_attention_backward *a, size_t batch, size_t number, size_t first)
+{
+    size_t at = batch * h->tokens * h->out_line + number * h->width;
+    const el *out = (const el *)a->out + at;
+    __syncthreads();
+    load_rows(to->q, h, h->q, h->line, first);
+    load_rows(to->dout, h, (const el *)a->dout + at, h->out_line, first);
+    __syncthreads();
+    for (unsigned row = warp_of_thread(); row < TILE; row += CUDA_WARPS) {
+        float delta = 0;
+        for (unsigned d = lane_of_thread(); d < h->width && first + row < h->tokens; d += WARP)
+            delta = fmaf(to->dout[row * h->room + d], el_get(out + (first + row) * h->out_line + d), delta);
+        delta = warp_sum(delta);
+        if (lane_of_thread() == 0) {
+            to->delta[row] = delta;
+            to->lse[row] = first + row < h->tokens
+                               ? a->lse[(batch * a->shape.heads + number) * h->tokens + first + row]
+                               : 0;
+        }
+    }
+    __syncthreads();
+}
+
+/* A block has a tile of keys, and their values, of blockIdx.x, head of keys .y, sequence .z. */
+KERNEL(K(attention_backward_keys), struct zr_attention_backward, CUDA_THREADS)
+{
+    SHARED_DYNAMIC(float, k_tile);
+    SHARED(float, lse, TILE);
+    SHARED(float, delta, TILE);
+    size_t kv_heads = a.shape.kv_heads ? a.shape.kv_heads : a.shape.heads, group = a.shape.heads / kv_heads;
+    size_t first = (size_t)blockIdx.x * TILE, own = warp_of_thread() * ROWS;
+    struct head h = head_of(&a.shape, (const el *)a.qkv, blockIdx.z, blockIdx.y * group);
+    float *v_tile = k_tile + TILE * h.room;
+    struct queries all = {v_tile + TILE * h.room, v_tile + 2 * TILE * h.room, lse, delta};
+    float dk[ROWS][PARTS] = {{0}}, dv[ROWS][PARTS] = {{0}};
+    load_rows(k_tile, &h, h.k, h.line, first);
+    load_rows(v_tile, &h, h.v, h.line, first);
+    for (size_t g = 0; g < group; g++) {
+        size_t number = blockIdx.y * group + g;
+        h = head_of(&a.shape, (const el *)a.qkv, blockIdx.z, number);
+        for (size_t queries = first; queries < h.tokens; queries += TILE) {
+            load_queries(&all, &h, &a, blockIdx.z, number, queries);
+            UNROLL
+            for (int r = 0; r < ROWS; r++) {
+                unsigned lane = lane_of_thread();
+                const float *k = k_tile + (own + r) * h.room, *v = v_tile + (own + r) * h.room;
+                bool seen = first + own + r <= queries + lane && queries + lane < h.tokens;
+                float p = seen ? expf(dot(all.q + lane * h.room, k, h.width) * h.scale - lse[lane]) : 0;
+                float dp = dot(all.dout + lane * h.room, v, h.width);
+                add_rows(dv[r], all.dout, &h, p);
+                add_rows(dk[r], all.q, &h, p * (dp - delta[lane]) * h.scale);
+            }
+        }
+    }
+    UNROLL
+    for (int r = 0; r < ROWS; r++) {
+        size_t j = first + own + r;
+        if (j >= h.tokens)
+            continue;
+        el *to = (el *)a.dqkv + (h.k - (const el *)a.qkv) + j * h.line;
+        put_row(to, &h, dk[r], 1);
+        put_row(to + kv_heads * h.width, &h, dv[r], 1);
+    }
+}
+
+/* A block has a tile of queries of blockIdx.x, head .y, sequence .z. */
+KERNEL(K(attention_backward_queries), struct zr_attention_backward, CUDA_THREADS)
+{
+    SHARED_DYNAMIC(float, k_tile);
+    SHARED(float, lse, TILE);
+    SHARED(float, delta, TILE);
+    size_t first = (size_t)blockIdx.x * TILE, own = warp_of_thread() * ROWS;
+    struct head h = head_of(&a.shape, (const el *)a.qkv, blockIdx.z, blockIdx.y);
+    float *v_tile = k_tile + TILE * h.room;
+    struct queries all = {v_tile + TILE * h.room, v_tile + 2 * TILE * h.room, lse, delta};
+    float dq[ROWS][PARTS] = {{0}};
+    load_queries(&all, &h, &a, blockIdx.z, blockIdx.y, first);
+    for (size_t keys = 0; keys <= first; keys += TILE) {
+        __syncthreads();
+        load_rows(k_tile, &h, h.k, h.line, keys);
+        load_rows(v_tile, &h, h.v, h.line, keys);
+        __syncthreads();
+        UNROLL
+        for (int r = 0; r < ROWS; r++) {
+            unsigned lane = lane_of_thread(), row = (unsigned)own + (unsigned)r;
+            bool seen = keys + lane <= first + row && first + row < h.tokens;
+            const float *k = k_tile + lane * h.room, *v = v_tile + lane * h.room;
+            float p = seen ? expf(dot(all.q + row * h.room, k, h.width) * h.scale - lse[row]) : 0;
+            float dp = dot(all.dout + row * h.room, v, h.width);
+            add_rows(dq[r], k_tile, &h, p * (dp - delta[row]) * h.scale);
+        }
+    }
+    UNROLL
+    for (int r = 0; r < ROWS; r++)
+        if (first + own + r < h.tokens)
+            put_row((el *)a.dqkv + (h.q - (const el *)a.qkv) + (first + own + r) * h.line, &h, dq[r], 1);
+}

@@ -1,0 +1,483 @@
+/* cuda.c: the table of operations on a card: each queues its kernels in the context's stream and returns. The
+ * kernels are the .cu sources beside this file; their image is loaded once for the process, as a library of
+ * the driver, which serves every device.
+ *
+ * Every sum has a fixed order, so the bits depend neither on time nor on the card's number of processors. */
+#define _GNU_SOURCE
+#include "kernels/cuda/cuda.h"
+
+#include <limits.h>
+#include <stdatomic.h>
+#include <stdio.h>
+
+#include "alloc/base/error.h"
+#include "kernels/cuda/arguments.h"
+#include "kernels/cuda/driver_launch.h"
+
+/* Kernels of which there is one per precision, and those that are told. */
+#define PER_PRECISION(f)                                                                                     \
+    f(embedding_forward) f(embedding_backward) f(positions_forward) f(positions_backward) f(gelu_forward)    \
+        f(gelu_backward) f(swiglu_forward) f(swiglu_backward) f(add) f(rotary) f(layernorm_forward)          \
+            f(layernorm_backward) f(layernorm_backward_columns) f(rmsnorm_forward) f(rmsnorm_backward)       \
+                f(rmsnorm_backward_columns) f(bias_backward) f(product) f(attention_forward)                 \
+                    f(attention_probabilities) f(attention_backward_keys) f(attention_backward_queries)      \
+                        f(cross_entropy)
+#define TOLD(f)                                                                                              \
+    f(update_adamw) f(update_sgd) f(squares_of_blocks) f(squares_together) f(find_nonfinite_begin)           \
+        f(find_nonfinite) f(checksum_begin) f(checksum) f(checksum_end) f(init_normal) f(convert) f(sum)     \
+            f(rotary_table) f(softmax_merge)
+
+enum kernel {
+#define NUMBER(name) KERNEL_##name,
+    PER_PRECISION(NUMBER) TOLD(NUMBER) KERNELS_COUNT
+#undef NUMBER
+};
+static const char *const names[] = {
+#define NAME(name) #name,
+    PER_PRECISION(NAME) TOLD(NAME)
+#undef NAME
+};
+enum { FIRST_TOLD = KERNEL_update_adamw };
+
+/* The process's one library; it stays. */
+static struct {
+    _Atomic int state; /* NOT_LOADED, LOADING, LOADED */
+    const void *image;
+    const struct zr_cuda_driver *driver;
+#define MEMBER(member, name, suffix, parameters) zr_cu_result(*member) parameters;
+    ZR_CUDA_LAUNCHING(MEMBER)
+#undef MEMBER
+    zr_cu_kernel kernels[KERNELS_COUNT][ZR_PRECISION_COUNT];
+} library;
+enum { NOT_LOADED, LOADING, LOADED };
+
+/* ---- Loading ------------------------------------------------------------------------------------------- */
+
+void zr_cuda_kernels_image_set(const void *image)
+{
+    library.image = image;
+}
+
+static zr_result find_calls(void)
+{
+    zr_result result = zr_cuda_driver_get(&library.driver);
+#define FIND(member, name, suffix, parameters)                                                               \
+    if (result == ZR_OK)                                                                                     \
+        result = zr_cuda_driver_find(#name #suffix, (void **)&library.member);
+    ZR_CUDA_LAUNCHING(FIND)
+#undef FIND
+    return result;
+}
+
+static zr_result find_kernels(void)
+{
+    zr_cu_library loaded;
+    char name[64];
+    zr_cu_result code = library.library_load(&loaded, library.image, NULL, NULL, 0, NULL, NULL, 0);
+    if (code != ZR_CU_SUCCESS)
+        return zr_cuda_error(code, ZR_ERR_UNAVAILABLE, "the image of zr's kernels");
+    for (unsigned i = 0; i < KERNELS_COUNT; i++)
+        for (unsigned p = 0; p < ZR_PRECISION_COUNT; p++) {
+            snprintf(name, sizeof name, i < FIRST_TOLD ? "%s_%s" : "%s", names[i],
+                     zr_precision_name((enum zr_precision)p));
+            code = library.library_kernel(&library.kernels[i][p], loaded, name);
+            if (code != ZR_CU_SUCCESS) {
+                library.library_unload(loaded);
+                return zr_cuda_error(code, ZR_ERR_UNAVAILABLE, "the kernel %s", name);
+            }
+        }
+    return ZR_OK;
+}
+
+static zr_result load(void)
+{
+    int state = NOT_LOADED;
+    while (!atomic_compare_exchange_weak(&library.state, &state, LOADING)) {
+        if (state == LOADED)
+            return ZR_OK;
+        state = NOT_LOADED;
+    }
+    zr_result result = ZR_OK;
+    if (!library.image)
+        result =
+            zr_fail(ZR_ERR_UNAVAILABLE,
+                    "this zr has no kernels for a card: it was built without them (kernels/cuda/README.md)");
+    if (result == ZR_OK)
+        result = find_calls();
+    if (result == ZR_OK)
+        result = find_kernels();
+    atomic_store(&library.state, result == ZR_OK ? LOADED : NOT_LOADED);
+    return result;
+}
+
+/* ---- Opening ------------------------------------------------------------------------------------------- */
+
+static size_t workspace_bytes(const struct zr_kernel_limits *limits, enum zr_isa isa)
+{
+    (void)limits, (void)isa; /* sums of squares alone have partial results */
+    return CUDA_SQUARES_BLOCKS * sizeof(double);
+}
+
+static zr_result open(struct zr_kernel_context *context)
+{
+    context->library = NULL;
+    context->refusals = (struct zr_kernel_refusals){0};
+    if ((unsigned)context->precision >= ZR_PRECISION_COUNT)
+        return zr_fail(ZR_ERR_INVALID, "%d is no precision; there are fp32, bf16 and fp16",
+                       (int)context->precision);
+    if (!context->workspace || (uintptr_t)context->workspace % 64 != 0 ||
+        context->workspace_bytes < workspace_bytes(NULL, context->isa))
+        return zr_fail(ZR_ERR_INVALID,
+                       "a workspace of %zu bytes is too small (or not on a 64-byte line); ask "
+                       "workspace_bytes() of the kernels",
+                       context->workspace_bytes);
+    zr_result result = load();
+    if (result == ZR_OK)
+        context->library = &library;
+    return result;
+}
+
+static void close(struct zr_kernel_context *context)
+{
+    context->library = NULL;
+}
+
+/* ---- Launching ----------------------------------------------------------------------------------------- */
+
+struct grid {
+    size_t x, y, z, shared_bytes;
+};
+
+/* More shared memory than this is asked for, by device. */
+enum { SHARED_WITHOUT_ASKING = 48 << 10 };
+
+static zr_cu_result ask_for_shared(zr_cu_kernel kernel, size_t bytes)
+{
+    zr_cu_function function;
+    if (bytes <= SHARED_WITHOUT_ASKING)
+        return ZR_CU_SUCCESS;
+    zr_cu_result code = library.kernel_function(&function, kernel);
+    return code == ZR_CU_SUCCESS
+               ? library.function_set(function, ZR_CU_FUNCTION_DYNAMIC_SHARED_MOST, (int)bytes)
+               : code;
+}
+
+static zr_result must_be_open(const struct zr_kernel_context *context)
+{
+    return context && context->library == &library
+               ? ZR_OK
+               : zr_fail(ZR_ERR_INVALID, "a kernel was called in a context that is not open");
+}
+
+/* The kernel of the context's precision with one argument; y and z of 0 are 1, x of 0 is nothing to do. */
+static zr_result launch_with(const struct zr_kernel_context *context, enum kernel which, struct grid grid,
+                             unsigned threads, const void *argument)
+{
+    void *arguments[] = {(void *)(uintptr_t)argument};
+    if (must_be_open(context) != ZR_OK)
+        return ZR_ERR_INVALID;
+    if (grid.x == 0)
+        return ZR_OK;
+    grid.y = grid.y ? grid.y : 1;
+    grid.z = grid.z ? grid.z : 1;
+    if (grid.x > INT_MAX || grid.y > USHRT_MAX || grid.z > USHRT_MAX)
+        return zr_fail(ZR_ERR_INVALID, "%s of %zu x %zu x %zu blocks is more than a grid has", names[which],
+                       grid.x, grid.y, grid.z);
+    zr_cu_kernel kernel = library.kernels[which][context->precision];
+    zr_cu_result code = ask_for_shared(kernel, grid.shared_bytes);
+    if (code == ZR_CU_SUCCESS)
+        code = library.launch_kernel((zr_cu_function)kernel, (unsigned)grid.x, (unsigned)grid.y,
+                                     (unsigned)grid.z, threads, 1, 1, (unsigned)grid.shared_bytes,
+                                     (zr_cu_stream)context->stream, arguments, NULL);
+    return code == ZR_CU_SUCCESS ? ZR_OK : zr_cuda_error(code, ZR_ERR_INVALID, "to launch %s", names[which]);
+}
+
+static zr_result launch(const struct zr_kernel_context *context, enum kernel which, struct grid grid,
+                        const void *argument)
+{
+    return launch_with(context, which, grid, CUDA_THREADS, argument);
+}
+
+static size_t parts(size_t n, size_t each)
+{
+    return n / each + (n % each != 0);
+}
+
+/* Threads go on to the next elements in steps of the grid. */
+static struct grid over(size_t n)
+{
+    const size_t most = 1 << 14;
+    size_t blocks = parts(n, CUDA_THREADS);
+    return (struct grid){.x = blocks < most ? blocks : most};
+}
+
+/* An operation that is one kernel of its own name and struct. */
+#define ONE(name, how_many)                                                                                  \
+    static zr_result name(struct zr_kernel_context *context, const struct zr_##name *args)                   \
+    {                                                                                                        \
+        return launch(context, KERNEL_##name, how_many, args);                                               \
+    }
+#define ROWS(rows)    ((struct grid){.x = (rows)})
+#define BY_WARP(rows) ((struct grid){.x = parts(rows, CUDA_WARPS)})
+
+ONE(embedding_forward, ROWS(args->rows))
+ONE(embedding_backward,
+    ((struct grid){.x = args->w_rows, .y = parts(args->channels, CUDA_EMBEDDING_CHANNELS)}))
+ONE(positions_forward, ROWS(args->rows))
+ONE(positions_backward, ROWS(args->w_rows))
+ONE(layernorm_forward, BY_WARP(args->shape.rows))
+ONE(rmsnorm_forward, BY_WARP(args->rows))
+ONE(rotary_table, ROWS(args->width / 2))
+ONE(rotary, ROWS(args->rows))
+ONE(gelu_forward, over(args->n))
+ONE(gelu_backward, over(args->n))
+ONE(swiglu_forward, over(args->n))
+ONE(swiglu_backward, over(args->n))
+ONE(add, over(args->n))
+ONE(cross_entropy, ROWS(args->rows))
+ONE(softmax_merge, over(args->rows))
+ONE(init_normal, over(args->n))
+ONE(convert, over(args->n))
+
+static zr_result update_adamw(struct zr_kernel_context *context, const struct zr_update_adamw *args)
+{
+    return launch(context, KERNEL_update_adamw, over(args->numbers.n), args);
+}
+
+static zr_result update_sgd(struct zr_kernel_context *context, const struct zr_update_sgd *args)
+{
+    return launch(context, KERNEL_update_sgd, over(args->numbers.n), args);
+}
+
+/* ---- Norms: the weights' gradients first, since dx may add to what they still have to read --------------
+ */
+
+static zr_result layernorm_backward(struct zr_kernel_context *context,
+                                    const struct zr_layernorm_backward *args)
+{
+    zr_result result = launch(context, KERNEL_layernorm_backward_columns,
+                              ROWS(parts(args->shape.channels, CUDA_COLUMNS)), args);
+    return result == ZR_OK ? launch(context, KERNEL_layernorm_backward, BY_WARP(args->shape.rows), args)
+                           : result;
+}
+
+static zr_result rmsnorm_backward(struct zr_kernel_context *context, const struct zr_rmsnorm_backward *args)
+{
+    zr_result result =
+        launch(context, KERNEL_rmsnorm_backward_columns, ROWS(parts(args->channels, CUDA_COLUMNS)), args);
+    return result == ZR_OK ? launch(context, KERNEL_rmsnorm_backward, BY_WARP(args->rows), args) : result;
+}
+
+/* ---- Linear -------------------------------------------------------------------------------------------- */
+
+static zr_result multiply(struct zr_kernel_context *context, const struct cuda_product *p)
+{
+    return launch(
+        context, KERNEL_product,
+        (struct grid){.x = p->m ? parts(p->n, CUDA_PRODUCT_TILE) : 0, .y = parts(p->m, CUDA_PRODUCT_TILE)},
+        p);
+}
+
+/* Rows, inputs and outputs as one product has them. */
+static zr_result sizes_of(const struct zr_linear *s, struct cuda_product *out)
+{
+    if (s->rows > INT_MAX || s->in > INT_MAX || s->out > INT_MAX)
+        return zr_fail(ZR_ERR_INVALID, "a product of %zu rows, %zu inputs, %zu outputs is too large", s->rows,
+                       s->in, s->out);
+    *out = (struct cuda_product){.m = (unsigned)s->rows, .n = (unsigned)s->out, .k = (unsigned)s->in};
+    return ZR_OK;
+}
+
+static zr_result linear_forward(struct zr_kernel_context *context, const struct zr_linear_forward *args)
+{
+    const struct zr_linear *s = &args->shape;
+    struct cuda_product p;
+    zr_result result = sizes_of(s, &p);
+    p.a = args->x, p.a_row = s->x_stride ? s->x_stride : s->in, p.a_column = 1;
+    p.b = args->w, p.b_row = s->turned ? 1 : s->out, p.b_column = s->turned ? s->in : 1;
+    p.c = args->y, p.c_row = s->y_stride ? s->y_stride : s->out;
+    p.bias = args->bias;
+    p.floats = args->floats;
+    return result == ZR_OK ? multiply(context, &p) : result;
+}
+
+/* dx = dy w^T; dw = x^T dy, or where w is stored the other way round, dy^T x. */
+static zr_result linear_backward(struct zr_kernel_context *context, const struct zr_linear_backward *args)
+{
+    const struct zr_linear *s = &args->shape;
+    size_t x_stride = s->x_stride ? s->x_stride : s->in, y_stride = s->y_stride ? s->y_stride : s->out;
+    struct cuda_product sizes, p;
+    zr_result result = sizes_of(s, &sizes);
+    if (result == ZR_OK && args->dx) {
+        p = (struct cuda_product){
+            .m = sizes.m, .n = sizes.k, .k = sizes.n, .accumulate = args->accumulate_dx};
+        p.a = args->dy, p.a_row = y_stride, p.a_column = 1;
+        p.b = args->w, p.b_row = s->turned ? s->in : 1, p.b_column = s->turned ? 1 : s->out;
+        p.c = args->dx, p.c_row = x_stride;
+        result = multiply(context, &p);
+    }
+    if (result == ZR_OK && args->dw) {
+        p = (struct cuda_product){.k = sizes.m, .accumulate = args->accumulate, .c = args->dw};
+        p.m = s->turned ? sizes.n : sizes.k, p.n = s->turned ? sizes.k : sizes.n;
+        p.a = s->turned ? args->dy : args->x, p.a_row = 1, p.a_column = s->turned ? y_stride : x_stride;
+        p.b = s->turned ? args->x : args->dy, p.b_row = s->turned ? x_stride : y_stride, p.b_column = 1;
+        p.c_row = p.n;
+        result = multiply(context, &p);
+    }
+    if (result == ZR_OK && args->db)
+        result = launch(context, KERNEL_bias_backward, ROWS(parts(s->out, CUDA_COLUMNS)),
+                        &(struct cuda_bias){s->rows, s->out, y_stride, args->dy, args->db, args->accumulate});
+    return result;
+}
+
+/* ---- Attention ----------------------------------------------------------------------------------------- */
+
+/* Blocks of a tile each, with so many tiles in shared memory. */
+static zr_result tiles_of(const struct zr_attention *s, size_t heads, size_t tiles, struct grid *out)
+{
+    size_t width = s->heads ? s->channels / s->heads : 0;
+    if (width == 0 || width > CUDA_ATTENTION_WIDTH)
+        return zr_fail(ZR_ERR_INVALID, "heads of %zu numbers: from 1 to %d are possible on a card", width,
+                       CUDA_ATTENTION_WIDTH);
+    *out = (struct grid){.x = s->batch && heads ? parts(s->sequence, CUDA_ATTENTION_TILE) : 0,
+                         .y = heads,
+                         .z = s->batch,
+                         .shared_bytes = tiles * CUDA_ATTENTION_TILE * (width | 1) * sizeof(float)};
+    return ZR_OK;
+}
+
+static zr_result attention_forward(struct zr_kernel_context *context, const struct zr_attention_forward *args)
+{
+    struct grid grid;
+    zr_result result = tiles_of(&args->shape, args->shape.heads, 3, &grid);
+    if (result == ZR_OK)
+        result = launch(context, KERNEL_attention_forward, grid, args);
+    if (result == ZR_OK && args->p)
+        result = launch(context, KERNEL_attention_probabilities,
+                        (struct grid){grid.x ? args->shape.sequence : 0, grid.y, grid.z, 0}, args);
+    return result;
+}
+
+/* Probabilities are made again, whether they were kept or not. */
+static zr_result attention_backward(struct zr_kernel_context *context,
+                                    const struct zr_attention_backward *args)
+{
+    const struct zr_attention *s = &args->shape;
+    struct grid keys, queries;
+    zr_result result = tiles_of(s, s->kv_heads ? s->kv_heads : s->heads, 4, &keys);
+    if (result == ZR_OK)
+        result = tiles_of(s, s->heads, 4, &queries);
+    if (result == ZR_OK)
+        result = launch(context, KERNEL_attention_backward_keys, keys, args);
+    return result == ZR_OK ? launch(context, KERNEL_attention_backward_queries, queries, args) : result;
+}
+
+/* ---- State --------------------------------------------------------------------------------------------- */
+
+static zr_result sum_of_squares(struct zr_kernel_context *context, const struct zr_sum_of_squares *args)
+{
+    const size_t round = (size_t)CUDA_SQUARES_BLOCK * CUDA_SQUARES_BLOCKS;
+    zr_result result = ZR_OK;
+    for (size_t first = 0; result == ZR_OK && (first == 0 || first < args->n); first += round) {
+        struct cuda_squares squares = {*args, first, context ? context->workspace : NULL, first == 0};
+        size_t rest = args->n - first, count = rest < round ? rest : round;
+        result =
+            launch(context, KERNEL_squares_of_blocks, BY_WARP(parts(count, CUDA_SQUARES_BLOCK)), &squares);
+        if (result == ZR_OK)
+            result = launch(context, KERNEL_squares_together, ROWS(1), &squares);
+    }
+    return result;
+}
+
+static zr_result find_nonfinite(struct zr_kernel_context *context, const struct zr_find_nonfinite *args)
+{
+    zr_result result = launch_with(context, KERNEL_find_nonfinite_begin, ROWS(1), 1, args);
+    return result == ZR_OK ? launch(context, KERNEL_find_nonfinite, over(args->n), args) : result;
+}
+
+static zr_result checksum(struct zr_kernel_context *context, const struct zr_checksum *args)
+{
+    size_t blocks = parts(args->bytes, CUDA_CHECKSUM_BLOCK);
+    zr_result result = launch_with(context, KERNEL_checksum_begin, ROWS(1), 1, args);
+    if (result == ZR_OK)
+        result =
+            launch(context, KERNEL_checksum, ROWS(parts(blocks * CUDA_CHECKSUM_LANES, CUDA_THREADS)), args);
+    return result == ZR_OK ? launch_with(context, KERNEL_checksum_end, ROWS(1), 1, args) : result;
+}
+
+static zr_result clear(struct zr_kernel_context *context, const struct zr_clear *args)
+{
+    if (must_be_open(context) != ZR_OK)
+        return ZR_ERR_INVALID;
+    if (args->bytes == 0)
+        return ZR_OK;
+    zr_cu_result code = library.driver->fill((zr_cu_address)(uintptr_t)args->to, 0, args->bytes,
+                                             (zr_cu_stream)context->stream);
+    return code == ZR_CU_SUCCESS ? ZR_OK
+                                 : zr_cuda_error(code, ZR_ERR_INVALID, "to clear %zu bytes", args->bytes);
+}
+
+static zr_result sum(struct zr_kernel_context *context, const struct zr_sum *args)
+{
+    struct cuda_sum all = {.n = args->n,
+                           .to = args->to,
+                           .count = args->count,
+                           .precision = args->precision,
+                           .scale = args->scale,
+                           .accumulate = args->accumulate};
+    if (must_be_open(context) != ZR_OK)
+        return ZR_ERR_INVALID;
+    if (args->count > CUDA_SUM_SOURCES)
+        return zr_fail(ZR_ERR_INVALID, "a sum of %u sources: up to %d are possible on a card", args->count,
+                       CUDA_SUM_SOURCES);
+    for (unsigned k = 0; k < args->count; k++)
+        all.from[k] = args->from[k];
+    return launch(context, KERNEL_sum, over(args->n), &all);
+}
+
+/* ---- The table ----------------------------------------------------------------------------------------- */
+
+static const struct zr_kernels table = {
+    .version = ZR_KERNELS_VERSION,
+    .name = "cuda",
+    .executes = true,
+    .deterministic_sums = true,
+    .workspace_bytes = workspace_bytes,
+    .open = open,
+    .close = close,
+    .embedding_forward = embedding_forward,
+    .embedding_backward = embedding_backward,
+    .positions_forward = positions_forward,
+    .positions_backward = positions_backward,
+    .layernorm_forward = layernorm_forward,
+    .layernorm_backward = layernorm_backward,
+    .rmsnorm_forward = rmsnorm_forward,
+    .rmsnorm_backward = rmsnorm_backward,
+    .linear_forward = linear_forward,
+    .linear_backward = linear_backward,
+    .rotary_table = rotary_table,
+    .rotary = rotary,
+    .attention_forward = attention_forward,
+    .attention_backward = attention_backward,
+    .gelu_forward = gelu_forward,
+    .gelu_backward = gelu_backward,
+    .swiglu_forward = swiglu_forward,
+    .swiglu_backward = swiglu_backward,
+    .add = add,
+    .cross_entropy = cross_entropy,
+    .softmax_merge = softmax_merge,
+    .update_adamw = update_adamw,
+    .update_sgd = update_sgd,
+    .sum_of_squares = sum_of_squares,
+    .find_nonfinite = find_nonfinite,
+    .checksum = checksum,
+    .init_normal = init_normal,
+    .convert = convert,
+    .clear = clear,
+    .sum = sum,
+};
+
+const struct zr_kernels *zr_kernels_cuda(void)
+{
+    return &table;
+}

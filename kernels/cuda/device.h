@@ -1,0 +1,75 @@
+/* device.h: what every .cu source stands on. The sources are written in the part of C that is C++ as well, so
+ * that nvcc takes them for a card and gcc for the processor, where the emulated driver runs them in the tests
+ * (device_processor.h). No CUDA header is included; what is PTX stands behind a named inline function, here
+ * or in element.h, which has a version for the processor.
+ *
+ * KERNEL(name, struct arguments, threads) { ... } defines a kernel of at most so many threads per block,
+ * which finds its one argument as `a`. SHARED(type, name, count) is an array of shared memory,
+ * SHARED_DYNAMIC(type, name) what the launch brought. Names from CUDA mean what they mean there: threadIdx,
+ * blockIdx, blockDim, gridDim, __syncthreads(), __syncwarp(mask), __ballot_sync(), __shfl_sync() and its kind
+ * (of whole warps),
+ * __popc(). UNROLL stands before a loop whose arrays are to stay in registers. Atomics are zr_atomic_add()
+ * and zr_atomic_min() of unsigned long long, zr_atomic_add_float(). */
+#ifndef ZR_CUDA_DEVICE_H
+#define ZR_CUDA_DEVICE_H
+
+#ifdef __CUDACC__
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define KERNEL(name, arguments, threads) KERNEL_NAMED(name, arguments, threads)
+#define KERNEL_NAMED(name, arguments, threads)                                                               \
+    extern "C" __global__ void __launch_bounds__(threads) name(const arguments a)
+#define UNROLL                    _Pragma("unroll")
+#define SHARED(type, name, count) __shared__ __align__(16) type name[count]
+#define SHARED_DYNAMIC(type, name)                                                                           \
+    extern __shared__ __align__(16) unsigned char zr_dynamic_shared[];                                       \
+    type *name = (type *)zr_dynamic_shared
+
+static __device__ __forceinline__ unsigned long long zr_atomic_add(unsigned long long *at,
+                                                                   unsigned long long x)
+{
+    return atomicAdd(at, x);
+}
+static __device__ __forceinline__ unsigned long long zr_atomic_min(unsigned long long *at,
+                                                                   unsigned long long x)
+{
+    return atomicMin(at, x);
+}
+static __device__ __forceinline__ float zr_atomic_add_float(float *at, float x)
+{
+    return atomicAdd(at, x);
+}
+
+#else
+#include "kernels/cuda/device_processor.h"
+#define UNROLL
+#endif
+
+#define DEVICE static __device__ __forceinline__
+
+enum { WARP = 32 };
+#define ALL_LANES 0xffffffffu
+
+DEVICE unsigned lane_of_thread(void)
+{
+    return threadIdx.x % WARP;
+}
+
+DEVICE unsigned warp_of_thread(void)
+{
+    return threadIdx.x / WARP;
+}
+
+DEVICE size_t index_in_grid(void)
+{
+    return (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+}
+
+/* A loop over [0, n) in steps of the whole grid. */
+#define EACH(i, n)                                                                                           \
+    for (size_t i = index_in_grid(), grid_ = (size_t)gridDim.x * blockDim.x; i < (n); i += grid_)
+
+#endif

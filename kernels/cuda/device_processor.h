@@ -1,0 +1,197 @@
+/* device_processor.h: what a .cu source finds of CUDA when the processor's compiler takes it, and what the
+ * image that comes of it says of itself to whoever runs it (the emulated driver: tests/emulators/cuda/). Part
+ * of device.h.
+ *
+ * Every thread of a block is a fiber. Barriers, shuffles and votes call the runner, and so does, before it
+ * happens, every access to memory that another thread could see: the sources are compiled as for a race
+ * detector (-fsanitize=thread), whose entries the image itself defines (tests/emulators/image/image.c). */
+#ifndef ZR_CUDA_DEVICE_PROCESSOR_H
+#define ZR_CUDA_DEVICE_PROCESSOR_H
+
+#include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct zr_device_dim {
+    unsigned x, y, z;
+};
+
+/* An access is one of these, with ZR_DEVICE_UNALIGNED where the address need not be a multiple of the size.
+ */
+enum zr_device_access {
+    ZR_DEVICE_READ = 0,
+    ZR_DEVICE_WRITE = 1,
+    ZR_DEVICE_ATOMIC = 2,
+    ZR_DEVICE_UNALIGNED = 4
+};
+
+enum zr_device_exchange {
+    ZR_DEVICE_SYNC,    /* __syncwarp */
+    ZR_DEVICE_SHUFFLE, /* __shfl_sync and its kind */
+    ZR_DEVICE_SHUFFLE_UP,
+    ZR_DEVICE_SHUFFLE_DOWN,
+    ZR_DEVICE_SHUFFLE_XOR,
+    ZR_DEVICE_BALLOT
+};
+
+/* What the lanes of a warp do together: each comes with its own, and leaves with the result. */
+struct zr_device_lane {
+    enum zr_device_exchange kind;
+    unsigned mask, width, lane; /* lane: the source, distance or mask */
+    unsigned line;              /* of the source */
+    uint64_t value;
+};
+
+/* Whoever runs an image, as the running thread sees it. */
+struct zr_device_runner {
+    void (*access)(const void *address, size_t bytes, unsigned access);
+    void (*barrier)(unsigned line);
+    uint64_t (*exchange)(const struct zr_device_lane *own);
+    struct zr_device_dim (*thread)(void);
+    struct zr_device_dim (*block)(void);
+    struct zr_device_dim (*threads)(void); /* of a block */
+    struct zr_device_dim (*blocks)(void);  /* of the grid */
+    void *(*dynamic_shared)(void);
+};
+
+struct zr_device_kernel {
+    const char *name;
+    void (*run)(const void *arguments); /* one thread, from its begin to its end */
+    size_t arguments_bytes;
+    unsigned threads_most;
+};
+
+/* The one symbol of an image. */
+#define ZR_DEVICE_IMAGE_VERSION 1
+struct zr_device_image {
+    unsigned version;
+    const struct zr_device_kernel *kernels, *kernels_end;
+    char *shared, *shared_end;              /* all __shared__ variables */
+    const char *constants, *constants_end;  /* the image with its constants */
+    const struct zr_device_runner **runner; /* set before a kernel runs */
+};
+
+/* What image.c has for the sources. Index and size of blocks and grids do not change while a thread runs. */
+__attribute__((const)) struct zr_device_dim zr_device_thread(void);
+__attribute__((const)) struct zr_device_dim zr_device_block(void);
+__attribute__((const)) struct zr_device_dim zr_device_threads(void);
+__attribute__((const)) struct zr_device_dim zr_device_blocks(void);
+__attribute__((const)) void *zr_device_dynamic_shared(void);
+__attribute__((const)) void *zr_device_shared(void *variable); /* it, of which the compiler knows nothing */
+void zr_device_barrier(unsigned line);
+uint64_t zr_device_exchange(const struct zr_device_lane *own);
+void zr_device_atomic(const void *address, size_t bytes);
+
+#define threadIdx zr_device_thread()
+#define blockIdx  zr_device_block()
+#define blockDim  zr_device_threads()
+#define gridDim   zr_device_blocks()
+
+#define __device__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __restrict__ restrict
+
+#define SHARED(type, name, count)                                                                            \
+    static type name##_variable[count] __attribute__((section("zr_shared"), aligned(16)));                   \
+    type *name = (type *)zr_device_shared(name##_variable)
+#define SHARED_DYNAMIC(type, name) type *name = (type *)zr_device_dynamic_shared()
+
+#define KERNEL(name, arguments, threads) KERNEL_NAMED(name, arguments, threads)
+#define KERNEL_NAMED(name, arguments, threads)                                                               \
+    static __attribute__((noinline)) void name(const arguments a);                                           \
+    static __attribute__((no_sanitize("thread"))) void name##_run(const void *all)                           \
+    {                                                                                                        \
+        name(*(const arguments *)all);                                                                       \
+    }                                                                                                        \
+    static const struct zr_device_kernel name##_kernel                                                       \
+        __attribute__((section("zr_kernels"), used)) = {#name, name##_run, sizeof(arguments), threads};      \
+    static void name(const arguments a)
+
+/* ---- Barriers, shuffles, votes ------------------------------------------------------------------------- */
+
+#define __syncthreads() zr_device_barrier(__LINE__)
+#define __syncwarp(lanes)                                                                                    \
+    ((void)zr_device_exchange(                                                                               \
+        &(struct zr_device_lane){.kind = ZR_DEVICE_SYNC, .mask = (lanes), .line = __LINE__}))
+#define __ballot_sync(lanes, predicate)                                                                      \
+    ((unsigned)zr_device_exchange(&(struct zr_device_lane){                                                  \
+        .kind = ZR_DEVICE_BALLOT, .mask = (lanes), .line = __LINE__, .value = (predicate) != 0}))
+
+static inline uint64_t zr_device_bits(float x)
+{
+    union {
+        float number;
+        uint32_t bits;
+    } both = {x};
+    return both.bits;
+}
+
+static inline float zr_device_float(uint64_t bits)
+{
+    union {
+        uint32_t bits;
+        float number;
+    } both = {(uint32_t)bits};
+    return both.number;
+}
+
+static inline uint64_t zr_device_double_bits(double x)
+{
+    union {
+        double number;
+        uint64_t bits;
+    } both = {x};
+    return both.bits;
+}
+
+static inline double zr_device_double(uint64_t bits)
+{
+    union {
+        uint64_t bits;
+        double number;
+    } both = {bits};
+    return both.number;
+}
+
+#define ZR_DEVICE_SHUFFLED(which, lanes, bits_of_it, from)                                                   \
+    zr_device_exchange(&(struct zr_device_lane){.kind = (which),                                             \
+                                                .mask = (lanes),                                             \
+                                                .width = 32,                                                 \
+                                                .lane = (unsigned)(from),                                    \
+                                                .line = __LINE__,                                            \
+                                                .value = (bits_of_it)})
+/* Of a float, a double or an int, as CUDA's own are. */
+#define ZR_DEVICE_SHUFFLE(which, lanes, x, from)                                                             \
+    _Generic((x), float                                                                                      \
+             : zr_device_float(ZR_DEVICE_SHUFFLED(which, lanes, zr_device_bits((float)(x)), from)), double   \
+             : zr_device_double(ZR_DEVICE_SHUFFLED(which, lanes, zr_device_double_bits((double)(x)), from)), \
+               int                                                                                           \
+             : (int)ZR_DEVICE_SHUFFLED(which, lanes, (uint32_t)(x), from), unsigned                          \
+             : (unsigned)ZR_DEVICE_SHUFFLED(which, lanes, (uint32_t)(x), from), unsigned long long           \
+             : (unsigned long long)ZR_DEVICE_SHUFFLED(which, lanes, (uint64_t)(x), from))
+#define __shfl_sync(lanes, x, lane)      ZR_DEVICE_SHUFFLE(ZR_DEVICE_SHUFFLE, lanes, x, lane)
+#define __shfl_up_sync(lanes, x, by)     ZR_DEVICE_SHUFFLE(ZR_DEVICE_SHUFFLE_UP, lanes, x, by)
+#define __shfl_down_sync(lanes, x, by)   ZR_DEVICE_SHUFFLE(ZR_DEVICE_SHUFFLE_DOWN, lanes, x, by)
+#define __shfl_xor_sync(lanes, x, other) ZR_DEVICE_SHUFFLE(ZR_DEVICE_SHUFFLE_XOR, lanes, x, other)
+
+/* ---- Atomics: threads take turns here, so that plain steps are whole ----------------------------------- */
+
+#define ZR_DEVICE_ATOMIC_OF(name, type, step)                                                                \
+    static inline __attribute__((no_sanitize("thread"))) type name(type *at, type x)                         \
+    {                                                                                                        \
+        zr_device_atomic(at, sizeof *at);                                                                    \
+        type old = *at;                                                                                      \
+        *at = step;                                                                                          \
+        return old;                                                                                          \
+    }
+ZR_DEVICE_ATOMIC_OF(zr_atomic_add, unsigned long long, old + x)
+ZR_DEVICE_ATOMIC_OF(zr_atomic_min, unsigned long long, x < old ? x : old)
+ZR_DEVICE_ATOMIC_OF(zr_atomic_add_float, float, old + x)
+
+static inline int __popc(unsigned x)
+{
+    return __builtin_popcount(x);
+}
+
+#endif

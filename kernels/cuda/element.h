@@ -1,0 +1,197 @@
+/* element.h: what the tensors of a .cu source are made of: floats, bf16 or fp16 by ZR_PRECISION (a number of
+ * enum zr_precision, for the preprocessor), and numbers of the engine's state, whose precision is in their
+ * struct. Arithmetic is always in floats; storing rounds to nearest even. The formats are done by hand, in
+ * whole numbers, but where a card has an instruction for it. */
+#ifndef ZR_CUDA_ELEMENT_H
+#define ZR_CUDA_ELEMENT_H
+
+#include "kernels/cuda/device.h"
+#include "kernels/zr_kernels.h"
+
+DEVICE uint32_t bits_of_float(float x)
+{
+    union {
+        float number;
+        uint32_t bits;
+    } both;
+    both.number = x;
+    return both.bits;
+}
+
+DEVICE float float_of_bits(uint32_t bits)
+{
+    union {
+        float number;
+        uint32_t bits;
+    } both;
+    both.bits = bits;
+    return both.number;
+}
+
+DEVICE float float_of_bf16(uint16_t x)
+{
+    return float_of_bits((uint32_t)x << 16);
+}
+
+/* What is no number keeps its upper half and becomes quiet. */
+DEVICE uint16_t bf16_of_float(float x)
+{
+    uint32_t bits = bits_of_float(x);
+    if ((bits & 0x7fffffff) > 0x7f800000)
+        return (uint16_t)(bits >> 16 | 0x40);
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+#if defined(__CUDA_ARCH__)
+
+DEVICE float float_of_fp16(uint16_t x)
+{
+    float result;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(x));
+    return result;
+}
+
+DEVICE uint16_t fp16_of_float(float x)
+{
+    uint16_t result;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(result) : "f"(x));
+    return result;
+}
+
+#else
+
+/* A half's fraction and exponent behind those of a float are 2^-112 of it; a product that is exact makes
+ * denormals right, too. */
+DEVICE float float_of_fp16(uint16_t x)
+{
+    uint32_t sign = (uint32_t)(x & 0x8000) << 16, rest = x & 0x7fff;
+    if (rest >= 0x7c00)
+        return float_of_bits(sign | 0x7f800000 | rest << 13);
+    if (rest >= 0x400)
+        return float_of_bits(sign | (rest + (112 << 10)) << 13);
+    float size = (float)rest * 0x1p-24f;
+    return float_of_bits(sign | bits_of_float(size));
+}
+
+/* Below 2^-14 halves are multiples of 2^-24: adding 1/2 to a float of that size rounds it to one. */
+DEVICE uint16_t fp16_of_float(float x)
+{
+    uint32_t bits = bits_of_float(x), sign = bits >> 16 & 0x8000, size = bits & 0x7fffffff;
+    if (size > 0x7f800000)
+        return (uint16_t)(sign | 0x7e00);
+    if (size >= 0x477ff000)
+        return (uint16_t)(sign | 0x7c00);
+    if (size < 0x38800000)
+        return (uint16_t)(sign | (bits_of_float(float_of_bits(size) + 0.5f) - 0x3f000000));
+    return (uint16_t)(sign | (size - (112u << 23) + 0xfff + (size >> 13 & 1)) >> 13);
+}
+
+#endif
+
+/* ---- The tensors' elements ----------------------------------------------------------------------------- */
+
+#ifdef ZR_PRECISION
+
+#if ZR_PRECISION == 0
+typedef float el;
+#define K(name) name##_fp32
+DEVICE float el_get(const el *at)
+{
+    return *at;
+}
+DEVICE void el_put(el *at, float x)
+{
+    *at = x;
+}
+#elif ZR_PRECISION == 1
+typedef uint16_t el;
+#define K(name) name##_bf16
+DEVICE float el_get(const el *at)
+{
+    return float_of_bf16(*at);
+}
+DEVICE void el_put(el *at, float x)
+{
+    *at = bf16_of_float(x);
+}
+#else
+typedef uint16_t el;
+#define K(name) name##_fp16
+DEVICE float el_get(const el *at)
+{
+    return float_of_fp16(*at);
+}
+DEVICE void el_put(el *at, float x)
+{
+    *at = fp16_of_float(x);
+}
+#endif
+
+/* With accumulate, x is added to what is there. */
+DEVICE void el_onto(el *at, float x, bool accumulate)
+{
+    el_put(at, accumulate ? el_get(at) + x : x);
+}
+
+#endif
+
+/* ---- Numbers of the engine's state --------------------------------------------------------------------- */
+
+DEVICE float number_get(const struct zr_numbers *numbers, size_t i)
+{
+    switch (numbers->precision) {
+    case ZR_PRECISION_FP32:
+        return ((const float *)numbers->at)[i];
+    case ZR_PRECISION_BF16:
+        return float_of_bf16(((const uint16_t *)numbers->at)[i]);
+    default:
+        return float_of_fp16(((const uint16_t *)numbers->at)[i]);
+    }
+}
+
+DEVICE void number_put(const struct zr_numbers *numbers, size_t i, float x)
+{
+    switch (numbers->precision) {
+    case ZR_PRECISION_FP32:
+        ((float *)numbers->at)[i] = x;
+        break;
+    case ZR_PRECISION_BF16:
+        ((uint16_t *)numbers->at)[i] = bf16_of_float(x);
+        break;
+    default:
+        ((uint16_t *)numbers->at)[i] = fp16_of_float(x);
+    }
+}
+
+/* ---- Formulas ------------------------------------------------------------------------------------------ */
+
+#define FORMULA          DEVICE
+#define num              float
+#define num_of(x)        (x)
+#define num_fma(a, b, c) fmaf(a, b, c)
+#define num_exp(x)       expf(x)
+#define num_sqrt(x)      sqrtf(x)
+#include "kernels/formulas.h"
+
+#define ZR_REAL       DEVICE
+#define ZR_REAL_TABLE const
+#include "kernels/normal.h"
+
+/* ---- Sums over warps and blocks, in an order that does not depend on time -------------------------------
+ */
+
+DEVICE float warp_sum(float x)
+{
+    for (int other = WARP / 2; other > 0; other /= 2)
+        x += __shfl_xor_sync(ALL_LANES, x, other);
+    return x;
+}
+
+DEVICE float warp_max(float x)
+{
+    for (int other = WARP / 2; other > 0; other /= 2)
+        x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, other));
+    return x;
+}
+
+#endif

@@ -1,0 +1,145 @@
+/* elements.cu: embeddings, and what goes element by element. */
+#include "kernels/cuda/arguments.h"
+#include "kernels/cuda/element.h"
+
+/* ---- Embeddings ---------------------------------------------------------------------------------------- */
+
+/* A block has a row. */
+KERNEL(K(embedding_forward), struct zr_embedding_forward, CUDA_THREADS)
+{
+    size_t row = blockIdx.x, token = (size_t)a.tokens[row] - a.first_row;
+    const el *w = (const el *)a.w + token * a.channels;
+    el *y = (el *)a.y + row * a.channels;
+    bool here = a.w_rows == 0 || token < a.w_rows;
+    for (size_t c = threadIdx.x; c < a.channels; c += blockDim.x)
+        el_put(y + c, here ? el_get(w + c) : 0);
+}
+
+/* A block has one row of dw, and up to four channels per thread: it looks through all tokens, and adds up the
+ * rows of its own in their order, so that the sum is rounded once and does not depend on time. */
+KERNEL(K(embedding_backward), struct zr_embedding_backward, CUDA_THREADS)
+{
+    enum { CHANNELS = CUDA_EMBEDDING_CHANNELS / CUDA_THREADS };
+    SHARED(unsigned, found, CUDA_THREADS);    /* rows of this token, among those of one pass */
+    SHARED(unsigned, counts, 2 * CUDA_WARPS); /* per warp, of two passes in turn */
+    size_t first_channel = (size_t)blockIdx.y * CUDA_EMBEDDING_CHANNELS + threadIdx.x;
+    el *dw = (el *)a.dw + blockIdx.x * a.channels;
+    float sums[CHANNELS];
+    bool any = !a.accumulate;
+    UNROLL
+    for (int i = 0; i < CHANNELS; i++) {
+        size_t c = first_channel + (size_t)i * CUDA_THREADS;
+        sums[i] = a.accumulate && c < a.channels ? el_get(dw + c) : 0;
+    }
+    unsigned pass = 0;
+    for (size_t from = 0; from < a.rows; from += CUDA_THREADS, pass ^= 1) {
+        size_t row = from + threadIdx.x;
+        bool match = row < a.rows && (size_t)a.tokens[row] - a.first_row == blockIdx.x;
+        unsigned votes = __ballot_sync(ALL_LANES, match), before = 0, total = 0;
+        if (lane_of_thread() == 0)
+            counts[pass * CUDA_WARPS + warp_of_thread()] = (unsigned)__popc(votes);
+        __syncthreads();
+        for (unsigned warp = 0; warp < CUDA_WARPS; warp++) {
+            before += warp < warp_of_thread() ? counts[pass * CUDA_WARPS + warp] : 0;
+            total += counts[pass * CUDA_WARPS + warp];
+        }
+        if (total == 0)
+            continue;
+        any = true;
+        if (match)
+            found[before + (unsigned)__popc(votes & ((1u << lane_of_thread()) - 1))] = threadIdx.x;
+        __syncthreads();
+        for (unsigned f = 0; f < total; f++) {
+            const el *dy = (const el *)a.dy + (from + found[f]) * a.channels;
+            UNROLL
+            for (int i = 0; i < CHANNELS; i++) {
+                size_t c = first_channel + (size_t)i * CUDA_THREADS;
+                if (c < a.channels)
+                    sums[i] += el_get(dy + c);
+            }
+        }
+    }
+    UNROLL
+    for (int i = 0; i < CHANNELS; i++) {
+        size_t c = first_channel + (size_t)i * CUDA_THREADS;
+        if (any && c < a.channels)
+            el_put(dw + c, sums[i]);
+    }
+}
+
+KERNEL(K(positions_forward), struct zr_positions_forward, CUDA_THREADS)
+{
+    size_t row = blockIdx.x;
+    const el *w = (const el *)a.w + (a.first_row + row) % a.sequence * a.channels;
+    el *y = (el *)a.y + row * a.channels;
+    for (size_t c = threadIdx.x; c < a.channels; c += blockDim.x)
+        el_put(y + c, el_get(y + c) + el_get(w + c));
+}
+
+/* A block has a row of dw. */
+KERNEL(K(positions_backward), struct zr_positions_backward, CUDA_THREADS)
+{
+    size_t t = blockIdx.x, first = (t + a.sequence - a.first_row % a.sequence) % a.sequence;
+    for (size_t c = threadIdx.x; c < a.channels; c += blockDim.x) {
+        el *dw = (el *)a.dw + t * a.channels + c;
+        float sum = a.accumulate ? el_get(dw) : 0;
+        for (size_t row = first; t < a.sequence && row < a.rows; row += a.sequence)
+            sum += el_get((const el *)a.dy + row * a.channels + c);
+        el_put(dw, sum);
+    }
+}
+
+/* ---- Element by element -------------------------------------------------------------------------------- */
+
+KERNEL(K(gelu_forward), struct zr_gelu_forward, CUDA_THREADS)
+{
+    EACH(i, a.n)
+    {
+        float x = el_get((const el *)a.x + i);
+        el_put((el *)a.y + i, x * formula_gelu_gate(x));
+    }
+}
+
+KERNEL(K(gelu_backward), struct zr_gelu_backward, CUDA_THREADS)
+{
+    EACH(i, a.n)
+    el_put((el *)a.dx + i, el_get((const el *)a.dy + i) * formula_gelu_slope(el_get((const el *)a.x + i)));
+}
+
+KERNEL(K(swiglu_forward), struct zr_swiglu_forward, CUDA_THREADS)
+{
+    EACH(i, a.n)
+    el_put((el *)a.y + i, formula_swiglu(el_get((const el *)a.gate + i), el_get((const el *)a.up + i)));
+}
+
+KERNEL(K(swiglu_backward), struct zr_swiglu_backward, CUDA_THREADS)
+{
+    EACH(i, a.n)
+    {
+        float dgate, dup;
+        formula_swiglu_backward(el_get((const el *)a.gate + i), el_get((const el *)a.up + i),
+                                el_get((const el *)a.dy + i), &dgate, &dup);
+        el_put((el *)a.dup + i, dup);
+        el_put((el *)a.dgate + i, dgate);
+    }
+}
+
+KERNEL(K(add), struct zr_add, CUDA_THREADS)
+{
+    EACH(i, a.n)
+    el_put((el *)a.out + i, el_get((const el *)a.a + i) + el_get((const el *)a.b + i));
+}
+
+/* A block has a row; its threads have pairs of it. */
+KERNEL(K(rotary), struct zr_rotary, CUDA_THREADS)
+{
+    size_t half = a.width / 2, angles = blockIdx.x % a.sequence * half;
+    for (size_t pair = threadIdx.x; pair < a.heads * half; pair += blockDim.x) {
+        size_t i = pair % half;
+        el *x = (el *)a.x + blockIdx.x * a.stride + pair / half * a.width + i;
+        float first = el_get(x), second = el_get(x + half), sine = a.sines[angles + i];
+        formula_turn(&first, &second, a.cosines[angles + i], a.inverse ? -sine : sine);
+        el_put(x, first);
+        el_put(x + half, second);
+    }
+}

@@ -1,0 +1,200 @@
+/* state.cu: operations on the engine's state, whose precision they are told, and tables of floats. */
+#include "kernels/cuda/arguments.h"
+#include "kernels/cuda/element.h"
+
+#include "kernels/checksum.h"
+
+/* ---- Optimizers ---------------------------------------------------------------------------------------- */
+
+DEVICE void put_parameter(const struct zr_update *u, size_t i, float x)
+{
+    u->master[i] = x;
+    if (u->parameter.at)
+        number_put(&u->parameter, i, x);
+}
+
+KERNEL(update_adamw, struct zr_update_adamw, CUDA_THREADS)
+{
+    const struct formula_adamw how = formula_adamw_of(&a.how);
+    const struct zr_update *u = &a.numbers;
+    EACH(i, u->n)
+    {
+        float m = u->momentum[i], v = u->variance[i];
+        float p = formula_adamw(&how, number_get(&u->gradient, i), u->master[i], &m, &v);
+        u->momentum[i] = m;
+        u->variance[i] = v;
+        put_parameter(u, i, p);
+    }
+}
+
+KERNEL(update_sgd, struct zr_update_sgd, CUDA_THREADS)
+{
+    const struct zr_update *u = &a.numbers;
+    EACH(i, u->n)
+    {
+        float p = u->master[i], gradient = number_get(&u->gradient, i) * a.how.gradient_scale;
+        float m = a.how.momentum_factor * u->momentum[i] + gradient + a.how.weight_decay * p;
+        u->momentum[i] = m;
+        put_parameter(u, i, p - a.how.rate * m);
+    }
+}
+
+/* ---- Sums and searches --------------------------------------------------------------------------------- */
+
+/* A warp has a block of 4,096: lane l the sum of elements i with i % 32 == l, folded in halves. Squares are
+ * exact in double: the processor's loops get the same bits. */
+KERNEL(squares_of_blocks, struct cuda_squares, CUDA_THREADS)
+{
+    size_t block = (size_t)blockIdx.x * CUDA_WARPS + warp_of_thread(),
+           first = a.first + block * CUDA_SQUARES_BLOCK;
+    double sum = 0;
+    for (size_t i = lane_of_thread(); i < CUDA_SQUARES_BLOCK && first + i < a.all.n; i += WARP) {
+        double x = (double)number_get(&a.all.x, first + i);
+        sum += x * x;
+    }
+    for (int half = WARP / 2; half > 0; half /= 2)
+        sum += __shfl_down_sync(ALL_LANES, sum, half);
+    if (lane_of_thread() == 0 && block < CUDA_SQUARES_BLOCKS)
+        a.partial[block] = sum;
+}
+
+/* One block: blocks are added in their order, by one thread, from shared memory that all of them fill. */
+KERNEL(squares_together, struct cuda_squares, CUDA_THREADS)
+{
+    SHARED(double, parts, CUDA_THREADS);
+    size_t rest = a.all.n - a.first, blocks = (rest + CUDA_SQUARES_BLOCK - 1) / CUDA_SQUARES_BLOCK;
+    double sum = 0;
+    if (threadIdx.x == 0 && !a.begins)
+        sum = *a.all.sum;
+    blocks = blocks < CUDA_SQUARES_BLOCKS ? blocks : CUDA_SQUARES_BLOCKS;
+    for (size_t from = 0; from < blocks; from += CUDA_THREADS) {
+        if (from + threadIdx.x < blocks)
+            parts[threadIdx.x] = a.partial[from + threadIdx.x];
+        __syncthreads();
+        for (unsigned i = 0; threadIdx.x == 0 && i < CUDA_THREADS && from + i < blocks; i++)
+            sum += parts[i];
+        __syncthreads();
+    }
+    if (threadIdx.x == 0)
+        *a.all.sum = sum;
+}
+
+KERNEL(find_nonfinite_begin, struct zr_find_nonfinite, 1)
+{
+    *a.index = a.n;
+}
+
+KERNEL(find_nonfinite, struct zr_find_nonfinite, CUDA_THREADS)
+{
+    EACH(i, a.n)
+    if (!isfinite(number_get(&a.x, i))) {
+        zr_atomic_min((unsigned long long *)a.index, i);
+        break;
+    }
+}
+
+/* ---- Checksum: eight threads have a block of 64 KiB, a lane each ----------------------------------------
+ */
+
+KERNEL(checksum_begin, struct zr_checksum, 1)
+{
+    *a.sum = zr_hash_mix(a.bytes);
+}
+
+KERNEL(checksum_end, struct zr_checksum, 1)
+{
+    *a.sum = zr_hash_mix(*a.sum);
+}
+
+DEVICE uint64_t word_of(const struct zr_checksum *a, size_t at)
+{
+    uint64_t word = 0;
+    if (a->bytes >= 8 && at <= a->bytes - 8)
+        return *(const uint64_t *)(const void *)((const char *)a->data + at);
+    for (unsigned byte = 0; byte < 8 && at + byte < a->bytes; byte++)
+        word |= (uint64_t)((const unsigned char *)a->data)[at + byte] << 8 * byte;
+    return word;
+}
+
+KERNEL(checksum, struct zr_checksum, CUDA_THREADS)
+{
+    unsigned own = lane_of_thread() % CUDA_CHECKSUM_LANES, others = lane_of_thread() - own;
+    size_t block = index_in_grid() / CUDA_CHECKSUM_LANES, first = block * CUDA_CHECKSUM_BLOCK;
+    bool here = first < a.bytes;
+    size_t bytes = !here ? 0 : a.bytes - first < CUDA_CHECKSUM_BLOCK ? a.bytes - first : CUDA_CHECKSUM_BLOCK;
+    uint64_t hash = zr_hash_begin(block);
+    unsigned long long lane = zr_hash_mix(hash + own);
+    for (size_t i = 0; i < bytes; i += 8 * CUDA_CHECKSUM_LANES)
+        lane = zr_hash_step(lane, word_of(&a, first + i + 8 * own));
+    for (unsigned j = 0; j < CUDA_CHECKSUM_LANES; j++)
+        hash = zr_hash_join(hash, __shfl_sync(ALL_LANES, lane, others + j), j);
+    if (here && own == 0)
+        zr_atomic_add((unsigned long long *)a.sum, zr_hash_mix(hash ^ bytes));
+}
+
+/* ---- Values -------------------------------------------------------------------------------------------- */
+
+KERNEL(init_normal, struct zr_init_normal, CUDA_THREADS)
+{
+    EACH(i, a.n)
+    a.x[i] = a.deviation == 0
+                 ? a.mean
+                 : (float)((double)a.mean + (double)a.deviation * zr_real_normal(a.seed, a.first_index + i));
+}
+
+KERNEL(convert, struct zr_convert, CUDA_THREADS)
+{
+    EACH(i, a.n)
+    number_put(&a.to, i, number_get(&a.from, i));
+}
+
+KERNEL(sum, struct cuda_sum, CUDA_THREADS)
+{
+    EACH(i, a.n)
+    {
+        float sum = 0;
+        for (unsigned k = 0; k < a.count; k++) {
+            struct zr_numbers from = {(void *)(uintptr_t)a.from[k], a.precision};
+            float x = number_get(&from, i);
+            sum = k == 0 ? x : sum + x;
+        }
+        sum *= a.scale;
+        number_put(&a.to, i, a.accumulate ? number_get(&a.to, i) + sum : sum);
+    }
+}
+
+/* ---- Tables -------------------------------------------------------------------------------------------- */
+
+/* A block has a pair; its threads tokens. */
+KERNEL(rotary_table, struct zr_rotary_table, CUDA_THREADS)
+{
+    size_t half = a.width / 2, i = blockIdx.x;
+    double frequency = zr_real_exp(-2.0 * (double)i / (double)a.width * zr_real_log(a.theta));
+    for (size_t t = threadIdx.x; t < a.sequence; t += blockDim.x) {
+        double sine, cosine;
+        zr_real_sine_cosine((double)t * frequency, &sine, &cosine);
+        a.cosines[t * half + i] = (float)cosine;
+        a.sines[t * half + i] = (float)sine;
+    }
+}
+
+/* A share without columns has no largest logit, and adds nothing; what is no number stays so. */
+KERNEL(softmax_merge, struct zr_softmax_merge, CUDA_THREADS)
+{
+    EACH(row, a.rows)
+    {
+        struct zr_softmax_part all = a.parts[row];
+        for (unsigned i = 1; i < a.count; i++) {
+            float most = a.parts[i * a.rows + row].most;
+            all.most = most > all.most || most != most ? most : all.most;
+        }
+        all.sum = all.target = 0;
+        for (unsigned i = 0; i < a.count; i++) {
+            const struct zr_softmax_part *part = &a.parts[i * a.rows + row];
+            double below = (double)part->most - (double)all.most;
+            all.target += part->target;
+            all.sum += part->sum * (below < -700 ? 0 : zr_real_exp(below));
+        }
+        a.all[row] = all;
+    }
+}

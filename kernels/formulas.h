@@ -1,0 +1,108 @@
+/* formulas.h: the formulas of single numbers, written once for kernels/cpu/, whose number is a vector of
+ * floats, and kernels/cuda/, whose number is a float. Whoever includes it has defined FORMULA how such a
+ * function is declared num, num_of(float)         the number, and one from a float num_fma(a, b, c) a b + c,
+ * rounded once num_exp(x), num_sqrt(x) Products and sums that are written apart are rounded apart: no fused
+ * operations but num_fma(). */
+#ifndef ZR_KERNELS_FORMULAS_H
+#define ZR_KERNELS_FORMULAS_H
+
+/* ---- GELU, in its tanh form ---------------------------------------------------------------------------- */
+
+#define FORMULA_GELU_ROOT  0.7978845608f /* sqrt(2 / pi) */
+#define FORMULA_GELU_CUBIC 0.044715f
+
+/* gelu(x) / x. (1 + tanh u) / 2 is 1 / (1 + e^-2u): one exponential, and no cancellation where tanh nears -1.
+ */
+FORMULA num formula_gelu_gate(num x)
+{
+    num u = x * num_fma(x * x, num_of(FORMULA_GELU_ROOT * FORMULA_GELU_CUBIC), num_of(FORMULA_GELU_ROOT));
+    return num_of(1.0f) / (num_of(1.0f) + num_exp(num_of(-2.0f) * u));
+}
+
+FORMULA num formula_gelu_slope(num x)
+{
+    num gate = formula_gelu_gate(x);
+    num slope = num_fma(x * x, num_of(6.0f * FORMULA_GELU_ROOT * FORMULA_GELU_CUBIC),
+                        num_of(2.0f * FORMULA_GELU_ROOT));
+    return num_fma(x * slope, gate * (num_of(1.0f) - gate), gate);
+}
+
+/* ---- SwiGLU -------------------------------------------------------------------------------------------- */
+
+FORMULA num formula_sigmoid(num x)
+{
+    return num_of(1.0f) / (num_of(1.0f) + num_exp(num_of(0.0f) - x));
+}
+
+FORMULA num formula_swiglu(num gate, num up)
+{
+    return gate * formula_sigmoid(gate) * up;
+}
+
+/* The gradients of gate and up, from that of the result. */
+FORMULA void formula_swiglu_backward(num gate, num up, num d, num *dgate, num *dup)
+{
+    num s = formula_sigmoid(gate);
+    *dup = d * gate * s;
+    *dgate = d * up * s * num_fma(gate, num_of(1.0f) - s, num_of(1.0f));
+}
+
+/* ---- Norms --------------------------------------------------------------------------------------------- */
+
+/* The gradient of x. g: dy w; normal: x without mean and deviation; plain, along: the row's means of g and of
+ * g normal. */
+FORMULA num formula_layernorm_backward(num rstd, num g, num normal, num plain, num along)
+{
+    return rstd * (g - plain - normal * along);
+}
+
+FORMULA num formula_rmsnorm_backward(num rstd, num g, num normal, num along)
+{
+    return rstd * (g - normal * along);
+}
+
+/* ---- Rotary position embedding ------------------------------------------------------------------------- */
+
+FORMULA void formula_turn(num *a, num *b, num cosine, num sine)
+{
+    num first = *a;
+    *a = first * cosine - *b * sine;
+    *b = *b * cosine + first * sine;
+}
+
+/* ---- Optimizers ---------------------------------------------------------------------------------------- */
+
+/* zr_adamw's numbers, made ready once. */
+struct formula_adamw {
+    num gradient_scale, beta1, beta2, rest1, rest2, inverse1, inverse2, epsilon, rate, decay;
+};
+
+FORMULA struct formula_adamw formula_adamw_of(const struct zr_adamw *how)
+{
+    struct formula_adamw f;
+    f.gradient_scale = num_of(how->gradient_scale);
+    f.beta1 = num_of(how->beta1);
+    f.beta2 = num_of(how->beta2);
+    f.rest1 = num_of(1.0f - how->beta1);
+    f.rest2 = num_of(1.0f - how->beta2);
+    f.inverse1 = num_of(1.0f / how->correction1);
+    f.inverse2 = num_of(1.0f / how->correction2);
+    f.epsilon = num_of(how->epsilon);
+    f.rate = num_of(-how->rate);
+    f.decay = num_of(how->weight_decay);
+    return f;
+}
+
+/* The new parameter. */
+FORMULA num formula_adamw(const struct formula_adamw *f, num gradient, num p, num *momentum, num *variance)
+{
+    gradient = gradient * f->gradient_scale;
+    num m = num_fma(f->beta1, *momentum, f->rest1 * gradient);
+    num v = num_fma(f->beta2, *variance, f->rest2 * gradient * gradient);
+    num step = num_fma(f->decay, p, m * f->inverse1 / (num_sqrt(v * f->inverse2) + f->epsilon));
+    *momentum = m;
+    *variance = v;
+    return num_fma(f->rate, step, p);
+}
+
+#endif

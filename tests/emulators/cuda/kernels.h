@@ -1,0 +1,69 @@
+/* kernels.h: how the emulated driver runs kernels: launch.c has the calls, reach.c the memory that a kernel
+ * may use, threads.c its threads, races.c what they do to memory without waiting for each other. Beside
+ * inside.h.
+ */
+#ifndef ZR_CUDA_EMULATOR_KERNELS_H
+#define ZR_CUDA_EMULATOR_KERNELS_H
+
+#include "kernels/cuda/device_processor.h"
+#include "tests/emulators/cuda/inside.h"
+
+/* A launch as it was asked for; graphs and submitted work hold it. */
+struct emu_launch {
+    size_t users_count;
+    struct zr_cu_module_st *module; /* held, too */
+    const struct zr_device_kernel *kernel;
+    struct zr_device_dim blocks, threads;
+    size_t shared_bytes;
+    void *arguments;
+};
+
+/* A range that a kernel may not use although it is in order now: it was unmapped or freed meanwhile. */
+struct emu_gone {
+    struct emu_gone *next;
+    zr_cu_address address;
+    size_t bytes;
+};
+
+/* One that runs. There is one at a time, under the emulator's lock. */
+struct emu_execution {
+    struct zr_cu_context_st *context;
+    const struct emu_launch *launch;
+    const struct zr_device_image *image;
+    const struct emu_gone *gone;
+    uint64_t start; /* by the context's clock */
+    bool pageable;  /* the program's own memory may be used */
+};
+
+/* A stretch of memory that the kernel may use. */
+struct emu_reach {
+    uintptr_t low, high;
+    bool writes, shared; /* shared: of the block */
+};
+
+/* ---- launch.c */
+void emu_launch_hold(struct emu_launch *launch);
+void emu_launch_drop(struct emu_launch *launch);
+/* What the last kernel that failed did; "" before one did. */
+const char *emu_launch_report(void);
+void emu_report(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* ---- reach.c: NULL, or why the address may not be used so. Opens what it finds to the processor. */
+const char *emu_reach(const struct emu_execution *e, uintptr_t address, bool writes, struct emu_reach *out);
+void emu_reach_end(void); /* closes all of it */
+
+/* ---- threads.c: compiled without sanitizers, for it changes stacks. What the context comes to; the report
+ * is made where it is not ZR_CU_SUCCESS. */
+zr_cu_result emu_threads_run(const struct emu_execution *e);
+
+/* ---- races.c */
+struct emu_moment {
+    uint32_t barrier, block,
+        launch; /* how often threads have met, ever: now, when the block and launch began */
+    uint16_t thread, warp_met;
+};
+/* The words for what is wrong with the access; NULL: nothing. */
+const char *emu_race(const struct emu_moment *now, const struct emu_reach *reach, uintptr_t address,
+                     size_t bytes, unsigned access, uint16_t *other_thread);
+
+#endif

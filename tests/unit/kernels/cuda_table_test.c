@@ -1,0 +1,161 @@
+/* cuda_table_test.c: a card's table (kernels/cuda/cuda.c) as a program uses it, on the emulated driver: in
+ * device memory to the byte, queued in a stream behind other work, and what it refuses. What its operations
+ * compute is cuda_fp32_test.c's and its neighbours' matter. */
+#define _GNU_SOURCE
+#include "kernels/cuda/cuda.h"
+#include "tests/support/cuda_calls.h"
+#include "tests/support/cuda_support.h"
+#include "tests/support/kernels_reference.h"
+
+enum { ROWS = 37, CHANNELS = 45, NUMBERS = ROWS * CHANNELS };
+
+static const struct zr_emulator *emulator;
+static const struct zr_cuda_driver *cu;
+static struct cuda_calls all;
+static const struct zr_kernels *table;
+static struct zr_kernel_context context;
+
+static void *device(size_t bytes)
+{
+    zr_cu_address address = 0;
+    if (all.mem_alloc(&address, bytes) != ZR_CU_SUCCESS)
+        abort();
+    return (void *)(uintptr_t)address;
+}
+
+static zr_cu_address address_of(const void *pointer)
+{
+    return (zr_cu_address)(uintptr_t)pointer;
+}
+
+static bool begin(void)
+{
+    static char line[PATH_MAX + 64];
+    zr_cu_context primary;
+    emulator = cuda_emulator_alone();
+    if (!emulator || zr_cuda_driver_get(&cu) != ZR_OK)
+        return false;
+    cuda_calls_find(&all, dlopen(cuda_emulator_path(), RTLD_NOW));
+    cu->context_retain(&primary, 0);
+    cu->context_push(primary);
+    all.stream_new((zr_cu_stream *)&context.stream, ZR_CU_STREAM_NON_BLOCKING);
+    table = zr_kernels_cuda();
+    context.workspace_bytes = table->workspace_bytes(&(struct zr_kernel_limits){0}, ZR_ISA_PLAIN);
+    context.workspace = device(context.workspace_bytes);
+    tap_result(table->open(&context), ZR_ERR_UNAVAILABLE, "no kernels in this build: said when it opens");
+    tap_result(table->add(&context, &(struct zr_add){0}), ZR_ERR_INVALID, "and nothing runs");
+    snprintf(line, sizeof line, "zr emulated image %.*skernels.image\n",
+             (int)(strrchr(cuda_emulator_path(), '/') + 1 - cuda_emulator_path()), cuda_emulator_path());
+    zr_cuda_kernels_image_set(line);
+    tap_result(table->open(&context), ZR_OK, "with an image it opens");
+    return context.library != NULL;
+}
+
+/* Two norms, each in its own memory: the second reads what the first makes, and begins when that has ended.
+ */
+static void test_stream(void)
+{
+    float host[NUMBERS], ones[CHANNELS], zeros[CHANNELS], mean[ROWS], rstd[ROWS];
+    static double x[NUMBERS], y[NUMBERS], w[CHANNELS], b[CHANNELS], stats[2 * ROWS];
+    struct zr_layernorm shape = {ROWS, CHANNELS};
+    void *in = device(sizeof host), *out = device(sizeof host), *weights = device(sizeof ones),
+         *bias = device(sizeof zeros), *means = device(sizeof mean), *rstds = device(sizeof rstd);
+    double most = 0;
+    for (unsigned i = 0; i < NUMBERS; i++)
+        x[i] = host[i] = (float)(i * 7 % 23) - 11;
+    for (unsigned c = 0; c < CHANNELS; c++) {
+        w[c] = ones[c] = 1 + (float)c / CHANNELS;
+        b[c] = zeros[c] = (float)(c % 3);
+    }
+    cu->copy(address_of(in), address_of(host), sizeof host, context.stream);
+    cu->copy(address_of(weights), address_of(ones), sizeof ones, context.stream);
+    cu->copy(address_of(bias), address_of(zeros), sizeof zeros, context.stream);
+    struct zr_layernorm_forward norm = {shape, in, weights, bias, out, means, rstds}, again = norm;
+    again.x = out, again.y = in;
+    bool queued = table->layernorm_forward(&context, &norm) == ZR_OK &&
+                  table->layernorm_forward(&context, &again) == ZR_OK;
+    tap_ok(queued && emulator->state().pending_count >= 2, "operations are queued, and have not ended");
+    cu->copy(address_of(host), address_of(in), sizeof host, context.stream);
+    cu->stream_synchronize(context.stream);
+    reference_layernorm(&shape, x, w, b, y, stats, stats + ROWS);
+    reference_layernorm(&shape, y, w, b, x, stats, stats + ROWS);
+    for (unsigned i = 0; i < NUMBERS; i++)
+        most = fmax(most, fabs(host[i] - x[i]));
+    tap_ok(most < 1e-5, "two norms in a stream, in memory to the byte (%.1e off)", most);
+}
+
+/* A sum of squares over several rounds of partial results, with the bits of the processor's order. */
+static void test_rounds(void)
+{
+    enum { BLOCK = 4096, COUNT = 4096 * BLOCK + 3 * BLOCK + 77 };
+    size_t bytes = (size_t)COUNT * 2;
+    uint16_t *numbers = malloc(bytes);
+    double *sum = device(sizeof *sum), got = 0, want = 0;
+    void *x = device(bytes);
+    for (size_t i = 0; i < COUNT; i++)
+        numbers[i] = (uint16_t)(0x3f80 + i % 100); /* bf16 from 1 on */
+    for (size_t block = 0; block < COUNT; block += BLOCK) {
+        double sums[32] = {0};
+        for (size_t i = block; i < block + BLOCK && i < COUNT; i++) {
+            double number = 1 + (double)(i % 100) / 128;
+            sums[(i - block) % 32] += number * number;
+        }
+        for (unsigned half = 16; half > 0; half /= 2)
+            for (unsigned j = 0; j < half; j++)
+                sums[j] += sums[j + half];
+        want += sums[0];
+    }
+    cu->copy(address_of(x), address_of(numbers), bytes, context.stream);
+    zr_result result =
+        table->sum_of_squares(&context, &(struct zr_sum_of_squares){COUNT, {x, ZR_PRECISION_BF16}, sum});
+    cu->copy(address_of(&got), address_of(sum), sizeof got, context.stream);
+    cu->stream_synchronize(context.stream);
+    tap_ok(result == ZR_OK && got == want, "16,789,581 squares add up to the processor's bits (%.17g)", got);
+    all.mem_free(address_of(x));
+    free(numbers);
+}
+
+static void test_refusals(void)
+{
+    struct zr_attention wide = {1, 4, 257, 1, 0};
+    tap_result(table->attention_forward(&context, &(struct zr_attention_forward){.shape = wide}),
+               ZR_ERR_INVALID, "heads of more than 256 numbers");
+    tap_result(table->sum(&context, &(struct zr_sum){.n = 1, .count = 1000}), ZR_ERR_INVALID,
+               "sums of more sources than a launch takes");
+    tap_result(table->sum(NULL, &(struct zr_sum){.n = 1, .count = 1}), ZR_ERR_INVALID,
+               "a sum without a context");
+    tap_result(table->linear_forward(&context, &(struct zr_linear_forward){.shape = {(size_t)1 << 33, 1, 1}}),
+               ZR_ERR_INVALID, "products larger than a grid");
+    tap_result(table->add(&context, &(struct zr_add){0}), ZR_OK, "nothing to add is fine");
+    struct zr_kernel_context small = context;
+    small.workspace_bytes--;
+    tap_result(table->open(&small), ZR_ERR_INVALID, "a workspace that is too small");
+    small.workspace_bytes++;
+    small.precision = ZR_PRECISION_COUNT;
+    tap_result(table->open(&small), ZR_ERR_INVALID, "a precision that there is none");
+}
+
+/* The last one: the device's context does not survive it. */
+static void test_wrong_memory(void)
+{
+    float *whole = device(NUMBERS * sizeof(float)), *short_one = device((NUMBERS - 1) * sizeof(float));
+    zr_result queued = table->gelu_forward(&context, &(struct zr_gelu_forward){NUMBERS, whole, short_one});
+    zr_cu_result code = cu->stream_synchronize(context.stream);
+    tap_ok(queued == ZR_OK && code == ZR_CU_ILLEGAL_ADDRESS &&
+               strstr(emulator->report(), "kernel gelu_forward_fp32, thread ("),
+           "one number past the end: %s", emulator->report());
+    tap_result(table->add(&context, &(struct zr_add){1, whole, whole, whole}), ZR_ERR_UNAVAILABLE,
+               "and the next operation says so");
+}
+
+int main(void)
+{
+    if (begin()) {
+        test_stream();
+        test_rounds();
+        test_refusals();
+        test_wrong_memory();
+        table->close(&context);
+    }
+    return tap_done();
+}
