@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <unwind.h>
 
 #include "alloc/base/option.h"
 #include "alloc/debug/stacks.h"
@@ -171,7 +172,8 @@ static void read_trace(const char *path, struct said *out)
                 for (unsigned k = 0; k < out->modules; k++)
                     inside |= event.frames[i] >= modules[k].address && event.frames[i] < modules[k].end;
                 out->good &= inside;
-                out->in_here[event.stack] |= event.frames[i] - (uintptr_t)allocate_here < 200;
+                const void *function = _Unwind_FindEnclosingFunction((void *)(uintptr_t)(event.frames[i] - 1));
+                out->in_here[event.stack] |= (uintptr_t)function == (uintptr_t)allocate_here;
             }
         }
         if (event.kind == ZRT_ALLOC || event.kind == ZRT_REFUSED) {
