@@ -115,7 +115,7 @@ heap_src    := $(wildcard alloc/heap/*.c)
 # The page of zr report stands on zlib, which the libraries do without.
 page_src    := $(wildcard defrag/report/page*.c)
 defrag_src  := $(filter-out $(page_src),$(foreach room,$(defrag_rooms),$(wildcard defrag/$(room)/*.c)))
-tool_src    := $(wildcard defrag/tool/*.c)
+tool_src    := $(wildcard defrag/tool/*.c defrag/tool/*/*.c)
 # zrd, of which all but main.c is in the tests too.
 service_src := $(wildcard alloc/service/*.c)
 kernels_src := $(wildcard kernels/*.c) $(wildcard kernels/cpu/*.c) $(wildcard kernels/cuda/*.c)
@@ -123,7 +123,7 @@ comm_src    := $(wildcard zero/comm/*.c zero/launch/*.c)
 # Of zero/checkpoint the library has the state's file; what reads JSON is zr-train's.
 state_src   := zero/checkpoint/safetensors.c zero/checkpoint/state.c
 zero_src    := $(foreach room,engine model step plan,$(wildcard zero/$(room)/*.c)) $(state_src)
-train_src   := $(wildcard zero/train/*.c) $(filter-out $(state_src),$(wildcard zero/checkpoint/*.c))
+train_src   := $(wildcard zero/train/*.c zero/train/*/*.c) $(filter-out $(state_src),$(wildcard zero/checkpoint/*.c))
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 
 # Modules: what is loaded when it is asked for. Built where its own needs are met: an MPI's compiler.

@@ -12,7 +12,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/folders.h"
-#include "defrag/tool/live.h"
+#include "defrag/tool/live/live.h"
 
 static void read_from_descriptor(struct zr_tool_source *source)
 {

@@ -10,10 +10,10 @@
 #include "alloc/base/option.h"
 #include "tests/support/fuzz_ground.h"
 #include "zero/launch/start.h"
-#include "zero/train/config.h"
+#include "zero/train/settings/config.h"
 #include "zero/train/data.h"
-#include "zero/train/flags.h"
-#include "zero/train/log.h"
+#include "zero/train/settings/flags.h"
+#include "zero/train/report/log.h"
 
 /* ---- Training data ------------------------------------------------------------------------------------- */
 

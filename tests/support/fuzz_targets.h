@@ -228,10 +228,10 @@ static const struct fuzz_target fuzz_targets[] = {
     {"tokens", fuzz_tokens, fuzz_setting_words},          /* zero/train/data.c: --vocab V */
     {"text", fuzz_text_file, fuzz_setting_words},         /* and --vocab byte */
     {"settings", fuzz_setting, fuzz_setting_words},       /* alloc/base/option.c: ZR_CONF; zr_ctl_get() */
-    {"config", fuzz_config, fuzz_config_words},           /* zero/train/config.c: --config */
-    {"options", fuzz_options, fuzz_option_words},         /* zero/train/args.c */
+    {"config", fuzz_config, fuzz_config_words},           /* zero/train/settings/config.c: --config */
+    {"options", fuzz_options, fuzz_option_words},         /* zero/train/settings/args.c */
     {"environment", fuzz_environment, fuzz_environment_words}, /* zero/comm/start.c */
-    {"log", fuzz_log, fuzz_log_words},                         /* zero/train/log.c: --log, resumed */
+    {"log", fuzz_log, fuzz_log_words},                         /* zero/train/report/log.c: --log, resumed */
     {"machine", fuzz_machine, fuzz_machine_words},             /* alloc/base/machine.c: /proc and cgroups */
     {"safetensors", fuzz_safetensors, fuzz_tensor_words},      /* zero/checkpoint/safetensors_read.c */
     {"gpt", fuzz_gpt, fuzz_tensor_words},                      /* zero/checkpoint/model_import.c */

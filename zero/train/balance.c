@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "zero/train/rank.h"
-#include "zero/train/stages.h"
+#include "zero/train/settings/stages.h"
 
 #define FINE_GRANULE_BYTES ((size_t)2 << 20)
 

@@ -2,7 +2,7 @@
 #ifndef ZR_TRAIN_BALANCE_H
 #define ZR_TRAIN_BALANCE_H
 
-#include "zero/train/args.h"
+#include "zero/train/settings/args.h"
 
 /* Sets config->stages.layers. By memory: layer by layer to the rank whose peak is the lowest, by the byte
  * plans of each rank with one layer per stage and with two; the first and the last stage, which have the

@@ -6,7 +6,7 @@
 #include "alloc/base/error.h"
 #include "zero/train/rank.h"
 #include "zero/train/balance.h"
-#include "zero/train/stages.h"
+#include "zero/train/settings/stages.h"
 
 /* Of a rehearsal that only tells what is live. */
 #define FINE_GRANULE_BYTES   ((size_t)2 << 20)

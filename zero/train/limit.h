@@ -6,7 +6,7 @@
 #define ZR_TRAIN_LIMIT_H
 
 #include "zero/plan/plan.h"
-#include "zero/train/args.h"
+#include "zero/train/settings/args.h"
 
 enum { ZR_LIMIT_CHOICES = 6 };
 

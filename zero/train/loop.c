@@ -10,13 +10,13 @@
 #include "alloc/heap/heap.h"
 #include "alloc/base/os.h"
 #include "zero/checkpoint/checkpoint.h"
-#include "zero/train/log.h"
-#include "zero/train/progress.h"
+#include "zero/train/report/log.h"
+#include "zero/train/report/progress.h"
 #include "zero/train/prove.h"
 #include "zero/checkpoint/model_file.h"
 #include "zero/train/sample.h"
 #include "zero/train/schedule.h"
-#include "zero/train/terminal.h"
+#include "zero/train/report/terminal.h"
 
 /* What a run remembers of its steps. */
 struct history {

@@ -6,16 +6,16 @@
 #include "alloc/base/fault.h"
 #include "alloc/base/option.h"
 #include "zero/comm/mpi_start.h"
-#include "zero/train/args.h"
+#include "zero/train/settings/args.h"
 #include "zero/checkpoint/checkpoint.h"
 #include "zero/train/data.h"
 #include "zero/train/loop.h"
-#include "zero/train/outputs.h"
-#include "zero/train/number.h"
+#include "zero/train/settings/outputs.h"
+#include "zero/train/report/number.h"
 #include "zero/train/rank.h"
-#include "zero/train/report.h"
+#include "zero/train/report/report.h"
 #include "zero/checkpoint/model_file.h"
-#include "zero/train/terminal.h"
+#include "zero/train/report/terminal.h"
 
 /* How long SIGTERM lets a step under way go on, if the ranks get on: who cannot wait so long sends it again.
  */

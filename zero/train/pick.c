@@ -5,12 +5,12 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
-#include "zero/train/flags.h"
-#include "zero/train/number.h"
+#include "zero/train/settings/flags.h"
+#include "zero/train/report/number.h"
 #include "zero/train/rank.h"
 #include "zero/train/balance.h"
-#include "zero/train/stages.h"
-#include "zero/train/terminal.h"
+#include "zero/train/settings/stages.h"
+#include "zero/train/report/terminal.h"
 
 /* Wider meshes than these are of no use: a layer's sums then wait for more ranks than a machine has. */
 enum { TENSOR_MOST = 16 };

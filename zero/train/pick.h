@@ -3,7 +3,7 @@
 #ifndef ZR_TRAIN_PICK_H
 #define ZR_TRAIN_PICK_H
 
-#include "zero/train/args.h"
+#include "zero/train/settings/args.h"
 
 /* Speeds of the timeline where --flops and --bandwidth are not given. */
 #define ZR_PICK_FLOPS     1e12

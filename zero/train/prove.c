@@ -16,7 +16,7 @@
 #include "zero/comm/status.h"
 #include "zero/engine/engine.h"
 #include "zero/train/schedule.h"
-#include "zero/train/terminal.h"
+#include "zero/train/report/terminal.h"
 
 enum { CHUNK_FLOATS = 4096, GRADIENTS_MORE = 10 };
 

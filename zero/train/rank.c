@@ -16,13 +16,13 @@
 #include "alloc/heap/heap.h"
 #include "alloc/base/option.h"
 #include "alloc/base/os.h"
-#include "zero/train/agree.h"
+#include "zero/train/settings/agree.h"
 #include "zero/train/limit.h"
-#include "zero/train/number.h"
-#include "zero/train/offload.h"
+#include "zero/train/report/number.h"
+#include "zero/train/settings/offload.h"
 #include "zero/train/balance.h"
-#include "zero/train/stages.h"
-#include "zero/train/terminal.h"
+#include "zero/train/settings/stages.h"
+#include "zero/train/report/terminal.h"
 
 #define MIB ((size_t)1 << 20)
 

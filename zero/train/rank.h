@@ -9,10 +9,10 @@
 #include "zero/step/trainer_state.h"
 #include "zero/train/thread_pool.h"
 #include "zero/plan/timeline.h"
-#include "zero/train/args.h"
+#include "zero/train/settings/args.h"
 #include "zero/train/pick.h"
 #include "zero/train/data.h"
-#include "zero/train/report.h"
+#include "zero/train/report/report.h"
 
 struct zr_rank {
     const struct zr_train_config *config;

@@ -3,7 +3,7 @@
 #ifndef ZR_TRAIN_SCHEDULE_H
 #define ZR_TRAIN_SCHEDULE_H
 
-#include "zero/train/args.h"
+#include "zero/train/settings/args.h"
 
 /* The rate of `step`, counted from 1 to config->steps. Steps 1 .. warmup climb to config->rate, which step
  * `warmup` has; the last step has config->min_rate (cosine, linear). */

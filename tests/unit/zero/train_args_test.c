@@ -7,7 +7,7 @@
 
 #include "alloc/base/error.h"
 #include "tests/support/tap.h"
-#include "zero/train/flags.h"
+#include "zero/train/settings/flags.h"
 
 static char words[16384]; /* what the last parse said on stdout and stderr */
 static struct zr_train_config config;

@@ -15,12 +15,12 @@
 #include "tests/support/folder.h"
 #include "tests/support/records.h"
 #include "tests/support/tap.h"
-#include "zero/train/chart.h"
-#include "zero/train/log.h"
-#include "zero/train/number.h"
-#include "zero/train/outputs.h"
-#include "zero/train/progress.h"
-#include "zero/train/report.h"
+#include "zero/train/report/chart.h"
+#include "zero/train/report/log.h"
+#include "zero/train/report/number.h"
+#include "zero/train/settings/outputs.h"
+#include "zero/train/report/progress.h"
+#include "zero/train/report/report.h"
 #include "zero/train/schedule.h"
 
 static char folder[] = "/tmp/zr-report-XXXXXX";

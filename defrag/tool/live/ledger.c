@@ -1,0 +1,175 @@
+/* ledger.c: `zr ledger`: where all of a process's memory is. Stands on ledger_rows.c. */
+#include "defrag/tool/live/ledger.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "alloc/base/error.h"
+#include "defrag/tool/live/live.h"
+#include "defrag/tool/tool.h"
+
+static const char help[] =
+    "Where all of a running process's memory is: what the kernel and the devices count, row by row.\n"
+    "\n"
+    "Examples\n"
+    "  zr ledger 4711\n"
+    "  zr ledger 4711 --json\n"
+    "  zr ledger                                    of every process that zr ps shows\n"
+    "\n"
+    "zr ledger [PID..] [options]\n"
+    "  --json        bytes for programs\n"
+    "\n"
+    "The host's total is the process's resident memory, the rows are its arenas by tag and its other mappings by kind. A\n"
+    "device's total is what its driver says is used of it, by anybody; what zr's arenas do not hold is the residual:\n"
+    "contexts, libraries, what the driver serves by itself, other processes. Rows and residual sum to the total.\n";
+
+/* ---- Rows ---------------------------------------------------------------------------------------------- */
+
+static void json_ledger(struct zr_text *text, const struct zr_ledger *ledger)
+{
+    zr_text_print(text, "\"total_bytes\": %" PRIu64 ", \"rows\": [", ledger->total_bytes);
+    for (unsigned i = 0; i < ledger->rows_count; i++) {
+        zr_text_print(text, i ? ", {" : "{");
+        zr_tool_json_words(text, ledger->rows[i].is_tag ? "tag" : "name", ledger->rows[i].name);
+        zr_text_print(text, ", \"bytes\": %" PRId64 "}", ledger->rows[i].bytes);
+    }
+    zr_text_print(text, "], \"residual_bytes\": %" PRId64, zr_ledger_residual(ledger));
+}
+
+static void table_row(struct zr_text *text, const char *name, int64_t bytes)
+{
+    char number[ZR_TOOL_NUMBER_ROOM], signed_number[ZR_TOOL_NUMBER_ROOM + 1];
+    zr_tool_bytes(number, bytes < 0 ? (uint64_t)-bytes : (uint64_t)bytes);
+    snprintf(signed_number, sizeof signed_number, "%s%s", bytes < 0 ? "-" : "", number);
+    zr_text_print(text, "    %-40s %12s\n", name, signed_number);
+}
+
+static void table_ledger(struct zr_text *text, const struct zr_ledger *ledger, const char *residual)
+{
+    char name[48];
+    for (unsigned i = 0; i < ledger->rows_count; i++) {
+        snprintf(name, sizeof name, "%s%s", ledger->rows[i].is_tag ? "live: " : "", ledger->rows[i].name);
+        table_row(text, name, ledger->rows[i].bytes);
+    }
+    table_row(text, residual, zr_ledger_residual(ledger));
+    zr_text_print(text, "    %-40s %12s\n", "", "-----------");
+    table_row(text, "total", (int64_t)ledger->total_bytes);
+}
+
+/* ---- Processes ----------------------------------------------------------------------------------------- */
+
+/* The first arena of each device. */
+static bool is_first(const struct zr_live *live, unsigned number)
+{
+    for (unsigned i = 0; i < number; i++)
+        if (live->shown.arenas[i].backend == live->shown.arenas[number].backend)
+            return false;
+    return true;
+}
+
+static bool is_device(const struct zr_published_arena *arena)
+{
+    return !arena->visible && arena->device_total_bytes > 0;
+}
+
+static void show_devices(struct zr_text *text, const struct zr_live *live, bool json)
+{
+    char used[ZR_TOOL_NUMBER_ROOM], whole[ZR_TOOL_NUMBER_ROOM];
+    struct zr_ledger ledger;
+    bool any = false;
+    for (unsigned i = 0; i < live->arenas_count; i++) {
+        const struct zr_published_arena *arena = &live->shown.arenas[i];
+        if (!is_device(arena) || !is_first(live, i))
+            continue;
+        zr_ledger_device(&ledger, live, arena->backend);
+        if (json) {
+            zr_text_print(text, any ? ", {" : "{");
+            zr_tool_json_words(text, "arena", arena->name);
+            zr_text_print(text, ", \"capacity_bytes\": %" PRIu64 ", \"free_bytes\": %" PRIu64 ", ",
+                          arena->device_total_bytes, arena->device_free_bytes);
+            json_ledger(text, &ledger);
+            zr_text_print(text, "}");
+        } else {
+            zr_text_print(text, "  the device of arena %s: %s used of %s\n", arena->name,
+                          zr_tool_bytes(used, ledger.total_bytes),
+                          zr_tool_bytes(whole, arena->device_total_bytes));
+            table_ledger(text, &ledger, "residual: contexts, libraries, others");
+        }
+        any = true;
+    }
+}
+
+static void show(struct zr_text *text, const struct zr_live *live, const struct zr_ledger *host,
+                 uint64_t cached_bytes, bool json)
+{
+    char cached[ZR_TOOL_NUMBER_ROOM];
+    if (json) {
+        zr_text_print(text, "{\"pid\": %" PRId32 ", ", live->shown.process.pid);
+        zr_tool_json_words(text, "program", live->shown.program);
+        zr_text_print(text, ",\n  \"host\": {");
+        json_ledger(text, host);
+        zr_text_print(text, ", \"cached_bytes\": %" PRIu64 "},\n  \"devices\": [", cached_bytes);
+        show_devices(text, live, true);
+        zr_text_print(text, "]}");
+        return;
+    }
+    zr_text_print(text, "process %" PRId32 ", %s\n  resident memory of the host\n", live->shown.process.pid,
+                  live->shown.program);
+    table_ledger(text, host, "residual");
+    if (cached_bytes > 0)
+        zr_text_print(text, "  and %s that its arenas keep for later, not mapped\n",
+                      zr_tool_bytes(cached, cached_bytes));
+    show_devices(text, live, false);
+}
+
+/* ZR_ERR_UNAVAILABLE: it has gone, or shows nothing. */
+static zr_result show_process(struct zr_text *text, long pid, bool json, bool first)
+{
+    static struct zr_live live;
+    struct zr_ledger host;
+    uint64_t cached_bytes;
+    zr_result result = zr_live_read_devices(&live, pid);
+    if (result == ZR_OK)
+        result = zr_ledger_host(&host, &cached_bytes, &live);
+    if (result != ZR_OK)
+        return result;
+    zr_text_print(text, "%s", !json || first ? "" : ",\n ");
+    show(text, &live, &host, cached_bytes, json);
+    return ZR_OK;
+}
+
+int zr_tool_ledger(int argc, char **argv)
+{
+    bool json = false, first = true;
+    const struct zr_tool_option options[] = {{"--json", ZR_TOOL_FLAG, &json}, {NULL, ZR_TOOL_FLAG, NULL}};
+    struct zr_tool_arguments arguments = {.help = help, .options = options};
+    struct zr_tool_output out;
+    long pid = 0;
+    int code = zr_tool_parse(&arguments, argc, argv);
+    if (code >= 0)
+        return code;
+    for (int i = 0; i < arguments.files_count; i++)
+        if (!zr_tool_read_pid(arguments.files[i], &pid))
+            return ZR_TOOL_USAGE;
+    zr_tool_output_start(&out);
+    if (json)
+        zr_text_print(&out.text, "{\"version\": 1, \"processes\": [");
+    code = ZR_TOOL_FINE;
+    for (int i = 0; i < arguments.files_count; i++) {
+        zr_tool_read_pid(arguments.files[i], &pid);
+        zr_result result = show_process(&out.text, pid, json, first);
+        if (result == ZR_OK)
+            first = false;
+        else
+            code = zr_tool_fail(result);
+    }
+    for (pid = 0; arguments.files_count == 0 && zr_live_next(&pid);)
+        first = show_process(&out.text, pid, json, first) != ZR_OK && first;
+    if (json)
+        zr_text_print(&out.text, "]}\n");
+    else if (first && code == ZR_TOOL_FINE)
+        zr_tool_log("ledger: no process shows its memory; zr ps says when one does");
+    int written = zr_tool_output_end(&out);
+    return written != ZR_TOOL_FINE ? written : code;
+}

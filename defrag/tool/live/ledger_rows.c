@@ -1,0 +1,254 @@
+/* ledger_rows.c: the ledger of a process's resident memory, and of a device's. Stands on defrag/trace/live.c
+ * and /proc. See ledger.h. */
+#include "defrag/tool/live/ledger.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "alloc/base/error.h"
+#include "alloc/base/file.h"
+
+void zr_ledger_add(struct zr_ledger *ledger, struct zr_ledger_row row)
+{
+    if (row.bytes != 0 && ledger->rows_count < ZR_LEDGER_ROWS)
+        ledger->rows[ledger->rows_count++] = row;
+}
+
+int64_t zr_ledger_residual(const struct zr_ledger *ledger)
+{
+    int64_t left = (int64_t)ledger->total_bytes;
+    for (unsigned i = 0; i < ledger->rows_count; i++)
+        left -= ledger->rows[i].bytes;
+    return left;
+}
+
+/* ---- Arenas -------------------------------------------------------------------------------------------- */
+
+/* Sums over arenas of one kind of memory. */
+struct holdings {
+    uint64_t by_tag[ZR_TAG_COUNT];
+    uint64_t live_bytes, pending_bytes, mapped_bytes, cached_bytes;
+};
+
+static void add_arena(struct holdings *sum, const struct zr_arena_stats *stats)
+{
+    for (unsigned tag = 0; tag < ZR_TAG_COUNT; tag++)
+        sum->by_tag[tag] += stats->live_by_tag_bytes[tag];
+    sum->live_bytes += stats->live_bytes;
+    sum->pending_bytes += stats->pending_bytes;
+    sum->mapped_bytes += stats->mapped_bytes;
+    sum->cached_bytes += stats->cached_bytes;
+}
+
+/* What is mapped: blocks by tag, what streams may still use, what is free. */
+static void add_mapped(struct zr_ledger *out, const struct holdings *sum)
+{
+    for (unsigned tag = 0; tag < ZR_TAG_COUNT; tag++)
+        zr_ledger_add(out, (struct zr_ledger_row){zr_tag_name((zr_tag)tag), true, (int64_t)sum->by_tag[tag]});
+    zr_ledger_add(out, (struct zr_ledger_row){"freed, and a stream may still use it", false,
+                                              (int64_t)sum->pending_bytes});
+    zr_ledger_add(
+        out, (struct zr_ledger_row){"free in the arenas", false,
+                                    (int64_t)(sum->mapped_bytes - sum->live_bytes - sum->pending_bytes)});
+}
+
+/* ---- Mappings ------------------------------------------------------------------------------------------ */
+
+enum kind {
+    IN_ARENA = 0,
+    PROGRAM,
+    DEVICE_LIBRARY,
+    LIBRARY,
+    OTHER_FILE,
+    HEAP,
+    STACK,
+    SHARED,
+    ANONYMOUS,
+    KERNEL,
+    KINDS_COUNT
+};
+
+static const char *const kind_names[KINDS_COUNT] = {[PROGRAM] = "the program's file",
+                                                    [DEVICE_LIBRARY] = "libraries of CUDA and NCCL",
+                                                    [LIBRARY] = "other libraries",
+                                                    [OTHER_FILE] = "other files",
+                                                    [HEAP] = "heap, beside the arenas",
+                                                    [STACK] = "the first thread's stack",
+                                                    [SHARED] = "shared memory",
+                                                    [ANONYMOUS] = "other anonymous memory",
+                                                    [KERNEL] = "the kernel's own mappings"};
+
+static bool begins(const char *text, const char *with)
+{
+    return strncmp(text, with, strlen(with)) == 0;
+}
+
+static bool is_library(const char *name)
+{
+    const char *end = strstr(name, ".so");
+    return end && (end[3] == '\0' || end[3] == '.' || end[3] == ' ');
+}
+
+static bool is_in_arena(const struct zr_live *live, uint64_t address, const char *path)
+{
+    if (begins(path, "/memfd:zr (deleted)")) /* of contiguous pools too, whose addresses are their own */
+        return true;
+    for (unsigned i = 0; i < live->arenas_count; i++) {
+        const struct zr_published_arena *arena = &live->shown.arenas[i];
+        for (unsigned r = 0; r < arena->ranges_count && arena->visible; r++)
+            if (address >= arena->ranges[r].address &&
+                address - arena->ranges[r].address < arena->ranges[r].bytes)
+                return true;
+    }
+    return false;
+}
+
+/* By its first address, and by what /proc/PID/smaps calls it; `program` is what /proc/PID/exe is. */
+static enum kind kind_of(const struct zr_live *live, uint64_t address, const char *path, const char *program)
+{
+    static const char *const device_libraries[] = {"libcuda",  "libcudart", "libcublas",     "libcudnn",
+                                                   "libcufft", "libcurand", "libcusolver",   "libcusparse",
+                                                   "libnccl",  "libnv",     "libtorch_cuda", "libc10_cuda"};
+    const char *name = strrchr(path, '/');
+    if (is_in_arena(live, address, path))
+        return IN_ARENA;
+    if (path[0] == '[')
+        return begins(path, "[heap]")    ? HEAP
+               : begins(path, "[stack]") ? STACK
+               : begins(path, "[anon")   ? ANONYMOUS
+                                         : KERNEL;
+    if (path[0] == '\0')
+        return ANONYMOUS;
+    if (begins(path, "/memfd:") || begins(path, "/SYSV") || begins(path, "/dev/shm/") ||
+        begins(path, "/dev/zero"))
+        return SHARED;
+    for (size_t i = 0; name && i < sizeof device_libraries / sizeof *device_libraries; i++)
+        if (begins(name + 1, device_libraries[i]))
+            return DEVICE_LIBRARY;
+    return program[0] && strcmp(path, program) == 0 ? PROGRAM : is_library(path) ? LIBRARY : OTHER_FILE;
+}
+
+/* ---- /proc --------------------------------------------------------------------------------------------- */
+
+/* Lines of a file, one at a time; a longer one comes in parts. */
+struct lines {
+    struct zr_file file;
+    size_t held_bytes, next_bytes;
+    char buffer[8192];
+};
+
+static zr_result next_line(struct lines *lines, char **out)
+{
+    char *start = lines->buffer + lines->next_bytes;
+    char *end = memchr(start, '\n', lines->held_bytes - lines->next_bytes);
+    *out = NULL;
+    if (!end) {
+        size_t left = lines->held_bytes - lines->next_bytes, got;
+        memmove(lines->buffer, start, left);
+        zr_result result =
+            zr_file_read(&lines->file, lines->buffer + left, sizeof lines->buffer - 1 - left, &got);
+        if (result != ZR_OK)
+            return result;
+        lines->held_bytes = left + got;
+        lines->next_bytes = 0;
+        start = lines->buffer;
+        end = memchr(start, '\n', lines->held_bytes);
+    }
+    if (!end && lines->held_bytes == 0)
+        return ZR_OK;
+    if (!end)
+        end = lines->buffer + lines->held_bytes;
+    *end = '\0';
+    lines->next_bytes = (size_t)(end - lines->buffer) + (end < lines->buffer + lines->held_bytes);
+    *out = start;
+    return ZR_OK;
+}
+
+/* "Rss:      1234 kB" */
+static bool read_resident(const char *line, uint64_t *out_bytes)
+{
+    unsigned long long kib;
+    if (sscanf(line, "Rss: %llu kB", &kib) != 1)
+        return false;
+    *out_bytes = (uint64_t)kib * 1024;
+    return true;
+}
+
+/* Adds up what is resident, by kind, of every mapping; or with `rolled` gets the whole. */
+static zr_result read_smaps(const struct zr_live *live, uint64_t sums[KINDS_COUNT], uint64_t *rolled)
+{
+    char path[64], program[4096], *line;
+    struct lines lines = {.held_bytes = 0};
+    enum kind kind = ANONYMOUS;
+    long pid = live->shown.process.pid;
+    uint64_t bytes;
+    snprintf(path, sizeof path, "/proc/%ld/exe", pid);
+    ssize_t length = readlink(path, program, sizeof program - 1);
+    program[length > 0 ? length : 0] = '\0';
+    snprintf(path, sizeof path, "/proc/%ld/%s", pid, rolled ? "smaps_rollup" : "smaps");
+    zr_result result = zr_file_open(&lines.file, path);
+    if (result != ZR_OK)
+        return result;
+    while ((result = next_line(&lines, &line)) == ZR_OK && line) {
+        unsigned long long first, last;
+        int name = 0;
+        if (!rolled && sscanf(line, "%llx-%llx %*4s %*x %*s %*u %n", &first, &last, &name) == 2 && name > 0)
+            kind = kind_of(live, first, line + name, program);
+        else if (read_resident(line, &bytes) && rolled)
+            *rolled = bytes;
+        else if (read_resident(line, &bytes))
+            sums[kind] += bytes;
+    }
+    zr_file_close(&lines.file);
+    return result;
+}
+
+/* ---- The ledgers --------------------------------------------------------------------------------------- */
+
+zr_result zr_ledger_host(struct zr_ledger *out, uint64_t *cached_bytes, const struct zr_live *live)
+{
+    struct holdings sum = {.live_bytes = 0};
+    uint64_t resident[KINDS_COUNT] = {0};
+    *out = (struct zr_ledger){.total_bytes = 0};
+    for (unsigned i = 0; i < live->arenas_count; i++)
+        if (live->shown.arenas[i].visible)
+            add_arena(&sum, &live->shown.arenas[i].stats);
+    *cached_bytes = sum.cached_bytes;
+    zr_result result = read_smaps(live, resident, NULL);
+    if (result == ZR_OK)
+        result = read_smaps(live, NULL, &out->total_bytes);
+    if (result != ZR_OK)
+        return result;
+    add_mapped(out, &sum);
+    zr_ledger_add(out, (struct zr_ledger_row){"of these not touched yet", false,
+                                              (int64_t)(resident[IN_ARENA] - sum.mapped_bytes)});
+    for (unsigned kind = PROGRAM; kind < KINDS_COUNT; kind++)
+        zr_ledger_add(out, (struct zr_ledger_row){kind_names[kind], false, (int64_t)resident[kind]});
+    return ZR_OK;
+}
+
+void zr_ledger_device(struct zr_ledger *out, const struct zr_live *live, uint64_t backend)
+{
+    struct holdings sum = {.live_bytes = 0};
+    uint64_t reserved = 0, held = 0;
+    *out = (struct zr_ledger){.total_bytes = 0};
+    for (unsigned i = 0; i < live->arenas_count; i++) {
+        const struct zr_published_arena *arena = &live->shown.arenas[i];
+        if (arena->backend != backend)
+            continue;
+        add_arena(&sum, &arena->stats);
+        reserved += arena->stats.reserved_bytes;
+        held = arena->device_held_bytes;
+        out->total_bytes = arena->device_total_bytes - arena->device_free_bytes;
+    }
+    add_mapped(out, &sum);
+    zr_ledger_add(out,
+                  (struct zr_ledger_row){"kept for later, not mapped", false, (int64_t)sum.cached_bytes});
+    zr_ledger_add(out, (struct zr_ledger_row){"reserved otherwise by the arenas", false,
+                                              (int64_t)(reserved - sum.mapped_bytes - sum.cached_bytes)});
+    zr_ledger_add(out,
+                  (struct zr_ledger_row){"held by zr beside its arenas", false, (int64_t)(held - reserved)});
+}

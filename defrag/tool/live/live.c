@@ -1,0 +1,386 @@
+/* live.c: `zr ps`, `zr snapshot`, `zr attach`, `zr record`: processes that run with zr, by number. Stands on
+ * defrag/trace/live.c. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "alloc/base/error.h"
+#include "alloc/base/os.h"
+#include "defrag/tool/live/live.h"
+
+/* Writing the blocks of a large process takes a while. */
+enum { ANSWER_MS = 60000 };
+#define NO_ARENA UINT64_MAX
+enum { MOST_STACKS = 999999 };
+
+static const char ps_help[] =
+    "The processes of this user whose memory zr manages.\n"
+    "\n"
+    "Examples\n"
+    "  zr ps\n"
+    "  zr ps --json\n"
+    "  zr ps 4711\n"
+    "\n"
+    "zr ps [PID..] [options]\n"
+    "  --json  for programs\n"
+    "\n"
+    "A process is shown once its arenas hold 64 MiB; with ZR_CONF=publish:on at once, with publish:off never. What\n"
+    "processes that were killed have left is removed.\n";
+
+static const char snapshot_help[] =
+    "Writes what a running process holds now, as a .zrt.\n"
+    "\n"
+    "Examples\n"
+    "  zr snapshot 4711 -o now.zrt && zr stats now.zrt\n"
+    "  zr snapshot 4711 --arena 1 -o small.zrt\n"
+    "\n"
+    "zr snapshot PID -o FILE [options]\n"
+    "  -o FILE       the process writes it; an ordinary file of that name is replaced\n"
+    "  --arena N     of this one, as zr ps numbers them; else of the one that holds most\n";
+
+static const char attach_help[] =
+    "Records what a running process allocates and frees, with what was live before, as a .zrt.\n"
+    "\n"
+    "Examples\n"
+    "  zr attach 4711 -o step.zrt --seconds 10 && zr replay step.zrt\n"
+    "  zr attach 4711                               until Ctrl-C, to zr-4711.zrt\n"
+    "  zr attach 4711 -o step.zrt --stacks 100     with the call stack of one allocation in a hundred\n"
+    "\n"
+    "zr attach PID [options]\n"
+    "  -o FILE       the process writes it; an ordinary file of that name is replaced\n"
+    "  --seconds N   ends by itself\n"
+    "  --arena N     of this one, as zr ps numbers them; else of the one that holds most\n"
+    "  --stacks N    with the call stack of one allocation in N, 1: of each; a stack takes some microseconds\n"
+    "\n"
+    "The process goes on meanwhile, without the fast path of its plan. It is over when zr is, however zr ends.\n";
+
+static const char record_help[] =
+    "Starts, marks and ends a record of a running process, which goes on without zr.\n"
+    "\n"
+    "Examples\n"
+    "  zr record 4711 start -o run.zrt\n"
+    "  zr record 4711 mark \"epoch 2\"\n"
+    "  zr record 4711 stop\n"
+    "\n"
+    "zr record PID start -o FILE [options]\n"
+    "zr record PID mark WORDS\n"
+    "zr record PID stop [options]\n"
+    "  -o FILE       start: the process writes it; an ordinary file of that name is replaced\n"
+    "  --arena N     of this one, as zr ps numbers them; else of the one that holds most\n"
+    "  --stacks N    start: with the call stack of one allocation in N, 1: of each\n";
+
+/* ---- zr ps --------------------------------------------------------------------------------------------- */
+
+void zr_tool_arena_figures(struct zr_tool_figure out[ZR_TOOL_FIGURES], const struct zr_published_arena *arena)
+{
+    const struct zr_arena_stats *stats = &arena->stats;
+    const struct zr_tool_figure figures[ZR_TOOL_FIGURES] = {
+        {"limit_bytes", arena->limit_bytes},
+        {"live_bytes", stats->live_bytes},
+        {"requested_bytes", stats->requested_bytes},
+        {"mapped_bytes", stats->mapped_bytes},
+        {"cached_bytes", stats->cached_bytes},
+        {"reserved_bytes", stats->reserved_bytes},
+        {"stranded_bytes", stats->stranded_bytes},
+        {"pending_bytes", stats->pending_bytes},
+        {"peak_live_bytes", stats->peak_live_bytes},
+        {"peak_requested_bytes", stats->peak_requested_bytes},
+        {"peak_reserved_bytes", stats->peak_reserved_bytes},
+        {"blocks_count", stats->blocks_count},
+        {"allocations_count", stats->allocations_count},
+        {"backend_calls_count", stats->backend_calls_count},
+        {"unmovable_bytes", stats->unmovable_bytes}};
+    memcpy(out, figures, sizeof figures);
+}
+
+void zr_tool_json_arena(struct zr_text *text, const struct zr_published_arena *arena)
+{
+    const struct zr_arena_stats *stats = &arena->stats;
+    struct zr_tool_figure figures[ZR_TOOL_FIGURES];
+    zr_tool_arena_figures(figures, arena);
+    zr_text_print(text, "{\"number\": %" PRIu32 ", ", arena->number);
+    zr_tool_json_words(text, "name", arena->name);
+    zr_text_print(text, ", \"stripes_count\": %" PRIu32, arena->stripes_count);
+    for (size_t i = 0; i < ZR_TOOL_FIGURES; i++)
+        zr_text_print(text, ", \"%s\": %" PRIu64, figures[i].name, figures[i].value);
+    zr_text_print(text, ", \"tags\": {");
+    for (unsigned tag = 0; tag < ZR_TAG_COUNT; tag++)
+        zr_text_print(text, "%s\"%s\": {\"live_bytes\": %zu, \"peak_bytes\": %zu}", tag ? ", " : "",
+                      zr_tag_name((zr_tag)tag), stats->live_by_tag_bytes[tag], stats->peak_by_tag_bytes[tag]);
+    zr_text_print(text, "}}");
+}
+
+static void json_process(struct zr_text *text, const struct zr_live *live)
+{
+    zr_text_print(text, "{\"pid\": %" PRId32 ", ", live->shown.process.pid);
+    zr_tool_json_words(text, "program", live->shown.program);
+    zr_text_print(text, ", \"arenas_count\": %" PRIu32 ", \"arenas\": [", live->shown.arenas_count);
+    for (unsigned i = 0; i < live->arenas_count; i++) {
+        zr_text_print(text, i ? ", " : "");
+        zr_tool_json_arena(text, &live->shown.arenas[i]);
+    }
+    zr_text_print(text, "]}");
+}
+
+static void table_process(struct zr_text *text, const struct zr_live *live)
+{
+    char number[5][ZR_TOOL_NUMBER_ROOM], program[17], name[13];
+    for (unsigned i = 0; i < live->arenas_count; i++) {
+        const struct zr_published_arena *arena = &live->shown.arenas[i];
+        snprintf(program, sizeof program, "%.16s", live->shown.program);
+        snprintf(name, sizeof name, "%.12s", arena->name);
+        zr_make_plain(program);
+        zr_make_plain(name);
+        zr_text_print(text, "%8" PRId32 " %-16s %5" PRIu32 " %-12s %10s %10s %10s %10s %10s\n",
+                      live->shown.process.pid, program, arena->number, name,
+                      zr_tool_bytes(number[0], arena->stats.live_bytes),
+                      zr_tool_bytes(number[1], arena->stats.reserved_bytes),
+                      zr_tool_bytes(number[2], arena->stats.stranded_bytes),
+                      zr_tool_bytes(number[3], arena->stats.peak_live_bytes),
+                      zr_tool_bytes(number[4], arena->stats.peak_reserved_bytes));
+    }
+}
+
+/* What the tables and the JSON have of one process; false: it has gone meanwhile. */
+static bool show_process(struct zr_text *text, long pid, bool json, bool first)
+{
+    static struct zr_live live;
+    if (zr_live_read(&live, pid, true) != ZR_OK)
+        return false;
+    if (json) {
+        zr_text_print(text, first ? "" : ",\n ");
+        json_process(text, &live);
+    } else {
+        table_process(text, &live);
+    }
+    return true;
+}
+
+bool zr_tool_read_pid(const char *text, long *out)
+{
+    char *end;
+    errno = 0;
+    *out = strtol(text, &end, 10);
+    if (*text < '1' || *text > '9' || *end || errno || *out > INT_MAX) {
+        zr_tool_log("%s is no process's number; zr ps shows them", text);
+        return false;
+    }
+    return true;
+}
+
+int zr_tool_ps(int argc, char **argv)
+{
+    bool json = false, first = true;
+    const struct zr_tool_option options[] = {{"--json", ZR_TOOL_FLAG, &json}, {NULL, ZR_TOOL_FLAG, NULL}};
+    struct zr_tool_arguments arguments = {.help = ps_help, .options = options};
+    struct zr_tool_output out;
+    long pid = 0;
+    int code = zr_tool_parse(&arguments, argc, argv);
+    if (code >= 0)
+        return code;
+    for (int i = 0; i < arguments.files_count; i++)
+        if (!zr_tool_read_pid(arguments.files[i], &pid))
+            return ZR_TOOL_USAGE;
+    zr_tool_output_start(&out);
+    if (json)
+        zr_text_print(&out.text, "{\"version\": 1, \"processes\": [");
+    else
+        zr_text_print(&out.text, "%8s %-16s %5s %-12s %10s %10s %10s %10s %10s\n", "pid", "program", "arena",
+                      "name", "live", "reserved", "stranded", "peak live", "peak res.");
+    code = ZR_TOOL_FINE;
+    for (int i = 0; i < arguments.files_count; i++) {
+        zr_tool_read_pid(arguments.files[i], &pid);
+        if (show_process(&out.text, pid, json, first))
+            first = false;
+        else
+            code = zr_tool_fail(ZR_ERR_UNAVAILABLE);
+    }
+    for (pid = 0; arguments.files_count == 0 && zr_live_next(&pid);)
+        first = !show_process(&out.text, pid, json, first) && first;
+    if (json)
+        zr_text_print(&out.text, "]}\n");
+    int written = zr_tool_output_end(&out);
+    return written != ZR_TOOL_FINE ? written : code;
+}
+
+/* ---- Commands with a file ------------------------------------------------------------------------------ */
+
+struct request {
+    long pid;
+    uint64_t arena;  /* NO_ARENA: the one that holds most */
+    uint64_t stacks; /* of one allocation in so many; 0: not asked for */
+    const char *file;
+    char path[PATH_MAX]; /* of it, whole */
+};
+
+/* Whole, and the arena chosen. */
+static zr_result complete(struct request *request)
+{
+    static struct zr_live live;
+    char folder[PATH_MAX];
+    zr_result result = zr_live_read(&live, request->pid, false);
+    if (result != ZR_OK)
+        return result;
+    const struct zr_published_arena *largest = zr_live_largest(&live);
+    if (request->arena == NO_ARENA && !largest)
+        return zr_fail(ZR_ERR_UNAVAILABLE, "process %ld has no arena", request->pid);
+    if (request->arena == NO_ARENA)
+        request->arena = largest->number;
+    if (!request->file)
+        return ZR_OK;
+    bool whole = request->file[0] == '/';
+    if (!whole && !getcwd(folder, sizeof folder))
+        return zr_fail(ZR_ERR_IO, "the present folder has no name");
+    int length = snprintf(request->path, sizeof request->path, "%s%s%s", whole ? "" : folder,
+                          whole ? "" : "/", request->file);
+    return length > 0 && (size_t)length < sizeof request->path - 64
+               ? ZR_OK
+               : zr_fail(ZR_ERR_INVALID, "'%s' is too long", request->file);
+}
+
+static zr_result ask(const struct request *request, const char *word, int *connection)
+{
+    char command[PATH_MAX + 64], words[ZR_LIVE_ANSWER_BYTES];
+    snprintf(command, sizeof command, "%s %" PRIu64 "%s%s", word, request->arena, request->file ? " " : "",
+             request->path);
+    return zr_live_ask(request->pid, command, ANSWER_MS, words, connection);
+}
+
+/* Starts a trace, with call stacks where they are wanted. */
+static zr_result start(const struct request *request, const char *word, int *connection)
+{
+    char command[64], words[ZR_LIVE_ANSWER_BYTES];
+    zr_result result = ZR_OK;
+    if (request->stacks > MOST_STACKS)
+        return zr_fail(ZR_ERR_INVALID, "--stacks takes at most %d", MOST_STACKS);
+    snprintf(command, sizeof command, "stacks %" PRIu64, request->stacks);
+    if (request->stacks > 0)
+        result = zr_live_ask(request->pid, command, ANSWER_MS, words, NULL);
+    return result == ZR_OK ? ask(request, word, connection) : result;
+}
+
+/* One number first, and `words_most` words behind it. Below 0: go on. */
+static int parse(struct request *request, struct zr_tool_arguments *arguments, int words_least,
+                 int words_most, int argc, char **argv)
+{
+    int code = zr_tool_parse(arguments, argc, argv);
+    if (code >= 0)
+        return code;
+    if (arguments->files_count < 1 + words_least || arguments->files_count > 1 + words_most) {
+        zr_tool_log("%s: name one process by its number; see zr %s --help", argv[0], argv[0]);
+        return ZR_TOOL_USAGE;
+    }
+    return zr_tool_read_pid(arguments->files[0], &request->pid) ? -1 : ZR_TOOL_USAGE;
+}
+
+int zr_tool_snapshot(int argc, char **argv)
+{
+    struct request request = {.arena = NO_ARENA};
+    const struct zr_tool_option options[] = {{"-o", ZR_TOOL_WORDS, &request.file},
+                                             {"--arena", ZR_TOOL_COUNT, &request.arena},
+                                             {NULL, ZR_TOOL_FLAG, NULL}};
+    struct zr_tool_arguments arguments = {.help = snapshot_help, .options = options, .takes_files = true};
+    int code = parse(&request, &arguments, 0, 0, argc, argv);
+    if (code >= 0)
+        return code;
+    if (!request.file) {
+        zr_tool_log("snapshot: -o FILE says where to");
+        return ZR_TOOL_USAGE;
+    }
+    zr_result result = complete(&request);
+    return zr_tool_fail(result == ZR_OK ? ask(&request, "snapshot", NULL) : result);
+}
+
+static volatile sig_atomic_t interrupted;
+
+static void interrupt(int number)
+{
+    (void)number;
+    interrupted = 1;
+}
+
+/* Until the time is over (0: no end), a signal, or the process has ended. */
+static void wait_attached(int connection, uint64_t seconds)
+{
+    uint64_t start_ns = zr_os_now_ns(), most_ns = seconds < UINT32_MAX ? seconds * 1000000000 : UINT64_MAX;
+    struct pollfd poll_fd = {.fd = connection, .events = POLLIN};
+    for (;;) {
+        uint64_t passed_ns = zr_os_now_ns() - start_ns;
+        if (interrupted || (seconds > 0 && passed_ns >= most_ns))
+            return;
+        uint64_t left_ms = seconds > 0 ? (most_ns - passed_ns) / 1000000 + 1 : 1000;
+        if (poll(&poll_fd, 1, left_ms < 1000 ? (int)left_ms : 1000) > 0)
+            return;
+    }
+}
+
+int zr_tool_attach(int argc, char **argv)
+{
+    struct request request = {.arena = NO_ARENA};
+    uint64_t seconds = 0;
+    char name[32], words[ZR_LIVE_ANSWER_BYTES];
+    int connection;
+    const struct zr_tool_option options[] = {{"-o", ZR_TOOL_WORDS, &request.file},
+                                             {"--arena", ZR_TOOL_COUNT, &request.arena},
+                                             {"--seconds", ZR_TOOL_COUNT, &seconds},
+                                             {"--stacks", ZR_TOOL_COUNT, &request.stacks},
+                                             {NULL, ZR_TOOL_FLAG, NULL}};
+    struct zr_tool_arguments arguments = {.help = attach_help, .options = options, .takes_files = true};
+    int code = parse(&request, &arguments, 0, 0, argc, argv);
+    if (code >= 0)
+        return code;
+    snprintf(name, sizeof name, "zr-%ld.zrt", request.pid);
+    if (!request.file)
+        request.file = name;
+    struct sigaction action = {.sa_handler = interrupt};
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGHUP, &action, NULL);
+    zr_result result = complete(&request);
+    if (result == ZR_OK)
+        result = start(&request, "attach", &connection);
+    if (result != ZR_OK)
+        return zr_tool_fail(result);
+    wait_attached(connection, seconds);
+    zr_live_hang_up(connection);
+    result = zr_live_hear(connection, ANSWER_MS, words);
+    close(connection);
+    if (result == ZR_ERR_IO) /* what it wrote until then can be read */
+        zr_tool_log("attach: process %ld ended first; '%s' goes up to there", request.pid, request.file);
+    return result == ZR_ERR_IO ? ZR_TOOL_FINE : zr_tool_fail(result);
+}
+
+int zr_tool_record(int argc, char **argv)
+{
+    struct request request = {.arena = NO_ARENA};
+    char command[256], words[ZR_LIVE_ANSWER_BYTES];
+    const struct zr_tool_option options[] = {{"-o", ZR_TOOL_WORDS, &request.file},
+                                             {"--arena", ZR_TOOL_COUNT, &request.arena},
+                                             {"--stacks", ZR_TOOL_COUNT, &request.stacks},
+                                             {NULL, ZR_TOOL_FLAG, NULL}};
+    struct zr_tool_arguments arguments = {.help = record_help, .options = options, .takes_files = true};
+    int code = parse(&request, &arguments, 1, 2, argc, argv);
+    if (code >= 0)
+        return code;
+    const char *word = arguments.files[1], *label = arguments.files_count > 2 ? arguments.files[2] : NULL;
+    bool starts = strcmp(word, "start") == 0, stops = strcmp(word, "stop") == 0,
+         marks = strcmp(word, "mark") == 0;
+    if (!(starts || stops || marks) || starts != (request.file != NULL) || marks != (label != NULL)) {
+        zr_tool_log("record: PID start -o FILE, PID stop or PID mark WORDS is wanted; see zr record --help");
+        return ZR_TOOL_USAGE;
+    }
+    zr_result result = marks ? ZR_OK : complete(&request);
+    if (result != ZR_OK)
+        return zr_tool_fail(result);
+    if (!marks)
+        return zr_tool_fail(starts ? start(&request, "record", NULL) : ask(&request, "stop", NULL));
+    snprintf(command, sizeof command, "mark %s", label);
+    return zr_tool_fail(zr_live_ask(request.pid, command, ANSWER_MS, words, NULL));
+}

@@ -1,0 +1,96 @@
+/* metrics.c: see metrics.h. Stands on top_model.c and live.c. */
+#include "defrag/tool/live/metrics.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* Names come from other processes: what is no plain letter is a question mark. */
+static void put_label(struct zr_text *text, const char *name, const char *value)
+{
+    zr_text_print(text, "%s=\"", name);
+    for (; *value; value++) {
+        if (*value == '"' || *value == '\\')
+            zr_text_put(text, "\\", 1);
+        zr_text_put(text, *value >= ' ' && *value <= '~' ? value : "?", 1);
+    }
+    zr_text_put(text, "\"", 1);
+}
+
+static void put_process(struct zr_text *text, const struct zr_top_process *process)
+{
+    zr_text_print(text, "{pid=\"%ld\",", process->pid);
+    put_label(text, "program", process->live.shown.program);
+}
+
+static void put_arena(struct zr_text *text, const struct zr_top_process *process,
+                      const struct zr_published_arena *arena)
+{
+    put_process(text, process);
+    zr_text_print(text, ",arena=\"%" PRIu32 "\",", arena->number);
+    put_label(text, "name", arena->name);
+}
+
+static void put_head(struct zr_text *text, const char *name, const char *unit, const char *help, bool counts)
+{
+    zr_text_print(text, "# HELP %s%s %s\n# TYPE %s%s %s\n", name, unit, help, name, unit,
+                  counts ? "counter" : "gauge");
+}
+
+/* One figure of all arenas. A counter's name ends in _total, as Prometheus has it. */
+static void put_figure(struct zr_text *text, const struct zr_top *top, unsigned index)
+{
+    struct zr_tool_figure figures[ZR_TOOL_FIGURES];
+    char name[64];
+    zr_tool_arena_figures(figures, &(const struct zr_published_arena){0});
+    const char *end = strstr(figures[index].name, "_count");
+    bool counts = end && strcmp(figures[index].name, "blocks_count") != 0;
+    struct zr_text words;
+    zr_text_start(&words, NULL, name, sizeof name);
+    zr_text_print(&words, "zr_arena_%.*s", (int)(end ? end - figures[index].name : 63), figures[index].name);
+    put_head(text, name, counts ? "_total" : "", "struct zr_arena_stats of alloc/zr.h says what it is.",
+             counts);
+    for (unsigned i = 0; i < top->processes_count; i++) {
+        const struct zr_top_process *process = &top->processes[i];
+        for (unsigned a = 0; process->state != ZR_TOP_GONE && a < process->live.arenas_count; a++) {
+            zr_tool_arena_figures(figures, &process->live.shown.arenas[a]);
+            zr_text_print(text, "%s%s", name, counts ? "_total" : "");
+            put_arena(text, process, &process->live.shown.arenas[a]);
+            zr_text_print(text, "} %" PRIu64 "\n", figures[index].value);
+        }
+    }
+}
+
+static void put_tags(struct zr_text *text, const struct zr_top *top, const char *name, const char *help,
+                     bool peaks)
+{
+    put_head(text, name, "", help, false);
+    for (unsigned i = 0; i < top->processes_count; i++) {
+        const struct zr_top_process *process = &top->processes[i];
+        for (unsigned a = 0; process->state != ZR_TOP_GONE && a < process->live.arenas_count; a++) {
+            const struct zr_arena_stats *stats = &process->live.shown.arenas[a].stats;
+            for (unsigned tag = 0; tag < ZR_TAG_COUNT; tag++) {
+                zr_text_print(text, "%s", name);
+                put_arena(text, process, &process->live.shown.arenas[a]);
+                zr_text_print(text, ",tag=\"%s\"} %zu\n", zr_tag_name((zr_tag)tag),
+                              peaks ? stats->peak_by_tag_bytes[tag] : stats->live_by_tag_bytes[tag]);
+            }
+        }
+    }
+}
+
+void zr_metrics_print(struct zr_text *text, const struct zr_top *top)
+{
+    put_head(text, "zr_process_up", "", "1: it answers; 0: it is silent, or a named one is gone.", false);
+    for (unsigned i = 0; i < top->processes_count; i++) {
+        zr_text_print(text, "zr_process_up");
+        put_process(text, &top->processes[i]);
+        zr_text_print(text, "} %d\n", top->processes[i].state == ZR_TOP_LIVE);
+    }
+    put_head(text, "zr_processes_not_shown", "", "Processes beyond 128, or of another release.", false);
+    zr_text_print(text, "zr_processes_not_shown %u\n", top->others_count);
+    for (unsigned i = 0; i < ZR_TOOL_FIGURES; i++)
+        put_figure(text, top, i);
+    put_tags(text, top, "zr_arena_tag_live_bytes", "Live bytes of a tag.", false);
+    put_tags(text, top, "zr_arena_tag_peak_bytes", "Live bytes of a tag when live_bytes was at its peak.",
+             true);
+}

@@ -1,0 +1,192 @@
+/* doctor_cuda.c: see doctor.h: how a file of a program comes by device memory, and whether libzr_cuda.so
+ * takes it. Stands on doctor_elf.c and on the table of ways that libzr_cuda.so itself has. */
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <string.h>
+
+#include "alloc/preload/cuda/driver_api.h"
+#include "alloc/preload/cuda/ways.h"
+#include "defrag/tool/run/doctor.h"
+
+/* The CUDA runtime's calls come to the driver's, and those of a shared one are symbols here. */
+static const struct zr_cuda_way runtime_ways[] = {
+    {"cudaMalloc", NULL},
+    {"cudaMallocPitch", NULL},
+    {"cudaMalloc3D", NULL},
+    {"cudaMallocAsync", NULL},
+    {"cudaMallocFromPoolAsync", NULL},
+    {"cudaFree", NULL},
+    {"cudaFreeAsync", NULL},
+    {"cudaMemGetInfo", NULL},
+    {"cudaIpcGetMemHandle", NULL},
+    {"cudaIpcOpenMemHandle", NULL},
+    {"cudaMallocHost", "host memory"},
+    {"cudaHostAlloc", "host memory"},
+    {"cudaHostRegister", "host memory"},
+    {"cudaMallocManaged", "managed memory"},
+    {"cudaMallocArray", "arrays have layouts that only the driver knows"},
+    {"cudaMalloc3DArray", "arrays have layouts that only the driver knows"},
+    {"cudaMallocMipmappedArray", "arrays have layouts that only the driver knows"},
+};
+enum {
+    RUNTIME_WAYS_COUNT = sizeof runtime_ways / sizeof *runtime_ways,
+    WAYS_MOST = ZR_CUDA_WAYS_COUNT > RUNTIME_WAYS_COUNT ? (int)ZR_CUDA_WAYS_COUNT : (int)RUNTIME_WAYS_COUNT
+};
+
+/* One of the two tables. */
+struct ways {
+    const struct zr_cuda_way *items;
+    size_t count;
+    bool of_driver; /* its names have versions */
+};
+static const struct ways driver = {zr_cuda_ways, ZR_CUDA_WAYS_COUNT, true};
+static const struct ways runtime = {runtime_ways, RUNTIME_WAYS_COUNT, false};
+
+/* ---- Names --------------------------------------------------------------------------------------------- */
+
+/* How long the name is without a version (_v2) and the kind of default stream (_ptsz, _ptds). */
+static size_t base_length(const char *name)
+{
+    size_t length = strlen(name);
+    if (length > 5 && (strcmp(name + length - 5, "_ptsz") == 0 || strcmp(name + length - 5, "_ptds") == 0))
+        length -= 5;
+    if (length > 3 && name[length - 3] == '_' && name[length - 2] == 'v' && name[length - 1] >= '0' &&
+        name[length - 1] <= '9')
+        length -= 3;
+    return length;
+}
+
+/* Its place in the table; the table's count: it is none of them. */
+static size_t way_of(const struct ways *ways, const char *name)
+{
+    size_t length = base_length(name), i = 0;
+    while (i < ways->count &&
+           (strlen(ways->items[i].name) != length || memcmp(ways->items[i].name, name, length) != 0))
+        i++;
+    return i;
+}
+
+/* Whether libzr_cuda.so has the function in this version. */
+static bool is_replaced(const char *name)
+{
+#define NAME(member, name, suffix, parameters) #name #suffix,
+    static const char *const names[] = {ZR_CUDA_TAKEN(NAME)};
+#undef NAME
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(names[i], name) == 0)
+            return true;
+    return false;
+}
+
+/* Names with commas between them, as far as there is room. */
+struct names {
+    char text[240];
+    size_t used;
+    unsigned count, left_out;
+};
+
+static void add_name(struct names *names, const char *name, const char *behind)
+{
+    size_t room = sizeof names->text - names->used;
+    int length = snprintf(names->text + names->used, room, "%s%s%s", names->count ? ", " : "", name, behind);
+    names->count++;
+    if (length > 0 && (size_t)length < room - 16 && names->left_out == 0) {
+        names->used += (size_t)length;
+    } else {
+        names->left_out++;
+        snprintf(names->text + names->used, room, " and %u more", names->left_out);
+    }
+}
+
+/* ---- What a file calls --------------------------------------------------------------------------------- */
+
+/* The calls of a table that the file has of others, in three lists. False: none. */
+static bool add_calls(struct zr_doctor *doctor, const struct zr_doctor_file *file, const struct ways *ways)
+{
+    bool used[WAYS_MOST] = {false};
+    struct names taken = {0}, passed = {0}, missed = {0};
+    struct zr_doctor_symbol symbol;
+    for (size_t at = 0; zr_doctor_next_symbol(file, &at, &symbol);) {
+        size_t way = symbol.defined ? ways->count : way_of(ways, symbol.name);
+        if (way == ways->count)
+            continue;
+        used[way] = true;
+        if (ways->of_driver && !ways->items[way].why && !is_replaced(symbol.name))
+            add_name(&missed, symbol.name, "");
+        else if (!ways->items[way].why)
+            add_name(&taken, symbol.name, "");
+    }
+    for (size_t i = 0; i < ways->count; i++) {
+        const char *why = ways->items[i].why, *next = NULL;
+        for (size_t k = i + 1; k < ways->count && !next; k++)
+            next = used[k] ? ways->items[k].why : NULL;
+        char behind[120] = "";
+        if (used[i] && why && (!next || strcmp(next, why) != 0)) /* once for neighbours */
+            snprintf(behind, sizeof behind, " (%s)", why);
+        if (used[i] && why)
+            add_name(&passed, ways->items[i].name, behind);
+    }
+    if (taken.count > 0)
+        zr_doctor_add(doctor, ZR_DOCTOR_FINE, file->name, "taken: %s%s", taken.text,
+                      ways->of_driver ? "" : ", by a CUDA runtime");
+    if (passed.count > 0)
+        zr_doctor_add(doctor, ZR_DOCTOR_FINE, file->name, "passed on to the driver: %s", passed.text);
+    if (missed.count > 0)
+        zr_doctor_add(doctor, ZR_DOCTOR_BAD, file->name,
+                      "missed: %s, of a version that libzr_cuda.so does not know", missed.text);
+    return taken.count + passed.count + missed.count > 0;
+}
+
+/* Functions of the driver's that the file itself brings. */
+static void add_definitions(struct zr_doctor *doctor, const struct zr_doctor_file *file)
+{
+    struct names names = {0};
+    struct zr_doctor_symbol symbol;
+    for (size_t at = 0; zr_doctor_next_symbol(file, &at, &symbol);) {
+        size_t way = symbol.defined ? way_of(&driver, symbol.name) : driver.count;
+        if (way < driver.count && !driver.items[way].why)
+            add_name(&names, symbol.name, "");
+    }
+    if (names.count > 0 && file->is_program)
+        zr_doctor_add(doctor, ZR_DOCTOR_BAD, file->name,
+                      "missed: the program brings %s itself, before any library that is preloaded",
+                      names.text);
+    else if (names.count > 0)
+        zr_doctor_add(doctor, ZR_DOCTOR_NOTE, file->name,
+                      "it brings the driver's %s: libzr_cuda.so comes before it, and it may go past that",
+                      names.text);
+}
+
+static void add_cache(struct zr_doctor *doctor, const struct zr_doctor_file *file)
+{
+    const struct zr_cuda_cache *cache = zr_cuda_cache_of(file->path);
+    if (!cache)
+        return;
+    struct zr_doctor_finding *finding =
+        zr_doctor_add(doctor, ZR_DOCTOR_NOTE, file->name,
+                      "%s keeps freed device memory itself: its segments are taken, and what is free inside "
+                      "them is not seen%s%s",
+                      cache->whose, cache->off ? "" : "; ", cache->off ? "" : cache->words);
+    if (cache->off)
+        snprintf(finding->type, sizeof finding->type, "%s zr run -- PROGRAM", cache->off);
+}
+
+void zr_doctor_cuda_paths(struct zr_doctor *doctor, const struct zr_doctor_file *file)
+{
+    if (strncmp(file->name, "libcuda.so", strlen("libcuda.so")) == 0) {
+        zr_doctor_add(doctor, ZR_DOCTOR_FINE, file->name, "the CUDA driver: libzr_cuda.so comes before it");
+        return;
+    }
+    bool calls = add_calls(doctor, file, &driver);
+    calls = add_calls(doctor, file, &runtime) || calls;
+    add_definitions(doctor, file);
+    if (zr_doctor_defines(file, "cudaMalloc"))
+        zr_doctor_add(doctor, ZR_DOCTOR_FINE, file->name,
+                      "taken: a CUDA runtime, which asks the driver for its functions by name");
+    else if (!calls && zr_doctor_contains(file, "libcuda.so") &&
+             (zr_doctor_contains(file, "cuGetProcAddress") || zr_doctor_contains(file, "cuMemAlloc")))
+        zr_doctor_add(
+            doctor, ZR_DOCTOR_FINE, file->name,
+            "taken: it asks the driver for its functions by name, as a CUDA runtime does that is linked in");
+    add_cache(doctor, file);
+}

@@ -1,0 +1,217 @@
+/* doctor_program.c: see doctor.h: a program, the libraries that its loader would load, and how each of them
+ * takes memory. Stands on doctor_elf.c. */
+#define _GNU_SOURCE
+#include "defrag/tool/run/doctor.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* ---- Allocators ---------------------------------------------------------------------------------------- */
+
+/* What a file with the allocator inside contains: a symbol or a message of it. */
+static const struct {
+    const char *mark, *name;
+} allocators[] = {{"<jemalloc>: ", "jemalloc"},          {"tcmalloc: large alloc", "tcmalloc"},
+                  {"mi_heap_malloc", "mimalloc"},        {"mimalloc: ", "mimalloc"},
+                  {"partition_alloc", "PartitionAlloc"}, {"snmalloc", "snmalloc"},
+                  {"rpmalloc_initialize", "rpmalloc"}};
+
+/* NULL: none that is known. */
+static const char *allocator_of(const struct zr_doctor_file *file)
+{
+    for (size_t i = 0; i < sizeof allocators / sizeof *allocators; i++)
+        if (zr_doctor_contains(file, allocators[i].mark))
+            return allocators[i].name;
+    return NULL;
+}
+
+void zr_doctor_malloc_paths(struct zr_doctor *doctor, const struct zr_doctor_file *file)
+{
+    static const char *const private_names[] = {"mi_malloc", "tc_malloc", "je_malloc", "_rjem_malloc",
+                                                "rpmalloc"};
+    const char *allocator = allocator_of(file);
+    bool defines = zr_doctor_defines(file, "malloc");
+    if (defines && file->is_program) {
+        zr_doctor_add(
+            doctor, ZR_DOCTOR_BAD, file->name,
+            "missed: the program brings a malloc of its own (%s), which comes before any that is preloaded",
+            allocator ? allocator : "of an unknown kind");
+        return;
+    }
+    if (defines) {
+        zr_doctor_add(doctor, ZR_DOCTOR_FINE, file->name,
+                      "taken: its malloc (%s) comes behind the preloaded one",
+                      allocator ? allocator : "of an unknown kind");
+        for (size_t i = 0; i < sizeof private_names / sizeof *private_names; i++)
+            if (zr_doctor_defines(file, private_names[i]))
+                zr_doctor_add(doctor, ZR_DOCTOR_NOTE, file->name, "missed where it is called as %s",
+                              private_names[i]);
+        return;
+    }
+    if (allocator)
+        zr_doctor_add(doctor, ZR_DOCTOR_BAD, file->name,
+                      "missed: it has %s inside for itself, whose calls cannot be seen from outside",
+                      allocator);
+}
+
+/* ---- What the loader would load ------------------------------------------------------------------------ */
+
+/* The output of `LOADER --preload LIBRARIES --list PROGRAM`, which runs nothing of the program. False: the
+ * loader would not, and says why in `out`. */
+static bool list_libraries(const struct zr_program *program, const char *library, char *out,
+                           size_t room_bytes)
+{
+    int ends[2], status = -1;
+    size_t used = 0;
+    if (pipe2(ends, O_CLOEXEC) != 0)
+        return false;
+    pid_t child = fork();
+    if (child == 0) {
+        dup2(ends[1], STDOUT_FILENO);
+        dup2(ends[1], STDERR_FILENO);
+        unsetenv("LD_PRELOAD");
+        execl(program->loader, program->loader, "--preload", library, "--list", program->image, (char *)NULL);
+        _exit(127);
+    }
+    close(ends[1]);
+    ssize_t got;
+    while (child > 0 && used + 1 < room_bytes &&
+           ((got = read(ends[0], out + used, room_bytes - 1 - used)) > 0 || (got < 0 && errno == EINTR)))
+        used += got > 0 ? (size_t)got : 0;
+    out[used] = '\0';
+    close(ends[0]);
+    while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR)
+        ;
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+static void look_at_file(struct zr_doctor *doctor, const char *path, bool is_program,
+                         struct zr_doctor_wanted wanted)
+{
+    struct zr_doctor_file file;
+    if (!zr_doctor_open(&file, path)) {
+        zr_doctor_add(doctor, ZR_DOCTOR_NOTE, path, "it cannot be read: nobody knows what it brings");
+        return;
+    }
+    file.is_program = is_program;
+    if (wanted.malloc)
+        zr_doctor_malloc_paths(doctor, &file);
+    if (wanted.cuda)
+        zr_doctor_cuda_paths(doctor, &file);
+    if (is_program && (zr_doctor_names(&file, "dlopen") || zr_doctor_names(&file, "dlmopen")))
+        zr_doctor_add(
+            doctor, ZR_DOCTOR_NOTE, file.name,
+            "it loads libraries as it runs (dlopen): these are not seen here, nor whether with RTLD_DEEPBIND, "
+            "past a preload");
+    zr_doctor_close(&file);
+}
+
+/* A line is "name => path (address)" or "path (address)". NULL: there is no path in it. */
+static char *path_in(char *line)
+{
+    char *arrow = strstr(line, " => "), *path = arrow ? arrow + 4 : line + strspn(line, " \t");
+    char *end = strstr(path, " (0x");
+    if (path[0] != '/' || !end)
+        return NULL;
+    *end = '\0';
+    return path;
+}
+
+/* The C library, its parts and its loader are what is replaced. */
+static bool is_system_library(const char *path)
+{
+    static const char *const names[] = {"libc.so.6",       "libm.so.6",  "libdl.so.2",
+                                        "libpthread.so.0", "librt.so.1", "ld-linux-x86-64.so.2"};
+    const char *name = strrchr(path, '/') + 1;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(name, names[i]) == 0)
+            return true;
+    return false;
+}
+
+/* What is to be preloaded, as a list for the loader. */
+struct preloads {
+    char paths[2][PATH_MAX], list[2 * PATH_MAX];
+    bool seen[2];
+    unsigned count;
+};
+
+static void choose_preloads(struct preloads *out, struct zr_doctor_wanted wanted)
+{
+    *out = (struct preloads){0};
+    if (wanted.malloc && zr_program_library("libzr_malloc.so", out->paths[out->count]))
+        out->count++;
+    if (wanted.cuda && zr_program_library("libzr_cuda.so", out->paths[out->count]))
+        out->count++;
+    for (unsigned i = 0; i < out->count; i++)
+        snprintf(out->list + strlen(out->list), sizeof out->list - strlen(out->list), "%s%s", i ? ":" : "",
+                 out->paths[i]);
+}
+
+static bool is_preload(struct preloads *preloads, const char *path)
+{
+    bool found = false;
+    for (unsigned i = 0; i < preloads->count; i++)
+        if (strcmp(path, preloads->paths[i]) == 0)
+            found = preloads->seen[i] = true;
+    return found;
+}
+
+static void look_at_libraries(struct zr_doctor *doctor, const struct zr_program *program,
+                              struct zr_doctor_wanted wanted)
+{
+    static char list[256 << 10];
+    static struct preloads preloads;
+    unsigned count = 0;
+    choose_preloads(&preloads, wanted);
+    bool listed = preloads.count > 0 && list_libraries(program, preloads.list, list, sizeof list);
+    char *rest = list, *line;
+    while (listed && (line = strsep(&rest, "\n"))) {
+        char *missing = strstr(line, " => not found"), *path = path_in(line);
+        if (missing) {
+            *missing = '\0';
+            zr_doctor_add(doctor, ZR_DOCTOR_BAD, line + strspn(line, " \t"),
+                          "the loader does not find this library");
+        }
+        if (path && !is_preload(&preloads, path) && !is_system_library(path)) {
+            count++;
+            look_at_file(doctor, path, false, wanted);
+        }
+    }
+    if (!listed && preloads.count > 0) {
+        list[strcspn(list, "\n")] = '\0';
+        zr_doctor_add(doctor, ZR_DOCTOR_NOTE, "libraries", "the loader does not list them: %s", list);
+        return;
+    }
+    for (unsigned i = 0; i < preloads.count; i++)
+        if (!preloads.seen[i])
+            zr_doctor_add(doctor, ZR_DOCTOR_BAD, "preload", "the loader does not load %s before this program",
+                          strrchr(preloads.paths[i], '/') + 1);
+    zr_doctor_add(doctor, ZR_DOCTOR_FINE, "libraries", "%u besides the C library, looked at for allocators",
+                  count);
+}
+
+void zr_doctor_look_at_program(struct zr_doctor *doctor, const struct zr_program *program,
+                               struct zr_doctor_wanted wanted)
+{
+    if (program->obstacle[0]) {
+        zr_doctor_add(doctor, ZR_DOCTOR_BAD, "preload", "%s: %s", program->path, program->obstacle);
+        return;
+    }
+    if (!program->image[0]) {
+        zr_doctor_add(doctor, ZR_DOCTOR_NOTE, "preload", "%s cannot be read: nobody knows what it is",
+                      program->path);
+        return;
+    }
+    zr_doctor_add(doctor, ZR_DOCTOR_FINE, "preload", "%s can be preloaded", program->image);
+    if (strcmp(program->image, program->path) != 0)
+        zr_doctor_add(doctor, ZR_DOCTOR_NOTE, "script", "%s is a script: what it starts is not looked at",
+                      program->path);
+    look_at_file(doctor, program->image, true, wanted);
+    look_at_libraries(doctor, program, wanted);
+}

@@ -1,0 +1,256 @@
+/* run_watch.c: see run.h: the folder of a run, and the wait for the program. */
+#define _GNU_SOURCE
+#include "defrag/tool/run/run.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "alloc/base/error.h"
+#include "alloc/base/os.h"
+
+/* ---- The folder ---------------------------------------------------------------------------------------- */
+
+#define FOLDER_NAME "zr-run-"
+
+static const char *folder_of_folders(void)
+{
+    const char *folder = getenv("TMPDIR");
+    return folder && folder[0] == '/' ? folder : "/tmp";
+}
+
+/* One that a killed `zr run` has left: its book's lock is free. */
+static bool is_left_over(const char *path)
+{
+    struct stat status;
+    char book[PATH_MAX + 16];
+    snprintf(book, sizeof book, "%s/" ZR_RECORD_FILE, path);
+    if (lstat(path, &status) != 0 || !S_ISDIR(status.st_mode) || status.st_uid != geteuid())
+        return false;
+    int fd = open(book, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    bool free = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0;
+    if (fd >= 0)
+        close(fd);
+    return free;
+}
+
+static void remove_left_overs(void)
+{
+    struct zr_folder folder;
+    struct zr_folder_entry entry;
+    char path[PATH_MAX];
+    if (zr_folder_open(&folder, folder_of_folders()) != ZR_OK)
+        return;
+    while (zr_folder_next(&folder, &entry) == ZR_OK && entry.name)
+        if (strncmp(entry.name, FOLDER_NAME, strlen(FOLDER_NAME)) == 0 &&
+            zr_path_join(path, sizeof path, &(struct zr_path_parts){folder_of_folders(), entry.name}) ==
+                ZR_OK &&
+            is_left_over(path))
+            zr_path_remove_folder(path);
+    zr_folder_close(&folder);
+}
+
+/* The book, under its name once it is whole and locked. */
+static bool make_book(struct zr_run_folder *folder)
+{
+    static const struct zr_record_book empty; /* mostly a hole: only its first page is written */
+    char fresh[PATH_MAX + 16], name[PATH_MAX + 16];
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < sizeof empty) {
+        errno = EFBIG; /* `ulimit -f`: a signal would end zr */
+        return false;
+    }
+    snprintf(fresh, sizeof fresh, "%s/new", folder->path);
+    snprintf(name, sizeof name, "%s/" ZR_RECORD_FILE, folder->path);
+    folder->fd = open(fresh, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (folder->fd < 0 || flock(folder->fd, LOCK_EX | LOCK_NB) != 0 ||
+        ftruncate(folder->fd, sizeof empty) != 0 ||
+        pwrite(folder->fd, &empty, offsetof(struct zr_record_book, records), 0) < 0)
+        return false;
+    void *book = mmap(NULL, sizeof empty, PROT_READ | PROT_WRITE, MAP_SHARED, folder->fd, 0);
+    if (book == MAP_FAILED)
+        return false;
+    folder->book = book;
+    folder->book->magic = ZR_RECORD_MAGIC;
+    folder->book->version = ZR_RECORD_VERSION;
+    folder->book->record_bytes = sizeof(struct zr_record);
+    return rename(fresh, name) == 0;
+}
+
+zr_result zr_run_folder_make(struct zr_run_folder *out)
+{
+    *out = (struct zr_run_folder){.fd = -1};
+    remove_left_overs();
+    int length = snprintf(out->path, sizeof out->path, "%s/" FOLDER_NAME "XXXXXX", folder_of_folders());
+    if (length < (int)sizeof out->path && mkdtemp(out->path) && make_book(out))
+        return ZR_OK;
+    char room[64];
+    zr_result result = zr_fail(ZR_ERR_IO, "%s: no folder for the figures there: %s (set TMPDIR to one)",
+                               folder_of_folders(), strerror_r(errno, room, sizeof room));
+    zr_run_folder_remove(out);
+    return result;
+}
+
+void zr_run_folder_remove(struct zr_run_folder *folder)
+{
+    if (folder->book)
+        munmap(folder->book, sizeof *folder->book);
+    if (strchr(folder->path, '/') && folder->path[strlen(folder->path) - 1] != 'X')
+        zr_path_remove_folder(folder->path);
+    if (folder->fd >= 0)
+        close(folder->fd);
+    *folder = (struct zr_run_folder){.fd = -1};
+}
+
+/* ---- Signals ------------------------------------------------------------------------------------------- */
+
+enum { LOOK_MS = 200 };
+
+/* All that may be waited for: not those of a mistake in zr itself. */
+static void choose_signals(sigset_t *out)
+{
+    static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS};
+    sigfillset(out);
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        sigdelset(out, own[i]);
+}
+
+/* One that a process sent; a terminal sends its own to the whole group, of which the program is one. */
+static void pass_on(pid_t child, const siginfo_t *info)
+{
+    if (info->si_code > 0 || info->si_pid == child)
+        return;
+    if (info->si_code == SI_QUEUE)
+        sigqueue(child, info->si_signo, info->si_value);
+    else
+        kill(child, info->si_signo);
+}
+
+/* ---- Processes that died without a word ---------------------------------------------------------------- */
+
+/* The most that was resident, by the kernel; 0: there is no such process any more, or a dead one. */
+static uint64_t peak_resident(pid_t process)
+{
+    char path[64], text[4096];
+    snprintf(path, sizeof path, "/proc/%ld/status", (long)process);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t got = fd < 0 ? 0 : read(fd, text, sizeof text - 1);
+    if (fd >= 0)
+        close(fd);
+    text[got > 0 ? got : 0] = '\0';
+    const char *line = strstr(text, "\nVmHWM:");
+    return line ? strtoull(line + 7, NULL, 10) * 1024 : 0;
+}
+
+/* So that the sums lose what such a process held. */
+static void look_after(struct zr_record_book *book)
+{
+    for (unsigned i = zr_record_next(book->running, 0); i < ZR_RECORD_COUNT;
+         i = zr_record_next(book->running, i + 1)) {
+        struct zr_record *record = &book->records[i];
+        uint64_t resident_bytes = peak_resident(record->process);
+        if (resident_bytes > record->peak_resident_bytes)
+            record->peak_resident_bytes = resident_bytes;
+        if (resident_bytes == 0)
+            zr_record_uncount(book, record, ZR_RECORD_GONE);
+    }
+}
+
+/* ---- The program --------------------------------------------------------------------------------------- */
+
+struct mask {
+    sigset_t before;
+    struct sigaction children;
+};
+
+/* In the child: never returns. */
+static void start_program(const struct zr_run_start *start, const struct mask *mask, pid_t parent)
+{
+    /* Without zr-run its number is the program's: who kills that one for good kills this. */
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent)
+        _exit(ZR_TOOL_THRESHOLD);
+    sigaction(SIGCHLD, &mask->children, NULL);
+    sigprocmask(SIG_SETMASK, &mask->before, NULL);
+    if (!start->prepare(start->argument))
+        _exit(ZR_TOOL_USAGE);
+    execv(start->path, start->command);
+    int error = errno;
+    zr_tool_log("run: %s: %s", start->path, strerror(error));
+    _exit(error == ENOENT ? 127 : 126);
+}
+
+/* Waits for its end; takes a stop for its own. */
+static void wait_for(pid_t child, const sigset_t *signals, struct zr_record_book *book,
+                     struct zr_run_end *out)
+{
+    const struct timespec pause = {.tv_nsec = LOOK_MS * 1000000L};
+    struct rusage usage;
+    for (;;) {
+        siginfo_t info;
+        int number = sigtimedwait(signals, &info, &pause);
+        if (number > 0 && number != SIGCHLD) {
+            pass_on(child, &info);
+            continue;
+        }
+        pid_t got;
+        while ((got = wait4(child, &out->status, WNOHANG | WUNTRACED, &usage)) == child) {
+            if (!WIFSTOPPED(out->status)) {
+                out->peak_resident_bytes = (uint64_t)usage.ru_maxrss * 1024;
+                return;
+            }
+            kill(getpid(), SIGSTOP);
+        }
+        if (number < 0)
+            look_after(book);
+    }
+}
+
+int zr_run_watch(const struct zr_run_start *start, struct zr_run_end *out)
+{
+    struct mask mask;
+    sigset_t signals;
+    pid_t parent = getpid();
+    *out = (struct zr_run_end){0};
+    choose_signals(&signals);
+    sigaction(SIGCHLD, &(struct sigaction){.sa_handler = SIG_DFL}, &mask.children);
+    sigprocmask(SIG_BLOCK, &signals, &mask.before);
+    uint64_t started_ns = zr_os_now_ns();
+    pid_t child = fork();
+    if (child < 0) {
+        zr_tool_log("run: no process: %s", strerror(errno));
+        return 126;
+    }
+    if (child == 0)
+        start_program(start, &mask, parent);
+    start->folder->book->root = child;
+    wait_for(child, &signals, start->folder->book, out);
+    look_after(start->folder->book);
+    out->ns = zr_os_now_ns() - started_ns;
+    return -1;
+}
+
+int zr_run_end_alike(int status)
+{
+    if (!WIFSIGNALED(status))
+        return WEXITSTATUS(status);
+    int number = WTERMSIG(status);
+    sigset_t one;
+    setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0}); /* the program has left its own */
+    sigemptyset(&one);
+    sigaddset(&one, number);
+    signal(number, SIG_DFL);
+    kill(getpid(), number);
+    sigprocmask(SIG_UNBLOCK, &one, NULL);
+    return 128 + number;
+}

@@ -1,0 +1,141 @@
+/* progress.c: draws the live line, or prints a plain one now and then. */
+#define _GNU_SOURCE
+#include "zero/train/report/progress.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "alloc/base/os.h"
+#include "zero/train/report/number.h"
+
+#define REDRAW_NS   UINT64_C(100000000) /* ten times a second at most */
+#define PLAIN_LINES 20
+
+void zr_progress_start(struct zr_progress *out, uint64_t first_step, uint64_t steps)
+{
+    *out = (struct zr_progress){.first_step = first_step,
+                                .steps = steps,
+                                .started_ns = zr_os_now_ns(),
+                                .shown_step = first_step,
+                                .validation_loss = -1};
+    zr_terminal_find(&out->terminal, 2);
+}
+
+void zr_progress_break(struct zr_progress *progress)
+{
+    if (progress->open)
+        zr_show(progress->terminal.fd, "\r\033[K", 4);
+    progress->open = false;
+}
+
+static double seconds_left(const struct zr_progress *progress, uint64_t step)
+{
+    double seconds = (double)(zr_os_now_ns() - progress->started_ns) * 1e-9;
+    return seconds / (double)(step - progress->first_step) * (double)(progress->steps - step);
+}
+
+/* A bar of `width` cells: eighths of a block in UTF-8, '#' and '.' without. Returns the bytes used. */
+static size_t draw_bar(const struct zr_progress *progress, uint64_t step, unsigned width, char *out)
+{
+    static const char *const eighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
+    double share = progress->steps ? (double)step / (double)progress->steps : 1;
+    unsigned parts = (unsigned)(share * width * 8 + 1e-9), full = parts / 8;
+    size_t used = 0;
+
+    for (unsigned cell = 0; cell < width; cell++) {
+        const char *glyph;
+        if (progress->terminal.utf8)
+            glyph = cell < full ? "█" : cell == full && parts % 8 ? eighths[parts % 8] : "░";
+        else
+            glyph = cell < full ? "#" : ".";
+        size_t bytes = strlen(glyph);
+        memcpy(out + used, glyph, bytes);
+        used += bytes;
+    }
+    out[used] = '\0';
+    return used;
+}
+
+/* The pieces of the line, the important ones first; a piece is left out where the bar would have no room. */
+static unsigned draw_words(const struct zr_progress *progress, const struct zr_step_line *line, unsigned room,
+                           char text[512])
+{
+    char pieces[6][64], number[ZR_NUMBER_ROOM];
+    size_t count = 0;
+    unsigned used = 0;
+
+    snprintf(pieces[count++], 64, "%" PRIu64 "/%" PRIu64, line->step, progress->steps);
+    snprintf(pieces[count++], 64, "loss %.4f", line->loss);
+    snprintf(pieces[count++], 64, "%s tok/s",
+             zr_number_counted(number, progress->smoothed_tokens_per_second));
+    snprintf(pieces[count++], 64, "%s", zr_number_bytes(number, line->reserved_bytes));
+    snprintf(pieces[count++], 64, "%s left", zr_number_seconds(number, seconds_left(progress, line->step)));
+    if (progress->validation_loss >= 0)
+        snprintf(pieces[count++], 64, "val %.4f", progress->validation_loss);
+    text[0] = '\0';
+    for (size_t i = 0; i < count; i++) {
+        unsigned length = (unsigned)strlen(pieces[i]) + (i ? 2 : 0);
+        if (used + length > room)
+            continue;
+        snprintf(text + used, 512 - used, "%s%s", i ? "  " : "", pieces[i]);
+        used += length;
+    }
+    return used;
+}
+
+static void draw_line(struct zr_progress *progress, const struct zr_step_line *line)
+{
+    enum { BAR_LEAST = 6, BAR_MOST = 30, BAR_FROM = 40 }; /* cells; narrower terminals have no bar */
+    char text[512], bar[4 * 64] = "", out[1024];
+    const char *colour = progress->terminal.colour ? "\033[36m" : "", *plain = colour[0] ? "\033[0m" : "";
+
+    zr_terminal_measure(&progress->terminal);
+    /* The last column stays free: some terminals start a new line there. */
+    unsigned columns = progress->terminal.columns > 1 ? progress->terminal.columns - 1 : 1;
+    unsigned used = draw_words(progress, line, columns < BAR_FROM ? columns : columns - BAR_LEAST - 2, text);
+    unsigned width = columns > used + 2 ? columns - used - 2 : 0;
+    if (columns >= BAR_FROM && width >= BAR_LEAST)
+        draw_bar(progress, line->step, width < BAR_MOST ? width : BAR_MOST, bar);
+    snprintf(out, sizeof out, "\r%s%s%s%s%s\033[K", colour, bar, plain, bar[0] ? "  " : "", text);
+    zr_show(progress->terminal.fd, out, strlen(out));
+    progress->open = true;
+}
+
+static void print_line(struct zr_progress *progress, const struct zr_step_line *line)
+{
+    char number[2][ZR_NUMBER_ROOM], validation[48] = "";
+    if (progress->unshown)
+        snprintf(validation, sizeof validation, "  val %.4f", progress->validation_loss);
+    progress->unshown = false;
+    zr_say("step %" PRIu64 "/%" PRIu64 "  loss %.4f%s  %s tok/s  %s left", line->step, progress->steps,
+           line->loss, validation, zr_number_counted(number[0], progress->smoothed_tokens_per_second),
+           zr_number_seconds(number[1], seconds_left(progress, line->step)));
+}
+
+void zr_progress_step(struct zr_progress *progress, const struct zr_step_line *line)
+{
+    uint64_t now = zr_os_now_ns(), done = line->step - progress->first_step;
+    bool last = line->step == progress->steps;
+    double *speed = &progress->smoothed_tokens_per_second;
+
+    if (line->validated) {
+        progress->validation_loss = line->validation_loss;
+        progress->unshown = true;
+    }
+    *speed = *speed > 0 ? 0.9 * *speed + 0.1 * line->tokens_per_second : line->tokens_per_second;
+    if (done == 0)
+        return;
+    if (progress->terminal.live) {
+        if (!last && progress->shown_ns && now - progress->shown_ns < REDRAW_NS)
+            return;
+        draw_line(progress, line);
+    } else {
+        uint64_t every = (progress->steps - progress->first_step) / PLAIN_LINES;
+        if (!last && done != 1 && line->step - progress->shown_step < (every ? every : 1))
+            return;
+        print_line(progress, line);
+    }
+    progress->shown_ns = now;
+    progress->shown_step = line->step;
+}

@@ -1,0 +1,627 @@
+/* report.c: the two tables for people, the byte plan and the end of a run. report_json.c writes the same
+ * numbers for programs. */
+#define _GNU_SOURCE
+#include "zero/train/report/report.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "zero/train/report/chart.h"
+#include "zero/train/report/number.h"
+#include "zero/train/report/report_page.h"
+
+/* ---- Bytes --------------------------------------------------------------------------------------------- */
+
+/* Whether all ranks have the same numbers; `other` (records, stacks) is each rank's own affair. */
+static bool ranks_agree(const struct zr_rank_report *ranks, unsigned world)
+{
+    for (unsigned r = 1; r < world; r++)
+        for (int tag = 0; tag < ZR_TAG_OTHER; tag++)
+            if (ranks[r].planned_by_tag_bytes[tag] != ranks[0].planned_by_tag_bytes[tag] ||
+                ranks[r].peak_by_tag_bytes[tag] != ranks[0].peak_by_tag_bytes[tag])
+                return false;
+    return true;
+}
+
+/* The rank that needs most: the one to look at where they differ. */
+static unsigned largest_rank(const struct zr_rank_report *ranks, unsigned world)
+{
+    unsigned largest = 0;
+    for (unsigned r = 1; r < world; r++)
+        if (ranks[r].planned_bytes > ranks[largest].planned_bytes)
+            largest = r;
+    return largest;
+}
+
+static void describe_ranks(char out[64], const struct zr_rank_report *ranks, unsigned world)
+{
+    if (world == 1)
+        out[0] = '\0';
+    else if (ranks_agree(ranks, world))
+        snprintf(out, 64, ", each of %u ranks", world);
+    else
+        snprintf(out, 64, ", rank %u of %u, the largest", largest_rank(ranks, world), world);
+}
+
+/* What the tag is for, in the words of someone who trains. */
+static const char *tag_words(int tag)
+{
+    static const char *const words[ZR_TAG_COUNT] = {
+        [ZR_TAG_PARAM] = "the model",
+        [ZR_TAG_GRAD] = "gradients",
+        [ZR_TAG_OPTIMIZER] = "momentum and variance",
+        [ZR_TAG_MASTER] = "fp32 copies",
+        [ZR_TAG_GATHERED] = "parameters gathered for use",
+        [ZR_TAG_CHECKPOINT] = "inputs of the blocks, for backward",
+        [ZR_TAG_ACTIVATION] = "all other activations",
+        [ZR_TAG_COMM] = "communication buffers",
+        [ZR_TAG_WORKSPACE] = "scratch of the kernels",
+        [ZR_TAG_OFFLOAD] = "staging",
+        [ZR_TAG_OTHER] = "records, stacks, heap",
+    };
+    return words[tag];
+}
+
+static void print_model(struct zr_page *page, const struct zr_train_config *config, uint64_t parameters)
+{
+    const struct zr_shape *shape = &config->shape;
+    char number[ZR_NUMBER_ROOM];
+    zr_text_print(&page->text, "%s with %s parameters: %zu layers, %zu wide, %zu heads, %zu tokens\n",
+                  shape->architecture == ZR_ARCH_LLAMA ? "LLaMA" : "GPT",
+                  zr_number_counted(number, (double)parameters), shape->layers, shape->hidden, shape->heads,
+                  shape->vocabulary);
+    zr_text_print(&page->text, "%u %s, ", config->ranks, config->ranks == 1 ? "rank" : "ranks");
+    if (zr_shape_tensor(shape) > 1)
+        zr_text_print(&page->text, "%u of them to a layer%s, ", shape->tensor,
+                      shape->sequence_parallel ? ", sequence parallel" : "");
+    if (config->stages.ranks > 1)
+        zr_text_print(&page->text, "%u pipeline stages, ", zr_stages_count(&config->stages));
+    zr_text_print(&page->text, "ZeRO stage %u, %s; %u %s each\n", config->stage,
+                  zr_precision_name((enum zr_precision)config->precision), config->threads,
+                  config->threads == 1 ? "thread" : "threads");
+    if (config->delayed_update)
+        zr_text_print(&page->text,
+                      "delayed update: a step computes without the gradients of the step before it, so "
+                      "losses differ\n");
+    zr_text_print(&page->text, "%s tokens a step, in sequences of %zu\n",
+                  zr_number_grouped(number, zr_train_step_tokens(config)), shape->sequence);
+}
+
+size_t zr_report_state_bytes(const size_t by_tag_bytes[ZR_TAG_COUNT])
+{
+    return by_tag_bytes[ZR_TAG_PARAM] + by_tag_bytes[ZR_TAG_GRAD] + by_tag_bytes[ZR_TAG_OPTIMIZER] +
+           by_tag_bytes[ZR_TAG_MASTER];
+}
+
+static double stranded_percent(const struct zr_rank_report *rank)
+{
+    if (rank->planned_bytes == 0)
+        return 0;
+    return 100.0 * ((double)rank->planned_reserved_bytes / (double)rank->planned_bytes - 1);
+}
+
+/* What is more at another moment than at the peak of them all: the run is held to that. */
+static void print_others(struct zr_page *page, const struct zr_rank_report *rank)
+{
+    const char *before = "  at other moments, at most:";
+    char number[ZR_NUMBER_ROOM];
+    bool any = false;
+    for (int tag = 0; tag < ZR_TAG_OTHER; tag++) {
+        size_t most = rank->tag_limits.by_tag_bytes[tag];
+        if (most <= rank->planned_by_tag_bytes[tag])
+            continue;
+        zr_text_print(&page->text, "%s %s %s", any ? "," : before, zr_tag_name((zr_tag)tag),
+                      zr_number_grouped(number, most));
+        any = true;
+    }
+    if (any)
+        zr_text_print(&page->text, "\n");
+}
+
+/* What is in host memory, and its tags at the peak there. */
+static void print_host_tier(struct zr_page *page, const struct zr_rank_report *rank)
+{
+    char number[3][ZR_NUMBER_ROOM];
+    bool any = false;
+    zr_text_print(&page->text, "  %-11s %10s  %18s  in host memory; %s moved per step\n", "host tier",
+                  zr_number_bytes(number[0], rank->planned_host_bytes),
+                  zr_number_grouped(number[1], rank->planned_host_bytes),
+                  zr_number_bytes(number[2], rank->planned_host_moved_bytes));
+    for (int tag = 0; tag < ZR_TAG_OTHER; tag++) {
+        size_t bytes = rank->planned_host_by_tag_bytes[tag];
+        if (bytes == 0)
+            continue;
+        zr_text_print(&page->text, "%s %s %s", any ? "," : "    of it", zr_tag_name((zr_tag)tag),
+                      zr_number_grouped(number[0], bytes));
+        any = true;
+    }
+    zr_text_print(&page->text, "\n");
+}
+
+/* Where a stage keeps what the one below keeps. */
+static void print_whole(struct zr_page *page, const struct zr_train_config *config,
+                        const struct zr_rank_report *rank, uint64_t parameters)
+{
+    char share[32] = "all";
+    if ((zr_train_mesh(config).data - 1) * (size_t)ZR_COMM_LINE_BYTES > config->bucket_bytes)
+        zr_text_print(&page->text, "  comm has more than --bucket-bytes: %d bytes for each other rank\n",
+                      ZR_COMM_LINE_BYTES);
+    if (rank->whole_gradients)
+        zr_text_print(&page->text, "  keeps gradients whole, as stage 1: sharding them takes more than it "
+                                   "saves here\n");
+    if (rank->whole_parameters < parameters)
+        snprintf(share, sizeof share, "%.1f %% of the",
+                 100 * (double)rank->whole_parameters / (double)parameters);
+    if (rank->whole_parameters)
+        zr_text_print(
+            &page->text,
+            "  keeps %s parameters whole, as stage 2: gathering them takes more than it saves here\n", share);
+}
+
+zr_result zr_report_plan(const struct zr_train_config *config, uint64_t parameters,
+                         const struct zr_rank_report *ranks, unsigned world)
+{
+    const struct zr_rank_report *rank = &ranks[largest_rank(ranks, world)];
+    char number[2][ZR_NUMBER_ROOM], which[64], heading[128];
+    struct zr_page page;
+
+    zr_page_open(&page, config);
+    print_model(&page, config, parameters);
+    describe_ranks(which, ranks, world);
+    snprintf(heading, sizeof heading, "Byte plan%s", which);
+    zr_page_heading(&page, heading);
+    for (int tag = 0; tag < ZR_TAG_COUNT; tag++) {
+        size_t bytes = rank->planned_by_tag_bytes[tag];
+        if (bytes == 0)
+            continue;
+        zr_text_print(&page.text, "  %-11s %10s  %18s  %s\n", zr_tag_name((zr_tag)tag),
+                      zr_number_bytes(number[0], bytes), zr_number_grouped(number[1], bytes), tag_words(tag));
+    }
+    zr_text_print(&page.text, "  %-11s %10s  %18s  at the peak of a step\n", "total",
+                  zr_number_bytes(number[0], rank->planned_bytes),
+                  zr_number_grouped(number[1], rank->planned_bytes));
+    zr_text_print(&page.text, "  %-11s %10s  %18s  in whole granules: %.2f %% more\n", "reserved",
+                  zr_number_bytes(number[0], rank->planned_reserved_bytes),
+                  zr_number_grouped(number[1], rank->planned_reserved_bytes), stranded_percent(rank));
+    if (rank->planned_host_bytes > 0)
+        print_host_tier(&page, rank);
+    if (rank->planned_nvme_bytes > 0)
+        zr_text_print(&page.text, "  %-11s %10s  %18s  optimizer state in a file; %s moved per step\n",
+                      "nvme", zr_number_bytes(number[0], rank->planned_nvme_bytes),
+                      zr_number_grouped(number[1], rank->planned_nvme_bytes),
+                      zr_number_bytes(which, rank->planned_nvme_moved_bytes));
+    zr_text_print(&page.text, "  %-11s %10s  %18s  of the model, between steps\n", "state",
+                  zr_number_bytes(number[0], zr_report_state_bytes(rank->planned_kept_by_tag_bytes)),
+                  zr_number_grouped(number[1], zr_report_state_bytes(rank->planned_kept_by_tag_bytes)));
+    print_others(&page, rank);
+    print_whole(&page, config, rank, parameters);
+    if (!ranks_agree(ranks, world)) {
+        size_t least = rank->planned_bytes;
+        for (unsigned r = 0; r < world; r++)
+            least = ranks[r].planned_bytes < least ? ranks[r].planned_bytes : least;
+        zr_text_print(&page.text, "  the smallest rank takes %s in all\n", zr_number_bytes(number[0], least));
+    }
+    if (config->flops_per_second == 0 && config->stages.ranks <= 1) /* else more follows */
+        zr_text_print(&page.text, "\n");
+    return zr_text_flush(&page.text);
+}
+
+/* ---- Under a limit ------------------------------------------------------------------------------------- */
+
+static void print_over(struct zr_page *page, const char *name, size_t bytes, size_t running, size_t limit)
+{
+    char number[3][ZR_NUMBER_ROOM];
+    zr_text_print(&page->text, "  %-11s %10s  %11s  %s%s\n", name, zr_number_bytes(number[0], bytes),
+                  zr_number_bytes(number[1], running),
+                  running > limit ? zr_number_bytes(number[2], running - limit) : "fits",
+                  running > limit ? " over" : "");
+}
+
+/* The options that make a choice of what was asked for. */
+static void describe_choice(char out[128], const struct zr_train_config *config,
+                            const struct zr_limit_choice *choice)
+{
+    static const char *const recompute[] = {"none", "selective", "full"};
+    struct zr_text text;
+    zr_text_start(&text, NULL, out, 128);
+    if (choice->stage != config->stage)
+        zr_text_print(&text, " --stage %u", choice->stage);
+    if (choice->reduce != config->reduce)
+        zr_text_print(&text, " --reduce each");
+    if (choice->recompute != config->shape.recompute)
+        zr_text_print(&text, " --recompute %s", recompute[choice->recompute]);
+    if (choice->batch != config->shape.batch)
+        zr_text_print(&text, " --batch %zu", choice->batch);
+    if (choice->layers != config->shape.layers)
+        zr_text_print(&text, " --layers %zu", choice->layers);
+}
+
+/* What one arena is to hold, under its limit. */
+struct held {
+    const char *name;
+    const size_t *by_tag_bytes; /* [ZR_TAG_COUNT] */
+    size_t peak_bytes, reserved_bytes, limit_bytes;
+};
+
+static void print_held(struct zr_page *page, const struct held *held)
+{
+    char number[ZR_NUMBER_ROOM];
+    size_t running = 0;
+    if (held->limit_bytes == 0)
+        return;
+    zr_text_print(&page->text, "  %-11s %10s  %11s\n", held->name, "planned", "with those above");
+    for (int tag = 0; tag < ZR_TAG_COUNT; tag++) {
+        running += held->by_tag_bytes[tag];
+        if (held->by_tag_bytes[tag])
+            print_over(page, zr_tag_name((zr_tag)tag), held->by_tag_bytes[tag], running, held->limit_bytes);
+    }
+    print_over(page, "in granules", held->reserved_bytes - held->peak_bytes, held->reserved_bytes,
+               held->limit_bytes);
+    zr_text_print(&page->text, "  %-11s %10s\n", "limit", zr_number_bytes(number, held->limit_bytes));
+}
+
+static void print_raised(struct zr_page *page, const char *option, size_t reserved_bytes, size_t limit_bytes)
+{
+    char number[ZR_NUMBER_ROOM];
+    if (limit_bytes > 0 && reserved_bytes > limit_bytes)
+        zr_text_print(&page->text, "  %10s  --%s %zu\n", zr_number_bytes(number, reserved_bytes), option,
+                      reserved_bytes);
+}
+
+zr_result zr_report_limit(const struct zr_train_config *config, const struct zr_limit_advice *advice)
+{
+    const struct zr_byte_plan *plan = &advice->plan;
+    char number[ZR_NUMBER_ROOM], options[128];
+    struct zr_page page;
+
+    zr_page_open(&page, config);
+    zr_page_heading(&page, "What does not fit, per rank");
+    print_held(&page, &(struct held){"", plan->peak_by_tag_bytes, plan->peak_bytes, plan->peak_reserved_bytes,
+                                     config->memory_limit_bytes});
+    print_held(&page, &(struct held){"host tier", plan->host_peak_by_tag_bytes, plan->host_bytes,
+                                     plan->host_reserved_bytes, config->host_limit_bytes});
+    zr_page_heading(&page, "What would fit, by its plan");
+    for (size_t i = 0; i < advice->count; i++) {
+        describe_choice(options, config, &advice->choices[i]);
+        zr_text_print(&page.text, "  %10s  %s\n", zr_number_bytes(number, advice->choices[i].reserved_bytes),
+                      options + 1);
+    }
+    print_raised(&page, "memory-limit", plan->peak_reserved_bytes, config->memory_limit_bytes);
+    print_raised(&page, "host-limit", plan->host_reserved_bytes, config->host_limit_bytes);
+    zr_text_print(&page.text, "\n");
+    return zr_text_flush(&page.text);
+}
+
+zr_result zr_report_found(const struct zr_train_config *config, const struct zr_limit_found *found)
+{
+    const char *name = config->find_max == ZR_LIMIT_BATCH ? "batch" : "layers";
+    char number[3][ZR_NUMBER_ROOM];
+    struct zr_page page;
+
+    bool host_over = config->host_limit_bytes && found->beyond_host_bytes > config->host_limit_bytes,
+         nvme_over = config->nvme_limit_bytes && found->beyond_nvme_bytes > config->nvme_limit_bytes;
+    zr_page_open(&page, config);
+    zr_text_print(&page.text, "--%s %zu is the largest that fits: its plan takes %s bytes of %s", name,
+                  found->value, zr_number_grouped(number[0], found->reserved_bytes),
+                  zr_number_grouped(number[1], config->memory_limit_bytes));
+    if (config->host_limit_bytes)
+        zr_text_print(&page.text, ", %s of the host tier's %s",
+                      zr_number_grouped(number[0], found->host_bytes),
+                      zr_number_grouped(number[1], config->host_limit_bytes));
+    if (config->nvme_limit_bytes)
+        zr_text_print(&page.text, ", %s of nvme's %s", zr_number_grouped(number[0], found->nvme_bytes),
+                      zr_number_grouped(number[1], config->nvme_limit_bytes));
+    if (found->beyond_reserved_bytes <= config->memory_limit_bytes && (host_over || nvme_over))
+        zr_text_print(
+            &page.text, "; --%s %zu takes %s of %s", name, found->value + 1,
+            zr_number_grouped(number[2], host_over ? found->beyond_host_bytes : found->beyond_nvme_bytes),
+            host_over ? "the host tier" : "nvme");
+    else if (found->beyond_reserved_bytes == SIZE_MAX)
+        zr_text_print(&page.text, ", and --%s %zu is beyond what a machine can address", name,
+                      found->value + 1);
+    else if (found->beyond_reserved_bytes)
+        zr_text_print(&page.text, ", that of --%s %zu %s", name, found->value + 1,
+                      zr_number_grouped(number[2], found->beyond_reserved_bytes));
+    else
+        zr_text_print(&page.text, ", and more cannot be asked for");
+    zr_text_print(&page.text, "\n\n");
+    return zr_text_flush(&page.text);
+}
+
+/* Options of a pick, after a blank each. */
+static void describe_pick(char *out, size_t room, const struct zr_pick *pick)
+{
+    static const char *const recompute[] = {"none", "selective", "full"};
+    snprintf(out, room, "--tp %u --pp %u%s --stage %u --recompute %s --accumulate %u%s%s", pick->tensor,
+             pick->pipeline,
+             pick->pipeline == 1         ? ""
+             : pick->cut == ZR_CUT_EQUAL ? " --pipeline-cut equal"
+                                         : " --pipeline-cut memory",
+             pick->stage, recompute[pick->recompute], pick->micro_batches,
+             pick->partition ? " --partition-activations" : "", pick->offload ? " --checkpoint-offload" : "");
+}
+
+zr_result zr_report_picks(const struct zr_train_config *config, const struct zr_picks *picks)
+{
+    char options[192], number[2][ZR_NUMBER_ROOM];
+    struct zr_page page;
+    zr_page_open(&page, config);
+    zr_page_heading(&page, "The fastest that fit, by --zero-r auto");
+    zr_text_print(&page.text, "  %10s  %10s\n", "step", "reserved");
+    for (unsigned i = 0; i < picks->count; i++) {
+        describe_pick(options, sizeof options, &picks->best[i]);
+        zr_text_print(&page.text, "  %7.3f ms  %10s  %s%s\n", 1e3 * picks->best[i].step_seconds,
+                      zr_number_bytes(number[0], picks->best[i].reserved_bytes), options,
+                      i == 0 ? "  (taken)" : "");
+    }
+    zr_text_print(
+        &page.text,
+        "  by %u plans and %u timelines, of %s bytes at most; tokens of a step are the same in all\n\n",
+        picks->planned, picks->timed, zr_number_grouped(number[1], config->memory_limit_bytes));
+    return zr_text_flush(&page.text);
+}
+
+/* One line of planned beside measured. */
+struct byte_line {
+    const char *name;
+    const char *note; /* what to say of it; of an exact one where that need not hold yet, NULL: it must */
+    size_t planned, measured;
+    bool exact;  /* they are to be equal */
+    size_t most; /* that an exact one with a note may be, at any moment of its plan */
+};
+
+static void print_byte_line(struct zr_page *page, const struct byte_line *line)
+{
+    char number[2][ZR_NUMBER_ROOM];
+    const char *verdict = line->note;
+    bool equal = line->planned == line->measured;
+
+    if (line->exact)
+        verdict = equal ? (page->terminal.utf8 ? "✓ as planned" : "as planned")
+                  : line->note && line->measured <= line->most ? line->note
+                                                               : "DIFFERS";
+    zr_text_print(&page->text, "  %-11s %18s  %18s  %s\n", line->name,
+                  line->planned || line->exact ? zr_number_grouped(number[0], line->planned) : "-",
+                  zr_number_grouped(number[1], line->measured), verdict);
+}
+
+static void print_rank_bytes(struct zr_page *page, const struct zr_rank_report *rank,
+                             const struct zr_run_report *run)
+{
+    const char *unless = zr_run_updated(run) ? NULL
+                         : run->all_skipped  ? "of an update, and none was made"
+                                             : "of a step, and none was made";
+    size_t planned = 0, measured = 0;
+    for (int tag = 0; tag < ZR_TAG_OTHER; tag++) {
+        struct byte_line line = {.name = zr_tag_name((zr_tag)tag),
+                                 .note = unless,
+                                 .planned = rank->planned_by_tag_bytes[tag],
+                                 .measured = rank->peak_by_tag_bytes[tag],
+                                 .exact = true,
+                                 .most = rank->tag_limits.by_tag_bytes[tag]};
+        planned += line.planned;
+        measured += line.measured;
+        if (line.planned || line.measured)
+            print_byte_line(page, &line);
+    }
+    print_byte_line(
+        page, &(struct byte_line){"tensors", unless, planned, measured, true, rank->tag_limits.total_bytes});
+    if (rank->planned_host_bytes > 0)
+        print_byte_line(page,
+                        &(struct byte_line){"host tier", unless, rank->planned_host_bytes,
+                                            rank->peak_host_tier_bytes, true, rank->planned_host_bytes});
+    if (rank->planned_nvme_bytes > 0)
+        print_byte_line(page, &(struct byte_line){"nvme", unless, rank->planned_nvme_bytes, rank->nvme_bytes,
+                                                  true, rank->planned_nvme_bytes});
+    print_byte_line(page, &(struct byte_line){"other", tag_words(ZR_TAG_OTHER),
+                                              rank->planned_by_tag_bytes[ZR_TAG_OTHER],
+                                              rank->peak_by_tag_bytes[ZR_TAG_OTHER], false, 0});
+    print_byte_line(page,
+                    &(struct byte_line){"reserved", "whole granules, with other",
+                                        rank->planned_reserved_bytes, rank->peak_reserved_bytes, false, 0});
+    print_byte_line(page, &(struct byte_line){"stranded", "free, and of use to nobody", 0,
+                                              rank->stranded_bytes, false, 0});
+    print_byte_line(page, &(struct byte_line){"resident", "the process at its largest", 0,
+                                              rank->peak_resident_bytes, false, 0});
+}
+
+static bool keeps_to_plan(const struct zr_rank_report *rank, bool updated)
+{
+    for (int tag = 0; !updated && tag < ZR_TAG_OTHER; tag++)
+        if (rank->peak_by_tag_bytes[tag] > rank->tag_limits.by_tag_bytes[tag])
+            return false;
+    return !updated || memcmp(rank->planned_by_tag_bytes, rank->peak_by_tag_bytes,
+                              ZR_TAG_OTHER * sizeof *rank->peak_by_tag_bytes) == 0;
+}
+
+/* The rank to show: the first that differs from its plan, else any where all agree, else the largest. */
+static unsigned choose_rank(char which[64], const struct zr_run_report *run)
+{
+    for (unsigned r = 0; r < run->world && run->world > 1; r++)
+        if (!keeps_to_plan(&run->ranks[r], zr_run_updated(run))) {
+            snprintf(which, 64, ", rank %u of %u, which differs", r, run->world);
+            return r;
+        }
+    describe_ranks(which, run->ranks, run->world);
+    return ranks_agree(run->ranks, run->world) ? 0 : largest_rank(run->ranks, run->world);
+}
+
+static void print_bytes(struct zr_page *page, const struct zr_run_report *run)
+{
+    char which[64], heading[128];
+    unsigned rank = choose_rank(which, run);
+
+    snprintf(heading, sizeof heading, "Bytes at the peak%s", which);
+    zr_page_heading(page, heading);
+    zr_text_print(&page->text, "  %-11s %18s  %18s\n", "", "planned", "measured");
+    print_rank_bytes(page, &run->ranks[rank], run);
+}
+
+/* ---- The end of a run ---------------------------------------------------------------------------------- */
+
+static void print_loss(struct zr_page *page, const struct zr_run_report *run)
+{
+    const char *unit = run->config->bytes ? "byte" : "token";
+    char heading[64];
+
+    snprintf(heading, sizeof heading, "Loss, nats per %s", unit);
+    zr_page_heading(page, heading);
+    if (run->steps_count == 0)
+        zr_text_print(&page->text,
+                      "  no step was left to do: the checkpoint stands at %" PRIu64 "; give more --steps",
+                      run->resumed_step);
+    if (run->all_skipped)
+        zr_text_print(
+            &page->text,
+            "  no step was updated: in each a gradient was not finite in fp16; the loss scale is now %g\n",
+            (double)run->scaling.scale);
+    zr_chart_draw(&page->text, &(struct zr_chart){.values = run->loss,
+                                                  .count = run->steps_count,
+                                                  .first = run->resumed_step + 1,
+                                                  .columns = page->terminal.columns,
+                                                  .rows = 8,
+                                                  .utf8 = page->terminal.utf8});
+    if (run->steps_count > 0)
+        zr_text_print(&page->text, "  training    %.4f %s %.4f", run->loss[0],
+                      page->terminal.utf8 ? "→" : "->", run->loss[run->steps_count - 1]);
+    if (run->validated)
+        zr_text_print(&page->text, "\n  validation  %.4f nats, %.3f bits per %s, on held-out text",
+                      run->validation_loss, run->validation_loss / log(2), unit);
+    zr_text_print(&page->text, "\n");
+}
+
+static void print_speed(struct zr_page *page, const struct zr_run_report *run)
+{
+    char number[3][ZR_NUMBER_ROOM];
+    uint64_t tokens_per_step = zr_train_step_tokens(run->config);
+
+    zr_page_heading(page, "Speed");
+    zr_text_print(&page->text, "  %s tokens/s, %.1f ms a step; %zu %s in %s\n",
+                  zr_number_grouped(number[0], (uint64_t)(run->tokens_per_second + 0.5)),
+                  run->tokens_per_second > 0 ? 1e3 * (double)tokens_per_step / run->tokens_per_second : 0.0,
+                  run->steps_count, run->steps_count == 1 ? "step" : "steps",
+                  zr_number_seconds(number[1], run->seconds));
+    zr_text_print(&page->text, "  %s memory calls to the system in the last step\n",
+                  zr_number_grouped(number[0], run->ranks[0].driver_calls_last_step));
+    if (run->world > 1) {
+        uint64_t busy = 0, exposed = 0;
+        for (unsigned r = 0; r < run->world; r++) {
+            busy += run->ranks[r].comm_busy_ns;
+            exposed += run->ranks[r].comm_exposed_ns;
+        }
+        double hidden = busy > exposed ? 100.0 * (double)(busy - exposed) / (double)busy : 0;
+        if (zr_run_updated(run))
+            zr_text_print(&page->text, "  %s elements sent per rank and step\n",
+                          zr_number_grouped(number[0], run->ranks[0].sent_elements_per_step));
+        zr_text_print(&page->text, "  %.0f %% of communication hidden behind work\n", hidden);
+    }
+}
+
+/* Columns that text takes: every byte but the ones that continue a UTF-8 character. */
+static unsigned width_of(const char *text, size_t bytes)
+{
+    unsigned width = 0;
+    for (size_t i = 0; i < bytes; i++)
+        width += ((unsigned char)text[i] & 0xc0) != 0x80;
+    return width;
+}
+
+/* Prints text with its own line ends, and others between words where a line would be too long. */
+static void print_wrapped(struct zr_page *page, const char *text, size_t bytes)
+{
+    unsigned column = 0;
+    for (size_t at = 0; at < bytes;) {
+        size_t word = 0;
+        while (at + word < bytes && text[at + word] != ' ' && text[at + word] != '\n')
+            word++;
+        unsigned width = width_of(text + at, word);
+        if (column > 0 && column + 1 + width > page->terminal.columns) {
+            zr_text_put(&page->text, "\n", 1);
+            column = 0;
+        } else if (at > 0 && text[at - 1] == ' ') {
+            zr_text_put(&page->text, " ", 1);
+            column++;
+        }
+        zr_text_put(&page->text, text + at, word);
+        column += width;
+        at += word;
+        if (at < bytes && text[at] == '\n') {
+            zr_text_put(&page->text, "\n", 1);
+            column = 0;
+        }
+        at++;
+    }
+    if (column > 0)
+        zr_text_put(&page->text, "\n", 1);
+}
+
+static void print_sample(struct zr_page *page, const struct zr_run_report *run)
+{
+    if (!run->sample || run->sample_bytes == 0)
+        return;
+    zr_page_heading(page, "A sample of its text");
+    print_wrapped(page, run->sample, run->sample_bytes);
+}
+
+/* Prints a command over as many lines as it needs, broken before an option. */
+static void print_command(struct zr_page *page, const char *command)
+{
+    unsigned column = 2;
+    zr_text_put(&page->text, "  ", 2);
+    while (*command) {
+        const char *end = strstr(command + 1, " --");
+        size_t bytes = end ? (size_t)(end - command) : strlen(command);
+        unsigned width = width_of(command, bytes);
+        if (column > 2 && column + width + 2 > page->terminal.columns) {
+            zr_text_print(&page->text, " \\\n     ");
+            column = 5;
+        }
+        zr_text_put(&page->text, command, bytes);
+        column += width;
+        command += bytes;
+    }
+    zr_text_put(&page->text, "\n", 1);
+}
+
+/* The command that a person would type next: go on from the checkpoint, or do it again longer and keep it. */
+static void print_next(struct zr_page *page, const struct zr_run_report *run)
+{
+    const struct zr_train_config *config = run->config;
+    bool ended_early = run->resumed_step + run->steps_count < config->steps;
+    char steps[ZR_NUMBER_ROOM], command[6 * ZR_TRAIN_PATH_ROOM];
+    struct zr_text text;
+    snprintf(steps, sizeof steps, "%" PRIu64, ended_early ? config->steps : 2 * config->steps);
+    const char *folder = config->save[0] ? config->save : "checkpoints";
+    struct zr_args_change changes[] = {
+        {"steps", steps},
+        {"save", folder},
+        {"resume", config->save[0]     ? folder
+                   : config->resume[0] ? config->resume
+                                       : NULL},
+        {"sample", config->sample ? NULL : "400"},
+    };
+    size_t count = sizeof changes / sizeof *changes - (config->sample ? 1 : 0);
+
+    zr_page_heading(page, "Next");
+    zr_text_print(&page->text, "  %s:\n",
+                  config->save[0] ? "go on from where it stands" : "train longer, and keep what it learns");
+    zr_text_start(&text, NULL, command, sizeof command);
+    zr_args_print(&text, config, changes, count);
+    print_command(page, command);
+}
+
+zr_result zr_report_end(const struct zr_run_report *run)
+{
+    struct zr_page page;
+
+    zr_page_open(&page, run->config);
+    print_loss(&page, run);
+    if (run->steps_count > 0)
+        print_speed(&page, run);
+    print_bytes(&page, run);
+    print_sample(&page, run);
+    print_next(&page, run);
+    return zr_text_flush(&page.text);
+}

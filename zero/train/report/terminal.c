@@ -1,0 +1,80 @@
+/* terminal.c: asks the system and the environment about a descriptor, once, and writes words to it. */
+#define _GNU_SOURCE
+#include "zero/train/report/terminal.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+static bool says(const char *name)
+{
+    const char *value = getenv(name);
+    return value && value[0];
+}
+
+/* As setlocale() would decide, without loading a locale. */
+static bool locale_is_utf8(void)
+{
+    const char *value = says("LC_ALL")     ? getenv("LC_ALL")
+                        : says("LC_CTYPE") ? getenv("LC_CTYPE")
+                                           : getenv("LANG");
+    return value && (strcasestr(value, "UTF-8") || strcasestr(value, "UTF8"));
+}
+
+void zr_terminal_measure(struct zr_terminal *terminal)
+{
+    struct winsize size;
+    terminal->columns = 80;
+    if (ioctl(terminal->fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
+        terminal->columns = size.ws_col;
+}
+
+/* mpirun gives each rank a terminal of its own, and passes on what comes out of it to wherever it writes. */
+static bool passed_on(void)
+{
+    return says("OMPI_COMM_WORLD_RANK");
+}
+
+void zr_terminal_find(struct zr_terminal *out, int fd)
+{
+    const char *kind = getenv("TERM");
+    *out = (struct zr_terminal){.fd = fd, .utf8 = locale_is_utf8()};
+    out->live = isatty(fd) == 1 && kind && strcmp(kind, "dumb") != 0 && !passed_on();
+    out->colour = out->live && !says("NO_COLOR");
+    zr_terminal_measure(out);
+}
+
+void zr_show(int fd, const char *data, size_t bytes)
+{
+    int before = errno;
+    while (bytes > 0) {
+        ssize_t got = write(fd, data, bytes);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0)
+            break;
+        data += got;
+        bytes -= (size_t)got;
+    }
+    errno = before;
+}
+
+void zr_say(const char *format, ...)
+{
+    char words[2048] = "zr-train: ";
+    size_t lead = strlen(words);
+    va_list list;
+    va_start(list, format);
+    int length = vsnprintf(words + lead, sizeof words - lead - 1, format, list);
+    va_end(list);
+    if (length < 0)
+        return;
+    size_t used = strlen(words);
+    words[used++] = '\n';
+    zr_show(STDERR_FILENO, words, used);
+}

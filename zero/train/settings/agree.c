@@ -1,0 +1,58 @@
+/* agree.c: compares the settings of the ranks through the table of options, a hash of each. */
+#include "zero/train/settings/agree.h"
+
+#include <string.h>
+
+#include "alloc/base/error.h"
+#include "alloc/heap/heap.h"
+#include "zero/train/settings/flags.h"
+
+/* What each rank may have its own way. */
+static bool own(const struct zr_flag *flag)
+{
+    static const char *const names[] = {
+        "config",    "log",   "json",      "trace",        "threads",    "memory-limit", "host-limit",
+        "over-plan", "flops", "bandwidth", "comm-timeout", "nvme-limit", "nvme-depth",   "nvme-bandwidth"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(flag->name, names[i]) == 0)
+            return true;
+    return flag->room_bytes == 0;
+}
+
+/* A folder may have another name elsewhere, but whether it was given decides what the ranks do together. */
+static uint32_t hash(const struct zr_flag *flag, const struct zr_train_config *config)
+{
+    const unsigned char *field = (const unsigned char *)config + flag->offset;
+    const unsigned char given = field[0] != '\0';
+    size_t bytes = flag->room_bytes;
+    uint32_t sum = UINT32_C(0x811c9dc5); /* FNV-1a */
+    if (strcmp(flag->name, "prompt") == 0) {
+        bytes = strlen(config->prompt);
+    } else if (flag->kind == ZR_FLAG_TEXT) {
+        field = &given;
+        bytes = 1;
+    }
+    for (size_t i = 0; i < bytes; i++)
+        sum = (sum ^ field[i]) * UINT32_C(0x01000193);
+    return sum;
+}
+
+/* In one exchange: where --bucket-bytes or the model differ, so do the rings, and they hold no second one. */
+zr_result zr_train_agree(const struct zr_train_config *config, zr_comm *comm)
+{
+    unsigned world = zr_comm_world(comm);
+    uint32_t mine[ZR_FLAGS_MOST] = {0}, (*all)[ZR_FLAGS_MOST] = zr_heap_zalloc(world, sizeof *all);
+    if (!all)
+        return ZR_ERR_HOST_MEMORY;
+    for (size_t i = 0; i < zr_flags_count; i++)
+        mine[i] = own(&zr_flags[i]) ? 0 : hash(&zr_flags[i], config);
+    zr_result result = zr_comm_host_all_gather(comm, mine, sizeof mine, all);
+    for (size_t i = 0; i < zr_flags_count && result == ZR_OK; i++)
+        for (unsigned p = 1; p < world && result == ZR_OK; p++)
+            if (all[p][i] != all[0][i])
+                result = zr_fail(ZR_ERR_INVALID,
+                                 "rank %u was started with another --%s than rank 0; give all ranks the same",
+                                 p, zr_flags[i].name);
+    zr_heap_free(all);
+    return result;
+}

@@ -1,0 +1,697 @@
+/* config.c: reads --config. jansson parses; the table says what each key means, and flags.c's table what its
+ * values may be. Lines come from a second walk over the text, which is known to be JSON by then. */
+#define _GNU_SOURCE
+#include "zero/train/settings/config.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "alloc/base/error.h"
+#include "alloc/base/slab.h"
+#include "zero/train/settings/flags.h"
+
+enum { FILE_MOST_BYTES = 64 << 10, MEMORY_BYTES = 32 << 20, PATH_ROOM = 160 };
+
+enum key_kind {
+    KEY_OBJECT,
+    KEY_FLAG,     /* a number, as the option `equals` */
+    KEY_ELEMENTS, /* likewise, times the bytes of an element */
+    KEY_WORD,     /* a string, read by read_words() */
+    KEY_BATCH,    /* train_batch_size */
+    KEY_BETAS,    /* two numbers */
+    KEY_RATIO,    /* cos_min_ratio */
+    KEY_BOOL,     /* true or false; read_precision() looks at them */
+    KEY_ON,       /* true is the option `equals`; false leaves it out */
+    KEY_OFF,      /* false is */
+    KEY_COUNT,    /* a whole number above 0 of what needs none here */
+    KEY_EITHER,   /* true or false of what is as it is here */
+    KEY_FALSE,    /* what is not in this version: may be false */
+    KEY_TRUE,     /* what is always done: may be true */
+    KEY_NUMBER,   /* may be `number` */
+    KEY_LATER,    /* refused */
+    KEY_OFFLOAD,  /* likewise: of parameters on NVMe */
+    KEY_FOLDER,   /* a string, read by read_tier() */
+};
+
+struct config_key {
+    const char *path;
+    enum key_kind kind;
+    const char *equals; /* option; of a KEY_WORD its choices; else what the help says */
+    double number;
+    const char *options; /* of the choices; NULL: none */
+};
+
+#define PINNED    "true or false: on a processor nothing is to pin"
+#define OF_NVME   "a whole number: there are three of one unit"
+#define PIPELINED "true or false: nvme reads ahead in any case"
+#define NVME_PATH "zero_optimization.offload_optimizer.nvme_path"
+
+static const struct config_key keys[] = {
+    {"train_batch_size", KEY_BATCH, "--batch x --accumulate x data ranks", 0, NULL},
+    {"train_micro_batch_size_per_gpu", KEY_FLAG, "batch", 0, NULL},
+    {"gradient_accumulation_steps", KEY_FLAG, "accumulate", 0, NULL},
+    {"gradient_clipping", KEY_FLAG, "clip", 0, NULL},
+    {"zero_optimization", KEY_OBJECT, NULL, 0, NULL},
+    {"zero_optimization.stage", KEY_FLAG, "stage", 0, NULL},
+    {"zero_optimization.reduce_bucket_size", KEY_ELEMENTS, "bucket-bytes", 0, NULL},
+    {"zero_optimization.allgather_bucket_size", KEY_ELEMENTS, "bucket-bytes", 0, NULL},
+    {"zero_optimization.overlap_comm", KEY_TRUE, NULL, 0, NULL},
+    {"zero_optimization.reduce_scatter", KEY_TRUE, NULL, 0, NULL},
+    {"zero_optimization.allgather_partitions", KEY_TRUE, NULL, 0, NULL},
+    {"zero_optimization.contiguous_gradients", KEY_TRUE, NULL, 0, NULL},
+    {"zero_optimization.offload_optimizer", KEY_OBJECT, NULL, 0, NULL},
+    {"zero_optimization.offload_optimizer.device", KEY_WORD, "none|cpu|nvme", 0,
+     "--offload-optimizer none|cpu|nvme:DIR"},
+    {"zero_optimization.offload_optimizer.pin_memory", KEY_EITHER, PINNED, 0, NULL},
+    {NVME_PATH, KEY_FOLDER, "DIR of --offload-optimizer nvme:DIR", 0, NULL},
+    {"zero_optimization.offload_optimizer.buffer_count", KEY_COUNT, OF_NVME, 0, NULL},
+    {"zero_optimization.offload_optimizer.fast_init", KEY_FALSE, NULL, 0, NULL},
+    {"zero_optimization.offload_optimizer.ratio", KEY_NUMBER, NULL, 1, NULL},
+    {"zero_optimization.offload_optimizer.pipeline_read", KEY_EITHER, PIPELINED, 0, NULL},
+    {"zero_optimization.offload_optimizer.pipeline_write", KEY_EITHER, PIPELINED, 0, NULL},
+    {"zero_optimization.offload_param", KEY_OBJECT, NULL, 0, NULL},
+    {"zero_optimization.offload_param.device", KEY_WORD, "none|cpu", 0, "--offload-param none|cpu"},
+    {"zero_optimization.offload_param.pin_memory", KEY_EITHER, PINNED, 0, NULL},
+    {"zero_optimization.offload_param.nvme_path", KEY_OFFLOAD, NULL, 0, NULL},
+    {"zero_optimization.offload_param.buffer_count", KEY_COUNT, OF_NVME, 0, NULL},
+    {"zero_optimization.offload_param.buffer_size", KEY_COUNT, OF_NVME, 0, NULL},
+    {"zero_optimization.offload_param.max_in_cpu", KEY_COUNT, OF_NVME, 0, NULL},
+    {"zero_optimization.sub_group_size", KEY_LATER, NULL, 0, NULL},
+    {"zero_optimization.round_robin_gradients", KEY_LATER, NULL, 0, NULL},
+    {"zero_optimization.stage3_prefetch_bucket_size", KEY_LATER, NULL, 0, NULL},
+    {"zero_optimization.stage3_param_persistence_threshold", KEY_LATER, NULL, 0, NULL},
+    {"zero_optimization.stage3_max_live_parameters", KEY_LATER, NULL, 0, NULL},
+    {"zero_optimization.stage3_max_reuse_distance", KEY_LATER, NULL, 0, NULL},
+    {"zero_optimization.stage3_gather_16bit_weights_on_model_save", KEY_LATER, NULL, 0, NULL},
+    {"bf16", KEY_OBJECT, NULL, 0, NULL},
+    {"bf16.enabled", KEY_BOOL, "--precision bf16", 0, NULL},
+    {"fp16", KEY_OBJECT, NULL, 0, NULL},
+    {"fp16.enabled", KEY_BOOL, "--precision fp16", 0, NULL},
+    {"fp16.auto_cast", KEY_FALSE, NULL, 0, NULL},
+    {"fp16.loss_scale", KEY_FLAG, "loss-scale", 0, NULL},
+    {"fp16.initial_scale_power", KEY_FLAG, "loss-scale-power", 0, NULL},
+    {"fp16.loss_scale_window", KEY_FLAG, "loss-scale-window", 0, NULL},
+    {"fp16.hysteresis", KEY_FLAG, "loss-scale-hysteresis", 0, NULL},
+    {"fp16.consecutive_hysteresis", KEY_FALSE, NULL, 0, NULL},
+    {"fp16.min_loss_scale", KEY_FLAG, "min-loss-scale", 0, NULL},
+    {"optimizer", KEY_OBJECT, NULL, 0, NULL},
+    {"optimizer.type", KEY_WORD, "AdamW|SGD", 0, "--optimizer adamw|sgd"},
+    {"optimizer.params", KEY_OBJECT, NULL, 0, NULL},
+    {"optimizer.params.lr", KEY_FLAG, "lr", 0, NULL},
+    {"optimizer.params.betas", KEY_BETAS, "--beta1 and --beta2, of AdamW", 0, NULL},
+    {"optimizer.params.eps", KEY_NUMBER, NULL, 1e-8, NULL},
+    {"optimizer.params.weight_decay", KEY_FLAG, "weight-decay", 0, NULL},
+    {"optimizer.params.momentum", KEY_FLAG, "momentum", 0, NULL},
+    {"optimizer.params.dampening", KEY_NUMBER, NULL, 0, NULL},
+    {"optimizer.params.nesterov", KEY_FALSE, NULL, 0, NULL},
+    {"scheduler", KEY_OBJECT, NULL, 0, NULL},
+    {"scheduler.type", KEY_WORD, "WarmupLR|WarmupDecayLR|WarmupCosineLR", 0,
+     "--schedule-lr constant|linear|cosine"},
+    {"scheduler.params", KEY_OBJECT, NULL, 0, NULL},
+    {"scheduler.params.warmup_min_lr", KEY_NUMBER, NULL, 0, NULL},
+    {"scheduler.params.warmup_max_lr", KEY_FLAG, "lr", 0, NULL},
+    {"scheduler.params.warmup_num_steps", KEY_FLAG, "warmup", 0, NULL},
+    {"scheduler.params.warmup_type", KEY_WORD, "linear", 0, NULL},
+    {"scheduler.params.warmup_min_ratio", KEY_NUMBER, NULL, 0, NULL},
+    {"scheduler.params.total_num_steps", KEY_FLAG, "steps", 0, NULL},
+    {"scheduler.params.cos_min_ratio", KEY_RATIO, "--min-lr over --lr", 0, NULL},
+    {"activation_checkpointing", KEY_OBJECT, NULL, 0, NULL},
+    {"activation_checkpointing.partition_activations", KEY_ON, "partition-activations", 0, NULL},
+    {"activation_checkpointing.cpu_checkpointing", KEY_ON, "checkpoint-offload", 0, NULL},
+    {"activation_checkpointing.contiguous_memory_optimization", KEY_OFF, "no-contiguous", 0, NULL},
+    {"activation_checkpointing.synchronize_checkpoint_boundary", KEY_FALSE, NULL, 0, NULL},
+    {"activation_checkpointing.profile", KEY_FALSE, NULL, 0, NULL},
+    {"activation_checkpointing.number_checkpoints", KEY_COUNT, "a whole number: the pool grows by itself", 0,
+     NULL},
+    {"prescale_gradients", KEY_FALSE, NULL, 0, NULL},
+    {"wall_clock_breakdown", KEY_FALSE, NULL, 0, NULL},
+    {"dump_state", KEY_FALSE, NULL, 0, NULL},
+    {"steps_per_print", KEY_LATER, NULL, 0, NULL},
+};
+enum { KEYS_COUNT = sizeof keys / sizeof *keys };
+
+struct reader {
+    const char *file, *text;
+    json_t *root;
+    struct zr_train_config *config;
+    struct zr_config_rest *rest;
+};
+
+/* ---- Memory -------------------------------------------------------------------------------------------- */
+
+/* jansson asks for memory without saying for whom, hence the one static. Nothing is given back one by one. */
+static struct {
+    char *at;
+    size_t left_bytes;
+} memory;
+
+static void *take(size_t bytes)
+{
+    size_t rounded = (bytes + 15) & ~(size_t)15;
+    if (rounded < bytes || rounded > memory.left_bytes)
+        return NULL;
+    void *taken = memory.at;
+    memory.at += rounded;
+    memory.left_bytes -= rounded;
+    return taken;
+}
+
+static void give(void *taken)
+{
+    (void)taken;
+}
+
+/* ---- Lines --------------------------------------------------------------------------------------------- */
+
+static const char *skip_blanks(const char *at)
+{
+    return at + strspn(at, " \t\r\n:,");
+}
+
+static const char *skip_string(const char *at)
+{
+    for (at++; *at && *at != '"'; at++)
+        at += at[0] == '\\' && at[1];
+    return at + (*at == '"');
+}
+
+static const char *skip_value(const char *at)
+{
+    unsigned depth = 0;
+    do {
+        if (*at == '"') {
+            at = skip_string(at);
+            continue;
+        }
+        depth += *at == '{' || *at == '[';
+        depth -= *at == '}' || *at == ']';
+        at += *at != '\0';
+    } while (*at && (depth > 0 || !strchr(",}] \t\r\n", *at)));
+    return at;
+}
+
+/* Where a path's key stands; the key above it where it was written in another way (with escapes). */
+static const char *find_key(const char *text, const char *path)
+{
+    const char *at = skip_blanks(text), *found = at;
+    while (*path && *at == '{') {
+        size_t length = strcspn(path, ".");
+        bool match = false;
+        for (at = skip_blanks(at + 1); *at == '"' && !match;) {
+            const char *key = at;
+            at = skip_blanks(skip_string(at));
+            match = strncmp(key + 1, path, length) == 0 && key[1 + length] == '"';
+            if (match)
+                found = key;
+            else
+                at = skip_blanks(skip_value(at));
+        }
+        if (!match)
+            break;
+        path += length + (path[length] == '.');
+    }
+    return found;
+}
+
+/* What a file says stays on one line, and is no command to a terminal. */
+static void make_plain(char *text)
+{
+    for (; *text; text++)
+        if ((unsigned char)*text < ' ' || *text == 0x7f)
+            *text = '?';
+}
+
+static zr_result refuse(const struct reader *reader, const char *path, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static zr_result refuse(const struct reader *reader, const char *path, const char *format, ...)
+{
+    char words[600], name[PATH_ROOM];
+    unsigned line = 1;
+    va_list list;
+    va_start(list, format);
+    vsnprintf(words, sizeof words, format, list);
+    va_end(list);
+    for (const char *at = reader->text, *end = find_key(at, path); at < end; at++)
+        line += *at == '\n';
+    snprintf(name, sizeof name, "%s", path);
+    make_plain(name);
+    make_plain(words);
+    return zr_fail(ZR_ERR_INVALID, "--config '%.200s' line %u: %.120s: %s", reader->file, line, name, words);
+}
+
+/* ---- Values -------------------------------------------------------------------------------------------- */
+
+static json_t *get(const struct reader *reader, const char *path)
+{
+    json_t *value = reader->root;
+    char key[64];
+    while (value && *path) {
+        size_t length = strcspn(path, ".");
+        snprintf(key, sizeof key, "%.*s", (int)length, path);
+        value = json_object_get(value, key);
+        path += length + (path[length] == '.');
+    }
+    return value;
+}
+
+static double number_of(const json_t *value)
+{
+    return json_is_integer(value) ? (double)json_integer_value(value) : json_real_value(value);
+}
+
+static zr_result store(const struct reader *reader, const char *path, const char *option, const char *value)
+{
+    if (zr_flag_store(option, reader->config, value) >= 0)
+        return refuse(reader, path, "%s", zr_last_error());
+    reader->config->filed[zr_flag_index(zr_flag_find(option))] = true;
+    return ZR_OK;
+}
+
+static zr_result store_number(const struct reader *reader, const char *path, const char *option,
+                              const json_t *value, unsigned factor)
+{
+    char number[64];
+    double real;
+    if (!json_is_number(value))
+        return refuse(reader, path, "must be a number, as --%s takes", option);
+    real = number_of(value) * factor;
+    if (real == floor(real) && fabs(real) < 9e15) /* 5e8 is a whole number too */
+        snprintf(number, sizeof number, "%.0f", real);
+    else
+        snprintf(number, sizeof number, "%.9g", real);
+    return store(reader, path, option, number);
+}
+
+static zr_result read_betas(const struct reader *reader, const char *path, const json_t *value)
+{
+    zr_result result;
+    if (json_array_size(value) != 2)
+        return refuse(reader, path, "must be two numbers, as [0.9, 0.95]");
+    result = store_number(reader, path, "beta1", json_array_get(value, 0), 1);
+    return result == ZR_OK ? store_number(reader, path, "beta2", json_array_get(value, 1), 1) : result;
+}
+
+static zr_result read_batch(const struct reader *reader, const char *path, const json_t *value)
+{
+    double number = json_is_number(value) ? number_of(value) : 0;
+    if (!(number >= 1) || number > 1e12 || number != floor(number))
+        return refuse(reader, path, "must be a whole number of sequences from 1 to 1e12");
+    reader->rest->train_batch = (uint64_t)number;
+    return ZR_OK;
+}
+
+static bool is_on(const struct reader *reader, const char *path)
+{
+    return json_is_true(get(reader, path));
+}
+
+/* Of what travels through the buckets. */
+static unsigned element_bytes(const struct reader *reader)
+{
+    return is_on(reader, "bf16.enabled") || is_on(reader, "fp16.enabled") ? 2 : 4;
+}
+
+/* A size in elements of an option in bytes, whose limits are said in elements too. */
+static zr_result read_elements(const struct reader *reader, const struct config_key *key, const json_t *value)
+{
+    unsigned bytes = element_bytes(reader);
+    zr_result result = store_number(reader, key->path, key->equals, value, bytes);
+    const struct zr_flag *flag = zr_flag_find(key->equals);
+    if (result == ZR_OK || !json_is_number(value))
+        return result;
+    return refuse(reader, key->path, "takes a whole number of elements from %.0f to %.0f (of %u bytes each)",
+                  flag->least / bytes, flag->most / bytes, bytes);
+}
+
+static zr_result read_value(const struct reader *reader, const struct config_key *key, const json_t *value)
+{
+    const char *path = key->path;
+    const char *word = json_string_value(value);
+
+    if (word && strcmp(word, "auto") == 0 && key->kind < KEY_LATER && key->kind != KEY_OBJECT)
+        return refuse(reader, path,
+                      "auto is for a program above to fill in; give the value, or leave it out");
+    switch (key->kind) {
+    case KEY_FLAG:
+        return store_number(reader, path, key->equals, value, 1);
+    case KEY_ELEMENTS:
+        return read_elements(reader, key, value);
+    case KEY_BATCH:
+        return read_batch(reader, path, value);
+    case KEY_BETAS:
+        return read_betas(reader, path, value);
+    case KEY_RATIO:
+        reader->rest->least_ratio = json_is_number(value) ? number_of(value) : -1;
+        if (!(reader->rest->least_ratio >= 0 && reader->rest->least_ratio <= 1))
+            return refuse(reader, path, "must be a number from 0 to 1");
+        return ZR_OK;
+    case KEY_WORD:
+        return word ? ZR_OK : refuse(reader, path, "must be a string: %s", key->equals);
+    case KEY_BOOL:
+        return json_is_boolean(value) ? ZR_OK : refuse(reader, path, "must be true or false");
+    case KEY_ON:
+    case KEY_OFF:
+        if (!json_is_boolean(value))
+            return refuse(reader, path, "must be true or false");
+        return json_is_true(value) == (key->kind == KEY_ON) ? store(reader, path, key->equals, "") : ZR_OK;
+    case KEY_EITHER:
+        return json_is_boolean(value) ? ZR_OK : refuse(reader, path, "must be true or false");
+    case KEY_COUNT:
+        return json_is_integer(value) && json_integer_value(value) > 0
+                   ? ZR_OK
+                   : refuse(reader, path, "must be a whole number above 0");
+    case KEY_FALSE:
+        if (json_is_false(value))
+            return ZR_OK;
+        return refuse(reader, path, "is not in this version of zr-train; give false, or leave it out");
+    case KEY_TRUE:
+        if (json_is_true(value))
+            return ZR_OK;
+        return refuse(reader, path, "cannot be turned off here; give true, or leave it out");
+    case KEY_NUMBER:
+        if (json_is_number(value) && number_of(value) == key->number)
+            return ZR_OK;
+        return refuse(reader, path, "can be %g only in this version of zr-train", key->number);
+    case KEY_OFFLOAD:
+        return refuse(
+            reader, path,
+            "is of parameters on NVMe, which are not in this version of zr-train; leave it out, and give device cpu");
+    case KEY_FOLDER:
+        return word ? ZR_OK : refuse(reader, path, "must be a string: a folder");
+    default:
+        return refuse(reader, path, "is not in this version of zr-train; leave it out");
+    }
+}
+
+static zr_result walk(const struct reader *reader, const char *above, json_t *object)
+{
+    zr_result result = ZR_OK;
+    for (void *at = json_object_iter(object); at && result == ZR_OK; at = json_object_iter_next(object, at)) {
+        const struct config_key *key = NULL;
+        json_t *value = json_object_iter_value(at);
+        char path[PATH_ROOM];
+        snprintf(path, sizeof path, "%s%s%s", above, above[0] ? "." : "", json_object_iter_key(at));
+        for (size_t i = 0; i < KEYS_COUNT; i++)
+            if (strcmp(keys[i].path, path) == 0 && !strchr(json_object_iter_key(at), '.'))
+                key = &keys[i];
+        if (!key)
+            result = refuse(reader, path, "is no key that zr-train knows (zr-train --help lists them)");
+        else if (key->kind == KEY_OBJECT)
+            result = json_is_object(value) ? walk(reader, path, value)
+                                           : refuse(reader, path, "must be an object: {...}");
+        else
+            result = read_value(reader, key, value);
+    }
+    return result;
+}
+
+/* ---- What belongs together ----------------------------------------------------------------------------- */
+
+/* The place of a string among the choices of its key; 0 where the file does not have the key. */
+static zr_result read_word(const struct reader *reader, const char *path, size_t *out)
+{
+    const struct config_key *key = NULL;
+    const char *word = json_string_value(get(reader, path));
+    for (size_t i = 0; i < KEYS_COUNT; i++)
+        if (strcmp(keys[i].path, path) == 0)
+            key = &keys[i];
+    *out = 0;
+    for (const char *at = key->equals; word; at = at + strcspn(at, "|") + 1, ++*out) {
+        size_t length = strcspn(at, "|");
+        if (strlen(word) == length && memcmp(word, at, length) == 0)
+            return ZR_OK;
+        if (at[length] == '\0')
+            return refuse(reader, path, "'%.60s' is not in this version of zr-train; choose from %s", word,
+                          key->equals);
+    }
+    return ZR_OK;
+}
+
+/* Two keys that stand for one option. */
+static zr_result check_equal(const struct reader *reader, const char *path, const char *other)
+{
+    const json_t *a = get(reader, path), *b = get(reader, other);
+    if (!a || !b || number_of(a) == number_of(b))
+        return ZR_OK;
+    return refuse(reader, path, "is %g and %s is %g; here the two are one, so give the same", number_of(a),
+                  other, number_of(b));
+}
+
+/* Keys that mean nothing to the type that was chosen; NULL-ended. */
+static zr_result check_absent(const struct reader *reader, const char *type, const char *const *paths)
+{
+    for (; *paths; paths++)
+        if (get(reader, *paths))
+            return refuse(reader, *paths, "means nothing to %s; leave it out", type);
+    return ZR_OK;
+}
+
+static zr_result read_precision(const struct reader *reader)
+{
+    bool bf16 = is_on(reader, "bf16.enabled"), fp16 = is_on(reader, "fp16.enabled");
+    if (bf16 && fp16)
+        return refuse(reader, "fp16.enabled", "is true, and so is bf16.enabled; choose one");
+    if (!bf16 && !fp16)
+        return ZR_OK;
+    return store(reader, bf16 ? "bf16.enabled" : "fp16.enabled", "precision", bf16 ? "bf16" : "fp16");
+}
+
+static zr_result read_optimizer(const struct reader *reader)
+{
+    static const char *const not_adamw[] = {"optimizer.params.momentum", "optimizer.params.dampening",
+                                            "optimizer.params.nesterov", NULL};
+    static const char *const not_sgd[] = {"optimizer.params.betas", "optimizer.params.eps", NULL};
+    size_t type;
+    zr_result result = read_word(reader, "optimizer.type", &type);
+    if (result != ZR_OK || !get(reader, "optimizer"))
+        return result;
+    if (!get(reader, "optimizer.type"))
+        return refuse(reader, "optimizer", "has no type; give \"type\": \"AdamW\" or \"SGD\"");
+    result = store(reader, "optimizer.type", "optimizer", type == 0 ? "adamw" : "sgd");
+    if (result != ZR_OK)
+        return result;
+    return check_absent(reader, type == 0 ? "AdamW" : "SGD", type == 0 ? not_adamw : not_sgd);
+}
+
+static zr_result read_scheduler(const struct reader *reader)
+{
+    static const char *const names[] = {"WarmupLR", "WarmupDecayLR", "WarmupCosineLR"};
+    static const char *const kinds[] = {"constant", "linear", "cosine"};
+    static const char *const cosine[] = {"scheduler.params.cos_min_ratio",
+                                         "scheduler.params.warmup_min_ratio", NULL};
+    static const char *const plain[] = {"scheduler.params.warmup_min_lr", "scheduler.params.warmup_max_lr",
+                                        NULL};
+    static const char *const total[] = {"scheduler.params.total_num_steps", NULL};
+    size_t type, unused;
+    zr_result result = read_word(reader, "scheduler.type", &type);
+    if (result == ZR_OK)
+        result = read_word(reader, "scheduler.params.warmup_type", &unused);
+    if (result != ZR_OK || !get(reader, "scheduler"))
+        return result;
+    if (!get(reader, "scheduler.type"))
+        return refuse(reader, "scheduler", "has no type; give one of %s|%s|%s", names[0], names[1], names[2]);
+    if (!get(reader, "scheduler.params.warmup_type"))
+        return refuse(reader, "scheduler.type",
+                      "climbs by a logarithm unless told, which is not in this version of zr-train; give "
+                      "\"warmup_type\": \"linear\" in its params");
+    if (!get(reader, "scheduler.params.warmup_num_steps"))
+        return refuse(reader, "scheduler.type", "needs \"warmup_num_steps\" in its params");
+    if (type > 0 && !get(reader, total[0]))
+        return refuse(reader, "scheduler.type", "needs \"total_num_steps\" in its params");
+    result = check_absent(reader, names[type], type == 2 ? plain : cosine);
+    if (result == ZR_OK && type == 0)
+        result = check_absent(reader, names[type], total);
+    if (result == ZR_OK)
+        result = store(reader, "scheduler.type", "schedule-lr", kinds[type]);
+    if (result == ZR_OK && type == 1)
+        result = store(reader, "scheduler.type", "min-lr", "0");
+    if (type == 2) {
+        reader->config->filed[zr_flag_index(zr_flag_find("min-lr"))] = true;
+        if (reader->rest->least_ratio < 0)
+            reader->rest->least_ratio = 0.0001; /* as published, where it is not said */
+    }
+    return result;
+}
+
+static zr_result read_tier(const struct reader *reader, const char *path, const char *option)
+{
+    static const char *const tiers[] = {"none", "cpu"};
+    const char *folder = json_string_value(get(reader, NVME_PATH));
+    char nvme[ZR_TRAIN_PATH_ROOM + 8];
+    size_t tier;
+    zr_result result = read_word(reader, path, &tier);
+    if (result != ZR_OK || !get(reader, path))
+        return result;
+    if (tier < sizeof tiers / sizeof *tiers)
+        return store(reader, path, option, tiers[tier]);
+    if (!folder || strlen(folder) >= ZR_TRAIN_PATH_ROOM)
+        return refuse(reader, path, "nvme needs nvme_path beside it, a folder on the disk");
+    snprintf(nvme, sizeof nvme, "nvme:%s", folder);
+    return store(reader, path, option, nvme);
+}
+
+static zr_result read_root(const struct reader *reader)
+{
+    zr_result result = walk(reader, "", reader->root);
+    if (result == ZR_OK)
+        result = read_tier(reader, "zero_optimization.offload_optimizer.device", "offload-optimizer");
+    if (result == ZR_OK)
+        result = read_tier(reader, "zero_optimization.offload_param.device", "offload-param");
+    if (result == ZR_OK)
+        result = check_equal(reader, "zero_optimization.allgather_bucket_size",
+                             "zero_optimization.reduce_bucket_size");
+    if (result == ZR_OK)
+        result = check_equal(reader, "scheduler.params.warmup_max_lr", "optimizer.params.lr");
+    if (result == ZR_OK)
+        result = read_precision(reader);
+    if (result == ZR_OK)
+        result = read_optimizer(reader);
+    if (result == ZR_OK)
+        result = read_scheduler(reader);
+    reader->rest->has_batch = get(reader, "train_micro_batch_size_per_gpu") != NULL;
+    reader->rest->has_accumulate = get(reader, "gradient_accumulation_steps") != NULL;
+    return result;
+}
+
+/* ---- The file ------------------------------------------------------------------------------------------ */
+
+static zr_result load(const char *path, char *text, size_t *bytes)
+{
+    struct zr_file file;
+    zr_result result = zr_file_open(&file, path);
+    if (result != ZR_OK)
+        return result;
+    result = zr_file_read(&file, text, FILE_MOST_BYTES + 1, bytes);
+    zr_result closed = zr_file_close(&file);
+    if (result == ZR_OK && *bytes > FILE_MOST_BYTES)
+        return zr_fail(ZR_ERR_FORMAT,
+                       "--config '%.200s' line 1: is longer than %d KiB; give a JSON of settings", path,
+                       FILE_MOST_BYTES >> 10);
+    return result ? result : closed;
+}
+
+zr_result zr_config_read(const char *path, struct zr_train_config *config, struct zr_config_rest *rest)
+{
+    size_t bytes = 0, all_bytes = MEMORY_BYTES + FILE_MOST_BYTES + 4096;
+    char *text = zr_pages_take(all_bytes);
+    struct reader reader = {.file = path, .text = text, .config = config, .rest = rest};
+    json_error_t error = {0};
+    zr_result result;
+
+    *rest = (struct zr_config_rest){.least_ratio = -1};
+    if (!text)
+        return ZR_ERR_HOST_MEMORY;
+    result = load(path, text, &bytes);
+    if (result == ZR_OK) {
+        text[bytes] = '\0';
+        memory.at = text + FILE_MOST_BYTES + 4096;
+        memory.left_bytes = MEMORY_BYTES;
+        json_set_alloc_funcs(take, give);
+        reader.root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
+        make_plain(error.text);
+        if (!reader.root)
+            result = zr_fail(ZR_ERR_FORMAT, "--config '%.200s' line %d: is no JSON: %.200s", path,
+                             error.line > 0 ? error.line : 1, error.text);
+        else if (!json_is_object(reader.root))
+            result = zr_fail(ZR_ERR_FORMAT, "--config '%.200s' line 1: must be an object: {...}", path);
+        else
+            result = read_root(&reader);
+        memory.left_bytes = 0; /* whoever forgets to say whose memory jansson takes gets none of this */
+    }
+    zr_pages_give(text, all_bytes);
+    return result;
+}
+
+zr_result zr_config_resolve_batch(const struct zr_config_rest *rest, struct zr_train_config *config)
+{
+    uint64_t ranks = (config->dry_run && config->world_size ? config->world_size : config->ranks) /
+                     zr_shape_tensor(&config->shape);
+    uint64_t batch = config->shape.batch, accumulate = config->micro_batches;
+    bool has_batch = rest->has_batch || zr_flag_given(config, "batch");
+    bool has_accumulate = rest->has_accumulate || zr_flag_given(config, "accumulate");
+    char number[32];
+
+    if (rest->train_batch == 0 || ranks == 0) /* fewer than --tp, which is refused after this */
+        return ZR_OK;
+    if (!has_batch)
+        batch = rest->train_batch / (ranks * accumulate);
+    else if (!has_accumulate)
+        accumulate = rest->train_batch / (ranks * batch);
+    if (batch * accumulate * ranks != rest->train_batch)
+        return zr_fail(ZR_ERR_INVALID,
+                       "--config '%.200s': train_batch_size is %" PRIu64 ", and %s%" PRIu64
+                       " sequences x %s%" PRIu64 " micro-batches x %" PRIu64
+                       " data ranks do not make it; change one, or leave train_batch_size out",
+                       config->config_file, rest->train_batch, has_batch ? "" : "any whole number near ",
+                       batch, has_batch && !has_accumulate ? "any whole number near " : "", accumulate,
+                       ranks);
+    snprintf(number, sizeof number, "%" PRIu64, batch);
+    if (zr_flag_store("batch", config, number) >= 0)
+        return ZR_ERR_INVALID;
+    snprintf(number, sizeof number, "%" PRIu64, accumulate);
+    return zr_flag_store("accumulate", config, number) >= 0 ? ZR_ERR_INVALID : ZR_OK;
+}
+
+void zr_config_left_out(struct zr_text *text, const struct zr_train_config *config)
+{
+    static const struct {
+        const char *key, *option;
+    } rows[] = {
+        {"optimizer.type", "optimizer"},
+        {"optimizer.params.lr", "lr"},
+        {"optimizer.params.betas", "beta1"},
+        {"optimizer.params.betas", "beta2"},
+        {"optimizer.params.weight_decay", "weight-decay"},
+        {"optimizer.params.momentum", "momentum"},
+        {"gradient_clipping", "clip"},
+        {"scheduler", "schedule-lr"},
+        {"scheduler", "warmup"},
+        {"scheduler", "min-lr"},
+    };
+    const char *not_here = config->optimizer.kind == ZR_OPTIMIZER_ADAMW ? "momentum" : "beta", *last = NULL;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const struct zr_flag *flag = zr_flag_find(rows[i].option);
+        size_t at = zr_flag_index(flag);
+        if (config->given[at] || config->filed[at] || strncmp(flag->name, not_here, strlen(not_here)) == 0 ||
+            (config->rate_kind == ZR_RATE_CONSTANT && strcmp(flag->name, "min-lr") == 0))
+            continue;
+        bool more = last && strcmp(last, rows[i].key) == 0;
+        if (!more)
+            zr_text_print(text, "%s %s (here", last ? ")," : "", rows[i].key);
+        zr_text_print(text, " --%s", flag->name);
+        zr_flag_print(text, flag, config);
+        last = rows[i].key;
+    }
+    if (last)
+        zr_text_print(text, ")");
+}
+
+void zr_config_help(struct zr_text *text)
+{
+    zr_text_print(text, "\nKeys of --config FILE, as DeepSpeed names them; options win over the file\n");
+    for (size_t i = 0; i < KEYS_COUNT; i++) {
+        const struct config_key *key = &keys[i];
+        if (key->kind == KEY_OBJECT || key->kind == KEY_LATER || key->kind == KEY_OFFLOAD)
+            continue;
+        zr_text_print(text, "  %-56s  ", key->path);
+        if (key->kind == KEY_FLAG)
+            zr_text_print(text, "--%s", key->equals);
+        else if (key->kind == KEY_ELEMENTS)
+            zr_text_print(text, "--%s, over an element's bytes", key->equals);
+        else if (key->kind == KEY_ON || key->kind == KEY_OFF)
+            zr_text_print(text, "%s is --%s", key->kind == KEY_ON ? "true" : "false", key->equals);
+        else if (key->kind == KEY_FALSE || key->kind == KEY_TRUE)
+            zr_text_print(text, "%s only", key->kind == KEY_TRUE ? "true" : "false");
+        else if (key->kind == KEY_NUMBER)
+            zr_text_print(text, "%g only", key->number);
+        else
+            zr_text_print(text, "%s", key->equals);
+        zr_text_print(text, "\n");
+        if (key->options)
+            zr_text_print(text, "  %-56s  %s\n", "", key->options);
+    }
+}

@@ -1,0 +1,184 @@
+/* outputs.c: asks the system whether the files and folders of a run could be made. Later writes still may
+ * fail. */
+#include "zero/train/settings/outputs.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "alloc/base/error.h"
+
+/* Cuts a path to the folder that its last part is in. */
+static void cut_last_part(char *path)
+{
+    size_t length = strlen(path);
+    while (length > 0 && path[length - 1] == '/')
+        length--;
+    while (length > 0 && path[length - 1] != '/')
+        length--;
+    while (length > 1 && path[length - 1] == '/')
+        length--;
+    memcpy(path + length, length ? "" : ".", length ? 1 : 2);
+}
+
+/* Whether something can be made in `folder`, which --option's `path` leads to. */
+static zr_result check_folder(const char *option, const char *path, const char *folder)
+{
+    enum zr_path_kind kind;
+    zr_result result = zr_path_kind_get(folder, &kind);
+    if (result)
+        return result;
+    if (kind != ZR_PATH_FOLDER)
+        return zr_fail(ZR_ERR_IO, "--%s '%s': '%s' is %s; give a folder", option, path, folder,
+                       kind == ZR_PATH_NONE ? "not there" : "no folder");
+    if (access(folder, W_OK | X_OK) != 0)
+        return zr_fail(ZR_ERR_IO,
+                       "--%s '%s': nothing can be written in '%s'; check its permissions, or give another",
+                       option, path, folder);
+    return ZR_OK;
+}
+
+/* A folder that is made if it is missing: the nearest one above it that is there. */
+static zr_result check_save(const char *path)
+{
+    char folder[ZR_TRAIN_PATH_ROOM + 2];
+    enum zr_path_kind kind;
+    zr_result result;
+
+    memcpy(folder, path, strlen(path) + 1);
+    while ((result = zr_path_kind_get(folder, &kind)) == ZR_OK && kind == ZR_PATH_NONE)
+        cut_last_part(folder);
+    return result ? result : check_folder("save", path, folder);
+}
+
+/* A file; `written_over`: one that is there is opened and written, not replaced by another. */
+static zr_result check_file(const char *option, const char *path, bool written_over)
+{
+    char folder[ZR_TRAIN_PATH_ROOM + 2];
+    enum zr_path_kind kind;
+
+    if (!path[0] || strcmp(path, "-") == 0)
+        return ZR_OK;
+    zr_result result = zr_path_kind_get(path, &kind);
+    if (result)
+        return result;
+    if (kind == ZR_PATH_FOLDER)
+        return zr_fail(ZR_ERR_IO, "--%s '%s': is a folder; name a file in it", option, path);
+    if (kind == ZR_PATH_OTHER || (kind == ZR_PATH_FILE && written_over))
+        return access(path, W_OK) == 0
+                   ? ZR_OK
+                   : zr_fail(ZR_ERR_IO,
+                             "--%s '%s': may not be written; check its permissions, or give another", option,
+                             path);
+    memcpy(folder, path, strlen(path) + 1);
+    cut_last_part(folder);
+    return check_folder(option, path, folder);
+}
+
+/* A file that is written at many places, or mapped: no pipe and no device will do. A new one takes the place
+ * of one that is there, and would take a link's. */
+static zr_result check_ordinary(const char *option, const char *path)
+{
+    enum zr_path_kind kind = ZR_PATH_NONE;
+    bool replaceable = true;
+    zr_result result = path[0] ? zr_path_kind_get(path, &kind) : ZR_OK;
+    if (path[0] && result == ZR_OK)
+        result = zr_path_replaceable(path, &replaceable);
+    if (result == ZR_OK && !replaceable && kind != ZR_PATH_FOLDER)
+        return zr_fail(ZR_ERR_IO, "--%s '%s': is no ordinary file; give another name", option, path);
+    return result ? result : check_file(option, path, false);
+}
+
+/* A path that is not there yet: its folder, and what it would be called in it. */
+struct place {
+    struct stat folder;
+    char name[ZR_TRAIN_PATH_ROOM + 16];
+};
+
+static bool find_place(const char *path, struct place *out)
+{
+    char above[ZR_TRAIN_PATH_ROOM + 16];
+    size_t end = strlen(path), start;
+    memcpy(above, path, end + 1);
+    cut_last_part(above);
+    while (end > 1 && path[end - 1] == '/')
+        end--;
+    for (start = end; start > 0 && path[start - 1] != '/';)
+        start--;
+    memcpy(out->name, path + start, end - start);
+    out->name[end - start] = '\0';
+    return stat(above, &out->folder) == 0;
+}
+
+static bool same_inode(const struct stat *a, const struct stat *b)
+{
+    return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+}
+
+static bool same_place(const char *a, const char *b)
+{
+    struct stat first, second;
+    struct place of_a, of_b;
+    bool a_there = stat(a, &first) == 0, b_there = stat(b, &second) == 0;
+    if (a_there && b_there)
+        return same_inode(&first, &second) && (S_ISREG(first.st_mode) || S_ISDIR(first.st_mode));
+    if (a_there || b_there || strcmp(a, "-") == 0 || strcmp(b, "-") == 0)
+        return false;
+    if (!find_place(a, &of_a) || !find_place(b, &of_b))
+        return strcmp(a, b) == 0;
+    return same_inode(&of_a.folder, &of_b.folder) && strcmp(of_a.name, of_b.name) == 0;
+}
+
+struct named {
+    const char *option, *path;
+};
+
+/* Of several ranks each has a trace of its own, FILE.0, FILE.1, ..; is one of them another file of the run?
+ */
+static zr_result check_traces(const struct zr_train_config *config, const struct named *files, size_t count)
+{
+    char trace[ZR_TRAIN_PATH_ROOM + 16];
+
+    if (!config->trace[0] || config->ranks < 2 || config->dry_run)
+        return ZR_OK;
+    for (unsigned rank = 0; rank < config->ranks; rank++) {
+        snprintf(trace, sizeof trace, "%s.%u", config->trace, rank);
+        for (size_t i = 0; i < count; i++)
+            if (files[i].path[0] && files[i].path != config->trace && same_place(trace, files[i].path))
+                return zr_fail(ZR_ERR_INVALID, "--%s '%s': is the trace of rank %u too; give another",
+                               files[i].option, files[i].path, rank);
+    }
+    return ZR_OK;
+}
+
+zr_result zr_outputs_apart(const struct zr_train_config *config)
+{
+    const struct named files[] = {{"data", config->data},     {"config", config->config_file},
+                                  {"save", config->save},     {"json", config->json},
+                                  {"log", config->log},       {"trace", config->trace},
+                                  {"resume", config->resume}, {"export", config->export}};
+    size_t count = sizeof files / sizeof *files;
+    for (size_t i = 1; i < count; i++)
+        for (size_t j = 0; j < i; j++) {
+            bool folder = files[i].path == config->resume && files[j].path == config->save;
+            if (!folder && files[i].path[0] && files[j].path[0] && same_place(files[i].path, files[j].path))
+                return zr_fail(ZR_ERR_INVALID, "--%s '%s': is the same as --%s; give another",
+                               files[i].option, files[i].path, files[j].option);
+        }
+    return check_traces(config, files, count);
+}
+
+zr_result zr_outputs_check(const struct zr_train_config *config)
+{
+    zr_result result = config->save[0] ? check_save(config->save) : ZR_OK;
+    if (!result)
+        result = check_file("json", config->json, false);
+    if (!result)
+        result = check_file("log", config->log, true);
+    if (!result)
+        result = check_ordinary("trace", config->trace);
+    if (!result)
+        result = check_ordinary("export", config->export);
+    return result;
+}

@@ -1,0 +1,34 @@
+/* stages.c: see stages.h. */
+#include "zero/train/settings/stages.h"
+
+#include "alloc/base/error.h"
+
+unsigned zr_train_first_rank(const struct zr_train_config *config, unsigned pipeline_rank)
+{
+    return zr_mesh_rank(zr_train_mesh(config), (struct zr_mesh_place){.pipeline = pipeline_rank});
+}
+
+zr_result zr_train_check_stages(const struct zr_train_config *config)
+{
+    const struct zr_stages *stages = &config->stages;
+    unsigned count = zr_stages_count(stages), parts = stages->ranks > 1 ? count / stages->ranks : 1;
+    size_t layers = config->shape.layers, ends = config->pipeline_cut == ZR_CUT_MEMORY ? 2 : 0;
+    zr_result result = zr_shape_check(&config->shape);
+    if (result != ZR_OK || stages->ranks <= 1)
+        return result;
+    if (layers + ends < count || layers == 0)
+        return zr_fail(
+            ZR_ERR_INVALID,
+            "--pp %u: %u pipeline stages are too many for %zu layers; the nearest that fit are --pp "
+            "%zu, or --layers %zu",
+            stages->ranks, count, layers, (layers + ends) / parts, count - ends);
+    if (stages->interleave > 1 && stages->schedule == ZR_PIPELINE_1F1B &&
+        config->micro_batches % stages->ranks != 0)
+        return zr_fail(
+            ZR_ERR_INVALID,
+            "--interleave %u: micro-batches go in rounds of %u, which do not divide %u of them; give "
+            "--micro-batches %u",
+            stages->interleave, stages->ranks, config->micro_batches,
+            (config->micro_batches / stages->ranks + 1) * stages->ranks);
+    return ZR_OK;
+}
