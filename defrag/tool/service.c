@@ -11,8 +11,8 @@
 
 #include "alloc/backend/service_wire.h"
 #include "alloc/base/error.h"
-#include "alloc/base/folders.h"
-#include "alloc/base/os.h"
+#include "alloc/base/system/folders.h"
+#include "alloc/base/system/os.h"
 #include "defrag/tool/tool.h"
 
 #define ANSWER_NS UINT64_C(10000000000)
