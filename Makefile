@@ -122,7 +122,7 @@ kernels_src := $(wildcard kernels/*.c) $(wildcard kernels/cpu/*.c) $(wildcard ke
 comm_src    := $(wildcard zero/comm/*.c zero/launch/*.c)
 # Of zero/checkpoint the library has the state's file; what reads JSON is zr-train's.
 state_src   := zero/checkpoint/safetensors.c zero/checkpoint/state.c
-zero_src    := $(foreach room,engine model step plan,$(wildcard zero/$(room)/*.c)) $(state_src)
+zero_src    := $(foreach room,engine engine/nvme model step plan,$(wildcard zero/$(room)/*.c)) $(state_src)
 train_src   := $(wildcard zero/train/*.c zero/train/*/*.c) $(filter-out $(state_src),$(wildcard zero/checkpoint/*.c))
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 

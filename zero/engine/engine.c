@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "zero/engine/late.h"
-#include "zero/engine/gradient_file.h"
+#include "zero/engine/nvme/gradient_file.h"
 #include "zero/engine/offload.h"
 
 #include "alloc/base/struct_bytes.h"

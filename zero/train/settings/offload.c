@@ -7,7 +7,7 @@
 #include "alloc/base/error.h"
 #include "alloc/base/os.h"
 #include "zero/comm/take.h"
-#include "zero/engine/nvme_io.h"
+#include "zero/engine/nvme/nvme_io.h"
 #include "zero/train/report/number.h"
 
 #define MEASURED_BYTES ((size_t)32 << 20)

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "zero/comm/take.h"
-#include "zero/engine/nvme_pipeline.h"
+#include "zero/engine/nvme/nvme_pipeline.h"
 
 enum { KINDS = 3, NO_UNIT = UINT32_MAX };
 
