@@ -44,6 +44,7 @@ static void submitted(struct zr_comm *comm, const struct zr_comm_item *item, zr_
             &(struct zr_comm_clock_operation){.ticket = ticket,
                                               .bytes = item->all_gather.shard_bytes,
                                               .bytes_per_second = self->clock->host_bytes_per_second,
+                                              .ready_seconds = zr_comm_ready_seconds(item),
                                               .label = ZR_COMM_LABEL_NONE});
 }
 
@@ -97,7 +98,7 @@ zr_result zr_copies_start(zr_comm *copies, const struct zr_host_copy *copy, zr_t
 {
     return zr_comm_all_gather(
         copies,
-        &(struct zr_all_gather){.source = copy->from, .destination = copy->to, .shard_bytes = copy->bytes},
+        &(struct zr_all_gather){.source = copy->from, .destination = copy->to, .shard_bytes = copy->bytes, .before = copy->before},
         ticket);
 }
 

@@ -401,6 +401,7 @@ static int follow_late(struct zr_local_world *local, unsigned rank, void *argume
 
 static int refuse(struct zr_local_world *local, unsigned rank, void *argument)
 {
+    const struct zr_offload_file file = {.folder = "/tmp"};
     struct plan plan = *(const struct plan *)argument;
     struct rig rig;
     zr_engine *engine;
@@ -410,12 +411,16 @@ static int refuse(struct zr_local_world *local, unsigned rank, void *argument)
         enum zr_reduce_when reduce;
         struct zr_offload offload;
         const char *words;
-    } wrong[] = {{1, ZR_REDUCE_EACH, {NULL, true, NULL, false, false}, "host memory"},
-                 {3, ZR_REDUCE_EACH, {rig.arena, false, NULL, true, false}, "stage 3"},
-                 {2, ZR_REDUCE_EACH, {rig.arena, true, NULL, true, false}, "stage 3"},
-                 {0, ZR_REDUCE_EACH, {rig.arena, true, NULL, false, false}, "stage 1"},
-                 {1, ZR_REDUCE_EACH, {rig.arena, false, NULL, false, true}, "optimizer"},
-                 {1, ZR_REDUCE_ONCE, {rig.arena, true, NULL, false, false}, "each micro-batch"}};
+    } wrong[] = {{1, ZR_REDUCE_EACH, {.optimizer = true}, "host memory"},
+                 {3, ZR_REDUCE_EACH, {.host = rig.arena, .parameters = true}, "stage 3"},
+                 {2, ZR_REDUCE_EACH, {.host = rig.arena, .optimizer = true, .parameters = true}, "stage 3"},
+                 {0, ZR_REDUCE_EACH, {.host = rig.arena, .optimizer = true}, "stage 1"},
+                 {1, ZR_REDUCE_EACH, {.host = rig.arena, .delayed = true}, "optimizer"},
+                 {3,
+                  ZR_REDUCE_EACH,
+                  {.host = rig.arena, .optimizer = true, .parameters_file = &file},
+                  "of parameters"},
+                 {1, ZR_REDUCE_ONCE, {.host = rig.arena, .optimizer = true}, "each micro-batch"}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         struct zr_engine_options options = options_of(&rig, &plan);
         options.stage = wrong[i].stage;
