@@ -125,9 +125,9 @@ ZR_API zr_result zr_comm_all_reduce(zr_comm *comm, const struct zr_all_reduce *o
 
 /* ---- Data ---------------------------------------------------------------------------------------------- */
 
-/* What has to be done before an operation starts here, as when its source is still on its way: `run` is called
- * once, in the thread that carries the operation out, and its failure is the operation's. By the clock of a
- * null communicator, which need not call it, the operation starts at ready_seconds at the earliest. */
+/* What has to be done before an operation starts here, as when its source is still on its way: `run` is
+ * called once, in the thread that carries the operation out, and its failure is the operation's. By the clock
+ * of a null communicator, which need not call it, the operation starts at ready_seconds at the earliest. */
 struct zr_comm_before {
     zr_result (*run)(void *state);
     void *state;

@@ -1,6 +1,6 @@
 /* gather.c: parameters for use. What is kept whole is waited for where its all-gather after an update is
  * under way; a unit of shards is gathered into a block of its own (tag gathered), at most two units at a
- * time, and freed when its last user has released it. */
+ * time (or as many as the prefetch distance says), and freed when its last user has released it. */
 #include "zero/engine/nvme/parameter_file.h"
 #include "zero/engine/offload.h"
 #include "zero/comm/copies.h"
@@ -32,12 +32,11 @@ static zr_result start_gathering(struct zr_engine *engine, size_t unit)
     if (result != ZR_OK)
         return result;
     if (zr_engine_hosts_parameters(engine, unit) && engine->world == 1)
-        return zr_copies_start(engine->copies,
-                               &(struct zr_host_copy){.to = state->gathered,
-                                                      .from = source.shard,
-                                                      .bytes = shard_bytes,
-                                                      .before = source.before},
-                               &state->parameter_copy);
+        return zr_copies_start(
+            engine->copies,
+            &(struct zr_host_copy){
+                .to = state->gathered, .from = source.shard, .bytes = shard_bytes, .before = source.before},
+            &state->parameter_copy);
     size_t host_bytes = zr_engine_hosts_parameters(engine, unit) ? shard_bytes : 0;
     engine->moved_bytes += host_bytes;
     result = zr_engine_await_parameters(engine, unit); /* the shard */

@@ -202,8 +202,7 @@ zr_result zr_engine_window_close(struct zr_engine *engine, size_t unit, const st
     struct zr_numbers to = zr_numbers_at(owned->parameters, window->from);
     const void *from = window->values.at ? window->values.at : owned->master + window->from;
     if (window->slot) {
-        zr_result copied =
-            window->values.at ? ZR_OK : copy_masters(engine, owned, window, window->slot);
+        zr_result copied = window->values.at ? ZR_OK : copy_masters(engine, owned, window, window->slot);
         return copied == ZR_OK ? zr_engine_parameter_write(engine, unit) : copied;
     }
     if (!zr_engine_offloads(engine) || (window->values.at && !uploads(engine, unit)))

@@ -217,9 +217,8 @@ static zr_result kept_parameters(struct zr_engine *engine, size_t unit, void **o
     if (result == ZR_OK)
         result = zr_engine_parameter_await(engine, unit);
     zr_engine_parameter_let_go(engine, unit);
-    *out = engine->units[unit].resident
-               ? zr_engine_parameter_place(engine, engine->units[unit].parameters_at)
-               : source.shard;
+    *out = engine->units[unit].resident ? zr_engine_parameter_place(engine, engine->units[unit].parameters_at)
+                                        : source.shard;
     return result;
 }
 

@@ -33,7 +33,7 @@ struct rehearsal {
     uint64_t moved_by_middle;
     uint64_t file_moved_by_step; /* to and from the offload files */
     uint64_t file_moved_by_middle;
-    bool repeats;                /* by the clock, if there is one: that one goes as those that are left out */
+    bool repeats; /* by the clock, if there is one: that one goes as those that are left out */
 };
 
 static uint64_t sent_elements(const struct rehearsal *rehearsal)

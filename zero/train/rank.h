@@ -20,9 +20,9 @@ struct zr_rank {
     unsigned rank;
 
     zr_backend *backend;
-    zr_arena *host_arena;                /* records, stacks, the heap: tag other */
-    zr_arena *arena;                     /* tensors and the ring: what the plan speaks of */
-    zr_arena *host_tier;                 /* what is offloaded; NULL: nothing is */
+    zr_arena *host_arena;                                 /* records, stacks, the heap: tag other */
+    zr_arena *arena;                                      /* tensors and the ring: what the plan speaks of */
+    zr_arena *host_tier;                                  /* what is offloaded; NULL: nothing is */
     struct zr_offload_file offload_file, parameters_file; /* folder NULL: none */
     bool heap_started;
     struct zr_byte_plan plan;

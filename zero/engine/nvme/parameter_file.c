@@ -30,12 +30,12 @@ static zr_result take_slots(struct zr_engine *engine, size_t align_bytes)
         file->slots[i] = (struct zr_parameter_slot){.unit = ZR_NO_UNIT, .file = file};
     if (__builtin_mul_overflow(file->slot_bytes, (size_t)file->slots_count, &all_bytes))
         return zr_fail(ZR_ERR_INVALID, "slots of %zu bytes overflow the address space", file->slot_bytes);
-    return zr_name_call(zr_arena_alloc(engine->options.offload.host,
-                                       &(struct zr_request){.bytes = all_bytes,
-                                                            .alignment = align_bytes,
-                                                            .tag = ZR_TAG_OFFLOAD},
-                                       &file->memory),
-                        __func__, "the slots of parameters");
+    return zr_name_call(
+        zr_arena_alloc(
+            engine->options.offload.host,
+            &(struct zr_request){.bytes = all_bytes, .alignment = align_bytes, .tag = ZR_TAG_OFFLOAD},
+            &file->memory),
+        __func__, "the slots of parameters");
 }
 
 zr_result zr_engine_parameter_file_open(struct zr_engine *engine)

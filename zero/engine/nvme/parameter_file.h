@@ -1,5 +1,5 @@
-/* parameter_file.h: shards of parameters that lie in an offload file of their own until they are used. Private
- * to engine/.
+/* parameter_file.h: shards of parameters that lie in an offload file of their own until they are used.
+ * Private to engine/.
  *
  * Of an engine with offload.parameters_file: the units that zr_engine_hosts_parameters() names. In memory are
  * slots of the largest shard, as many as units may be gathered at a time. A gather takes a slot and starts to

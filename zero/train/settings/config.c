@@ -46,7 +46,7 @@ struct config_key {
 #define PINNED    "true or false: on a processor nothing is to pin"
 #define OF_NVME   "a whole number: there are three of one unit"
 #define PIPELINED "true or false: nvme reads ahead in any case"
-#define OF_SLOTS  "a whole number: there is one of each unit that is gathered at a time"
+#define OF_SLOTS  "a whole number: one for a unit gathered"
 
 static const struct config_key keys[] = {
     {"train_batch_size", KEY_BATCH, "--batch x --accumulate x data ranks", 0, NULL},

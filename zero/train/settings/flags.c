@@ -95,7 +95,7 @@ const struct zr_flag zr_flags[] = {
            "activation checkpoints go to host memory and back"),
     {"offload-optimizer", memory, NULL, "optimizer state and masters in host memory or a file on a disk",
      "none", NULL, "none|cpu|nvme:DIR", NULL, ZR_FLAG_TIER, FIELD(offload_optimizer), 0, 0},
-    {"offload-param", memory, NULL, "stage 3: parameters in host memory or a file until they are used",
+    {"offload-param", memory, NULL, "stage 3: parameters in host memory or a file until used",
      "none", NULL, "none|cpu|nvme:DIR", NULL, ZR_FLAG_TIER, FIELD(offload_parameters), 0, 0},
     SWITCH("delayed-update", memory, delayed_update,
            "the host updates while the next step computes: other losses"),

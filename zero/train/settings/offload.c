@@ -138,10 +138,8 @@ zr_result zr_offload_measure(struct zr_tiers_found *out, const struct zr_train_c
 static struct zr_offload_file file_of(const struct zr_train_config *config, const char *path,
                                       const struct zr_folder_found *found)
 {
-    return (struct zr_offload_file){.folder = path,
-                                    .force = config->force,
-                                    .align_bytes = found->align_bytes,
-                                    .depth = found->depth};
+    return (struct zr_offload_file){
+        .folder = path, .force = config->force, .align_bytes = found->align_bytes, .depth = found->depth};
 }
 
 struct zr_offload_file zr_offload_file_of(const struct zr_train_config *config)
