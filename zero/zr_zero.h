@@ -172,6 +172,10 @@ struct zr_offload {
      * the next step computes, and its parameters come when that step ends. zr_engine_save() waits for them
      * first. */
     bool delayed;
+    /* With `parameters`: their shards are in a file without a name, of its own, and the arena has a buffer of
+     * the largest of them for each unit that may be gathered at a time (tag offload). Borrowed, and refused,
+     * as `file`. NULL: all of them are in the arena. */
+    const struct zr_offload_file *parameters_file;
 };
 
 struct zr_engine_options {

@@ -1,5 +1,5 @@
 /* slots.h: which mapping lies at a granule of a reservation. Private to alloc/backend/backend.c and
- * alloc/slots.c.
+ * alloc/base/slots.c.
  *
  * Two levels. A chunk of slots that one mapping covers whole is a single tagged pointer, so that a run of
  * terabytes takes words, not megabytes. The owner's lock covers every call. */

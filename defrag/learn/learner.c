@@ -1,5 +1,5 @@
 /* learner.c: watches an arena, finds the period of what it serves, and installs plans. Stands on
- * learner_record.c, learner_helper.c, learner_view.c, learner_plan.c and alloc/plan.h.
+ * learner_record.c, learner_helper.c, learner_view.c, learner_plan.c and alloc/plan/plan.h.
  *
  * While it is awake, every allocation is recorded with the place of its free. A sequence's last few
  * allocations, hashed, together with the arena's live bytes tell where the sequence has been before: live

@@ -210,7 +210,7 @@ bool zr_learner_may_join(const struct zr_learner *learner);
 /* If a plan may be made, of all threads together, or of each that counts for something, that is noted for the
  * helper. Whether it is to be told of that. */
 bool zr_learner_note_due(struct zr_learner *learner);
-/* The observer's calls, see alloc/plan.h. */
+/* The observer's calls, see alloc/plan/plan.h. */
 unsigned zr_learner_allocated(void *state, const struct zr_observation *what);
 void zr_learner_freed(void *state, size_t offset_bytes, size_t live_bytes);
 /* Unplanned allocations of the last pass, or of all since the plan is in force if those are more, of a

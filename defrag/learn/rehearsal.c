@@ -1,5 +1,5 @@
 /* rehearsal.c: records a step, has each block of a pass placed, and installs the places as a plan. Stands on
- * the packer and alloc/plan.h.
+ * the packer and alloc/plan/plan.h.
  *
  * Time has a period: an allocation of a pass is a moment, and after those of a pass come the ones of the
  * step's end. A block that a pass leaves to the next one (gradients on their way to their owners) is alive

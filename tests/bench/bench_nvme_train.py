@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What optimizer state on a disk costs in time: a step with it, and with a delayed update too, beside the longer of a step
+"""What state on a disk costs in time: a step with that of the optimizer, with a delayed update too, and with parameters, beside the longer of a step
 without and of the disk's own time for the bytes at the rate that the run measures; and the share of waiting that the
 timeline promises beside the measured one. Prints; never fails on time. bench_nvme_train.py [FOLDER]."""
 import os
@@ -25,8 +25,10 @@ without, report = measured()
 plan = train(**{**SHAPE, "dry_run": True, "flops": 1e9, "bandwidth": 1e12}).report["timeline"]
 speed = plan["flops"] / without
 print(f"{report['parameters'] / 1e6:.0f} M parameters, {SHAPE['precision']}, 1 rank: a step without offload takes {without:.3f} s, {speed / 1e9:.0f} GFLOP/s with its update")
-for words, more in (("in a file", {}), ("and a delayed update", dict(delayed_update=True))):
-    seconds, report = measured(offload_optimizer="nvme:" + FOLDER, flops=speed, bandwidth=1e12, **more)
+for words, more in (("in a file", {}), ("and a delayed update", dict(delayed_update=True)),
+                    ("parameters in a file, optimizer on the host", dict(stage=3, offload_optimizer="cpu", offload_param="nvme:" + FOLDER)),
+                    ("both in files", dict(stage=3, offload_param="nvme:" + FOLDER))):
+    seconds, report = measured(**{"offload_optimizer": "nvme:" + FOLDER, **more}, flops=speed, bandwidth=1e12)
     tier, promised = report["ranks"][0]["tiers"]["nvme"], report["timeline"]["tiers"]["nvme"]
     disk = promised["moved_bytes"] / promised["bytes_per_second"]
     print(f"{words}: {seconds:.3f} s, {seconds / max(without, disk):.2f} times the longer of {without:.3f} s and the disk's {disk:.3f} s for "

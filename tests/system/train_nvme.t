@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Optimizer state in a file on a disk: the bits of a run and of its checkpoints are those of a run without, the file and
+"""Optimizer state and parameters in files on a disk: the bits of a run and of its checkpoints are those of a run without, the file and
 what the host keeps are as planned and as a formula of its own has them, the timeline waits for what the disk takes, and
 what goes wrong ends with the folder and the way out, with nothing left in it and the last checkpoint intact."""
 import json
@@ -17,6 +17,7 @@ from zrtest import ZR_TRAIN, arguments, done, kill_session, leftovers, note, ok,
 FOLDER = path("disk")
 os.mkdir(FOLDER)
 NVME, BLOCK = dict(offload_optimizer="nvme:" + FOLDER, nvme_depth=8, force=True), 4096
+PARAM = dict(stage=3, offload_param="nvme:" + FOLDER, nvme_depth=8, force=True)
 LAYERS, HIDDEN, SEQ, VOCAB = 3, 48, 12, 256
 SHAPE = dict(layers=LAYERS, hidden=HIDDEN, heads=4, seq=SEQ, batch=2, steps=4, clip=0.5, eval_every=2)
 FP16 = dict(precision="fp16", loss_scale_power=24, loss_scale_hysteresis=1)  # the first steps are skipped
@@ -25,22 +26,28 @@ FP16 = dict(precision="fp16", loss_scale_power=24, loss_scale_hysteresis=1)  # t
 UNITS = [VOCAB * HIDDEN, SEQ * HIDDEN] + LAYERS * [12 * HIDDEN ** 2 + 13 * HIDDEN] + [2 * HIDDEN]
 
 
-def as_planned(run, words, kinds, gradient):
-    """`gradient`: bytes of one that waits in the file, which are written once and read twice; the tied embedding's do not."""
+def as_planned(run, words, kinds, gradient, parameter=0, micro_batches=1):
+    """`kinds` numbers of each element, read and written once. `gradient`: bytes of one that waits in the file, which are written
+    once and read twice; the tied embedding's do not. `parameter`: likewise, written once and read twice for each micro-batch, but
+    for what forward leaves for backward; at most as many units as are gathered at a time."""
     for rank in run.report["ranks"]:
         tiers, ranks = rank["tiers"], len(run.report["ranks"])
         nvme, host = tiers["nvme"], tiers["host"]
-        exact = kinds * 4 * sum(UNITS) // ranks
+        kept, passes = parameter * sum(UNITS) // ranks, 2 * micro_batches - 1
+        exact = kinds * 4 * sum(UNITS) // ranks + kept
         filed = gradient * sum(UNITS[2:]) // ranks
         slack = (len(UNITS) + 1) * (BLOCK + kinds * 4 * (256 + 16 * 64))  # blocks of a unit, alignment of its tensors
-        largest = kinds * 4 * max(UNITS) // ranks + slack
+        slack = slack * bool(kinds) + (len(UNITS) * BLOCK + parameter * (256 + 16 * 64)) * bool(parameter)
+        largest = (kinds * 4 + parameter) * max(UNITS) // ranks + slack
+        further = nvme["moved_bytes_per_step"] - 2 * nvme["peak_bytes"] - passes * kept
         good = (nvme["planned_bytes"] == nvme["peak_bytes"] and nvme["planned_moved_bytes_per_step"] == nvme["moved_bytes_per_step"] and
-                exact + filed <= nvme["peak_bytes"] <= exact + filed + 2 * slack and filed <= nvme["moved_bytes_per_step"] - 2 * nvme["peak_bytes"] <= filed * bool(filed) + slack * bool(filed) and
+                exact + filed <= nvme["peak_bytes"] <= exact + filed + 2 * slack and
+                filed - micro_batches * 2 * parameter * max(UNITS) // ranks <= further <= filed + slack * (bool(filed) + passes * bool(parameter)) and
                 (not gradient or host["peak_by_tag_bytes"]["grad"] <= 8 * sum(UNITS[:2]) // ranks + slack) and host["planned_by_tag_bytes"] == host["peak_by_tag_bytes"] and
-                host["peak_by_tag_bytes"]["offload"] <= 3 * (largest + gradient * max(UNITS) // ranks + BLOCK) and host["peak_by_tag_bytes"]["optimizer"] == host["peak_by_tag_bytes"]["master"] == 0)
+                host["peak_by_tag_bytes"]["offload"] <= 3 * (largest + gradient * max(UNITS) // ranks + BLOCK) and (host["peak_by_tag_bytes"]["optimizer"] == 0) == (host["peak_by_tag_bytes"]["master"] == 0) == bool(kinds))
         if not good:
             return ok(False, f"{words}: tiers") or note(f"{tiers} {exact} {slack}")
-    return ok(True, f"{words}: a file of {kinds} numbers for each element, and {gradient} bytes of gradients, buffers on the host")
+    return ok(True, f"{words}: files of {kinds} numbers for each element, {gradient} bytes of gradients, {parameter} of parameters, buffers on the host")
 
 
 for flags in (dict(ranks=1, stage=0), dict(ranks=1, stage=0, precision="bf16", accumulate=3), dict(ranks=2, stage=1, **FP16),
@@ -52,33 +59,49 @@ for flags in (dict(ranks=1, stage=0), dict(ranks=1, stage=0, precision="bf16", a
     same((got.code, got.bits), (0, want.bits), words) or note(got.err[-600:])
     if got.code == 0 and "fp16" not in words and "tp" not in words and "pp" not in words:
         as_planned(got, words, 2 if "sgd" in words else 3, 0 if "accumulate" in words else 2 if "bf16" in words else 4)
+DISK = "nvme:" + FOLDER
+for tier, flags in (("cpu", dict(ranks=1, recompute="full")), (DISK, dict(ranks=1)), (DISK, dict(ranks=3, precision="bf16", accumulate=3)),
+                    (DISK, dict(ranks=2, **FP16)), ("cpu", dict(ranks=4, tp=2, precision="bf16"))):  # parameters in a file, and the optimizer's state on the host or in another
+    want, got = logged(**flags, stage=0, **SHAPE), logged(**flags, **PARAM, offload_optimizer=tier, **SHAPE)
+    words = " ".join(f"{k} {v}" for k, v in flags.items()) + f", parameters on nvme, optimizer {tier[:4]}"
+    same((got.code, got.bits), (0, want.bits), words) or note(got.err[-600:])
+    if got.code == 0 and "fp16" not in words and "tp" not in words:
+        width = 2 if "bf16" in words else 4
+        as_planned(got, words, 3 if tier == DISK else 0, width if tier == DISK and "accumulate" not in words else 0, width, flags.get("accumulate", 1))
 same(os.listdir(FOLDER), [], "the folder shows nothing")
-for flags in (dict(ranks=1), dict(ranks=2, stage=2, precision="bf16", accumulate=2)):  # a step late: as with the host
-    late = [logged(delayed_update=True, **flags, **{**SHAPE, **tier}) for tier in (dict(offload_optimizer="cpu"), NVME)]
+for flags, where in ((dict(ranks=1), {}), (dict(ranks=2, stage=2, precision="bf16", accumulate=2), {}), (dict(ranks=2, stage=3, precision="bf16"), PARAM)):  # a step late: as with the host
+    late = [logged(delayed_update=True, **{**flags, **SHAPE, **tier}) for tier in (dict(offload_optimizer="cpu"), {**NVME, **where})]
     same((late[1].code, late[1].bits), (0, late[0].bits), f"--delayed-update {flags}") or note(late[1].err[-600:])
 
 # Checkpoints, both ways.
 here, disk = path("here"), path("disk-saved")
-for folder, flags in ((here, {}), (disk, NVME)):
-    run = train(ranks=2, stage=2, precision="bf16", save=folder, **flags, **SHAPE)
+for folder, flags in ((here, dict(stage=2)), (disk, {**NVME, **PARAM})):
+    run = train(ranks=2, precision="bf16", save=folder, **flags, **SHAPE)
     same(run.code, 0, f"saves {folder}") or note(run.err[-600:])
 state = os.path.join("step-00000004", "state.safetensors")
 ok(contents(os.path.join(here, state)) == contents(os.path.join(disk, state)), "the file of a checkpoint is that of a run without")
 resumed = [logged(ranks=2, precision="bf16", resume=folder, stage=stage, **{**SHAPE, "steps": 7}, **flags)
-           for folder, stage, flags in ((here, 1, {}), (here, 3, NVME), (disk, 1, {}))]
+           for folder, stage, flags in ((here, 1, {}), (here, 3, {**NVME, "offload_param": PARAM["offload_param"]}), (disk, 1, {}))]
 for run in resumed[1:]:
     same((run.code, run.bits), (0, resumed[0].bits), "a resumed run") or note(run.err[-600:])
 
 # The disk fails, at many places; a process is killed: words, exit code, nothing left, and the checkpoint loads.
-for site, nth in (("disk_read", 3), ("disk_read", 40), ("disk_write", 1), ("disk_write", 25), ("disk_write", 60)):
-    run = train(environment={"ZR_FAULT": f"{site}:{nth}"}, ranks=2, stage=2, precision="bf16", resume=here, **NVME, **{**SHAPE, "steps": 12})
-    ok(run.code == 3 and FOLDER in run.err and "the device failed" in run.err, f"{site}:{nth}: {run.err.strip()[-160:]}") or note(f"{run.code} {run.err[-600:]}")
-run = train(environment={"ZR_FAULT": "disk_short:9"}, ranks=1, precision="bf16", **NVME, **SHAPE)
-same((run.code, run.report and run.report["loss_hex"]), (0, train(ranks=1, precision="bf16", **SHAPE).report["loss_hex"]), "a short transfer goes on with the rest")
+HOSTED = {**PARAM, "offload_optimizer": "cpu"}
+for site, nth, where in (("disk_read", 3, NVME), ("disk_read", 40, NVME), ("disk_write", 1, NVME), ("disk_write", 25, NVME), ("disk_write", 60, NVME),
+                         ("disk_read", 1, HOSTED), ("disk_read", 17, HOSTED), ("disk_write", 22, HOSTED)):
+    run = train(environment={"ZR_FAULT": f"{site}:{nth}"}, precision="bf16", resume=here, **{"ranks": 2, "stage": 2, **where, **SHAPE, "steps": 12})
+    ok(run.code == 3 and FOLDER in run.err and "the device failed" in run.err and os.listdir(FOLDER) == [], f"{site}:{nth}: {run.err.strip()[-160:]}") or note(f"{run.code} {run.err[-600:]}")
+for where in (NVME, HOSTED):  # space is gone when the file is made, behind the plan on standard output
+    run = train(environment={"ZR_FAULT": "write:2"}, ranks=1, precision="bf16", **{**where, **SHAPE})
+    ok(run.code == 3 and FOLDER in run.err and "space" in run.err and os.listdir(FOLDER) == [], f"no space: {run.err.strip()[-160:]}") or note(f"{run.code} {run.err[-600:]}")
+want = train(ranks=1, precision="bf16", **SHAPE).report["loss_hex"]
+for where in (NVME, HOSTED):
+    run = train(environment={"ZR_FAULT": "disk_short:9"}, ranks=1, precision="bf16", **{**where, **SHAPE})
+    same((run.code, run.report and run.report["loss_hex"]), (0, want), "a short transfer goes on with the rest")
 random.seed(7)
 intact = 0
 for _ in range(3):
-    process = subprocess.Popen([ZR_TRAIN] + arguments(data=text_file(), ranks=2, stage=2, precision="bf16", resume=here, **NVME, **{**SHAPE, "steps": 100000}),
+    process = subprocess.Popen([ZR_TRAIN] + arguments(data=text_file(), ranks=2, precision="bf16", resume=here, **{**NVME, **PARAM, **SHAPE, "steps": 100000}),
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     time.sleep(random.uniform(0.2, 1.2))
     kill_session(process)
@@ -95,12 +118,13 @@ need = plan.report["ranks"][0]["tiers"]["nvme"]["planned_bytes"]
 host = plan.report["ranks"][0]["tiers"]["host"]
 ok("optimizer state in a file" in plan.out and host["planned_by_tag_bytes"]["offload"] > 0, "--dry-run plans a file") or note(plan.err)
 for words, flags, code, needle in (("enough", dict(nvme_limit=need), 0, ""), ("a byte too few", dict(nvme_limit=need - 1), 4, "--nvme-limit"),
-                                   ("enough of all", dict(nvme_limit=need, host_limit=host["planned_reserved_bytes"]), 0, "")):
-    run = train(**flags, **PLAN)
+                                   ("enough of all", dict(nvme_limit=need, host_limit=host["planned_reserved_bytes"]), 0, ""),
+                                   ("too few for parameters", dict(nvme_limit=need, stage=3, offload_param="nvme:/not/here"), 4, "--nvme-limit")):
+    run = train(**{**PLAN, **flags})
     ok(run.code == code and needle in run.err, f"{words}: {run.err.strip()[-140:]}") or note(f"{run.code} {run.err}")
-largest = [train(find_max="layers", memory_limit="64MiB", **{**PLAN, "layers": None}, **flags).report["find_max"]["value"]
-           for flags in ({}, dict(accumulate=2, host_limit="16MiB"), dict(nvme_limit="48MiB"))]
-ok(largest[1] < largest[0] and largest[2] < largest[0], f"--find-max knows the tiers: {largest} layers")
+largest = [train(find_max="layers", memory_limit="64MiB", **{**PLAN, "layers": None, **flags}).report["find_max"]["value"]
+           for flags in ({}, dict(accumulate=2, host_limit="16MiB"), dict(nvme_limit="48MiB"), dict(stage=3, offload_param="nvme:/not/here"))]
+ok(largest[1] < largest[0] and largest[2] < largest[0] < largest[3], f"--find-max knows the tiers: {largest} layers")
 
 # The timeline: nobody computes behind the file, so a step waits for it as long as the disk takes, but for the last writes.
 rate = 1e9
@@ -113,6 +137,15 @@ ok(2 * need <= moved <= 2.2 * need and 0.7 * moved / rate < nvme["waiting_second
    f"a step of {t['step_seconds']:.4f} s waits {nvme['waiting_seconds']:.4f} s for {moved} bytes at 1 GB/s") or note(f"{t['tiers']}")
 fast = train(flops=1e12, bandwidth=1e10, nvme_bandwidth=1e15, **PLAN).report["timeline"]
 ok(abs(t["step_seconds"] - nvme["waiting_seconds"] - host["waiting_seconds"] - fast["step_seconds"]) < 0.05 * t["step_seconds"], "and no longer than without")
+# Parameters are read behind the computing: a fast disk costs a step little, of a slow one it takes what the disk takes.
+for flags in (dict(world_size=1), dict(world_size=4, accumulate=9)):
+    steps = []
+    for rate in (1e13, 1e11, 1e6):
+        t = train(flops=1e12, bandwidth=1e11, host_bandwidth=1e11, nvme_bandwidth=rate, **{**PLAN, "stage": 3, "offload_optimizer": "cpu", **flags},
+                  offload_param="nvme:/not/here").report["timeline"]
+        steps.append((t["step_seconds"], t["tiers"]["nvme"]["waiting_seconds"], t["tiers"]["nvme"]["moved_bytes"] / rate))
+    ok(steps[1][1] < 0.5 * steps[1][2] < 0.5 * steps[1][0] and 0.99 < steps[2][0] / steps[2][2] < 1.01 and steps[0][1] < 0.02 * steps[0][0],
+       f"{flags}: parameters by the clock, (step, waiting, disk): {steps}")
 run = train(ranks=1, flops=1e9, bandwidth=1e9, **{**NVME, "nvme_depth": None}, **SHAPE)
 ok(run.code == 0 and run.report["timeline"]["tiers"]["nvme"]["bytes_per_second"] > 0, "a run measures the disk's rate where none is given") or note(run.err)
 
@@ -124,7 +157,9 @@ for words, folder, flags, code, needles in (
         ("not writable", path("closed"), {}, 3, ("permissions",)), ("memory", "/dev/shm", dict(force=None), 3, ("tmpfs", "--force")),
         ("too small", FOLDER, dict(layers=64, hidden=65536, heads=8, batch=1, threads=1), 3, (FOLDER, "52,777,", "are free", "make room")),
         ("a limit", FOLDER, dict(nvme_limit="1MiB", layers=8, hidden=256), 4, ("--nvme-limit",)), ("a proof", FOLDER, dict(prove=True), 2, ("--offload-optimizer cpu",)),
-        ("none", "", {}, 2, ("a folder",)), ("parameters", FOLDER, dict(stage=3, offload_param="nvme:" + FOLDER), 2, ("not in this version",))):
+        ("none", "", {}, 2, ("a folder",)), ("parameters elsewhere", FOLDER, dict(stage=3, offload_param="nvme:" + path("nowhere")), 3, ("No such file", "nowhere")),
+        ("parameters too large", FOLDER, dict(stage=3, offload_param="nvme:" + FOLDER, layers=64, hidden=65536, heads=8, batch=1, threads=1), 3, (FOLDER, "65,972,", "make room")),
+        ("parameters that are whole", FOLDER, dict(stage=2, offload_param="nvme:" + FOLDER), 2, ("--stage 3",))):
     if words == "not writable" and os.geteuid() == 0 or words == "memory" and not MEMORY:
         continue
     run = train(**{**dict(ranks=1, steps=1, force=True), **flags, "offload_optimizer": "nvme:" + folder, "nvme_depth": 4})
@@ -135,8 +170,9 @@ for words, flags in (("a rate of none", dict(nvme_bandwidth=1e9, flops=1e9, band
 
 config = path("config.json")
 with open(config, "w") as file:
-    json.dump({"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "nvme", "nvme_path": "/local", "buffer_count": 4, "pipeline_read": True}}}, file)
-plans = [train(ranks=2, dry_run=True, layers=LAYERS, **more) for more in (dict(config=config, stage=None), dict(stage=2, offload_optimizer="nvme:/local"))]
+    json.dump({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": "/local", "buffer_count": 4, "pipeline_read": True},
+                                     "offload_param": {"device": "nvme", "nvme_path": "/other", "buffer_count": 5, "pin_memory": True, "max_in_cpu": 1000}}}, file)
+plans = [train(ranks=2, dry_run=True, layers=LAYERS, **more) for more in (dict(config=config, stage=None), dict(stage=3, offload_optimizer="nvme:/local", offload_param="nvme:/other"))]
 ok(plans[0].code == plans[1].code == 0 and plans[0].report["ranks"] == plans[1].report["ranks"], "DeepSpeed's keys are the flags") or note(plans[0].err)
 same(os.listdir(FOLDER), [], "the folder shows nothing in the end")
 leftovers()

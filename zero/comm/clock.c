@@ -17,7 +17,8 @@ void zr_comm_clock_submit(struct zr_comm_clock *clock, struct zr_comm_clock_queu
     if (operation->ticket > ZR_COMM_QUEUE_COUNT) /* the queue has room for so many */
         zr_comm_clock_wait(clock, queue, operation->ticket - ZR_COMM_QUEUE_COUNT, operation->ticket - 1);
     double seconds = (double)operation->bytes / operation->bytes_per_second, now = zr_comm_clock_now(clock);
-    clock->begin_seconds = now > queue->end_seconds ? now : queue->end_seconds;
+    double begin = now > operation->ready_seconds ? now : operation->ready_seconds;
+    clock->begin_seconds = begin > queue->end_seconds ? begin : queue->end_seconds;
     clock->end_seconds = queue->end_seconds = clock->begin_seconds + seconds;
     if (clock->end_seconds > clock->idle_seconds)
         clock->idle_seconds = clock->end_seconds;
@@ -26,4 +27,23 @@ void zr_comm_clock_submit(struct zr_comm_clock *clock, struct zr_comm_clock_queu
     clock->sent_bytes += operation->bytes;
     if (clock->submitted && seconds > 0)
         clock->submitted(clock->state, operation->label);
+}
+
+double zr_comm_clock_disk(struct zr_comm_clock *clock, uint64_t bytes)
+{
+    if (!clock || clock->nvme_bytes_per_second <= 0)
+        return 0;
+    double now = zr_comm_clock_now(clock),
+           begin = now > clock->disk_idle_seconds ? now : clock->disk_idle_seconds;
+    clock->disk_idle_seconds = begin + (double)bytes / clock->nvme_bytes_per_second;
+    return clock->disk_idle_seconds;
+}
+
+void zr_comm_clock_wait_disk(struct zr_comm_clock *clock, double end_seconds)
+{
+    double left = clock ? end_seconds - zr_comm_clock_now(clock) : 0;
+    if (left > 0) {
+        clock->waited_seconds += left;
+        clock->nvme_waited_seconds += left;
+    }
 }

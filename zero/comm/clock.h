@@ -19,6 +19,7 @@ struct zr_comm_clock {
     double busy_seconds;
     double begin_seconds, end_seconds; /* of the last operation */
     double idle_seconds;               /* from here on all are idle */
+    double disk_idle_seconds;          /* likewise the disk, which all offload files share */
     /* Called for each operation that takes time, when begin_seconds and end_seconds are its own; `label` is
      * that of its caller. NULL: nobody listens. */
     void (*submitted)(void *state, unsigned label);
@@ -36,6 +37,7 @@ struct zr_comm_clock_operation {
     zr_ticket ticket;
     uint64_t bytes;
     double bytes_per_second;
+    double ready_seconds; /* it does not begin before; 0: at once */
     unsigned label;
 };
 void zr_comm_clock_submit(struct zr_comm_clock *clock, struct zr_comm_clock_queue *queue,
@@ -43,6 +45,12 @@ void zr_comm_clock_submit(struct zr_comm_clock *clock, struct zr_comm_clock_queu
 /* The caller waits for a ticket; `submitted` is the last one. */
 void zr_comm_clock_wait(struct zr_comm_clock *clock, const struct zr_comm_clock_queue *queue,
                         zr_ticket ticket, zr_ticket submitted);
+
+/* Bytes are handed to the disk, which is one for both directions: they begin when those before them have
+ * ended. When they end; 0 where the clock, which may be NULL, knows no disk. */
+double zr_comm_clock_disk(struct zr_comm_clock *clock, uint64_t bytes);
+/* The caller waits for the disk until then. NULL does nothing. */
+void zr_comm_clock_wait_disk(struct zr_comm_clock *clock, double end_seconds);
 
 /* The caller's time. */
 static inline double zr_comm_clock_now(const struct zr_comm_clock *clock)

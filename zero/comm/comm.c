@@ -47,6 +47,9 @@ static void run_item(struct zr_comm *comm, const struct zr_comm_item *item)
     zr_result result = comm->failure;
     uint64_t start_ns = zr_os_now_ns(), before_bytes = comm->received_bytes;
     pthread_mutex_unlock(&comm->lock);
+    const struct zr_comm_before *before = item->kind == ZR_COMM_ALL_GATHER ? item->all_gather.before : NULL;
+    if (result == ZR_OK && before)
+        result = before->run(before->state);
     if (result == ZR_OK)
         result = comm->table->run(comm, item);
     pthread_mutex_lock(&comm->lock);

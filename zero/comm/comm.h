@@ -84,6 +84,12 @@ zr_result zr_comm_run_host(struct zr_comm *comm, const struct zr_all_gather *op)
 /* Bytes that go from this rank to others when each takes from each directly, exchanges included. */
 uint64_t zr_comm_direct_bytes(const struct zr_comm *comm, const struct zr_comm_item *item);
 enum zr_comm_type zr_comm_item_type(const struct zr_comm_item *item);
+/* Before which it does not start by a clock. */
+static inline double zr_comm_ready_seconds(const struct zr_comm_item *item)
+{
+    bool waits = item->kind == ZR_COMM_ALL_GATHER && item->all_gather.before;
+    return waits ? item->all_gather.before->ready_seconds : 0;
+}
 /* Bytes of a shard, or of what there is only one of; of a transfer, 0. */
 size_t zr_comm_item_bytes(const struct zr_comm_item *item);
 

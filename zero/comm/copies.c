@@ -44,6 +44,7 @@ static void submitted(struct zr_comm *comm, const struct zr_comm_item *item, zr_
             &(struct zr_comm_clock_operation){.ticket = ticket,
                                               .bytes = item->all_gather.shard_bytes,
                                               .bytes_per_second = self->clock->host_bytes_per_second,
+                                              .ready_seconds = zr_comm_ready_seconds(item),
                                               .label = ZR_COMM_LABEL_NONE});
 }
 
@@ -95,10 +96,12 @@ void zr_copies_set_clock(zr_comm *copies, struct zr_comm_clock *clock)
 
 zr_result zr_copies_start(zr_comm *copies, const struct zr_host_copy *copy, zr_ticket *ticket)
 {
-    return zr_comm_all_gather(
-        copies,
-        &(struct zr_all_gather){.source = copy->from, .destination = copy->to, .shard_bytes = copy->bytes},
-        ticket);
+    return zr_comm_all_gather(copies,
+                              &(struct zr_all_gather){.source = copy->from,
+                                                      .destination = copy->to,
+                                                      .shard_bytes = copy->bytes,
+                                                      .before = copy->before},
+                              ticket);
 }
 
 zr_result zr_copies_run(zr_comm *copies, struct zr_copies_task *task, zr_ticket *ticket)

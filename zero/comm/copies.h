@@ -15,6 +15,7 @@ struct zr_host_copy {
     void *to;
     const void *from;
     size_t bytes;
+    const struct zr_comm_before *before; /* as of an all-gather; NULL: nothing */
 };
 zr_result zr_copies_start(zr_comm *copies, const struct zr_host_copy *copy, zr_ticket *ticket);
 /* Work that is no copy, in the same thread and order; the caller's until its ticket has been waited for. */

@@ -103,6 +103,7 @@ static void null_submitted(struct zr_comm *comm, const struct zr_comm_item *item
             &(struct zr_comm_clock_operation){.ticket = ticket,
                                               .bytes = bytes,
                                               .bytes_per_second = rate_of(self->clock, item, bytes),
+                                              .ready_seconds = zr_comm_ready_seconds(item),
                                               .label = label_of(item)});
 }
 

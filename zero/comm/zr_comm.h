@@ -125,6 +125,15 @@ ZR_API zr_result zr_comm_all_reduce(zr_comm *comm, const struct zr_all_reduce *o
 
 /* ---- Data ---------------------------------------------------------------------------------------------- */
 
+/* What has to be done before an operation starts here, as when its source is still on its way: `run` is
+ * called once, in the thread that carries the operation out, and its failure is the operation's. By the clock
+ * of a null communicator, which need not call it, the operation starts at ready_seconds at the earliest. */
+struct zr_comm_before {
+    zr_result (*run)(void *state);
+    void *state;
+    double ready_seconds;
+};
+
 /* destination[p * shard_bytes ...] = p's source, for all ranks p. source may be destination + rank * shard.
  * `type` is for the counting of elements alone, here and below. */
 struct zr_all_gather {
@@ -138,6 +147,8 @@ struct zr_all_gather {
     bool source_stays;
     unsigned label;
     size_t host_bytes; /* as of struct zr_reduce_scatter */
+    /* NULL: nothing. The caller's until the ticket has been waited for. Of all-gathers alone. */
+    const struct zr_comm_before *before;
 };
 ZR_API zr_result zr_comm_all_gather(zr_comm *comm, const struct zr_all_gather *operation, zr_ticket *ticket);
 

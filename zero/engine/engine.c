@@ -4,7 +4,8 @@
 #include <string.h>
 
 #include "zero/engine/late.h"
-#include "zero/engine/gradient_file.h"
+#include "zero/engine/nvme/gradient_file.h"
+#include "zero/engine/nvme/parameter_file.h"
 #include "zero/engine/offload.h"
 
 #include "alloc/base/struct_bytes.h"
@@ -41,6 +42,8 @@ static zr_result take_pools(struct zr_engine *engine)
                 .more_memory = engine->gradient_file.slots,
                 .more_memory_bytes = ZR_NVME_PIPELINE_BUFFERS * engine->gradient_file.slot_bytes,
                 .simulated = engine->simulated});
+    if (result == ZR_OK)
+        result = zr_engine_parameter_file_open(engine);
     if (result == ZR_OK)
         result = zr_engine_offload_open(engine);
     if (result == ZR_OK)
@@ -238,6 +241,7 @@ void zr_engine_destroy(zr_engine *engine)
     zr_drop(host_arena, &engine->squares);
     zr_state_store_close(&engine->store);
     zr_engine_gradient_file_close(engine);
+    zr_engine_parameter_file_close(engine);
     zr_engine_late_close(engine);
     zr_engine_offload_close(engine);
     zr_drop(state_arena, &engine->sums);

@@ -89,6 +89,30 @@ struct zr_gradient_file {
     double read_seconds[ZR_NVME_PIPELINE_BUFFERS]; /* by the clock of a rehearsal: when it has been read */
 };
 
+/* Parameters in an offload file; see nvme/parameter_file.h. Zeros: none are. */
+struct zr_parameter_extent {
+    uint64_t offset_bytes;
+    size_t bytes; /* 0: the unit is not in the file */
+    zr_nvme_event written;
+};
+struct zr_parameter_slot {
+    unsigned unit;       /* whose shard it is for, until its gather has ended, or it is written; ZR_NO_UNIT */
+    zr_nvme_event event; /* its last transfer */
+    double end_seconds;  /* of that, by the clock of a rehearsal */
+    struct zr_comm_before before;
+    struct zr_parameter_file *file;
+};
+struct zr_parameter_file {
+    zr_nvme_io *io;                      /* NULL: simulated, or none */
+    struct zr_parameter_extent *extents; /* [units_count] */
+    uint64_t bytes, moved_bytes, waited_ns;
+    size_t slot_bytes;
+    void *memory; /* of the slots, one after the other */
+    struct zr_parameter_slot slots[ZR_PREFETCH_MOST + 1];
+    unsigned slots_count, turn;
+    struct zr_comm_clock *clock; /* NULL: none */
+};
+
 struct zr_engine {
     struct zr_engine_options options;
     struct zr_layout layout;
@@ -102,6 +126,7 @@ struct zr_engine {
     char *gradients; /* whole: [layout.pool_elements], else shards: [layout.shards_elements] */
     size_t gradients_elements;
     struct zr_gradient_file gradient_file;
+    struct zr_parameter_file parameter_file;
     float *sums; /* [layout.shards_elements] or NULL: fp32 sums of micro-batches, beside whole gradients or in
                   * the place of shards of two bytes */
     struct zr_state_store
@@ -200,6 +225,12 @@ static inline bool zr_engine_hosts_parameters(const struct zr_engine *engine, si
     return engine->options.offload.parameters && !engine->units[unit].resident;
 }
 
+/* Of these, whether they are in an offload file. */
+static inline bool zr_engine_files_parameters(const struct zr_engine *engine, size_t unit)
+{
+    return engine->options.offload.parameters_file && zr_engine_hosts_parameters(engine, unit);
+}
+
 /* A delayed update ends, and its parameters come: so state that is saved is that of a step's end. Collective;
  * nobody uses parameters. */
 zr_result zr_engine_catch_up(struct zr_engine *engine);
@@ -211,16 +242,22 @@ static inline bool zr_engine_is_late(const struct zr_engine *engine)
 
 /* What was copied to the host and back so far, by whatever means. */
 uint64_t zr_engine_host_moved_bytes(const struct zr_engine *engine);
+/* Of all offload files together; zeros without one. */
+void zr_engine_get_file_report(const struct zr_engine *engine, struct zr_state_file_report *out);
+/* Lets what a rehearsal moves between tiers go by a clock, which is the caller's and outlives it. */
+void zr_engine_set_clock(struct zr_engine *engine, struct zr_comm_clock *clock);
 
 static inline void *zr_engine_parameter_place(const struct zr_engine *engine, size_t at_elements)
 {
     return engine->parameters + at_elements * engine->parameter_bytes;
 }
 
-/* This rank's part of a unit's parameters. */
+/* This rank's part of a unit's parameters; NULL: it is in an offload file. */
 static inline void *zr_engine_shard(const struct zr_engine *engine, size_t unit)
 {
     size_t at = engine->units[unit].parameters_at;
+    if (zr_engine_files_parameters(engine, unit))
+        return NULL;
     if (zr_engine_hosts_parameters(engine, unit))
         return engine->host_parameters + at * engine->parameter_bytes;
     if (engine->units[unit].resident)
@@ -288,6 +325,8 @@ zr_result zr_engine_all_gather(struct zr_engine *engine, size_t unit, struct zr_
                                zr_ticket *ticket);
 /* The same of a unit that is kept whole. */
 zr_result zr_engine_all_gather_parameters(struct zr_engine *engine, size_t unit);
+/* A unit's gather ends, if one is under way. */
+zr_result zr_engine_await_gather(struct zr_engine *engine, size_t unit);
 /* Frees what was gathered ahead and is not in use: its values are about to change. */
 zr_result zr_engine_drop_gathered(struct zr_engine *engine);
 /* The engine has a part of the model: other engines' gradients count in its norm, and theirs may be copies.

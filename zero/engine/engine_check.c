@@ -156,6 +156,9 @@ static zr_result check_offload(const struct zr_engine_options *options)
     if (offload->file && (!offload->optimizer || !offload->file->folder))
         return zr_fail(ZR_ERR_INVALID, "an offload file is of the optimizer, which has to be offloaded too, "
                                        "and needs a folder");
+    if (offload->parameters_file && (!offload->parameters || !offload->parameters_file->folder))
+        return zr_fail(ZR_ERR_INVALID, "an offload file of parameters is of those that are offloaded, and "
+                                       "needs a folder");
     if (offload->parameters && (!offload->optimizer || options->stage < 3))
         return zr_fail(ZR_ERR_INVALID,
                        "parameters can be offloaded at stage 3, where the optimizer is offloaded as well");

@@ -1,6 +1,7 @@
 /* gather.c: parameters for use. What is kept whole is waited for where its all-gather after an update is
  * under way; a unit of shards is gathered into a block of its own (tag gathered), at most two units at a
- * time, and freed when its last user has released it. */
+ * time (or as many as the prefetch distance says), and freed when its last user has released it. */
+#include "zero/engine/nvme/parameter_file.h"
 #include "zero/engine/offload.h"
 #include "zero/comm/copies.h"
 
@@ -26,12 +27,16 @@ static zr_result start_gathering(struct zr_engine *engine, size_t unit)
         return zr_name_unit(result, u->unit.name);
     engine->gathered_units++;
     size_t shard_bytes = u->shard_elements * engine->parameter_bytes;
+    struct zr_parameter_source source = {zr_engine_shard(engine, unit), NULL};
+    result = zr_engine_parameter_read(engine, unit, &source);
+    if (result != ZR_OK)
+        return result;
     if (zr_engine_hosts_parameters(engine, unit) && engine->world == 1)
-        return zr_copies_start(engine->copies,
-                               &(struct zr_host_copy){.to = state->gathered,
-                                                      .from = zr_engine_shard(engine, unit),
-                                                      .bytes = shard_bytes},
-                               &state->parameter_copy);
+        return zr_copies_start(
+            engine->copies,
+            &(struct zr_host_copy){
+                .to = state->gathered, .from = source.shard, .bytes = shard_bytes, .before = source.before},
+            &state->parameter_copy);
     size_t host_bytes = zr_engine_hosts_parameters(engine, unit) ? shard_bytes : 0;
     engine->moved_bytes += host_bytes;
     result = zr_engine_await_parameters(engine, unit); /* the shard */
@@ -39,24 +44,28 @@ static zr_result start_gathering(struct zr_engine *engine, size_t unit)
         return result;
     result = zr_comm_all_gather(
         engine->options.comm,
-        &(struct zr_all_gather){.source = zr_engine_shard(engine, unit),
+        &(struct zr_all_gather){.source = source.shard,
                                 .destination = state->gathered,
                                 .shard_bytes = shard_bytes,
                                 .host_bytes = host_bytes,
-                                .source_stays = true, /* a step synchronizes before it updates */
+                                /* A step synchronizes before it updates; a slot is needed again at once. */
+                                .source_stays = !source.before,
+                                .before = source.before,
                                 .label = zr_engine_label((unsigned)unit, ZR_LABEL_PARAMETERS),
                                 .type = zr_engine_comm_type(engine)},
         &state->parameter_ticket);
     return result;
 }
 
-/* What is on its way to a unit's place has come. */
-static zr_result await(struct zr_engine *engine, size_t unit)
+/* Also of what is kept whole, after an update. */
+zr_result zr_engine_await_gather(struct zr_engine *engine, size_t unit)
 {
+    zr_result read = zr_engine_parameter_await(engine, unit);
     zr_result copied = zr_engine_await_parameters(engine, unit);
     zr_result result = zr_comm_wait(engine->options.comm, engine->units[unit].parameter_ticket);
     engine->units[unit].parameter_ticket = 0;
-    return copied == ZR_OK ? result : copied;
+    zr_engine_parameter_let_go(engine, unit);
+    return read != ZR_OK ? read : copied != ZR_OK ? copied : result;
 }
 
 static void drop_unit(struct zr_engine *engine, size_t unit)
@@ -72,7 +81,7 @@ zr_result zr_engine_drop_gathered(struct zr_engine *engine)
         struct zr_unit_state *state = &engine->units[u];
         if (!state->gathered || state->references > 0)
             continue;
-        zr_result result = await(engine, u);
+        zr_result result = zr_engine_await_gather(engine, u);
         first = first == ZR_OK ? result : first;
         drop_unit(engine, u);
     }
@@ -112,7 +121,7 @@ zr_result zr_engine_gather(zr_engine *engine, unsigned unit, const void **base)
             result = start_gathering(engine, unit);
     }
     if (result == ZR_OK)
-        result = await(engine, unit);
+        result = zr_engine_await_gather(engine, unit);
     if (result != ZR_OK)
         return result;
     if (state->references++ == 0)

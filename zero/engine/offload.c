@@ -3,6 +3,7 @@
 
 #include "zero/comm/comm.h"
 #include "zero/comm/copies.h"
+#include "zero/engine/nvme/parameter_file.h"
 
 /* ---- Life ---------------------------------------------------------------------------------------------- */
 
@@ -51,6 +52,25 @@ void zr_engine_offload_close(struct zr_engine *engine)
     engine->copies = NULL;
     if (engine->options.offload.host)
         zr_drop(engine->options.offload.host, &engine->bounce);
+}
+
+void zr_engine_get_file_report(const struct zr_engine *engine, struct zr_state_file_report *out)
+{
+    const struct zr_parameter_file *file = &engine->parameter_file;
+    zr_state_store_get_report(&engine->store, out);
+    out->file_bytes += file->bytes;
+    out->buffers_bytes += file->slots_count * file->slot_bytes;
+    out->moved_bytes += file->moved_bytes;
+    out->waited_ns += file->waited_ns;
+}
+
+void zr_engine_set_clock(struct zr_engine *engine, struct zr_comm_clock *clock)
+{
+    if (engine->copies)
+        zr_copies_set_clock(engine->copies, clock);
+    zr_state_store_set_clock(&engine->store, clock);
+    if (engine->simulated)
+        engine->parameter_file.clock = clock;
 }
 
 uint64_t zr_engine_host_moved_bytes(const struct zr_engine *engine)
@@ -137,11 +157,22 @@ static bool uploads(const struct zr_engine *engine, size_t unit)
     return zr_engine_offloads(engine) && !zr_engine_hosts_parameters(engine, unit);
 }
 
+/* Of a unit in the offload file: a slot of it, for all of the shard. */
+static zr_result open_filed(struct zr_engine *engine, size_t unit, struct zr_window *out)
+{
+    zr_result result = zr_engine_parameter_slot(engine, unit, &out->slot);
+    if (zr_engine_is_low_precision(engine))
+        out->values = (struct zr_numbers){out->slot, engine->options.precision};
+    return result;
+}
+
 zr_result zr_engine_window_open(struct zr_engine *engine, size_t unit, const struct zr_owned *owned,
                                 size_t from, struct zr_window *out)
 {
     bool low_precision = zr_engine_is_low_precision(engine);
     *out = (struct zr_window){.from = from, .count = owned->to - owned->from - from};
+    if (zr_engine_files_parameters(engine, unit))
+        return open_filed(engine, unit, out);
     if (!low_precision)
         return from == 0 ? zr_engine_await_parameters(engine, unit) : ZR_OK; /* copied from the masters */
     out->values = zr_numbers_at(owned->parameters, from);
@@ -154,18 +185,30 @@ zr_result zr_engine_window_open(struct zr_engine *engine, size_t unit, const str
     return wait_for(engine, &engine->bounce_tickets[turn]);
 }
 
+/* Parameters of fp32 that are hosted are a copy of the masters. */
+static zr_result copy_masters(struct zr_engine *engine, const struct zr_owned *owned,
+                              const struct zr_window *window, void *to)
+{
+    return engine->options.kernels->convert(
+        engine->options.context,
+        &(struct zr_convert){.n = window->count,
+                             .from = {owned->master + window->from, ZR_PRECISION_FP32},
+                             .to = {to, ZR_PRECISION_FP32}});
+}
+
 zr_result zr_engine_window_close(struct zr_engine *engine, size_t unit, const struct zr_owned *owned,
                                  const struct zr_window *window)
 {
     struct zr_numbers to = zr_numbers_at(owned->parameters, window->from);
     const void *from = window->values.at ? window->values.at : owned->master + window->from;
+    if (window->slot) {
+        zr_result copied = window->values.at ? ZR_OK : copy_masters(engine, owned, window, window->slot);
+        return copied == ZR_OK ? zr_engine_parameter_write(engine, unit) : copied;
+    }
     if (!zr_engine_offloads(engine) || (window->values.at && !uploads(engine, unit)))
         return ZR_OK; /* written where they belong */
     if (!uploads(engine, unit))
-        return engine->options.kernels->convert(
-            engine->options.context,
-            &(struct zr_convert){
-                .n = window->count, .from = {owned->master + window->from, ZR_PRECISION_FP32}, .to = to});
+        return copy_masters(engine, owned, window, to.at);
     zr_result result = zr_copies_start(
         engine->copies,
         &(struct zr_host_copy){.to = to.at, .from = from, .bytes = window->count * engine->parameter_bytes},

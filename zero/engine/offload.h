@@ -27,6 +27,7 @@ zr_result zr_engine_await_parameters(struct zr_engine *engine, size_t unit);
 struct zr_window {
     size_t from, count;       /* elements after owned.from */
     struct zr_numbers values; /* of element `from`; NULL: parameters are the masters, or a copy of them */
+    void *slot;               /* of a unit in an offload file: where its shard is written to; else NULL */
 };
 /* The next window: from 0, or behind the one before, until owned's end. */
 zr_result zr_engine_window_open(struct zr_engine *engine, size_t unit, const struct zr_owned *owned,

@@ -1,7 +1,7 @@
 /* optimizer.c: the end of a step: norm, clipping, the update of what this rank owns by AdamW or SGD, new
  * parameters to everyone who keeps them whole; or a step skipped, where fp16 could not hold the gradients. */
 #include "zero/engine/late.h"
-#include "zero/engine/gradient_file.h"
+#include "zero/engine/nvme/gradient_file.h"
 #include "zero/engine/offload.h"
 
 #include <float.h>

@@ -1,6 +1,7 @@
 /* parameter_sync.c: whole replicas from their owners' parts, proofs that all ranks agree, and the pieces of
  * the model that this rank owns, for checkpoints. */
 #include "zero/engine/late.h"
+#include "zero/engine/nvme/parameter_file.h"
 #include "zero/engine/offload.h"
 
 #include <inttypes.h>
@@ -51,13 +52,10 @@ zr_result zr_engine_synchronize(zr_engine *engine)
         return first;
     first = zr_engine_late_await(engine);
     for (size_t u = 0; u < engine->layout.units_count; u++) {
-        struct zr_unit_state *state = &engine->units[u];
         zr_result reduced = zr_engine_end_reduction(engine, u);
-        zr_result copied = zr_engine_await_parameters(engine, u);
-        zr_result gathered = zr_comm_wait(engine->options.comm, state->parameter_ticket);
-        state->parameter_ticket = 0;
+        zr_result gathered = zr_engine_await_gather(engine, u);
         if (first == ZR_OK)
-            first = reduced != ZR_OK ? reduced : copied != ZR_OK ? copied : gathered;
+            first = reduced != ZR_OK ? reduced : gathered;
     }
     /* Peers may still gather from this rank's shard. */
     return first == ZR_OK && engine->world > 1 ? zr_comm_synchronize(engine->options.comm) : first;
@@ -211,6 +209,19 @@ zr_result zr_engine_verify_replicas(zr_engine *engine)
     return result;
 }
 
+/* What this rank keeps of a unit's parameters, good until the next: whole ones, or its shard. */
+static zr_result kept_parameters(struct zr_engine *engine, size_t unit, void **out)
+{
+    struct zr_parameter_source source = {zr_engine_shard(engine, unit), NULL};
+    zr_result result = zr_engine_parameter_read(engine, unit, &source);
+    if (result == ZR_OK)
+        result = zr_engine_parameter_await(engine, unit);
+    zr_engine_parameter_let_go(engine, unit);
+    *out = engine->units[unit].resident ? zr_engine_parameter_place(engine, engine->units[unit].parameters_at)
+                                        : source.shard;
+    return result;
+}
+
 zr_result zr_engine_verify_finite(zr_engine *engine)
 {
     zr_result result = zr_engine_synchronize(engine);
@@ -221,14 +232,12 @@ zr_result zr_engine_verify_finite(zr_engine *engine)
         const struct zr_unit_state *state = &engine->units[u];
         size_t count = state->resident ? unit->padded_elements : unit->shard_elements;
         size_t at = count;
-        result = engine->options.kernels->find_nonfinite(
-            engine->options.context,
-            &(struct zr_find_nonfinite){count,
-                                        {state->resident
-                                             ? zr_engine_parameter_place(engine, state->parameters_at)
-                                             : zr_engine_shard(engine, u),
-                                         engine->options.precision},
-                                        &at});
+        void *kept;
+        result = kept_parameters(engine, u, &kept);
+        if (result == ZR_OK)
+            result = engine->options.kernels->find_nonfinite(
+                engine->options.context,
+                &(struct zr_find_nonfinite){count, {kept, engine->options.precision}, &at});
         if (result != ZR_OK)
             return result;
         if (at == count)

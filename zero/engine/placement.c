@@ -115,6 +115,10 @@ static void place_parameters(struct zr_engine *engine)
         const struct zr_layout_unit *unit = &layout->units[u];
         struct zr_unit_state *state = &engine->units[u];
         state->resident = unit->padded_elements > limit;
+        if (zr_engine_files_parameters(engine, u)) {
+            engine->shards_parameters = true;
+            continue;
+        }
         size_t *elements = zr_engine_hosts_parameters(engine, u) ? &engine->host_parameters_elements
                                                                  : &engine->parameters_elements;
         state->parameters_at = *elements;

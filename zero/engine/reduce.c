@@ -10,7 +10,7 @@
  * gradients. At every stage and for every element the same sums are added in the same order. Where the
  * optimizer state is on the host all stages go as stage 2 does, and so does one rank, whose gradients that
  * add up where they are made come back for that. */
-#include "zero/engine/gradient_file.h"
+#include "zero/engine/nvme/gradient_file.h"
 #include "zero/engine/offload.h"
 
 /* ---- Places -------------------------------------------------------------------------------------------- */

@@ -13,7 +13,7 @@
 
 #include "zero/comm/clock.h"
 #include "zero/engine/layout.h"
-#include "zero/engine/nvme_pipeline.h"
+#include "zero/engine/nvme/nvme_pipeline.h"
 
 /* Of one unit, from the first element that the rank updates; NULL: the store keeps none of that kind. */
 struct zr_state_view {

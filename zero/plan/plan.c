@@ -31,8 +31,9 @@ struct rehearsal {
     uint64_t sent_by_middle;     /* in its last micro-batch but one */
     uint64_t moved_by_step;      /* bytes to and from the host tier, in the last step */
     uint64_t moved_by_middle;
-    uint64_t file_moved_by_step; /* to and from the offload file, which no micro-batch is */
-    bool repeats;                /* by the clock, if there is one: that one goes as those that are left out */
+    uint64_t file_moved_by_step; /* to and from the offload files */
+    uint64_t file_moved_by_middle;
+    bool repeats; /* by the clock, if there is one: that one goes as those that are left out */
 };
 
 static uint64_t sent_elements(const struct rehearsal *rehearsal)
@@ -50,7 +51,7 @@ static uint64_t moved_bytes(const struct rehearsal *rehearsal)
 static struct zr_state_file_report file_report(const struct rehearsal *rehearsal)
 {
     struct zr_state_file_report report;
-    zr_state_store_get_report(&rehearsal->state.engine->store, &report);
+    zr_engine_get_file_report(rehearsal->state.engine, &report);
     return report;
 }
 
@@ -86,7 +87,7 @@ struct step {
     zr_rehearsal *watch;              /* of its allocations; NULL: none */
     struct zr_timeline_mark marks[3]; /* at the last three beginnings of micro-batches */
     uint64_t begun;                   /* elements sent when the last of them began */
-    uint64_t moved;                   /* bytes then */
+    uint64_t moved, file_moved;       /* bytes then */
     uint64_t allocated;               /* allocations then */
     bool one_pass, begun_once;        /* of a pipeline the step is one pass, which begins once */
 };
@@ -106,12 +107,14 @@ static void observe(void *state, const struct zr_action *action, bool done)
         }
         if (step->watch)
             zr_rehearsal_pass(step->watch);
-        if (action->micro_batch + 1 == rehearsal->micro_batches)
+        if (action->micro_batch + 1 == rehearsal->micro_batches) {
             rehearsal->sent_by_middle = sent_elements(rehearsal) - step->begun;
-        if (action->micro_batch + 1 == rehearsal->micro_batches)
             rehearsal->moved_by_middle = moved_bytes(rehearsal) - step->moved;
+            rehearsal->file_moved_by_middle = file_report(rehearsal).moved_bytes - step->file_moved;
+        }
         step->begun = sent_elements(rehearsal);
         step->moved = moved_bytes(rehearsal);
+        step->file_moved = file_report(rehearsal).moved_bytes;
         step->allocated = allocations_of(rehearsal);
     }
     if (timeline)
@@ -144,6 +147,7 @@ static zr_result rehearse_step(struct rehearsal *rehearsal, zr_rehearsal *watch,
                         .watch = watch,
                         .begun = before,
                         .moved = moved,
+                        .file_moved = file_moved,
                         .one_pass = trainer->step.one_pass};
     struct zr_step_report report;
 
@@ -229,7 +233,9 @@ static void note(struct zr_byte_plan *out, const struct rehearsal *rehearsal,
     out->host_moved_bytes_per_step =
         rehearsal->moved_by_step + left_out(rehearsal) * rehearsal->moved_by_middle;
     out->nvme_bytes = file_report(rehearsal).file_bytes;
-    out->nvme_moved_bytes_per_step = rehearsal->file_moved_by_step;
+    out->nvme_parameter_bytes = rehearsal->state.engine->parameter_file.bytes;
+    out->nvme_moved_bytes_per_step =
+        rehearsal->file_moved_by_step + left_out(rehearsal) * rehearsal->file_moved_by_middle;
     out->peak_bytes = stats->peak_live_bytes;
     out->peak_reserved_bytes = stats->peak_reserved_bytes;
     memcpy(out->peak_by_tag_bytes, stats->peak_by_tag_bytes, sizeof out->peak_by_tag_bytes);
@@ -278,7 +284,9 @@ static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
                         .optimizer = request->offloads_optimizer,
                         .parameters = request->offloads_parameters,
                         .delayed = request->delays_update,
-                        .file = request->offload_file.folder ? &request->offload_file : NULL},
+                        .file = request->offload_file.folder ? &request->offload_file : NULL,
+                        .parameters_file =
+                            request->parameters_file.folder ? &request->parameters_file : NULL},
             .clock = request->timeline ? &request->timeline->clock : NULL});
     if (result != ZR_OK)
         return result;

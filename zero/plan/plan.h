@@ -19,7 +19,8 @@ struct zr_plan_request {
     struct zr_checkpoint_policy checkpoints; /* but for its arena: */
     bool offloads_checkpoints;               /* to an arena of the plan's own, as what follows */
     bool offloads_optimizer, offloads_parameters, delays_update;
-    struct zr_offload_file offload_file; /* of the optimizer: its alignment counts; folder NULL: none */
+    /* Of the optimizer, and of parameters: their alignment counts; folder NULL: none. */
+    struct zr_offload_file offload_file, parameters_file;
     size_t granule_bytes;
     enum zr_isa isa;
     zr_arena *host_arena;         /* records of the run, freed before the call returns */
@@ -46,7 +47,8 @@ struct zr_byte_plan {
     size_t host_persistent_by_tag_bytes[ZR_TAG_COUNT];
     size_t host_reserved_bytes;
     uint64_t host_moved_bytes_per_step;             /* to it and from it */
-    uint64_t nvme_bytes, nvme_moved_bytes_per_step; /* of the offload file */
+    uint64_t nvme_bytes, nvme_moved_bytes_per_step; /* of all offload files together */
+    uint64_t nvme_parameter_bytes;                  /* of nvme_bytes, that of parameters */
     /* The most of each tag at whatever moment, and of all together: what a run of this plan is held to. */
     struct zr_tag_limits tag_limits, host_tag_limits;
 };

@@ -152,13 +152,16 @@ void zr_timeline_start(struct zr_timeline *out, zr_arena *host_arena, double flo
 struct zr_timeline_mark zr_timeline_mark_now(const struct zr_timeline *timeline)
 {
     const struct zr_comm_clock *clock = &timeline->clock;
-    double now = zr_comm_clock_now(clock), behind = clock->idle_seconds - now;
+    double now = zr_comm_clock_now(clock), behind = clock->idle_seconds - now,
+           disk_behind = clock->disk_idle_seconds - now;
     struct zr_timeline_mark mark = {.seconds = now,
                                     .behind_seconds = behind > 0 ? behind : 0,
+                                    .disk_behind_seconds = disk_behind > 0 ? disk_behind : 0,
                                     .flops = clock->flops,
                                     .comm_seconds = clock->busy_seconds,
                                     .waited_seconds = clock->waited_seconds,
                                     .host_waited_seconds = clock->host_waited_seconds,
+                                    .nvme_waited_seconds = clock->nvme_waited_seconds,
                                     .sent_bytes = clock->sent_bytes};
     memcpy(mark.phases, timeline->phases, sizeof mark.phases);
     return mark;
@@ -176,7 +179,8 @@ bool zr_timeline_repeats(const struct zr_timeline_mark *a, const struct zr_timel
 {
     double length = c->seconds - b->seconds;
     return alike(b->seconds - a->seconds, length, length) &&
-           alike(b->behind_seconds, c->behind_seconds, length + c->behind_seconds);
+           alike(b->behind_seconds, c->behind_seconds, length + c->behind_seconds) &&
+           alike(b->disk_behind_seconds, c->disk_behind_seconds, length + c->disk_behind_seconds);
 }
 
 static struct zr_timeline_event moved(struct zr_timeline_event event, double seconds, unsigned micro_batches)
@@ -249,6 +253,8 @@ zr_result zr_timeline_step_end(struct zr_timeline *timeline, const struct zr_tim
             repeat->times * (repeat->end.waited_seconds - repeat->begin.waited_seconds);
         timeline->host_waited_seconds +=
             repeat->times * (repeat->end.host_waited_seconds - repeat->begin.host_waited_seconds);
+        timeline->nvme_waited_seconds +=
+            repeat->times * (repeat->end.nvme_waited_seconds - repeat->begin.nvme_waited_seconds);
         timeline->sent_bytes += repeat->times * (repeat->end.sent_bytes - repeat->begin.sent_bytes);
         repeat_phases(timeline, repeat);
         repeat_events(timeline, repeat);

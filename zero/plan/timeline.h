@@ -83,7 +83,8 @@ static inline double zr_timeline_step_seconds(const struct zr_timeline *t)
 /* The clock at the beginning of a micro-batch. */
 struct zr_timeline_mark {
     double seconds, behind_seconds; /* what the communicator still had to do */
-    double flops, comm_seconds, waited_seconds, host_waited_seconds;
+    double disk_behind_seconds;     /* likewise the disk */
+    double flops, comm_seconds, waited_seconds, host_waited_seconds, nvme_waited_seconds;
     uint64_t sent_bytes;
     struct zr_timeline_phase phases[ZR_ACTION_KINDS];
 };

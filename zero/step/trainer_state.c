@@ -93,14 +93,12 @@ zr_result zr_trainer_state_open(struct zr_trainer_state *out, const struct zr_tr
                 .checkpoints = options->checkpoints,
                 .pipeline = pipeline});
     if (result == ZR_OK) {
-        zr_comm *const copies[] = {out->trainer->activations.checkpoints.copies,
-                                   out->trainer->engine->copies};
+        zr_comm *copies = out->trainer->activations.checkpoints.copies;
         out->engine = zr_trainer_engine(out->trainer);
-        for (size_t i = 0; i < sizeof copies / sizeof *copies; i++)
-            if (copies[i] && options->clock)
-                zr_copies_set_clock(copies[i], options->clock);
+        if (copies && options->clock)
+            zr_copies_set_clock(copies, options->clock);
         if (options->clock)
-            zr_state_store_set_clock(&out->engine->store, options->clock);
+            zr_engine_set_clock(out->engine, options->clock);
     } else {
         zr_trainer_state_close(out);
     }

@@ -291,7 +291,7 @@ static zr_result measured_step(struct loop *loop, uint64_t step, struct zr_step_
 
     zr_arena_get_stats(rank->arena, &before);
     zr_trainer_state_counters_get(&rank->state, &sent_before);
-    zr_state_store_get_report(&rank->state.engine->store, &file_before);
+    zr_engine_get_file_report(rank->state.engine, &file_before);
     result = train_step(&under_way);
     *request = under_way.request;
     if (result == ZR_OK && (first || pauses_after(loop, step, *request)))
@@ -299,7 +299,7 @@ static zr_result measured_step(struct loop *loop, uint64_t step, struct zr_step_
     if (result != ZR_OK)
         return result;
     history->host_waited_ns += zr_trainer_state_copies_exposed_ns(&rank->state) - waited_ns;
-    zr_state_store_get_report(&rank->state.engine->store, &file_after);
+    zr_engine_get_file_report(rank->state.engine, &file_after);
     history->nvme_waited_ns += file_after.waited_ns - file_before.waited_ns;
     zr_arena_get_stats(rank->arena, &after);
     zr_trainer_state_counters_get(&rank->state, &sent_after);
@@ -446,7 +446,7 @@ static void measure_file(const struct loop *loop, struct zr_rank_report *report)
 {
     struct zr_state_file_report file;
     double seconds = 0;
-    zr_state_store_get_report(&loop->rank.state.engine->store, &file);
+    zr_engine_get_file_report(loop->rank.state.engine, &file);
     for (size_t i = 0; i < loop->history.count; i++)
         seconds += loop->history.seconds[i];
     report->nvme_bytes = file.file_bytes;

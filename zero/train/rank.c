@@ -73,7 +73,8 @@ static zr_result make_request(struct zr_plan_request *out, const struct zr_train
                                     .offloads_checkpoints = config->checkpoint_offload,
                                     .offloads_optimizer = config->offload_optimizer != ZR_TIER_NONE,
                                     .offload_file = zr_offload_file_of(config),
-                                    .offloads_parameters = config->offload_parameters == ZR_TIER_CPU,
+                                    .offloads_parameters = config->offload_parameters != ZR_TIER_NONE,
+                                    .parameters_file = zr_offload_parameters_file_of(config),
                                     .delays_update = config->delayed_update,
                                     .isa = isa,
                                     .host_arena = host_arena};
@@ -450,12 +451,15 @@ static void say_of_file(void *state, const char *words)
 static struct zr_offload offload_of(struct zr_rank *rank)
 {
     rank->offload_file = zr_offload_file_of(rank->config);
-    rank->offload_file.log = say_of_file;
-    rank->offload_file.log_state = rank;
+    rank->parameters_file = zr_offload_parameters_file_of(rank->config);
+    rank->offload_file.log = rank->parameters_file.log = say_of_file;
+    rank->offload_file.log_state = rank->parameters_file.log_state = rank;
     return (struct zr_offload){.host = rank->host_tier,
                                .optimizer = rank->config->offload_optimizer != ZR_TIER_NONE,
                                .file = rank->offload_file.folder ? &rank->offload_file : NULL,
-                               .parameters = rank->config->offload_parameters == ZR_TIER_CPU,
+                               .parameters = rank->config->offload_parameters != ZR_TIER_NONE,
+                               .parameters_file =
+                                   rank->parameters_file.folder ? &rank->parameters_file : NULL,
                                .delayed = rank->config->delayed_update};
 }
 
@@ -572,7 +576,7 @@ static zr_result refuse(const struct zr_train_config *config, const struct zr_li
     if (config->nvme_limit_bytes && advice->plan.nvme_bytes > config->nvme_limit_bytes)
         return zr_fail(
             ZR_ERR_MEMORY,
-            "the plan takes a file of %s bytes per rank and --nvme-limit allows %s; the table has %s",
+            "the plan takes %s bytes of files per rank and --nvme-limit allows %s; the table has %s",
             zr_number_grouped(need, advice->plan.nvme_bytes),
             zr_number_grouped(limit, config->nvme_limit_bytes),
             advice->count ? "what would fit" : "nothing smaller that would fit");
@@ -842,7 +846,7 @@ static zr_result measure_tiers(const struct zr_train_config *config, zr_arena *h
 int zr_rank_measure_tiers(struct zr_train_config *config)
 {
     return zr_offload_has_to_measure(config)
-               ? ask_child(config, "--offload-optimizer", measure_tiers, &config->found, sizeof config->found)
+               ? ask_child(config, "nvme:DIR", measure_tiers, &config->found, sizeof config->found)
                : -1;
 }
 

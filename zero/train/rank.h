@@ -20,10 +20,10 @@ struct zr_rank {
     unsigned rank;
 
     zr_backend *backend;
-    zr_arena *host_arena;                /* records, stacks, the heap: tag other */
-    zr_arena *arena;                     /* tensors and the ring: what the plan speaks of */
-    zr_arena *host_tier;                 /* what is offloaded; NULL: nothing is */
-    struct zr_offload_file offload_file; /* folder NULL: none */
+    zr_arena *host_arena;                                 /* records, stacks, the heap: tag other */
+    zr_arena *arena;                                      /* tensors and the ring: what the plan speaks of */
+    zr_arena *host_tier;                                  /* what is offloaded; NULL: nothing is */
+    struct zr_offload_file offload_file, parameters_file; /* folder NULL: none */
     bool heap_started;
     struct zr_byte_plan plan;
     zr_rehearsal *places;        /* the places that the plan counts on; NULL: none, or the arena has them */

@@ -230,13 +230,13 @@ static const struct fuzz_target fuzz_targets[] = {
     {"settings", fuzz_setting, fuzz_setting_words},       /* alloc/base/option.c: ZR_CONF; zr_ctl_get() */
     {"config", fuzz_config, fuzz_config_words},           /* zero/train/settings/config.c: --config */
     {"options", fuzz_options, fuzz_option_words},         /* zero/train/settings/args.c */
-    {"environment", fuzz_environment, fuzz_environment_words}, /* zero/comm/start.c */
+    {"environment", fuzz_environment, fuzz_environment_words}, /* zero/launch/start.c */
     {"log", fuzz_log, fuzz_log_words},                         /* zero/train/report/log.c: --log, resumed */
     {"machine", fuzz_machine, fuzz_machine_words},             /* alloc/base/system/machine.c: /proc and cgroups */
     {"safetensors", fuzz_safetensors, fuzz_tensor_words},      /* zero/checkpoint/safetensors_read.c */
     {"gpt", fuzz_gpt, fuzz_tensor_words},                      /* zero/checkpoint/model_import.c */
     {"checkpoint", fuzz_checkpoint, fuzz_manifest_words},      /* zero/checkpoint/checkpoint_load.c */
-    {"state", fuzz_state, fuzz_manifest_words},                /* zero/state.c: zr_engine_load() */
+    {"state", fuzz_state, fuzz_manifest_words},                /* zero/checkpoint/state.c: zr_engine_load() */
     {"service", fuzz_service, fuzz_service_words},             /* alloc/service/: what zrd hears */
 };
 enum { FUZZ_TARGETS = sizeof fuzz_targets / sizeof *fuzz_targets };

@@ -105,6 +105,49 @@ static void body_flood(struct environment *rank)
     zr_arena_free(rank->arena, buffers);
 }
 
+/* A source that is on its way when its gather is handed in. */
+struct late_source {
+    struct environment *rank;
+    float *values;
+    unsigned calls;
+};
+
+static zr_result bring(void *state)
+{
+    struct late_source *late = state;
+    nanosleep(&(struct timespec){.tv_nsec = 3000000}, NULL);
+    for (size_t i = 0; i < STORM_SHARD; i++)
+        late->values[i] = trial_value(ZR_COMM_FP32, 9, late->rank->rank, i);
+    late->calls++;
+    return ZR_OK;
+}
+
+static void body_late_source(struct environment *rank)
+{
+    zr_comm *comm = open_comm(rank);
+    float *mine = take(rank, STORM_SHARD * sizeof(float)),
+          *all = take(rank, STORM_SHARD * rank->world * sizeof(float));
+    struct late_source late = {rank, mine, 0};
+    const struct zr_comm_before before = {.run = bring, .state = &late};
+    zr_ticket ticket = 0;
+    size_t wrong = 0;
+    memset(mine, 0, STORM_SHARD * sizeof(float));
+    check_ok(rank, zr_comm_all_gather(comm,
+                                      &(struct zr_all_gather){.source = mine,
+                                                              .destination = all,
+                                                              .shard_bytes = STORM_SHARD * sizeof(float),
+                                                              .before = &before},
+                                      &ticket));
+    check_ok(rank, zr_comm_wait(comm, ticket));
+    for (unsigned p = 0; p < rank->world; p++)
+        for (size_t i = 0; i < STORM_SHARD; i++)
+            wrong += all[p * STORM_SHARD + i] != trial_value(ZR_COMM_FP32, 9, p, i);
+    check(rank, wrong == 0 && late.calls == 1, "%zu elements are wrong after %u calls", wrong, late.calls);
+    check_ok(rank, zr_comm_destroy(comm));
+    zr_arena_free(rank->arena, all);
+    zr_arena_free(rank->arena, mine);
+}
+
 /* What is hidden behind work and what is not. The last rank comes late to every gather; the others either
  * work meanwhile, or wait for the gather at once. Rounds go on
  * until in one of each kind nobody but the test itself has got in any rank's way. */
@@ -157,6 +200,8 @@ int main(void)
                0, "%u ranks: %d operations queued with random delays", worlds[w], STORM_OPERATIONS);
     tap_is(launch(&(struct test_case){.body = body_flood, .world = 3, .bucket_bytes = 1024}), 0,
            "%d operations at once, and a rank that comes late", STORM_OPERATIONS);
+    tap_is(launch(&(struct test_case){.body = body_late_source, .world = 3, .bucket_bytes = 1024}), 0,
+           "a gather starts when its source has come");
     tap_is(launch(&(struct test_case){.body = body_hidden, .world = 3, .bucket_bytes = 128}), 0,
            "what work hides and what waits show is told apart, and small talk is neither");
     return tap_done();

@@ -13,6 +13,8 @@
 #include "tests/support/kernels/half.h"
 #include "tests/support/tap.h"
 
+/* What is compared: all in one place, on the host, and of plans with parameters these in a file. */
+enum { WAYS = 3 };
 enum { UNITS = 7, PARAMETERS = 2 * UNITS, STEPS = 4, BUCKET = 4096 };
 static struct zr_parameter parameters[PARAMETERS];
 static struct zr_unit units[UNITS];
@@ -233,7 +235,10 @@ static size_t state_bytes(zr_arena *arena, zr_tag tag)
 static int compare(struct zr_local_world *local, unsigned rank, void *argument)
 {
     const struct plan *plan = argument;
-    uint64_t digests[2][STEPS + 1];
+    const char *scratch = getenv("TMPDIR");
+    const struct zr_offload_file file = {.folder = scratch ? scratch : "/tmp", .force = true, .depth = 4};
+    uint64_t digests[WAYS][STEPS + 1];
+    unsigned ways = plan->parameters ? WAYS : WAYS - 1;
     struct rig rig;
     zr_arena *host = NULL;
     size_t leaked = 1;
@@ -242,23 +247,27 @@ static int compare(struct zr_local_world *local, unsigned rank, void *argument)
     must(zr_arena_create(
              &host, &(struct zr_arena_options){.backend = rig.backend, .reserve_bytes = 64 << 20}) == ZR_OK);
     struct zr_engine_options options = options_of(&rig, plan);
-    for (unsigned way = 0; way < 2 && code == 0; way++) {
-        options.offload = (struct zr_offload){
-            .host = host, .optimizer = way == 1, .parameters = way == 1 && plan->parameters};
+    for (unsigned way = 0; way < ways && code == 0; way++) {
+        options.offload = (struct zr_offload){.host = host,
+                                              .optimizer = way > 0,
+                                              .parameters = way > 0 && plan->parameters,
+                                              .parameters_file = way == 2 ? &file : NULL};
         must(zr_engine_create(&rig.engine, &options) == ZR_OK);
         zr_arena *has = way ? host : rig.arena, *lacks = way ? rig.arena : host;
         must(state_bytes(has, ZR_TAG_OPTIMIZER) > 0 && state_bytes(lacks, ZR_TAG_OPTIMIZER) == 0);
         must(state_bytes(lacks, ZR_TAG_MASTER) == 0 && state_bytes(lacks, ZR_TAG_GRAD) == 0);
         must((way || plan->precision != ZR_PRECISION_FP32) == (state_bytes(has, ZR_TAG_MASTER) > 0));
-        must((way && plan->parameters) == (state_bytes(host, ZR_TAG_PARAM) > 0));
+        must((way == 1 && plan->parameters) == (state_bytes(host, ZR_TAG_PARAM) > 0));
+        must((way == 2) == (state_bytes(host, ZR_TAG_OFFLOAD) > 0));
         code = run_steps(&rig, plan, digests[way]);
         must(code != 0 || state_bytes(rig.arena, ZR_TAG_GRAD) == 0 || way == 0);
         zr_engine_destroy(rig.engine);
         rig.engine = NULL;
     }
     must(code == 0);
-    for (unsigned step = 0; step <= STEPS; step++)
-        must(digests[0][step] == digests[1][step]);
+    for (unsigned way = 1; way < ways; way++)
+        for (unsigned step = 0; step <= STEPS; step++)
+            must(digests[0][step] == digests[way][step]);
     must(zr_arena_destroy(host, &leaked) == ZR_OK && leaked == 0);
     must(rig_close(&rig) == 0);
     return 0;
@@ -401,6 +410,7 @@ static int follow_late(struct zr_local_world *local, unsigned rank, void *argume
 
 static int refuse(struct zr_local_world *local, unsigned rank, void *argument)
 {
+    const struct zr_offload_file file = {.folder = "/tmp"};
     struct plan plan = *(const struct plan *)argument;
     struct rig rig;
     zr_engine *engine;
@@ -410,12 +420,16 @@ static int refuse(struct zr_local_world *local, unsigned rank, void *argument)
         enum zr_reduce_when reduce;
         struct zr_offload offload;
         const char *words;
-    } wrong[] = {{1, ZR_REDUCE_EACH, {NULL, true, NULL, false, false}, "host memory"},
-                 {3, ZR_REDUCE_EACH, {rig.arena, false, NULL, true, false}, "stage 3"},
-                 {2, ZR_REDUCE_EACH, {rig.arena, true, NULL, true, false}, "stage 3"},
-                 {0, ZR_REDUCE_EACH, {rig.arena, true, NULL, false, false}, "stage 1"},
-                 {1, ZR_REDUCE_EACH, {rig.arena, false, NULL, false, true}, "optimizer"},
-                 {1, ZR_REDUCE_ONCE, {rig.arena, true, NULL, false, false}, "each micro-batch"}};
+    } wrong[] = {{1, ZR_REDUCE_EACH, {.optimizer = true}, "host memory"},
+                 {3, ZR_REDUCE_EACH, {.host = rig.arena, .parameters = true}, "stage 3"},
+                 {2, ZR_REDUCE_EACH, {.host = rig.arena, .optimizer = true, .parameters = true}, "stage 3"},
+                 {0, ZR_REDUCE_EACH, {.host = rig.arena, .optimizer = true}, "stage 1"},
+                 {1, ZR_REDUCE_EACH, {.host = rig.arena, .delayed = true}, "optimizer"},
+                 {3,
+                  ZR_REDUCE_EACH,
+                  {.host = rig.arena, .optimizer = true, .parameters_file = &file},
+                  "of parameters"},
+                 {1, ZR_REDUCE_ONCE, {.host = rig.arena, .optimizer = true}, "each micro-batch"}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         struct zr_engine_options options = options_of(&rig, &plan);
         options.stage = wrong[i].stage;
@@ -436,7 +450,8 @@ int main(void)
         tap_is(rig_launch(plan.world, compare, &plan), 0,
                "%u ranks, stage %u, %s, %u micro-batches%s%s: as in one place", plan.world, plan.stage,
                zr_precision_name(plan.precision), plan.micro_batches,
-               plan.parameters ? ", parameters too" : "", plan.scattered ? ", scattered" : "");
+               plan.parameters ? ", parameters too, and these in a file" : "",
+               plan.scattered ? ", scattered" : "");
     }
     for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) {
         struct plan plan = plans[i];

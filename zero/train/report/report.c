@@ -188,9 +188,12 @@ zr_result zr_report_plan(const struct zr_train_config *config, uint64_t paramete
     if (rank->planned_host_bytes > 0)
         print_host_tier(&page, rank);
     if (rank->planned_nvme_bytes > 0)
-        zr_text_print(&page.text, "  %-11s %10s  %18s  optimizer state in a file; %s moved per step\n",
+        zr_text_print(&page.text, "  %-11s %10s  %18s  %s in a file; %s moved per step\n",
                       "nvme", zr_number_bytes(number[0], rank->planned_nvme_bytes),
                       zr_number_grouped(number[1], rank->planned_nvme_bytes),
+                      config->offload_parameters != ZR_TIER_NVME  ? "optimizer state"
+                      : config->offload_optimizer != ZR_TIER_NVME ? "parameters"
+                                                                  : "optimizer state and parameters",
                       zr_number_bytes(which, rank->planned_nvme_moved_bytes));
     zr_text_print(&page.text, "  %-11s %10s  %18s  of the model, between steps\n", "state",
                   zr_number_bytes(number[0], zr_report_state_bytes(rank->planned_kept_by_tag_bytes)),

@@ -178,20 +178,28 @@ static int store_choice(const struct zr_flag *flag, struct zr_train_config *conf
     return -1;
 }
 
+/* Where the folder of nvme:DIR is stored. */
+static char *folder_of(const struct zr_flag *flag, struct zr_train_config *config)
+{
+    return flag->offset == offsetof(struct zr_train_config, offload_parameters) ? config->parameters_folder
+                                                                                : config->offload_folder;
+}
+
 static int store_tier(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
 {
     static const char nvme[] = "nvme:";
+    char *folder = folder_of(flag, config);
     if (strncmp(value, nvme, sizeof nvme - 1) != 0) {
-        config->offload_folder[0] = '\0';
+        folder[0] = '\0';
         return strcmp(value, "nvme") == 0 ? wrong(flag, value, "needs a folder on the disk: nvme:DIR")
                : choice_index("none|cpu", value) < 0
                    ? wrong(flag, value, "is none of the choices; choose from %s", flag->choices)
                    : store_choice(flag, config, value);
     }
     value += sizeof nvme - 1;
-    if (!value[0] || strlen(value) >= sizeof config->offload_folder)
-        return wrong(flag, nvme, "needs a folder, of at most %zu bytes", sizeof config->offload_folder - 1);
-    snprintf(config->offload_folder, sizeof config->offload_folder, "%s", value);
+    if (!value[0] || strlen(value) >= ZR_TRAIN_PATH_ROOM)
+        return wrong(flag, nvme, "needs a folder, of at most %d bytes", ZR_TRAIN_PATH_ROOM - 1);
+    snprintf(folder, ZR_TRAIN_PATH_ROOM, "%s", value);
     store_whole(flag, config, ZR_TIER_NVME);
     return -1;
 }
@@ -519,10 +527,10 @@ static const char *beside_checkpoints(const struct zr_train_config *config)
                      "save nothing; leave one of the two out, or add --force"
                    : "--partition-activations: with --tp 1 no other rank has a copy of a checkpoint, so it would "
                      "save nothing; give --tp 2 or more, leave it out, or add --force";
-    if (config->force && !config->checkpoints.partition && config->offload_optimizer != ZR_TIER_NVME)
+    if (config->force && !config->checkpoints.partition && !zr_train_has_file(config))
         return "--force: does what would save nothing, which is --partition-activations without --tp or with "
-               "--sequence-parallel, or --offload-optimizer nvme:DIR in a folder that is memory; give one of them "
-               "too, or leave it out";
+               "--sequence-parallel, or --offload-optimizer nvme:DIR (or --offload-param nvme:DIR) in a folder that "
+               "is memory; give one of them too, or leave it out";
     if (config->growing_buffers && zr_flag_given(config, "bucket-bytes"))
         return "--bucket-bytes: --no-constant-buffers has buffers as large as what passes through them; leave "
                "one of the two out";
@@ -557,8 +565,9 @@ static const char *without_meaning(const struct zr_train_config *config)
         !is_left_open(config, "checkpoint-offload"))
         return "--host-limit: is of what is offloaded; give --offload-optimizer cpu or --checkpoint-offload too";
     if ((config->nvme_limit_bytes || config->nvme_bytes_per_second > 0 || config->nvme_depth) &&
-        config->offload_optimizer != ZR_TIER_NVME)
-        return "--nvme-limit, --nvme-depth and --nvme-bandwidth: are of --offload-optimizer nvme:DIR; give that too";
+        !zr_train_has_file(config))
+        return "--nvme-limit, --nvme-depth and --nvme-bandwidth: are of --offload-optimizer nvme:DIR and of "
+               "--offload-param nvme:DIR; give one of them too";
     if (config->nvme_bytes_per_second > 0 && config->flops_per_second <= 0 && !config->picks_all)
         return "--nvme-bandwidth: is for the timeline of --flops and --bandwidth; give these too, or leave it out";
     if (config->prove && config->offload_optimizer == ZR_TIER_NVME)
@@ -967,7 +976,7 @@ void zr_flag_print(struct zr_text *text, const struct zr_flag *flag, const struc
         zr_text_print(text, " byte");
     } else if (flag->kind == ZR_FLAG_TIER && whole_field(flag, config) == ZR_TIER_NVME) {
         char folder[ZR_TRAIN_PATH_ROOM + 8];
-        snprintf(folder, sizeof folder, "nvme:%s", config->offload_folder);
+        snprintf(folder, sizeof folder, "nvme:%s", folder_of(flag, (struct zr_train_config *)config));
         print_quoted(text, folder);
     } else if (flag->kind == ZR_FLAG_CHOICE || flag->kind == ZR_FLAG_TIER) {
         for (uint64_t left = whole_field(flag, config); left > 0; left--)

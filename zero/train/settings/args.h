@@ -42,10 +42,14 @@ enum { ZR_STAGE_AUTO = 4 };   /* --stage auto, until zr_rank_pick_stage() */
 enum { ZR_FLAGS_MOST = 128 }; /* options of the table */
 
 /* What the tiers of a run were found to offer, before its ranks exist. */
+struct zr_folder_found {
+    size_t align_bytes;
+    unsigned depth; /* of the disk; 0: not measured */
+};
 struct zr_tiers_found {
-    size_t align_bytes; /* of the folder of --offload-optimizer nvme:DIR */
-    unsigned depth;     /* of the disk; 0: not measured */
-    /* Of a rank; 0: not measured. The disk's read and written at once, the host's copied. */
+    /* The folders of --offload-optimizer nvme:DIR and --offload-param nvme:DIR; zeros: not given. */
+    struct zr_folder_found optimizer, parameters;
+    /* Of a rank; 0: not measured. The slower disk's, read and written at once, the host's copied. */
     double nvme_bytes_per_second, host_bytes_per_second;
 };
 
@@ -84,27 +88,28 @@ struct zr_train_config {
     unsigned loss_scale_power; /* it starts at two to this */
     unsigned threads;          /* per rank, at least 1 */
     size_t bucket_bytes;
-    size_t memory_limit_bytes;                 /* per rank; 0: none */
-    unsigned over_plan;                        /* enum zr_over_plan */
-    double flops_per_second, bytes_per_second; /* of a rank, for the step timeline; 0: none */
-    double host_bytes_per_second;              /* of copies to the host and back, for the same */
-    struct zr_checkpoint_policy checkpoints;   /* but for its arena */
-    bool checkpoint_offload;                   /* to the host tier */
-    unsigned offload_optimizer;                /* enum zr_tier */
-    unsigned offload_parameters;               /* likewise */
-    bool delayed_update;                       /* of --offload-optimizer */
-    size_t host_limit_bytes;                   /* of the host tier, per rank; 0: none */
-    char offload_folder[ZR_TRAIN_PATH_ROOM];   /* of --offload-optimizer nvme:DIR; "": none */
-    unsigned nvme_depth;                       /* 0: measured */
-    uint64_t nvme_limit_bytes;                 /* of the offload file, per rank; 0: none */
-    double nvme_bytes_per_second;              /* of it, for the step timeline; 0: not known */
-    struct zr_tiers_found found;               /* zeros of a dry run; see zr_rank_measure_tiers() */
-    bool growing_buffers;                      /* --no-constant-buffers */
-    unsigned policy;                           /* enum zr_policy */
-    struct zr_policy_use policy_use;           /* of another than zr: see zr_rank_weigh_policy() */
-    bool force;                                /* what would save nothing is done all the same */
-    unsigned zero_r;                           /* --zero-r, where it was given: C1 is 0 */
-    bool picks_all;                            /* --zero-r auto, until zr_rank_pick_all() */
+    size_t memory_limit_bytes;                  /* per rank; 0: none */
+    unsigned over_plan;                         /* enum zr_over_plan */
+    double flops_per_second, bytes_per_second;  /* of a rank, for the step timeline; 0: none */
+    double host_bytes_per_second;               /* of copies to the host and back, for the same */
+    struct zr_checkpoint_policy checkpoints;    /* but for its arena */
+    bool checkpoint_offload;                    /* to the host tier */
+    unsigned offload_optimizer;                 /* enum zr_tier */
+    unsigned offload_parameters;                /* likewise */
+    bool delayed_update;                        /* of --offload-optimizer */
+    size_t host_limit_bytes;                    /* of the host tier, per rank; 0: none */
+    char offload_folder[ZR_TRAIN_PATH_ROOM];    /* of --offload-optimizer nvme:DIR; "": none */
+    char parameters_folder[ZR_TRAIN_PATH_ROOM]; /* of --offload-param nvme:DIR; "": none */
+    unsigned nvme_depth;                        /* 0: measured */
+    uint64_t nvme_limit_bytes;                  /* of the offload files, per rank; 0: none */
+    double nvme_bytes_per_second;               /* of it, for the step timeline; 0: not known */
+    struct zr_tiers_found found;                /* zeros of a dry run; see zr_rank_measure_tiers() */
+    bool growing_buffers;                       /* --no-constant-buffers */
+    unsigned policy;                            /* enum zr_policy */
+    struct zr_policy_use policy_use;            /* of another than zr: see zr_rank_weigh_policy() */
+    bool force;                                 /* what would save nothing is done all the same */
+    unsigned zero_r;                            /* --zero-r, where it was given: C1 is 0 */
+    bool picks_all;                             /* --zero-r auto, until zr_rank_pick_all() */
 
     enum zr_rate_kind rate_kind;
     float rate, min_rate;
@@ -157,6 +162,11 @@ static inline uint64_t zr_train_step_tokens(const struct zr_train_config *config
 static inline bool zr_train_has_host_tier(const struct zr_train_config *config)
 {
     return config->checkpoint_offload || config->offload_optimizer != ZR_TIER_NONE;
+}
+/* Whether something is offloaded to a file. */
+static inline bool zr_train_has_file(const struct zr_train_config *config)
+{
+    return config->offload_optimizer == ZR_TIER_NVME || config->offload_parameters == ZR_TIER_NVME;
 }
 /* Words for offload that cannot be in such a run; NULL: it can. */
 const char *zr_train_offload_words(const struct zr_train_config *config);

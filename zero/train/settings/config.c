@@ -32,7 +32,6 @@ enum key_kind {
     KEY_TRUE,     /* what is always done: may be true */
     KEY_NUMBER,   /* may be `number` */
     KEY_LATER,    /* refused */
-    KEY_OFFLOAD,  /* likewise: of parameters on NVMe */
     KEY_FOLDER,   /* a string, read by read_tier() */
 };
 
@@ -47,7 +46,7 @@ struct config_key {
 #define PINNED    "true or false: on a processor nothing is to pin"
 #define OF_NVME   "a whole number: there are three of one unit"
 #define PIPELINED "true or false: nvme reads ahead in any case"
-#define NVME_PATH "zero_optimization.offload_optimizer.nvme_path"
+#define OF_SLOTS  "a whole number: one for a unit gathered"
 
 static const struct config_key keys[] = {
     {"train_batch_size", KEY_BATCH, "--batch x --accumulate x data ranks", 0, NULL},
@@ -66,19 +65,21 @@ static const struct config_key keys[] = {
     {"zero_optimization.offload_optimizer.device", KEY_WORD, "none|cpu|nvme", 0,
      "--offload-optimizer none|cpu|nvme:DIR"},
     {"zero_optimization.offload_optimizer.pin_memory", KEY_EITHER, PINNED, 0, NULL},
-    {NVME_PATH, KEY_FOLDER, "DIR of --offload-optimizer nvme:DIR", 0, NULL},
+    {"zero_optimization.offload_optimizer.nvme_path", KEY_FOLDER, "DIR of --offload-optimizer nvme:DIR", 0,
+     NULL},
     {"zero_optimization.offload_optimizer.buffer_count", KEY_COUNT, OF_NVME, 0, NULL},
     {"zero_optimization.offload_optimizer.fast_init", KEY_FALSE, NULL, 0, NULL},
     {"zero_optimization.offload_optimizer.ratio", KEY_NUMBER, NULL, 1, NULL},
     {"zero_optimization.offload_optimizer.pipeline_read", KEY_EITHER, PIPELINED, 0, NULL},
     {"zero_optimization.offload_optimizer.pipeline_write", KEY_EITHER, PIPELINED, 0, NULL},
     {"zero_optimization.offload_param", KEY_OBJECT, NULL, 0, NULL},
-    {"zero_optimization.offload_param.device", KEY_WORD, "none|cpu", 0, "--offload-param none|cpu"},
+    {"zero_optimization.offload_param.device", KEY_WORD, "none|cpu|nvme", 0,
+     "--offload-param none|cpu|nvme:DIR"},
     {"zero_optimization.offload_param.pin_memory", KEY_EITHER, PINNED, 0, NULL},
-    {"zero_optimization.offload_param.nvme_path", KEY_OFFLOAD, NULL, 0, NULL},
-    {"zero_optimization.offload_param.buffer_count", KEY_COUNT, OF_NVME, 0, NULL},
-    {"zero_optimization.offload_param.buffer_size", KEY_COUNT, OF_NVME, 0, NULL},
-    {"zero_optimization.offload_param.max_in_cpu", KEY_COUNT, OF_NVME, 0, NULL},
+    {"zero_optimization.offload_param.nvme_path", KEY_FOLDER, "DIR of --offload-param nvme:DIR", 0, NULL},
+    {"zero_optimization.offload_param.buffer_count", KEY_COUNT, OF_SLOTS, 0, NULL},
+    {"zero_optimization.offload_param.buffer_size", KEY_COUNT, OF_SLOTS, 0, NULL},
+    {"zero_optimization.offload_param.max_in_cpu", KEY_COUNT, OF_SLOTS, 0, NULL},
     {"zero_optimization.sub_group_size", KEY_LATER, NULL, 0, NULL},
     {"zero_optimization.round_robin_gradients", KEY_LATER, NULL, 0, NULL},
     {"zero_optimization.stage3_prefetch_bucket_size", KEY_LATER, NULL, 0, NULL},
@@ -376,10 +377,6 @@ static zr_result read_value(const struct reader *reader, const struct config_key
         if (json_is_number(value) && number_of(value) == key->number)
             return ZR_OK;
         return refuse(reader, path, "can be %g only in this version of zr-train", key->number);
-    case KEY_OFFLOAD:
-        return refuse(
-            reader, path,
-            "is of parameters on NVMe, which are not in this version of zr-train; leave it out, and give device cpu");
     case KEY_FOLDER:
         return word ? ZR_OK : refuse(reader, path, "must be a string: a folder");
     default:
@@ -517,12 +514,15 @@ static zr_result read_scheduler(const struct reader *reader)
     return result;
 }
 
-static zr_result read_tier(const struct reader *reader, const char *path, const char *option)
+/* `above`: the object that has a device, and the folder of nvme. */
+static zr_result read_tier(const struct reader *reader, const char *above, const char *option)
 {
     static const char *const tiers[] = {"none", "cpu"};
-    const char *folder = json_string_value(get(reader, NVME_PATH));
-    char nvme[ZR_TRAIN_PATH_ROOM + 8];
+    char nvme[ZR_TRAIN_PATH_ROOM + 8], path[PATH_ROOM];
     size_t tier;
+    snprintf(path, sizeof path, "%s.nvme_path", above);
+    const char *folder = json_string_value(get(reader, path));
+    snprintf(path, sizeof path, "%s.device", above);
     zr_result result = read_word(reader, path, &tier);
     if (result != ZR_OK || !get(reader, path))
         return result;
@@ -538,9 +538,9 @@ static zr_result read_root(const struct reader *reader)
 {
     zr_result result = walk(reader, "", reader->root);
     if (result == ZR_OK)
-        result = read_tier(reader, "zero_optimization.offload_optimizer.device", "offload-optimizer");
+        result = read_tier(reader, "zero_optimization.offload_optimizer", "offload-optimizer");
     if (result == ZR_OK)
-        result = read_tier(reader, "zero_optimization.offload_param.device", "offload-param");
+        result = read_tier(reader, "zero_optimization.offload_param", "offload-param");
     if (result == ZR_OK)
         result = check_equal(reader, "zero_optimization.allgather_bucket_size",
                              "zero_optimization.reduce_bucket_size");
@@ -675,7 +675,7 @@ void zr_config_help(struct zr_text *text)
     zr_text_print(text, "\nKeys of --config FILE, as DeepSpeed names them; options win over the file\n");
     for (size_t i = 0; i < KEYS_COUNT; i++) {
         const struct config_key *key = &keys[i];
-        if (key->kind == KEY_OBJECT || key->kind == KEY_LATER || key->kind == KEY_OFFLOAD)
+        if (key->kind == KEY_OBJECT || key->kind == KEY_LATER)
             continue;
         zr_text_print(text, "  %-56s  ", key->path);
         if (key->kind == KEY_FLAG)

@@ -3,19 +3,32 @@
 
 #include <inttypes.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "alloc/base/error.h"
 #include "alloc/base/system/os.h"
 #include "zero/comm/take.h"
-#include "zero/engine/nvme_io.h"
+#include "zero/engine/nvme/nvme_io.h"
 #include "zero/train/report/number.h"
 
 #define MEASURED_BYTES ((size_t)32 << 20)
 enum { COPIES = 5 };
 
-static struct zr_nvme_folder folder_of(const struct zr_train_config *config)
+/* A folder of nvme:DIR and its option; path NULL: not given. */
+struct folder {
+    const char *option, *path;
+};
+
+static struct folder optimizer_folder(const struct zr_train_config *config)
 {
-    return (struct zr_nvme_folder){config->offload_folder, config->force};
+    bool file = config->offload_optimizer == ZR_TIER_NVME;
+    return (struct folder){"--offload-optimizer", file ? config->offload_folder : NULL};
+}
+
+static struct folder parameters_folder(const struct zr_train_config *config)
+{
+    bool file = config->offload_parameters == ZR_TIER_NVME;
+    return (struct folder){"--offload-param", file ? config->parameters_folder : NULL};
 }
 
 static zr_result take_memory(zr_arena *host_arena, size_t align_bytes, void **out)
@@ -25,44 +38,62 @@ static zr_result take_memory(zr_arena *host_arena, size_t align_bytes, void **ou
         &(struct zr_request){.bytes = MEASURED_BYTES, .alignment = align_bytes, .tag = ZR_TAG_OTHER}, out);
 }
 
-static zr_result measure_disk(struct zr_tiers_found *out, const struct zr_train_config *config,
-                              zr_arena *host_arena)
+/* Its depth, and the rate of the slower disk. */
+static zr_result measure_disk(struct zr_tiers_found *out, struct zr_folder_found *disk,
+                              const struct zr_nvme_folder *folder, zr_arena *host_arena)
 {
     struct zr_nvme_report report;
     struct zr_nvme_buffer buffer = {NULL, MEASURED_BYTES};
     zr_nvme_io *io = NULL;
-    zr_result result = take_memory(host_arena, out->align_bytes, &buffer.memory);
+    zr_result result = take_memory(host_arena, disk->align_bytes, &buffer.memory);
     if (result != ZR_OK)
         return result;
-    result = zr_nvme_open(&io, &(struct zr_nvme_options){.folder = folder_of(config),
+    result = zr_nvme_open(&io, &(struct zr_nvme_options){.folder = *folder,
                                                          .file_bytes = MEASURED_BYTES,
                                                          .host_arena = host_arena,
                                                          .buffers = &buffer,
                                                          .buffers_count = 1});
     if (result == ZR_OK) {
         zr_nvme_get_report(io, &report);
-        out->depth = report.depth;
-        out->nvme_bytes_per_second = report.bytes_per_second / config->ranks_here;
+        disk->depth = report.depth;
+        if (out->nvme_bytes_per_second <= 0 || report.bytes_per_second < out->nvme_bytes_per_second)
+            out->nvme_bytes_per_second = report.bytes_per_second;
         result = zr_nvme_close(io);
     }
     zr_drop(host_arena, &buffer.memory);
     return result;
 }
 
-static zr_result look_at_folder(struct zr_tiers_found *out, const struct zr_train_config *config,
-                                zr_arena *host_arena)
+static zr_result look_at_folder(struct zr_tiers_found *out, struct zr_folder_found *disk,
+                                const struct zr_train_config *config, const char *path, zr_arena *host_arena)
 {
     struct zr_nvme_probe probe;
-    const struct zr_nvme_folder folder = folder_of(config);
+    const struct zr_nvme_folder folder = {path, config->force};
     zr_result result = zr_nvme_probe_folder(&folder, &probe);
     if (result != ZR_OK)
         return result;
-    out->align_bytes = probe.align_bytes;
-    out->depth = config->nvme_depth;
+    disk->align_bytes = probe.align_bytes;
+    disk->depth = config->nvme_depth;
     /* The plan's own need is checked when it is known. */
     return config->nvme_depth || probe.free_bytes < 2 * MEASURED_BYTES
                ? ZR_OK
-               : measure_disk(out, config, host_arena);
+               : measure_disk(out, disk, &folder, host_arena);
+}
+
+/* One folder for both is looked at once. */
+static zr_result look_at_folders(struct zr_tiers_found *out, const struct zr_train_config *config,
+                                 zr_arena *host_arena)
+{
+    const char *optimizer = optimizer_folder(config).path, *parameters = parameters_folder(config).path;
+    zr_result result = ZR_OK;
+    if (optimizer)
+        result = look_at_folder(out, &out->optimizer, config, optimizer, host_arena);
+    if (result == ZR_OK && parameters && optimizer && strcmp(parameters, optimizer) == 0)
+        out->parameters = out->optimizer;
+    else if (result == ZR_OK && parameters)
+        result = look_at_folder(out, &out->parameters, config, parameters, host_arena);
+    out->nvme_bytes_per_second /= config->ranks_here;
+    return result;
 }
 
 /* The best of a few copies: the first one touches the memory. */
@@ -93,53 +124,80 @@ static bool times_copies(const struct zr_train_config *config)
 
 bool zr_offload_has_to_measure(const struct zr_train_config *config)
 {
-    return !config->dry_run && (config->offload_optimizer == ZR_TIER_NVME || times_copies(config));
+    return !config->dry_run && (zr_train_has_file(config) || times_copies(config));
 }
 
 zr_result zr_offload_measure(struct zr_tiers_found *out, const struct zr_train_config *config,
                              zr_arena *host_arena)
 {
-    zr_result result = ZR_OK;
-    *out = (struct zr_tiers_found){.align_bytes = 0};
-    if (config->offload_optimizer == ZR_TIER_NVME)
-        result = look_at_folder(out, config, host_arena);
+    *out = (struct zr_tiers_found){.nvme_bytes_per_second = 0};
+    zr_result result = look_at_folders(out, config, host_arena);
     return result == ZR_OK && times_copies(config) ? measure_copies(out, host_arena) : result;
+}
+
+static struct zr_offload_file file_of(const struct zr_train_config *config, const char *path,
+                                      const struct zr_folder_found *found)
+{
+    return (struct zr_offload_file){
+        .folder = path, .force = config->force, .align_bytes = found->align_bytes, .depth = found->depth};
 }
 
 struct zr_offload_file zr_offload_file_of(const struct zr_train_config *config)
 {
-    bool file = config->offload_optimizer == ZR_TIER_NVME;
-    return (struct zr_offload_file){.folder = file ? config->offload_folder : NULL,
-                                    .force = config->force,
-                                    .align_bytes = config->found.align_bytes,
-                                    .depth = config->found.depth};
+    return file_of(config, optimizer_folder(config).path, &config->found.optimizer);
+}
+
+struct zr_offload_file zr_offload_parameters_file_of(const struct zr_train_config *config)
+{
+    return file_of(config, parameters_folder(config).path, &config->found.parameters);
+}
+
+/* ---- Whether a plan fits ------------------------------------------------------------------------------- */
+
+/* What all ranks here take in a folder. */
+static zr_result check_folder(const struct zr_train_config *config, struct folder folder, uint64_t rank_bytes)
+{
+    char number[2][ZR_NUMBER_ROOM];
+    struct zr_nvme_probe probe;
+    uint64_t all_bytes;
+    zr_result result = zr_nvme_probe_folder(&(struct zr_nvme_folder){folder.path, config->force}, &probe);
+    if (result != ZR_OK)
+        return result;
+    if (__builtin_mul_overflow(rank_bytes, (uint64_t)config->ranks_here, &all_bytes))
+        all_bytes = UINT64_MAX;
+    if (all_bytes <= probe.free_bytes)
+        return ZR_OK;
+    return zr_fail(ZR_ERR_IO,
+                   "%s nvme:%s: the plan takes %s bytes there, of %u rank(s), and %s are free; make room for "
+                   "%" PRIu64 " more, name a folder on a larger disk, or try a higher --stage",
+                   folder.option, folder.path, zr_number_grouped(number[0], all_bytes), config->ranks_here,
+                   zr_number_grouped(number[1], probe.free_bytes), all_bytes - probe.free_bytes);
+}
+
+static bool on_one_disk(const char *a, const char *b)
+{
+    struct stat of_a, of_b;
+    return stat(a, &of_a) == 0 && stat(b, &of_b) == 0 && of_a.st_dev == of_b.st_dev;
 }
 
 zr_result zr_offload_check_space(const struct zr_train_config *config, const struct zr_byte_plan *plan)
 {
-    char number[3][ZR_NUMBER_ROOM];
-    struct zr_nvme_probe probe;
-    const struct zr_nvme_folder folder = folder_of(config);
-    uint64_t all_bytes;
-    if (config->offload_optimizer != ZR_TIER_NVME)
-        return ZR_OK;
+    struct folder optimizer = optimizer_folder(config), parameters = parameters_folder(config);
+    uint64_t parameter_bytes = plan->nvme_parameter_bytes,
+             optimizer_bytes = plan->nvme_bytes - parameter_bytes;
+    char number[2][ZR_NUMBER_ROOM];
+    zr_result result = ZR_OK;
     if (config->nvme_limit_bytes && plan->nvme_bytes > config->nvme_limit_bytes)
         return zr_fail(ZR_ERR_MEMORY,
-                       "the plan takes a file of %s bytes per rank and --nvme-limit allows %s; try a higher "
+                       "the plan takes %s bytes of files per rank and --nvme-limit allows %s; try a higher "
                        "--stage, more --ranks, or a smaller model",
                        zr_number_grouped(number[0], plan->nvme_bytes),
                        zr_number_grouped(number[1], config->nvme_limit_bytes));
-    zr_result result = zr_nvme_probe_folder(&folder, &probe);
-    if (result != ZR_OK)
-        return result;
-    if (__builtin_mul_overflow(plan->nvme_bytes, (uint64_t)config->ranks_here, &all_bytes))
-        all_bytes = UINT64_MAX;
-    if (all_bytes <= probe.free_bytes)
-        return ZR_OK;
-    return zr_fail(
-        ZR_ERR_IO,
-        "--offload-optimizer nvme:%s: the plan takes %s bytes there, of %u rank(s), and %s are free; make "
-        "room for %" PRIu64 " more, name a folder on a larger disk, or try a higher --stage",
-        config->offload_folder, zr_number_grouped(number[0], all_bytes), config->ranks_here,
-        zr_number_grouped(number[1], probe.free_bytes), all_bytes - probe.free_bytes);
+    if (optimizer.path && parameters.path && on_one_disk(optimizer.path, parameters.path))
+        optimizer_bytes = parameter_bytes = plan->nvme_bytes;
+    if (optimizer.path)
+        result = check_folder(config, optimizer, optimizer_bytes);
+    if (result == ZR_OK && parameters.path)
+        result = check_folder(config, parameters, parameter_bytes);
+    return result;
 }

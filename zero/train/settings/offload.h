@@ -1,5 +1,5 @@
-/* offload.h: the folder of --offload-optimizer nvme:DIR: what it offers, found out before the ranks exist,
- * and whether the plan fits into it. */
+/* offload.h: the folders of --offload-optimizer nvme:DIR and --offload-param nvme:DIR: what they offer, found
+ * out before the ranks exist, and whether the plan fits into them. */
 #ifndef ZR_TRAIN_OFFLOAD_H
 #define ZR_TRAIN_OFFLOAD_H
 
@@ -15,8 +15,10 @@ bool zr_offload_has_to_measure(const struct zr_train_config *config);
 zr_result zr_offload_measure(struct zr_tiers_found *out, const struct zr_train_config *config,
                              zr_arena *host_arena);
 
-/* The file of a run; of one that is not offloaded to a file, the folder is NULL. */
+/* The files of a run, of the optimizer's state and of parameters; where these are not offloaded to a file,
+ * the folder is NULL. */
 struct zr_offload_file zr_offload_file_of(const struct zr_train_config *config);
+struct zr_offload_file zr_offload_parameters_file_of(const struct zr_train_config *config);
 
 /* Whether the files of the ranks of this machine fit. ZR_ERR_IO, or ZR_ERR_MEMORY of --nvme-limit: they do
  * not; the words have the bytes. */

@@ -10,7 +10,7 @@
 #include <stdatomic.h>
 
 #include "alloc/base/system/os.h"
-#include "zero/engine/nvme_io.h"
+#include "zero/engine/nvme/nvme_io.h"
 
 enum { ZR_NVME_THREADS = 8, ZR_NVME_REGISTERED = 64, ZR_NVME_STACK_BYTES = 256 << 10 };
 

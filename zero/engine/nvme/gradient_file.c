@@ -1,5 +1,5 @@
 /* gradient_file.c: see gradient_file.h. Stands on the store's file. */
-#include "zero/engine/gradient_file.h"
+#include "zero/engine/nvme/gradient_file.h"
 
 #include <string.h>
 

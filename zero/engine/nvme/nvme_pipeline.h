@@ -6,7 +6,7 @@
 #ifndef ZR_NVME_PIPELINE_H
 #define ZR_NVME_PIPELINE_H
 
-#include "zero/engine/nvme_io.h"
+#include "zero/engine/nvme/nvme_io.h"
 
 enum { ZR_NVME_PIPELINE_BUFFERS = 3 };
 

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "zero/engine/nvme_inside.h"
+#include "zero/engine/nvme/nvme_inside.h"
 
 /* The kernel registers no more in one entry. */
 static const size_t entry_most_bytes = (size_t)1 << 30;

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "zero/comm/take.h"
-#include "zero/engine/nvme_pipeline.h"
+#include "zero/engine/nvme/nvme_pipeline.h"
 
 enum { KINDS = 3, NO_UNIT = UINT32_MAX };
 
@@ -29,7 +29,7 @@ struct zr_state_file {
     unsigned held;               /* the unit in the first buffer outside of a pass */
     unsigned pending;            /* of a pass: the unit that is taken, or will be next */
     struct zr_comm_clock *clock; /* NULL: none */
-    double idle_seconds, read_seconds[ZR_NVME_PIPELINE_BUFFERS]; /* by the clock: when the disk is done */
+    double read_seconds[ZR_NVME_PIPELINE_BUFFERS]; /* by the clock: when it has been read */
 };
 
 static size_t elements_of(const struct zr_state_store *store, size_t unit)
@@ -62,27 +62,15 @@ static void view(const struct zr_state_store *store, size_t unit, void *at, stru
 
 /* ---- By the clock of a rehearsal ----------------------------------------------------------------------- */
 
-/* One disk for both directions: a transfer begins when those before it have ended. */
 double zr_state_file_count(struct zr_state_store *store, uint64_t bytes)
 {
-    struct zr_state_file *file = store->file;
-    const struct zr_comm_clock *clock = file->clock;
-    file->moved_bytes += bytes;
-    if (!clock || clock->nvme_bytes_per_second <= 0)
-        return 0;
-    double now = zr_comm_clock_now(clock), begin = now > file->idle_seconds ? now : file->idle_seconds;
-    file->idle_seconds = begin + (double)bytes / clock->nvme_bytes_per_second;
-    return file->idle_seconds;
+    store->file->moved_bytes += bytes;
+    return zr_comm_clock_disk(store->file->clock, bytes);
 }
 
 void zr_state_file_wait_by_clock(struct zr_state_store *store, double end_seconds)
 {
-    struct zr_comm_clock *clock = store->file->clock;
-    double left = clock ? end_seconds - zr_comm_clock_now(clock) : 0;
-    if (left > 0) {
-        clock->waited_seconds += left;
-        clock->nvme_waited_seconds += left;
-    }
+    zr_comm_clock_wait_disk(store->file->clock, end_seconds);
 }
 
 static void read_by_clock(struct zr_state_store *store, unsigned unit)

@@ -12,7 +12,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/fault.h"
-#include "zero/engine/nvme_inside.h"
+#include "zero/engine/nvme/nvme_inside.h"
 
 /* Transfers that move no whole block, until that is a failure of the device. */
 enum { PIECE_DEFAULT_BYTES = 512 << 10, FRUITLESS_MOST = 1000 };

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "zero/engine/nvme_pipeline.h"
+#include "zero/engine/nvme/nvme_pipeline.h"
 
 static zr_result start_read(struct zr_nvme_pipeline *pipeline, unsigned unit)
 {

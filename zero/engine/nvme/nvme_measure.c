@@ -2,7 +2,7 @@
  *
  * As in an update: one half of the test extent is read while the other is written. The fewest pieces win that
  * reach nearly the best rate, since more only add to the time that each takes. */
-#include "zero/engine/nvme_inside.h"
+#include "zero/engine/nvme/nvme_inside.h"
 
 enum { DEPTH_UNMEASURED = 16, SPAN_MOST_BYTES = 16 << 20 };
 static const uint64_t depth_ns = 50000000, all_ns = 1000000000;

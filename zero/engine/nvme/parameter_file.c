@@ -1,0 +1,196 @@
+/* parameter_file.c: see parameter_file.h. */
+#include "zero/engine/nvme/parameter_file.h"
+
+#include <string.h>
+
+#include "alloc/base/system/os.h"
+
+/* ---- Life ---------------------------------------------------------------------------------------------- */
+
+static void lay_out(struct zr_engine *engine, size_t align_bytes)
+{
+    struct zr_parameter_file *file = &engine->parameter_file;
+    for (size_t u = 0; u < engine->layout.units_count; u++) {
+        size_t bytes = zr_engine_files_parameters(engine, u)
+                           ? engine->layout.units[u].shard_elements * engine->parameter_bytes
+                           : 0;
+        bytes = (bytes + align_bytes - 1) / align_bytes * align_bytes;
+        file->extents[u] = (struct zr_parameter_extent){.offset_bytes = file->bytes, .bytes = bytes};
+        file->bytes += bytes;
+        file->slot_bytes = bytes > file->slot_bytes ? bytes : file->slot_bytes;
+    }
+}
+
+static zr_result take_slots(struct zr_engine *engine, size_t align_bytes)
+{
+    struct zr_parameter_file *file = &engine->parameter_file;
+    size_t all_bytes;
+    file->slots_count = engine->gathered_most;
+    for (unsigned i = 0; i < file->slots_count; i++)
+        file->slots[i] = (struct zr_parameter_slot){.unit = ZR_NO_UNIT, .file = file};
+    if (__builtin_mul_overflow(file->slot_bytes, (size_t)file->slots_count, &all_bytes))
+        return zr_fail(ZR_ERR_INVALID, "slots of %zu bytes overflow the address space", file->slot_bytes);
+    return zr_name_call(
+        zr_arena_alloc(
+            engine->options.offload.host,
+            &(struct zr_request){.bytes = all_bytes, .alignment = align_bytes, .tag = ZR_TAG_OFFLOAD},
+            &file->memory),
+        __func__, "the slots of parameters");
+}
+
+zr_result zr_engine_parameter_file_open(struct zr_engine *engine)
+{
+    const struct zr_engine_options *o = &engine->options;
+    const struct zr_offload_file *where = o->offload.parameters_file;
+    struct zr_parameter_file *file = &engine->parameter_file;
+    if (!where)
+        return ZR_OK;
+    size_t align_bytes = where->align_bytes ? where->align_bytes : ZR_STATE_FILE_ALIGN_BYTES;
+    zr_result result = zr_take(o->host_arena, ZR_TAG_OTHER, engine->layout.units_count, sizeof *file->extents,
+                               (void **)&file->extents);
+    if (result != ZR_OK)
+        return result;
+    lay_out(engine, align_bytes);
+    if (file->bytes == 0)
+        return ZR_OK;
+    result = take_slots(engine, align_bytes);
+    if (result != ZR_OK || engine->simulated)
+        return result;
+    const struct zr_nvme_buffer buffer = {file->memory, file->slots_count * file->slot_bytes};
+    return zr_nvme_open(&file->io, &(struct zr_nvme_options){.folder = {where->folder, where->force},
+                                                             .file_bytes = file->bytes,
+                                                             .host_arena = o->host_arena,
+                                                             .buffers = &buffer,
+                                                             .buffers_count = 1,
+                                                             .depth = where->depth,
+                                                             .log = where->log,
+                                                             .log_state = where->log_state});
+}
+
+void zr_engine_parameter_file_close(struct zr_engine *engine)
+{
+    struct zr_parameter_file *file = &engine->parameter_file;
+    zr_nvme_close(file->io);
+    file->io = NULL;
+    if (engine->options.offload.host)
+        zr_drop(engine->options.offload.host, &file->memory);
+    zr_drop(engine->options.host_arena, &file->extents);
+}
+
+/* ---- Slots --------------------------------------------------------------------------------------------- */
+
+static struct zr_parameter_slot *slot_of(struct zr_engine *engine, size_t unit)
+{
+    struct zr_parameter_file *file = &engine->parameter_file;
+    for (unsigned i = 0; i < file->slots_count; i++)
+        if (file->slots[i].unit == unit)
+            return &file->slots[i];
+    return NULL;
+}
+
+static void *memory_of(const struct zr_parameter_file *file, const struct zr_parameter_slot *slot)
+{
+    return (char *)file->memory + (size_t)(slot - file->slots) * file->slot_bytes;
+}
+
+/* In the thread of the engine, which has nothing else to do meanwhile. */
+static zr_result wait_for_slot(struct zr_parameter_file *file, const struct zr_parameter_slot *slot)
+{
+    bool passed = true;
+    zr_comm_clock_wait_disk(file->clock, slot->end_seconds);
+    zr_result result = file->io ? zr_nvme_poll(file->io, slot->event, &passed) : ZR_OK;
+    if (result != ZR_OK || passed)
+        return result;
+    uint64_t start_ns = zr_os_now_ns();
+    result = zr_nvme_wait(file->io, slot->event);
+    file->waited_ns += zr_os_now_ns() - start_ns;
+    return result;
+}
+
+/* The one whose turn it is, when whoever had it is done. */
+static zr_result next_slot(struct zr_engine *engine, size_t unit, struct zr_parameter_slot **out)
+{
+    struct zr_parameter_file *file = &engine->parameter_file;
+    struct zr_parameter_slot *slot = &file->slots[file->turn++ % file->slots_count];
+    zr_result result = slot->unit == ZR_NO_UNIT ? ZR_OK : zr_engine_await_gather(engine, slot->unit);
+    if (result == ZR_OK)
+        result = wait_for_slot(file, slot);
+    slot->unit = (unsigned)unit;
+    *out = slot;
+    return result;
+}
+
+void zr_engine_parameter_let_go(struct zr_engine *engine, size_t unit)
+{
+    struct zr_parameter_slot *slot = slot_of(engine, unit);
+    if (slot)
+        slot->unit = ZR_NO_UNIT;
+}
+
+/* ---- From the file ------------------------------------------------------------------------------------- */
+
+/* In the thread that carries the gather out. */
+static zr_result wait_before_gather(void *state)
+{
+    const struct zr_parameter_slot *slot = state;
+    return slot->file->io ? zr_nvme_wait(slot->file->io, slot->event) : ZR_OK;
+}
+
+static struct zr_nvme_extent extent_of(struct zr_parameter_file *file, size_t unit,
+                                       const struct zr_parameter_slot *slot)
+{
+    const struct zr_parameter_extent *extent = &file->extents[unit];
+    return (struct zr_nvme_extent){.offset_bytes = extent->offset_bytes,
+                                   .memory = memory_of(file, slot),
+                                   .bytes = extent->bytes,
+                                   .after = extent->written};
+}
+
+zr_result zr_engine_parameter_read(struct zr_engine *engine, size_t unit, struct zr_parameter_source *out)
+{
+    struct zr_parameter_file *file = &engine->parameter_file;
+    struct zr_parameter_slot *slot;
+    if (!zr_engine_files_parameters(engine, unit))
+        return ZR_OK;
+    zr_result result = next_slot(engine, unit, &slot);
+    if (result != ZR_OK)
+        return result;
+    struct zr_nvme_extent extent = extent_of(file, unit, slot);
+    file->moved_bytes += extent.bytes;
+    slot->event = 0;
+    slot->end_seconds = zr_comm_clock_disk(file->clock, extent.bytes);
+    slot->before = (struct zr_comm_before){wait_before_gather, slot, slot->end_seconds};
+    *out = (struct zr_parameter_source){extent.memory, &slot->before};
+    return file->io ? zr_nvme_read(file->io, &extent, &slot->event) : ZR_OK;
+}
+
+zr_result zr_engine_parameter_await(struct zr_engine *engine, size_t unit)
+{
+    struct zr_parameter_slot *slot = slot_of(engine, unit);
+    return slot ? wait_for_slot(&engine->parameter_file, slot) : ZR_OK;
+}
+
+/* ---- To the file --------------------------------------------------------------------------------------- */
+
+zr_result zr_engine_parameter_slot(struct zr_engine *engine, size_t unit, void **out)
+{
+    struct zr_parameter_slot *slot;
+    zr_result result = next_slot(engine, unit, &slot);
+    *out = memory_of(&engine->parameter_file, slot);
+    return result;
+}
+
+zr_result zr_engine_parameter_write(struct zr_engine *engine, size_t unit)
+{
+    struct zr_parameter_file *file = &engine->parameter_file;
+    struct zr_parameter_slot *slot = slot_of(engine, unit);
+    if (!slot)
+        return ZR_OK;
+    struct zr_nvme_extent extent = extent_of(file, unit, slot);
+    slot->unit = ZR_NO_UNIT;
+    file->moved_bytes += extent.bytes;
+    slot->end_seconds = zr_comm_clock_disk(file->clock, extent.bytes);
+    zr_result result = file->io ? zr_nvme_write(file->io, &extent, &slot->event) : ZR_OK;
+    file->extents[unit].written = slot->event;
+    return result;
+}
