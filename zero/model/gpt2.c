@@ -185,11 +185,9 @@ static zr_result multiply_rows(struct zr_module_pass *pass, const struct matrix 
     void *columns = zr_pass_tile(pass, &linear, sum.part);
     if (result == ZR_OK)
         result = pass->kernels->linear_forward(
-            pass->context, &(struct zr_linear_forward){.shape = linear,
-                                                       .x = x,
-                                                       .w = p[0],
-                                                       .bias = zr_pass_bias_once(pass, p[1]),
-                                                       .y = columns});
+            pass->context,
+            &(struct zr_linear_forward){
+                .shape = linear, .x = x, .w = p[0], .bias = zr_pass_bias_once(pass, p[1]), .y = columns});
     return result == ZR_OK ? zr_pass_close_sum(pass, &sum) : result;
 }
 
@@ -467,14 +465,12 @@ static double block_flops(const struct zr_shape *shape)
     return 24 * c * c + 4 * c * (double)shape->sequence;
 }
 
-const struct zr_architecture_table zr_architecture_gpt2 = {.name = "gpt2",
-                                                           .units = 3,
-                                                           .parameters = 4,
-                                                           .block_parameters = BLOCK_PARAMETERS,
-                                                           .products = {{"qkv", LN1_W, QKV_W},
-                                                                        {"proj", PROJ_W, PROJ_W},
-                                                                        {"fc", LN2_W, FC_W},
-                                                                        {"fc2", FC2_W, FC2_W}},
-                                                           .describe = describe,
-                                                           .elements = elements,
-                                                           .block_flops = block_flops};
+const struct zr_architecture_table zr_architecture_gpt2 = {
+    .name = "gpt2",
+    .units = 3,
+    .parameters = 4,
+    .block_parameters = BLOCK_PARAMETERS,
+    .products = {{"qkv", LN1_W, QKV_W}, {"proj", PROJ_W, PROJ_W}, {"fc", LN2_W, FC_W}, {"fc2", FC2_W, FC2_W}},
+    .describe = describe,
+    .elements = elements,
+    .block_flops = block_flops};

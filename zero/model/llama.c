@@ -139,10 +139,9 @@ static zr_result multiply(struct zr_module_pass *pass, struct zr_linear linear, 
 {
     y = zr_pass_tile(pass, &linear, y);
     return pass->kernels->linear_forward(
-        pass->context, &(struct zr_linear_forward){.shape = linear,
-                                                   .x = x,
-                                                   .w = pass->parameters[0][zr_pass_parameter(pass, w)],
-                                                   .y = y});
+        pass->context,
+        &(struct zr_linear_forward){
+            .shape = linear, .x = x, .w = pass->parameters[0][zr_pass_parameter(pass, w)], .y = y});
 }
 
 static struct zr_linear linear_of(const struct zr_module_pass *pass, size_t in, size_t out)
@@ -235,10 +234,10 @@ static zr_result after(struct zr_module_pass *pass, unsigned product)
     void **s = pass->slots;
     if (product == ZR_PRODUCT_QKV) {
         zr_result result = rotate(pass, s[QKV], false);
-        return result == ZR_OK ? k->attention_forward(pass->context,
-                                                      &(struct zr_attention_forward){
-                                                          zr_pass_attention(pass), s[QKV], s[ATTENTION],
-                                                          s[LSE], s[PROBABILITIES]})
+        return result == ZR_OK ? k->attention_forward(
+                                     pass->context,
+                                     &(struct zr_attention_forward){zr_pass_attention(pass), s[QKV],
+                                                                    s[ATTENTION], s[LSE], s[PROBABILITIES]})
                                : result;
     }
     if (product == ZR_PRODUCT_OUT)
@@ -392,10 +391,9 @@ static zr_result go_back(struct zr_module_pass *pass, unsigned product)
     void **s = pass->slots;
     bool is_wide = product == ZR_PRODUCT_WIDE;
     if (product == ZR_PRODUCT_NARROW)
-        return k->swiglu_backward(pass->context,
-                                  &(struct zr_swiglu_backward){
-                                      pass->rows * widths_of(zr_pass_shape(pass)).ffn, s[GATE], s[UP],
-                                      s[D_UP], s[D_GATE], s[D_UP]});
+        return k->swiglu_backward(
+            pass->context, &(struct zr_swiglu_backward){pass->rows * widths_of(zr_pass_shape(pass)).ffn,
+                                                        s[GATE], s[UP], s[D_UP], s[D_GATE], s[D_UP]});
     if (product == ZR_PRODUCT_OUT) {
         zr_result result = k->attention_backward(
             pass->context, &(struct zr_attention_backward){zr_pass_attention(pass), s[QKV], s[ATTENTION],
@@ -405,11 +403,11 @@ static zr_result go_back(struct zr_module_pass *pass, unsigned product)
     zr_module_drop(pass, is_wide ? D_GATE : D_QKV);
     if (is_wide)
         zr_module_drop(pass, D_UP);
-    zr_result result =
-        is_wide ? norm_backward(pass, NORM2_W, s[NORM2_RSTD],
-                                (struct step_back){s[MIDDLE], s[D_NORM], pass->dx, true, false})
-                : norm_backward(pass, NORM1_W, s[NORM1_RSTD],
-                                (struct step_back){pass->x, s[D_NORM], pass->dx, true, false});
+    zr_result result = is_wide
+                           ? norm_backward(pass, NORM2_W, s[NORM2_RSTD],
+                                           (struct step_back){s[MIDDLE], s[D_NORM], pass->dx, true, false})
+                           : norm_backward(pass, NORM1_W, s[NORM1_RSTD],
+                                           (struct step_back){pass->x, s[D_NORM], pass->dx, true, false});
     zr_module_drop(pass, D_NORM);
     return result;
 }

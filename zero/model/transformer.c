@@ -140,9 +140,10 @@ static zr_result check_tiles(const struct zr_shape *shape)
     struct shared tiled[TILED];
     size_t untiled = first_untiled(shape, zr_shape_tiles(shape), tiled);
     if (zr_shape_tiles(shape) > 1 && zr_shape_tensor(shape) > 1)
-        return zr_fail(ZR_ERR_INVALID,
-                       "--tile %u: tensor-parallel ranks divide the same columns; take --tp 1, or leave --tile out",
-                       shape->tiles);
+        return zr_fail(
+            ZR_ERR_INVALID,
+            "--tile %u: tensor-parallel ranks divide the same columns; take --tp 1, or leave --tile out",
+            shape->tiles);
     return untiled == TILED
                ? ZR_OK
                : zr_fail(ZR_ERR_INVALID,
@@ -412,8 +413,7 @@ struct zr_pass_products zr_pass_products(const struct zr_module_pass *pass)
 unsigned zr_pass_parameter(const struct zr_module_pass *pass, unsigned tensor)
 {
     unsigned tiles = zr_shape_tiles(zr_pass_shape(pass));
-    const struct zr_block_product *product =
-        &table_of(zr_pass_shape(pass))->products[pass->part / tiles];
+    const struct zr_block_product *product = &table_of(zr_pass_shape(pass))->products[pass->part / tiles];
     if (!is_tile(pass))
         return tensor;
     return tensor - (pass->part % tiles > 0 ? product->tiled : product->first);

@@ -165,7 +165,8 @@ void *zr_pass_tile(const struct zr_module_pass *pass, struct zr_linear *linear, 
 /* Fills types, slots, units, modules, inputs, prepare. The lists have room for all of them. */
 struct zr_architecture_table {
     const char *name;
-    /* units and parameters besides those of blocks, and of each block; products[ZR_BLOCK_PRODUCTS] ends them */
+    /* units and parameters besides those of blocks, and of each block; products[ZR_BLOCK_PRODUCTS] ends them
+     */
     unsigned units, parameters, block_parameters;
     struct zr_block_product products[ZR_BLOCK_PRODUCTS];
     bool turned; /* its matrices are [out, in] */

@@ -116,9 +116,8 @@ static void note_operation(void *state, unsigned label)
 static const char *name_of(const struct zr_model *model, const struct zr_action *action)
 {
     const struct zr_module *module = &model->modules[action->index];
-    return zr_module_parts(module) > 1
-               ? model->list.units[zr_module_part_unit(module, action->part, 0)].name
-               : zr_model_module_name(model, action->index);
+    return zr_module_parts(module) > 1 ? model->list.units[zr_module_part_unit(module, action->part, 0)].name
+                                       : zr_model_module_name(model, action->index);
 }
 
 void zr_timeline_action(struct zr_timeline *timeline, const struct zr_action *action, bool done)
