@@ -109,8 +109,11 @@ static const struct zr_module_type first = {BETWEEN, .forward = embed, .backward
                                            .backward = head},
                                    middle = {BETWEEN,          .slots = slots,   .slots_count = SLOTS,
                                              .in_place = true, .forward = block, .backward = block_backward};
-static const struct zr_module modules[] = {
-    {&first, {0}, 1}, {&middle, {1}, 1}, {&middle, {2}, 1}, {&middle, {3}, 1}, {&last, {4}, 1}};
+static const struct zr_module modules[] = {{.type = &first, .units = {0}, .units_count = 1},
+                                           {.type = &middle, .units = {1}, .units_count = 1},
+                                           {.type = &middle, .units = {2}, .units_count = 1},
+                                           {.type = &middle, .units = {3}, .units_count = 1},
+                                           {.type = &last, .units = {4}, .units_count = 1}};
 const struct zr_model resmlp = {
     .list = {list, sizeof list / sizeof *list, units, sizeof units / sizeof *units},
     .modules = modules,

@@ -55,10 +55,14 @@ struct zr_tensor_part {
     bool sum_gradient;
     /* Likewise, once a step and after everything else: of the ranks of zr_engine_options.sharing. */
     bool shared;
+    /* The list has another part of the same tensor before this one, under the same name: the tensor counts
+     * there. */
+    bool continues;
 };
 
 struct zr_parameter {
-    char name[64];   /* "h.0.attn.c_attn.weight": each its own; see zr_engine_save() for what is taken */
+    char name[64];   /* "h.0.attn.c_attn.weight": each its own, but for parts of one tensor; see
+                      * zr_engine_save() for what is taken */
     size_t shape[2]; /* as stored; shape[1] == 0: a vector */
     unsigned unit;   /* index into the units; parameters come sorted by unit */
     unsigned group;  /* index into the optimizer's groups */
@@ -357,6 +361,7 @@ struct zr_module_pass {
     const struct zr_kernels *kernels;
     struct zr_kernel_context *context;
     size_t module;       /* of the model */
+    unsigned part;       /* of the module, see zr_module_type.parts */
     size_t rows;         /* of this pass: the model's, or fewer in an evaluation */
     size_t own_rows;     /* of what modules hand on: rows / model->row_ranks */
     zr_comm *tensor;     /* zr_engine_options.tensor */
@@ -397,12 +402,19 @@ struct zr_module_type {
     zr_result (*backward)(struct zr_module_pass *pass);
     /* The last module, optional: what the model says after row `row` of x, [model->answer_count]. */
     zr_result (*answer)(struct zr_module_pass *pass, size_t row, float *out);
+    /* More than 1: forward and backward are called so many times, once for each part of the module; forward
+     * from part 0 on, backward back to it. A part reads one unit, that of the part before and one on, so no
+     * more of them than that is gathered for it. Slots, and temporary ones that are taken, stay from part to
+     * part. Not of the last module. */
+    unsigned parts;
+    unsigned recomputed_parts; /* of them, those that write slots: the first ones */
 };
 
 struct zr_module {
     const struct zr_module_type *type;
     unsigned units[ZR_MODULE_UNITS_MAX]; /* whose parameters it reads; of none, its type has a name */
-    unsigned units_count;
+    unsigned units_count;                /* of a type with parts 1: units[0] is part 0's */
+    char name[24];                       /* where its type has none; "": that of its first unit */
 };
 
 /* What a pass reads besides parameters: a micro-batch, or constants. Zero at first. */

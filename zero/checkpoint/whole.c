@@ -9,7 +9,7 @@ zr_result zr_whole_open(struct zr_whole *out, zr_engine *engine, const struct zr
 {
     const struct zr_shape dense = zr_shape_dense(shape);
     memset(out, 0, sizeof *out);
-    if (!zr_engine_is_part(engine))
+    if (!zr_engine_is_part(engine) && shape->tiles <= 1)
         return ZR_OK;
     zr_result result = zr_transformer_open(&out->transformer, &dense, engine->options.host_arena);
     out->parts = (struct zr_state_parts){.whole = &out->transformer.model.list, .comm = comm};

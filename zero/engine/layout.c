@@ -144,6 +144,36 @@ static uint64_t whole_elements(const struct zr_parameter *p)
 /* ---- Units ----------------------------------------------------------------------------------------------
  */
 
+static zr_result no_beginning(const struct zr_parameter *p)
+{
+    return zr_fail(ZR_ERR_INVALID, "parameter %s continues a tensor of which the list has no part before it",
+                   p->name);
+}
+
+/* Where a parameter's tensor begins among all of the model's, which have one more where it is the first. */
+static zr_result number_tensor(struct zr_layout *layout, struct zr_layout_parameter *parameter)
+{
+    const struct zr_parameter *p = &parameter->parameter;
+    uint64_t whole = whole_elements(p);
+    parameter->global_index = layout->elements;
+    if (!p->part.continues)
+        return whole > 0 && !__builtin_add_overflow(layout->elements, whole, &layout->elements)
+                   ? ZR_OK
+                   : zr_fail(ZR_ERR_INVALID,
+                             "parameter %s is part of a tensor with too many elements to count", p->name);
+    const struct zr_layout_parameter *first = parameter; /* it is near */
+    if (first == layout->parameters)
+        return no_beginning(p);
+    do
+        first--;
+    while (first > layout->parameters && strcmp(first->parameter.name, p->name) != 0);
+    if (strcmp(first->parameter.name, p->name) != 0 ||
+        memcmp(first->parameter.part.whole, p->part.whole, sizeof p->part.whole) != 0)
+        return no_beginning(p);
+    parameter->global_index = first->global_index;
+    return ZR_OK;
+}
+
 /* Places the parameters of one unit and returns its padded size through `unit`. */
 static zr_result lay_unit(struct zr_layout *layout, struct zr_layout_unit *unit, size_t index)
 {
@@ -157,19 +187,16 @@ static zr_result lay_unit(struct zr_layout *layout, struct zr_layout_unit *unit,
                            parameter->parameter.name);
         if (parameter->parameter.left_out > 0)
             layout->part = parameter->parameter.name;
-        parameter->global_index = layout->elements;
         parameter->elements = zr_parameter_elements(&parameter->parameter);
         if (!round_up(offset, tensor_align, &parameter->offset) || parameter->elements == 0 ||
             __builtin_add_overflow(parameter->offset, parameter->elements, &offset))
             return zr_fail(ZR_ERR_INVALID, "parameter %s has no elements, or too many to count",
                            parameter->parameter.name);
-        uint64_t whole = whole_elements(&parameter->parameter);
         zr_result result = check_part(&parameter->parameter);
+        if (result == ZR_OK)
+            result = number_tensor(layout, parameter);
         if (result != ZR_OK)
             return result;
-        if (whole == 0 || __builtin_add_overflow(layout->elements, whole, &layout->elements))
-            return zr_fail(ZR_ERR_INVALID, "parameter %s is part of a tensor with too many elements to count",
-                           parameter->parameter.name);
         if (parameter->parameter.part.whole[0] > 0)
             layout->part = parameter->parameter.name;
         next++;
@@ -194,7 +221,8 @@ static zr_result lay_unit(struct zr_layout *layout, struct zr_layout_unit *unit,
 static bool before(const void *a, const void *b)
 {
     const struct zr_layout_parameter *one = a, *other = b;
-    return strcmp(one->parameter.name, other->parameter.name) < 0;
+    int order = strcmp(one->parameter.name, other->parameter.name);
+    return order != 0 ? order < 0 : one->parameter.part.continues < other->parameter.part.continues;
 }
 
 /* What a file of zr_engine_save() can have as a key, and is not one of its own. */
@@ -231,7 +259,8 @@ static zr_result check_names(struct zr_layout *layout, const struct zr_parameter
     }
     zr_sort_in_place(&(struct zr_sort_records){sorted, list->parameters_count, sizeof *sorted, before});
     for (size_t i = 1; i < list->parameters_count; i++)
-        if (strcmp(sorted[i - 1].parameter.name, sorted[i].parameter.name) == 0)
+        if (!sorted[i].parameter.part.continues &&
+            strcmp(sorted[i - 1].parameter.name, sorted[i].parameter.name) == 0)
             return zr_fail(ZR_ERR_INVALID, "two parameters are called %s; give each a name of its own",
                            sorted[i].parameter.name);
     return ZR_OK;

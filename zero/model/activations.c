@@ -8,7 +8,7 @@
 const char *zr_model_module_name(const struct zr_model *model, size_t module)
 {
     const struct zr_module *m = &model->modules[module];
-    return m->type->name ? m->type->name : model->list.units[m->units[0]].name;
+    return m->type->name ? m->type->name : m->name[0] ? m->name : model->list.units[m->units[0]].name;
 }
 
 size_t zr_slot_bytes(enum zr_slot_type type, size_t element_bytes)
@@ -163,7 +163,7 @@ zr_result zr_activations_get(struct zr_activations *store, struct zr_activation_
     *dx = NULL;
     if (place.input == ZR_NO_MODULE)
         return ZR_OK;
-    if (!in_place)
+    if (!in_place && !store->gradients[1]) /* it is the module's first part to run */
         result = zr_activations_take_gradient(store, place.input, &store->gradients[1]);
     *dx = store->gradients[in_place ? 0 : 1];
     return result;
@@ -220,10 +220,19 @@ static zr_result check_module(const struct zr_model *model, size_t index)
             "module %zu of %zu: it needs a type with forward and backward, at most %d slots and %d "
             "units, a name or a unit that has one, and an output, but for the last",
             index, model->modules_count, ZR_MODULE_SLOTS_MAX, ZR_MODULE_UNITS_MAX);
-    for (unsigned u = 0; u < module->units_count; u++)
-        if (module->units[u] >= model->list.units_count)
-            return zr_fail(ZR_ERR_INVALID, "module %zu reads unit %u of %zu", index, module->units[u],
-                           model->list.units_count);
+    if (!memchr(module->name, '\0', sizeof module->name))
+        return zr_fail(ZR_ERR_INVALID, "the name of module %zu has no end", index);
+    if (zr_module_parts(module) > 1 &&
+        (module->units_count != 1 || last || type->recomputed_parts > type->parts))
+        return zr_fail(
+            ZR_ERR_INVALID,
+            "module %zu of %zu has %u parts, of which %u are recomputed: it needs one unit, that of "
+            "its first part, and a module after it",
+            index, model->modules_count, type->parts, type->recomputed_parts);
+    for (unsigned u = 0; u < zr_module_units(module); u++)
+        if (zr_module_unit(module, u) >= model->list.units_count)
+            return zr_fail(ZR_ERR_INVALID, "module %zu reads unit %u of %zu", index,
+                           zr_module_unit(module, u), model->list.units_count);
     return ZR_OK;
 }
 
@@ -232,7 +241,7 @@ static zr_result check_units(const struct zr_model *model)
 {
     size_t reads = 0, uses = 0, count = 0;
     for (size_t m = 0; m < model->modules_count; m++)
-        reads += model->modules[m].units_count;
+        reads += zr_module_units(&model->modules[m]);
     for (size_t u = 0; u < model->list.units_count; u++)
         uses += model->list.units[u].gradient_uses;
     if (reads != uses)

@@ -149,8 +149,8 @@ static void find_readers(const struct zr_cut *cut, const struct zr_cut_request *
         struct span span = span_of(request, cut->stages_count, s);
         unsigned rank = zr_pipeline_rank_of(request->pipeline, request->ranks, s);
         for (size_t m = span.first; m < span.end; m++)
-            for (unsigned i = 0; i < request->model->modules[m].units_count; i++) {
-                struct readers *r = &readers[request->model->modules[m].units[i]];
+            for (unsigned i = 0; i < zr_module_units(&request->model->modules[m]); i++) {
+                struct readers *r = &readers[zr_module_unit(&request->model->modules[m], i)];
                 r->here += rank == request->rank;
                 r->several |= r->first_rank != UINT_MAX && r->first_rank != rank;
                 if (r->first_rank == UINT_MAX)
@@ -168,8 +168,8 @@ static void find_ranks(const struct zr_cut *cut, const struct zr_cut_request *re
         struct span span = span_of(request, cut->stages_count, s);
         unsigned rank = zr_pipeline_rank_of(request->pipeline, request->ranks, s);
         for (size_t m = span.first; m < span.end; m++)
-            for (unsigned i = 0; i < request->model->modules[m].units_count; i++)
-                by_rank[rank] |= request->model->modules[m].units[i] == unit;
+            for (unsigned i = 0; i < zr_module_units(&request->model->modules[m]); i++)
+                by_rank[rank] |= zr_module_unit(&request->model->modules[m], i) == unit;
     }
 }
 
@@ -197,9 +197,12 @@ static zr_result share(struct zr_cut *cut, const bool by_rank[], const char *nam
     return ZR_OK;
 }
 
+/* Of the tensor that begins with a parameter. */
 static uint64_t whole_elements(const struct zr_parameter *p)
 {
     struct zr_parameter whole = *p;
+    if (p->part.continues)
+        return 0;
     if (p->part.whole[0] > 0)
         memcpy(whole.shape, p->part.whole, sizeof whole.shape);
     return zr_parameter_elements(&whole);

@@ -63,6 +63,24 @@ static inline bool zr_module_is_port(const struct zr_module *module)
 {
     return !module->type->forward;
 }
+/* Parts, at least 1; the units that one of them reads, and those of all. */
+static inline unsigned zr_module_parts(const struct zr_module *module)
+{
+    return module->type->parts > 1 ? module->type->parts : 1;
+}
+static inline unsigned zr_module_part_unit(const struct zr_module *module, unsigned part, unsigned index)
+{
+    return module->units[index] + part;
+}
+static inline unsigned zr_module_units(const struct zr_module *module)
+{
+    return zr_module_parts(module) * module->units_count;
+}
+/* Unit `index` of all. */
+static inline unsigned zr_module_unit(const struct zr_module *module, unsigned index)
+{
+    return zr_module_parts(module) > 1 ? module->units[0] + index : module->units[index];
+}
 /* The model ends there, with losses. */
 static inline bool zr_module_is_last(const struct zr_module *module)
 {

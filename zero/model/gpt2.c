@@ -110,7 +110,7 @@ static void describe_slots(struct zr_transformer *t)
  * statistics. */
 static zr_result norm(struct zr_module_pass *pass, unsigned w, const void *x, void *y, unsigned mean)
 {
-    void *const *p = &pass->parameters[0][w];
+    void *const *p = &pass->parameters[0][zr_pass_parameter(pass, w)];
     return pass->kernels->layernorm_forward(
         pass->context, &(struct zr_layernorm_forward){{pass->own_rows, zr_pass_shape(pass)->hidden},
                                                       x,
@@ -124,12 +124,13 @@ static zr_result norm(struct zr_module_pass *pass, unsigned w, const void *x, vo
 static zr_result norm_backward(struct zr_module_pass *pass, unsigned w, const void *x, const void *dy,
                                unsigned mean)
 {
-    void *const *g = &pass->gradients[0][w];
+    unsigned at = zr_pass_parameter(pass, w);
+    void *const *g = &pass->gradients[0][at];
     return pass->kernels->layernorm_backward(
         pass->context, &(struct zr_layernorm_backward){
                            .shape = {pass->own_rows, zr_pass_shape(pass)->hidden},
                            .x = x,
-                           .w = pass->parameters[0][w],
+                           .w = pass->parameters[0][at],
                            .mean = pass->slots[mean],
                            .rstd = pass->slots[mean + 1],
                            .dy = dy,
@@ -146,8 +147,10 @@ struct matrix {
     unsigned w, in, out;
     bool split_in;
 };
-static const struct matrix qkv = {QKV_W, 1, 3, false}, proj = {PROJ_W, 1, 1, true}, fc = {FC_W, 1, 4, false},
-                           fc2 = {FC2_W, 4, 1, true};
+static const struct matrix matrices[ZR_BLOCK_PRODUCTS] = {[ZR_PRODUCT_QKV] = {QKV_W, 1, 3, false},
+                                                          [ZR_PRODUCT_OUT] = {PROJ_W, 1, 1, true},
+                                                          [ZR_PRODUCT_WIDE] = {FC_W, 1, 4, false},
+                                                          [ZR_PRODUCT_NARROW] = {FC2_W, 4, 1, true}};
 
 static struct zr_linear linear_of(const struct zr_module_pass *pass, const struct matrix *m)
 {
@@ -159,13 +162,15 @@ static struct zr_linear linear_of(const struct zr_module_pass *pass, const struc
 /* y, all rows of the rank's columns, from the rank's rows of x. */
 static zr_result multiply_columns(struct zr_module_pass *pass, const struct matrix *m, const void *x, void *y)
 {
-    void *const *p = &pass->parameters[0][m->w];
+    void *const *p = &pass->parameters[0][zr_pass_parameter(pass, m->w)];
+    struct zr_linear linear = linear_of(pass, m);
     const void *all;
+    y = zr_pass_tile(pass, &linear, y);
     zr_result result = zr_pass_all_rows(pass, x, X_ROWS, &all);
     if (result == ZR_OK)
         result = pass->kernels->linear_forward(
-            pass->context, &(struct zr_linear_forward){
-                               .shape = linear_of(pass, m), .x = all, .w = p[0], .bias = p[1], .y = y});
+            pass->context,
+            &(struct zr_linear_forward){.shape = linear, .x = all, .w = p[0], .bias = p[1], .y = y});
     zr_module_drop(pass, X_ROWS);
     return result;
 }
@@ -173,16 +178,16 @@ static zr_result multiply_columns(struct zr_module_pass *pass, const struct matr
 /* The rank's rows of y, from all rows of the rank's columns of x. */
 static zr_result multiply_rows(struct zr_module_pass *pass, const struct matrix *m, const void *x, void *y)
 {
-    void *const *p = &pass->parameters[0][m->w];
+    void *const *p = &pass->parameters[0][zr_pass_parameter(pass, m->w)];
+    struct zr_linear linear = linear_of(pass, m);
     struct zr_pass_sum sum;
     zr_result result = zr_pass_open_sum(pass, &sum, y, Y_ROWS);
+    void *columns = zr_pass_tile(pass, &linear, sum.part);
     if (result == ZR_OK)
         result = pass->kernels->linear_forward(
-            pass->context, &(struct zr_linear_forward){.shape = linear_of(pass, m),
-                                                       .x = x,
-                                                       .w = p[0],
-                                                       .bias = zr_pass_bias_once(pass, p[1]),
-                                                       .y = sum.part});
+            pass->context,
+            &(struct zr_linear_forward){
+                .shape = linear, .x = x, .w = p[0], .bias = zr_pass_bias_once(pass, p[1]), .y = columns});
     return result == ZR_OK ? zr_pass_close_sum(pass, &sum) : result;
 }
 
@@ -192,9 +197,12 @@ enum wanted { WANT_DX = 1, WANT_DW = 2, WANT_BOTH = WANT_DX | WANT_DW };
 static zr_result multiply_backward(struct zr_module_pass *pass, const struct matrix *m,
                                    struct zr_linear_backward op, enum wanted wanted)
 {
-    void *const *g = &pass->gradients[0][m->w];
+    unsigned at = zr_pass_parameter(pass, m->w);
+    void *const *g = &pass->gradients[0][at];
     op.shape = linear_of(pass, m);
-    op.w = pass->parameters[0][m->w];
+    op.dy = zr_pass_tile(pass, &op.shape, op.dy);
+    op.accumulate_dx = !zr_pass_products(pass).ends; /* to that of the tiles behind */
+    op.w = pass->parameters[0][at];
     op.dx = wanted & WANT_DX ? op.dx : NULL;
     op.dw = wanted & WANT_DW ? g[0] : NULL;
     op.db = wanted & WANT_DW ? g[1] : NULL;
@@ -246,83 +254,111 @@ static zr_result add(struct zr_module_pass *pass, const void *a, void *b)
 /* Elements of the widest slots. */
 static size_t wide(const struct zr_module_pass *pass)
 {
-    return pass->rows * linear_of(pass, &fc).out;
+    return pass->rows * linear_of(pass, &matrices[ZR_PRODUCT_WIDE]).out;
 }
 
-static zr_result block(struct zr_module_pass *pass)
+/* What a product reads, and what becomes of what it wrote. */
+static zr_result before(struct zr_module_pass *pass, unsigned product)
+{
+    void **s = pass->slots;
+    return product == ZR_PRODUCT_QKV    ? norm(pass, LN1_W, pass->x, s[LN1], LN1_MEAN)
+           : product == ZR_PRODUCT_WIDE ? norm(pass, LN2_W, s[MIDDLE], s[LN2], LN2_MEAN)
+                                        : ZR_OK;
+}
+
+static zr_result multiply(struct zr_module_pass *pass, unsigned product)
+{
+    void **s = pass->slots;
+    const struct matrix *m = &matrices[product];
+    return product == ZR_PRODUCT_QKV    ? multiply_columns(pass, m, s[LN1], s[QKV])
+           : product == ZR_PRODUCT_OUT  ? multiply_rows(pass, m, s[ATTENTION], s[MIDDLE])
+           : product == ZR_PRODUCT_WIDE ? multiply_columns(pass, m, s[LN2], s[FC])
+                                        : multiply_rows(pass, m, s[GELU], pass->y);
+}
+
+static zr_result after(struct zr_module_pass *pass, unsigned product)
 {
     const struct zr_kernels *k = pass->kernels;
     void **s = pass->slots;
-
-    zr_result result = norm(pass, LN1_W, pass->x, s[LN1], LN1_MEAN);
-    if (result == ZR_OK)
-        result = multiply_columns(pass, &qkv, s[LN1], s[QKV]);
-    if (result == ZR_OK)
-        result = k->attention_forward(pass->context,
-                                      &(struct zr_attention_forward){zr_pass_attention(pass), s[QKV],
-                                                                     s[ATTENTION], s[LSE], s[PROBABILITIES]});
-    if (result == ZR_OK)
-        result = multiply_rows(pass, &proj, s[ATTENTION], s[MIDDLE]);
-    if (result == ZR_OK)
-        result = add(pass, pass->x, s[MIDDLE]);
-    if (result == ZR_OK)
-        result = norm(pass, LN2_W, s[MIDDLE], s[LN2], LN2_MEAN);
-    if (result == ZR_OK)
-        result = multiply_columns(pass, &fc, s[LN2], s[FC]);
-    if (result == ZR_OK)
-        result = k->gelu_forward(pass->context, &(struct zr_gelu_forward){wide(pass), s[FC], s[GELU]});
-    if (result == ZR_OK && pass->y)
-        result = multiply_rows(pass, &fc2, s[GELU], pass->y);
-    return result == ZR_OK && pass->y ? add(pass, s[MIDDLE], pass->y) : result;
+    if (product == ZR_PRODUCT_QKV)
+        return k->attention_forward(pass->context,
+                                    &(struct zr_attention_forward){zr_pass_attention(pass), s[QKV],
+                                                                   s[ATTENTION], s[LSE], s[PROBABILITIES]});
+    if (product == ZR_PRODUCT_OUT)
+        return add(pass, pass->x, s[MIDDLE]);
+    if (product == ZR_PRODUCT_WIDE)
+        return k->gelu_forward(pass->context, &(struct zr_gelu_forward){wide(pass), s[FC], s[GELU]});
+    return add(pass, s[MIDDLE], pass->y);
 }
 
-/* d (output) -> d (middle) */
-static zr_result feed_forward_backward(struct zr_module_pass *pass)
+/* The last product is of y alone. */
+static zr_result block(struct zr_module_pass *pass)
 {
-    void **s = pass->slots;
-    zr_result result = zr_module_take(pass, D_WIDE);
-    if (result == ZR_OK)
-        result = rows_backward(pass, &fc2, s[GELU], pass->dx, s[D_WIDE]);
-    if (result == ZR_OK)
-        result = pass->kernels->gelu_backward(
-            pass->context, &(struct zr_gelu_backward){wide(pass), s[FC], s[D_WIDE], s[D_WIDE]});
-    if (result == ZR_OK)
-        result = zr_module_take(pass, D_NORM);
-    if (result == ZR_OK)
-        result = columns_backward(pass, &fc, s[LN2], s[D_WIDE], s[D_NORM]);
-    zr_module_drop(pass, D_WIDE);
-    if (result == ZR_OK)
-        result = norm_backward(pass, LN2_W, s[MIDDLE], s[D_NORM], LN2_MEAN);
-    zr_module_drop(pass, D_NORM);
+    struct zr_pass_products now = zr_pass_products(pass);
+    zr_result result = ZR_OK;
+    for (unsigned p = now.first; p < now.end && (pass->y || p < ZR_PRODUCT_NARROW) && result == ZR_OK; p++) {
+        if (now.begins)
+            result = before(pass, p);
+        if (result == ZR_OK)
+            result = multiply(pass, p);
+        if (result == ZR_OK && now.ends)
+            result = after(pass, p);
+    }
     return result;
 }
 
-/* d (middle) -> d (input) */
-static zr_result attention_backward(struct zr_module_pass *pass)
+/* The slots that backward of a product and what stands before it writes to. */
+static zr_result take_gradients(struct zr_module_pass *pass, unsigned product)
+{
+    if (product == ZR_PRODUCT_NARROW)
+        return zr_module_take(pass, D_WIDE);
+    zr_result result = product == ZR_PRODUCT_QKV ? ZR_OK : zr_module_take(pass, D_NORM);
+    return result == ZR_OK && product == ZR_PRODUCT_OUT ? zr_module_take(pass, D_QKV) : result;
+}
+
+static zr_result multiply_back(struct zr_module_pass *pass, unsigned product)
 {
     void **s = pass->slots;
-    zr_result result = zr_module_take(pass, D_NORM);
-    if (result == ZR_OK)
-        result = zr_module_take(pass, D_QKV);
-    if (result == ZR_OK)
-        result = rows_backward(pass, &proj, s[ATTENTION], pass->dx, s[D_NORM]);
-    if (result == ZR_OK)
-        result = pass->kernels->attention_backward(
+    const struct matrix *m = &matrices[product];
+    return product == ZR_PRODUCT_NARROW ? rows_backward(pass, m, s[GELU], pass->dx, s[D_WIDE])
+           : product == ZR_PRODUCT_WIDE ? columns_backward(pass, m, s[LN2], s[D_WIDE], s[D_NORM])
+           : product == ZR_PRODUCT_OUT  ? rows_backward(pass, m, s[ATTENTION], pass->dx, s[D_NORM])
+                                        : columns_backward(pass, m, s[LN1], s[D_QKV], s[D_NORM]);
+}
+
+/* From the gradient of what a product reads to that of what it is made of. */
+static zr_result go_back(struct zr_module_pass *pass, unsigned product)
+{
+    const struct zr_kernels *k = pass->kernels;
+    void **s = pass->slots;
+    bool is_wide = product == ZR_PRODUCT_WIDE;
+    if (product == ZR_PRODUCT_NARROW)
+        return k->gelu_backward(pass->context,
+                                &(struct zr_gelu_backward){wide(pass), s[FC], s[D_WIDE], s[D_WIDE]});
+    if (product == ZR_PRODUCT_OUT)
+        return k->attention_backward(
             pass->context, &(struct zr_attention_backward){zr_pass_attention(pass), s[QKV], s[ATTENTION],
                                                            s[LSE], s[PROBABILITIES], s[D_NORM], s[D_QKV]});
-    if (result == ZR_OK)
-        result = columns_backward(pass, &qkv, s[LN1], s[D_QKV], s[D_NORM]);
-    zr_module_drop(pass, D_QKV);
-    if (result == ZR_OK)
-        result = norm_backward(pass, LN1_W, pass->x, s[D_NORM], LN1_MEAN);
+    zr_module_drop(pass, is_wide ? D_WIDE : D_QKV);
+    zr_result result = is_wide ? norm_backward(pass, LN2_W, s[MIDDLE], s[D_NORM], LN2_MEAN)
+                               : norm_backward(pass, LN1_W, pass->x, s[D_NORM], LN1_MEAN);
     zr_module_drop(pass, D_NORM);
     return result;
 }
 
 static zr_result block_backward(struct zr_module_pass *pass)
 {
-    zr_result result = feed_forward_backward(pass);
-    return result == ZR_OK ? attention_backward(pass) : result;
+    struct zr_pass_products now = zr_pass_products(pass);
+    zr_result result = ZR_OK;
+    for (unsigned p = now.end; p-- > now.first && result == ZR_OK;) {
+        if (now.ends)
+            result = take_gradients(pass, p);
+        if (result == ZR_OK)
+            result = multiply_back(pass, p);
+        if (result == ZR_OK && now.begins)
+            result = go_back(pass, p);
+    }
+    return result;
 }
 
 /* ---- Final norm ---------------------------------------------------------------------------------------- */
@@ -385,36 +421,33 @@ static void describe(struct zr_transformer *t)
         "wte.weight", shape->vocabulary_padded, c, 0, deviation, ZR_GROUP_EMBEDDINGS, ZR_SPLIT_FIRST};
     const struct zr_tensor wpe = {"wpe.weight",        shape->sequence, c, 0, deviation,
                                   ZR_GROUP_EMBEDDINGS, ZR_SPLIT_NORM};
-    const enum zr_transformer_group vectors = ZR_GROUP_VECTORS, matrices = ZR_GROUP_MATRICES;
+    const enum zr_transformer_group vectors = ZR_GROUP_VECTORS, decay = ZR_GROUP_MATRICES;
     const struct zr_tensor tensors[BLOCK_PARAMETERS] = {
         [LN1_W] = {"ln_1.weight", c, 0, 1, 0, vectors, ZR_SPLIT_NORM},
         [LN1_B] = {"ln_1.bias", c, 0, 0, 0, vectors, ZR_SPLIT_NORM},
-        [QKV_W] = {"attn.c_attn.weight", c, 3 * c, 0, deviation, matrices, ZR_SPLIT_QKV},
+        [QKV_W] = {"attn.c_attn.weight", c, 3 * c, 0, deviation, decay, ZR_SPLIT_QKV},
         [QKV_B] = {"attn.c_attn.bias", 3 * c, 0, 0, 0, vectors, ZR_SPLIT_QKV},
-        [PROJ_W] = {"attn.c_proj.weight", c, c, 0, residual, matrices, ZR_SPLIT_FIRST},
+        [PROJ_W] = {"attn.c_proj.weight", c, c, 0, residual, decay, ZR_SPLIT_FIRST},
         [PROJ_B] = {"attn.c_proj.bias", c, 0, 0, 0, vectors, ZR_SPLIT_NONE},
         [LN2_W] = {"ln_2.weight", c, 0, 1, 0, vectors, ZR_SPLIT_NORM},
         [LN2_B] = {"ln_2.bias", c, 0, 0, 0, vectors, ZR_SPLIT_NORM},
-        [FC_W] = {"mlp.c_fc.weight", c, 4 * c, 0, deviation, matrices, ZR_SPLIT_LAST},
+        [FC_W] = {"mlp.c_fc.weight", c, 4 * c, 0, deviation, decay, ZR_SPLIT_LAST},
         [FC_B] = {"mlp.c_fc.bias", 4 * c, 0, 0, 0, vectors, ZR_SPLIT_LAST},
-        [FC2_W] = {"mlp.c_proj.weight", 4 * c, c, 0, residual, matrices, ZR_SPLIT_FIRST},
+        [FC2_W] = {"mlp.c_proj.weight", 4 * c, c, 0, residual, decay, ZR_SPLIT_FIRST},
         [FC2_B] = {"mlp.c_proj.bias", c, 0, 0, 0, vectors, ZR_SPLIT_NONE},
     };
     const struct zr_tensor ln_f[] = {{"weight", c, 0, 1, 0, vectors, ZR_SPLIT_NORM},
                                      {"bias", c, 0, 0, 0, vectors, ZR_SPLIT_NORM}};
-    unsigned embedding[] = {WTE, WPE}, unit = WPE;
+    unsigned embedding[] = {WTE, WPE}, unit;
 
     describe_types(t);
     zr_transformer_add_unit(t, &(struct zr_unit_tensors){"wte", "", 0, 2, &wte, 1});
     zr_transformer_add_unit(t, &(struct zr_unit_tensors){"wpe", "", 0, 1, &wpe, 1});
     zr_transformer_add_module(t, ZR_TYPE_EMBEDDING, embedding, 2);
-    for (size_t l = 0; l < shape->layers; l++) {
-        unit++;
-        zr_transformer_add_unit(
+    for (size_t l = 0; l < shape->layers; l++)
+        zr_transformer_add_block(
             t, &(struct zr_unit_tensors){"h.%zu", "h.%zu.", l, 1, tensors, BLOCK_PARAMETERS});
-        zr_transformer_add_module(t, ZR_TYPE_BLOCK, &unit, 1);
-    }
-    unit++;
+    unit = (unsigned)t->model.list.units_count;
     zr_transformer_add_unit(t, &(struct zr_unit_tensors){"ln_f", "ln_f.", 0, 1, ln_f, 2});
     zr_transformer_add_module(t, ZR_TYPE_FINAL, &unit, 1);
     zr_transformer_add_module(t, ZR_TYPE_HEAD, embedding, 1);
@@ -432,10 +465,12 @@ static double block_flops(const struct zr_shape *shape)
     return 24 * c * c + 4 * c * (double)shape->sequence;
 }
 
-const struct zr_architecture_table zr_architecture_gpt2 = {.name = "gpt2",
-                                                           .units = 3,
-                                                           .parameters = 4,
-                                                           .block_parameters = BLOCK_PARAMETERS,
-                                                           .describe = describe,
-                                                           .elements = elements,
-                                                           .block_flops = block_flops};
+const struct zr_architecture_table zr_architecture_gpt2 = {
+    .name = "gpt2",
+    .units = 3,
+    .parameters = 4,
+    .block_parameters = BLOCK_PARAMETERS,
+    .products = {{"qkv", LN1_W, QKV_W}, {"proj", PROJ_W, PROJ_W}, {"fc", LN2_W, FC_W}, {"fc2", FC2_W, FC2_W}},
+    .describe = describe,
+    .elements = elements,
+    .block_flops = block_flops};

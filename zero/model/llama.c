@@ -134,11 +134,14 @@ static zr_result rotate(struct zr_module_pass *pass, void *qkv, bool inverse)
 }
 
 /* Weights are turned, and there is no bias. */
-static zr_result multiply(struct zr_module_pass *pass, const struct zr_linear *linear, const void *x,
-                          const void *w, void *y)
+static zr_result multiply(struct zr_module_pass *pass, struct zr_linear linear, const void *x, unsigned w,
+                          void *y)
 {
+    y = zr_pass_tile(pass, &linear, y);
     return pass->kernels->linear_forward(
-        pass->context, &(struct zr_linear_forward){.shape = *linear, .x = x, .w = w, .y = y});
+        pass->context,
+        &(struct zr_linear_forward){
+            .shape = linear, .x = x, .w = pass->parameters[0][zr_pass_parameter(pass, w)], .y = y});
 }
 
 static struct zr_linear linear_of(const struct zr_module_pass *pass, size_t in, size_t out)
@@ -155,72 +158,111 @@ static struct zr_linear column_linear(const struct zr_module_pass *pass, size_t 
     return linear;
 }
 
-/* residual + x times the matrix that tensor ranks have columns of, to y: the rank's rows. */
-static zr_result multiply_and_add(struct zr_module_pass *pass, const struct zr_linear *linear, unsigned w,
-                                  const void *x, const void *residual, void *y)
+/* x times the matrix that tensor ranks have columns of, to y: the rank's rows. */
+static zr_result multiply_rows(struct zr_module_pass *pass, struct zr_linear linear, unsigned w,
+                               const void *x, void *y)
 {
     struct zr_pass_sum sum;
     zr_result result = zr_pass_open_sum(pass, &sum, y, Y_ROWS);
     if (result == ZR_OK)
-        result = multiply(pass, linear, x, pass->parameters[0][w], sum.part);
-    if (result == ZR_OK)
-        result = zr_pass_close_sum(pass, &sum);
-    return result == ZR_OK ? pass->kernels->add(pass->context, &(struct zr_add){pass->own_rows * linear->out,
-                                                                                residual, y, y})
-                           : result;
+        result = multiply(pass, linear, x, w, sum.part);
+    return result == ZR_OK ? zr_pass_close_sum(pass, &sum) : result;
 }
 
-/* middle, from x */
-static zr_result attend(struct zr_module_pass *pass)
+static zr_result add(struct zr_module_pass *pass, const void *residual, void *y)
+{
+    return pass->kernels->add(pass->context,
+                              &(struct zr_add){pass->own_rows * zr_pass_shape(pass)->hidden, residual, y, y});
+}
+
+static zr_result multiply_qkv(struct zr_module_pass *pass)
+{
+    const struct widths w = widths_of(zr_pass_shape(pass));
+    struct zr_linear q = column_linear(pass, w.q), kv = column_linear(pass, w.kv);
+    void *qkv = pass->slots[QKV];
+    const void *x;
+    zr_result result = zr_pass_all_rows(pass, pass->slots[NORM1], X_ROWS, &x);
+    if (result == ZR_OK)
+        result = multiply(pass, q, x, Q_W, qkv);
+    if (result == ZR_OK)
+        result = multiply(pass, kv, x, K_W, column_of(pass, qkv, w.q));
+    if (result == ZR_OK)
+        result = multiply(pass, kv, x, V_W, column_of(pass, qkv, w.q + w.kv));
+    zr_module_drop(pass, X_ROWS);
+    return result;
+}
+
+static zr_result multiply_wide(struct zr_module_pass *pass)
+{
+    const struct widths w = widths_of(zr_pass_shape(pass));
+    struct zr_linear wide = linear_of(pass, w.c, w.ffn);
+    const void *x;
+    zr_result result = zr_pass_all_rows(pass, pass->slots[NORM2], X_ROWS, &x);
+    if (result == ZR_OK)
+        result = multiply(pass, wide, x, GATE_W, pass->slots[GATE]);
+    if (result == ZR_OK)
+        result = multiply(pass, wide, x, UP_W, pass->slots[UP]);
+    zr_module_drop(pass, X_ROWS);
+    return result;
+}
+
+/* What a product reads, and what becomes of what it wrote. */
+static zr_result before(struct zr_module_pass *pass, unsigned product)
+{
+    void **s = pass->slots, *const *p = pass->parameters[0];
+    return product == ZR_PRODUCT_QKV
+               ? norm(pass, pass->x, p[zr_pass_parameter(pass, NORM1_W)], s[NORM1], s[NORM1_RSTD])
+           : product == ZR_PRODUCT_WIDE
+               ? norm(pass, s[MIDDLE], p[zr_pass_parameter(pass, NORM2_W)], s[NORM2], s[NORM2_RSTD])
+               : ZR_OK;
+}
+
+static zr_result multiply_product(struct zr_module_pass *pass, unsigned product)
+{
+    const struct widths w = widths_of(zr_pass_shape(pass));
+    void **s = pass->slots;
+    return product == ZR_PRODUCT_QKV    ? multiply_qkv(pass)
+           : product == ZR_PRODUCT_WIDE ? multiply_wide(pass)
+           : product == ZR_PRODUCT_OUT
+               ? multiply_rows(pass, linear_of(pass, w.q, w.c), O_W, s[ATTENTION], s[MIDDLE])
+               : multiply_rows(pass, linear_of(pass, w.ffn, w.c), DOWN_W, s[PRODUCT], pass->y);
+}
+
+static zr_result after(struct zr_module_pass *pass, unsigned product)
 {
     const struct zr_kernels *k = pass->kernels;
-    const struct widths w = widths_of(zr_pass_shape(pass));
-    struct zr_linear q = column_linear(pass, w.q), kv = column_linear(pass, w.kv),
-                     o = linear_of(pass, w.q, w.c);
-    void **s = pass->slots, *const *p = pass->parameters[0];
-    const void *x;
-
-    zr_result result = norm(pass, pass->x, p[NORM1_W], s[NORM1], s[NORM1_RSTD]);
-    if (result == ZR_OK)
-        result = zr_pass_all_rows(pass, s[NORM1], X_ROWS, &x);
-    if (result == ZR_OK)
-        result = multiply(pass, &q, x, p[Q_W], s[QKV]);
-    if (result == ZR_OK)
-        result = multiply(pass, &kv, x, p[K_W], column_of(pass, s[QKV], w.q));
-    if (result == ZR_OK)
-        result = multiply(pass, &kv, x, p[V_W], column_of(pass, s[QKV], w.q + w.kv));
-    zr_module_drop(pass, X_ROWS);
-    if (result == ZR_OK)
-        result = rotate(pass, s[QKV], false);
-    if (result == ZR_OK)
-        result = k->attention_forward(pass->context,
-                                      &(struct zr_attention_forward){zr_pass_attention(pass), s[QKV],
-                                                                     s[ATTENTION], s[LSE], s[PROBABILITIES]});
-    return result == ZR_OK ? multiply_and_add(pass, &o, O_W, s[ATTENTION], pass->x, s[MIDDLE]) : result;
+    void **s = pass->slots;
+    if (product == ZR_PRODUCT_QKV) {
+        zr_result result = rotate(pass, s[QKV], false);
+        return result == ZR_OK ? k->attention_forward(
+                                     pass->context,
+                                     &(struct zr_attention_forward){zr_pass_attention(pass), s[QKV],
+                                                                    s[ATTENTION], s[LSE], s[PROBABILITIES]})
+                               : result;
+    }
+    if (product == ZR_PRODUCT_OUT)
+        return add(pass, pass->x, s[MIDDLE]);
+    if (product == ZR_PRODUCT_WIDE)
+        return k->swiglu_forward(pass->context,
+                                 &(struct zr_swiglu_forward){pass->rows * widths_of(zr_pass_shape(pass)).ffn,
+                                                             s[GATE], s[UP], s[PRODUCT]});
+    return add(pass, s[MIDDLE], pass->y);
 }
 
+/* The last product is of y alone. */
 static zr_result block(struct zr_module_pass *pass)
 {
-    const struct widths w = widths_of(zr_pass_shape(pass));
-    struct zr_linear wide = linear_of(pass, w.c, w.ffn), down = linear_of(pass, w.ffn, w.c);
-    void **s = pass->slots, *const *p = pass->parameters[0];
-    const void *x;
-
-    zr_result result = attend(pass);
-    if (result == ZR_OK)
-        result = norm(pass, s[MIDDLE], p[NORM2_W], s[NORM2], s[NORM2_RSTD]);
-    if (result == ZR_OK)
-        result = zr_pass_all_rows(pass, s[NORM2], X_ROWS, &x);
-    if (result == ZR_OK)
-        result = multiply(pass, &wide, x, p[GATE_W], s[GATE]);
-    if (result == ZR_OK)
-        result = multiply(pass, &wide, x, p[UP_W], s[UP]);
-    zr_module_drop(pass, X_ROWS);
-    if (result == ZR_OK)
-        result = pass->kernels->swiglu_forward(
-            pass->context, &(struct zr_swiglu_forward){pass->rows * w.ffn, s[GATE], s[UP], s[PRODUCT]});
-    return result == ZR_OK && pass->y ? multiply_and_add(pass, &down, DOWN_W, s[PRODUCT], s[MIDDLE], pass->y)
-                                      : result;
+    struct zr_pass_products now = zr_pass_products(pass);
+    zr_result result = ZR_OK;
+    for (unsigned p = now.first; p < now.end && (pass->y || p < ZR_PRODUCT_NARROW) && result == ZR_OK; p++) {
+        if (now.begins)
+            result = before(pass, p);
+        if (result == ZR_OK)
+            result = multiply_product(pass, p);
+        if (result == ZR_OK && now.ends)
+            result = after(pass, p);
+    }
+    return result;
 }
 
 /* What a matrix's gradients are made of and go to; dx NULL: the matrix's alone. */
@@ -231,18 +273,21 @@ struct step_back {
     bool keeps_w; /* the matrix's gradients are not wanted now */
 };
 
-static zr_result multiply_backward(struct zr_module_pass *pass, const struct zr_linear *linear,
-                                   unsigned parameter, struct step_back step)
+static zr_result multiply_backward(struct zr_module_pass *pass, struct zr_linear linear, unsigned parameter,
+                                   struct step_back step)
 {
+    unsigned at = zr_pass_parameter(pass, parameter);
+    const void *dy = zr_pass_tile(pass, &linear, step.dy);
     return pass->kernels->linear_backward(
-        pass->context, &(struct zr_linear_backward){.shape = *linear,
-                                                    .x = step.x,
-                                                    .w = pass->parameters[0][parameter],
-                                                    .dy = step.dy,
-                                                    .dx = step.dx,
-                                                    .dw = step.keeps_w ? NULL : pass->gradients[0][parameter],
-                                                    .accumulate_dx = step.adds,
-                                                    .accumulate = pass->accumulate[0]});
+        pass->context,
+        &(struct zr_linear_backward){.shape = linear,
+                                     .x = step.x,
+                                     .w = pass->parameters[0][at],
+                                     .dy = dy,
+                                     .dx = step.dx,
+                                     .dw = step.keeps_w ? NULL : pass->gradients[0][at],
+                                     .accumulate_dx = step.adds || !zr_pass_products(pass).ends,
+                                     .accumulate = pass->accumulate[0]});
 }
 
 /* A matrix whose rows tensor ranks share, and the gradient of its output. */
@@ -267,12 +312,12 @@ static zr_result products_backward(struct zr_module_pass *pass, const struct pro
     for (unsigned i = 0; i < count && result == ZR_OK; i++) {
         step.dy = products[i].dy;
         step.adds = i > 0;
-        result = multiply_backward(pass, &products[i].linear, products[i].parameter, step);
+        result = multiply_backward(pass, products[i].linear, products[i].parameter, step);
     }
     if (result == ZR_OK)
         result = zr_pass_start_sum(pass, &sum);
     for (unsigned i = 0; i < count && result == ZR_OK && apart; i++)
-        result = multiply_backward(pass, &products[i].linear, products[i].parameter,
+        result = multiply_backward(pass, products[i].linear, products[i].parameter,
                                    (struct step_back){.x = step.x, .dy = products[i].dy});
     zr_module_drop(pass, X_ROWS);
     return result == ZR_OK ? zr_pass_end_sum(pass, &sum) : result;
@@ -281,100 +326,105 @@ static zr_result products_backward(struct zr_module_pass *pass, const struct pro
 static zr_result norm_backward(struct zr_module_pass *pass, unsigned parameter, const float *rstd,
                                struct step_back step)
 {
+    unsigned at = zr_pass_parameter(pass, parameter);
     return pass->kernels->rmsnorm_backward(
         pass->context, &(struct zr_rmsnorm_backward){.rows = pass->own_rows,
                                                      .channels = zr_pass_shape(pass)->hidden,
                                                      .x = step.x,
-                                                     .w = pass->parameters[0][parameter],
+                                                     .w = pass->parameters[0][at],
                                                      .dy = step.dy,
                                                      .rstd = rstd,
                                                      .dx = step.dx,
-                                                     .dw = pass->gradients[0][parameter],
+                                                     .dw = pass->gradients[0][at],
                                                      .accumulate_dx = step.adds,
                                                      .accumulate = pass->accumulate[0]});
 }
 
-/* d (output) -> d (middle) */
-static zr_result feed_forward_backward(struct zr_module_pass *pass)
+/* From all rows of x and the rank's rows of dy to dx. */
+static zr_result rows_backward(struct zr_module_pass *pass, struct zr_linear linear, unsigned parameter,
+                               struct step_back step)
 {
-    const struct widths w = widths_of(zr_pass_shape(pass));
-    struct zr_linear wide = linear_of(pass, w.c, w.ffn), down = linear_of(pass, w.ffn, w.c);
-    void **s = pass->slots;
-    struct step_back step = {.x = s[PRODUCT]};
-    zr_result result = zr_module_take(pass, D_UP);
+    zr_result result = zr_pass_all_rows(pass, pass->dx, Y_ROWS, &step.dy);
     if (result == ZR_OK)
-        result = zr_module_take(pass, D_GATE);
-    if (result == ZR_OK)
-        result = zr_pass_all_rows(pass, pass->dx, Y_ROWS, &step.dy);
-    step.dx = s[D_UP];
-    if (result == ZR_OK)
-        result = multiply_backward(pass, &down, DOWN_W, step);
+        result = multiply_backward(pass, linear, parameter, step);
     zr_module_drop(pass, Y_ROWS);
-    if (result == ZR_OK)
-        result = pass->kernels->swiglu_backward(
-            pass->context,
-            &(struct zr_swiglu_backward){pass->rows * w.ffn, s[GATE], s[UP], s[D_UP], s[D_GATE], s[D_UP]});
-    if (result == ZR_OK)
-        result = zr_module_take(pass, D_NORM);
-    if (result == ZR_OK)
-        result = products_backward(pass, (struct product[]){{wide, GATE_W, s[D_GATE]}, {wide, UP_W, s[D_UP]}},
-                                   2, s[NORM2], s[D_NORM]);
-    zr_module_drop(pass, D_GATE);
-    zr_module_drop(pass, D_UP);
-    if (result == ZR_OK)
-        result = norm_backward(pass, NORM2_W, s[NORM2_RSTD],
-                               (struct step_back){s[MIDDLE], s[D_NORM], pass->dx, true, false});
-    zr_module_drop(pass, D_NORM);
     return result;
 }
 
-/* dqkv -> d (norm) */
-static zr_result qkv_backward(struct zr_module_pass *pass)
+/* The slots that backward of a product and what stands before it writes to. */
+static zr_result take_gradients(struct zr_module_pass *pass, unsigned product)
 {
-    const struct widths w = widths_of(zr_pass_shape(pass));
-    struct zr_linear q = column_linear(pass, w.q), kv = column_linear(pass, w.kv);
-    void **s = pass->slots;
-    const struct product products[] = {{q, Q_W, s[D_QKV]},
-                                       {kv, K_W, column_of(pass, s[D_QKV], w.q)},
-                                       {kv, V_W, column_of(pass, s[D_QKV], w.q + w.kv)}};
-    zr_result result = rotate(pass, s[D_QKV], true);
-    return result == ZR_OK ? products_backward(pass, products, 3, s[NORM1], s[D_NORM]) : result;
+    if (product == ZR_PRODUCT_QKV)
+        return ZR_OK;
+    zr_result result = zr_module_take(pass, product == ZR_PRODUCT_NARROW ? D_UP : D_NORM);
+    if (result == ZR_OK && product == ZR_PRODUCT_NARROW)
+        return zr_module_take(pass, D_GATE);
+    return result == ZR_OK && product == ZR_PRODUCT_OUT ? zr_module_take(pass, D_QKV) : result;
 }
 
-/* d (middle) -> d (input) */
-static zr_result attention_backward(struct zr_module_pass *pass)
+static zr_result multiply_back(struct zr_module_pass *pass, unsigned product)
 {
     const struct widths w = widths_of(zr_pass_shape(pass));
-    struct zr_linear o = linear_of(pass, w.q, w.c);
     void **s = pass->slots;
-    struct step_back step = {.x = s[ATTENTION]};
-    zr_result result = zr_module_take(pass, D_NORM);
-    if (result == ZR_OK)
-        result = zr_module_take(pass, D_QKV);
-    if (result == ZR_OK)
-        result = zr_pass_all_rows(pass, pass->dx, Y_ROWS, &step.dy);
-    step.dx = s[D_NORM];
-    if (result == ZR_OK)
-        result = multiply_backward(pass, &o, O_W, step);
-    zr_module_drop(pass, Y_ROWS);
-    if (result == ZR_OK)
-        result = pass->kernels->attention_backward(
+    struct zr_linear wide = linear_of(pass, w.c, w.ffn), q = column_linear(pass, w.q),
+                     kv = column_linear(pass, w.kv);
+    if (product == ZR_PRODUCT_NARROW)
+        return rows_backward(pass, linear_of(pass, w.ffn, w.c), DOWN_W,
+                             (struct step_back){.x = s[PRODUCT], .dx = s[D_UP]});
+    if (product == ZR_PRODUCT_OUT)
+        return rows_backward(pass, linear_of(pass, w.q, w.c), O_W,
+                             (struct step_back){.x = s[ATTENTION], .dx = s[D_NORM]});
+    if (product == ZR_PRODUCT_WIDE)
+        return products_backward(pass, (struct product[]){{wide, GATE_W, s[D_GATE]}, {wide, UP_W, s[D_UP]}},
+                                 2, s[NORM2], s[D_NORM]);
+    return products_backward(pass,
+                             (struct product[]){{q, Q_W, s[D_QKV]},
+                                                {kv, K_W, column_of(pass, s[D_QKV], w.q)},
+                                                {kv, V_W, column_of(pass, s[D_QKV], w.q + w.kv)}},
+                             3, s[NORM1], s[D_NORM]);
+}
+
+/* From the gradient of what a product reads to that of what it is made of. */
+static zr_result go_back(struct zr_module_pass *pass, unsigned product)
+{
+    const struct zr_kernels *k = pass->kernels;
+    void **s = pass->slots;
+    bool is_wide = product == ZR_PRODUCT_WIDE;
+    if (product == ZR_PRODUCT_NARROW)
+        return k->swiglu_backward(
+            pass->context, &(struct zr_swiglu_backward){pass->rows * widths_of(zr_pass_shape(pass)).ffn,
+                                                        s[GATE], s[UP], s[D_UP], s[D_GATE], s[D_UP]});
+    if (product == ZR_PRODUCT_OUT) {
+        zr_result result = k->attention_backward(
             pass->context, &(struct zr_attention_backward){zr_pass_attention(pass), s[QKV], s[ATTENTION],
                                                            s[LSE], s[PROBABILITIES], s[D_NORM], s[D_QKV]});
-    if (result == ZR_OK)
-        result = qkv_backward(pass);
-    zr_module_drop(pass, D_QKV);
-    if (result == ZR_OK)
-        result = norm_backward(pass, NORM1_W, s[NORM1_RSTD],
-                               (struct step_back){pass->x, s[D_NORM], pass->dx, true, false});
+        return result == ZR_OK ? rotate(pass, s[D_QKV], true) : result;
+    }
+    zr_module_drop(pass, is_wide ? D_GATE : D_QKV);
+    if (is_wide)
+        zr_module_drop(pass, D_UP);
+    zr_result result = is_wide
+                           ? norm_backward(pass, NORM2_W, s[NORM2_RSTD],
+                                           (struct step_back){s[MIDDLE], s[D_NORM], pass->dx, true, false})
+                           : norm_backward(pass, NORM1_W, s[NORM1_RSTD],
+                                           (struct step_back){pass->x, s[D_NORM], pass->dx, true, false});
     zr_module_drop(pass, D_NORM);
     return result;
 }
 
 static zr_result block_backward(struct zr_module_pass *pass)
 {
-    zr_result result = feed_forward_backward(pass);
-    return result == ZR_OK ? attention_backward(pass) : result;
+    struct zr_pass_products now = zr_pass_products(pass);
+    zr_result result = ZR_OK;
+    for (unsigned p = now.end; p-- > now.first && result == ZR_OK;) {
+        if (now.ends)
+            result = take_gradients(pass, p);
+        if (result == ZR_OK)
+            result = multiply_back(pass, p);
+        if (result == ZR_OK && now.begins)
+            result = go_back(pass, p);
+    }
+    return result;
 }
 
 /* ---- Final norm ---------------------------------------------------------------------------------------- */
@@ -458,7 +508,7 @@ static void describe(struct zr_transformer *t)
         [UP_W] = {"mlp.up_proj.weight", ffn, w.c, 0, deviation, matrices, ZR_SPLIT_FIRST},
         [DOWN_W] = {"mlp.down_proj.weight", w.c, ffn, 0, residual, matrices, ZR_SPLIT_LAST},
     };
-    unsigned first = 0, unit = 0;
+    unsigned first = 0, unit;
 
     describe_types(t);
     t->model.inputs[COSINES] =
@@ -470,13 +520,10 @@ static void describe(struct zr_transformer *t)
     zr_transformer_add_unit(t, &(struct zr_unit_tensors){"embed_tokens", "model.embed_tokens.", 0,
                                                          shape->tied ? 2 : 1, &embed_tokens, 1});
     zr_transformer_add_module(t, ZR_TYPE_EMBEDDING, &first, 1);
-    for (size_t l = 0; l < shape->layers; l++) {
-        unit++;
-        zr_transformer_add_unit(
+    for (size_t l = 0; l < shape->layers; l++)
+        zr_transformer_add_block(
             t, &(struct zr_unit_tensors){"layers.%zu", "model.layers.%zu.", l, 1, tensors, BLOCK_PARAMETERS});
-        zr_transformer_add_module(t, ZR_TYPE_BLOCK, &unit, 1);
-    }
-    unit++;
+    unit = (unsigned)t->model.list.units_count;
     zr_transformer_add_unit(t, &(struct zr_unit_tensors){"norm", "model.norm.", 0, 1, &final, 1});
     zr_transformer_add_module(t, ZR_TYPE_FINAL, &unit, 1);
     unit++;
@@ -509,6 +556,11 @@ const struct zr_architecture_table zr_architecture_llama = {.name = "llama",
                                                             .units = 3,
                                                             .parameters = 3,
                                                             .block_parameters = BLOCK_PARAMETERS,
+                                                            .products = {{"qkv", NORM1_W, Q_W},
+                                                                         {"o", O_W, O_W},
+                                                                         {"gate_up", NORM2_W, GATE_W},
+                                                                         {"down", DOWN_W, DOWN_W}},
+                                                            .turned = true,
                                                             .describe = describe,
                                                             .elements = elements,
                                                             .block_flops = block_flops};

@@ -110,10 +110,53 @@ static zr_result check_tensor(const struct zr_shape *shape)
                                      tensor, shape->vocabulary_padded, below);
 }
 
+/* What tiles are columns of. */
+enum { TILED = 3 };
+
+/* The first of them that so many tiles do not divide; TILED: none. */
+static size_t first_untiled(const struct zr_shape *shape, size_t tiles, struct shared out[TILED])
+{
+    size_t kv = shape->hidden / shape->heads * shape->kv_heads;
+    const struct shared tiled[TILED] = {{"channels", "hidden", shape->hidden},
+                                        {"channels of keys and values", "kv-heads", kv},
+                                        {"channels of the feed-forward layer", "ffn", shape->ffn}};
+    size_t i = 0;
+    memcpy(out, tiled, sizeof tiled);
+    while (i < TILED && tiled[i].value % tiles == 0)
+        i++;
+    return i;
+}
+
+unsigned zr_shape_tiles_below(const struct zr_shape *shape, unsigned below)
+{
+    struct shared tiled[TILED];
+    while (--below > 1 && first_untiled(shape, below, tiled) < TILED)
+        ;
+    return below > 1 ? below : 1;
+}
+
+static zr_result check_tiles(const struct zr_shape *shape)
+{
+    struct shared tiled[TILED];
+    size_t untiled = first_untiled(shape, zr_shape_tiles(shape), tiled);
+    if (zr_shape_tiles(shape) > 1 && zr_shape_tensor(shape) > 1)
+        return zr_fail(
+            ZR_ERR_INVALID,
+            "--tile %u: tensor-parallel ranks divide the same columns; take --tp 1, or leave --tile out",
+            shape->tiles);
+    return untiled == TILED
+               ? ZR_OK
+               : zr_fail(ZR_ERR_INVALID,
+                         "--tile %u: so many tiles do not divide the %zu %s; the nearest below that fit are "
+                         "--tile %u",
+                         shape->tiles, tiled[untiled].value, tiled[untiled].name,
+                         zr_shape_tiles_below(shape, shape->tiles));
+}
+
 struct zr_shape zr_shape_dense(const struct zr_shape *shape)
 {
     struct zr_shape dense = *shape;
-    dense.tensor = dense.tensor_rank = 0;
+    dense.tensor = dense.tensor_rank = dense.tiles = 0;
     dense.sequence_parallel = false;
     return dense;
 }
@@ -172,7 +215,8 @@ zr_result zr_shape_check(const struct zr_shape *shape)
         __builtin_mul_overflow(shape->hidden, shape->vocabulary_padded, &elements) ||
         elements > SIZE_MAX / 64)
         return zr_fail(ZR_ERR_INVALID, "a model of this shape has more bytes than there are addresses");
-    return check_tensor(shape);
+    zr_result result = check_tiles(shape);
+    return result == ZR_OK ? check_tensor(shape) : result;
 }
 
 void zr_shape_limits(const struct zr_shape *shape, unsigned threads, struct zr_kernel_limits *out)
@@ -251,27 +295,40 @@ static void take_part(const struct zr_shape *shape, enum zr_split split, struct 
     p->shape[dimension] = share * blocks;
 }
 
-void zr_transformer_add_unit(struct zr_transformer *transformer, const struct zr_unit_tensors *unit)
+static struct zr_unit *begin_unit(struct zr_transformer *transformer, const struct zr_unit_tensors *unit)
 {
-    struct zr_parameter_list *list = &transformer->model.list;
-    struct zr_unit *u = &transformer->units[list->units_count];
+    struct zr_unit *u = &transformer->units[transformer->model.list.units_count];
     *u = (struct zr_unit){.gradient_uses = unit->gradient_uses};
     print_layer(u->name, sizeof u->name, unit->name, unit->layer);
-    for (size_t i = 0; i < unit->count; i++) {
-        const struct zr_tensor *tensor = &unit->tensors[i];
-        struct zr_parameter *p = &transformer->parameters[list->parameters_count++];
-        *p = (struct zr_parameter){.shape = {tensor->rows, tensor->columns},
-                                   .unit = (unsigned)list->units_count,
-                                   .group = tensor->group,
-                                   .init_mean = tensor->mean,
-                                   .init_deviation = tensor->deviation};
-        if (zr_shape_tensor(&transformer->shape) > 1)
-            take_part(&transformer->shape, tensor->split, p);
-        print_layer(p->name, sizeof p->name, unit->prefix, unit->layer);
-        size_t used = strlen(p->name);
-        snprintf(p->name + used, sizeof p->name - used, "%s", tensor->name);
-    }
-    list->units_count++;
+    return u;
+}
+
+/* Tensor `index` of `unit`, to the unit that is being made. */
+static struct zr_parameter *add_tensor(struct zr_transformer *transformer, const struct zr_unit_tensors *unit,
+                                       size_t index)
+{
+    struct zr_parameter_list *list = &transformer->model.list;
+    const struct zr_tensor *tensor = &unit->tensors[index];
+    struct zr_parameter *p = &transformer->parameters[list->parameters_count++];
+    *p = (struct zr_parameter){.shape = {tensor->rows, tensor->columns},
+                               .unit = (unsigned)list->units_count,
+                               .group = tensor->group,
+                               .init_mean = tensor->mean,
+                               .init_deviation = tensor->deviation};
+    if (zr_shape_tensor(&transformer->shape) > 1)
+        take_part(&transformer->shape, tensor->split, p);
+    print_layer(p->name, sizeof p->name, unit->prefix, unit->layer);
+    size_t used = strlen(p->name);
+    snprintf(p->name + used, sizeof p->name - used, "%s", tensor->name);
+    return p;
+}
+
+void zr_transformer_add_unit(struct zr_transformer *transformer, const struct zr_unit_tensors *unit)
+{
+    begin_unit(transformer, unit);
+    for (size_t i = 0; i < unit->count; i++)
+        add_tensor(transformer, unit, i);
+    transformer->model.list.units_count++;
 }
 
 void zr_transformer_add_module(struct zr_transformer *transformer, unsigned type, const unsigned *units,
@@ -281,6 +338,99 @@ void zr_transformer_add_module(struct zr_transformer *transformer, unsigned type
     *module = (struct zr_module){.type = &transformer->types[type], .units_count = count};
     memcpy(module->units, units, count * sizeof *units);
 }
+
+/* ---- Tiles --------------------------------------------------------------------------------------------- */
+
+static const struct zr_architecture_table *table_of(const struct zr_shape *shape)
+{
+    return tables[shape->architecture];
+}
+
+/* Makes a whole tensor one tile's part of it: rows of a matrix [out, in], columns of one [in, out]. */
+static void take_tile(const struct zr_shape *shape, unsigned tile, struct zr_parameter *p)
+{
+    unsigned dimension = p->shape[1] > 0 && !table_of(shape)->turned;
+    size_t share = p->shape[dimension] / shape->tiles;
+    memcpy(p->part.whole, p->shape, sizeof p->shape);
+    p->part.first[dimension] = share * tile;
+    p->part.continues = tile > 0;
+    p->shape[dimension] = share;
+}
+
+static void add_tile(struct zr_transformer *transformer, const struct zr_unit_tensors *unit, unsigned number,
+                     unsigned tile)
+{
+    const struct zr_block_product *product = &table_of(&transformer->shape)->products[number];
+    size_t end = number + 1 < ZR_BLOCK_PRODUCTS ? product[1].first : unit->count;
+    struct zr_unit *u = begin_unit(transformer, unit);
+    size_t used = strlen(u->name);
+    snprintf(u->name + used, sizeof u->name - used, ".%s.%u", product->name, tile);
+    for (size_t i = tile > 0 ? product->tiled : product->first; i < end; i++) {
+        struct zr_parameter *p = add_tensor(transformer, unit, i);
+        if (i >= product->tiled)
+            take_tile(&transformer->shape, tile, p);
+    }
+    transformer->model.list.units_count++;
+}
+
+void zr_transformer_add_block(struct zr_transformer *transformer, const struct zr_unit_tensors *unit)
+{
+    unsigned tiles = zr_shape_tiles(&transformer->shape),
+             first = (unsigned)transformer->model.list.units_count;
+    struct zr_module *module = &transformer->modules[transformer->model.modules_count];
+    if (tiles == 1)
+        zr_transformer_add_unit(transformer, unit);
+    for (unsigned p = 0; p < ZR_BLOCK_PRODUCTS; p++)
+        for (unsigned t = 0; tiles > 1 && t < tiles; t++)
+            add_tile(transformer, unit, p, t);
+    zr_transformer_add_module(transformer, ZR_TYPE_BLOCK, &first, 1);
+    print_layer(module->name, sizeof module->name, unit->name, unit->layer);
+}
+
+/* What describe() of an architecture leaves to be said of blocks in tiles. */
+static void tile_blocks(struct zr_transformer *transformer)
+{
+    unsigned tiles = zr_shape_tiles(&transformer->shape);
+    struct zr_module_type *type = &transformer->types[ZR_TYPE_BLOCK];
+    type->parts = tiles > 1 ? ZR_BLOCK_PRODUCTS * tiles : 1;
+    type->recomputed_parts = type->parts - tiles; /* the last product writes y alone */
+}
+
+static bool is_tile(const struct zr_module_pass *pass)
+{
+    return zr_module_parts(&pass->model->modules[pass->module]) > 1;
+}
+
+struct zr_pass_products zr_pass_products(const struct zr_module_pass *pass)
+{
+    unsigned tiles = zr_shape_tiles(zr_pass_shape(pass)), product = pass->part / tiles;
+    if (!is_tile(pass))
+        return (struct zr_pass_products){0, ZR_BLOCK_PRODUCTS, true, true};
+    return (struct zr_pass_products){product, product + 1, pass->part % tiles == 0,
+                                     pass->part % tiles + 1 == tiles};
+}
+
+unsigned zr_pass_parameter(const struct zr_module_pass *pass, unsigned tensor)
+{
+    unsigned tiles = zr_shape_tiles(zr_pass_shape(pass));
+    const struct zr_block_product *product = &table_of(zr_pass_shape(pass))->products[pass->part / tiles];
+    if (!is_tile(pass))
+        return tensor;
+    return tensor - (pass->part % tiles > 0 ? product->tiled : product->first);
+}
+
+void *zr_pass_tile(const struct zr_module_pass *pass, struct zr_linear *linear, const void *y)
+{
+    unsigned tiles = zr_shape_tiles(zr_pass_shape(pass));
+    if (!is_tile(pass) || !y)
+        return (void *)y;
+    if (linear->y_stride == 0)
+        linear->y_stride = linear->out;
+    linear->out /= tiles;
+    return (char *)y + pass->part % tiles * linear->out * zr_precision_bytes(pass->context->precision);
+}
+
+/* ---- Life ---------------------------------------------------------------------------------------------- */
 
 zr_result zr_transformer_open(struct zr_transformer *out, const struct zr_shape *shape, zr_arena *host_arena)
 {
@@ -302,11 +452,13 @@ zr_result zr_transformer_open(struct zr_transformer *out, const struct zr_shape 
     out->model.inputs[ZR_INPUT_TOKENS] = (struct zr_input){"tokens", out->model.rows, ZR_SLOT_INTEGERS};
     out->model.inputs[ZR_INPUT_TARGETS] = (struct zr_input){"targets", out->model.rows, ZR_SLOT_INTEGERS};
     out->model.inputs_count = ZR_INPUTS_COMMON;
-    result = zr_take(host_arena, ZR_TAG_OTHER, table->parameters + table->block_parameters * shape->layers,
+    unsigned tiles = zr_shape_tiles(shape), block_units = tiles > 1 ? ZR_BLOCK_PRODUCTS * tiles : 1;
+    result = zr_take(host_arena, ZR_TAG_OTHER,
+                     table->parameters + (size_t)tiles * table->block_parameters * shape->layers,
                      sizeof *out->parameters, (void **)&out->parameters);
     if (result == ZR_OK)
-        result = zr_take(host_arena, ZR_TAG_OTHER, table->units + shape->layers, sizeof *out->units,
-                         (void **)&out->units);
+        result = zr_take(host_arena, ZR_TAG_OTHER, table->units + block_units * shape->layers,
+                         sizeof *out->units, (void **)&out->units);
     if (result == ZR_OK)
         result = zr_take(host_arena, ZR_TAG_OTHER, ZR_TYPES_COUNT - 1 + shape->layers, sizeof *out->modules,
                          (void **)&out->modules);
@@ -318,6 +470,7 @@ zr_result zr_transformer_open(struct zr_transformer *out, const struct zr_shape 
     out->model.list.units = out->units;
     out->model.modules = out->modules;
     table->describe(out);
+    tile_blocks(out);
     return ZR_OK;
 }
 

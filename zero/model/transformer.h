@@ -19,6 +19,9 @@ struct zr_shape {
     unsigned recompute_layers;    /* of ZR_RECOMPUTE_FULL: so many, the first ones; 0: all */
     unsigned tensor, tensor_rank; /* tensor-parallel ranks (0 and 1: none), and this one among them */
     bool sequence_parallel;       /* they divide the rows of norms and residuals too */
+    /* Column pieces of a block's products, each a part of its module with a unit of its own; 0 and 1: a block
+     * is one unit */
+    unsigned tiles;
     enum zr_architecture architecture;
     /* LLaMA's. */
     size_t kv_heads;     /* that keys and values have; divides heads */
@@ -28,15 +31,21 @@ struct zr_shape {
     bool tied;           /* the head is the embedding; GPT-2's always is */
 };
 
-/* Checks a shape: ZR_ERR_INVALID with words when heads do not divide hidden, the tensor ranks do not divide
- * what they share, anything is zero, or it overflows. */
+/* Checks a shape: ZR_ERR_INVALID with words when heads do not divide hidden, the tensor ranks or the tiles do
+ * not divide what they share, anything is zero, or it overflows. */
 zr_result zr_shape_check(const struct zr_shape *shape);
-/* The same model on one tensor rank. */
+/* The same model on one tensor rank, without tiles. */
 struct zr_shape zr_shape_dense(const struct zr_shape *shape);
 static inline size_t zr_shape_tensor(const struct zr_shape *shape)
 {
     return shape->tensor > 1 ? shape->tensor : 1;
 }
+static inline unsigned zr_shape_tiles(const struct zr_shape *shape)
+{
+    return shape->tiles > 1 ? shape->tiles : 1;
+}
+/* The most tiles, below so many, that the model can have; at least 1. */
+unsigned zr_shape_tiles_below(const struct zr_shape *shape, unsigned below);
 /* Fills in what a shape leaves 0 (kv_heads, ffn, rope_theta, norm_epsilon) with what the architecture usually
  * has. */
 void zr_shape_complete(struct zr_shape *shape);
@@ -127,11 +136,40 @@ void zr_transformer_add_unit(struct zr_transformer *transformer, const struct zr
 void zr_transformer_add_module(struct zr_transformer *transformer, unsigned type, const unsigned *units,
                                unsigned count);
 
+/* A block goes through four products: what makes queries, keys and values; what attention's output goes
+ * through; and the two of the feed-forward layer. Gate and up are one. */
+enum { ZR_PRODUCT_QKV = 0, ZR_PRODUCT_OUT, ZR_PRODUCT_WIDE, ZR_PRODUCT_NARROW, ZR_BLOCK_PRODUCTS };
+
+/* Of one of them, the tensors from `first` on in the table of a block: those before `tiled` are read with its
+ * first tile, of the others up to the next product's each tile has a part. */
+struct zr_block_product {
+    const char *name; /* of its tiles' units, after the block's */
+    unsigned first, tiled;
+};
+
+/* A block: a unit and a module, or a unit for each tile and a module with as many parts. Its tensors are
+ * count of them, of the architecture's table. */
+void zr_transformer_add_block(struct zr_transformer *transformer, const struct zr_unit_tensors *unit);
+
+/* The products that a pass through a block is of: all of them, or a tile of one. */
+struct zr_pass_products {
+    unsigned first, end;
+    bool begins, ends; /* forward's first tile, or all; its last, or all. Backward goes from end to begin */
+};
+struct zr_pass_products zr_pass_products(const struct zr_module_pass *pass);
+/* Where a tensor of a block's table is in pass->parameters[0] and in its gradients. */
+unsigned zr_pass_parameter(const struct zr_module_pass *pass, unsigned tensor);
+/* Makes a product that of the tile: its columns of y, at the address that comes back for the first of all. */
+void *zr_pass_tile(const struct zr_module_pass *pass, struct zr_linear *linear, const void *y);
+
 /* Fills types, slots, units, modules, inputs, prepare. The lists have room for all of them. */
 struct zr_architecture_table {
     const char *name;
-    /* units and parameters besides those of blocks, and of each block */
+    /* units and parameters besides those of blocks, and of each block; products[ZR_BLOCK_PRODUCTS] ends them
+     */
     unsigned units, parameters, block_parameters;
+    struct zr_block_product products[ZR_BLOCK_PRODUCTS];
+    bool turned; /* its matrices are [out, in] */
     void (*describe)(struct zr_transformer *transformer);
     double (*elements)(const struct zr_shape *shape);
     double (*block_flops)(const struct zr_shape *shape); /* forward, per row */

@@ -112,6 +112,14 @@ static void note_operation(void *state, unsigned label)
              timeline->model->list.units[label / 2].name);
 }
 
+/* Of a module with parts that of the unit that the part reads. */
+static const char *name_of(const struct zr_model *model, const struct zr_action *action)
+{
+    const struct zr_module *module = &model->modules[action->index];
+    return zr_module_parts(module) > 1 ? model->list.units[zr_module_part_unit(module, action->part, 0)].name
+                                       : zr_model_module_name(model, action->index);
+}
+
 void zr_timeline_action(struct zr_timeline *timeline, const struct zr_action *action, bool done)
 {
     bool update = action->kind == ZR_ACTION_UPDATE;
@@ -132,7 +140,7 @@ void zr_timeline_action(struct zr_timeline *timeline, const struct zr_action *ac
     note(timeline,
          (struct zr_timeline_event){
              .kind = action->kind, .begin_seconds = now - computing, .end_seconds = now},
-         update ? "" : zr_model_module_name(timeline->model, action->index));
+         update ? "" : name_of(timeline->model, action));
 }
 
 void zr_timeline_start(struct zr_timeline *out, zr_arena *host_arena, double flops_per_second,

@@ -36,11 +36,13 @@ static zr_result append(struct zr_schedule *schedule, struct zr_action action)
 
 /* ---- The order of modules ------------------------------------------------------------------------------ */
 
-/* A module once, forward or backward. */
+/* A part of a module once, forward or backward. */
 struct use {
     size_t module;
     unsigned micro_batch;
     bool backward;
+    unsigned part;
+    bool recomputes; /* of a module with parts: it runs forward again */
 };
 
 /* A micro-batch through the modules of a part. */
@@ -59,16 +61,51 @@ struct way {
     size_t uses_count;
 };
 
+/* Parts that run forward once more, as uses of their own. A module without parts does so in its one use. */
+static unsigned parts_again(const struct zr_schedule_request *request, size_t module)
+{
+    const struct zr_module *m = &request->model->modules[module];
+    return zr_module_parts(m) > 1 && request->recomputes && request->recomputes[module]
+               ? m->type->recomputed_parts
+               : 0;
+}
+
+static void add_module(struct way *way, const struct zr_schedule_request *request, struct use use)
+{
+    unsigned parts = zr_module_parts(&way->model->modules[use.module]),
+             again = use.backward ? parts_again(request, use.module) : 0;
+    use.recomputes = true;
+    for (use.part = 0; use.part < again; use.part++)
+        way->uses[way->uses_count++] = use;
+    use.recomputes = false;
+    for (unsigned i = 0; i < parts; i++) {
+        use.part = use.backward ? parts - 1 - i : i;
+        way->uses[way->uses_count++] = use;
+    }
+}
+
 /* The last module of a model has no forward of its own where backward follows. */
-static void add_uses(struct way *way, struct item *item, bool with_backward)
+static void add_uses(struct way *way, const struct zr_schedule_request *request, struct item *item,
+                     bool with_backward)
 {
     item->first_use = way->uses_count;
     for (size_t i = 0; i < item->part.end - item->part.first; i++) {
         size_t module = item->is.backward ? item->part.end - 1 - i : item->part.first + i;
         if (item->is.backward || !with_backward || !zr_module_is_last(&way->model->modules[module]))
-            way->uses[way->uses_count++] = (struct use){module, item->is.micro_batch, item->is.backward};
+            add_module(way, request,
+                       (struct use){.module = module,
+                                    .micro_batch = item->is.micro_batch,
+                                    .backward = item->is.backward});
     }
     item->end_use = way->uses_count;
+}
+
+static size_t uses_most(const struct zr_schedule_request *request, const struct zr_cut_part *part)
+{
+    size_t sum = 0;
+    for (size_t m = part->first; m < part->end; m++)
+        sum += zr_module_parts(&request->model->modules[m]) + parts_again(request, m);
+    return sum;
 }
 
 static struct zr_cut_part whole_part(const struct zr_model *model)
@@ -97,12 +134,12 @@ static zr_result open_way(struct way *out, const struct zr_schedule_request *req
         struct zr_pipeline_item is = {(unsigned)i % parts, 0, i >= parts};
         out->items[i].is = ordered ? request->order->items[i] : is;
         out->items[i].part = cut ? cut->parts[out->items[i].is.part] : whole_part(request->model);
-        uses += out->items[i].part.end - out->items[i].part.first;
+        uses += uses_most(request, &out->items[i].part);
     }
     if (result == ZR_OK)
         result = zr_take(request->host_arena, ZR_TAG_OTHER, uses, sizeof *out->uses, (void **)&out->uses);
     for (size_t i = 0; i < out->items_count && result == ZR_OK; i++)
-        add_uses(out, &out->items[i], backward);
+        add_uses(out, request, &out->items[i], backward);
     return result;
 }
 
@@ -116,13 +153,18 @@ static void close_way(struct way *way, zr_arena *host_arena)
 static unsigned reads(const struct zr_model *model, struct use use)
 {
     const struct zr_module *module = &model->modules[use.module];
-    return use.backward && module->type->backward_reads_none ? 0 : module->units_count;
+    return use.backward && !use.recomputes && module->type->backward_reads_none ? 0 : module->units_count;
+}
+
+static unsigned unit_of(const struct zr_model *model, struct use use, unsigned index)
+{
+    return zr_module_part_unit(&model->modules[use.module], use.part, index);
 }
 
 static bool reads_unit(const struct zr_model *model, struct use use, unsigned unit)
 {
     for (unsigned i = 0; i < reads(model, use); i++)
-        if (model->modules[use.module].units[i] == unit)
+        if (unit_of(model, use, i) == unit)
             return true;
     return false;
 }
@@ -182,7 +224,7 @@ static uint64_t elements_at(const struct builder *builder, size_t at)
     if (at < builder->way.uses_count) {
         struct use use = builder->way.uses[at];
         for (unsigned i = 0; i < reads(model, use); i++)
-            sum += builder->unit_elements[model->modules[use.module].units[i]];
+            sum += builder->unit_elements[unit_of(model, use, i)];
     }
     return sum;
 }
@@ -199,7 +241,7 @@ static zr_result gather_ahead(struct builder *builder, size_t at)
         for (unsigned i = 0; i < reads(model, use) && result == ZR_OK; i++) {
             if (builder->gathered_count >= builder->gathered_most)
                 return ZR_OK;
-            result = gather(builder, model->modules[use.module].units[i]);
+            result = gather(builder, unit_of(model, use, i));
         }
         if (result != ZR_OK || builder->gathered_count >= builder->gathered_most)
             return result;
@@ -268,31 +310,47 @@ static zr_result fetch(struct builder *builder, const struct item *item, size_t 
     return result;
 }
 
+static enum zr_action_kind kind_of(struct use use)
+{
+    return use.recomputes ? ZR_ACTION_RECOMPUTE : use.backward ? ZR_ACTION_BACKWARD : ZR_ACTION_FORWARD;
+}
+
+static zr_result add_run(struct builder *builder, enum zr_action_kind kind, struct use use)
+{
+    return append(builder->out, (struct zr_action){.kind = kind,
+                                                   .index = (unsigned)use.module,
+                                                   .part = use.part,
+                                                   .micro_batch = builder->micro_batch});
+}
+
 static zr_result add_use(struct builder *builder, const struct item *item, size_t at)
 {
     const struct zr_schedule_request *request = builder->request;
+    const struct zr_model *model = request->model;
     struct use use = builder->way.uses[at];
-    const struct zr_module *module = &request->model->modules[use.module];
-    unsigned count = reads(request->model, use);
+    const struct zr_module *module = &model->modules[use.module];
+    unsigned count = reads(model, use);
+    bool in_parts = zr_module_parts(module) > 1, gives = use.backward && !use.recomputes;
     zr_result result = ZR_OK;
 
     for (unsigned i = 0; i < count && result == ZR_OK; i++)
-        result = gather(builder, module->units[i]);
+        result = gather(builder, unit_of(model, use, i));
     if (result == ZR_OK)
         result = gather_ahead(builder, at);
     if (result == ZR_OK && use.backward)
         result = fetch(builder, item, use.module);
-    if (result == ZR_OK && use.backward && request->recomputes && request->recomputes[use.module])
-        result = add(builder, ZR_ACTION_RECOMPUTE, (unsigned)use.module);
+    if (result == ZR_OK && !in_parts && use.backward && request->recomputes &&
+        request->recomputes[use.module])
+        result = add_run(builder, ZR_ACTION_RECOMPUTE, use);
     if (result == ZR_OK)
-        result = add(builder, use.backward ? ZR_ACTION_BACKWARD : ZR_ACTION_FORWARD, (unsigned)use.module);
-    if (result == ZR_OK && !use.backward)
+        result = add_run(builder, kind_of(use), use);
+    if (result == ZR_OK && !use.backward && use.part + 1 == zr_module_parts(module))
         result = store(builder, item, at);
     for (unsigned i = count; i-- > 0 && result == ZR_OK;)
-        if (!is_next(builder, at, module->units[i]))
-            result = release(builder, module->units[i]);
-    for (unsigned i = module->units_count; use.backward && i-- > 0 && result == ZR_OK;)
-        result = add(builder, ZR_ACTION_REDUCE, module->units[i]);
+        if (!is_next(builder, at, unit_of(model, use, i)))
+            result = release(builder, unit_of(model, use, i));
+    for (unsigned i = module->units_count; gives && i-- > 0 && result == ZR_OK;)
+        result = add(builder, ZR_ACTION_REDUCE, unit_of(model, use, i));
     return result;
 }
 

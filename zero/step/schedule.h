@@ -5,7 +5,8 @@
  * Before a module runs, the units that it reads are gathered; those of later modules are gathered ahead of
  * them, as many at a time as the prefetch distance allows. A unit of less than a sixteenth of the one after
  * it is gathered when it is needed: there is more to hide of the one after it. A unit is released after a
- * module unless the next one that reads parameters reads it too. */
+ * module unless the next one that reads parameters reads it too. Of a module with parts all this goes for
+ * each part; those that it recomputes are gathered for that once more. */
 #ifndef ZR_STEP_SCHEDULE_H
 #define ZR_STEP_SCHEDULE_H
 
@@ -31,6 +32,7 @@ const char *zr_action_kind_name(enum zr_action_kind kind); /* "load", "gather", 
 struct zr_action {
     enum zr_action_kind kind;
     unsigned index; /* of the unit (gather, release, reduce) or the module (all others) */
+    unsigned part;  /* of the module: forward, recompute, backward */
     bool backward;  /* send, receive: of a gradient */
     unsigned micro_batch;
 };

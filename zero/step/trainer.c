@@ -51,15 +51,16 @@ static struct zr_activation_place place_of(const zr_trainer *trainer, size_t mod
 
 /* ---- A pass through a module --------------------------------------------------------------------------- */
 
-/* The parameters of a module, waited for where they are still on their way. */
+/* The parameters of a module's part, waited for where they are still on their way. */
 static zr_result use_units(const struct run *run, struct zr_module_pass *pass)
 {
     zr_trainer *trainer = run->trainer;
     const struct zr_module *module = &trainer->model->modules[pass->module];
     for (unsigned i = 0; i < module->units_count; i++) {
-        const struct zr_layout_unit *unit = &trainer->engine->layout.units[module->units[i]];
-        const void **base = &trainer->parameters[module->units[i]];
-        zr_result result = *base ? ZR_OK : zr_engine_gather(trainer->engine, module->units[i], base);
+        unsigned u = zr_module_part_unit(module, pass->part, i);
+        const struct zr_layout_unit *unit = &trainer->engine->layout.units[u];
+        const void **base = &trainer->parameters[u];
+        zr_result result = *base ? ZR_OK : zr_engine_gather(trainer->engine, u, base);
         if (result != ZR_OK)
             return result;
         for (size_t p = 0; p < unit->parameters_count; p++)
@@ -75,10 +76,10 @@ static zr_result use_gradients(const struct run *run, struct zr_module_pass *pas
     zr_trainer *trainer = run->trainer;
     const struct zr_module *module = &trainer->model->modules[pass->module];
     for (unsigned i = 0; i < module->units_count; i++) {
-        const struct zr_layout_unit *unit = &trainer->engine->layout.units[module->units[i]];
+        unsigned u = zr_module_part_unit(module, pass->part, i);
+        const struct zr_layout_unit *unit = &trainer->engine->layout.units[u];
         void *base;
-        zr_result result =
-            zr_engine_gradients(trainer->engine, module->units[i], &base, &pass->accumulate[i]);
+        zr_result result = zr_engine_gradients(trainer->engine, u, &base, &pass->accumulate[i]);
         if (result != ZR_OK)
             return result;
         for (size_t p = 0; p < unit->parameters_count; p++)
@@ -179,23 +180,26 @@ static zr_result forward(const struct run *run, const struct zr_action *action, 
     struct zr_activations *store = &trainer->activations;
     size_t module = action->index;
     const struct zr_module_type *type = trainer->model->modules[module].type;
+    unsigned part = action->part;
     struct zr_activation_place place = place_of(trainer, module, action->micro_batch);
     struct zr_module_pass pass;
+    bool ends = part + 1 == zr_module_parts(&trainer->model->modules[module]);
     zr_result result =
         again ? zr_activations_await(store, place.input) : await_input(trainer, module, action->micro_batch);
-    if (result == ZR_OK)
+    if (result == ZR_OK && part == 0)
         result = zr_activations_take(store, place, !again);
     if (result != ZR_OK)
         return result;
     open_pass(run, module, place, &pass);
+    pass.part = part;
     pass.y = again ? NULL : store->outputs[place.at];
     result = use_units(run, &pass);
     if (result == ZR_OK)
         result = run->answer && is_last(trainer, module) ? type->answer(&pass, run->answer_row, run->answer)
                                                          : type->forward(&pass);
-    if (result == ZR_OK && trainer->inspects && !is_last(trainer, module))
+    if (result == ZR_OK && trainer->inspects && ends && !is_last(trainer, module))
         result = inspect(run, &pass);
-    if (result == ZR_OK && !again)
+    if (result == ZR_OK && !again && ends)
         zr_activations_put(store, place, run->keeps);
     return result;
 }
@@ -312,8 +316,10 @@ static zr_result backward(const struct run *run, const struct zr_action *action)
     struct zr_module_pass pass;
     void *dy, *dx;
     /* The last module has no forward before. Its slots come first, as in an evaluation's order of blocks. */
+    bool begins = action->part + 1 == zr_module_parts(&trainer->model->modules[module]);
     zr_result result = is_last(trainer, module) ? zr_activations_take(store, place, false)
-                                                : take_gradient(trainer, module, action->micro_batch);
+                       : begins                 ? take_gradient(trainer, module, action->micro_batch)
+                                                : ZR_OK;
     if (result == ZR_OK && is_last(trainer, module))
         result = await_input(trainer, module, action->micro_batch);
     if (result == ZR_OK)
@@ -323,6 +329,7 @@ static zr_result backward(const struct run *run, const struct zr_action *action)
     if (result != ZR_OK)
         return result;
     open_pass(run, module, place, &pass);
+    pass.part = action->part;
     if (!type->backward_reads_none)
         result = use_units(run, &pass);
     if (result == ZR_OK)
@@ -335,7 +342,7 @@ static zr_result backward(const struct run *run, const struct zr_action *action)
     result = type->backward(&pass);
     if (result == ZR_OK && is_last(trainer, module))
         result = add_loss(run);
-    if (result == ZR_OK) {
+    if (result == ZR_OK && action->part == 0) {
         zr_activations_end(store, place);
         leave_gradient(trainer, module, action->micro_batch);
     }

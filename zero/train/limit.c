@@ -196,6 +196,8 @@ zr_result zr_limit_find(struct zr_limit_found *out, const struct zr_train_config
 
 /* ---- What would fit ------------------------------------------------------------------------------------ */
 
+enum { TILES_MOST = 64 }; /* more are smaller than a bucket, and many to plan */
+
 struct search {
     const struct zr_train_config *config;
     zr_arena *host_arena;
@@ -208,13 +210,15 @@ static void note_choice(struct zr_limit_advice *advice, const struct zr_train_co
     struct zr_limit_choice choice = {.stage = config->stage,
                                      .recompute = (enum zr_recompute)config->shape.recompute,
                                      .reduce = (enum zr_reduce_when)config->reduce,
+                                     .tiles = zr_shape_tiles(&config->shape),
                                      .batch = config->shape.batch,
                                      .layers = config->shape.layers,
                                      .reserved_bytes = bytes};
     for (size_t i = 0; i < advice->count; i++) {
         const struct zr_limit_choice *other = &advice->choices[i];
         if (other->stage == choice.stage && other->recompute == choice.recompute &&
-            other->reduce == choice.reduce && other->batch == choice.batch && other->layers == choice.layers)
+            other->reduce == choice.reduce && other->tiles == choice.tiles && other->batch == choice.batch &&
+            other->layers == choice.layers)
             return;
     }
     if (advice->count < ZR_LIMIT_CHOICES)
@@ -291,6 +295,36 @@ static zr_result try_recompute(struct search *search, struct zr_train_config cha
     return result;
 }
 
+/* Whether gradients or parameters pass through whole, so that tiles make them less. */
+static bool passes_through(const struct zr_train_config *config)
+{
+    return zr_shape_tensor(&config->shape) == 1 &&
+           (config->offload_optimizer || (config->stage >= 2 && zr_train_mesh(config).data > 1));
+}
+
+/* The fewest tiles that fit, more than the given number. */
+static zr_result try_tiles(struct search *search, struct zr_train_config asked, bool *fits)
+{
+    struct zr_train_config changed = asked, found = asked;
+    zr_result result = ZR_OK;
+    size_t bytes = 0, found_bytes = 0;
+    *fits = false;
+    for (changed.shape.tiles = zr_shape_tiles_below(&changed.shape, TILES_MOST + 1);
+         result == ZR_OK && passes_through(&asked) &&
+         zr_shape_tiles(&changed.shape) > zr_shape_tiles(&asked.shape);
+         changed.shape.tiles = zr_shape_tiles_below(&changed.shape, changed.shape.tiles)) {
+        result = weigh(&changed, search->host_arena, &bytes);
+        if (result != ZR_OK || bytes > device_limit(&asked))
+            break;
+        *fits = true;
+        found = changed;
+        found_bytes = bytes;
+    }
+    if (*fits)
+        note_choice(search->advice, &found, found_bytes);
+    return result;
+}
+
 /* The largest batch below the given one, or number of layers. */
 static zr_result try_size(struct search *search, struct zr_train_config changed, enum zr_limit_size size,
                           bool *fits)
@@ -318,8 +352,12 @@ static zr_result try_together(struct search *search)
     if (result == ZR_OK && !fits)
         result = take_highest_stage(search, &changed);
     if (result == ZR_OK && !fits)
+        result = try_tiles(search, changed, &fits);
+    if (result == ZR_OK && !fits)
         result = try_size(search, changed, ZR_LIMIT_BATCH, &fits);
     changed.shape.batch = 1;
+    if (result == ZR_OK && !fits)
+        result = try_tiles(search, changed, &fits);
     if (result == ZR_OK && !fits && search->config->parameters == 0)
         result = try_size(search, changed, ZR_LIMIT_LAYERS, &fits);
     return result;
@@ -329,7 +367,7 @@ zr_result zr_limit_advise(struct zr_limit_advice *out, const struct zr_train_con
                           zr_arena *host_arena)
 {
     struct search search = {config, host_arena, out};
-    bool stage = false, recompute = false, batch = false;
+    bool stage = false, recompute = false, tiles = false, batch = false;
     zr_result result;
 
     memset(out, 0, sizeof *out);
@@ -341,8 +379,10 @@ zr_result zr_limit_advise(struct zr_limit_advice *out, const struct zr_train_con
     if (result == ZR_OK)
         result = try_recompute(&search, *config, &recompute);
     if (result == ZR_OK)
+        result = try_tiles(&search, *config, &tiles);
+    if (result == ZR_OK)
         result = try_size(&search, *config, ZR_LIMIT_BATCH, &batch);
-    if (result == ZR_OK && !stage && !recompute)
+    if (result == ZR_OK && !stage && !recompute && !tiles)
         result = try_together(&search);
     return result;
 }

@@ -15,6 +15,7 @@ struct zr_limit_choice {
     unsigned stage;
     enum zr_recompute recompute;
     enum zr_reduce_when reduce;
+    unsigned tiles; /* 1: none */
     size_t batch, layers;
     size_t reserved_bytes; /* by its plan */
 };
@@ -41,8 +42,8 @@ zr_result zr_limit_most_live(size_t *out, const struct zr_train_config *config, 
                              zr_arena *host_arena);
 
 /* Plans the configuration and, where it is above config->memory_limit_bytes, looks for what would fit: the
- * lowest stage, the least recomputation and the largest batch, each alone; where none of stage and
- * recomputation helps, the two together, then with a smaller batch, then with fewer layers. A higher stage
+ * lowest stage, the least recomputation, the fewest tiles and the largest batch, each alone; where none of
+ * the first three helps, they together, then with a smaller batch, then with fewer layers. A higher stage
  * than ZR_REDUCE_ONCE takes comes with ZR_REDUCE_EACH. Records of the rehearsals come from host_arena. */
 zr_result zr_limit_advise(struct zr_limit_advice *out, const struct zr_train_config *config,
                           zr_arena *host_arena);

@@ -230,29 +230,26 @@ static double size_of(const float *values, size_t count)
     return sqrt(sum);
 }
 
-/* The whole model's tensor number `index`, as this rank has it; NULL: it has nothing of it. */
-static const struct zr_layout_parameter *own_tensor(const struct zr_prove *prove, size_t index)
+/* What this rank has of the whole model's tensor number `index`, behind `after` (NULL: the first); NULL: that
+ * is all. Of tiles there are several. */
+static const struct zr_layout_parameter *own_part(const struct zr_prove *prove, size_t index,
+                                                  const struct zr_layout_parameter *after)
 {
     const struct zr_layout *layout = &prove->rank->state.engine->layout;
     const char *name = prove->whole.model.list.parameters[index].name;
-    for (size_t i = 0; i < layout->parameters_count && i <= index; i++)
+    for (size_t i = after ? (size_t)(after - layout->parameters) + 1 : 0; i < layout->parameters_count; i++)
         if (strcmp(layout->parameters[i].parameter.name, name) == 0)
             return &layout->parameters[i];
     return NULL;
 }
 
-/* How far what this rank stores of a tensor is from the dense run's, beside the size of the whole. */
-static void compare_tensor(const struct zr_prove *prove, const struct zr_layout_parameter *p, size_t count,
-                           double far[KINDS])
+/* The squares of how far a part is from the dense run's. Where its momentum is below `mean` a parameter does
+ * not count. */
+static void add_squares(const struct zr_prove *prove, const struct zr_layout_parameter *p, double mean,
+                        double sum[KINDS])
 {
-    zr_engine *engine = prove->rank->state.engine;
-    struct zr_owned owned = owned_of(engine, p->parameter.unit);
+    struct zr_owned owned = owned_of(prove->rank->state.engine, p->parameter.unit);
     const float *own[KINDS] = {owned.master, owned.momentum};
-    double root = sqrt((double)count),
-           size[KINDS] = {size_of(prove->values[PARAMETER], count), size_of(prove->values[MOMENTUM], count)};
-    double mean = size[MOMENTUM] / root, sum[KINDS] = {0}; /* root mean square */
-    if (size[PARAMETER] < LEAST_PARAMETER * root)
-        size[PARAMETER] = LEAST_PARAMETER * root;
     for (size_t k = 0, pieces = zr_layout_pieces(p, owned.from, owned.to); k < pieces; k++) {
         struct zr_piece piece = zr_layout_piece(p, owned.from, owned.to, k);
         size_t whole = piece.global_index - p->global_index, at = piece.offset - owned.from;
@@ -263,6 +260,18 @@ static void compare_tensor(const struct zr_prove *prove, const struct zr_layout_
                     sum[kind] += difference * difference;
             }
     }
+}
+
+/* How far what this rank stores of a tensor is from the dense run's, beside the size of the whole. */
+static void compare_tensor(const struct zr_prove *prove, size_t index, size_t count, double far[KINDS])
+{
+    double root = sqrt((double)count),
+           size[KINDS] = {size_of(prove->values[PARAMETER], count), size_of(prove->values[MOMENTUM], count)};
+    double mean = size[MOMENTUM] / root, sum[KINDS] = {0}; /* root mean square */
+    if (size[PARAMETER] < LEAST_PARAMETER * root)
+        size[PARAMETER] = LEAST_PARAMETER * root;
+    for (const struct zr_layout_parameter *p = NULL; (p = own_part(prove, index, p));)
+        add_squares(prove, p, mean, sum);
     for (unsigned kind = 0; kind < KINDS; kind++)
         far[kind] = size[kind] > 0 ? sqrt(sum[kind]) / size[kind] : sqrt(sum[kind]);
     far[MOMENTUM] /= GRADIENTS_MORE;
@@ -273,11 +282,10 @@ static zr_result compare_tensors(struct zr_prove *prove)
     const struct zr_parameter_list *list = &prove->whole.model.list;
     zr_result result = ZR_OK;
     for (size_t i = 0; i < list->parameters_count && result == ZR_OK; i++) {
-        const struct zr_layout_parameter *own = own_tensor(prove, i);
         memset(prove->far + i * KINDS, 0, KINDS * sizeof *prove->far);
         result = tell_tensor(prove, i);
-        if (result == ZR_OK && own)
-            compare_tensor(prove, own, zr_parameter_elements(&list->parameters[i]), prove->far + i * KINDS);
+        if (result == ZR_OK && own_part(prove, i, NULL))
+            compare_tensor(prove, i, zr_parameter_elements(&list->parameters[i]), prove->far + i * KINDS);
     }
     size_t count = list->parameters_count * KINDS;
     return result == ZR_OK ? zr_comm_host_all_gather(prove->rank->comm, prove->far, count * sizeof(double),
@@ -296,14 +304,11 @@ static void states_of(const struct zr_owned *owned, float *out[STATES])
     out[2] = owned->variance;
 }
 
-/* What this rank alone has of a tensor, where it is in the whole; `p` NULL: nothing. */
-static void lay_out(struct zr_prove *prove, const struct zr_layout_parameter *p, unsigned state, size_t count)
+/* What this rank alone has of a part of a tensor, where it is in the whole. */
+static void lay_out(struct zr_prove *prove, const struct zr_layout_parameter *p, unsigned state)
 {
     zr_engine *engine = prove->rank->state.engine;
     float *states[STATES];
-    memset(prove->own, 0, count * sizeof *prove->own);
-    if (!p)
-        return;
     struct zr_owned owned = owned_of(engine, p->parameter.unit);
     size_t shard = engine->layout.units[p->parameter.unit].shard_elements, from = engine->rank * shard;
     states_of(&owned, states);
@@ -321,7 +326,9 @@ static zr_result take_over(struct zr_prove *prove, size_t index, unsigned state)
     size_t count = zr_parameter_elements(&prove->whole.model.list.parameters[index]);
     float *to = NULL, *states[STATES];
     zr_result result = ZR_OK;
-    lay_out(prove, own_tensor(prove, index), state, count);
+    memset(prove->own, 0, count * sizeof *prove->own);
+    for (const struct zr_layout_parameter *p = NULL; (p = own_part(prove, index, p));)
+        lay_out(prove, p, state);
     if (prove->dense.engine) {
         const struct zr_layout_parameter *p = &prove->dense.engine->layout.parameters[index];
         struct zr_owned owned = owned_of(prove->dense.engine, p->parameter.unit);

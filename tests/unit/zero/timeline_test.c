@@ -514,7 +514,7 @@ static zr_result paper_run(const struct paper *paper, struct zr_timeline *t, zr_
         parameters[u] =
             (struct zr_parameter){.name = {(char)('a' + u)}, .unit = u, .shape = {PAPER_ELEMENTS}};
         units[u] = (struct zr_unit){.name = {(char)('a' + u)}, .gradient_uses = 1};
-        modules[u] = (struct zr_module){&paper_type, {u}, 1};
+        modules[u] = (struct zr_module){.type = &paper_type, .units = {u}, .units_count = 1};
     }
     modules[PAPER_UNITS] = (struct zr_module){.type = &loss_type};
     const struct zr_model model = {.list = {parameters, PAPER_UNITS, units, PAPER_UNITS},

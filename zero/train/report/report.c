@@ -235,6 +235,8 @@ static void describe_choice(char out[128], const struct zr_train_config *config,
         zr_text_print(&text, " --reduce each");
     if (choice->recompute != config->shape.recompute)
         zr_text_print(&text, " --recompute %s", recompute[choice->recompute]);
+    if (choice->tiles != zr_shape_tiles(&config->shape))
+        zr_text_print(&text, " --tile %u", choice->tiles);
     if (choice->batch != config->shape.batch)
         zr_text_print(&text, " --batch %zu", choice->batch);
     if (choice->layers != config->shape.layers)

@@ -328,11 +328,11 @@ static void add_advice(struct json_output *out, const struct zr_train_config *co
     for (size_t i = 0; i < advice->count; i++) {
         const struct zr_limit_choice *choice = &advice->choices[i];
         json_array_append_new(
-            would_fit,
-            json_pack("{s:i, s:s, s:s, s:I, s:I, s:I}", "stage", (int)choice->stage, "reduce",
-                      (enum zr_reduce_when)choice->reduce == ZR_REDUCE_ONCE ? "once" : "each", "recompute",
-                      recompute[choice->recompute], "batch", (json_int_t)choice->batch, "layers",
-                      (json_int_t)choice->layers, "reserved_bytes", (json_int_t)choice->reserved_bytes));
+            would_fit, json_pack("{s:i, s:s, s:s, s:i, s:I, s:I, s:I}", "stage", (int)choice->stage, "reduce",
+                                 (enum zr_reduce_when)choice->reduce == ZR_REDUCE_ONCE ? "once" : "each",
+                                 "recompute", recompute[choice->recompute], "tile", (int)choice->tiles,
+                                 "batch", (json_int_t)choice->batch, "layers", (json_int_t)choice->layers,
+                                 "reserved_bytes", (json_int_t)choice->reserved_bytes));
     }
     add(out, "would_fit", would_fit);
 }

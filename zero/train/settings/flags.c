@@ -75,6 +75,8 @@ const struct zr_flag zr_flags[] = {
      ZR_FLAG_COUNT, FIELD(stages.interleave), 1, ZR_PIPELINE_PARTS_MOST},
     CHOICE("pipeline-cut", memory, pipeline_cut, "memory", "memory|equal", NULL,
            "layers of each stage, for equal peaks or equally many"),
+    COUNT("tile", memory, shape.tiles, "1", 1, 65536,
+          "column pieces of each product of a layer, gathered one by one"),
     SWITCH("sequence-parallel", memory, shape.sequence_parallel,
            "ranks of --tp divide the rows of norms and residuals too"),
     CHOICE("stage", memory, stage, "0", "0|1|2|3|auto", NULL,
