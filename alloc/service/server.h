@@ -9,6 +9,11 @@
 
 struct zr_client;
 
+/* How long clients of a zrd that has ended have to come back before turns are given; and what a tool waits
+ * for those that are asked what they have idle. */
+#define ZR_SERVER_SETTLE_NS  UINT64_C(1000000000)
+#define ZR_SERVER_INQUIRE_NS UINT64_C(200000000)
+
 /* What an event of epoll is about. */
 struct zr_source {
     enum { ZR_SOURCE_LISTENING, ZR_SOURCE_SIGNAL, ZR_SOURCE_LINE, ZR_SOURCE_PROCESS } kind;
@@ -24,6 +29,7 @@ struct zr_server {
     bool doomed; /* some of them are over */
     bool stop;
     struct zr_slab client_records;
+    uint64_t started_ns;
     uint64_t looked_ns; /* when what is due now and then was last done */
 };
 

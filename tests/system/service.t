@@ -195,7 +195,7 @@ def check_hostile(zrd):
     draws = random.Random(SEED)
     before = zrd.descriptors()
     wrong = Speaker(hello=False)
-    answer = wrong.ask("hello", version=2)
+    answer = wrong.ask("hello", version=1)
     ok("version" in answer["words"] and wrong.hear() is None, f"another version: {answer['words']}")
     wrong.close()
     lies = [("return", {"bytes": 1}), ("lease", {"bytes": 0}), ("lease", {"bytes": 1 << 63}), ("given", {"serial": 7}),
@@ -222,7 +222,7 @@ def check_hostile(zrd):
         garbage = Speaker(hello=i % 2 == 1)
         data = bytearray(draws.randbytes(draws.choice([1, 7, 8, 100, FORM.size - 1, FORM.size, FORM.size + 1, 4000])))
         if i % 3 == 0 and len(data) >= 8:
-            data[:8] = FORM.pack(MAGIC, 1, draws.randrange(len(KINDS) + 2), *[0] * 14, b"", b"", b"")[:8]
+            data[:8] = FORM.pack(MAGIC, 2, draws.randrange(len(KINDS) + 2), *[0] * 20, b"", b"", b"")[:8]
         garbage.line.send(data, socket.MSG_NOSIGNAL)
         garbage.close()
     flood = Speaker()
@@ -290,7 +290,7 @@ def check_programs():
     ok(wait_for(lambda: lent() == 0), "and leaves nothing behind")
 
 
-same((FORM.size, KINDS.index("ended")), (504, len(KINDS) - 1), "the protocol as the header has it")
+same((FORM.size, KINDS.index("ended")), (544, len(KINDS) - 1), "the protocol as the header has it")
 same(constant("ZR_SERVICE_MAGIC"), MAGIC, "and its first word")
 check_alone()
 check_random()
