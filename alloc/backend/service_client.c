@@ -56,7 +56,7 @@ static struct {
     uint64_t held_bytes;
     uint64_t again_ns; /* when zrd is to be looked for again */
     uint64_t within_ns;
-    uint64_t serial; /* of requests */
+    uint64_t serial;             /* of requests */
     struct zr_service_plan plan; /* that holds where `admitted` */
     bool admitted, in_turn;
     _Atomic uint64_t yield_bytes; /* another run lacks them */

@@ -6,8 +6,8 @@
  * ZR_SERVICE_REFUSED with words, and hangs up.
  *
  * A client says HELLO first, and gets a second socket, its bell, on which zrd alone speaks. On the first one
- * each request gets one answer, in order; RETURN, GIVEN, IDLE and LISTEN get none. A tool says no HELLO: it asks
- * STATUS, LIMIT, DRAIN or STOP.
+ * each request gets one answer, in order; RETURN, GIVEN, IDLE and LISTEN get none. A tool says no HELLO: it
+ * asks STATUS, LIMIT, DRAIN or STOP.
  *
  * A run is one process or several that compute together. One that knows what it will take says so (PLAN)
  * before it takes it: the bytes that stay between its steps, and the most of a step. zrd lets it in or
@@ -70,15 +70,15 @@ enum zr_service_flags {
     ZR_SERVICE_SET_HARD = 1,
     ZR_SERVICE_SET_SOFT = 2,
     ZR_SERVICE_SET_SHARES = 4,
-    ZR_SERVICE_SET_CAPACITY = 8, /* of the whole service, in bytes */
-    ZR_SERVICE_DRAIN_END = 16,   /* lends again */
-    ZR_SERVICE_LEFT = 32,        /* CLIENT: the process is gone, and another one still maps its file */
-    ZR_SERVICE_DRAINING = 64,    /* DONE to STATUS */
-    ZR_SERVICE_ASKING = 256,     /* DONE to STATUS: somebody was asked for memory and has not answered yet */
-    ZR_SERVICE_LISTENS = 128,    /* HELLO, CLIENT: a thread hears the bell */
-    ZR_SERVICE_FRESH = 512,      /* STATUS: clients are asked what they have idle, for the next STATUS */
-    ZR_SERVICE_INQUIRING = 1024, /* DONE to STATUS: some have not answered that yet */
-    ZR_SERVICE_IN_TURN = 2048,   /* HELLO, CLIENT: its run may take its most */
+    ZR_SERVICE_SET_CAPACITY = 8,  /* of the whole service, in bytes */
+    ZR_SERVICE_DRAIN_END = 16,    /* lends again */
+    ZR_SERVICE_LEFT = 32,         /* CLIENT: the process is gone, and another one still maps its file */
+    ZR_SERVICE_DRAINING = 64,     /* DONE to STATUS */
+    ZR_SERVICE_ASKING = 256,      /* DONE to STATUS: somebody was asked for memory and has not answered yet */
+    ZR_SERVICE_LISTENS = 128,     /* HELLO, CLIENT: a thread hears the bell */
+    ZR_SERVICE_FRESH = 512,       /* STATUS: clients are asked what they have idle, for the next STATUS */
+    ZR_SERVICE_INQUIRING = 1024,  /* DONE to STATUS: some have not answered that yet */
+    ZR_SERVICE_IN_TURN = 2048,    /* HELLO, CLIENT: its run may take its most */
     ZR_SERVICE_IDLE_KNOWN = 4096, /* CLIENT: idle_bytes is what it said last */
 };
 
@@ -88,10 +88,11 @@ struct zr_service_message {
     uint32_t result, flags;
     uint64_t serial, bytes;
     uint64_t held_bytes, peak_bytes, resident_bytes;
-    uint64_t hard_bytes, soft_bytes; /* 0: none */
-    uint64_t count;                  /* CLIENT: messages that it has sent; DONE: clients */
+    uint64_t hard_bytes, soft_bytes;           /* 0: none */
+    uint64_t count;                            /* CLIENT: messages that it has sent; DONE: clients */
     uint64_t plan_base_bytes, plan_peak_bytes; /* between steps, and the most of a step; 0: no plan */
-    uint64_t idle_bytes, reclaim_ns; /* CLIENT: what it has idle, and how long it would take to give that (0: unknown) */
+    uint64_t idle_bytes,
+        reclaim_ns; /* CLIENT: what it has idle, and how long it would take to give that (0: unknown) */
     int32_t pid;
     uint32_t shares, within_ms, files_count;
     uint32_t run, run_count; /* processes of one run have one number; how many there are */

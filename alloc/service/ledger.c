@@ -11,7 +11,8 @@ enum { GROUPS_MOST = 4096 };
 /* No machine has more, and sums of it do not overflow. */
 #define BYTES_MOST (UINT64_C(1) << 54)
 #define ASK_BYTES  (UINT64_C(64) << 20)
-#define AGAIN_NS   UINT64_C(20000000) /* until those that had nothing idle are asked anew for a planned lease */
+#define AGAIN_NS   UINT64_C(20000000) /* until those that had nothing idle are asked anew for a planned lease \
+                                       */
 
 /* ---- Groups -------------------------------------------------------------------------------------------- */
 
@@ -156,14 +157,12 @@ static void refuse(struct zr_ledger *ledger, struct zr_holder *holder)
     char holders[224];
     zr_ledger_describe(ledger, holders, sizeof holders);
     stop_waiting(ledger, holder);
-    ledger->calls->answer(ledger, holder,
-                          zr_fail(ZR_ERR_MEMORY, "zrd has %s of %s left%s, %s wanted, none idle; held by %s",
-                                  zr_ledger_bytes(left, free_for(ledger, holder)),
-                                  zr_ledger_bytes(all, ledger->capacity_bytes),
-                                  free_for(ledger, holder) < free_bytes(ledger)
-                                      ? " beside what runs have planned"
-                                      : "",
-                                  zr_ledger_bytes(wanted, holder->wanted_bytes), holders));
+    ledger->calls->answer(
+        ledger, holder,
+        zr_fail(ZR_ERR_MEMORY, "zrd has %s of %s left%s, %s wanted, none idle; held by %s",
+                zr_ledger_bytes(left, free_for(ledger, holder)), zr_ledger_bytes(all, ledger->capacity_bytes),
+                free_for(ledger, holder) < free_bytes(ledger) ? " beside what runs have planned" : "",
+                zr_ledger_bytes(wanted, holder->wanted_bytes), holders));
     holder->wanted_bytes = 0;
 }
 

@@ -140,7 +140,8 @@ static inline void zr_ledger_due(struct zr_ledger *ledger, uint64_t at_ns)
     if (at_ns < ledger->due_ns)
         ledger->due_ns = at_ns;
 }
-/* How long it would take to give back what it has idle, by what was measured of it, else of all; 0: unknown. */
+/* How long it would take to give back what it has idle, by what was measured of it, else of all; 0: unknown.
+ */
 uint64_t zr_ledger_reclaim_ns(const struct zr_ledger *ledger, const struct zr_holder *holder);
 /* The soft quota that holds for the group: what was set, else its share. */
 uint64_t zr_ledger_soft_bytes(const struct zr_ledger *ledger, const struct zr_group *group);

@@ -47,7 +47,8 @@ void zr_ledger_describe(const struct zr_ledger *ledger, char *out, size_t room_b
 uint64_t zr_ledger_reclaim_ns(const struct zr_ledger *ledger, const struct zr_holder *holder)
 {
     double bytes = (double)holder->given_bytes, ns = (double)holder->given_ns;
-    for (const struct zr_holder *other = ledger->holders; other && holder->given_bytes == 0; other = other->next) {
+    for (const struct zr_holder *other = ledger->holders; other && holder->given_bytes == 0;
+         other = other->next) {
         bytes += (double)other->given_bytes;
         ns += (double)other->given_ns;
     }

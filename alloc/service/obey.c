@@ -68,8 +68,7 @@ static void come_back(struct zr_server *server, struct zr_client *client,
     if (hello->held_bytes == 0 && plan.peak_bytes == 0)
         return;
     server->ledger.settled_ns = server->started_ns + ZR_SERVER_SETTLE_NS;
-    if (plan.peak_bytes &&
-        zr_run_join(&server->ledger, &client->holder, &plan, zr_os_now_ns()) != ZR_OK)
+    if (plan.peak_bytes && zr_run_join(&server->ledger, &client->holder, &plan, zr_os_now_ns()) != ZR_OK)
         zr_client_doom(server, client, true, zr_last_error());
 }
 

@@ -102,20 +102,22 @@ static zr_result check_quotas(const struct zr_ledger *ledger, const struct zr_ho
     uint64_t hard = joining->hard_bytes ? joining->hard_bytes : ledger->process_hard_bytes, sum = 0;
     const struct zr_group *group = joining->group;
     if (hard && peak > hard)
-        return zr_fail(ZR_ERR_MEMORY,
-                       "the plan takes %s and the hard quota of pid %d is %s: `zr service limit --pid %d --hard "
-                       "BYTES` raises it",
-                       zr_ledger_bytes(planned, peak), (int)joining->pid, zr_ledger_bytes(quota, hard),
-                       (int)joining->pid);
+        return zr_fail(
+            ZR_ERR_MEMORY,
+            "the plan takes %s and the hard quota of pid %d is %s: `zr service limit --pid %d --hard "
+            "BYTES` raises it",
+            zr_ledger_bytes(planned, peak), (int)joining->pid, zr_ledger_bytes(quota, hard),
+            (int)joining->pid);
     for (const struct zr_holder *holder = ledger->holders; holder && group->hard_bytes; holder = holder->next)
         if (holder->group == group && holder != joining)
             sum += more_of(holder->plan_peak_bytes, holder->held_bytes);
     if (group->hard_bytes && (peak > group->hard_bytes || sum > group->hard_bytes - peak))
-        return zr_fail(ZR_ERR_MEMORY,
-                       "the plan takes %s and others of group %s hold or plan %s of its hard quota of %s: `zr "
-                       "service limit --group %s --hard BYTES` raises it",
-                       zr_ledger_bytes(planned, peak), group->name, zr_ledger_bytes(others, sum),
-                       zr_ledger_bytes(quota, group->hard_bytes), group->name);
+        return zr_fail(
+            ZR_ERR_MEMORY,
+            "the plan takes %s and others of group %s hold or plan %s of its hard quota of %s: `zr "
+            "service limit --group %s --hard BYTES` raises it",
+            zr_ledger_bytes(planned, peak), group->name, zr_ledger_bytes(others, sum),
+            zr_ledger_bytes(quota, group->hard_bytes), group->name);
     return ZR_OK;
 }
 
@@ -268,8 +270,8 @@ static void ask_turns(struct zr_ledger *ledger, const struct zr_run *waits, uint
     uint64_t lacks = waits->peak_bytes > waits->held_bytes ? waits->peak_bytes - waits->held_bytes : 0;
     for (const struct zr_run *run = ledger->runs; run; run = run->next)
         if (run->in_turn && run->yields)
-            missing -= missing < run->peak_bytes - run->base_bytes ? missing
-                                                                   : run->peak_bytes - run->base_bytes;
+            missing -=
+                missing < run->peak_bytes - run->base_bytes ? missing : run->peak_bytes - run->base_bytes;
     while (missing > 0) {
         struct zr_run *oldest = NULL;
         for (struct zr_run *run = ledger->runs; run; run = run->next)
@@ -322,7 +324,7 @@ void zr_runs_serve(struct zr_ledger *ledger, uint64_t now_ns)
         if (!run->admitted && run->members_count == run->expected_count) {
             decide(ledger, run, now_ns);
         } else if (run->admitted && !run->queued && run->resting_count == run->expected_count &&
-                 run->members_count == run->expected_count) {
+                   run->members_count == run->expected_count) {
             run->in_turn = run->yields = false;
             run->queued = ++ledger->queue_number;
         }

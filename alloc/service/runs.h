@@ -1,9 +1,10 @@
 /* runs.h: runs with a plan: who is let in, and whose turn it is. Private to alloc/service/.
  *
  * A run is one holder or several that compute together, and so rest together. Its plan says what stays
- * between steps (base) and the most of a step (peak). It is let in if what stays of all runs, the largest step
- * part among them and what is held without a plan fit the capacity: then each can have its turn, though not
- * all at once. In its turn a run may take its peak, else its base: nobody else is lent what that reserves.
+ * between steps (base) and the most of a step (peak). It is let in if what stays of all runs, the largest
+ * step part among them and what is held without a plan fit the capacity: then each can have its turn, though
+ * not all at once. In its turn a run may take its peak, else its base: nobody else is lent what that
+ * reserves.
  *
  * Turns are given in the order in which they were asked for. A run keeps its turn while nobody waits; else it
  * is asked to yield once it has had turn_ns. What others hold idle is reclaimed then, and so no run waits for

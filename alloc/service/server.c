@@ -85,8 +85,7 @@ static void reply(struct zr_ledger *ledger, struct zr_holder *holder, enum zr_se
     struct zr_service_message message = zr_service_message_of(kind);
     (void)ledger;
     message.result = kind == ZR_SERVICE_REFUSED ? ZR_ERR_MEMORY : ZR_OK;
-    snprintf(message.words, sizeof message.words, "%s",
-             kind == ZR_SERVICE_REFUSED ? zr_last_error() : words);
+    snprintf(message.words, sizeof message.words, "%s", kind == ZR_SERVICE_REFUSED ? zr_last_error() : words);
     zr_client_say(client_of(holder), client_of(holder)->line, &message, -1);
 }
 

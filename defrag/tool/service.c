@@ -200,14 +200,14 @@ static void table_client(struct zr_text *text, const struct zr_service_message *
 {
     char number[6][ZR_TOOL_NUMBER_ROOM];
     bool plan = client->plan_peak_bytes > 0;
-    zr_text_print(text, "%8" PRId32 " %-16.16s %-12.12s %6" PRIu32 " %10s %10s %10s %10s %10s %10s%s%s\n", client->pid,
-                  client->program, client->group, client->shares,
+    zr_text_print(text, "%8" PRId32 " %-16.16s %-12.12s %6" PRIu32 " %10s %10s %10s %10s %10s %10s%s%s\n",
+                  client->pid, client->program, client->group, client->shares,
                   zr_tool_bytes(number[0], client->held_bytes), zr_tool_bytes(number[1], client->peak_bytes),
                   plan ? zr_tool_bytes(number[2], client->plan_peak_bytes) : "-",
                   client->flags & ZR_SERVICE_IDLE_KNOWN ? zr_tool_bytes(number[3], client->idle_bytes) : "-",
                   client->soft_bytes ? zr_tool_bytes(number[4], client->soft_bytes) : "-",
                   client->hard_bytes ? zr_tool_bytes(number[5], client->hard_bytes) : "-",
-                  client->bytes                                 ? "  waits for more"
+                  client->bytes                                   ? "  waits for more"
                   : plan && !(client->flags & ZR_SERVICE_IN_TURN) ? "  waits for its turn"
                                                                   : "",
                   client->flags & ZR_SERVICE_LEFT ? "  has ended; a child of it holds this" : "");
@@ -226,8 +226,8 @@ static void show_client(void *state, const struct zr_service_message *client)
         json_client(listing->text, client);
     } else {
         if (!listing->any)
-            zr_text_print(listing->text, "%8s %-16s %-12s %6s %10s %10s %10s %10s %10s %10s\n", "pid", "program", "group",
-                          "shares", "held", "peak", "planned", "idle", "soft", "hard");
+            zr_text_print(listing->text, "%8s %-16s %-12s %6s %10s %10s %10s %10s %10s %10s\n", "pid",
+                          "program", "group", "shares", "held", "peak", "planned", "idle", "soft", "hard");
         table_client(listing->text, client);
     }
     listing->any = true;
@@ -249,7 +249,8 @@ static int show_status(int argc, char **argv)
         return zr_tool_fail(ZR_ERR_UNAVAILABLE);
     zr_tool_output_start(&out);
     zr_text_print(&out.text, json ? "{\"version\": 1, \"clients\": [" : "");
-    zr_result result = zr_service_query(true, show_client, &(struct listing){&out.text, json, false}, &totals);
+    zr_result result =
+        zr_service_query(true, show_client, &(struct listing){&out.text, json, false}, &totals);
     if (result != ZR_OK)
         return zr_tool_fail(result);
     if (json)

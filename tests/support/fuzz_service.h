@@ -89,9 +89,8 @@ static inline bool fuzz_runs_add_up(const struct zr_ledger *ledger)
                 members++;
                 resting += holder->rests;
             }
-        if (base != run->base_bytes || peak != run->peak_bytes || held != run->held_bytes ||
-            members == 0 || members != run->members_count || members > run->expected_count ||
-            resting != run->resting_count)
+        if (base != run->base_bytes || peak != run->peak_bytes || held != run->held_bytes || members == 0 ||
+            members != run->members_count || members > run->expected_count || resting != run->resting_count)
             return false;
     }
     return true;
@@ -116,8 +115,8 @@ static inline bool fuzz_adds_up(const struct zr_server *server)
         groups += group->held_bytes;
         members += group->holders_count;
     }
-    return fuzz_runs_add_up(ledger) && held == ledger->held_bytes && groups == held && count == ledger->holders_count &&
-           members == count && waiting == wanting;
+    return fuzz_runs_add_up(ledger) && held == ledger->held_bytes && groups == held &&
+           count == ledger->holders_count && members == count && waiting == wanting;
 }
 
 /* Descriptors that are open. */

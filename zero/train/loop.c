@@ -48,7 +48,7 @@ struct loop {
     bool resuming;          /* a checkpoint is being read: what is damaged is a file */
     bool refusal_said;
     bool yields; /* its turn after the step, by agreement */
-    bool alike; /* the failure at hand is that of all ranks, in the same words */
+    bool alike;  /* the failure at hand is that of all ranks, in the same words */
 };
 
 static bool speaks(const struct loop *loop)

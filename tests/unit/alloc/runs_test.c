@@ -37,7 +37,8 @@ static void end(struct zr_ledger *of, struct zr_holder *holder, const char *word
     (void)of, (void)holder, (void)words;
 }
 
-static void reply(struct zr_ledger *of, struct zr_holder *holder, enum zr_service_kind kind, const char *words)
+static void reply(struct zr_ledger *of, struct zr_holder *holder, enum zr_service_kind kind,
+                  const char *words)
 {
     (void)of, (void)words;
     said[holder - holders].last = kind;
@@ -55,16 +56,15 @@ static void start(void)
     static const struct zr_ledger_calls calls = {answer, ask, end, reply, yield};
     if (ledger.calls)
         zr_ledger_end(&ledger);
-    ledger = (struct zr_ledger){
-        .calls = &calls, .capacity_bytes = CAPACITY, .within_ns = WITHIN, .turn_ns = TURN};
+    ledger =
+        (struct zr_ledger){.calls = &calls, .capacity_bytes = CAPACITY, .within_ns = WITHIN, .turn_ns = TURN};
     zr_ledger_start(&ledger);
     memset(said, 0, sizeof said);
 }
 
 static void add(unsigned which, uint64_t held_bytes)
 {
-    holders[which] =
-        (struct zr_holder){.pid = (int32_t)which + 1, .held_bytes = held_bytes, .listens = true};
+    holders[which] = (struct zr_holder){.pid = (int32_t)which + 1, .held_bytes = held_bytes, .listens = true};
     zr_assert(zr_ledger_add(&ledger, &holders[which], "a") == ZR_OK);
 }
 
@@ -103,7 +103,8 @@ static void test_two(void)
     tap_is(turn(0, 0), ZR_SERVICE_GRANTED, "and has its turn");
     tap_is(plan(1, 30, 70, 1, 0), ZR_SERVICE_GRANTED, "another, whose steps fit by turns alone");
     tap_is(turn(1, 0), 0, "it waits for its turn");
-    tap_ok(plan(2, 15, 16, 1, 0) == ZR_SERVICE_REFUSED && !holders[2].run && strstr(zr_last_error(), "50 bytes"),
+    tap_ok(plan(2, 15, 16, 1, 0) == ZR_SERVICE_REFUSED && !holders[2].run &&
+               strstr(zr_last_error(), "50 bytes"),
            "a third does not fit: %s", zr_last_error());
     tap_is(plan(2, 5, 5, 1, 0), ZR_SERVICE_GRANTED, "unless it is small");
     lease(0, 60, 0);
@@ -126,7 +127,8 @@ static void test_two(void)
     lease(1, 40, 2000 * MS);
     tap_ok(said[0].asked == 1 && holders[0].asked_bytes == 35, "what the step lacks is asked of the first");
     zr_ledger_given(&ledger, &holders[0], holders[0].asked_serial, 2001 * MS);
-    tap_ok(said[1].refused == 0 && zr_ledger_tick(&ledger, 2001 * MS) == 2021 * MS, "it had none: nobody is refused");
+    tap_ok(said[1].refused == 0 && zr_ledger_tick(&ledger, 2001 * MS) == 2021 * MS,
+           "it had none: nobody is refused");
     zr_ledger_tick(&ledger, 2021 * MS);
     tap_is(said[0].asked, 2, "it is asked again");
     zr_ledger_return(&ledger, &holders[0], 40, 2022 * MS);
@@ -189,11 +191,13 @@ static void test_members(void)
     turn(1, 1301 * MS);
     tap_is(turn(2, 1301 * MS), ZR_SERVICE_GRANTED, "both ranks' does");
     zr_ledger_remove(&ledger, &holders[2], 1302 * MS);
-    tap_ok(said[1].last == ZR_SERVICE_GRANTED && said[0].last == ZR_SERVICE_LATER, "their turn comes while one was away");
+    tap_ok(said[1].last == ZR_SERVICE_GRANTED && said[0].last == ZR_SERVICE_LATER,
+           "their turn comes while one was away");
     tap_is(turn(0, 1303 * MS), ZR_SERVICE_GRANTED, "who hears of it when it asks");
     tap_ok(holders[0].run->in_turn && !holders[0].rests, "and rests no more");
     zr_ledger_leave(&ledger, &holders[1], 1304 * MS);
-    tap_ok(holders[0].run->members_count == 1 && turn(0, 1305 * MS) == ZR_SERVICE_GRANTED, "a rank that is gone is not waited for");
+    tap_ok(holders[0].run->members_count == 1 && turn(0, 1305 * MS) == ZR_SERVICE_GRANTED,
+           "a rank that is gone is not waited for");
 }
 
 static void test_mistakes(void)
@@ -207,10 +211,12 @@ static void test_mistakes(void)
     for (unsigned i = 0; i < 3; i++)
         add(i, 0);
     for (unsigned i = 0; i < sizeof wrong / sizeof *wrong; i++)
-        tap_is(plan(0, wrong[i].base, wrong[i].peak, wrong[i].count, 0), ZR_SERVICE_ENDED, "plan %u makes no sense", i);
+        tap_is(plan(0, wrong[i].base, wrong[i].peak, wrong[i].count, 0), ZR_SERVICE_ENDED,
+               "plan %u makes no sense", i);
     tap_is(turn(0, 0), ZR_SERVICE_ENDED, "a turn without a plan");
     holders[0].hard_bytes = 59;
-    tap_ok(plan(0, 20, 60, 1, 0) == ZR_SERVICE_REFUSED && strstr(zr_last_error(), "--pid 1"), "a process's quota");
+    tap_ok(plan(0, 20, 60, 1, 0) == ZR_SERVICE_REFUSED && strstr(zr_last_error(), "--pid 1"),
+           "a process's quota");
     holders[0].hard_bytes = 60;
     holders[0].group->hard_bytes = 99;
     plan(0, 20, 60, 1, 0);
@@ -242,7 +248,8 @@ static void test_random(void)
             add(i, 0);
         } else if (what == 1 && !holder->run) {
             plan(i, number / 2, number + 1, i < 4 ? 2 : 1, now);
-        } else if (what == 2 && holder->run && holder->run->admitted && !holder->awaits && !holder->wanted_bytes) {
+        } else if (what == 2 && holder->run && holder->run->admitted && !holder->awaits &&
+                   !holder->wanted_bytes) {
             turns += turn(i, now) == ZR_SERVICE_GRANTED;
         } else if (what == 3 && holder->asked_bytes) {
             zr_ledger_given(&ledger, holder, holder->asked_serial, now);
