@@ -11,8 +11,9 @@ enum { GROUPS_MOST = 4096 };
 /* No machine has more, and sums of it do not overflow. */
 #define BYTES_MOST (UINT64_C(1) << 54)
 #define ASK_BYTES  (UINT64_C(64) << 20)
-#define AGAIN_NS   UINT64_C(20000000) /* until those that had nothing idle are asked anew for a planned lease \
-                                       */
+#define AGAIN_NS                                                                                             \
+    UINT64_C(20000000) /* until those that had nothing idle are asked anew for a planned lease               \
+                        */
 
 /* ---- Groups -------------------------------------------------------------------------------------------- */
 
@@ -64,6 +65,14 @@ static void leave_group(struct zr_ledger *ledger, struct zr_group *group)
     *link = group->next;
     ledger->groups_count--;
     zr_slab_give(&ledger->group_records, group);
+}
+
+void zr_ledger_unlimit(struct zr_ledger *ledger)
+{
+    while (ledger->groups) {
+        ledger->groups->kept = false;
+        leave_group(ledger, ledger->groups);
+    }
 }
 
 uint64_t zr_ledger_soft_bytes(const struct zr_ledger *ledger, const struct zr_group *group)

@@ -125,6 +125,8 @@ uint64_t zr_ledger_tick(struct zr_ledger *ledger, uint64_t now_ns);
  * success, in `words`, say what is held beyond it. */
 zr_result zr_ledger_limit(struct zr_ledger *ledger, const struct zr_service_message *message, char *words,
                           size_t room_bytes, uint64_t now_ns);
+/* Takes all quotas of groups away. No holders are there yet. */
+void zr_ledger_unlimit(struct zr_ledger *ledger);
 /* Lends no more, and asks everybody for what is idle; or lends again. */
 void zr_ledger_drain(struct zr_ledger *ledger, bool draining, uint64_t now_ns);
 

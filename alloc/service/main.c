@@ -185,6 +185,14 @@ static void raise_descriptors(void)
     }
 }
 
+/* Beside the socket. */
+static void name_limits(struct zr_limits *out, const struct sockaddr_un *address)
+{
+    int length = snprintf(out->path, sizeof out->path, "%s.limits", address->sun_path);
+    if (length < 0 || (size_t)length >= sizeof out->path)
+        out->path[0] = '\0';
+}
+
 static zr_result serve(struct zr_server *server, struct zr_service_log *log)
 {
     struct sockaddr_un address;
@@ -197,6 +205,8 @@ static zr_result serve(struct zr_server *server, struct zr_service_log *log)
         result = zr_server_start(server, log);
     if (result != ZR_OK)
         return result;
+    name_limits(&server->limits, &address);
+    zr_limits_load(&server->limits, &server->ledger, log);
     result = open_socket(&address, &listening);
     if (result == ZR_OK)
         result = zr_server_listen(server, listening);

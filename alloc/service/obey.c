@@ -88,6 +88,7 @@ static void say_hello(struct zr_server *server, struct zr_client *client,
         read_group(client->holder.pid, group);
     memcpy(client->holder.program, hello->program, sizeof client->holder.program);
     client->holder.held_bytes = hello->held_bytes;
+    zr_limits_apply(&server->limits, &client->holder);
     client->holder.listens = hello->flags & ZR_SERVICE_LISTENS;
     zr_result result = ZR_OK;
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
@@ -240,6 +241,10 @@ static void obey_tool(struct zr_server *server, struct zr_client *client,
         return;
     case ZR_SERVICE_LIMIT:
         result = zr_ledger_limit(&server->ledger, message, words, sizeof words, zr_os_now_ns());
+        if (result == ZR_OK && zr_limits_note(&server->limits, &server->ledger, message) != ZR_OK) {
+            snprintf(words, sizeof words, "%s", zr_last_error());
+            zr_service_log(server->log, "a limit was set: %s", words);
+        }
         break;
     case ZR_SERVICE_DRAIN:
         zr_ledger_drain(&server->ledger, !(message->flags & ZR_SERVICE_DRAIN_END), zr_os_now_ns());

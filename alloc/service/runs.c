@@ -23,6 +23,12 @@ static uint64_t more_of(uint64_t one, uint64_t other)
     return one > other ? one : other;
 }
 
+/* What the run may take now. */
+static uint64_t committed_to(const struct zr_run *run)
+{
+    return run->in_turn ? run->peak_bytes : run->begun ? run->base_bytes : 0;
+}
+
 /* `also`: a run that is not let in yet. */
 static struct sums sum_runs(const struct zr_ledger *ledger, const struct zr_run *also)
 {
@@ -30,7 +36,7 @@ static struct sums sum_runs(const struct zr_ledger *ledger, const struct zr_run 
     for (const struct zr_run *run = ledger->runs; run; run = run->next) {
         if (!run->admitted && run != also)
             continue;
-        sums.committed_bytes += more_of(run->in_turn ? run->peak_bytes : run->base_bytes, run->held_bytes);
+        sums.committed_bytes += more_of(committed_to(run), run->held_bytes);
         sums.base_bytes += run->base_bytes;
         sums.step_bytes = more_of(sums.step_bytes, run->peak_bytes - run->base_bytes);
         sums.held_bytes += run->held_bytes;
@@ -40,7 +46,7 @@ static struct sums sum_runs(const struct zr_ledger *ledger, const struct zr_run 
 
 uint64_t zr_run_allows(const struct zr_holder *holder)
 {
-    if (!holder->run || !holder->run->admitted)
+    if (!holder->run || !holder->run->begun)
         return 0;
     return holder->run->in_turn ? holder->plan_peak_bytes : holder->plan_base_bytes;
 }
@@ -144,7 +150,7 @@ static void enter(struct zr_run *run, struct zr_holder *holder, const struct zr_
     run->base_bytes += plan->base_bytes;
     run->peak_bytes += plan->peak_bytes;
     run->held_bytes += holder->held_bytes;
-    run->admitted = run->admitted || plan->admitted;
+    run->admitted = run->begun = run->admitted || plan->admitted;
     run->in_turn = run->in_turn || plan->in_turn;
 }
 
@@ -253,7 +259,7 @@ static struct zr_run *first_queued(const struct zr_ledger *ledger)
 
 static void begin_turn(struct zr_ledger *ledger, struct zr_run *run, uint64_t now_ns)
 {
-    run->in_turn = true;
+    run->in_turn = run->begun = true;
     run->queued = run->resting_count = 0;
     run->turn_since_ns = now_ns;
     for (struct zr_holder *holder = ledger->holders; holder; holder = holder->next)
@@ -305,7 +311,7 @@ static void give_turns(struct zr_ledger *ledger, uint64_t now_ns)
         bool alone = true;
         for (const struct zr_run *other = ledger->runs; other; other = other->next)
             if (other != run && other->admitted) {
-                need += other->in_turn ? other->peak_bytes : other->base_bytes;
+                need += more_of(committed_to(other), other->begun ? 0 : other->held_bytes);
                 alone = alone && !other->in_turn;
             }
         /* Where nobody has a turn that could end, to wait longer helps nobody. */

@@ -20,6 +20,7 @@ struct zr_run {
     unsigned expected_count, members_count, resting_count;
     uint64_t base_bytes, peak_bytes, held_bytes; /* sums over its members */
     bool admitted, in_turn, yields;              /* yields: it was asked to */
+    bool begun; /* it has had a turn: what stays between steps is there */
     uint64_t turn_since_ns;
     uint64_t queued; /* its number in the order of waiting for a turn; 0: it does not wait */
 };

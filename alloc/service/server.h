@@ -5,6 +5,7 @@
 
 #include "alloc/backend/service_wire.h"
 #include "alloc/service/ledger.h"
+#include "alloc/service/limits.h"
 #include "alloc/service/log.h"
 
 struct zr_client;
@@ -23,6 +24,7 @@ struct zr_source {
 struct zr_server {
     struct zr_ledger ledger; /* first */
     struct zr_service_log *log;
+    struct zr_limits limits;
     int epoll, listening, spare; /* spare: closed to answer one connection when descriptors are used up */
     struct zr_client *clients;   /* the newest first */
     unsigned clients_count, unregistered_count, left_count;
