@@ -56,7 +56,10 @@ static struct {
     uint64_t held_bytes;
     uint64_t again_ns; /* when zrd is to be looked for again */
     uint64_t within_ns;
-    uint64_t serial; /* of requests */
+    uint64_t serial;             /* of requests */
+    struct zr_service_plan plan; /* that holds where `admitted` */
+    bool admitted, in_turn;
+    _Atomic uint64_t yield_bytes; /* another run lacks them */
     int files[ZR_SERVICE_FILES_MOST];
     unsigned files_count;
     char words[ZR_SERVICE_WORDS_BYTES]; /* why it is alone, or ended */
@@ -150,6 +153,8 @@ static void after_fork(bool child)
         client.process = getpid();
         client.held_bytes = 0;
         client.listens = false;
+        client.admitted = client.in_turn = false;
+        atomic_store(&client.yield_bytes, 0);
         atomic_store(&client.waiting, false);
         client.files_count = 0;
         atomic_fetch_add(&client.lease, 1);
@@ -174,14 +179,15 @@ static bool is_own_process(void)
 
 /* ---- Registering --------------------------------------------------------------------------------------- */
 
-/* A message of the kind wanted, or zrd's refusal in its words. */
+/* A message of the kind wanted or, where that is GRANTED, LATER; or zrd's refusal in its words. */
 static zr_result await(int line, enum zr_service_kind kind, uint64_t timeout_ns,
                        struct zr_service_parcel *out)
 {
     zr_result result = zr_service_receive(line, out, timeout_ns);
     if (result == ZR_OK)
         result = zr_service_parcel_check(out);
-    if (result == ZR_OK && out->message.kind != ZR_SERVICE_REFUSED && out->message.kind != kind)
+    bool later = kind == ZR_SERVICE_GRANTED && out->message.kind == ZR_SERVICE_LATER;
+    if (result == ZR_OK && out->message.kind != ZR_SERVICE_REFUSED && out->message.kind != kind && !later)
         result = zr_fail(ZR_ERR_FORMAT, "zrd has answered something else than was asked");
     if (result == ZR_OK && out->message.kind == ZR_SERVICE_REFUSED)
         result = zr_fail(out->message.result && out->message.result < ZR_RESULT_COUNT
@@ -193,6 +199,14 @@ static zr_result await(int line, enum zr_service_kind kind, uint64_t timeout_ns,
     return result;
 }
 
+static void write_plan(struct zr_service_message *out)
+{
+    out->plan_base_bytes = client.plan.base_bytes;
+    out->plan_peak_bytes = client.plan.peak_bytes;
+    out->run = client.plan.run;
+    out->run_count = client.plan.run_count;
+}
+
 static zr_result introduce(int line, struct zr_service_parcel *welcome)
 {
     struct zr_service_message hello = zr_service_message_of(ZR_SERVICE_HELLO);
@@ -200,6 +214,10 @@ static zr_result introduce(int line, struct zr_service_parcel *welcome)
     struct zr_service_parcel done;
     hello.held_bytes = client.held_bytes;
     hello.flags = client.listens ? ZR_SERVICE_LISTENS : 0;
+    if (client.admitted) {
+        write_plan(&hello);
+        hello.flags |= client.in_turn ? ZR_SERVICE_IN_TURN : 0;
+    }
     snprintf(hello.program, sizeof hello.program, "%s", program_invocation_short_name);
     for (char *at = hello.program; *at; at++)
         if ((unsigned char)*at < ' ' || *at == 0x7f)
@@ -377,6 +395,59 @@ void zr_service_return(size_t bytes, uint32_t lease)
     errno = error;
 }
 
+/* ---- Runs with a plan ---------------------------------------------------------------------------------- */
+
+/* Asks until it is granted, or there is no zrd. */
+static zr_result ask_for_long(struct zr_service_message *message, zr_service_waits *waits, void *state)
+{
+    struct zr_service_parcel answer = {0};
+    bool alone = false;
+    zr_result result;
+    do {
+        pthread_mutex_lock(&client.request_lock);
+        result = ask_or_alone(message, ZR_SERVICE_GRANTED, &answer, &alone);
+        if (result == ZR_OK && (alone || answer.message.kind == ZR_SERVICE_GRANTED)) {
+            pthread_mutex_lock(&client.send_lock);
+            client.admitted = true;
+            client.in_turn = client.in_turn || message->kind == ZR_SERVICE_TURN || alone;
+            pthread_mutex_unlock(&client.send_lock);
+        }
+        pthread_mutex_unlock(&client.request_lock);
+        if (result != ZR_OK || alone || answer.message.kind == ZR_SERVICE_GRANTED)
+            return result;
+        waits(state, answer.message.words);
+    } while (true);
+}
+
+zr_result zr_service_plan(const struct zr_service_plan *plan, zr_service_waits *waits, void *state)
+{
+    struct zr_service_message message = zr_service_message_of(ZR_SERVICE_PLAN);
+    if (!is_own_process())
+        return ZR_OK;
+    pthread_mutex_lock(&client.send_lock);
+    client.plan = *plan;
+    write_plan(&message);
+    pthread_mutex_unlock(&client.send_lock);
+    return ask_for_long(&message, waits, state);
+}
+
+uint64_t zr_service_yield_bytes(void)
+{
+    return atomic_load_explicit(&client.yield_bytes, memory_order_relaxed);
+}
+
+zr_result zr_service_turn(zr_service_waits *waits, void *state)
+{
+    struct zr_service_message message = zr_service_message_of(ZR_SERVICE_TURN);
+    if (!is_own_process())
+        return ZR_OK;
+    pthread_mutex_lock(&client.send_lock);
+    client.in_turn = false;
+    atomic_store(&client.yield_bytes, 0);
+    pthread_mutex_unlock(&client.send_lock);
+    return ask_for_long(&message, waits, state);
+}
+
 /* ---- Files --------------------------------------------------------------------------------------------- */
 
 zr_result zr_service_file(int *out)
@@ -443,14 +514,16 @@ bool zr_service_is_waiting(void)
 bool zr_service_hear(struct zr_service_message *out)
 {
     struct zr_service_parcel parcel;
-    bool reclaim = false;
+    bool reclaim = false; /* or asked what is idle */
     pthread_mutex_lock(&client.send_lock);
     int fd = client.bell.fd;
     if (is_ours(&client.bell)) {
         zr_result result = zr_service_receive(fd, &parcel, 0);
         if (result == ZR_OK && zr_service_parcel_check(&parcel) == ZR_OK) {
             *out = parcel.message;
-            reclaim = out->kind == ZR_SERVICE_RECLAIM;
+            reclaim = out->kind == ZR_SERVICE_RECLAIM || out->kind == ZR_SERVICE_INQUIRE;
+            if (out->kind == ZR_SERVICE_YIELD)
+                atomic_store(&client.yield_bytes, out->bytes ? out->bytes : 1);
             if (out->kind == ZR_SERVICE_ENDED)
                 end(out->words);
         } else if (result != ZR_ERR_TIMEOUT) {
@@ -469,6 +542,15 @@ void zr_service_given(const struct zr_service_message *reclaim, size_t bytes)
 {
     struct zr_service_message message = zr_service_message_of(ZR_SERVICE_GIVEN);
     message.serial = reclaim->serial;
+    message.bytes = bytes;
+    pthread_mutex_lock(&client.send_lock);
+    send_or_break(&message);
+    pthread_mutex_unlock(&client.send_lock);
+}
+
+void zr_service_tell_idle(size_t bytes)
+{
+    struct zr_service_message message = zr_service_message_of(ZR_SERVICE_IDLE);
     message.bytes = bytes;
     pthread_mutex_lock(&client.send_lock);
     send_or_break(&message);

@@ -32,6 +32,27 @@ zr_result zr_service_lease(size_t bytes, uint32_t *lease);
 /* After their pages are gone. What another process leased (0, or this one's parent) is not counted. */
 void zr_service_return(size_t bytes, uint32_t lease);
 
+/* ---- Runs with a plan ---------------------------------------------------------------------------------- */
+
+/* What this process will take of zrd's memory. Processes of one run have the same number. */
+struct zr_service_plan {
+    uint64_t base_bytes; /* what stays between steps */
+    uint64_t peak_bytes; /* the most of a step, base included */
+    uint32_t run, run_count;
+};
+/* Hears now and then what is waited for. */
+typedef void zr_service_waits(void *state, const char *words);
+
+/* Before the memory is taken, once: waits until all of the run have said theirs and zrd lets it in. Without
+ * zrd it is let in. ZR_ERR_MEMORY: it does not fit beside what others hold and plan, in zrd's words.
+ * ZR_ERR_UNAVAILABLE: as of a lease. */
+zr_result zr_service_plan(const struct zr_service_plan *plan, zr_service_waits *waits, void *state);
+/* What another run lacks, which waits for this one's turn to end; 0: none waits. */
+uint64_t zr_service_yield_bytes(void);
+/* Between two steps, or before the first: ends this process's part in the run's turn, and waits for the next
+ * one, which comes once all of the run wait. Until then zrd takes what is idle. */
+zr_result zr_service_turn(zr_service_waits *waits, void *state);
+
 /* Why the process is alone; "" while it is a client, or takes no part. */
 void zr_service_alone(char *words, size_t room_bytes);
 
@@ -41,13 +62,14 @@ void zr_service_alone(char *words, size_t room_bytes);
 void zr_service_listen(void);
 /* What to poll; -1: nothing now. */
 int zr_service_bell(void);
-/* Hears what has come. True: *out is a RECLAIM to be met, and then answered. */
+/* Hears what has come. True: *out is a RECLAIM to be met, or an INQUIRE, and then answered. */
 bool zr_service_hear(struct zr_service_message *out);
 /* Whether a thread of this process waits for a lease: it may hold an arena, and zrd may make it wait for the
  * very memory that is to be given. */
 bool zr_service_is_waiting(void);
 /* The answer: `bytes` were returned for it. */
 void zr_service_given(const struct zr_service_message *reclaim, size_t bytes);
+void zr_service_tell_idle(size_t bytes);
 /* Now and then: connects again if that is due. */
 void zr_service_tick(void);
 

@@ -70,12 +70,43 @@ size_t zr_reclaim(size_t bytes, bool leased, bool *busy)
     return released;
 }
 
+static size_t idle_of(struct zr_arena *arena)
+{
+    size_t idle = 0;
+    if (!zr_lock_try(&arena->lock))
+        return 0;
+    idle = idle_bytes(arena) + (arena->follow ? zr_follow_idle_bytes(arena) : 0);
+    zr_lock_give(&arena->lock);
+    return idle;
+}
+
+/* Of leased memory; arenas that somebody is at work on count as in use. */
+static size_t all_idle_bytes(void)
+{
+    size_t idle = 0;
+    zr_arenas_close();
+    for (struct zr_arena *arena = NULL; (arena = zr_arenas_next(arena));) {
+        unsigned count = atomic_load(&arena->stripes_count);
+        if (!arena->backend->leases)
+            continue;
+        idle += idle_of(arena);
+        for (unsigned i = 0; i < count; i++)
+            idle += idle_of(arena->stripes[i]);
+    }
+    zr_arenas_unlock();
+    return idle;
+}
+
 /* What the bell has to say is done and answered. */
 static void hear(void)
 {
     struct zr_service_message wanted;
     if (!zr_service_hear(&wanted))
         return;
+    if (wanted.kind == ZR_SERVICE_INQUIRE) {
+        zr_service_tell_idle(all_idle_bytes());
+        return;
+    }
     /* Half of the time is for arenas that are at work: a thread may hold one while it waits for zrd itself.
      */
     uint64_t until_ns = zr_os_now_ns() + (uint64_t)wanted.within_ms * 500000;

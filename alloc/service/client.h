@@ -17,6 +17,7 @@ struct zr_client {
     bool revoked;                       /* and its memory is taken, whatever it does with it */
     char words[ZR_SERVICE_WORDS_BYTES]; /* why; "": it has hung up */
     uint64_t messages_count, since_ns;
+    uint64_t inquired_ns; /* when it was asked what it has idle; 0: it has answered */
 };
 
 /* A request's answer or a word on the bell; who does not read is over. */

@@ -1,58 +1,19 @@
-/* ledger.c: see ledger.h. Stands on slab.c alone. */
+/* ledger.c: see ledger.h. Stands on ledger_words.c, runs.c and slab.c. */
 #include "alloc/service/ledger.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "alloc/base/error.h"
+#include "alloc/service/runs.h"
 
 enum { GROUPS_MOST = 4096 };
 /* No machine has more, and sums of it do not overflow. */
 #define BYTES_MOST (UINT64_C(1) << 54)
 #define ASK_BYTES  (UINT64_C(64) << 20)
-
-/* ---- Words --------------------------------------------------------------------------------------------- */
-
-const char *zr_ledger_bytes(char out[ZR_LEDGER_NUMBER_ROOM], uint64_t bytes)
-{
-    static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB"};
-    double value = (double)bytes;
-    unsigned unit = 0;
-    while (value >= 1000 && unit < 5) {
-        value /= 1024;
-        unit++;
-    }
-    snprintf(out, ZR_LEDGER_NUMBER_ROOM, "%.*f %s",
-             unit == 0 || value >= 100 ? 0
-             : value >= 10             ? 1
-                                       : 2,
-             value, units[unit]);
-    return out;
-}
-
-void zr_ledger_describe(const struct zr_ledger *ledger, char *out, size_t room_bytes)
-{
-    enum { SHOWN = 4 };
-    char number[ZR_LEDGER_NUMBER_ROOM];
-    const struct zr_holder *last = NULL;
-    size_t used = 0;
-    out[0] = '\0';
-    for (unsigned i = 0; i < SHOWN && used < room_bytes; i++) {
-        const struct zr_holder *most = NULL;
-        for (const struct zr_holder *holder = ledger->holders; holder; holder = holder->next) {
-            bool after = !last || holder->held_bytes < last->held_bytes ||
-                         (holder->held_bytes == last->held_bytes && holder->number > last->number);
-            if (holder->held_bytes > 0 && after && (!most || holder->held_bytes > most->held_bytes))
-                most = holder;
-        }
-        if (!most)
-            break;
-        int length = snprintf(out + used, room_bytes - used, "%spid %d (%s) %s", i ? ", " : "",
-                              (int)most->pid, most->program, zr_ledger_bytes(number, most->held_bytes));
-        used += length > 0 ? (size_t)length : 0;
-        last = most;
-    }
-}
+#define AGAIN_NS                                                                                             \
+    UINT64_C(20000000) /* until those that had nothing idle are asked anew for a planned lease               \
+                        */
 
 /* ---- Groups -------------------------------------------------------------------------------------------- */
 
@@ -60,12 +21,15 @@ void zr_ledger_start(struct zr_ledger *ledger)
 {
     ledger->due_ns = UINT64_MAX;
     zr_slab_init(&ledger->group_records, sizeof(struct zr_group), ZR_POOL_FAULTS);
+    zr_slab_init(&ledger->run_records, sizeof(struct zr_run), ZR_POOL_FAULTS);
 }
 
 void zr_ledger_end(struct zr_ledger *ledger)
 {
     zr_slab_end(&ledger->group_records);
+    zr_slab_end(&ledger->run_records);
     ledger->groups = NULL;
+    ledger->runs = NULL;
 }
 
 static struct zr_group *find_group(const struct zr_ledger *ledger, const char *name)
@@ -103,6 +67,14 @@ static void leave_group(struct zr_ledger *ledger, struct zr_group *group)
     zr_slab_give(&ledger->group_records, group);
 }
 
+void zr_ledger_unlimit(struct zr_ledger *ledger)
+{
+    while (ledger->groups) {
+        ledger->groups->kept = false;
+        leave_group(ledger, ledger->groups);
+    }
+}
+
 uint64_t zr_ledger_soft_bytes(const struct zr_ledger *ledger, const struct zr_group *group)
 {
     uint64_t shares = 0;
@@ -131,6 +103,23 @@ static uint64_t free_bytes(const struct zr_ledger *ledger)
     return ledger->held_bytes < ledger->capacity_bytes ? ledger->capacity_bytes - ledger->held_bytes : 0;
 }
 
+/* What the holder's plan has that it does not hold yet. */
+static uint64_t plan_left(const struct zr_holder *holder)
+{
+    uint64_t allowed = zr_run_allows(holder);
+    return allowed > holder->held_bytes ? allowed - holder->held_bytes : 0;
+}
+
+/* What is free for the holder's request: what plans reserve is free for them alone. */
+static uint64_t free_for(const struct zr_ledger *ledger, const struct zr_holder *holder)
+{
+    uint64_t free = free_bytes(ledger), left = plan_left(holder);
+    if (holder->wanted_bytes <= left)
+        return free;
+    uint64_t more = zr_runs_unreserved(ledger, free) + left;
+    return more < free ? more : free;
+}
+
 /* ---- Pressure ------------------------------------------------------------------------------------------ */
 
 static void stop_waiting(struct zr_ledger *ledger, struct zr_holder *holder)
@@ -148,6 +137,8 @@ static void count(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t b
     holder->held_bytes += bytes;
     holder->group->held_bytes += bytes;
     ledger->held_bytes += bytes;
+    if (holder->run)
+        holder->run->held_bytes += bytes;
     if (holder->held_bytes > holder->peak_bytes)
         holder->peak_bytes = holder->held_bytes;
 }
@@ -157,6 +148,8 @@ static void uncount(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t
     holder->held_bytes -= bytes;
     holder->group->held_bytes -= bytes;
     ledger->held_bytes -= bytes;
+    if (holder->run)
+        holder->run->held_bytes -= bytes;
 }
 
 static void grant(struct zr_ledger *ledger, struct zr_holder *holder)
@@ -173,28 +166,37 @@ static void refuse(struct zr_ledger *ledger, struct zr_holder *holder)
     char holders[224];
     zr_ledger_describe(ledger, holders, sizeof holders);
     stop_waiting(ledger, holder);
-    ledger->calls->answer(ledger, holder,
-                          zr_fail(ZR_ERR_MEMORY, "zrd has %s of %s left, %s wanted, none idle; held by %s",
-                                  zr_ledger_bytes(left, free_bytes(ledger)),
-                                  zr_ledger_bytes(all, ledger->capacity_bytes),
-                                  zr_ledger_bytes(wanted, holder->wanted_bytes), holders));
+    ledger->calls->answer(
+        ledger, holder,
+        zr_fail(ZR_ERR_MEMORY, "zrd has %s of %s left%s, %s wanted, none idle; held by %s",
+                zr_ledger_bytes(left, free_for(ledger, holder)), zr_ledger_bytes(all, ledger->capacity_bytes),
+                free_for(ledger, holder) < free_bytes(ledger) ? " beside what runs have planned" : "",
+                zr_ledger_bytes(wanted, holder->wanted_bytes), holders));
     holder->wanted_bytes = 0;
 }
 
-/* Whether so many of its bytes might still be asked for in this round. */
+/* What it may be asked for: what its plan has it needs again in a moment. */
+static uint64_t askable_bytes(const struct zr_holder *holder)
+{
+    uint64_t allowed = zr_run_allows(holder);
+    return holder->held_bytes > allowed ? holder->held_bytes - allowed : 0;
+}
+
+/* Whether some of its bytes might still be asked for in this round. */
 static bool may_ask(const struct zr_ledger *ledger, const struct zr_holder *holder)
 {
-    return holder->held_bytes > 0 && holder->listens && !holder->left && holder->asked_bytes == 0 &&
+    return askable_bytes(holder) > 0 && holder->listens && !holder->left && holder->asked_bytes == 0 &&
            holder->asked_round != ledger->round;
 }
 
 /* Whoever is to be asked next for what `wanting` wants; NULL: nobody. */
-static struct zr_holder *choose(const struct zr_ledger *ledger, const struct zr_holder *wanting)
+static struct zr_holder *choose(const struct zr_ledger *ledger, const struct zr_holder *wanting,
+                                bool unplanned)
 {
     struct zr_holder *best = NULL;
     uint64_t best_beyond = 0;
     for (struct zr_holder *holder = ledger->holders; holder; holder = holder->next) {
-        if (holder == wanting || !may_ask(ledger, holder))
+        if (holder == wanting || !may_ask(ledger, holder) || (unplanned && holder->run))
             continue;
         uint64_t beyond = beyond_soft(ledger, holder, 0);
         if (!best || beyond > best_beyond ||
@@ -211,14 +213,16 @@ static struct zr_holder *choose(const struct zr_ledger *ledger, const struct zr_
  */
 static void ask(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t bytes, uint64_t now_ns)
 {
+    uint64_t most = askable_bytes(holder);
     uint64_t least = holder->held_bytes / 8 < ASK_BYTES ? holder->held_bytes / 8 : ASK_BYTES;
     bytes = bytes > least ? bytes : least;
-    holder->asked_bytes = bytes < holder->held_bytes ? bytes : holder->held_bytes;
+    holder->asked_bytes = bytes < most ? bytes : most;
+    holder->asked_ns = now_ns;
+    holder->returned_bytes = 0;
     holder->asked_serial = ++ledger->serial;
     holder->asked_until_ns = now_ns + ledger->within_ns;
     holder->asked_round = ledger->round;
-    if (holder->asked_until_ns < ledger->due_ns)
-        ledger->due_ns = holder->asked_until_ns;
+    zr_ledger_due(ledger, holder->asked_until_ns);
     ledger->calls->ask(ledger, holder);
 }
 
@@ -230,23 +234,40 @@ uint64_t zr_ledger_asked_bytes(const struct zr_ledger *ledger)
     return bytes;
 }
 
-/* Grants what fits, in order; asks for what is missing; refuses whom nobody can help. */
-static void serve_waiting(struct zr_ledger *ledger, uint64_t now_ns)
+bool zr_ledger_press(struct zr_ledger *ledger, const struct zr_holder *wanting, uint64_t missing_bytes,
+                     bool unplanned, uint64_t now_ns)
 {
-    while (ledger->first_waiting && ledger->first_waiting->wanted_bytes <= free_bytes(ledger))
+    uint64_t coming = zr_ledger_asked_bytes(ledger);
+    struct zr_holder *other;
+    while (missing_bytes > coming && (other = choose(ledger, wanting, unplanned))) {
+        ask(ledger, other, missing_bytes - coming, now_ns);
+        coming += other->asked_bytes;
+    }
+    return coming > 0;
+}
+
+/* Grants what fits, in order; asks for what is missing; refuses whom nobody can help. What a plan has is not
+ * refused: those that had nothing idle are asked again. */
+void zr_ledger_serve(struct zr_ledger *ledger, uint64_t now_ns)
+{
+    zr_runs_serve(ledger, now_ns);
+    while (ledger->first_waiting &&
+           ledger->first_waiting->wanted_bytes <= free_for(ledger, ledger->first_waiting))
         grant(ledger, ledger->first_waiting);
     if (!ledger->first_waiting)
         return;
-    uint64_t wanted = 0, coming = free_bytes(ledger) + zr_ledger_asked_bytes(ledger);
+    uint64_t wanted = 0;
     for (struct zr_holder *holder = ledger->first_waiting, *next; holder; holder = next) {
-        struct zr_holder *other;
         next = holder->next_waiting;
         wanted += holder->wanted_bytes;
-        while (wanted > coming && (other = choose(ledger, holder))) {
-            ask(ledger, other, wanted - coming, now_ns);
-            coming += other->asked_bytes;
-        }
-        if (wanted > coming && zr_ledger_asked_bytes(ledger) == 0) {
+        uint64_t free = free_for(ledger, holder);
+        if (wanted <= free || zr_ledger_press(ledger, holder, wanted - free, false, now_ns))
+            continue;
+        if (holder->wants_rank == 0 && now_ns < holder->wanted_until_ns) {
+            if (!ledger->again_ns)
+                ledger->again_ns = now_ns + AGAIN_NS;
+            zr_ledger_due(ledger, ledger->again_ns);
+        } else {
             wanted -= holder->wanted_bytes;
             refuse(ledger, holder);
         }
@@ -286,20 +307,22 @@ void zr_ledger_remove(struct zr_ledger *ledger, struct zr_holder *holder, uint64
         link = &(*link)->next;
     *link = holder->next;
     stop_waiting(ledger, holder);
+    zr_run_leave(ledger, holder);
     uncount(ledger, holder, holder->held_bytes);
     ledger->holders_count--;
     holder->group->holders_count--;
     leave_group(ledger, holder->group);
     holder->group = NULL;
-    serve_waiting(ledger, now_ns);
+    zr_ledger_serve(ledger, now_ns);
 }
 
 void zr_ledger_leave(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t now_ns)
 {
     stop_waiting(ledger, holder);
+    zr_run_leave(ledger, holder);
     holder->left = true;
     holder->wanted_bytes = holder->asked_bytes = 0;
-    serve_waiting(ledger, now_ns);
+    zr_ledger_serve(ledger, now_ns);
 }
 
 static zr_result check_hard(const struct zr_ledger *ledger, const struct zr_holder *holder, uint64_t bytes)
@@ -344,15 +367,14 @@ zr_result zr_ledger_lease(struct zr_ledger *ledger, struct zr_holder *holder, ui
     }
     holder->wanted_bytes = bytes;
     holder->wanted_until_ns = now_ns + ledger->within_ns;
-    if (holder->wanted_until_ns < ledger->due_ns)
-        ledger->due_ns = holder->wanted_until_ns;
-    holder->wants_beyond = beyond_soft(ledger, holder, bytes) > 0;
-    while (*link && (holder->wants_beyond || !(*link)->wants_beyond))
+    zr_ledger_due(ledger, holder->wanted_until_ns);
+    holder->wants_rank = bytes <= plan_left(holder) ? 0 : beyond_soft(ledger, holder, bytes) > 0 ? 2 : 1;
+    while (*link && (*link)->wants_rank <= holder->wants_rank)
         link = &(*link)->next_waiting;
     holder->next_waiting = *link;
     *link = holder;
     ledger->round++;
-    serve_waiting(ledger, now_ns);
+    zr_ledger_serve(ledger, now_ns);
     return ZR_OK;
 }
 
@@ -363,8 +385,9 @@ zr_result zr_ledger_return(struct zr_ledger *ledger, struct zr_holder *holder, u
         return zr_fail(ZR_ERR_INVALID, "%llu bytes are returned of %llu that are held",
                        (unsigned long long)bytes, (unsigned long long)holder->held_bytes);
     uncount(ledger, holder, bytes);
-    if (ledger->first_waiting)
-        serve_waiting(ledger, now_ns);
+    holder->returned_bytes += bytes;
+    if (ledger->first_waiting || ledger->runs)
+        zr_ledger_serve(ledger, now_ns);
     return ZR_OK;
 }
 
@@ -374,7 +397,11 @@ zr_result zr_ledger_given(struct zr_ledger *ledger, struct zr_holder *holder, ui
     if (holder->asked_bytes == 0 || serial != holder->asked_serial)
         return zr_fail(ZR_ERR_INVALID, "an answer to what was not asked");
     holder->asked_bytes = 0;
-    serve_waiting(ledger, now_ns);
+    if (holder->returned_bytes > 0) {
+        holder->given_bytes += holder->returned_bytes;
+        holder->given_ns += now_ns - holder->asked_ns;
+    }
+    zr_ledger_serve(ledger, now_ns);
     return ZR_OK;
 }
 
@@ -412,11 +439,18 @@ uint64_t zr_ledger_tick(struct zr_ledger *ledger, uint64_t now_ns)
             refuse(ledger, holder);
     }
     for (holder = ledger->holders; holder; holder = holder->next) {
-        if (holder->asked_bytes > 0 && holder->asked_until_ns < ledger->due_ns)
-            ledger->due_ns = holder->asked_until_ns;
-        if (holder->wanted_bytes > 0 && holder->wanted_until_ns < ledger->due_ns)
-            ledger->due_ns = holder->wanted_until_ns;
+        if (holder->asked_bytes > 0)
+            zr_ledger_due(ledger, holder->asked_until_ns);
+        if (holder->wanted_bytes > 0)
+            zr_ledger_due(ledger, holder->wanted_until_ns);
     }
+    if (ledger->again_ns && now_ns >= ledger->again_ns) {
+        ledger->again_ns = 0;
+        ledger->round++;
+    }
+    zr_runs_tick(ledger, now_ns);
+    if (ledger->runs)
+        zr_ledger_serve(ledger, now_ns);
     return ledger->due_ns;
 }
 
@@ -524,7 +558,7 @@ zr_result zr_ledger_limit(struct zr_ledger *ledger, const struct zr_service_mess
                  quotas.hard_bytes ? quotas.who : "all together", zr_ledger_bytes(held, now),
                  zr_ledger_bytes(quota, most));
     ask_back(ledger, now_ns);
-    serve_waiting(ledger, now_ns);
+    zr_ledger_serve(ledger, now_ns);
     return ZR_OK;
 }
 

@@ -26,9 +26,18 @@ struct zr_group {
     bool kept; /* somebody has set its quotas: stays when nobody is in it */
 };
 
+/* What a holder has asked for besides memory; see runs.h. */
+enum zr_awaited { ZR_AWAITS_NOTHING = 0, ZR_AWAITS_ADMISSION, ZR_AWAITS_TURN };
+
 struct zr_holder {
     struct zr_holder *next; /* by number */
     struct zr_group *group;
+    struct zr_run *run; /* NULL: it has no plan */
+    uint64_t plan_base_bytes, plan_peak_bytes;
+    enum zr_awaited awaits;
+    uint64_t awaits_until_ns; /* then it is told to ask again */
+    bool rests;               /* between two steps, for its turn */
+    bool turn_untold;         /* its run has its turn, and it has not heard so */
     uint64_t number;
     int32_t pid;
     bool listens; /* can be asked */
@@ -38,10 +47,15 @@ struct zr_holder {
     /* Its request under way; 0 bytes: none. */
     struct zr_holder *next_waiting;
     uint64_t wanted_bytes, wanted_serial, wanted_until_ns;
-    bool wants_beyond; /* its soft quota: those that do not come first */
+    /* Those of a lower rank come first: 0: its plan has it; 1: within its soft quota; 2: beyond. */
+    unsigned wants_rank;
     /* What it was asked for and has not answered; 0 bytes: nothing. */
     uint64_t asked_bytes, asked_serial, asked_until_ns;
     uint64_t asked_round;
+    /* What it has given for being asked, in which time: how fast it is. */
+    uint64_t asked_ns, given_bytes, given_ns, returned_bytes;
+    uint64_t idle_bytes; /* that it has told */
+    bool idle_known;
 };
 
 struct zr_ledger;
@@ -53,6 +67,11 @@ struct zr_ledger_calls {
     /* It has not answered. The receiver removes it, now or soon, and counts its memory as free from then on.
      */
     void (*end)(struct zr_ledger *ledger, struct zr_holder *holder, const char *words);
+    /* The answer to what it awaits: ZR_SERVICE_GRANTED, _LATER with words, _REFUSED with the last error's. */
+    void (*reply)(struct zr_ledger *ledger, struct zr_holder *holder, enum zr_service_kind kind,
+                  const char *words);
+    /* Its run's turn is wanted by another that lacks so many bytes. */
+    void (*yield)(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t bytes);
 };
 
 struct zr_ledger {
@@ -66,7 +85,13 @@ struct zr_ledger {
     unsigned holders_count, groups_count;
     uint64_t number, serial, round;
     uint64_t due_ns; /* nothing is late before; UINT64_MAX: nothing will be */
-    struct zr_slab group_records;
+    struct zr_slab group_records, run_records;
+    /* See runs.h. */
+    struct zr_run *runs;
+    uint64_t turn_ns;    /* how long a run may keep its turn while others wait */
+    uint64_t settled_ns; /* no turns before: clients of a zrd that has ended come back one by one */
+    uint64_t queue_number;
+    uint64_t again_ns; /* when everybody may be asked again; 0: no need */
 };
 
 void zr_ledger_start(struct zr_ledger *ledger);
@@ -75,6 +100,8 @@ void zr_ledger_end(struct zr_ledger *ledger);
 /* The holder is the caller's; pid, program and held_bytes are set. What it holds counts, whatever the quotas.
  * ZR_ERR_HOST_MEMORY; ZR_ERR_UNAVAILABLE: the service is draining, and it holds nothing. */
 zr_result zr_ledger_add(struct zr_ledger *ledger, struct zr_holder *holder, const char *group);
+/* Answers what can be answered: after one of runs.h's calls. */
+void zr_ledger_serve(struct zr_ledger *ledger, uint64_t now_ns);
 /* Its memory is free from here on. Who waits may be answered. */
 void zr_ledger_remove(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t now_ns);
 /* Its process is gone; what it holds stays counted. */
@@ -98,11 +125,26 @@ uint64_t zr_ledger_tick(struct zr_ledger *ledger, uint64_t now_ns);
  * success, in `words`, say what is held beyond it. */
 zr_result zr_ledger_limit(struct zr_ledger *ledger, const struct zr_service_message *message, char *words,
                           size_t room_bytes, uint64_t now_ns);
+/* Takes all quotas of groups away. No holders are there yet. */
+void zr_ledger_unlimit(struct zr_ledger *ledger);
 /* Lends no more, and asks everybody for what is idle; or lends again. */
 void zr_ledger_drain(struct zr_ledger *ledger, bool draining, uint64_t now_ns);
 
 /* What holders were asked for and have not answered yet. */
 uint64_t zr_ledger_asked_bytes(const struct zr_ledger *ledger);
+/* Asks others than `wanting` for `missing` bytes beyond what is coming, each once in this round of asking;
+ * `unplanned`: those alone that have no plan. True: something is coming. */
+bool zr_ledger_press(struct zr_ledger *ledger, const struct zr_holder *wanting, uint64_t missing_bytes,
+                     bool unplanned, uint64_t now_ns);
+/* zr_ledger_tick() is wanted then, if not before. */
+static inline void zr_ledger_due(struct zr_ledger *ledger, uint64_t at_ns)
+{
+    if (at_ns < ledger->due_ns)
+        ledger->due_ns = at_ns;
+}
+/* How long it would take to give back what it has idle, by what was measured of it, else of all; 0: unknown.
+ */
+uint64_t zr_ledger_reclaim_ns(const struct zr_ledger *ledger, const struct zr_holder *holder);
 /* The soft quota that holds for the group: what was set, else its share. */
 uint64_t zr_ledger_soft_bytes(const struct zr_ledger *ledger, const struct zr_group *group);
 /* "pid 71 (python3) 4.1 GiB, ..": the largest holders, cut to the room. */

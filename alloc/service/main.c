@@ -20,7 +20,7 @@
 #include "alloc/base/system/os.h"
 #include "alloc/service/server.h"
 
-enum { EXIT_USAGE = 2, EXIT_INPUT = 3, WITHIN_MS = 5000, WITHIN_MOST_MS = 600000 };
+enum { EXIT_USAGE = 2, EXIT_INPUT = 3, WITHIN_MS = 5000, WITHIN_MOST_MS = 600000, TURN_MS = 500 };
 
 static const char help[] =
     "Lends one machine's memory to several programs of one user, with quotas, and gets it back.\n"
@@ -33,6 +33,7 @@ static const char help[] =
     "\n"
     "  --capacity BYTES      what may be lent in all; 7/8 of the machine or control group by itself\n"
     "  --within MS           how long a program has to give back what is asked for; 5000\n"
+    "  --turn MS             how long a run with a plan keeps its turn while another waits; 500\n"
     "  --process-hard BYTES  what each process may hold; no limit by itself\n"
     "  --log FILE            standard error by itself\n"
     "\n"
@@ -40,7 +41,7 @@ static const char help[] =
     "what they have, and register again with the next zrd.\n";
 
 struct settings {
-    uint64_t capacity_bytes, within_ms, process_hard_bytes;
+    uint64_t capacity_bytes, within_ms, turn_ms, process_hard_bytes;
     const char *log;
 };
 
@@ -103,6 +104,8 @@ static int read_arguments(struct settings *settings, int argc, char **argv)
             good = good && read_bytes(value, &settings->process_hard_bytes);
         else if (strcmp(name, "--within") == 0)
             good = good && read_milliseconds(value, &settings->within_ms);
+        else if (strcmp(name, "--turn") == 0)
+            good = good && read_milliseconds(value, &settings->turn_ms);
         else if (strcmp(name, "--log") == 0)
             settings->log = value;
         else
@@ -182,6 +185,14 @@ static void raise_descriptors(void)
     }
 }
 
+/* Beside the socket. */
+static void name_limits(struct zr_limits *out, const struct sockaddr_un *address)
+{
+    int length = snprintf(out->path, sizeof out->path, "%s.limits", address->sun_path);
+    if (length < 0 || (size_t)length >= sizeof out->path)
+        out->path[0] = '\0';
+}
+
 static zr_result serve(struct zr_server *server, struct zr_service_log *log)
 {
     struct sockaddr_un address;
@@ -194,6 +205,8 @@ static zr_result serve(struct zr_server *server, struct zr_service_log *log)
         result = zr_server_start(server, log);
     if (result != ZR_OK)
         return result;
+    name_limits(&server->limits, &address);
+    zr_limits_load(&server->limits, &server->ledger, log);
     result = open_socket(&address, &listening);
     if (result == ZR_OK)
         result = zr_server_listen(server, listening);
@@ -215,7 +228,7 @@ static zr_result serve(struct zr_server *server, struct zr_service_log *log)
 int main(int argc, char **argv)
 {
     static struct zr_server server;
-    struct settings settings = {.within_ms = WITHIN_MS};
+    struct settings settings = {.within_ms = WITHIN_MS, .turn_ms = TURN_MS};
     struct zr_service_log log;
     int code = read_arguments(&settings, argc, argv);
     if (code >= 0)
@@ -233,6 +246,7 @@ int main(int argc, char **argv)
     server.ledger.capacity_bytes = settings.capacity_bytes ? settings.capacity_bytes : capacity_of_machine();
     server.ledger.process_hard_bytes = settings.process_hard_bytes;
     server.ledger.within_ns = settings.within_ms * 1000000;
+    server.ledger.turn_ns = settings.turn_ms * 1000000;
     zr_result result = serve(&server, &log);
     if (result != ZR_OK)
         say(zr_last_error());

@@ -10,6 +10,7 @@
 #include "alloc/base/error.h"
 #include "alloc/base/system/os.h"
 #include "alloc/service/client.h"
+#include "alloc/service/runs.h"
 
 static void refuse(struct zr_client *client, zr_result result)
 {
@@ -49,6 +50,28 @@ static void read_group(int32_t pid, char out[ZR_SERVICE_GROUP_BYTES])
     out[used] = '\0';
 }
 
+static struct zr_run_plan plan_of(const struct zr_service_message *message, bool admitted)
+{
+    return (struct zr_run_plan){.base_bytes = message->plan_base_bytes,
+                                .peak_bytes = message->plan_peak_bytes,
+                                .key = message->run,
+                                .count = message->run_count,
+                                .admitted = admitted,
+                                .in_turn = admitted && message->flags & ZR_SERVICE_IN_TURN};
+}
+
+/* A client of a zrd that has ended, let in by that one. Others come, too, and a turn waits for them. */
+static void come_back(struct zr_server *server, struct zr_client *client,
+                      const struct zr_service_message *hello)
+{
+    struct zr_run_plan plan = plan_of(hello, true);
+    if (hello->held_bytes == 0 && plan.peak_bytes == 0)
+        return;
+    server->ledger.settled_ns = server->started_ns + ZR_SERVER_SETTLE_NS;
+    if (plan.peak_bytes && zr_run_join(&server->ledger, &client->holder, &plan, zr_os_now_ns()) != ZR_OK)
+        zr_client_doom(server, client, true, zr_last_error());
+}
+
 static void say_hello(struct zr_server *server, struct zr_client *client,
                       const struct zr_service_message *hello)
 {
@@ -65,6 +88,7 @@ static void say_hello(struct zr_server *server, struct zr_client *client,
         read_group(client->holder.pid, group);
     memcpy(client->holder.program, hello->program, sizeof client->holder.program);
     client->holder.held_bytes = hello->held_bytes;
+    zr_limits_apply(&server->limits, &client->holder);
     client->holder.listens = hello->flags & ZR_SERVICE_LISTENS;
     zr_result result = ZR_OK;
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
@@ -79,6 +103,7 @@ static void say_hello(struct zr_server *server, struct zr_client *client,
     client->registered = true;
     server->unregistered_count--;
     client->bell = pair[0];
+    come_back(server, client, hello);
     welcome.within_ms = (uint32_t)(server->ledger.within_ns / 1000000);
     zr_client_say(client, client->line, &welcome, pair[1]);
     close(pair[1]);
@@ -110,6 +135,21 @@ static void obey_client(struct zr_server *server, struct zr_client *client, stru
     case ZR_SERVICE_LISTEN:
         client->holder.listens = true;
         break;
+    case ZR_SERVICE_PLAN: {
+        struct zr_run_plan plan = plan_of(message, false);
+        result = zr_run_join(ledger, &client->holder, &plan, now_ns);
+        zr_ledger_serve(ledger, now_ns);
+        break;
+    }
+    case ZR_SERVICE_TURN:
+        result = zr_run_turn(ledger, &client->holder, now_ns);
+        zr_ledger_serve(ledger, now_ns);
+        break;
+    case ZR_SERVICE_IDLE:
+        client->inquired_ns = 0;
+        client->holder.idle_bytes = message->bytes;
+        client->holder.idle_known = true;
+        break;
     default: /* GIVEN */
         result = zr_ledger_given(ledger, &client->holder, message->serial, now_ns);
         break;
@@ -124,7 +164,13 @@ static void show_client(const struct zr_client *client, struct zr_service_messag
 {
     const struct zr_holder *holder = &client->holder;
     *out = zr_service_message_of(ZR_SERVICE_CLIENT);
-    out->flags = (holder->left ? ZR_SERVICE_LEFT : 0) | (holder->listens ? ZR_SERVICE_LISTENS : 0);
+    out->flags = (holder->left ? ZR_SERVICE_LEFT : 0) | (holder->listens ? ZR_SERVICE_LISTENS : 0) |
+                 (holder->idle_known ? ZR_SERVICE_IDLE_KNOWN : 0) |
+                 (holder->run && holder->run->in_turn ? ZR_SERVICE_IN_TURN : 0);
+    out->plan_base_bytes = holder->plan_base_bytes;
+    out->plan_peak_bytes = holder->plan_peak_bytes;
+    out->idle_bytes = holder->idle_bytes;
+    out->reclaim_ns = zr_ledger_reclaim_ns(&client->server->ledger, holder);
     out->serial = holder->number;
     out->bytes = holder->wanted_bytes;
     out->held_bytes = holder->held_bytes;
@@ -138,6 +184,25 @@ static void show_client(const struct zr_client *client, struct zr_service_messag
     out->files_count = client->files_count;
     memcpy(out->program, holder->program, sizeof out->program);
     memcpy(out->group, holder->group->name, sizeof out->group);
+}
+
+/* Asks all clients that can be asked what they have idle. */
+static void inquire(struct zr_server *server, uint64_t now_ns)
+{
+    struct zr_service_message message = zr_service_message_of(ZR_SERVICE_INQUIRE);
+    for (struct zr_client *client = server->clients; client; client = client->next)
+        if (client->registered && client->holder.listens && !client->holder.left && !client->inquired_ns) {
+            client->inquired_ns = now_ns;
+            zr_client_say(client, client->bell, &message, -1);
+        }
+}
+
+static bool is_inquiring(const struct zr_server *server, uint64_t now_ns)
+{
+    const struct zr_client *client = server->clients;
+    while (client && !(client->inquired_ns && now_ns - client->inquired_ns < ZR_SERVER_INQUIRE_NS))
+        client = client->next;
+    return client != NULL;
 }
 
 static void show_next(struct zr_server *server, struct zr_client *client, uint64_t after)
@@ -157,7 +222,8 @@ static void show_next(struct zr_server *server, struct zr_client *client, uint64
         message.within_ms = (uint32_t)(ledger->within_ns / 1000000);
         message.pid = (int32_t)getpid();
         message.flags = (ledger->draining ? ZR_SERVICE_DRAINING : 0) |
-                        (zr_ledger_asked_bytes(ledger) > 0 ? ZR_SERVICE_ASKING : 0);
+                        (zr_ledger_asked_bytes(ledger) > 0 ? ZR_SERVICE_ASKING : 0) |
+                        (is_inquiring(server, zr_os_now_ns()) ? ZR_SERVICE_INQUIRING : 0);
     }
     zr_client_say(client, client->line, &message, -1);
 }
@@ -169,10 +235,16 @@ static void obey_tool(struct zr_server *server, struct zr_client *client,
     zr_result result = ZR_OK;
     switch (message->kind) {
     case ZR_SERVICE_STATUS:
+        if (message->flags & ZR_SERVICE_FRESH)
+            inquire(server, zr_os_now_ns());
         show_next(server, client, message->serial);
         return;
     case ZR_SERVICE_LIMIT:
         result = zr_ledger_limit(&server->ledger, message, words, sizeof words, zr_os_now_ns());
+        if (result == ZR_OK && zr_limits_note(&server->limits, &server->ledger, message) != ZR_OK) {
+            snprintf(words, sizeof words, "%s", zr_last_error());
+            zr_service_log(server->log, "a limit was set: %s", words);
+        }
         break;
     case ZR_SERVICE_DRAIN:
         zr_ledger_drain(&server->ledger, !(message->flags & ZR_SERVICE_DRAIN_END), zr_os_now_ns());
@@ -193,7 +265,7 @@ void zr_client_obey(struct zr_server *server, struct zr_client *client, struct z
 {
     const struct zr_service_message *message = &parcel->message;
     char words[ZR_SERVICE_WORDS_BYTES];
-    client->messages_count++;
+    client->messages_count += parcel->message.kind != ZR_SERVICE_IDLE; /* a tool's doing */
     if (zr_service_parcel_check(parcel) != ZR_OK) {
         snprintf(words, sizeof words, "%s", zr_last_error());
         /* Who speaks another version is told. */
@@ -202,7 +274,7 @@ void zr_client_obey(struct zr_server *server, struct zr_client *client, struct z
         zr_client_doom(server, client, true, words);
     } else if (message->kind == ZR_SERVICE_HELLO) {
         say_hello(server, client, message);
-    } else if (message->kind >= ZR_SERVICE_FILE && message->kind <= ZR_SERVICE_LISTEN && client->registered) {
+    } else if (message->kind >= ZR_SERVICE_FILE && message->kind <= ZR_SERVICE_IDLE && client->registered) {
         obey_client(server, client, parcel);
     } else if (message->kind >= ZR_SERVICE_STATUS && message->kind <= ZR_SERVICE_STOP) {
         obey_tool(server, client, message);

@@ -79,7 +79,26 @@ static void end(struct zr_ledger *ledger, struct zr_holder *holder, const char *
     zr_client_doom(server_of(ledger), client_of(holder), true, words);
 }
 
-static const struct zr_ledger_calls calls = {.answer = answer, .ask = ask, .end = end};
+static void reply(struct zr_ledger *ledger, struct zr_holder *holder, enum zr_service_kind kind,
+                  const char *words)
+{
+    struct zr_service_message message = zr_service_message_of(kind);
+    (void)ledger;
+    message.result = kind == ZR_SERVICE_REFUSED ? ZR_ERR_MEMORY : ZR_OK;
+    snprintf(message.words, sizeof message.words, "%s", kind == ZR_SERVICE_REFUSED ? zr_last_error() : words);
+    zr_client_say(client_of(holder), client_of(holder)->line, &message, -1);
+}
+
+static void ask_to_yield(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t bytes)
+{
+    struct zr_service_message message = zr_service_message_of(ZR_SERVICE_YIELD);
+    (void)ledger;
+    message.bytes = bytes;
+    zr_client_say(client_of(holder), client_of(holder)->bell, &message, -1);
+}
+
+static const struct zr_ledger_calls calls = {
+    .answer = answer, .ask = ask, .end = end, .reply = reply, .yield = ask_to_yield};
 
 /* ---- The end of a connection --------------------------------------------------------------------------- */
 
@@ -289,6 +308,7 @@ void zr_server_step(struct zr_server *server, int timeout_ms)
 zr_result zr_server_start(struct zr_server *server, struct zr_service_log *log)
 {
     server->log = log;
+    server->started_ns = zr_os_now_ns();
     server->ledger.calls = &calls;
     server->listening = server->spare = -1;
     zr_ledger_start(&server->ledger);

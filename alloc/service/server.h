@@ -5,9 +5,15 @@
 
 #include "alloc/backend/service_wire.h"
 #include "alloc/service/ledger.h"
+#include "alloc/service/limits.h"
 #include "alloc/service/log.h"
 
 struct zr_client;
+
+/* How long clients of a zrd that has ended have to come back before turns are given; and what a tool waits
+ * for those that are asked what they have idle. */
+#define ZR_SERVER_SETTLE_NS  UINT64_C(1000000000)
+#define ZR_SERVER_INQUIRE_NS UINT64_C(200000000)
 
 /* What an event of epoll is about. */
 struct zr_source {
@@ -18,12 +24,14 @@ struct zr_source {
 struct zr_server {
     struct zr_ledger ledger; /* first */
     struct zr_service_log *log;
+    struct zr_limits limits;
     int epoll, listening, spare; /* spare: closed to answer one connection when descriptors are used up */
     struct zr_client *clients;   /* the newest first */
     unsigned clients_count, unregistered_count, left_count;
     bool doomed; /* some of them are over */
     bool stop;
     struct zr_slab client_records;
+    uint64_t started_ns;
     uint64_t looked_ns; /* when what is due now and then was last done */
 };
 

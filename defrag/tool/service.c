@@ -9,14 +9,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "alloc/backend/service_query.h"
 #include "alloc/backend/service_wire.h"
 #include "alloc/base/error.h"
 #include "alloc/base/system/folders.h"
 #include "alloc/base/system/os.h"
 #include "defrag/tool/tool.h"
 
-#define ANSWER_NS UINT64_C(10000000000)
-#define START_NS  UINT64_C(10000000000)
+#define END_NS   UINT64_C(10000000000)
+#define START_NS UINT64_C(10000000000)
 
 static const char help[] =
     "One owner of this machine's memory for several programs: zrd lends it, with quotas, and gets it back.\n"
@@ -30,7 +31,7 @@ static const char help[] =
     "  zr service drain                            takes back what is idle, and lends no more\n"
     "  zr service stop                             programs go on with what they have\n"
     "\n"
-    "zr service start [--capacity BYTES] [--within MS] [--process-hard BYTES]\n"
+    "zr service start [--capacity BYTES] [--within MS] [--turn MS] [--process-hard BYTES]\n"
     "zr service status [--json]\n"
     "zr service limit --pid N|--group NAME [--hard BYTES] [--soft BYTES] [--shares N]\n"
     "zr service limit --capacity BYTES\n"
@@ -44,29 +45,13 @@ static const char help[] =
 
 /* ---- Asking zrd ---------------------------------------------------------------------------------------- */
 
-/* One question and its answer: of the kind, or ZR_SERVICE_DONE. */
-static zr_result ask(int line, const struct zr_service_message *message, struct zr_service_message *answer)
-{
-    struct zr_service_parcel parcel = {0};
-    zr_result result = zr_service_send(line, message, -1, false);
-    if (result == ZR_OK)
-        result = zr_service_receive(line, &parcel, ANSWER_NS);
-    if (result == ZR_OK)
-        result = zr_service_parcel_check(&parcel);
-    zr_service_parcel_end(&parcel);
-    *answer = parcel.message;
-    if (result == ZR_OK && answer->kind == ZR_SERVICE_REFUSED)
-        result = zr_fail(ZR_ERR_INVALID, "%s", answer->words);
-    return result;
-}
-
 static zr_result ask_once(const struct zr_service_message *message, struct zr_service_message *answer)
 {
     int line;
     zr_result result = zr_service_connect(&line);
     if (result != ZR_OK)
         return result;
-    result = ask(line, message, answer);
+    result = zr_service_ask(line, message, answer);
     close(line);
     return result;
 }
@@ -117,7 +102,7 @@ static zr_result await_zrd(pid_t child, const char *log)
     return zr_fail(ZR_ERR_UNAVAILABLE, "zrd does not answer: see the end of '%s'", log);
 }
 
-enum { ARGUMENTS_MOST = 8 };
+enum { ARGUMENTS_MOST = 12 };
 
 /* Where it runs already, its number. */
 static bool is_served(int32_t *pid)
@@ -158,11 +143,13 @@ zr_result zr_tool_service_need(bool start)
 
 static int start(int argc, char **argv)
 {
-    const char *values[3] = {NULL, NULL, NULL};
-    static const char *const names[] = {"--capacity", "--within", "--process-hard"};
+    enum { VALUES = 4 };
+    const char *values[VALUES] = {NULL};
+    static const char *const names[] = {"--capacity", "--within", "--process-hard", "--turn"};
     const struct zr_tool_option options[] = {{names[0], ZR_TOOL_WORDS, &values[0]},
                                              {names[1], ZR_TOOL_WORDS, &values[1]},
                                              {names[2], ZR_TOOL_WORDS, &values[2]},
+                                             {names[3], ZR_TOOL_WORDS, &values[3]},
                                              {NULL, ZR_TOOL_FLAG, NULL}};
     struct zr_tool_arguments parsed = {.help = help, .options = options};
     char *arguments[ARGUMENTS_MOST] = {NULL}, log[ZR_FOLDER_BYTES + 16];
@@ -175,7 +162,7 @@ static int start(int argc, char **argv)
         zr_tool_log("service: zrd runs already, as process %" PRId32, pid);
         return ZR_TOOL_FINE;
     }
-    for (unsigned i = 0; i < 3; i++)
+    for (unsigned i = 0; i < VALUES; i++)
         if (values[i]) {
             arguments[count++] = (char *)(uintptr_t)names[i];
             arguments[count++] = (char *)(uintptr_t)values[i];
@@ -198,49 +185,52 @@ static void json_client(struct zr_text *text, const struct zr_service_message *c
     zr_text_print(text,
                   ", \"held_bytes\": %" PRIu64 ", \"resident_bytes\": %" PRIu64 ", \"peak_bytes\": %" PRIu64
                   ", \"waiting_bytes\": %" PRIu64 ", \"hard_bytes\": %" PRIu64 ", \"soft_bytes\": %" PRIu64
+                  ", \"idle_bytes\": %" PRIu64 ", \"reclaim_ns\": %" PRIu64 ", \"plan_base_bytes\": %" PRIu64
+                  ", \"plan_peak_bytes\": %" PRIu64 ", \"in_turn\": %s"
                   ", \"shares\": %" PRIu32 ", \"messages\": %" PRIu64 ", \"listens\": %s, \"left\": %s}",
                   client->held_bytes, client->resident_bytes, client->peak_bytes, client->bytes,
-                  client->hard_bytes, client->soft_bytes, client->shares, client->count,
+                  client->hard_bytes, client->soft_bytes, client->idle_bytes, client->reclaim_ns,
+                  client->plan_base_bytes, client->plan_peak_bytes,
+                  client->flags & ZR_SERVICE_IN_TURN ? "true" : "false", client->shares, client->count,
                   client->flags & ZR_SERVICE_LISTENS ? "true" : "false",
                   client->flags & ZR_SERVICE_LEFT ? "true" : "false");
 }
 
 static void table_client(struct zr_text *text, const struct zr_service_message *client)
 {
-    char number[4][ZR_TOOL_NUMBER_ROOM];
-    zr_text_print(text, "%8" PRId32 " %-16.16s %-16.16s %6" PRIu32 " %10s %10s %10s %10s%s%s\n", client->pid,
-                  client->program, client->group, client->shares,
+    char number[6][ZR_TOOL_NUMBER_ROOM];
+    bool plan = client->plan_peak_bytes > 0;
+    zr_text_print(text, "%8" PRId32 " %-16.16s %-12.12s %6" PRIu32 " %10s %10s %10s %10s %10s %10s%s%s\n",
+                  client->pid, client->program, client->group, client->shares,
                   zr_tool_bytes(number[0], client->held_bytes), zr_tool_bytes(number[1], client->peak_bytes),
-                  client->soft_bytes ? zr_tool_bytes(number[2], client->soft_bytes) : "-",
-                  client->hard_bytes ? zr_tool_bytes(number[3], client->hard_bytes) : "-",
-                  client->bytes ? "  waits for more" : "",
+                  plan ? zr_tool_bytes(number[2], client->plan_peak_bytes) : "-",
+                  client->flags & ZR_SERVICE_IDLE_KNOWN ? zr_tool_bytes(number[3], client->idle_bytes) : "-",
+                  client->soft_bytes ? zr_tool_bytes(number[4], client->soft_bytes) : "-",
+                  client->hard_bytes ? zr_tool_bytes(number[5], client->hard_bytes) : "-",
+                  client->bytes                                   ? "  waits for more"
+                  : plan && !(client->flags & ZR_SERVICE_IN_TURN) ? "  waits for its turn"
+                                                                  : "",
                   client->flags & ZR_SERVICE_LEFT ? "  has ended; a child of it holds this" : "");
 }
 
-/* Totals in *out. */
-static zr_result show_clients(struct zr_text *text, bool json, struct zr_service_message *out)
+struct listing {
+    struct zr_text *text;
+    bool json, any;
+};
+
+static void show_client(void *state, const struct zr_service_message *client)
 {
-    struct zr_service_message status = zr_service_message_of(ZR_SERVICE_STATUS);
-    bool first = true;
-    int line;
-    zr_result result = zr_service_connect(&line);
-    if (result != ZR_OK)
-        return result;
-    while ((result = ask(line, &status, out)) == ZR_OK && out->kind == ZR_SERVICE_CLIENT) {
-        status.serial = out->serial;
-        if (json) {
-            zr_text_print(text, first ? "" : ",\n ");
-            json_client(text, out);
-        } else {
-            if (first)
-                zr_text_print(text, "%8s %-16s %-16s %6s %10s %10s %10s %10s\n", "pid", "program", "group",
-                              "shares", "held", "peak", "soft", "hard");
-            table_client(text, out);
-        }
-        first = false;
+    struct listing *listing = state;
+    if (listing->json) {
+        zr_text_print(listing->text, listing->any ? ",\n " : "");
+        json_client(listing->text, client);
+    } else {
+        if (!listing->any)
+            zr_text_print(listing->text, "%8s %-16s %-12s %6s %10s %10s %10s %10s %10s %10s\n", "pid",
+                          "program", "group", "shares", "held", "peak", "planned", "idle", "soft", "hard");
+        table_client(listing->text, client);
     }
-    close(line);
-    return result;
+    listing->any = true;
 }
 
 static int show_status(int argc, char **argv)
@@ -254,14 +244,13 @@ static int show_status(int argc, char **argv)
     int code = zr_tool_parse(&arguments, argc, argv);
     if (code >= 0)
         return code;
-    int line;
-    zr_result result = zr_service_connect(&line);
-    if (result != ZR_OK)
-        return zr_tool_fail(result);
-    close(line);
+    int32_t pid;
+    if (!is_served(&pid))
+        return zr_tool_fail(ZR_ERR_UNAVAILABLE);
     zr_tool_output_start(&out);
     zr_text_print(&out.text, json ? "{\"version\": 1, \"clients\": [" : "");
-    result = show_clients(&out.text, json, &totals);
+    zr_result result =
+        zr_service_query(true, show_client, &(struct listing){&out.text, json, false}, &totals);
     if (result != ZR_OK)
         return zr_tool_fail(result);
     if (json)
@@ -369,8 +358,8 @@ static int stop(int argc, char **argv)
         return code;
     zr_result result = zr_service_connect(&line);
     if (result == ZR_OK) {
-        result = ask(line, &message, &answer);
-        if (result == ZR_OK && zr_service_receive(line, &none, ANSWER_NS) == ZR_ERR_TIMEOUT)
+        result = zr_service_ask(line, &message, &answer);
+        if (result == ZR_OK && zr_service_receive(line, &none, END_NS) == ZR_ERR_TIMEOUT)
             result = zr_fail(ZR_ERR_TIMEOUT, "zrd has not ended yet");
         close(line);
     }

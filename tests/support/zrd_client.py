@@ -18,11 +18,11 @@ os.makedirs(RUNTIME, 0o700)
 SOCKET = os.path.join(RUNTIME, "zr", "service-host.sock")
 ENVIRONMENT = {**os.environ, "XDG_RUNTIME_DIR": RUNTIME, "TMPDIR": path(""), "ZR_CONF": "service:on"}
 MIB = 1 << 20
-FORM = struct.Struct("<IHHIIQQQQQQQQiIII16s48s344s")
-KINDS = ("none hello file adopt lease return given listen status limit drain stop welcome done granted refused client reclaim "
-         "ended").split()
+FORM = struct.Struct("<IHHII12Qi5I16s48s344s")
+KINDS = ("none hello file adopt lease return given listen plan turn idle status limit drain stop welcome done granted "
+         "later refused client reclaim yield inquire ended").split()
 FIELDS = ("magic version kind result flags serial bytes held_bytes peak_bytes resident_bytes hard_bytes soft_bytes count "
-          "pid shares within_ms files_count program group words").split()
+          "plan_base_bytes plan_peak_bytes idle_bytes reclaim_ns pid shares within_ms files_count run run_count program group words").split()
 MAGIC, LISTENS = 0x2E64727A, 128
 
 
@@ -109,7 +109,7 @@ class Speaker:
             self.bell = socket.socket(fileno=self.fds.pop()) if answer["kind"] == "welcome" else None
 
     def send(self, kind, fds=(), **fields):
-        values = {"magic": MAGIC, "version": 1, "kind": KINDS.index(kind), "program": b"", "group": b"", "words": b"", **fields}
+        values = {"magic": MAGIC, "version": 2, "kind": KINDS.index(kind), "program": b"", "group": b"", "words": b"", **fields}
         beside = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         self.line.sendmsg([FORM.pack(*(values.get(name, 0) for name in FIELDS))], beside)
 

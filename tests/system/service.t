@@ -141,6 +141,44 @@ def check_quotas():
     client.end()
 
 
+def check_limits_kept():
+    """Quotas stand in a file for the next zrd; one that is damaged is set aside, and a full disk said."""
+    zrd = Zrd("--capacity", CAPACITY)
+    client = Program(ZR_GROUP="red")
+    client.obey("take 8")
+    for words in (("--group", "red", "--hard", "60MiB", "--shares", 3), ("--group", "gone", "--soft", "1MiB"), ("--group", "two words", "--hard", 1), ("--pid", client.pid, "--hard", "20MiB"),
+                  ("--capacity", "200MiB"), ("--group", "gone", "--soft", 0)):
+        same(zr("limit", *words).returncode, 0, f"limit {' '.join(map(str, words))}")
+    kept = SOCKET + ".limits"
+    with open(kept, encoding="utf-8") as file:
+        text = file.read()
+    ok("red" in text and "two words" in text and "gone" not in text, "the file has them, and none that was taken away")
+    zrd.end(kill=True)
+    zrd = Zrd("--capacity", CAPACITY)
+    ok(wait_for(lambda: row(client.pid)), "a new zrd")
+    now = row(client.pid)
+    same((status()["capacity_bytes"], now["hard_bytes"], now["shares"]), (200 * MIB, 20 * MIB, 3), "has the capacity, a process's quota and a group's shares")
+    ok("hard quota of 20.0 MiB" in client.obey("take 30"), "which hold")
+    client.end()
+    zrd.end()
+    zrd = Zrd("--capacity", "128MiB")
+    same(status()["capacity_bytes"], 128 * MIB, "a new capacity on the command line comes before the old limit")
+    os.mkdir(kept + ".new")
+    got = zr("limit", "--group", "red", "--hard", "30MiB")
+    os.rmdir(kept + ".new")
+    ok(got.returncode == 0 and "the next zrd will not know it" in got.stderr, f"no file can be written: {got.stderr.strip()}")
+    zrd.end()
+    for damaged in (text[:-2], text.replace("group", "gruop"), "", "\0" * 100, text.replace("20971520", "x")):
+        with open(kept, "w", encoding="utf-8") as file:
+            file.write(damaged)
+        zrd = Zrd("--capacity", CAPACITY)
+        ok("makes no sense" in zrd.words().splitlines()[-2] and os.path.exists(kept + ".bad") and not os.path.exists(kept),
+           f"a damaged file is said and set aside: {zrd.words().splitlines()[-2][:150]}")
+        same(status()["capacity_bytes"], CAPACITY, "and nothing of it holds")
+        os.unlink(kept + ".bad")
+        zrd.end()
+
+
 def check_reclaim():
     idle, busy = Program(ZR_GROUP="a"), Program(ZR_GROUP="b")
     idle.obey("take 180")
@@ -195,7 +233,7 @@ def check_hostile(zrd):
     draws = random.Random(SEED)
     before = zrd.descriptors()
     wrong = Speaker(hello=False)
-    answer = wrong.ask("hello", version=2)
+    answer = wrong.ask("hello", version=1)
     ok("version" in answer["words"] and wrong.hear() is None, f"another version: {answer['words']}")
     wrong.close()
     lies = [("return", {"bytes": 1}), ("lease", {"bytes": 0}), ("lease", {"bytes": 1 << 63}), ("given", {"serial": 7}),
@@ -222,7 +260,7 @@ def check_hostile(zrd):
         garbage = Speaker(hello=i % 2 == 1)
         data = bytearray(draws.randbytes(draws.choice([1, 7, 8, 100, FORM.size - 1, FORM.size, FORM.size + 1, 4000])))
         if i % 3 == 0 and len(data) >= 8:
-            data[:8] = FORM.pack(MAGIC, 1, draws.randrange(len(KINDS) + 2), *[0] * 14, b"", b"", b"")[:8]
+            data[:8] = FORM.pack(MAGIC, 2, draws.randrange(len(KINDS) + 2), *[0] * 20, b"", b"", b"")[:8]
         garbage.line.send(data, socket.MSG_NOSIGNAL)
         garbage.close()
     flood = Speaker()
@@ -290,7 +328,7 @@ def check_programs():
     ok(wait_for(lambda: lent() == 0), "and leaves nothing behind")
 
 
-same((FORM.size, KINDS.index("ended")), (504, len(KINDS) - 1), "the protocol as the header has it")
+same((FORM.size, KINDS.index("ended")), (544, len(KINDS) - 1), "the protocol as the header has it")
 same(constant("ZR_SERVICE_MAGIC"), MAGIC, "and its first word")
 check_alone()
 check_random()
@@ -304,6 +342,7 @@ check_thousand(service)
 check_other_user(service)
 service.end()
 check_deadline()
+check_limits_kept()
 service = Zrd()
 check_programs()
 service.end()

@@ -17,6 +17,7 @@
 #include "zero/train/sample.h"
 #include "zero/train/schedule.h"
 #include "zero/train/report/terminal.h"
+#include "zero/train/turns.h"
 
 /* What a run remembers of its steps. */
 struct history {
@@ -46,7 +47,8 @@ struct loop {
     struct zr_prove *prove; /* NULL: not asked for */
     bool resuming;          /* a checkpoint is being read: what is damaged is a file */
     bool refusal_said;
-    bool alike; /* the failure at hand is that of all ranks, in the same words */
+    bool yields; /* its turn after the step, by agreement */
+    bool alike;  /* the failure at hand is that of all ranks, in the same words */
 };
 
 static bool speaks(const struct loop *loop)
@@ -59,6 +61,7 @@ static bool speaks(const struct loop *loop)
 struct word {
     double loss;
     enum zr_request_kind request;
+    bool yields;   /* another run waits for the turn of this one */
     unsigned rank; /* whose refusals these are */
     struct zr_kernel_refusals refusals;
 };
@@ -78,6 +81,7 @@ static zr_result agree(struct loop *loop, struct word mine, struct word *agreed)
             agreed->loss += all[r].loss;
         if (all[r].request > agreed->request)
             agreed->request = all[r].request;
+        agreed->yields = agreed->yields || all[r].yields;
         if (agreed->refusals.count == 0) {
             agreed->rank = r;
             agreed->refusals = all[r].refusals;
@@ -218,12 +222,14 @@ static zr_result before_update(void *state, double loss, float *rate)
     struct loop *loop = step->loop;
     struct word agreed, mine = {.loss = loss,
                                 .request = zr_local_own_request(loop->rank.local),
+                                .yields = zr_turns_wanted(),
                                 .refusals = loop->rank.state.context.refusals};
     zr_result result = agree(loop, mine, &agreed);
     if (result != ZR_OK)
         return result;
     step->line->loss = agreed.loss;
     step->request = agreed.request;
+    loop->yields = agreed.yields;
     say_refused(loop, &agreed);
     *rate = zr_schedule_rate(loop->rank.config, step->number);
     step->line->rate = *rate;
@@ -405,7 +411,11 @@ static zr_result run_steps(struct loop *loop)
             result = follow_request(loop, step, request);
         if (result != ZR_OK)
             return result;
-        if (pauses_after(loop, step, request))
+        if (loop->yields && step < config->steps && !loop->history.ended)
+            result = zr_turns_next(&loop->rank);
+        if (result != ZR_OK)
+            return result;
+        if (loop->yields || pauses_after(loop, step, request))
             loop->history.since_ns = zr_os_now_ns();
     }
     if (!loop->history.ended) /* fewer steps may be asked for than the checkpoint has seen */

@@ -21,6 +21,7 @@
 #include "zero/train/report/number.h"
 #include "zero/train/settings/offload.h"
 #include "zero/train/balance.h"
+#include "zero/train/turns.h"
 #include "zero/train/settings/stages.h"
 #include "zero/train/report/terminal.h"
 
@@ -330,6 +331,8 @@ static zr_result open_memory(struct zr_rank *rank)
         result = zr_offload_check_space(rank->config, &rank->plan);
     if (result == ZR_OK)
         result = check_plan_fits(rank);
+    if (result == ZR_OK)
+        result = zr_turns_begin(rank);
     if (result != ZR_OK)
         return result;
     /* Twice the plan in addresses: holes move, and unmapped addresses cost nothing but their number. */

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 
 #include "alloc/base/error.h"
+#include "alloc/service/runs.h"
 #include "alloc/service/server.h"
 #include "tests/support/fuzz/fuzz_ground.h"
 
@@ -60,6 +61,10 @@ static inline void fuzz_speak(struct fuzz_speaker *speaker, const unsigned char 
     }
     message.version = (uint16_t)(step[0] == 'V' ? step[2] : ZR_SERVICE_VERSION);
     message.bytes = message.held_bytes = message.hard_bytes = message.soft_bytes = number;
+    message.plan_base_bytes = number / 2;
+    message.plan_peak_bytes = step[3] & 32 ? number : 0;
+    message.run = step[2] & 1;
+    message.run_count = 1 + step[2] % 3;
     message.serial = step[3] & 64 ? speaker->asked : number;
     message.flags = step[3];
     message.shares = step[2];
@@ -68,6 +73,27 @@ static inline void fuzz_speak(struct fuzz_speaker *speaker, const unsigned char 
     memset(message.words, step[2], step[1] & 64 ? sizeof message.words : 0);
     int fd = message.kind == ZR_SERVICE_ADOPT || step[1] & 128 ? speaker->file : -1;
     zr_service_send(speaker->line, &message, fd, true);
+}
+
+/* Runs are the sums of their members, and none is without. */
+static inline bool fuzz_runs_add_up(const struct zr_ledger *ledger)
+{
+    for (const struct zr_run *run = ledger->runs; run; run = run->next) {
+        uint64_t base = 0, peak = 0, held = 0;
+        unsigned members = 0, resting = 0;
+        for (const struct zr_holder *holder = ledger->holders; holder; holder = holder->next)
+            if (holder->run == run) {
+                base += holder->plan_base_bytes;
+                peak += holder->plan_peak_bytes;
+                held += holder->held_bytes;
+                members++;
+                resting += holder->rests;
+            }
+        if (base != run->base_bytes || peak != run->peak_bytes || held != run->held_bytes || members == 0 ||
+            members != run->members_count || members > run->expected_count || resting != run->resting_count)
+            return false;
+    }
+    return true;
 }
 
 /* What zrd says of itself adds up. */
@@ -89,8 +115,8 @@ static inline bool fuzz_adds_up(const struct zr_server *server)
         groups += group->held_bytes;
         members += group->holders_count;
     }
-    return held == ledger->held_bytes && groups == held && count == ledger->holders_count &&
-           members == count && waiting == wanting;
+    return fuzz_runs_add_up(ledger) && held == ledger->held_bytes && groups == held &&
+           count == ledger->holders_count && members == count && waiting == wanting;
 }
 
 /* Descriptors that are open. */

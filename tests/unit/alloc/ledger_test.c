@@ -39,7 +39,7 @@ static void end(struct zr_ledger *of, struct zr_holder *holder, const char *word
 
 static void start(uint64_t capacity_bytes)
 {
-    static const struct zr_ledger_calls calls = {answer, ask, end};
+    static const struct zr_ledger_calls calls = {.answer = answer, .ask = ask, .end = end};
     if (ledger.calls)
         zr_ledger_end(&ledger);
     ledger = (struct zr_ledger){.calls = &calls, .capacity_bytes = capacity_bytes, .within_ns = WITHIN};

@@ -1,0 +1,365 @@
+/* runs.c: see runs.h. Stands on ledger.c. */
+#include "alloc/service/runs.h"
+
+#include <stdio.h>
+
+#include "alloc/base/error.h"
+
+enum { MEMBERS_MOST = 4096 };
+#define BYTES_MOST (UINT64_C(1) << 54)
+#define ANSWER_NS  UINT64_C(500000000) /* within which whoever waits hears something */
+
+/* ---- Sums ---------------------------------------------------------------------------------------------- */
+
+/* What must stay free for the runs, or is theirs: now, and so that the largest step can still be had. */
+struct sums {
+    uint64_t committed_bytes; /* in turn: the peaks, else the bases */
+    uint64_t base_bytes, step_bytes;
+    uint64_t held_bytes;
+};
+
+static uint64_t more_of(uint64_t one, uint64_t other)
+{
+    return one > other ? one : other;
+}
+
+/* What the run may take now. */
+static uint64_t committed_to(const struct zr_run *run)
+{
+    return run->in_turn ? run->peak_bytes : run->begun ? run->base_bytes : 0;
+}
+
+/* `also`: a run that is not let in yet. */
+static struct sums sum_runs(const struct zr_ledger *ledger, const struct zr_run *also)
+{
+    struct sums sums = {0};
+    for (const struct zr_run *run = ledger->runs; run; run = run->next) {
+        if (!run->admitted && run != also)
+            continue;
+        sums.committed_bytes += more_of(committed_to(run), run->held_bytes);
+        sums.base_bytes += run->base_bytes;
+        sums.step_bytes = more_of(sums.step_bytes, run->peak_bytes - run->base_bytes);
+        sums.held_bytes += run->held_bytes;
+    }
+    return sums;
+}
+
+uint64_t zr_run_allows(const struct zr_holder *holder)
+{
+    if (!holder->run || !holder->run->begun)
+        return 0;
+    return holder->run->in_turn ? holder->plan_peak_bytes : holder->plan_base_bytes;
+}
+
+uint64_t zr_runs_unreserved(const struct zr_ledger *ledger, uint64_t free_bytes)
+{
+    if (!ledger->runs)
+        return free_bytes;
+    struct sums sums = sum_runs(ledger, NULL);
+    uint64_t reserved = more_of(sums.committed_bytes, sums.base_bytes + sums.step_bytes) - sums.held_bytes;
+    return free_bytes > reserved ? free_bytes - reserved : 0;
+}
+
+/* ---- Members ------------------------------------------------------------------------------------------- */
+
+static zr_result have_run(struct zr_ledger *ledger, const struct zr_run_plan *plan, struct zr_run **out)
+{
+    struct zr_run **link = &ledger->runs;
+    for (; *link; link = &(*link)->next)
+        if (plan->count > 1 && (*link)->key == plan->key && (*link)->expected_count == plan->count &&
+            (*link)->members_count < plan->count) {
+            *out = *link;
+            return ZR_OK;
+        }
+    if (!zr_slab_reserve(&ledger->run_records, 1))
+        return zr_fail(ZR_ERR_HOST_MEMORY, "zrd has no room for another run");
+    *out = *link = zr_slab_take(&ledger->run_records);
+    **out = (struct zr_run){.key = plan->count > 1 ? plan->key : 0, .expected_count = plan->count};
+    return ZR_OK;
+}
+
+void zr_run_leave(struct zr_ledger *ledger, struct zr_holder *holder)
+{
+    struct zr_run *run = holder->run, **link = &ledger->runs;
+    if (!run)
+        return;
+    run->members_count--;
+    run->expected_count--;
+    run->resting_count -= holder->rests;
+    run->base_bytes -= holder->plan_base_bytes;
+    run->peak_bytes -= holder->plan_peak_bytes;
+    run->held_bytes -= holder->held_bytes;
+    holder->run = NULL;
+    holder->plan_base_bytes = holder->plan_peak_bytes = 0;
+    holder->rests = holder->turn_untold = false;
+    holder->awaits = ZR_AWAITS_NOTHING;
+    if (run->members_count > 0)
+        return;
+    while (*link != run)
+        link = &(*link)->next;
+    *link = run->next;
+    zr_slab_give(&ledger->run_records, run);
+}
+
+/* The hard quotas: those of a group count the peaks of all that have one. */
+static zr_result check_quotas(const struct zr_ledger *ledger, const struct zr_holder *joining, uint64_t peak)
+{
+    char planned[ZR_LEDGER_NUMBER_ROOM], quota[ZR_LEDGER_NUMBER_ROOM], others[ZR_LEDGER_NUMBER_ROOM];
+    uint64_t hard = joining->hard_bytes ? joining->hard_bytes : ledger->process_hard_bytes, sum = 0;
+    const struct zr_group *group = joining->group;
+    if (hard && peak > hard)
+        return zr_fail(
+            ZR_ERR_MEMORY,
+            "the plan takes %s and the hard quota of pid %d is %s: `zr service limit --pid %d --hard "
+            "BYTES` raises it",
+            zr_ledger_bytes(planned, peak), (int)joining->pid, zr_ledger_bytes(quota, hard),
+            (int)joining->pid);
+    for (const struct zr_holder *holder = ledger->holders; holder && group->hard_bytes; holder = holder->next)
+        if (holder->group == group && holder != joining)
+            sum += more_of(holder->plan_peak_bytes, holder->held_bytes);
+    if (group->hard_bytes && (peak > group->hard_bytes || sum > group->hard_bytes - peak))
+        return zr_fail(
+            ZR_ERR_MEMORY,
+            "the plan takes %s and others of group %s hold or plan %s of its hard quota of %s: `zr "
+            "service limit --group %s --hard BYTES` raises it",
+            zr_ledger_bytes(planned, peak), group->name, zr_ledger_bytes(others, sum),
+            zr_ledger_bytes(quota, group->hard_bytes), group->name);
+    return ZR_OK;
+}
+
+static void await(struct zr_ledger *ledger, struct zr_holder *holder, enum zr_awaited what, uint64_t now_ns)
+{
+    holder->awaits = what;
+    holder->awaits_until_ns = now_ns + ANSWER_NS;
+    zr_ledger_due(ledger, holder->awaits_until_ns);
+}
+
+static void reply(struct zr_ledger *ledger, struct zr_holder *holder, enum zr_service_kind kind,
+                  const char *words)
+{
+    holder->awaits = ZR_AWAITS_NOTHING;
+    ledger->calls->reply(ledger, holder, kind, words);
+}
+
+static void enter(struct zr_run *run, struct zr_holder *holder, const struct zr_run_plan *plan)
+{
+    holder->run = run;
+    holder->plan_base_bytes = plan->base_bytes;
+    holder->plan_peak_bytes = plan->peak_bytes;
+    run->members_count++;
+    run->base_bytes += plan->base_bytes;
+    run->peak_bytes += plan->peak_bytes;
+    run->held_bytes += holder->held_bytes;
+    run->admitted = run->begun = run->admitted || plan->admitted;
+    run->in_turn = run->in_turn || plan->in_turn;
+}
+
+zr_result zr_run_join(struct zr_ledger *ledger, struct zr_holder *holder, const struct zr_run_plan *plan,
+                      uint64_t now_ns)
+{
+    struct zr_run *run = NULL;
+    if (plan->peak_bytes == 0 || plan->base_bytes > plan->peak_bytes || plan->peak_bytes > BYTES_MOST ||
+        plan->count == 0 || plan->count > MEMBERS_MOST || holder->awaits != ZR_AWAITS_NOTHING)
+        return zr_fail(ZR_ERR_INVALID, "a plan that makes no sense");
+    if (holder->run && holder->run->admitted) { /* it was to ask again */
+        reply(ledger, holder, ZR_SERVICE_GRANTED, "");
+        return ZR_OK;
+    }
+    if (!holder->run) {
+        zr_result result = plan->admitted ? ZR_OK : check_quotas(ledger, holder, plan->peak_bytes);
+        if (result == ZR_OK)
+            result = have_run(ledger, plan, &run);
+        if (result != ZR_OK && !plan->admitted)
+            reply(ledger, holder, ZR_SERVICE_REFUSED, "");
+        if (result != ZR_OK)
+            return ZR_OK;
+        enter(run, holder, plan);
+        run->turn_since_ns = now_ns;
+        ledger->round++;
+    }
+    if (!plan->admitted)
+        await(ledger, holder, ZR_AWAITS_ADMISSION, now_ns);
+    return ZR_OK;
+}
+
+zr_result zr_run_turn(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t now_ns)
+{
+    struct zr_run *run = holder->run;
+    if (!run || !run->admitted || holder->awaits != ZR_AWAITS_NOTHING)
+        return zr_fail(ZR_ERR_INVALID, "a turn is asked for without a plan that was let in");
+    if (holder->turn_untold) { /* it came while the holder was to ask again */
+        holder->turn_untold = false;
+        reply(ledger, holder, ZR_SERVICE_GRANTED, "");
+        return ZR_OK;
+    }
+    await(ledger, holder, ZR_AWAITS_TURN, now_ns);
+    run->resting_count += !holder->rests;
+    holder->rests = true;
+    return ZR_OK;
+}
+
+/* ---- Admission ----------------------------------------------------------------------------------------- */
+
+static void reply_all(struct zr_ledger *ledger, const struct zr_run *run, enum zr_awaited what,
+                      enum zr_service_kind kind)
+{
+    for (struct zr_holder *holder = ledger->holders; holder; holder = holder->next)
+        if (holder->run == run && holder->awaits == what)
+            reply(ledger, holder, kind, "");
+}
+
+static void refuse(struct zr_ledger *ledger, struct zr_run *run, const struct sums *with, uint64_t unplanned)
+{
+    char number[5][ZR_LEDGER_NUMBER_ROOM];
+    zr_fail(ZR_ERR_MEMORY,
+            "the plan takes %s in a step and %s between steps, and zrd lends %s, of which other runs keep %s "
+            "and %s are held without a plan",
+            zr_ledger_bytes(number[0], run->peak_bytes), zr_ledger_bytes(number[1], run->base_bytes),
+            zr_ledger_bytes(number[2], ledger->capacity_bytes),
+            zr_ledger_bytes(number[3], with->base_bytes - run->base_bytes),
+            zr_ledger_bytes(number[4], unplanned));
+    reply_all(ledger, run, ZR_AWAITS_ADMISSION, ZR_SERVICE_REFUSED);
+    unsigned left = run->members_count;
+    for (struct zr_holder *holder = ledger->holders; holder && left > 0; holder = holder->next)
+        if (holder->run == run) {
+            zr_run_leave(ledger, holder); /* the last one takes the run with it */
+            left--;
+        }
+}
+
+static void decide(struct zr_ledger *ledger, struct zr_run *run, uint64_t now_ns)
+{
+    struct sums with = sum_runs(ledger, run);
+    uint64_t unplanned = ledger->held_bytes - with.held_bytes;
+    uint64_t need = with.base_bytes + with.step_bytes + unplanned;
+    struct zr_holder *first = ledger->holders;
+    while (first && first->run != run)
+        first = first->next;
+    if (need > ledger->capacity_bytes &&
+        zr_ledger_press(ledger, first, need - ledger->capacity_bytes, true, now_ns))
+        return; /* what is idle without a plan comes back first */
+    if (need > ledger->capacity_bytes) {
+        refuse(ledger, run, &with, unplanned);
+        return;
+    }
+    run->admitted = true;
+    reply_all(ledger, run, ZR_AWAITS_ADMISSION, ZR_SERVICE_GRANTED);
+}
+
+/* ---- Turns --------------------------------------------------------------------------------------------- */
+
+static struct zr_run *first_queued(const struct zr_ledger *ledger)
+{
+    struct zr_run *first = NULL;
+    for (struct zr_run *run = ledger->runs; run; run = run->next)
+        if (run->queued && (!first || run->queued < first->queued))
+            first = run;
+    return first;
+}
+
+static void begin_turn(struct zr_ledger *ledger, struct zr_run *run, uint64_t now_ns)
+{
+    run->in_turn = run->begun = true;
+    run->queued = run->resting_count = 0;
+    run->turn_since_ns = now_ns;
+    for (struct zr_holder *holder = ledger->holders; holder; holder = holder->next)
+        if (holder->run == run) {
+            holder->rests = false;
+            holder->turn_untold = holder->awaits != ZR_AWAITS_TURN;
+        }
+    reply_all(ledger, run, ZR_AWAITS_TURN, ZR_SERVICE_GRANTED);
+}
+
+/* Turns whose time is over are asked for, the oldest first, until they are enough. */
+static void ask_turns(struct zr_ledger *ledger, const struct zr_run *waits, uint64_t missing, uint64_t now_ns)
+{
+    uint64_t lacks = waits->peak_bytes > waits->held_bytes ? waits->peak_bytes - waits->held_bytes : 0;
+    for (const struct zr_run *run = ledger->runs; run; run = run->next)
+        if (run->in_turn && run->yields)
+            missing -=
+                missing < run->peak_bytes - run->base_bytes ? missing : run->peak_bytes - run->base_bytes;
+    while (missing > 0) {
+        struct zr_run *oldest = NULL;
+        for (struct zr_run *run = ledger->runs; run; run = run->next)
+            if (run->admitted && run->in_turn && !run->yields &&
+                (!oldest || run->turn_since_ns < oldest->turn_since_ns))
+                oldest = run;
+        if (oldest && now_ns < oldest->turn_since_ns + ledger->turn_ns)
+            zr_ledger_due(ledger, oldest->turn_since_ns + ledger->turn_ns);
+        if (!oldest || now_ns < oldest->turn_since_ns + ledger->turn_ns)
+            return;
+        oldest->yields = true;
+        for (struct zr_holder *holder = ledger->holders; holder; holder = holder->next)
+            if (holder->run == oldest)
+                ledger->calls->yield(ledger, holder, lacks);
+        uint64_t step = oldest->peak_bytes - oldest->base_bytes;
+        missing -= missing < step ? missing : step;
+    }
+}
+
+static void give_turns(struct zr_ledger *ledger, uint64_t now_ns)
+{
+    struct zr_run *run;
+    if (now_ns < ledger->settled_ns) {
+        if (first_queued(ledger))
+            zr_ledger_due(ledger, ledger->settled_ns);
+        return;
+    }
+    while ((run = first_queued(ledger))) {
+        struct sums sums = sum_runs(ledger, NULL);
+        uint64_t need = ledger->held_bytes - sums.held_bytes + run->peak_bytes;
+        bool alone = true;
+        for (const struct zr_run *other = ledger->runs; other; other = other->next)
+            if (other != run && other->admitted) {
+                need += more_of(committed_to(other), other->begun ? 0 : other->held_bytes);
+                alone = alone && !other->in_turn;
+            }
+        /* Where nobody has a turn that could end, to wait longer helps nobody. */
+        if (need > ledger->capacity_bytes && !alone) {
+            ask_turns(ledger, run, need - ledger->capacity_bytes, now_ns);
+            return;
+        }
+        begin_turn(ledger, run, now_ns);
+    }
+}
+
+void zr_runs_serve(struct zr_ledger *ledger, uint64_t now_ns)
+{
+    for (struct zr_run *run = ledger->runs, *next; run; run = next) {
+        next = run->next;
+        if (!run->admitted && run->members_count == run->expected_count) {
+            decide(ledger, run, now_ns);
+        } else if (run->admitted && !run->queued && run->resting_count == run->expected_count &&
+                   run->members_count == run->expected_count) {
+            run->in_turn = run->yields = false;
+            run->queued = ++ledger->queue_number;
+        }
+    }
+    if (ledger->runs)
+        give_turns(ledger, now_ns);
+}
+
+void zr_runs_tick(struct zr_ledger *ledger, uint64_t now_ns)
+{
+    char words[160];
+    if (!ledger->runs)
+        return;
+    for (struct zr_holder *holder = ledger->holders; holder; holder = holder->next) {
+        const struct zr_holder *other = ledger->holders;
+        if (holder->awaits == ZR_AWAITS_NOTHING)
+            continue;
+        if (now_ns < holder->awaits_until_ns) {
+            zr_ledger_due(ledger, holder->awaits_until_ns);
+            continue;
+        }
+        while (other && !(other->run && other->run->in_turn))
+            other = other->next;
+        if (holder->awaits == ZR_AWAITS_TURN && other)
+            snprintf(words, sizeof words, "waits for its turn: it is that of pid %d (%s)", (int)other->pid,
+                     other->program);
+        else
+            snprintf(words, sizeof words, "%s",
+                     holder->awaits == ZR_AWAITS_TURN ? "waits for its turn" : "waits to be let in");
+        reply(ledger, holder, ZR_SERVICE_LATER, words);
+    }
+}

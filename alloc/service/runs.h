@@ -1,0 +1,53 @@
+/* runs.h: runs with a plan: who is let in, and whose turn it is. Private to alloc/service/.
+ *
+ * A run is one holder or several that compute together, and so rest together. Its plan says what stays
+ * between steps (base) and the most of a step (peak). It is let in if what stays of all runs, the largest
+ * step part among them and what is held without a plan fit the capacity: then each can have its turn, though
+ * not all at once. In its turn a run may take its peak, else its base: nobody else is lent what that
+ * reserves.
+ *
+ * Turns are given in the order in which they were asked for. A run keeps its turn while nobody waits; else it
+ * is asked to yield once it has had turn_ns. What others hold idle is reclaimed then, and so no run waits for
+ * memory in the middle of a step that another needs to end its own. */
+#ifndef ZR_SERVICE_RUNS_H
+#define ZR_SERVICE_RUNS_H
+
+#include "alloc/service/ledger.h"
+
+struct zr_run {
+    struct zr_run *next; /* as they came */
+    uint32_t key;        /* of its members; 0: it has one */
+    unsigned expected_count, members_count, resting_count;
+    uint64_t base_bytes, peak_bytes, held_bytes; /* sums over its members */
+    bool admitted, in_turn, yields;              /* yields: it was asked to */
+    bool begun; /* it has had a turn: what stays between steps is there */
+    uint64_t turn_since_ns;
+    uint64_t queued; /* its number in the order of waiting for a turn; 0: it does not wait */
+};
+
+struct zr_run_plan {
+    uint64_t base_bytes, peak_bytes; /* of the holder */
+    uint32_t key, count;             /* of its run */
+    bool admitted, in_turn;          /* by another zrd: counted, and asked nothing */
+};
+
+/* The holder, which is in the ledger, declares its plan, or asks for the answer again. The answer comes once
+ * all of its run have. ZR_ERR_INVALID: no plan that makes sense. ZR_ERR_HOST_MEMORY. */
+zr_result zr_run_join(struct zr_ledger *ledger, struct zr_holder *holder, const struct zr_run_plan *plan,
+                      uint64_t now_ns);
+/* The holder rests, and wants its run's next turn. ZR_ERR_INVALID: it was not let in. */
+zr_result zr_run_turn(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t now_ns);
+/* The holder's part of its run is over; what it holds is held without a plan. */
+void zr_run_leave(struct zr_ledger *ledger, struct zr_holder *holder);
+
+/* Lets in who fits, refuses who cannot, gives turns, asks for them. */
+void zr_runs_serve(struct zr_ledger *ledger, uint64_t now_ns);
+/* Tells those that have waited for a while to ask again. */
+void zr_runs_tick(struct zr_ledger *ledger, uint64_t now_ns);
+
+/* What the holder may hold by its plan now; 0: it has none that holds. */
+uint64_t zr_run_allows(const struct zr_holder *holder);
+/* Of what is free, what may be lent to the holder beyond its plan. */
+uint64_t zr_runs_unreserved(const struct zr_ledger *ledger, uint64_t free_bytes);
+
+#endif

@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+"""Runs with a byte plan under zrd: two whose steps do not fit at once take turns and have their own losses; who does not fit
+is told before step 1, with exit code 4 and who holds what; ranks rest together; zrd and clients are killed meanwhile."""
+import os
+import re
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+sys.path.insert(0, "tests/support")
+from zrd_client import ENVIRONMENT, MIB, Program, Speaker, Zrd, lent, status, zr
+from zrtest import done, note, ok, same, text_file, train, wait_for
+
+REQUIRED = {**ENVIRONMENT, "ZR_CONF": "service:required"}
+# Some 60 MiB in a step, of which 4 stay between steps.
+SHAPE = {"layers": 4, "hidden": 64, "heads": 4, "seq": 128, "batch": 16, "threads": 1, "steps": 10, "data": text_file()}
+BAR = 1.15
+pool = ThreadPoolExecutor(8)
+
+
+def run(**flags):
+    """zr-train under the service: what it comes to, and how long it took."""
+    def timed():
+        start = time.monotonic()
+        got = train(environment=REQUIRED, **{**SHAPE, **flags})
+        return got, time.monotonic() - start
+    return pool.submit(timed)
+
+
+def rows():
+    """The clients with a plan, but for this process."""
+    return [one for one in (status() or {"clients": []})["clients"] if one["plan_peak_bytes"] and one["pid"] != os.getpid()]
+
+
+def waits():
+    return [one for one in rows() if not one["in_turn"]]
+
+
+def wait_for_turns(count):
+    return wait_for(lambda: len(rows()) == count and len(waits()) < count and any(one["held_bytes"] > 32 * MIB for one in rows()))
+
+
+def check_two(alone):
+    zrd = Zrd("--capacity", CAPACITY, "--turn", 100)
+    runs = [run(seed=seed) for seed in alone]
+    ok(wait_for(lambda: len(rows()) == 2), "two runs are let in, whose peaks together are beyond the capacity")
+    same(sum(one["plan_peak_bytes"] for one in rows()) > CAPACITY, True, f"their plans: {[one['plan_peak_bytes'] >> 20 for one in rows()]} MiB of {CAPACITY >> 20}")
+    beyond = run(batch=48).result()[0]
+    ok(beyond.code == 4 and "step 1/" not in beyond.err, "a third that truly does not fit is refused before step 1")
+    table = re.findall(r"^ *(\d+)  zr-train +\S+ +(?:[\d.]+ [KMG]iB|0) +([\d.]+) MiB", beyond.err, re.M)
+    ok(len(table) == 2 and "pid  program" in beyond.err and "zrd lends" in beyond.err, "with the table of holders:")
+    note(beyond.err.strip())
+    got = [one.result() for one in runs]
+    same([(one.code, one.losses) for one, _ in got], [(0, alone[seed][0].losses) for seed in alone], "both end, with their own losses")
+    seconds = sum(took for _, took in alone.values())
+    note(f"alone {', '.join(f'{took:.2f}' for _, took in alone.values())} s; together {max(took for _, took in got):.2f} s, "
+         f"{max(took for _, took in got) / seconds:.2f} of the sum (the bar, on a machine with room for both at once, is {BAR})")
+    ok(wait_for(lambda: lent() == 0), "nothing is left")
+    zrd.end()
+    rest = CAPACITY - PEAK
+    without = train(**{**SHAPE, "memory_limit": rest})
+    same((without.code, "step 1/" in without.err), (4, False), f"without the service the second has {rest >> 20} MiB, and fails")
+
+
+def check_ranks(alone):
+    """Two ranks that rest together, beside a run with a tier for its optimizer; zrd is killed in between."""
+    flags = {"ranks": 2, "stage": 1, "batch": 8}
+    tier = {"precision": "bf16", "offload_optimizer": "cpu"}
+    wanted = [train(**{**SHAPE, **flags}), train(**{**SHAPE, **tier})]
+    zrd = Zrd("--capacity", CAPACITY + 24 * MIB, "--turn", 50)
+    runs = [run(**flags), run(**tier)]
+    ok(wait_for_turns(3), "a run of two ranks and one with an offload tier")
+    zrd.end(kill=True)
+    zrd = Zrd("--capacity", CAPACITY + 24 * MIB, "--turn", 50)
+    got = [one.result()[0] for one in runs]
+    same([(one.code, one.losses) for one in got], [(0, one.losses) for one in wanted], "zrd is killed and starts anew: both end, with their own losses")
+    note("".join(one.err[-300:] for one in got if one.code))
+    ok(wait_for(lambda: lent() == 0), "nothing is left")
+    zrd.end()
+
+
+def check_deaths(alone):
+    """Of a run that waits to be let in, for its turn, and in its turn."""
+    seed = next(iter(alone))
+    zrd = Zrd("--capacity", CAPACITY, "--turn", 2000)
+    half = Speaker()
+    same(half.ask("plan", plan_base_bytes=MIB, plan_peak_bytes=2 * MIB, run=9, run_count=2)["kind"], "later", "a run of two of which one has come")
+    first = run(seed=seed, steps=1000)
+    ok(wait_for_turns(1), "a run in its turn")
+    pid = rows()[0]["pid"]
+    second = run(seed=seed)
+    ok(wait_for(lambda: any(one["pid"] != pid for one in waits())), "and one that waits")
+    os.kill(next(one["pid"] for one in rows() if one["pid"] != pid), 9)
+    ok(second.result()[0].code != 0 and wait_for(lambda: len(rows()) == 1), "who is killed is gone")
+    second = run(seed=seed)
+    ok(wait_for(lambda: any(one["pid"] != pid for one in waits())), "another waits")
+    os.kill(pid, 9)
+    got = second.result()[0]
+    same((got.code, got.losses), (0, alone[seed][0].losses), "and ends well, where the first is killed in its turn")
+    ok(first.result()[0].code != 0, "which says so")
+    half.send("turn")
+    heard = [half.hear(half.bell)["kind"]]
+    while heard[-1] == "inquire":
+        heard.append(half.hear(half.bell)["kind"])
+    same((half.hear(), heard[-1]), (None, "ended"), "a turn without having been let in ends a client")
+    half.close()
+    zrd.end()
+    waiting = run(seed=seed)
+    waiting.result()
+    ok(waiting.result()[0].code == 4 and "zr service start" in waiting.result()[0].err, "without zrd, where it is required, no run begins")
+
+
+def check_others():
+    """Memory without a plan: idle it makes way, in use it does not; a quota below the plan."""
+    zrd = Zrd("--capacity", CAPACITY)
+    program = Program()
+    program.obey("take 40")
+    got = run().result()[0]
+    ok(got.code == 4 and f"{program.pid}  service_client" in got.err, "what a program without a plan holds counts")
+    program.obey("give")
+    got = run(steps=2).result()[0]
+    same(got.code, 0, "unless it is idle: it is asked for first")
+    ok("idle" in (text := zr("status").stdout) and "zrd, process" in text, "zr service status shows what is idle")
+    zr("limit", "--group", "small", "--hard", "20MiB")
+    os.environ["ZR_GROUP"] = "small"
+    got = run().result()[0]
+    del os.environ["ZR_GROUP"]
+    ok(got.code == 4 and "zr service limit --group small" in got.err, f"a quota below the plan: {got.err.splitlines()[0] if got.err else ''}")
+    program.end()
+    zrd.end()
+
+
+single = Zrd("--capacity", 512 * MIB)
+ALONE = {seed: run(seed=seed).result() for seed in (1, 2)}
+probe = run(steps=1000)
+assert wait_for(lambda: len(rows()) == 1)
+PEAK, BASE = rows()[0]["plan_peak_bytes"], rows()[0]["plan_base_bytes"]
+os.kill(rows()[0]["pid"], 9)
+probe.result()
+single.end()
+CAPACITY = PEAK + BASE + 8 * MIB
+note(f"a run's plan: {BASE >> 20} MiB between steps, {PEAK >> 20} in one")
+check_two(ALONE)
+check_ranks(ALONE)
+check_deaths(ALONE)
+check_others()
+done()

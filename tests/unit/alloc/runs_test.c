@@ -1,0 +1,300 @@
+/* runs_test.c: runs with a plan in zrd's ledger, on a clock of the test's own: who is let in, whose turn it
+ * is, what is kept for them; then members that come, rest and go at random beside what must always hold. */
+#include <string.h>
+
+#include "alloc/base/error.h"
+#include "alloc/service/runs.h"
+#include "tests/support/seed.h"
+#include "tests/support/tap.h"
+
+enum { HOLDERS = 8, CAPACITY = 100 };
+#define MS     UINT64_C(1000000)
+#define WITHIN (1000 * MS)
+#define TURN   (200 * MS)
+
+static struct zr_holder holders[HOLDERS];
+static struct zr_ledger ledger;
+/* What the ledger has said to each, and how often; and what came last. */
+static struct {
+    unsigned granted, refused, asked, yielded, answered;
+    enum zr_service_kind last;
+} said[HOLDERS];
+
+static void answer(struct zr_ledger *of, struct zr_holder *holder, zr_result result)
+{
+    (void)of;
+    *(result == ZR_OK ? &said[holder - holders].granted : &said[holder - holders].refused) += 1;
+}
+
+static void ask(struct zr_ledger *of, struct zr_holder *holder)
+{
+    (void)of;
+    said[holder - holders].asked++;
+}
+
+static void end(struct zr_ledger *of, struct zr_holder *holder, const char *words)
+{
+    (void)of, (void)holder, (void)words;
+}
+
+static void reply(struct zr_ledger *of, struct zr_holder *holder, enum zr_service_kind kind,
+                  const char *words)
+{
+    (void)of, (void)words;
+    said[holder - holders].last = kind;
+    said[holder - holders].answered++;
+}
+
+static void yield(struct zr_ledger *of, struct zr_holder *holder, uint64_t bytes)
+{
+    (void)of, (void)bytes;
+    said[holder - holders].yielded++;
+}
+
+static void start(void)
+{
+    static const struct zr_ledger_calls calls = {answer, ask, end, reply, yield};
+    if (ledger.calls)
+        zr_ledger_end(&ledger);
+    ledger =
+        (struct zr_ledger){.calls = &calls, .capacity_bytes = CAPACITY, .within_ns = WITHIN, .turn_ns = TURN};
+    zr_ledger_start(&ledger);
+    memset(said, 0, sizeof said);
+}
+
+static void add(unsigned which, uint64_t held_bytes)
+{
+    holders[which] = (struct zr_holder){.pid = (int32_t)which + 1, .held_bytes = held_bytes, .listens = true};
+    zr_assert(zr_ledger_add(&ledger, &holders[which], "a") == ZR_OK);
+}
+
+/* The answer to what it asks for now; 0: none yet. */
+static enum zr_service_kind plan(unsigned which, uint64_t base, uint64_t peak, uint32_t count, uint64_t now)
+{
+    said[which].last = 0;
+    zr_result result = zr_run_join(
+        &ledger, &holders[which],
+        &(struct zr_run_plan){.base_bytes = base, .peak_bytes = peak, .key = 7, .count = count}, now);
+    zr_ledger_serve(&ledger, now);
+    return result == ZR_OK ? said[which].last : ZR_SERVICE_ENDED;
+}
+
+static enum zr_service_kind turn(unsigned which, uint64_t now)
+{
+    said[which].last = 0;
+    zr_result result = zr_run_turn(&ledger, &holders[which], now);
+    zr_ledger_serve(&ledger, now);
+    return result == ZR_OK ? said[which].last : ZR_SERVICE_ENDED;
+}
+
+static void lease(unsigned which, uint64_t bytes, uint64_t now)
+{
+    zr_assert(zr_ledger_lease(&ledger, &holders[which], bytes, 1, now) == ZR_OK);
+}
+
+/* 0 and 1 alternate, 2 does not fit beside them, 3 has no plan. */
+static void test_two(void)
+{
+    start();
+    for (unsigned i = 0; i < 4; i++)
+        add(i, 0);
+    holders[3].listens = false;
+    tap_is(plan(0, 20, 60, 1, 0), ZR_SERVICE_GRANTED, "a run is let in");
+    tap_is(turn(0, 0), ZR_SERVICE_GRANTED, "and has its turn");
+    tap_is(plan(1, 30, 70, 1, 0), ZR_SERVICE_GRANTED, "another, whose steps fit by turns alone");
+    tap_is(turn(1, 0), 0, "it waits for its turn");
+    tap_ok(plan(2, 15, 16, 1, 0) == ZR_SERVICE_REFUSED && !holders[2].run &&
+               strstr(zr_last_error(), "50 bytes"),
+           "a third does not fit: %s", zr_last_error());
+    tap_is(plan(2, 5, 5, 1, 0), ZR_SERVICE_GRANTED, "unless it is small");
+    lease(0, 60, 0);
+    tap_is(said[0].granted, 1, "the first has what its step takes");
+    lease(3, 6, 0);
+    tap_ok(said[3].refused == 1 && strstr(zr_last_error(), "beside what runs have planned"),
+           "what plans keep is not lent to others: %s", zr_last_error());
+    lease(3, 5, 0);
+    tap_is(said[3].granted, 1, "the rest is");
+    tap_ok(zr_ledger_tick(&ledger, TURN - 1) == TURN && said[0].yielded == 0, "a turn lasts a while");
+    zr_ledger_tick(&ledger, TURN);
+    zr_ledger_tick(&ledger, TURN + 1);
+    tap_ok(said[0].yielded == 1 && said[1].yielded == 0, "then its run is asked for it, once");
+    said[1].last = 0;
+    tap_is(turn(0, TURN + 10), 0, "at its next rest");
+    tap_is(said[1].last, ZR_SERVICE_GRANTED, "the other has its turn");
+    zr_ledger_tick(&ledger, TURN + 10 + 500 * MS);
+    tap_ok(said[0].last == ZR_SERVICE_LATER && said[1].yielded == 1, "who waits hears so now and then");
+    lease(1, 30, 1999 * MS);
+    lease(1, 40, 2000 * MS);
+    tap_ok(said[0].asked == 1 && holders[0].asked_bytes == 35, "what the step lacks is asked of the first");
+    zr_ledger_given(&ledger, &holders[0], holders[0].asked_serial, 2001 * MS);
+    tap_ok(said[1].refused == 0 && zr_ledger_tick(&ledger, 2001 * MS) == 2021 * MS,
+           "it had none: nobody is refused");
+    zr_ledger_tick(&ledger, 2021 * MS);
+    tap_is(said[0].asked, 2, "it is asked again");
+    zr_ledger_return(&ledger, &holders[0], 40, 2022 * MS);
+    tap_is(said[1].granted, 2, "and its memory goes to the step");
+    zr_ledger_remove(&ledger, &holders[1], 2023 * MS);
+    tap_is(turn(0, 2023 * MS), ZR_SERVICE_GRANTED, "who has gone keeps nobody waiting");
+    zr_ledger_given(&ledger, &holders[0], holders[0].asked_serial, 2023 * MS);
+    lease(0, 41, 2024 * MS);
+    tap_is(said[0].refused, 0, "beyond its plan a run is one of many");
+    for (unsigned i = 0; i < 3; i++)
+        if (i != 1)
+            zr_ledger_remove(&ledger, &holders[i], 0);
+    tap_ok(!ledger.runs, "no run is left");
+}
+
+/* What a step lacks and nobody gives is refused at the deadline, not before. */
+static void test_deadline(void)
+{
+    start();
+    add(0, 0), add(1, 60);
+    holders[1].listens = false;
+    plan(0, 10, 40, 1, 0);
+    turn(0, 0);
+    holders[1].held_bytes += 5; /* as a child of fork() may */
+    ledger.held_bytes += 5, holders[1].group->held_bytes += 5;
+    lease(0, 40, 0);
+    for (uint64_t now = 0; now < WITHIN; now += 25 * MS)
+        zr_ledger_tick(&ledger, now);
+    tap_is(said[0].refused, 0, "a planned lease waits to its deadline");
+    zr_ledger_tick(&ledger, WITHIN);
+    tap_is(said[0].refused, 1, "and is refused then");
+}
+
+/* 0 and 1 compute together; 2 waits; 3 has memory idle and no plan. */
+static void test_members(void)
+{
+    start();
+    for (unsigned i = 0; i < 4; i++)
+        add(i, i == 3 ? 50 : 0);
+    tap_is(plan(0, 10, 30, 2, 0), 0, "a run's first rank waits for the second");
+    zr_ledger_tick(&ledger, 500 * MS);
+    tap_is(said[0].last, ZR_SERVICE_LATER, "and hears so");
+    tap_is(plan(0, 10, 30, 2, 501 * MS), 0, "it asks again");
+    plan(1, 10, 30, 2, 502 * MS);
+    tap_ok(said[3].asked == 1 && holders[3].asked_bytes == 10 && said[1].answered == 0,
+           "what others have idle is asked for first");
+    zr_ledger_return(&ledger, &holders[3], 10, 503 * MS);
+    zr_ledger_given(&ledger, &holders[3], holders[3].asked_serial, 503 * MS);
+    tap_ok(said[0].last == ZR_SERVICE_GRANTED && said[1].last == ZR_SERVICE_GRANTED, "then both are let in");
+    tap_is(turn(0, 504 * MS), 0, "one rests");
+    tap_is(turn(1, 504 * MS), ZR_SERVICE_GRANTED, "both do");
+    tap_is(said[0].last, ZR_SERVICE_GRANTED, "and have their turn");
+    tap_is(plan(2, 0, 35, 1, 504 * MS), ZR_SERVICE_GRANTED, "another run");
+    turn(2, 504 * MS);
+    zr_ledger_tick(&ledger, 504 * MS + TURN);
+    tap_is(said[0].yielded + said[1].yielded, 2, "both are asked for their turn");
+    tap_is(turn(0, 800 * MS) + (int)said[2].last, 0, "one rank's rest ends nothing");
+    zr_ledger_tick(&ledger, 1300 * MS);
+    tap_is(said[0].last, ZR_SERVICE_LATER, "it is to ask again");
+    turn(1, 1301 * MS);
+    tap_is(turn(2, 1301 * MS), ZR_SERVICE_GRANTED, "both ranks' does");
+    zr_ledger_remove(&ledger, &holders[2], 1302 * MS);
+    tap_ok(said[1].last == ZR_SERVICE_GRANTED && said[0].last == ZR_SERVICE_LATER,
+           "their turn comes while one was away");
+    tap_is(turn(0, 1303 * MS), ZR_SERVICE_GRANTED, "who hears of it when it asks");
+    tap_ok(holders[0].run->in_turn && !holders[0].rests, "and rests no more");
+    zr_ledger_leave(&ledger, &holders[1], 1304 * MS);
+    tap_ok(holders[0].run->members_count == 1 && turn(0, 1305 * MS) == ZR_SERVICE_GRANTED,
+           "a rank that is gone is not waited for");
+}
+
+/* 0 rests, 1 has its turn, 2 has to wait for the bases of both. */
+static void test_three(void)
+{
+    const struct zr_run_plan before = {.base_bytes = 20, .peak_bytes = 60, .count = 1, .admitted = true};
+    start();
+    for (unsigned i = 0; i < 3; i++)
+        add(i, 0);
+    zr_run_join(&ledger, &holders[0], &before, 0);
+    for (unsigned i = 1; i < 3; i++)
+        tap_is(plan(i, 20, 50, 1, 0), ZR_SERVICE_GRANTED, "run %u is let in", i);
+    tap_is(turn(1, 0), ZR_SERVICE_GRANTED, "one has its turn");
+    tap_is(turn(2, 0), 0, "another does not fit beside it and what stays of a third");
+    zr_ledger_remove(&ledger, &holders[0], 1);
+    tap_is(said[2].last, ZR_SERVICE_GRANTED, "when that is gone it does");
+}
+
+static void test_mistakes(void)
+{
+    static const struct {
+        uint64_t base, peak;
+        uint32_t count;
+    } wrong[] = {{0, 0, 1}, {5, 4, 1}, {1, 2, 0}, {1, UINT64_MAX, 1}, {1, 2, 5000}};
+    struct zr_run_plan before = {.base_bytes = 20, .peak_bytes = 60, .count = 1, .admitted = true};
+    start();
+    for (unsigned i = 0; i < 3; i++)
+        add(i, 0);
+    for (unsigned i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        tap_is(plan(0, wrong[i].base, wrong[i].peak, wrong[i].count, 0), ZR_SERVICE_ENDED,
+               "plan %u makes no sense", i);
+    tap_is(turn(0, 0), ZR_SERVICE_ENDED, "a turn without a plan");
+    holders[0].hard_bytes = 59;
+    tap_ok(plan(0, 20, 60, 1, 0) == ZR_SERVICE_REFUSED && strstr(zr_last_error(), "--pid 1"),
+           "a process's quota");
+    holders[0].hard_bytes = 60;
+    holders[0].group->hard_bytes = 99;
+    plan(0, 20, 60, 1, 0);
+    tap_ok(plan(1, 0, 40, 1, 0) == ZR_SERVICE_REFUSED && strstr(zr_last_error(), "--group a"), "a group's");
+    start();
+    add(0, 20), add(1, 60);
+    ledger.settled_ns = 100;
+    zr_run_join(&ledger, &holders[0], &before, 0);
+    before.in_turn = true;
+    tap_is(turn(0, 50), 0, "clients of a zrd that has ended come back one by one");
+    zr_run_join(&ledger, &holders[1], &before, 60);
+    zr_ledger_tick(&ledger, 100);
+    tap_ok(said[0].last == 0 && holders[1].run->in_turn, "and one of them may be in its turn");
+}
+
+/* Nobody's plan is passed by what all hold, whatever comes. */
+static void test_random(void)
+{
+    uint64_t now = 0, state = run_seed(), wrong = 0, turns = 0;
+    start();
+    for (unsigned i = 0; i < HOLDERS; i++)
+        add(i, 0);
+    for (unsigned step = 0; step < 20000; step++, now += (state >> 20) % (30 * MS)) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        unsigned i = (state >> 33) % HOLDERS, what = (state >> 40) % 8, number = (state >> 50) % 24;
+        struct zr_holder *holder = &holders[i];
+        if (what == 0 && number < 4) {
+            zr_ledger_remove(&ledger, holder, now);
+            add(i, 0);
+        } else if (what == 1 && !holder->run) {
+            plan(i, number / 2, number + 1, i < 4 ? 2 : 1, now);
+        } else if (what == 2 && holder->run && holder->run->admitted && !holder->awaits &&
+                   !holder->wanted_bytes) {
+            turns += turn(i, now) == ZR_SERVICE_GRANTED;
+        } else if (what == 3 && holder->asked_bytes) {
+            zr_ledger_given(&ledger, holder, holder->asked_serial, now);
+        } else if (what < 6 && !holder->wanted_bytes && !holder->awaits) {
+            lease(i, number + 1, now);
+        } else if (holder->held_bytes) {
+            zr_ledger_return(&ledger, holder, holder->held_bytes < number ? holder->held_bytes : number, now);
+        }
+        zr_ledger_tick(&ledger, now);
+        uint64_t planned = 0, held = 0;
+        for (const struct zr_run *run = ledger.runs; run; run = run->next) {
+            planned += !run->admitted ? 0 : run->in_turn ? run->peak_bytes : run->begun ? run->base_bytes : 0;
+            wrong += run->resting_count > run->members_count || run->members_count == 0;
+        }
+        for (unsigned h = 0; h < HOLDERS; h++)
+            held += holders[h].held_bytes;
+        wrong += held != ledger.held_bytes || held > CAPACITY || planned > CAPACITY;
+    }
+    tap_is(wrong, 0, "20,000 steps at random: plans and what is held stay within the capacity");
+    tap_ok(turns > 100, "%llu turns", (unsigned long long)turns);
+}
+
+int main(void)
+{
+    test_two();
+    test_deadline();
+    test_members();
+    test_three();
+    test_mistakes();
+    test_random();
+    return tap_done();
+}

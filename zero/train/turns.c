@@ -1,0 +1,105 @@
+/* turns.c: see turns.h. Stands on alloc/backend/service_client.c. */
+#include "zero/train/turns.h"
+
+#include <unistd.h>
+
+#include "alloc/backend/backend.h"
+#include "alloc/backend/service_client.h"
+#include "alloc/base/error.h"
+#include "zero/train/report/terminal.h"
+
+#define MIB ((size_t)1 << 20)
+
+/* What records, stacks and heap may take, which the plan does not have: see README.md. */
+static size_t other_bytes(const struct zr_train_config *config)
+{
+    size_t layers = config->shape.layers * 8192;
+    return (layers > 8 * MIB ? layers : 8 * MIB) + config->threads * MIB / 2 + 16 * config->steps;
+}
+
+/* Blocks that stay lie between those that go: a granule of each tag's is partly filled at both ends. */
+static uint64_t kept_bytes(const size_t by_tag_bytes[ZR_TAG_COUNT], size_t granule_bytes)
+{
+    uint64_t bytes = 0;
+    for (unsigned tag = 0; tag < ZR_TAG_COUNT; tag++)
+        if (by_tag_bytes[tag] > 0)
+            bytes += (by_tag_bytes[tag] / granule_bytes + 2) * granule_bytes;
+    return bytes;
+}
+
+static struct zr_service_plan plan_of(const struct zr_rank *rank, size_t granule)
+{
+    const struct zr_byte_plan *plan = &rank->plan;
+    uint64_t other = (other_bytes(rank->config) / granule + 1) * granule;
+    struct zr_service_plan out = {
+        .base_bytes = kept_bytes(plan->persistent_by_tag_bytes, granule) +
+                      kept_bytes(plan->host_persistent_by_tag_bytes, granule) + other,
+        .peak_bytes = (uint64_t)plan->peak_reserved_bytes + plan->host_reserved_bytes + other,
+        .run = (uint32_t)getppid(), /* who has started the ranks of this machine */
+        .run_count = rank->config->ranks_here};
+    if (out.base_bytes > out.peak_bytes)
+        out.base_bytes = out.peak_bytes;
+    return out;
+}
+
+static bool is_first_here(const struct zr_rank *rank)
+{
+    return rank->rank % rank->config->ranks_here == 0;
+}
+
+struct wait {
+    const struct zr_rank *rank;
+    bool said;
+};
+
+/* The first turn may be long in coming; later ones come and go. */
+static void say_waits(void *state, const char *words)
+{
+    struct wait *wait = state;
+    if (is_first_here(wait->rank) && !wait->said)
+        zr_say("%s", words);
+    wait->said = true;
+}
+
+static zr_result await_turn(struct zr_rank *rank, struct wait *wait)
+{
+    zr_local_busy(rank->local, rank->rank, true);
+    zr_result result = zr_service_turn(say_waits, wait);
+    zr_local_busy(rank->local, rank->rank, false);
+    return result;
+}
+
+zr_result zr_turns_begin(struct zr_rank *rank)
+{
+    struct wait wait = {rank, false};
+    struct zr_service_plan plan;
+    if (!zr_service_wanted())
+        return ZR_OK;
+    size_t granule_bytes;
+    zr_result result = zr_backend_granule(0, &granule_bytes);
+    if (result != ZR_OK)
+        return result;
+    plan = plan_of(rank, granule_bytes);
+    result = zr_service_plan(&plan, say_waits, &wait);
+    if (result == ZR_ERR_MEMORY && is_first_here(rank))
+        zr_report_holders();
+    if (result == ZR_OK)
+        result = await_turn(rank, &wait);
+    return result;
+}
+
+bool zr_turns_wanted(void)
+{
+    return zr_service_yield_bytes() > 0;
+}
+
+zr_result zr_turns_next(struct zr_rank *rank)
+{
+    struct wait wait = {rank, true};
+    zr_result result = zr_engine_synchronize(rank->state.engine);
+    if (result == ZR_OK)
+        result = zr_arena_trim(rank->arena, 0, NULL);
+    if (result == ZR_OK && rank->host_tier)
+        result = zr_arena_trim(rank->host_tier, 0, NULL);
+    return result == ZR_OK ? await_turn(rank, &wait) : result;
+}

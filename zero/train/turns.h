@@ -1,0 +1,18 @@
+/* turns.h: a run's part in the allocator service: it is let in by its byte plan, and takes turns with others.
+ *
+ * Without ZR_CONF=service, and where no zrd serves, all of it does nothing. */
+#ifndef ZR_TRAIN_TURNS_H
+#define ZR_TRAIN_TURNS_H
+
+#include "zero/train/rank.h"
+
+/* Before the rank takes what its plan has: tells zrd the plan, and waits for the run's first turn. All ranks
+ * of a machine, without a communicator. ZR_ERR_MEMORY, said with the table of holders by the first rank of
+ * the machine: the plan does not fit beside what others hold and plan. */
+zr_result zr_turns_begin(struct zr_rank *rank);
+/* Whether another run waits for this one's turn. */
+bool zr_turns_wanted(void);
+/* Between two steps, once the ranks have agreed: gives idle memory back and waits for the next turn. */
+zr_result zr_turns_next(struct zr_rank *rank);
+
+#endif
