@@ -131,6 +131,19 @@ static inline double steep_head(struct zr_kernel_context *c, const struct shape 
     return good ? worst(error_of(losses) / 3e-6, worst(error_of(dx), error_of(dwte)) / tolerance) : INFINITY;
 }
 
+/* The shapes of the list that a run takes: on a card the first `usual`, and with ZR_TEST_LONG set all, as in
+ * long_card.t: the emulated driver takes seconds for what the processor's own loops do at once. */
+static inline size_t shapes_taken(size_t all, size_t usual)
+{
+#ifdef ZR_TEST_ON_CARD
+    return getenv("ZR_TEST_LONG") ? all : usual;
+#else
+    (void)usual;
+    return all;
+#endif
+}
+#define SHAPES_TAKEN(usual) shapes_taken(sizeof shapes / sizeof shapes[0], usual)
+
 static inline bool begin(struct zr_kernel_context *context, const struct shape *s, enum zr_isa isa,
                          unsigned *threads)
 {

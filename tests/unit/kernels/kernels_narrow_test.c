@@ -12,8 +12,11 @@ static const double float_tolerance = 3e-6;
 static const struct shape shapes[] = {
 #ifdef ZR_TEST_ON_CARD
     {1, 1, 15, 3, 9, 257, 320},
+    {1, 17, 8, 2, 9, 70, 72},
     {2, 17, 12, 4, 33, 70, 96},
     {1, 35, 66, 2, 70, 97, 112},
+    {3, 33, 20, 4, 33, 70, 70},
+    {2, 64, 48, 3, 192, 257, 320},
 #else
     {1, 1, 15, 3, 9, 257, 320},    {2, 3, 4, 4, 16, 5, 8},        {1, 17, 15, 3, 60, 257, 320},
     {3, 33, 20, 4, 33, 70, 70},    {2, 64, 48, 3, 192, 257, 320}, {1, 100, 130, 2, 257, 1000, 1024},
@@ -257,7 +260,7 @@ static double attention_with(struct zr_kernel_context *c, const struct shape *s,
 /* Each head with keys and values of its own, and all with those of one. */
 static double case_attention(struct zr_kernel_context *c, const struct shape *s)
 {
-    return worst(attention_with(c, s, 0), attention_with(c, s, 1));
+    return worst(attention_with(c, s, 0), s->heads > 1 ? attention_with(c, s, 1) : 0);
 }
 
 static double case_elements(struct zr_kernel_context *c, const struct shape *s)
@@ -505,7 +508,7 @@ static void test_isa(enum zr_isa isa)
         check_any_floats(&context);
         context_end(&context);
         for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
-            for (size_t j = 0; j < sizeof shapes / sizeof shapes[0]; j++)
+            for (size_t j = 0; j < SHAPES_TAKEN(2); j++)
                 run_case(&cases[i], &shapes[j], j, isa);
     }
 }
