@@ -125,8 +125,8 @@ static zr_result open(struct zr_kernel_context *context)
     if ((unsigned)context->precision >= ZR_PRECISION_COUNT)
         return zr_fail(ZR_ERR_INVALID, "%d is no precision; there are fp32, bf16 and fp16",
                        (int)context->precision);
-    if (!context->workspace || (uintptr_t)context->workspace % 64 != 0 ||
-        context->workspace_bytes < workspace_bytes(NULL, context->isa))
+    if (context->workspace && ((uintptr_t)context->workspace % 64 != 0 ||
+                               context->workspace_bytes < workspace_bytes(NULL, context->isa)))
         return zr_fail(ZR_ERR_INVALID,
                        "a workspace of %zu bytes is too small (or not on a 64-byte line); ask "
                        "workspace_bytes() of the kernels",
@@ -377,9 +377,11 @@ static zr_result attention_backward(struct zr_kernel_context *context,
 static zr_result sum_of_squares(struct zr_kernel_context *context, const struct zr_sum_of_squares *args)
 {
     const size_t round = (size_t)CUDA_SQUARES_BLOCK * CUDA_SQUARES_BLOCKS;
-    zr_result result = ZR_OK;
+    zr_result result = must_be_open(context);
+    if (result == ZR_OK && !context->workspace)
+        return zr_fail(ZR_ERR_INVALID, "a sum of squares in a context without a workspace");
     for (size_t first = 0; result == ZR_OK && (first == 0 || first < args->n); first += round) {
-        struct cuda_squares squares = {*args, first, context ? context->workspace : NULL, first == 0};
+        struct cuda_squares squares = {*args, first, context->workspace, first == 0};
         size_t rest = args->n - first, count = rest < round ? rest : round;
         result =
             launch(context, KERNEL_squares_of_blocks, BY_WARP(parts(count, CUDA_SQUARES_BLOCK)), &squares);
@@ -415,6 +417,21 @@ static zr_result clear(struct zr_kernel_context *context, const struct zr_clear 
                                              (zr_cu_stream)context->stream);
     return code == ZR_CU_SUCCESS ? ZR_OK
                                  : zr_cuda_error(code, ZR_ERR_INVALID, "to clear %zu bytes", args->bytes);
+}
+
+/* The driver tells by an address whose memory it is. */
+static zr_result copy_bytes(struct zr_kernel_context *context, const struct zr_copy_bytes *args)
+{
+    if (must_be_open(context) != ZR_OK)
+        return ZR_ERR_INVALID;
+    zr_cu_result code = ZR_CU_SUCCESS;
+    if (args->bytes > 0)
+        code = library.driver->copy((zr_cu_address)(uintptr_t)args->to, (zr_cu_address)(uintptr_t)args->from,
+                                    args->bytes, (zr_cu_stream)context->stream);
+    if (code == ZR_CU_SUCCESS && args->waits)
+        code = library.driver->stream_synchronize((zr_cu_stream)context->stream);
+    return code == ZR_CU_SUCCESS ? ZR_OK
+                                 : zr_cuda_error(code, ZR_ERR_INVALID, "to copy %zu bytes", args->bytes);
 }
 
 static zr_result sum(struct zr_kernel_context *context, const struct zr_sum *args)
@@ -474,6 +491,7 @@ static const struct zr_kernels table = {
     .init_normal = init_normal,
     .convert = convert,
     .clear = clear,
+    .copy_bytes = copy_bytes,
     .sum = sum,
 };
 

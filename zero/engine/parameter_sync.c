@@ -121,8 +121,7 @@ zr_result zr_engine_publish(zr_engine *engine, uint64_t steps_done)
 static zr_result add_checksum(const struct zr_engine *engine, const void *data, size_t bytes, uint64_t *sum)
 {
     uint64_t own = 0;
-    zr_result result =
-        engine->options.kernels->checksum(engine->options.context, &(struct zr_checksum){bytes, data, &own});
+    zr_result result = zr_engine_checksum(engine, data, bytes, &own);
     *sum = (*sum ^ own) * UINT64_C(0x9e3779b97f4a7c15);
     return result;
 }
@@ -221,14 +220,10 @@ zr_result zr_engine_verify_finite(zr_engine *engine)
         const struct zr_unit_state *state = &engine->units[u];
         size_t count = state->resident ? unit->padded_elements : unit->shard_elements;
         size_t at = count;
-        result = engine->options.kernels->find_nonfinite(
-            engine->options.context,
-            &(struct zr_find_nonfinite){count,
-                                        {state->resident
-                                             ? zr_engine_parameter_place(engine, state->parameters_at)
-                                             : zr_engine_shard(engine, u),
-                                         engine->options.precision},
-                                        &at});
+        void *values = state->resident ? zr_engine_parameter_place(engine, state->parameters_at)
+                                       : zr_engine_shard(engine, u);
+        result = zr_engine_find_nonfinite(engine, count,
+                                          (struct zr_numbers){values, engine->options.precision}, &at);
         if (result != ZR_OK)
             return result;
         if (at == count)

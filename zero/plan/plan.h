@@ -22,6 +22,7 @@ struct zr_plan_request {
     struct zr_offload_file offload_file; /* of the optimizer: its alignment counts; folder NULL: none */
     size_t granule_bytes;
     enum zr_isa isa;
+    const struct zr_kernels *kernels; /* of the run: the plan is of what these take; NULL: the processor's */
     zr_arena *host_arena;         /* records of the run, freed before the call returns */
     struct zr_timeline *timeline; /* zr_plan_make() fills it; started by the caller. NULL: none */
     const char *trace;            /* file for the events of its arena; NULL: none */
