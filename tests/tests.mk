@@ -51,7 +51,6 @@ $(BUILD)/tests/emulator/%.image: $(BUILD)/device/tests/emulators/image/image.o
 	@$(CC) -shared -Wl,-z,defs -o $@ $^ -lm
 $(BUILD)/tests/emulator/rules.image: $(BUILD)/device/tests/support/cuda_kernel_rules.cu.o
 # The kernels of kernels/cuda/: those of state.cu once, the others per precision.
-kernels_cu := $(filter-out kernels/cuda/state.cu,$(wildcard kernels/cuda/*.cu))
 kernels_cu_obj := $(BUILD)/device/kernels/cuda/state.cu.o \
 	$(foreach p,0 1 2,$(patsubst %.cu,$(BUILD)/device/%.$(p).cu.o,$(kernels_cu)))
 define device_precision
