@@ -347,8 +347,8 @@ struct zr_clear {
     void *to;
 };
 /* to[bytes] = from[bytes]; they do not overlap. One of them may be the caller's own memory in place of the
- * table's, with `waits` alone: then the bytes are there when the operation returns, and all that was asked for
- * before has ended. */
+ * table's, with `waits` alone: then the bytes are there when the operation returns, and all that was asked
+ * for before has ended. */
 struct zr_copy_bytes {
     size_t bytes;
     const void *from;

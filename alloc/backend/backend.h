@@ -132,7 +132,7 @@ struct zr_backend_ops {
     zr_result (*export_fd)(zr_backend *backend, const struct zr_handle *handle, struct zr_segment *out);
     zr_result (*import_fd)(zr_backend *backend, const struct zr_segment *segment, struct zr_handle *out);
     size_t (*reserve_hint)(zr_backend *backend, size_t limit_bytes); /* a good size for an arena's range */
-    zr_result (*enter)(zr_backend *backend); /* leave() comes with it */
+    zr_result (*enter)(zr_backend *backend);                         /* leave() comes with it */
     void (*leave)(zr_backend *backend);
 };
 

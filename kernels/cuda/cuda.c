@@ -80,8 +80,7 @@ static zr_result find_kernel(const zr_cu_library *loaded, unsigned count, unsign
              zr_precision_name((enum zr_precision)precision));
     for (unsigned l = 0; l < count && code != ZR_CU_SUCCESS; l++)
         code = library.library_kernel(&library.kernels[which][precision], loaded[l], name);
-    return code == ZR_CU_SUCCESS ? ZR_OK
-                                 : zr_cuda_error(code, ZR_ERR_UNAVAILABLE, "the kernel %s", name);
+    return code == ZR_CU_SUCCESS ? ZR_OK : zr_cuda_error(code, ZR_ERR_UNAVAILABLE, "the kernel %s", name);
 }
 
 enum { IMAGES_MOST = 32 };
@@ -117,10 +116,10 @@ static zr_result load(void)
     }
     zr_result result = ZR_OK;
     if (!library.images[0])
-        result =
-            zr_fail(ZR_ERR_UNAVAILABLE,
-                    "this zr has no kernels for a card: it was built without nvcc; install the CUDA toolkit or set "
-                    "CUDA_HOME, and build again");
+        result = zr_fail(
+            ZR_ERR_UNAVAILABLE,
+            "this zr has no kernels for a card: it was built without nvcc; install the CUDA toolkit or set "
+            "CUDA_HOME, and build again");
     if (result == ZR_OK)
         result = find_calls();
     if (result == ZR_OK)

@@ -7,8 +7,8 @@
 /* Fat binaries of this build, NULL-ended: none where the build had no nvcc. Constant. */
 extern const void *const zr_cuda_images[];
 
-/* The one image that the first open() loads in their place: a fat binary, or what the emulated driver takes for
- * one; NULL: none. Before that. */
+/* The one image that the first open() loads in their place: a fat binary, or what the emulated driver takes
+ * for one; NULL: none. Before that. */
 void zr_cuda_kernels_image_set(const void *image);
 
 #endif

@@ -660,8 +660,8 @@ static zr_result clear(const struct zr_engine *engine, float *values, size_t cou
                                           &(struct zr_clear){count * sizeof *values, values});
 }
 
-/* The same to where the engine keeps it, with fresh optimizer state; by way of the host's memory where the host
- * sees no tensors. */
+/* The same to where the engine keeps it, with fresh optimizer state; by way of the host's memory where the
+ * host sees no tensors. */
 static zr_result read_owned(struct import *import, const struct zr_layout_parameter *p,
                             const struct zr_owned *owned)
 {

@@ -36,13 +36,13 @@ static zr_result copy(struct zr_comm *comm, const struct zr_copy_bytes *args)
 zr_result zr_comm_copy(struct zr_comm *comm, void *to, const void *from, size_t bytes)
 {
     if (!comm->options.kernels->host_visible)
-        return to == from ? ZR_OK : copy(comm, &(struct zr_copy_bytes){.bytes = bytes, .from = from, .to = to});
+        return to == from ? ZR_OK
+                          : copy(comm, &(struct zr_copy_bytes){.bytes = bytes, .from = from, .to = to});
     memmove(to, from, bytes);
     return ZR_OK;
 }
 
 zr_result zr_comm_end_copies(struct zr_comm *comm)
 {
-    return comm->options.kernels->host_visible ? ZR_OK
-                                               : copy(comm, &(struct zr_copy_bytes){.waits = true});
+    return comm->options.kernels->host_visible ? ZR_OK : copy(comm, &(struct zr_copy_bytes){.waits = true});
 }

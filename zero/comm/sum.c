@@ -122,18 +122,20 @@ zr_result zr_comm_sum(struct zr_comm *comm, const struct zr_comm_sum *sum)
     struct zr_kernel_context *context;
     zr_result result = zr_comm_context(comm, &context);
     if (result == ZR_OK && context && sum->base && sum->type != ZR_COMM_FP32)
-        result = zr_fail(ZR_ERR_INVALID, "a sum of two-byte elements onto a base, in memory that the host does not see");
+        result = zr_fail(ZR_ERR_INVALID,
+                         "a sum of two-byte elements onto a base, in memory that the host does not see");
     if (result != ZR_OK)
         return result;
     if (!sum->base || sum->type == ZR_COMM_FP32)
         result = kernels->sum(
-            context, &(struct zr_sum){.n = sum->count,
-                                   .from = sum->from,
-                                   .count = sum->ranks,
-                                   .precision = precision_of(sum->type),
-                                   .scale = sum->scale,
-                                   .accumulate = sum->accumulate,
-                                   .to = {sum->to, sum->wide ? ZR_PRECISION_FP32 : precision_of(sum->type)}});
+            context,
+            &(struct zr_sum){.n = sum->count,
+                             .from = sum->from,
+                             .count = sum->ranks,
+                             .precision = precision_of(sum->type),
+                             .scale = sum->scale,
+                             .accumulate = sum->accumulate,
+                             .to = {sum->to, sum->wide ? ZR_PRECISION_FP32 : precision_of(sum->type)}});
     else
         for (size_t first = 0; first < sum->count; first += BLOCK)
             sum_block_onto_base(kernels, sum, first, from);

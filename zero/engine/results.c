@@ -5,7 +5,8 @@
 zr_result zr_engine_copy(const struct zr_engine *engine, void *to, const void *from, size_t bytes)
 {
     return engine->options.kernels->copy_bytes(
-        engine->options.context, &(struct zr_copy_bytes){.bytes = bytes, .from = from, .to = to, .waits = true});
+        engine->options.context,
+        &(struct zr_copy_bytes){.bytes = bytes, .from = from, .to = to, .waits = true});
 }
 
 /* The place for one number of eight bytes: the host's own, or the last of the block. */
@@ -16,17 +17,20 @@ static void *place_of(const struct zr_engine *engine, void *own)
 
 static zr_result bring(const struct zr_engine *engine, void *own, zr_result result)
 {
-    _Static_assert(sizeof(double) == sizeof(uint64_t) && sizeof(size_t) == sizeof(uint64_t), "places of one size");
-    return result == ZR_OK && engine->apart ? zr_engine_copy(engine, own, place_of(engine, own), sizeof(uint64_t))
-                                            : result;
+    _Static_assert(sizeof(double) == sizeof(uint64_t) && sizeof(size_t) == sizeof(uint64_t),
+                   "places of one size");
+    return result == ZR_OK && engine->apart
+               ? zr_engine_copy(engine, own, place_of(engine, own), sizeof(uint64_t))
+               : result;
 }
 
-zr_result zr_engine_find_nonfinite(const struct zr_engine *engine, size_t n, struct zr_numbers x, size_t *index)
+zr_result zr_engine_find_nonfinite(const struct zr_engine *engine, size_t n, struct zr_numbers x,
+                                   size_t *index)
 {
     const struct zr_engine_options *o = &engine->options;
-    return bring(engine, index,
-                 o->kernels->find_nonfinite(o->context,
-                                            &(struct zr_find_nonfinite){n, x, place_of(engine, index)}));
+    return bring(
+        engine, index,
+        o->kernels->find_nonfinite(o->context, &(struct zr_find_nonfinite){n, x, place_of(engine, index)}));
 }
 
 zr_result zr_engine_checksum(const struct zr_engine *engine, const void *data, size_t bytes, uint64_t *sum)
@@ -39,12 +43,13 @@ zr_result zr_engine_checksum(const struct zr_engine *engine, const void *data, s
 zr_result zr_engine_squares(const struct zr_engine *engine, size_t n, struct zr_numbers x, double *sum)
 {
     const struct zr_engine_options *o = &engine->options;
-    return bring(engine, sum,
-                 o->kernels->sum_of_squares(o->context,
-                                            &(struct zr_sum_of_squares){n, x, place_of(engine, sum)}));
+    return bring(
+        engine, sum,
+        o->kernels->sum_of_squares(o->context, &(struct zr_sum_of_squares){n, x, place_of(engine, sum)}));
 }
 
-zr_result zr_engine_squares_later(const struct zr_engine *engine, size_t unit, struct zr_numbers x, double *sum)
+zr_result zr_engine_squares_later(const struct zr_engine *engine, size_t unit, struct zr_numbers x,
+                                  double *sum)
 {
     const struct zr_engine_options *o = &engine->options;
     return o->kernels->sum_of_squares(

@@ -596,12 +596,12 @@ static zr_result head_answer(struct zr_module_pass *pass, size_t row, float *out
                                     &ticket);
     if (result == ZR_OK && tensor > 1)
         result = zr_comm_wait(pass->tensor, ticket);
-    return result != ZR_OK ? result
-                           : pass->kernels->copy_bytes(
-                                 pass->context, &(struct zr_copy_bytes){.bytes = shape->vocabulary * sizeof *out,
-                                                                        .from = all,
-                                                                        .to = out,
-                                                                        .waits = true});
+    return result != ZR_OK
+               ? result
+               : pass->kernels->copy_bytes(
+                     pass->context,
+                     &(struct zr_copy_bytes){
+                         .bytes = shape->vocabulary * sizeof *out, .from = all, .to = out, .waits = true});
 }
 
 void zr_transformer_add_head(struct zr_transformer *transformer)

@@ -26,9 +26,9 @@ struct zr_trainer {
     void *own_inputs[ZR_MODEL_INPUTS_MAX];
     bool given[ZR_MODEL_INPUTS_MAX]; /* the caller fills this input; what it does not is the model's */
     float *own_losses;
-    double loss_sum;         /* of the step's micro-batches */
-    bool together;           /* the step is at its update */
-    bool inspects;           /* every result is looked at for a value that is not finite */
+    double loss_sum; /* of the step's micro-batches */
+    bool together;   /* the step is at its update */
+    bool inspects;   /* every result is looked at for a value that is not finite */
 
     /* Called before and after each action: the byte plan, the timeline and tests listen. NULL: nobody. */
     void (*observe)(void *state, const struct zr_action *action, bool done);

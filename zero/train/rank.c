@@ -252,11 +252,12 @@ static zr_result check_device_fits(const struct zr_rank *rank)
     zr_result result = zr_backend_memory_info(rank->device, &memory);
     return result != ZR_OK || all <= memory.total_bytes
                ? result
-               : zr_fail(ZR_ERR_MEMORY,
-                         "the plan takes %s bytes for %u rank(s), and device %u has %s in all; try --recompute "
-                         "full, a smaller --batch or model, or a higher --stage",
-                         zr_number_grouped(number[0], (size_t)all), rank->config->ranks_here,
-                         rank->config->device, zr_number_grouped(number[1], memory.total_bytes));
+               : zr_fail(
+                     ZR_ERR_MEMORY,
+                     "the plan takes %s bytes for %u rank(s), and device %u has %s in all; try --recompute "
+                     "full, a smaller --batch or model, or a higher --stage",
+                     zr_number_grouped(number[0], (size_t)all), rank->config->ranks_here,
+                     rank->config->device, zr_number_grouped(number[1], memory.total_bytes));
 }
 
 /* A plan that cannot fit is refused before step 1, with the limit it meets. */
@@ -348,8 +349,8 @@ static zr_result open_device(struct zr_rank *rank)
         return ZR_OK;
     if (zr_option_get(ZR_OPTION_KERNELS) == 1)
         zr_cuda_kernels_image_set(emulated_kernels);
-    zr_result result = zr_backend_cuda_create(
-        &rank->device, &(struct zr_cuda_options){.device = (int)rank->config->device});
+    zr_result result =
+        zr_backend_cuda_create(&rank->device, &(struct zr_cuda_options){.device = (int)rank->config->device});
     if (result == ZR_OK)
         result = zr_backend_enter(rank->device);
     rank->entered = result == ZR_OK;
@@ -377,11 +378,11 @@ static zr_result open_memory(struct zr_rank *rank)
     if (result != ZR_OK)
         return result;
     /* Twice the plan in addresses: holes move, and unmapped addresses cost nothing but their number. */
-    result = zr_arena_create(&rank->arena,
-                             &(struct zr_arena_options){.backend = rank->device ? rank->device : rank->backend,
-                                                        .name = "training",
-                                                        .reserve_bytes = 2 * rank->plan.peak_reserved_bytes,
-                                                        .limit_bytes = rank->config->memory_limit_bytes});
+    result = zr_arena_create(
+        &rank->arena, &(struct zr_arena_options){.backend = rank->device ? rank->device : rank->backend,
+                                                 .name = "training",
+                                                 .reserve_bytes = 2 * rank->plan.peak_reserved_bytes,
+                                                 .limit_bytes = rank->config->memory_limit_bytes});
     if (result == ZR_OK && zr_train_has_host_tier(rank->config))
         result = zr_arena_create(&rank->host_tier,
                                  &(struct zr_arena_options){.backend = rank->backend,

@@ -208,7 +208,8 @@ static void test_defaults(void)
     tap_is(config.warmup, 20, "warm-up is a tenth of the steps");
     tap_ok(config.min_rate == config.rate / 10, "the least rate is a tenth");
     tap_ok(config.optimizer.epsilon > 0 && config.optimizer.beta1 == 0.9f, "AdamW is set");
-    tap_ok(!config.dry_run && config.backend == ZR_TRAIN_HOST && config.memory_limit_bytes == 0, "nothing else is asked for");
+    tap_ok(!config.dry_run && config.backend == ZR_TRAIN_HOST && config.memory_limit_bytes == 0,
+           "nothing else is asked for");
     tap_is(parse("--data x --steps 1000000"), -1, "many steps");
     tap_is(config.warmup, 100, "at most 100 steps of warm-up");
     tap_is(parse("--data x --ranks 200"), -1, "more ranks than cores");

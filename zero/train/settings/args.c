@@ -541,8 +541,9 @@ static const char *beside_checkpoints(const struct zr_train_config *config)
 static const char *beside_device(const struct zr_train_config *config)
 {
     if (config->backend != ZR_TRAIN_CUDA)
-        return zr_flag_given(config, "device") ? "--device: is of --backend cuda; give that too, or leave it out"
-                                               : NULL;
+        return zr_flag_given(config, "device")
+                   ? "--device: is of --backend cuda; give that too, or leave it out"
+                   : NULL;
     if (config->comm != ZR_CARRIER_LOCAL)
         return "--backend cuda: its ranks share a card of one machine so far; leave out --comm";
     if (zr_shape_tensor(&config->shape) > 1 || config->stages.ranks > 1)
