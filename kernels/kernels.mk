@@ -4,9 +4,10 @@
 kernels_libs := -ldnnl -lgomp
 
 # The kernels of a card, where there is an nvcc and a C++ compiler beside it: a fat binary per source and precision, put
-# into the library by images.c. Sanitizers have no use for them.
-nvcc := $(if $(filter 0,$(CUDA))$(SANITIZE),,$(if $(shell command -v g++),$(firstword \
-	$(wildcard $(addsuffix /bin/nvcc,$(CUDA_HOME) /usr/local/cuda)) $(shell command -v nvcc))))
+# into the library by images.c. NVCC= leaves them out; sanitizers have no use for them.
+NVCC ?= $(if $(shell command -v g++),$(firstword $(wildcard $(addsuffix /bin/nvcc,$(CUDA_HOME) /usr/local/cuda)) \
+	$(shell command -v nvcc)))
+nvcc := $(if $(filter 0,$(CUDA))$(SANITIZE),,$(NVCC))
 kernels_cu := $(filter-out kernels/cuda/state.cu,$(wildcard kernels/cuda/*.cu))
 ifneq ($(nvcc),)
 kernels_fat := $(BUILD)/device/kernels/cuda/state.fatbin \
@@ -34,8 +35,8 @@ endif
 kernels_avx2 := -mavx2 -mfma -mf16c
 kernels_avx512 := $(kernels_avx2) -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512
 kernels_flags = $(patsubst %,$(BUILD)/obj/kernels/cpu/%,$(1)): OBJ_CFLAGS := -O3 -fno-strict-aliasing $(2)
-$(eval $(call kernels_flags,loops_plain_%.o panels_plain.o,))
-$(eval $(call kernels_flags,loops_avx2_%.o panels_avx2.o,$(kernels_avx2)))
-$(eval $(call kernels_flags,loops_avx512_%.o panels_avx512.o,$(kernels_avx512)))
-$(eval $(call kernels_flags,panels_avx512_bf16.o,$(kernels_avx512) -mavx512bf16))
-$(eval $(call kernels_flags,panels_amx.o,$(kernels_avx512) -mavx512bf16 -mamx-tile -mamx-bf16))
+$(eval $(call kernels_flags,loops/loops_plain_%.o products/panels_plain.o,))
+$(eval $(call kernels_flags,loops/loops_avx2_%.o products/panels_avx2.o,$(kernels_avx2)))
+$(eval $(call kernels_flags,loops/loops_avx512_%.o products/panels_avx512.o,$(kernels_avx512)))
+$(eval $(call kernels_flags,products/panels_avx512_bf16.o,$(kernels_avx512) -mavx512bf16))
+$(eval $(call kernels_flags,products/panels_amx.o,$(kernels_avx512) -mavx512bf16 -mamx-tile -mamx-bf16))

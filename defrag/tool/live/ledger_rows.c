@@ -9,9 +9,9 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/file.h"
+#include "alloc/base/system/file.h"
 
-void zr_ledger_add(struct zr_ledger *ledger, struct zr_ledger_row row)
+void zr_ledger_row_add(struct zr_ledger *ledger, struct zr_ledger_row row)
 {
     if (row.bytes != 0 && ledger->rows_count < ZR_LEDGER_ROWS)
         ledger->rows[ledger->rows_count++] = row;
@@ -47,10 +47,10 @@ static void add_arena(struct holdings *sum, const struct zr_arena_stats *stats)
 static void add_mapped(struct zr_ledger *out, const struct holdings *sum)
 {
     for (unsigned tag = 0; tag < ZR_TAG_COUNT; tag++)
-        zr_ledger_add(out, (struct zr_ledger_row){zr_tag_name((zr_tag)tag), true, (int64_t)sum->by_tag[tag]});
-    zr_ledger_add(out, (struct zr_ledger_row){"freed, and a stream may still use it", false,
+        zr_ledger_row_add(out, (struct zr_ledger_row){zr_tag_name((zr_tag)tag), true, (int64_t)sum->by_tag[tag]});
+    zr_ledger_row_add(out, (struct zr_ledger_row){"freed, and a stream may still use it", false,
                                               (int64_t)sum->pending_bytes});
-    zr_ledger_add(
+    zr_ledger_row_add(
         out, (struct zr_ledger_row){"free in the arenas", false,
                                     (int64_t)(sum->mapped_bytes - sum->live_bytes - sum->pending_bytes)});
 }
@@ -223,10 +223,10 @@ zr_result zr_ledger_host(struct zr_ledger *out, uint64_t *cached_bytes, const st
     if (result != ZR_OK)
         return result;
     add_mapped(out, &sum);
-    zr_ledger_add(out, (struct zr_ledger_row){"of these not touched yet", false,
+    zr_ledger_row_add(out, (struct zr_ledger_row){"of these not touched yet", false,
                                               (int64_t)(resident[IN_ARENA] - sum.mapped_bytes)});
     for (unsigned kind = PROGRAM; kind < KINDS_COUNT; kind++)
-        zr_ledger_add(out, (struct zr_ledger_row){kind_names[kind], false, (int64_t)resident[kind]});
+        zr_ledger_row_add(out, (struct zr_ledger_row){kind_names[kind], false, (int64_t)resident[kind]});
     return ZR_OK;
 }
 
@@ -245,10 +245,10 @@ void zr_ledger_device(struct zr_ledger *out, const struct zr_live *live, uint64_
         out->total_bytes = arena->device_total_bytes - arena->device_free_bytes;
     }
     add_mapped(out, &sum);
-    zr_ledger_add(out,
+    zr_ledger_row_add(out,
                   (struct zr_ledger_row){"kept for later, not mapped", false, (int64_t)sum.cached_bytes});
-    zr_ledger_add(out, (struct zr_ledger_row){"reserved otherwise by the arenas", false,
+    zr_ledger_row_add(out, (struct zr_ledger_row){"reserved otherwise by the arenas", false,
                                               (int64_t)(reserved - sum.mapped_bytes - sum.cached_bytes)});
-    zr_ledger_add(out,
+    zr_ledger_row_add(out,
                   (struct zr_ledger_row){"held by zr beside its arenas", false, (int64_t)(held - reserved)});
 }
