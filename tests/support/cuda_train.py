@@ -2,6 +2,7 @@
 import array
 import os
 import random
+import struct
 
 from zrtest import BUILD, PLANNED_TAGS, note, ok, path, same, train
 
@@ -19,6 +20,26 @@ def tokens():
         with open(where, "wb") as file:
             file.write((array.array("i", [20240520, 1, len(some)] + [0] * 253)).tobytes() + some.tobytes())
     return where
+
+
+PTX, SASS = 1, 2
+
+
+def fat_binaries(program):
+    """Of each fat binary in the file what it has: (PTX or SASS, the kind of card)."""
+    data, magic, found, at = open(program, "rb").read(), struct.pack("<I", 0xBA55ED50), [], 0
+    while (at := data.find(magic, at)) >= 0:
+        _, version, head, size = struct.unpack_from("<IHHQ", data, at)
+        at += head if version == 1 and at % 8 == 0 else 4
+        if head != 16 or version != 1:
+            continue
+        entries, end = [], at + size
+        while at < end:
+            kind, _, head, size = struct.unpack_from("<HHIQ", data, at)
+            entries.append((kind, struct.unpack_from("<I", data, at + 28)[0]))
+            at += head + size
+        found.append(entries)
+    return found
 
 
 def on_host(**flags):

@@ -59,6 +59,8 @@ zr_result zr_engine_synchronize(zr_engine *engine)
         if (first == ZR_OK)
             first = reduced != ZR_OK ? reduced : copied != ZR_OK ? copied : gathered;
     }
+    if (first == ZR_OK && engine->apart) /* what kernels were asked for */
+        first = zr_engine_copy(engine, NULL, NULL, 0);
     /* Peers may still gather from this rank's shard. */
     return first == ZR_OK && engine->world > 1 ? zr_comm_synchronize(engine->options.comm) : first;
 }
