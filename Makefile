@@ -133,6 +133,9 @@ modules := $(if $(mpicc),$(BUILD)/bin/libzr_comm_mpi.so)
 
 .DEFAULT_GOAL := all
 include kernels/kernels.mk
+ifneq ($(CUDA),0)
+cuda_words += and $(if $(nvcc),a card's kernels are built in by $(nvcc),a card's kernels are left out: there is no nvcc here)
+endif
 include alloc/heap/heap.mk
 include alloc/preload/preload.mk
 include alloc/preload/cuda/cuda.mk

@@ -3,6 +3,35 @@
 # libgomp comes with oneDNN; we only tell it, thread by thread, to start no threads of its own.
 kernels_libs := -ldnnl -lgomp
 
+# The kernels of a card, where there is an nvcc and a C++ compiler beside it: a fat binary per source and precision, put
+# into the library by images.c. NVCC= leaves them out; sanitizers have no use for them.
+NVCC ?= $(if $(shell command -v g++),$(firstword $(wildcard $(addsuffix /bin/nvcc,$(CUDA_HOME) /usr/local/cuda)) \
+	$(shell command -v nvcc)))
+nvcc := $(if $(filter 0,$(CUDA))$(SANITIZE),,$(NVCC))
+kernels_cu := $(filter-out kernels/cuda/state.cu,$(wildcard kernels/cuda/*.cu))
+ifneq ($(nvcc),)
+kernels_fat := $(BUILD)/device/kernels/cuda/state.fatbin \
+	$(foreach p,0 1 2,$(patsubst %.cu,$(BUILD)/device/%.$(p).fatbin,$(kernels_cu)))
+# Cards of the named kinds, and what the driver compiles for later ones. Before CUDA 12.8 nvcc knew no sm_100.
+nvcc_newest = $(if $(filter sm_100,$(shell $(nvcc) --list-gpu-code)),100,90)
+nvcc_flags = -fatbin -I. -fmad=false -ftz=true -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=sm_90 \
+	-gencode arch=compute_$(nvcc_newest),code=[$(addprefix sm_,$(filter 100,$(nvcc_newest)))$(if \
+	$(filter 100,$(nvcc_newest)),$(comma))compute_$(nvcc_newest)]
+define nvcc_rule
+$(BUILD)/device/%$(1).fatbin: %.cu $(wildcard kernels/cuda/*.h kernels/*.h)
+	@mkdir -p $$(@D)
+	@echo "  nvcc  $$<"
+	@$$(nvcc) $$(nvcc_flags) $(2) $$< -o $$@
+endef
+$(foreach p,0 1 2,$(eval $(call nvcc_rule,.$(p),-DZR_PRECISION=$(p))))
+$(eval $(call nvcc_rule,,))
+# Of each the name and the place.
+$(BUILD)/device/images.h: $(kernels_fat)
+	@printf 'ZR_IMAGE(%s, "%s")\n' $(foreach fat,$^,$(subst .,_,$(basename $(notdir $(fat)))) $(abspath $(fat))) > $@
+$(BUILD)/obj/kernels/cuda/images.o: OBJ_CFLAGS := -DZR_CUDA_IMAGES='"$(abspath $(BUILD))/device/images.h"'
+$(BUILD)/obj/kernels/cuda/images.o: $(BUILD)/device/images.h
+endif
+
 kernels_avx2 := -mavx2 -mfma -mf16c
 kernels_avx512 := $(kernels_avx2) -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512
 kernels_flags = $(patsubst %,$(BUILD)/obj/kernels/cpu/%,$(1)): OBJ_CFLAGS := -O3 -fno-strict-aliasing $(2)

@@ -1,5 +1,6 @@
 /* null.c: the table that does nothing, for plans: the engine runs on the sim backend's made-up addresses with
- * it, and no byte is touched. Its workspace is the processor's, so that the plan is of what that takes.
+ * it, and no byte is touched. Its workspace is the processor's or a card's, so that the plan is of what that
+ * takes.
  *
  * Where the context asks for it, matrix products are counted, two floating-point operations per
  * multiplication: 2 m n k for [m, k] x [k, n], and whole squares of scores in attention, as Narayanan et al.
@@ -49,6 +50,7 @@ static double attention(const struct zr_attention *s)
     OP(init_normal, 0)                                                                                       \
     OP(convert, 0)                                                                                           \
     OP(clear, 0)                                                                                             \
+    OP(copy_bytes, 0)                                                                                        \
     OP(sum, 0)
 
 #define NOTHING(name, flops_taken)                                                                           \
@@ -72,16 +74,34 @@ static void close(struct zr_kernel_context *context)
     (void)context;
 }
 
+static size_t cuda_workspace_bytes(const struct zr_kernel_limits *limits, enum zr_isa isa)
+{
+    return zr_kernels_cuda()->workspace_bytes(limits, isa);
+}
+
 #define SLOT(name, flops_taken) .name = name,
 static const struct zr_kernels null_table = {.version = ZR_KERNELS_VERSION,
                                              .name = "null",
+                                             .host_visible = true,
                                              .deterministic_sums = true,
                                              .workspace_bytes = zr_cpu_workspace_bytes,
                                              .open = open,
                                              .close = close,
                                              OPERATIONS(SLOT)};
+static const struct zr_kernels null_cuda = {.version = ZR_KERNELS_VERSION,
+                                            .name = "null",
+                                            .deterministic_sums = true,
+                                            .workspace_bytes = cuda_workspace_bytes,
+                                            .open = open,
+                                            .close = close,
+                                            OPERATIONS(SLOT)};
 
 const struct zr_kernels *zr_kernels_null(void)
 {
     return &null_table;
+}
+
+const struct zr_kernels *zr_kernels_null_of(const struct zr_kernels *table)
+{
+    return table->host_visible ? &null_table : &null_cuda;
 }

@@ -346,6 +346,15 @@ struct zr_clear {
     size_t bytes;
     void *to;
 };
+/* to[bytes] = from[bytes]; they do not overlap. One of them may be the caller's own memory in place of the
+ * table's, with `waits` alone: then the bytes are there when the operation returns, and all that was asked
+ * for before has ended. */
+struct zr_copy_bytes {
+    size_t bytes;
+    const void *from;
+    void *to;
+    bool waits;
+};
 /* to[i] = ((from[0][i] + from[1][i]) + ...) * scale, in the order of the list; with accumulate, added to what
  * is there. Sums are made in floats and rounded once. `to` has the sources' precision (and may be one of
  * them), or fp32. Without a context it runs on the calling thread, whatever others do, and cannot
@@ -362,7 +371,7 @@ struct zr_sum {
 
 /* ---- The table ----------------------------------------------------------------------------------------- */
 
-#define ZR_KERNELS_VERSION 2
+#define ZR_KERNELS_VERSION 3
 
 #define ZR_KERNEL(name) zr_result (*name)(struct zr_kernel_context *, const struct zr_##name *)
 
@@ -416,6 +425,7 @@ struct zr_kernels {
     ZR_KERNEL(init_normal);
     ZR_KERNEL(convert);
     ZR_KERNEL(clear);
+    ZR_KERNEL(copy_bytes);
     ZR_KERNEL(sum);
 };
 #undef ZR_KERNEL
@@ -423,10 +433,14 @@ struct zr_kernels {
 /* Owned by the library, constant. */
 ZR_API const struct zr_kernels *zr_kernels_cpu(enum zr_isa isa);
 ZR_API const struct zr_kernels *zr_kernels_null(void);
+/* The one that computes nothing in the place of `table`: with its workspace and its host_visible, so that a
+ * plan is of what that one takes. */
+ZR_API const struct zr_kernels *zr_kernels_null_of(const struct zr_kernels *table);
 /* On a card. The device's primary context is current where a context of this table is opened and used, and
  * all memory is the device's, workspace and single results too. An operation is queued in the context's
  * stream and has not ended when it returns; what it does wrong there shows as the driver has it. It makes no
- * use of threads, and there is no sum() without a context. Attention: heads of up to 256 numbers;
+ * use of threads, and there is no sum() without a context. A context without a workspace opens too, and
+ * refuses sum_of_squares(). Attention: heads of up to 256 numbers;
  * probabilities stay floats in sums, at every precision. ZR_ERR_UNAVAILABLE of open(): no driver, one older
  * than CUDA 12.0, or no kernels in this build. */
 ZR_API const struct zr_kernels *zr_kernels_cuda(void);

@@ -51,7 +51,6 @@ $(BUILD)/tests/emulator/%.image: $(BUILD)/device/tests/emulators/image/image.o
 	@$(CC) -shared -Wl,-z,defs -o $@ $^ -lm
 $(BUILD)/tests/emulator/rules.image: $(BUILD)/device/tests/support/cuda/cuda_kernel_rules.cu.o
 # The kernels of kernels/cuda/: those of state.cu once, the others per precision.
-kernels_cu := $(filter-out kernels/cuda/state.cu,$(wildcard kernels/cuda/*.cu))
 kernels_cu_obj := $(BUILD)/device/kernels/cuda/state.cu.o \
 	$(foreach p,0 1 2,$(patsubst %.cu,$(BUILD)/device/%.$(p).cu.o,$(kernels_cu)))
 define device_precision
@@ -165,14 +164,14 @@ $(cuda_programs): tests/support/cuda/cuda_program.c alloc/preload/cuda/driver_ap
 	@$(CC) -std=gnu11 -O1 -g $(WARN) -I. -pthread -o $@ $< $(cuda_linked)
 
 # The longest first, or the last of all would be waited for alone.
-longest := mpi.t launch_requests_test started.t train_plan.t train_bits.t train_limit.t train_faults.t \
+longest := mpi.t launch_requests_test started.t train_plan.t train_bits.t train_cuda.t train_limit.t train_faults.t \
 	cuda_contiguous_test kernels_narrow_test long_bits.t long_sanitizers.t long_shadow.t long_traces.t
 longest_first = $(foreach name,$(longest),$(filter %/$(name),$(1))) $(filter-out $(addprefix %/,$(longest)),$(1))
 
 # What scripts run is built before they start: they build nothing, since others run it beside them. Those of
 # check-long share one build with both sanitizers, and one with ThreadSanitizer.
 .PHONY: built-scripts built-check built-long built-soak
-built-scripts: $(programs) $(libraries) $(manuals) $(completion) $(mpi_tests) $(leaky) $(preload_calls) $(forbid) $(failing) $(service_client) $(cuda_programs) $(workloads)
+built-scripts: $(programs) $(libraries) $(manuals) $(completion) $(mpi_tests) $(leaky) $(preload_calls) $(forbid) $(failing) $(service_client) $(cuda_programs) $(workloads) $(emulator) $(BUILD)/tests/emulator/kernels.image
 built-check: built-scripts $(test_bin)
 built-long: built-check
 	@$(again) BUILD=$(BUILD)/both-sanitizers SANITIZE=address,undefined built-check

@@ -273,8 +273,9 @@ ZR_API zr_result zr_engine_verify_replicas(zr_engine *engine);
 /* Names the first parameter that is not finite. ZR_OK: all are. ZR_ERR_CORRUPT: words name it. Local. */
 ZR_API zr_result zr_engine_verify_finite(zr_engine *engine);
 
-/* What this rank owns, for saving and loading: pieces of parameters without padding, in global order. Each
- * element of the model belongs to exactly one rank, at every stage. Of a column slice every row is a piece.
+/* What this rank owns, for saving and loading, in the arena's memory: pieces of parameters without padding,
+ * in global order. Each element of the model belongs to exactly one rank, at every stage. Of a column slice
+ * every row is a piece.
  */
 struct zr_shard_segment {
     uint64_t global_index; /* of the first element, in whole tensors one after the other */
@@ -400,7 +401,8 @@ struct zr_module_type {
     /* Writes dx and the gradients of the units' parameters. Of the last module it writes the losses too: in a
      * training pass that has no forward of its own, so its slots hold nothing yet. */
     zr_result (*backward)(struct zr_module_pass *pass);
-    /* The last module, optional: what the model says after row `row` of x, [model->answer_count]. */
+    /* The last module, optional: what the model says after row `row` of x, [model->answer_count] of the
+     * caller's own memory: copy_bytes() of the kernels brings it there. */
     zr_result (*answer)(struct zr_module_pass *pass, size_t row, float *out);
     /* More than 1: forward and backward are called so many times, once for each part of the module; forward
      * from part 0 on, backward back to it. A part reads one unit, that of the part before and one on, so no
@@ -502,7 +504,8 @@ ZR_API zr_result zr_trainer_create(zr_trainer **out, const struct zr_trainer_opt
 ZR_API void zr_trainer_destroy(zr_trainer *trainer);
 /* The trainer's own: to save, load and look at it, not to gather or reduce. */
 ZR_API zr_engine *zr_trainer_engine(zr_trainer *trainer);
-/* Input number `input` of the model: [elements] of its type, the trainer's. NULL: there is none. */
+/* Input number `input` of the model: [elements] of its type, the trainer's. NULL: there is none. Where the
+ * host sees no tensors it is memory of the host's, which a pass copies when `load` has returned. */
 ZR_API void *zr_trainer_input(zr_trainer *trainer, unsigned input);
 
 /* What a step asks of its caller. */

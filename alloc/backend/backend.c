@@ -608,6 +608,17 @@ zr_result zr_backend_stream_wait(zr_backend *backend, uint64_t stream)
                                                         : zr_backend_synchronize(backend);
 }
 
+zr_result zr_backend_enter(zr_backend *backend)
+{
+    return backend->ops->enter ? backend->ops->enter(backend) : ZR_OK;
+}
+
+void zr_backend_leave(zr_backend *backend)
+{
+    if (backend->ops->leave)
+        backend->ops->leave(backend);
+}
+
 zr_result zr_backend_memory_info(zr_backend *backend, struct zr_backend_memory *out)
 {
     *out = (struct zr_backend_memory){0};

@@ -132,6 +132,8 @@ struct zr_backend_ops {
     zr_result (*export_fd)(zr_backend *backend, const struct zr_handle *handle, struct zr_segment *out);
     zr_result (*import_fd)(zr_backend *backend, const struct zr_segment *segment, struct zr_handle *out);
     size_t (*reserve_hint)(zr_backend *backend, size_t limit_bytes); /* a good size for an arena's range */
+    zr_result (*enter)(zr_backend *backend);                         /* leave() comes with it */
+    void (*leave)(zr_backend *backend);
 };
 
 struct zr_backend {
@@ -156,6 +158,10 @@ zr_result zr_backend_init(zr_backend *backend);
 void zr_backend_end(zr_backend *backend);
 /* The granule size that an implementation's options, ZR_CONF and the default come to. */
 zr_result zr_backend_granule(size_t asked_bytes, size_t *out);
+/* Makes the backend's device the one that the calling thread's own calls of its driver are for / what it was
+ * before. In pairs, in one thread; a backend without a device does nothing. */
+zr_result zr_backend_enter(zr_backend *backend);
+void zr_backend_leave(zr_backend *backend);
 /* What the handles come to that were created and are not gone. Any thread. */
 size_t zr_backend_held_bytes(struct zr_backend *backend);
 /* Stretches of mappings held now, all arenas together, to compare with can.vma_budget. */

@@ -104,6 +104,16 @@ static void leave(struct cuda_backend *cuda)
         cuda->driver->context_pop(&popped);
 }
 
+static zr_result cuda_enter(zr_backend *backend)
+{
+    return enter(cuda_of(backend));
+}
+
+static void cuda_leave(zr_backend *backend)
+{
+    leave(cuda_of(backend));
+}
+
 static bool succeeded(zr_cu_result code)
 {
     return code == ZR_CU_SUCCESS;
@@ -474,6 +484,8 @@ static const struct zr_backend_ops cuda_ops = {
     .unmap = cuda_unmap,
     .set_access = cuda_set_access,
     .copy = cuda_copy,
+    .enter = cuda_enter,
+    .leave = cuda_leave,
     .fill = cuda_fill,
     .event_record = cuda_event_record,
     .event_done = cuda_event_done,

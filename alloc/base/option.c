@@ -44,6 +44,13 @@ static const struct option_row table[ZR_OPTION_COUNT] = {
                        5,
                        {"auto", "plain", "avx2", "avx512", "avx512_bf16", "amx"},
                        "instruction set of the kernels"},
+    [ZR_OPTION_KERNELS] = {"kernels",
+                           TYPE_CHOICE,
+                           0,
+                           0,
+                           1,
+                           {"embedded", "emulated"},
+                           "what runs on a card: nvcc's output, or the emulated driver's kernels.image"},
     [ZR_OPTION_LIMIT] =
         {"limit", TYPE_BYTES, 0, 0, UINT64_MAX, {0}, "bytes that a preloaded program may hold; 0: no limit"},
     [ZR_OPTION_POISON] = {"poison", TYPE_BOOL, 1, 0, 1, {0}, "report free space to ASan and Valgrind"},

@@ -13,6 +13,8 @@ enum zr_option_name {
     ZR_OPTION_GRANULE,    /* bytes, where a backend's options leave it open; 0: 2 MiB */
     ZR_OPTION_HUGE_PAGES, /* bool */
     ZR_OPTION_ISA,        /* 0 auto, 1 plain, 2 avx2, 3 avx512, 4 avx512_bf16, 5 amx */
+    ZR_OPTION_KERNELS,    /* of a card: 0 those in the library, 1 the emulated driver's image; see cuda.h of
+                             kernels */
     ZR_OPTION_LIMIT,      /* bytes that a preloaded program may hold; 0: no limit */
     ZR_OPTION_POISON,     /* bool: tell ASan and Valgrind which space is free */
     ZR_OPTION_PUBLISH,    /* 0 auto: above 64 MiB, 1 never, 2 at once; see publish.h */

@@ -333,7 +333,7 @@ static zr_result append(struct zr_contiguous *pool, const struct zr_pool_extent 
                         struct zr_pool_extent **out)
 {
     struct zr_pool_extent wanted = *like, *after;
-    zr_contiguous_finish_leaving(pool, false);
+    zr_contiguous_poll(pool, wanted.stream);
     if (!slot_left(pool))
         return zr_fail(ZR_ERR_HOST_MEMORY, "pool \"%s\" has %u entries, the most there can be", pool->name,
                        SLOTS_MOST);
@@ -412,7 +412,7 @@ zr_result zr_contiguous_free(zr_contiguous *pool, zr_entry entry)
         slot_give(pool, extent);
         pool->entries_count--;
         zr_pool_extent_leave(pool, extent);
-        zr_contiguous_finish_leaving(pool, false);
+        zr_contiguous_poll(pool, extent->stream);
     }
     leave(pool);
     return result;

@@ -127,6 +127,8 @@ void zr_pool_extent_leave(struct zr_contiguous *pool, struct zr_pool_extent *ext
 /* Ends what streams have left; `wait`: waits for them all. The first failure of a wait or an unmap; what it
  * concerns stays, for the next time. */
 zr_result zr_contiguous_finish_leaving(struct zr_contiguous *pool, bool wait);
+/* The same without waiting, for a call of this stream, which may have what it has left itself. */
+void zr_contiguous_poll(struct zr_contiguous *pool, uint64_t stream);
 /* Waits for and ends whatever is left in the extent, but for what that one stream leaves (NULL: all). */
 zr_result zr_contiguous_clear(struct zr_contiguous *pool, struct zr_bounds part, const uint64_t *but_stream);
 

@@ -395,6 +395,15 @@ static void record(struct zr_contiguous *pool, struct zr_pool_extent *extent)
     }
 }
 
+/* A pool that keeps all it holds gives an extent to others alone: its own stream has it at once, and needs no
+ * event. */
+static bool waits_to_be_asked(const struct zr_contiguous *pool, const struct zr_pool_extent *extent,
+                              uint64_t stream)
+{
+    return pool->keep_bytes == SIZE_MAX && extent->kind == ZR_POOL_EXTENT_LEAVING &&
+           extent->stream == stream && !pool->backend->can.synchronous;
+}
+
 void zr_pool_extent_leave(struct zr_contiguous *pool, struct zr_pool_extent *extent)
 {
     if (extent->kind == ZR_POOL_EXTENT_LIVE) {
@@ -405,7 +414,8 @@ void zr_pool_extent_leave(struct zr_contiguous *pool, struct zr_pool_extent *ext
         count(pool, extent);
     }
     extent->recorded = false;
-    record(pool, extent);
+    if (!waits_to_be_asked(pool, extent, extent->stream))
+        record(pool, extent);
     leaving_append(pool, extent);
 }
 
@@ -447,7 +457,8 @@ static zr_result end_leaving(struct zr_contiguous *pool, struct zr_pool_extent *
     return ZR_OK;
 }
 
-zr_result zr_contiguous_finish_leaving(struct zr_contiguous *pool, bool wait)
+/* `stream`: who asks, NULL: all others. */
+static zr_result finish_leaving(struct zr_contiguous *pool, bool wait, const uint64_t *stream)
 {
     zr_result result = ZR_OK;
     struct zr_pool_extent *next;
@@ -456,7 +467,9 @@ zr_result zr_contiguous_finish_leaving(struct zr_contiguous *pool, bool wait)
         zr_result one = ZR_OK;
         bool passed = false;
         next = extent->next_leaving;
-        if (wait) {
+        if (stream && waits_to_be_asked(pool, extent, *stream)) {
+            passed = false;
+        } else if (wait) {
             one = wait_for(pool, extent);
             passed = one == ZR_OK;
         } else if (!busy || busy->stream != extent->stream) {
@@ -468,6 +481,16 @@ zr_result zr_contiguous_finish_leaving(struct zr_contiguous *pool, bool wait)
         result = result == ZR_OK ? one : result;
     }
     return result;
+}
+
+zr_result zr_contiguous_finish_leaving(struct zr_contiguous *pool, bool wait)
+{
+    return finish_leaving(pool, wait, NULL);
+}
+
+void zr_contiguous_poll(struct zr_contiguous *pool, uint64_t stream)
+{
+    finish_leaving(pool, false, &stream);
 }
 
 zr_result zr_contiguous_clear(struct zr_contiguous *pool, struct zr_bounds part, const uint64_t *but_stream)

@@ -17,5 +17,6 @@ ZR_CPU(checksum);
 ZR_CPU(init_normal);
 ZR_CPU(convert);
 ZR_CPU(clear);
+ZR_CPU(copy_bytes);
 
 #endif

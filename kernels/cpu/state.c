@@ -24,6 +24,17 @@ zr_result zr_cpu_clear(struct zr_kernel_context *context, const struct zr_clear 
     return zr_loop_run(context, clear_bytes, args, args->bytes, ZR_GRAIN * sizeof(float));
 }
 
+static void copy_bytes(const void *args, size_t from, size_t to)
+{
+    const struct zr_copy_bytes *copy = args;
+    memcpy((char *)copy->to + from, (const char *)copy->from + from, to - from);
+}
+
+zr_result zr_cpu_copy_bytes(struct zr_kernel_context *context, const struct zr_copy_bytes *args)
+{
+    return zr_loop_run(context, copy_bytes, args, args->bytes, ZR_GRAIN * sizeof(float));
+}
+
 struct conversion {
     const struct zr_loops *from_loops, *to_loops;
     const char *from;

@@ -1,6 +1,6 @@
 /* cuda.c: the table of operations on a card: each queues its kernels in the context's stream and returns. The
- * kernels are the .cu sources beside this file; their image is loaded once for the process, as a library of
- * the driver, which serves every device.
+ * kernels are the .cu sources beside this file; their images are loaded once for the process, as libraries of
+ * the driver, which serve every device.
  *
  * Every sum has a fixed order, so the bits depend neither on time nor on the card's number of processors. */
 #define _GNU_SOURCE
@@ -42,20 +42,22 @@ enum { FIRST_TOLD = KERNEL_update_adamw };
 /* The process's one library; it stays. */
 static struct {
     _Atomic int state; /* NOT_LOADED, LOADING, LOADED */
-    const void *image;
+    const void *const *images;
+    const void *set[2]; /* in their place */
     const struct zr_cuda_driver *driver;
 #define MEMBER(member, name, suffix, parameters) zr_cu_result(*member) parameters;
     ZR_CUDA_LAUNCHING(MEMBER)
 #undef MEMBER
     zr_cu_kernel kernels[KERNELS_COUNT][ZR_PRECISION_COUNT];
-} library;
+} library = {.images = zr_cuda_images};
 enum { NOT_LOADED, LOADING, LOADED };
 
 /* ---- Loading ------------------------------------------------------------------------------------------- */
 
 void zr_cuda_kernels_image_set(const void *image)
 {
-    library.image = image;
+    library.set[0] = image;
+    library.images = library.set;
 }
 
 static zr_result find_calls(void)
@@ -69,24 +71,39 @@ static zr_result find_calls(void)
     return result;
 }
 
+/* In whichever image it is. */
+static zr_result find_kernel(const zr_cu_library *loaded, unsigned count, unsigned which, unsigned precision)
+{
+    char name[64];
+    zr_cu_result code = ZR_CU_NO_BINARY;
+    snprintf(name, sizeof name, which < FIRST_TOLD ? "%s_%s" : "%s", names[which],
+             zr_precision_name((enum zr_precision)precision));
+    for (unsigned l = 0; l < count && code != ZR_CU_SUCCESS; l++)
+        code = library.library_kernel(&library.kernels[which][precision], loaded[l], name);
+    return code == ZR_CU_SUCCESS ? ZR_OK : zr_cuda_error(code, ZR_ERR_UNAVAILABLE, "the kernel %s", name);
+}
+
+enum { IMAGES_MOST = 32 };
+
 static zr_result find_kernels(void)
 {
-    zr_cu_library loaded;
-    char name[64];
-    zr_cu_result code = library.library_load(&loaded, library.image, NULL, NULL, 0, NULL, NULL, 0);
-    if (code != ZR_CU_SUCCESS)
-        return zr_cuda_error(code, ZR_ERR_UNAVAILABLE, "the image of zr's kernels");
-    for (unsigned i = 0; i < KERNELS_COUNT; i++)
-        for (unsigned p = 0; p < ZR_PRECISION_COUNT; p++) {
-            snprintf(name, sizeof name, i < FIRST_TOLD ? "%s_%s" : "%s", names[i],
-                     zr_precision_name((enum zr_precision)p));
-            code = library.library_kernel(&library.kernels[i][p], loaded, name);
-            if (code != ZR_CU_SUCCESS) {
-                library.library_unload(loaded);
-                return zr_cuda_error(code, ZR_ERR_UNAVAILABLE, "the kernel %s", name);
-            }
-        }
-    return ZR_OK;
+    zr_cu_library loaded[IMAGES_MOST];
+    unsigned count = 0;
+    zr_result result = ZR_OK;
+    for (; library.images[count] && count < IMAGES_MOST && result == ZR_OK; count++) {
+        zr_cu_result code =
+            library.library_load(&loaded[count], library.images[count], NULL, NULL, 0, NULL, NULL, 0);
+        if (code == ZR_CU_SUCCESS)
+            continue;
+        result = zr_cuda_error(code, ZR_ERR_UNAVAILABLE, "the images of zr's kernels");
+        break;
+    }
+    for (unsigned i = 0; i < KERNELS_COUNT && result == ZR_OK; i++)
+        for (unsigned p = 0; p < ZR_PRECISION_COUNT && result == ZR_OK; p++)
+            result = find_kernel(loaded, count, i, p);
+    while (result != ZR_OK && count > 0)
+        library.library_unload(loaded[--count]);
+    return result;
 }
 
 static zr_result load(void)
@@ -98,10 +115,11 @@ static zr_result load(void)
         state = NOT_LOADED;
     }
     zr_result result = ZR_OK;
-    if (!library.image)
-        result =
-            zr_fail(ZR_ERR_UNAVAILABLE,
-                    "this zr has no kernels for a card: it was built without them (kernels/cuda/README.md)");
+    if (!library.images[0])
+        result = zr_fail(
+            ZR_ERR_UNAVAILABLE,
+            "this zr has no kernels for a card: it was built without nvcc; install the CUDA toolkit or set "
+            "CUDA_HOME, and build again");
     if (result == ZR_OK)
         result = find_calls();
     if (result == ZR_OK)
@@ -125,8 +143,8 @@ static zr_result open(struct zr_kernel_context *context)
     if ((unsigned)context->precision >= ZR_PRECISION_COUNT)
         return zr_fail(ZR_ERR_INVALID, "%d is no precision; there are fp32, bf16 and fp16",
                        (int)context->precision);
-    if (!context->workspace || (uintptr_t)context->workspace % 64 != 0 ||
-        context->workspace_bytes < workspace_bytes(NULL, context->isa))
+    if (context->workspace && ((uintptr_t)context->workspace % 64 != 0 ||
+                               context->workspace_bytes < workspace_bytes(NULL, context->isa)))
         return zr_fail(ZR_ERR_INVALID,
                        "a workspace of %zu bytes is too small (or not on a 64-byte line); ask "
                        "workspace_bytes() of the kernels",
@@ -377,9 +395,11 @@ static zr_result attention_backward(struct zr_kernel_context *context,
 static zr_result sum_of_squares(struct zr_kernel_context *context, const struct zr_sum_of_squares *args)
 {
     const size_t round = (size_t)CUDA_SQUARES_BLOCK * CUDA_SQUARES_BLOCKS;
-    zr_result result = ZR_OK;
+    zr_result result = must_be_open(context);
+    if (result == ZR_OK && !context->workspace)
+        return zr_fail(ZR_ERR_INVALID, "a sum of squares in a context without a workspace");
     for (size_t first = 0; result == ZR_OK && (first == 0 || first < args->n); first += round) {
-        struct cuda_squares squares = {*args, first, context ? context->workspace : NULL, first == 0};
+        struct cuda_squares squares = {*args, first, context->workspace, first == 0};
         size_t rest = args->n - first, count = rest < round ? rest : round;
         result =
             launch(context, KERNEL_squares_of_blocks, BY_WARP(parts(count, CUDA_SQUARES_BLOCK)), &squares);
@@ -415,6 +435,21 @@ static zr_result clear(struct zr_kernel_context *context, const struct zr_clear 
                                              (zr_cu_stream)context->stream);
     return code == ZR_CU_SUCCESS ? ZR_OK
                                  : zr_cuda_error(code, ZR_ERR_INVALID, "to clear %zu bytes", args->bytes);
+}
+
+/* The driver tells by an address whose memory it is. */
+static zr_result copy_bytes(struct zr_kernel_context *context, const struct zr_copy_bytes *args)
+{
+    if (must_be_open(context) != ZR_OK)
+        return ZR_ERR_INVALID;
+    zr_cu_result code = ZR_CU_SUCCESS;
+    if (args->bytes > 0)
+        code = library.driver->copy((zr_cu_address)(uintptr_t)args->to, (zr_cu_address)(uintptr_t)args->from,
+                                    args->bytes, (zr_cu_stream)context->stream);
+    if (code == ZR_CU_SUCCESS && args->waits)
+        code = library.driver->stream_synchronize((zr_cu_stream)context->stream);
+    return code == ZR_CU_SUCCESS ? ZR_OK
+                                 : zr_cuda_error(code, ZR_ERR_INVALID, "to copy %zu bytes", args->bytes);
 }
 
 static zr_result sum(struct zr_kernel_context *context, const struct zr_sum *args)
@@ -474,6 +509,7 @@ static const struct zr_kernels table = {
     .init_normal = init_normal,
     .convert = convert,
     .clear = clear,
+    .copy_bytes = copy_bytes,
     .sum = sum,
 };
 

@@ -1,12 +1,14 @@
-/* cuda.h: what the tests need of the table on a card. Private to the project. */
+/* cuda.h: the images of the kernels that the table on a card runs. Private to the project. */
 #ifndef ZR_KERNELS_CUDA_H
 #define ZR_KERNELS_CUDA_H
 
 #include "kernels/zr_kernels.h"
 
-/* The image that the first open() loads: a fat binary, or what the emulated driver takes for one. Before
- * that.
- */
+/* Fat binaries of this build, NULL-ended: none where the build had no nvcc. Constant. */
+extern const void *const zr_cuda_images[];
+
+/* The one image that the first open() loads in their place: a fat binary, or what the emulated driver takes
+ * for one; NULL: none. Before that. */
 void zr_cuda_kernels_image_set(const void *image);
 
 #endif

@@ -626,32 +626,24 @@ static zr_result read_part(struct import *import, size_t index, const struct zr_
     return result ? result : check_finite(import, index, out, filled.count);
 }
 
-/* What this rank's shard has of a parameter, for which `owned` has room. */
-static zr_result read_owned(struct import *import, const struct zr_layout_parameter *p,
-                            const struct zr_owned *to)
+/* What this rank's shard has of a parameter, to `values`. */
+static zr_result read_values(struct import *import, const struct zr_layout_parameter *p,
+                             struct zr_overlap overlap, float *values)
 {
-    const struct zr_owned owned = *to;
     const struct zr_engine *engine = import->model->engine;
     size_t shard = engine->layout.units[p->parameter.unit].shard_elements, from = engine->rank * shard;
     size_t index = find_parameter(import, p->parameter.name);
     const struct place *place = &import->places[index];
-    struct zr_overlap overlap;
     zr_result result = ZR_OK;
 
-    if (!zr_layout_overlap(p, from, from + shard, &overlap))
-        return ZR_OK;
-    size_t skip = overlap.offset - owned.from;
-    memset(owned.momentum + skip, 0, overlap.count * sizeof(float));
-    if (owned.variance)
-        memset(owned.variance + skip, 0, overlap.count * sizeof(float));
     if (is_turned(import, index)) {
-        result = read_transposed(import, place, p, overlap, owned.master + skip);
-        return result ? result : check_finite(import, index, owned.master + skip, overlap.count);
+        result = read_transposed(import, place, p, overlap, values);
+        return result ? result : check_finite(import, index, values, overlap.count);
     }
     for (size_t k = 0, count = zr_layout_pieces(p, from, from + shard); k < count && !result; k++) {
         struct zr_piece piece = zr_layout_piece(p, from, from + shard, k);
         struct zr_safetensors_part part = {piece.global_index - p->global_index, piece.count};
-        float *out = owned.master + (piece.offset - owned.from);
+        float *out = values + (piece.offset - overlap.offset);
         result = read_part(import, index, &part, out);
         uint64_t there = place->filled > part.first ? place->filled - part.first : 0;
         if (!result && import->summed && !p->parameter.part.copy)
@@ -659,6 +651,39 @@ static zr_result read_owned(struct import *import, const struct zr_layout_parame
                 (place->tensor.at_bytes - place->file->data_bytes) / sizeof(float) + part.first, out,
                 there < part.count ? (size_t)there : part.count);
     }
+    return result;
+}
+
+static zr_result clear(const struct zr_engine *engine, float *values, size_t count)
+{
+    return engine->options.kernels->clear(engine->options.context,
+                                          &(struct zr_clear){count * sizeof *values, values});
+}
+
+/* The same to where the engine keeps it, with fresh optimizer state; by way of the host's memory where the
+ * host sees no tensors. */
+static zr_result read_owned(struct import *import, const struct zr_layout_parameter *p,
+                            const struct zr_owned *owned)
+{
+    const struct zr_engine *engine = import->model->engine;
+    size_t shard = engine->layout.units[p->parameter.unit].shard_elements, from = engine->rank * shard;
+    struct zr_overlap overlap;
+    float *values;
+
+    if (!zr_layout_overlap(p, from, from + shard, &overlap))
+        return ZR_OK;
+    size_t skip = overlap.offset - owned->from, bytes = overlap.count * sizeof *values;
+    zr_result result = clear(engine, owned->momentum + skip, overlap.count);
+    if (!result && owned->variance)
+        result = clear(engine, owned->variance + skip, overlap.count);
+    if (result)
+        return result;
+    values = engine->apart ? zr_heap_alloc(bytes) : owned->master + skip;
+    result = values ? read_values(import, p, overlap, values) : ZR_ERR_HOST_MEMORY;
+    if (!result && engine->apart)
+        result = zr_engine_copy(engine, owned->master + skip, values, bytes);
+    if (engine->apart)
+        zr_heap_free(values);
     return result;
 }
 

@@ -39,7 +39,7 @@ struct state {
     uint64_t data_at_bytes;                     /* where the first tensor begins */
     uint64_t steps_at_bytes, checksum_at_bytes; /* where the numbers are */
     uint64_t scale_at_bytes;
-    float *piece; /* [STATE_PIECE_ELEMENTS], for loading */
+    float *piece; /* [STATE_PIECE_ELEMENTS], for loading, and where the host sees no tensors */
     struct numbers numbers;
 };
 
@@ -298,11 +298,17 @@ static zr_result transfer_run(const struct state *state, enum transfer how, uint
 {
     for (size_t done = 0, part; done < count; done += part) {
         uint64_t at_bytes = state->data_at_bytes + (place + done) * sizeof(float);
-        float *here = how == STATE_VERIFY ? state->piece : values + done;
-        zr_result result;
+        bool apart = state->engine->apart;
+        float *here = how == STATE_VERIFY || apart ? state->piece : values + done;
+        zr_result result = ZR_OK;
         part = count - done < STATE_PIECE_ELEMENTS ? count - done : STATE_PIECE_ELEMENTS;
-        result = how == STATE_SAVE ? zr_file_write_at(&state->file, at_bytes, here, part * sizeof(float))
-                                   : zr_file_read_at(&state->file, at_bytes, here, part * sizeof(float));
+        if (apart && how == STATE_SAVE)
+            result = zr_engine_copy(state->engine, here, values + done, part * sizeof(float));
+        if (result == ZR_OK)
+            result = how == STATE_SAVE ? zr_file_write_at(&state->file, at_bytes, here, part * sizeof(float))
+                                       : zr_file_read_at(&state->file, at_bytes, here, part * sizeof(float));
+        if (result == ZR_OK && apart && how == STATE_LOAD)
+            result = zr_engine_copy(state->engine, values + done, here, part * sizeof(float));
         if (result != ZR_OK)
             return result;
         *sum += zr_state_checksum(place + done, here, part);
@@ -468,7 +474,14 @@ zr_result zr_state_write(zr_engine *engine, const struct zr_state_file *file, ui
     result = check_same_file(&state, file->path);
     if (result != ZR_OK)
         return result;
+    if (engine->apart)
+        result = zr_take(engine->options.host_arena, ZR_TAG_OTHER, STATE_PIECE_ELEMENTS, sizeof(float),
+                         (void **)&state.piece);
+    result = zr_comm_all_status(state.comm, result);
+    if (result != ZR_OK)
+        return result;
     result = write_all(&state, partial, file->path);
+    zr_drop(engine->options.host_arena, &state.piece);
     zr_file_close(&state.file); /* synced before: nothing is left to go wrong */
     if (result != ZR_OK && state.rank == 0)
         zr_path_unlink(partial);

@@ -78,6 +78,8 @@ static void *empty_queue(void *argument)
 
 zr_result zr_comm_thread_start(struct zr_comm *comm)
 {
+    if (!comm->options.kernels->host_visible)
+        return ZR_OK; /* see device.c */
     zr_result result = zr_thread_start(&comm->thread, comm->options.host_arena, 0, empty_queue, comm);
     comm->threaded = result == ZR_OK;
     return result;
@@ -313,6 +315,7 @@ zr_result zr_comm_destroy(zr_comm *comm)
         return ZR_OK;
     zr_comm_thread_stop(comm); /* after the last submitted operation has ended, well or not */
     comm->table->close(comm);
+    zr_comm_context_close(comm);
     pthread_cond_destroy(&comm->progress);
     pthread_cond_destroy(&comm->work);
     pthread_mutex_destroy(&comm->lock);

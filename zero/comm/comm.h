@@ -65,6 +65,9 @@ struct zr_comm {
     /* Taken from other ranks so far; counted by `run` at each copy, sum or arrival, and looked at by whoever
      * calls it. Likewise by `host`. */
     uint64_t received_bytes, host_received_bytes;
+    /* Of kernels whose tensors the host does not see: made by the first sum or copy. See device.c. */
+    struct zr_kernel_context context;
+    bool context_open;
 
     pthread_mutex_t lock;
     pthread_cond_t work;     /* the queue has an operation, or stopping was set */
@@ -105,7 +108,7 @@ struct zr_comm_sum {
     void *to;
     const void *base; /* or NULL; not with accumulate */
 };
-void zr_comm_sum(const struct zr_kernels *kernels, const struct zr_comm_sum *sum);
+zr_result zr_comm_sum(struct zr_comm *comm, const struct zr_comm_sum *sum);
 
 /* What this rank is to add for an operation, shard by shard: all but `from`, and count. */
 struct zr_comm_sum zr_comm_sum_of(const struct zr_comm *comm, const struct zr_comm_item *item);
@@ -114,8 +117,14 @@ struct zr_comm_part {
     size_t first, bytes;
 };
 /* The part of a sum; `from` points to where it begins in each source. */
-void zr_comm_sum_part(const struct zr_kernels *kernels, const struct zr_comm_sum *whole,
-                      struct zr_comm_part part);
+zr_result zr_comm_sum_part(struct zr_comm *comm, const struct zr_comm_sum *whole, struct zr_comm_part part);
+
+/* device.c: bytes within what tensors are made of, in the order of the kernels' stream, or at once where the
+ * host sees them / all copies and sums have ended / the context for sums, NULL where they need none. */
+zr_result zr_comm_copy(struct zr_comm *comm, void *to, const void *from, size_t bytes);
+zr_result zr_comm_end_copies(struct zr_comm *comm);
+zr_result zr_comm_context(struct zr_comm *comm, struct zr_kernel_context **out);
+void zr_comm_context_close(struct zr_comm *comm);
 
 /* Clears and fills the common part of a communicator, without a thread. */
 void zr_comm_open(struct zr_comm *comm, const struct zr_comm_table *table,

@@ -163,7 +163,7 @@ static zr_result add_in_order(struct nccl_comm *self, const struct zr_comm_item 
         for (unsigned p = 0; p < self->base.world; p++)
             self->from[p] = p == self->base.rank ? source_of(item) + p * shard + first : slot_of(self, p);
         if (result == ZR_OK)
-            zr_comm_sum_part(self->base.options.kernels, &sum, part);
+            result = zr_comm_sum_part(&self->base, &sum, part);
     }
     return result;
 }

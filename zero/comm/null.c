@@ -29,13 +29,13 @@ static zr_result null_host(struct zr_comm *comm, const struct zr_all_gather *op)
 }
 
 /* A sum over one rank: a scaled copy. */
-static void sum_alone(const struct zr_comm *comm, const struct zr_comm_item *item)
+static zr_result sum_alone(struct zr_comm *comm, const struct zr_comm_item *item)
 {
     const void *from[1] = {item->kind == ZR_COMM_REDUCE_SCATTER ? item->reduce_scatter.source
                                                                 : item->all_reduce.buffer};
     struct zr_comm_sum sum = zr_comm_sum_of(comm, item);
     sum.from = from;
-    zr_comm_sum_part(comm->options.kernels, &sum, (struct zr_comm_part){0, zr_comm_item_bytes(item)});
+    return zr_comm_sum_part(comm, &sum, (struct zr_comm_part){0, zr_comm_item_bytes(item)});
 }
 
 static zr_result null_run(struct zr_comm *comm, const struct zr_comm_item *item)
@@ -45,15 +45,13 @@ static zr_result null_run(struct zr_comm *comm, const struct zr_comm_item *item)
     switch (item->kind) {
     case ZR_COMM_REDUCE_SCATTER:
     case ZR_COMM_ALL_REDUCE:
-        sum_alone(comm, item);
-        break;
+        return sum_alone(comm, item);
     case ZR_COMM_ALL_GATHER:
-        memmove(item->all_gather.destination, item->all_gather.source, item->all_gather.shard_bytes);
-        break;
+        return zr_comm_copy(comm, item->all_gather.destination, item->all_gather.source,
+                            item->all_gather.shard_bytes);
     default: /* the rest needs nobody, or a peer */
-        break;
+        return ZR_OK;
     }
-    return ZR_OK;
 }
 
 static void null_close(struct zr_comm *comm)

@@ -5,6 +5,7 @@
  * conversions are exact or defined to the bit, so the result does not depend on the instruction set. */
 #include <string.h>
 
+#include "alloc/base/error.h"
 #include "zero/comm/comm.h"
 
 enum { BLOCK = 512 }; /* elements; two blocks of floats stay in the first cache */
@@ -114,27 +115,37 @@ static void sum_block_onto_base(const struct zr_kernels *kernels, const struct z
     (bf16 ? round_bf16 : round_fp16)(to, total, count);
 }
 
-void zr_comm_sum(const struct zr_kernels *kernels, const struct zr_comm_sum *sum)
+zr_result zr_comm_sum(struct zr_comm *comm, const struct zr_comm_sum *sum)
 {
+    const struct zr_kernels *kernels = comm->options.kernels;
     const void *from[ZR_MAX_WORLD];
+    struct zr_kernel_context *context;
+    zr_result result = zr_comm_context(comm, &context);
+    if (result == ZR_OK && context && sum->base && sum->type != ZR_COMM_FP32)
+        result = zr_fail(ZR_ERR_INVALID,
+                         "a sum of two-byte elements onto a base, in memory that the host does not see");
+    if (result != ZR_OK)
+        return result;
     if (!sum->base || sum->type == ZR_COMM_FP32)
-        kernels->sum(
-            NULL, &(struct zr_sum){.n = sum->count,
-                                   .from = sum->from,
-                                   .count = sum->ranks,
-                                   .precision = precision_of(sum->type),
-                                   .scale = sum->scale,
-                                   .accumulate = sum->accumulate,
-                                   .to = {sum->to, sum->wide ? ZR_PRECISION_FP32 : precision_of(sum->type)}});
+        result = kernels->sum(
+            context,
+            &(struct zr_sum){.n = sum->count,
+                             .from = sum->from,
+                             .count = sum->ranks,
+                             .precision = precision_of(sum->type),
+                             .scale = sum->scale,
+                             .accumulate = sum->accumulate,
+                             .to = {sum->to, sum->wide ? ZR_PRECISION_FP32 : precision_of(sum->type)}});
     else
         for (size_t first = 0; first < sum->count; first += BLOCK)
             sum_block_onto_base(kernels, sum, first, from);
-    if (sum->base && sum->type == ZR_COMM_FP32)
-        kernels->sum(NULL, &(struct zr_sum){.n = sum->count,
-                                            .from = (const void *[]){sum->base, sum->to},
-                                            .count = 2,
-                                            .scale = 1,
-                                            .to = {sum->to, ZR_PRECISION_FP32}});
+    if (result == ZR_OK && sum->base && sum->type == ZR_COMM_FP32)
+        result = kernels->sum(context, &(struct zr_sum){.n = sum->count,
+                                                        .from = (const void *[]){sum->base, sum->to},
+                                                        .count = 2,
+                                                        .scale = 1,
+                                                        .to = {sum->to, ZR_PRECISION_FP32}});
+    return result;
 }
 
 struct zr_comm_sum zr_comm_sum_of(const struct zr_comm *comm, const struct zr_comm_item *item)
@@ -156,13 +167,12 @@ struct zr_comm_sum zr_comm_sum_of(const struct zr_comm *comm, const struct zr_co
     return sum;
 }
 
-void zr_comm_sum_part(const struct zr_kernels *kernels, const struct zr_comm_sum *whole,
-                      struct zr_comm_part part)
+zr_result zr_comm_sum_part(struct zr_comm *comm, const struct zr_comm_sum *whole, struct zr_comm_part part)
 {
     struct zr_comm_sum sum = *whole;
     size_t unit = zr_comm_type_bytes(sum.type), to_unit = sum.wide ? sizeof(float) : unit;
     sum.count = part.bytes / unit;
     sum.to = (char *)sum.to + part.first / unit * to_unit;
     sum.base = sum.base ? (const char *)sum.base + part.first : NULL;
-    zr_comm_sum(kernels, &sum);
+    return zr_comm_sum(comm, &sum);
 }

@@ -48,6 +48,9 @@ static zr_result take_pools(struct zr_engine *engine)
         result = zr_engine_offload_open(engine);
     if (result == ZR_OK)
         result = zr_engine_late_open(engine);
+    if (result == ZR_OK && engine->apart)
+        result = zr_take(o->arena, ZR_TAG_WORKSPACE, engine->layout.units_count + 1, sizeof *engine->results,
+                         (void **)&engine->results);
     if (result == ZR_OK && !engine->simulated)
         result = zr_take(o->host_arena, ZR_TAG_OTHER, (engine->world + 1) * engine->layout.units_count,
                          sizeof *engine->squares, (void **)&engine->squares);
@@ -166,6 +169,7 @@ static zr_result keep_options(struct zr_engine *engine, const struct zr_engine_o
     engine->rank = zr_comm_rank(options->comm);
     engine->world = zr_comm_world(options->comm);
     engine->simulated = !options->kernels->executes;
+    engine->apart = !options->kernels->host_visible;
     return ZR_OK;
 }
 
@@ -239,6 +243,7 @@ void zr_engine_destroy(zr_engine *engine)
         }
     }
     zr_drop(host_arena, &engine->squares);
+    zr_drop(arena, &engine->results);
     zr_state_store_close(&engine->store);
     zr_engine_gradient_file_close(engine);
     zr_engine_parameter_file_close(engine);

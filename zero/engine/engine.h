@@ -1,6 +1,7 @@
 /* engine.h: the engine's inside, shared by the files that make it up: engine.c (life), placement.c (what is
  * kept where), state_store.c and offload.c (on which memory), gather.c (parameters), reduce.c (gradients),
- * optimizer.c (the end of a step), loss_scale.c, parameter_sync.c, engine_check.c (what is refused).
+ * optimizer.c (the end of a step), results.c, loss_scale.c, parameter_sync.c, engine_check.c (what is
+ * refused).
  *
  * Of each unit a rank holds, by stage:
  *
@@ -150,13 +151,27 @@ struct zr_engine {
     unsigned awaited_units;                 /* whose gradients are awaited */
     unsigned first_staged, last_staged;     /* queue in the order of handing over; ZR_NO_UNIT: empty */
 
+    double *results; /* [units_count + 1] in the arena, for what kernels find; NULL: the host sees tensors */
     double *squares; /* [units_count] of this rank, then [world][units_count]; NULL in a dry run */
     uint64_t steps_done;
     struct zr_loss_scale scaling;
     size_t segments_count; /* of this rank, see zr_engine_segment() */
     unsigned rank, world;
     bool simulated; /* the kernels execute nothing: nothing may be read */
+    bool apart;     /* the host sees no tensors: what it reads and writes of them is copied; see results.c */
 };
+
+/* results.c: copies between the engine's arena and the host's own memory, which have ended on return; what
+ * kernels find, for the host. Each waits for the kernels. */
+zr_result zr_engine_copy(const struct zr_engine *engine, void *to, const void *from, size_t bytes);
+zr_result zr_engine_find_nonfinite(const struct zr_engine *engine, size_t n, struct zr_numbers x,
+                                   size_t *index);
+zr_result zr_engine_checksum(const struct zr_engine *engine, const void *data, size_t bytes, uint64_t *sum);
+/* Of unit `unit` alone the sum may come later: with zr_engine_squares_read(), of all units. */
+zr_result zr_engine_squares(const struct zr_engine *engine, size_t n, struct zr_numbers x, double *sum);
+zr_result zr_engine_squares_later(const struct zr_engine *engine, size_t unit, struct zr_numbers x,
+                                  double *sum);
+zr_result zr_engine_squares_read(const struct zr_engine *engine, double *sums);
 
 /* Decides what is kept whole: fills shards_*, the sizes of the pools, the units' places, staging_limit. */
 void zr_engine_place(struct zr_engine *engine);

@@ -180,12 +180,10 @@ zr_result zr_engine_check_options(const struct zr_engine_options *options)
     if (!options->arena || !options->host_arena || !options->kernels || !options->context || !options->comm)
         return zr_fail(ZR_ERR_INVALID,
                        "an engine needs arenas, kernels, a kernel context and a communicator");
-    if (options->kernels->version != ZR_KERNELS_VERSION ||
-        (options->kernels->executes && !options->kernels->host_visible))
+    if (options->kernels->version != ZR_KERNELS_VERSION)
         return zr_fail(ZR_ERR_INVALID,
                        "the kernels \"%s\" have version %" PRIu32
-                       " of the table; this engine takes version %d, "
-                       "of kernels whose tensors the host sees",
+                       " of the table; this engine takes version %d",
                        options->kernels->name, options->kernels->version, ZR_KERNELS_VERSION);
     if (!options->list.parameters || !options->list.units)
         return zr_fail(ZR_ERR_INVALID, "an engine needs a list of parameters and one of units");

@@ -103,9 +103,7 @@ static zr_result find_bad_gradient(struct zr_engine *engine, struct bad_gradient
         size_t at = shard;
         result = zr_engine_gradient_fetch(engine, u);
         if (result == ZR_OK)
-            result = engine->options.kernels->find_nonfinite(
-                engine->options.context,
-                &(struct zr_find_nonfinite){shard, zr_engine_shard_gradients(engine, u), &at});
+            result = zr_engine_find_nonfinite(engine, shard, zr_engine_shard_gradients(engine, u), &at);
         if (result != ZR_OK)
             return result;
         if (at < shard) {
@@ -178,8 +176,7 @@ static zr_result unit_squares(struct zr_engine *engine, size_t unit, double *sum
     size_t from = engine->rank * u->shard_elements;
     zr_result result = ZR_OK;
     if (!zr_engine_is_part(engine))
-        return engine->options.kernels->sum_of_squares(
-            engine->options.context, &(struct zr_sum_of_squares){u->shard_elements, gradients, sum});
+        return zr_engine_squares_later(engine, unit, gradients, sum);
     *sum = 0;
     for (size_t i = 0; i < u->parameters_count && result == ZR_OK; i++) {
         const struct zr_layout_parameter *p = &engine->layout.parameters[u->first_parameter + i];
@@ -187,10 +184,8 @@ static zr_result unit_squares(struct zr_engine *engine, size_t unit, double *sum
         double own = 0;
         if (p->parameter.part.copy || !zr_layout_overlap(p, from, from + u->shard_elements, &overlap))
             continue;
-        result = engine->options.kernels->sum_of_squares(
-            engine->options.context,
-            &(struct zr_sum_of_squares){overlap.count, zr_numbers_at(gradients, overlap.offset - from),
-                                        &own});
+        result =
+            zr_engine_squares(engine, overlap.count, zr_numbers_at(gradients, overlap.offset - from), &own);
         *sum += own;
     }
     return result;
@@ -207,6 +202,8 @@ static zr_result all_squares(struct zr_engine *engine, double *out)
         if (result == ZR_OK)
             result = zr_engine_gradients_give(engine, u);
     }
+    if (result == ZR_OK && !zr_engine_is_part(engine))
+        result = zr_engine_squares_read(engine, out);
     zr_result ended = zr_engine_gradients_end(engine);
     return result == ZR_OK ? ended : result;
 }

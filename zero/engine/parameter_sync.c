@@ -57,6 +57,8 @@ zr_result zr_engine_synchronize(zr_engine *engine)
         if (first == ZR_OK)
             first = reduced != ZR_OK ? reduced : gathered;
     }
+    if (first == ZR_OK && engine->apart) /* what kernels were asked for */
+        first = zr_engine_copy(engine, NULL, NULL, 0);
     /* Peers may still gather from this rank's shard. */
     return first == ZR_OK && engine->world > 1 ? zr_comm_synchronize(engine->options.comm) : first;
 }
@@ -119,8 +121,7 @@ zr_result zr_engine_publish(zr_engine *engine, uint64_t steps_done)
 static zr_result add_checksum(const struct zr_engine *engine, const void *data, size_t bytes, uint64_t *sum)
 {
     uint64_t own = 0;
-    zr_result result =
-        engine->options.kernels->checksum(engine->options.context, &(struct zr_checksum){bytes, data, &own});
+    zr_result result = zr_engine_checksum(engine, data, bytes, &own);
     *sum = (*sum ^ own) * UINT64_C(0x9e3779b97f4a7c15);
     return result;
 }
@@ -235,9 +236,8 @@ zr_result zr_engine_verify_finite(zr_engine *engine)
         void *kept;
         result = kept_parameters(engine, u, &kept);
         if (result == ZR_OK)
-            result = engine->options.kernels->find_nonfinite(
-                engine->options.context,
-                &(struct zr_find_nonfinite){count, {kept, engine->options.precision}, &at});
+            result = zr_engine_find_nonfinite(engine, count,
+                                              (struct zr_numbers){kept, engine->options.precision}, &at);
         if (result != ZR_OK)
             return result;
         if (at == count)

@@ -724,7 +724,7 @@ static zr_result head_answer(struct zr_module_pass *pass, size_t row, float *out
     struct zr_vocabulary_share share = zr_shape_vocabulary(shape);
     size_t line = shape->hidden * zr_precision_bytes(pass->context->precision),
            tensor = zr_shape_tensor(shape);
-    float *all = pass->slots[LOGITS], *own = tensor > 1 ? all + share.first : out;
+    float *all = pass->slots[LOGITS], *own = tensor > 1 ? all + share.first : all;
     const void *x;
     zr_ticket ticket;
     zr_result result = zr_pass_all_rows(pass, pass->x, X_ROWS, &x);
@@ -740,19 +740,21 @@ static zr_result head_answer(struct zr_module_pass *pass, size_t row, float *out
                                         .y = own,
                                         .floats = true});
     zr_module_drop(pass, X_ROWS);
-    if (result != ZR_OK || tensor == 1)
-        return result;
-    result = zr_comm_all_gather(pass->tensor,
-                                &(struct zr_all_gather){.source = own,
-                                                        .destination = all,
-                                                        .shard_bytes = share.rows * sizeof(float),
-                                                        .label = ZR_COMM_LABEL_NONE},
-                                &ticket);
-    if (result == ZR_OK)
+    if (result == ZR_OK && tensor > 1)
+        result = zr_comm_all_gather(pass->tensor,
+                                    &(struct zr_all_gather){.source = own,
+                                                            .destination = all,
+                                                            .shard_bytes = share.rows * sizeof(float),
+                                                            .label = ZR_COMM_LABEL_NONE},
+                                    &ticket);
+    if (result == ZR_OK && tensor > 1)
         result = zr_comm_wait(pass->tensor, ticket);
-    if (result == ZR_OK && pass->kernels->executes)
-        memcpy(out, all, shape->vocabulary * sizeof *out);
-    return result;
+    return result != ZR_OK
+               ? result
+               : pass->kernels->copy_bytes(
+                     pass->context,
+                     &(struct zr_copy_bytes){
+                         .bytes = shape->vocabulary * sizeof *out, .from = all, .to = out, .waits = true});
 }
 
 void zr_transformer_add_head(struct zr_transformer *transformer)

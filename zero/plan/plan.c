@@ -36,6 +36,11 @@ struct rehearsal {
     bool repeats; /* by the clock, if there is one: that one goes as those that are left out */
 };
 
+static const struct zr_kernels *kernels_of(const struct zr_plan_request *request)
+{
+    return request->kernels ? zr_kernels_null_of(request->kernels) : zr_kernels_null();
+}
+
 static uint64_t sent_elements(const struct rehearsal *rehearsal)
 {
     struct zr_comm_counters counters;
@@ -268,7 +273,7 @@ static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
         &(struct zr_trainer_state_options){
             .arena = rehearsal->arena,
             .host_arena = request->host_arena,
-            .kernels = zr_kernels_null(),
+            .kernels = kernels_of(request),
             .isa = request->isa,
             .parallel = {.threads = request->threads},
             .mesh = &rehearsal->mesh,
@@ -328,7 +333,7 @@ static zr_result rehearse_on_mesh(struct zr_byte_plan *out, struct rehearsal *re
             &world,
             &(struct zr_comm_options){.arena = rehearsal->arena,
                                       .host_arena = request->host_arena,
-                                      .kernels = zr_kernels_null(),
+                                      .kernels = kernels_of(request),
                                       .bucket_bytes = zr_mesh_world_bucket_bytes(shape, bucket_bytes)},
             request->rank, request->world);
     if (result != ZR_OK)

@@ -23,10 +23,11 @@ struct zr_plan_request {
     struct zr_offload_file offload_file, parameters_file;
     size_t granule_bytes;
     enum zr_isa isa;
-    zr_arena *host_arena;         /* records of the run, freed before the call returns */
-    struct zr_timeline *timeline; /* zr_plan_make() fills it; started by the caller. NULL: none */
-    const char *trace;            /* file for the events of its arena; NULL: none */
-    bool live_only;               /* what is live is wanted, not what is reserved: no places are looked for */
+    const struct zr_kernels *kernels; /* of the run: the plan is of what these take; NULL: the processor's */
+    zr_arena *host_arena;             /* records of the run, freed before the call returns */
+    struct zr_timeline *timeline;     /* zr_plan_make() fills it; started by the caller. NULL: none */
+    const char *trace;                /* file for the events of its arena; NULL: none */
+    bool live_only; /* what is live is wanted, not what is reserved: no places are looked for */
     bool walks_all; /* every micro-batch is rehearsed, not the first, the last and one for all others */
     /* Gets the places that the plan's reserved bytes count on, of the caller; NULL if there are none. NULL:
      * not wanted. */

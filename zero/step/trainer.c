@@ -122,10 +122,9 @@ static zr_result inspect_values(const struct run *run, size_t module, const stru
     size_t count = run->rows / ranks * slot->columns, at = count, row;
     if (!values || count == 0)
         return ZR_OK;
-    zr_result result = o->kernels->find_nonfinite(
-        o->context,
-        &(struct zr_find_nonfinite){
-            count, {(void *)values, slot->type == ZR_SLOT_FLOATS ? ZR_PRECISION_FP32 : o->precision}, &at});
+    enum zr_precision precision = slot->type == ZR_SLOT_FLOATS ? ZR_PRECISION_FP32 : o->precision;
+    zr_result result =
+        zr_engine_find_nonfinite(trainer->engine, count, (struct zr_numbers){(void *)values, precision}, &at);
     if (result != ZR_OK || at == count)
         return result;
     row = at / slot->columns;
@@ -153,6 +152,25 @@ static zr_result inspect(const struct run *run, const struct zr_module_pass *pas
 
 /* ---- Actions ------------------------------------------------------------------------------------------- */
 
+static size_t input_bytes(const zr_trainer *trainer, unsigned input)
+{
+    const struct zr_input *i = &trainer->model->inputs[input];
+    return i->elements * zr_slot_bytes(i->type, trainer->activations.element_bytes);
+}
+
+/* What the caller has filled goes to where the kernels see it. */
+static zr_result copy_inputs(const zr_trainer *trainer)
+{
+    zr_result result = ZR_OK;
+    if (!trainer->engine->apart || trainer->engine->simulated)
+        return ZR_OK;
+    for (unsigned i = 0; i < trainer->model->inputs_count && result == ZR_OK; i++)
+        if (trainer->given[i])
+            result = zr_engine_copy(trainer->engine, trainer->activations.inputs[i], trainer->own_inputs[i],
+                                    input_bytes(trainer, i));
+    return result;
+}
+
 /* Passes begin here, and ask for the same blocks in the same order: see zr_rehearsal_create(). Of a pipeline
  * a step is one pass. */
 static zr_result load(const struct run *run, unsigned micro_batch)
@@ -160,7 +178,8 @@ static zr_result load(const struct run *run, unsigned micro_batch)
     zr_trainer *trainer = run->trainer;
     if (!trainer->step.one_pass)
         zr_rehearsal_rewind(trainer->activations.arena);
-    return run->calls ? run->calls->load(run->calls->state, micro_batch) : ZR_OK;
+    zr_result result = run->calls ? run->calls->load(run->calls->state, micro_batch) : ZR_OK;
+    return result == ZR_OK ? copy_inputs(trainer) : result;
 }
 
 /* What a part's first module reads has come. */
@@ -288,20 +307,31 @@ static void leave_gradient(zr_trainer *trainer, size_t module, unsigned micro_ba
 
 /* ---- Backward ------------------------------------------------------------------------------------------ */
 
-static double mean_loss(const struct run *run)
+static zr_result mean_loss(const struct run *run, double *mean)
 {
-    double sum = 0;
-    if (run->trainer->engine->simulated)
-        return 0;
-    for (size_t i = 0; i < run->rows; i++)
-        sum += run->trainer->activations.losses[i];
-    return sum / (double)run->rows;
+    const zr_trainer *trainer = run->trainer;
+    const float *losses = trainer->activations.losses;
+    zr_result result = ZR_OK;
+    *mean = 0;
+    if (trainer->engine->simulated)
+        return ZR_OK;
+    if (trainer->engine->apart) {
+        result = zr_engine_copy(trainer->engine, trainer->own_losses, losses, run->rows * sizeof *losses);
+        losses = trainer->own_losses;
+    }
+    for (size_t i = 0; i < run->rows && result == ZR_OK; i++)
+        *mean += losses[i];
+    *mean /= (double)run->rows;
+    return result;
 }
 
 static zr_result add_loss(const struct run *run)
 {
-    double loss = mean_loss(run);
+    double loss;
+    zr_result result = mean_loss(run, &loss);
     run->trainer->loss_sum += loss;
+    if (result != ZR_OK)
+        return result;
     return isfinite(loss) ? ZR_OK : ZR_ERR_CORRUPT; /* diagnose() finds the words */
 }
 
@@ -523,8 +553,9 @@ zr_result zr_trainer_evaluate(zr_trainer *trainer, size_t rows, double *loss)
     trainer->together = false;
     zr_rehearsal_rewind(trainer->activations.arena);
     result = run_list(&run, &trainer->forward);
-    if (result == ZR_OK)
-        *loss = has_end(trainer) ? mean_loss(&run) : 0;
+    *loss = 0;
+    if (result == ZR_OK && has_end(trainer))
+        result = mean_loss(&run, loss);
     if (result == ZR_OK && !isfinite(*loss))
         result = diagnose(trainer, rows);
     if (result != ZR_OK)
@@ -580,7 +611,10 @@ zr_engine *zr_trainer_engine(zr_trainer *trainer)
 
 void *zr_trainer_input(zr_trainer *trainer, unsigned input)
 {
-    return trainer && input < trainer->model->inputs_count ? trainer->activations.inputs[input] : NULL;
+    if (!trainer || input >= trainer->model->inputs_count)
+        return NULL;
+    trainer->given[input] = true;
+    return trainer->engine->apart ? trainer->own_inputs[input] : trainer->activations.inputs[input];
 }
 
 /* ---- Life ---------------------------------------------------------------------------------------------- */
@@ -601,6 +635,23 @@ static zr_result make_lists(zr_trainer *trainer)
     if (result == ZR_OK)
         result = zr_schedule_forward(&trainer->forward, &request);
     return result;
+}
+
+/* Where the host sees no tensors: places of its own. */
+static zr_result take_own(zr_trainer *trainer)
+{
+    zr_arena *host_arena = trainer->engine->options.host_arena;
+    zr_result result = ZR_OK;
+    if (!trainer->engine->apart)
+        return ZR_OK;
+    for (unsigned i = 0; i < trainer->model->inputs_count && result == ZR_OK; i++) {
+        result = zr_take(host_arena, ZR_TAG_OTHER, input_bytes(trainer, i), 1, &trainer->own_inputs[i]);
+        if (result == ZR_OK)
+            memset(trainer->own_inputs[i], 0, input_bytes(trainer, i));
+    }
+    return result != ZR_OK ? result
+                           : zr_take(host_arena, ZR_TAG_OTHER, trainer->model->rows,
+                                     sizeof *trainer->own_losses, (void **)&trainer->own_losses);
 }
 
 /* Fills the inputs: the model's constants, and tokens that are none yet. */
@@ -716,6 +767,9 @@ static void destroy(zr_trainer *trainer, zr_arena *host_arena)
     zr_schedule_end(&trainer->forward);
     zr_schedule_end(&trainer->step);
     zr_activations_close(&trainer->activations);
+    zr_drop(host_arena, &trainer->own_losses);
+    for (unsigned i = ZR_MODEL_INPUTS_MAX; i-- > 0;)
+        zr_drop(host_arena, &trainer->own_inputs[i]);
     zr_drop(host_arena, &trainer->gradients);
     zr_drop(host_arena, &trainer->inputs);
     zr_drop(host_arena, &trainer->parameters);
@@ -759,6 +813,8 @@ zr_result zr_trainer_create(zr_trainer **out, const struct zr_trainer_options *o
         result = open_activations(trainer, &own, &engine);
     if (result == ZR_OK)
         result = make_lists(trainer);
+    if (result == ZR_OK)
+        result = take_own(trainer);
     if (result == ZR_OK)
         result = prepare(trainer);
     if (result == ZR_OK)

@@ -22,9 +22,13 @@ struct zr_trainer {
     struct zr_activations activations;
     struct zr_schedule step, forward;
     const void **parameters; /* [units_count]: where a unit's are while it is in use, else NULL */
-    double loss_sum;         /* of the step's micro-batches */
-    bool together;           /* the step is at its update */
-    bool inspects;           /* every result is looked at for a value that is not finite */
+    /* Where the host sees no tensors: its own places for inputs and losses; see copy_inputs(). */
+    void *own_inputs[ZR_MODEL_INPUTS_MAX];
+    bool given[ZR_MODEL_INPUTS_MAX]; /* the caller fills this input; what it does not is the model's */
+    float *own_losses;
+    double loss_sum; /* of the step's micro-batches */
+    bool together;   /* the step is at its update */
+    bool inspects;   /* every result is looked at for a value that is not finite */
 
     /* Called before and after each action: the byte plan, the timeline and tests listen. NULL: nobody. */
     void (*observe)(void *state, const struct zr_action *action, bool done);

@@ -11,11 +11,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "alloc/backend/backend.h"
 #include "alloc/backend/service_client.h"
 #include "alloc/base/error.h"
 #include "alloc/heap/heap.h"
 #include "alloc/base/option.h"
 #include "alloc/base/system/os.h"
+#include "kernels/cuda/cuda.h"
 #include "zero/train/settings/agree.h"
 #include "zero/train/limit.h"
 #include "zero/train/report/number.h"
@@ -52,6 +54,11 @@ static zr_result choose_isa(enum zr_isa *out)
     return ZR_OK;
 }
 
+static const struct zr_kernels *kernels_of(const struct zr_train_config *config, enum zr_isa isa)
+{
+    return config->backend == ZR_TRAIN_CUDA ? zr_kernels_cuda() : zr_kernels_cpu(isa);
+}
+
 static zr_result make_request(struct zr_plan_request *out, const struct zr_train_config *config,
                               unsigned rank, zr_arena *host_arena)
 {
@@ -78,6 +85,7 @@ static zr_result make_request(struct zr_plan_request *out, const struct zr_train
                                     .parameters_file = zr_offload_parameters_file_of(config),
                                     .delays_update = config->delayed_update,
                                     .isa = isa,
+                                    .kernels = kernels_of(config, isa),
                                     .host_arena = host_arena};
     return ZR_OK;
 }
@@ -237,12 +245,29 @@ static void note_plan(struct zr_rank_report *report, const struct zr_byte_plan *
            sizeof report->planned_kept_by_tag_bytes);
 }
 
+/* The memory that the card has free is for all ranks of this machine. */
+static zr_result check_device_fits(const struct zr_rank *rank)
+{
+    struct zr_backend_memory memory;
+    char number[2][ZR_NUMBER_ROOM];
+    uint64_t all = (uint64_t)rank->plan.peak_reserved_bytes * rank->config->ranks_here;
+    zr_result result = zr_backend_memory_info(rank->device, &memory);
+    return result != ZR_OK || all <= memory.total_bytes
+               ? result
+               : zr_fail(
+                     ZR_ERR_MEMORY,
+                     "the plan takes %s bytes for %u rank(s), and device %u has %s in all; try --recompute "
+                     "full, a smaller --batch or model, or a higher --stage",
+                     zr_number_grouped(number[0], (size_t)all), rank->config->ranks_here,
+                     rank->config->device, zr_number_grouped(number[1], memory.total_bytes));
+}
+
 /* A plan that cannot fit is refused before step 1, with the limit it meets. */
 static zr_result check_plan_fits(const struct zr_rank *rank)
 {
     const struct zr_train_config *config = rank->config;
     size_t device = rank->plan.peak_reserved_bytes, host = rank->plan.host_reserved_bytes,
-           need = device + host; /* both are memory of this machine */
+           need = rank->device ? host : device + host; /* both are memory of this machine, but a card's */
     uint64_t all = (uint64_t)need * config->ranks_here;
     struct zr_machine machine;
     char number[2][ZR_NUMBER_ROOM];
@@ -259,6 +284,8 @@ static zr_result check_plan_fits(const struct zr_rank *rank)
                        "a smaller --batch, a higher --stage or more --ranks",
                        zr_number_grouped(number[0], device),
                        zr_number_grouped(number[1], config->memory_limit_bytes));
+    if (rank->device)
+        return check_device_fits(rank);
     zr_os_machine(&machine);
     if (machine.cgroup_limit_bytes) {
         uint64_t left = machine.cgroup_limit_bytes > machine.cgroup_used_bytes
@@ -315,6 +342,23 @@ static void say_alone(void)
         zr_say("%s; this run goes on alone", words);
 }
 
+/* The emulated driver's name for its image of the kernels, beside the driver. */
+static const char emulated_kernels[] = "zr emulated image kernels.image\n";
+
+static zr_result open_device(struct zr_rank *rank)
+{
+    if (rank->config->backend != ZR_TRAIN_CUDA)
+        return ZR_OK;
+    if (zr_option_get(ZR_OPTION_KERNELS) == 1)
+        zr_cuda_kernels_image_set(emulated_kernels);
+    zr_result result =
+        zr_backend_cuda_create(&rank->device, &(struct zr_cuda_options){.device = (int)rank->config->device});
+    if (result == ZR_OK)
+        result = zr_backend_enter(rank->device);
+    rank->entered = result == ZR_OK;
+    return result == ZR_OK ? ZR_OK : zr_fail(result, "--backend cuda: %s", zr_last_error());
+}
+
 static zr_result open_memory(struct zr_rank *rank)
 {
     size_t stacks = (size_t)rank->config->threads * THREAD_RESERVE_BYTES;
@@ -328,6 +372,8 @@ static zr_result open_memory(struct zr_rank *rank)
     if (result == ZR_OK)
         result = zr_plan_make(&rank->plan, &request);
     if (result == ZR_OK)
+        result = open_device(rank);
+    if (result == ZR_OK)
         result = zr_offload_check_space(rank->config, &rank->plan);
     if (result == ZR_OK)
         result = check_plan_fits(rank);
@@ -336,11 +382,11 @@ static zr_result open_memory(struct zr_rank *rank)
     if (result != ZR_OK)
         return result;
     /* Twice the plan in addresses: holes move, and unmapped addresses cost nothing but their number. */
-    result = zr_arena_create(&rank->arena,
-                             &(struct zr_arena_options){.backend = rank->backend,
-                                                        .name = "training",
-                                                        .reserve_bytes = 2 * rank->plan.peak_reserved_bytes,
-                                                        .limit_bytes = rank->config->memory_limit_bytes});
+    result = zr_arena_create(
+        &rank->arena, &(struct zr_arena_options){.backend = rank->device ? rank->device : rank->backend,
+                                                 .name = "training",
+                                                 .reserve_bytes = 2 * rank->plan.peak_reserved_bytes,
+                                                 .limit_bytes = rank->config->memory_limit_bytes});
     if (result == ZR_OK && zr_train_has_host_tier(rank->config))
         result = zr_arena_create(&rank->host_tier,
                                  &(struct zr_arena_options){.backend = rank->backend,
@@ -356,13 +402,13 @@ static zr_result open_memory(struct zr_rank *rank)
 
 /* The communicator, and with it the first words between the ranks: their settings, which must agree, and
  * their plans, which rank 0 prints. */
-static zr_result open_peers(struct zr_rank *rank, enum zr_isa isa)
+static zr_result open_peers(struct zr_rank *rank)
 {
     const struct zr_train_config *config = rank->config;
     struct zr_rank_report mine = {0};
     struct zr_comm_options options = {.arena = rank->arena,
                                       .host_arena = rank->host_arena,
-                                      .kernels = zr_kernels_cpu(isa),
+                                      .kernels = rank->kernels,
                                       .timeout_ns = config->comm_timeout * UINT64_C(1000000000)};
     struct zr_mesh_shape mesh = zr_train_mesh(config);
     struct zr_shape shape = zr_train_shape(config, rank->rank);
@@ -480,12 +526,13 @@ zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config
     out->place = zr_mesh_place_of(zr_train_mesh(config), rank);
     out->data.file.fd = -1;
     result = choose_isa(&isa);
+    out->kernels = kernels_of(config, isa);
     if (result == ZR_OK)
         result = open_memory(out);
     if (result == ZR_OK)
         result = open_trace(out);
     if (result == ZR_OK)
-        result = open_peers(out, isa);
+        result = open_peers(out);
     if (result == ZR_OK)
         result = zr_data_open(&out->data, &(struct zr_data_options){.path = config->data,
                                                                     .bytes = config->bytes,
@@ -506,7 +553,7 @@ zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config
         result = zr_trainer_state_open(
             &out->state, &(struct zr_trainer_state_options){.arena = out->arena,
                                                             .host_arena = out->host_arena,
-                                                            .kernels = zr_kernels_cpu(isa),
+                                                            .kernels = out->kernels,
                                                             .isa = isa,
                                                             .parallel = zr_thread_pool_parallel(out->pool),
                                                             .mesh = &out->mesh,
@@ -544,6 +591,10 @@ zr_result zr_rank_close(struct zr_rank *rank)
         zr_arena_destroy(rank->host_tier, &leaked_tier);
     if (rank->arena)
         zr_arena_destroy(rank->arena, &leaked_arena);
+    if (rank->entered)
+        zr_backend_leave(rank->device);
+    if (rank->device)
+        zr_backend_destroy(rank->device);
     if (rank->heap_started)
         zr_heap_stop(&leaked_heap);
     if (rank->host_arena)

@@ -19,10 +19,13 @@ struct zr_rank {
     struct zr_local_world *local;
     unsigned rank;
 
-    zr_backend *backend;
-    zr_arena *host_arena;                                 /* records, stacks, the heap: tag other */
-    zr_arena *arena;                                      /* tensors and the ring: what the plan speaks of */
-    zr_arena *host_tier;                                  /* what is offloaded; NULL: nothing is */
+    zr_backend *backend; /* of this machine's memory */
+    zr_backend *device;  /* of a card's; NULL: tensors are in this machine's */
+    bool entered;        /* the device is this thread's */
+    const struct zr_kernels *kernels;
+    zr_arena *host_arena;                /* records, stacks, the heap: tag other */
+    zr_arena *arena;                     /* tensors and the ring: what the plan speaks of */
+    zr_arena *host_tier;                 /* what is offloaded; NULL: nothing is */
     struct zr_offload_file offload_file, parameters_file; /* folder NULL: none */
     bool heap_started;
     struct zr_byte_plan plan;

@@ -42,6 +42,7 @@ static bool begin(void)
     table = zr_kernels_cuda();
     context.workspace_bytes = table->workspace_bytes(&(struct zr_kernel_limits){0}, ZR_ISA_PLAIN);
     context.workspace = device(context.workspace_bytes);
+    zr_cuda_kernels_image_set(NULL);
     tap_result(table->open(&context), ZR_ERR_UNAVAILABLE, "no kernels in this build: said when it opens");
     tap_result(table->add(&context, &(struct zr_add){0}), ZR_ERR_INVALID, "and nothing runs");
     snprintf(line, sizeof line, "zr emulated image %.*skernels.image\n",

@@ -94,7 +94,11 @@ static const struct {
     {"--data x --recompute none|full", {"none of the choices"}},
     {"--data x --precision fp8", {"--precision fp8", "none of the choices"}},
     {"--data x --comm nccl", {"--comm nccl", "not in this version"}},
-    {"--data x --backend cuda", {"--backend cuda", "not in this version"}},
+    {"--data x --device 1", {"--device", "--backend cuda"}},
+    {"--data x --backend cuda --comm mpi", {"--backend cuda", "--comm"}},
+    {"--data x --backend cuda --ranks 2 --tp 2", {"--backend cuda", "--tp"}},
+    {"--data x --backend cuda --stage 1 --offload-optimizer cpu", {"--backend cuda", "--offload-optimizer"}},
+    {"--data x --backend cuda --prove", {"--prove", "--backend host"}},
     {"--data x --backend sim", {"--backend sim", "--dry-run"}},
     {"--data x --world-size 4", {"--world-size", "--dry-run"}},
     {"--dry-run --world-size 0", {"--world-size 0"}},
@@ -204,7 +208,8 @@ static void test_defaults(void)
     tap_is(config.warmup, 20, "warm-up is a tenth of the steps");
     tap_ok(config.min_rate == config.rate / 10, "the least rate is a tenth");
     tap_ok(config.optimizer.epsilon > 0 && config.optimizer.beta1 == 0.9f, "AdamW is set");
-    tap_ok(!config.dry_run && !config.sim && config.memory_limit_bytes == 0, "nothing else is asked for");
+    tap_ok(!config.dry_run && config.backend == ZR_TRAIN_HOST && config.memory_limit_bytes == 0,
+           "nothing else is asked for");
     tap_is(parse("--data x --steps 1000000"), -1, "many steps");
     tap_is(config.warmup, 100, "at most 100 steps of warm-up");
     tap_is(parse("--data x --ranks 200"), -1, "more ranks than cores");
@@ -256,7 +261,7 @@ static void test_every_option(void)
     tap_is(parse("--data x --vocab 300 --prompt -1"), 2, "a token below 0");
     tap_is(parse("--data x --vocab 300 --prompt 99999999999999999999"), 2, "a token beyond any number");
     tap_is(parse("--dry-run --world-size 1024 --backend sim"), -1, "a byte plan needs no data");
-    tap_ok(config.dry_run && config.sim && config.ranks == 1024, "and any world");
+    tap_ok(config.dry_run && config.backend == ZR_TRAIN_SIM && config.ranks == 1024, "and any world");
     tap_is(parse("--find-max layers --memory-limit 1GB --world-size 8"), -1, "the largest is looked for");
     tap_ok(config.finds_max && config.dry_run && config.ranks == 8, "in a dry run");
     tap_is(parse("--dry-run --flops 312e12 --bandwidth 25e9"), -1, "speeds for the timeline");

@@ -54,10 +54,14 @@ static zr_result fill_begin(struct local_comm *comm, char **slot)
     return wait_for_readers(comm, 1);
 }
 
-static void fill_end(struct local_comm *comm, struct zr_local_piece piece)
+static zr_result fill_end(struct local_comm *comm, struct zr_local_piece piece)
 {
+    zr_result result = zr_comm_end_copies(&comm->base);
+    if (result != ZR_OK)
+        return result;
     comm->ring->pieces[comm->filled++ & 1] = piece;
     zr_local_advance(&comm->ring->posted, atomic_load(&comm->ring->posted) + 1, &comm->ring->posted_sleepers);
+    return ZR_OK;
 }
 
 /* Waits until rank p has posted the piece to be read next, and lends its slot for reading. */
@@ -86,6 +90,9 @@ static zr_result peer_slot(struct local_comm *comm, unsigned p, struct zr_local_
  * may be what was left when its memory had gone. */
 static zr_result read_end(struct local_comm *comm)
 {
+    zr_result ended = zr_comm_end_copies(&comm->base);
+    if (ended != ZR_OK)
+        return ended;
     atomic_thread_fence(memory_order_acquire); /* what was read was read before the looks below */
     for (unsigned p = 0; p < comm->base.world; p++)
         if (p != comm->base.rank && !atomic_load(&comm->peers[p].ring->open)) {
@@ -147,14 +154,13 @@ static zr_result fill(struct local_comm *comm, const struct movement *move, size
     zr_result result = fill_begin(comm, &slot);
     if (result != ZR_OK)
         return result;
-    for (unsigned p = 0; move->adds && p < comm->base.world; p++)
+    for (unsigned p = 0; move->adds && p < comm->base.world && result == ZR_OK; p++)
         if (p != comm->base.rank)
-            memcpy(slot + place_of(comm->base.rank, p) * move->part_bytes,
-                   move->source + p * move->piece.bytes + part.first, part.bytes);
+            result = zr_comm_copy(&comm->base, slot + place_of(comm->base.rank, p) * move->part_bytes,
+                                  move->source + p * move->piece.bytes + part.first, part.bytes);
     if (move->fills && !move->adds)
-        memcpy(slot, move->source + part.first, part.bytes);
-    fill_end(comm, move->piece);
-    return ZR_OK;
+        result = zr_comm_copy(&comm->base, slot, move->source + part.first, part.bytes);
+    return result == ZR_OK ? fill_end(comm, move->piece) : result;
 }
 
 /* Sums one part of what the ranks have laid out for this one, in their order, straight from the slots. */
@@ -173,8 +179,7 @@ static zr_result read_sum(struct local_comm *comm, const struct movement *move, 
         comm->from[p] = slot + place_of(p, rank) * move->part_bytes;
         comm->base.received_bytes += part.bytes;
     }
-    zr_comm_sum_part(comm->base.options.kernels, &move->sum, part);
-    return ZR_OK;
+    return zr_comm_sum_part(&comm->base, &move->sum, part);
 }
 
 /* Copies one part of each peer's shard to its place. Each rank starts with the one after it, so that they do
@@ -190,8 +195,11 @@ static zr_result read_copy(struct local_comm *comm, const struct movement *move,
         zr_result result = peer_slot(comm, p, move->piece, &slot);
         if (result != ZR_OK)
             return result;
-        memcpy(move->destination + (move->only < world ? 0 : p * move->piece.bytes) + part.first, slot,
-               part.bytes);
+        result = zr_comm_copy(
+            &comm->base, move->destination + (move->only < world ? 0 : p * move->piece.bytes) + part.first,
+            slot, part.bytes);
+        if (result != ZR_OK)
+            return result;
         comm->base.received_bytes += part.bytes;
     }
     return ZR_OK;
@@ -224,12 +232,13 @@ static zr_result read(struct local_comm *comm, const struct movement *move, size
 }
 
 /* Puts what this rank has for itself into its place, while the peers are at it. */
-static void keep_own(struct local_comm *comm, const struct movement *move)
+static zr_result keep_own(struct local_comm *comm, const struct movement *move)
 {
     size_t own = comm->base.rank * move->piece.bytes;
     char *to = move->destination + own;
-    if (move->fills && move->reads && move->source != to)
-        memmove(to, move->source, move->piece.bytes);
+    return move->fills && move->reads && move->source != to
+               ? zr_comm_copy(&comm->base, to, move->source, move->piece.bytes)
+               : ZR_OK;
 }
 
 /* ---- Straight from the peers' memory ------------------------------------------------------------------- */
@@ -256,7 +265,7 @@ static zr_result meet(struct local_comm *comm, const struct movement *move, bool
         return result;
     piece.direct = zr_local_expose(comm, move->source, move->fills ? bytes : 0);
     *direct = piece.direct;
-    fill_end(comm, piece);
+    result = fill_end(comm, piece);
     for (unsigned p = 0; p < comm->base.world && result == ZR_OK; p++)
         if (p != comm->base.rank) {
             result = peer_slot(comm, p, piece, &unused);
@@ -279,7 +288,9 @@ static zr_result sum_directly(struct local_comm *comm, const struct movement *mo
             comm->from[p] = view.at;
             bytes = smaller(bytes, view.bytes);
         }
-        zr_comm_sum_part(comm->base.options.kernels, &move->sum, (struct zr_comm_part){first, bytes});
+        zr_result summed = zr_comm_sum_part(&comm->base, &move->sum, (struct zr_comm_part){first, bytes});
+        if (summed != ZR_OK)
+            return summed;
         comm->base.received_bytes += (comm->base.world - 1) * bytes;
         first += bytes;
     }
@@ -329,14 +340,15 @@ static zr_result move_all(struct local_comm *comm, const struct movement *move)
     if (result != ZR_OK)
         return result;
     if (direct) {
-        keep_own(comm, move);
-        result = read_directly(comm, move);
+        result = keep_own(comm, move);
+        if (result == ZR_OK)
+            result = read_directly(comm, move);
         zr_local_unmap(comm);
         return result == ZR_OK && !move->source_stays ? wait_for_readers(comm, 0) : result;
     }
     result = fill(comm, move, 0);
     if (result == ZR_OK)
-        keep_own(comm, move);
+        result = keep_own(comm, move);
     for (size_t i = 0; i < count && result == ZR_OK; i++) {
         if (i + 1 < count)
             result = fill(comm, move, i + 1);
@@ -400,7 +412,7 @@ static zr_result gather_sums(struct local_comm *comm, const struct movement *red
     size_t bytes = reduce->piece.bytes;
     zr_result result = fill_begin(comm, &slot);
     if (result == ZR_OK)
-        fill_end(comm, reduce->piece);
+        result = fill_end(comm, reduce->piece);
     for (unsigned i = 1; i < comm->base.world && result == ZR_OK; i++) {
         const char *unused;
         unsigned p = (comm->base.rank + i) % comm->base.world;
@@ -463,7 +475,12 @@ static zr_result send_part(struct local_comm *comm, const struct zr_transfer *op
     zr_result result = wait_until_taken(comm, comm->base.rank, comm->lent - 1, op->to);
     if (result != ZR_OK)
         return result;
-    memcpy(comm->slots + (comm->lent & 1) * comm->slot_bytes, (const char *)op->send + first, bytes);
+    result = zr_comm_copy(&comm->base, comm->slots + (comm->lent & 1) * comm->slot_bytes,
+                          (const char *)op->send + first, bytes);
+    if (result == ZR_OK)
+        result = zr_comm_end_copies(&comm->base);
+    if (result != ZR_OK)
+        return result;
     comm->ring->parcels[comm->lent & 1] = (struct zr_local_parcel){.bytes = op->send_bytes, .to = op->to};
     zr_local_advance(&comm->ring->lent, ++comm->lent, &comm->ring->lent_sleepers);
     return ZR_OK;
@@ -495,8 +512,12 @@ static zr_result receive_part(struct local_comm *comm, const struct zr_transfer 
                            "the ranks are out of step: rank %u sends %llu bytes where rank %u receives %zu",
                            comm->peers[op->from].rank, (unsigned long long)parcel.bytes, comm->base.run_rank,
                            op->receive_bytes);
-        memcpy((char *)op->receive + first, comm->peers[op->from].slots + (next & 1) * comm->slot_bytes,
-               bytes);
+        result = zr_comm_copy(&comm->base, (char *)op->receive + first,
+                              comm->peers[op->from].slots + (next & 1) * comm->slot_bytes, bytes);
+        if (result == ZR_OK)
+            result = zr_comm_end_copies(&comm->base);
+        if (result != ZR_OK)
+            return result;
         comm->base.received_bytes += bytes;
         zr_local_advance(&sender->taken, next + 1, &sender->taken_sleepers);
         return ZR_OK;

@@ -83,14 +83,14 @@ static zr_result post_part(struct message_comm *self, const struct reduction *op
     return result;
 }
 
-static void add_part(struct message_comm *self, const struct reduction *op, size_t index)
+static zr_result add_part(struct message_comm *self, const struct reduction *op, size_t index)
 {
     unsigned rank = self->base.rank;
     struct zr_comm_part part = {index * self->each_bytes, part_bytes(self, op, index)};
     for (unsigned p = 0; p < self->base.world; p++)
         self->from[p] =
             p == rank ? op->source + rank * op->bytes + part.first : place_in_slot(self, index, p);
-    zr_comm_sum_part(self->base.options.kernels, &op->sum, part);
+    return zr_comm_sum_part(&self->base, &op->sum, part);
 }
 
 /* Adds part i while part i + 1 travels. */
@@ -104,7 +104,7 @@ static zr_result run_reduction(struct message_comm *self, const struct reduction
         if (result == ZR_OK)
             result = zr_message_wait(self, &self->under_way[i & 1]);
         if (result == ZR_OK)
-            add_part(self, op, i);
+            result = add_part(self, op, i);
     }
     return result;
 }

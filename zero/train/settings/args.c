@@ -545,6 +545,27 @@ static const char *beside_checkpoints(const struct zr_train_config *config)
 }
 
 /* Words for an option that what else was asked for leaves without a meaning; NULL: there is none. */
+/* What a card cannot have yet. */
+static const char *beside_device(const struct zr_train_config *config)
+{
+    if (config->backend != ZR_TRAIN_CUDA)
+        return zr_flag_given(config, "device")
+                   ? "--device: is of --backend cuda; give that too, or leave it out"
+                   : NULL;
+    if (config->comm != ZR_CARRIER_LOCAL)
+        return "--backend cuda: its ranks share a card of one machine so far; leave out --comm";
+    if (zr_shape_tensor(&config->shape) > 1 || config->stages.ranks > 1)
+        return "--backend cuda: has no --tp and no --pp yet; take --stage 1 to 3, or --backend host";
+    if (zr_train_has_host_tier(config) || config->offload_parameters != ZR_TIER_NONE)
+        return "--backend cuda: offloads nothing yet; leave out --offload-optimizer, --offload-param and "
+               "--checkpoint-offload, or take --backend host";
+    if (config->picks_all)
+        return "--zero-r auto: picks for --backend host alone; give a stage";
+    if (config->prove)
+        return "--prove: compares on --backend host alone";
+    return NULL;
+}
+
 static const char *without_meaning(const struct zr_train_config *config)
 {
     bool adamw = config->optimizer.kind == ZR_OPTIMIZER_ADAMW;
@@ -556,6 +577,8 @@ static const char *without_meaning(const struct zr_train_config *config)
     const char *pipeline = beside_pipeline(config);
     if (pipeline)
         return pipeline;
+    if (beside_device(config))
+        return beside_device(config);
     const char *checkpoints = beside_checkpoints(config);
     if (checkpoints)
         return checkpoints;
@@ -684,7 +707,7 @@ static int together(const struct zr_train_config *config)
     else if (config->world_size && !config->dry_run)
         words =
             "--world-size: is for the byte plan of --dry-run; use --ranks to say how many processes train";
-    else if (config->sim && !config->dry_run)
+    else if (config->backend == ZR_TRAIN_SIM && !config->dry_run)
         words = "--backend sim: has no memory to train in; use it with --dry-run, or --backend host";
     else if (!config->data[0] && !config->dry_run)
         words = "--data FILE: is missing; give a text to train on, or --dry-run for the byte plan alone "

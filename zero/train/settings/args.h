@@ -33,6 +33,9 @@ enum zr_pipeline_cut { ZR_CUT_MEMORY = 0, ZR_CUT_EQUAL };
 /* Where something lives. */
 enum zr_tier { ZR_TIER_NONE = 0, ZR_TIER_CPU, ZR_TIER_NVME };
 
+/* --backend: where tensors are. */
+enum zr_train_backend { ZR_TRAIN_HOST = 0, ZR_TRAIN_SIM, ZR_TRAIN_CUDA };
+
 enum zr_rate_kind { ZR_RATE_COSINE = 0, ZR_RATE_LINEAR, ZR_RATE_CONSTANT };
 
 /* The default of --bucket-bytes, whatever the number of ranks. */
@@ -130,7 +133,8 @@ struct zr_train_config {
     bool dry_run;
     unsigned world_size; /* as given; `ranks` is what counts */
     unsigned unused;     /* where options with a single choice so far are stored */
-    bool sim;            /* --backend sim */
+    unsigned backend;    /* enum zr_train_backend */
+    unsigned device;     /* the card of --backend cuda, of all ranks of this machine */
     bool finds_max;      /* --find-max was given: a dry run */
     unsigned find_max;   /* enum zr_limit_size */
 };

@@ -1,0 +1,38 @@
+#!/usr/bin/env python3
+"""zr-train --backend cuda on the emulated driver, widely: every stage, precision and number of ranks; the order of streams and
+threads drawn anew; each call of the driver refused in turn; a rank that dies. The rest is tests/system/train_cuda.t."""
+import itertools
+import sys
+
+sys.path.insert(0, "tests/support")
+from cuda_train import FP32, LLAMA, near, on_card, on_host, went_well
+from zrtest import done, note, ok, same
+
+NEAR = {"fp32": FP32, "bf16": 5e-3, "fp16": 5e-3}
+SEEDS = 20
+
+for ranks, precision, model in itertools.product((1, 2, 3), NEAR, ({}, LLAMA)):
+    flags = dict(ranks=ranks, precision=precision, accumulate=2, **model)
+    first, host = None, on_host(**flags)
+    for stage, recompute in ((0, "none"), (1, "full"), (2, "selective"), (3, "full")):
+        words = f"{model.get('arch', 'gpt2')}, {ranks} ranks, {precision}, stage {stage}"
+        run = on_card(stage=stage, recompute=recompute, **flags)
+        if went_well(run, words):
+            near(run, host, NEAR[precision], words)
+            same(run.losses, (first or run).losses, f"{words}: the bits of stage 0")
+            first = first or run
+
+once = on_card(stage=3, ranks=2)
+for seed in range(1, SEEDS + 1):
+    same(on_card({"ZR_EMULATOR_SEED": str(seed)}, stage=3, ranks=2).losses, once.losses, f"the same bits with seed {seed}")
+
+# A refused call ends the run with words, or is one that a run can do without; then the bits are what they were.
+alone = on_card()
+for call in ("cuDevicePrimaryCtxRetain", "cuCtxPushCurrent", "cuMemAddressReserve", "cuMemCreate", "cuMemMap", "cuMemSetAccess",
+             "cuMemUnmap", "cuLibraryLoadData", "cuLibraryGetKernel", "cuMemcpyAsync", "cuStreamSynchronize", "cuLaunchKernel",
+             "cuMemsetD8Async", "cuEventRecord", "cuEventSynchronize"):
+    for nth in (1, 2, 5, 11, 23):
+        run = on_card({"ZR_EMULATOR_FAULT": f"{call}:{nth}:999"})
+        good = run.losses == alone.losses if run.code == 0 else run.code in (1, 2, 4) and "zr-train: " in run.err
+        ok(good and "AddressSanitizer" not in run.err, f"{call} refused at call {nth}: exit code {run.code}") or note(run.err[-1500:])
+done()

@@ -1,0 +1,72 @@
+"""cuda_train.py: zr-train --backend cuda on the emulated driver, beside --backend host: tests/system/train_cuda.t, long_train_cuda.t."""
+import array
+import os
+import random
+import struct
+
+from zrtest import BUILD, PLANNED_TAGS, note, ok, path, same, train
+
+EMULATOR = os.path.abspath(os.path.join(BUILD, "tests", "emulator"))
+VOCABULARY, FP32 = 24, 1e-5  # of the processor's losses
+SHAPE = dict(vocab=VOCABULARY, layers=2, hidden=12, heads=2, seq=5, batch=2, steps=3, threads=1, eval_every=0)
+LLAMA = dict(arch="llama", heads=4, kv_heads=2, hidden=16, ffn=13)
+
+
+def tokens():
+    """A shard of tokens, of so few kinds that the kernels have little to do."""
+    rng, where = random.Random(5), path("tokens.bin")
+    if not os.path.exists(where):
+        some = array.array("H", [rng.randrange(VOCABULARY) for _ in range(4000)])
+        with open(where, "wb") as file:
+            file.write((array.array("i", [20240520, 1, len(some)] + [0] * 253)).tobytes() + some.tobytes())
+    return where
+
+
+PTX, SASS = 1, 2
+
+
+def fat_binaries(program):
+    """Of each fat binary in the file what it has: (PTX or SASS, the kind of card)."""
+    data, magic, found, at = open(program, "rb").read(), struct.pack("<I", 0xBA55ED50), [], 0
+    while (at := data.find(magic, at)) >= 0:
+        _, version, head, size = struct.unpack_from("<IHHQ", data, at)
+        at += head if version == 1 and at % 8 == 0 else 4
+        if head != 16 or version != 1:
+            continue
+        entries, end = [], at + size
+        while at < end:
+            kind, _, head, size = struct.unpack_from("<HHIQ", data, at)
+            entries.append((kind, struct.unpack_from("<I", data, at + 28)[0]))
+            at += head + size
+        found.append(entries)
+    return found
+
+
+def on_host(**flags):
+    return train(**{"data": tokens(), **SHAPE, **flags})
+
+
+def on_card(environment=None, **flags):
+    """Several ranks share the card's bytes by a file."""
+    shared = {"ZR_EMULATOR_SHARED": path("card")} if flags.get("ranks", 1) > 1 else {}
+    conf = ",".join(filter(None, [os.environ.get("ZR_CONF"), "kernels:emulated"]))
+    return train(environment={"LD_LIBRARY_PATH": EMULATOR, "ZR_CONF": conf, **shared, **(environment or {})},
+                 **{"data": tokens(), "backend": "cuda", **SHAPE, **flags})
+
+
+def went_well(run, words):
+    """Its bytes are the plan's, tag by tag, and its last step called no driver for memory."""
+    if not same(run.code, 0, f"{words}: trains"):
+        note(run.err[-2000:])
+        return False
+    for rank in run.report["ranks"]:
+        planned, measured = ([rank[kind][tag] for tag in PLANNED_TAGS] for kind in ("planned_bytes", "peak_bytes"))
+        same(measured, planned, f"{words}, rank {rank['rank']}: the bytes of each tag are the plan's")
+        same(rank["driver_calls_last_step"], 0, f"{words}, rank {rank['rank']}: no call of the driver in the last step")
+    return True
+
+
+def near(run, other, tolerance, words):
+    pairs = list(zip(run.report["loss"], other.report["loss"])) if run.report and other.report else []
+    worst = max((abs(a - b) / abs(b) for a, b in pairs), default=1)
+    return ok(worst <= tolerance, f"{words}: losses within {tolerance:g} of the processor's ({worst:.1e})")

@@ -1,0 +1,64 @@
+#!/usr/bin/env python3
+"""zr-train --backend cuda, on the emulated driver, which runs the card's kernels: what it computes at each stage beside the
+processor's losses, its bytes beside the plan, and checkpoints that both read. More of it in tests/long/long_train_cuda.t."""
+import glob
+import sys
+
+sys.path.insert(0, "tests/support")
+from cuda_train import FP32, LLAMA, PTX, SASS, fat_binaries, near, on_card, on_host, went_well
+from zrtest import ZR_TRAIN, done, note, ok, path, same, skip
+
+# What is trained, and the stages that have to agree to the last bit.
+CASES = (
+    ("GPT-2", dict(steps=10), FP32, (0, 1, 2, 3)),
+    ("LLaMA", dict(steps=10, **LLAMA), FP32, (0, 3)),
+    ("two ranks on one card", dict(ranks=2), FP32, (1, 3)),
+    ("bf16, micro-batches, recomputation", dict(precision="bf16", accumulate=2, recompute="full"), 2e-3, (2,)),
+)
+for words, flags, tolerance, stages in CASES:
+    host = on_host(**flags)
+    first = None
+    for stage in stages:
+        run = on_card(stage=stage, **flags)
+        if not went_well(run, f"{words}, stage {stage}"):
+            continue
+        near(run, host, tolerance, f"{words}, stage {stage}")
+        same(run.losses, (first or run).losses, f"{words}, stage {stage}: the bits of stage {stages[0]}")
+        first = first or run
+
+# Saved by the one and resumed by the other, each going on as it would have itself.
+card = on_card(steps=2, save=path("card-run"), sample=3, eval_every=2, export=path("model.safetensors"))
+host = on_host(steps=2, save=path("host-run"), sample=3, eval_every=2)
+ok(card.code == 0 and host.code == 0, "both save, validate and sample") or note(card.err + host.err)
+near(card, host, FP32, "until then")
+for words, start in (("a card's checkpoint", "card-run"), ("the processor's checkpoint", "host-run"), ("a model", "model.safetensors")):
+    runs = [run(steps=4, resume=path(start)) for run in (on_card, on_host)]
+    if ok(all(run.code == 0 for run in runs), f"{words}: both go on from it"):
+        near(*runs, FP32, words)
+    else:
+        note(runs[0].err + runs[1].err)
+
+# What cannot be, in words. The emulated driver takes none of nvcc's kernels, if the build has them.
+nowhere = {"LD_LIBRARY_PATH": "", "ZR_CONF": ""}
+for words, code, environment, flags in (
+        ("libcuda.so.1", 2, nowhere, {}),
+        ("kernels", 2, {"ZR_CONF": ""}, {}),
+        ("no CUDA device 7", 2, {}, dict(device=7)),
+        ("--offload-optimizer", 2, {}, dict(offload_optimizer="cpu", stage=1)),
+        ("--tp", 2, {}, dict(tp=2, ranks=2)),
+        ("--prove", 2, {}, dict(prove=True)),
+        ("device 0 has 8,388,608", 4, {"ZR_EMULATOR_MEMORY": str(8 << 20)}, dict(hidden=768, heads=8)),
+):
+    run = on_card(environment, **flags)
+    ok(run.code == code and words in run.err, f"refused with {code} and `{words}`: {run.err.strip().splitlines()[-1][-150:] if run.err.strip() else ''}") or \
+        note(f"{run.code}\n{run.err}")
+# nvcc's kernels in the program: of each source and precision machine code for the named cards, and PTX for later ones.
+images = fat_binaries(ZR_TRAIN)
+sources = glob.glob("kernels/cuda/*.cu")
+if images:
+    same(len(images), 3 * len(sources) - 2, "a fat binary of each source and precision; of state.cu one")
+    ok(all({(SASS, 80), (SASS, 90)} <= set(image) and any(kind == PTX for kind, _ in image) for image in images),
+       f"each for sm_80, sm_90 and later cards: {sorted(set(sum(images, [])))}")
+else:
+    skip("no kernels for a card: built without nvcc")
+done()

@@ -1,0 +1,65 @@
+/* results.c: numbers that kernels find and the host wants. Where the host sees no tensors, the kernels write
+ * them to a block of the arena, and they are copied from there. */
+#include "zero/engine/engine.h"
+
+zr_result zr_engine_copy(const struct zr_engine *engine, void *to, const void *from, size_t bytes)
+{
+    return engine->options.kernels->copy_bytes(
+        engine->options.context,
+        &(struct zr_copy_bytes){.bytes = bytes, .from = from, .to = to, .waits = true});
+}
+
+/* The place for one number of eight bytes: the host's own, or the last of the block. */
+static void *place_of(const struct zr_engine *engine, void *own)
+{
+    return engine->apart ? &engine->results[engine->layout.units_count] : own;
+}
+
+static zr_result bring(const struct zr_engine *engine, void *own, zr_result result)
+{
+    _Static_assert(sizeof(double) == sizeof(uint64_t) && sizeof(size_t) == sizeof(uint64_t),
+                   "places of one size");
+    return result == ZR_OK && engine->apart
+               ? zr_engine_copy(engine, own, place_of(engine, own), sizeof(uint64_t))
+               : result;
+}
+
+zr_result zr_engine_find_nonfinite(const struct zr_engine *engine, size_t n, struct zr_numbers x,
+                                   size_t *index)
+{
+    const struct zr_engine_options *o = &engine->options;
+    return bring(
+        engine, index,
+        o->kernels->find_nonfinite(o->context, &(struct zr_find_nonfinite){n, x, place_of(engine, index)}));
+}
+
+zr_result zr_engine_checksum(const struct zr_engine *engine, const void *data, size_t bytes, uint64_t *sum)
+{
+    const struct zr_engine_options *o = &engine->options;
+    return bring(engine, sum,
+                 o->kernels->checksum(o->context, &(struct zr_checksum){bytes, data, place_of(engine, sum)}));
+}
+
+zr_result zr_engine_squares(const struct zr_engine *engine, size_t n, struct zr_numbers x, double *sum)
+{
+    const struct zr_engine_options *o = &engine->options;
+    return bring(
+        engine, sum,
+        o->kernels->sum_of_squares(o->context, &(struct zr_sum_of_squares){n, x, place_of(engine, sum)}));
+}
+
+zr_result zr_engine_squares_later(const struct zr_engine *engine, size_t unit, struct zr_numbers x,
+                                  double *sum)
+{
+    const struct zr_engine_options *o = &engine->options;
+    return o->kernels->sum_of_squares(
+        o->context, &(struct zr_sum_of_squares){engine->layout.units[unit].shard_elements, x,
+                                                engine->apart ? &engine->results[unit] : sum});
+}
+
+zr_result zr_engine_squares_read(const struct zr_engine *engine, double *sums)
+{
+    return engine->apart
+               ? zr_engine_copy(engine, sums, engine->results, engine->layout.units_count * sizeof *sums)
+               : ZR_OK;
+}
