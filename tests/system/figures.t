@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """One run in all its pictures: zr ps, zr top, a snapshot, the recorded trace, the report's page and the program itself have
-the same figures. And the ledger of a process, whose rows close with what the kernel and the device count."""
+the same figures, and two ranks' traces those of the trainer. And the ledger of a process, whose rows close with what the kernel and the device count."""
 import atexit
 import base64
 import collections
@@ -12,7 +12,7 @@ import sys
 import zlib
 
 sys.path.insert(0, "tests/support")
-from zrtest import BUILD, HANG, TAGS, done, note, ok, path, same
+from zrtest import BUILD, HANG, TAGS, done, note, ok, path, same, train
 
 ZR, LIBRARY = (os.path.abspath(os.path.join(BUILD, name)) for name in ("bin/zr", "lib/libzr.so"))
 PYTHON, MIB = "/usr/bin/python3", 1 << 20
@@ -112,6 +112,16 @@ def test_same_figures():
     program.end()
 
 
+def test_ranks():
+    """zr diff of two ranks' traces has what the trainer itself counted of each: equal ones, and stages of a pipeline."""
+    for words, flags, code in (("data ranks", {"stage": 1}, 0), ("pipeline ranks", {"pp": 2}, 1)):
+        got = train(ranks=2, accumulate=2, trace=path("ranks.zrt"), **flags)
+        report = json.loads(zr("diff", path("ranks.zrt.0"), path("ranks.zrt.1"), "--json", "--fail-if", "peak_live_bytes != 1x", code=code))
+        want = [[rank["peak_bytes"][row["of"]] for row in report["growth"]] for rank in got.report["ranks"]]
+        same([[row[side] for row in report["growth"]] for side in ("a_bytes", "b_bytes")], want, f"{words}: what is live at each one's peak, by tag")
+        ok((want[0] == want[1]) == (code == 0) and len(want[0]) >= 5, f"{words}: zr diff tells whether they are alike")
+
+
 # ---- The ledger --------------------------------------------------------------------------------------------------------
 
 def ledger(pid):
@@ -180,6 +190,7 @@ def test_device_ledger():
 
 
 test_same_figures()
+test_ranks()
 test_host_ledger()
 test_device_ledger()
 same(zr("ledger", "init", code=2), "", "a name is no process")
