@@ -107,23 +107,24 @@ cuda_absent := alloc/backend/backend_cuda_absent.c
 cuda_words := CUDA: the backend is built in (it needs no toolkit; no cuda.h was found to compare its declarations with)
 endif
 
-# ---- sources: a room is a folder -------------------------------------------------------------------------------
+# ---- sources: a room is a folder, a large one has sub-folders --------------------------------------------------
+of = $(foreach room,$(1),$(wildcard $(room)/*.c $(room)/*/*.c))
 alloc_rooms  := base backend core plan debug pool front
 defrag_rooms := trace pack learn replay report
-alloc_src   := $(filter-out $(cuda_absent),$(foreach room,$(alloc_rooms),$(wildcard alloc/$(room)/*.c)))
-heap_src    := $(wildcard alloc/heap/*.c)
+alloc_src   := $(filter-out $(cuda_absent),$(call of,$(addprefix alloc/,$(alloc_rooms))))
+heap_src    := $(call of,alloc/heap)
 # The page of zr report stands on zlib, which the libraries do without.
-page_src    := $(wildcard defrag/report/page*.c)
-defrag_src  := $(filter-out $(page_src),$(foreach room,$(defrag_rooms),$(wildcard defrag/$(room)/*.c)))
-tool_src    := $(wildcard defrag/tool/*.c defrag/tool/*/*.c)
+page_src    := $(call of,defrag/report/page)
+defrag_src  := $(filter-out $(page_src),$(call of,$(addprefix defrag/,$(defrag_rooms))))
+tool_src    := $(call of,defrag/tool)
 # zrd, of which all but main.c is in the tests too.
-service_src := $(wildcard alloc/service/*.c)
-kernels_src := $(wildcard kernels/*.c) $(wildcard kernels/cpu/*.c) $(wildcard kernels/cuda/*.c)
-comm_src    := $(wildcard zero/comm/*.c zero/launch/*.c)
+service_src := $(call of,alloc/service)
+kernels_src := $(call of,kernels) $(wildcard kernels/cpu/*/*.c)
+comm_src    := $(call of,zero/comm zero/launch)
 # Of zero/checkpoint the library has the state's file; what reads JSON is zr-train's.
 state_src   := zero/checkpoint/safetensors.c zero/checkpoint/state.c
-zero_src    := $(foreach room,engine model step plan,$(wildcard zero/$(room)/*.c)) $(state_src)
-train_src   := $(wildcard zero/train/*.c zero/train/*/*.c) $(filter-out $(state_src),$(wildcard zero/checkpoint/*.c))
+zero_src    := $(call of,$(addprefix zero/,engine model step plan)) $(state_src)
+train_src   := $(call of,zero/train) $(filter-out $(state_src),$(wildcard zero/checkpoint/*.c))
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 
 # Modules: what is loaded when it is asked for. Built where its own needs are met: an MPI's compiler.
@@ -200,10 +201,10 @@ $(BUILD)/lib/%.so: $(BUILD)/lib/%.so.$(version)
 link_library = @mkdir -p $(@D); echo "  link  $@"; $(CC) -shared -Wl,-soname,$(1).so.$(major) -Wl,-z,defs \
 	-Wl,-Bsymbolic-functions -Wl,-rpath,'$$ORIGIN' -o $@
 
-$(BUILD)/lib/libzr.map: $(wildcard alloc/*.h alloc/*/*.h) Makefile
+$(BUILD)/lib/libzr.map: $(wildcard alloc/*.h alloc/*/*.h alloc/*/*/*.h) Makefile
 	@mkdir -p $(@D)
 	@printf '%s\n' 'ZR_$(major) { global: zr_*; local: *; };' 'ZR_PRIVATE_$(version) { global:' \
-		'$(patsubst %,%;,$(call marked,ZR_PRIVATE_API,alloc/*.h alloc/*/*.h))' '};' > $@
+		'$(patsubst %,%;,$(call marked,ZR_PRIVATE_API,alloc/*.h alloc/*/*.h alloc/*/*/*.h))' '};' > $@
 # It stays loaded: threads that have used it call it when they end, and fork() does.
 $(BUILD)/lib/libzr.so.$(version): $(call obj,$(alloc_src) $(defrag_src)) $(BUILD)/lib/libzr.map
 	$(call link_library,libzr) -Wl,-z,nodelete $(filter %.o,$^) -Wl,--version-script=$(BUILD)/lib/libzr.map $(ALL_LDFLAGS) $(urcu_libs) $(unwind_libs)
@@ -221,7 +222,7 @@ $(BUILD)/bin/zr-train: $(train_obj) $(heap_library)
 	@$(CC) -o $@ $(train_obj) $(heap_library) $(heap_ldflags) $(ALL_LDFLAGS) $(urcu_libs) $(zero_libs) -ljansson -lm
 
 # Plain C and MPI, nothing of zr's: transport.h is all that the two know of each other.
-$(BUILD)/bin/libzr_comm_mpi.so: zero/comm/mpi/mpi.c zero/comm/transport.h $(BUILD)/config
+$(BUILD)/bin/libzr_comm_mpi.so: zero/comm/message/mpi/mpi.c zero/comm/message/transport.h $(BUILD)/config
 	@mkdir -p $(@D)
 	@echo "  mpicc $@"
 	@$(mpicc) -std=gnu11 $(OPT) -g -fPIC -shared -fvisibility=hidden -I. $(WARN) -o $@ $<
@@ -245,7 +246,7 @@ $(BUILD)/bin/zrd: $(call obj,$(service_src)) $(BUILD)/lib/libzr.a
 	@echo "  link  $@"
 	@$(CC) -o $@ $^ $(ALL_LDFLAGS) $(urcu_libs)
 # What the assembler puts into it.
-$(BUILD)/obj/defrag/report/page_text.o: $(addprefix defrag/report/,page.css page.html page_data.js page_draw.js page_map.js page.js)
+$(BUILD)/obj/defrag/report/page/page_text.o: $(addprefix defrag/report/page/,page.css page.html page_data.js page_draw.js page_map.js page.js)
 
 # Each example stands on the libraries' archives alone, as a user's own program would be.
 trainers := $(BUILD)/examples/mlp $(BUILD)/examples/lines

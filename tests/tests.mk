@@ -49,7 +49,7 @@ $(BUILD)/tests/emulator/%.image: $(BUILD)/device/tests/emulators/image/image.o
 	@mkdir -p $(@D)
 	@echo "  link  $@"
 	@$(CC) -shared -Wl,-z,defs -o $@ $^ -lm
-$(BUILD)/tests/emulator/rules.image: $(BUILD)/device/tests/support/cuda_kernel_rules.cu.o
+$(BUILD)/tests/emulator/rules.image: $(BUILD)/device/tests/support/cuda/cuda_kernel_rules.cu.o
 # The kernels of kernels/cuda/: those of state.cu once, the others per precision.
 kernels_cu := $(filter-out kernels/cuda/state.cu,$(wildcard kernels/cuda/*.cu))
 kernels_cu_obj := $(BUILD)/device/kernels/cuda/state.cu.o \
@@ -104,7 +104,7 @@ endif
 
 # What runs under mpirun, with the module beside it.
 mpi_tests := $(if $(mpicc),$(BUILD)/tests/mpi_ranks $(BUILD)/tests/libzr_comm_mpi.so)
-$(BUILD)/tests/mpi_ranks: tests/support/mpi_ranks.c $(BUILD)/tests/libzr_test.a $(heap_library)
+$(BUILD)/tests/mpi_ranks: tests/support/zero/mpi_ranks.c $(BUILD)/tests/libzr_test.a $(heap_library)
 	@mkdir -p $(@D)
 	@echo "  link  $@"
 	@$(CC) $(ALL_CFLAGS) $(OBJ_CFLAGS) -o $@ $< $(BUILD)/tests/libzr_test.a $(test_libs)
@@ -118,7 +118,7 @@ $(BUILD)/tests/mpi_stock: tests/bench/mpi_stock.c $(BUILD)/config
 
 # The trainer as it is, and a rank of it that asks for more than its byte plan has: tests/system/over_plan.t.
 leaky := $(BUILD)/tests/zr-train-leaky
-$(leaky): tests/support/leaky.c $(call obj,zero/train/main.c) $(BUILD)/tests/libzr_test.a $(heap_library)
+$(leaky): tests/support/zero/leaky.c $(call obj,zero/train/main.c) $(BUILD)/tests/libzr_test.a $(heap_library)
 	@mkdir -p $(@D)
 	@echo "  link  $@"
 	@$(CC) $(ALL_CFLAGS) $(foreach name,arena_alloc arena_free arena_get_stats gemm_open trace_mark train_rank,-Wl$(comma)--wrap=zr_$(name)) \
@@ -159,7 +159,7 @@ $(failing): | $(emulator)
 # A program that uses CUDA and knows nothing of zr, bare and linked with the (emulated) driver: tests/system/preload_cuda.t.
 cuda_programs := $(BUILD)/tests/cuda_program $(BUILD)/tests/cuda_program_linked
 $(BUILD)/tests/cuda_program_linked: private cuda_linked := -DLINKED -L$(dir $(emulator)) -l:libcuda.so.1
-$(cuda_programs): tests/support/cuda_program.c alloc/preload/cuda/driver_api.h $(emulator) $(BUILD)/config
+$(cuda_programs): tests/support/cuda/cuda_program.c alloc/preload/cuda/driver_api.h $(emulator) $(BUILD)/config
 	@mkdir -p $(@D)
 	@echo "  link  $@"
 	@$(CC) -std=gnu11 -O1 -g $(WARN) -I. -pthread -o $@ $< $(cuda_linked)
@@ -235,7 +235,7 @@ bench-store: bench
 FUZZ_SECONDS ?= 120
 fuzz_folder := $(BUILD)/fuzz
 fuzz_both := $(BUILD)/both-sanitizers
-$(BUILD)/tests/fuzz_entry: tests/support/fuzz_entry.c $(BUILD)/tests/libzr_test.a $(heap_library)
+$(BUILD)/tests/fuzz_entry: tests/support/fuzz/fuzz_entry.c $(BUILD)/tests/libzr_test.a $(heap_library)
 	@mkdir -p $(@D)
 	@echo "  link  $@"
 	@$(CC) $(ALL_CFLAGS) -fsanitize=fuzzer -o $@ $< $(BUILD)/tests/libzr_test.a $(test_libs)
@@ -249,7 +249,7 @@ fuzz: packages-fuzz
 	@mkdir -p $(fuzz_folder)/corpus $(fuzz_folder)/found
 	@$(BUILD)/tests/fuzz_test --corpus $(fuzz_folder)/corpus
 	@for target in $(or $(FUZZ_TARGET),all socket); do echo "== $$target"; \
-		if [ $$target = socket ]; then BUILD=$(fuzz_both) python3 tests/support/fuzz_socket.py $(FUZZ_SECONDS) $$RANDOM; else \
+		if [ $$target = socket ]; then BUILD=$(fuzz_both) python3 tests/support/fuzz/fuzz_socket.py $(FUZZ_SECONDS) $$RANDOM; else \
 		$$([ $$target = all ] || echo env ZR_FUZZ_TARGET=$$target) $(fuzz_folder)/tests/fuzz_entry -max_total_time=$(FUZZ_SECONDS) \
 		-timeout=20 -rss_limit_mb=2048 -max_len=16384 -print_final_stats=1 -dict=$(fuzz_folder)/corpus.words \
 		-artifact_prefix=$(fuzz_folder)/found/ $(fuzz_folder)/corpus; fi || exit 1; done

@@ -9,7 +9,7 @@
 
 #include "alloc/backend/service_client.h"
 #include "alloc/base/error.h"
-#include "alloc/base/fork.h"
+#include "alloc/base/system/fork.h"
 #include "alloc/base/fault.h"
 #include "alloc/base/option.h"
 

@@ -18,9 +18,9 @@
 #include "alloc/backend/cuda_events.h"
 #include "alloc/base/error.h"
 #include "alloc/base/struct_bytes.h"
-#include "alloc/base/fork.h"
+#include "alloc/base/system/fork.h"
 #include "alloc/base/option.h"
-#include "alloc/base/os.h"
+#include "alloc/base/system/os.h"
 
 /* The device itself, its host node, and every peer a machine can hold. */
 enum { PEERS_MOST = 62, ACCESS_MOST = PEERS_MOST + 2 };

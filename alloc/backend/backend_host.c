@@ -24,9 +24,9 @@
 #include "alloc/backend/service_client.h"
 #include "alloc/base/error.h"
 #include "alloc/base/struct_bytes.h"
-#include "alloc/base/fork.h"
+#include "alloc/base/system/fork.h"
 #include "alloc/base/option.h"
-#include "alloc/base/os.h"
+#include "alloc/base/system/os.h"
 
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25 /* Linux 6.1 */

@@ -9,7 +9,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/struct_bytes.h"
-#include "alloc/base/fork.h"
+#include "alloc/base/system/fork.h"
 
 #define SIM_FIRST_ADDRESS ((uintptr_t)1 << 46)
 #define SIM_LAST_ADDRESS  ((uintptr_t)1 << 56)

@@ -9,7 +9,7 @@
 #include <stdio.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/fork.h"
+#include "alloc/base/system/fork.h"
 
 enum { PATH_ROOM_BYTES = 4096, ASKED_ROOM_BYTES = 256 };
 

@@ -1,7 +1,7 @@
 /* cuda_driver.h: the part of the CUDA driver that zr uses, in zr's own declarations. Private to the project.
  *
  * No CUDA header and no toolkit are needed to build: the few types and functions are declared here, and
- * tests/unit/alloc/cuda_declarations_test.c compares them with cuda.h where that is installed. The driver
+ * tests/unit/cuda/cuda_declarations_test.c compares them with cuda.h where that is installed. The driver
  * itself, libcuda.so.1, is found at run time, so that one binary serves machines with and without a GPU. */
 #ifndef ZR_CUDA_DRIVER_H
 #define ZR_CUDA_DRIVER_H

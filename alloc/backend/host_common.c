@@ -13,7 +13,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/option.h"
-#include "alloc/base/os.h"
+#include "alloc/base/system/os.h"
 
 /* ---- Addresses ----------------------------------------------------------------------------------------- */
 

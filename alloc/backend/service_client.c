@@ -24,9 +24,9 @@
 #include "alloc/backend/host_common.h"
 #include "alloc/backend/service_wire.h"
 #include "alloc/base/error.h"
-#include "alloc/base/fork.h"
+#include "alloc/base/system/fork.h"
 #include "alloc/base/option.h"
-#include "alloc/base/os.h"
+#include "alloc/base/system/os.h"
 
 #define ANSWER_NS   UINT64_C(2000000000)  /* for what zrd answers at once */
 #define REQUIRED_NS UINT64_C(60000000000) /* a restart of zrd takes less */

@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/folders.h"
-#include "alloc/base/os.h"
+#include "alloc/base/system/folders.h"
+#include "alloc/base/system/os.h"
 
 enum { SEND_PATIENCE_S = 2 };
 

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "alloc/base/file.h"
+#include "alloc/base/system/file.h"
 #include "alloc/base/slab.h"
 
 enum { TEXT_BYTES = 1024 };

@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "alloc/base/folders.h"
+#include "alloc/base/system/folders.h"
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static _Atomic bool done;

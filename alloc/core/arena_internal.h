@@ -21,7 +21,7 @@
 #include "alloc/core/granules.h"
 #include "alloc/core/bins.h"
 #include "alloc/core/index.h"
-#include "alloc/base/lock.h"
+#include "alloc/base/system/lock.h"
 #include "alloc/base/slab.h"
 #include "alloc/core/extent.h"
 #include "alloc/core/granule_cache.h"

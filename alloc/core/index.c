@@ -6,7 +6,7 @@
 #include <urcu/urcu-bp.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/fork.h"
+#include "alloc/base/system/fork.h"
 
 enum {
     CHUNK_SHIFT = ZR_INDEX_LEAF_BITS,

@@ -6,7 +6,7 @@
 #include <sched.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/fork.h"
+#include "alloc/base/system/fork.h"
 
 /* ---- All arenas of the process ------------------------------------------------------------------------- */
 

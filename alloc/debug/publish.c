@@ -11,7 +11,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/fault.h"
-#include "alloc/base/os.h"
+#include "alloc/base/system/os.h"
 #include "alloc/core/arena_internal.h"
 
 zr_result zr_publisher_start(struct zr_publisher *out, const char *folder)

@@ -8,7 +8,7 @@
 
 #include <stdatomic.h>
 
-#include "alloc/base/process.h"
+#include "alloc/base/system/process.h"
 #include "alloc/zr.h"
 
 #define ZR_PUBLISHED_MAGIC "ZRLIVE1"

@@ -13,8 +13,8 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/folders.h"
-#include "alloc/base/os.h"
+#include "alloc/base/system/folders.h"
+#include "alloc/base/system/os.h"
 #include "alloc/plan/follow_internal.h"
 
 /* Files of a process; after a file of an arena, the next a minute later. */

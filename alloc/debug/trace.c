@@ -19,8 +19,8 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/fault.h"
-#include "alloc/base/file.h"
-#include "alloc/base/os.h"
+#include "alloc/base/system/file.h"
+#include "alloc/base/system/os.h"
 #include "alloc/base/slab.h"
 #include "alloc/core/arena_internal.h"
 #include "alloc/debug/trace_put.h"

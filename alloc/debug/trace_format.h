@@ -1,6 +1,6 @@
 /* clang-format off */
 /* trace_format.h: the .zrt trace, version 2, as it lies in the file. Written by alloc/debug/trace.c, read by
- * defrag/trace/zrt.c. All numbers are little-endian. A reader reads all versions up to its own, and says of a later one
+ * defrag/trace/formats/zrt.c. All numbers are little-endian. A reader reads all versions up to its own, and says of a later one
  * that the file is newer than itself. What a later release adds goes into extensions, which a reader skips, or raises the
  * version.
  *

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "alloc/base/file.h"
+#include "alloc/base/system/file.h"
 #include "alloc/base/slab.h"
 #include "alloc/debug/stacks.h"
 

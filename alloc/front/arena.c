@@ -13,7 +13,7 @@
 #include "alloc/debug/stacks.h"
 #include "alloc/debug/trace.h"
 #include "alloc/plan/follow.h"
-#include "alloc/base/fork.h"
+#include "alloc/base/system/fork.h"
 #include "alloc/base/option.h"
 #include "alloc/base/poison.h"
 

@@ -12,8 +12,8 @@
 #include <unistd.h>
 
 #include "alloc/backend/service_client.h"
-#include "alloc/base/fork.h"
-#include "alloc/base/os.h"
+#include "alloc/base/system/fork.h"
+#include "alloc/base/system/os.h"
 #include "alloc/plan/follow.h"
 
 static size_t idle_bytes(struct zr_arena *arena)

@@ -19,9 +19,9 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/folders.h"
-#include "alloc/base/fork.h"
-#include "alloc/base/os.h"
+#include "alloc/base/system/folders.h"
+#include "alloc/base/system/fork.h"
+#include "alloc/base/system/os.h"
 #include "alloc/debug/command.h"
 #include "alloc/debug/publish.h"
 #include "alloc/debug/trace.h"

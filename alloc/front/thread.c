@@ -2,7 +2,7 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/os.h"
+#include "alloc/base/system/os.h"
 
 #if defined(__SANITIZE_THREAD__)
 #define STACK_DEFAULT_BYTES ((size_t)2 << 20) /* the sanitizer keeps 0.9 MB of its own on every stack */

@@ -8,7 +8,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/struct_bytes.h"
-#include "alloc/base/fork.h"
+#include "alloc/base/system/fork.h"
 #include "alloc/base/option.h"
 
 /* What one append may need: its extent, and a cut through what is left. */

@@ -5,11 +5,11 @@
  * of its own, the buffers are one block. */
 #define _GNU_SOURCE
 #include "alloc/core/arena_internal.h"
-#include "alloc/base/os.h"
+#include "alloc/base/system/os.h"
 
 #include "alloc/base/error.h"
 #include "alloc/base/struct_bytes.h"
-#include "alloc/base/fork.h"
+#include "alloc/base/system/fork.h"
 
 /* Longest sleeps before another look: at a buffer that somebody holds, at a stream that is not there yet. */
 static const uint64_t held_look_ns = 1000000000ull, stream_look_ns = 50000;

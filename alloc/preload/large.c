@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#include "alloc/base/lock.h"
+#include "alloc/base/system/lock.h"
 #include "alloc/base/option.h"
 #include "alloc/base/slab.h"
 #include "alloc/debug/recorder.h"

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/lock.h"
+#include "alloc/base/system/lock.h"
 #include "alloc/base/option.h"
 #include "alloc/core/arena_internal.h"
 #include "alloc/debug/stacks.h"

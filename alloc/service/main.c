@@ -17,7 +17,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/option.h"
-#include "alloc/base/os.h"
+#include "alloc/base/system/os.h"
 #include "alloc/service/server.h"
 
 enum { EXIT_USAGE = 2, EXIT_INPUT = 3, WITHIN_MS = 5000, WITHIN_MOST_MS = 600000 };

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/os.h"
+#include "alloc/base/system/os.h"
 #include "alloc/service/client.h"
 
 static void refuse(struct zr_client *client, zr_result result)

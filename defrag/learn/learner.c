@@ -19,7 +19,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/struct_bytes.h"
-#include "alloc/base/os.h"
+#include "alloc/base/system/os.h"
 #include "alloc/base/slab.h"
 
 /* About what `zr pack` spends: some seconds of one core, at most. */

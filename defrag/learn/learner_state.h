@@ -8,7 +8,7 @@
 
 #include <stdatomic.h>
 
-#include "alloc/base/os.h"
+#include "alloc/base/system/os.h"
 #include "defrag/learn/learner.h"
 
 enum {

@@ -8,7 +8,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/struct_bytes.h"
-#include "alloc/base/os.h"
+#include "alloc/base/system/os.h"
 #include "defrag/trace/lifetimes.h"
 #include "defrag/pack/pack_internal.h"
 

@@ -1,6 +1,6 @@
 /* pack_problem.c: lifetimes as items over sections of time. Stands on lifetimes.c. */
 #include "alloc/base/error.h"
-#include "alloc/base/os.h"
+#include "alloc/base/system/os.h"
 #include "defrag/trace/lifetimes.h"
 #include "defrag/pack/pack_internal.h"
 

@@ -3,7 +3,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/struct_bytes.h"
-#include "alloc/base/os.h"
+#include "alloc/base/system/os.h"
 #include "defrag/replay/model.h"
 #include "alloc/base/sort.h"
 #include "defrag/replay/unplanned.h"

@@ -1,4 +1,4 @@
-/* address_map.c: memory as rows of text. Stands on alloc/base/text.c alone. */
+/* address_map.c: memory as rows of text. Stands on alloc/base/system/text.c alone. */
 #include "defrag/report/address_map.h"
 
 #include <inttypes.h>

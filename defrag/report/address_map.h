@@ -7,7 +7,7 @@
 #ifndef ZR_ADDRESS_MAP_H
 #define ZR_ADDRESS_MAP_H
 
-#include "alloc/base/file.h"
+#include "alloc/base/system/file.h"
 #include "alloc/zr.h"
 
 enum zr_map_kind { ZR_MAP_LIVE = 0, ZR_MAP_PENDING, ZR_MAP_FREE, ZR_MAP_UNMAPPED, ZR_MAP_KINDS };

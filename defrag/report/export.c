@@ -4,7 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "defrag/trace/events_csv.h"
+#include "defrag/trace/formats/events_csv.h"
 
 struct writing {
     const struct zr_export *own;

@@ -3,7 +3,7 @@
 #ifndef ZR_EXPORT_H
 #define ZR_EXPORT_H
 
-#include "alloc/base/file.h"
+#include "alloc/base/system/file.h"
 #include "defrag/report/moments.h"
 
 struct zr_export {

@@ -4,7 +4,7 @@
 #define ZR_MOMENTS_H
 
 #include "defrag/report/memory.h"
-#include "defrag/trace/zrt.h"
+#include "defrag/trace/formats/zrt.h"
 
 /* A moment is so many records after the start: after the last of them. */
 struct zr_moment {

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/folders.h"
+#include "alloc/base/system/folders.h"
 #include "defrag/tool/live/live.h"
 
 static void read_from_descriptor(struct zr_tool_source *source)

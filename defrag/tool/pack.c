@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/os.h"
+#include "alloc/base/system/os.h"
 #include "defrag/tool/input.h"
 #include "defrag/zr_defrag.h"
 

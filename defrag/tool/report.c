@@ -1,4 +1,4 @@
-/* report.c: `zr report`: recordings as one HTML page. Stands on defrag/report/page.h. */
+/* report.c: `zr report`: recordings as one HTML page. Stands on defrag/report/page/page.h. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
-#include "defrag/report/page.h"
+#include "defrag/report/page/page.h"
 #include "defrag/tool/input.h"
 
 static const char help[] =

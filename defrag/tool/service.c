@@ -11,8 +11,8 @@
 
 #include "alloc/backend/service_wire.h"
 #include "alloc/base/error.h"
-#include "alloc/base/folders.h"
-#include "alloc/base/os.h"
+#include "alloc/base/system/folders.h"
+#include "alloc/base/system/os.h"
 #include "defrag/tool/tool.h"
 
 #define ANSWER_NS UINT64_C(10000000000)
@@ -30,11 +30,17 @@ static const char help[] =
     "  zr service drain                            takes back what is idle, and lends no more\n"
     "  zr service stop                             programs go on with what they have\n"
     "\n"
-    "  start: --capacity BYTES, --within MS, --process-hard BYTES: as zrd --help says\n"
-    "  status: --json\n"
-    "  limit: --pid N or --group NAME (ZR_GROUP of a program, else its control group's), with --hard BYTES, --soft\n"
-    "         BYTES, --shares N; or --capacity BYTES of all. 0 takes a quota away\n"
-    "  drain: --end lends again. Exit code 1: some is held still\n";
+    "zr service start [--capacity BYTES] [--within MS] [--process-hard BYTES]\n"
+    "zr service status [--json]\n"
+    "zr service limit --pid N|--group NAME [--hard BYTES] [--soft BYTES] [--shares N]\n"
+    "zr service limit --capacity BYTES\n"
+    "zr service drain [--end]\n"
+    "zr service stop\n"
+    "\n"
+    "  start   options as zrd --help explains them\n"
+    "  status  who holds what; exit code 1: no zrd serves\n"
+    "  limit   a process, or a group (ZR_GROUP of a program, else its control group's name); 0 takes a quota away\n"
+    "  drain   exit code 1: some is held still. --end lends again\n";
 
 /* ---- Asking zrd ---------------------------------------------------------------------------------------- */
 

@@ -4,7 +4,7 @@
 #ifndef ZR_TOOL_H
 #define ZR_TOOL_H
 
-#include "alloc/base/file.h"
+#include "alloc/base/system/file.h"
 #include "alloc/zr.h"
 #include "defrag/trace/vector.h"
 

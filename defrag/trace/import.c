@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "defrag/trace/zrt_writer.h"
+#include "defrag/trace/formats/zrt_writer.h"
 
 #define MOST_BYTES (UINT64_C(1) << 62)
 

@@ -6,7 +6,7 @@
 #ifndef ZR_IMPORT_H
 #define ZR_IMPORT_H
 
-#include "alloc/base/file.h"
+#include "alloc/base/system/file.h"
 #include "defrag/trace/recording.h"
 
 /* The text keeps the first failure to write. ZR_ERR_FORMAT: as zr_recording_play(); or addresses are 2^62

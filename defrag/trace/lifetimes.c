@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "defrag/trace/minimalloc.h"
+#include "defrag/trace/formats/minimalloc.h"
 #include "defrag/trace/scratch.h"
 #include "alloc/base/sort.h"
 #include "defrag/trace/vector.h"

@@ -16,8 +16,8 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/file.h"
-#include "alloc/base/os.h"
+#include "alloc/base/system/file.h"
+#include "alloc/base/system/os.h"
 
 /* ---- Commands ------------------------------------------------------------------------------------------ */
 

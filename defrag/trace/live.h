@@ -3,7 +3,7 @@
 #ifndef ZR_LIVE_H
 #define ZR_LIVE_H
 
-#include "alloc/base/folders.h"
+#include "alloc/base/system/folders.h"
 #include "alloc/debug/publish_format.h"
 
 /* What a process shows at one moment. All texts have ends and no control characters, all counts

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "alloc/base/os.h"
+#include "alloc/base/system/os.h"
 
 enum { ROOM_FIRST = 256 };
 

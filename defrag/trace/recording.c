@@ -5,11 +5,11 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "defrag/trace/csv.h"
-#include "defrag/trace/events_csv.h"
+#include "defrag/trace/formats/csv.h"
+#include "defrag/trace/formats/events_csv.h"
 #include "defrag/trace/raw_trace.h"
-#include "defrag/trace/torch_snapshot.h"
-#include "defrag/trace/zrt.h"
+#include "defrag/trace/formats/torch_snapshot.h"
+#include "defrag/trace/formats/zrt.h"
 
 /* ---- .zrt ---------------------------------------------------------------------------------------------- */
 

@@ -8,7 +8,7 @@
 #define ZR_RECORDING_H
 
 #include "defrag/trace/number_map.h"
-#include "defrag/trace/pickle.h"
+#include "defrag/trace/formats/pickle.h"
 #include "defrag/zr_defrag.h"
 
 struct zrt_refusal;

@@ -6,7 +6,7 @@
 
 #include "alloc/base/error.h"
 #include "defrag/trace/recording.h"
-#include "defrag/trace/zrt.h"
+#include "defrag/trace/formats/zrt.h"
 
 enum { MODULES_MOST = 1 << 16 }; /* of hostile files: further ones are not kept */
 

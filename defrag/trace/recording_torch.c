@@ -12,7 +12,7 @@
 #include "alloc/base/error.h"
 #include "alloc/base/sort.h"
 #include "defrag/trace/recording.h"
-#include "defrag/trace/torch_snapshot.h"
+#include "defrag/trace/formats/torch_snapshot.h"
 
 enum { SMALL_SEGMENT_BYTES = 2 << 20, PAGE_BYTES = 2 << 20 };
 

@@ -4,10 +4,10 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/struct_bytes.h"
-#include "defrag/trace/events_csv.h"
-#include "defrag/trace/minimalloc.h"
+#include "defrag/trace/formats/events_csv.h"
+#include "defrag/trace/formats/minimalloc.h"
 #include "defrag/trace/raw_trace.h"
-#include "defrag/trace/zrt.h"
+#include "defrag/trace/formats/zrt.h"
 
 /* ---- Our own traces ------------------------------------------------------------------------------------ */
 

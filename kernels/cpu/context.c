@@ -4,7 +4,7 @@
  * One operation runs at a time, so the last part is as large as the neediest operation's share. */
 #include "kernels/cpu/context.h"
 #include "alloc/base/error.h"
-#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/products/gemm.h"
 
 #include <immintrin.h>
 

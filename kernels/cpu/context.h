@@ -3,7 +3,7 @@
 #ifndef ZR_KERNELS_CONTEXT_H
 #define ZR_KERNELS_CONTEXT_H
 
-#include "kernels/cpu/loops.h"
+#include "kernels/cpu/loops/loops.h"
 
 /* The table's own. */
 size_t zr_cpu_workspace_bytes(const struct zr_kernel_limits *limits, enum zr_isa isa);

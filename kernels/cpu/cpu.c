@@ -6,8 +6,8 @@
  * not depend on the number of threads. */
 #include "kernels/cpu/cpu.h"
 #include "alloc/base/error.h"
-#include "kernels/cpu/gemm.h"
-#include "kernels/cpu/product.h"
+#include "kernels/cpu/products/gemm.h"
+#include "kernels/cpu/products/product.h"
 #include "kernels/real.h"
 
 static const struct zr_loops *loops_of(const struct zr_kernel_context *context)

@@ -1,7 +1,7 @@
 /* isa.c: which instruction set the arithmetic runs on, and its tables. GCC's run-time checks ask the
  * processor and whether the system saves the wide registers; AMX is asked for by hand. */
-#include "kernels/cpu/loops.h"
-#include "kernels/cpu/panels.h"
+#include "kernels/cpu/loops/loops.h"
+#include "kernels/cpu/products/panels.h"
 
 #include <cpuid.h>
 

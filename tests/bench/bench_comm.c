@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "alloc/base/os.h"
+#include "alloc/base/system/os.h"
 #include "zero/comm/zr_comm.h"
 
 enum { ROUNDS = 21, SMALL_ROUNDS = 2000, MPI_TURNS = 5, MPI_ROUNDS = 9, MOST_RANKS = 256 };

@@ -19,7 +19,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "kernels/cpu/onednn.h"
+#include "kernels/cpu/products/onednn.h"
 
 void omp_set_num_threads(int threads); /* libgomp's, per calling thread */
 

@@ -13,7 +13,7 @@
 #include <time.h>
 
 #include "kernels/zr_kernels.h"
-#include "tests/support/kernels_calls.h"
+#include "tests/support/kernels/kernels_calls.h"
 
 enum { B = 4, T = 64, C = 768, A = 12, V = 50257, VP = 50304, LAYERS = 12, ROWS = B * T, WIDE = 4 * C };
 enum { REPEATS_MAX = 101, THREADS_MAX = 64 };

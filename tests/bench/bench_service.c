@@ -13,7 +13,7 @@
 #include "alloc/backend/backend.h"
 #include "alloc/backend/service_client.h"
 #include "alloc/base/option.h"
-#include "alloc/base/os.h"
+#include "alloc/base/system/os.h"
 
 enum { LEASES = 20000, CLIENTS = 4, GRANULES = 64 };
 static uint64_t times_ns[LEASES];

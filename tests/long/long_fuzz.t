@@ -24,7 +24,7 @@ for target in ("trace", "recording", "lifetimes", "zrt"):
     got = run_limited([program, str(SECONDS), target], env={**os.environ, "ZR_TEST_SEED": "5"}, timeout=SECONDS + LONG_HANG)
     ok(got.returncode == 0, f"{target}: " + " ".join(line.split(": ", 1)[1] for line in got.stdout.splitlines() if "hostile files" in line)) or \
         note((got.stdout + got.stderr)[-3000:])
-got = run_limited([sys.executable, "tests/support/fuzz_socket.py", str(SECONDS)], timeout=SECONDS + LONG_HANG,
+got = run_limited([sys.executable, "tests/support/fuzz/fuzz_socket.py", str(SECONDS)], timeout=SECONDS + LONG_HANG,
                   env={**os.environ, "BUILD": os.path.join(BUILD, "both-sanitizers")})
 ok(got.returncode == 0, f"the live socket: {got.stdout.count('ok ')} checks") or note((got.stdout + got.stderr)[-3000:])
 done()

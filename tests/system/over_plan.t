@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The byte plan is enforced: a zr-train one rank of which leaks, or asks for more, on purpose (tests/support/leaky.c) ends at the
+"""The byte plan is enforced: a zr-train one rank of which leaks, or asks for more, on purpose (tests/support/zero/leaky.c) ends at the
 call that goes beyond, which it names with the tag and the bytes; all ranks end, and what was saved is whole."""
 import os
 import re

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""libzr_cuda.so on the emulated driver: a program that knows nothing of zr (tests/support/cuda_program.c) finds the same
+"""libzr_cuda.so on the emulated driver: a program that knows nothing of zr (tests/support/cuda/cuda_program.c) finds the same
 with it and without, by each way to the driver; limits, processes, calls that fail; what the library shows and needs; every
 symbol of the driver's memory API, and what becomes of it; zr run --cuda."""
 import glob

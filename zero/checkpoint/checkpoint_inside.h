@@ -2,7 +2,7 @@
 #ifndef ZR_CHECKPOINT_INSIDE_H
 #define ZR_CHECKPOINT_INSIDE_H
 
-#include "alloc/base/file.h"
+#include "alloc/base/system/file.h"
 #include "zero/comm/status.h"
 #include "zero/checkpoint/checkpoint.h"
 

@@ -7,7 +7,7 @@
 #ifndef ZR_SAFETENSORS_H
 #define ZR_SAFETENSORS_H
 
-#include "alloc/base/file.h"
+#include "alloc/base/system/file.h"
 
 #define ZR_SAFETENSORS_HEADER_MAX ((uint64_t)100 << 20) /* bytes, by the format's own specification */
 

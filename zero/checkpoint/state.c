@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "alloc/base/file.h"
+#include "alloc/base/system/file.h"
 #include "zero/comm/status.h"
 #include "zero/checkpoint/state.h"
 #include "zero/engine/engine.h"

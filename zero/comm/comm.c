@@ -6,7 +6,7 @@
 
 #include "alloc/base/error.h"
 #include "zero/comm/comm.h"
-#include "zero/comm/local.h"
+#include "zero/comm/local/local.h"
 
 /* ---- The thread and the queue -------------------------------------------------------------------------- */
 

@@ -6,7 +6,7 @@
 #ifndef ZR_COMM_INTERNAL_H
 #define ZR_COMM_INTERNAL_H
 
-#include "alloc/base/os.h"
+#include "alloc/base/system/os.h"
 #include "zero/comm/zr_comm.h"
 
 enum { ZR_COMM_QUEUE_COUNT = 64, ZR_COMM_MESSAGE_BYTES = 256 };

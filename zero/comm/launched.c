@@ -3,7 +3,7 @@
 #include "alloc/base/error.h"
 #include "alloc/base/struct_bytes.h"
 #include "zero/comm/comm.h"
-#include "zero/comm/mpi_start.h"
+#include "zero/comm/message/mpi_start.h"
 #include "zero/launch/control.h"
 
 enum { EXIT_USAGE = 2 };

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "alloc/base/os.h"
+#include "alloc/base/system/os.h"
 
 enum { ASK = 0x7a720001, HERE, LOST, FIRST, LOGGED };
 enum { MESSAGES_A_POLL = 4 * ZR_MAX_WORLD };

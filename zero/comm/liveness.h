@@ -7,7 +7,7 @@
 #ifndef ZR_LIVENESS_H
 #define ZR_LIVENESS_H
 
-#include "zero/comm/transport.h"
+#include "zero/comm/message/transport.h"
 #include "zero/comm/zr_comm.h"
 
 enum { ZR_LIVENESS_WORDS = ZR_MAX_WORLD / 64, ZR_LIVENESS_TEXT_BYTES = 160 };

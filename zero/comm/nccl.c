@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/module.h"
+#include "alloc/base/system/module.h"
 #include "alloc/base/struct_bytes.h"
 #include "zero/launch/start.h"
 #include "zero/comm/take.h"

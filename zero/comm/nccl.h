@@ -1,7 +1,7 @@
 /* nccl.h: the part of NCCL that zr uses, in zr's own declarations, and a communicator over it. Private to
  * zero/comm/.
  *
- * No header of NCCL and no toolkit is needed to build; tests/unit/zero/nccl_test.c compares the declarations
+ * No header of NCCL and no toolkit is needed to build; tests/unit/comm/nccl_test.c compares the declarations
  * with nccl.h where that is installed. The library itself, libnccl.so.2, is found when a communicator asks
  * for it.
  */

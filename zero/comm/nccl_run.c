@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "zero/comm/local.h"
+#include "zero/comm/local/local.h"
 #include "zero/comm/nccl.h"
 #include "zero/launch/timeout.h"
 

@@ -9,7 +9,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "alloc/base/os.h"
+#include "alloc/base/system/os.h"
 #include "zero/engine/nvme_io.h"
 
 enum { ZR_NVME_THREADS = 8, ZR_NVME_REGISTERED = 64, ZR_NVME_STACK_BYTES = 256 << 10 };

@@ -11,7 +11,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/fault.h"
-#include "alloc/base/os.h"
+#include "alloc/base/system/os.h"
 #include "zero/launch/control.h"
 
 #define FIRST_PIECE (UINT32_MAX - 15)

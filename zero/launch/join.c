@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/os.h"
+#include "alloc/base/system/os.h"
 #include "zero/launch/control.h"
 #include "zero/launch/start.h"
 

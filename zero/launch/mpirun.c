@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "alloc/base/os.h"
+#include "alloc/base/system/os.h"
 #include "zero/launch/control.h"
 #include "zero/launch/start.h"
 

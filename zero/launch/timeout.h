@@ -2,7 +2,7 @@
 #ifndef ZR_TIMEOUT_H
 #define ZR_TIMEOUT_H
 
-#include "alloc/base/os.h"
+#include "alloc/base/system/os.h"
 
 /* Two looks are this far apart at most where whoever looks can run. What is more was taken from it too: a run
  * that was stopped and goes on hours later finds nobody silent for hours. */

@@ -1,5 +1,5 @@
 /* data.c: one pread per window, straight into the target row, which serves as scratch: no copy of the text.
- * Stands on alloc/base/file.h. */
+ * Stands on alloc/base/system/file.h. */
 #define _GNU_SOURCE
 #include "zero/train/data.h"
 

@@ -8,7 +8,7 @@
 #ifndef ZR_TRAIN_DATA_H
 #define ZR_TRAIN_DATA_H
 
-#include "alloc/base/file.h"
+#include "alloc/base/system/file.h"
 
 struct zr_data_options {
     const char *path;

@@ -8,7 +8,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/heap/heap.h"
-#include "alloc/base/os.h"
+#include "alloc/base/system/os.h"
 #include "zero/checkpoint/checkpoint.h"
 #include "zero/train/report/log.h"
 #include "zero/train/report/progress.h"

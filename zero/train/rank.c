@@ -15,7 +15,7 @@
 #include "alloc/base/error.h"
 #include "alloc/heap/heap.h"
 #include "alloc/base/option.h"
-#include "alloc/base/os.h"
+#include "alloc/base/system/os.h"
 #include "zero/train/settings/agree.h"
 #include "zero/train/limit.h"
 #include "zero/train/report/number.h"

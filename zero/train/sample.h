@@ -3,7 +3,7 @@
 #ifndef ZR_TRAIN_SAMPLE_H
 #define ZR_TRAIN_SAMPLE_H
 
-#include "alloc/base/file.h"
+#include "alloc/base/system/file.h"
 #include "zero/model/transformer.h"
 
 struct zr_sample_options {

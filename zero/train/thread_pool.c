@@ -1,4 +1,4 @@
-/* thread_pool.c: the compute threads of a rank. Stands on alloc/base/os.h; see thread_pool.h.
+/* thread_pool.c: the compute threads of a rank. Stands on alloc/base/system/os.h; see thread_pool.h.
  *
  * A run is announced by one counter, `round`, on which idle workers spin for a moment and then sleep; its end
  * is the counter `pending` reaching zero. Kernels follow one another within microseconds, so a short spin
@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/os.h"
-#include "zero/comm/spin.h"
+#include "alloc/base/system/os.h"
+#include "zero/comm/local/spin.h"
 #include "zero/train/thread_pool.h"
 
 enum { THREADS_MAX = 1024 };

@@ -2,7 +2,7 @@
  * their own. See cuda.h. */
 #include <string.h>
 
-#include "alloc/base/lock.h"
+#include "alloc/base/system/lock.h"
 #include "alloc/base/slab.h"
 #include "alloc/preload/cuda/cuda.h"
 

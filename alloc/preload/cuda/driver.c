@@ -10,7 +10,7 @@
 #include <dlfcn.h>
 #include <string.h>
 
-#include "alloc/base/lock.h"
+#include "alloc/base/system/lock.h"
 
 struct zr_cuda_real zr_cuda_real;
 

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "alloc/backend/backend.h"
-#include "alloc/base/lock.h"
+#include "alloc/base/system/lock.h"
 #include "alloc/base/option.h"
 #include "alloc/preload/record.h"
 

@@ -3,7 +3,7 @@
 #ifndef ZR_PRELOAD_CUDA_IPC_H
 #define ZR_PRELOAD_CUDA_IPC_H
 
-#include "alloc/base/process.h"
+#include "alloc/base/system/process.h"
 #include "alloc/preload/cuda/cuda.h"
 
 #define ZR_IPC_MAGIC "zr-cuda1"

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/os.h"
+#include "alloc/base/system/os.h"
 #include "alloc/base/slab.h"
 
 enum { STACK_BYTES = 256 << 10, WAITING_MOST = 64 };

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/lock.h"
+#include "alloc/base/system/lock.h"
 #include "alloc/base/option.h"
 #include "alloc/base/slab.h"
 

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-#include "alloc/base/lock.h"
+#include "alloc/base/system/lock.h"
 #include "alloc/base/slab.h"
 
 struct zr_cuda_pool {

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/lock.h"
+#include "alloc/base/system/lock.h"
 
 struct stream {
     zr_cu_stream stream;

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/lock.h"
+#include "alloc/base/system/lock.h"
 
 enum { POOLS_MOST = 256 };
 

@@ -4,7 +4,7 @@
  * what an arena has mapped for them. What lies between is its free blocks. */
 #include <string.h>
 
-#include "alloc/base/file.h"
+#include "alloc/base/system/file.h"
 #include "alloc/preload/cuda/torch.h"
 
 enum { BUFFER_BYTES = 8192, DEVICES_MOST = ZR_CUDA_DEVICES_MOST };

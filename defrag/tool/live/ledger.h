@@ -25,7 +25,7 @@ struct zr_ledger {
 };
 
 /* A row with no bytes is left out. */
-void zr_ledger_add(struct zr_ledger *ledger, struct zr_ledger_row row);
+void zr_ledger_row_add(struct zr_ledger *ledger, struct zr_ledger_row row);
 /* What no row has; below 0 where rows have more than the total. */
 int64_t zr_ledger_residual(const struct zr_ledger *ledger);
 

@@ -9,9 +9,9 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/file.h"
+#include "alloc/base/system/file.h"
 
-void zr_ledger_add(struct zr_ledger *ledger, struct zr_ledger_row row)
+void zr_ledger_row_add(struct zr_ledger *ledger, struct zr_ledger_row row)
 {
     if (row.bytes != 0 && ledger->rows_count < ZR_LEDGER_ROWS)
         ledger->rows[ledger->rows_count++] = row;
@@ -47,14 +47,14 @@ static void add_arena(struct holdings *sum, const struct zr_arena_stats *stats)
 static void add_mapped(struct zr_ledger *out, const struct holdings *sum)
 {
     for (unsigned tag = 0; tag < ZR_TAG_COUNT; tag++)
-        zr_ledger_add(out, (struct zr_ledger_row){.name = zr_tag_name((zr_tag)tag),
-                                                  .is_tag = true,
-                                                  .bytes = (int64_t)sum->by_tag[tag]});
-    zr_ledger_add(out, (struct zr_ledger_row){.name = "freed, and a stream may still use it",
-                                              .bytes = (int64_t)sum->pending_bytes});
-    zr_ledger_add(out, (struct zr_ledger_row){
-                           .name = "free in the arenas",
-                           .bytes = (int64_t)(sum->mapped_bytes - sum->live_bytes - sum->pending_bytes)});
+        zr_ledger_row_add(out, (struct zr_ledger_row){.name = zr_tag_name((zr_tag)tag),
+                                                      .is_tag = true,
+                                                      .bytes = (int64_t)sum->by_tag[tag]});
+    zr_ledger_row_add(out, (struct zr_ledger_row){.name = "freed, and a stream may still use it",
+                                                  .bytes = (int64_t)sum->pending_bytes});
+    zr_ledger_row_add(out, (struct zr_ledger_row){
+                               .name = "free in the arenas",
+                               .bytes = (int64_t)(sum->mapped_bytes - sum->live_bytes - sum->pending_bytes)});
 }
 
 /* ---- Mappings ------------------------------------------------------------------------------------------ */
@@ -225,11 +225,11 @@ zr_result zr_ledger_host(struct zr_ledger *out, uint64_t *cached_bytes, const st
     if (result != ZR_OK)
         return result;
     add_mapped(out, &sum);
-    zr_ledger_add(out, (struct zr_ledger_row){.name = "of these not touched yet",
-                                              .bytes = (int64_t)(resident[IN_ARENA] - sum.mapped_bytes)});
+    zr_ledger_row_add(out, (struct zr_ledger_row){.name = "of these not touched yet",
+                                                  .bytes = (int64_t)(resident[IN_ARENA] - sum.mapped_bytes)});
     for (unsigned kind = PROGRAM; kind < KINDS_COUNT; kind++)
-        zr_ledger_add(out,
-                      (struct zr_ledger_row){.name = kind_names[kind], .bytes = (int64_t)resident[kind]});
+        zr_ledger_row_add(out,
+                          (struct zr_ledger_row){.name = kind_names[kind], .bytes = (int64_t)resident[kind]});
     return ZR_OK;
 }
 
@@ -268,11 +268,11 @@ static void add_others(struct zr_ledger *out, const struct zr_live *live, uint64
         }
         memcpy(out->programs[count], other.shown.program, sizeof out->programs[count]);
         zr_make_plain(out->programs[count]);
-        zr_ledger_add(
+        zr_ledger_row_add(
             out, (struct zr_ledger_row){.name = out->programs[count++], .bytes = (int64_t)bytes, .pid = pid});
     }
-    zr_ledger_add(out,
-                  (struct zr_ledger_row){.name = "further processes on zr", .bytes = (int64_t)more_bytes});
+    zr_ledger_row_add(
+        out, (struct zr_ledger_row){.name = "further processes on zr", .bytes = (int64_t)more_bytes});
 }
 
 /* What was in use before this process came and no process on zr shows: at most what is left. */
@@ -280,10 +280,10 @@ static void add_before(struct zr_ledger *out, uint64_t before_bytes, uint64_t ea
 {
     int64_t before = (int64_t)(before_bytes - (earlier_bytes < before_bytes ? earlier_bytes : before_bytes));
     int64_t left = zr_ledger_residual(out);
-    zr_ledger_add(out, (struct zr_ledger_row){.name = "there before zr: the context, others",
-                                              .bytes = before < left ? before
-                                                       : left > 0    ? left
-                                                                     : 0});
+    zr_ledger_row_add(out, (struct zr_ledger_row){.name = "there before zr: the context, others",
+                                                  .bytes = before < left ? before
+                                                           : left > 0    ? left
+                                                                         : 0});
 }
 
 void zr_ledger_device(struct zr_ledger *out, const struct zr_live *live, uint64_t backend)
@@ -303,13 +303,13 @@ void zr_ledger_device(struct zr_ledger *out, const struct zr_live *live, uint64_
         out->total_bytes = arena->device_total_bytes - arena->device_free_bytes;
     }
     add_mapped(out, &sum);
-    zr_ledger_add(out, (struct zr_ledger_row){.name = "kept for later, not mapped",
-                                              .bytes = (int64_t)sum.cached_bytes});
-    zr_ledger_add(out,
-                  (struct zr_ledger_row){.name = "reserved otherwise by the arenas",
-                                         .bytes = (int64_t)(reserved - sum.mapped_bytes - sum.cached_bytes)});
-    zr_ledger_add(out, (struct zr_ledger_row){.name = "held by zr beside its arenas",
-                                              .bytes = (int64_t)(held - reserved)});
+    zr_ledger_row_add(out, (struct zr_ledger_row){.name = "kept for later, not mapped",
+                                                  .bytes = (int64_t)sum.cached_bytes});
+    zr_ledger_row_add(
+        out, (struct zr_ledger_row){.name = "reserved otherwise by the arenas",
+                                    .bytes = (int64_t)(reserved - sum.mapped_bytes - sum.cached_bytes)});
+    zr_ledger_row_add(out, (struct zr_ledger_row){.name = "held by zr beside its arenas",
+                                                  .bytes = (int64_t)(held - reserved)});
     add_others(out, live, device, &earlier_bytes);
     add_before(out, before_bytes, earlier_bytes);
 }

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/os.h"
+#include "alloc/base/system/os.h"
 #include "defrag/tool/live/live.h"
 
 /* Writing the blocks of a large process takes a while. */

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc/base/os.h"
+#include "alloc/base/system/os.h"
 
 enum { SIDE_BY_SIDE = 120, LABELS_FROM = 56, LABEL_COLUMNS = 16, ITEM_COLUMNS = 26, TALL_ROWS = 32 };
 

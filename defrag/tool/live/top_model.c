@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/os.h"
+#include "alloc/base/system/os.h"
 #include "defrag/tool/input.h"
 
 enum { SILENT_TURNS = 10, LOOK_MS = 60000, LEAVE_MS = 2000, LOOK_SHARE = 50 };

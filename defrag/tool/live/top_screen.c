@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/os.h"
+#include "alloc/base/system/os.h"
 
 enum { PATIENCE_MS = 300, PAUSE_MS = 1000, INTERVALS = 6, CTRL_L = 'L' - 64 };
 static const unsigned intervals_ms[INTERVALS] = {200, 500, 1000, 2000, 5000, 10000};

@@ -1,5 +1,5 @@
 /* doctor_system.c: see doctor.h: the machine, and this process's limits, which a program would inherit.
- * Stands on alloc/base/os.h. */
+ * Stands on alloc/base/system/os.h. */
 #define _GNU_SOURCE
 #include "defrag/tool/run/doctor.h"
 
@@ -17,7 +17,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include "alloc/base/os.h"
+#include "alloc/base/system/os.h"
 
 /* ---- The kernel ---------------------------------------------------------------------------------------- */
 

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/folders.h"
+#include "alloc/base/system/folders.h"
 #include "alloc/debug/trace_format.h"
 #include "defrag/zr_defrag.h"
 

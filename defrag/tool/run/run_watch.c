@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/os.h"
+#include "alloc/base/system/os.h"
 
 /* ---- The folder ---------------------------------------------------------------------------------------- */
 

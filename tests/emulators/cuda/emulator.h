@@ -7,7 +7,7 @@
  * and ends the context: addresses out of reach, misaligned ones, shared memory read before it is written,
  * races (threads.c, races.c). Not seen are device memory read before it is written, and races between
  * launches, but by what they compute. It is strict where NVIDIA's documentation states a rule, also where a
- * card may be lenient; tests/support/cuda_rules.h has where the rules come from, the tests that include it
+ * card may be lenient; tests/support/cuda/cuda_rules.h has where the rules come from, the tests that include it
  * (cuda_emulator_test.c, cuda_alloc_test.c and others) the rules and a program that breaks each. Not there:
  * pools that other processes open, handles for dma-buf, and the private tables of cuGetExportTable; each is
  * refused, and the device's attributes say so where there is one.

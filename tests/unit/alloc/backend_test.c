@@ -10,7 +10,7 @@
 
 #include "alloc/backend/backend.h"
 #include "alloc/base/error.h"
-#include "tests/support/cuda_support.h"
+#include "tests/support/cuda/cuda_support.h"
 #include "tests/support/seed.h"
 #include "tests/support/tap.h"
 

@@ -10,7 +10,7 @@
 #include "alloc/base/option.h"
 #include "alloc/debug/stacks.h"
 #include "alloc/debug/trace.h"
-#include "defrag/trace/zrt.h"
+#include "defrag/trace/formats/zrt.h"
 #include "tests/support/tap.h"
 
 static char scratch[] = "/tmp/zr-stacks-XXXXXX";

@@ -5,7 +5,7 @@
 
 #include "defrag/zr_defrag.h"
 #include "tests/support/counting.h"
-#include "tests/support/cuda_support.h"
+#include "tests/support/cuda/cuda_support.h"
 #include "tests/support/random.h"
 #include "tests/support/records.h"
 #include "tests/support/seed.h"

@@ -2,8 +2,8 @@
  * where no two live blocks ever share memory, plans that are learned of generated blocks of whole granules,
  * which take no more than is live at once, and each failure onthe way. */
 #include "defrag/learn/learner.h"
-#include "tests/support/cuda_support.h"
-#include "tests/support/plan_runs.h"
+#include "tests/support/cuda/cuda_support.h"
+#include "tests/support/zero/plan_runs.h"
 #include "tests/support/seed.h"
 
 enum kind { SIM, LATE_SIM, HOST, GPU, KINDS };

@@ -12,8 +12,8 @@
 
 #include "alloc/backend/backend.h"
 #include "alloc/base/fault.h"
-#include "alloc/base/os.h"
-#include "tests/support/cuda_support.h"
+#include "alloc/base/system/os.h"
+#include "tests/support/cuda/cuda_support.h"
 #include "tests/support/seed.h"
 #include "tests/support/tap.h"
 

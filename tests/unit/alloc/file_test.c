@@ -1,4 +1,4 @@
-/* file_test.c: the file port, alloc/base/file.h: whole reads and writes over every kind of descriptor, words
+/* file_test.c: the file port, alloc/base/system/file.h: whole reads and writes over every kind of descriptor, words
  * that name the file, nothing half written, nothing left open. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "alloc/base/fault.h"
-#include "alloc/base/file.h"
+#include "alloc/base/system/file.h"
 #include "tests/support/folder.h"
 #include "tests/support/tap.h"
 #include "tests/support/words.h"

@@ -7,9 +7,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "alloc/base/os.h"
+#include "alloc/base/system/os.h"
 #include "alloc/core/index.h"
-#include "tests/support/plan_runs.h"
+#include "tests/support/zero/plan_runs.h"
 #include "tests/support/seed.h"
 
 static void begin(size_t limit_bytes)

@@ -14,7 +14,7 @@
 
 #include "alloc/base/fault.h"
 #include "alloc/heap/heap.h"
-#include "alloc/base/os.h"
+#include "alloc/base/system/os.h"
 #include "tests/support/blocks.h"
 #include "tests/support/random.h"
 #include "tests/support/tap.h"

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "alloc/base/option.h"
-#include "alloc/base/os.h"
+#include "alloc/base/system/os.h"
 #include "tests/support/host_moves.h"
 #include "tests/support/draws.h"
 #include "tests/support/seed.h"

@@ -6,7 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "alloc/base/lock.h"
+#include "alloc/base/system/lock.h"
 #include "tests/support/random.h"
 #include "tests/support/tap.h"
 

@@ -7,7 +7,7 @@
 #include "alloc/core/arena_internal.h"
 #include "alloc/base/fault.h"
 #include "tests/support/child.h"
-#include "tests/support/cuda_support.h"
+#include "tests/support/cuda/cuda_support.h"
 #include "tests/support/tap.h"
 
 #define GRANULE ((size_t)2 << 20)

@@ -1,4 +1,4 @@
-/* os_test.c: the port to the system, alloc/base/os.h: clock, threads on arena stacks, shared waits, and what
+/* os_test.c: the port to the system, alloc/base/system/os.h: clock, threads on arena stacks, shared waits, and what
  * machines of many kinds grant, made up out of files. */
 #define _GNU_SOURCE
 #include <ftw.h>
@@ -15,8 +15,8 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/fault.h"
-#include "alloc/base/file.h"
-#include "alloc/base/os.h"
+#include "alloc/base/system/file.h"
+#include "alloc/base/system/os.h"
 #include "tests/support/blocks.h"
 #include "tests/support/child.h"
 #include "tests/support/tap.h"

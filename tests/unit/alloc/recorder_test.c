@@ -9,12 +9,12 @@
 #include <unistd.h>
 
 #include "alloc/base/fault.h"
-#include "alloc/base/folders.h"
+#include "alloc/base/system/folders.h"
 #include "alloc/base/option.h"
-#include "alloc/base/os.h"
+#include "alloc/base/system/os.h"
 #include "alloc/debug/recorder.h"
 #include "alloc/plan/plan.h"
-#include "defrag/trace/zrt.h"
+#include "defrag/trace/formats/zrt.h"
 #include "tests/support/arena_support.h"
 #include "tests/support/folder.h"
 #include "tests/support/seed.h"

@@ -9,7 +9,7 @@
 #include "alloc/backend/backend.h"
 #include "alloc/base/error.h"
 #include "alloc/base/fault.h"
-#include "alloc/base/os.h"
+#include "alloc/base/system/os.h"
 #include "alloc/zr.h"
 #include "tests/support/blocks.h"
 #include "tests/support/random.h"

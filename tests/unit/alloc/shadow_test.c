@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "alloc/backend/backend.h"
-#include "tests/support/cuda_support.h"
+#include "tests/support/cuda/cuda_support.h"
 #include "tests/support/random.h"
 #include "tests/support/seed.h"
 #include "tests/support/tap.h"

@@ -12,10 +12,10 @@
 #include <stdio.h>
 #include <time.h>
 
-#include "alloc/base/file.h"
+#include "alloc/base/system/file.h"
 #include "tests/support/draws.h"
-#include "tests/support/fuzz_model_inputs.h"
-#include "tests/support/fuzz_targets.h"
+#include "tests/support/fuzz/fuzz_model_inputs.h"
+#include "tests/support/fuzz/fuzz_targets.h"
 #include "tests/support/seed.h"
 #include "tests/support/tap.h"
 

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "alloc/base/fault.h"
-#include "alloc/base/os.h"
+#include "alloc/base/system/os.h"
 #include "tests/support/learner_runs.h"
 
 #define ENDLESS (UINT64_MAX / 2)

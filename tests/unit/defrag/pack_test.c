@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "alloc/base/fault.h"
-#include "alloc/base/file.h"
+#include "alloc/base/system/file.h"
 #include "alloc/base/sort.h"
 #include "defrag/zr_defrag.h"
 #include "tests/support/cut_rectangles.h"

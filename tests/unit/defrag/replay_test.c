@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "alloc/base/fault.h"
-#include "alloc/base/os.h"
+#include "alloc/base/system/os.h"
 #include "defrag/zr_defrag.h"
 #include "tests/support/draws.h"
 #include "tests/support/records.h"

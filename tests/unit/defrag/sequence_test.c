@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 #include "alloc/base/fault.h"
-#include "alloc/base/file.h"
-#include "defrag/trace/pickle.h"
+#include "alloc/base/system/file.h"
+#include "defrag/trace/formats/pickle.h"
 #include "defrag/zr_defrag.h"
 #include "tests/support/records.h"
 #include "tests/support/tap.h"

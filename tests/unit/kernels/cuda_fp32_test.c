@@ -1,3 +1,3 @@
-/* cuda_fp32_test.c: the cases of kernels_test.c on a card's table (tests/support/kernels_card.h). */
+/* cuda_fp32_test.c: the cases of kernels_test.c on a card's table (tests/support/kernels/kernels_card.h). */
 #define ZR_TEST_ON_CARD
 #include "tests/unit/kernels/kernels_test.c"

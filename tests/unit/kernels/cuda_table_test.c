@@ -3,9 +3,9 @@
  * compute is cuda_fp32_test.c's and its neighbours' matter. */
 #define _GNU_SOURCE
 #include "kernels/cuda/cuda.h"
-#include "tests/support/cuda_calls.h"
-#include "tests/support/cuda_support.h"
-#include "tests/support/kernels_reference.h"
+#include "tests/support/cuda/cuda_calls.h"
+#include "tests/support/cuda/cuda_support.h"
+#include "tests/support/kernels/kernels_reference.h"
 
 enum { ROWS = 37, CHANNELS = 45, NUMBERS = ROWS * CHANNELS };
 

@@ -4,8 +4,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernels/cpu/panels.h"
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/products/panels.h"
+#include "kernels/cpu/loops/simd.h"
 
 /* VDPBF16PS: the odd product, then the even one, each added without rounding in between. */
 static vf vf_pairs(vf sum, vf a, vf b)
@@ -29,8 +29,8 @@ static vf vf_pairs(vf sum, vf a, vf b)
 #define PANEL_PAIRS
 #define ZR_PANELS      panels_by_hand
 #define PANELS_STORAGE static
-#include "kernels/cpu/panels_body.h"
-#include "tests/support/kernels_products.h"
+#include "kernels/cpu/products/panels_body.h"
+#include "tests/support/kernels/kernels_products.h"
 
 static void check_both(const char *name, const struct zr_panels *panels)
 {

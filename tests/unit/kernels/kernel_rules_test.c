@@ -6,11 +6,11 @@
 #include <float.h>
 #include <xmmintrin.h>
 
-#include "kernels/cpu/gemm.h"
-#include "kernels/cpu/loops.h"
-#include "kernels/cpu/panels.h"
-#include "tests/support/kernels_reference.h"
-#include "tests/support/kernels_support.h"
+#include "kernels/cpu/products/gemm.h"
+#include "kernels/cpu/loops/loops.h"
+#include "kernels/cpu/products/panels.h"
+#include "tests/support/kernels/kernels_reference.h"
+#include "tests/support/kernels/kernels_support.h"
 
 static const struct zr_kernel_limits small = {64, 32, 48, 3, 1};
 

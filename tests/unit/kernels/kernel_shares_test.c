@@ -1,7 +1,7 @@
 /* kernel_shares_test.c: what tensor ranks do with shares of a vocabulary, of a batch's rows and of a softmax,
  * in every precision of every instruction set that this processor has: together the shares are the whole, in
  * bits where nothing is added in another order, and what is not finite in one share stays so. */
-#include "tests/support/kernels_cases.h"
+#include "tests/support/kernels/kernels_cases.h"
 
 enum { SHARES_MOST = 4 };
 static const double tolerance = 3e-6;

@@ -65,10 +65,10 @@ static void tile_multiply(int sum, int left, int right)
 #define PANEL_PAIRS
 #define PANEL_TILES
 #define ZR_PANELS panels_by_hand
-#include "kernels/cpu/panels.h"
+#include "kernels/cpu/products/panels.h"
 #define PANELS_STORAGE static
-#include "kernels/cpu/panels_body.h"
-#include "tests/support/kernels_products.h"
+#include "kernels/cpu/products/panels_body.h"
+#include "tests/support/kernels/kernels_products.h"
 
 int main(void)
 {

@@ -5,7 +5,7 @@
  * What is rounded once must be within half a unit of its last place of the exact result (plus what sums in
  * floats lose, as in kernels_test.c): `close_to`. What is made of rounded numbers (the probabilities inside
  * attention, the gradient of the logits) may differ by some units of the largest number: `units_of`. */
-#include "tests/support/kernels_cases.h"
+#include "tests/support/kernels/kernels_cases.h"
 
 static const double float_tolerance = 3e-6;
 

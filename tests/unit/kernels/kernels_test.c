@@ -5,7 +5,7 @@
  * A case returns its error in units of its tolerance (an error is the largest difference as a share of the
  * reference's largest number). Outputs start as NaN, so a word left unwritten shows; guard words lie on both
  * sides; inputs are compared with a copy. */
-#include "tests/support/kernels_cases.h"
+#include "tests/support/kernels/kernels_cases.h"
 
 /* Rounding grows with the square root of the terms at most; 3e-6 leaves room for some thousand of them. */
 static const double tolerance = 3e-6;

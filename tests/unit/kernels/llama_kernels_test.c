@@ -4,7 +4,7 @@
  *
  * Errors are a share of the reference's largest number: within 3e-6 where results are floats, and within some
  * units of the last place where they are rounded to two bytes. */
-#include "tests/support/kernels_cases.h"
+#include "tests/support/kernels/kernels_cases.h"
 
 static const double float_tolerance = 3e-6, epsilon = 1e-5, theta = 10000;
 

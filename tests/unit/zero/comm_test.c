@@ -2,8 +2,8 @@
  * compared, bit for bit, with sums in rank order that each rank makes by itself. Without peers: the null one.
  */
 #define _GNU_SOURCE
-#include "tests/support/comm_operations.h"
-#include "tests/support/comm_ranks.h"
+#include "tests/support/zero/comm_operations.h"
+#include "tests/support/zero/comm_ranks.h"
 #include "tests/support/seed.h"
 
 /* ---- Every operation ----------------------------------------------------------------------------------- */

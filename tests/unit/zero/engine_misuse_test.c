@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/support/engine_rig.h"
+#include "tests/support/zero/engine_rig.h"
 #include "tests/support/tap.h"
 #include "zero/zr_zero.h"
 

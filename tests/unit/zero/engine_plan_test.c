@@ -2,7 +2,7 @@
  * are rehearsed on sim, and ranks are held to what the rehearsal reached. */
 #include <string.h>
 
-#include "tests/support/engine_rig.h"
+#include "tests/support/zero/engine_rig.h"
 #include "tests/support/tap.h"
 
 enum { UNITS = 8, WIDTH = 64, WORLD = 2, STEPS = 3, BUCKET_BYTES = 16 << 10, ACTIVATION_BYTES = 5000 };

@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 #include "alloc/base/fault.h"
-#include "tests/support/engine_rig.h"
-#include "tests/support/half.h"
+#include "tests/support/zero/engine_rig.h"
+#include "tests/support/kernels/half.h"
 #include "tests/support/tap.h"
 #include "zero/engine/engine.h"
 #include "zero/engine/layout.h"

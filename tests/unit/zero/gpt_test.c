@@ -3,9 +3,9 @@
  * clipping. And what the model's memory comes to: nothing left behind, whichever of its allocations fails. */
 #define _GNU_SOURCE
 #include "alloc/base/fault.h"
-#include "tests/support/kernels_reference.h"
+#include "tests/support/kernels/kernels_reference.h"
 #include "tests/support/tap.h"
-#include "tests/support/trainer_rig.h"
+#include "tests/support/zero/trainer_rig.h"
 #include "zero/plan/plan.h"
 
 enum {

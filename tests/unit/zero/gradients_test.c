@@ -4,8 +4,8 @@
  * The differences are taken of the double-precision reference's forward pass (central, step 1e-5 of numbers
  * near 1: about nine digits), so they judge the kernels' gradients without using any backward formula twice.
  */
-#include "tests/support/kernels_reference.h"
-#include "tests/support/kernels_support.h"
+#include "tests/support/kernels/kernels_reference.h"
+#include "tests/support/kernels/kernels_support.h"
 
 static const double float_tolerance = 5e-6; /* of the largest difference quotient */
 enum { SAMPLES = 400 };

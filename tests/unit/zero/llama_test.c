@@ -3,7 +3,7 @@
  * 2021), SwiGLU (Shazeer, 2020), grouped queries (Ainslie et al., 2023). It knows of the kernels only which
  * weights there are. */
 #include "tests/support/tap.h"
-#include "tests/support/trainer_rig.h"
+#include "tests/support/zero/trainer_rig.h"
 
 /* ---- Numbers that remember how they were made ---------------------------------------------------------- */
 

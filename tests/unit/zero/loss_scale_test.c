@@ -7,8 +7,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "tests/support/engine_rig.h"
-#include "tests/support/half.h"
+#include "tests/support/zero/engine_rig.h"
+#include "tests/support/kernels/half.h"
 #include "tests/support/seed.h"
 #include "tests/support/tap.h"
 #include "zero/zr_zero.h"

@@ -12,7 +12,7 @@
 #include <sys/syscall.h>
 
 #include "alloc/base/fault.h"
-#include "alloc/base/os.h"
+#include "alloc/base/system/os.h"
 #include "tests/support/child.h"
 #include "tests/support/folder.h"
 #include "tests/support/refuse.h"

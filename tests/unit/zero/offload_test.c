@@ -9,8 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/support/engine_rig.h"
-#include "tests/support/half.h"
+#include "tests/support/zero/engine_rig.h"
+#include "tests/support/kernels/half.h"
 #include "tests/support/tap.h"
 
 enum { UNITS = 7, PARAMETERS = 2 * UNITS, STEPS = 4, BUCKET = 4096 };

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/support/engine_rig.h"
+#include "tests/support/zero/engine_rig.h"
 #include "tests/support/tap.h"
 #include "zero/engine/layout.h"
 

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "alloc/base/fault.h"
-#include "tests/support/engine_rig.h"
+#include "tests/support/zero/engine_rig.h"
 #include "tests/support/seed.h"
 #include "tests/support/tap.h"
 #include "zero/zr_zero.h"

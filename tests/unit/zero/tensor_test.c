@@ -1,6 +1,6 @@
 /* tensor_test.c: GPT-2 and LLaMA on tensor ranks train as on one rank that has all of the model. */
-#include "tests/support/comm_ranks.h"
-#include "tests/support/trainer_rig.h"
+#include "tests/support/zero/comm_ranks.h"
+#include "tests/support/zero/trainer_rig.h"
 
 enum { STEPS = 4 };
 

@@ -2,7 +2,7 @@
 #ifndef ZR_TRAIN_CHART_H
 #define ZR_TRAIN_CHART_H
 
-#include "alloc/base/file.h"
+#include "alloc/base/system/file.h"
 
 struct zr_chart {
     const double *values; /* values that are no number leave a gap */

@@ -3,7 +3,7 @@
 #ifndef ZR_TRAIN_LOG_H
 #define ZR_TRAIN_LOG_H
 
-#include "alloc/base/file.h"
+#include "alloc/base/system/file.h"
 
 /* What is known about a step when it is over. Shared by log and progress. */
 struct zr_step_line {

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "alloc/base/os.h"
+#include "alloc/base/system/os.h"
 #include "zero/train/report/number.h"
 
 #define REDRAW_NS   UINT64_C(100000000) /* ten times a second at most */

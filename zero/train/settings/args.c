@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/os.h"
+#include "alloc/base/system/os.h"
 #include "zero/comm/zr_comm.h"
 #include "zero/train/settings/config.h"
 #include "zero/train/settings/flags.h"

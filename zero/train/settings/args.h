@@ -5,7 +5,7 @@
 #ifndef ZR_TRAIN_ARGS_H
 #define ZR_TRAIN_ARGS_H
 
-#include "alloc/base/file.h"
+#include "alloc/base/system/file.h"
 #include "zero/comm/mesh.h"
 #include "zero/launch/start.h"
 #include "zero/model/transformer.h"

@@ -6,7 +6,7 @@
 #ifndef ZR_TRAIN_CONFIG_H
 #define ZR_TRAIN_CONFIG_H
 
-#include "alloc/base/file.h"
+#include "alloc/base/system/file.h"
 #include "zero/train/settings/args.h"
 
 /* What can be worked out only when options and world are known. */

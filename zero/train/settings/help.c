@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "alloc/base/file.h"
+#include "alloc/base/system/file.h"
 #include "zero/train/settings/config.h"
 
 static const char examples[] =

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/os.h"
+#include "alloc/base/system/os.h"
 #include "zero/comm/take.h"
 #include "zero/engine/nvme_io.h"
 #include "zero/train/report/number.h"

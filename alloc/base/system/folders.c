@@ -1,0 +1,79 @@
+/* folders.c: see folders.h. Stands on init.c, which hands it the environment. */
+#define _GNU_SOURCE
+#include "alloc/base/system/folders.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "alloc/base/error.h"
+#include "alloc/base/init.h"
+
+/* What is named, and "/zr" behind it, fit into ZR_FOLDER_BYTES. */
+enum { FOLDER_BYTES = 256 };
+
+static char temporary_folder[FOLDER_BYTES] = "/tmp"; /* written by the initialiser */
+static char runtime_base[FOLDER_BYTES];              /* "": none was named */
+
+static bool is_usable(const char *path)
+{
+    return path && path[0] == '/' && strlen(path) < FOLDER_BYTES - 16;
+}
+
+/* Without slashes at its end. */
+static void copy_path(char *out, const char *path)
+{
+    size_t length = strlen(path);
+    memcpy(out, path, length + 1);
+    while (length > 1 && out[length - 1] == '/')
+        out[--length] = '\0';
+}
+
+void zr_folders_read(const char *temporary, const char *runtime)
+{
+    copy_path(temporary_folder, is_usable(temporary) ? temporary : "/tmp");
+    copy_path(runtime_base, is_usable(runtime) ? runtime : "");
+}
+
+const char *zr_folder_temporary(void)
+{
+    zr_init();
+    return temporary_folder;
+}
+
+/* Nobody else can put a file there. */
+static zr_result check_own(const char *path)
+{
+    struct stat status;
+    if (lstat(path, &status) != 0)
+        return zr_fail(ZR_ERR_IO, "there is no folder '%s'", path);
+    if (!S_ISDIR(status.st_mode) || status.st_uid != geteuid() || (status.st_mode & 077) != 0)
+        return zr_fail(
+            ZR_ERR_IO,
+            "'%s' is no folder of this user's alone (mode 0700): remove it, or set XDG_RUNTIME_DIR", path);
+    return ZR_OK;
+}
+
+static bool is_own_folder(const char *path)
+{
+    struct stat status;
+    return stat(path, &status) == 0 && S_ISDIR(status.st_mode) && status.st_uid == geteuid();
+}
+
+zr_result zr_folder_runtime(char path[ZR_FOLDER_BYTES], bool make)
+{
+    zr_init();
+    snprintf(path, ZR_FOLDER_BYTES, "/run/user/%ld", (long)geteuid());
+    if (runtime_base[0] && is_own_folder(runtime_base))
+        snprintf(path, ZR_FOLDER_BYTES, "%s/zr", runtime_base);
+    else if (is_own_folder(path))
+        strcat(path, "/zr");
+    else
+        snprintf(path, ZR_FOLDER_BYTES, "/tmp/zr-%ld", (long)geteuid());
+    if (make && mkdir(path, 0700) != 0 && errno != EEXIST)
+        return zr_fail(ZR_ERR_IO, "cannot make the folder '%s' (error %d)", path, errno);
+    return check_own(path);
+}

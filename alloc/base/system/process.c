@@ -1,0 +1,78 @@
+/* process.c: reads /proc to see whether a process lives. Stands on the system alone. */
+#define _GNU_SOURCE
+#include "alloc/base/system/process.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Bytes read, 0 if the file is not there. */
+static size_t read_small(const char *path, char *out, size_t room_bytes)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t bytes = fd >= 0 ? read(fd, out, room_bytes - 1) : -1;
+    if (fd >= 0)
+        close(fd);
+    out[bytes > 0 ? bytes : 0] = '\0';
+    return bytes > 0 ? (size_t)bytes : 0;
+}
+
+/* The number of this boot, and the one of the space of process numbers: two containers have two. */
+static uint64_t machine_number(void)
+{
+    char boot[64];
+    struct stat space;
+    uint64_t hash = UINT64_C(0xcbf29ce484222325); /* FNV-1a */
+    size_t bytes = read_small("/proc/sys/kernel/random/boot_id", boot, sizeof(boot));
+    if (bytes == 0 || stat("/proc/self/ns/pid", &space) != 0)
+        return 0;
+    for (size_t i = 0; i < bytes; i++)
+        hash = (hash ^ (unsigned char)boot[i]) * UINT64_C(0x100000001b3);
+    return ((hash ^ (uint64_t)space.st_ino) * UINT64_C(0x100000001b3)) | 1;
+}
+
+/* Fields 3 and 22 of /proc/PID/stat: the state and the time of the start. The name before them may hold
+ * anything. */
+static bool read_stat(int32_t pid, char *state, uint64_t *started)
+{
+    char path[32], line[1024];
+    snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+    if (read_small(path, line, sizeof(line)) == 0)
+        return false;
+    char *at = strrchr(line, ')');
+    if (!at || at[1] != ' ')
+        return false;
+    *state = at[2];
+    for (unsigned field = 3; at && field <= 22; field++)
+        at = strchr(at + 1, ' ');
+    *started = at ? strtoull(at + 1, NULL, 10) : 0;
+    return at != NULL;
+}
+
+void zr_process_self(struct zr_process *out)
+{
+    char state;
+    memset(out, 0, sizeof(*out));
+    out->pid = (int32_t)getpid();
+    out->machine = machine_number();
+    if (!read_stat(out->pid, &state, &out->started))
+        out->machine = 0;
+}
+
+bool zr_process_near(const struct zr_process *process)
+{
+    return process->machine != 0 && process->machine == machine_number();
+}
+
+bool zr_process_lives(const struct zr_process *process)
+{
+    char state;
+    uint64_t started;
+    if (!zr_process_near(process))
+        return true;
+    return read_stat(process->pid, &state, &started) && started == process->started && state != 'Z' &&
+           state != 'X';
+}

@@ -1,0 +1,160 @@
+/* minimalloc.c: MiniMalloc CSVs: their rows, and the sequence that a set of lifetimes stands for. Stands on
+ * csv.c and raw_trace.c. */
+#include "defrag/trace/formats/minimalloc.h"
+
+#include <string.h>
+
+#include "alloc/base/error.h"
+#include "alloc/base/sort.h"
+#include "defrag/trace/raw_trace.h"
+
+static const char *const names[4] = {"id", "lower", "upper", "size"};
+
+/* ---- Rows ---------------------------------------------------------------------------------------------- */
+
+/* The length of the field at `text`, without the spaces around it; *rest is what follows the comma, or NULL.
+ */
+static size_t field_length(const char **text, const char **rest)
+{
+    const char *end = *text + strcspn(*text, ",\r\n");
+    *rest = *end == ',' ? end + 1 : NULL;
+    while (**text == ' ' || **text == '\t')
+        ++*text;
+    while (end > *text && (end[-1] == ' ' || end[-1] == '\t'))
+        end--;
+    return (size_t)(end - *text);
+}
+
+bool zr_minimalloc_is(const char *line)
+{
+    unsigned found = 0;
+    for (const char *rest; line; line = rest) {
+        size_t length = field_length(&line, &rest);
+        for (unsigned i = 0; i < 4; i++)
+            if (strlen(names[i]) == length && memcmp(names[i], line, length) == 0)
+                found |= 1u << i;
+    }
+    return found == 15;
+}
+
+static zr_result find_columns(struct zr_minimalloc *reader)
+{
+    const struct zr_csv *csv = &reader->csv;
+    for (unsigned i = 0; i < 4; i++) {
+        unsigned found = 0;
+        for (unsigned field = 0; field < csv->fields_count; field++)
+            if (strcmp(csv->fields[field], names[i]) == 0) {
+                reader->columns[i] = field;
+                found++;
+            }
+        if (found != 1)
+            return zr_fail(ZR_ERR_FORMAT,
+                           "'%s' has %s column '%s' in its first line; it needs id,lower,upper,size",
+                           csv->file.name, found ? "more than one" : "no", names[i]);
+    }
+    return ZR_OK;
+}
+
+zr_result zr_minimalloc_open(struct zr_minimalloc *out, const char *path)
+{
+    bool more;
+    zr_result result = zr_csv_open(&out->csv, path);
+    if (result != ZR_OK)
+        return result;
+    result = zr_csv_next(&out->csv, &more);
+    if (result == ZR_OK)
+        result = find_columns(out);
+    if (result != ZR_OK)
+        zr_minimalloc_close(out);
+    return result;
+}
+
+void zr_minimalloc_close(struct zr_minimalloc *reader)
+{
+    zr_csv_close(&reader->csv);
+}
+
+zr_result zr_minimalloc_next(struct zr_minimalloc *reader, struct zr_minimalloc_row *out, bool *more)
+{
+    uint64_t *values[4] = {&out->id, &out->lower, &out->upper, &out->bytes};
+    zr_result result = zr_csv_next(&reader->csv, more);
+    if (result != ZR_OK)
+        return result;
+    for (unsigned i = 0; i < 4 && result == ZR_OK && *more; i++)
+        result = zr_csv_number(&reader->csv, reader->columns[i], names[i], values[i]);
+    if (result == ZR_OK && *more && out->lower > out->upper)
+        result = zr_fail(ZR_ERR_FORMAT, "'%s', line %llu: the buffer ends at %llu, before it begins at %llu",
+                         reader->csv.file.name, (unsigned long long)reader->csv.line,
+                         (unsigned long long)out->upper, (unsigned long long)out->lower);
+    return zr_csv_cut(&reader->csv, result, more);
+}
+
+/* ---- The sequence -------------------------------------------------------------------------------------- */
+
+/* The begin or the end of a lifetime. */
+struct edge {
+    uint64_t time, id, bytes;
+    uint64_t row; /* tells buffers apart whose ids are the same */
+    bool begins;
+};
+
+/* At one moment frees come before allocations, and each in order of id. */
+static bool earlier(const void *one, const void *other)
+{
+    const struct edge *a = one, *b = other;
+    if (a->time != b->time)
+        return a->time < b->time;
+    if (a->begins != b->begins)
+        return b->begins;
+    return a->id != b->id ? a->id < b->id : a->row < b->row;
+}
+
+static zr_result read_edges(struct zr_minimalloc *reader, uint64_t unit_bytes, struct zr_vector *edges)
+{
+    struct zr_minimalloc_row row;
+    bool more = true;
+    for (uint64_t number = 1;; number++) {
+        zr_result result = zr_minimalloc_next(reader, &row, &more);
+        if (result != ZR_OK || !more)
+            return result;
+        if (__builtin_mul_overflow(row.bytes, unit_bytes, &row.bytes))
+            return zr_fail(
+                ZR_ERR_FORMAT, "'%s', line %llu: the size times a unit of %llu has more than 64 bits",
+                reader->csv.file.name, (unsigned long long)reader->csv.line, (unsigned long long)unit_bytes);
+        if (row.bytes == 0 || row.lower == row.upper)
+            continue; /* never takes any memory */
+        struct edge edge = {row.lower, row.id, row.bytes, number, true};
+        result = zr_vector_add(edges, &edge);
+        edge.begins = false;
+        edge.time = row.upper;
+        if (result == ZR_OK)
+            result = zr_vector_add(edges, &edge);
+        if (result != ZR_OK)
+            return result;
+    }
+}
+
+zr_result zr_minimalloc_sequence(struct zr_raw_trace *trace, const struct zr_read_options *options)
+{
+    struct zr_minimalloc reader;
+    struct zr_vector edges;
+    zr_vector_init(&edges, trace->events.arena, sizeof(struct edge));
+    zr_result result = zr_minimalloc_open(&reader, options->path);
+    if (result != ZR_OK)
+        return result;
+    result = read_edges(&reader, options->unit_bytes ? options->unit_bytes : 1, &edges);
+    if (result == ZR_OK)
+        zr_sort_in_place(&(struct zr_sort_records){edges.items, edges.count, sizeof(struct edge), earlier});
+    for (size_t i = 0; i < edges.count && result == ZR_OK; i++) {
+        const struct edge *edge = zr_vector_at(&edges, i);
+        struct zr_raw_event event = {.kind = edge->begins ? ZR_EVENT_ALLOC : ZR_EVENT_FREE,
+                                     .tag = ZR_TAG_OTHER,
+                                     .address = edge->row,
+                                     .bytes = edge->bytes};
+        result = zr_vector_add(&trace->events, &event);
+    }
+    zr_vector_end(&edges);
+    trace->cut_short = reader.csv.cut_short;
+    zr_minimalloc_close(&reader);
+    return result;
+}

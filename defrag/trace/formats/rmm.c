@@ -1,0 +1,86 @@
+/* rmm.c: logs of RAPIDS' memory manager: Thread,Time,Action,Pointer,Size,Stream. Stands on csv.c. */
+#include <string.h>
+
+#include "alloc/base/error.h"
+#include "defrag/trace/formats/csv.h"
+#include "defrag/trace/raw_trace.h"
+
+static const char header[] = "Thread,Time,Action,Pointer,Size,Stream";
+
+enum { THREAD = 0, TIME, ACTION, POINTER, SIZE, STREAM, COLUMNS };
+
+bool zr_rmm_is(const char *line)
+{
+    return strncmp(line, header, sizeof header - 1) == 0 && strchr(",\r\n", line[sizeof header - 1]);
+}
+
+/* "20:24:35.012345" or "20:24:35:012345", since midnight; 0 for anything else. */
+static uint64_t time_of(const char *text)
+{
+    uint64_t numbers[4] = {0};
+    unsigned digits = 0, part = 0;
+    for (; *text; text++) {
+        if (*text >= '0' && *text <= '9' && digits < 9) {
+            numbers[part] = numbers[part] * 10 + (uint64_t)(*text - '0');
+            digits++;
+        } else if ((*text == ':' || *text == '.') && part < 3) {
+            part++;
+            digits = 0;
+        } else {
+            return 0;
+        }
+    }
+    if (part < 2 || numbers[0] > 23 || numbers[1] > 59 || numbers[2] > 60)
+        return 0;
+    for (; part == 3 && digits < 9; digits++)
+        numbers[3] *= 10;
+    return ((numbers[0] * 60 + numbers[1]) * 60 + numbers[2]) * UINT64_C(1000000000) + numbers[3];
+}
+
+static zr_result read_row(const struct zr_csv *csv, struct zr_rmm_row *row)
+{
+    struct zr_raw_event *out = &row->event;
+    *row = (struct zr_rmm_row){.event = {.tag = ZR_TAG_OTHER}};
+    if (csv->fields_count < COLUMNS)
+        return zr_fail(ZR_ERR_FORMAT, "'%s', line %llu: %u fields where a log has %d", csv->file.name,
+                       (unsigned long long)csv->line, csv->fields_count, COLUMNS);
+    const char *action = csv->fields[ACTION];
+    row->failed = strcmp(action, "allocate failure") == 0;
+    if (!row->failed && strcmp(action, "allocate") != 0 && strcmp(action, "free") != 0)
+        return zr_fail(ZR_ERR_FORMAT, "'%s', line %llu: there is no action '%.40s'", csv->file.name,
+                       (unsigned long long)csv->line, action);
+    row->time_ns = time_of(csv->fields[TIME]);
+    out->kind = action[0] == 'a' ? ZR_EVENT_ALLOC : ZR_EVENT_FREE;
+    bool nil = strcmp(csv->fields[POINTER], "(nil)") == 0;
+    if (nil && !row->failed)
+        return ZR_OK; /* nothing was asked for */
+    zr_result result = zr_csv_number(csv, THREAD, "Thread", &out->thread);
+    if (result == ZR_OK && !row->failed)
+        result = zr_csv_number(csv, POINTER, "Pointer", &out->address);
+    if (result == ZR_OK && strcmp(csv->fields[STREAM], "(nil)") != 0)
+        result = zr_csv_number(csv, STREAM, "Stream", &out->stream);
+    return result == ZR_OK ? zr_csv_number(csv, SIZE, "Size", &out->bytes) : result;
+}
+
+zr_result zr_rmm_next(struct zr_csv *csv, struct zr_rmm_row *out, bool *more)
+{
+    zr_result result = zr_csv_next(csv, more);
+    return result == ZR_OK && *more ? zr_csv_cut(csv, read_row(csv, out), more) : result;
+}
+
+zr_result zr_rmm_sequence(struct zr_raw_trace *trace, const struct zr_read_options *options)
+{
+    struct zr_csv csv;
+    struct zr_rmm_row row;
+    bool more;
+    zr_result result = zr_csv_open(&csv, options->path);
+    if (result != ZR_OK)
+        return result;
+    result = zr_csv_next(&csv, &more); /* the header, known by now */
+    while (result == ZR_OK && (result = zr_rmm_next(&csv, &row, &more)) == ZR_OK && more)
+        if (!row.failed && row.event.bytes > 0)
+            result = zr_vector_add(&trace->events, &row.event);
+    trace->cut_short = csv.cut_short;
+    zr_csv_close(&csv);
+    return result;
+}

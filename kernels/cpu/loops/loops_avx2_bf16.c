@@ -1,0 +1,5 @@
+/* loops_avx2_bf16.c: the inner loops on bf16 for AVX2, FMA and F16C. kernels.mk gives it its
+ * compiler flags. */
+#define ZR_LOOPS           zr_loops_avx2_bf16
+#define ZR_LOOPS_PRECISION 1
+#include "kernels/cpu/loops/loops_body.h"

@@ -1,0 +1,5 @@
+/* loops_avx512_fp16.c: the inner loops on fp16 for AVX-512 F, BW, DQ and VL. kernels.mk gives it its
+ * compiler flags. */
+#define ZR_LOOPS           zr_loops_avx512_fp16
+#define ZR_LOOPS_PRECISION 2
+#include "kernels/cpu/loops/loops_body.h"

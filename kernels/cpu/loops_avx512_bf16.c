@@ -1,5 +1,0 @@
-/* loops_avx512_bf16.c: the inner loops on bf16 for AVX-512 F, BW, DQ and VL. kernels.mk gives it its
- * compiler flags. */
-#define ZR_LOOPS           zr_loops_avx512_bf16
-#define ZR_LOOPS_PRECISION 1
-#include "kernels/cpu/loops_body.h"

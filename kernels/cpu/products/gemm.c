@@ -1,0 +1,490 @@
+/* gemm.c: fp32 matrix products through oneDNN's matmul, one library thread per thread of ours.
+ *
+ * Measured with tests/bench/bench_gemm.c on two cores (GFLOP/s, 2048^3 peak 320): our slices over oneDNN
+ * 300-345 on all of GPT-2 124M's shapes; oneDNN's own threads 185-330; OpenBLAS 0.3.21 210-320 with its core
+ * type forced, 67 as it comes on a processor newer than itself. So: oneDNN, cut by us.
+ *
+ * The cut depends on the shape alone, and so do the bits, whatever the number of threads; threads only take
+ * the next slice from a counter. Slices are of columns, or of rows when the left side is stored turned (the
+ * gradient of weights). When the right side is stored turned, a slice of it is contiguous, and so is its
+ * result in a tile of the thread's scratch: the library's faster kernel takes no other strides (176 against
+ * 160 on a core) and no memory of its own. For the other forms the library packs into about 7 MB per thread
+ * that it takes itself.
+ *
+ * A primitive is made once per shape and slice and kept in a table in the workspace. Should the library
+ * refuse one (it is out of memory, or a shape is beyond it), our own small product does the slice, and the
+ * context counts it. */
+#include "kernels/cpu/products/gemm.h"
+#include "alloc/base/error.h"
+#include "kernels/cpu/products/onednn.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+void omp_set_num_threads(int threads); /* libgomp's: of the calling thread only */
+
+enum {
+    ENTRIES = 192,
+    SLICES_PER_SIDE = 8,
+    SLICE_LEAST = 64,
+    SLICE_MOST = 384,
+    SLICE_GRAIN = 32,
+    TILE_ROWS = 256
+};
+#define SCRATCH_BYTES ZR_THREAD_SCRATCH_BYTES /* a primitive that wants more is not used */
+
+/* The end of the scratch; the library has the rest. */
+#define TILE_BYTES ((size_t)TILE_ROWS * SLICE_MOST * sizeof(float))
+
+/* What tells one primitive from another. Compared by bytes: keep it free of padding. */
+struct key {
+    uint64_t m, n, k; /* of the slice */
+    uint64_t a_stride, b_stride, c_stride;
+    uint32_t a_turned, b_turned, accumulate, unused;
+};
+
+struct memory {
+    dnnl_memory_t a, b, c, scratchpad;
+};
+
+struct entry {
+    struct key key;
+    dnnl_primitive_t primitive; /* NULL: the library has none, do it ourselves */
+    bool used;
+    uint64_t last_use;
+};
+
+struct zr_gemm_state {
+    dnnl_engine_t engine;
+    uint64_t uses;
+    unsigned threads;
+    bool refused; /* by a test, not by the library */
+    atomic_uint_least64_t pieces_refused;
+    struct entry entries[ENTRIES];
+    struct memory *memories; /* [ENTRIES][threads] */
+    dnnl_stream_t *streams;  /* [threads] */
+    char *scratch;           /* [threads][SCRATCH_BYTES] */
+};
+
+/* ---- Where it lies ------------------------------------------------------------------------------------- */
+
+size_t zr_gemm_state_bytes(unsigned threads)
+{
+    return zr_round_up(sizeof(struct zr_gemm_state), 64) +
+           zr_round_up((size_t)threads * (ENTRIES * sizeof(struct memory) + sizeof(dnnl_stream_t)), 64);
+}
+
+size_t zr_gemm_scratch_bytes(unsigned threads)
+{
+    return (size_t)threads * SCRATCH_BYTES;
+}
+
+char *zr_gemm_scratch(const struct zr_kernel_context *context)
+{
+    return ((struct zr_gemm_state *)context->library)->scratch;
+}
+
+/* ---- Opening ------------------------------------------------------------------------------------------- */
+
+static dnnl_cpu_isa_t library_isa(enum zr_isa isa)
+{
+    switch (isa) {
+    case ZR_ISA_AMX:
+    case ZR_ISA_AVX512_BF16:
+    case ZR_ISA_AVX512: /* it has nothing more for floats */
+        return dnnl_cpu_isa_avx512_core;
+    case ZR_ISA_AVX2:
+        return dnnl_cpu_isa_avx2;
+    default:
+        return dnnl_cpu_isa_sse41; /* the least it has */
+    }
+}
+
+/* The library can be bound once per process, before its first use. */
+static zr_result bind_isa(enum zr_isa isa)
+{
+    dnnl_cpu_isa_t wanted = library_isa(isa);
+    if (dnnl_set_max_cpu_isa(wanted) == dnnl_success || dnnl_get_effective_cpu_isa() == wanted)
+        return ZR_OK;
+    return zr_fail(
+        ZR_ERR_UNAVAILABLE,
+        "oneDNN already runs on another instruction set in this process; %s needs a process of its own",
+        zr_isa_name(isa));
+}
+
+zr_result zr_gemm_open(struct zr_kernel_context *context)
+{
+    struct zr_gemm_state *state = context->workspace;
+    unsigned threads = zr_context_threads(context);
+    zr_result result = bind_isa(context->isa);
+    if (result != ZR_OK)
+        return result;
+    memset(state, 0, zr_gemm_state_bytes(threads));
+    state->threads = threads;
+    state->memories = (struct memory *)((char *)state + zr_round_up(sizeof *state, 64));
+    state->streams = (dnnl_stream_t *)(state->memories + (size_t)ENTRIES * threads);
+    state->scratch = (char *)state + zr_gemm_state_bytes(threads);
+    context->library = state;
+    dnnl_set_primitive_cache_capacity(0); /* ours is the cache */
+    dnnl_status_t status = dnnl_engine_create(&state->engine, dnnl_cpu, 0);
+    for (unsigned t = 0; t < threads && status == dnnl_success; t++)
+        status = dnnl_stream_create(&state->streams[t], state->engine, dnnl_stream_in_order);
+    if (status == dnnl_success)
+        return ZR_OK;
+    zr_gemm_close(context);
+    context->library = NULL;
+    return zr_fail(ZR_ERR_UNAVAILABLE, "oneDNN cannot start (its status is %d)", (int)status);
+}
+
+static void entry_clear(struct zr_gemm_state *state, struct entry *entry)
+{
+    struct memory *memories = state->memories + (size_t)(entry - state->entries) * state->threads;
+    for (unsigned t = 0; t < state->threads; t++) {
+        if (memories[t].a != NULL)
+            dnnl_memory_destroy(memories[t].a);
+        if (memories[t].b != NULL)
+            dnnl_memory_destroy(memories[t].b);
+        if (memories[t].c != NULL)
+            dnnl_memory_destroy(memories[t].c);
+        if (memories[t].scratchpad != NULL)
+            dnnl_memory_destroy(memories[t].scratchpad);
+    }
+    memset(memories, 0, state->threads * sizeof *memories);
+    if (entry->primitive != NULL)
+        dnnl_primitive_destroy(entry->primitive);
+    memset(entry, 0, sizeof *entry);
+}
+
+void zr_gemm_close(struct zr_kernel_context *context)
+{
+    struct zr_gemm_state *state = context->library;
+    for (size_t i = 0; i < ENTRIES; i++)
+        if (state->entries[i].used)
+            entry_clear(state, &state->entries[i]);
+    for (unsigned t = 0; t < state->threads; t++)
+        if (state->streams[t] != NULL)
+            dnnl_stream_destroy(state->streams[t]);
+    if (state->engine != NULL)
+        dnnl_engine_destroy(state->engine);
+}
+
+void zr_gemm_refuse(struct zr_kernel_context *context)
+{
+    struct zr_gemm_state *state = context->library;
+    state->refused = true;
+}
+
+/* ---- Primitives ---------------------------------------------------------------------------------------- */
+
+struct shapes {
+    dnnl_memory_desc_t sides[3]; /* a, b, c */
+    dnnl_memory_desc_t scratchpad;
+};
+
+static void shapes_forget(struct shapes *shapes)
+{
+    for (int i = 0; i < 3; i++)
+        onednn_forget(&shapes->sides[i]);
+    onednn_forget(&shapes->scratchpad);
+}
+
+static dnnl_status_t describe_sides(const struct key *key, struct shapes *shapes)
+{
+    dnnl_dims_t a = {(dnnl_dim_t)key->m, (dnnl_dim_t)key->k}, b = {(dnnl_dim_t)key->k, (dnnl_dim_t)key->n};
+    dnnl_dims_t c = {(dnnl_dim_t)key->m, (dnnl_dim_t)key->n}, c_strides = {(dnnl_dim_t)key->c_stride, 1};
+    dnnl_dims_t a_strides = {key->a_turned ? 1 : (dnnl_dim_t)key->a_stride,
+                             key->a_turned ? (dnnl_dim_t)key->a_stride : 1};
+    dnnl_dims_t b_strides = {key->b_turned ? 1 : (dnnl_dim_t)key->b_stride,
+                             key->b_turned ? (dnnl_dim_t)key->b_stride : 1};
+    dnnl_status_t status = onednn_describe(&shapes->sides[0], a, dnnl_f32, a_strides);
+    if (status == dnnl_success)
+        status = onednn_describe(&shapes->sides[1], b, dnnl_f32, b_strides);
+    if (status == dnnl_success)
+        status = onednn_describe(&shapes->sides[2], c, dnnl_f32, c_strides);
+    return status;
+}
+
+static dnnl_status_t primitive_create(struct zr_gemm_state *state, const struct key *key,
+                                      struct shapes *shapes, dnnl_primitive_t *out)
+{
+    dnnl_primitive_attr_t attributes = NULL;
+    dnnl_post_ops_t sums = NULL;
+    dnnl_primitive_desc_t description = NULL;
+    dnnl_status_t status = describe_sides(key, shapes);
+    if (status != dnnl_success)
+        goto unwind;
+    status = dnnl_primitive_attr_create(&attributes);
+    if (status != dnnl_success)
+        goto unwind;
+    status = dnnl_primitive_attr_set_scratchpad_mode(attributes, dnnl_scratchpad_mode_user);
+    if (status != dnnl_success)
+        goto unwind;
+    status = dnnl_post_ops_create(&sums);
+    if (status != dnnl_success)
+        goto unwind;
+    if (key->accumulate)
+        status = onednn_append_sum(sums);
+    if (status == dnnl_success)
+        status = dnnl_primitive_attr_set_post_ops(attributes, sums);
+    if (status == dnnl_success)
+        status = onednn_matmul(&description, state->engine, shapes->sides, attributes);
+    if (status == dnnl_success)
+        status = onednn_scratchpad(&shapes->scratchpad, description);
+    if (status == dnnl_success)
+        status = onednn_bytes(&shapes->scratchpad) <= SCRATCH_BYTES - TILE_BYTES
+                     ? dnnl_primitive_create(out, description)
+                     : dnnl_unimplemented;
+unwind:
+    if (description != NULL)
+        dnnl_primitive_desc_destroy(description);
+    if (sums != NULL)
+        dnnl_post_ops_destroy(sums);
+    if (attributes != NULL)
+        dnnl_primitive_attr_destroy(attributes);
+    return status;
+}
+
+static dnnl_status_t memories_create(struct zr_gemm_state *state, struct entry *entry,
+                                     const struct shapes *shapes)
+{
+    struct memory *memories = state->memories + (size_t)(entry - state->entries) * state->threads;
+    dnnl_status_t status = dnnl_success;
+    for (unsigned t = 0; t < state->threads && status == dnnl_success; t++) {
+        struct memory *m = &memories[t];
+        status = onednn_memory(&m->a, &shapes->sides[0], state->engine, DNNL_MEMORY_NONE);
+        if (status == dnnl_success)
+            status = onednn_memory(&m->b, &shapes->sides[1], state->engine, DNNL_MEMORY_NONE);
+        if (status == dnnl_success)
+            status = onednn_memory(&m->c, &shapes->sides[2], state->engine, DNNL_MEMORY_NONE);
+        if (status == dnnl_success)
+            status = onednn_memory(&m->scratchpad, &shapes->scratchpad, state->engine,
+                                   state->scratch + t * SCRATCH_BYTES);
+    }
+    return status;
+}
+
+/* The table's entry for this key, made now if it is new; the one longest unused makes room. Calling thread
+ * only, with the library held to one thread: its choice of kernel depends on that. */
+static struct entry *entry_of(struct zr_gemm_state *state, const struct key *key)
+{
+    struct entry *oldest = &state->entries[0];
+    struct shapes shapes = {0};
+    state->uses++;
+    for (size_t i = 0; i < ENTRIES; i++) {
+        struct entry *entry = &state->entries[i];
+        if (entry->used && memcmp(&entry->key, key, sizeof *key) == 0) {
+            entry->last_use = state->uses;
+            return entry;
+        }
+        if (!entry->used ? oldest->used : oldest->used && entry->last_use < oldest->last_use)
+            oldest = entry;
+    }
+    if (oldest->used)
+        entry_clear(state, oldest);
+    oldest->key = *key;
+    oldest->used = true;
+    oldest->last_use = state->uses;
+    /* oneDNN 3 adds what lies in a single column's place, NaN included, when it should overwrite it. */
+    if (key->n == 1)
+        return oldest;
+    dnnl_primitive_t primitive = NULL;
+    dnnl_status_t status = primitive_create(state, key, &shapes, &primitive);
+    oldest->primitive = primitive;
+    if (status == dnnl_success)
+        status = memories_create(state, oldest, &shapes);
+    shapes_forget(&shapes);
+    if (status != dnnl_success) {
+        entry_clear(state, oldest);
+        oldest->key = *key;
+        oldest->used = true;
+        oldest->last_use = state->uses;
+    }
+    return oldest;
+}
+
+/* ---- Slices -------------------------------------------------------------------------------------------- */
+
+/* A piece of the result: what one call of the library makes. */
+struct piece {
+    size_t row, rows, column, columns;
+};
+
+struct job {
+    const struct zr_gemm *product;
+    const struct zr_loops *loops;
+    struct zr_gemm_state *state;
+    bool by_rows;
+    bool tiled;   /* results go through a tile in the thread's scratch */
+    size_t slice; /* rows or columns of each slice, the last may have fewer */
+    size_t slices_count;
+    size_t piece_rows;           /* of each piece of a slice, the last may have fewer */
+    struct entry *entries[2][2]; /* [in the last slice][in the slice's last piece] */
+    atomic_size_t next;
+};
+
+static size_t slice_of(size_t n)
+{
+    size_t slice = zr_round_up((n + SLICES_PER_SIDE - 1) / SLICES_PER_SIDE, SLICE_GRAIN);
+    return slice < SLICE_LEAST ? SLICE_LEAST : slice > SLICE_MOST ? SLICE_MOST : slice;
+}
+
+static struct piece piece_of(const struct job *job, size_t slice, size_t row)
+{
+    const struct zr_gemm *p = job->product;
+    size_t from = slice * job->slice, end = (job->by_rows ? p->m : p->n) - from;
+    size_t width = end < job->slice ? end : job->slice;
+    if (job->by_rows)
+        return (struct piece){from, width, 0, p->n};
+    return (struct piece){row, p->m - row < job->piece_rows ? p->m - row : job->piece_rows, from, width};
+}
+
+static struct entry *entry_for(const struct job *job, size_t slice, size_t row)
+{
+    const struct zr_gemm *p = job->product;
+    struct piece piece = piece_of(job, slice, row);
+    struct key key = {.m = piece.rows,
+                      .n = piece.columns,
+                      .k = p->k,
+                      .a_stride = p->a_stride,
+                      .b_stride = p->b_stride,
+                      .c_stride = job->tiled ? piece.columns : p->c_stride,
+                      .a_turned = p->a_turned,
+                      .b_turned = p->b_turned,
+                      .accumulate = p->accumulate};
+    return entry_of(job->state, &key);
+}
+
+/* A block of a side in rows of `line`, for the products that we do ourselves. */
+struct block {
+    const float *from; /* its first element */
+    size_t rows, columns, row_stride, column_stride;
+};
+
+static void block_copy(const struct block *block, float *to, size_t line)
+{
+    for (size_t i = 0; i < block->rows; i++)
+        for (size_t j = 0; j < block->columns; j++)
+            to[i * line + j] = block->from[i * block->row_stride + j * block->column_stride];
+}
+
+/* What one piece works on. */
+struct sides {
+    const float *a, *b;
+    float *c;
+};
+
+/* The piece without the library: blocks that stay in the caches, the order of k unchanged. */
+static void piece_ourselves(const struct job *job, const struct key *key, struct sides sides, unsigned part)
+{
+    enum { K = 256, N = 256, M = 64 };
+    float *a = (float *)(job->state->scratch + part * SCRATCH_BYTES), *b = a + K * M;
+    size_t a_row = key->a_turned ? 1 : key->a_stride, a_k = key->a_turned ? key->a_stride : 1;
+    size_t b_k = key->b_turned ? 1 : key->b_stride, b_column = key->b_turned ? key->b_stride : 1;
+    for (size_t k = 0; k < key->k; k += K)
+        for (size_t n = 0; n < key->n; n += N) {
+            struct zr_small_product p = {.n = key->n - n < N ? key->n - n : N,
+                                         .k = key->k - k < K ? key->k - k : K,
+                                         .a = a,
+                                         .a_row_stride = K,
+                                         .a_k_stride = 1,
+                                         .b = b,
+                                         .b_stride = N,
+                                         .c_stride = key->c_stride,
+                                         .accumulate = key->accumulate || k > 0};
+            block_copy(&(struct block){sides.b + k * b_k + n * b_column, p.k, p.n, b_k, b_column}, b, N);
+            for (size_t m = 0; m < key->m; m += M) {
+                p.m = key->m - m < M ? key->m - m : M;
+                p.c = sides.c + m * key->c_stride + n;
+                block_copy(&(struct block){sides.a + m * a_row + k * a_k, p.m, p.k, a_row, a_k}, a, K);
+                job->loops->small_product(&p);
+            }
+        }
+}
+
+static bool piece_by_library(const struct job *job, const struct entry *entry, struct sides sides,
+                             unsigned part)
+{
+    struct zr_gemm_state *state = job->state;
+    if (entry->primitive == NULL || state->refused)
+        return false;
+    struct memory *m = state->memories + (size_t)(entry - state->entries) * state->threads + part;
+    if (dnnl_memory_set_data_handle(m->a, (void *)sides.a) != dnnl_success ||
+        dnnl_memory_set_data_handle(m->b, (void *)sides.b) != dnnl_success ||
+        dnnl_memory_set_data_handle(m->c, sides.c) != dnnl_success)
+        return false;
+    const dnnl_exec_arg_t arguments[] = {{DNNL_ARG_SRC, m->a},
+                                         {DNNL_ARG_WEIGHTS, m->b},
+                                         {DNNL_ARG_DST, m->c},
+                                         {DNNL_ARG_SCRATCHPAD, m->scratchpad}};
+    return dnnl_primitive_execute(entry->primitive, state->streams[part], 4, arguments) == dnnl_success;
+}
+
+static void piece_run(const struct job *job, const struct entry *entry, struct piece piece, unsigned part)
+{
+    const struct zr_gemm *p = job->product;
+    float *c = p->c + piece.row * p->c_stride + piece.column;
+    float *tile = (float *)(job->state->scratch + (part + 1) * SCRATCH_BYTES - TILE_BYTES);
+    struct sides sides = {p->a + (p->a_turned ? piece.row : piece.row * p->a_stride),
+                          p->b + (p->b_turned ? piece.column * p->b_stride : piece.column),
+                          job->tiled ? tile : c};
+    if (!piece_by_library(job, entry, sides, part)) {
+        atomic_fetch_add_explicit(&job->state->pieces_refused, 1, memory_order_relaxed);
+        piece_ourselves(job, &entry->key, sides, part);
+    }
+    for (size_t r = 0; job->tiled && r < piece.rows; r++)
+        memcpy(c + r * p->c_stride, tile + r * piece.columns, piece.columns * sizeof(float));
+    if (p->bias != NULL)
+        job->loops->add_to_rows(&(struct zr_tile){c, piece.rows, piece.columns, p->c_stride},
+                                p->bias + piece.column);
+}
+
+static void gemm_part(void *argument, unsigned part, unsigned parts)
+{
+    struct job *job = argument;
+    (void)parts;
+    omp_set_num_threads(1); /* no pool of libgomp's beside ours */
+    for (size_t i; (i = atomic_fetch_add_explicit(&job->next, 1, memory_order_relaxed)) < job->slices_count;)
+        for (size_t row = 0; row < (job->by_rows ? 1 : job->product->m); row += job->piece_rows) {
+            bool end = !job->by_rows && job->product->m - row <= job->piece_rows;
+            piece_run(job, job->entries[i + 1 == job->slices_count][end], piece_of(job, i, row), part);
+        }
+}
+
+zr_result zr_gemm(struct zr_kernel_context *context, const struct zr_gemm *asked)
+{
+    struct zr_gemm strided = *asked;
+    const struct zr_gemm *product = &strided;
+    if (strided.a_stride == 0)
+        strided.a_stride = strided.a_turned ? strided.m : strided.k;
+    if (strided.b_stride == 0)
+        strided.b_stride = strided.b_turned ? strided.k : strided.n;
+    if (strided.c_stride == 0)
+        strided.c_stride = strided.n;
+    struct job job = {.product = product,
+                      .loops = zr_loops_of(context->isa, ZR_PRECISION_FP32),
+                      .state = context->library,
+                      .by_rows = product->a_turned,
+                      .tiled = product->b_turned && !product->accumulate};
+    size_t side = job.by_rows ? product->m : product->n;
+    if (product->m == 0 || product->n == 0)
+        return ZR_OK;
+    omp_set_num_threads(1);
+    job.slice = slice_of(side);
+    job.slices_count = (side + job.slice - 1) / job.slice;
+    job.piece_rows = job.tiled ? TILE_ROWS : product->m;
+    size_t last_row = job.by_rows ? 0 : (product->m - 1) / job.piece_rows * job.piece_rows;
+    for (size_t last = 0; last < 2; last++) {
+        size_t slice = last ? job.slices_count - 1 : 0;
+        job.entries[last][0] = entry_for(&job, slice, 0);
+        job.entries[last][1] = entry_for(&job, slice, last_row);
+    }
+    atomic_init(&job.next, 0);
+    uint64_t refused = atomic_load(&job.state->pieces_refused);
+    zr_result result = zr_parallel_run(context, gemm_part, &job);
+    if (atomic_load(&job.state->pieces_refused) != refused && context->refusals.count++ == 0) {
+        context->refusals.m = product->m;
+        context->refusals.n = product->n;
+        context->refusals.k = product->k;
+    }
+    return result;
+}

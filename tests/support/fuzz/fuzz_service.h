@@ -1,0 +1,165 @@
+/* fuzz_service.h: hostile clients of zrd: up to four connections that say what the file says, in any order,
+ * with any descriptors. Four bytes make a step: what, which connection, and two numbers. */
+#ifndef ZR_FUZZ_SERVICE_H
+#define ZR_FUZZ_SERVICE_H
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include "alloc/base/error.h"
+#include "alloc/service/server.h"
+#include "tests/support/fuzz/fuzz_ground.h"
+
+enum { FUZZ_SPEAKERS = 4, FUZZ_STEPS_MOST = 512 };
+
+struct fuzz_speaker {
+    int line, bell, file;
+    uint64_t asked; /* serial of the last RECLAIM */
+};
+
+static inline void fuzz_drop(int *fd)
+{
+    if (*fd >= 0)
+        close(*fd);
+    *fd = -1;
+}
+
+/* Hears all there is; the bell and the file come with it. */
+static inline void fuzz_listen(struct fuzz_speaker *speaker, int *where, char *ended)
+{
+    struct zr_service_parcel parcel;
+    zr_result result;
+    while (*where >= 0 && (result = zr_service_receive(*where, &parcel, 0)) != ZR_ERR_TIMEOUT) {
+        if (result != ZR_OK) {
+            fuzz_drop(where);
+            break;
+        }
+        if (parcel.message.kind == ZR_SERVICE_ENDED)
+            strcpy(ended, parcel.message.words);
+        if (parcel.message.kind == ZR_SERVICE_RECLAIM)
+            speaker->asked = parcel.message.serial;
+        int *slot = parcel.message.kind == ZR_SERVICE_WELCOME ? &speaker->bell : &speaker->file;
+        if (parcel.fds_count == 1) {
+            fuzz_drop(slot);
+            *slot = parcel.fds[0];
+            parcel.fds[0] = -1;
+        }
+        zr_service_parcel_end(&parcel);
+    }
+}
+
+static inline void fuzz_speak(struct fuzz_speaker *speaker, const unsigned char *step)
+{
+    struct zr_service_message message = zr_service_message_of((enum zr_service_kind)(step[0] % 32));
+    uint64_t number = (uint64_t)step[2] << step[3] % 64;
+    if (speaker->line < 0)
+        return;
+    if (step[0] == 'P') { /* a packet of any length */
+        send(speaker->line, &message, (size_t)step[2] % sizeof message, MSG_DONTWAIT | MSG_NOSIGNAL);
+        return;
+    }
+    message.version = (uint16_t)(step[0] == 'V' ? step[2] : ZR_SERVICE_VERSION);
+    message.bytes = message.held_bytes = message.hard_bytes = message.soft_bytes = number;
+    message.serial = step[3] & 64 ? speaker->asked : number;
+    message.flags = step[3];
+    message.shares = step[2];
+    message.pid = step[2] & 1 ? getpid() : 0;
+    memset(message.group, 'a' + step[2] % 3, step[2] & 2 ? 3 : 0);
+    memset(message.words, step[2], step[1] & 64 ? sizeof message.words : 0);
+    int fd = message.kind == ZR_SERVICE_ADOPT || step[1] & 128 ? speaker->file : -1;
+    zr_service_send(speaker->line, &message, fd, true);
+}
+
+/* What zrd says of itself adds up. */
+static inline bool fuzz_adds_up(const struct zr_server *server)
+{
+    const struct zr_ledger *ledger = &server->ledger;
+    uint64_t held = 0, groups = 0, waiting = 0, wanting = 0;
+    unsigned count = 0, members = 0;
+    for (const struct zr_holder *holder = ledger->holders; holder; holder = holder->next) {
+        held += holder->held_bytes;
+        wanting += holder->wanted_bytes > 0;
+        count++;
+        if (holder->peak_bytes < holder->held_bytes || (holder->left && holder->wanted_bytes > 0))
+            return false;
+    }
+    for (const struct zr_holder *holder = ledger->first_waiting; holder; holder = holder->next_waiting)
+        waiting++;
+    for (const struct zr_group *group = ledger->groups; group; group = group->next) {
+        groups += group->held_bytes;
+        members += group->holders_count;
+    }
+    return held == ledger->held_bytes && groups == held && count == ledger->holders_count &&
+           members == count && waiting == wanting;
+}
+
+/* Descriptors that are open. */
+static inline unsigned fuzz_open_count(void)
+{
+    struct pollfd all[256];
+    unsigned count = 0;
+    for (int i = 0; i < 256; i++)
+        all[i] = (struct pollfd){.fd = i};
+    poll(all, 256, 0);
+    for (int i = 0; i < 256; i++)
+        count += !(all[i].revents & POLLNVAL);
+    return count;
+}
+
+static inline void fuzz_connect(struct zr_server *server, struct fuzz_speaker *speaker)
+{
+    int pair[2];
+    if (speaker->line >= 0 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
+        return;
+    speaker->line = pair[0];
+    zr_server_admit(server, pair[1]);
+}
+
+static inline void fuzz_hang_up(struct fuzz_speaker *speaker)
+{
+    fuzz_drop(&speaker->line);
+    fuzz_drop(&speaker->bell);
+    fuzz_drop(&speaker->file);
+}
+
+static inline bool fuzz_service(const unsigned char *data, size_t bytes, zr_result *result)
+{
+    static struct zr_server server;
+    struct zr_service_log log = {.fd = -1};
+    struct fuzz_speaker speakers[FUZZ_SPEAKERS];
+    unsigned before = fuzz_open_count();
+    char ended[ZR_SERVICE_WORDS_BYTES] = "";
+    bool good = true;
+    fuzz_set_pace(data, bytes);
+    memset(&server, 0, sizeof server);
+    server.ledger.capacity_bytes = 64 << 20;
+    server.ledger.within_ns = 1000000;
+    for (unsigned i = 0; i < FUZZ_SPEAKERS; i++)
+        speakers[i] = (struct fuzz_speaker){.line = -1, .bell = -1, .file = -1};
+    good = good && zr_server_start(&server, &log) == ZR_OK;
+    for (size_t i = 0; good && i + 4 <= bytes && i < 4 * FUZZ_STEPS_MOST; i += 4) {
+        struct fuzz_speaker *speaker = &speakers[data[i + 1] % FUZZ_SPEAKERS];
+        if (data[i] == 'O')
+            fuzz_connect(&server, speaker);
+        else if (data[i] == 'C')
+            fuzz_hang_up(speaker);
+        else
+            fuzz_speak(speaker, data + i);
+        zr_server_step(&server, 0);
+        for (unsigned s = 0; s < FUZZ_SPEAKERS; s++) {
+            fuzz_listen(&speakers[s], &speakers[s].line, ended);
+            fuzz_listen(&speakers[s], &speakers[s].bell, ended);
+        }
+        good = fuzz_adds_up(&server);
+    }
+    for (unsigned i = 0; i < FUZZ_SPEAKERS; i++)
+        fuzz_hang_up(&speakers[i]);
+    for (unsigned i = 0; i < 4; i++)
+        zr_server_step(&server, 0);
+    good = good && server.clients_count == 0 && server.ledger.held_bytes == 0 && !server.ledger.holders;
+    zr_server_end(&server);
+    *result = ended[0] ? zr_fail(ZR_ERR_FORMAT, "%s", ended) : ZR_OK;
+    return good && fuzz_open_count() == before && fuzz_answer(*result);
+}
+
+#endif

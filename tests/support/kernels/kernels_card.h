@@ -1,0 +1,79 @@
+/* kernels_card.h: the kernels' test programs on a card's table (ZR_TEST_ON_CARD), run by the emulated driver:
+ * every operation is waited for, the tests' tensors are the program's own memory, which this card can use,
+ * and what were numbers of threads are seeds of the order in which the card's threads run. */
+#ifndef ZR_KERNELS_CARD_H
+#define ZR_KERNELS_CARD_H
+
+#include "kernels/cuda/cuda.h"
+#include "tests/support/cuda/cuda_support.h"
+
+static const struct zr_emulator *card;
+static const struct zr_cuda_driver *card_driver;
+static struct zr_kernel_context *card_context; /* the open one */
+
+static inline zr_result card_waits(zr_result result)
+{
+    zr_cu_result code = card_driver->stream_synchronize(NULL);
+    if (result != ZR_OK)
+        printf("# %s\n", zr_last_error());
+    if (code != ZR_CU_SUCCESS)
+        printf("# the driver says %u\n", code);
+    return code == ZR_CU_SUCCESS ? result : ZR_ERR_UNAVAILABLE;
+}
+
+#define CARD_OPERATIONS(f)                                                                                   \
+    f(embedding_forward) f(embedding_backward) f(positions_forward) f(positions_backward)                    \
+        f(layernorm_forward) f(layernorm_backward) f(rmsnorm_forward) f(rmsnorm_backward) f(linear_forward)  \
+            f(linear_backward) f(rotary_table) f(rotary) f(attention_forward) f(attention_backward)          \
+                f(gelu_forward) f(gelu_backward) f(swiglu_forward) f(swiglu_backward) f(add)                 \
+                    f(cross_entropy) f(softmax_merge) f(update_adamw) f(update_sgd) f(sum_of_squares)        \
+                        f(find_nonfinite) f(checksum) f(init_normal) f(convert) f(clear) f(sum)
+/* The processor's sum() does without a context. */
+#define CARD_OPERATION(name)                                                                                 \
+    static inline zr_result card_##name(struct zr_kernel_context *c, const struct zr_##name *args)           \
+    {                                                                                                        \
+        return card_waits(zr_kernels_cuda()->name(c ? c : card_context, args));                              \
+    }
+CARD_OPERATIONS(CARD_OPERATION)
+
+static inline zr_result card_open(struct zr_kernel_context *context)
+{
+    card->random_ticks(context->parallel.threads);
+    card_context = context;
+    return zr_kernels_cuda()->open(context);
+}
+
+static inline void card_close(struct zr_kernel_context *context)
+{
+    zr_kernels_cuda()->close(context);
+}
+
+static inline size_t card_workspace_bytes(const struct zr_kernel_limits *limits, enum zr_isa isa)
+{
+    return zr_kernels_cuda()->workspace_bytes(limits, isa);
+}
+
+#define CARD_SLOT(name) .name = card_##name,
+static const struct zr_kernels card_table = {.workspace_bytes = card_workspace_bytes,
+                                             .open = card_open,
+                                             .close = card_close,
+                                             CARD_OPERATIONS(CARD_SLOT)};
+
+/* Makes the emulated card this process's. False, after a word of why: there is none. */
+static inline bool card_begin(void)
+{
+    static char line[PATH_MAX + 64];
+    zr_cu_context context;
+    card = cuda_emulator_alone();
+    if (!card || zr_cuda_driver_get(&card_driver) != ZR_OK)
+        return false;
+    card->attribute(ZR_CU_ATTRIBUTE_PAGEABLE_MEMORY, 1);
+    const char *path = cuda_emulator_path();
+    snprintf(line, sizeof line, "zr emulated image %.*skernels.image\n", (int)(strrchr(path, '/') + 1 - path),
+             path);
+    zr_cuda_kernels_image_set(line);
+    return card_driver->context_retain(&context, 0) == ZR_CU_SUCCESS &&
+           card_driver->context_push(context) == ZR_CU_SUCCESS;
+}
+
+#endif

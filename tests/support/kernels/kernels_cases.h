@@ -1,0 +1,178 @@
+/* kernels_cases.h: how the kernels' test programs run their cases: each on every shape, for 1, 2 and 3
+ * threads with the same bits, in one precision after the other. */
+#ifndef ZR_KERNELS_CASES_H
+#define ZR_KERNELS_CASES_H
+
+#include "tests/support/kernels/kernels_support.h"
+
+struct shape {
+    size_t batch, sequence, channels, heads, wide, vocabulary, padded;
+};
+
+/* Returns its error in units of its tolerance. */
+struct test_case {
+    const char *name;
+    double (*run)(struct zr_kernel_context *, const struct shape *);
+};
+
+static const struct zr_kernels *kernels; /* of the instruction set whose turn it is */
+static enum zr_precision precision;      /* whose turn it is */
+static uint64_t base_seed;
+
+static inline size_t rows_of(const struct shape *s)
+{
+    return s->batch * s->sequence;
+}
+
+/* Random token numbers below `count`, kept as the bits of a tensor so that they are guarded and freed too. */
+static inline const int32_t *random_tokens(size_t n, size_t count)
+{
+    struct tensor *t = input(n, 0, 0);
+    int32_t *tokens = (int32_t *)t->at;
+    for (size_t i = 0; i < n; i++)
+        tokens[i] = (int32_t)(random_bits() % count);
+    memcpy(t->before, t->at, n * sizeof *tokens);
+    return tokens;
+}
+
+static inline struct zr_numbers numbers(const struct tensor *t)
+{
+    return (struct zr_numbers){t->at, t->precision};
+}
+
+/* Rows of `width` numbers near +size or -size, each row of one sign: the first two of either, others of any.
+ */
+static inline struct tensor *signed_rows(size_t n, size_t width, double size)
+{
+    struct tensor *t = tensor_of(precision, n);
+    double sign = 1;
+    for (size_t i = 0; i < n; i++) {
+        if (i % width == 0)
+            sign = i == 0 || (i != width && random_bits() % 2) ? size : -size;
+        tensor_set(t, i, sign * (1 + 0.01 * random_unit()));
+    }
+    return t;
+}
+
+enum { STEEP = 200 };
+
+static inline double largest_of(const double *numbers, size_t n)
+{
+    double most = 1e-30;
+    for (size_t i = 0; i < n; i++)
+        most = worst(most, fabs(numbers[i]));
+    return most;
+}
+
+/* The gradient of a score is p (dout v - dout out). Where one key has all of p, or all that have some are
+ * alike, the two products are equal but for the rounding of out, and what is left of them is multiplied by
+ * keys or by queries: the largest such product, of whole numbers and not of what is left. */
+static inline double cancelled(const struct zr_attention *a, const struct tensor *qkv, const double *p,
+                               const struct tensor *dout, const struct tensor *out)
+{
+    size_t tokens = a->sequence, width = a->channels / a->heads;
+    double *by_key = calloc(tokens, sizeof *by_key), most = 0;
+    for (size_t unit = 0; unit < a->batch * a->heads; unit++) {
+        size_t first = unit / a->heads * tokens * a->channels + unit % a->heads * width;
+        memset(by_key, 0, tokens * sizeof *by_key);
+        for (size_t t = 0; t < tokens; t++) {
+            double products = 0;
+            for (size_t i = first + t * a->channels, end = i + width; i < end; i++)
+                products += fabs(dout->real[i] * out->real[i]);
+            for (size_t j = 0; j <= t; j++)
+                by_key[j] += p[(unit * tokens + t) * tokens + j] * products;
+            most = worst(most, products);
+        }
+        most = worst(most, largest_of(by_key, tokens));
+    }
+    free(by_key);
+    return most * largest_of(qkv->real, qkv->n) / sqrt((double)width);
+}
+
+/* Scores near 200 to either side of zero, whose exponentials no float holds. */
+static inline double steep_attention(struct zr_kernel_context *c, const struct shape *s, double tolerance)
+{
+    struct zr_attention a = {s->batch, s->sequence, s->channels, s->heads, 0};
+    size_t rows = rows_of(s), width = s->channels / s->heads;
+    struct tensor *qkv = signed_rows(3 * rows * s->channels, width, sqrt(STEEP / sqrt((double)width)));
+    struct tensor *dout = input_of(precision, rows * s->channels, 0, 1), *out = output_of(precision, dout->n);
+    struct tensor *lse = output(rows * s->heads), *dqkv = output_of(precision, qkv->n);
+    double *p = calloc(lse->n * s->sequence, sizeof *p);
+    bool good =
+        kernels->attention_forward(c, &(struct zr_attention_forward){a, qkv->at, out->at, lse->at, NULL}) ==
+            ZR_OK &&
+        kernels->attention_backward(c, &(struct zr_attention_backward){a, qkv->at, out->at, lse->at, NULL,
+                                                                       dout->at, dqkv->at}) == ZR_OK;
+    reference_attention(&a, qkv->real, out->real, lse->real, p);
+    reference_attention_backward(&a, qkv->real, p, dout->real, dqkv->real);
+    double allowed = tolerance * (1 + cancelled(&a, qkv, p, dout, out) / largest_of(dqkv->real, dqkv->n));
+    free(p);
+    return good ? worst(error_of(lse) / 3e-6, worst(error_of(out) / tolerance, error_of(dqkv) / allowed))
+                : INFINITY;
+}
+
+/* Logits near them. The first row's target is a low one, so that its gradient is no small difference of large
+ * numbers, like those of rows whose target is among the high ones. */
+static inline double steep_head(struct zr_kernel_context *c, const struct shape *s, double tolerance)
+{
+    size_t rows = rows_of(s);
+    int32_t *targets = (int32_t *)output(rows)->at;
+    struct head_shape h = {targets, rows, s->channels, s->vocabulary, s->padded};
+    struct tensor *x = signed_rows(rows * s->channels, s->channels, sqrt(STEEP / (double)s->channels));
+    struct tensor *wte = signed_rows(s->padded * s->channels, s->channels, sqrt(STEEP / (double)s->channels));
+    for (size_t r = 0; r < rows; r++)
+        targets[r] = (int32_t)(random_bits() % s->vocabulary);
+    targets[0] = 1;
+    struct tensor *losses = output(rows), *row = output(s->padded), *dx = output_of(precision, x->n),
+                  *dwte = output_of(precision, wte->n);
+    bool good = run_head(
+        kernels, c, &(struct head_call){h, x->at, wte->at, losses->at, 1, dx->at, dwte->at, false, NULL});
+    reference_head(&h, x->real, wte->real, losses->real, 1, row->real, dx->real, dwte->real);
+    return good ? worst(error_of(losses) / 3e-6, worst(error_of(dx), error_of(dwte)) / tolerance) : INFINITY;
+}
+
+static inline bool begin(struct zr_kernel_context *context, const struct shape *s, enum zr_isa isa,
+                         unsigned *threads)
+{
+    struct zr_kernel_limits limits = {rows_of(s), s->sequence, s->channels, s->heads, 0};
+    bool opened = context_begin(context, limits, isa, threads);
+    if (!opened)
+        tap_ok(false, "%s: a context opens", table_name(isa));
+    context->precision = precision;
+    return opened;
+}
+
+/* How often a case runs: for 1, 2 and 3 threads, on a card in two orders of its own. */
+#ifdef ZR_TEST_ON_CARD
+enum { RUNS = 2 };
+static const char *const runs_name = "in two orders of the card's threads";
+#else
+enum { RUNS = 3 };
+static const char *const runs_name = "for 1, 2, 3 threads";
+#endif
+
+static inline void run_case(const struct test_case *test, const struct shape *s, size_t number,
+                            enum zr_isa isa)
+{
+    uint64_t hash[RUNS];
+    double error = 0;
+    bool intact = true, same = true;
+    for (unsigned threads = 1; threads <= RUNS; threads++) {
+        struct zr_kernel_context context;
+        unsigned lent = threads;
+        random_state = base_seed + number * 1000003;
+        if (!begin(&context, s, isa, &lent))
+            return;
+        error = worst(error, test->run(&context, s));
+        intact = context_end(&context) && intact;
+        hash[threads - 1] = tensors_finish(&intact);
+        same = same && hash[threads - 1] == hash[0];
+    }
+    const char *name = table_name(isa), *kind = zr_precision_name(precision);
+    tap_ok(error <= 1, "%s, %s: %s, shape %zu, is right (%.3f of the tolerance)", name, kind, test->name,
+           number, error);
+    tap_ok(intact, "%s, %s: %s, shape %zu, writes nothing else", name, kind, test->name, number);
+    tap_ok(same, "%s, %s: %s, shape %zu, same bits %s", name, kind, test->name, number, runs_name);
+}
+
+#endif

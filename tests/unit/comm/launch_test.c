@@ -1,0 +1,314 @@
+/* launch_test.c: how runs end whose ranks or launcher die, fail or are stopped. Requests to end are in
+ * launch_requests_test.c, deadlines turn by turn in launch_turns_test.c. */
+#define _GNU_SOURCE
+#include "tests/support/zero/launch_runs.h"
+#include "tests/support/seed.h"
+
+/* ---- Scenes -------------------------------------------------------------------------------------------- */
+
+/* Rank 1 comes when the test says so; the others wait for it. */
+static int wait_for_one(const struct scene *scene, struct zr_local_world *local, unsigned rank, zr_comm *comm)
+{
+    (void)scene, (void)local;
+    if (rank == 0)
+        atomic_store(&board->steps, 5);
+    while (rank == 1 && !atomic_load(&board->saved))
+        nap_ms(1);
+    return zr_comm_barrier(comm) == ZR_OK ? 0 : fail_with_words(rank);
+}
+
+static int fail_alone(const struct scene *scene, struct zr_local_world *local, unsigned rank, zr_comm *comm)
+{
+    (void)scene;
+    zr_local_set_status(local, rank, "step 7");
+    if (rank == 1)
+        return 4;
+    for (;;)
+        if (zr_comm_barrier(comm) != ZR_OK)
+            return fail_with_words(rank);
+}
+
+static int fail_together(const struct scene *scene, struct zr_local_world *local, unsigned rank,
+                         zr_comm *comm)
+{
+    (void)scene, (void)local, (void)rank, (void)comm;
+    atomic_store(&board->steps, 5);
+    while (!atomic_load(&board->saved))
+        nap_ms(1);
+    return 3;
+}
+
+/* As when one cannot make its part of something, and the others learn that of it. */
+static int fail_apart(const struct scene *scene, struct zr_local_world *local, unsigned rank, zr_comm *comm)
+{
+    return fail_together(scene, local, rank, comm) == 3 && rank == 1 ? 4 : 1;
+}
+
+static int end_early(const struct scene *scene, struct zr_local_world *local, unsigned rank, zr_comm *comm)
+{
+    (void)scene, (void)local;
+    if (rank == 2)
+        return 0;
+    return zr_comm_barrier(comm) == ZR_ERR_PEER ? fail_with_words(rank) : 9;
+}
+
+static int crash(const struct scene *scene, struct zr_local_world *local, unsigned rank, zr_comm *comm)
+{
+    (void)scene;
+    zr_local_set_status(local, rank, "a bad address");
+    if (rank == 2) {
+        signal(SIGSEGV, SIG_DFL); /* a sanitizer would make an exit of it */
+        raise(SIGSEGV);
+    }
+    return zr_comm_barrier(comm) == ZR_OK ? 0 : fail_with_words(rank);
+}
+
+/* ---- Ranks that die ------------------------------------------------------------------------------------ */
+
+/* How many of a killed rank's peers said why they end, and how many of them named another. A peer that is
+ * held up for longer than the launcher's grace says nothing. */
+struct heard {
+    unsigned peers, wrong;
+};
+
+static void hear(const struct run *run, unsigned dead, struct heard *heard)
+{
+    char name[24], *save = NULL, copy[sizeof(run->words)];
+    unsigned peer, used;
+    snprintf(name, sizeof(name), "rank %u (pid ", dead);
+    memcpy(copy, run->words, sizeof(copy));
+    for (char *line = strtok_r(copy, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+        int bytes = 0;
+        if (sscanf(line, "rank %u: %n", &peer, &bytes) < 1 || bytes == 0)
+            continue;
+        used = (unsigned)bytes;
+        heard->peers++;
+        heard->wrong += strncmp(line + used, name, strlen(name)) != 0;
+    }
+}
+
+static void test_killed_rank(void)
+{
+    const struct scene training = {.name = "training", .act = train};
+    const struct scene stuck = {.name = "stuck", .act = train_and_stick};
+    struct heard heard = {0};
+    for (unsigned r = 0; r < WORLD; r++) {
+        char words[64];
+        struct run run = start(&training);
+        snprintf(words, sizeof(words), "rank %u (pid %d) was killed by signal 9 (Killed) at step ", r,
+                 board->pids[r]);
+        kill(board->pids[r], SIGKILL);
+        check_end(&run, "a rank killed by -9", 137, words);
+        hear(&run, r, &heard);
+    }
+    tap_ok(heard.peers > 0 && heard.wrong == 0,
+           "its peers know who it was (%u of %u said so, %u named another)", heard.peers, WORLD * (WORLD - 1),
+           heard.wrong);
+    struct run run = start(&stuck);
+    kill(board->pids[0], SIGKILL);
+    check_end(&run, "a rank dies while another computes", 137, "rank 0 (pid ");
+    run = start(&stuck);
+    kill(board->pids[2], SIGSTOP);
+    kill(board->pids[0], SIGKILL);
+    check_end(&run, "a rank dies while another is stopped", 137, "rank 0 (pid ");
+}
+
+/* The launcher finds all ranks ended, and has none to give up. */
+static struct run start_all_ended(const struct scene *scene)
+{
+    struct run run = start(scene);
+    kill(run.launcher, SIGSTOP);
+    bool ended = wait_state(run.launcher, 'T');
+    atomic_store(&board->saved, true);
+    for (unsigned r = 0; r < WORLD; r++)
+        ended &= board->pids[r] != 0 && wait_state(board->pids[r], 'Z');
+    kill(run.launcher, SIGCONT);
+    tap_ok(ended, "all ranks end before the launcher looks");
+    run.asked_ns = zr_os_now_ns();
+    return run;
+}
+
+static void test_failing_rank(void)
+{
+    const struct scene alone = {.name = "alone", .act = fail_alone, .ends_by_itself = true};
+    const struct scene together = {.name = "together", .act = fail_together};
+    const struct scene early = {.name = "early", .act = end_early, .ends_by_itself = true};
+    const struct scene crashed = {.name = "crash", .act = crash, .ends_by_itself = true};
+    const struct scene slow = {
+        .name = "slow death", .act = train, .ends_by_itself = true, .dies_slowly = true};
+    const struct scene apart = {.name = "apart", .act = fail_apart};
+    struct run run = start(&alone);
+    check_end(&run, "a rank returns an error", 4, "ended with exit code 4 at step 7");
+    tap_is(board->cleaned, 1, "it was cleaned up after once");
+    run = start_all_ended(&together);
+    check_end(&run, "all ranks return the same error", 3, NULL);
+    tap_is(run.words_bytes, 0, "which needs no words from the launcher");
+    run = start_all_ended(&apart);
+    check_end(&run, "an error counts more than the loss of a peer, which may come first", 4, "rank 1 (pid ");
+    run = start(&early);
+    check_end(&run, "a rank ends while others wait", 1, "has ended while others still wait for it");
+    run = start(&crashed);
+    check_end(&run, "a rank crashes", 139, "signal 11 (Segmentation fault) at a bad address");
+    run = start(&slow);
+    check_end(&run, "a rank whose sockets close before it is dead", 137, "rank 2 (pid ");
+    tap_ok(!strstr(run.words, "the ring"), "nobody calls that a failure of his own");
+}
+
+/* ---- The launcher dies --------------------------------------------------------------------------------- */
+
+static void test_killed_launcher(void)
+{
+    const struct scene training = {.name = "training", .act = train};
+    const struct scene stuck = {.name = "stuck", .act = stick};
+    char words[64];
+    struct run run = start(&training);
+    snprintf(words, sizeof(words), "the launcher (pid %d) is gone", (int)run.launcher);
+    kill(run.launcher, SIGKILL);
+    check_end(&run, "the launcher killed by -9", -9, words);
+    tap_ok(board->cleaned >= 1, "the ranks cleaned up");
+    run = start(&stuck);
+    kill(run.launcher, SIGKILL);
+    check_end(&run, "the launcher killed while all compute", -9, "is gone");
+    for (unsigned stopped = 1; stopped <= WORLD; stopped += WORLD - 1) {
+        run = start(&training);
+        for (unsigned r = 0; r < stopped; r++)
+            kill(board->pids[r], SIGSTOP);
+        for (unsigned r = 0; r < stopped; r++)
+            tap_ok(wait_state(board->pids[r], 'T'), "rank %u stands still", r);
+        kill(run.launcher, SIGKILL);
+        check_end(&run,
+                  stopped == 1 ? "the launcher killed while a rank is stopped"
+                               : "the launcher killed while all are stopped",
+                  -9, "is gone");
+    }
+}
+
+/* Ctrl-Z and fg. */
+static void test_stopped_run(void)
+{
+    const struct scene training = {.name = "training", .act = train, .save_within_ms = 60000};
+    struct run run = start(&training);
+    kill(-run.launcher, SIGSTOP);
+    for (unsigned r = 0; r < WORLD; r++)
+        tap_ok(wait_state(board->pids[r], 'T'), "rank %u stands still", r);
+    unsigned steps = atomic_load(&board->steps);
+    kill(-run.launcher, SIGCONT);
+    tap_ok(wait_for(&board->steps, steps + 5), "a stopped run goes on");
+    kill(run.launcher, SIGTERM);
+    run.asked_ns = zr_os_now_ns();
+    check_end(&run, "and ends when asked", 0, NULL);
+
+    const struct scene waiting = {.name = "waiting", .act = wait_for_one, .timeout_ms = 8000};
+    run = start(&waiting);
+    nap_ms(100); /* the others wait by now, mostly */
+    kill(-run.launcher, SIGSTOP);
+    for (unsigned r = 0; r < WORLD; r++)
+        tap_ok(wait_state(board->pids[r], 'T'), "rank %u stands still", r);
+    nap_ms(waiting.timeout_ms + 500);
+    kill(-run.launcher, SIGCONT);
+    nap_ms(300); /* so that they look whether the one that they wait for is late */
+    atomic_store(&board->saved, true);
+    run.asked_ns = zr_os_now_ns();
+    check_end(&run, "stopped for longer than a rank may be silent", 0, NULL);
+}
+
+/* The processes of a run that has lost its launcher come to the test, their nearest subreaper: true when the
+ * whole group has ended in time. */
+static bool group_ended(pid_t group)
+{
+    uint64_t start_ns = zr_os_now_ns();
+    for (;;) {
+        pid_t pid = waitpid(-group, NULL, WNOHANG);
+        if (pid < 0)
+            return true;
+        if (pid == 0 && ms_since(start_ns) > PATIENCE_MS)
+            return false;
+        if (pid == 0)
+            nap_ms(2);
+    }
+}
+
+/* One end at a random moment of a run's first milliseconds, the making of the communicator included. */
+struct moment {
+    bool wrong, survived;
+    struct run run;
+};
+
+static struct moment kill_at_random(const struct scene *scene, unsigned victim_rank, bool launcher)
+{
+    struct moment seen = {0};
+    struct run run = start(scene);
+    pid_t victim = run.launcher;
+    nanosleep(&(struct timespec){.tv_nsec = rand() % (rand() % 2 ? 8000000 : 500000)}, NULL);
+    if (!launcher && board->pids[victim_rank] != 0)
+        victim = board->pids[victim_rank];
+    kill(victim, SIGKILL);
+    if (victim != run.launcher) {
+        run.asked_ns = zr_os_now_ns();
+        finish(&run);
+        seen.wrong = !run.in_time || !WIFEXITED(run.status) || WEXITSTATUS(run.status) != 137;
+        seen.run = run;
+    } else {
+        close(run.said);
+    }
+    seen.survived = !group_ended(run.launcher);
+    kill(-run.launcher, SIGKILL);
+    unlink(board->file);
+    return seen;
+}
+
+static void test_any_moment(void)
+{
+    const struct scene training = {.name = "training", .act = train, .ends_by_itself = true};
+    unsigned survivors = 0, wrong = 0;
+    struct run last_wrong = {0};
+    srand((unsigned)run_seed());
+    for (unsigned i = 0; i < 80; i++) {
+        struct moment seen = kill_at_random(&training, i % WORLD, i % 2 == 0);
+        survivors += seen.survived;
+        wrong += seen.wrong;
+        if (seen.wrong)
+            last_wrong = seen.run;
+    }
+    tap_is(survivors, 0, "launchers and ranks killed at any moment: nobody stays");
+    tap_is(wrong, 0, "and a launcher always ends in time, with the reason");
+    if (wrong > 0) {
+        tap_note("  the last one's wait status: 0x%x", last_wrong.status);
+        tell(&last_wrong);
+    }
+}
+
+/* A launcher leaves the signals of its process as they were. */
+static void test_signals_restored(void)
+{
+    sigset_t before, after; /* the system fills a part of them only */
+    struct sigaction child = {.sa_handler = SIG_IGN}, now;
+    const struct scene together = {.name = "together", .act = fail_together, .ends_by_itself = true};
+    memset(board, 0, sizeof(*board));
+    atomic_store(&board->saved, true);
+    memset(&before, 0, sizeof(before));
+    memset(&after, 0, sizeof(after));
+    sigaction(SIGCHLD, &child, NULL);
+    pthread_sigmask(SIG_SETMASK, NULL, &before);
+    int code = zr_local_launch(
+        &(struct zr_launch_options){.world = WORLD, .rank_main = rank_main, .argument = (void *)&together});
+    tap_is(code, 3, "exit codes arrive where SIGCHLD was ignored");
+    pthread_sigmask(SIG_SETMASK, NULL, &after);
+    sigaction(SIGCHLD, NULL, &now);
+    tap_ok(memcmp(&before, &after, sizeof(before)) == 0 && now.sa_handler == SIG_IGN,
+           "the signals are as before");
+    signal(SIGCHLD, SIG_DFL);
+}
+
+int main(void)
+{
+    if (!prepare_runs())
+        return tap_done();
+    test_killed_rank();
+    test_failing_rank();
+    test_killed_launcher();
+    test_stopped_run();
+    test_any_moment();
+    test_signals_restored();
+    return tap_done();
+}

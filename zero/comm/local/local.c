@@ -1,0 +1,314 @@
+/* local.c: the communicator of ranks on one machine: its waits, its birth and its end. The operations are in
+ * local_ring.c. */
+#include <stdio.h>
+#include <string.h>
+
+#include "alloc/base/error.h"
+#include "alloc/base/struct_bytes.h"
+#include "zero/comm/comm.h"
+#include "zero/comm/local/local_ring.h"
+#include "zero/comm/local/local_mapping.h"
+#include "zero/launch/timeout.h"
+#include "zero/comm/local/spin.h"
+#include "zero/comm/take.h"
+
+#define SPIN_NS 3000ull /* about what a wake-up costs; more would be taken from the compute threads */
+
+/* ---- Waits --------------------------------------------------------------------------------------------- */
+
+zr_result zr_local_check(struct zr_local_world *local, unsigned peer)
+{
+    unsigned p = peer == ZR_LOCAL_ALL ? 0 : peer, last = peer == ZR_LOCAL_ALL ? local->world - 1 : peer;
+    while (p < last && !atomic_load(&local->ranks[p].ended))
+        p++;
+    bool ended = atomic_load(&local->ranks[p].ended);
+    uint32_t abort = atomic_load(&local->abort); /* after `ended`, which a failure raises after it */
+    if (abort != 0)
+        return zr_fail((zr_result)(abort & 255), "%s", local->ranks[abort >> 9].message[abort >> 8 & 1]);
+    return ended ? zr_fail(ZR_ERR_PEER, "rank %u (pid %d) has ended while others still wait for it", p,
+                           (int)atomic_load(&local->ranks[p].pid))
+                 : ZR_OK;
+}
+
+static bool reached(_Atomic uint32_t *word, uint32_t target, uint32_t *seen)
+{
+    *seen = atomic_load(word);
+    return (int32_t)(*seen - target) >= 0;
+}
+
+zr_result zr_local_lost(const struct zr_local_world *local, unsigned rank, uint64_t waited_ns)
+{
+    unsigned long long seconds = waited_ns / 1000000000u;
+    if (rank == ZR_LOCAL_ALL)
+        return zr_fail(ZR_ERR_TIMEOUT, "a rank has not answered for %llu s", seconds);
+    const struct zr_local_rank *peer = &local->ranks[rank];
+    char status[ZR_LOCAL_STATUS_BYTES];
+    zr_local_read_status(peer, status);
+    return zr_fail(ZR_ERR_TIMEOUT,
+                   "rank %u (pid %d) has not answered for %llu s%s%s; it runs still, but does not get on",
+                   rank, (int)atomic_load(&peer->pid), seconds, status[0] ? ", at " : "", status);
+}
+
+/* The slow half of zr_local_wait_for(). The sleeper is counted before the last look, and zr_local_advance()
+ * looks at the count after moving the word, so one of the two always sees the other. */
+static zr_result sleep_for(struct zr_local_world *local, const struct zr_local_wait *wait)
+{
+    uint32_t seen;
+    zr_result result = ZR_OK;
+    struct zr_timeout timeout = zr_timeout_begin();
+    if (wait->sleepers)
+        atomic_fetch_add(wait->sleepers, 1);
+    while (result == ZR_OK && !reached(wait->word, wait->target, &seen)) {
+        zr_word_wait(wait->word, seen, ZR_LOCAL_POLL_NS);
+        if (reached(wait->word, wait->target, &seen))
+            break;
+        result = zr_local_check(local, wait->peer);
+        if (result == ZR_ERR_PEER && reached(wait->word, wait->target, &seen) && !atomic_load(&local->abort))
+            result = ZR_OK; /* it did its part before it ended */
+        uint64_t waited_ns = zr_timeout_waited_ns(&timeout);
+        if (result == ZR_OK && waited_ns > wait->timeout_ns)
+            result = zr_local_lost(local, wait->peer, waited_ns);
+    }
+    if (wait->sleepers)
+        atomic_fetch_sub(wait->sleepers, 1);
+    return result;
+}
+
+zr_result zr_local_wait_for(struct zr_local_world *local, const struct zr_local_wait *wait)
+{
+    uint32_t seen;
+    if (reached(wait->word, wait->target, &seen))
+        return ZR_OK;
+    if (local->spins && zr_spin_while(wait->word, seen, SPIN_NS) && reached(wait->word, wait->target, &seen))
+        return ZR_OK;
+    return sleep_for(local, wait);
+}
+
+zr_result zr_local_wait_for_peer(const struct local_comm *comm, unsigned p, _Atomic uint32_t *word,
+                                 _Atomic uint32_t *sleepers, uint32_t target)
+{
+    return zr_local_wait_for(comm->base.local,
+                             &(struct zr_local_wait){.word = word,
+                                                     .sleepers = sleepers,
+                                                     .target = target,
+                                                     .peer = comm->peers[p].rank,
+                                                     .timeout_ns = comm->base.options.timeout_ns});
+}
+
+void zr_local_advance(_Atomic uint32_t *word, uint32_t value, _Atomic uint32_t *sleepers)
+{
+    atomic_store(word, value);
+    if (!sleepers || atomic_load(sleepers) > 0)
+        zr_word_wake_all(word);
+}
+
+/* ---- Birth and end ------------------------------------------------------------------------------------- */
+
+/* Waits until rank p has read all that this rank has laid out for it. */
+static zr_result wait_for_reader(struct local_comm *self, unsigned p)
+{
+    struct zr_local_peer *peer = &self->peers[p];
+    if (p == self->base.rank || !peer->ring)
+        return ZR_OK;
+    zr_result result = zr_local_wait_for_peer(self, p, &peer->ring->consumed, &peer->ring->consumed_sleepers,
+                                              peer->posted + self->filled);
+    return result != ZR_OK
+               ? result
+               : zr_local_wait_for_peer(self, p, &peer->ring->host_consumed,
+                                        &peer->ring->host_consumed_sleepers, peer->host_posted + self->said);
+}
+
+/* Gives back what there is of a communicator, whole or half made. After a failure the peers end anyway; else
+ * this rank's ring must stay until all of them have read the last piece. */
+static void local_close(struct zr_comm *comm)
+{
+    struct local_comm *self = (struct local_comm *)comm;
+    for (unsigned p = 0; p < comm->world && comm->failure == ZR_OK; p++) {
+        zr_result result = wait_for_reader(self, p);
+        if (result == ZR_ERR_INTERRUPTED || result == ZR_ERR_TIMEOUT || atomic_load(&comm->local->abort))
+            break;
+    }
+    if (self->ring) /* before what peers may still be reading is given back */
+        atomic_store(&self->ring->open, false);
+    if (self->whole)
+        atomic_store(&comm->local->ranks[comm->run_rank].whole, false);
+    for (unsigned p = 0; p < comm->world; p++)
+        if (self->peers[p].import)
+            zr_import_release(self->backend, self->peers[p].import);
+    zr_local_mappings_close(self);
+    if (self->slots) {
+        zr_arena_set_granule_class(comm->options.arena, self->slots,
+                                   zr_comm_ring_bytes(comm->world, comm->options.bucket_bytes),
+                                   ZR_GRANULE_MOVABLE);
+        zr_arena_free(comm->options.arena, self->slots);
+    }
+}
+
+static void abandon(struct zr_comm *comm, const char *why)
+{
+    zr_local_end(comm->local, &(struct zr_local_end){.reporter = ZR_LOCAL_BY_RANK,
+                                                     .rank = comm->run_rank,
+                                                     .why = ZR_ERR_PEER,
+                                                     .reason = why});
+}
+
+static const struct zr_comm_table local_table = {.name = "local",
+                                                 .run = zr_local_run,
+                                                 .host = zr_local_host,
+                                                 .group = zr_local_group,
+                                                 .synchronize = zr_local_synchronize,
+                                                 .abandon = abandon,
+                                                 .close = local_close};
+
+/* Takes one of the rank's rings; nobody waits for its counters any more, whatever became of its last user. */
+static struct zr_local_ring *take_ring(struct zr_local_rank *rank)
+{
+    unsigned i = 0;
+    while (i < ZR_LOCAL_RINGS && atomic_load(&rank->rings[i].open))
+        i++;
+    if (i == ZR_LOCAL_RINGS)
+        return NULL;
+    struct zr_local_ring *ring = &rank->rings[i];
+    atomic_store(&ring->consumed, atomic_load(&ring->posted));
+    atomic_store(&ring->host_consumed, atomic_load(&ring->host_posted));
+    atomic_store(&ring->taken, atomic_load(&ring->lent));
+    atomic_store(&ring->open, true);
+    return ring;
+}
+
+static zr_result sit_down(struct local_comm *comm, const struct zr_local_seats *seats)
+{
+    struct zr_local_rank *rank = &seats->local->ranks[seats->ranks[seats->rank]];
+    if (seats->whole && atomic_exchange(&rank->whole, true))
+        return zr_fail(ZR_ERR_INVALID, "rank %u already has a communicator", comm->base.run_rank);
+    comm->whole = seats->whole;
+    comm->ring = take_ring(rank);
+    if (!comm->ring)
+        return zr_fail(ZR_ERR_INVALID, "rank %u has %d communicators already, and there are no more",
+                       comm->base.run_rank, ZR_LOCAL_RINGS);
+    comm->lent = atomic_load(&comm->ring->lent);
+    comm->peers[seats->rank].ring = comm->ring;
+    comm->peers[seats->rank].posted = atomic_load(&comm->ring->posted);
+    comm->peers[seats->rank].host_posted = atomic_load(&comm->ring->host_posted);
+    return ZR_OK;
+}
+
+zr_result zr_local_prepare(struct local_comm **out, const struct zr_comm_options *options,
+                           const struct zr_local_seats *seats)
+{
+    void *block;
+    unsigned world = seats->world;
+    size_t bytes = sizeof(struct local_comm) + world * (sizeof(void *) + sizeof(struct zr_local_peer));
+    zr_result result = zr_comm_options_check(options, seats->rank, world);
+    if (result == ZR_OK)
+        result = zr_arena_alloc(options->host_arena,
+                                &(struct zr_request){.bytes = bytes, .tag = ZR_TAG_OTHER}, &block);
+    if (result != ZR_OK)
+        return result;
+    struct local_comm *comm = memset(block, 0, bytes);
+    zr_comm_open(&comm->base, &local_table, options);
+    comm->base.local = seats->local;
+    comm->base.rank = seats->rank;
+    comm->base.run_rank = seats->ranks[seats->rank];
+    comm->base.world = world;
+    comm->backend = zr_arena_backend(options->arena);
+    comm->slot_bytes = zr_comm_slot_bytes(world, options->bucket_bytes);
+    comm->each_bytes = comm->slot_bytes / (world - 1) / 64 * 64;
+    comm->peers = (struct zr_local_peer *)(comm + 1);
+    comm->from = (const void **)(comm->peers + world);
+    for (unsigned p = 0; p < world; p++)
+        comm->peers[p] =
+            (struct zr_local_peer){.rank = seats->ranks[p], .mapping = {.fd = -1, .first = SIZE_MAX}};
+    result = sit_down(comm, seats);
+    if (result == ZR_OK)
+        result = zr_take(options->arena, ZR_TAG_COMM, zr_comm_ring_bytes(world, options->bucket_bytes), 1,
+                         (void **)&comm->slots);
+    if (result == ZR_OK)
+        result = zr_comm_thread_start(&comm->base);
+    if (result == ZR_OK)
+        *out = comm;
+    else
+        zr_comm_destroy(&comm->base);
+    return result;
+}
+
+/* Tells the peers how far this rank has come, and learns it of them: all have a communicator, or none. */
+static zr_result agree(const struct zr_local_share *share, zr_result mine)
+{
+    struct zr_local_world *local = share->local;
+    uint32_t attempt = share->attempt;
+    zr_local_advance(&local->ranks[share->rank].verdict, (attempt + 1) << 8 | (uint32_t)mine, NULL);
+    if (mine == ZR_ERR_TIMEOUT) /* whoever is lost would be waited for once more */
+        return mine;
+    for (unsigned p = 0; p < local->world; p++) {
+        zr_result result = zr_local_wait_for(local, &(struct zr_local_wait){.word = &local->ranks[p].verdict,
+                                                                            .target = (attempt + 1) << 8,
+                                                                            .peer = p,
+                                                                            .timeout_ns = share->timeout_ns});
+        if (result != ZR_OK)
+            return result;
+        zr_result theirs = (zr_result)(atomic_load(&local->ranks[p].verdict) & 255);
+        if (theirs != ZR_OK && p != share->rank)
+            return zr_fail(ZR_ERR_PEER, "rank %u could not make its part of the communicator: %s", p,
+                           zr_result_name(theirs));
+    }
+    return ZR_OK;
+}
+
+/* The ring of this rank, for all others; without one it only keeps the others from waiting. */
+static struct zr_local_share share_of(struct zr_local_world *local, unsigned rank, struct local_comm *comm)
+{
+    struct zr_local_share share = {.local = local, .rank = rank, .timeout_ns = ZR_COMM_TIMEOUT_NS};
+    share.attempt = atomic_fetch_add(&local->ranks[rank].attempts, 1);
+    if (comm) {
+        share.ring = (unsigned)(comm->ring - local->ranks[rank].rings);
+        share.timeout_ns = comm->base.options.timeout_ns;
+        share.mine = comm->slots;
+        share.file_fd = &comm->file_fd;
+        share.arena = comm->base.options.arena;
+        share.host_arena = comm->base.options.host_arena;
+        share.backend = comm->backend;
+    }
+    return share;
+}
+
+zr_result zr_comm_local_create(zr_comm **out, const struct zr_comm_options *options,
+                               struct zr_local_world *local, unsigned rank)
+{
+    struct zr_comm_options own;
+    struct local_comm *comm = NULL;
+    if (!out || !local || rank >= local->world)
+        return zr_fail(ZR_ERR_INVALID, "a rank needs its world and a place for its communicator");
+    *out = NULL;
+    if (local->world == 1) {
+        zr_result result = zr_comm_null_create(out, options, 0, 1);
+        if (result == ZR_OK)
+            (*out)->local = local;
+        return result;
+    }
+    char words[ZR_COMM_MESSAGE_BYTES];
+    unsigned all[ZR_MAX_WORLD];
+    struct zr_local_seats seats = {
+        .local = local, .ranks = all, .rank = rank, .world = local->world, .whole = true};
+    for (unsigned p = 0; p < local->world; p++)
+        all[p] = p;
+    zr_result result = ZR_STRUCT_COPY(zr_comm_options, algorithm, &own, options);
+    if (result == ZR_OK)
+        result = zr_local_prepare(&comm, &own, &seats);
+    struct zr_local_share share = share_of(local, rank, comm);
+    snprintf(words, sizeof(words), "%s", zr_last_error());
+    zr_result shared = zr_local_share_rings(&share, comm ? comm->peers : NULL);
+    if (result == ZR_OK && shared != ZR_OK)
+        snprintf(words, sizeof(words), "%s", zr_last_error());
+    result = result == ZR_OK ? shared : result;
+    if (result == ZR_OK)
+        zr_local_mappings_open(comm);
+    zr_result agreed = agree(&share, result);
+    if (result == ZR_OK && agreed == ZR_OK) {
+        *out = &comm->base;
+        return ZR_OK;
+    }
+    if (comm)
+        zr_comm_destroy(&comm->base);
+    return result == ZR_OK ? agreed : zr_fail(result, "%s", words);
+}

@@ -1,0 +1,208 @@
+/* local_group.c: a communicator of some of the ranks of another one. Stands on local.c and the control block.
+ *
+ * Each member lays what its peers need (which of its rings, where that lies in its file of granules) into its
+ * part of the control block, under a key that only this group has, and takes it back when all have read it.
+ * The files themselves are known from the parent. A host message ends the birth: all have a communicator, or
+ * none. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "alloc/backend/backend.h"
+#include "alloc/base/error.h"
+#include "zero/comm/local/local_mapping.h"
+#include "zero/launch/timeout.h"
+
+/* A group under way: this rank's part in it. */
+struct birth {
+    struct local_comm *parent, *comm; /* comm: NULL where this rank has failed */
+    const struct zr_comm_members *members;
+    const unsigned *ranks; /* [count]: in the run */
+    struct zr_local_world *local;
+    struct zr_local_opening *own;
+    uint64_t key;
+};
+
+static uint64_t key_of(const unsigned *ranks, unsigned count)
+{
+    uint64_t hash = UINT64_C(0xcbf29ce484222325); /* FNV-1a */
+    for (unsigned i = 0; i < count; i++)
+        hash = (hash ^ ranks[i]) * UINT64_C(0x100000001b3);
+    return hash | 1;
+}
+
+/* Describes this rank's ring by its places in the file that the parent's ring is in. */
+static zr_result describe(const struct birth *birth)
+{
+    struct zr_segment segments[ZR_LOCAL_PLACES];
+    size_t count = ZR_LOCAL_PLACES, lead_bytes;
+    zr_result result =
+        zr_block_export(birth->comm->base.options.arena, birth->comm->slots, segments, &count, &lead_bytes);
+    if (result == ZR_ERR_INVALID)
+        return zr_fail(result, "the ring of a group lies in %zu pieces, and %d can be told", count,
+                       ZR_LOCAL_PLACES);
+    for (size_t i = 0; i < count && result == ZR_OK; i++) {
+        if (segments[i].fd != birth->parent->file_fd)
+            return zr_fail(ZR_ERR_UNAVAILABLE, "a group needs all rings of a rank in one file of granules");
+        birth->own->places[i] =
+            (struct zr_local_place){.offset_bytes = segments[i].offset_bytes, .bytes = segments[i].bytes};
+    }
+    birth->own->places_count = (uint32_t)count;
+    birth->own->lead_bytes = lead_bytes;
+    birth->own->ring = (uint32_t)(birth->comm->ring - birth->local->ranks[birth->comm->base.run_rank].rings);
+    birth->own->posted = birth->comm->peers[birth->members->rank].posted;
+    birth->own->host_posted = birth->comm->peers[birth->members->rank].host_posted;
+    return result;
+}
+
+static void change(struct zr_local_opening *own, uint64_t key)
+{
+    atomic_store(&own->key, key);
+    zr_local_advance(&own->changes, atomic_load(&own->changes) + 1, NULL);
+}
+
+/* Waits until a member has come to this group, and has no other under way. */
+static zr_result wait_for_member(const struct birth *birth, unsigned rank)
+{
+    struct zr_local_opening *theirs = &birth->local->ranks[rank].opening;
+    struct zr_timeout timeout = zr_timeout_begin();
+    zr_result result = ZR_OK;
+    while (result == ZR_OK) {
+        uint32_t seen = atomic_load(&theirs->changes);
+        uint32_t number = atomic_load(&theirs->key) == birth->key ? atomic_load(&theirs->number) : 0;
+        if (number != 0 && number != birth->own->seen[rank] && atomic_load(&theirs->key) == birth->key) {
+            birth->own->seen[rank] = number; /* one of the same members may follow, and this be there still */
+            return ZR_OK;
+        }
+        zr_word_wait(&theirs->changes, seen, ZR_LOCAL_POLL_NS);
+        result = zr_local_check(birth->local, rank);
+        uint64_t waited_ns = zr_timeout_waited_ns(&timeout);
+        if (result == ZR_OK && waited_ns > birth->parent->base.options.timeout_ns)
+            result = zr_local_lost(birth->local, rank, waited_ns);
+    }
+    return result;
+}
+
+/* Maps what a member has laid out. */
+static zr_result map_ring(const struct birth *birth, unsigned p)
+{
+    const struct zr_local_opening *theirs = &birth->local->ranks[birth->ranks[p]].opening;
+    struct zr_local_peer *peer = &birth->comm->peers[p];
+    int fd = birth->parent->peers[birth->members->ranks[p]].mapping.fd;
+    struct zr_segment segments[ZR_LOCAL_PLACES];
+    for (uint32_t i = 0; i < theirs->places_count; i++)
+        segments[i] = (struct zr_segment){
+            .fd = fd, .offset_bytes = theirs->places[i].offset_bytes, .bytes = theirs->places[i].bytes};
+    peer->ring = &birth->local->ranks[birth->ranks[p]].rings[theirs->ring];
+    peer->posted = theirs->posted;
+    peer->host_posted = theirs->host_posted;
+    zr_result result = zr_import(birth->comm->backend, segments, theirs->places_count, &peer->import);
+    if (result != ZR_OK)
+        return result;
+    peer->slots = (const char *)peer->import + theirs->lead_bytes;
+    peer->mapping.fd = fcntl(fd, F_DUPFD_CLOEXEC, 0); /* without one all goes through the ring */
+    return ZR_OK;
+}
+
+/* What came of a birth so far, for this rank and for the first other one that failed. */
+struct outcome {
+    zr_result mine, others;
+    char words[ZR_COMM_MESSAGE_BYTES]; /* of mine */
+};
+
+static zr_result read_member(const struct birth *birth, unsigned p, struct outcome *outcome)
+{
+    struct zr_local_opening *theirs = &birth->local->ranks[birth->ranks[p]].opening;
+    zr_result result = wait_for_member(birth, birth->ranks[p]);
+    if (result != ZR_OK)
+        return result;
+    if (theirs->result != ZR_OK && outcome->others == ZR_OK)
+        outcome->others = zr_fail(ZR_ERR_PEER, "rank %u could not make its part of a group: %s",
+                                  birth->ranks[p], zr_result_name((zr_result)theirs->result));
+    if (theirs->result == ZR_OK && outcome->mine == ZR_OK) {
+        outcome->mine = map_ring(birth, p);
+        snprintf(outcome->words, sizeof(outcome->words), "%s", zr_last_error());
+    }
+    atomic_fetch_add(&theirs->readers, 1);
+    zr_word_wake_all(&theirs->readers);
+    return ZR_OK;
+}
+
+/* Reads what all members have laid out, and stays until they have read this rank's. Fails where the run ends.
+ */
+static zr_result meet(const struct birth *birth, struct outcome *outcome)
+{
+    unsigned count = birth->members->count, next = birth->ranks[(birth->members->rank + 1) % count];
+    for (unsigned p = 0; p < count; p++) {
+        zr_result result = p == birth->members->rank ? ZR_OK : read_member(birth, p, outcome);
+        if (result != ZR_OK)
+            return result;
+    }
+    return zr_local_wait_for(birth->local,
+                             &(struct zr_local_wait){.word = &birth->own->readers,
+                                                     .target = count - 1,
+                                                     .peer = next,
+                                                     .timeout_ns = birth->parent->base.options.timeout_ns});
+}
+
+/* All members have their communicators, or the first failure is everybody's. */
+static zr_result agree(const struct birth *birth, zr_result mine)
+{
+    uint32_t own = (uint32_t)mine, all[ZR_MAX_WORLD];
+    zr_result result = zr_comm_host_all_gather(&birth->comm->base, &own, sizeof(own), all);
+    for (unsigned p = 0; p < birth->members->count && result == ZR_OK && mine == ZR_OK; p++)
+        if (all[p] != ZR_OK)
+            result = zr_fail(ZR_ERR_PEER, "rank %u could not make its part of a group: %s", birth->ranks[p],
+                             zr_result_name((zr_result)all[p]));
+    memset(&birth->comm->base.counters, 0, sizeof(birth->comm->base.counters)); /* nobody has asked yet */
+    return result;
+}
+
+/* Publishes, meets the others, and ends the birth, whatever came of it. */
+static zr_result be_born(struct birth *birth, struct outcome *outcome)
+{
+    bool prepared = outcome->mine == ZR_OK;
+    birth->own->result = (uint32_t)outcome->mine;
+    atomic_store(&birth->own->readers, 0);
+    change(birth->own, birth->key);
+    zr_result result = meet(birth, outcome);
+    change(birth->own, 0);
+    if (result != ZR_OK || !prepared || outcome->others != ZR_OK)
+        return result != ZR_OK ? result : outcome->others;
+    if (outcome->mine == ZR_OK)
+        zr_local_mappings_open(birth->comm);
+    return agree(birth, outcome->mine);
+}
+
+zr_result zr_local_group(struct zr_comm **out, struct zr_comm *base, const struct zr_comm_members *members)
+{
+    struct local_comm *parent = (struct local_comm *)base;
+    unsigned ranks[ZR_MAX_WORLD];
+    struct outcome outcome = {0};
+    struct birth birth = {.parent = parent, .members = members, .ranks = ranks, .local = base->local};
+    for (unsigned i = 0; i < members->count; i++)
+        ranks[i] = parent->peers[members->ranks[i]].rank;
+    birth.own = &base->local->ranks[base->run_rank].opening;
+    birth.key = key_of(ranks, members->count);
+    atomic_fetch_add(&birth.own->number, 1);
+    outcome.mine = zr_local_prepare(
+        &birth.comm, members->options,
+        &(struct zr_local_seats){
+            .local = base->local, .ranks = ranks, .rank = members->rank, .world = members->count});
+    if (outcome.mine == ZR_OK) {
+        birth.comm->file_fd = parent->file_fd;
+        outcome.mine = describe(&birth);
+    }
+    snprintf(outcome.words, sizeof(outcome.words), "%s", zr_last_error());
+    zr_result result = be_born(&birth, &outcome);
+    if (outcome.mine == ZR_OK) {
+        outcome.mine = result;
+        snprintf(outcome.words, sizeof(outcome.words), "%s", zr_last_error());
+    }
+    if (outcome.mine == ZR_OK)
+        *out = &birth.comm->base;
+    else if (birth.comm)
+        zr_comm_destroy(&birth.comm->base);
+    return outcome.mine == ZR_OK ? ZR_OK : zr_fail(outcome.mine, "%s", outcome.words);
+}

@@ -1,0 +1,176 @@
+/* local_mapping.c: reads other ranks' memory where it lies. Below local.c and local_ring.c; see the header.
+ */
+#define _GNU_SOURCE
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "alloc/backend/backend.h"
+#include "alloc/base/error.h"
+#include "alloc/debug/share.h"
+#include "zero/comm/local/local_mapping.h"
+
+/* Mapped at a time, so that a growing file is not followed granule by granule. */
+#define STEP_BYTES ((size_t)64 << 20)
+/* A quarter of the addresses that a process has, for all mappings of all communicators together. */
+#define MAPPINGS_BYTES ((size_t)32 << 40)
+
+static size_t smaller(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Addresses for one peer's file. Offsets in it are never used twice, so it may grow past the machine's
+ * memory; what lies beyond goes through the ring. */
+static size_t mapping_bytes(const zr_backend *backend, unsigned world)
+{
+    struct zr_machine machine;
+    zr_os_machine(&machine);
+    if (machine.address_limit_bytes > 0) /* they are dear then */
+        return 0;
+    size_t bytes = smaller((size_t)(4 * machine.memory_bytes), MAPPINGS_BYTES / ZR_LOCAL_RINGS / world);
+    return bytes / backend->can.granule_bytes * backend->can.granule_bytes;
+}
+
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Addresses for every peer, or none at all. */
+static bool reserve_mappings(struct local_comm *comm)
+{
+    zr_result result = ZR_OK;
+    for (unsigned p = 0; p < comm->base.world && result == ZR_OK; p++)
+        if (p != comm->base.rank)
+            result = zr_backend_reserve(comm->backend, comm->mapping_bytes, &comm->peers[p].mapping.range);
+    for (unsigned p = 0; p < comm->base.world && result != ZR_OK; p++) {
+        struct zr_local_mapping *mapping = &comm->peers[p].mapping;
+        if (mapping->range)
+            zr_backend_release(mapping->range);
+        mapping->range = NULL;
+    }
+    return result == ZR_OK;
+}
+
+void zr_local_mappings_open(struct local_comm *comm)
+{
+    struct zr_segment segments[ZR_LOCAL_PLACES];
+    size_t count = ZR_LOCAL_PLACES, lead_bytes;
+    comm->own_fd = -1;
+    comm->mapping_bytes = 0;
+    if (comm->base.options.algorithm == ZR_COMM_RING || !comm->backend->can.host_visible ||
+        !comm->backend->can.aliases ||
+        zr_block_segments(comm->base.options.arena, comm->slots, false, segments, &count, &lead_bytes) !=
+            ZR_OK)
+        return;
+    for (unsigned p = 0; p < comm->base.world; p++)
+        if (p != comm->base.rank && comm->peers[p].mapping.fd < 0)
+            return;
+    comm->own_fd = segments[0].fd;
+    comm->mapping_bytes = mapping_bytes(comm->backend, comm->base.world);
+    if (comm->mapping_bytes > 0 && !reserve_mappings(comm))
+        comm->mapping_bytes = 0;
+}
+
+void zr_local_mappings_close(struct local_comm *comm)
+{
+    for (unsigned p = 0; p < comm->base.world; p++) {
+        struct zr_local_mapping *mapping = &comm->peers[p].mapping;
+        if (mapping->mapped_bytes > 0)
+            zr_backend_unmap(mapping->range, (struct zr_bounds){0, mapping->mapped_bytes});
+        if (mapping->range)
+            zr_backend_release(mapping->range);
+        if (mapping->fd >= 0)
+            close(mapping->fd);
+        *mapping = (struct zr_local_mapping){.fd = -1, .first = SIZE_MAX};
+    }
+}
+
+bool zr_local_expose(struct local_comm *comm, const void *source, size_t bytes)
+{
+    struct zr_block_info block;
+    struct zr_segment segments[ZR_LOCAL_PLACES];
+    size_t count = ZR_LOCAL_PLACES, lead_bytes;
+    if (comm->mapping_bytes == 0)
+        return false;
+    if (bytes == 0)
+        return true;
+    if (zr_arena_find(comm->base.options.arena, source, &block) != ZR_OK ||
+        (size_t)((const char *)source - (char *)block.address) + bytes > block.reserved_bytes ||
+        zr_block_segments(comm->base.options.arena, block.address, false, segments, &count, &lead_bytes) !=
+            ZR_OK)
+        return false;
+    for (size_t i = 0; i < count; i++) {
+        if (segments[i].fd != comm->own_fd ||
+            segments[i].offset_bytes + segments[i].bytes > comm->mapping_bytes)
+            return false;
+        comm->ring->places[i] =
+            (struct zr_local_place){.offset_bytes = segments[i].offset_bytes, .bytes = segments[i].bytes};
+    }
+    comm->ring->places_count = (uint32_t)count;
+    comm->ring->lead_bytes = lead_bytes + (size_t)((const char *)source - (char *)block.address);
+    return true;
+}
+
+/* ---- Looking ------------------------------------------------------------------------------------------- */
+
+/* Maps the file up to `end` at least, and further if there is more of it. */
+static zr_result map_up_to(struct local_comm *comm, unsigned peer, size_t end)
+{
+    struct zr_local_mapping *mapping = &comm->peers[peer].mapping;
+    struct stat status;
+    struct zr_handle *handle;
+    size_t granule_bytes = comm->backend->can.granule_bytes, from = mapping->mapped_bytes;
+    if (fstat(mapping->fd, &status) != 0 || (size_t)status.st_size < end)
+        return zr_fail(ZR_ERR_PEER, "rank %u has offered memory that it has not got", comm->peers[peer].rank);
+    size_t most = smaller((size_t)status.st_size / granule_bytes * granule_bytes, comm->mapping_bytes);
+    size_t to = smaller((end + STEP_BYTES - 1) / STEP_BYTES * STEP_BYTES, most);
+    zr_result result = zr_backend_import(
+        comm->backend, &(struct zr_segment){.fd = mapping->fd, .offset_bytes = from, .bytes = to - from},
+        &handle);
+    if (result != ZR_OK)
+        return result;
+    result = zr_backend_map(mapping->range, from, handle);
+    zr_backend_destroy_handle(comm->backend, handle); /* lives for its mapping */
+    if (result != ZR_OK)
+        return result;
+    mapping->mapped_bytes = to;
+    return zr_backend_set_access(mapping->range, (struct zr_bounds){from, to - from});
+}
+
+zr_result zr_local_map(struct local_comm *comm, unsigned peer, size_t offset, struct zr_local_view *out)
+{
+    const struct zr_local_ring *theirs = comm->peers[peer].ring;
+    struct zr_local_mapping *mapping = &comm->peers[peer].mapping;
+    size_t left = theirs->lead_bytes + offset;
+    unsigned i = 0;
+    while (i < theirs->places_count && left >= theirs->places[i].bytes)
+        left -= theirs->places[i++].bytes;
+    if (i == theirs->places_count)
+        return zr_fail(ZR_ERR_PEER, "rank %u has offered less memory than rank %u is to read",
+                       comm->peers[peer].rank, comm->base.run_rank);
+    struct zr_local_place place = theirs->places[i];
+    if (place.offset_bytes + place.bytes > mapping->mapped_bytes) {
+        zr_result result = map_up_to(comm, peer, place.offset_bytes + place.bytes);
+        if (result != ZR_OK)
+            return result;
+    }
+    mapping->first = smaller(mapping->first, place.offset_bytes);
+    mapping->end = larger(mapping->end, place.offset_bytes + place.bytes);
+    *out = (struct zr_local_view){.at = mapping->range->address + place.offset_bytes + left,
+                                  .bytes = place.bytes - left};
+    return ZR_OK;
+}
+
+/* The entries of the page table go, the pages stay where they are. */
+void zr_local_unmap(struct local_comm *comm)
+{
+    for (unsigned p = 0; p < comm->base.world; p++) {
+        struct zr_local_mapping *mapping = &comm->peers[p].mapping;
+        if (mapping->first < mapping->end)
+            madvise(mapping->range->address + mapping->first, mapping->end - mapping->first, MADV_DONTNEED);
+        mapping->first = SIZE_MAX;
+        mapping->end = 0;
+    }
+}

@@ -1,0 +1,546 @@
+/* local_ring.c: the operations of the local communicator, through rings in shared granules. Below local.c.
+ *
+ * A big operation whose sources all lie in granules that the peers can map does without the slots: the ranks
+ * meet, each reads what is for it where it lies (local_mapping.c), and goes on when all have read, or meets
+ * them again before it offers anything else. Everything
+ * else goes as follows.
+ *
+ * Each rank has a ring of two slots in its own arena, which all its peers have mapped (share.c). An operation
+ * is cut into pieces that fit a slot. For every piece each rank fills a slot of its own, posts it, and reads
+ * the slots of its peers straight out of their rings; a slot is filled again when all peers have read what
+ * was in it. With two slots the next piece is written while the peers still read the last. Every rank does
+ * the same sequence of fills and reads, empty ones where it has no part, so the waits cannot form a circle.
+ *
+ * A transfer between two ranks waits until its sender's ring is empty, and then uses the same slots with a
+ * pair of counters of its own, which only those two move.
+ *
+ * Sums are taken over the ranks in order for every element on its own, so neither the size of the slots nor
+ * the cutting into pieces shows in the result. */
+#include <string.h>
+
+#include "alloc/base/error.h"
+#include "zero/comm/local/local_ring.h"
+#include "zero/comm/local/local_mapping.h"
+
+/* Of a shard: less is copied sooner than the peers have met twice. */
+#define DIRECT_BYTES ((size_t)64 << 10)
+/* Summed at a time, so that what is added to it afterwards finds it in the cache. */
+#define BLOCK_BYTES ((size_t)128 << 10)
+
+/* ---- Slots --------------------------------------------------------------------------------------------- */
+
+/* Waits until all peers have read all but `left` of what this rank has posted. */
+static zr_result wait_for_readers(struct local_comm *comm, uint32_t left)
+{
+    zr_result result = ZR_OK;
+    for (unsigned p = 0; p < comm->base.world && result == ZR_OK; p++) {
+        struct zr_local_peer *peer = &comm->peers[p];
+        if (p != comm->base.rank)
+            result = zr_local_wait_for_peer(comm, p, &peer->ring->consumed, &peer->ring->consumed_sleepers,
+                                            peer->posted + comm->filled - left);
+    }
+    return result;
+}
+
+zr_result zr_local_synchronize(struct zr_comm *comm)
+{
+    return wait_for_readers((struct local_comm *)comm, 0);
+}
+
+/* Lends the next slot for filling. */
+static zr_result fill_begin(struct local_comm *comm, char **slot)
+{
+    *slot = comm->slots + (comm->filled & 1) * comm->slot_bytes;
+    return wait_for_readers(comm, 1);
+}
+
+static void fill_end(struct local_comm *comm, struct zr_local_piece piece)
+{
+    comm->ring->pieces[comm->filled++ & 1] = piece;
+    zr_local_advance(&comm->ring->posted, atomic_load(&comm->ring->posted) + 1, &comm->ring->posted_sleepers);
+}
+
+/* Waits until rank p has posted the piece to be read next, and lends its slot for reading. */
+static zr_result peer_slot(struct local_comm *comm, unsigned p, struct zr_local_piece piece,
+                           const char **slot)
+{
+    const struct zr_local_peer *peer = &comm->peers[p];
+    zr_result result = zr_local_wait_for_peer(comm, p, &peer->ring->posted, &peer->ring->posted_sleepers,
+                                              peer->posted + comm->read + 1);
+    if (result != ZR_OK)
+        return result;
+    struct zr_local_piece theirs = peer->ring->pieces[comm->read & 1];
+    if (theirs.kind != piece.kind || theirs.bytes != piece.bytes)
+        return zr_fail(
+            ZR_ERR_PEER,
+            "the ranks are out of step: rank %u runs %s with shards of %llu bytes where rank %u runs "
+            "%s with %llu",
+            peer->rank, zr_comm_kind_name((enum zr_comm_kind)theirs.kind), (unsigned long long)theirs.bytes,
+            comm->base.run_rank, zr_comm_kind_name((enum zr_comm_kind)piece.kind),
+            (unsigned long long)piece.bytes);
+    *slot = peer->slots + (comm->read & 1) * comm->slot_bytes;
+    return ZR_OK;
+}
+
+/* After a failure a rank closes without waiting for who still reads: what was read of one that is closed now
+ * may be what was left when its memory had gone. */
+static zr_result read_end(struct local_comm *comm)
+{
+    atomic_thread_fence(memory_order_acquire); /* what was read was read before the looks below */
+    for (unsigned p = 0; p < comm->base.world; p++)
+        if (p != comm->base.rank && !atomic_load(&comm->peers[p].ring->open)) {
+            unsigned rank = comm->peers[p].rank;
+            zr_result result = zr_local_check(comm->base.local, rank);
+            return result != ZR_OK
+                       ? result
+                       : zr_fail(ZR_ERR_PEER, "rank %u has left while others still read from it", rank);
+        }
+    comm->read++;
+    zr_local_advance(&comm->ring->consumed, atomic_load(&comm->ring->consumed) + 1,
+                     &comm->ring->consumed_sleepers);
+    return ZR_OK;
+}
+
+/* ---- Pieces -------------------------------------------------------------------------------------------- */
+
+static size_t smaller(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Where in its slot rank `from` puts what is meant for rank `to`: in order, its own left out. */
+static size_t place_of(unsigned from, unsigned to)
+{
+    return to < from ? to : to - 1;
+}
+
+/* An operation under way: what each rank lays into a slot, and what it reads from the others' slots. */
+struct movement {
+    struct zr_local_piece piece; /* the kind of the operation that asked for it, and the bytes of a shard */
+    size_t part_bytes;           /* of a shard in one piece */
+    const char *source;
+    char *destination;
+    bool fills, reads;      /* lays something into the slot; reads what the peers have laid into theirs */
+    bool adds;              /* lays something else for each peer, and makes a sum of what they have for it */
+    bool source_stays;      /* until all have met again */
+    unsigned only;          /* the one rank to read from, or world: from all */
+    struct zr_comm_sum sum; /* of one part; valid with `adds` */
+};
+
+static struct zr_comm_part part_of(const struct movement *move, size_t index)
+{
+    size_t whole = move->piece.bytes, first = index * move->part_bytes;
+    return (struct zr_comm_part){
+        .first = first, .bytes = whole - first < move->part_bytes ? whole - first : move->part_bytes};
+}
+
+static size_t parts_count(const struct movement *move)
+{
+    size_t whole = move->piece.bytes;
+    return whole / move->part_bytes + (whole % move->part_bytes != 0);
+}
+
+static zr_result fill(struct local_comm *comm, const struct movement *move, size_t index)
+{
+    char *slot;
+    struct zr_comm_part part = part_of(move, index);
+    zr_result result = fill_begin(comm, &slot);
+    if (result != ZR_OK)
+        return result;
+    for (unsigned p = 0; move->adds && p < comm->base.world; p++)
+        if (p != comm->base.rank)
+            memcpy(slot + place_of(comm->base.rank, p) * move->part_bytes,
+                   move->source + p * move->piece.bytes + part.first, part.bytes);
+    if (move->fills && !move->adds)
+        memcpy(slot, move->source + part.first, part.bytes);
+    fill_end(comm, move->piece);
+    return ZR_OK;
+}
+
+/* Sums one part of what the ranks have laid out for this one, in their order, straight from the slots. */
+static zr_result read_sum(struct local_comm *comm, const struct movement *move, struct zr_comm_part part)
+{
+    unsigned rank = comm->base.rank;
+    for (unsigned p = 0; p < comm->base.world; p++) {
+        const char *slot;
+        if (p == rank) {
+            comm->from[p] = move->source + rank * move->piece.bytes + part.first;
+            continue;
+        }
+        zr_result result = peer_slot(comm, p, move->piece, &slot);
+        if (result != ZR_OK)
+            return result;
+        comm->from[p] = slot + place_of(p, rank) * move->part_bytes;
+        comm->base.received_bytes += part.bytes;
+    }
+    zr_comm_sum_part(comm->base.options.kernels, &move->sum, part);
+    return ZR_OK;
+}
+
+/* Copies one part of each peer's shard to its place. Each rank starts with the one after it, so that they do
+ * not all read the same ring at once. */
+static zr_result read_copy(struct local_comm *comm, const struct movement *move, struct zr_comm_part part)
+{
+    unsigned rank = comm->base.rank, world = comm->base.world;
+    for (unsigned i = 1; i < world; i++) {
+        const char *slot;
+        unsigned p = (rank + i) % world;
+        if (move->only < world && p != move->only)
+            continue;
+        zr_result result = peer_slot(comm, p, move->piece, &slot);
+        if (result != ZR_OK)
+            return result;
+        memcpy(move->destination + (move->only < world ? 0 : p * move->piece.bytes) + part.first, slot,
+               part.bytes);
+        comm->base.received_bytes += part.bytes;
+    }
+    return ZR_OK;
+}
+
+/* Every rank waits for every piece, be there nothing to read: a slot that was passed over is known to be
+ * empty only when its owner has posted it. */
+static zr_result pass_over(struct local_comm *comm, const struct movement *move)
+{
+    for (unsigned p = 0; p < comm->base.world; p++) {
+        const char *slot;
+        zr_result result = p == comm->base.rank ? ZR_OK : peer_slot(comm, p, move->piece, &slot);
+        if (result != ZR_OK)
+            return result;
+    }
+    return ZR_OK;
+}
+
+static zr_result read(struct local_comm *comm, const struct movement *move, size_t index)
+{
+    struct zr_comm_part part = part_of(move, index);
+    zr_result result = ZR_OK;
+    if (move->adds)
+        result = read_sum(comm, move, part);
+    else if (move->reads)
+        result = read_copy(comm, move, part);
+    if (result == ZR_OK && !move->adds && (!move->reads || move->only < comm->base.world))
+        result = pass_over(comm, move);
+    return result == ZR_OK ? read_end(comm) : result;
+}
+
+/* Puts what this rank has for itself into its place, while the peers are at it. */
+static void keep_own(struct local_comm *comm, const struct movement *move)
+{
+    size_t own = comm->base.rank * move->piece.bytes;
+    char *to = move->destination + own;
+    if (move->fills && move->reads && move->source != to)
+        memmove(to, move->source, move->piece.bytes);
+}
+
+/* ---- Straight from the peers' memory ------------------------------------------------------------------- */
+
+/* Whether the ranks meet to see if they can do without the slots. Alike on all of them. */
+static bool may_be_direct(const struct local_comm *comm, const struct movement *move)
+{
+    enum zr_comm_algorithm algorithm = comm->base.options.algorithm;
+    return algorithm != ZR_COMM_RING && move->piece.bytes >= (algorithm == ZR_COMM_DIRECT ? 1 : DIRECT_BYTES);
+}
+
+/* Offers what this rank has for the others and learns whether all could. If so the piece is still being read;
+ * else it was an empty one. */
+static zr_result meet(struct local_comm *comm, const struct movement *move, bool *direct)
+{
+    char *slot;
+    const char *unused;
+    size_t bytes = move->piece.bytes * (move->adds ? comm->base.world : 1);
+    struct zr_local_piece piece = move->piece;
+    zr_result result = wait_for_readers(comm, 0); /* what was offered last may still be read */
+    if (result == ZR_OK)
+        result = fill_begin(comm, &slot);
+    if (result != ZR_OK)
+        return result;
+    piece.direct = zr_local_expose(comm, move->source, move->fills ? bytes : 0);
+    *direct = piece.direct;
+    fill_end(comm, piece);
+    for (unsigned p = 0; p < comm->base.world && result == ZR_OK; p++)
+        if (p != comm->base.rank) {
+            result = peer_slot(comm, p, piece, &unused);
+            *direct &= comm->peers[p].ring->pieces[comm->read & 1].direct;
+        }
+    return result == ZR_OK && !*direct ? read_end(comm) : result;
+}
+
+static zr_result sum_directly(struct local_comm *comm, const struct movement *move)
+{
+    unsigned rank = comm->base.rank;
+    size_t own = rank * move->piece.bytes;
+    for (size_t first = 0; first < move->piece.bytes;) {
+        size_t bytes = smaller(move->piece.bytes - first, BLOCK_BYTES);
+        for (unsigned p = 0; p < comm->base.world; p++) {
+            struct zr_local_view view = {.at = move->source + own + first, .bytes = bytes};
+            zr_result result = p == rank ? ZR_OK : zr_local_map(comm, p, own + first, &view);
+            if (result != ZR_OK)
+                return result;
+            comm->from[p] = view.at;
+            bytes = smaller(bytes, view.bytes);
+        }
+        zr_comm_sum_part(comm->base.options.kernels, &move->sum, (struct zr_comm_part){first, bytes});
+        comm->base.received_bytes += (comm->base.world - 1) * bytes;
+        first += bytes;
+    }
+    return ZR_OK;
+}
+
+/* Copies from what `peer` has offered, from `offset` on. */
+static zr_result copy_directly(struct local_comm *comm, unsigned peer, size_t offset, char *to, size_t bytes)
+{
+    while (bytes > 0) {
+        struct zr_local_view view;
+        zr_result result = zr_local_map(comm, peer, offset, &view);
+        if (result != ZR_OK)
+            return result;
+        size_t here = smaller(bytes, view.bytes);
+        memcpy(to, view.at, here);
+        comm->base.received_bytes += here;
+        to += here;
+        offset += here;
+        bytes -= here;
+    }
+    return ZR_OK;
+}
+
+/* The reading half of an operation whose ranks have met. */
+static zr_result read_directly(struct local_comm *comm, const struct movement *move)
+{
+    unsigned rank = comm->base.rank, world = comm->base.world;
+    zr_result result = move->adds ? sum_directly(comm, move) : ZR_OK;
+    for (unsigned i = 1; i < world && result == ZR_OK && move->reads; i++) {
+        unsigned p = (rank + i) % world;
+        if (move->only == world || move->only == p)
+            result = copy_directly(comm, p, 0,
+                                   move->destination + (move->only < world ? 0 : p * move->piece.bytes),
+                                   move->piece.bytes);
+    }
+    return result == ZR_OK ? read_end(comm) : result;
+}
+
+/* ---- Operations of all --------------------------------------------------------------------------------- */
+
+static zr_result move_all(struct local_comm *comm, const struct movement *move)
+{
+    size_t count = parts_count(move);
+    bool direct = false;
+    zr_result result = may_be_direct(comm, move) ? meet(comm, move, &direct) : ZR_OK;
+    if (result != ZR_OK)
+        return result;
+    if (direct) {
+        keep_own(comm, move);
+        result = read_directly(comm, move);
+        zr_local_unmap(comm);
+        return result == ZR_OK && !move->source_stays ? wait_for_readers(comm, 0) : result;
+    }
+    result = fill(comm, move, 0);
+    if (result == ZR_OK)
+        keep_own(comm, move);
+    for (size_t i = 0; i < count && result == ZR_OK; i++) {
+        if (i + 1 < count)
+            result = fill(comm, move, i + 1);
+        if (result == ZR_OK)
+            result = read(comm, move, i);
+    }
+    return result;
+}
+
+/* What is to be added: of shards for each rank. */
+static struct movement reduction(struct local_comm *comm, const struct zr_comm_item *item)
+{
+    struct movement move = {
+        .piece = {.kind = item->kind, .bytes = zr_comm_item_bytes(item)},
+        .part_bytes = comm->each_bytes,
+        .source = item->kind == ZR_COMM_ALL_REDUCE ? item->all_reduce.buffer : item->reduce_scatter.source,
+        .fills = true,
+        .adds = true,
+        .only = comm->base.world,
+        .sum = zr_comm_sum_of(&comm->base, item),
+    };
+    move.sum.from = comm->from;
+    return move;
+}
+
+static zr_result run_reduction(struct local_comm *comm, const struct zr_comm_item *item)
+{
+    struct movement move = reduction(comm, item);
+    return move_all(comm, &move);
+}
+
+static zr_result run_all_gather(struct local_comm *comm, const struct zr_all_gather *op)
+{
+    return move_all(comm, &(struct movement){.piece = {.kind = ZR_COMM_ALL_GATHER, .bytes = op->shard_bytes},
+                                             .part_bytes = comm->slot_bytes,
+                                             .source = op->source,
+                                             .destination = op->destination,
+                                             .fills = true,
+                                             .reads = true,
+                                             .source_stays = op->source_stays,
+                                             .only = comm->base.world});
+}
+
+static zr_result run_broadcast(struct local_comm *comm, const struct zr_broadcast *op)
+{
+    bool root = comm->base.rank == op->root;
+    return move_all(comm, &(struct movement){.piece = {.kind = ZR_COMM_BROADCAST, .bytes = op->bytes},
+                                             .part_bytes = comm->slot_bytes,
+                                             .source = op->buffer,
+                                             .destination = op->buffer,
+                                             .fills = root,
+                                             .reads = !root,
+                                             .only = op->root});
+}
+
+/* The sums are gathered from where they were made: what a peer has summed, it has read, so its part of the
+ * buffer may be written to when it says so. */
+static zr_result gather_sums(struct local_comm *comm, const struct movement *reduce)
+{
+    char *slot, *buffer = (char *)reduce->source;
+    size_t bytes = reduce->piece.bytes;
+    zr_result result = fill_begin(comm, &slot);
+    if (result == ZR_OK)
+        fill_end(comm, reduce->piece);
+    for (unsigned i = 1; i < comm->base.world && result == ZR_OK; i++) {
+        const char *unused;
+        unsigned p = (comm->base.rank + i) % comm->base.world;
+        result = peer_slot(comm, p, reduce->piece, &unused);
+        if (result == ZR_OK)
+            result = copy_directly(comm, p, p * bytes, buffer + p * bytes, bytes);
+    }
+    if (result == ZR_OK)
+        result = read_end(comm);
+    if (result != ZR_OK)
+        return result;
+    zr_local_unmap(comm);
+    return wait_for_readers(comm, 0);
+}
+
+/* Sums part i while the sums of part i - 1 travel: in the ring lie, by turns, R0 R1 G0 R2 G1 R3 G2 ... */
+static zr_result run_all_reduce(struct local_comm *comm, const struct zr_comm_item *item)
+{
+    const struct movement reduce = reduction(comm, item);
+    const struct movement gather = {.piece = reduce.piece,
+                                    .part_bytes = reduce.part_bytes,
+                                    .source = reduce.sum.to,
+                                    .destination = item->all_reduce.buffer,
+                                    .fills = true,
+                                    .reads = true,
+                                    .only = comm->base.world};
+    size_t count = parts_count(&reduce);
+    bool direct = false;
+    zr_result result = may_be_direct(comm, &reduce) ? meet(comm, &reduce, &direct) : ZR_OK;
+    if (result == ZR_OK && direct) {
+        result = read_directly(comm, &reduce);
+        return result == ZR_OK ? gather_sums(comm, &reduce) : result;
+    }
+    if (result == ZR_OK)
+        result = fill(comm, &reduce, 0);
+    for (size_t i = 0; i < count && result == ZR_OK; i++) {
+        result = read(comm, &reduce, i);
+        if (result == ZR_OK && i + 1 < count)
+            result = fill(comm, &reduce, i + 1);
+        if (result == ZR_OK && i > 0)
+            result = read(comm, &gather, i - 1);
+        if (result == ZR_OK)
+            result = fill(comm, &gather, i);
+    }
+    return result == ZR_OK ? read(comm, &gather, count - 1) : result;
+}
+
+/* ---- Transfers between two ----------------------------------------------------------------------------- */
+
+/* Waits until all but `left` of the parcels of `sender` have been taken; `by` is who takes them. */
+static zr_result wait_until_taken(struct local_comm *comm, unsigned sender, uint32_t target, unsigned by)
+{
+    struct zr_local_ring *ring = comm->peers[sender].ring;
+    return zr_local_wait_for_peer(comm, by, &ring->taken, &ring->taken_sleepers, target);
+}
+
+static zr_result send_part(struct local_comm *comm, const struct zr_transfer *op, size_t first)
+{
+    size_t left = op->send_bytes - first, bytes = left < comm->slot_bytes ? left : comm->slot_bytes;
+    zr_result result = wait_until_taken(comm, comm->base.rank, comm->lent - 1, op->to);
+    if (result != ZR_OK)
+        return result;
+    memcpy(comm->slots + (comm->lent & 1) * comm->slot_bytes, (const char *)op->send + first, bytes);
+    comm->ring->parcels[comm->lent & 1] = (struct zr_local_parcel){.bytes = op->send_bytes, .to = op->to};
+    zr_local_advance(&comm->ring->lent, ++comm->lent, &comm->ring->lent_sleepers);
+    return ZR_OK;
+}
+
+/* The next parcel of a sender may be for another rank: then that one has to take it first. */
+static zr_result receive_part(struct local_comm *comm, const struct zr_transfer *op, size_t first)
+{
+    struct zr_local_ring *sender = comm->peers[op->from].ring;
+    size_t left = op->receive_bytes - first, bytes = left < comm->slot_bytes ? left : comm->slot_bytes;
+    for (;;) {
+        uint32_t next = atomic_load(&sender->taken);
+        zr_result result =
+            zr_local_wait_for_peer(comm, op->from, &sender->lent, &sender->lent_sleepers, next + 1);
+        struct zr_local_parcel parcel = sender->parcels[next & 1];
+        if (result != ZR_OK)
+            return result;
+        atomic_thread_fence(memory_order_acquire); /* the parcel was read before the look below */
+        if (atomic_load(&sender->taken) != next)
+            continue; /* another rank's, and the slot may have been filled again meanwhile */
+        if (parcel.to != comm->base.rank) {
+            result = wait_until_taken(comm, op->from, next + 1, parcel.to);
+            if (result != ZR_OK)
+                return result;
+            continue;
+        }
+        if (parcel.bytes != op->receive_bytes)
+            return zr_fail(ZR_ERR_PEER,
+                           "the ranks are out of step: rank %u sends %llu bytes where rank %u receives %zu",
+                           comm->peers[op->from].rank, (unsigned long long)parcel.bytes, comm->base.run_rank,
+                           op->receive_bytes);
+        memcpy((char *)op->receive + first, comm->peers[op->from].slots + (next & 1) * comm->slot_bytes,
+               bytes);
+        comm->base.received_bytes += bytes;
+        zr_local_advance(&sender->taken, next + 1, &sender->taken_sleepers);
+        return ZR_OK;
+    }
+}
+
+/* Sends one piece ahead of what it receives, so that neither side of an exchange waits for the other. */
+static zr_result run_transfer(struct local_comm *comm, const struct zr_transfer *op)
+{
+    size_t sent = 0, received = 0, ahead = 2 * comm->slot_bytes;
+    zr_result result = op->send_bytes > 0 ? wait_for_readers(comm, 0) : ZR_OK;
+    while (result == ZR_OK && (sent < op->send_bytes || received < op->receive_bytes)) {
+        if (sent < op->send_bytes && (sent < received + ahead || received >= op->receive_bytes)) {
+            result = send_part(comm, op, sent);
+            sent += comm->slot_bytes;
+        } else {
+            result = receive_part(comm, op, received);
+            received += comm->slot_bytes;
+        }
+    }
+    if (result == ZR_OK && op->send_bytes > 0) /* the slots are for all again */
+        result = wait_until_taken(comm, comm->base.rank, comm->lent, op->to);
+    return result;
+}
+
+zr_result zr_local_run(struct zr_comm *comm, const struct zr_comm_item *item)
+{
+    struct local_comm *self = (struct local_comm *)comm;
+    switch (item->kind) {
+    case ZR_COMM_REDUCE_SCATTER:
+        return run_reduction(self, item);
+    case ZR_COMM_ALL_GATHER:
+        return run_all_gather(self, &item->all_gather);
+    case ZR_COMM_ALL_REDUCE:
+        return run_all_reduce(self, item);
+    case ZR_COMM_BROADCAST:
+        return run_broadcast(self, &item->broadcast);
+    case ZR_COMM_SEND:
+    case ZR_COMM_RECEIVE:
+    case ZR_COMM_SEND_RECEIVE:
+        return run_transfer(self, &item->transfer);
+    case ZR_COMM_HOST:
+    case ZR_COMM_KIND_COUNT:
+        break;
+    }
+    return zr_fail(ZR_ERR_INVALID, "unknown operation %d", (int)item->kind);
+}

@@ -1,0 +1,381 @@
+/* share.c: passes the ring of each rank to all the others. Stands on zr_block_export() and zr_import(); used
+ * by local.c when a communicator is made.
+ *
+ * The ranks take turns: one sends the descriptors of its ring to every inbox (SCM_RIGHTS over the sockets
+ * that the launcher made before the fork), then the next one; the others receive and map. Descriptors on
+ * their way count against a limit of the system, so a sender waits until few enough are. A rank that has
+ * failed before sends and receives all the same, so that nobody waits for it in vain.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "alloc/base/error.h"
+#include "zero/comm/local/local.h"
+#include "zero/launch/timeout.h"
+
+enum { MESSAGE_SEGMENTS = 24, STACK_SEGMENTS = 32, MESSAGE_MAGIC = 0x7a726731 };
+enum { RINGS_UNDER_WAY = 512 }; /* sent and not received; half of what `ulimit -n` mostly is */
+#define RETRY_NS                                                                                             \
+    1000000ull /* the system's room for descriptors on their way is taken: look again after this */
+
+/* One message: a part of a ring's list of segments. Their descriptors travel beside it, each only once. */
+struct message {
+    uint32_t magic, rank, attempt;
+    uint32_t total, first, count;       /* segments in the whole list / before this message / in it */
+    uint64_t lead_bytes;                /* where the ring starts in the first segment */
+    uint32_t ring, posted, host_posted; /* which of the rank's, and where its counters begin */
+    struct {
+        uint64_t offset_bytes, bytes;
+        uint32_t fd_index; /* among the descriptors of this message */
+    } segments[MESSAGE_SEGMENTS];
+};
+
+/* The list of segments of one ring. */
+struct list {
+    struct zr_segment *segments; /* `few`, or a block of the host arena */
+    size_t count;
+    size_t lead_bytes;
+    struct zr_segment few[STACK_SEGMENTS];
+};
+
+union control { /* room for the descriptors, aligned as the system wants it */
+    struct cmsghdr header;
+    char bytes[CMSG_SPACE(MESSAGE_SEGMENTS * sizeof(int))];
+};
+
+static zr_result list_reserve(struct list *list, zr_arena *host_arena, size_t count)
+{
+    void *block;
+    if (count <= STACK_SEGMENTS) {
+        list->segments = list->few;
+        return ZR_OK;
+    }
+    zr_result result = zr_arena_alloc(
+        host_arena, &(struct zr_request){.bytes = count * sizeof(struct zr_segment), .tag = ZR_TAG_OTHER},
+        &block);
+    list->segments = result == ZR_OK ? block : NULL;
+    return result;
+}
+
+static void list_free(struct list *list, zr_arena *host_arena)
+{
+    if (list->segments != list->few)
+        zr_arena_free(host_arena, list->segments);
+    list->segments = NULL;
+}
+
+/* ---- Sending ------------------------------------------------------------------------------------------- */
+
+static zr_result export_ring(const struct zr_local_share *share, struct list *list)
+{
+    list->segments = list->few;
+    list->count = STACK_SEGMENTS;
+    zr_result result =
+        zr_block_export(share->arena, share->mine, list->segments, &list->count, &list->lead_bytes);
+    if (result != ZR_ERR_INVALID || list->count <= STACK_SEGMENTS)
+        return result;
+    result = list_reserve(list, share->host_arena, list->count);
+    if (result == ZR_OK)
+        result = zr_block_export(share->arena, share->mine, list->segments, &list->count, &list->lead_bytes);
+    return result;
+}
+
+/* Fills a message with the segments from `first` on, and `fds` with their descriptors. Returns how many. */
+static unsigned pack(const struct list *list, size_t first, struct message *message, int *fds)
+{
+    unsigned fds_count = 0;
+    message->first = (uint32_t)first;
+    message->count = 0;
+    for (size_t i = first; i < list->count && message->count < MESSAGE_SEGMENTS; i++) {
+        const struct zr_segment *segment = &list->segments[i];
+        unsigned index = 0;
+        while (index < fds_count && fds[index] != segment->fd)
+            index++;
+        if (index == fds_count)
+            fds[fds_count++] = segment->fd;
+        message->segments[message->count].offset_bytes = segment->offset_bytes;
+        message->segments[message->count].bytes = segment->bytes;
+        message->segments[message->count++].fd_index = index;
+    }
+    return fds_count;
+}
+
+static zr_result send_message(const struct zr_local_share *share, unsigned peer, struct message *message,
+                              const int *fds, unsigned fds_count)
+{
+    union control control;
+    struct iovec data = {.iov_base = message, .iov_len = sizeof(*message)};
+    struct msghdr header = {.msg_iov = &data, .msg_iovlen = 1};
+    if (fds_count > 0) {
+        memset(&control, 0, sizeof(control));
+        header.msg_control = control.bytes;
+        header.msg_controllen = CMSG_SPACE(fds_count * sizeof(int));
+        struct cmsghdr *rights = CMSG_FIRSTHDR(&header);
+        rights->cmsg_level = SOL_SOCKET;
+        rights->cmsg_type = SCM_RIGHTS;
+        rights->cmsg_len = CMSG_LEN(fds_count * sizeof(int));
+        memcpy(CMSG_DATA(rights), fds, fds_count * sizeof(int));
+    }
+    struct zr_timeout timeout = zr_timeout_begin();
+    for (;;) {
+        if (sendmsg(zr_local_own_sockets()->outbox[peer], &header, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0)
+            return ZR_OK;
+        int error = errno;
+        zr_result result = zr_local_check(share->local, peer);
+        if (result != ZR_OK)
+            return result;
+        bool gone = error == EPIPE || error == ECONNREFUSED || error == ECONNRESET;
+        bool full = error == EAGAIN || error == ETOOMANYREFS || error == ENOBUFS || error == EINTR;
+        if (!gone && !full)
+            return zr_fail(ZR_ERR_PEER, "sending the ring to rank %u failed (error %d)", peer, error);
+        /* A process closes its sockets before its launcher can reap it: what became of it is the launcher's
+         * to tell, in a moment. */
+        uint64_t waited_ns = zr_timeout_waited_ns(&timeout);
+        if (waited_ns > share->timeout_ns)
+            return gone ? zr_fail(ZR_ERR_PEER, "rank %u has closed its inbox, and nobody tells why", peer)
+                        : zr_local_lost(share->local, peer, waited_ns);
+        zr_word_wait(&share->local->abort, 0, RETRY_NS);
+    }
+}
+
+/* Sends the list to every peer; an empty one when `list` is NULL. */
+static zr_result send_list(const struct zr_local_share *share, const struct list *list)
+{
+    static const struct list nothing;
+    int fds[MESSAGE_SEGMENTS];
+    if (!list)
+        list = &nothing;
+    struct message message = {.magic = MESSAGE_MAGIC,
+                              .rank = share->rank,
+                              .attempt = share->attempt,
+                              .total = (uint32_t)list->count,
+                              .lead_bytes = list->lead_bytes,
+                              .ring = share->ring};
+    struct zr_local_ring *ring = &share->local->ranks[share->rank].rings[share->ring];
+    message.posted = atomic_load(&ring->posted);
+    message.host_posted = atomic_load(&ring->host_posted);
+    size_t first = 0;
+    do {
+        unsigned fds_count = pack(list, first, &message, fds);
+        for (unsigned peer = 0; peer < share->local->world; peer++) {
+            zr_result result =
+                peer == share->rank ? ZR_OK : send_message(share, peer, &message, fds, fds_count);
+            if (result != ZR_OK)
+                return result;
+        }
+        first += message.count;
+    } while (first < list->count);
+    return ZR_OK;
+}
+
+/* ---- Receiving ----------------------------------------------------------------------------------------- */
+
+static void close_all(const int *fds, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++)
+        close(fds[i]);
+}
+
+/* Whose turn it is holds up all who wait for a later one; a rank that waits itself is not the lost one. */
+static unsigned who_holds_up(const struct zr_local_share *share, unsigned sender)
+{
+    unsigned holder = atomic_load(&share->local->turn) % share->local->world;
+    return holder == share->rank ? sender : holder;
+}
+
+/* Receives one message of `sender`. The descriptors are this process's own then. */
+static zr_result receive_message(const struct zr_local_share *share, unsigned sender, struct message *message,
+                                 int *fds, unsigned *fds_count)
+{
+    union control control;
+    int inbox = zr_local_own_sockets()->inbox[share->rank];
+    struct iovec data = {.iov_base = message, .iov_len = sizeof(*message)};
+    struct msghdr header;
+    ssize_t bytes;
+    struct zr_timeout timeout = zr_timeout_begin();
+    *fds_count = 0;
+    for (;;) {
+        header = (struct msghdr){.msg_iov = &data,
+                                 .msg_iovlen = 1,
+                                 .msg_control = control.bytes,
+                                 .msg_controllen = sizeof(control.bytes)};
+        bytes = recvmsg(inbox, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+        if (bytes >= 0)
+            break;
+        if (errno != EAGAIN && errno != EINTR)
+            return zr_fail(ZR_ERR_PEER, "receiving the ring of rank %u failed (error %d)", sender, errno);
+        zr_result result = zr_local_check(share->local, sender);
+        uint64_t waited_ns = zr_timeout_waited_ns(&timeout);
+        if (result == ZR_OK && waited_ns > share->timeout_ns)
+            result = zr_local_lost(share->local, who_holds_up(share, sender), waited_ns);
+        if (result != ZR_OK)
+            return result;
+        struct pollfd wait = {.fd = inbox, .events = POLLIN};
+        poll(&wait, 1, (int)(ZR_LOCAL_POLL_NS / 1000000));
+    }
+    for (struct cmsghdr *part = CMSG_FIRSTHDR(&header); part; part = CMSG_NXTHDR(&header, part)) {
+        if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS)
+            continue;
+        *fds_count = (unsigned)((part->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+        memcpy(fds, CMSG_DATA(part), *fds_count * sizeof(int));
+    }
+    bool whole = bytes == sizeof(*message) && message->magic == MESSAGE_MAGIC && message->rank == sender &&
+                 message->attempt == share->attempt && message->count <= MESSAGE_SEGMENTS &&
+                 message->ring < ZR_LOCAL_RINGS;
+    for (unsigned i = 0; whole && i < message->count; i++)
+        whole = message->segments[i].fd_index < *fds_count || header.msg_flags & MSG_CTRUNC;
+    if (!whole) {
+        close_all(fds, *fds_count);
+        return zr_fail(ZR_ERR_PEER, "rank %u sent something that is no part of its ring", sender);
+    }
+    if (header.msg_flags & MSG_CTRUNC) {
+        close_all(fds, *fds_count);
+        *fds_count = 0;
+        return zr_fail(ZR_ERR_HOST_MEMORY,
+                       "no file descriptor is left for the ring of rank %u: raise `ulimit -n`", sender);
+    }
+    return ZR_OK;
+}
+
+/* Adds one message to the list. Segments of one file share a descriptor within a message. */
+static void unpack(const struct message *message, const int *fds, struct list *list)
+{
+    for (unsigned i = 0; i < message->count && list->count < message->total; i++)
+        list->segments[list->count++] = (struct zr_segment){
+            .fd = fds[message->segments[i].fd_index],
+            .offset_bytes = message->segments[i].offset_bytes,
+            .bytes = message->segments[i].bytes,
+        };
+}
+
+/* Closes each descriptor of the list once, but for the one that is kept. */
+static void close_list(const struct list *list, int kept)
+{
+    for (size_t i = 0; i < list->count; i++) {
+        bool again = list->segments[i].fd == kept;
+        for (size_t j = 0; j < i && !again; j++)
+            again = list->segments[j].fd == list->segments[i].fd;
+        if (!again)
+            close(list->segments[i].fd);
+    }
+}
+
+static bool run_is_over(zr_result result)
+{
+    return result == ZR_ERR_PEER || result == ZR_ERR_TIMEOUT || result == ZR_ERR_INTERRUPTED;
+}
+
+/* Receives every message of `sender`. A failure of this rank's own lets the rest of the messages pass by, so
+ * that the next turn starts with an empty inbox. */
+static zr_result receive_list(const struct zr_local_share *share, unsigned sender, struct list *list,
+                              struct zr_local_peer *peer)
+{
+    struct message message;
+    int fds[MESSAGE_SEGMENTS];
+    unsigned fds_count;
+    size_t seen = 0;
+    zr_result result = ZR_OK;
+    do {
+        zr_result received = receive_message(share, sender, &message, fds, &fds_count);
+        if (run_is_over(received))
+            return received;
+        if (result == ZR_OK)
+            result = received;
+        if (result == ZR_OK && share->mine && !list->segments)
+            result = list_reserve(list, share->host_arena, message.total);
+        if (result == ZR_OK && share->mine)
+            unpack(&message, fds, list);
+        else
+            close_all(fds, fds_count);
+        list->lead_bytes = message.lead_bytes;
+        if (peer) {
+            peer->ring = &share->local->ranks[sender].rings[message.ring];
+            peer->posted = message.posted;
+            peer->host_posted = message.host_posted;
+        }
+        seen += message.count;
+    } while (seen < message.total);
+    return result;
+}
+
+/* Receives the ring of `sender` and maps it, unless one of the two has failed before. */
+static zr_result receive_ring(const struct zr_local_share *share, unsigned sender, struct zr_local_peer *peer)
+{
+    struct list list = {0};
+    void *import = NULL;
+    zr_result result = receive_list(share, sender, &list, peer);
+    if (result == ZR_OK && list.count > 0)
+        result = zr_import(share->backend, list.segments, list.count, &import);
+    if (import) {
+        peer->import = import;
+        peer->slots = (char *)import + list.lead_bytes;
+        peer->mapping.fd = list.segments[0].fd;
+    }
+    close_list(&list, import ? peer->mapping.fd : -1);
+    list_free(&list, share->host_arena);
+    return result;
+}
+
+/* ---- Turns --------------------------------------------------------------------------------------------- */
+
+/* Waits until nobody is more than so many turns behind that the descriptors under way could be too many. */
+static zr_result wait_for_slow(const struct zr_local_share *share, uint32_t turn)
+{
+    struct zr_local_world *local = share->local;
+    uint32_t peers = local->world - 1, ahead = RINGS_UNDER_WAY / peers > 0 ? RINGS_UNDER_WAY / peers : 1;
+    zr_result result = ZR_OK;
+    for (unsigned p = 0; p < local->world && turn >= ahead && result == ZR_OK; p++)
+        result =
+            zr_local_wait_for(local, &(struct zr_local_wait){.word = &local->ranks[p].received,
+                                                             .sleepers = &local->ranks[p].received_sleepers,
+                                                             .target = turn - ahead + 1,
+                                                             .peer = p,
+                                                             .timeout_ns = share->timeout_ns});
+    return result;
+}
+
+/* This rank's turn: sends its ring, or nothing if it has failed. It has the rings of all before it, so only
+ * the last one of them can be late with the turn. */
+static zr_result take_turn(const struct zr_local_share *share, uint32_t turn)
+{
+    struct zr_local_world *local = share->local;
+    struct list list = {0};
+    zr_result sent =
+        zr_local_wait_for(local, &(struct zr_local_wait){.word = &local->turn,
+                                                         .target = turn,
+                                                         .peer = (turn + local->world - 1) % local->world,
+                                                         .timeout_ns = share->timeout_ns});
+    if (sent == ZR_OK)
+        sent = wait_for_slow(share, turn);
+    if (sent != ZR_OK)
+        return sent;
+    zr_result result = share->mine ? export_ring(share, &list) : ZR_OK;
+    if (share->mine && result == ZR_OK)
+        *share->file_fd = list.segments[0].fd;
+    sent = send_list(share, share->mine && result == ZR_OK ? &list : NULL);
+    list_free(&list, share->host_arena);
+    zr_local_advance(&local->turn, turn + 1, NULL);
+    return sent != ZR_OK ? sent : result;
+}
+
+zr_result zr_local_share_rings(const struct zr_local_share *share, struct zr_local_peer *peers)
+{
+    struct zr_local_world *local = share->local;
+    struct zr_local_rank *self = &local->ranks[share->rank];
+    zr_result result = ZR_OK;
+    for (unsigned p = 0; p < local->world && !run_is_over(result); p++) {
+        uint32_t turn = share->attempt * local->world + p;
+        zr_result step =
+            p == share->rank ? take_turn(share, turn) : receive_ring(share, p, peers ? &peers[p] : NULL);
+        if (!run_is_over(step))
+            zr_local_advance(&self->received, turn + 1, &self->received_sleepers);
+        if (result == ZR_OK || run_is_over(step))
+            result = step;
+    }
+    return result;
+}

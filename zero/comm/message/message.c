@@ -1,0 +1,475 @@
+/* message.c: a communicator over a transport of messages between two ranks (transport.h): its waits, its
+ * birth and its end. The operations are in message_run.c.
+ *
+ * Nothing here blocks inside the transport: a wait tests what is under way, lets others run, and looks from
+ * time to time whether the peers that it waits for still live and how long they have been silent. */
+#include "zero/comm/message/message.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "alloc/base/error.h"
+#include "alloc/base/struct_bytes.h"
+#include "zero/launch/timeout.h"
+#include "zero/comm/take.h"
+
+#define SPIN_NS                                                                                              \
+    2000000ull               /* looks as often as it can: a message of a bucket's size is on its way as long \
+                              */
+#define NAP_NS  50000ull     /* then between looks; the compute threads want the core */
+#define POLL_NS 100000000ull /* between looks whether the peers live */
+
+enum { LAST_POLLS = 64 }; /* for what one that has ended reported before: it takes a few to come through */
+
+/* The tags of a context. Births and liveness checks have one for the whole run: those of the first. */
+enum { TAG_DATA = 0, TAG_HOST, TAG_BIRTH, TAG_LIVENESS, TAGS_OF_CONTEXT };
+
+/* A wait that has lasted for a while, as other waits of the process see it. */
+struct zr_message_wait {
+    struct zr_rank_set waits_for;
+    struct zr_message_wait *next;
+    uint64_t asked_ns; /* when the others were first asked; 0: not yet */
+    unsigned asked_count;
+    bool known; /* it is in the list */
+};
+
+void zr_message_world_open(struct zr_message_world *world, struct zr_transport *transport)
+{
+    memset(world, 0, sizeof(*world));
+    world->transport = transport;
+    pthread_mutex_init(&world->lock, NULL);
+    zr_liveness_open(&world->liveness, transport, TAG_LIVENESS);
+}
+
+void zr_message_world_close(struct zr_message_world *world)
+{
+    zr_liveness_close(&world->liveness);
+    pthread_mutex_destroy(&world->lock);
+}
+
+/* ---- Waiting ------------------------------------------------------------------------------------------- */
+
+/* Hands one message to the transport. */
+static zr_result start(struct message_comm *self, struct zr_message_operations *under_way,
+                       const struct zr_transport_message *message, bool receives)
+{
+    struct zr_message_world *run = self->run;
+    struct zr_message_operation *operation = &under_way->operations[under_way->count];
+    struct zr_transport_message own = *message;
+    zr_result result = ZR_OK;
+    own.peer = self->ranks[message->peer];
+    own.tag = under_way->tag;
+    *operation =
+        (struct zr_message_operation){.bytes = message->bytes, .peer = own.peer, .receives = receives};
+    pthread_mutex_lock(&run->lock);
+    if ((receives ? run->transport->receive : run->transport->send)(run->transport, &own,
+                                                                    &operation->request) == 0)
+        under_way->count++;
+    else
+        result = zr_fail(ZR_ERR_PEER, "%s rank %u failed: %s", receives ? "receiving from" : "sending to",
+                         own.peer, run->transport->why);
+    pthread_mutex_unlock(&run->lock);
+    return result;
+}
+
+zr_result zr_message_send(struct message_comm *self, struct zr_message_operations *under_way,
+                          const struct zr_transport_message *message)
+{
+    return start(self, under_way, message, false);
+}
+
+zr_result zr_message_receive(struct message_comm *self, struct zr_message_operations *under_way,
+                             const struct zr_transport_message *message)
+{
+    return start(self, under_way, message, true);
+}
+
+/* Tests one message; *moved if it has arrived. */
+static zr_result test(struct message_comm *self, struct zr_message_operations *under_way, unsigned i,
+                      bool *moved)
+{
+    struct zr_message_operation *operation = &under_way->operations[i];
+    struct zr_transport *transport = self->run->transport;
+    size_t bytes = 0;
+    if (operation->done)
+        return ZR_OK;
+    int failed = transport->test(transport, &operation->request, &operation->done, &bytes);
+    *moved |= operation->done;
+    if (failed)
+        return zr_fail(ZR_ERR_PEER, "%s rank %u failed: %s",
+                       operation->receives ? "receiving from" : "sending to", operation->peer,
+                       transport->why);
+    if (operation->done && operation->receives && bytes != operation->bytes)
+        return zr_fail(ZR_ERR_PEER,
+                       "the ranks are out of step: rank %u sent %zu bytes where rank %u expects %zu",
+                       operation->peer, bytes, self->base.run_rank, operation->bytes);
+    if (operation->done && operation->receives)
+        *under_way->received_bytes += bytes;
+    return ZR_OK;
+}
+
+/* What another rank has found out already. */
+static zr_result as_reported(const struct zr_liveness *liveness)
+{
+    return liveness->lost == ZR_OK ? ZR_OK : zr_fail(liveness->lost, "%s", liveness->text);
+}
+
+/* Takes in what the others ask, in the name of all waits of this process. */
+static void listen(struct zr_message_world *run)
+{
+    struct zr_rank_set all = {0};
+    for (const struct zr_message_wait *wait = run->waits; wait; wait = wait->next)
+        for (unsigned w = 0; w < ZR_LIVENESS_WORDS; w++)
+            all.words[w] |= wait->waits_for.words[w];
+    zr_liveness_listen(&run->liveness, &all);
+}
+
+/* Whether those that are waited for still live. One that has ended because of another reports it before. */
+static zr_result check_dead(struct zr_message_world *run, const struct zr_message_wait *wait)
+{
+    for (unsigned p = 0; p < run->transport->world && run->introduced; p++) {
+        if (!zr_rank_set_has(&wait->waits_for, p) || zr_process_lives(&run->processes[p]))
+            continue;
+        for (unsigned i = 0; i < LAST_POLLS && run->liveness.lost == ZR_OK; i++)
+            listen(run);
+        if (run->liveness.lost != ZR_OK)
+            return as_reported(&run->liveness);
+        return zr_fail(ZR_ERR_PEER, "rank %u (pid %d) has ended while others still wait for it", p,
+                       (int)run->processes[p].pid);
+    }
+    return ZR_OK;
+}
+
+/* Asks everybody when a quarter of the time is left, once more later, and names who is silent at its end. */
+static zr_result check_silent(struct message_comm *self, struct zr_message_wait *wait, uint64_t waited_ns)
+{
+    struct zr_liveness *liveness = &self->run->liveness;
+    uint64_t limit_ns = self->base.options.timeout_ns;
+    unsigned long long seconds = waited_ns / 1000000000u;
+    unsigned lost;
+    if (waited_ns > limit_ns / 8 * (6 + wait->asked_count) && wait->asked_count < 2) {
+        if (wait->asked_count++ == 0)
+            wait->asked_ns = zr_os_now_ns();
+        zr_liveness_ask(liveness);
+    }
+    if (waited_ns <= limit_ns)
+        return ZR_OK;
+    if (zr_liveness_find(liveness, &wait->waits_for, wait->asked_ns, &lost))
+        return zr_fail(ZR_ERR_TIMEOUT, "rank %u has not answered for %llu s", lost, seconds);
+    return zr_fail(ZR_ERR_TIMEOUT,
+                   "the ranks are out of step: rank %u has sent nothing for %llu s, and waits itself", lost,
+                   seconds);
+}
+
+/* Whether a wait can still end well. The first rank to see that it cannot reports it to the others. The lock
+ * of the run is held. */
+static zr_result check_wait(struct message_comm *self, const struct zr_message_operations *under_way,
+                            struct zr_message_wait *wait, uint64_t waited_ns)
+{
+    struct zr_message_world *run = self->run;
+    wait->waits_for = (struct zr_rank_set){0};
+    for (unsigned i = 0; i < under_way->count; i++)
+        if (!under_way->operations[i].done)
+            zr_rank_set_add(&wait->waits_for, under_way->operations[i].peer);
+    if (!wait->known) {
+        wait->known = true;
+        wait->next = run->waits;
+        run->waits = wait;
+    }
+    listen(run);
+    zr_result result = as_reported(&run->liveness);
+    if (result == ZR_OK)
+        result = check_dead(run, wait);
+    if (result == ZR_OK)
+        result = check_silent(self, wait, waited_ns);
+    if (result != ZR_OK && run->liveness.lost == ZR_OK)
+        zr_liveness_report(&run->liveness, result, zr_last_error());
+    return result;
+}
+
+static void give_up(struct message_comm *self, struct zr_message_operations *under_way)
+{
+    for (unsigned i = 0; i < under_way->count; i++)
+        if (!under_way->operations[i].done)
+            self->run->transport->cancel(self->run->transport, &under_way->operations[i].request);
+    under_way->count = 0;
+}
+
+static void end_wait(struct zr_message_world *run, struct zr_message_wait *wait)
+{
+    struct zr_message_wait **at = &run->waits;
+    if (!wait->known)
+        return;
+    pthread_mutex_lock(&run->lock);
+    while (*at != wait)
+        at = &(*at)->next;
+    *at = wait->next;
+    pthread_mutex_unlock(&run->lock);
+}
+
+zr_result zr_message_wait(struct message_comm *self, struct zr_message_operations *under_way)
+{
+    _Atomic uint32_t nobody = 0;
+    uint64_t moved_ns = zr_os_now_ns(), polled_ns = moved_ns;
+    struct zr_timeout timeout = zr_timeout_begin();
+    struct zr_message_wait wait = {0};
+    zr_result result = ZR_OK;
+    for (unsigned left = under_way->count; left > 0 && result == ZR_OK;) {
+        bool moved = false;
+        uint64_t now_ns = zr_os_now_ns();
+        left = 0;
+        pthread_mutex_lock(&self->run->lock);
+        for (unsigned i = 0; i < under_way->count && result == ZR_OK; i++) {
+            result = test(self, under_way, i, &moved);
+            left += !under_way->operations[i].done;
+        }
+        if (moved) {
+            moved_ns = now_ns;
+            timeout = zr_timeout_begin();
+            wait.asked_count = 0;
+        }
+        if (left > 0 && result == ZR_OK && now_ns - polled_ns > POLL_NS) {
+            polled_ns = now_ns;
+            result = check_wait(self, under_way, &wait, zr_timeout_waited_ns(&timeout));
+        }
+        pthread_mutex_unlock(&self->run->lock);
+        if (left > 0 && now_ns - moved_ns < SPIN_NS)
+            sched_yield();
+        else if (left > 0)
+            zr_word_wait(&nobody, 0, NAP_NS);
+    }
+    end_wait(self->run, &wait);
+    if (result == ZR_OK)
+        under_way->count = 0;
+    return result;
+}
+
+/* ---- Birth and end ------------------------------------------------------------------------------------- */
+
+/* What is under way after a failure would be written into memory that is given back. */
+static void message_close(struct zr_comm *comm)
+{
+    struct message_comm *self = (struct message_comm *)comm;
+    pthread_mutex_lock(&self->run->lock);
+    for (unsigned i = 0; i < 2; i++)
+        give_up(self, &self->under_way[i]);
+    give_up(self, &self->host);
+    pthread_mutex_unlock(&self->run->lock);
+    if (self->ring)
+        zr_arena_free(comm->options.arena, self->ring);
+}
+
+static zr_result message_group(struct zr_comm **out, struct zr_comm *parent,
+                               const struct zr_comm_members *members);
+
+static void abandon(struct zr_comm *comm, const char *why)
+{
+    struct zr_message_world *run = ((struct message_comm *)comm)->run;
+    pthread_mutex_lock(&run->lock);
+    if (run->liveness.lost == ZR_OK) {
+        zr_liveness_report(&run->liveness, ZR_ERR_PEER, why);
+        run->liveness.lost = ZR_ERR_PEER;
+        snprintf(run->liveness.text, sizeof run->liveness.text, "%s", why);
+    }
+    pthread_mutex_unlock(&run->lock);
+}
+
+static const struct zr_comm_table message_table = {.name = "mpi",
+                                                   .sent_bytes = zr_message_sent_bytes,
+                                                   .run = zr_message_run,
+                                                   .host = zr_message_host,
+                                                   .group = message_group,
+                                                   .abandon = abandon,
+                                                   .close = message_close};
+
+/* The records of a communicator are one block. */
+static void lay_out(struct message_comm *self, unsigned world)
+{
+    struct zr_message_operations *sets[] = {&self->under_way[0], &self->under_way[1], &self->host};
+    struct zr_message_operation *operations = (struct zr_message_operation *)(self + 1);
+    for (unsigned i = 0; i < 3; i++) {
+        sets[i]->operations = operations + (size_t)i * 2 * world;
+        sets[i]->received_bytes = &self->base.received_bytes;
+    }
+    self->host.received_bytes = &self->base.host_received_bytes;
+    self->from = (const void **)(operations + (size_t)6 * world);
+    self->ranks = (unsigned *)(self->from + world);
+}
+
+_Static_assert(sizeof(struct message_comm) % _Alignof(struct zr_message_operation) == 0, "records follow");
+
+/* Everything of a rank's own, but for its tags. `members` NULL: all ranks of the run; else those of parent.
+ */
+static zr_result prepare(struct message_comm **out, const struct zr_comm_options *options,
+                         struct zr_message_world *run, const struct zr_comm_members *members,
+                         const struct message_comm *parent)
+{
+    void *block;
+    unsigned world = members ? members->count : run->transport->world;
+    unsigned rank = members ? members->rank : run->transport->rank;
+    size_t bytes = sizeof(struct message_comm) +
+                   world * (6 * sizeof(struct zr_message_operation) + sizeof(void *) + sizeof(unsigned));
+    zr_result result = zr_comm_options_check(options, rank, world);
+    if (result == ZR_OK)
+        result = zr_arena_alloc(options->host_arena,
+                                &(struct zr_request){.bytes = bytes, .tag = ZR_TAG_OTHER}, &block);
+    if (result != ZR_OK)
+        return result;
+    struct message_comm *self = memset(block, 0, bytes);
+    zr_comm_open(&self->base, &message_table, options);
+    self->base.rank = rank;
+    self->base.world = world;
+    self->base.run_rank = run->transport->rank;
+    self->run = run;
+    lay_out(self, world);
+    for (unsigned p = 0; p < world; p++)
+        self->ranks[p] = members ? parent->ranks[members->ranks[p]] : p;
+    self->slot_bytes = zr_comm_slot_bytes(world, options->bucket_bytes);
+    self->each_bytes = self->slot_bytes / (world - 1) / 64 * 64;
+    self->most_bytes = run->transport->most_bytes / 64 * 64;
+    if (self->each_bytes > self->most_bytes)
+        self->each_bytes = self->most_bytes;
+    result = zr_take(options->arena, ZR_TAG_COMM, zr_comm_ring_bytes(world, options->bucket_bytes), 1,
+                     (void **)&self->ring);
+    if (result == ZR_OK)
+        result = zr_comm_thread_start(&self->base);
+    if (result == ZR_OK)
+        *out = self;
+    else
+        zr_comm_destroy(&self->base);
+    return result;
+}
+
+static void set_context(struct message_comm *self, uint32_t context)
+{
+    self->under_way[0].tag = self->under_way[1].tag = context * TAGS_OF_CONTEXT + TAG_DATA;
+    self->host.tag = context * TAGS_OF_CONTEXT + TAG_HOST;
+    self->run->contexts = context + 1;
+}
+
+/* What the ranks tell each other first: whether they have a communicator, and who they are. */
+struct greeting {
+    struct zr_process process;
+    uint64_t slot_bytes; /* 0: failed */
+};
+
+static zr_result greet(struct message_comm *self, struct greeting *mine, struct greeting *theirs)
+{
+    unsigned world = self->base.world;
+    zr_process_self(&mine->process);
+    mine->slot_bytes = self->slot_bytes;
+    zr_result result = zr_comm_host_all_gather(&self->base, mine, sizeof(*mine), theirs);
+    for (unsigned p = 0; p < world && result == ZR_OK; p++) {
+        self->run->processes[p] = theirs[p].process;
+        if (theirs[p].slot_bytes == 0)
+            result = zr_fail(ZR_ERR_PEER, "rank %u has no room for its buckets", p);
+        else if (theirs[p].slot_bytes != theirs[0].slot_bytes)
+            result = zr_fail(ZR_ERR_INVALID,
+                             "rank %u has buckets of %llu bytes, and rank 0 of %llu; give all ranks the same "
+                             "--bucket-bytes and the same model",
+                             p, (unsigned long long)theirs[p].slot_bytes,
+                             (unsigned long long)theirs[0].slot_bytes);
+    }
+    self->run->introduced = result == ZR_OK;
+    memset(&self->base.counters, 0, sizeof(self->base.counters)); /* nobody has asked for anything yet */
+    return result;
+}
+
+zr_result zr_message_create(zr_comm **out, const struct zr_comm_options *options,
+                            struct zr_message_world *world)
+{
+    struct zr_comm_options own;
+    struct message_comm *self = NULL;
+    struct greeting mine, theirs[ZR_MAX_WORLD];
+    zr_result result = ZR_STRUCT_COPY(zr_comm_options, algorithm, &own, options);
+    if (result == ZR_OK)
+        result = prepare(&self, &own, world, NULL, NULL);
+    if (result == ZR_OK) {
+        set_context(self, 0);
+        result = greet(self, &mine, theirs);
+    }
+    if (result == ZR_OK) {
+        *out = &self->base;
+        return ZR_OK;
+    }
+    if (self)
+        zr_comm_destroy(&self->base);
+    return result;
+}
+
+/* ---- Groups -------------------------------------------------------------------------------------------- */
+
+/* What the members of a group tell each other: whether they have their part, and the first context that is
+ * free. */
+struct birth {
+    uint64_t key;
+    uint32_t result, context;
+};
+
+/* The greatest of the contexts is free with all members. Ranks that are in two groups make them in one order,
+ * so that the messages of two births meet their like. */
+static zr_result meet(struct message_comm *parent, const struct zr_comm_members *members, struct birth *mine)
+{
+    struct zr_message_operations *under_way = &parent->host;
+    struct birth theirs[ZR_MAX_WORLD], own = *mine;
+    uint32_t tag = under_way->tag;
+    zr_result result = ZR_OK;
+    under_way->tag = TAG_BIRTH;
+    for (unsigned p = 0; p < members->count && result == ZR_OK; p++) {
+        struct zr_transport_message message = {.peer = members->ranks[p], .bytes = sizeof(own)};
+        if (p == members->rank)
+            continue;
+        message.data = &theirs[p];
+        result = zr_message_receive(parent, under_way, &message);
+        message.data = &own;
+        if (result == ZR_OK)
+            result = zr_message_send(parent, under_way, &message);
+    }
+    if (result == ZR_OK)
+        result = zr_message_wait(parent, under_way);
+    under_way->tag = tag;
+    for (unsigned p = 0; p < members->count && result == ZR_OK; p++) {
+        unsigned rank = parent->ranks[members->ranks[p]];
+        if (p == members->rank)
+            continue;
+        if (theirs[p].key != own.key)
+            result = zr_fail(ZR_ERR_PEER, "the ranks are out of step: rank %u makes another group", rank);
+        else if (theirs[p].result != ZR_OK)
+            result = zr_fail(ZR_ERR_PEER, "rank %u could not make its part of a group: %s", rank,
+                             zr_result_name((zr_result)theirs[p].result));
+        if (theirs[p].context > mine->context)
+            mine->context = theirs[p].context;
+    }
+    return result;
+}
+
+static zr_result message_group(struct zr_comm **out, struct zr_comm *base,
+                               const struct zr_comm_members *members)
+{
+    struct message_comm *self = NULL, *parent = (struct message_comm *)base;
+    char words[ZR_COMM_MESSAGE_BYTES];
+    struct birth birth = {.key = UINT64_C(0xcbf29ce484222325), .context = parent->run->contexts}; /* FNV-1a */
+    for (unsigned p = 0; p < members->count; p++)
+        birth.key = (birth.key ^ parent->ranks[members->ranks[p]]) * UINT64_C(0x100000001b3);
+    zr_result result = prepare(&self, members->options, parent->run, members, parent);
+    if (result == ZR_OK &&
+        birth.context >= (parent->run->transport->tags_count - TAGS_OF_CONTEXT) / TAGS_OF_CONTEXT)
+        result = zr_fail(ZR_ERR_INVALID, "%u communicators have been made, and there are no more tags",
+                         birth.context);
+    birth.result = (uint32_t)result;
+    snprintf(words, sizeof(words), "%s", zr_last_error());
+    zr_result met = meet(parent, members, &birth);
+    if (result == ZR_OK && met != ZR_OK)
+        snprintf(words, sizeof(words), "%s", zr_last_error());
+    result = result == ZR_OK ? met : result;
+    if (result == ZR_OK) {
+        self->base.local = base->local;
+        set_context(self, birth.context);
+        *out = &self->base;
+        return ZR_OK;
+    }
+    if (self)
+        zr_comm_destroy(&self->base);
+    return zr_fail(result, "%s", words);
+}

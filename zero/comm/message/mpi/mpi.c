@@ -1,0 +1,115 @@
+/* mpi.c: the module that carries bytes over MPI. Built with mpicc into libzr_comm_mpi.so, loaded by message.c
+ * when
+ * --comm mpi asks for it; zr-train itself does not need MPI.
+ *
+ * Only non-blocking messages between two ranks are used, on a communicator of our own, so that reductions
+ * stay in rank order (message.c adds) and every wait can be left. */
+#include <limits.h>
+#include <mpi.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "zero/comm/message/transport.h"
+
+#define MOST_BYTES ((size_t)1 << 30) /* counts are ints */
+
+_Static_assert(sizeof(MPI_Request) <= sizeof(struct zr_transport_request), "a request fits its room");
+
+static MPI_Comm comm; /* of the process, as MPI itself is */
+
+/* Puts MPI's own words into `why`. 0 for success. */
+static int told(struct zr_transport *transport, const char *what, int error)
+{
+    char words[MPI_MAX_ERROR_STRING] = "";
+    int length = 0;
+    if (error == MPI_SUCCESS)
+        return 0;
+    MPI_Error_string(error, words, &length);
+    snprintf(transport->why, sizeof(transport->why), "%s: %.300s", what, words);
+    return -1;
+}
+
+static int mpi_send(struct zr_transport *transport, const struct zr_transport_message *message,
+                    struct zr_transport_request *request)
+{
+    return told(transport, "MPI_Isend",
+                MPI_Isend(message->data, (int)message->bytes, MPI_BYTE, (int)message->peer, (int)message->tag,
+                          comm, (MPI_Request *)request->room));
+}
+
+static int mpi_receive(struct zr_transport *transport, const struct zr_transport_message *message,
+                       struct zr_transport_request *request)
+{
+    return told(transport, "MPI_Irecv",
+                MPI_Irecv(message->data, (int)message->bytes, MPI_BYTE,
+                          message->any ? MPI_ANY_SOURCE : (int)message->peer, (int)message->tag, comm,
+                          (MPI_Request *)request->room));
+}
+
+static int mpi_test(struct zr_transport *transport, struct zr_transport_request *request, bool *done,
+                    size_t *bytes)
+{
+    int flag = 0, count = 0;
+    MPI_Status status;
+    memset(&status, 0, sizeof(status));
+    int error = MPI_Test((MPI_Request *)request->room, &flag, &status);
+    *done = error != MPI_SUCCESS || flag;
+    if (error == MPI_SUCCESS && flag)
+        MPI_Get_count(&status, MPI_BYTE, &count);
+    *bytes = count > 0 ? (size_t)count : 0;
+    return told(transport, "MPI_Test", error);
+}
+
+static void mpi_cancel(struct zr_transport *transport, struct zr_transport_request *request)
+{
+    (void)transport;
+    MPI_Cancel((MPI_Request *)request->room);
+    MPI_Request_free((MPI_Request *)request->room);
+}
+
+static int mpi_close(struct zr_transport *transport)
+{
+    MPI_Comm_free(&comm);
+    return told(transport, "MPI_Finalize", MPI_Finalize());
+}
+
+static const char *thread_level(int level)
+{
+    return level == MPI_THREAD_SINGLE ? "MPI_THREAD_SINGLE" : "MPI_THREAD_FUNNELED";
+}
+
+__attribute__((visibility("default"))) int zr_transport_open(struct zr_transport *out)
+{
+    int rank, world, level = 0, error, found = 0, *most_tag = NULL;
+    memset(out, 0, sizeof(*out));
+    out->version = ZR_TRANSPORT_VERSION;
+    error = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
+    if (error != MPI_SUCCESS)
+        return told(out, "MPI_Init_thread", error);
+    if (level < MPI_THREAD_SERIALIZED) {
+        snprintf(out->why, sizeof(out->why),
+                 "this MPI grants %s, and a communicator needs MPI_THREAD_SERIALIZED", thread_level(level));
+        return -1;
+    }
+    error = MPI_Comm_dup(MPI_COMM_WORLD, &comm);
+    if (error == MPI_SUCCESS)
+        error = MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+    if (error == MPI_SUCCESS)
+        error = MPI_Comm_rank(comm, &rank);
+    if (error == MPI_SUCCESS)
+        error = MPI_Comm_size(comm, &world);
+    if (error == MPI_SUCCESS)
+        error = MPI_Comm_get_attr(comm, MPI_TAG_UB, &most_tag, &found);
+    if (error != MPI_SUCCESS)
+        return told(out, "MPI_Comm_dup", error);
+    out->rank = (unsigned)rank;
+    out->world = (unsigned)world;
+    out->most_bytes = MOST_BYTES;
+    out->tags_count = found && *most_tag < INT_MAX ? (uint32_t)*most_tag + 1 : INT_MAX;
+    out->send = mpi_send;
+    out->receive = mpi_receive;
+    out->test = mpi_test;
+    out->cancel = mpi_cancel;
+    out->close = mpi_close;
+    return 0;
+}

@@ -1,0 +1,104 @@
+/* mpi_start.c: a rank of an MPI run: loads the module (mpi/mpi.c), joins, and gives message.c its transport.
+ * What starts mpirun where nobody has is in mpirun.c. */
+#define _GNU_SOURCE
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "alloc/base/error.h"
+#include "alloc/base/system/module.h"
+#include "zero/comm/message/message.h"
+#include "zero/comm/message/mpi_start.h"
+#include "zero/launch/control.h"
+
+enum { EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_MEMORY = 4 };
+
+static struct {
+    struct zr_transport transport;
+    struct zr_message_world world; /* valid when joined */
+    bool joined;
+} mpi;
+
+static zr_result join(const struct zr_start *start)
+{
+    void *symbol;
+    zr_transport_opener opener;
+    zr_result result = zr_module_load("libzr_comm_mpi.so", ZR_TRANSPORT_SYMBOL, &symbol);
+    if (result != ZR_OK)
+        return zr_fail(
+            result,
+            "--comm mpi: %s; it is built where mpicc is (libopenmpi-dev), and needs the same MPI to run",
+            zr_last_error());
+    memcpy(&opener, &symbol, sizeof(opener)); /* ISO C has no cast between the two kinds of pointer */
+    if (opener(&mpi.transport) != 0)
+        return zr_fail(ZR_ERR_UNAVAILABLE, "--comm mpi: %s", mpi.transport.why);
+    if (mpi.transport.version != ZR_TRANSPORT_VERSION)
+        return zr_fail(ZR_ERR_UNAVAILABLE, "libzr_comm_mpi.so is of version %u, and this program wants %d",
+                       mpi.transport.version, ZR_TRANSPORT_VERSION);
+    if (mpi.transport.rank != start->rank || mpi.transport.world != start->world)
+        return zr_fail(
+            ZR_ERR_UNAVAILABLE,
+            "%s says rank %u of %u, and MPI rank %u of %u: mpirun and libzr_comm_mpi.so are of two "
+            "different MPIs",
+            start->rank_name, start->rank, start->world, mpi.transport.rank, mpi.transport.world);
+    zr_message_world_open(&mpi.world, &mpi.transport);
+    mpi.joined = true;
+    return ZR_OK;
+}
+
+bool zr_mpi_joined(void)
+{
+    return mpi.joined;
+}
+
+zr_result zr_comm_mpi_create(zr_comm **out, const struct zr_comm_options *options,
+                             struct zr_local_world *local, unsigned rank)
+{
+    if (!out)
+        return zr_fail(ZR_ERR_INVALID, "a communicator needs a place to go");
+    *out = NULL;
+    if (!mpi.joined)
+        return zr_fail(ZR_ERR_INVALID, "this process is no rank of an MPI run");
+    zr_result result = mpi.transport.world == 1 ? zr_comm_null_create(out, options, rank, 1)
+                                                : zr_message_create(out, options, &mpi.world);
+    if (result == ZR_OK) {
+        (*out)->local = local;
+        (*out)->run_rank = rank;
+    }
+    return result;
+}
+
+/* A rank that ends well says goodbye, and waits for the others' goodbyes. One that does not must not: the
+ * others would wait for it, and mpirun ends them instead. */
+int zr_mpi_run(const struct zr_launch_options *options, const struct zr_start *start)
+{
+    struct zr_local_control control = {0};
+    int code = EXIT_USAGE;
+    zr_local_hold_mpirun_signals();
+    zr_result result = join(start);
+    if (result != ZR_OK)
+        zr_local_log("%s", zr_last_error());
+    if (result == ZR_OK) {
+        result = zr_local_control_make(&control, start->world);
+        if (result != ZR_OK) {
+            zr_local_log("rank %u: %s", start->rank, zr_last_error());
+            code = EXIT_MEMORY;
+        }
+    }
+    if (result == ZR_OK) {
+        zr_local_follow_mpirun(control.local);
+        code = options->rank_main(control.local, start->rank, options->argument);
+        zr_message_world_close(&mpi.world);
+        if (code == 0 && mpi.transport.close(&mpi.transport) != 0) {
+            zr_local_log("rank %u: %s", start->rank, mpi.transport.why);
+            code = EXIT_FAILED;
+        }
+        /* One that was never of the run has left nothing, and the files may be those of another run. */
+        if (code != 0 && options->clean_up)
+            options->clean_up(options->argument);
+    }
+    zr_local_control_end(&control);
+    return code;
+}
