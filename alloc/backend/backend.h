@@ -140,6 +140,8 @@ struct zr_backend {
     const struct zr_backend_ops *ops;
     struct zr_capabilities can;
     size_t limit_bytes;   /* of held_bytes; 0: none */
+    uint64_t device;      /* of a card: the same number in every process; 0: not known, or no card */
+    size_t before_bytes;  /* of a card: in use when the backend was made, by anybody */
     bool leases;          /* what is created is leased from zrd: service_client.h */
     pthread_mutex_t lock; /* everything below */
     size_t held_bytes;    /* handles created and not gone */

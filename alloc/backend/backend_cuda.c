@@ -622,6 +622,26 @@ static zr_result choose_granule(struct cuda_backend *cuda, size_t asked_bytes)
     return ZR_OK;
 }
 
+/* What the ledger of a device wants to know; 0 where the driver does not say. Never the cause of a failure.
+ */
+static void note_device(struct cuda_backend *cuda)
+{
+    static const zr_cu_attribute parts[] = {ZR_CU_ATTRIBUTE_PCI_DOMAIN, ZR_CU_ATTRIBUTE_PCI_BUS,
+                                            ZR_CU_ATTRIBUTE_PCI_DEVICE};
+    struct zr_backend_memory memory;
+    uint64_t number = 1;
+    if (cuda->front.can.host_visible)
+        return;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        int part = 0;
+        bool known = cuda->driver->device_attribute(&part, parts[i], cuda->device) == ZR_CU_SUCCESS;
+        number = known && number ? number << 16 | (uint16_t)part : 0;
+    }
+    cuda->front.device = number;
+    if (cuda_memory_info(&cuda->front, &memory) == ZR_OK)
+        cuda->front.before_bytes = memory.total_bytes - memory.free_bytes;
+}
+
 static zr_result prepare(struct cuda_backend *cuda, const struct zr_cuda_options *options)
 {
     zr_result result = find_device(cuda, options->device);
@@ -642,6 +662,7 @@ static zr_result prepare(struct cuda_backend *cuda, const struct zr_cuda_options
         cuda->context = NULL;
         return zr_cuda_error(code, ZR_ERR_UNAVAILABLE, "the primary context of device %d", cuda->device);
     }
+    note_device(cuda);
     return zr_cuda_events_init(&cuda->events, cuda->driver);
 }
 

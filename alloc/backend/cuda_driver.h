@@ -52,7 +52,10 @@ enum zr_cu_code {
 };
 
 typedef enum zr_cu_attribute {
+    ZR_CU_ATTRIBUTE_PCI_BUS = 33,
+    ZR_CU_ATTRIBUTE_PCI_DEVICE = 34,
     ZR_CU_ATTRIBUTE_UNIFIED_ADDRESSING = 41,
+    ZR_CU_ATTRIBUTE_PCI_DOMAIN = 50,
     ZR_CU_ATTRIBUTE_PAGEABLE_MEMORY = 88, /* kernels may use the program's own memory */
     ZR_CU_ATTRIBUTE_VIRTUAL_MEMORY = 102,
     ZR_CU_ATTRIBUTE_POSIX_FD = 103,

@@ -138,6 +138,8 @@ static unsigned copy_arenas(struct zr_published *shown, enum zr_refresh what)
         slot->limit_bytes = arena->limit_bytes;
         slot->visible = arena->visible;
         slot->backend = (uintptr_t)arena->backend;
+        slot->device = arena->backend->device;
+        slot->device_before_bytes = arena->backend->before_bytes;
         copy_ranges(arena, slot);
         take_counters(arena, &slot->stats);
         if (what >= ZR_REFRESH_DEVICES)

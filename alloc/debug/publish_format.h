@@ -13,7 +13,7 @@
 
 #define ZR_PUBLISHED_MAGIC "ZRLIVE1"
 enum {
-    ZR_PUBLISHED_VERSION = 2,
+    ZR_PUBLISHED_VERSION = 3,
     ZR_PUBLISHED_ARENAS = 16,
     ZR_PUBLISHED_RANGES = 16,
     ZR_PUBLISHED_NAME_BYTES = 32
@@ -31,6 +31,8 @@ struct zr_published_arena {
     uint32_t ranges_count;
     uint32_t visible; /* 1: the memory is the host's */
     uint64_t backend; /* the same number: the same backend, one device's memory */
+    uint64_t device;  /* the same number in two processes: the same card; 0: not known, or no card */
+    uint64_t device_before_bytes; /* of a card: in use when the backend was made, by anybody */
     /* Of the device when the command `ledger` last asked; total_bytes 0: never, or it has no end. */
     uint64_t device_total_bytes, device_free_bytes;
     uint64_t device_held_bytes;  /* by all arenas of the backend */

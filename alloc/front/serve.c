@@ -30,6 +30,7 @@
 #define DUE_BYTES   ((size_t)64 << 20)
 #define PATIENCE_NS UINT64_C(1000000000)
 #define REFRESH_MS  1000
+#define LOOK_NS     UINT64_C(10000000) /* between two looks for a request */
 #define QUEUE_MOST  16
 #define DESCRIPTOR  200 /* from here on: programs that close what they do not know begin below */
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
@@ -301,24 +302,57 @@ static void prepare(void)
     zr_fork_register(ZR_FORK_SERVE, &room);
 }
 
-void zr_serve_note(const struct zr_arena *arena)
+static char folder_of_requests[ZR_FOLDER_BYTES];
+
+static void find_folder(void)
 {
+    zr_folder_runtime(folder_of_requests, false); /* it need not be there yet; begin() checks whose it is */
+}
+
+/* Whether somebody wants this process to begin. */
+static bool was_asked(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    char path[ZR_FOLDER_BYTES + 32];
+    pthread_once(&once, find_folder);
+    snprintf(path, sizeof path, "%s/%ld.ask", folder_of_requests, (long)getpid());
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0)
+        return false;
+    close(fd);
+    unlink(path);
+    return true;
+}
+
+bool zr_serve_note(const struct zr_arena *arena)
+{
+    static _Atomic uint64_t looked_ns;
+    bool holds_memory = strcmp(arena->backend->ops->name, "sim") != 0;
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     uint32_t not = ZR_SERVE_NOT;
     uint64_t publish = zr_option_get(ZR_OPTION_PUBLISH);
     pthread_once(&once, prepare);
     if (publish == 1 || getauxval(AT_SECURE))
         atomic_store(&zr_serve_state, ZR_SERVE_ON);
-    else if (publish == 2 || (atomic_load(&arena->first_stripe->all_reserved_bytes) >= DUE_BYTES &&
-                              strcmp(arena->backend->ops->name, "sim") != 0)) /* which holds nothing */
+    else if (publish == 2 ||
+             (holds_memory && atomic_load(&arena->first_stripe->all_reserved_bytes) >= DUE_BYTES))
         atomic_compare_exchange_strong(&zr_serve_state, &not, ZR_SERVE_DUE);
+    uint32_t state = atomic_load(&zr_serve_state);
+    if (state != ZR_SERVE_NOT || !holds_memory)
+        return state == ZR_SERVE_DUE;
+    uint64_t now_ns = zr_os_now_ns();
+    if (now_ns - atomic_load_explicit(&looked_ns, memory_order_relaxed) < LOOK_NS)
+        return false;
+    atomic_store_explicit(&looked_ns, now_ns, memory_order_relaxed);
+    return true;
 }
 
 void zr_serve_start(void)
 {
-    uint32_t due = ZR_SERVE_DUE;
+    uint32_t state = atomic_load(&zr_serve_state);
     int error = errno;
-    if (getpid() == own_process && atomic_compare_exchange_strong(&zr_serve_state, &due, ZR_SERVE_ON))
+    if (getpid() == own_process && state != ZR_SERVE_ON && (state == ZR_SERVE_DUE || was_asked()) &&
+        atomic_compare_exchange_strong(&zr_serve_state, &state, ZR_SERVE_ON))
         begin();
     errno = error;
 }

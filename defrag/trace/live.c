@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -234,6 +235,75 @@ zr_result zr_live_read_devices(struct zr_live *out, long pid)
     return read_shown(out, pid, "ledger");
 }
 
+/* ---- Small processes ----------------------------------------------------------------------------------- */
+
+enum { WAKE_MS = 3000 };
+
+/* By the names of its mappings: libraries of ours, or an arena's memfd. */
+static bool runs_with_zr(long pid)
+{
+    char path[64], text[4096 + 32];
+    struct zr_file file;
+    size_t held = 0, got = 0;
+    bool found = false;
+    snprintf(path, sizeof path, "/proc/%ld/maps", pid);
+    if (zr_file_open(&file, path) != ZR_OK)
+        return false;
+    while (!found && zr_file_read(&file, text + held, 4096, &got) == ZR_OK && got > 0) {
+        text[held + got] = '\0';
+        found = strstr(text, "/libzr") || strstr(text, "/memfd:zr");
+        size_t keep = held + got < 16 ? held + got : 16; /* a name may be cut here */
+        memmove(text, text + held + got - keep, keep);
+        held = keep;
+    }
+    zr_file_close(&file);
+    return found;
+}
+
+static bool has_ended(long pid)
+{
+    return kill((pid_t)pid, 0) != 0 && errno == ESRCH;
+}
+
+zr_result zr_live_reach(struct zr_live *out, long pid, bool fresh)
+{
+    char folder[ZR_FOLDER_BYTES], path[ZR_FOLDER_BYTES + 32];
+    zr_result result = zr_live_read(out, pid, fresh);
+    if (result != ZR_ERR_UNAVAILABLE || !runs_with_zr(pid))
+        return result;
+    result = zr_folder_runtime(folder, true);
+    if (result != ZR_OK)
+        return result;
+    snprintf(path, sizeof path, "%s/%ld.ask", folder, pid);
+    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0)
+        return zr_fail(ZR_ERR_IO, "cannot make '%s' (error %d)", path, errno);
+    close(fd);
+    uint64_t deadline_ns = zr_os_now_ns() + (uint64_t)WAKE_MS * 1000000;
+    do {
+        poll(NULL, 0, 10);
+        result = zr_live_read(out, pid, fresh);
+    } while (result == ZR_ERR_UNAVAILABLE && !has_ended(pid) && zr_os_now_ns() < deadline_ns);
+    unlink(path);
+    if (result != ZR_ERR_UNAVAILABLE || has_ended(pid))
+        return result;
+    return zr_fail(ZR_ERR_UNAVAILABLE,
+                   "process %ld holds less than 64 MiB, so that no thread of zr's runs in it, and took no "
+                   "memory from the system in %d s, which is when it hears: ask while it allocates, or start "
+                   "it with ZR_CONF=publish:on (with publish:off it never answers)",
+                   pid, WAKE_MS / 1000);
+}
+
+/* ---- Which there are ----------------------------------------------------------------------------------- */
+
+/* What is left of one that asked and was killed, to a process that has ended. */
+static void remove_request(const char *folder, long pid)
+{
+    char path[ZR_FOLDER_BYTES + 32];
+    snprintf(path, sizeof path, "%s/%ld.ask", folder, pid);
+    unlink(path);
+}
+
 bool zr_live_next(long *pid)
 {
     char path[ZR_FOLDER_BYTES];
@@ -245,6 +315,8 @@ bool zr_live_next(long *pid)
     while (zr_folder_next(&folder, &entry) == ZR_OK && entry.name) {
         char *end;
         long number = strtol(entry.name, &end, 10);
+        if (strcmp(end, ".ask") == 0 && number > 0 && has_ended(number))
+            remove_request(path, number);
         if (strcmp(end, ".live") == 0 && number > *pid && (best == 0 || number < best))
             best = number;
     }

@@ -22,6 +22,11 @@ zr_result zr_live_read(struct zr_live *out, long pid, bool fresh);
 /* The same, taken anew, with what the devices say of their memory. */
 zr_result zr_live_read_devices(struct zr_live *out, long pid);
 
+/* The same of zr_live_read(); a process that is too small to show its memory is asked to, for three seconds:
+ * it hears when it next takes memory from the system, and shows it from then on. ZR_ERR_UNAVAILABLE, with
+ * words: it did not hear, too. */
+zr_result zr_live_reach(struct zr_live *out, long pid, bool fresh);
+
 /* The next process after `*pid` by number that shows its memory; false: there is none, or no folder. Start
  * with 0. It may be gone when it is read. */
 bool zr_live_next(long *pid);

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """One run in all its pictures: zr ps, zr top, a snapshot, the recorded trace, the report's page and the program itself have
-the same figures. And the ledger of a process, whose rows close with what the kernel and the device count."""
+the same figures, and two ranks' traces those of the trainer. And the ledger of a process, whose rows close with what the kernel and the device count."""
 import atexit
 import base64
 import collections
@@ -12,13 +12,13 @@ import sys
 import zlib
 
 sys.path.insert(0, "tests/support")
-from zrtest import BUILD, HANG, TAGS, done, note, ok, path, same
+from zrtest import BUILD, HANG, TAGS, done, note, ok, path, same, train
 
 ZR, LIBRARY = (os.path.abspath(os.path.join(BUILD, name)) for name in ("bin/zr", "lib/libzr.so"))
 PYTHON, MIB = "/usr/bin/python3", 1 << 20
 os.makedirs(path("runtime"), 0o700)
 ENVIRONMENT = {**os.environ, "XDG_RUNTIME_DIR": path("runtime"), "ZR_CONF": "publish:on"}
-CAPACITY, BESIDE = 1100 * MIB, 14 * MIB
+CAPACITY, BESIDE, CONTEXT = 1100 * MIB, 14 * MIB, 6 * MIB
 # A program on the (emulated) driver: 100 and 30 MiB through zr, of which the second is freed, and 14 that it makes itself.
 DEVICE = """
 import ctypes, sys
@@ -112,6 +112,16 @@ def test_same_figures():
     program.end()
 
 
+def test_ranks():
+    """zr diff of two ranks' traces has what the trainer itself counted of each: equal ones, and stages of a pipeline."""
+    for words, flags, code in (("data ranks", {"stage": 1}, 0), ("pipeline ranks", {"pp": 2}, 1)):
+        got = train(ranks=2, accumulate=2, trace=path("ranks.zrt"), **flags)
+        report = json.loads(zr("diff", path("ranks.zrt.0"), path("ranks.zrt.1"), "--json", "--fail-if", "peak_live_bytes != 1x", code=code))
+        want = [[rank["peak_bytes"][row["of"]] for row in report["growth"]] for rank in got.report["ranks"]]
+        same([[row[side] for row in report["growth"]] for side in ("a_bytes", "b_bytes")], want, f"{words}: what is live at each one's peak, by tag")
+        ok((want[0] == want[1]) == (code == 0) and len(want[0]) >= 5, f"{words}: zr diff tells whether they are alike")
+
+
 # ---- The ledger --------------------------------------------------------------------------------------------------------
 
 def ledger(pid):
@@ -153,20 +163,34 @@ def test_host_ledger():
 
 
 def test_device_ledger():
+    """Two processes on one card: each sees the other's bytes, and what was there before it came."""
     emulator = os.path.abspath(os.path.join(BUILD, "tests", "emulator"))
-    program = Program(ZR, "run", "--cuda", "--", PYTHON, "-c", DEVICE, LD_LIBRARY_PATH=emulator, ZR_EMULATOR_MEMORY=str(CAPACITY))
-    same(program.first, "there\n", "a program on the emulated driver")
+    first, program = (Program(ZR, "run", "--cuda", "--", PYTHON, "-c", DEVICE, LD_LIBRARY_PATH=emulator, ZR_EMULATOR_MEMORY=str(CAPACITY),
+                              ZR_EMULATOR_SHARED=path("card"), ZR_EMULATOR_CONTEXT=str(CONTEXT)) for _ in range(2))
+    same((first.first, program.first), ("there\n", "there\n"), "two programs on the emulated driver")
+    zr("ps", first.pid, program.pid)  # figures of now in both files
+    for own, other, before in ((program, first, 2 * CONTEXT + BESIDE), (first, program, CONTEXT)):
+        device, = ledger(own.pid)["devices"]
+        same((device["capacity_bytes"], device["capacity_bytes"] - device["free_bytes"]), (CAPACITY, device["total_bytes"]),
+             "the device's total is what its driver says is used")
+        same(rows(device, "tag"), {"other": 100 * MIB}, "what the program has through zr")
+        named = rows(device, "name")
+        same(named.pop("there before zr: the context, others"), before, "what was there before it, to the byte")
+        same(sum(named.values()), 30 * MIB, "what it has freed is kept")
+        same([row for row in device["rows"] if "pid" in row], [{"program": "python3", "pid": other.pid, "bytes": 130 * MIB}],
+             "what the other one holds")
+        same(device["residual_bytes"], BESIDE + (own == first) * (BESIDE + CONTEXT), "what was made past zr is the residual, to the byte")
+    table = zr("ledger", program.pid)
+    ok("residual: libraries" in table and f"process {first.pid}, python3" in table, "and as a table")
+    first.end()
     device, = ledger(program.pid)["devices"]
-    same((device["capacity_bytes"], device["capacity_bytes"] - device["free_bytes"]), (CAPACITY, device["total_bytes"]),
-         "the device's total is what its driver says is used")
-    same(rows(device, "tag"), {"other": 100 * MIB}, "what the program has through zr")
-    same(sum(rows(device, "name").values()), 30 * MIB, "what it has freed is kept")
-    same(device["residual_bytes"], BESIDE, "what it made past zr is the residual, to the byte")
-    ok("residual: contexts" in zr("ledger", program.pid), "and as a table")
+    same(([row for row in device["rows"] if "pid" in row], device["residual_bytes"]), ([], 0),
+         "of one that was killed there is no row; what it left is not given twice")
     program.end()
 
 
 test_same_figures()
+test_ranks()
 test_host_ledger()
 test_device_ledger()
 same(zr("ledger", "init", code=2), "", "a name is no process")

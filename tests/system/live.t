@@ -31,7 +31,7 @@ print("there", flush=True)
 for line in sys.stdin:
     exec(line)
     print("done", flush=True)
-""" % HELD
+"""
 
 
 def zr(*words, **settings):
@@ -42,8 +42,8 @@ def zr(*words, **settings):
 class Program:
     """A python3 under zr run that holds 96 MiB and obeys."""
 
-    def __init__(self, conf=""):
-        self.process = subprocess.Popen([ZR, "run", "--", PYTHON, "-c", BODY], stdin=subprocess.PIPE,
+    def __init__(self, conf="", held=HELD):
+        self.process = subprocess.Popen([ZR, "run", "--", PYTHON, "-c", BODY % held], stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, text=True, env={**ENVIRONMENT, "ZR_CONF": conf})
         self.pid = self.process.pid
         assert self.process.stdout.readline() == "there\n"
@@ -260,6 +260,43 @@ program.kill()
 program = Program("publish:off")
 same((shown(), left()), ({}, []), "publish:off shows nothing")
 program.end()
+
+# ---- Processes below 64 MiB: no thread, until one is asked
+def threads(program):
+    return len(os.listdir(f"/proc/{program.pid}/task"))
+
+
+def asking(*words):
+    """zr that waits for the process to hear."""
+    run = subprocess.Popen([ZR, *map(str, words)], stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+    while run.poll() is None and f"{words[1]}.ask" not in left():
+        time.sleep(0.01)
+    return run
+
+
+program = Program(held=4 << 20)
+program.obey("kept = []")
+same((shown(), left(), threads(program)), ({}, [], 1), "a small process shows nothing, and has one thread")
+run = asking("snapshot", program.pid, "-o", path("small.zrt"))
+for _ in range(20):
+    program.obey("kept.append(bytearray(1 << 20))")
+    time.sleep(0.01)
+ok(run.communicate(timeout=HANG)[1] == "" and run.returncode == 0 and is_trace(path("small.zrt"), 1), "it hears as it takes memory")
+same((list(shown()), left(), threads(program)), ([program.pid], [f"{program.pid}.live", f"{program.pid}.sock"], 2), "and shows itself from then on")
+same(zr("attach", program.pid, "-o", path("small.zrt"), "--seconds", 1).returncode, 0, "as any other")
+program.end()
+program = Program(held=4 << 20)
+got = zr("attach", program.pid, "-o", path("quiet.zrt"))
+ok(got.returncode == 1 and "took no memory" in got.stderr and "publish:on" in got.stderr, f"one that takes none: {got.stderr}")
+same((left(), threads(program)), ([], 1), "is as it was")
+run = asking("attach", program.pid, "-o", path("quiet.zrt"))
+program.kill()
+ok("has ended" in run.communicate(timeout=HANG)[1] and run.returncode == 1 and left() == [], "one that is killed while it is asked")
+started = time.monotonic()
+got = zr("attach", os.getpid(), "-o", path("quiet.zrt"))
+ok(got.returncode == 1 and "does not run with zr" in got.stderr, f"a process without zr is told at once: {time.monotonic() - started:.1f} s")
+open(os.path.join(FOLDER_OF, f"{program.pid}.ask"), "w").close()
+same((shown(), left()), ({}, []), "what one that asked has left goes with the process")
 
 # ---- A trainer
 settings = dict(steps=30, layers=2, hidden=64, heads=2, seq=32, batch=4, ranks=1)

@@ -15,7 +15,7 @@ import time
 import zlib
 
 sys.path.insert(0, "tests/support")
-from zrtest import BUILD, HANG, TAGS, done, note, ok, path, same, skip, wait_for
+from zrtest import BUILD, HANG, TAGS, ZR_TRAIN, arguments, done, note, ok, path, same, skip, text_file, wait_for
 
 ZR, LIBRARY = (os.path.abspath(os.path.join(BUILD, name)) for name in ("bin/zr", "lib/libzr.so"))
 RUNTIME = path("runtime")
@@ -333,6 +333,35 @@ def check_refusals(first):
             note(f"{got.returncode} {got.stderr}")
 
 
+def check_ranks():
+    """The two ranks of a trainer, side by side; one is killed, and the other ends with it."""
+    trainer = subprocess.Popen([ZR_TRAIN, *arguments(data=text_file(), ranks=2, stage=1, steps=10 ** 6, layers=2, hidden=64, heads=2, seq=32,
+                                                     batch=2)], env={**ENVIRONMENT, "ZR_CONF": "publish:on"},
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    atexit.register(trainer.kill)
+
+    def training():
+        """Of each rank the arena in which it trains, once both have allocated what stays."""
+        found = {one["pid"]: arena for one in json.loads(zr("ps", "--json").stdout)["processes"] for arena in one["arenas"]
+                 if arena["name"] == "training" and arena["tags"]["optimizer"]["live_bytes"]}
+        return found if len(found) == 2 else None
+    ranks = wait_for(training)
+    screen = Screen(100, 30, "--interval-ms", 200, *sorted(ranks))
+    screen.shows(r"^zr top   2 processes", "two ranks")
+    for pid, other, key in ((min(ranks), max(ranks), []), (max(ranks), min(ranks), ["Down"])):
+        screen.keys(*key)
+        screen.shows(rf"^>\s*{pid} zr-train", f"rank {len(key)} is chosen")
+        screen.shows(rf"^ \s*{other} zr-train", "the other one beside it")
+        param = words_of(ranks[pid]["tags"]["param"]["live_bytes"])
+        screen.shows(rf"^{pid} zr-train   all 3 arenas(?:.*\n)*.*\bp param +{re.escape(param)}", f"its parameters: {param}")
+    os.kill(max(ranks), signal.SIGKILL)
+    screen.shows(r"^zr top   0 processes .* 2 gone", "one is killed, and both are gone")
+    trainer.wait(timeout=HANG)
+    screen.keys("x", "x", "q")
+    screen.ends(0, "q ends it")
+    same([one for one in os.listdir(os.path.join(RUNTIME, "zr")) if one.split(".")[0] in map(str, ranks)], [], "and nothing of them is left")
+
+
 def check_ends(screen, first):
     screen.keys("q")
     screen.ends(0, "q ends it")
@@ -371,6 +400,7 @@ if shutil.which("tmux"):
     wait_for(lambda: subprocess.run(["tmux", "-S", path("tmux"), "-N", "show", "-g", "status"], capture_output=True).returncode == 0)
     window = check_screens(*programs)
     check_processes(window, *programs)
+    check_ranks()
     check_ends(window, programs[0])
 else:
     skip("the screen: tmux is not installed")

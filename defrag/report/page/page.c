@@ -391,6 +391,7 @@ zr_result zr_page_finish(struct zr_page *page)
     put(page, "<script>\n\"use strict\";\n");
     put(page, zr_page_data_js);
     put(page, zr_page_draw_js);
+    put(page, zr_page_map_js);
     put(page, zr_page_js);
     put(page, "</script>\n</body>\n</html>\n");
     return zr_text_flush(&page->text);

@@ -80,10 +80,10 @@ function blockWords(i) {
 function blockAt(moment, place) {
   let found = -1;
   if (recording.ready && recording.meta.has_addresses)
-    recording.each(moment, moment + 1, (i) => {
+    for (let n = recording.collect(moment, moment + 1) - 1; n >= 0; n--) {
+      const i = recording.there[n];
       if (recording.place[i] <= place && place < recording.place[i] + recording.bytes[i]) found = i;
-      return found >= 0;
-    });
+    }
   return found;
 }
 
@@ -106,14 +106,15 @@ function holders() {
   table.textContent = "";
   at("holders_title").textContent = `Largest holders after event ${state.moment}`;
   if (!recording.ready) return;
-  recording.each(state.moment, state.moment + 1, (i) => {
+  for (let n = 0, count = recording.collect(state.moment, state.moment + 1); n < count; n++) {
+    const i = recording.there[n];
     const stack = recording.stack[i];
     const key = blocks ? i : stack ? `${recording.tag[i]} ${stack}` : `${recording.tag[i]} of ${recording.bytes[i]}`;
     const group = groups.get(key) || { bytes: 0, count: 0, block: i };
     group.bytes += recording.bytes[i];
     group.count++;
     groups.set(key, group);
-  });
+  }
   const head = table.createTHead().insertRow();
   for (const [text, className] of [["bytes"], ["blocks"], ["tag", "words"], [blocks ? "address" : "what", "words"]]) head.append(make("th", text, className));
   const body = table.createTBody();

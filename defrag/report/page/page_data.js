@@ -93,6 +93,11 @@ class Recording {
     this.values = values;
     this.start = sums(await get("curve_start"));
     this.peaks = sums(await get("curve_peak"));
+    this.totals = Float64Array.from({ length: steps }, (_, i) => { // of a step's peak: live and pending bytes
+      let total = 0;
+      for (let k = 0; k < this.kinds; k++) total += this.peaks[i * values + k];
+      return total;
+    });
     let sum = 0;
     this.times = fill(new Float64Array(steps), await get("curve_time"), (from) => (sum += from.signed()));
     this.cells = await get("cells");
@@ -181,6 +186,7 @@ class Recording {
       for (let i = 0; i < below.length; i++) if (below[i] > level[(i / GROUP) | 0]) level[(i / GROUP) | 0] = below[i];
       this.levels.push(level);
     }
+    this.there = new Uint32Array(count); // what collect() found
     this.ready = true;
   }
 
@@ -194,32 +200,31 @@ class Recording {
     return low;
   }
 
-  /* Calls take(block) for what is there at some moment of [begin, end), in order of allocation, until it returns true. */
-  each(begin, end, take) {
-    const stop = this.firstFrom(end), to = this.to, levels = this.levels;
-    for (let i = 0; i < stop;) {
-      let level = -1, span = 1; // as high as the index allows at i, while nothing in it lasts
+  /* Puts what is there at some moment of [begin, end) into this.there, in order of allocation: how many. One more than
+   * `most` is enough. */
+  collect(begin, end, most = Infinity) {
+    const stop = this.firstFrom(end), { to, levels, there } = this;
+    let count = 0;
+    for (let i = 0; i < stop;) { // at a multiple of GROUP
+      let level = -1, span = 1;  // as high as the index allows at i, while nothing in it lasts
       while (level + 1 < levels.length && i % (span * GROUP) === 0 && levels[level + 1][i / (span * GROUP)] <= begin) {
         level++;
         span *= GROUP;
       }
       if (level >= 0) { i += span; continue; }
-      if (to[i] > begin && take(i)) return;
-      i++;
+      for (const last = Math.min(stop, i + GROUP); i < last; i++) if (to[i] > begin) there[count++] = i;
+      if (count > most) break;
     }
-  }
-
-  /* Whether more than `most` blocks are there at some moment of [begin, end). */
-  exceeds(begin, end, most) {
-    let count = 0;
-    this.each(begin, end, () => ++count > most);
-    return count > most;
+    return count;
   }
 
   /* Live bytes by tag and pending bytes at a moment. */
   liveAt(moment) {
     const out = new Float64Array(this.kinds);
-    this.each(moment, moment + 1, (i) => { out[this.asked[i] <= moment ? this.kinds - 1 : this.tag[i]] += this.bytes[i]; });
+    for (let n = 0, count = this.collect(moment, moment + 1); n < count; n++) {
+      const i = this.there[n];
+      out[this.asked[i] <= moment ? this.kinds - 1 : this.tag[i]] += this.bytes[i];
+    }
     return out;
   }
 

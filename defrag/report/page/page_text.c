@@ -16,4 +16,5 @@ EMBED(zr_page_css, "defrag/report/page/page.css");
 EMBED(zr_page_html, "defrag/report/page/page.html");
 EMBED(zr_page_data_js, "defrag/report/page/page_data.js");
 EMBED(zr_page_draw_js, "defrag/report/page/page_draw.js");
+EMBED(zr_page_map_js, "defrag/report/page/page_map.js");
 EMBED(zr_page_js, "defrag/report/page/page.js");

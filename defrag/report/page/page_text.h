@@ -3,6 +3,7 @@
 #define ZR_PAGE_TEXT_H
 
 /* Each ends with a zero. */
-extern const char zr_page_css[], zr_page_html[], zr_page_data_js[], zr_page_draw_js[], zr_page_js[];
+extern const char zr_page_css[], zr_page_html[], zr_page_data_js[], zr_page_draw_js[], zr_page_map_js[],
+    zr_page_js[];
 
 #endif

@@ -21,8 +21,9 @@ static const char help[] =
     "  --json        bytes for programs\n"
     "\n"
     "The host's total is the process's resident memory, the rows are its arenas by tag and its other mappings by kind. A\n"
-    "device's total is what its driver says is used of it, by anybody; what zr's arenas do not hold is the residual:\n"
-    "contexts, libraries, what the driver serves by itself, other processes. Rows and residual sum to the total.\n";
+    "device's total is what its driver says is used of it, by anybody: its rows are the process's arenas, other processes\n"
+    "on zr, and what was there before zr: the CUDA context. The rest is the residual: libraries, what the driver serves\n"
+    "by itself, processes that show nothing. Rows and residual sum to the total.\n";
 
 /* ---- Rows ---------------------------------------------------------------------------------------------- */
 
@@ -31,8 +32,11 @@ static void json_ledger(struct zr_text *text, const struct zr_ledger *ledger)
     zr_text_print(text, "\"total_bytes\": %" PRIu64 ", \"rows\": [", ledger->total_bytes);
     for (unsigned i = 0; i < ledger->rows_count; i++) {
         zr_text_print(text, i ? ", {" : "{");
-        zr_tool_json_words(text, ledger->rows[i].is_tag ? "tag" : "name", ledger->rows[i].name);
-        zr_text_print(text, ", \"bytes\": %" PRId64 "}", ledger->rows[i].bytes);
+        const struct zr_ledger_row *row = &ledger->rows[i];
+        zr_tool_json_words(text, row->is_tag ? "tag" : row->pid ? "program" : "name", row->name);
+        if (row->pid)
+            zr_text_print(text, ", \"pid\": %ld", row->pid);
+        zr_text_print(text, ", \"bytes\": %" PRId64 "}", row->bytes);
     }
     zr_text_print(text, "], \"residual_bytes\": %" PRId64, zr_ledger_residual(ledger));
 }
@@ -47,9 +51,13 @@ static void table_row(struct zr_text *text, const char *name, int64_t bytes)
 
 static void table_ledger(struct zr_text *text, const struct zr_ledger *ledger, const char *residual)
 {
-    char name[48];
+    char name[64];
     for (unsigned i = 0; i < ledger->rows_count; i++) {
-        snprintf(name, sizeof name, "%s%s", ledger->rows[i].is_tag ? "live: " : "", ledger->rows[i].name);
+        const struct zr_ledger_row *row = &ledger->rows[i];
+        if (row->pid)
+            snprintf(name, sizeof name, "process %ld, %s", row->pid, row->name);
+        else
+            snprintf(name, sizeof name, "%s%s", row->is_tag ? "live: " : "", row->name);
         table_row(text, name, ledger->rows[i].bytes);
     }
     table_row(text, residual, zr_ledger_residual(ledger));
@@ -94,7 +102,7 @@ static void show_devices(struct zr_text *text, const struct zr_live *live, bool 
             zr_text_print(text, "  the device of arena %s: %s used of %s\n", arena->name,
                           zr_tool_bytes(used, ledger.total_bytes),
                           zr_tool_bytes(whole, arena->device_total_bytes));
-            table_ledger(text, &ledger, "residual: contexts, libraries, others");
+            table_ledger(text, &ledger, "residual: libraries, the driver, others");
         }
         any = true;
     }

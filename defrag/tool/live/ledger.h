@@ -5,18 +5,23 @@
 
 #include "defrag/trace/live.h"
 
-enum { ZR_LEDGER_ROWS = 40 };
+enum {
+    ZR_LEDGER_ROWS = 40,
+    ZR_LEDGER_OTHERS = 8 /* processes with a row each */
+};
 
 struct zr_ledger_row {
-    const char *name; /* a literal, or a tag's */
+    const char *name; /* a literal, a tag's, or in the ledger's own programs */
     bool is_tag;      /* what is live with that tag */
     int64_t bytes;
+    long pid; /* another process's row, `name` being its program; 0: none */
 };
 
 struct zr_ledger {
     uint64_t total_bytes; /* the kernel's, or the device's */
     struct zr_ledger_row rows[ZR_LEDGER_ROWS];
     unsigned rows_count;
+    char programs[ZR_LEDGER_OTHERS][ZR_PUBLISHED_NAME_BYTES]; /* plain; rows point here: no copies */
 };
 
 /* A row with no bytes is left out. */
@@ -28,7 +33,8 @@ int64_t zr_ledger_residual(const struct zr_ledger *ledger);
  * *out gets no arenas' rows where there are none. *cached_bytes: what arenas hold and have not mapped, which
  * no process's resident memory has. ZR_ERR_IO: /proc does not say. */
 zr_result zr_ledger_host(struct zr_ledger *out, uint64_t *cached_bytes, const struct zr_live *live);
-/* What is used of a device, by its driver's count, against the arenas of `backend`. */
+/* What is used of a device, by its driver's count, against the arenas of `backend`, what other processes show
+ * that they hold there (as of a second ago), and what was in use before this one came. */
 void zr_ledger_device(struct zr_ledger *out, const struct zr_live *live, uint64_t backend);
 
 #endif

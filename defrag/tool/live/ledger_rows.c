@@ -47,13 +47,14 @@ static void add_arena(struct holdings *sum, const struct zr_arena_stats *stats)
 static void add_mapped(struct zr_ledger *out, const struct holdings *sum)
 {
     for (unsigned tag = 0; tag < ZR_TAG_COUNT; tag++)
-        zr_ledger_row_add(out,
-                          (struct zr_ledger_row){zr_tag_name((zr_tag)tag), true, (int64_t)sum->by_tag[tag]});
-    zr_ledger_row_add(out, (struct zr_ledger_row){"freed, and a stream may still use it", false,
-                                                  (int64_t)sum->pending_bytes});
-    zr_ledger_row_add(
-        out, (struct zr_ledger_row){"free in the arenas", false,
-                                    (int64_t)(sum->mapped_bytes - sum->live_bytes - sum->pending_bytes)});
+        zr_ledger_row_add(out, (struct zr_ledger_row){.name = zr_tag_name((zr_tag)tag),
+                                                      .is_tag = true,
+                                                      .bytes = (int64_t)sum->by_tag[tag]});
+    zr_ledger_row_add(out, (struct zr_ledger_row){.name = "freed, and a stream may still use it",
+                                                  .bytes = (int64_t)sum->pending_bytes});
+    zr_ledger_row_add(out, (struct zr_ledger_row){
+                               .name = "free in the arenas",
+                               .bytes = (int64_t)(sum->mapped_bytes - sum->live_bytes - sum->pending_bytes)});
 }
 
 /* ---- Mappings ------------------------------------------------------------------------------------------ */
@@ -224,17 +225,71 @@ zr_result zr_ledger_host(struct zr_ledger *out, uint64_t *cached_bytes, const st
     if (result != ZR_OK)
         return result;
     add_mapped(out, &sum);
-    zr_ledger_row_add(out, (struct zr_ledger_row){"of these not touched yet", false,
-                                                  (int64_t)(resident[IN_ARENA] - sum.mapped_bytes)});
+    zr_ledger_row_add(out, (struct zr_ledger_row){.name = "of these not touched yet",
+                                                  .bytes = (int64_t)(resident[IN_ARENA] - sum.mapped_bytes)});
     for (unsigned kind = PROGRAM; kind < KINDS_COUNT; kind++)
-        zr_ledger_row_add(out, (struct zr_ledger_row){kind_names[kind], false, (int64_t)resident[kind]});
+        zr_ledger_row_add(out,
+                          (struct zr_ledger_row){.name = kind_names[kind], .bytes = (int64_t)resident[kind]});
     return ZR_OK;
+}
+
+/* ---- Other processes of a device ----------------------------------------------------------------------- */
+
+/* What a process shows that it holds of a device. */
+static uint64_t held_there(const struct zr_live *live, uint64_t device)
+{
+    uint64_t bytes = 0;
+    for (unsigned i = 0; i < live->arenas_count; i++)
+        if (live->shown.arenas[i].device == device)
+            bytes += live->shown.arenas[i].stats.reserved_bytes;
+    return bytes;
+}
+
+/* A row for each of the first few, one for all that follow. *earlier_bytes: of those that were there before
+ * this process. */
+static void add_others(struct zr_ledger *out, const struct zr_live *live, uint64_t device,
+                       uint64_t *earlier_bytes)
+{
+    static struct zr_live other; /* large */
+    unsigned count = 0;
+    uint64_t more_bytes = 0;
+    *earlier_bytes = 0;
+    for (long pid = 0; device != 0 && zr_live_next(&pid);) {
+        if (pid == live->shown.process.pid || zr_live_read(&other, pid, false) != ZR_OK)
+            continue;
+        uint64_t bytes = held_there(&other, device);
+        if (other.shown.process.started < live->shown.process.started)
+            *earlier_bytes += bytes;
+        if (bytes == 0)
+            continue;
+        if (count == ZR_LEDGER_OTHERS) {
+            more_bytes += bytes;
+            continue;
+        }
+        memcpy(out->programs[count], other.shown.program, sizeof out->programs[count]);
+        zr_make_plain(out->programs[count]);
+        zr_ledger_row_add(
+            out, (struct zr_ledger_row){.name = out->programs[count++], .bytes = (int64_t)bytes, .pid = pid});
+    }
+    zr_ledger_row_add(
+        out, (struct zr_ledger_row){.name = "further processes on zr", .bytes = (int64_t)more_bytes});
+}
+
+/* What was in use before this process came and no process on zr shows: at most what is left. */
+static void add_before(struct zr_ledger *out, uint64_t before_bytes, uint64_t earlier_bytes)
+{
+    int64_t before = (int64_t)(before_bytes - (earlier_bytes < before_bytes ? earlier_bytes : before_bytes));
+    int64_t left = zr_ledger_residual(out);
+    zr_ledger_row_add(out, (struct zr_ledger_row){.name = "there before zr: the context, others",
+                                                  .bytes = before < left ? before
+                                                           : left > 0    ? left
+                                                                         : 0});
 }
 
 void zr_ledger_device(struct zr_ledger *out, const struct zr_live *live, uint64_t backend)
 {
     struct holdings sum = {.live_bytes = 0};
-    uint64_t reserved = 0, held = 0;
+    uint64_t reserved = 0, held = 0, device = 0, before_bytes = 0, earlier_bytes;
     *out = (struct zr_ledger){.total_bytes = 0};
     for (unsigned i = 0; i < live->arenas_count; i++) {
         const struct zr_published_arena *arena = &live->shown.arenas[i];
@@ -243,13 +298,18 @@ void zr_ledger_device(struct zr_ledger *out, const struct zr_live *live, uint64_
         add_arena(&sum, &arena->stats);
         reserved += arena->stats.reserved_bytes;
         held = arena->device_held_bytes;
+        device = arena->device;
+        before_bytes = arena->device_before_bytes;
         out->total_bytes = arena->device_total_bytes - arena->device_free_bytes;
     }
     add_mapped(out, &sum);
-    zr_ledger_row_add(out,
-                      (struct zr_ledger_row){"kept for later, not mapped", false, (int64_t)sum.cached_bytes});
-    zr_ledger_row_add(out, (struct zr_ledger_row){"reserved otherwise by the arenas", false,
-                                                  (int64_t)(reserved - sum.mapped_bytes - sum.cached_bytes)});
+    zr_ledger_row_add(out, (struct zr_ledger_row){.name = "kept for later, not mapped",
+                                                  .bytes = (int64_t)sum.cached_bytes});
     zr_ledger_row_add(
-        out, (struct zr_ledger_row){"held by zr beside its arenas", false, (int64_t)(held - reserved)});
+        out, (struct zr_ledger_row){.name = "reserved otherwise by the arenas",
+                                    .bytes = (int64_t)(reserved - sum.mapped_bytes - sum.cached_bytes)});
+    zr_ledger_row_add(out, (struct zr_ledger_row){.name = "held by zr beside its arenas",
+                                                  .bytes = (int64_t)(held - reserved)});
+    add_others(out, live, device, &earlier_bytes);
+    add_before(out, before_bytes, earlier_bytes);
 }

@@ -31,8 +31,8 @@ static const char ps_help[] =
     "zr ps [PID..] [options]\n"
     "  --json  for programs\n"
     "\n"
-    "A process is shown once its arenas hold 64 MiB; with ZR_CONF=publish:on at once, with publish:off never. What\n"
-    "processes that were killed have left is removed.\n";
+    "A process is shown once its arenas hold 64 MiB, or zr attach, snapshot or record has asked it; with\n"
+    "ZR_CONF=publish:on at once, with publish:off never. What processes that were killed have left is removed.\n";
 
 static const char snapshot_help[] =
     "Writes what a running process holds now, as a .zrt.\n"
@@ -225,7 +225,7 @@ static zr_result complete(struct request *request)
 {
     static struct zr_live live;
     char folder[PATH_MAX];
-    zr_result result = zr_live_read(&live, request->pid, false);
+    zr_result result = zr_live_reach(&live, request->pid, false);
     if (result != ZR_OK)
         return result;
     const struct zr_published_arena *largest = zr_live_largest(&live);

@@ -131,7 +131,11 @@ PUBLIC zr_cu_result cuDeviceGetAttribute(int *value, zr_cu_attribute which, zr_c
     zr_cu_result code = emu_enter(EMU_device_attribute, EMU_INIT);
     if (code == ZR_CU_SUCCESS && emu_no_device(device))
         code = ZR_CU_INVALID_DEVICE;
-    return emu_leave(code == ZR_CU_SUCCESS ? attribute(which, value) : code);
+    if (code == ZR_CU_SUCCESS)
+        code = attribute(which, value);
+    if (code == ZR_CU_SUCCESS && which == ZR_CU_ATTRIBUTE_PCI_BUS)
+        *value += device;
+    return emu_leave(code);
 }
 
 PUBLIC zr_cu_result cuDeviceGetName(char *name, int bytes, zr_cu_device device)
@@ -185,6 +189,9 @@ PUBLIC zr_cu_result cuDevicePrimaryCtxRetain(zr_cu_context *context, zr_cu_devic
     zr_cu_result code = emu_enter(EMU_context_retain, EMU_INIT);
     if (code == ZR_CU_SUCCESS && emu_no_device(device))
         code = ZR_CU_INVALID_DEVICE;
+    if (code == ZR_CU_SUCCESS && primaries[device].retained_count == 0 &&
+        !emu_take_bytes(device, emu.context_bytes))
+        code = ZR_CU_OUT_OF_MEMORY;
     if (code == ZR_CU_SUCCESS) {
         primaries[device].retained_count++;
         *context = &primaries[device];
@@ -199,8 +206,10 @@ PUBLIC zr_cu_result cuDevicePrimaryCtxRelease_v2(zr_cu_device device)
         code = ZR_CU_INVALID_DEVICE;
     if (code == ZR_CU_SUCCESS && primaries[device].retained_count == 0)
         code = ZR_CU_INVALID_CONTEXT;
-    if (code == ZR_CU_SUCCESS && --primaries[device].retained_count == 0)
+    if (code == ZR_CU_SUCCESS && --primaries[device].retained_count == 0) {
         clear(&primaries[device]);
+        emu_give_bytes(device, emu.context_bytes);
+    }
     return emu_leave(code);
 }
 

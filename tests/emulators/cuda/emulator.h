@@ -19,7 +19,7 @@
  * or after it has freed it, ends the context as a wrong address does.
  *
  * For programs that do not call it: ZR_EMULATOR_FAULT=cuMemMap:3:2 fails the third map with code 2, and
- * ZR_EMULATOR_DEVICES, _MEMORY, _GRANULARITY, _VERSION, _TICKS, _SEED, _LAZY_FREE and _DELAY_NS set what
+ * ZR_EMULATOR_DEVICES, _MEMORY, _CONTEXT, _GRANULARITY, _VERSION, _TICKS, _SEED, _LAZY_FREE and _DELAY_NS set what
  * their names say, _FORKS=1 has cuInit fork, _SHARED names a file: the processes that name it share the
  * devices' bytes, and those of one that was killed come back. All are read by cuInit. With its folder in
  * LD_LIBRARY_PATH any program loads it. _ASKED, read at each question, names a file that gets a line for

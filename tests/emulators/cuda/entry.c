@@ -111,6 +111,7 @@ static void read_environment(void)
     emu.version = (int)setting("ZR_EMULATOR_VERSION", (uint64_t)emu.version);
     emu.granularity_bytes = setting("ZR_EMULATOR_GRANULARITY", emu.granularity_bytes);
     emu.capacity_bytes = setting("ZR_EMULATOR_MEMORY", emu.capacity_bytes);
+    emu.context_bytes = setting("ZR_EMULATOR_CONTEXT", 0);
     emu.exact_ticks |= getenv("ZR_EMULATOR_TICKS") != NULL;
     emu.work_ticks = setting("ZR_EMULATOR_TICKS", emu.work_ticks);
     emu.random = setting("ZR_EMULATOR_SEED", emu.random) | 1;

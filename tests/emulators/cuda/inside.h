@@ -81,6 +81,7 @@ enum { EMU_DEVICES_MOST = 8, EMU_STACK_MOST = 64 };
 struct emu_settings {
     int devices_count, nodes_count, version;
     size_t granularity_bytes, capacity_bytes;
+    size_t context_bytes; /* of a device, for its primary context */
     uint64_t work_ticks;
     bool exact_ticks; /* that long each time, not so long in the mean of quick streams */
     uint64_t random;  /* not 0 */
