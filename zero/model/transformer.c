@@ -130,6 +130,8 @@ static size_t first_untiled(const struct zr_shape *shape, size_t tiles, struct s
 unsigned zr_shape_tiles_below(const struct zr_shape *shape, unsigned below)
 {
     struct shared tiled[TILED];
+    if (below > shape->hidden)
+        below = (unsigned)shape->hidden + 1;
     while (--below > 1 && first_untiled(shape, below, tiled) < TILED)
         ;
     return below > 1 ? below : 1;

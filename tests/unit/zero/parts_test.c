@@ -127,6 +127,57 @@ static void test_values(struct rig *rig, unsigned parts)
     tap_ok(sum - want_sum < 1e-6 && want_sum - sum < 1e-6, "and what is stored beyond them is zero");
 }
 
+/* All parts in one list, one after the other: the same tensors. */
+static void test_together(unsigned parts, unsigned world, zr_arena *arena)
+{
+    static unsigned char times[ELEMENTS];
+    struct zr_parameter all[PARAMETERS * PARTS_MOST], p[PARAMETERS];
+    struct zr_layout layout;
+    size_t count = 0;
+    unsigned wrong = 0;
+    memset(times, 0, sizeof times);
+    for (int i = 0; i < PARAMETERS; i++)
+        for (unsigned part = 0; part < (i + 1 < PARAMETERS ? parts : 1); part++) {
+            list_of(p, part, parts);
+            all[count] = p[i];
+            all[count++].part.continues = part > 0;
+        }
+    zr_result result = zr_layout_make(
+        &layout, &(struct zr_layout_request){&(struct zr_parameter_list){all, count, units, 3, 0}, world,
+                                             ZR_PRECISION_FP32, arena});
+    for (size_t i = 0; result == ZR_OK && i < count; i++) {
+        const struct zr_layout_parameter *of = &layout.parameters[i];
+        size_t end = layout.units[all[i].unit].padded_elements;
+        for (size_t k = 0; k < zr_layout_pieces(of, 0, end); k++) {
+            struct zr_piece piece = zr_layout_piece(of, 0, end, k);
+            for (size_t e = 0; e < piece.count; e++)
+                times[piece.global_index + e]++;
+        }
+    }
+    for (size_t e = 0; e < ELEMENTS; e++)
+        wrong += times[e] != 1;
+    tap_ok(result == ZR_OK && layout.elements == ELEMENTS && wrong == 0,
+           "%u parts in one list have every element once", parts);
+    if (result == ZR_OK)
+        zr_layout_end(&layout);
+}
+
+/* What continues nothing. */
+static void test_beginnings(zr_arena *arena)
+{
+    for (unsigned at = 0; at < 4; at++) {
+        struct zr_parameter p[PARAMETERS];
+        struct zr_parameter_list list = list_of(p, 0, 2);
+        struct zr_layout layout;
+        p[at < 2 ? at : 1].part.continues =
+            at < 3; /* the first, the second, one of another shape, two alike */
+        if (at > 1)
+            memcpy(p[1].name, p[0].name, sizeof p[1].name);
+        tap_result(zr_layout_make(&layout, &(struct zr_layout_request){&list, 1, ZR_PRECISION_FP32, arena}),
+                   ZR_ERR_INVALID, "refused: %s", zr_last_error());
+    }
+}
+
 static void test_refused(struct rig *rig)
 {
     static const struct zr_tensor_part bad[] = {
@@ -158,9 +209,11 @@ int main(void)
     for (unsigned parts = 1; parts <= PARTS_MOST; parts++) {
         for (unsigned world = 1; world <= 5; world++)
             test_cover(parts, world, rig.arena);
+        test_together(parts, parts, rig.arena);
         test_values(&rig, parts);
     }
     test_refused(&rig);
+    test_beginnings(rig.arena);
     tap_is(rig_close(&rig), 0, "nothing is left behind");
     return tap_done();
 }
