@@ -28,12 +28,13 @@
 #include "alloc/base/option.h"
 #include "alloc/base/system/os.h"
 
-#define ANSWER_NS   UINT64_C(2000000000)  /* for what zrd answers at once */
-#define REQUIRED_NS UINT64_C(60000000000) /* a restart of zrd takes less */
-#define RETRY_NS    UINT64_C(500000000)
-#define HUNG_NS     UINT64_C(30000000000) /* the same for a zrd that is there and does not answer */
-#define MARGIN_NS   UINT64_C(2000000000)  /* beyond what zrd says that a lease may take */
-#define DESCRIPTOR  200 /* from here on: programs that close what they do not know begin below */
+#define ANSWER_NS    UINT64_C(2000000000)  /* for what zrd answers at once */
+#define REQUIRED_NS  UINT64_C(60000000000) /* a restart of zrd takes less */
+#define RETRY_NS     UINT64_C(500000000)
+#define HUNG_NS      UINT64_C(30000000000) /* the same for a zrd that is there and does not answer */
+#define MARGIN_NS    UINT64_C(2000000000)  /* beyond what zrd says that a lease may take */
+#define GATHER_BYTES ((uint64_t)64 << 20)
+#define DESCRIPTOR   200 /* from here on: programs that close what they do not know begin below */
 
 enum state { NOT_TRIED = 0, JOINED, ALONE, ENDED };
 
@@ -54,6 +55,8 @@ static struct {
     bool broken;      /* the line has failed, and is to be made anew */
     pid_t process;    /* whose all this is */
     uint64_t held_bytes;
+    uint64_t returned_bytes; /* that zrd has not been told of: those who return gather */
+    unsigned gathering_count;
     uint64_t again_ns; /* when zrd is to be looked for again */
     uint64_t within_ns;
     uint64_t serial;             /* of requests */
@@ -120,6 +123,7 @@ static void hang_up(void)
     close_socket(&client.line);
     close_socket(&client.bell);
     client.broken = false;
+    client.returned_bytes = 0; /* the next zrd hears what is held */
     if (client.state == JOINED)
         client.state = ALONE;
 }
@@ -152,6 +156,7 @@ static void after_fork(bool child)
         client.state = NOT_TRIED;
         client.process = getpid();
         client.held_bytes = 0;
+        client.gathering_count = 0;
         client.listens = false;
         client.admitted = client.in_turn = false;
         atomic_store(&client.yield_bytes, 0);
@@ -381,18 +386,43 @@ zr_result zr_service_lease(size_t bytes, uint32_t *lease)
     return result;
 }
 
-void zr_service_return(size_t bytes, uint32_t lease)
+/* send_lock */
+static void tell_returned(void)
 {
     struct zr_service_message message = zr_service_message_of(ZR_SERVICE_RETURN);
+    message.bytes = client.returned_bytes;
+    client.returned_bytes = 0;
+    if (message.bytes > 0)
+        send_or_break(&message);
+}
+
+void zr_service_return(size_t bytes, uint32_t lease)
+{
     int error = errno;
     if (lease == 0 || lease != atomic_load(&client.lease) || !is_own_process())
         return;
-    message.bytes = bytes;
     pthread_mutex_lock(&client.send_lock);
     client.held_bytes -= bytes;
-    send_or_break(&message);
+    client.returned_bytes += bytes;
+    if (client.gathering_count == 0 || client.returned_bytes >= GATHER_BYTES)
+        tell_returned();
     pthread_mutex_unlock(&client.send_lock);
     errno = error;
+}
+
+void zr_service_gather_begin(void)
+{
+    pthread_mutex_lock(&client.send_lock);
+    client.gathering_count++;
+    pthread_mutex_unlock(&client.send_lock);
+}
+
+void zr_service_gather_end(void)
+{
+    pthread_mutex_lock(&client.send_lock);
+    if (client.gathering_count > 0 && --client.gathering_count == 0)
+        tell_returned();
+    pthread_mutex_unlock(&client.send_lock);
 }
 
 /* ---- Runs with a plan ---------------------------------------------------------------------------------- */

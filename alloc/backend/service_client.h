@@ -32,6 +32,11 @@ zr_result zr_service_lease(size_t bytes, uint32_t *lease);
 /* After their pages are gone. What another process leased (0, or this one's parent) is not counted. */
 void zr_service_return(size_t bytes, uint32_t lease);
 
+/* Between these two what is returned is told in few messages: at 64 MiB, and at the last end. Each message
+ * wakes zrd up, which on a busy machine takes longer than to give a granule back. Pairs may lie in others. */
+void zr_service_gather_begin(void);
+void zr_service_gather_end(void);
+
 /* ---- Runs with a plan ---------------------------------------------------------------------------------- */
 
 /* What this process will take of zrd's memory. Processes of one run have the same number. */

@@ -140,7 +140,9 @@ zr_result zr_service_receive(int line, struct zr_service_parcel *out, uint64_t t
         }
         if (got == 0 || (errno != EINTR && errno != EAGAIN))
             return zr_fail(ZR_ERR_PEER, "the other end of the service's socket is gone");
-        uint64_t passed_ns = timeout_ns ? zr_os_now_ns() - start_ns : 0;
+        if (errno == EAGAIN && timeout_ns == 0)
+            return ZR_ERR_TIMEOUT; /* as a rule: without words */
+        uint64_t passed_ns = zr_os_now_ns() - start_ns;
         if (errno == EAGAIN && passed_ns >= timeout_ns)
             return zr_fail(ZR_ERR_TIMEOUT, "zrd has not answered within %llu ms",
                            (unsigned long long)(timeout_ns / 1000000));

@@ -112,6 +112,7 @@ static void hear(void)
     uint64_t until_ns = zr_os_now_ns() + (uint64_t)wanted.within_ms * 500000;
     size_t given = 0;
     bool busy = true;
+    zr_service_gather_begin();
     while (busy && given < wanted.bytes) {
         busy = false;
         given += zr_reclaim(wanted.bytes - given, true, &busy);
@@ -120,6 +121,7 @@ static void hear(void)
         if (busy && given < wanted.bytes)
             nanosleep(&(struct timespec){.tv_nsec = 500000}, NULL);
     }
+    zr_service_gather_end();
     zr_service_given(&wanted, given);
 }
 

@@ -330,22 +330,22 @@ static zr_result check_hard(const struct zr_ledger *ledger, const struct zr_hold
     char held[ZR_LEDGER_NUMBER_ROOM], quota[ZR_LEDGER_NUMBER_ROOM], more[ZR_LEDGER_NUMBER_ROOM];
     const struct zr_group *group = holder->group;
     uint64_t hard = holder->hard_bytes ? holder->hard_bytes : ledger->process_hard_bytes;
-    zr_ledger_bytes(more, bytes);
     if (hard && (bytes > hard || holder->held_bytes > hard - bytes))
         return zr_fail(ZR_ERR_MEMORY,
                        "pid %d holds %s of its hard quota of %s, and wants %s more: `zr service limit --pid "
                        "%d --hard BYTES` raises it",
                        (int)holder->pid, zr_ledger_bytes(held, holder->held_bytes),
-                       zr_ledger_bytes(quota, hard), more, (int)holder->pid);
+                       zr_ledger_bytes(quota, hard), zr_ledger_bytes(more, bytes), (int)holder->pid);
     if (group->hard_bytes && (bytes > group->hard_bytes || group->held_bytes > group->hard_bytes - bytes))
         return zr_fail(ZR_ERR_MEMORY,
                        "group %s holds %s of its hard quota of %s, and pid %d wants %s more: `zr service "
                        "limit --group %s --hard BYTES` raises it",
                        group->name, zr_ledger_bytes(held, group->held_bytes),
-                       zr_ledger_bytes(quota, group->hard_bytes), (int)holder->pid, more, group->name);
+                       zr_ledger_bytes(quota, group->hard_bytes), (int)holder->pid,
+                       zr_ledger_bytes(more, bytes), group->name);
     if (bytes > ledger->capacity_bytes)
         return zr_fail(ZR_ERR_MEMORY, "zrd lends %s in all, and %s are wanted",
-                       zr_ledger_bytes(quota, ledger->capacity_bytes), more);
+                       zr_ledger_bytes(quota, ledger->capacity_bytes), zr_ledger_bytes(more, bytes));
     return ZR_OK;
 }
 

@@ -1,7 +1,7 @@
 /* bench_service.c: what a lease costs: a message to zrd and its answer, and the memory behind it.
  *
- * zrd runs beside, in a folder of this program's own. Three rows: leases alone, one client; four clients at
- * once; granules with their memory, on the service and on the host backend alone. */
+ * zrd runs beside, in a folder of this program's own. Leases alone, one client; four clients at once;
+ * granules with their memory, on the service and on the host backend alone; 1 GiB idle that zrd asks back. */
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdio.h>
@@ -12,10 +12,12 @@
 
 #include "alloc/backend/backend.h"
 #include "alloc/backend/service_client.h"
+#include "alloc/backend/service_query.h"
+#include "alloc/backend/service_wire.h"
 #include "alloc/base/option.h"
 #include "alloc/base/system/os.h"
 
-enum { LEASES = 20000, CLIENTS = 4, GRANULES = 64 };
+enum { LEASES = 20000, CLIENTS = 4, GRANULES = 64, IDLE_MIB = 1024, PASSES = 5 };
 static uint64_t times_ns[LEASES];
 
 static int by_time(const void *first, const void *second)
@@ -87,6 +89,60 @@ static void bench_granules(const char *name)
     zr_backend_destroy(backend);
 }
 
+static void nothing(void *state, const struct zr_service_message *client)
+{
+    (void)state, (void)client;
+}
+
+/* All that zrd has lent comes back, from when it is asked to that. 0: it does not. */
+static uint64_t drain_ns(void)
+{
+    struct zr_service_message drain = zr_service_message_of(ZR_SERVICE_DRAIN), answer;
+    int line;
+    if (zr_service_connect(&line) != ZR_OK)
+        return 0;
+    uint64_t start_ns = zr_os_now_ns(), taken_ns = 0;
+    zr_result result = zr_service_ask(line, &drain, &answer);
+    while (result == ZR_OK && taken_ns < UINT64_C(10000000000) &&
+           (result = zr_service_query(false, nothing, NULL, &answer)) == ZR_OK) {
+        taken_ns = zr_os_now_ns() - start_ns;
+        if (answer.held_bytes == 0)
+            break;
+        usleep(200);
+    }
+    drain.flags = ZR_SERVICE_DRAIN_END;
+    zr_service_ask(line, &drain, &answer);
+    close(line);
+    return taken_ns;
+}
+
+/* A GiB in blocks of a granule, used and freed. */
+static void bench_reclaim(void)
+{
+    static void *blocks[IDLE_MIB / 2];
+    zr_backend *backend;
+    zr_arena *arena;
+    if (zr_backend_host_create(&backend, NULL) != ZR_OK ||
+        zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend}) != ZR_OK)
+        return;
+    for (size_t pass = 0; pass < PASSES; pass++) {
+        for (size_t i = 0; i < IDLE_MIB / 2; i++) {
+            if (zr_arena_alloc(arena, &(struct zr_request){.bytes = (size_t)2 << 20}, &blocks[i]) != ZR_OK)
+                return;
+            memset(blocks[i], 1, (size_t)2 << 20);
+        }
+        for (size_t i = 0; i < IDLE_MIB / 2; i++)
+            zr_arena_free(arena, blocks[i]);
+        usleep(100000); /* the thread that hears zrd has begun */
+        times_ns[pass] = drain_ns();
+    }
+    qsort(times_ns, PASSES, sizeof *times_ns, by_time);
+    printf("  %-44s %9.1f %9.1f   ms: median, most of %d\n", "1 GiB idle, back for being asked",
+           (double)times_ns[PASSES / 2] / 1e6, (double)times_ns[PASSES - 1] / 1e6, PASSES);
+    zr_arena_destroy(arena, NULL);
+    zr_backend_destroy(backend);
+}
+
 static pid_t start_zrd(const char *folder)
 {
     const char *build = getenv("BUILD");
@@ -119,6 +175,7 @@ int main(void)
     if (!words[0]) {
         bench_leases();
         bench_granules("a granule with its memory, from zrd");
+        bench_reclaim();
     }
     zr_option_set("service:off");
     bench_granules("the same without zrd");

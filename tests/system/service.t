@@ -168,7 +168,7 @@ def check_limits_kept():
     os.rmdir(kept + ".new")
     ok(got.returncode == 0 and "the next zrd will not know it" in got.stderr, f"no file can be written: {got.stderr.strip()}")
     zrd.end()
-    for damaged in (text[:-2], text.replace("group", "gruop"), "", "\0" * 100, text.replace("20971520", "x")):
+    for damaged in (text[:-4], text.replace("group", "gruop"), "", "\0" * 100, text.replace("20971520", "x")):
         with open(kept, "w", encoding="utf-8") as file:
             file.write(damaged)
         zrd = Zrd("--capacity", CAPACITY)

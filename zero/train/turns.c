@@ -97,9 +97,11 @@ zr_result zr_turns_next(struct zr_rank *rank)
 {
     struct wait wait = {rank, true};
     zr_result result = zr_engine_synchronize(rank->state.engine);
+    zr_service_gather_begin();
     if (result == ZR_OK)
         result = zr_arena_trim(rank->arena, 0, NULL);
     if (result == ZR_OK && rank->host_tier)
         result = zr_arena_trim(rank->host_tier, 0, NULL);
+    zr_service_gather_end();
     return result == ZR_OK ? await_turn(rank, &wait) : result;
 }
