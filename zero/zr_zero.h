@@ -180,6 +180,9 @@ struct zr_offload {
      * the largest of them for each unit that may be gathered at a time (tag offload). Borrowed, and refused,
      * as `file`. NULL: all of them are in the arena. */
     const struct zr_offload_file *parameters_file;
+    /* The part of all elements, 0 to 1, whose state, gradients and (of `parameters`) parameters stay in
+     * zr_engine_options.arena, by units in a row, as many as are within it. Not with `delayed`. */
+    double stays;
 };
 
 struct zr_engine_options {

@@ -14,7 +14,7 @@ struct copies {
 static uint64_t bytes_of(const struct zr_comm *comm, const struct zr_comm_item *item)
 {
     (void)comm;
-    return item->all_gather.shard_bytes;
+    return item->all_gather.host_bytes;
 }
 
 /* A task has no destination. */
@@ -42,7 +42,7 @@ static void submitted(struct zr_comm *comm, const struct zr_comm_item *item, zr_
         zr_comm_clock_submit(
             self->clock, &self->queue,
             &(struct zr_comm_clock_operation){.ticket = ticket,
-                                              .bytes = item->all_gather.shard_bytes,
+                                              .bytes = item->all_gather.host_bytes,
                                               .bytes_per_second = self->clock->host_bytes_per_second,
                                               .ready_seconds = zr_comm_ready_seconds(item),
                                               .label = ZR_COMM_LABEL_NONE});
@@ -100,16 +100,19 @@ zr_result zr_copies_start(zr_comm *copies, const struct zr_host_copy *copy, zr_t
                               &(struct zr_all_gather){.source = copy->from,
                                                       .destination = copy->to,
                                                       .shard_bytes = copy->bytes,
+                                                      .host_bytes = copy->stays ? 0 : copy->bytes,
                                                       .before = copy->before},
                               ticket);
 }
 
 zr_result zr_copies_run(zr_comm *copies, struct zr_copies_task *task, zr_ticket *ticket)
 {
-    return zr_comm_submit(copies,
-                          &(struct zr_comm_item){.kind = ZR_COMM_ALL_GATHER,
-                                                 .all_gather = {.source = task, .shard_bytes = task->bytes}},
-                          ticket);
+    return zr_comm_submit(
+        copies,
+        &(struct zr_comm_item){
+            .kind = ZR_COMM_ALL_GATHER,
+            .all_gather = {.source = task, .shard_bytes = task->bytes, .host_bytes = task->bytes}},
+        ticket);
 }
 
 uint64_t zr_copies_bytes(zr_comm *copies)

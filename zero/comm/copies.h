@@ -15,6 +15,7 @@ struct zr_host_copy {
     void *to;
     const void *from;
     size_t bytes;
+    bool stays;                          /* both are in the same memory: it does not count as moved */
     const struct zr_comm_before *before; /* as of an all-gather; NULL: nothing */
 };
 zr_result zr_copies_start(zr_comm *copies, const struct zr_host_copy *copy, zr_ticket *ticket);

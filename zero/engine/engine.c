@@ -10,6 +10,45 @@
 
 #include "alloc/base/struct_bytes.h"
 
+/* Elements of all units' sums, and of those of units that stay. */
+static zr_result take_sums(struct zr_engine *engine)
+{
+    size_t staying = 0, all = engine->layout.shards_elements;
+    for (unsigned u = engine->stay.first; u < engine->stay.end; u++)
+        staying += engine->layout.units[u].shard_elements;
+    zr_result result = zr_take(zr_engine_state_arena(engine), ZR_TAG_GRAD, all - staying, sizeof(float),
+                               (void **)&engine->sums);
+    return result == ZR_OK ? zr_take(engine->options.arena, ZR_TAG_GRAD, staying, sizeof(float),
+                                     (void **)&engine->staying_sums)
+                           : result;
+}
+
+static zr_result open_stores(struct zr_engine *engine)
+{
+    const struct zr_engine_options *o = &engine->options;
+    struct zr_state_store_options options = {
+        .arena = zr_engine_state_arena(engine),
+        .layout = &engine->layout,
+        .whole = o->stage == 0,
+        .stay = engine->stay,
+        .master = zr_engine_is_low_precision(engine) || zr_engine_offloads(engine),
+        .variance = o->optimizer.kind == ZR_OPTIMIZER_ADAMW,
+        .host_arena = o->host_arena,
+        .file = o->offload.file,
+        .more_bytes = engine->gradient_file.bytes,
+        .more_memory = engine->gradient_file.slots,
+        .more_memory_bytes = ZR_NVME_PIPELINE_BUFFERS * engine->gradient_file.slot_bytes,
+        .simulated = engine->simulated};
+    zr_result result = zr_state_store_open(
+        &engine->store, o->offload.file ? &zr_state_store_nvme : &zr_state_store_memory, &options);
+    if (result != ZR_OK || engine->stay.first == engine->stay.end)
+        return result;
+    options.arena = o->arena;
+    options.staying = true;
+    options.master = zr_engine_is_low_precision(engine);
+    return zr_state_store_open(&engine->staying, &zr_state_store_memory, &options);
+}
+
 static zr_result take_pools(struct zr_engine *engine)
 {
     zr_arena *arena = zr_engine_state_arena(engine);
@@ -22,26 +61,16 @@ static zr_result take_pools(struct zr_engine *engine)
     if (result == ZR_OK)
         result = zr_take(arena, ZR_TAG_GRAD, o->scattered_gradients ? 0 : engine->gradients_elements,
                          engine->gradient_bytes, (void **)&engine->gradients);
+    if (result == ZR_OK)
+        result =
+            zr_take(o->arena, ZR_TAG_GRAD, o->scattered_gradients ? 0 : engine->staying_gradients_elements,
+                    engine->gradient_bytes, (void **)&engine->staying_gradients);
     if (result == ZR_OK && zr_engine_keeps_sums(engine))
-        result = zr_take(arena, ZR_TAG_GRAD, engine->layout.shards_elements, sizeof(float),
-                         (void **)&engine->sums);
+        result = take_sums(engine);
     if (result == ZR_OK)
         result = zr_engine_gradient_file_open(engine);
     if (result == ZR_OK)
-        result = zr_state_store_open(
-            &engine->store, o->offload.file ? &zr_state_store_nvme : &zr_state_store_memory,
-            &(struct zr_state_store_options){
-                .arena = arena,
-                .layout = &engine->layout,
-                .whole = o->stage == 0,
-                .master = zr_engine_is_low_precision(engine) || zr_engine_offloads(engine),
-                .variance = o->optimizer.kind == ZR_OPTIMIZER_ADAMW,
-                .host_arena = o->host_arena,
-                .file = o->offload.file,
-                .more_bytes = engine->gradient_file.bytes,
-                .more_memory = engine->gradient_file.slots,
-                .more_memory_bytes = ZR_NVME_PIPELINE_BUFFERS * engine->gradient_file.slot_bytes,
-                .simulated = engine->simulated});
+        result = open_stores(engine);
     if (result == ZR_OK)
         result = zr_engine_parameter_file_open(engine);
     if (result == ZR_OK)
@@ -57,10 +86,10 @@ static zr_result take_pools(struct zr_engine *engine)
     return result;
 }
 
-static zr_result clear_states(struct zr_engine *engine, const struct zr_owned *owned)
+static zr_result clear_states(struct zr_engine *engine, size_t unit, const struct zr_owned *owned)
 {
     size_t bytes = (owned->to - owned->from) * sizeof(float);
-    float *const states[] = {engine->store.options.master ? owned->master : NULL, owned->momentum,
+    float *const states[] = {zr_engine_has_masters(engine, unit) ? owned->master : NULL, owned->momentum,
                              owned->variance};
     zr_result result = ZR_OK;
     for (size_t i = 0; i < sizeof states / sizeof *states && result == ZR_OK; i++)
@@ -81,8 +110,8 @@ static zr_result initialise_unit(struct zr_engine *engine, size_t index)
     float *base = owned.master;
 
     if (result == ZR_OK)
-        result = clear_states(engine, &owned);
-    if (!engine->store.options.master && state->resident) { /* needs nobody's help */
+        result = clear_states(engine, index, &owned);
+    if (!zr_engine_has_masters(engine, index) && state->resident) { /* needs nobody's help */
         from = 0;
         to = unit->padded_elements;
         base = zr_engine_parameter_place(engine, state->parameters_at);
@@ -111,7 +140,9 @@ static zr_result clear_pools(struct zr_engine *engine)
     const struct zr_clear pools[] = {
         {engine->parameters_elements * engine->parameter_bytes, engine->parameters},
         {engine->host_parameters_elements * engine->parameter_bytes, engine->host_parameters},
-        {engine->gradients ? engine->gradients_elements * engine->gradient_bytes : 0, engine->gradients}};
+        {engine->gradients ? engine->gradients_elements * engine->gradient_bytes : 0, engine->gradients},
+        {engine->staying_gradients ? engine->staying_gradients_elements * engine->gradient_bytes : 0,
+         engine->staying_gradients}};
     zr_result result = ZR_OK;
     for (size_t i = 0; i < sizeof pools / sizeof *pools && result == ZR_OK; i++)
         result = engine->options.kernels->clear(engine->options.context, &pools[i]);
@@ -122,13 +153,13 @@ static zr_result clear_pools(struct zr_engine *engine)
  * rank rounds what it has masters of, and the rest of what is kept whole comes from the others. */
 static zr_result initialise(struct zr_engine *engine)
 {
-    bool gathers = engine->store.options.master && engine->options.stage > 0 && engine->world > 1;
+    bool gathers = engine->options.stage > 0 && engine->world > 1;
     zr_result result = clear_pools(engine);
 
     zr_engine_start_scaling(engine);
     for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++) {
         result = initialise_unit(engine, u);
-        if (result == ZR_OK && gathers && engine->units[u].resident)
+        if (result == ZR_OK && gathers && zr_engine_has_masters(engine, u) && engine->units[u].resident)
             result = zr_engine_all_gather_parameters(engine, u);
     }
     return result;
@@ -236,20 +267,23 @@ void zr_engine_destroy(zr_engine *engine)
         zr_engine_synchronize(
             engine); /* a lost peer has ended the communicator's work too: nothing still writes */
         for (size_t u = 0; u < engine->layout.units_count; u++) {
-            zr_drop(state_arena, &engine->units[u].sum_shard);
-            zr_drop(state_arena, &engine->units[u].gradients);
+            zr_drop(zr_engine_unit_arena(engine, u), &engine->units[u].sum_shard);
+            zr_drop(zr_engine_unit_arena(engine, u), &engine->units[u].gradients);
             zr_drop(arena, &engine->units[u].staging);
             zr_drop(arena, &engine->units[u].gathered);
         }
     }
     zr_drop(host_arena, &engine->squares);
     zr_drop(arena, &engine->results);
+    zr_state_store_close(&engine->staying);
     zr_state_store_close(&engine->store);
     zr_engine_gradient_file_close(engine);
     zr_engine_parameter_file_close(engine);
     zr_engine_late_close(engine);
     zr_engine_offload_close(engine);
+    zr_drop(arena, &engine->staying_sums);
     zr_drop(state_arena, &engine->sums);
+    zr_drop(arena, &engine->staying_gradients);
     zr_drop(state_arena, &engine->gradients);
     if (engine->host_parameters)
         zr_drop(engine->options.offload.host, &engine->host_parameters);

@@ -36,6 +36,7 @@ enum { ZR_NO_UNIT = UINT32_MAX, ZR_AWAITED_UNITS_MAX = 2, ZR_BOUNCE_BUFFERS = 2 
 struct zr_unit_state {
     /* Parameters. */
     bool resident;              /* they are kept whole */
+    bool stays;                 /* its optimizer state and gradients are not offloaded */
     size_t parameters_at;       /* elements before the unit, or its shard, in the pool */
     void *gathered;             /* whole, for now; NULL: not */
     unsigned references;        /* who gathered it and did not release it yet, at every stage */
@@ -126,12 +127,17 @@ struct zr_engine {
     size_t host_parameters_elements;
     char *gradients; /* whole: [layout.pool_elements], else shards: [layout.shards_elements] */
     size_t gradients_elements;
+    char *staying_gradients; /* of units that stay, likewise; of all others `gradients` has them */
+    size_t staying_gradients_elements;
     struct zr_gradient_file gradient_file;
     struct zr_parameter_file parameter_file;
     float *sums; /* [layout.shards_elements] or NULL: fp32 sums of micro-batches, beside whole gradients or in
                   * the place of shards of two bytes */
+    float *staying_sums; /* of units that stay, likewise */
     struct zr_state_store
         store; /* masters (none in fp32: the parameters are their own), momentum, variance */
+    struct zr_state_store staying; /* of units that stay; not open where none does */
+    struct zr_unit_range stay;
     bool shards_gradients, shards_parameters; /* what the stage came to; see placement.c */
 
     /* With offload alone; see offload.h. */
@@ -228,16 +234,48 @@ static inline bool zr_engine_offloads(const struct zr_engine *engine)
     return engine->options.offload.optimizer;
 }
 
-/* The arena that they are in. */
+/* Those of a unit are. */
+static inline bool zr_engine_offloads_unit(const struct zr_engine *engine, size_t unit)
+{
+    return zr_engine_offloads(engine) && !engine->units[unit].stays;
+}
+
+/* A unit has masters apart from its parameters. */
+static inline bool zr_engine_has_masters(const struct zr_engine *engine, size_t unit)
+{
+    return zr_engine_is_low_precision(engine) || zr_engine_offloads_unit(engine, unit);
+}
+
+/* The arena that state is in which is offloaded, if any is. */
 static inline zr_arena *zr_engine_state_arena(const struct zr_engine *engine)
 {
     return zr_engine_offloads(engine) ? engine->options.offload.host : engine->options.arena;
 }
 
+/* That a unit's is in. */
+static inline zr_arena *zr_engine_unit_arena(const struct zr_engine *engine, size_t unit)
+{
+    return zr_engine_offloads_unit(engine, unit) ? engine->options.offload.host : engine->options.arena;
+}
+
+/* Where the fp32 sum of a unit's micro-batches lies in a pool; NULL: there is none. */
+static inline float *zr_engine_pooled_sum(const struct zr_engine *engine, size_t unit)
+{
+    const struct zr_layout_unit *units = engine->layout.units;
+    size_t at = units[unit].shard_offset;
+    if (engine->units[unit].stays)
+        return engine->staying_sums ? engine->staying_sums + at - units[engine->stay.first].shard_offset
+                                    : NULL;
+    if (unit >= engine->stay.end && engine->stay.end > engine->stay.first)
+        at -= units[engine->stay.end - 1].shard_offset + units[engine->stay.end - 1].shard_elements -
+              units[engine->stay.first].shard_offset;
+    return engine->sums ? engine->sums + at : NULL;
+}
+
 /* Whether a unit's parameters are kept on the host, as shards. */
 static inline bool zr_engine_hosts_parameters(const struct zr_engine *engine, size_t unit)
 {
-    return engine->options.offload.parameters && !engine->units[unit].resident;
+    return engine->options.offload.parameters && !engine->units[unit].resident && !engine->units[unit].stays;
 }
 
 /* Of these, whether they are in an offload file. */
@@ -285,7 +323,7 @@ static inline bool zr_engine_files_gradients(const struct zr_engine *engine, siz
 {
     const struct zr_engine_options *o = &engine->options;
     const struct zr_layout_unit *u = &engine->layout.units[unit];
-    return o->offload.file && !o->offload.delayed && !o->scattered_gradients &&
+    return o->offload.file && !engine->units[unit].stays && !o->offload.delayed && !o->scattered_gradients &&
            zr_engine_accumulation_steps(engine, unit) == 1 &&
            !engine->layout.parameters[u->first_parameter].parameter.part.shared;
 }
@@ -296,9 +334,9 @@ static inline char *zr_engine_kept_gradients(const struct zr_engine *engine, siz
     const struct zr_unit_state *state = &engine->units[unit];
     if (zr_engine_files_gradients(engine, unit))
         return state->filed_gradients;
-    return engine->options.scattered_gradients
-               ? state->gradients
-               : engine->gradients + state->gradients_at * engine->gradient_bytes;
+    char *pool = state->stays ? engine->staying_gradients : engine->gradients;
+    return engine->options.scattered_gradients ? state->gradients
+                                               : pool + state->gradients_at * engine->gradient_bytes;
 }
 
 /* Where the reduced gradients of this rank's shard lie after the last accumulation step. */

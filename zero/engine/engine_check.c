@@ -156,6 +156,10 @@ static zr_result check_offload(const struct zr_engine_options *options)
     if (offload->file && (!offload->optimizer || !offload->file->folder))
         return zr_fail(ZR_ERR_INVALID, "an offload file is of the optimizer, which has to be offloaded too, "
                                        "and needs a folder");
+    if (!(offload->stays >= 0 && offload->stays <= 1))
+        return zr_fail(ZR_ERR_INVALID, "a part of %g cannot stay where it is; take 0 to 1", offload->stays);
+    if (offload->stays > 0 && offload->delayed)
+        return zr_fail(ZR_ERR_INVALID, "an update can be delayed where all of the optimizer is offloaded");
     if (offload->parameters_file && (!offload->parameters || !offload->parameters_file->folder))
         return zr_fail(ZR_ERR_INVALID, "an offload file of parameters is of those that are offloaded, and "
                                        "needs a folder");

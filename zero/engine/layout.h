@@ -44,6 +44,11 @@ struct zr_layout {
     zr_arena *host_arena;
 };
 
+/* Units in a row: those from `first` on before `end`. */
+struct zr_unit_range {
+    unsigned first, end;
+};
+
 /* What a layout is made for. */
 struct zr_layout_request {
     const struct zr_parameter_list *list;

@@ -14,7 +14,7 @@ static size_t bounce_elements(const struct zr_engine *engine)
                   engine->parameter_bytes,
            largest = 0;
     for (size_t u = 0; u < engine->layout.units_count; u++) {
-        bool comes = !zr_engine_hosts_parameters(engine, u);
+        bool comes = !zr_engine_hosts_parameters(engine, u) && !engine->units[u].stays;
         size_t shard = engine->layout.units[u].shard_elements;
         largest = comes && shard > largest ? shard : largest;
     }
@@ -108,7 +108,8 @@ zr_result zr_engine_gradients_leave(struct zr_engine *engine, size_t unit)
     return zr_copies_start(engine->copies,
                            &(struct zr_host_copy){.to = zr_engine_kept_gradients(engine, unit),
                                                   .from = state->staging,
-                                                  .bytes = gradient_bytes(engine, unit)},
+                                                  .bytes = gradient_bytes(engine, unit),
+                                                  .stays = state->stays},
                            &state->gradient_copy);
 }
 
@@ -118,7 +119,8 @@ zr_result zr_engine_gradients_return(struct zr_engine *engine, size_t unit)
     zr_result result = zr_copies_start(engine->copies,
                                        &(struct zr_host_copy){.to = state->staging,
                                                               .from = zr_engine_kept_gradients(engine, unit),
-                                                              .bytes = gradient_bytes(engine, unit)},
+                                                              .bytes = gradient_bytes(engine, unit),
+                                                              .stays = state->stays},
                                        &state->gradient_copy);
     return result == ZR_OK ? zr_engine_await_gradients(engine, unit) : result;
 }
@@ -144,8 +146,8 @@ zr_result zr_engine_gradients_add(struct zr_engine *engine, size_t unit)
     struct zr_unit_state *state = &engine->units[unit];
     state->engine = engine;
     state->adds = state->accumulated > 0;
-    state->gradient_task =
-        (struct zr_copies_task){.run = add_gradients, .state = state, .bytes = gradient_bytes(engine, unit)};
+    state->gradient_task = (struct zr_copies_task){
+        .run = add_gradients, .state = state, .bytes = state->stays ? 0 : gradient_bytes(engine, unit)};
     return zr_copies_run(engine->copies, &state->gradient_task, &state->gradient_copy);
 }
 
@@ -154,7 +156,7 @@ zr_result zr_engine_gradients_add(struct zr_engine *engine, size_t unit)
 /* Whether new parameters have to be copied to the device. */
 static bool uploads(const struct zr_engine *engine, size_t unit)
 {
-    return zr_engine_offloads(engine) && !zr_engine_hosts_parameters(engine, unit);
+    return zr_engine_offloads_unit(engine, unit) && !zr_engine_hosts_parameters(engine, unit);
 }
 
 /* Of a unit in the offload file: a slot of it, for all of the shard. */
@@ -205,7 +207,7 @@ zr_result zr_engine_window_close(struct zr_engine *engine, size_t unit, const st
         zr_result copied = window->values.at ? ZR_OK : copy_masters(engine, owned, window, window->slot);
         return copied == ZR_OK ? zr_engine_parameter_write(engine, unit) : copied;
     }
-    if (!zr_engine_offloads(engine) || (window->values.at && !uploads(engine, unit)))
+    if (!zr_engine_offloads_unit(engine, unit) || (window->values.at && !uploads(engine, unit)))
         return ZR_OK; /* written where they belong */
     if (!uploads(engine, unit))
         return copy_masters(engine, owned, window, to.at);

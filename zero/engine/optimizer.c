@@ -269,12 +269,15 @@ zr_result zr_engine_take_owned(struct zr_engine *engine, size_t unit, struct zr_
     void *parameters = whole ? zr_engine_parameter_place(engine, engine->units[unit].parameters_at)
                              : zr_engine_shard(engine, unit);
     struct zr_state_view view = {0};
-    zr_result result = zr_state_store_take(&engine->store, unit, &view);
+    zr_result result =
+        zr_state_store_take(&engine->store, unit, &view); /* also of one that stays: its turn */
+    if (result == ZR_OK && engine->units[unit].stays)
+        result = zr_state_store_take(&engine->staying, unit, &view);
     *out = (struct zr_owned){
         .from = whole ? 0 : engine->rank * u->shard_elements,
         .to = whole ? u->padded_elements : (engine->rank + 1) * u->shard_elements,
         .parameters = {parameters, engine->options.precision},
-        .master = engine->store.options.master ? view.master : parameters,
+        .master = zr_engine_has_masters(engine, unit) ? view.master : parameters,
         .momentum = view.momentum,
         .variance = view.variance,
     };
@@ -294,7 +297,7 @@ zr_result zr_engine_round_masters(struct zr_engine *engine, size_t unit)
 {
     struct zr_owned owned;
     struct zr_window window = {.count = 0};
-    if (!engine->store.options.master)
+    if (!zr_engine_has_masters(engine, unit))
         return ZR_OK;
     zr_result result = zr_engine_take_owned(engine, unit, &owned);
     for (size_t at = 0; result == ZR_OK && at < owned.to - owned.from; at += window.count) {
@@ -442,8 +445,8 @@ static zr_result updating_gradients(struct zr_engine *engine, struct whole_sums 
 
 static void end_round(struct zr_engine *engine, size_t unit)
 {
-    zr_drop(zr_engine_state_arena(engine), &engine->units[unit].sum_shard);
-    zr_drop(zr_engine_state_arena(engine), &engine->units[unit].gradients);
+    zr_drop(zr_engine_unit_arena(engine, unit), &engine->units[unit].sum_shard);
+    zr_drop(zr_engine_unit_arena(engine, unit), &engine->units[unit].gradients);
     engine->units[unit].accumulated = 0;
 }
 

@@ -69,7 +69,7 @@ static zr_result all_gather_states(struct zr_engine *engine, size_t unit)
     struct zr_owned owned;
     zr_result result = zr_engine_take_owned(engine, unit, &owned);
     float *const states[] = {owned.momentum, owned.variance,
-                             engine->store.options.master ? owned.master : NULL};
+                             zr_engine_has_masters(engine, unit) ? owned.master : NULL};
     zr_ticket *ticket =
         &engine->units[unit].parameter_ticket; /* operations end in order: the last is all's */
 
@@ -129,7 +129,7 @@ static zr_result add_checksum(const struct zr_engine *engine, const void *data, 
 static zr_result add_masters(struct zr_engine *engine, size_t unit, uint64_t *sum)
 {
     struct zr_owned owned;
-    if (!engine->store.options.master)
+    if (!zr_engine_has_masters(engine, unit))
         return ZR_OK;
     zr_result result = zr_engine_take_owned(engine, unit, &owned);
     if (result == ZR_OK)

@@ -57,13 +57,36 @@ static void place_gradients(struct zr_engine *engine)
     }
     for (size_t u = 0; u < layout->units_count; u++) {
         const struct zr_layout_unit *unit = &layout->units[u];
-        engine->units[u].gradients_at = engine->gradients_elements;
+        size_t *elements =
+            engine->units[u].stays ? &engine->staying_gradients_elements : &engine->gradients_elements;
+        engine->units[u].gradients_at = *elements;
         if (!zr_engine_files_gradients(engine, u))
-            engine->gradients_elements +=
-                engine->shards_gradients ? unit->shard_elements : unit->padded_elements;
+            *elements += engine->shards_gradients ? unit->shard_elements : unit->padded_elements;
     }
     if (engine->shards_gradients && zr_engine_keeps_sums(engine))
-        engine->gradients_elements = 0;
+        engine->gradients_elements = engine->staying_gradients_elements = 0;
+}
+
+/* The units in a row with the most elements that offload.stays allows; of equal ones the first, whose
+ * gradients come last and whose parameters are needed first. */
+static void place_staying(struct zr_engine *engine)
+{
+    const struct zr_layout *layout = &engine->layout;
+    uint64_t room = (uint64_t)(engine->options.offload.stays * (double)layout->pool_elements), sum = 0,
+             best = 0;
+    if (!zr_engine_offloads(engine))
+        return;
+    for (unsigned first = 0, u = 0; u < layout->units_count; u++) {
+        sum += layout->units[u].padded_elements;
+        for (; sum > room; first++)
+            sum -= layout->units[first].padded_elements;
+        if (sum > best) {
+            best = sum;
+            engine->stay = (struct zr_unit_range){first, u + 1};
+        }
+    }
+    for (unsigned u = engine->stay.first; u < engine->stay.end; u++)
+        engine->units[u].stays = true;
 }
 
 /* What stage 3 saves, in elements, when units above `limit` stay whole. */
@@ -114,7 +137,7 @@ static void place_parameters(struct zr_engine *engine)
     for (size_t u = 0; u < layout->units_count; u++) {
         const struct zr_layout_unit *unit = &layout->units[u];
         struct zr_unit_state *state = &engine->units[u];
-        state->resident = unit->padded_elements > limit;
+        state->resident = unit->padded_elements > limit || (state->stays && engine->world == 1);
         if (zr_engine_files_parameters(engine, u)) {
             engine->shards_parameters = true;
             continue;
@@ -133,6 +156,7 @@ void zr_engine_place(struct zr_engine *engine)
     engine->gathered_most =
         1 + (engine->options.prefetch_distance > 0 ? engine->options.prefetch_distance : 1);
     engine->first_staged = engine->last_staged = ZR_NO_UNIT;
+    place_staying(engine);
     place_gradients(engine);
     place_parameters(engine);
 }

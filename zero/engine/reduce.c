@@ -21,8 +21,9 @@ struct zr_numbers zr_engine_shard_gradients(const struct zr_engine *engine, size
     size_t within = engine->shards_gradients ? 0 : engine->rank * u->shard_elements;
     if (engine->units[unit].sum_shard)
         return (struct zr_numbers){engine->units[unit].sum_shard, ZR_PRECISION_FP32};
-    if (engine->sums)
-        return (struct zr_numbers){engine->sums + u->shard_offset, ZR_PRECISION_FP32};
+    float *pooled = zr_engine_pooled_sum(engine, unit);
+    if (pooled)
+        return (struct zr_numbers){pooled, ZR_PRECISION_FP32};
     return (struct zr_numbers){zr_engine_kept_gradients(engine, unit) + within * engine->gradient_bytes,
                                engine->options.precision};
 }
@@ -133,11 +134,12 @@ static zr_result take_kept(struct zr_engine *engine, unsigned unit)
 {
     const struct zr_layout_unit *u = &engine->layout.units[unit];
     struct zr_unit_state *state = &engine->units[unit];
-    size_t elements = engine->shards_gradients ? u->shard_elements : u->padded_elements;
-    if (!engine->options.scattered_gradients || state->gradients || engine->gradients_elements == 0)
+    size_t elements = engine->shards_gradients ? u->shard_elements : u->padded_elements,
+           pool_elements = state->stays ? engine->staying_gradients_elements : engine->gradients_elements;
+    if (!engine->options.scattered_gradients || state->gradients || pool_elements == 0)
         return ZR_OK;
-    zr_result result = zr_take(zr_engine_state_arena(engine), ZR_TAG_GRAD, elements, engine->gradient_bytes,
-                               &state->gradients);
+    zr_result result = zr_take(zr_engine_unit_arena(engine, unit), ZR_TAG_GRAD, elements,
+                               engine->gradient_bytes, &state->gradients);
     if (result != ZR_OK)
         return zr_name_unit(result, u->unit.name);
     return engine->shards_gradients ? ZR_OK : clear_padding(engine, unit, state->gradients);
@@ -241,8 +243,9 @@ static zr_result reduce_aside(struct zr_engine *engine, size_t unit)
         return result;
     if (zr_engine_adds_in_place(engine)) /* of one rank whose gradients are kept on the host */
         return zr_engine_gradients_leave(engine, unit);
-    if ((low_precision ? several : !engine->shards_gradients) && !engine->sums && !state->sum_shard)
-        result = zr_take(zr_engine_state_arena(engine), ZR_TAG_GRAD, u->shard_elements, sizeof(float),
+    if ((low_precision ? several : !engine->shards_gradients) && !zr_engine_pooled_sum(engine, unit) &&
+        !state->sum_shard)
+        result = zr_take(zr_engine_unit_arena(engine, unit), ZR_TAG_GRAD, u->shard_elements, sizeof(float),
                          (void **)&state->sum_shard);
     if (result != ZR_OK)
         return zr_name_unit(result, u->unit.name);
@@ -251,7 +254,7 @@ static zr_result reduce_aside(struct zr_engine *engine, size_t unit)
         return zr_engine_offloads(engine) ? zr_engine_gradients_add(engine, unit)
                                           : add_alone(engine, unit, sum.at);
     size_t host_bytes =
-        zr_engine_offloads(engine) ? u->shard_elements * zr_precision_bytes(sum.precision) : 0;
+        zr_engine_offloads_unit(engine, unit) ? u->shard_elements * zr_precision_bytes(sum.precision) : 0;
     engine->moved_bytes += host_bytes;
     result = zr_comm_reduce_scatter(
         engine->options.comm,

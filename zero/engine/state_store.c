@@ -5,10 +5,30 @@
 
 #include "zero/comm/take.h"
 
+/* Of all units before one, wherever they are; of the one behind the last, all. */
+static size_t elements_before(const struct zr_state_store_options *options, size_t unit)
+{
+    const struct zr_layout *layout = options->layout;
+    if (unit == layout->units_count)
+        return options->whole ? layout->pool_elements : layout->shards_elements;
+    return options->whole ? layout->units[unit].pool_offset : layout->units[unit].shard_offset;
+}
+
+size_t zr_state_store_elements(const struct zr_state_store *store, size_t unit)
+{
+    const struct zr_state_store_options *o = &store->options;
+    bool stays = unit >= o->stay.first && unit < o->stay.end;
+    return stays == o->staying ? elements_before(o, unit + 1) - elements_before(o, unit) : 0;
+}
+
 size_t zr_state_store_at(const struct zr_state_store *store, size_t unit)
 {
-    const struct zr_layout_unit *u = &store->options.layout->units[unit];
-    return store->options.whole ? u->pool_offset : u->shard_offset;
+    const struct zr_state_store_options *o = &store->options;
+    size_t at = elements_before(o, unit), first = elements_before(o, o->stay.first),
+           stay = elements_before(o, o->stay.end) - first;
+    if (o->staying)
+        return at - first;
+    return unit < o->stay.end ? at : at - stay;
 }
 
 /* ---- Memory -------------------------------------------------------------------------------------------- */
@@ -38,6 +58,9 @@ static zr_result memory_open(struct zr_state_store *store)
 static zr_result memory_take(struct zr_state_store *store, size_t unit, struct zr_state_view *out)
 {
     size_t at = zr_state_store_at(store, unit);
+    *out = (struct zr_state_view){.master = NULL};
+    if (zr_state_store_elements(store, unit) == 0)
+        return ZR_OK;
     *out = (struct zr_state_view){.master = store->master ? store->master + at : NULL,
                                   .momentum = store->momentum + at,
                                   .variance = store->variance ? store->variance + at : NULL};
@@ -55,7 +78,8 @@ zr_result zr_state_store_open(struct zr_state_store *out, const struct zr_state_
     memset(out, 0, sizeof *out);
     out->table = table;
     out->options = *options;
-    out->elements = options->whole ? options->layout->pool_elements : options->layout->shards_elements;
+    size_t stay = elements_before(options, options->stay.end) - elements_before(options, options->stay.first);
+    out->elements = options->staying ? stay : elements_before(options, options->layout->units_count) - stay;
     zr_result result = table->open(out);
     if (result != ZR_OK)
         zr_state_store_close(out);

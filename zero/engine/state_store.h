@@ -25,7 +25,11 @@ enum { ZR_STATE_FILE_ALIGN_BYTES = 4096 };
 struct zr_state_store_options {
     zr_arena *arena; /* the memory of the store: tags master and optimizer; borrowed */
     const struct zr_layout *layout;
-    bool whole;           /* the rank updates whole units, else its shards */
+    bool whole; /* the rank updates whole units, else its shards */
+    /* Units that stay: those of the range are in another store, or, with `staying`, in this one alone. Of a
+     * unit that is elsewhere a view is of nothing. */
+    struct zr_unit_range stay;
+    bool staying;
     bool master;          /* masters are kept beside the parameters */
     bool variance;        /* the optimizer has one */
     zr_arena *host_arena; /* records */
@@ -72,7 +76,8 @@ zr_result zr_state_store_open(struct zr_state_store *out, const struct zr_state_
                               const struct zr_state_store_options *options);
 void zr_state_store_close(struct zr_state_store *store); /* zeros are fine */
 
-/* A unit's elements in the store's order: those before it. */
+/* A unit's elements in the store, 0 where it is elsewhere / those before it, in the store's order. */
+size_t zr_state_store_elements(const struct zr_state_store *store, size_t unit);
 size_t zr_state_store_at(const struct zr_state_store *store, size_t unit);
 
 /* A pass: begin, then take and give of each unit in order, then end, also after a failure. Outside of a pass

@@ -289,6 +289,7 @@ static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
                         .optimizer = request->offloads_optimizer,
                         .parameters = request->offloads_parameters,
                         .delayed = request->delays_update,
+                        .stays = request->stays,
                         .file = request->offload_file.folder ? &request->offload_file : NULL,
                         .parameters_file =
                             request->parameters_file.folder ? &request->parameters_file : NULL},

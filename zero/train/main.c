@@ -94,6 +94,16 @@ static int pick_stage(void)
     return code;
 }
 
+/* Says what --offload-ratio auto comes to. -1, or an exit code. */
+static int pick_ratio(void)
+{
+    int code = zr_rank_pick_ratio(&config);
+    if (code < 0 && zr_train_leads(&config))
+        zr_say("--offload-ratio auto is --offload-ratio %.15g here: what stays fits under --memory-limit",
+               config.offload_ratio);
+    return code;
+}
+
 /* Prints what --zero-r auto has come to. -1, or an exit code. */
 static int pick_all(void)
 {
@@ -145,6 +155,8 @@ int main(int argc, char **argv)
     if (config.stage == ZR_STAGE_AUTO && (code = pick_stage()) >= 0)
         return code;
     if ((code = zr_rank_cut_stages(&config)) >= 0)
+        return code;
+    if (config.offload_ratio < 0 && (code = pick_ratio()) >= 0)
         return code;
     if ((code = weigh_policy()) >= 0)
         return code;

@@ -205,3 +205,33 @@ zr_result zr_pick_find(struct zr_picks *out, const struct zr_train_config *confi
             out->planned, zr_number_grouped(number, config->memory_limit_bytes));
     return result;
 }
+
+/* ---- What is offloaded --------------------------------------------------------------------------------- */
+
+static zr_result fits_by(bool *out, struct zr_train_config *changed, double ratio, zr_arena *host_arena)
+{
+    struct zr_byte_plan plan;
+    changed->offload_ratio = ratio;
+    zr_result result = zr_limit_plan_largest(&plan, changed, host_arena);
+    *out = result == ZR_OK && plan.peak_reserved_bytes <= changed->memory_limit_bytes;
+    return result;
+}
+
+zr_result zr_pick_ratio(double *out, const struct zr_train_config *config, zr_arena *host_arena)
+{
+    enum { PARTS = 4096 };
+    struct zr_train_config changed = *config;
+    unsigned fits = PARTS, low = 0; /* of PARTS: fits where anything does; below low nothing does */
+    bool fit;
+    zr_result result = ZR_OK;
+    while (low < fits && result == ZR_OK) {
+        unsigned middle = low + (fits - low) / 2;
+        result = fits_by(&fit, &changed, (double)middle / PARTS, host_arena);
+        if (fit)
+            fits = middle;
+        else
+            low = middle + 1;
+    }
+    *out = (double)fits / PARTS;
+    return result;
+}

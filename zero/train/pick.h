@@ -32,4 +32,10 @@ zr_result zr_pick_find(struct zr_picks *out, const struct zr_train_config *confi
 /* Takes over what was picked; the layers are still to be cut. */
 void zr_pick_apply(struct zr_train_config *config, const struct zr_pick *pick);
 
+/* For --offload-ratio auto: the least part of the optimizer that has to be offloaded for the plan to fit
+ * under
+ * --memory-limit, within a 4096th; 1 where none fits. By halving: what stays grows with what may. Records
+ * come from host_arena. */
+zr_result zr_pick_ratio(double *out, const struct zr_train_config *config, zr_arena *host_arena);
+
 #endif

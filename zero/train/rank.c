@@ -84,6 +84,7 @@ static zr_result make_request(struct zr_plan_request *out, const struct zr_train
                                     .offloads_parameters = config->offload_parameters != ZR_TIER_NONE,
                                     .parameters_file = zr_offload_parameters_file_of(config),
                                     .delays_update = config->delayed_update,
+                                    .stays = zr_offload_stays(config),
                                     .isa = isa,
                                     .kernels = kernels_of(config, isa),
                                     .host_arena = host_arena};
@@ -509,7 +510,8 @@ static struct zr_offload offload_of(struct zr_rank *rank)
                                .parameters = rank->config->offload_parameters != ZR_TIER_NONE,
                                .parameters_file =
                                    rank->parameters_file.folder ? &rank->parameters_file : NULL,
-                               .delayed = rank->config->delayed_update};
+                               .delayed = rank->config->delayed_update,
+                               .stays = zr_offload_stays(rank->config)};
 }
 
 zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config,
@@ -869,6 +871,19 @@ int zr_rank_pick_all(struct zr_train_config *config, struct zr_picks *out)
     if (code < 0)
         zr_pick_apply(config, &out->best[0]);
     return code;
+}
+
+static zr_result pick_ratio(const struct zr_train_config *config, zr_arena *host_arena)
+{
+    double ratio;
+    zr_result result = zr_pick_ratio(&ratio, config, host_arena);
+    return result == ZR_OK ? answer(&ratio, sizeof ratio) : result;
+}
+
+int zr_rank_pick_ratio(struct zr_train_config *config)
+{
+    return ask_child(config, "--offload-ratio auto", pick_ratio, &config->offload_ratio,
+                     sizeof config->offload_ratio);
 }
 
 static zr_result weigh_policy(const struct zr_train_config *config, zr_arena *host_arena)

@@ -75,6 +75,8 @@ struct zr_stage_pick {
     size_t reserved_bytes;
 };
 int zr_rank_pick_stage(struct zr_train_config *config, struct zr_stage_pick *out);
+/* For --offload-ratio auto likewise: sets config->offload_ratio; see zr_pick_ratio(). */
+int zr_rank_pick_ratio(struct zr_train_config *config);
 
 /* Sets config->policy_use, likewise, of rank 0. -1, or an exit code. */
 int zr_rank_weigh_policy(struct zr_train_config *config);

@@ -13,8 +13,9 @@
 #include "tests/support/kernels/half.h"
 #include "tests/support/tap.h"
 
-/* What is compared: all in one place, on the host, and of plans with parameters these in a file. */
-enum { WAYS = 3 };
+/* What is compared: all in one place, on the host, partly there, and of plans with parameters these in a
+ * file, where some stay. */
+enum way { HERE, HOST, PARTLY, FILED, FILED_PARTLY, WAYS };
 enum { UNITS = 7, PARAMETERS = 2 * UNITS, STEPS = 4, BUCKET = 4096 };
 static struct zr_parameter parameters[PARAMETERS];
 static struct zr_unit units[UNITS];
@@ -238,7 +239,7 @@ static int compare(struct zr_local_world *local, unsigned rank, void *argument)
     const char *scratch = getenv("TMPDIR");
     const struct zr_offload_file file = {.folder = scratch ? scratch : "/tmp", .force = true, .depth = 4};
     uint64_t digests[WAYS][STEPS + 1];
-    unsigned ways = plan->parameters ? WAYS : WAYS - 1;
+    unsigned ways = plan->parameters ? WAYS : FILED;
     struct rig rig;
     zr_arena *host = NULL;
     size_t leaked = 1;
@@ -249,18 +250,22 @@ static int compare(struct zr_local_world *local, unsigned rank, void *argument)
     struct zr_engine_options options = options_of(&rig, plan);
     for (unsigned way = 0; way < ways && code == 0; way++) {
         options.offload = (struct zr_offload){.host = host,
-                                              .optimizer = way > 0,
-                                              .parameters = way > 0 && plan->parameters,
-                                              .parameters_file = way == 2 ? &file : NULL};
+                                              .optimizer = way != HERE,
+                                              .parameters = way != HERE && plan->parameters,
+                                              .parameters_file = way >= FILED ? &file : NULL,
+                                              .stays = way == PARTLY         ? 0.6
+                                                       : way == FILED_PARTLY ? 0.3
+                                                                             : 0};
         must(zr_engine_create(&rig.engine, &options) == ZR_OK);
         zr_arena *has = way ? host : rig.arena, *lacks = way ? rig.arena : host;
-        must(state_bytes(has, ZR_TAG_OPTIMIZER) > 0 && state_bytes(lacks, ZR_TAG_OPTIMIZER) == 0);
-        must(state_bytes(lacks, ZR_TAG_MASTER) == 0 && state_bytes(lacks, ZR_TAG_GRAD) == 0);
+        bool partly = way == PARTLY || way == FILED_PARTLY;
+        must(state_bytes(has, ZR_TAG_OPTIMIZER) > 0 && (state_bytes(lacks, ZR_TAG_OPTIMIZER) > 0) == partly);
+        must(partly || (state_bytes(lacks, ZR_TAG_MASTER) == 0 && state_bytes(lacks, ZR_TAG_GRAD) == 0));
         must((way || plan->precision != ZR_PRECISION_FP32) == (state_bytes(has, ZR_TAG_MASTER) > 0));
-        must((way == 1 && plan->parameters) == (state_bytes(host, ZR_TAG_PARAM) > 0));
-        must((way == 2) == (state_bytes(host, ZR_TAG_OFFLOAD) > 0));
+        must(((way == HOST || way == PARTLY) && plan->parameters) == (state_bytes(host, ZR_TAG_PARAM) > 0));
+        must((way >= FILED) == (state_bytes(host, ZR_TAG_OFFLOAD) > 0));
         code = run_steps(&rig, plan, digests[way]);
-        must(code != 0 || state_bytes(rig.arena, ZR_TAG_GRAD) == 0 || way == 0);
+        must(code != 0 || state_bytes(rig.arena, ZR_TAG_GRAD) == 0 || way == HERE || partly);
         zr_engine_destroy(rig.engine);
         rig.engine = NULL;
     }
@@ -425,6 +430,11 @@ static int refuse(struct zr_local_world *local, unsigned rank, void *argument)
                  {2, ZR_REDUCE_EACH, {.host = rig.arena, .optimizer = true, .parameters = true}, "stage 3"},
                  {0, ZR_REDUCE_EACH, {.host = rig.arena, .optimizer = true}, "stage 1"},
                  {1, ZR_REDUCE_EACH, {.host = rig.arena, .delayed = true}, "optimizer"},
+                 {1, ZR_REDUCE_EACH, {.host = rig.arena, .optimizer = true, .stays = 1.5}, "0 to 1"},
+                 {1,
+                  ZR_REDUCE_EACH,
+                  {.host = rig.arena, .optimizer = true, .delayed = true, .stays = 0.5},
+                  "all of the optimizer"},
                  {3,
                   ZR_REDUCE_EACH,
                   {.host = rig.arena, .optimizer = true, .parameters_file = &file},

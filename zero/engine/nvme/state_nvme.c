@@ -24,19 +24,13 @@ struct zr_state_file {
     _Atomic uint64_t moved_bytes; /* a delayed update moves them in a thread of its own */
     void *buffers;                /* ZR_NVME_PIPELINE_BUFFERS in a row */
     struct zr_nvme_pipeline pipeline;
-    bool passing;                /* between begin and end */
-    bool taken;                  /* in a pass: the unit `pending` is */
-    unsigned held;               /* the unit in the first buffer outside of a pass */
-    unsigned pending;            /* of a pass: the unit that is taken, or will be next */
-    struct zr_comm_clock *clock; /* NULL: none */
+    bool passing;                                  /* between begin and end */
+    bool taken;                                    /* in a pass: the unit `pending` is */
+    unsigned held;                                 /* the unit in the first buffer outside of a pass */
+    unsigned pending;                              /* of a pass: the unit that is taken, or will be next */
+    struct zr_comm_clock *clock;                   /* NULL: none */
     double read_seconds[ZR_NVME_PIPELINE_BUFFERS]; /* by the clock: when it has been read */
 };
-
-static size_t elements_of(const struct zr_state_store *store, size_t unit)
-{
-    const struct zr_layout_unit *u = &store->options.layout->units[unit];
-    return store->options.whole ? u->padded_elements : u->shard_elements;
-}
 
 static bool has_kind(const struct zr_state_store *store, unsigned kind)
 {
@@ -48,7 +42,7 @@ static size_t bytes_of(const struct zr_state_store *store, size_t unit)
     size_t kinds = 0;
     for (unsigned kind = 0; kind < KINDS; kind++)
         kinds += has_kind(store, kind);
-    return kinds * elements_of(store, unit) * sizeof(float);
+    return kinds * zr_state_store_elements(store, unit) * sizeof(float);
 }
 
 static void view(const struct zr_state_store *store, size_t unit, void *at, struct zr_state_view *out)
@@ -56,7 +50,7 @@ static void view(const struct zr_state_store *store, size_t unit, void *at, stru
     float *next = at, **const kinds[KINDS] = {&out->master, &out->momentum, &out->variance};
     for (unsigned kind = 0; kind < KINDS; kind++) {
         *kinds[kind] = has_kind(store, kind) ? next : NULL;
-        next += has_kind(store, kind) ? elements_of(store, unit) : 0;
+        next += has_kind(store, kind) ? zr_state_store_elements(store, unit) : 0;
     }
 }
 
@@ -136,9 +130,10 @@ static zr_result nvme_open(struct zr_state_store *store)
         zr_take(o->host_arena, ZR_TAG_OTHER, file->units_count, sizeof *file->units, (void **)&file->units);
     if (result == ZR_OK) {
         lay_out(store, align_bytes);
-        result = take_buffers(store, align_bytes);
+        if (file->bytes > 0)
+            result = take_buffers(store, align_bytes);
     }
-    if (result != ZR_OK || o->simulated)
+    if (result != ZR_OK || o->simulated || file->bytes == 0)
         return result;
     const struct zr_nvme_buffer buffers[] = {{file->buffers, ZR_NVME_PIPELINE_BUFFERS * file->buffer_bytes},
                                              {o->more_memory, o->more_memory_bytes}};

@@ -236,6 +236,15 @@ static int store_real(const struct zr_flag *flag, struct zr_train_config *config
     return -1;
 }
 
+static int store_ratio(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
+{
+    const double automatic = ZR_RATIO_AUTO;
+    if (strcmp(value, "auto") != 0)
+        return store_real(flag, config, value);
+    memcpy((char *)config + flag->offset, &automatic, sizeof automatic);
+    return -1;
+}
+
 static int store_vocab(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
 {
     config->bytes = strcmp(value, "byte") == 0;
@@ -285,6 +294,8 @@ static int store(const struct zr_flag *flag, struct zr_train_config *config, con
         return store_tier(flag, config, value);
     case ZR_FLAG_VOCAB:
         return store_vocab(flag, config, value);
+    case ZR_FLAG_RATIO:
+        return store_ratio(flag, config, value);
     case ZR_FLAG_RECOMPUTE:
         return store_recompute(flag, config, value);
     case ZR_FLAG_SWITCH:
@@ -492,8 +503,28 @@ static const char *beside_pipeline(const struct zr_train_config *config)
     return NULL;
 }
 
+/* Words for a part of the optimizer that is to be offloaded. */
+static const char *ratio_words(const struct zr_train_config *config)
+{
+    bool automatic = config->offload_ratio < 0;
+    if (!automatic && config->offload_ratio >= 1)
+        return NULL;
+    if (!config->offload_optimizer)
+        return "--offload-ratio: is of --offload-optimizer; give that too, or leave it out";
+    if (config->delayed_update)
+        return "--offload-ratio: a delayed update is of all of the optimizer; leave one of the two out";
+    if (automatic && !config->memory_limit_bytes)
+        return "--offload-ratio auto: keeps what fits under --memory-limit; give that too, or a number";
+    if (automatic && (config->finds_max || config->picks_all || config->stage == ZR_STAGE_AUTO))
+        return "--offload-ratio auto: is of one model and stage; give a number beside --find-max, --zero-r auto and "
+               "--stage auto";
+    return NULL;
+}
+
 const char *zr_train_offload_words(const struct zr_train_config *config)
 {
+    if (ratio_words(config))
+        return ratio_words(config);
     if (config->delayed_update && !config->offload_optimizer)
         return "--delayed-update: the host updates behind the device; give --offload-optimizer cpu too, or leave it "
                "out";
@@ -989,7 +1020,10 @@ void zr_flag_print(struct zr_text *text, const struct zr_flag *flag, const struc
             zr_text_print(text, ":%u", config->shape.recompute_layers);
     } else if (flag->kind == ZR_FLAG_TEXT) {
         print_quoted(text, (const char *)config + flag->offset);
-    } else if (flag->kind == ZR_FLAG_REAL && flag->room_bytes == sizeof wide) {
+    } else if (flag->kind == ZR_FLAG_RATIO && config->offload_ratio < 0) {
+        zr_text_print(text, " auto");
+    } else if (flag->kind == ZR_FLAG_RATIO ||
+               (flag->kind == ZR_FLAG_REAL && flag->room_bytes == sizeof wide)) {
         memcpy(&wide, (const char *)config + flag->offset, sizeof wide);
         zr_text_print(text, " %.15g", wide);
     } else if (flag->kind == ZR_FLAG_REAL) {

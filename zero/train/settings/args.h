@@ -42,6 +42,7 @@ enum zr_rate_kind { ZR_RATE_COSINE = 0, ZR_RATE_LINEAR, ZR_RATE_CONSTANT };
 #define ZR_TRAIN_BUCKET_BYTES ((size_t)4 << 20)
 
 enum { ZR_STAGE_AUTO = 4 };   /* --stage auto, until zr_rank_pick_stage() */
+enum { ZR_RATIO_AUTO = -1 };  /* --offload-ratio auto, until zr_rank_pick_ratio() */
 enum { ZR_FLAGS_MOST = 128 }; /* options of the table */
 
 /* What the tiers of a run were found to offer, before its ranks exist. */
@@ -101,6 +102,7 @@ struct zr_train_config {
     unsigned offload_parameters;                /* likewise */
     bool delayed_update;                        /* of --offload-optimizer */
     size_t host_limit_bytes;                    /* of the host tier, per rank; 0: none */
+    double offload_ratio;                       /* of the elements, that is offloaded */
     char offload_folder[ZR_TRAIN_PATH_ROOM];    /* of --offload-optimizer nvme:DIR; "": none */
     char parameters_folder[ZR_TRAIN_PATH_ROOM]; /* of --offload-param nvme:DIR; "": none */
     unsigned nvme_depth;                        /* 0: measured */

@@ -20,6 +20,13 @@ zr_result zr_offload_measure(struct zr_tiers_found *out, const struct zr_train_c
 struct zr_offload_file zr_offload_file_of(const struct zr_train_config *config);
 struct zr_offload_file zr_offload_parameters_file_of(const struct zr_train_config *config);
 
+/* The part of the elements that is not offloaded, 0 to 1; 0 of a ratio that is not found yet. */
+static inline double zr_offload_stays(const struct zr_train_config *config)
+{
+    return config->offload_optimizer != ZR_TIER_NONE && config->offload_ratio >= 0 ? 1 - config->offload_ratio
+                                                                                   : 0;
+}
+
 /* Whether the files of the ranks of this machine fit. ZR_ERR_IO, or ZR_ERR_MEMORY of --nvme-limit: they do
  * not; the words have the bytes. */
 zr_result zr_offload_check_space(const struct zr_train_config *config, const struct zr_byte_plan *plan);
