@@ -6,6 +6,7 @@
 #include "zero/engine/late.h"
 #include "zero/engine/gradient_file.h"
 #include "zero/engine/offload.h"
+#include "zero/engine/speculate.h"
 
 #include "alloc/base/struct_bytes.h"
 
@@ -45,6 +46,8 @@ static zr_result take_pools(struct zr_engine *engine)
         result = zr_engine_offload_open(engine);
     if (result == ZR_OK)
         result = zr_engine_late_open(engine);
+    if (result == ZR_OK)
+        result = zr_engine_speculation_open(engine);
     if (result == ZR_OK && !engine->simulated)
         result = zr_take(o->host_arena, ZR_TAG_OTHER, (engine->world + 1) * engine->layout.units_count,
                          sizeof *engine->squares, (void **)&engine->squares);
@@ -236,6 +239,7 @@ void zr_engine_destroy(zr_engine *engine)
         }
     }
     zr_drop(host_arena, &engine->squares);
+    zr_engine_speculation_close(engine);
     zr_state_store_close(&engine->store);
     zr_engine_gradient_file_close(engine);
     zr_engine_late_close(engine);

@@ -151,6 +151,12 @@ static zr_result check_offload(const struct zr_engine_options *options)
     bool several = zr_comm_world(options->comm) > 1;
     if (offload->delayed && !offload->optimizer)
         return zr_fail(ZR_ERR_INVALID, "an update can be delayed where the optimizer is offloaded");
+    if (offload->speculative_bytes > 0 && (!offload->optimizer || offload->file))
+        return zr_fail(ZR_ERR_INVALID,
+                       "an update can be speculative where the optimizer is offloaded to memory");
+    if (offload->speculative_bytes > 0 && offload->delayed)
+        return zr_fail(ZR_ERR_INVALID, "a delayed update knows the norm before it begins, and has nothing to "
+                                       "speculate on; take one of the two");
     if ((offload->optimizer || offload->parameters) && !offload->host)
         return zr_fail(ZR_ERR_INVALID, "offload needs an arena of host memory, in zr_engine_options.offload");
     if (offload->file && (!offload->optimizer || !offload->file->folder))

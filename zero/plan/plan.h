@@ -19,6 +19,7 @@ struct zr_plan_request {
     struct zr_checkpoint_policy checkpoints; /* but for its arena: */
     bool offloads_checkpoints;               /* to an arena of the plan's own, as what follows */
     bool offloads_optimizer, offloads_parameters, delays_update;
+    size_t speculative_bytes; /* of zr_offload */
     struct zr_offload_file offload_file; /* of the optimizer: its alignment counts; folder NULL: none */
     size_t granule_bytes;
     enum zr_isa isa;

@@ -75,6 +75,7 @@ static zr_result make_request(struct zr_plan_request *out, const struct zr_train
                                     .offload_file = zr_offload_file_of(config),
                                     .offloads_parameters = config->offload_parameters == ZR_TIER_CPU,
                                     .delays_update = config->delayed_update,
+                                    .speculative_bytes = config->speculative_bytes,
                                     .isa = isa,
                                     .host_arena = host_arena};
     return ZR_OK;
@@ -456,7 +457,8 @@ static struct zr_offload offload_of(struct zr_rank *rank)
                                .optimizer = rank->config->offload_optimizer != ZR_TIER_NONE,
                                .file = rank->offload_file.folder ? &rank->offload_file : NULL,
                                .parameters = rank->config->offload_parameters == ZR_TIER_CPU,
-                               .delayed = rank->config->delayed_update};
+                               .delayed = rank->config->delayed_update,
+                               .speculative_bytes = rank->config->speculative_bytes};
 }
 
 zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config,

@@ -1,7 +1,7 @@
 /* offload_test.c: an engine whose state is on the host beside one that has all in one place: after each step
  * the same parameters, norms and states to the last bit, with gradients that come twice in a step, clipping
  * and steps that are skipped; what is in which arena; what is refused. A delayed update beside an engine that
- * gets each step's gradients one step later. */
+ * gets each step's gradients one step later. A speculative update that is rolled back, or stays. */
 #define _GNU_SOURCE
 #include <limits.h>
 #include <math.h>
@@ -159,16 +159,26 @@ static zr_result digest(zr_engine *engine, const struct plan *plan, uint64_t *ou
     return result;
 }
 
+/* What is rolled back of a speculative update: one that has to be clipped or skipped, and that of step 2,
+ * which is at another rate than was said. */
+static bool rolls_back(const struct zr_step_report *report, unsigned step)
+{
+    return report->skipped || report->clip_scale < 1 || step == 2;
+}
+
 /* digests[s] of after step s, and of after state that is loaded. */
-static int run_steps(struct rig *rig, const struct plan *plan, uint64_t digests[STEPS + 1])
+static int run_steps(struct rig *rig, const struct plan *plan, const struct zr_engine_options *options,
+                     uint64_t digests[STEPS + 1])
 {
     struct zr_step_report report;
     for (unsigned step = 0; step < STEPS; step++) {
         digests[step] = 1;
+        must(zr_engine_speculate(rig->engine, step == 2 ? 0.02f : 0.01f) == ZR_OK);
         must(backward(rig->engine, plan, step, zr_comm_rank(rig->comm)) == ZR_OK);
         must(zr_engine_step(rig->engine, 0.01f, &report) == ZR_OK);
         must(report.skipped == (plan->precision == ZR_PRECISION_FP16 && step == 1));
-        must(report.skipped || report.clip_scale < 1);
+        must(report.skipped || (report.clip_scale < 1) == (options->optimizer.clip < 1));
+        must(report.rolled_back == (options->offload.speculative_bytes > 0 && rolls_back(&report, step)));
         digests[step] = add_words(digests[step], &report.gradient_norm, sizeof report.gradient_norm);
         must(digest(rig->engine, plan, &digests[step]) == ZR_OK);
     }
@@ -230,35 +240,56 @@ static size_t state_bytes(zr_arena *arena, zr_tag tag)
     return stats.live_by_tag_bytes[tag];
 }
 
-static int compare(struct zr_local_world *local, unsigned rank, void *argument)
+/* In one place; on the host; there with a log of all that is updated, and of a part of it, in bytes. */
+enum { WAYS = 4 };
+static const size_t logs[WAYS] = {0, 0, SIZE_MAX / 2, 150 << 10};
+
+static int check_log(zr_arena *host, size_t most)
 {
-    const struct plan *plan = argument;
-    uint64_t digests[2][STEPS + 1];
-    struct rig rig;
-    zr_arena *host = NULL;
-    size_t leaked = 1;
-    int code = 0;
-    must(open_rank(&rig, local, rank, plan) == ZR_OK);
-    must(zr_arena_create(
-             &host, &(struct zr_arena_options){.backend = rig.backend, .reserve_bytes = 64 << 20}) == ZR_OK);
-    struct zr_engine_options options = options_of(&rig, plan);
-    for (unsigned way = 0; way < 2 && code == 0; way++) {
-        options.offload = (struct zr_offload){
-            .host = host, .optimizer = way == 1, .parameters = way == 1 && plan->parameters};
-        must(zr_engine_create(&rig.engine, &options) == ZR_OK);
-        zr_arena *has = way ? host : rig.arena, *lacks = way ? rig.arena : host;
+    size_t bytes = state_bytes(host, ZR_TAG_OFFLOAD),
+           all = state_bytes(host, ZR_TAG_OPTIMIZER) + state_bytes(host, ZR_TAG_MASTER);
+    must(most > all ? bytes == all : bytes <= most && (bytes > 0) == (most > 0));
+    return 0;
+}
+
+static int compare_ways(struct rig *rig, const struct plan *plan, zr_arena *host, float clip)
+{
+    uint64_t digests[WAYS][STEPS + 1];
+    struct zr_engine_options options = options_of(rig, plan);
+    options.optimizer.clip = clip;
+    for (unsigned way = 0; way < WAYS; way++) {
+        options.offload = (struct zr_offload){.host = host,
+                                              .optimizer = way > 0,
+                                              .parameters = way > 0 && plan->parameters,
+                                              .speculative_bytes = logs[way]};
+        must(zr_engine_create(&rig->engine, &options) == ZR_OK);
+        zr_arena *has = way ? host : rig->arena, *lacks = way ? rig->arena : host;
         must(state_bytes(has, ZR_TAG_OPTIMIZER) > 0 && state_bytes(lacks, ZR_TAG_OPTIMIZER) == 0);
         must(state_bytes(lacks, ZR_TAG_MASTER) == 0 && state_bytes(lacks, ZR_TAG_GRAD) == 0);
         must((way || plan->precision != ZR_PRECISION_FP32) == (state_bytes(has, ZR_TAG_MASTER) > 0));
         must((way && plan->parameters) == (state_bytes(host, ZR_TAG_PARAM) > 0));
-        code = run_steps(&rig, plan, digests[way]);
-        must(code != 0 || state_bytes(rig.arena, ZR_TAG_GRAD) == 0 || way == 0);
-        zr_engine_destroy(rig.engine);
-        rig.engine = NULL;
+        must(check_log(host, logs[way]) == 0);
+        must(run_steps(rig, plan, &options, digests[way]) == 0);
+        must(state_bytes(rig->arena, ZR_TAG_GRAD) == 0 || way == 0);
+        zr_engine_destroy(rig->engine);
+        rig->engine = NULL;
+        for (unsigned step = 0; step <= STEPS; step++)
+            must(digests[way][step] == digests[0][step]);
     }
-    must(code == 0);
-    for (unsigned step = 0; step <= STEPS; step++)
-        must(digests[0][step] == digests[1][step]);
+    return 0;
+}
+
+static int compare(struct zr_local_world *local, unsigned rank, void *argument)
+{
+    const struct plan *plan = argument;
+    struct rig rig;
+    zr_arena *host = NULL;
+    size_t leaked = 1;
+    must(open_rank(&rig, local, rank, plan) == ZR_OK);
+    must(zr_arena_create(
+             &host, &(struct zr_arena_options){.backend = rig.backend, .reserve_bytes = 64 << 20}) == ZR_OK);
+    must(compare_ways(&rig, plan, host, 0.5f) == 0);
+    must(compare_ways(&rig, plan, host, 1e6f) == 0);
     must(zr_arena_destroy(host, &leaked) == ZR_OK && leaked == 0);
     must(rig_close(&rig) == 0);
     return 0;
@@ -410,12 +441,14 @@ static int refuse(struct zr_local_world *local, unsigned rank, void *argument)
         enum zr_reduce_when reduce;
         struct zr_offload offload;
         const char *words;
-    } wrong[] = {{1, ZR_REDUCE_EACH, {NULL, true, NULL, false, false}, "host memory"},
-                 {3, ZR_REDUCE_EACH, {rig.arena, false, NULL, true, false}, "stage 3"},
-                 {2, ZR_REDUCE_EACH, {rig.arena, true, NULL, true, false}, "stage 3"},
-                 {0, ZR_REDUCE_EACH, {rig.arena, true, NULL, false, false}, "stage 1"},
-                 {1, ZR_REDUCE_EACH, {rig.arena, false, NULL, false, true}, "optimizer"},
-                 {1, ZR_REDUCE_ONCE, {rig.arena, true, NULL, false, false}, "each micro-batch"}};
+    } wrong[] = {{1, ZR_REDUCE_EACH, {NULL, true, NULL, false, false, 0}, "host memory"},
+                 {3, ZR_REDUCE_EACH, {rig.arena, false, NULL, true, false, 0}, "stage 3"},
+                 {2, ZR_REDUCE_EACH, {rig.arena, true, NULL, true, false, 0}, "stage 3"},
+                 {0, ZR_REDUCE_EACH, {rig.arena, true, NULL, false, false, 0}, "stage 1"},
+                 {1, ZR_REDUCE_EACH, {rig.arena, false, NULL, false, true, 0}, "optimizer"},
+                 {1, ZR_REDUCE_EACH, {rig.arena, false, NULL, false, false, 4096}, "speculative"},
+                 {1, ZR_REDUCE_EACH, {rig.arena, true, NULL, false, true, 4096}, "one of the two"},
+                 {1, ZR_REDUCE_ONCE, {rig.arena, true, NULL, false, false, 0}, "each micro-batch"}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         struct zr_engine_options options = options_of(&rig, &plan);
         options.stage = wrong[i].stage;
