@@ -144,6 +144,14 @@ for flags in (dict(world_size=1), dict(world_size=2, stage=2), dict(world_size=4
         ok(1 <= seconds[1] / (moved / 1e5) < 1.01 and reports[0]["timeline"]["waiting_seconds"] < 0.02 * seconds[0],
            f"{flags}, {accumulate} micro-batches: {moved} bytes in {seconds[1]:.3f} s") or note(f"{seconds} {moved}")
 
+timed = [train(ranks=None, dry_run=True, world_size=2, stage=2, precision="bf16", offload_optimizer="cpu", speculative_update="1GiB", flops=1e12, bandwidth=1e12,
+               host_bandwidth=speed, **SHAPE).report for speed in (1e13, 1e5)]
+host = timed[0]["ranks"][0]["tiers"]["host"]
+log, moved = host["planned_by_tag_bytes"]["offload"] / 1e5, host["planned_moved_bytes_per_step"] / 1e5
+seconds = timed[1]["timeline"]["step_seconds"]
+ok(max(log, moved) <= seconds < 0.99 * (log + moved) and timed[0]["timeline"]["waiting_seconds"] < 0.02 * timed[0]["timeline"]["step_seconds"],
+   f"a log that takes {log:.1f} s is filled beside {moved:.1f} s of other copies, in {seconds:.1f} s") or note(f"{timed}")
+
 # Plans, limits, and what does not go together.
 PLAN = dict(ranks=None, dry_run=True, world_size=4, precision="bf16", layers=24, hidden=256, heads=8, seq=32, batch=1)
 plan = train(stage=2, offload_optimizer="cpu", **PLAN)

@@ -104,7 +104,15 @@ zr_result zr_engine_speculation_open(struct zr_engine *engine)
     if (result != ZR_OK)
         return result;
     memset(speculation->units, 0, units * sizeof *speculation->units);
-    result = zr_take(o->offload.host, ZR_TAG_OFFLOAD, place(engine, NULL), sizeof *speculation->log,
+    size_t length = place(engine, NULL);
+    if (length == 0)
+        return zr_fail(
+            ZR_ERR_INVALID,
+            "a log of %zu bytes holds no unit's old values (--speculative-update); that of %s takes "
+            "%zu: give as much at least",
+            o->offload.speculative_bytes, engine->layout.units[units - 1].unit.name,
+            log_elements(engine, units - 1) * sizeof *speculation->log);
+    result = zr_take(o->offload.host, ZR_TAG_OFFLOAD, length, sizeof *speculation->log,
                      (void **)&speculation->log);
     if (result != ZR_OK)
         return result;
@@ -161,7 +169,8 @@ zr_result zr_engine_speculation_begin(struct zr_engine *engine, size_t unit)
     own->engine = engine;
     own->gradients = zr_engine_shard_gradients(engine, unit);
     own->logged = false;
-    own->task = (struct zr_copies_task){.run = update_unit, .state = own};
+    own->task = (struct zr_copies_task){
+        .run = update_unit, .state = own, .bytes = log_elements(engine, unit) * sizeof *own->log};
     result = zr_copies_run(speculation->worker, &own->task, &own->ticket);
     own->begun = result == ZR_OK;
     return result;

@@ -93,8 +93,8 @@ zr_result zr_trainer_state_open(struct zr_trainer_state *out, const struct zr_tr
                 .checkpoints = options->checkpoints,
                 .pipeline = pipeline});
     if (result == ZR_OK) {
-        zr_comm *const copies[] = {out->trainer->activations.checkpoints.copies,
-                                   out->trainer->engine->copies};
+        zr_comm *const copies[] = {out->trainer->activations.checkpoints.copies, out->trainer->engine->copies,
+                                   out->trainer->engine->speculation.worker};
         out->engine = zr_trainer_engine(out->trainer);
         for (size_t i = 0; i < sizeof copies / sizeof *copies; i++)
             if (copies[i] && options->clock)
@@ -121,7 +121,8 @@ uint64_t zr_trainer_state_moved_bytes(const struct zr_trainer_state *state)
 
 uint64_t zr_trainer_state_copies_exposed_ns(const struct zr_trainer_state *state)
 {
-    zr_comm *const copies[] = {state->trainer->activations.checkpoints.copies, state->engine->copies};
+    zr_comm *const copies[] = {state->trainer->activations.checkpoints.copies, state->engine->copies,
+                               state->engine->speculation.worker};
     uint64_t sum = 0;
     for (size_t i = 0; i < sizeof copies / sizeof *copies; i++) {
         struct zr_comm_counters counters = {0};

@@ -448,6 +448,7 @@ static int refuse(struct zr_local_world *local, unsigned rank, void *argument)
                  {1, ZR_REDUCE_EACH, {rig.arena, false, NULL, false, true, 0}, "optimizer"},
                  {1, ZR_REDUCE_EACH, {rig.arena, false, NULL, false, false, 4096}, "speculative"},
                  {1, ZR_REDUCE_EACH, {rig.arena, true, NULL, false, true, 4096}, "one of the two"},
+                 {1, ZR_REDUCE_EACH, {rig.arena, true, NULL, false, false, 64}, "no unit"},
                  {1, ZR_REDUCE_ONCE, {rig.arena, true, NULL, false, false, 0}, "each micro-batch"}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         struct zr_engine_options options = options_of(&rig, &plan);
