@@ -183,6 +183,12 @@ struct zr_offload {
     /* The part of all elements, 0 to 1, whose state, gradients and (of `parameters`) parameters stay in
      * zr_engine_options.arena, by units in a row, as many as are within it. Not with `delayed`. */
     double stays;
+    /* With `optimizer`, without the files, `delayed` and `stays`, and the same bits: a unit is updated in a thread of its
+     * own as soon as its gradients are there, before the norm is known, and rolled back where the norm
+     * demands that; see zr_engine_speculate(). Bytes of the arena (tag offload) that old values may take: of
+     * each unit 12 for each element that this rank updates, 8 of SGD, from the last unit on; units without
+     * room wait for the norm. 0: all wait. */
+    size_t speculative_bytes;
 };
 
 struct zr_engine_options {
@@ -251,11 +257,18 @@ ZR_API zr_result zr_engine_reduce(zr_engine *engine, unsigned unit);
 /* What the caller multiplies its loss by in the next step; 1 but for fp16. */
 ZR_API float zr_engine_loss_scale(const zr_engine *engine);
 
+/* Before the first gradient of a step: the learning rate that the step will have, from which updates begin
+ * that zr_offload.speculative_bytes allow. Where zr_engine_step() then gets another one, they are undone.
+ * Without a call, or where nothing is allowed, nothing is speculated. ZR_ERR_INVALID: in the middle of a
+ * step, or a rate below 0 or not finite. */
+ZR_API zr_result zr_engine_speculate(zr_engine *engine, float rate);
+
 struct zr_step_report {
     double gradient_norm; /* before clipping, without the loss scale; the same bits at every stage */
     float clip_scale;     /* 1: not clipped */
     float loss_scale;     /* that the gradients had */
     bool skipped;         /* fp16: a gradient is not finite, so nothing was updated */
+    bool rolled_back;     /* a speculative update was not the right one, and was undone */
 };
 
 /* Ends a step: waits for the reductions, clips, updates, and starts the all-gather of the new parameters.

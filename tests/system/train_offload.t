@@ -39,10 +39,11 @@ def tiers_as_planned(run, words):
     return ok(True, f"{words}: every tag of both tiers and what moves as planned, no driver call in the last step")
 
 
-skipped = 0
+skipped = rolled_back = 0
 for row in most_pairs(3, model=tuple(MODELS), data=(1, 2, 3), tensor=(1, 2), stage=(0, 1, 2, 3), param=(False, True),
                     precision=("fp32", "bf16", "fp16"), accumulate=(1, 3), scattered=(False, True), host=(False, True),
-                    bucket_bytes=(4096, 1 << 20), recompute=("none", "full"), optimizer=("adamw", "sgd")):
+                    bucket_bytes=(4096, 1 << 20), recompute=("none", "full"), optimizer=("adamw", "sgd"),
+                    log=(None, "100KB", "1GiB")):
     if row["data"] * row["tensor"] > 4:
         row["tensor"] = 1
     if row["stage"] == 0 and row["data"] > 1:
@@ -52,18 +53,21 @@ for row in most_pairs(3, model=tuple(MODELS), data=(1, 2, 3), tensor=(1, 2), sta
     got = logged(ranks=row["data"] * row["tensor"], tp=row["tensor"], stage=row["stage"], precision=row["precision"], accumulate=row["accumulate"],
                  optimizer=row["optimizer"], bucket_bytes=row["bucket_bytes"], recompute=row["recompute"], no_contiguous=SWITCH[row["scattered"]],
                  checkpoint_offload=SWITCH[row["host"]], offload_optimizer="cpu", offload_param="cpu" if param else None,
-                 **SCALES[row["precision"]], **MODELS[row["model"]])
+                 speculative_update=row["log"], **SCALES[row["precision"]], **MODELS[row["model"]])
     words = " ".join(f"{k} {v}" for k, v in row.items())
     if same(got.bits, want.bits, words):
         skipped += "is skipped" in got.err
+        rolled_back += got.report.get("rolled_back_updates", 0)
         if "is skipped" not in got.err:  # such a step moves less
             tiers_as_planned(got, words)
     else:
         note(got.err[-600:])
 ok(skipped > 0, f"steps were skipped in {skipped} of the runs in fp16")
-for pipeline in (dict(pp=2, ranks=4, stage=2, accumulate=2), dict(pp=2, ranks=2, stage=0, accumulate=2, schedule="vhalf")):
-    runs = [logged(precision="bf16", offload_optimizer=tier, **pipeline, **SHAPE) for tier in ("none", "cpu")]
-    same(runs[1].bits, runs[0].bits, f"a pipeline: {pipeline}") and tiers_as_planned(runs[1], "its tiers") or note(runs[1].err[-600:])
+for pipeline in (dict(pp=2, ranks=4, stage=2, accumulate=2), dict(pp=2, ranks=2, stage=0, accumulate=2, schedule="vhalf", clip=1000)):
+    runs = [logged(precision="bf16", offload_optimizer=tier, speculative_update=log, **{**SHAPE, **pipeline})
+            for tier, log in (("none", None), ("cpu", None), ("cpu", "1GiB"))]
+    for run in runs[1:]:
+        same(run.bits, runs[0].bits, f"a pipeline: {pipeline}") and tiers_as_planned(run, "its tiers") or note(run.err[-600:])
 
 # What stays on the device: 2 bytes of a parameter at stages 1 and 2, 2/N at stage 3, and with its shards away 0; on the host
 # 12/N, and 2/N of shards. Counted from the model's shapes; each unit has padding of 256 bytes for each rank.
@@ -80,6 +84,19 @@ for ranks, stage, param in ((1, 0, None), (2, 1, None), (2, 2, None), (4, 3, Non
     ok(within(host["optimizer"], 8 * PSI // ranks, 4) and within(host["master"], 4 * PSI // ranks, 2) and
        within(host["param"], 2 * PSI // ranks if param else 0, 1 if param else 0) and 2 * PSI // ranks <= host["grad"] <= 4 * PSI // ranks + slack(2) and
        host["comm"] <= 2 * 4096, "and the rest is on the host") or note(f"{host}")
+
+# A speculative update: all of its steps are clipped above, a part or none of them here. The log has what a rank updates.
+ok(rolled_back > 0, f"{rolled_back} updates were rolled back")
+for flags in (dict(ranks=1, stage=0, precision="fp32", clip=2.5), dict(ranks=2, stage=1, precision="bf16", accumulate=2, clip=1.8), dict(ranks=3, stage=3, precision="fp16", clip=3, loss_scale_power=17),
+              dict(ranks=2, stage=3, precision="bf16", offload_param="cpu", clip=1000)):
+    runs = [logged(offload_optimizer="cpu", speculative_update=log, **{**SHAPE, **SCALES[flags["precision"]], "steps": 6, **flags}) for log in (None, "1GiB")]
+    clipped = sum(norm is None or norm > flags["clip"] for norm in runs[0].norms)  # or skipped
+    same((runs[1].bits, runs[1].report["rolled_back_updates"]), (runs[0].bits, clipped), f"{flags}: {clipped} of 6 updates are rolled back") or note(runs[1].err[-600:])
+    for rank in runs[1].report["ranks"]:
+        host = rank["tiers"]["host"]["peak_by_tag_bytes"]
+        same(host["offload"], host["optimizer"] + host["master"], "the log is as large as the state")
+proved = train(ranks=2, stage=2, offload_optimizer="cpu", speculative_update="1MiB", prove=True, **SHAPE)
+ok(proved.code == 0 and "rolled back" in proved.out, "--prove finds nothing") or note(proved.err[-600:])
 
 # Files: the same bytes; each resumes from the other's.
 folders = {}
@@ -127,6 +144,14 @@ for flags in (dict(world_size=1), dict(world_size=2, stage=2), dict(world_size=4
         ok(1 <= seconds[1] / (moved / 1e5) < 1.01 and reports[0]["timeline"]["waiting_seconds"] < 0.02 * seconds[0],
            f"{flags}, {accumulate} micro-batches: {moved} bytes in {seconds[1]:.3f} s") or note(f"{seconds} {moved}")
 
+timed = [train(ranks=None, dry_run=True, world_size=2, stage=2, precision="bf16", offload_optimizer="cpu", speculative_update="1GiB", flops=1e12, bandwidth=1e12,
+               host_bandwidth=speed, **SHAPE).report for speed in (1e13, 1e5)]
+host = timed[0]["ranks"][0]["tiers"]["host"]
+log, moved = host["planned_by_tag_bytes"]["offload"] / 1e5, host["planned_moved_bytes_per_step"] / 1e5
+seconds = timed[1]["timeline"]["step_seconds"]
+ok(max(log, moved) <= seconds < 0.99 * (log + moved) and timed[0]["timeline"]["waiting_seconds"] < 0.02 * timed[0]["timeline"]["step_seconds"],
+   f"a log that takes {log:.1f} s is filled beside {moved:.1f} s of other copies, in {seconds:.1f} s") or note(f"{timed}")
+
 # Plans, limits, and what does not go together.
 PLAN = dict(ranks=None, dry_run=True, world_size=4, precision="bf16", layers=24, hidden=256, heads=8, seq=32, batch=1)
 plan = train(stage=2, offload_optimizer="cpu", **PLAN)
@@ -152,7 +177,8 @@ for words, flags, needle in (("copies of all", dict(ranks=2, stage=0), "--stage 
                              ("parameters alone", dict(ranks=2, stage=3, offload_optimizer="none", offload_param="cpu"), "--offload-optimizer cpu"),
                              ("a delay alone", dict(offload_optimizer="none", delayed_update=True), "--offload-optimizer cpu"),
                              ("a delay to prove", dict(delayed_update=True, prove=True), "--prove"), ("a limit of nothing", dict(offload_optimizer="none", host_limit=1 << 30), "--offload-optimizer"),
-                             ("a folder of none", dict(offload_optimizer="nvme:"), "a folder"), ("a place", dict(offload_optimizer="disk"), "none|cpu")):
+                             ("a speculation alone", dict(offload_optimizer="none", speculative_update="1MiB"), "--offload-optimizer cpu"),
+                             ("a speculation and a delay", dict(delayed_update=True, speculative_update="1MiB"), "one of the two"), ("a folder of none", dict(offload_optimizer="nvme:"), "a folder"), ("a place", dict(offload_optimizer="disk"), "none|cpu")):
     run = train(**{"offload_optimizer": "cpu", **flags})
     ok(run.code == 2 and needle in run.err, f"{words}: {run.err.strip()[:140]}") or note(f"{run.code} {run.err}")
 

@@ -7,6 +7,7 @@
 #include "zero/engine/nvme/gradient_file.h"
 #include "zero/engine/nvme/parameter_file.h"
 #include "zero/engine/offload.h"
+#include "zero/engine/speculate.h"
 
 #include "alloc/base/struct_bytes.h"
 
@@ -80,6 +81,8 @@ static zr_result take_pools(struct zr_engine *engine)
     if (result == ZR_OK && engine->apart)
         result = zr_take(o->arena, ZR_TAG_WORKSPACE, engine->layout.units_count + 1, sizeof *engine->results,
                          (void **)&engine->results);
+    if (result == ZR_OK)
+        result = zr_engine_speculation_open(engine);
     if (result == ZR_OK && !engine->simulated)
         result = zr_take(o->host_arena, ZR_TAG_OTHER, (engine->world + 1) * engine->layout.units_count,
                          sizeof *engine->squares, (void **)&engine->squares);
@@ -275,6 +278,7 @@ void zr_engine_destroy(zr_engine *engine)
     }
     zr_drop(host_arena, &engine->squares);
     zr_drop(arena, &engine->results);
+    zr_engine_speculation_close(engine);
     zr_state_store_close(&engine->staying);
     zr_state_store_close(&engine->store);
     zr_engine_gradient_file_close(engine);

@@ -77,6 +77,16 @@ struct zr_late {
     bool pending; /* an update was started, and its parameters have not come */
 };
 
+/* What a speculative update needs; see speculate.h. Zeros: none is made. */
+struct zr_speculation {
+    zr_comm *worker; /* its thread */
+    struct zr_kernel_context context;
+    struct zr_engine_update update; /* that is assumed */
+    bool armed;                     /* the step under way has one */
+    float *log;
+    struct zr_speculated_unit *units; /* [units_count] */
+};
+
 /* Gradients in the offload file; see gradient_file.h. Zeros: none are. */
 struct zr_gradient_file {
     struct zr_nvme_unit *extents; /* [units_count], behind the store's */
@@ -149,6 +159,7 @@ struct zr_engine {
     struct zr_kernel_context copies_context;     /* for sums in the thread of copies */
     uint64_t moved_bytes;                        /* to the host and back by the communicator */
     struct zr_late late;                         /* with offload.delayed alone */
+    struct zr_speculation speculation;           /* with offload.speculative_bytes alone */
 
     unsigned gathered_most;                 /* units that may be gathered at a time */
     unsigned used_units;                    /* with references */
@@ -292,6 +303,10 @@ static inline bool zr_engine_is_late(const struct zr_engine *engine)
 {
     return engine->late.pending;
 }
+
+/* optimizer.c: what the next update has for all parameters; `gradient_scale` undoes the loss scale and clips.
+ */
+struct zr_engine_update zr_engine_update_of(const struct zr_engine *engine, float rate, float gradient_scale);
 
 /* What was copied to the host and back so far, by whatever means. */
 uint64_t zr_engine_host_moved_bytes(const struct zr_engine *engine);

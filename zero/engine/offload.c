@@ -68,6 +68,8 @@ void zr_engine_set_clock(struct zr_engine *engine, struct zr_comm_clock *clock)
 {
     if (engine->copies)
         zr_copies_set_clock(engine->copies, clock);
+    if (engine->speculation.worker)
+        zr_copies_set_clock(engine->speculation.worker, clock);
     zr_state_store_set_clock(&engine->store, clock);
     if (engine->simulated)
         engine->parameter_file.clock = clock;

@@ -3,6 +3,7 @@
 #include "zero/engine/late.h"
 #include "zero/engine/nvme/gradient_file.h"
 #include "zero/engine/offload.h"
+#include "zero/engine/speculate.h"
 
 #include <float.h>
 #include <inttypes.h>
@@ -448,6 +449,7 @@ static void end_round(struct zr_engine *engine, size_t unit)
     zr_drop(zr_engine_unit_arena(engine, unit), &engine->units[unit].sum_shard);
     zr_drop(zr_engine_unit_arena(engine, unit), &engine->units[unit].gradients);
     engine->units[unit].accumulated = 0;
+    zr_engine_speculation_forget(engine, unit);
 }
 
 /* Whether others have to hear of what this rank has updated of a unit. */
@@ -474,7 +476,8 @@ static zr_result update_all(struct zr_engine *engine, const struct zr_engine_upd
                 result = updating_gradients(engine, &sums, u, &gradients);
             if (result != ZR_OK)
                 break;
-            result = update_unit(engine, u, gradients, update);
+            result = zr_engine_speculation_holds(engine, u) ? zr_engine_round_masters(engine, u)
+                                                            : update_unit(engine, u, gradients, update);
             if (result == ZR_OK)
                 result = zr_engine_gradients_give(engine, u);
             zr_drop(engine->options.arena, &sums.block[u % 2]);
@@ -515,6 +518,30 @@ static zr_result judge_gradients(struct zr_engine *engine, struct zr_step_report
     return ZR_OK;
 }
 
+struct zr_engine_update zr_engine_update_of(const struct zr_engine *engine, float rate, float gradient_scale)
+{
+    const struct zr_optimizer_options *options = &engine->options.optimizer;
+    double step = (double)(engine->steps_done + 1);
+    return (struct zr_engine_update){.rate = rate,
+                                     .gradient_scale = gradient_scale,
+                                     .correction1 = (float)(1 - pow(options->beta1, step)),
+                                     .correction2 = (float)(1 - pow(options->beta2, step)),
+                                     .context = engine->options.context};
+}
+
+/* The gradients are there: the update that they are good for, and what was speculated on is settled. */
+static zr_result find_update(struct zr_engine *engine, float rate, struct zr_step_report *report,
+                             struct zr_engine_update *update)
+{
+    float scale = report->clip_scale / report->loss_scale;
+    zr_result result =
+        engine->simulated ? zr_engine_gradients_walk(engine) : judge_gradients(engine, report, &scale);
+    *update = zr_engine_update_of(engine, rate, scale);
+    zr_result settled = zr_engine_speculation_settle(
+        engine, result == ZR_OK && !report->skipped ? update : NULL, &report->rolled_back);
+    return result == ZR_OK ? settled : result;
+}
+
 zr_result zr_engine_step(zr_engine *engine, float rate, struct zr_step_report *report)
 {
     zr_result result = zr_engine_check_call(engine, __func__, report);
@@ -523,16 +550,17 @@ zr_result zr_engine_step(zr_engine *engine, float rate, struct zr_step_report *r
     if (result == ZR_OK && !(rate >= 0 && rate <= FLT_MAX))
         result = zr_fail(ZR_ERR_INVALID,
                          "a step at a learning rate of %g; it has to be 0 or more, and finite", (double)rate);
-    if (result == ZR_OK)
-        result = wait_for_gradients(engine);
     if (result != ZR_OK)
         return result;
 
-    const struct zr_optimizer_options *options = &engine->options.optimizer;
-    double step = (double)(engine->steps_done + 1);
-    float scale = 1;
+    struct zr_engine_update update;
     *report = (struct zr_step_report){.clip_scale = 1, .loss_scale = zr_engine_loss_scale(engine)};
-    result = engine->simulated ? zr_engine_gradients_walk(engine) : judge_gradients(engine, report, &scale);
+    result = wait_for_gradients(engine);
+    if (result != ZR_OK) {
+        zr_engine_speculation_settle(engine, NULL, &report->rolled_back);
+        return result;
+    }
+    result = find_update(engine, rate, report, &update);
     if (result == ZR_OK && engine->options.offload.delayed)
         result = zr_engine_late_publish(engine);
     if (result == ZR_OK && engine->options.stage == 3) /* peers may still gather what is updated now */
@@ -542,11 +570,6 @@ zr_result zr_engine_step(zr_engine *engine, float rate, struct zr_step_report *r
             end_round(engine, u);
     if (result != ZR_OK || report->skipped)
         return result;
-    struct zr_engine_update update = {.rate = rate,
-                                      .gradient_scale = scale,
-                                      .correction1 = (float)(1 - pow(options->beta1, step)),
-                                      .correction2 = (float)(1 - pow(options->beta2, step)),
-                                      .context = engine->options.context};
     if (engine->options.offload.delayed)
         return zr_engine_late_start(engine, &update);
     result = update_all(engine, &update);

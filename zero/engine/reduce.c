@@ -12,6 +12,7 @@
  * add up where they are made come back for that. */
 #include "zero/engine/nvme/gradient_file.h"
 #include "zero/engine/offload.h"
+#include "zero/engine/speculate.h"
 
 /* ---- Places -------------------------------------------------------------------------------------------- */
 
@@ -94,7 +95,7 @@ zr_result zr_engine_end_reduction(struct zr_engine *engine, size_t unit)
         engine->staging_elements -= engine->layout.units[unit].padded_elements;
         zr_drop(engine->options.arena, &state->staging);
     }
-    return result;
+    return result == ZR_OK ? zr_engine_speculation_begin(engine, unit) : result;
 }
 
 /* Whether the oldest reduction has to end before a unit's gradients get a block: for want of room, or

@@ -163,8 +163,10 @@ static zr_result rehearse_step(struct rehearsal *rehearsal, zr_rehearsal *watch,
     }
     trainer->observe = observe;
     trainer->observe_state = &step;
-    zr_result result =
-        zr_trainer_step(trainer, &(struct zr_step_calls){.load = load_nothing, .update = rate_zero}, &report);
+    zr_result result = zr_engine_speculate(zr_trainer_engine(trainer), 0);
+    if (result == ZR_OK)
+        result = zr_trainer_step(trainer, &(struct zr_step_calls){.load = load_nothing, .update = rate_zero},
+                                 &report);
     trainer->observe = NULL;
     if (result == ZR_OK && timeline)
         result = end_timed_step(rehearsal, step.marks);
@@ -290,6 +292,7 @@ static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
                         .parameters = request->offloads_parameters,
                         .delayed = request->delays_update,
                         .stays = request->stays,
+                        .speculative_bytes = request->speculative_bytes,
                         .file = request->offload_file.folder ? &request->offload_file : NULL,
                         .parameters_file =
                             request->parameters_file.folder ? &request->parameters_file : NULL},

@@ -22,6 +22,7 @@ struct zr_plan_request {
     /* Of the optimizer, and of parameters: their alignment counts; folder NULL: none. */
     struct zr_offload_file offload_file, parameters_file;
     double stays; /* as of struct zr_offload */
+    size_t speculative_bytes; /* likewise */
     size_t granule_bytes;
     enum zr_isa isa;
     const struct zr_kernels *kernels; /* of the run: the plan is of what these take; NULL: the processor's */

@@ -26,8 +26,9 @@ struct history {
     double *loss, *seconds; /* [steps asked for]; from the heap */
     bool validated;
     double validation_loss;
-    uint64_t saved_step; /* UINT64_MAX: none */
-    bool counted;        /* what a step sends and receives is known: one was not skipped */
+    uint64_t saved_step;          /* UINT64_MAX: none */
+    uint64_t rolled_back_updates; /* of a speculative update */
+    bool counted;                 /* what a step sends and receives is known: one was not skipped */
     uint64_t sent_elements_per_step, received_bytes_per_step, driver_calls_last_step;
     uint64_t host_moved_bytes_per_step, nvme_moved_bytes_per_step; /* of one step */
     uint64_t host_waited_ns, nvme_waited_ns;                       /* in all steps */
@@ -244,14 +245,18 @@ static zr_result train_step(struct step *step)
     struct zr_step_line *line = step->line;
     struct zr_step_report report;
     loop->alike = false;
-    zr_result result = zr_trainer_step(
-        loop->rank.state.trainer,
-        &(struct zr_step_calls){.state = step, .load = load_batch, .update = before_update}, &report);
+    zr_result result =
+        zr_engine_speculate(loop->rank.state.engine, zr_schedule_rate(loop->rank.config, step->number));
+    if (result == ZR_OK)
+        result = zr_trainer_step(
+            loop->rank.state.trainer,
+            &(struct zr_step_calls){.state = step, .load = load_batch, .update = before_update}, &report);
     loop->alike = loop->alike && result == ZR_ERR_CORRUPT;
     if (result != ZR_OK)
         return result;
     line->gradient_norm = report.gradient_norm;
     line->skipped = report.skipped;
+    loop->history.rolled_back_updates += report.rolled_back;
     if (loop->rank.config->precision == ZR_PRECISION_FP16)
         line->loss_scale = (double)report.loss_scale;
     return ZR_OK;
@@ -536,6 +541,7 @@ static zr_result report_end(struct loop *loop)
                                     .parameters = zr_engine_elements(loop->rank.state.engine),
                                     .resumed_step = loop->history.resumed_step,
                                     .steps_count = loop->history.count,
+                                    .rolled_back_updates = loop->history.rolled_back_updates,
                                     .all_skipped = loop->history.count > 0 && !loop->history.counted,
                                     .loss = loop->history.loss,
                                     .step_seconds = loop->history.seconds,

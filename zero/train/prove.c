@@ -83,6 +83,7 @@ static zr_result open_dense(struct zr_prove *prove)
     config->checkpoints = (struct zr_checkpoint_policy){0};
     config->checkpoint_offload = false;
     config->offload_optimizer = config->offload_parameters = ZR_TIER_NONE;
+    config->speculative_bytes = 0;
     zr_result result = zr_rank_plan(&plan, config, 0, rank->host_arena);
     if (result == ZR_OK)
         result = zr_arena_create(&prove->arena,

@@ -85,6 +85,7 @@ static zr_result make_request(struct zr_plan_request *out, const struct zr_train
                                     .parameters_file = zr_offload_parameters_file_of(config),
                                     .delays_update = config->delayed_update,
                                     .stays = zr_offload_stays(config),
+                                    .speculative_bytes = config->speculative_bytes,
                                     .isa = isa,
                                     .kernels = kernels_of(config, isa),
                                     .host_arena = host_arena};
@@ -511,7 +512,8 @@ static struct zr_offload offload_of(struct zr_rank *rank)
                                .parameters_file =
                                    rank->parameters_file.folder ? &rank->parameters_file : NULL,
                                .delayed = rank->config->delayed_update,
-                               .stays = zr_offload_stays(rank->config)};
+                               .stays = zr_offload_stays(rank->config),
+                               .speculative_bytes = rank->config->speculative_bytes};
 }
 
 zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config,

@@ -1,7 +1,7 @@
 /* offload_test.c: an engine whose state is on the host beside one that has all in one place: after each step
  * the same parameters, norms and states to the last bit, with gradients that come twice in a step, clipping
  * and steps that are skipped; what is in which arena; what is refused. A delayed update beside an engine that
- * gets each step's gradients one step later. */
+ * gets each step's gradients one step later. A speculative update that is rolled back, or stays. */
 #define _GNU_SOURCE
 #include <limits.h>
 #include <math.h>
@@ -162,16 +162,26 @@ static zr_result digest(zr_engine *engine, const struct plan *plan, uint64_t *ou
     return result;
 }
 
+/* What is rolled back of a speculative update: one that has to be clipped or skipped, and that of step 2,
+ * which is at another rate than was said. */
+static bool rolls_back(const struct zr_step_report *report, unsigned step)
+{
+    return report->skipped || report->clip_scale < 1 || step == 2;
+}
+
 /* digests[s] of after step s, and of after state that is loaded. */
-static int run_steps(struct rig *rig, const struct plan *plan, uint64_t digests[STEPS + 1])
+static int run_steps(struct rig *rig, const struct plan *plan, const struct zr_engine_options *options,
+                     uint64_t digests[STEPS + 1])
 {
     struct zr_step_report report;
     for (unsigned step = 0; step < STEPS; step++) {
         digests[step] = 1;
+        must(zr_engine_speculate(rig->engine, step == 2 ? 0.02f : 0.01f) == ZR_OK);
         must(backward(rig->engine, plan, step, zr_comm_rank(rig->comm)) == ZR_OK);
         must(zr_engine_step(rig->engine, 0.01f, &report) == ZR_OK);
         must(report.skipped == (plan->precision == ZR_PRECISION_FP16 && step == 1));
-        must(report.skipped || report.clip_scale < 1);
+        must(report.skipped || (report.clip_scale < 1) == (options->optimizer.clip < 1));
+        must(report.rolled_back == (options->offload.speculative_bytes > 0 && rolls_back(&report, step)));
         digests[step] = add_words(digests[step], &report.gradient_norm, sizeof report.gradient_norm);
         must(digest(rig->engine, plan, &digests[step]) == ZR_OK);
     }
@@ -233,46 +243,78 @@ static size_t state_bytes(zr_arena *arena, zr_tag tag)
     return stats.live_by_tag_bytes[tag];
 }
 
-static int compare(struct zr_local_world *local, unsigned rank, void *argument)
+/* In one place; on the host; there with a log of all that is updated, and of a part of it; there but for a
+ * part of the units; with parameters in a file, too, and that but for a part. */
+static const struct way {
+    bool offloaded, filed;
+    double stays;
+    size_t log_bytes;
+} ways[] = {{false, false, 0, 0},        {true, false, 0, 0},   {true, false, 0, SIZE_MAX / 2},
+            {true, false, 0, 150 << 10}, {true, false, 0.6, 0}, {true, true, 0, 0},
+            {true, true, 0.3, 0}};
+enum { WAYS = sizeof ways / sizeof *ways };
+
+static int check_log(zr_arena *host, size_t most)
 {
-    const struct plan *plan = argument;
+    size_t bytes = state_bytes(host, ZR_TAG_OFFLOAD),
+           all = state_bytes(host, ZR_TAG_OPTIMIZER) + state_bytes(host, ZR_TAG_MASTER);
+    must(most > all ? bytes == all : bytes <= most && (bytes > 0) == (most > 0));
+    return 0;
+}
+
+/* Where an engine's state is. */
+static int check_places(const struct way *way, const struct plan *plan, zr_arena *arena, zr_arena *host)
+{
+    zr_arena *has = way->offloaded ? host : arena, *lacks = way->offloaded ? arena : host;
+    bool partly = way->stays > 0;
+    must(state_bytes(has, ZR_TAG_OPTIMIZER) > 0 && (state_bytes(lacks, ZR_TAG_OPTIMIZER) > 0) == partly);
+    must(partly || (state_bytes(lacks, ZR_TAG_MASTER) == 0 && state_bytes(lacks, ZR_TAG_GRAD) == 0));
+    must((way->offloaded || plan->precision != ZR_PRECISION_FP32) == (state_bytes(has, ZR_TAG_MASTER) > 0));
+    must((way->offloaded && !way->filed && plan->parameters) == (state_bytes(host, ZR_TAG_PARAM) > 0));
+    must(way->filed ? state_bytes(host, ZR_TAG_OFFLOAD) > 0 : check_log(host, way->log_bytes) == 0);
+    return 0;
+}
+
+static int compare_ways(struct rig *rig, const struct plan *plan, zr_arena *host, float clip)
+{
     const char *scratch = getenv("TMPDIR");
     const struct zr_offload_file file = {.folder = scratch ? scratch : "/tmp", .force = true, .depth = 4};
     uint64_t digests[WAYS][STEPS + 1];
-    unsigned ways = plan->parameters ? WAYS : FILED;
+    struct zr_engine_options options = options_of(rig, plan);
+    options.optimizer.clip = clip;
+    for (unsigned i = 0; i < WAYS; i++) {
+        const struct way *way = &ways[i];
+        if (way->filed && !plan->parameters)
+            continue;
+        options.offload = (struct zr_offload){.host = host,
+                                              .optimizer = way->offloaded,
+                                              .parameters = way->offloaded && plan->parameters,
+                                              .parameters_file = way->filed ? &file : NULL,
+                                              .stays = way->stays,
+                                              .speculative_bytes = way->log_bytes};
+        must(zr_engine_create(&rig->engine, &options) == ZR_OK);
+        must(check_places(way, plan, rig->arena, host) == 0);
+        must(run_steps(rig, plan, &options, digests[i]) == 0);
+        must(state_bytes(rig->arena, ZR_TAG_GRAD) == 0 || !way->offloaded || way->stays > 0);
+        zr_engine_destroy(rig->engine);
+        rig->engine = NULL;
+        for (unsigned step = 0; step <= STEPS; step++)
+            must(digests[i][step] == digests[0][step]);
+    }
+    return 0;
+}
+
+static int compare(struct zr_local_world *local, unsigned rank, void *argument)
+{
+    const struct plan *plan = argument;
     struct rig rig;
     zr_arena *host = NULL;
     size_t leaked = 1;
-    int code = 0;
     must(open_rank(&rig, local, rank, plan) == ZR_OK);
     must(zr_arena_create(
              &host, &(struct zr_arena_options){.backend = rig.backend, .reserve_bytes = 64 << 20}) == ZR_OK);
-    struct zr_engine_options options = options_of(&rig, plan);
-    for (unsigned way = 0; way < ways && code == 0; way++) {
-        options.offload = (struct zr_offload){.host = host,
-                                              .optimizer = way != HERE,
-                                              .parameters = way != HERE && plan->parameters,
-                                              .parameters_file = way >= FILED ? &file : NULL,
-                                              .stays = way == PARTLY         ? 0.6
-                                                       : way == FILED_PARTLY ? 0.3
-                                                                             : 0};
-        must(zr_engine_create(&rig.engine, &options) == ZR_OK);
-        zr_arena *has = way ? host : rig.arena, *lacks = way ? rig.arena : host;
-        bool partly = way == PARTLY || way == FILED_PARTLY;
-        must(state_bytes(has, ZR_TAG_OPTIMIZER) > 0 && (state_bytes(lacks, ZR_TAG_OPTIMIZER) > 0) == partly);
-        must(partly || (state_bytes(lacks, ZR_TAG_MASTER) == 0 && state_bytes(lacks, ZR_TAG_GRAD) == 0));
-        must((way || plan->precision != ZR_PRECISION_FP32) == (state_bytes(has, ZR_TAG_MASTER) > 0));
-        must(((way == HOST || way == PARTLY) && plan->parameters) == (state_bytes(host, ZR_TAG_PARAM) > 0));
-        must((way >= FILED) == (state_bytes(host, ZR_TAG_OFFLOAD) > 0));
-        code = run_steps(&rig, plan, digests[way]);
-        must(code != 0 || state_bytes(rig.arena, ZR_TAG_GRAD) == 0 || way == HERE || partly);
-        zr_engine_destroy(rig.engine);
-        rig.engine = NULL;
-    }
-    must(code == 0);
-    for (unsigned way = 1; way < ways; way++)
-        for (unsigned step = 0; step <= STEPS; step++)
-            must(digests[0][step] == digests[way][step]);
+    must(compare_ways(&rig, plan, host, 0.5f) == 0);
+    must(compare_ways(&rig, plan, host, 1e6f) == 0);
     must(zr_arena_destroy(host, &leaked) == ZR_OK && leaked == 0);
     must(rig_close(&rig) == 0);
     return 0;
@@ -439,6 +481,19 @@ static int refuse(struct zr_local_world *local, unsigned rank, void *argument)
                   ZR_REDUCE_EACH,
                   {.host = rig.arena, .optimizer = true, .parameters_file = &file},
                   "of parameters"},
+                 {1, ZR_REDUCE_EACH, {.host = rig.arena, .speculative_bytes = 4096}, "speculative"},
+                 {1,
+                  ZR_REDUCE_EACH,
+                  {.host = rig.arena, .optimizer = true, .delayed = true, .speculative_bytes = 4096},
+                  "one of the two"},
+                 {1,
+                  ZR_REDUCE_EACH,
+                  {.host = rig.arena, .optimizer = true, .stays = 0.5, .speculative_bytes = 4096},
+                  "all of the state and"},
+                 {1,
+                  ZR_REDUCE_EACH,
+                  {.host = rig.arena, .optimizer = true, .speculative_bytes = 64},
+                  "no unit"},
                  {1, ZR_REDUCE_ONCE, {.host = rig.arena, .optimizer = true}, "each micro-batch"}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         struct zr_engine_options options = options_of(&rig, &plan);

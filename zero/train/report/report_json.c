@@ -289,6 +289,8 @@ zr_result zr_report_json(const struct zr_run_report *run)
         add(&out, "loss_scale", number((double)run->scaling.scale));
         add(&out, "skipped_steps", count_of(run->scaling.skipped_steps));
     }
+    if (run->config->speculative_bytes)
+        add(&out, "rolled_back_updates", count_of(run->rolled_back_updates));
     if (run->sample)
         add(&out, "sample", json_stringn(run->sample, run->sample_bytes));
     if (run->timeline)

@@ -1,0 +1,222 @@
+/* speculate.c: see speculate.h. */
+#include "zero/engine/speculate.h"
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#include "zero/engine/late.h"
+#include "zero/engine/offload.h"
+
+enum { KINDS = 3 };
+
+struct zr_speculated_unit {
+    struct zr_engine *engine;
+    struct zr_copies_task task;
+    struct zr_numbers gradients;
+    float *log;  /* its old values, kind after kind; NULL: it is not in the log */
+    bool begun;  /* its update was handed in, and is not rolled back */
+    bool logged; /* the worker's, until its ticket has been waited for: the old values are there */
+    zr_ticket ticket;
+};
+
+/* ---- The log ------------------------------------------------------------------------------------------- */
+
+static size_t owned_elements(const struct zr_engine *engine, size_t unit)
+{
+    const struct zr_layout_unit *u = &engine->layout.units[unit];
+    return engine->options.stage == 0 ? u->padded_elements : u->shard_elements;
+}
+
+static size_t log_elements(const struct zr_engine *engine, size_t unit)
+{
+    return (engine->store.options.variance ? KINDS : KINDS - 1) * owned_elements(engine, unit);
+}
+
+enum direction { TO_LOG, FROM_LOG };
+
+/* What a rank updates of a unit, to its place in the log or back. */
+static zr_result move_old(struct zr_engine *engine, size_t unit, enum direction direction)
+{
+    struct zr_owned owned;
+    float *old = engine->speculation.units[unit].log;
+    size_t count = owned_elements(engine, unit);
+    zr_result result = zr_engine_take_owned(engine, unit, &owned);
+    float *const states[KINDS] = {owned.master, owned.momentum, owned.variance};
+    for (unsigned kind = 0; kind < KINDS && result == ZR_OK && !engine->simulated; kind++) {
+        if (!states[kind])
+            continue;
+        memcpy(direction == TO_LOG ? old : states[kind], direction == TO_LOG ? states[kind] : old,
+               count * sizeof *old);
+        old += count;
+    }
+    zr_result given = zr_engine_give_owned(engine, unit, direction == FROM_LOG);
+    return result == ZR_OK ? given : result;
+}
+
+/* Places of units in a log that begins at `log`; its length in elements. */
+static size_t place(struct zr_engine *engine, float *log)
+{
+    size_t most = engine->options.offload.speculative_bytes / sizeof *log, length = 0;
+    for (size_t u = engine->layout.units_count; u-- > 0;) {
+        const struct zr_layout_unit *unit = &engine->layout.units[u];
+        size_t count = log_elements(engine, u);
+        if (count > most - length || engine->layout.parameters[unit->first_parameter].parameter.part.shared)
+            continue;
+        if (log)
+            engine->speculation.units[u].log = log + length;
+        length += count;
+    }
+    return length;
+}
+
+/* ---- In the thread of the update ----------------------------------------------------------------------- */
+
+static zr_result update_unit(void *task_state)
+{
+    struct zr_speculated_unit *own = task_state;
+    struct zr_engine *engine = own->engine;
+    size_t unit = (size_t)(own - engine->speculation.units);
+    struct zr_owned owned;
+    struct zr_window window = {.count = owned_elements(engine, unit)};
+    zr_result result = move_old(engine, unit, TO_LOG);
+    own->logged = result == ZR_OK;
+    if (result == ZR_OK)
+        result = zr_engine_take_owned(engine, unit, &owned);
+    if (result == ZR_OK)
+        result = zr_engine_update_window(engine, unit, own->gradients, &engine->speculation.update, &owned,
+                                         &window);
+    zr_result given = zr_engine_give_owned(engine, unit, true);
+    return result == ZR_OK ? given : result;
+}
+
+/* ---- Beside it ----------------------------------------------------------------------------------------- */
+
+zr_result zr_engine_speculation_open(struct zr_engine *engine)
+{
+    const struct zr_engine_options *o = &engine->options;
+    struct zr_speculation *speculation = &engine->speculation;
+    size_t units = engine->layout.units_count;
+    if (o->offload.speculative_bytes == 0)
+        return ZR_OK;
+    zr_result result =
+        zr_take(o->host_arena, ZR_TAG_OTHER, units, sizeof *speculation->units, (void **)&speculation->units);
+    if (result != ZR_OK)
+        return result;
+    memset(speculation->units, 0, units * sizeof *speculation->units);
+    size_t length = place(engine, NULL);
+    if (length == 0)
+        return zr_fail(
+            ZR_ERR_INVALID,
+            "a log of %zu bytes holds no unit's old values (--speculative-update); that of %s takes "
+            "%zu: give as much at least",
+            o->offload.speculative_bytes, engine->layout.units[units - 1].unit.name,
+            log_elements(engine, units - 1) * sizeof *speculation->log);
+    result = zr_take(o->offload.host, ZR_TAG_OFFLOAD, length, sizeof *speculation->log,
+                     (void **)&speculation->log);
+    if (result != ZR_OK)
+        return result;
+    place(engine, speculation->log);
+    return zr_copies_create(&speculation->worker,
+                            &(struct zr_comm_options){.arena = o->arena,
+                                                      .host_arena = o->host_arena,
+                                                      .kernels = o->kernels,
+                                                      .bucket_bytes = ZR_COMM_LINE_BYTES});
+}
+
+void zr_engine_speculation_close(struct zr_engine *engine)
+{
+    struct zr_speculation *speculation = &engine->speculation;
+    if (speculation->worker)
+        zr_comm_destroy(speculation->worker); /* after what it has under way */
+    speculation->worker = NULL;
+    if (engine->options.offload.host)
+        zr_drop(engine->options.offload.host, &speculation->log);
+    zr_drop(engine->options.host_arena, &speculation->units);
+}
+
+zr_result zr_engine_speculate(zr_engine *engine, float rate)
+{
+    zr_result result = zr_engine_check_call(engine, __func__, engine);
+    if (result == ZR_OK && !(rate >= 0 && rate <= FLT_MAX))
+        result = zr_fail(ZR_ERR_INVALID,
+                         "a step at a learning rate of %g; it has to be 0 or more, and finite", (double)rate);
+    if (result == ZR_OK)
+        result = zr_engine_check_between_steps(engine, __func__);
+    if (result != ZR_OK || !engine->speculation.worker)
+        return result;
+    struct zr_speculation *speculation = &engine->speculation;
+    speculation->context = *engine->options.context; /* of which the update needs what does not change */
+    speculation->context.parallel = (struct zr_parallel){.threads = 1};
+    speculation->context.flops = NULL;
+    speculation->update = zr_engine_update_of(engine, rate, 1 / zr_engine_loss_scale(engine));
+    speculation->update.context = &speculation->context;
+    speculation->armed = true;
+    return ZR_OK;
+}
+
+zr_result zr_engine_speculation_begin(struct zr_engine *engine, size_t unit)
+{
+    struct zr_speculation *speculation = &engine->speculation;
+    if (!speculation->armed || engine->units[unit].accumulated != zr_engine_accumulation_steps(engine, unit))
+        return ZR_OK;
+    struct zr_speculated_unit *own = &speculation->units[unit];
+    if (!own->log || own->begun)
+        return ZR_OK;
+    zr_result result = zr_engine_await_parameters(engine, unit); /* of fp32: from the masters */
+    if (result != ZR_OK)
+        return result;
+    own->engine = engine;
+    own->gradients = zr_engine_shard_gradients(engine, unit);
+    own->logged = false;
+    own->task = (struct zr_copies_task){
+        .run = update_unit, .state = own, .bytes = log_elements(engine, unit) * sizeof *own->log};
+    result = zr_copies_run(speculation->worker, &own->task, &own->ticket);
+    own->begun = result == ZR_OK;
+    return result;
+}
+
+static bool is_assumed(const struct zr_speculation *speculation, const struct zr_engine_update *update)
+{
+    const struct zr_engine_update *assumed = &speculation->update;
+    return update && update->rate == assumed->rate && update->gradient_scale == assumed->gradient_scale &&
+           update->correction1 == assumed->correction1 && update->correction2 == assumed->correction2;
+}
+
+zr_result zr_engine_speculation_settle(struct zr_engine *engine, const struct zr_engine_update *update,
+                                       bool *rolled_back)
+{
+    struct zr_speculation *speculation = &engine->speculation;
+    zr_result first = ZR_OK;
+    *rolled_back = false;
+    if (!speculation->armed)
+        return ZR_OK;
+    speculation->armed = false;
+    for (size_t u = 0; u < engine->layout.units_count; u++) {
+        zr_result ended = speculation->units[u].begun
+                              ? zr_comm_wait(speculation->worker, speculation->units[u].ticket)
+                              : ZR_OK;
+        first = first == ZR_OK ? ended : first;
+    }
+    if (first == ZR_OK && is_assumed(speculation, update))
+        return ZR_OK;
+    for (size_t u = 0; u < engine->layout.units_count; u++) {
+        struct zr_speculated_unit *own = &speculation->units[u];
+        zr_result back = own->begun && own->logged ? move_old(engine, u, FROM_LOG) : ZR_OK;
+        first = first == ZR_OK ? back : first;
+        *rolled_back |= own->begun;
+        own->begun = false;
+    }
+    return first;
+}
+
+bool zr_engine_speculation_holds(const struct zr_engine *engine, size_t unit)
+{
+    return engine->speculation.units && engine->speculation.units[unit].begun;
+}
+
+void zr_engine_speculation_forget(struct zr_engine *engine, size_t unit)
+{
+    if (engine->speculation.units)
+        engine->speculation.units[unit].begun = false;
+}

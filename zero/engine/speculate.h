@@ -1,0 +1,30 @@
+/* speculate.h: the speculative update (SuperOffload): a thread of its own updates a unit's masters, momentum
+ * and variance as soon as its gradients are on the host, before the norm is known, as if nothing had to be
+ * clipped or skipped. The old values are in a log. If the norm says otherwise they come back from it, and the
+ * update is made again with the factor, or not at all; else the parameters follow. Either way the bits are
+ * those of an engine that waits for the norm. Private to engine/.
+ *
+ * The log has an arena's block of its own, tag offload on the host: of each unit in it 4 bytes for each
+ * element that the rank updates, times 3 (AdamW) or 2 (SGD). Units come into it from the last on, as backward
+ * goes, as long as zr_offload.speculative_bytes allow; the others wait for the norm. So do units that ranks
+ * of a pipeline share, whose gradients are added up at the end of a step. By the clock of a rehearsal a unit
+ * takes the time of its copy to the log, at the host's bandwidth, behind what the caller computes; the update
+ * itself takes none, here or elsewhere. */
+#ifndef ZR_ENGINE_SPECULATE_H
+#define ZR_ENGINE_SPECULATE_H
+
+#include "zero/engine/engine.h"
+
+zr_result zr_engine_speculation_open(struct zr_engine *engine);
+void zr_engine_speculation_close(struct zr_engine *engine);
+/* A unit's reduction has ended: if its gradients are the step's and it is in the log, its update begins. */
+zr_result zr_engine_speculation_begin(struct zr_engine *engine, size_t unit);
+/* The step's update is found, NULL: there is none. What was begun ends, and stays if it was the same; else it
+ * is rolled back, and *rolled_back is true. */
+zr_result zr_engine_speculation_settle(struct zr_engine *engine, const struct zr_engine_update *update,
+                                       bool *rolled_back);
+/* Whether a unit has its update. */
+bool zr_engine_speculation_holds(const struct zr_engine *engine, size_t unit);
+void zr_engine_speculation_forget(struct zr_engine *engine, size_t unit);
+
+#endif
