@@ -15,7 +15,6 @@
 
 /* What is compared: all in one place, on the host, partly there, and of plans with parameters these in a
  * file, where some stay. */
-enum way { HERE, HOST, PARTLY, FILED, FILED_PARTLY, WAYS };
 enum { UNITS = 7, PARAMETERS = 2 * UNITS, STEPS = 4, BUCKET = 4096 };
 static struct zr_parameter parameters[PARAMETERS];
 static struct zr_unit units[UNITS];
