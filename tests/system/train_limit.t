@@ -66,8 +66,8 @@ for shape in SHAPES:
             if choice.get("stage", "0") > str(shape["stage"] + 1) and "recompute" not in choice:
                 lower = {**shape, **choice, "stage": int(choice["stage"]) - 1}
                 same(train(dry_run=True, **lower, memory_limit=limit).code, 4, "and the stage below does not")
-same(seen, {"stage", "reduce", "recompute", "batch", "layers"},
-     "stages, reduction, recomputation, batches and layers were all among them")
+same(seen, {"stage", "reduce", "recompute", "tile", "batch", "layers"},
+     "stages, reduction, recomputation, tiles, batches and layers were all among them")
 
 # The run itself: refused before anything is made; then trained as the table says, within the limit.
 shape = SHAPES[0]
