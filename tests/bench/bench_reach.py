@@ -11,7 +11,7 @@ from zrtest import train
 LIMITS = dict(memory_limit="32GB", host_limit="96GB", nvme_limit="1.75TB")
 DEVICE, HOST, NVME = 32e9, 96e9, 1.75e12
 SHAPE = dict(ranks=None, data=None, steps=None, seed=None, heads=64, seq=1024, batch=1, vocab=50304, stage=3, precision="bf16",
-             recompute="full", checkpoint_offload=True, offload_optimizer="nvme:/not/looked/at", offload_param="cpu", threads=1)
+             recompute="full", checkpoint_offload=True, offload_optimizer="nvme:/not/looked/at", offload_param="nvme:/not/looked/at", threads=1)
 WIDTHS = [int(width) for width in os.environ.get("ZR_WIDTHS", "2048 4096 6144 8192 12288 16384").split()]
 # Parameters by the paper; what it keeps of each in a file: two bytes of parameter and of gradient, and four fp32 numbers.
 PAPER = {1: None, 16: 1e12, 512: 32e12}
@@ -47,14 +47,15 @@ for ranks, parameters, width, rank in rows:
     tags, nvme = rank["tiers"]["host"]["planned_by_tag_bytes"], rank["tiers"]["nvme"]["planned_bytes"]
     each = {tag: tags[tag] * ranks / parameters for tag in ("param", "grad", "offload")}
     print(f"  {ranks:4} ranks: host {each['param']:.2f} of parameters, {each['grad']:.2f} of gradients, {each['offload']:.2f} of checkpoints and the "
-          f"file's buffers; nvme {nvme * ranks / parameters:.2f} of optimizer state")
+          f"files' buffers; nvme {nvme * ranks / parameters:.2f} of optimizer state, gradients and parameters")
 print(f"""
 what sets the two apart:
-  in the file: ZeRO-Infinity keeps all {PAPER_BYTES} bytes of a parameter there, so 1.75 TB a rank bound it: {16 * NVME / PAPER_BYTES / 1e12:.2f} T on 16 ranks (it
-    says 1 T), {512 * NVME / PAPER_BYTES / 1e12:.1f} T on 512 (it says 32 T). Here the file has the optimizer's 12 bytes and the gradients' 2; the 2 of
-    parameters stay on the host, whose 96 GB are full first. By a formula, with those in the file too: {16 * NVME / 16 / 1e12:.2f} T on 16 ranks, {512 * NVME / 16 / 1e12:.0f} T on 512;
-    the fp32 gradients that the paper counts are none here: the update reads those of two bytes.
+  in the files: ZeRO-Infinity keeps {PAPER_BYTES} bytes of a parameter there, so 1.75 TB a rank bound it: {16 * NVME / PAPER_BYTES / 1e12:.2f} T on 16 ranks (it
+    says 1 T), {512 * NVME / PAPER_BYTES / 1e12:.1f} T on 512 (it says 32 T). Here they have 16: the optimizer's 12, the gradients' 2 and the parameters' 2, so
+    {16 * NVME / 16 / 1e12:.2f} T on 16 ranks and {512 * NVME / 16 / 1e12:.0f} T on 512; the fp32 gradients that the paper counts are none here: the update reads
+    those of two bytes.
   width: a block is gathered whole, twice, and its gradients are staged whole, twice: 96 bytes times width squared, so 32 GB allow a
     width of {int((DEVICE / 96) ** 0.5):,} and less beside activations. ZeRO-Infinity's tiles allow 64 thousand: --tile is not in this version.
-  one rank: nothing is divided, so the file's three buffers of the largest unit (36 bytes of its parameters) weigh most with wide
-    blocks; many narrow ones fit more. Checkpoints are a layer's width times sequence each, and weigh most with narrow ones.""")
+  many ranks: checkpoints are a layer's width times sequence each, on every rank, and a block's parameters are the width squared; at
+    the widest that the device allows, they fill the host's 96 GB before the files are full.
+  one rank: nothing is divided, so buffers of the largest unit weigh most with wide blocks; many narrow ones fit more.""")

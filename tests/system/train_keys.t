@@ -55,6 +55,7 @@ EQUAL = {
     "scheduler.params.total_num_steps": (3, dict(steps=3), LINEAR),
     "scheduler.params.cos_min_ratio": (0.25, dict(min_lr=0.00025), COSINE),
     "zero_optimization.offload_optimizer.device": ("cpu", dict(offload_optimizer="cpu"), STAGE3),
+    "zero_optimization.offload_optimizer.ratio": (0.4, dict(offload_ratio=0.4), OFFLOADED),
     "zero_optimization.offload_param.device": ("cpu", dict(offload_param="cpu"), OFFLOADED),
     "activation_checkpointing.cpu_checkpointing": (True, dict(checkpoint_offload=True), NOTHING),
 }

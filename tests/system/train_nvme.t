@@ -52,12 +52,13 @@ def as_planned(run, words, kinds, gradient, parameter=0, micro_batches=1):
 
 for flags in (dict(ranks=1, stage=0), dict(ranks=1, stage=0, precision="bf16", accumulate=3), dict(ranks=2, stage=1, **FP16),
               dict(ranks=3, stage=2, precision="bf16"), dict(ranks=2, stage=3, optimizer="sgd", precision="bf16"),
-              dict(ranks=4, tp=2, stage=3, offload_param="cpu", precision="bf16", accumulate=2), dict(ranks=2, pp=2, stage=0, accumulate=2)):
-    want = logged(**{**flags, "stage": 0, "offload_param": None}, **SHAPE)
+              dict(ranks=4, tp=2, stage=3, offload_param="cpu", precision="bf16", accumulate=2), dict(ranks=2, pp=2, stage=0, accumulate=2),
+              dict(ranks=2, stage=2, precision="bf16", offload_ratio=0.5)):
+    want = logged(**{**flags, "stage": 0, "offload_param": None, "offload_ratio": None}, **SHAPE)
     got = logged(**flags, **NVME, **SHAPE)
     words = " ".join(f"{k} {v}" for k, v in flags.items())
     same((got.code, got.bits), (0, want.bits), words) or note(got.err[-600:])
-    if got.code == 0 and "fp16" not in words and "tp" not in words and "pp" not in words:
+    if got.code == 0 and "fp16" not in words and "tp" not in words and "pp" not in words and "ratio" not in words:
         as_planned(got, words, 2 if "sgd" in words else 3, 0 if "accumulate" in words else 2 if "bf16" in words else 4)
 DISK = "nvme:" + FOLDER
 for tier, flags in (("cpu", dict(ranks=1, recompute="full")), (DISK, dict(ranks=1)), (DISK, dict(ranks=3, precision="bf16", accumulate=3)),

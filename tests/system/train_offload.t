@@ -43,7 +43,7 @@ skipped = rolled_back = 0
 for row in most_pairs(3, model=tuple(MODELS), data=(1, 2, 3), tensor=(1, 2), stage=(0, 1, 2, 3), param=(False, True),
                     precision=("fp32", "bf16", "fp16"), accumulate=(1, 3), scattered=(False, True), host=(False, True),
                     bucket_bytes=(4096, 1 << 20), recompute=("none", "full"), optimizer=("adamw", "sgd"),
-                    log=(None, "100KB", "1GiB")):
+                    log=(None, "100KB", "1GiB"), ratio=(None, 0.6)):
     if row["data"] * row["tensor"] > 4:
         row["tensor"] = 1
     if row["stage"] == 0 and row["data"] > 1:
@@ -52,8 +52,8 @@ for row in most_pairs(3, model=tuple(MODELS), data=(1, 2, 3), tensor=(1, 2), sta
     want = base(*(row[key] for key in ("model", "data", "tensor", "precision", "accumulate", "optimizer")))
     got = logged(ranks=row["data"] * row["tensor"], tp=row["tensor"], stage=row["stage"], precision=row["precision"], accumulate=row["accumulate"],
                  optimizer=row["optimizer"], bucket_bytes=row["bucket_bytes"], recompute=row["recompute"], no_contiguous=SWITCH[row["scattered"]],
-                 checkpoint_offload=SWITCH[row["host"]], offload_optimizer="cpu", offload_param="cpu" if param else None,
-                 speculative_update=row["log"], **SCALES[row["precision"]], **MODELS[row["model"]])
+                 checkpoint_offload=SWITCH[row["host"]], offload_optimizer="cpu", offload_param="cpu" if param else None, offload_ratio=row["ratio"],
+                 speculative_update=None if row["ratio"] else row["log"], **SCALES[row["precision"]], **MODELS[row["model"]])
     words = " ".join(f"{k} {v}" for k, v in row.items())
     if same(got.bits, want.bits, words):
         skipped += "is skipped" in got.err
@@ -97,6 +97,16 @@ for flags in (dict(ranks=1, stage=0, precision="fp32", clip=2.5), dict(ranks=2, 
         same(host["offload"], host["optimizer"] + host["master"], "the log is as large as the state")
 proved = train(ranks=2, stage=2, offload_optimizer="cpu", speculative_update="1MiB", prove=True, **SHAPE)
 ok(proved.code == 0 and "rolled back" in proved.out, "--prove finds nothing") or note(proved.err[-600:])
+
+# A part stays: no more than was left, and no less than that without its largest unit.
+wants = logged(stage=0, **SHAPE)
+for ranks, ratio in ((1, 0.3), (2, 0.75), (2, 0)):
+    run = logged(ranks=ranks, stage=1, offload_optimizer="cpu", offload_ratio=ratio, **SHAPE) if ranks > 1 else logged(stage=0, offload_optimizer="cpu", offload_ratio=ratio, **SHAPE)
+    rank = run.report["ranks"][-1]
+    kept, room = rank["persistent_bytes"]["optimizer"], 8 * (1 - ratio) * PSI / ranks
+    ok(run.code == 0 and room - 8 * (12 * HIDDEN ** 2 + VOCAB * HIDDEN) / ranks <= kept <= room + slack(8) * (LAYERS + 3) and
+       rank["persistent_bytes"]["master"] == 0 and (ratio == 0) == ("tiers" not in rank), f"{ranks} ranks, ratio {ratio}: {kept} bytes of the optimizer stay") or note(f"{kept} {room} {run.err[-300:]}")
+    same(run.bits if ranks == 1 else True, wants.bits if ranks == 1 else True, "the bits are those of a run without")
 
 # Files: the same bytes; each resumes from the other's.
 folders = {}
@@ -170,12 +180,19 @@ ok(run.code == 4 and "--host-limit" in run.err, f"a run is refused likewise: {ru
 largest = [train(stage=2, find_max="layers", memory_limit="64MiB", **{**PLAN, "layers": None}, **flags).report["find_max"]["value"]
            for flags in ({}, dict(offload_optimizer="cpu"), dict(offload_optimizer="cpu", host_limit="32MiB"))]
 ok(largest[0] < largest[1] and largest[2] < largest[1], f"--find-max knows both tiers: {largest} layers")
+found = train(stage=2, offload_optimizer="cpu", offload_ratio="auto", memory_limit=(device + without.report["ranks"][0]["planned_reserved_bytes"]) // 2, **PLAN)
+ratio = float(found.err.split("--offload-ratio auto is --offload-ratio ")[1].split()[0]) if found.code == 0 else -1
+least = [train(stage=2, offload_optimizer="cpu", offload_ratio=number, memory_limit=(device + without.report["ranks"][0]["planned_reserved_bytes"]) // 2, **PLAN).code
+         for number in (ratio, ratio - 1 / 4096)] if ratio > 0 else found.err
+same(least, [0, 4], f"--offload-ratio auto offloads what must be: {ratio:.4f}")
 picked = train(ranks=2, stage="auto", offload_optimizer="cpu", offload_param="cpu", layers=LAYERS, steps=1)
 ok(picked.code == 0 and picked.report["stage"] == 3, "--stage auto takes one that can") or note(picked.err)
 for words, flags, needle in (("copies of all", dict(ranks=2, stage=0), "--stage 1"), ("whole gradients", dict(ranks=2, stage=1, reduce="once"), "--reduce each"),
                              ("parameters that are whole", dict(ranks=2, stage=2, offload_param="cpu"), "--stage 3"),
                              ("parameters alone", dict(ranks=2, stage=3, offload_optimizer="none", offload_param="cpu"), "--offload-optimizer cpu"),
                              ("a delay alone", dict(offload_optimizer="none", delayed_update=True), "--offload-optimizer cpu"),
+                             ("a part alone", dict(offload_optimizer="none", offload_ratio=0.5), "--offload-optimizer"), ("a part late", dict(offload_ratio=0.5, delayed_update=True), "leave one"),
+                             ("more than all", dict(offload_ratio=1.5), "0 to 1"), ("what fits, without a limit", dict(offload_ratio="auto"), "--memory-limit"),
                              ("a delay to prove", dict(delayed_update=True, prove=True), "--prove"), ("a limit of nothing", dict(offload_optimizer="none", host_limit=1 << 30), "--offload-optimizer"),
                              ("a speculation alone", dict(offload_optimizer="none", speculative_update="1MiB"), "--offload-optimizer cpu"),
                              ("a speculation and a delay", dict(delayed_update=True, speculative_update="1MiB"), "one of the two"), ("a folder of none", dict(offload_optimizer="nvme:"), "a folder"), ("a place", dict(offload_optimizer="disk"), "none|cpu")):
@@ -183,11 +200,11 @@ for words, flags, needle in (("copies of all", dict(ranks=2, stage=0), "--stage 
     ok(run.code == 2 and needle in run.err, f"{words}: {run.err.strip()[:140]}") or note(f"{run.code} {run.err}")
 
 config = path("config.json")
-keys = {"stage": 3, "offload_optimizer": {"device": "cpu", "pin_memory": True, "buffer_count": 4, "ratio": 1.0, "fast_init": False},
+keys = {"stage": 3, "sub_group_size": 1000000000, "offload_optimizer": {"device": "cpu", "pin_memory": True, "buffer_count": 4, "ratio": 0.5, "fast_init": False},
         "offload_param": {"device": "cpu", "pin_memory": False, "max_in_cpu": 1000000000}}
 with open(config, "w") as file:
     json.dump({"zero_optimization": keys}, file)
-plans = [train(ranks=2, dry_run=True, layers=LAYERS, **more) for more in (dict(config=config, stage=None), dict(stage=3, offload_optimizer="cpu", offload_param="cpu"))]
+plans = [train(ranks=2, dry_run=True, layers=LAYERS, **more) for more in (dict(config=config, stage=None), dict(stage=3, offload_optimizer="cpu", offload_param="cpu", offload_ratio=0.5))]
 ok(plans[0].code == plans[1].code == 0 and plans[0].report["ranks"] == plans[1].report["ranks"], "DeepSpeed's keys are the flags") or note(plans[0].err)
 leftovers()
 done()
