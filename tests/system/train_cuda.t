@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """zr-train --backend cuda, on the emulated driver, which runs the card's kernels: what it computes at each stage beside the
-processor's losses, its bytes beside the plan, and checkpoints that both read. More of it in tests/long/long_train_cuda.t."""
+processor's losses, its bytes beside the plan, and checkpoints that both read. More of it in tests/long/long_train_cuda.t.
+`train_cuda.t short`, for mutants, has the most different runs alone."""
 import glob
 import sys
 
@@ -15,6 +16,9 @@ CASES = (
     ("two ranks on one card", dict(ranks=2), FP32, (1, 3)),
     ("bf16, micro-batches, recomputation", dict(precision="bf16", accumulate=2, recompute="full"), 2e-3, (2,)),
 )
+SHORT = sys.argv[1:] == ["short"]
+if SHORT:
+    CASES = (("GPT-2", dict(steps=2), FP32, (3,)), ("two ranks on one card", dict(ranks=2, steps=2, layers=1), FP32, (1,)))
 for words, flags, tolerance, stages in CASES:
     host = on_host(**flags)
     first = None
@@ -27,17 +31,19 @@ for words, flags, tolerance, stages in CASES:
         first = first or run
 
 # Saved by the one and resumed by the other, each going on as it would have itself.
-card = on_card(steps=2, save=path("card-run"), sample=3, eval_every=2, export=path("model.safetensors"))
-host = on_host(steps=2, save=path("host-run"), sample=3, eval_every=2)
+card = on_card(steps=1 if SHORT else 2, save=path("card-run"), sample=3, eval_every=2, export=path("model.safetensors"))
+host = on_host(steps=1 if SHORT else 2, save=path("host-run"), sample=3, eval_every=2)
 ok(card.code == 0 and host.code == 0, "both save, validate and sample") or note(card.err + host.err)
 near(card, host, FP32, "until then")
 for words, start in (("a card's checkpoint", "card-run"), ("the processor's checkpoint", "host-run"), ("a model", "model.safetensors")):
-    runs = [run(steps=4, resume=path(start)) for run in (on_card, on_host)]
+    runs = [run(steps=2 if SHORT else 4, resume=path(start)) for run in (on_card, on_host)]
     if ok(all(run.code == 0 for run in runs), f"{words}: both go on from it"):
         near(*runs, FP32, words)
     else:
         note(runs[0].err + runs[1].err)
 
+if SHORT:
+    done()
 # What cannot be, in words. The emulated driver takes none of nvcc's kernels, if the build has them.
 nowhere = {"LD_LIBRARY_PATH": "", "ZR_CONF": ""}
 for words, code, environment, flags in (

@@ -11,13 +11,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "alloc/backend/backend.h"
 #include "alloc/backend/service_client.h"
 #include "alloc/base/error.h"
 #include "alloc/heap/heap.h"
 #include "alloc/base/option.h"
 #include "alloc/base/system/os.h"
-#include "kernels/cuda/cuda.h"
+#include "zero/train/card.h"
 #include "zero/train/settings/agree.h"
 #include "zero/train/limit.h"
 #include "zero/train/report/number.h"
@@ -247,23 +246,6 @@ static void note_plan(struct zr_rank_report *report, const struct zr_byte_plan *
            sizeof report->planned_kept_by_tag_bytes);
 }
 
-/* The memory that the card has free is for all ranks of this machine. */
-static zr_result check_device_fits(const struct zr_rank *rank)
-{
-    struct zr_backend_memory memory;
-    char number[2][ZR_NUMBER_ROOM];
-    uint64_t all = (uint64_t)rank->plan.peak_reserved_bytes * rank->config->ranks_here;
-    zr_result result = zr_backend_memory_info(rank->device, &memory);
-    return result != ZR_OK || all <= memory.total_bytes
-               ? result
-               : zr_fail(
-                     ZR_ERR_MEMORY,
-                     "the plan takes %s bytes for %u rank(s), and device %u has %s in all; try --recompute "
-                     "full, a smaller --batch or model, or a higher --stage",
-                     zr_number_grouped(number[0], (size_t)all), rank->config->ranks_here,
-                     rank->config->device, zr_number_grouped(number[1], memory.total_bytes));
-}
-
 /* A plan that cannot fit is refused before step 1, with the limit it meets. */
 static zr_result check_plan_fits(const struct zr_rank *rank)
 {
@@ -287,7 +269,7 @@ static zr_result check_plan_fits(const struct zr_rank *rank)
                        zr_number_grouped(number[0], device),
                        zr_number_grouped(number[1], config->memory_limit_bytes));
     if (rank->device)
-        return check_device_fits(rank);
+        return zr_card_check_plan(rank);
     zr_os_machine(&machine);
     if (machine.cgroup_limit_bytes) {
         uint64_t left = machine.cgroup_limit_bytes > machine.cgroup_used_bytes
@@ -344,23 +326,6 @@ static void say_alone(void)
         zr_say("%s; this run goes on alone", words);
 }
 
-/* The emulated driver's name for its image of the kernels, beside the driver. */
-static const char emulated_kernels[] = "zr emulated image kernels.image\n";
-
-static zr_result open_device(struct zr_rank *rank)
-{
-    if (rank->config->backend != ZR_TRAIN_CUDA)
-        return ZR_OK;
-    if (zr_option_get(ZR_OPTION_KERNELS) == 1)
-        zr_cuda_kernels_image_set(emulated_kernels);
-    zr_result result =
-        zr_backend_cuda_create(&rank->device, &(struct zr_cuda_options){.device = (int)rank->config->device});
-    if (result == ZR_OK)
-        result = zr_backend_enter(rank->device);
-    rank->entered = result == ZR_OK;
-    return result == ZR_OK ? ZR_OK : zr_fail(result, "--backend cuda: %s", zr_last_error());
-}
-
 static zr_result open_memory(struct zr_rank *rank)
 {
     size_t stacks = (size_t)rank->config->threads * THREAD_RESERVE_BYTES;
@@ -374,7 +339,7 @@ static zr_result open_memory(struct zr_rank *rank)
     if (result == ZR_OK)
         result = zr_plan_make(&rank->plan, &request);
     if (result == ZR_OK)
-        result = open_device(rank);
+        result = zr_card_open(rank);
     if (result == ZR_OK)
         result = zr_offload_check_space(rank->config, &rank->plan);
     if (result == ZR_OK)
@@ -595,10 +560,7 @@ zr_result zr_rank_close(struct zr_rank *rank)
         zr_arena_destroy(rank->host_tier, &leaked_tier);
     if (rank->arena)
         zr_arena_destroy(rank->arena, &leaked_arena);
-    if (rank->entered)
-        zr_backend_leave(rank->device);
-    if (rank->device)
-        zr_backend_destroy(rank->device);
+    zr_card_close(rank);
     if (rank->heap_started)
         zr_heap_stop(&leaked_heap);
     if (rank->host_arena)

@@ -1,0 +1,52 @@
+/* card.c: see card.h. */
+#include "zero/train/card.h"
+
+#include "alloc/backend/backend.h"
+#include "alloc/base/error.h"
+#include "alloc/base/option.h"
+#include "kernels/cuda/cuda.h"
+#include "zero/train/report/number.h"
+
+/* The emulated driver's name for its image of the kernels, beside the driver. */
+static const char emulated_kernels[] = "zr emulated image kernels.image\n";
+
+zr_result zr_card_open(struct zr_rank *rank)
+{
+    if (rank->config->backend != ZR_TRAIN_CUDA)
+        return ZR_OK;
+    if (zr_option_get(ZR_OPTION_KERNELS) == 1)
+        zr_cuda_kernels_image_set(emulated_kernels);
+    zr_result result =
+        zr_backend_cuda_create(&rank->device, &(struct zr_cuda_options){.device = (int)rank->config->device});
+    if (result == ZR_OK)
+        result = zr_backend_enter(rank->device);
+    rank->entered = result == ZR_OK;
+    return result == ZR_OK ? ZR_OK : zr_fail(result, "--backend cuda: %s", zr_last_error());
+}
+
+void zr_card_close(struct zr_rank *rank)
+{
+    if (rank->entered)
+        zr_backend_leave(rank->device);
+    if (rank->device)
+        zr_backend_destroy(rank->device);
+    rank->entered = false;
+    rank->device = NULL;
+}
+
+/* The memory that the card has free is for all ranks of this machine. */
+zr_result zr_card_check_plan(const struct zr_rank *rank)
+{
+    struct zr_backend_memory memory;
+    char number[2][ZR_NUMBER_ROOM];
+    uint64_t all = (uint64_t)rank->plan.peak_reserved_bytes * rank->config->ranks_here;
+    zr_result result = zr_backend_memory_info(rank->device, &memory);
+    return result != ZR_OK || all <= memory.total_bytes
+               ? result
+               : zr_fail(
+                     ZR_ERR_MEMORY,
+                     "the plan takes %s bytes for %u rank(s), and device %u has %s in all; try --recompute "
+                     "full, a smaller --batch or model, or a higher --stage",
+                     zr_number_grouped(number[0], (size_t)all), rank->config->ranks_here,
+                     rank->config->device, zr_number_grouped(number[1], memory.total_bytes));
+}

@@ -1,0 +1,15 @@
+/* card.h: the card of a rank, with --backend cuda; without, these do nothing. */
+#ifndef ZR_TRAIN_CARD_H
+#define ZR_TRAIN_CARD_H
+
+#include "zero/train/rank.h"
+
+/* Sets rank->device, and makes it the calling thread's. ZR_ERR_UNAVAILABLE, ZR_ERR_INVALID with words: there
+ * is no driver, or no such card. In the process that trains: a driver does not survive fork(). */
+zr_result zr_card_open(struct zr_rank *rank);
+/* Gives both back, in the same thread; what did not open may be closed. */
+void zr_card_close(struct zr_rank *rank);
+/* ZR_ERR_MEMORY: the plans of all ranks of this machine are more than the card has. */
+zr_result zr_card_check_plan(const struct zr_rank *rank);
+
+#endif
