@@ -1,11 +1,10 @@
 /* export.c: `zr export`: traces in other programs' formats. Stands on defrag/report/. */
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "alloc/base/error.h"
 #include "defrag/report/export.h"
-#include "defrag/tool/input.h"
+#include "defrag/tool/conversion.h"
 
 static const char help[] =
     "Writes a file of memory events in the format of another program.\n"
@@ -26,28 +25,19 @@ static const char help[] =
     "  --unit BYTES  one unit of the sizes in a MiniMalloc CSV (default 1)\n";
 
 struct settings {
-    struct zr_tool_arguments arguments;
-    struct zr_tool_reading reading;
+    struct zr_tool_conversion conversion;
     const struct zr_export_format *format;
-    const char *at, *output;
 };
 
-static zr_result write_file(const struct settings *settings, const struct zr_export *own)
+struct writing {
+    const struct zr_export_format *format;
+    const struct zr_export *own;
+};
+
+static zr_result write_text(void *state, struct zr_text *text)
 {
-    struct zr_file file = zr_file_borrow(STDOUT_FILENO, "standard output");
-    struct zr_text text;
-    char buffer[1 << 15];
-    zr_result result = settings->output ? zr_file_create(&file, settings->output, ZR_CREATE_REPLACE) : ZR_OK;
-    if (result != ZR_OK)
-        return result;
-    zr_tool_progress_say("writing");
-    zr_text_start(&text, &file, buffer, sizeof buffer);
-    result = settings->format->write(own, &text);
-    if (result == ZR_OK)
-        result = zr_text_flush(&text);
-    zr_tool_progress_say(NULL);
-    zr_result closed = settings->output ? zr_file_close(&file) : ZR_OK;
-    return result == ZR_OK ? closed : result;
+    const struct writing *writing = state;
+    return writing->format->write(writing->own, text);
 }
 
 static zr_result work(void *state, zr_arena *arena, int *code)
@@ -57,18 +47,19 @@ static zr_result work(void *state, zr_arena *arena, int *code)
     struct zr_tool_input input;
     struct zr_export own = {.recording = &input.recording, .moments = &input.moments, .arena = arena};
     (void)code;
-    zr_result result = zr_tool_input_open(&input, settings->arguments.files[0], &settings->reading, arena);
+    zr_result result =
+        zr_tool_input_open(&input, settings->conversion.file, &settings->conversion.reading, arena);
     if (result == ZR_OK && format->needs_maps && !input.recording.has_maps)
         result = zr_fail(ZR_ERR_FORMAT, "'%s' does not say what is mapped, and %s needs it", input.name,
                          format->name);
     if (result == ZR_OK && format->needs_addresses && !input.recording.has_addresses)
         result = zr_fail(ZR_ERR_FORMAT, "'%s' does not say where blocks lie, and %s needs it", input.name,
                          format->name);
+    const char *at = settings->conversion.at;
     if (result == ZR_OK)
-        result = zr_moment_find(&input.moments, &input.recording, settings->at ? settings->at : "peak",
-                                &own.records_count);
+        result = zr_moment_find(&input.moments, &input.recording, at ? at : "peak", &own.records_count);
     if (result == ZR_OK)
-        result = write_file(settings, &own);
+        result = zr_tool_write_conversion(&settings->conversion, write_text, &(struct writing){format, &own});
     zr_tool_input_end(&input);
     return result;
 }
@@ -88,27 +79,10 @@ static const struct zr_export_format *find(const char *name)
 
 int zr_tool_export(int argc, char **argv)
 {
-    struct settings settings = {.reading = {.device = UINT64_MAX}};
-    const char *format = NULL;
-    const struct zr_tool_option options[] = {
-        {"--format", ZR_TOOL_WORDS, &format},
-        {"-o", ZR_TOOL_WORDS, &settings.output},
-        {"--at", ZR_TOOL_WORDS, &settings.at},
-        {"--device", ZR_TOOL_COUNT, &settings.reading.device},
-        {"--unit", ZR_TOOL_BYTES, &settings.reading.unit_bytes},
-        {NULL, ZR_TOOL_FLAG, NULL},
-    };
-    settings.arguments = (struct zr_tool_arguments){.help = help, .options = options, .takes_files = true};
-    int code = zr_tool_parse(&settings.arguments, argc, argv);
-    settings.arguments.options = NULL;
+    struct settings settings;
+    int code = zr_tool_read_conversion(&settings.conversion, help, true, argc, argv);
     if (code >= 0)
         return code;
-    settings.format = find(format);
-    if (!settings.format)
-        return ZR_TOOL_USAGE;
-    if (settings.arguments.files_count != 1) {
-        zr_tool_log("export: one file at a time; see zr export --help");
-        return ZR_TOOL_USAGE;
-    }
-    return zr_tool_with_memory(work, &settings);
+    settings.format = find(settings.conversion.format);
+    return settings.format ? zr_tool_with_memory(work, &settings) : ZR_TOOL_USAGE;
 }

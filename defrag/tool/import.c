@@ -1,10 +1,8 @@
 /* import.c: `zr import`: other programs' files as .zrt traces. Stands on defrag/trace/. */
-#include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "alloc/base/error.h"
-#include "defrag/tool/input.h"
+#include "defrag/tool/conversion.h"
 #include "defrag/trace/import.h"
 
 static const char help[] =
@@ -27,41 +25,22 @@ static const char help[] =
     "free_bytes, before, label. Every figure of zr stats is the same before and after. A .zrt has no stacks. A file whose\n"
     "end is missing is read up to there. Perfetto's counters and pprof's sums hold no blocks, so they cannot be imported.\n";
 
-struct settings {
-    struct zr_tool_arguments arguments;
-    struct zr_tool_reading reading;
-    const char *format, *output;
-};
-
-static zr_result write_file(struct zr_recording *recording, const char *output)
+static zr_result write_text(void *state, struct zr_text *text)
 {
-    struct zr_file file = zr_file_borrow(STDOUT_FILENO, "standard output");
-    struct zr_text text;
-    char buffer[1 << 15];
-    zr_result result = output ? zr_file_create(&file, output, ZR_CREATE_REPLACE) : ZR_OK;
-    if (result != ZR_OK)
-        return result;
-    zr_tool_progress_say("writing");
-    zr_text_start(&text, &file, buffer, sizeof buffer);
-    result = zr_recording_import(recording, &text);
-    if (result == ZR_OK)
-        result = zr_text_flush(&text);
-    zr_tool_progress_say(NULL);
-    zr_result closed = output ? zr_file_close(&file) : ZR_OK;
-    return result == ZR_OK ? closed : result;
+    return zr_recording_import(state, text);
 }
 
 static zr_result work(void *state, zr_arena *arena, int *code)
 {
-    const struct settings *settings = state;
+    const struct zr_tool_conversion *conversion = state;
     struct zr_tool_input input;
     (void)code;
-    zr_result result = zr_tool_input_open(&input, settings->arguments.files[0], &settings->reading, arena);
-    if (result == ZR_OK && settings->format && strcmp(settings->format, input.recording.format) != 0)
+    zr_result result = zr_tool_input_open(&input, conversion->file, &conversion->reading, arena);
+    if (result == ZR_OK && conversion->format && strcmp(conversion->format, input.recording.format) != 0)
         result = zr_fail(ZR_ERR_FORMAT, "'%s' is of the format %s, not %s", input.name,
-                         input.recording.format, settings->format);
+                         input.recording.format, conversion->format);
     if (result == ZR_OK)
-        result = write_file(&input.recording, settings->output);
+        result = zr_tool_write_conversion(conversion, write_text, &input.recording);
     zr_tool_input_end(&input);
     return result;
 }
@@ -82,24 +61,9 @@ static bool check_format(const char *format)
 
 int zr_tool_import(int argc, char **argv)
 {
-    struct settings settings = {.reading = {.device = UINT64_MAX}};
-    const struct zr_tool_option options[] = {
-        {"--format", ZR_TOOL_WORDS, &settings.format},
-        {"-o", ZR_TOOL_WORDS, &settings.output},
-        {"--device", ZR_TOOL_COUNT, &settings.reading.device},
-        {"--unit", ZR_TOOL_BYTES, &settings.reading.unit_bytes},
-        {NULL, ZR_TOOL_FLAG, NULL},
-    };
-    settings.arguments = (struct zr_tool_arguments){.help = help, .options = options, .takes_files = true};
-    int code = zr_tool_parse(&settings.arguments, argc, argv);
-    settings.arguments.options = NULL;
+    struct zr_tool_conversion conversion;
+    int code = zr_tool_read_conversion(&conversion, help, false, argc, argv);
     if (code >= 0)
         return code;
-    if (!check_format(settings.format))
-        return ZR_TOOL_USAGE;
-    if (settings.arguments.files_count != 1) {
-        zr_tool_log("import: one file at a time; see zr import --help");
-        return ZR_TOOL_USAGE;
-    }
-    return zr_tool_with_memory(work, &settings);
+    return check_format(conversion.format) ? zr_tool_with_memory(work, &conversion) : ZR_TOOL_USAGE;
 }

@@ -131,10 +131,16 @@ static void show(struct zr_text *text, const struct zr_live *live, const struct 
     show_devices(text, live, false);
 }
 
+struct shown {
+    struct zr_text *text;
+    bool json, any;
+};
+
 /* ZR_ERR_UNAVAILABLE: it has gone, or shows nothing. */
-static zr_result show_process(struct zr_text *text, long pid, bool json, bool first)
+static zr_result show_process(void *state, long pid)
 {
     static struct zr_live live;
+    struct shown *shown = state;
     struct zr_ledger host;
     uint64_t cached_bytes;
     zr_result result = zr_live_read_devices(&live, pid);
@@ -142,41 +148,31 @@ static zr_result show_process(struct zr_text *text, long pid, bool json, bool fi
         result = zr_ledger_host(&host, &cached_bytes, &live);
     if (result != ZR_OK)
         return result;
-    zr_text_print(text, "%s", !json || first ? "" : ",\n ");
-    show(text, &live, &host, cached_bytes, json);
+    zr_text_print(shown->text, "%s", shown->json && shown->any ? ",\n " : "");
+    show(shown->text, &live, &host, cached_bytes, shown->json);
+    shown->any = true;
     return ZR_OK;
 }
 
 int zr_tool_ledger(int argc, char **argv)
 {
-    bool json = false, first = true;
+    bool json = false;
     const struct zr_tool_option options[] = {{"--json", ZR_TOOL_FLAG, &json}, {NULL, ZR_TOOL_FLAG, NULL}};
     struct zr_tool_arguments arguments = {.help = help, .options = options};
     struct zr_tool_output out;
-    long pid = 0;
     int code = zr_tool_parse(&arguments, argc, argv);
     if (code >= 0)
         return code;
-    for (int i = 0; i < arguments.files_count; i++)
-        if (!zr_tool_read_pid(arguments.files[i], &pid))
-            return ZR_TOOL_USAGE;
     zr_tool_output_start(&out);
+    struct shown shown = {.text = &out.text, .json = json};
     if (json)
         zr_text_print(&out.text, "{\"version\": 1, \"processes\": [");
-    code = ZR_TOOL_FINE;
-    for (int i = 0; i < arguments.files_count; i++) {
-        zr_tool_read_pid(arguments.files[i], &pid);
-        zr_result result = show_process(&out.text, pid, json, first);
-        if (result == ZR_OK)
-            first = false;
-        else
-            code = zr_tool_fail(result);
-    }
-    for (pid = 0; arguments.files_count == 0 && zr_live_next(&pid);)
-        first = show_process(&out.text, pid, json, first) != ZR_OK && first;
+    code = zr_tool_each_process(&arguments, true, show_process, &shown);
+    if (code == ZR_TOOL_USAGE && !shown.any)
+        return code;
     if (json)
         zr_text_print(&out.text, "]}\n");
-    else if (first && code == ZR_TOOL_FINE)
+    else if (!shown.any && code == ZR_TOOL_FINE)
         zr_tool_log("ledger: no process shows its memory; zr ps says when one does");
     int written = zr_tool_output_end(&out);
     return written != ZR_TOOL_FINE ? written : code;

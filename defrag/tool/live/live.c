@@ -148,19 +148,27 @@ static void table_process(struct zr_text *text, const struct zr_live *live)
     }
 }
 
-/* What the tables and the JSON have of one process; false: it has gone meanwhile. */
-static bool show_process(struct zr_text *text, long pid, bool json, bool first)
+struct shown {
+    struct zr_text *text;
+    bool json, any;
+};
+
+/* What the tables and the JSON have of one process. */
+static zr_result show_process(void *state, long pid)
 {
     static struct zr_live live;
-    if (zr_live_read(&live, pid, true) != ZR_OK)
-        return false;
-    if (json) {
-        zr_text_print(text, first ? "" : ",\n ");
-        json_process(text, &live);
+    struct shown *shown = state;
+    zr_result result = zr_live_read(&live, pid, true);
+    if (result != ZR_OK)
+        return result;
+    if (shown->json) {
+        zr_text_print(shown->text, shown->any ? ",\n " : "");
+        json_process(shown->text, &live);
     } else {
-        table_process(text, &live);
+        table_process(shown->text, &live);
     }
-    return true;
+    shown->any = true;
+    return ZR_OK;
 }
 
 bool zr_tool_read_pid(const char *text, long *out)
@@ -175,35 +183,44 @@ bool zr_tool_read_pid(const char *text, long *out)
     return true;
 }
 
+int zr_tool_each_process(const struct zr_tool_arguments *arguments, bool all, zr_tool_each *each, void *state)
+{
+    int code = ZR_TOOL_FINE;
+    long pid;
+    for (int i = 0; i < arguments->files_count; i++)
+        if (!zr_tool_read_pid(arguments->files[i], &pid))
+            return ZR_TOOL_USAGE;
+    for (int i = 0; i < arguments->files_count; i++) {
+        zr_tool_read_pid(arguments->files[i], &pid);
+        zr_result result = each(state, pid);
+        code = result == ZR_OK ? code : zr_tool_fail(result);
+        if (result == ZR_ERR_INVALID)
+            return code;
+    }
+    for (pid = 0; all && arguments->files_count == 0 && zr_live_next(&pid);)
+        each(state, pid);
+    return code;
+}
+
 int zr_tool_ps(int argc, char **argv)
 {
-    bool json = false, first = true;
+    bool json = false;
     const struct zr_tool_option options[] = {{"--json", ZR_TOOL_FLAG, &json}, {NULL, ZR_TOOL_FLAG, NULL}};
     struct zr_tool_arguments arguments = {.help = ps_help, .options = options};
     struct zr_tool_output out;
-    long pid = 0;
     int code = zr_tool_parse(&arguments, argc, argv);
     if (code >= 0)
         return code;
-    for (int i = 0; i < arguments.files_count; i++)
-        if (!zr_tool_read_pid(arguments.files[i], &pid))
-            return ZR_TOOL_USAGE;
     zr_tool_output_start(&out);
+    struct shown shown = {.text = &out.text, .json = json};
     if (json)
         zr_text_print(&out.text, "{\"version\": 1, \"processes\": [");
     else
         zr_text_print(&out.text, "%8s %-16s %5s %-12s %10s %10s %10s %10s %10s\n", "pid", "program", "arena",
                       "name", "live", "reserved", "stranded", "peak live", "peak res.");
-    code = ZR_TOOL_FINE;
-    for (int i = 0; i < arguments.files_count; i++) {
-        zr_tool_read_pid(arguments.files[i], &pid);
-        if (show_process(&out.text, pid, json, first))
-            first = false;
-        else
-            code = zr_tool_fail(ZR_ERR_UNAVAILABLE);
-    }
-    for (pid = 0; arguments.files_count == 0 && zr_live_next(&pid);)
-        first = !show_process(&out.text, pid, json, first) && first;
+    code = zr_tool_each_process(&arguments, true, show_process, &shown);
+    if (code == ZR_TOOL_USAGE && !shown.any)
+        return code;
     if (json)
         zr_text_print(&out.text, "]}\n");
     int written = zr_tool_output_end(&out);

@@ -18,4 +18,12 @@ void zr_tool_json_arena(struct zr_text *text, const struct zr_published_arena *a
 /* A process's number; false: it is none, which is said. */
 bool zr_tool_read_pid(const char *text, long *out);
 
+/* Calls each(state, pid) for the processes that the arguments name, in order; where they name none and `all`,
+ * for every one that shows its memory, whose failures are nobody's. What fails of a named one is said, and
+ * the next one goes on, but after ZR_ERR_INVALID. Returns an exit code: ZR_TOOL_USAGE, and nothing was
+ * called, where a name is no number. */
+typedef zr_result zr_tool_each(void *state, long pid);
+int zr_tool_each_process(const struct zr_tool_arguments *arguments, bool all, zr_tool_each *each,
+                         void *state);
+
 #endif

@@ -278,19 +278,13 @@ static zr_result work(void *state, zr_arena *arena, int *code)
     struct server server = {.top = &top, .listening = -1};
     zr_result result = ZR_OK;
     zr_top_start(&top, arena);
-    for (int i = 0; i < settings->arguments.files_count && result == ZR_OK; i++) {
-        long pid;
-        if (!zr_tool_read_pid(settings->arguments.files[i], &pid))
-            *code = ZR_TOOL_USAGE;
-        else if (!zr_top_name(&top, pid))
-            result = zr_fail(ZR_ERR_INVALID, "serve: at most %d processes at once", (int)ZR_TOP_PROCESSES);
-    }
-    if (result == ZR_OK && *code == ZR_TOOL_FINE && settings->once) {
+    *code = zr_tool_each_process(&settings->arguments, false, zr_top_name, &top);
+    if (*code == ZR_TOOL_FINE && settings->once) {
         struct zr_tool_output out;
         zr_tool_output_start(&out);
         put_body(&out.text, &top);
         *code = zr_tool_output_end(&out);
-    } else if (result == ZR_OK && *code == ZR_TOOL_FINE) {
+    } else if (*code == ZR_TOOL_FINE) {
         result = serve(&server, settings);
     }
     zr_top_end(&top);

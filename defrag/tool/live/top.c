@@ -182,14 +182,8 @@ static zr_result work(void *state, zr_arena *arena, int *code)
     struct zr_top_view view = {.arena = ZR_TOP_ALL, .interval_ms = (unsigned)settings->interval_ms};
     zr_result result = ZR_OK;
     zr_top_start(&top, arena);
-    for (int i = 0; i < settings->arguments.files_count && result == ZR_OK; i++) {
-        long pid;
-        if (!zr_tool_read_pid(settings->arguments.files[i], &pid))
-            *code = ZR_TOOL_USAGE;
-        else if (!zr_top_name(&top, pid))
-            result = zr_fail(ZR_ERR_INVALID, "top: at most %d processes at once", (int)ZR_TOP_PROCESSES);
-    }
-    if (result == ZR_OK && *code == ZR_TOOL_FINE) {
+    *code = zr_tool_each_process(&settings->arguments, false, zr_top_name, &top);
+    if (*code == ZR_TOOL_FINE) {
         zr_top_refresh(&top, ONCE_PATIENCE_MS);
         int missing = say_missing(&top);
         if (settings->once)

@@ -53,13 +53,15 @@ static struct zr_top_process *add(struct zr_top *top, long pid)
     return process;
 }
 
-bool zr_top_name(struct zr_top *top, long pid)
+zr_result zr_top_name(void *state, long pid)
 {
+    struct zr_top *top = state;
     int index = zr_top_find(top, pid);
     struct zr_top_process *process = index < 0 ? add(top, pid) : &top->processes[index];
-    if (process)
-        process->named = true;
-    return process != NULL;
+    if (!process)
+        return zr_fail(ZR_ERR_INVALID, "at most %d processes at once", (int)ZR_TOP_PROCESSES);
+    process->named = true;
+    return ZR_OK;
 }
 
 static uint64_t allocations_of(const struct zr_live *live)

@@ -65,8 +65,8 @@ struct zr_top {
 void zr_top_start(struct zr_top *top, zr_arena *memory);
 void zr_top_end(struct zr_top *top);
 
-/* Adds a process that the user named. False: there is no room. */
-bool zr_top_name(struct zr_top *top, long pid);
+/* Adds a process that the user named to a struct zr_top: zr_tool_each. ZR_ERR_INVALID: there is no room. */
+zr_result zr_top_name(void *top, long pid);
 /* Takes all figures anew: of the named processes, or, where none is named, of all that there are. Waits for
  * one that does not answer for `patience_ms`, and not again for some turns. */
 void zr_top_refresh(struct zr_top *top, int patience_ms);
