@@ -13,8 +13,19 @@ zr_result zr_service_ask(int line, const struct zr_service_message *message,
 /* Gets each client, a message of kind ZR_SERVICE_CLIENT, in the order in which they came. */
 typedef void zr_service_row(void *state, const struct zr_service_message *client);
 
-/* All clients, then the totals, of kind ZR_SERVICE_DONE. `fresh`: those that can are first asked what they
- * have idle, which takes up to 0.2 s. ZR_ERR_UNAVAILABLE: no zrd serves; and as zr_service_ask(). */
-zr_result zr_service_query(bool fresh, zr_service_row *row, void *state, struct zr_service_message *totals);
+enum zr_service_fresh {
+    ZR_SERVICE_KNOWN = 0, /* what clients have idle is what they said last */
+    ZR_SERVICE_ASKED,     /* they are asked, for the next question */
+    ZR_SERVICE_AWAITED,   /* they are asked, and awaited for up to 0.2 s */
+};
+struct zr_service_question {
+    enum zr_service_fresh fresh;
+    uint64_t patience_ns; /* for each answer of zrd's; 0: 10 s */
+};
+
+/* All clients, then the totals, of kind ZR_SERVICE_DONE. ZR_ERR_UNAVAILABLE: no zrd serves; and as
+ * zr_service_ask(). */
+zr_result zr_service_query(const struct zr_service_question *question, zr_service_row *row, void *state,
+                           struct zr_service_message *totals);
 
 #endif

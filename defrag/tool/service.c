@@ -9,11 +9,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "alloc/backend/service_query.h"
 #include "alloc/backend/service_wire.h"
 #include "alloc/base/error.h"
 #include "alloc/base/system/folders.h"
 #include "alloc/base/system/os.h"
+#include "defrag/tool/live/clients.h"
 #include "defrag/tool/tool.h"
 
 #define END_NS   UINT64_C(10000000000)
@@ -176,26 +176,6 @@ static int start(int argc, char **argv)
 
 /* ---- status -------------------------------------------------------------------------------------------- */
 
-static void json_client(struct zr_text *text, const struct zr_service_message *client)
-{
-    zr_text_print(text, "{\"pid\": %" PRId32 ", ", client->pid);
-    zr_tool_json_words(text, "program", client->program);
-    zr_text_print(text, ", ");
-    zr_tool_json_words(text, "group", client->group);
-    zr_text_print(text,
-                  ", \"held_bytes\": %" PRIu64 ", \"resident_bytes\": %" PRIu64 ", \"peak_bytes\": %" PRIu64
-                  ", \"waiting_bytes\": %" PRIu64 ", \"hard_bytes\": %" PRIu64 ", \"soft_bytes\": %" PRIu64
-                  ", \"idle_bytes\": %" PRIu64 ", \"reclaim_ns\": %" PRIu64 ", \"plan_base_bytes\": %" PRIu64
-                  ", \"plan_peak_bytes\": %" PRIu64 ", \"in_turn\": %s"
-                  ", \"shares\": %" PRIu32 ", \"messages\": %" PRIu64 ", \"listens\": %s, \"left\": %s}",
-                  client->held_bytes, client->resident_bytes, client->peak_bytes, client->bytes,
-                  client->hard_bytes, client->soft_bytes, client->idle_bytes, client->reclaim_ns,
-                  client->plan_base_bytes, client->plan_peak_bytes,
-                  client->flags & ZR_SERVICE_IN_TURN ? "true" : "false", client->shares, client->count,
-                  client->flags & ZR_SERVICE_LISTENS ? "true" : "false",
-                  client->flags & ZR_SERVICE_LEFT ? "true" : "false");
-}
-
 static void table_client(struct zr_text *text, const struct zr_service_message *client)
 {
     char number[6][ZR_TOOL_NUMBER_ROOM];
@@ -223,7 +203,7 @@ static void show_client(void *state, const struct zr_service_message *client)
     struct listing *listing = state;
     if (listing->json) {
         zr_text_print(listing->text, listing->any ? ",\n " : "");
-        json_client(listing->text, client);
+        zr_client_json(listing->text, client);
     } else {
         if (!listing->any)
             zr_text_print(listing->text, "%8s %-16s %-12s %6s %10s %10s %10s %10s %10s %10s\n", "pid",
@@ -249,8 +229,8 @@ static int show_status(int argc, char **argv)
         return zr_tool_fail(ZR_ERR_UNAVAILABLE);
     zr_tool_output_start(&out);
     zr_text_print(&out.text, json ? "{\"version\": 1, \"clients\": [" : "");
-    zr_result result =
-        zr_service_query(true, show_client, &(struct listing){&out.text, json, false}, &totals);
+    zr_result result = zr_service_query(&(struct zr_service_question){.fresh = ZR_SERVICE_AWAITED},
+                                        show_client, &(struct listing){&out.text, json, false}, &totals);
     if (result != ZR_OK)
         return zr_tool_fail(result);
     if (json)

@@ -8,6 +8,7 @@
 #include "defrag/report/reason.h"
 #include "defrag/report/remedies.h"
 #include "defrag/tool/input.h"
+#include "defrag/tool/live/clients.h"
 
 static const char help[] =
     "Says why an allocation found no room, which blocks stand in its way, and what would have helped.\n"
@@ -214,6 +215,15 @@ static void json_reason(struct zr_text *text, const struct zr_reasoning *own)
                       own->kind.live_bytes, own->kind.most_bytes);
 }
 
+static void json_clients(struct zr_text *text, const struct view *view)
+{
+    static struct zr_clients clients;
+    if (view->of_failure)
+        zr_clients_read(&clients, ZR_SERVICE_AWAITED);
+    zr_text_print(text, ",\n \"service\": ");
+    zr_clients_json(text, &clients);
+}
+
 static void print_json(struct zr_text *text, struct view *view)
 {
     const struct zr_answer *answer = &view->answer;
@@ -246,6 +256,7 @@ static void print_json(struct zr_text *text, struct view *view)
     zr_text_print(text, ", ");
     zr_tool_json_number(text, "pending_bytes", answer->pending_bytes, view->input.recording.has_pending);
     json_reason(text, &view->reasoning);
+    json_clients(text, view);
     zr_text_print(text, "}\n");
 }
 
@@ -440,6 +451,21 @@ static void print_remedies(struct zr_text *text, const struct view *view)
     }
 }
 
+/* Of a failure: who shares the memory through the allocator service, as it is now. */
+static void print_clients(struct zr_text *text, const struct view *view)
+{
+    static struct zr_clients clients;
+    char words[ZR_CLIENTS_LINE_ROOM];
+    if (!view->of_failure)
+        return;
+    zr_clients_read(&clients, ZR_SERVICE_AWAITED);
+    if (!clients.served || clients.count == 0)
+        return;
+    zr_text_print(text, "now %s:\n", zr_clients_words(words, &clients));
+    for (unsigned i = 0; i < clients.count && i < PINS_SHOWN; i++)
+        zr_text_print(text, "  %s\n", zr_client_words(words, &clients.rows[i]));
+}
+
 static void print_words(struct zr_text *text, struct view *view)
 {
     const struct zr_answer *answer = &view->answer;
@@ -463,6 +489,7 @@ static void print_words(struct zr_text *text, struct view *view)
     zr_text_print(text, "\n");
     print_pins(text, view);
     print_remedies(text, view);
+    print_clients(text, view);
 }
 
 /* ---- The subcommand ------------------------------------------------------------------------------------ */

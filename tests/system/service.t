@@ -2,8 +2,10 @@
 """zrd, the allocator service: eight clients at random, kill -9 of clients and of zrd, every byte accounted for and none
 read by another; forks; quotas, reclaim and its deadline; hostile, mute and deaf clients; another user; words and the way
 out."""
+import json
 import os
 import random
+import re
 import resource
 import shutil
 import socket
@@ -202,6 +204,33 @@ def check_reclaim():
     idle.end()
 
 
+def check_tools():
+    """zr top, serve, ledger and why show zrd's clients; what was measured says how soon idle memory comes back."""
+    idle = Program(ZR_GROUP="a", ZR_CONF="service:required,publish:on")
+    idle.obey("take 100")
+    idle.obey("give")
+    other = Program(ZR_GROUP="b")
+    other.obey("take 180")
+    words = f"held by pid {idle.pid} (service_client)"
+    tools = {"top": ["--once", "--columns", "100"], "serve": ["--once"], "ledger": [str(idle.pid)], "why": [path("refused.csv")]}
+    with open(path("refused.csv"), "w", encoding="ascii") as file:
+        file.write("event,address,bytes,unit_bytes,tag\nmap,0x200000,2097152,0,\nalloc,0x200000,1048576,,grad\nrefused,,9999999,,grad\n")
+    said = {name: subprocess.run([ZR, name, *options], capture_output=True, text=True, timeout=HANG, env=ENVIRONMENT, stdin=subprocess.DEVNULL)
+            for name, options in tools.items()}
+    same([got.returncode for got in said.values()], [0] * 4, "top, serve, ledger and why") or note(str(said))
+    ok("zrd lends" in said["top"].stdout and words in said["top"].stdout, "top has zrd's totals and clients")
+    ok(f'zr_service_held_bytes{{pid="{idle.pid}",program="service_client",group="a"}}' in said["serve"].stdout
+       and f"zr_service_capacity_bytes {CAPACITY}\n" in said["serve"].stdout, "serve its metrics")
+    ok("zrd has lent it" in said["ledger"].stdout, "ledger what of a process's memory is leased")
+    ok(words in said["why"].stdout and re.search(r"MiB idle, reclaimable in \d+ ms", said["why"].stdout), "why who holds what, and how soon it comes back")
+    note(said["why"].stdout[said["why"].stdout.find("now zrd"):].strip())
+    got = subprocess.run([ZR, "top", "--once", "--json"], capture_output=True, text=True, timeout=HANG, env=ENVIRONMENT, stdin=subprocess.DEVNULL)
+    shown = json.loads(got.stdout)["service"]
+    same((shown["capacity_bytes"], {one["pid"] for one in shown["clients"]}), (CAPACITY, {idle.pid, other.pid}), "top --json has them, too")
+    idle.end()
+    other.end()
+
+
 def check_deadline():
     zrd = Zrd("--capacity", CAPACITY, "--within", 400)
     deaf, mute = Speaker(), Speaker(flags=0)
@@ -337,6 +366,7 @@ check_steady(service)
 check_fork()
 check_quotas()
 check_reclaim()
+check_tools()
 check_hostile(service)
 check_thousand(service)
 check_other_user(service)

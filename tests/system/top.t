@@ -388,7 +388,7 @@ def check_ends(screen, first):
 
 
 ok("No process of this user" in zr("top", "--once").stdout, "no process, and it says so")
-same(json.loads(zr("top", "--once", "--json").stdout), {"version": 1, "processes": []}, "nor is one in the JSON")
+same(json.loads(zr("top", "--once", "--json").stdout), {"version": 1, "processes": [], "service": None}, "nor is one in the JSON")
 programs = sorted([Program(), Program()], key=lambda program: program.pid)
 check_once(*programs)
 check_refusals(programs[0])

@@ -1,4 +1,5 @@
 /* ledger.c: `zr ledger`: where all of a process's memory is. Stands on ledger_rows.c. */
+#include "defrag/tool/live/clients.h"
 #include "defrag/tool/live/ledger.h"
 
 #include <inttypes.h>
@@ -111,13 +112,18 @@ static void show_devices(struct zr_text *text, const struct zr_live *live, bool 
 static void show(struct zr_text *text, const struct zr_live *live, const struct zr_ledger *host,
                  uint64_t cached_bytes, bool json)
 {
-    char cached[ZR_TOOL_NUMBER_ROOM];
+    static struct zr_clients clients;
+    char cached[ZR_TOOL_NUMBER_ROOM], idle[ZR_TOOL_NUMBER_ROOM];
+    zr_clients_read(&clients, ZR_SERVICE_AWAITED);
+    const struct zr_service_message *client = zr_clients_find(&clients, live->shown.process.pid);
     if (json) {
         zr_text_print(text, "{\"pid\": %" PRId32 ", ", live->shown.process.pid);
         zr_tool_json_words(text, "program", live->shown.program);
         zr_text_print(text, ",\n  \"host\": {");
         json_ledger(text, host);
-        zr_text_print(text, ", \"cached_bytes\": %" PRIu64 "},\n  \"devices\": [", cached_bytes);
+        zr_text_print(text,
+                      ", \"cached_bytes\": %" PRIu64 ", \"leased_bytes\": %" PRIu64 "},\n  \"devices\": [",
+                      cached_bytes, client ? client->held_bytes : 0);
         show_devices(text, live, true);
         zr_text_print(text, "]}");
         return;
@@ -128,6 +134,9 @@ static void show(struct zr_text *text, const struct zr_live *live, const struct 
     if (cached_bytes > 0)
         zr_text_print(text, "  and %s that its arenas keep for later, not mapped\n",
                       zr_tool_bytes(cached, cached_bytes));
+    if (client)
+        zr_text_print(text, "  zrd has lent it %s of this, %s of it idle\n",
+                      zr_tool_bytes(cached, client->held_bytes), zr_tool_bytes(idle, client->idle_bytes));
     show_devices(text, live, false);
 }
 

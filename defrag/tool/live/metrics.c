@@ -2,6 +2,7 @@
 #include "defrag/tool/live/metrics.h"
 
 #include <inttypes.h>
+#include <stddef.h>
 #include <string.h>
 
 /* Names come from other processes: what is no plain letter is a question mark. */
@@ -78,6 +79,50 @@ static void put_tags(struct zr_text *text, const struct zr_top *top, const char 
     }
 }
 
+static void put_client(struct zr_text *text, const char *name, const struct zr_service_message *client,
+                       uint64_t value)
+{
+    zr_text_print(text, "%s{pid=\"%" PRId32 "\",", name, client->pid);
+    put_label(text, "program", client->program);
+    zr_text_print(text, ",");
+    put_label(text, "group", client->group);
+    zr_text_print(text, "} %" PRIu64 "\n", value);
+}
+
+/* Where a zrd serves. */
+static void put_clients(struct zr_text *text, const struct zr_clients *clients)
+{
+    static const struct {
+        const char *name, *help;
+        size_t offset; /* of the number in a row */
+    } figures[] = {
+        {"zr_service_held_bytes", "Leased by a client of zrd's.",
+         offsetof(struct zr_service_message, held_bytes)},
+        {"zr_service_idle_bytes", "Of these idle, as it said last.",
+         offsetof(struct zr_service_message, idle_bytes)},
+        {"zr_service_planned_bytes", "The most of its plan; 0: it has none.",
+         offsetof(struct zr_service_message, plan_peak_bytes)},
+        {"zr_service_hard_bytes", "Its hard quota; 0: none.",
+         offsetof(struct zr_service_message, hard_bytes)},
+    };
+    put_head(text, "zr_service_up", "", "1: a zrd serves this user.", false);
+    zr_text_print(text, "zr_service_up %d\n", clients->served);
+    if (!clients->served)
+        return;
+    put_head(text, "zr_service_capacity_bytes", "", "What zrd lends in all.", false);
+    zr_text_print(text, "zr_service_capacity_bytes %" PRIu64 "\n", clients->totals.bytes);
+    put_head(text, "zr_service_lent_bytes", "", "What it has lent.", false);
+    zr_text_print(text, "zr_service_lent_bytes %" PRIu64 "\n", clients->totals.held_bytes);
+    for (size_t i = 0; i < sizeof figures / sizeof *figures; i++) {
+        put_head(text, figures[i].name, "", figures[i].help, false);
+        for (unsigned c = 0; c < clients->count; c++) {
+            uint64_t value;
+            memcpy(&value, (const char *)&clients->rows[c] + figures[i].offset, sizeof value);
+            put_client(text, figures[i].name, &clients->rows[c], value);
+        }
+    }
+}
+
 void zr_metrics_print(struct zr_text *text, const struct zr_top *top)
 {
     put_head(text, "zr_process_up", "", "1: it answers; 0: it is silent, or a named one is gone.", false);
@@ -93,4 +138,5 @@ void zr_metrics_print(struct zr_text *text, const struct zr_top *top)
     put_tags(text, top, "zr_arena_tag_live_bytes", "Live bytes of a tag.", false);
     put_tags(text, top, "zr_arena_tag_peak_bytes", "Live bytes of a tag when live_bytes was at its peak.",
              true);
+    put_clients(text, &top->clients);
 }

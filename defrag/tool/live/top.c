@@ -111,7 +111,9 @@ static int print_json(struct zr_top *top)
         zr_text_print(&out.text, i ? ",\n " : "");
         json_process(&out.text, top, &top->processes[i]);
     }
-    zr_text_print(&out.text, "]}\n");
+    zr_text_print(&out.text, "],\n \"service\": ");
+    zr_clients_json(&out.text, &top->clients);
+    zr_text_print(&out.text, "}\n");
     return zr_tool_output_end(&out);
 }
 

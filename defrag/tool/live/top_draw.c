@@ -508,6 +508,21 @@ static void draw_details(struct area area, const struct zr_top *top, const struc
         draw_look(area, top, view, process, arena);
 }
 
+/* ---- zrd's clients ------------------------------------------------------------------------------------- */
+
+/* The rows that it took. */
+static unsigned draw_clients(struct area area, const struct zr_clients *clients)
+{
+    char words[ZR_CLIENTS_LINE_ROOM];
+    unsigned most = area.rows > TALL_ROWS ? 4 : 2;
+    if (!clients->served)
+        return 0;
+    put_words(area, 0, 0, zr_clients_words(words, clients), ZR_TOP_BOLD);
+    for (unsigned i = 0; i < clients->count && i < most; i++)
+        put_words(area, 1 + i, 2, zr_client_words(words, &clients->rows[i]), 0);
+    return 1 + (clients->count < most ? clients->count : most);
+}
+
 /* ---- The whole ----------------------------------------------------------------------------------------- */
 
 static void draw_help(struct area area)
@@ -562,5 +577,6 @@ void zr_top_draw(struct zr_top_grid *out, const struct zr_top *top, const struct
     }
     if (top->processes_count > 0)
         area = below(area, draw_processes(area, top, view));
+    area = below(area, draw_clients(area, &top->clients));
     draw_details(area, top, view);
 }

@@ -6,6 +6,7 @@
 #define ZR_TOP_MODEL_H
 
 #include "defrag/report/address_map.h"
+#include "defrag/tool/live/clients.h"
 #include "defrag/tool/live/live.h"
 
 enum { ZR_TOP_PROCESSES = 128, ZR_TOP_HOLDERS = 64, ZR_TOP_WORDS = 200, ZR_TOP_ALL = -1 };
@@ -52,6 +53,7 @@ struct zr_top {
     unsigned processes_count;
     unsigned others_count; /* that run and are not here: more than there is room for, or of another release */
     struct zr_top_look look;
+    struct zr_clients clients; /* of zrd, if one serves */
 
     /* private: a look that has been asked for */
     int connection; /* -1: none */
