@@ -206,5 +206,5 @@ with open(config, "w") as file:
     json.dump({"zero_optimization": keys}, file)
 plans = [train(ranks=2, dry_run=True, layers=LAYERS, **more) for more in (dict(config=config, stage=None), dict(stage=3, offload_optimizer="cpu", offload_param="cpu", offload_ratio=0.5))]
 ok(plans[0].code == plans[1].code == 0 and plans[0].report["ranks"] == plans[1].report["ranks"], "DeepSpeed's keys are the flags") or note(plans[0].err)
-leftovers()
+same(leftovers(), [], "no process stays")
 done()

@@ -198,7 +198,7 @@ static void look_for_stall(const zr_nvme_io *io, struct patience *patience, uint
                 "the disk of '%s' has moved nothing for %.1f s; waiting on, with %llu bytes to move (see the "
                 "kernel's log if this goes on)",
                 io->file.folder, (double)quiet_ns * 1e-9, (unsigned long long)left_bytes);
-    patience->next_ns *= 2;
+    patience->next_ns *= 4;
     patience->logged = true;
 }
 

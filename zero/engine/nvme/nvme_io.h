@@ -94,7 +94,7 @@ zr_result zr_nvme_write(zr_nvme_io *io, const struct zr_nvme_extent *extent, zr_
 /* Whether an event has passed; never waits. ZR_ERR_INVALID: an event of the future. ZR_ERR_IO: see above. */
 zr_result zr_nvme_poll(zr_nvme_io *io, zr_nvme_event event, bool *out_passed);
 /* Waits until it has. A disk that stalls is waited for: the log hears of it after stall_ns, and again after
- * twice as long each time. On ZR_ERR_IO too the operation has let go of its memory. */
+ * four times as long each time. On ZR_ERR_IO too the operation has let go of its memory. */
 zr_result zr_nvme_wait(zr_nvme_io *io, zr_nvme_event event);
 /* Waits for all. */
 zr_result zr_nvme_synchronize(zr_nvme_io *io);
