@@ -189,11 +189,11 @@ static inline void run_case(const struct test_case *test, const struct shape *s,
 }
 
 #ifdef ZR_TEST_ON_CARD
-/* Products that are large and aligned enough for cuBLASLt, with it and without. */
+/* Products that are large and aligned enough for cuBLASLt, with it, and in a long run without it, too. */
 static inline void run_products(const struct test_case *linear, const struct test_case *head)
 {
     static const struct shape aligned = {1, 64, 64, 2, 72, 88, 96};
-    for (int on = 0; on < 2; on++) {
+    for (int on = getenv("ZR_TEST_LONG") == NULL; on < 2; on++) {
         struct zr_lt_emulator *library = card_library(on);
         unsigned before = library ? library->products : 0, splits = library ? library->splits : 0;
         run_case(linear, &aligned, 99, ZR_ISA_PLAIN);
