@@ -65,8 +65,8 @@ struct zr_kernel_limits {
     unsigned threads;
 };
 
-/* fp32 products that the matrix library refused, and that the context did by itself: slower, and with other
- * last bits than the library's. */
+/* Products that the matrix library refused, and that the context did by itself: slower, and with other last
+ * bits than the library's. */
 struct zr_kernel_refusals {
     uint64_t count;
     size_t m, n, k; /* of the first: [m, k] x [k, n] */
@@ -393,6 +393,9 @@ struct zr_kernels {
      * refuses. What is not open may be closed. */
     zr_result (*open)(struct zr_kernel_context *context);
     void (*close)(struct zr_kernel_context *context);
+    /* What makes the large matrix products of an open context, for people: "cuBLASLt 13.0.2", or what does
+     * without it, and why. Valid until it is closed. NULL: there is no choice to speak of. */
+    const char *(*products)(const struct zr_kernel_context *context);
 
     ZR_KERNEL(embedding_forward);
     ZR_KERNEL(embedding_backward);
@@ -440,8 +443,9 @@ ZR_API const struct zr_kernels *zr_kernels_null_of(const struct zr_kernels *tabl
  * all memory is the device's, workspace and single results too. An operation is queued in the context's
  * stream and has not ended when it returns; what it does wrong there shows as the driver has it. It makes no
  * use of threads, and there is no sum() without a context. A context without a workspace opens too, and
- * refuses sum_of_squares(). Attention: heads of up to 256 numbers;
- * probabilities stay floats in sums, at every precision. ZR_ERR_UNAVAILABLE of open(): no driver, one older
+ * refuses sum_of_squares(). Attention: heads of up to 256 numbers; probabilities stay floats in sums, at
+ * every precision. Products of 64 x 64 x 64 steps and more, whose rows begin on 16 bytes, are cuBLASLt's
+ * where it can be loaded: products() says so. ZR_ERR_UNAVAILABLE of open(): no driver, one older
  * than CUDA 12.0, or no kernels in this build. */
 ZR_API const struct zr_kernels *zr_kernels_cuda(void);
 

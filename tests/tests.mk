@@ -61,7 +61,14 @@ $(BUILD)/device/%.$(1).cu.o: %.cu $(BUILD)/config
 endef
 $(foreach p,0 1 2,$(eval $(call device_precision,$(p))))
 $(BUILD)/tests/emulator/kernels.image: $(kernels_cu_obj)
-$(patsubst %,$(BUILD)/tests/cuda_%_test,fp32 narrow llama table): | $(BUILD)/tests/emulator/kernels.image
+# An emulated cuBLASLt, which multiplies by kernels of its own on the emulated driver.
+cublaslt := $(BUILD)/tests/emulator/libcublasLt.so.13
+$(BUILD)/tests/emulator/cublaslt.image: $(BUILD)/device/tests/emulators/cublaslt/multiply.cu.o
+$(cublaslt): $(call obj,$(wildcard tests/emulators/cublaslt/*.c)) $(emulator) | $(BUILD)/tests/emulator/cublaslt.image
+	@mkdir -p $(@D)
+	@echo "  link  $@"
+	@$(CC) -shared -Wl,-soname,libcublasLt.so.13,-Bsymbolic -o $@ $(filter %.o,$^) -L$(dir $(emulator)) -l:libcuda.so.1 $(ALL_LDFLAGS)
+$(patsubst %,$(BUILD)/tests/cuda_%_test,fp32 narrow llama table matrix): | $(BUILD)/tests/emulator/kernels.image $(cublaslt)
 $(BUILD)/tests/cuda_kernels_test: | $(BUILD)/tests/emulator/rules.image
 
 cuda_tests := $(BUILD)/tests/backend_test $(filter $(BUILD)/tests/cuda%,$(test_bin))

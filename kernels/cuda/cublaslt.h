@@ -30,14 +30,14 @@ enum { ZR_LT_EPILOGUE_NONE = 1, ZR_LT_EPILOGUE_BIAS = 4 };   /* cublasLtEpilogue
 /* cublasLtReductionScheme_t, as bits: how parts of a sum over k are put together. */
 enum { ZR_LT_REDUCTION_NONE = 0, ZR_LT_REDUCTION_IN_FLOATS = 2 };
 
-enum { /* cublasLtMatmulDescAttributes_t */
+enum {                                  /* cublasLtMatmulDescAttributes_t */
        ZR_LT_OPERATION_TRANSPOSE_A = 3, /* int32_t */
        ZR_LT_OPERATION_TRANSPOSE_B = 4, /* int32_t */
        ZR_LT_OPERATION_EPILOGUE = 7,    /* uint32_t */
        ZR_LT_OPERATION_BIAS = 8         /* const void *, of D's type, a number for each row of D */
 };
 
-enum { /* cublasLtMatmulPreferenceAttributes_t */
+enum {                                        /* cublasLtMatmulPreferenceAttributes_t */
        ZR_LT_PREFERENCE_WORKSPACE_BYTES = 1,  /* uint64_t: at most */
        ZR_LT_PREFERENCE_REDUCTIONS = 3,       /* uint32_t: those that may be used */
        ZR_LT_PREFERENCE_ALIGNMENT_A_BYTES = 5 /* uint32_t: at least; B, C and D follow */

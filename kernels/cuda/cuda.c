@@ -13,6 +13,7 @@
 #include "alloc/base/error.h"
 #include "kernels/cuda/arguments.h"
 #include "kernels/cuda/driver_launch.h"
+#include "kernels/cuda/matrix.h"
 
 /* Kernels of which there is one per precision, and those that are told. */
 #define PER_PRECISION(f)                                                                                     \
@@ -130,10 +131,13 @@ static zr_result load(void)
 
 /* ---- Opening ------------------------------------------------------------------------------------------- */
 
+/* Partial sums of squares, then the matrix library's. */
+enum { SQUARES_BYTES = CUDA_SQUARES_BLOCKS * sizeof(double) };
+
 static size_t workspace_bytes(const struct zr_kernel_limits *limits, enum zr_isa isa)
 {
-    (void)limits, (void)isa; /* sums of squares alone have partial results */
-    return CUDA_SQUARES_BLOCKS * sizeof(double);
+    (void)isa;
+    return SQUARES_BYTES + zr_cuda_matrix_workspace_bytes(limits);
 }
 
 static zr_result open(struct zr_kernel_context *context)
@@ -143,21 +147,28 @@ static zr_result open(struct zr_kernel_context *context)
     if ((unsigned)context->precision >= ZR_PRECISION_COUNT)
         return zr_fail(ZR_ERR_INVALID, "%d is no precision; there are fp32, bf16 and fp16",
                        (int)context->precision);
-    if (context->workspace && ((uintptr_t)context->workspace % 64 != 0 ||
-                               context->workspace_bytes < workspace_bytes(NULL, context->isa)))
+    if (context->workspace &&
+        ((uintptr_t)context->workspace % 64 != 0 || context->workspace_bytes < SQUARES_BYTES))
         return zr_fail(ZR_ERR_INVALID,
                        "a workspace of %zu bytes is too small (or not on a 64-byte line); ask "
                        "workspace_bytes() of the kernels",
                        context->workspace_bytes);
     zr_result result = load();
     if (result == ZR_OK)
-        context->library = &library;
+        context->library = zr_cuda_matrix_open();
     return result;
 }
 
 static void close(struct zr_kernel_context *context)
 {
+    if (zr_cuda_matrix_is(context->library))
+        zr_cuda_matrix_close(context->library);
     context->library = NULL;
+}
+
+static const char *products(const struct zr_kernel_context *context)
+{
+    return zr_cuda_matrix_is(context->library) ? zr_cuda_matrix_words(context->library) : "";
 }
 
 /* ---- Launching ----------------------------------------------------------------------------------------- */
@@ -182,7 +193,7 @@ static zr_cu_result ask_for_shared(zr_cu_kernel kernel, size_t bytes)
 
 static zr_result must_be_open(const struct zr_kernel_context *context)
 {
-    return context && context->library == &library
+    return context && zr_cuda_matrix_is(context->library)
                ? ZR_OK
                : zr_fail(ZR_ERR_INVALID, "a kernel was called in a context that is not open");
 }
@@ -290,10 +301,15 @@ static zr_result rmsnorm_backward(struct zr_kernel_context *context, const struc
 
 static zr_result multiply(struct zr_kernel_context *context, const struct cuda_product *p)
 {
-    return launch(
-        context, KERNEL_product,
-        (struct grid){.x = p->m ? parts(p->n, CUDA_PRODUCT_TILE) : 0, .y = parts(p->m, CUDA_PRODUCT_TILE)},
-        p);
+    struct grid grid = {.x = p->m ? parts(p->n, CUDA_PRODUCT_TILE) : 0, .y = parts(p->m, CUDA_PRODUCT_TILE)};
+    bool done = false;
+    zr_result result = must_be_open(context);
+    void *workspace = result == ZR_OK && context->workspace ? (char *)context->workspace + SQUARES_BYTES : NULL;
+    if (result == ZR_OK)
+        result =
+            zr_cuda_matrix_multiply(context, context->library, p, workspace,
+                                    workspace ? context->workspace_bytes - SQUARES_BYTES : 0, &done);
+    return result != ZR_OK || done ? result : launch(context, KERNEL_product, grid, p);
 }
 
 /* Rows, inputs and outputs as one product has them. */
@@ -480,6 +496,7 @@ static const struct zr_kernels table = {
     .workspace_bytes = workspace_bytes,
     .open = open,
     .close = close,
+    .products = products,
     .embedding_forward = embedding_forward,
     .embedding_backward = embedding_backward,
     .positions_forward = positions_forward,

@@ -11,4 +11,8 @@ extern const void *const zr_cuda_images[];
  * for one; NULL: none. Before that. */
 void zr_cuda_kernels_image_set(const void *image);
 
+/* The file that contexts opened from now on take for cuBLASLt; a name that is no file: none. NULL: the
+ * system's. No context that uses another is open. */
+void zr_cuda_matrix_library_set(const char *path);
+
 #endif

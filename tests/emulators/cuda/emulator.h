@@ -5,12 +5,13 @@
  * others. Kernels are .cu sources compiled for the processor (kernels/cuda/device_processor.h), one block
  * after the other in a random order, with threads as fibers; what they do wrong is reported on standard error
  * and ends the context: addresses out of reach, misaligned ones, shared memory read before it is written,
- * races (threads.c, races.c). Not seen are device memory read before it is written, and races between
- * launches, but by what they compute. It is strict where NVIDIA's documentation states a rule, also where a
- * card may be lenient; tests/support/cuda/cuda_rules.h has where the rules come from, the tests that include it
- * (cuda_emulator_test.c, cuda_alloc_test.c and others) the rules and a program that breaks each. Not there:
- * pools that other processes open, handles for dma-buf, and the private tables of cuGetExportTable; each is
- * refused, and the device's attributes say so where there is one.
+ * races within a launch and of two launches that are under way at one time, since nothing orders them
+ * (threads.c, races.c). Not seen are device memory read before it is written, and races of launches with
+ * copies, but by what they compute. It is strict where NVIDIA's documentation states a rule, also where a
+ * card may be lenient; tests/support/cuda/cuda_rules.h has where the rules come from, the tests that include
+ * it (cuda_emulator_test.c, cuda_alloc_test.c and others) the rules and a program that breaks each. Not
+ * there: pools that other processes open, handles for dma-buf, and the private tables of cuGetExportTable;
+ * each is refused, and the device's attributes say so where there is one.
  *
  * Asynchronous work is carried out late: every call of the driver moves each context's clock by one tick,
  * work takes some ticks, drawn for each stream and each piece, and waiting moves the clock to the end of what

@@ -31,8 +31,8 @@ struct emu_execution {
     const struct emu_launch *launch;
     const struct zr_device_image *image;
     const struct emu_gone *gone;
-    uint64_t start; /* by the context's clock */
-    bool pageable;  /* the program's own memory may be used */
+    uint64_t start, end; /* by the context's clock */
+    bool pageable;       /* the program's own memory may be used */
 };
 
 /* A stretch of memory that the kernel may use. */
@@ -59,9 +59,13 @@ zr_cu_result emu_threads_run(const struct emu_execution *e);
 /* ---- races.c */
 struct emu_moment {
     uint32_t barrier, block,
-        launch; /* how often threads have met, ever: now, when the block and launch began */
+        launch;         /* how often threads have met, ever: now, when the block and launch began */
+    uint32_t under_way; /* when the first launch began that this one does not come behind; `launch`: there is
+                           none */
     uint16_t thread, warp_met;
 };
+/* A launch begins at this moment: the `under_way` of its threads. */
+uint32_t emu_race_begin(const struct emu_execution *e, uint32_t launch);
 /* The words for what is wrong with the access; NULL: nothing. */
 const char *emu_race(const struct emu_moment *now, const struct emu_reach *reach, uintptr_t address,
                      size_t bytes, unsigned access, uint16_t *other_thread);

@@ -245,6 +245,12 @@ static bool odd_shape(const zr_cu_launch_config *c, const struct zr_cu_function_
            c->shared_bytes > function->shared_most_bytes;
 }
 
+static zr_cu_result refuse(zr_cu_result code, const struct zr_cu_function_st *function, const char *words)
+{
+    emu_report("kernel %s is not launched: %s", function->kernel->name, words);
+    return code;
+}
+
 static zr_cu_result launch(const zr_cu_launch_config *c, struct zr_cu_function_st *function, void **arguments,
                            void **extra)
 {
@@ -253,10 +259,14 @@ static zr_cu_result launch(const zr_cu_launch_config *c, struct zr_cu_function_s
     zr_cu_result code;
     if (!c || extra || c->attributes_count)
         return ZR_CU_INVALID_VALUE;
-    if (no_function(function) || emu_no_stream(&stream, context))
+    if (no_function(function))
         return ZR_CU_INVALID_HANDLE;
-    if (!arguments || !arguments[0] || odd_shape(c, function))
-        return ZR_CU_INVALID_VALUE;
+    if (emu_no_stream(&stream, context))
+        return refuse(ZR_CU_INVALID_HANDLE, function, "its stream is destroyed, or another context's");
+    if (!arguments || !arguments[0])
+        return refuse(ZR_CU_INVALID_VALUE, function, "it takes one argument, and gets none");
+    if (odd_shape(c, function))
+        return refuse(ZR_CU_INVALID_VALUE, function, "there is no grid or block of that shape");
     struct emu_launch *made = emu_must(calloc(1, sizeof *made));
     *made = (struct emu_launch){.users_count = 1,
                                 .module = function->module,
@@ -299,6 +309,7 @@ zr_cu_result emu_kernel_run(struct zr_cu_context_st *context, const struct emu_w
                               .image = work->launch->module->image,
                               .gone = work->gone,
                               .start = work->start,
+                              .end = work->end,
                               .pageable = emu_attribute_of(ZR_CU_ATTRIBUTE_PAGEABLE_MEMORY)};
     zr_cu_result code = emu_threads_run(&e);
     emu_reach_end();

@@ -1,5 +1,6 @@
 /* races.c: who read and wrote which bytes last, for what two threads do to the same bytes without waiting for
- * each other, and for shared memory that nobody has written. Two bytes have a cell, which keeps the last
+ * each other, of one launch or of two that are under way at the same time, and for shared memory that nobody
+ * has written. Two bytes have a cell, which keeps the last
  * writer and two readers: a third one's race with a later writer may go unseen. Atomic operations race with
  * plain ones only. Blocks of a launch never wait for each other here, whatever they do by atomics.
  *
@@ -8,6 +9,7 @@
 #define _GNU_SOURCE
 #include "tests/emulators/cuda/kernels.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -32,6 +34,45 @@ struct region {
 static struct region *regions;
 static uintptr_t last_page = UINTPTR_MAX;
 static struct cell *last_cells;
+
+/* The last launches. Two of a context come one behind the other where a stream or an event says so, and then
+ * the later begins no sooner than the other ends: those that overlap may be in either order on a card. */
+enum { LAUNCHES = 32 };
+static struct launched {
+    const struct zr_cu_context_st *context;
+    uint32_t first; /* moment */
+    uint64_t end;   /* by the context's clock */
+    bool under_way; /* while the running one is */
+    char kernel[64];
+} launches[LAUNCHES];
+static unsigned launches_count; /* ever */
+static const struct launched *other_launch; /* that of_another_launch() found */
+
+uint32_t emu_race_begin(const struct emu_execution *e, uint32_t launch)
+{
+    uint32_t least = launch;
+    for (unsigned i = 0; i < LAUNCHES; i++) {
+        struct launched *each = &launches[i];
+        each->under_way = each->context == e->context && each->end > e->start;
+        if (each->under_way && each->first < least)
+            least = each->first;
+    }
+    struct launched *own = &launches[launches_count++ % LAUNCHES];
+    *own = (struct launched){.context = e->context, .first = launch, .end = e->end};
+    snprintf(own->kernel, sizeof own->kernel, "%s", e->launch->kernel->name);
+    return least;
+}
+
+/* Whether the moment is of a launch that the running one does not come behind. */
+static bool of_another_launch(uint32_t moment)
+{
+    other_launch = NULL;
+    for (unsigned i = 0; i < LAUNCHES; i++)
+        if (launches[i].context && launches[i].first <= moment &&
+            (!other_launch || launches[i].first > other_launch->first))
+            other_launch = &launches[i];
+    return other_launch && other_launch->under_way;
+}
 
 static void *zeros(size_t bytes)
 {
@@ -68,13 +109,28 @@ static struct cell *cell_at(uintptr_t address)
 static bool unordered(const struct emu_moment *now, const struct stamp *then, bool atomic)
 {
     unsigned thread = then->thread & ~ATOMIC_THREAD;
-    if (then->barrier < now->launch || (atomic && then->thread & ATOMIC_THREAD))
+    if (atomic && then->thread & ATOMIC_THREAD)
         return false;
+    if (then->barrier < now->launch)
+        return then->barrier >= now->under_way && of_another_launch(then->barrier);
     if (then->barrier < now->block)
         return true;
     if (then->barrier < now->barrier || thread == now->thread)
         return false;
     return thread / 32 != now->thread / 32u || then->warp_met == now->warp_met;
+}
+
+/* What is said of a race with the thread that did `what` then. */
+static const char *race_words(const struct emu_moment *now, const struct stamp *then, const char *what)
+{
+    static char words[160];
+    if (then->barrier < now->launch)
+        snprintf(words, sizeof words, "races with a %s of kernel %s: neither waits for the other", what,
+                 other_launch->kernel);
+    else
+        snprintf(words, sizeof words, "races with a %s of %s block", what,
+                 then->barrier < now->block ? "another" : "its");
+    return words;
 }
 
 static const char *check(const struct emu_moment *now, struct cell *cell, bool shared, unsigned access,
@@ -87,17 +143,14 @@ static const char *check(const struct emu_moment *now, struct cell *cell, bool s
         return "reads shared memory that its block has not written";
     if ((!shared || written) && unordered(now, &cell->write, atomic)) {
         *other = cell->write.thread & (uint16_t)~ATOMIC_THREAD;
-        return cell->write.barrier < now->block ? "races with a write of another block"
-               : writes                         ? "races with another write of its block"
-                                                : "races with a write of its block";
+        return race_words(now, &cell->write, "write");
     }
     if (writes) {
         const struct stamp *reads[] = {&cell->read, &cell->other_read};
         for (unsigned i = 0; i < 2; i++)
             if ((!shared || reads[i]->barrier >= now->block) && unordered(now, reads[i], atomic)) {
                 *other = reads[i]->thread & (uint16_t)~ATOMIC_THREAD;
-                return reads[i]->barrier < now->block ? "races with a read of another block"
-                                                      : "races with a read of its block";
+                return race_words(now, reads[i], "read");
             }
         cell->write = own;
         return NULL;

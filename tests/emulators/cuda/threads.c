@@ -464,6 +464,7 @@ zr_cu_result emu_threads_run(const struct emu_execution *e)
     *e->image->runner = &runner;
     next_moment();
     now.launch = now.barrier;
+    now.under_way = emu_race_begin(e, now.launch);
     _mm_setcsr(FLOAT_MODE);
     for (uint64_t i = 0; i < count && outcome == ZR_CU_SUCCESS; i++) {
         block = (struct zr_device_dim){(unsigned)(at % blocks->x), (unsigned)(at / blocks->x % blocks->y),

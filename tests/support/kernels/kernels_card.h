@@ -5,6 +5,7 @@
 #define ZR_KERNELS_CARD_H
 
 #include "kernels/cuda/cuda.h"
+#include "tests/emulators/cublaslt/cublaslt_emulator.h"
 #include "tests/support/cuda/cuda_support.h"
 
 static const struct zr_emulator *card;
@@ -60,19 +61,39 @@ static const struct zr_kernels card_table = {.workspace_bytes = card_workspace_b
                                              .close = card_close,
                                              CARD_OPERATIONS(CARD_SLOT)};
 
-/* Makes the emulated card this process's. False, after a word of why: there is none. */
+/* A file beside the emulated driver's. */
+static inline const char *card_file(const char *name)
+{
+    static char path[PATH_MAX + 64];
+    const char *driver = cuda_emulator_path();
+    snprintf(path, sizeof path, "%.*s%s", (int)(strrchr(driver, '/') + 1 - driver), driver, name);
+    return path;
+}
+
+/* Contexts opened from now on have the emulated cuBLASLt, or none. Its record; NULL: it is not there. */
+static bool card_has_library;
+static inline struct zr_lt_emulator *card_library(bool on)
+{
+    static char path[PATH_MAX + 64];
+    snprintf(path, sizeof path, "%s", card_file("libcublasLt.so.13"));
+    void *library = dlopen(path, RTLD_NOW);
+    card_has_library = on;
+    zr_cuda_matrix_library_set(on ? path : "none");
+    return library ? dlsym(library, "zr_lt_emulator") : NULL;
+}
+
+/* Makes the emulated card this process's, without cuBLASLt. False, after a word of why: there is none. */
 static inline bool card_begin(void)
 {
-    static char line[PATH_MAX + 64];
+    static char line[2 * PATH_MAX];
     zr_cu_context context;
     card = cuda_emulator_alone();
     if (!card || zr_cuda_driver_get(&card_driver) != ZR_OK)
         return false;
     card->attribute(ZR_CU_ATTRIBUTE_PAGEABLE_MEMORY, 1);
-    const char *path = cuda_emulator_path();
-    snprintf(line, sizeof line, "zr emulated image %.*skernels.image\n", (int)(strrchr(path, '/') + 1 - path),
-             path);
+    snprintf(line, sizeof line, "zr emulated image %s\n", card_file("kernels.image"));
     zr_cuda_kernels_image_set(line);
+    card_library(false);
     return card_driver->context_retain(&context, 0) == ZR_CU_SUCCESS &&
            card_driver->context_push(context) == ZR_CU_SUCCESS;
 }

@@ -188,4 +188,23 @@ static inline void run_case(const struct test_case *test, const struct shape *s,
     tap_ok(same, "%s, %s: %s, shape %zu, same bits %s", name, kind, test->name, number, runs_name);
 }
 
+#ifdef ZR_TEST_ON_CARD
+/* Products that are large and aligned enough for cuBLASLt, with it, and in a long run without it, too. */
+static inline void run_products(const struct test_case *linear, const struct test_case *head)
+{
+    static const struct shape aligned = {1, 64, 64, 2, 72, 88, 96};
+    for (int on = getenv("ZR_TEST_LONG") == NULL; on < 2; on++) {
+        struct zr_lt_emulator *library = card_library(on);
+        unsigned before = library ? library->products : 0, splits = library ? library->splits : 0;
+        run_case(linear, &aligned, 99, ZR_ISA_PLAIN);
+        run_case(head, &aligned, 99, ZR_ISA_PLAIN);
+        tap_ok(library && (library->products > before) == on && (library->splits > splits) == on &&
+                   library->handles == 0 && library->objects == 0,
+               "%s, %s: the library has made %u products, and has nothing left", table_name(ZR_ISA_PLAIN),
+               zr_precision_name(precision), library ? library->products - before : 0);
+    }
+    card_library(false);
+}
+#endif
+
 #endif

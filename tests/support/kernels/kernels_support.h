@@ -170,16 +170,23 @@ static inline uint64_t tensors_finish(bool *intact)
     return hash;
 }
 
-/* The largest difference, in units of the largest number of the reference. NaN counts as infinite. */
-static inline double error_of(const struct tensor *got)
+/* The largest difference, in units of the largest number of the reference of `beside`: what the result is a
+ * mean of, say, which may be far smaller than they. NaN counts as infinite. */
+static inline double error_beside(const struct tensor *got, const struct tensor *beside)
 {
     double most = 0, largest = 1e-30;
     for (size_t i = 0; i < got->n; i++) {
         double difference = fabs(tensor_get(got, i) - got->real[i]);
         most = difference <= most ? most : isnan(difference) ? INFINITY : difference;
-        largest = fabs(got->real[i]) > largest ? fabs(got->real[i]) : largest;
     }
+    for (size_t i = 0; i < beside->n; i++)
+        largest = fabs(beside->real[i]) > largest ? fabs(beside->real[i]) : largest;
     return most / largest;
+}
+
+static inline double error_of(const struct tensor *got)
+{
+    return error_beside(got, got);
 }
 
 static inline double worst(double a, double b)
@@ -232,7 +239,7 @@ static inline const char *table_name(enum zr_isa isa)
 {
 #ifdef ZR_TEST_ON_CARD
     (void)isa;
-    return "cuda";
+    return card_has_library ? "cuda with cuBLASLt" : "cuda";
 #else
     return zr_isa_name(isa);
 #endif

@@ -1,7 +1,8 @@
 /* cuda_declarations_test.c: zr's own declarations of the CUDA driver (alloc/backend/cuda_driver.h,
  * alloc/preload/cuda/driver_api.h and kernels/cuda/driver_launch.h) beside those of cuda.h: names, versions
- * and types of the functions, sizes and places of the structs, numbers of the enums. Where there is no cuda.h
- * this is skipped; where there is, a difference is a failure. */
+ * and types of the functions, sizes and places of the structs, numbers of the enums; and those of cuBLASLt
+ * (kernels/cuda/cublaslt.h) beside cublasLt.h's. Where there is no such header this is skipped; where there
+ * is, a difference is a failure. */
 #include "tests/support/tap.h"
 
 #ifndef ZR_TEST_CUDA_HEADER
@@ -19,7 +20,11 @@ int main(void)
 #include <string.h>
 
 #include "alloc/preload/cuda/driver_api.h"
+#include "kernels/cuda/cublaslt.h"
 #include "kernels/cuda/driver_launch.h"
+#if __has_include(<cublasLt.h>)
+#include <cublasLt.h>
+#endif
 
 #define TEXT_OF(macro)  #macro
 #define EXPANDED(macro) TEXT_OF(macro)
@@ -203,6 +208,53 @@ static void test_launch_types(void)
 
 static void test_prototypes(void);
 
+/* ---- cuBLASLt ------------------------------------------------------------------------------------------ */
+
+#ifdef CUBLAS_VERSION
+
+static void test_cublaslt(void)
+{
+    SAME(ZR_LT_SUCCESS, CUBLAS_STATUS_SUCCESS);
+    SAME(ZR_LT_NOT_INITIALIZED, CUBLAS_STATUS_NOT_INITIALIZED);
+    SAME(ZR_LT_ALLOC_FAILED, CUBLAS_STATUS_ALLOC_FAILED);
+    SAME(ZR_LT_INVALID_VALUE, CUBLAS_STATUS_INVALID_VALUE);
+    SAME(ZR_LT_EXECUTION_FAILED, CUBLAS_STATUS_EXECUTION_FAILED);
+    SAME(ZR_LT_NOT_SUPPORTED, CUBLAS_STATUS_NOT_SUPPORTED);
+    SAME(ZR_LT_FLOAT, CUDA_R_32F);
+    SAME(ZR_LT_HALF, CUDA_R_16F);
+    SAME(ZR_LT_BFLOAT, CUDA_R_16BF);
+    SAME(ZR_LT_COMPUTE_FLOAT, CUBLAS_COMPUTE_32F);
+    SAME(ZR_LT_AS_IT_IS, CUBLAS_OP_N);
+    SAME(ZR_LT_TRANSPOSED, CUBLAS_OP_T);
+    SAME(ZR_LT_EPILOGUE_NONE, CUBLASLT_EPILOGUE_DEFAULT);
+    SAME(ZR_LT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_BIAS);
+    SAME(ZR_LT_REDUCTION_NONE, CUBLASLT_REDUCTION_SCHEME_NONE);
+    SAME(ZR_LT_REDUCTION_IN_FLOATS, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+    SAME(ZR_LT_OPERATION_TRANSPOSE_A, CUBLASLT_MATMUL_DESC_TRANSA);
+    SAME(ZR_LT_OPERATION_TRANSPOSE_B, CUBLASLT_MATMUL_DESC_TRANSB);
+    SAME(ZR_LT_OPERATION_EPILOGUE, CUBLASLT_MATMUL_DESC_EPILOGUE);
+    SAME(ZR_LT_OPERATION_BIAS, CUBLASLT_MATMUL_DESC_BIAS_POINTER);
+    SAME(ZR_LT_PREFERENCE_WORKSPACE_BYTES, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES);
+    SAME(ZR_LT_PREFERENCE_REDUCTIONS, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK);
+    SAME(ZR_LT_PREFERENCE_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES);
+    SAME(ZR_LT_PREFERENCE_ALIGNMENT_A_BYTES + 1, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES);
+    SAME(ZR_LT_PREFERENCE_ALIGNMENT_A_BYTES + 2, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES);
+    SAME(ZR_LT_PREFERENCE_ALIGNMENT_A_BYTES + 3, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES);
+    SAME(sizeof(zr_lt_algorithm), sizeof(cublasLtMatmulAlgo_t));
+    SAME(sizeof(zr_lt_choice), sizeof(cublasLtMatmulHeuristicResult_t));
+    SAME(offsetof(zr_lt_choice, workspace_bytes), offsetof(cublasLtMatmulHeuristicResult_t, workspaceSize));
+    SAME(offsetof(zr_lt_choice, state), offsetof(cublasLtMatmulHeuristicResult_t, state));
+}
+
+#else
+
+static void test_cublaslt(void)
+{
+    tap_skip("no cublasLt.h beside cuda.h: install cuBLAS to compare zr's declarations with it");
+}
+
+#endif
+
 int main(void)
 {
     tap_note("compared with %s, CUDA %d.%d", ZR_TEST_CUDA_HEADER, CUDA_VERSION / 1000,
@@ -216,6 +268,7 @@ int main(void)
     test_launch_types();
 #endif
     test_prototypes();
+    test_cublaslt();
     return tap_done();
 }
 
@@ -253,6 +306,14 @@ int main(void)
 #define zr_cu_function           CUfunction
 #define zr_cu_function_attribute CUfunction_attribute
 #define zr_cu_launch_config      CUlaunchConfig
+
+#define zr_lt_handle     cublasLtHandle_t
+#define zr_lt_operation  cublasLtMatmulDesc_t
+#define zr_lt_layout     cublasLtMatrixLayout_t
+#define zr_lt_preference cublasLtMatmulPreference_t
+#define zr_lt_status     cublasStatus_t
+#define zr_lt_algorithm  cublasLtMatmulAlgo_t
+#define zr_lt_choice     cublasLtMatmulHeuristicResult_t
 
 /* A header of 13 has left some forms out. */
 #if CUDA_VERSION >= 12050 && CUDA_VERSION < 13000
@@ -296,6 +357,12 @@ static void test_prototypes(void)
                (strcmp(#name, "cuLibraryLoadData") == 0),                                                    \
            "%s takes %s", #name, #parameters);
     ZR_CUDA_LAUNCHING(CHECK_LAUNCHING)
+#endif
+#ifdef CUBLAS_VERSION
+#define CHECK_CUBLASLT(member, name, type, parameters)                                                       \
+    tap_ok(__builtin_types_compatible_p(__typeof__(&name), type(*) parameters), "%s takes %s", #name,        \
+           #parameters);
+    ZR_LT_FUNCTIONS(CHECK_CUBLASLT)
 #endif
 #if CUDA_VERSION >= 12050 && CUDA_VERSION < 13000
     ZR_CUDA_TAKEN(CHECK_FORM)

@@ -1,6 +1,6 @@
 /* cuda_kernels_test.c: kernels on the emulated driver: modules and launches, what threads do together, and
- * the report that each mistake of a kernel gets. The kernels are tests/support/cuda/cuda_kernel_rules.cu, compiled
- * for the processor alone: on a card nothing of this is tried. */
+ * the report that each mistake of a kernel gets. The kernels are tests/support/cuda/cuda_kernel_rules.cu,
+ * compiled for the processor alone: on a card nothing of this is tried. */
 #define _GNU_SOURCE
 #include "tests/support/cuda/cuda_kernel_rules.h"
 #include "tests/support/cuda/cuda_rules.h"
@@ -70,32 +70,57 @@ static float *pointer(zr_cu_address address)
 /* ---- Mistakes of kernels --------------------------------------------------------------------------------
  */
 
-/* What a kernel is reported with: the code that ends its context, and the words. x and y have as many numbers
- * as one block has threads. */
+static zr_cu_result missing_wait(const struct world *w);
+static zr_cu_result freed_before(const struct world *w);
+static zr_cu_result destroyed_stream(const struct world *w);
+static zr_cu_result no_arguments(const struct world *w);
+
+/* What a kernel is reported with: the code that ends its context or is the launch's, and the words. x and y
+ * have as many numbers as one block has threads. */
 static const struct mistake {
     const char *kernel;
     struct shape shape;
     zr_cu_result code;
-    const char *thread, *words; /* thread NULL: any */
+    const char *thread, *words;                     /* thread NULL: any */
+    zr_cu_result (*program)(const struct world *w); /* NULL: the kernel alone */
 } mistakes[] = {
-    {"no_bound", {2, 64, 0}, 700, "of block (1, 0, 0)", "past the end of an allocation"},
-    {"read_one", {1, 1, 0}, 700, "thread (0, 0, 0) of block (0, 0, 0)", "past the end of an allocation"},
-    {"misaligned", {1, 2, 0}, 716, "thread (", "no multiple of that"},
-    {"no_barrier", {1, 64, 0}, 719, NULL, "of shared memory"},
-    {"no_second_barrier", {1, 64, 0}, 719, NULL, "of its block: 4 bytes at"},
-    {"no_warp_barrier", {1, 32, 0}, 719, NULL, "of shared memory"},
-    {"same_number", {1, 33, 0}, 719, NULL, "races with another write of its block"},
-    {"blocks_meet", {2, 32, 0}, 719, "thread (0, 0, 0)", "of another block"},
-    {"not_written", {1, 64, 0}, 719, NULL, "reads shared memory that its block has not written"},
-    {"past_dynamic", {1, 64, 252}, 700, "thread (63, 0, 0)", "past the end of the dynamic shared memory"},
-    {"left_out", {1, 64, 0}, 719, "thread (7, 0, 0)", "has ended without the barrier"},
-    {"two_barriers", {1, 64, 0}, 719, NULL, "and others at that of line"},
-    {"half_a_warp", {1, 48, 0}, 719, NULL, "which does not take part"},
-    {"past_the_warp", {1, 32, 0}, 719, NULL, "shuffles past the warp"},
-    {"in_a_branch", {1, 32, 0}, 719, NULL, "which is elsewhere"},
-    {"not_in_mask", {1, 32, 0}, 719, NULL, "of which it is none"},
-    {"masks_differ", {1, 32, 0}, 719, NULL, "or has another mask"},
-    {"into_constants", {1, 1, 0}, 700, NULL, "in the module's constants"},
+    {"copy_numbers",
+     {1, 64, 0},
+     719,
+     NULL,
+     "of kernel add_number: neither waits for the other",
+     missing_wait},
+    {"read_one", {1, 1, 0}, 700, "thread (0, 0, 0)", "in freed memory", freed_before},
+    {"add_number", {1, 32, 0}, 400, NULL, "its stream is destroyed", destroyed_stream},
+    {"add_number", {1, 32, 0}, 1, NULL, "it takes one argument, and gets none", no_arguments},
+    {"no_bound", {2, 64, 0}, 700, "of block (1, 0, 0)", "past the end of an allocation", NULL},
+    {"read_one",
+     {1, 1, 0},
+     700,
+     "thread (0, 0, 0) of block (0, 0, 0)",
+     "past the end of an allocation",
+     NULL},
+    {"misaligned", {1, 2, 0}, 716, "thread (", "no multiple of that", NULL},
+    {"no_barrier", {1, 64, 0}, 719, NULL, "of shared memory", NULL},
+    {"no_second_barrier", {1, 64, 0}, 719, NULL, "of its block: 4 bytes at", NULL},
+    {"no_warp_barrier", {1, 32, 0}, 719, NULL, "of shared memory", NULL},
+    {"same_number", {1, 33, 0}, 719, NULL, "races with a write of its block", NULL},
+    {"blocks_meet", {2, 32, 0}, 719, "thread (0, 0, 0)", "of another block", NULL},
+    {"not_written", {1, 64, 0}, 719, NULL, "reads shared memory that its block has not written", NULL},
+    {"past_dynamic",
+     {1, 64, 252},
+     700,
+     "thread (63, 0, 0)",
+     "past the end of the dynamic shared memory",
+     NULL},
+    {"left_out", {1, 64, 0}, 719, "thread (7, 0, 0)", "has ended without the barrier", NULL},
+    {"two_barriers", {1, 64, 0}, 719, NULL, "and others at that of line", NULL},
+    {"half_a_warp", {1, 48, 0}, 719, NULL, "which does not take part", NULL},
+    {"past_the_warp", {1, 32, 0}, 719, NULL, "shuffles past the warp", NULL},
+    {"in_a_branch", {1, 32, 0}, 719, NULL, "which is elsewhere", NULL},
+    {"not_in_mask", {1, 32, 0}, 719, NULL, "of which it is none", NULL},
+    {"masks_differ", {1, 32, 0}, 719, NULL, "or has another mask", NULL},
+    {"into_constants", {1, 1, 0}, 700, NULL, "in the module's constants", NULL},
 };
 static const struct mistake *mistake;
 
@@ -108,8 +133,48 @@ static bool reported(const struct world *w, const char *kernel, const char *thre
     return good;
 }
 
+/* A kernel reads what one in another stream is changing. */
+static zr_cu_result missing_wait(const struct world *w)
+{
+    zr_cu_stream first = stream_of(w), second = stream_of(w);
+    zr_cu_address x = numbers_on(w, 64), y = numbers_on(w, 64);
+    struct rule_arguments add = {.x = pointer(x), .n = 64, .number = 1},
+                          copy = {.x = pointer(y), .y = pointer(x), .n = 64};
+    w->emulator->work_ticks(1000);
+    MUST(start(w, "add_number", mistake->shape, &add, first));
+    MUST(start(w, "copy_numbers", mistake->shape, &copy, second));
+    return w->cu->context_synchronize();
+}
+
+static zr_cu_result freed_before(const struct world *w)
+{
+    zr_cu_address x = numbers_on(w, 64), y = numbers_on(w, 64);
+    struct rule_arguments arguments = {.x = pointer(x), .y = pointer(y), .n = 3};
+    MUST(w->all.mem_free(y));
+    MUST(start(w, "read_one", mistake->shape, &arguments, NULL));
+    return w->cu->context_synchronize();
+}
+
+static zr_cu_result destroyed_stream(const struct world *w)
+{
+    zr_cu_stream stream = stream_of(w);
+    zr_cu_address x = numbers_on(w, 32);
+    struct rule_arguments arguments = {.x = pointer(x), .n = 32};
+    MUST(w->all.stream_end(stream));
+    return start(w, "add_number", mistake->shape, &arguments, stream);
+}
+
+static zr_cu_result no_arguments(const struct world *w)
+{
+    return w->all.launch_kernel(function_of(w, "add_number"), 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL);
+}
+
 static zr_cu_result run_mistake(const struct world *w)
 {
+    if (mistake->program) {
+        zr_cu_result code = mistake->program(w);
+        return reported(w, mistake->kernel, mistake->thread, mistake->words) ? code : VERDICT_BROKEN;
+    }
     zr_cu_address x = numbers_on(w, mistake->shape.threads), y = numbers_on(w, mistake->shape.threads);
     struct rule_arguments arguments = {.x = pointer(x), .y = pointer(y), .n = mistake->shape.threads};
     MUST(start(w, mistake->kernel, mistake->shape, &arguments, NULL));
@@ -121,16 +186,6 @@ static zr_cu_result run_mistake(const struct world *w)
 
 /* ---- Memory that is gone --------------------------------------------------------------------------------
  */
-
-static zr_cu_result freed_before(const struct world *w)
-{
-    zr_cu_address x = numbers_on(w, 64), y = numbers_on(w, 64);
-    struct rule_arguments arguments = {.x = pointer(x), .y = pointer(y), .n = 3};
-    MUST(w->all.mem_free(y));
-    MUST(start(w, "read_one", (struct shape){1, 1, 0}, &arguments, NULL));
-    zr_cu_result code = w->cu->context_synchronize();
-    return reported(w, "read_one", "thread (0, 0, 0)", "in freed memory") ? code : VERDICT_BROKEN;
-}
 
 static zr_cu_result freed_meanwhile(const struct world *w)
 {
@@ -245,10 +300,8 @@ static zr_cu_result together(const struct world *w)
     return good(right && counted == 150 * 149 / 2);
 }
 
-/* A kernel reads what another stream's makes: stale numbers for some seed without the event, for none with
- * it.
- */
-static unsigned stale_seeds(const struct world *w, bool wait)
+/* A kernel reads what another stream's makes, behind its event: for no seed stale numbers, or a report. */
+static zr_cu_result waited_for(const struct world *w)
 {
     zr_cu_stream first = stream_of(w), second = stream_of(w);
     zr_cu_address x = numbers_on(w, 64), y = plain(w, 64 * sizeof(float));
@@ -261,23 +314,12 @@ static unsigned stale_seeds(const struct world *w, bool wait)
         w->emulator->random_ticks(seed);
         start(w, "add_number", (struct shape){1, 64, 0}, &add, first);
         w->cu->event_record(made, first);
-        if (wait)
-            w->all.stream_wait_event(second, made, 0);
+        w->all.stream_wait_event(second, made, 0);
         start(w, "copy_numbers", (struct shape){1, 64, 0}, &copy, second);
         w->cu->context_synchronize();
         stale += number_at(w, y, 0) != (float)seed;
     }
-    return stale;
-}
-
-static zr_cu_result waited_for(const struct world *w)
-{
-    return good(stale_seeds(w, true) == 0);
-}
-
-static zr_cu_result not_waited_for(const struct world *w)
-{
-    return good(stale_seeds(w, false) > 0);
+    return good(stale == 0);
 }
 
 static zr_cu_result captured(const struct world *w)
@@ -377,7 +419,6 @@ static zr_cu_result much_shared(const struct world *w)
 }
 
 static const struct rule rules[] = {
-    {"memory that was freed", "MEM cuMemFree", freed_before, ZR_CU_ILLEGAL_ADDRESS, EMULATOR_ONLY},
     {"memory that is freed while the kernel runs", "MEM cuMemFree", freed_meanwhile, ZR_CU_ILLEGAL_ADDRESS,
      EMULATOR_ONLY},
     {"memory that is replaced while the kernel runs", "PyTorch #196258", unmapped_meanwhile,
@@ -393,7 +434,6 @@ static const struct rule rules[] = {
     {"barriers, shuffles, votes, atomics, shared memory", "guide, C++ Language Extensions", together,
      ZR_CU_SUCCESS, EMULATOR_ONLY},
     {"streams that wait", "STREAM cuStreamWaitEvent", waited_for, ZR_CU_SUCCESS, EMULATOR_ONLY},
-    {"and that do not", "STREAM cuStreamWaitEvent", not_waited_for, ZR_CU_SUCCESS, EMULATOR_ONLY},
     {"a captured kernel", "GRAPH cuGraphLaunch", captured, ZR_CU_SUCCESS, EMULATOR_ONLY},
     {"images: only what has kernels for the device", "MODULE cuModuleLoadData", no_images, ZR_CU_SUCCESS,
      EMULATOR_ONLY},

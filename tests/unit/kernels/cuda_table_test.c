@@ -48,6 +48,7 @@ static bool begin(void)
     snprintf(line, sizeof line, "zr emulated image %.*skernels.image\n",
              (int)(strrchr(cuda_emulator_path(), '/') + 1 - cuda_emulator_path()), cuda_emulator_path());
     zr_cuda_kernels_image_set(line);
+    zr_cuda_matrix_library_set("none");
     tap_result(table->open(&context), ZR_OK, "with an image it opens");
     return context.library != NULL;
 }

@@ -1,0 +1,315 @@
+/* matrix.c: matrix products by cuBLASLt. The library stores matrices by columns, zr by rows: what the library
+ * sees of a matrix is its transpose, so it multiplies the operands the other way round, c^T = b^T a^T.
+ *
+ * For each shape the library is asked once for its best algorithm, whatever the addresses: same shapes, same
+ * bits. Of those that split a sum it may use only the ones that add the parts up in floats, in order. */
+#define _GNU_SOURCE
+#include "kernels/cuda/matrix.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "alloc/base/error.h"
+#include "alloc/base/system/module.h"
+#include "kernels/cuda/cublaslt.h"
+#include "kernels/cuda/cuda.h"
+
+enum {
+    MATRICES_MOST = 16, /* contexts that are open at one time */
+    SHAPES_MOST = 64,   /* that a context remembers: a training step has about 30 */
+    ALIGNMENT_BYTES = 16,
+    WORKSPACE_MOST = 32 << 20 /* what NVIDIA recommends for Hopper */
+};
+/* Multiplications and additions below which the launch takes longer than they do. */
+#define PRODUCT_LEAST ((uint64_t)64 * 64 * 64)
+
+/* What tells products apart for the library: m, n, k, how operands and result lie, and of what they are. */
+struct shape {
+    uint64_t key[6];
+    bool known, refused;
+    zr_lt_operation operation;
+    zr_lt_layout a, b, c; /* as the library has them: a is zr's b */
+    zr_lt_algorithm algorithm;
+    size_t workspace_bytes;
+};
+
+struct cuda_matrix {
+    bool used;           /* lock: loaded.lock */
+    zr_lt_handle handle; /* NULL: no library */
+    unsigned next;       /* where a shape goes that is not known */
+    struct shape shapes[SHAPES_MOST];
+    char words[192];
+};
+/* The first is for all that find no other. */
+static struct cuda_matrix matrices[1 + MATRICES_MOST] = {
+    {.words = "zr's own kernels (more contexts are open than cuBLASLt is used in)"}};
+
+/* The process's one library; it stays. */
+static struct {
+    pthread_mutex_t lock;
+    const char *path; /* NULL: as the system finds it */
+    bool there;
+#define MEMBER(member, name, type, parameters) type(*member) parameters;
+    struct {
+        ZR_LT_FUNCTIONS(MEMBER)
+    } lt;
+#undef MEMBER
+} loaded = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* ---- Opening ------------------------------------------------------------------------------------------- */
+
+void zr_cuda_matrix_library_set(const char *path)
+{
+    loaded.path = path;
+    loaded.there = false;
+}
+
+/* lock: loaded.lock */
+static bool load(void)
+{
+#define NAME(member, name, type, parameters) #name,
+    static const char *const symbols[] = {ZR_LT_FUNCTIONS(NAME) NULL};
+#undef NAME
+    const char *names[] = {loaded.path ? loaded.path : "libcublasLt.so.13",
+                           loaded.path ? NULL : "libcublasLt.so.12", NULL};
+    void *functions[sizeof symbols / sizeof *symbols - 1];
+    if (!loaded.there && zr_module_find(names, symbols, functions) == ZR_OK) {
+        /* The members are the list's, in its order, and all pointers to functions. */
+        _Static_assert(sizeof loaded.lt == sizeof functions, "one pointer for each name");
+        memcpy(&loaded.lt, functions, sizeof loaded.lt);
+        loaded.there = true;
+    }
+    return loaded.there;
+}
+
+/* lock: loaded.lock */
+static void begin(struct cuda_matrix *matrix)
+{
+    zr_lt_status status = ZR_LT_SUCCESS;
+    *matrix = (struct cuda_matrix){.used = true};
+    if (!load()) {
+        snprintf(matrix->words, sizeof matrix->words, "zr's own kernels (%.150s)", zr_last_error());
+    } else if ((status = loaded.lt.create(&matrix->handle)) != ZR_LT_SUCCESS) {
+        matrix->handle = NULL;
+        snprintf(matrix->words, sizeof matrix->words, "zr's own kernels (cuBLASLt does not start: status %u)",
+                 status);
+    } else {
+        size_t version = loaded.lt.version();
+        snprintf(matrix->words, sizeof matrix->words, "cuBLASLt %zu.%zu.%zu", version / 10000,
+                 version / 100 % 100, version % 100);
+    }
+}
+
+struct cuda_matrix *zr_cuda_matrix_open(void)
+{
+    struct cuda_matrix *matrix = &matrices[0];
+    pthread_mutex_lock(&loaded.lock);
+    for (unsigned i = 1; i <= MATRICES_MOST && matrix == &matrices[0]; i++)
+        if (!matrices[i].used)
+            matrix = &matrices[i];
+    if (matrix != &matrices[0])
+        begin(matrix);
+    pthread_mutex_unlock(&loaded.lock);
+    return matrix;
+}
+
+static void forget(struct shape *shape)
+{
+    if (shape->operation)
+        loaded.lt.operation_destroy(shape->operation);
+    if (shape->a)
+        loaded.lt.layout_destroy(shape->a);
+    if (shape->b)
+        loaded.lt.layout_destroy(shape->b);
+    if (shape->c)
+        loaded.lt.layout_destroy(shape->c);
+    *shape = (struct shape){.known = false};
+}
+
+void zr_cuda_matrix_close(struct cuda_matrix *matrix)
+{
+    pthread_mutex_lock(&loaded.lock);
+    for (unsigned i = 0; i < SHAPES_MOST; i++)
+        forget(&matrix->shapes[i]);
+    if (matrix->handle)
+        loaded.lt.destroy(matrix->handle);
+    matrix->handle = NULL;
+    matrix->used = false;
+    pthread_mutex_unlock(&loaded.lock);
+}
+
+bool zr_cuda_matrix_is(const void *pointer)
+{
+    const struct cuda_matrix *matrix = pointer;
+    return matrix && matrix >= matrices && matrix <= &matrices[MATRICES_MOST] &&
+           (matrix == matrices || matrix->used);
+}
+
+const char *zr_cuda_matrix_words(const struct cuda_matrix *matrix)
+{
+    return matrix->words;
+}
+
+size_t zr_cuda_matrix_workspace_bytes(const struct zr_kernel_limits *limits)
+{
+    size_t lines = limits->rows > limits->channels ? limits->rows : limits->channels;
+    size_t line_bytes = 4 * sizeof(float); /* a channel's share of results, four times as wide as a row */
+    if (lines == 0 || limits->channels == 0)
+        return 0;
+    return limits->channels >= WORKSPACE_MOST / line_bytes / lines ? WORKSPACE_MOST
+                                                                   : lines * limits->channels * line_bytes;
+}
+
+/* ---- Shapes -------------------------------------------------------------------------------------------- */
+
+/* A matrix as the library sees it, and whether it is to be transposed for c^T = b^T a^T. */
+struct seen {
+    uint64_t rows, columns, leading;
+    bool turned;
+};
+
+/* Of rows x columns elements, `row` and `column` apart. False: the library knows no such matrix. */
+static bool see(size_t row, size_t column, unsigned rows, unsigned columns, struct seen *out)
+{
+    *out =
+        column == 1 ? (struct seen){columns, rows, row, false} : (struct seen){rows, columns, column, true};
+    return (column == 1 || row == 1) && out->leading >= out->rows;
+}
+
+static bool aligned(const void *at, uint64_t leading, size_t element_bytes)
+{
+    return (uintptr_t)at % ALIGNMENT_BYTES == 0 && leading * element_bytes % ALIGNMENT_BYTES == 0;
+}
+
+/* Whether the product is one for the library, by its shape alone where tensors begin on their lines. */
+static bool suits(const struct cuda_product *p, size_t bytes, struct seen *a, struct seen *b)
+{
+    size_t c_bytes = p->floats ? sizeof(float) : bytes;
+    return p->m && p->n && p->k && (uint64_t)p->m * p->n >= (PRODUCT_LEAST + p->k - 1) / p->k &&
+           !(p->bias && (p->floats || p->accumulate)) && see(p->b_row, p->b_column, p->k, p->n, a) &&
+           see(p->a_row, p->a_column, p->m, p->k, b) && aligned(p->b, a->leading, bytes) &&
+           aligned(p->a, b->leading, bytes) && aligned(p->c, p->c_row, c_bytes) && aligned(p->bias, 0, bytes);
+}
+
+static zr_lt_status set_operation(struct shape *s, const struct cuda_product *p, bool turned_a, bool turned_b)
+{
+    int32_t a = turned_a ? ZR_LT_TRANSPOSED : ZR_LT_AS_IT_IS,
+            b = turned_b ? ZR_LT_TRANSPOSED : ZR_LT_AS_IT_IS;
+    uint32_t epilogue = p->bias ? ZR_LT_EPILOGUE_BIAS : ZR_LT_EPILOGUE_NONE;
+    const struct {
+        unsigned attribute;
+        const void *value;
+        size_t bytes;
+    } settings[] = {{ZR_LT_OPERATION_TRANSPOSE_A, &a, sizeof a},
+                    {ZR_LT_OPERATION_TRANSPOSE_B, &b, sizeof b},
+                    {ZR_LT_OPERATION_EPILOGUE, &epilogue, sizeof epilogue},
+                    {ZR_LT_OPERATION_BIAS, &p->bias, sizeof p->bias}};
+    zr_lt_status status = loaded.lt.operation_create(&s->operation, ZR_LT_COMPUTE_FLOAT, ZR_LT_FLOAT);
+    for (unsigned i = 0; i < sizeof settings / sizeof *settings && status == ZR_LT_SUCCESS; i++)
+        status = loaded.lt.operation_set(s->operation, settings[i].attribute, settings[i].value,
+                                         settings[i].bytes);
+    return status;
+}
+
+static zr_lt_status set_preference(zr_lt_preference preference, uint64_t workspace_bytes)
+{
+    uint32_t reductions = ZR_LT_REDUCTION_IN_FLOATS, alignment = ALIGNMENT_BYTES;
+    zr_lt_status status = loaded.lt.preference_set(preference, ZR_LT_PREFERENCE_WORKSPACE_BYTES,
+                                                   &workspace_bytes, sizeof workspace_bytes);
+    if (status == ZR_LT_SUCCESS)
+        status =
+            loaded.lt.preference_set(preference, ZR_LT_PREFERENCE_REDUCTIONS, &reductions, sizeof reductions);
+    for (unsigned i = 0; i < 4 && status == ZR_LT_SUCCESS; i++) /* a, b, c, d */
+        status = loaded.lt.preference_set(preference, ZR_LT_PREFERENCE_ALIGNMENT_A_BYTES + i, &alignment,
+                                          sizeof alignment);
+    return status;
+}
+
+/* Asks for the algorithm of a shape whose operation and layouts are made. */
+static zr_lt_status choose(struct cuda_matrix *matrix, struct shape *s, size_t workspace_bytes)
+{
+    zr_lt_preference preference = NULL;
+    zr_lt_choice choice = {.state = ZR_LT_NOT_SUPPORTED};
+    int count = 0;
+    zr_lt_status status = loaded.lt.preference_create(&preference);
+    if (status != ZR_LT_SUCCESS)
+        return status;
+    status = set_preference(preference, workspace_bytes);
+    if (status == ZR_LT_SUCCESS)
+        status = loaded.lt.choose(matrix->handle, s->operation, s->a, s->b, s->c, s->c, preference, 1,
+                                  &choice, &count);
+    loaded.lt.preference_destroy(preference);
+    if (status != ZR_LT_SUCCESS)
+        return status;
+    s->algorithm = choice.algorithm;
+    s->workspace_bytes = choice.workspace_bytes;
+    return count < 1 ? ZR_LT_NOT_SUPPORTED : choice.state;
+}
+
+/* The remembered shape of the product, or a new one: refused where the library wants nothing of it. */
+static struct shape *shape_of(struct cuda_matrix *matrix, enum zr_precision precision,
+                              const struct cuda_product *p, const struct seen *a, const struct seen *b,
+                              size_t workspace_bytes)
+{
+    static const unsigned types[] = {ZR_LT_FLOAT, ZR_LT_BFLOAT, ZR_LT_HALF};
+    const uint64_t kind = (uint64_t)precision << 4 | (p->bias ? 8 : 0) | (p->floats ? 4 : 0) |
+                          (a->turned ? 2 : 0) | (b->turned ? 1 : 0);
+    const uint64_t key[6] = {(uint64_t)p->m << 32 | p->n, p->k, kind, a->leading, b->leading, p->c_row};
+    for (unsigned i = 0; i < SHAPES_MOST; i++)
+        if (matrix->shapes[i].known && memcmp(matrix->shapes[i].key, key, sizeof key) == 0)
+            return &matrix->shapes[i];
+    struct shape *s = &matrix->shapes[matrix->next++ % SHAPES_MOST];
+    forget(s);
+    zr_lt_status status = set_operation(s, p, a->turned, b->turned);
+    if (status == ZR_LT_SUCCESS)
+        status = loaded.lt.layout_create(&s->a, types[precision], a->rows, a->columns, (int64_t)a->leading);
+    if (status == ZR_LT_SUCCESS)
+        status = loaded.lt.layout_create(&s->b, types[precision], b->rows, b->columns, (int64_t)b->leading);
+    if (status == ZR_LT_SUCCESS)
+        status = loaded.lt.layout_create(&s->c, p->floats ? ZR_LT_FLOAT : types[precision], p->n, p->m,
+                                         (int64_t)p->c_row);
+    if (status == ZR_LT_SUCCESS)
+        status = choose(matrix, s, workspace_bytes);
+    if (status != ZR_LT_SUCCESS)
+        forget(s);
+    memcpy(s->key, key, sizeof key);
+    s->known = true;
+    s->refused = status != ZR_LT_SUCCESS;
+    return s;
+}
+
+/* ---- Products ------------------------------------------------------------------------------------------ */
+
+static void count_refusal(struct zr_kernel_context *context, const struct cuda_product *p)
+{
+    if (context->refusals.count++ == 0)
+        context->refusals = (struct zr_kernel_refusals){1, p->m, p->n, p->k};
+}
+
+zr_result zr_cuda_matrix_multiply(struct zr_kernel_context *context, struct cuda_matrix *matrix,
+                                  const struct cuda_product *p, void *workspace, size_t workspace_bytes,
+                                  bool *done)
+{
+    const float one = 1, beta = p->accumulate ? 1 : 0;
+    struct seen a, b;
+    *done = false;
+    if (!matrix->handle || !suits(p, zr_precision_bytes(context->precision), &a, &b))
+        return ZR_OK;
+    struct shape *s = shape_of(matrix, context->precision, p, &a, &b, workspace_bytes);
+    zr_lt_status status = s->refused ? ZR_LT_NOT_SUPPORTED : ZR_LT_SUCCESS;
+    if (status == ZR_LT_SUCCESS && p->bias)
+        status = loaded.lt.operation_set(s->operation, ZR_LT_OPERATION_BIAS, &p->bias, sizeof p->bias);
+    if (status == ZR_LT_SUCCESS)
+        status = loaded.lt.multiply(matrix->handle, s->operation, &one, p->b, s->a, p->a, s->b, &beta, p->c,
+                                    s->c, p->c, s->c, &s->algorithm, workspace, workspace_bytes,
+                                    (zr_cu_stream)context->stream);
+    if (status == ZR_LT_EXECUTION_FAILED)
+        return zr_fail(ZR_ERR_UNAVAILABLE,
+                       "cuBLASLt cannot queue a product of [%u, %u] x [%u, %u]: the card fails", p->m, p->k,
+                       p->k, p->n);
+    *done = status == ZR_LT_SUCCESS;
+    if (!*done)
+        count_refusal(context, p);
+    return ZR_OK;
+}

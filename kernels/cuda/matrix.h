@@ -1,0 +1,31 @@
+/* matrix.h: matrix products by cuBLASLt, which is loaded at run time; product.cu makes those that it does
+ * not. Private to kernels/cuda/. */
+#ifndef ZR_CUDA_MATRIX_H
+#define ZR_CUDA_MATRIX_H
+
+#include "kernels/cuda/arguments.h"
+
+/* What an open context has of the library. */
+struct cuda_matrix;
+
+/* Never NULL: without the library there is one that makes no product, and says why. To be closed. Any thread.
+ */
+struct cuda_matrix *zr_cuda_matrix_open(void);
+void zr_cuda_matrix_close(struct cuda_matrix *matrix);
+/* Whether the pointer came from open(), whatever it is. */
+bool zr_cuda_matrix_is(const void *pointer);
+
+/* "cuBLASLt 13.0.2", or what makes the products instead, and why. Until it is closed. */
+const char *zr_cuda_matrix_words(const struct cuda_matrix *matrix);
+
+/* Workspace that lets the library split the sums of the largest products of a layer. */
+size_t zr_cuda_matrix_workspace_bytes(const struct zr_kernel_limits *limits);
+
+/* Queues the product in the context's stream, with `workspace_bytes` of scratch on a 64-byte line. *done
+ * false: it is none for the library: small, not aligned, or refused, which counts in context->refusals.
+ * ZR_ERR_UNAVAILABLE: it should have been made, and the card fails. One thread at a time, as the context. */
+zr_result zr_cuda_matrix_multiply(struct zr_kernel_context *context, struct cuda_matrix *matrix,
+                                  const struct cuda_product *product, void *workspace, size_t workspace_bytes,
+                                  bool *done);
+
+#endif

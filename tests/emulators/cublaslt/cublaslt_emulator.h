@@ -1,0 +1,35 @@
+/* cublaslt_emulator.h: a cuBLASLt for the emulated driver. It knows the calls that zr makes
+ * (kernels/cuda/cublaslt.h), refuses what cublasLt.h's comments and NVIDIA's "cuBLASLt" chapter refuse, also
+ * where a card may be lenient, and makes products as the library does: by kernels, multiply.cu, that it
+ * queues in the caller's stream, so that the driver sees what they do to memory. It splits long sums where
+ * workspace and preference let it.
+ *
+ * Stricter than the library: matrices whose columns do not begin on 16 bytes are not supported, and an
+ * algorithm is for the shape alone that it was chosen for. */
+#ifndef ZR_CUBLASLT_EMULATOR_H
+#define ZR_CUBLASLT_EMULATOR_H
+
+#include "kernels/cuda/cublaslt.h"
+#include "kernels/zr_kernels.h"
+
+/* The one symbol besides the library's. */
+struct zr_lt_emulator {
+    unsigned handles, objects;           /* that have not been destroyed */
+    unsigned choices, products, splits;  /* ever; splits: products whose sums were split */
+    zr_lt_status create, choose, launch; /* what these come to instead, where it is not 0 */
+    char report[256];                    /* the last refusal; "": there was none */
+};
+extern struct zr_lt_emulator zr_lt_emulator;
+
+/* Of multiply.cu: d[m, n] = alpha op(a) op(b) + beta c + bias, by columns; the sum over k in `parts`. */
+struct lt_product {
+    unsigned m, n, k, parts;
+    bool a_turned, b_turned;
+    struct zr_numbers a, b, c, d, bias; /* bias.at NULL: none */
+    size_t a_leading, b_leading, c_leading;
+    float alpha, beta;
+    float *partial; /* [parts, n, m] */
+};
+enum { LT_THREADS = 64 };
+
+#endif
