@@ -13,6 +13,7 @@
 #include "zero/checkpoint/state.h"
 #include "zero/comm/status.h"
 #include "zero/engine/engine.h"
+#include "zero/engine/update.h"
 #include "zero/checkpoint/model_file.h"
 #include "zero/checkpoint/safetensors_read.h"
 

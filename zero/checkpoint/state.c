@@ -9,6 +9,7 @@
 #include "zero/comm/status.h"
 #include "zero/checkpoint/state.h"
 #include "zero/engine/engine.h"
+#include "zero/engine/update.h"
 
 enum {
     PATH_BYTES_MAX = 4095 - (int)sizeof ".partial",

@@ -1,5 +1,6 @@
 /* engine.c: the life of a stage engine: its persistent memory and the first values. */
 #include "zero/engine/engine.h"
+#include "zero/engine/update.h"
 
 #include <string.h>
 

@@ -304,10 +304,6 @@ static inline bool zr_engine_is_late(const struct zr_engine *engine)
     return engine->late.pending;
 }
 
-/* optimizer.c: what the next update has for all parameters; `gradient_scale` undoes the loss scale and clips.
- */
-struct zr_engine_update zr_engine_update_of(const struct zr_engine *engine, float rate, float gradient_scale);
-
 /* What was copied to the host and back so far, by whatever means. */
 uint64_t zr_engine_host_moved_bytes(const struct zr_engine *engine);
 /* Of all offload files together; zeros without one. */
@@ -355,7 +351,18 @@ static inline char *zr_engine_kept_gradients(const struct zr_engine *engine, siz
 }
 
 /* Where the reduced gradients of this rank's shard lie after the last accumulation step. */
-struct zr_numbers zr_engine_shard_gradients(const struct zr_engine *engine, size_t unit);
+static inline struct zr_numbers zr_engine_shard_gradients(const struct zr_engine *engine, size_t unit)
+{
+    const struct zr_layout_unit *u = &engine->layout.units[unit];
+    size_t within = engine->shards_gradients ? 0 : engine->rank * u->shard_elements;
+    if (engine->units[unit].sum_shard)
+        return (struct zr_numbers){engine->units[unit].sum_shard, ZR_PRECISION_FP32};
+    float *pooled = zr_engine_pooled_sum(engine, unit);
+    if (pooled)
+        return (struct zr_numbers){pooled, ZR_PRECISION_FP32};
+    return (struct zr_numbers){zr_engine_kept_gradients(engine, unit) + within * engine->gradient_bytes,
+                               engine->options.precision};
+}
 
 /* What this rank updates of a unit: all of it at stage 0, else its shard. */
 struct zr_owned {
@@ -364,11 +371,6 @@ struct zr_owned {
     float *master;              /* in fp32 the parameters */
     float *momentum, *variance; /* variance NULL: there is none */
 };
-/* Belongs to the caller until it is given back: see state_store.h. */
-zr_result zr_engine_take_owned(struct zr_engine *engine, size_t unit, struct zr_owned *out);
-zr_result zr_engine_give_owned(struct zr_engine *engine, size_t unit, bool changed);
-/* Rounds this rank's masters into its parameters; nothing to do in fp32. */
-zr_result zr_engine_round_masters(struct zr_engine *engine, size_t unit);
 /* Element `index` of numbers. */
 static inline struct zr_numbers zr_numbers_at(struct zr_numbers numbers, size_t index)
 {

@@ -1,5 +1,6 @@
 /* late.c: see late.h. */
 #include "zero/engine/late.h"
+#include "zero/engine/update.h"
 
 #include "zero/comm/copies.h"
 #include "zero/engine/offload.h"

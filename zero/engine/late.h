@@ -8,12 +8,6 @@
 
 #include "zero/engine/engine.h"
 
-/* optimizer.c: of all that this rank owns of a unit, the window's; see offload.h. */
-struct zr_window;
-zr_result zr_engine_update_window(struct zr_engine *engine, size_t unit, struct zr_numbers gradients,
-                                  const struct zr_engine_update *update, const struct zr_owned *owned,
-                                  const struct zr_window *window);
-
 zr_result zr_engine_late_open(struct zr_engine *engine);
 void zr_engine_late_close(struct zr_engine *engine);
 /* The end of a step, when its gradients are found good: they become those of the update that starts now. None

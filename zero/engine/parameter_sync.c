@@ -1,6 +1,7 @@
 /* parameter_sync.c: whole replicas from their owners' parts, proofs that all ranks agree, and the pieces of
  * the model that this rank owns, for checkpoints. */
 #include "zero/engine/late.h"
+#include "zero/engine/update.h"
 #include "zero/engine/nvme/parameter_file.h"
 #include "zero/engine/offload.h"
 

@@ -16,19 +16,6 @@
 
 /* ---- Places -------------------------------------------------------------------------------------------- */
 
-struct zr_numbers zr_engine_shard_gradients(const struct zr_engine *engine, size_t unit)
-{
-    const struct zr_layout_unit *u = &engine->layout.units[unit];
-    size_t within = engine->shards_gradients ? 0 : engine->rank * u->shard_elements;
-    if (engine->units[unit].sum_shard)
-        return (struct zr_numbers){engine->units[unit].sum_shard, ZR_PRECISION_FP32};
-    float *pooled = zr_engine_pooled_sum(engine, unit);
-    if (pooled)
-        return (struct zr_numbers){pooled, ZR_PRECISION_FP32};
-    return (struct zr_numbers){zr_engine_kept_gradients(engine, unit) + within * engine->gradient_bytes,
-                               engine->options.precision};
-}
-
 static void *whole_gradients(const struct zr_engine *engine, size_t unit)
 {
     return engine->shards_gradients ? engine->units[unit].staging : zr_engine_kept_gradients(engine, unit);

@@ -1,5 +1,6 @@
 /* speculate.c: see speculate.h. */
 #include "zero/engine/speculate.h"
+#include "zero/engine/update.h"
 
 #include <float.h>
 #include <math.h>

@@ -15,6 +15,7 @@
 #include "alloc/heap/heap.h"
 #include "zero/comm/status.h"
 #include "zero/engine/engine.h"
+#include "zero/engine/update.h"
 #include "zero/train/schedule.h"
 #include "zero/train/report/terminal.h"
 

@@ -1,0 +1,157 @@
+/* update.c: see update.h. */
+#include "zero/engine/update.h"
+
+#include <math.h>
+
+#include "zero/engine/offload.h"
+
+/* ---- What a rank updates ------------------------------------------------------------------------------- */
+
+zr_result zr_engine_take_owned(struct zr_engine *engine, size_t unit, struct zr_owned *out)
+{
+    const struct zr_layout_unit *u = &engine->layout.units[unit];
+    bool whole = engine->options.stage == 0;
+    void *parameters = whole ? zr_engine_parameter_place(engine, engine->units[unit].parameters_at)
+                             : zr_engine_shard(engine, unit);
+    struct zr_state_view view = {0};
+    zr_result result =
+        zr_state_store_take(&engine->store, unit, &view); /* also of one that stays: its turn */
+    if (result == ZR_OK && engine->units[unit].stays)
+        result = zr_state_store_take(&engine->staying, unit, &view);
+    *out = (struct zr_owned){
+        .from = whole ? 0 : engine->rank * u->shard_elements,
+        .to = whole ? u->padded_elements : (engine->rank + 1) * u->shard_elements,
+        .parameters = {parameters, engine->options.precision},
+        .master = zr_engine_has_masters(engine, unit) ? view.master : parameters,
+        .momentum = view.momentum,
+        .variance = view.variance,
+    };
+    return result;
+}
+
+zr_result zr_engine_give_owned(struct zr_engine *engine, size_t unit, bool changed)
+{
+    /* Of fp32 the parameters are copied from the masters, whose memory another unit may have next. */
+    bool read_still = !engine->store.table->random && !zr_engine_is_low_precision(engine);
+    zr_result copied = read_still ? zr_engine_await_parameters(engine, unit) : ZR_OK;
+    zr_result result = zr_state_store_give(&engine->store, unit, changed);
+    return copied == ZR_OK ? result : copied;
+}
+
+zr_result zr_engine_round_masters(struct zr_engine *engine, size_t unit)
+{
+    struct zr_owned owned;
+    struct zr_window window = {.count = 0};
+    if (!zr_engine_has_masters(engine, unit))
+        return ZR_OK;
+    zr_result result = zr_engine_take_owned(engine, unit, &owned);
+    for (size_t at = 0; result == ZR_OK && at < owned.to - owned.from; at += window.count) {
+        result = zr_engine_window_open(engine, unit, &owned, at, &window);
+        if (result == ZR_OK && window.values.at)
+            result = engine->options.kernels->convert(
+                engine->options.context, &(struct zr_convert){.n = window.count,
+                                                              .from = {owned.master + at, ZR_PRECISION_FP32},
+                                                              .to = window.values});
+        if (result == ZR_OK)
+            result = zr_engine_window_close(engine, unit, &owned, &window);
+    }
+    zr_result given = zr_engine_give_owned(engine, unit, false);
+    return result == ZR_OK ? given : result;
+}
+
+/* ---- The update ---------------------------------------------------------------------------------------- */
+
+struct zr_engine_update zr_engine_update_of(const struct zr_engine *engine, float rate, float gradient_scale)
+{
+    const struct zr_optimizer_options *options = &engine->options.optimizer;
+    double step = (double)(engine->steps_done + 1);
+    return (struct zr_engine_update){.rate = rate,
+                                     .gradient_scale = gradient_scale,
+                                     .correction1 = (float)(1 - pow(options->beta1, step)),
+                                     .correction2 = (float)(1 - pow(options->beta2, step)),
+                                     .context = engine->options.context};
+}
+
+static zr_result update_part(struct zr_engine *engine, const struct zr_parameter *parameter,
+                             const struct zr_engine_update *update, const struct zr_update *numbers)
+{
+    const struct zr_optimizer_options *o = &engine->options.optimizer;
+    const struct zr_parameter_group *group = &o->groups[parameter->group];
+    const struct zr_kernels *kernels = engine->options.kernels;
+    float rate = update->rate * group->rate_factor, weight_decay = o->weight_decay * group->decay_factor;
+
+    if (o->kind == ZR_OPTIMIZER_SGD)
+        return kernels->update_sgd(update->context,
+                                   &(struct zr_update_sgd){.how = {.rate = rate,
+                                                                   .momentum_factor = o->momentum_factor,
+                                                                   .weight_decay = weight_decay,
+                                                                   .gradient_scale = update->gradient_scale},
+                                                           .numbers = *numbers});
+    return kernels->update_adamw(update->context,
+                                 &(struct zr_update_adamw){.how = {.rate = rate,
+                                                                   .beta1 = o->beta1,
+                                                                   .beta2 = o->beta2,
+                                                                   .epsilon = o->epsilon,
+                                                                   .weight_decay = weight_decay,
+                                                                   .gradient_scale = update->gradient_scale,
+                                                                   .correction1 = update->correction1,
+                                                                   .correction2 = update->correction2},
+                                                           .numbers = *numbers});
+}
+
+/* What lies between the tensors of a window that is copied whole: [from, to) of it. */
+static zr_result clear_between(struct zr_engine *engine, const struct zr_window *window, size_t from,
+                               size_t to)
+{
+    if (to <= from || !zr_engine_offloads(engine) || !window->values.at)
+        return ZR_OK;
+    return engine->options.kernels->clear(
+        engine->options.context,
+        &(struct zr_clear){(to - from) * engine->parameter_bytes, zr_numbers_at(window->values, from).at});
+}
+
+zr_result zr_engine_update_window(struct zr_engine *engine, size_t unit, struct zr_numbers gradients,
+                                  const struct zr_engine_update *update, const struct zr_owned *owned,
+                                  const struct zr_window *window)
+{
+    const struct zr_layout_unit *u = &engine->layout.units[unit];
+    size_t from = owned->from + window->from, done = 0;
+    zr_result result = ZR_OK;
+
+    for (size_t i = 0; i < u->parameters_count && result == ZR_OK; i++) {
+        const struct zr_layout_parameter *p = &engine->layout.parameters[u->first_parameter + i];
+        struct zr_overlap overlap;
+        if (!zr_layout_overlap(p, from, from + window->count, &overlap))
+            continue;
+        size_t skip = overlap.offset - owned->from, at = overlap.offset - from;
+        struct zr_update numbers = {.n = overlap.count,
+                                    .gradient = zr_numbers_at(gradients, skip),
+                                    .master = owned->master + skip,
+                                    .momentum = owned->momentum + skip,
+                                    .variance = owned->variance ? owned->variance + skip : NULL};
+        if (window->values.at)
+            numbers.parameter = zr_numbers_at(window->values, at);
+        result = clear_between(engine, window, done, at);
+        if (result == ZR_OK)
+            result = update_part(engine, &p->parameter, update, &numbers);
+        done = at + overlap.count;
+    }
+    return result == ZR_OK ? clear_between(engine, window, done, window->count) : result;
+}
+
+zr_result zr_engine_update_unit(struct zr_engine *engine, size_t unit, struct zr_numbers gradients,
+                                const struct zr_engine_update *update)
+{
+    struct zr_owned owned;
+    struct zr_window window = {.count = 0};
+    zr_result result = zr_engine_take_owned(engine, unit, &owned);
+    for (size_t at = 0; result == ZR_OK && at < owned.to - owned.from; at += window.count) {
+        result = zr_engine_window_open(engine, unit, &owned, at, &window);
+        if (result == ZR_OK)
+            result = zr_engine_update_window(engine, unit, gradients, update, &owned, &window);
+        if (result == ZR_OK)
+            result = zr_engine_window_close(engine, unit, &owned, &window);
+    }
+    zr_result given = zr_engine_give_owned(engine, unit, true);
+    return result == ZR_OK ? given : result;
+}
