@@ -19,12 +19,12 @@ for ranks, precision, model in itertools.product((1, 2, 3), NEAR, ({}, LLAMA)):
         run = on_card(stage=stage, recompute=recompute, **flags)
         if went_well(run, words):
             near(run, host, NEAR[precision], words)
-            same(run.losses, (first or run).losses, f"{words}: the bits of stage 0")
+            same(run.bits, (first or run).bits, f"{words}: the bits of stage 0")
             first = first or run
 
 once = on_card(stage=3, ranks=2)
 for seed in range(1, SEEDS + 1):
-    same(on_card({"ZR_EMULATOR_SEED": str(seed)}, stage=3, ranks=2).losses, once.losses, f"the same bits with seed {seed}")
+    same(on_card({"ZR_EMULATOR_SEED": str(seed)}, stage=3, ranks=2).bits, once.bits, f"the same bits with seed {seed}")
 
 # A refused call ends the run with words, or is one that a run can do without; then the bits are what they were.
 alone = on_card()

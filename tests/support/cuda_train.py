@@ -4,7 +4,8 @@ import os
 import random
 import struct
 
-from zrtest import BUILD, PLANNED_TAGS, note, ok, path, same, train
+from pairs import logged
+from zrtest import BUILD, PLANNED_TAGS, note, ok, path, same
 
 EMULATOR = os.path.abspath(os.path.join(BUILD, "tests", "emulator"))
 VOCABULARY, FP32 = 24, 1e-5  # of the processor's losses
@@ -43,14 +44,14 @@ def fat_binaries(program):
 
 
 def on_host(**flags):
-    return train(**{"data": tokens(), **SHAPE, **flags})
+    return logged(**{"data": tokens(), **SHAPE, **flags})
 
 
 def on_card(environment=None, **flags):
     """Several ranks share the card's bytes by a file."""
     shared = {"ZR_EMULATOR_SHARED": path("card")} if flags.get("ranks", 1) > 1 else {}
     conf = ",".join(filter(None, [os.environ.get("ZR_CONF"), "kernels:emulated"]))
-    return train(environment={"LD_LIBRARY_PATH": EMULATOR, "ZR_CONF": conf, **shared, **(environment or {})},
+    return logged(environment={"LD_LIBRARY_PATH": EMULATOR, "ZR_CONF": conf, **shared, **(environment or {})},
                  **{"data": tokens(), "backend": "cuda", **SHAPE, **flags})
 
 
@@ -67,6 +68,10 @@ def went_well(run, words):
 
 
 def near(run, other, tolerance, words):
-    pairs = list(zip(run.report["loss"], other.report["loss"])) if run.report and other.report else []
-    worst = max((abs(a - b) / abs(b) for a, b in pairs), default=1)
-    return ok(worst <= tolerance, f"{words}: losses within {tolerance:g} of the processor's ({worst:.1e})")
+    """Losses, and the norms of gradients, which may be ten times as far apart."""
+    if not run.report or not other.report:
+        return ok(False, f"{words}: both report")
+    losses, norms = (max((abs(a - b) / abs(b) for a, b in zip(*pairs)), default=1)
+                     for pairs in ((run.report["loss"], other.report["loss"]), (run.norms, other.norms)))
+    return ok(losses <= tolerance and norms <= 10 * tolerance and len(run.norms) == len(other.norms) > 0,
+              f"{words}: losses within {tolerance:g} of the processor's ({losses:.1e}), norms within ten times that ({norms:.1e})")

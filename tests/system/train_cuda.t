@@ -27,7 +27,7 @@ for words, flags, tolerance, stages in CASES:
         if not went_well(run, f"{words}, stage {stage}"):
             continue
         near(run, host, tolerance, f"{words}, stage {stage}")
-        same(run.losses, (first or run).losses, f"{words}, stage {stage}: the bits of stage {stages[0]}")
+        same(run.bits, (first or run).bits, f"{words}, stage {stage}: the bits of stage {stages[0]}")
         first = first or run
 
 # Saved by the one and resumed by the other, each going on as it would have itself.
