@@ -1,5 +1,4 @@
-/* service_client.c: see service_client.h. Stands on service_wire.c
- * and host_common.c.
+/* service_client.c: see service_client.h. Stands on service_wire.c and host_common.c.
  *
  * Two locks. `request_lock` is held through a request and its answer, which may take as long as another
  * client is given to yield memory; whoever holds it may connect anew. `send_lock` is held for a message at
@@ -443,10 +442,10 @@ static zr_result ask_for_long(struct zr_service_message *message, zr_service_wai
             pthread_mutex_unlock(&client.send_lock);
         }
         pthread_mutex_unlock(&client.request_lock);
-        if (result != ZR_OK || alone || answer.message.kind == ZR_SERVICE_GRANTED)
-            return result;
-        waits(state, answer.message.words);
-    } while (true);
+        if (result == ZR_OK && !alone && answer.message.kind == ZR_SERVICE_LATER)
+            waits(state, answer.message.words);
+    } while (result == ZR_OK && !alone && answer.message.kind == ZR_SERVICE_LATER);
+    return result;
 }
 
 zr_result zr_service_plan(const struct zr_service_plan *plan, zr_service_waits *waits, void *state)

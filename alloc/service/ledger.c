@@ -8,9 +8,11 @@
 #include "alloc/service/runs.h"
 
 enum { GROUPS_MOST = 4096 };
-/* No machine has more, and sums of it do not overflow. */
+/* No machine has more. */
 #define BYTES_MOST (UINT64_C(1) << 54)
-#define ASK_BYTES  (UINT64_C(64) << 20)
+/* What a client may say that it holds: those of all clients have a sum. */
+#define HELD_MOST (UINT64_C(1) << 50)
+#define ASK_BYTES (UINT64_C(64) << 20)
 #define AGAIN_NS                                                                                             \
     UINT64_C(20000000) /* until those that had nothing idle are asked anew for a planned lease               \
                         */
@@ -281,7 +283,7 @@ zr_result zr_ledger_add(struct zr_ledger *ledger, struct zr_holder *holder, cons
     if (ledger->draining && holder->held_bytes == 0)
         return zr_fail(ZR_ERR_UNAVAILABLE, "zrd is draining and lends no memory: `zr service drain --end` "
                                            "makes it lend again");
-    if (holder->held_bytes > BYTES_MOST)
+    if (holder->held_bytes > HELD_MOST)
         return zr_fail(ZR_ERR_INVALID, "no process holds %llu bytes", (unsigned long long)holder->held_bytes);
     zr_result result = have_group(ledger, group, &holder->group);
     if (result != ZR_OK)

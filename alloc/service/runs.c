@@ -6,7 +6,7 @@
 #include "alloc/base/error.h"
 
 enum { MEMBERS_MOST = 4096 };
-#define BYTES_MOST (UINT64_C(1) << 54)
+#define BYTES_MOST (UINT64_C(1) << 50) /* of a plan: those of all clients have a sum */
 #define ANSWER_NS  UINT64_C(500000000) /* within which whoever waits hears something */
 
 /* ---- Sums ---------------------------------------------------------------------------------------------- */

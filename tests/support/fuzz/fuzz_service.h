@@ -61,10 +61,11 @@ static inline void fuzz_speak(struct fuzz_speaker *speaker, const unsigned char 
     }
     message.version = (uint16_t)(step[0] == 'V' ? step[2] : ZR_SERVICE_VERSION);
     message.bytes = message.held_bytes = message.hard_bytes = message.soft_bytes = number;
-    message.plan_base_bytes = number / 2;
-    message.plan_peak_bytes = step[3] & 32 ? number : 0;
-    message.run = step[2] & 1;
-    message.run_count = 1 + step[2] % 3;
+    bool plan = !(step[1] & 16); /* not beside a digit */
+    message.plan_base_bytes = plan ? number / 2 : 0;
+    message.plan_peak_bytes = plan ? number : 0;
+    message.run = 1;
+    message.run_count = step[1] & 8 ? 2 : 1;
     message.serial = step[3] & 64 ? speaker->asked : number;
     message.flags = step[3];
     message.shares = step[2];

@@ -236,6 +236,7 @@ static const struct {
     {fuzz_machine, fuzz_machine_text},
     {fuzz_service, fuzz_two_clients},
     {fuzz_service, fuzz_a_tool},
+    {fuzz_service, fuzz_two_runs},
     {fuzz_config, fuzz_adamw_config},
     {fuzz_config, fuzz_sgd_config},
 };
