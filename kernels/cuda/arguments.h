@@ -8,7 +8,8 @@
 enum {
     CUDA_THREADS = 256, /* of every block */
     CUDA_WARPS = CUDA_THREADS / 32,
-    CUDA_COLUMNS = 32, /* of a block that sums columns */
+    CUDA_PACK_LEAST = 4, /* elements of 16 bytes, of the widest precision */
+    CUDA_COLUMNS = 32,   /* of a block that sums columns */
     CUDA_EMBEDDING_CHANNELS = 4 * CUDA_THREADS,
     CUDA_PRODUCT_TILE = 64, /* rows and columns of a block's part of a product */
     CUDA_PRODUCT_STEP = 16,

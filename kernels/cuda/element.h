@@ -127,6 +127,61 @@ DEVICE void el_put(el *at, float x)
 }
 #endif
 
+/* What a thread loads and stores at once where tensors begin on 16 bytes: a pack. */
+enum { EL_PACK = 16 / sizeof(el) };
+struct pack {
+    float at[EL_PACK];
+};
+struct ALIGNED(16) pack_words {
+    uint32_t x, y, z, w;
+};
+union pack_bits {
+    struct pack_words words;
+    el at[EL_PACK];
+};
+
+/* Elements from pack to pack of tensors whose addresses are `addresses`, or-ed: one by one where they do not
+ * all begin on 16 bytes. */
+DEVICE size_t pack_width(uintptr_t addresses)
+{
+    return addresses % 16 == 0 ? EL_PACK : 1;
+}
+
+/* A loop over n elements in packs of `width`, in steps of the whole grid: i is the first, count how many. */
+#define EACH_PACK(i, count, n, width)                                                                        \
+    for (size_t i = index_in_grid() * (width), count; count = (n)-i < (width) ? (n)-i : (width), i < (n);    \
+         i += (size_t)gridDim.x * blockDim.x * (width))
+#define EACH_OF_PACK(j, count)                                                                               \
+    UNROLL                                                                                                   \
+    for (unsigned j = 0; j < EL_PACK; j++)                                                                   \
+        if (j < (count))
+
+DEVICE struct pack pack_get(const void *tensor, size_t i, size_t count)
+{
+    const el *from = (const el *)tensor + i;
+    union pack_bits bits;
+    struct pack result;
+    if (count == EL_PACK) {
+        bits.words = *(const struct pack_words *)(const void *)from;
+    } else {
+        EACH_OF_PACK(j, count) bits.at[j] = from[j];
+    }
+    EACH_OF_PACK(j, count) result.at[j] = el_get(&bits.at[j]);
+    return result;
+}
+
+DEVICE void pack_put(void *tensor, size_t i, const struct pack *pack, size_t count)
+{
+    el *to = (el *)tensor + i;
+    union pack_bits bits;
+    EACH_OF_PACK(j, count) el_put(&bits.at[j], pack->at[j]);
+    if (count == EL_PACK) {
+        *(struct pack_words *)(void *)to = bits.words;
+    } else {
+        EACH_OF_PACK(j, count) to[j] = bits.at[j];
+    }
+}
+
 /* With accumulate, x is added to what is there. */
 DEVICE void el_onto(el *at, float x, bool accumulate)
 {

@@ -91,43 +91,70 @@ KERNEL(K(positions_backward), struct zr_positions_backward, CUDA_THREADS)
 
 /* ---- Element by element -------------------------------------------------------------------------------- */
 
+#define ADDRESS(tensor) ((uintptr_t)a.tensor)
+
 KERNEL(K(gelu_forward), struct zr_gelu_forward, CUDA_THREADS)
 {
-    EACH(i, a.n)
+    const size_t width = pack_width(ADDRESS(x) | ADDRESS(y));
+    EACH_PACK(i, count, a.n, width)
     {
-        float x = el_get((const el *)a.x + i);
-        el_put((el *)a.y + i, x * formula_gelu_gate(x));
+        struct pack x = pack_get(a.x, i, count);
+        EACH_OF_PACK(j, count) x.at[j] *= formula_gelu_gate(x.at[j]);
+        pack_put(a.y, i, &x, count);
     }
 }
 
 KERNEL(K(gelu_backward), struct zr_gelu_backward, CUDA_THREADS)
 {
-    EACH(i, a.n)
-    el_put((el *)a.dx + i, el_get((const el *)a.dy + i) * formula_gelu_slope(el_get((const el *)a.x + i)));
+    const size_t width = pack_width(ADDRESS(x) | ADDRESS(dy) | ADDRESS(dx));
+    EACH_PACK(i, count, a.n, width)
+    {
+        struct pack x = pack_get(a.x, i, count), dy = pack_get(a.dy, i, count);
+        EACH_OF_PACK(j, count) dy.at[j] *= formula_gelu_slope(x.at[j]);
+        pack_put(a.dx, i, &dy, count);
+    }
 }
 
 KERNEL(K(swiglu_forward), struct zr_swiglu_forward, CUDA_THREADS)
 {
-    EACH(i, a.n)
-    el_put((el *)a.y + i, formula_swiglu(el_get((const el *)a.gate + i), el_get((const el *)a.up + i)));
+    const size_t width = pack_width(ADDRESS(gate) | ADDRESS(up) | ADDRESS(y));
+    EACH_PACK(i, count, a.n, width)
+    {
+        struct pack gate = pack_get(a.gate, i, count), up = pack_get(a.up, i, count);
+        EACH_OF_PACK(j, count) up.at[j] = formula_swiglu(gate.at[j], up.at[j]);
+        pack_put(a.y, i, &up, count);
+    }
 }
 
 KERNEL(K(swiglu_backward), struct zr_swiglu_backward, CUDA_THREADS)
 {
-    EACH(i, a.n)
+    const size_t width =
+        pack_width(ADDRESS(gate) | ADDRESS(up) | ADDRESS(dy) | ADDRESS(dgate) | ADDRESS(dup));
+    EACH_PACK(i, count, a.n, width)
     {
-        float dgate, dup;
-        formula_swiglu_backward(el_get((const el *)a.gate + i), el_get((const el *)a.up + i),
-                                el_get((const el *)a.dy + i), &dgate, &dup);
-        el_put((el *)a.dup + i, dup);
-        el_put((el *)a.dgate + i, dgate);
+        struct pack gate = pack_get(a.gate, i, count), up = pack_get(a.up, i, count),
+                    dy = pack_get(a.dy, i, count);
+        EACH_OF_PACK(j, count)
+        {
+            float dgate, dup;
+            formula_swiglu_backward(gate.at[j], up.at[j], dy.at[j], &dgate, &dup);
+            gate.at[j] = dgate;
+            up.at[j] = dup;
+        }
+        pack_put(a.dup, i, &up, count);
+        pack_put(a.dgate, i, &gate, count);
     }
 }
 
 KERNEL(K(add), struct zr_add, CUDA_THREADS)
 {
-    EACH(i, a.n)
-    el_put((el *)a.out + i, el_get((const el *)a.a + i) + el_get((const el *)a.b + i));
+    const size_t width = pack_width(ADDRESS(a) | ADDRESS(b) | ADDRESS(out));
+    EACH_PACK(i, count, a.n, width)
+    {
+        struct pack x = pack_get(a.a, i, count), y = pack_get(a.b, i, count);
+        EACH_OF_PACK(j, count) x.at[j] += y.at[j];
+        pack_put(a.out, i, &x, count);
+    }
 }
 
 /* A block has a row; its threads have pairs of it. */

@@ -269,6 +269,13 @@ static double case_elements(struct zr_kernel_context *c, const struct shape *s)
     struct tensor *copied = narrow_output(n);
     kernels->gelu_forward(c, &(struct zr_gelu_forward){n, x->at, y->at});
     kernels->gelu_backward(c, &(struct zr_gelu_backward){n, x->at, dy->at, dx->at});
+    bool late_alike = true;
+#ifdef ZR_TEST_ON_CARD /* elements that do not begin on 16 bytes */
+    struct tensor *late = narrow_output(n);
+    uint16_t *to = (uint16_t *)late->at + 1;
+    kernels->gelu_forward(c, &(struct zr_gelu_forward){n - 1, (uint16_t *)x->at + 1, to});
+    late_alike = memcmp(to, (uint16_t *)y->at + 1, tensor_bytes(y) - sizeof *to) == 0;
+#endif
     kernels->add(c, &(struct zr_add){n, x->at, dy->at, sum->at});
     kernels->add(c, &(struct zr_add){n, in_place->at, dy->at, in_place->at});
     kernels->clear(c, &(struct zr_clear){tensor_bytes(zeroed), zeroed->at});
@@ -282,7 +289,7 @@ static double case_elements(struct zr_kernel_context *c, const struct shape *s)
         exact = exact &&
                 ((uint16_t *)in_place->at)[i] == reference_encode(in_place->real[i] + dy->real[i], precision);
     }
-    return exact ? worst(close_to(y), close_to(dx)) : INFINITY;
+    return exact && late_alike ? worst(close_to(y), close_to(dx)) : INFINITY;
 }
 
 static double case_head(struct zr_kernel_context *c, const struct shape *s)

@@ -126,6 +126,13 @@ static double case_elements(struct zr_kernel_context *c, const struct shape *s)
     struct tensor *in_place = in_out(n, 0, 1), *filled = output(n), *zeroed = output(n), *copied = output(n);
     kernels->gelu_forward(c, &(struct zr_gelu_forward){n, x->at, y->at});
     kernels->gelu_backward(c, &(struct zr_gelu_backward){n, x->at, dy->at, dx->at});
+    bool late_alike = true;
+#ifdef ZR_TEST_ON_CARD /* elements that do not begin on 16 bytes */
+    struct tensor *late = output(n);
+    float *to = (float *)late->at + 1;
+    kernels->gelu_forward(c, &(struct zr_gelu_forward){n - 1, (float *)x->at + 1, to});
+    late_alike = memcmp(to, (float *)y->at + 1, tensor_bytes(y) - sizeof *to) == 0;
+#endif
     kernels->add(c, &(struct zr_add){n, x->at, dy->at, sum->at});
     kernels->add(c, &(struct zr_add){n, in_place->at, dy->at, in_place->at});
     kernels->init_normal(c, &(struct zr_init_normal){n, 1, 2, -0.75f, 0, filled->at});
@@ -142,7 +149,7 @@ static double case_elements(struct zr_kernel_context *c, const struct shape *s)
     double exact = error_of(sum) + error_of(in_place) + error_of(filled) + error_of(copied);
     for (size_t i = 0; i < n; i++)
         exact += zeroed->at[i] != 0.0f;
-    return exact != 0 ? INFINITY : worst(error_of(y), error_of(dx)) / tolerance;
+    return exact != 0 || !late_alike ? INFINITY : worst(error_of(y), error_of(dx)) / tolerance;
 }
 
 static double case_head(struct zr_kernel_context *c, const struct shape *s)
