@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, "tests/support")
-from pairs import logged, pairwise
+from pairs import logged, most_pairs, pairwise
 from saves import contents, read_checkpoint
 from zrtest import (ZR_TRAIN, arguments, done, finish, in_steps, mpi_missing, note, ok, path, same, skip, text_file,
                     train)
@@ -61,7 +61,7 @@ def near(run, other, words):
 if len(COMMS) == 1:
     skip(f"--comm mpi beside --comm local: {mpi_missing()}")
 gathering = dict.fromkeys(COMMS, 0)
-for row in pairwise(1, ranks=RANKS, stage=(0, 1, 2, 3), bucket_bytes=(4096, *BUCKETS), accumulate=ROUNDS,
+for row in most_pairs(1, ranks=RANKS, stage=(0, 1, 2, 3), bucket_bytes=(4096, *BUCKETS), accumulate=ROUNDS,
                     recompute=("none", "selective", "full"), threads=(1, 2, 3), precision=("fp32", "bf16", "fp16"),
                     comm=COMMS):
     want = base(row["ranks"], row["accumulate"], row["precision"])
@@ -88,7 +88,7 @@ for precision in ("fp32", "bf16"):
        f"{precision}: buckets of each size are another ring, at every stage the same one: {sizes} bytes")
 
 for precision in ("fp32", "bf16"):
-    for row in pairwise(4, stage=(0, 1, 2, 3), bucket_bytes=(4096, 65536), recompute=("none", "selective", "full"),
+    for row in most_pairs(4, stage=(0, 1, 2, 3), bucket_bytes=(4096, 65536), recompute=("none", "selective", "full"),
                         threads=(1, 2), comm=COMMS):
         want, words = base(2, precision=precision, shape=LLAMA), " ".join(f"{k} {v}" for k, v in row.items())
         got = logged(ranks=2, precision=precision, **row, **LLAMA)

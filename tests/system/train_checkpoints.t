@@ -5,7 +5,7 @@ import json
 import sys
 
 sys.path.insert(0, "tests/support")
-from pairs import logged, pairwise
+from pairs import logged, most_pairs
 from zrtest import done, leftovers, note, ok, path, same, train
 
 LAYERS, HIDDEN, SEQ, BATCH = 5, 48, 12, 3
@@ -38,7 +38,7 @@ def bytes_of(run, words, tensor, parts, host, element):
     return ok(True, f"{words}: every tag of every rank as planned, no driver call in the last step")
 
 
-for row in pairwise(7, model=tuple(MODELS), tensor=(1, 2, 4), data=(1, 2), stage=(0, 1, 2, 3), partition=(False, True),
+for row in most_pairs(7, model=tuple(MODELS), tensor=(1, 2, 4), data=(1, 2), stage=(0, 1, 2, 3), partition=(False, True),
                     host=(False, True), scattered=(False, True), buffers=(False, True),
                     recompute=("none", "selective", "full", "full:2"), precision=("fp32", "bf16"), accumulate=(1, 2)):
     partition = row["partition"] and row["tensor"] > 1

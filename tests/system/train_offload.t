@@ -6,7 +6,7 @@ import os
 import sys
 
 sys.path.insert(0, "tests/support")
-from pairs import logged, pairwise
+from pairs import logged, most_pairs
 from saves import contents
 from zrtest import done, leftovers, note, ok, path, same, train
 
@@ -40,7 +40,7 @@ def tiers_as_planned(run, words):
 
 
 skipped = rolled_back = 0
-for row in pairwise(3, model=tuple(MODELS), data=(1, 2, 3), tensor=(1, 2), stage=(0, 1, 2, 3), param=(False, True),
+for row in most_pairs(3, model=tuple(MODELS), data=(1, 2, 3), tensor=(1, 2), stage=(0, 1, 2, 3), param=(False, True),
                     precision=("fp32", "bf16", "fp16"), accumulate=(1, 3), scattered=(False, True), host=(False, True),
                     bucket_bytes=(4096, 1 << 20), recompute=("none", "full"), optimizer=("adamw", "sgd"),
                     log=(None, "100KB", "1GiB")):

@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, "tests/support")
-from pairs import logged, pairwise
+from pairs import logged, most_pairs
 from saves import contents, read_safetensors, write_safetensors
 from zrtest import (ZR_TRAIN, arguments, done, finish, in_steps, leftovers, mpi_missing, note, ok, path, same, skip, text_file,
                     train)
@@ -47,7 +47,7 @@ def as_planned(run, words):
 KEPT = {"as they are": {}, "full": dict(recompute="full"), "full:3": dict(recompute="full:3"),
         "host": dict(recompute="full", checkpoint_offload=True), "scattered": dict(no_contiguous=True, no_constant_buffers=True)}
 OTHER = {"naive": "1f1b", "gpipe": "1f1b", "1f1b": "gpipe"}
-for row in pairwise(7, model=tuple(MODELS), pp=(2, 4), tp=(1, 2), data=(1, 2), stage=(0, 1, 2, 3), schedule=tuple(OTHER),
+for row in most_pairs(7, model=tuple(MODELS), pp=(2, 4), tp=(1, 2), data=(1, 2), stage=(0, 1, 2, 3), schedule=tuple(OTHER),
                     kept=tuple(KEPT), precision=("fp32", "bf16", "fp16"), cut=("memory", "equal")):
     if row["pp"] * row["tp"] * row["data"] > 8:
         row["data"] = 1

@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, "tests/support")
-from pairs import logged, pairwise
+from pairs import logged, most_pairs
 from saves import contents, read_safetensors, write_safetensors
 from zrtest import (ZR_TRAIN, arguments, done, finish, in_steps, leftovers, mpi_missing, note, ok, path, same, skip,
                     text_file, train, wait_for)
@@ -51,7 +51,7 @@ def as_planned(run, words):
 
 # Every mesh is the dense run with as many data ranks, and has the same bits at another stage and recomputation.
 OTHER = {"none": "full", "selective": "none", "full": "selective"}
-for row in pairwise(5, model=tuple(MODELS), tensor=(2, 4), data=(1, 2), stage=(0, 1, 2, 3), sequence=(False, True),
+for row in most_pairs(5, model=tuple(MODELS), tensor=(2, 4), data=(1, 2), stage=(0, 1, 2, 3), sequence=(False, True),
                     recompute=("none", "selective", "full"), precision=("fp32", "bf16", "fp16"), accumulate=(1, 3)):
     want = whole(row["model"], row["data"], row["precision"], row["accumulate"])
     got, other = (logged(ranks=row["data"] * row["tensor"], tp=row["tensor"], stage=stage, recompute=recompute,
