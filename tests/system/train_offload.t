@@ -63,7 +63,7 @@ for row in most_pairs(3, model=tuple(MODELS), data=(1, 2, 3), tensor=(1, 2), sta
     else:
         note(got.err[-600:])
 ok(skipped > 0, f"steps were skipped in {skipped} of the runs in fp16")
-for pipeline in (dict(pp=2, ranks=4, stage=2, accumulate=2), dict(pp=2, ranks=2, stage=0, accumulate=2, schedule="vhalf", clip=1000)):
+for pipeline in (dict(pp=2, ranks=4, stage=2, accumulate=2, clip=1000), dict(pp=2, ranks=2, stage=0, accumulate=2, schedule="vhalf")):
     runs = [logged(precision="bf16", offload_optimizer=tier, speculative_update=log, **{**SHAPE, **pipeline})
             for tier, log in (("none", None), ("cpu", None), ("cpu", "1GiB"))]
     for run in runs[1:]:
