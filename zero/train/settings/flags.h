@@ -1,4 +1,5 @@
-/* flags.h: the table of zr-train's options, as args.c reads it and help.c prints it. Private to the two. */
+/* flags.h: the table of zr-train's options, as args.c and values.c read it and help.c prints it. Private
+ * to settings/. */
 #ifndef ZR_TRAIN_FLAGS_H
 #define ZR_TRAIN_FLAGS_H
 
@@ -45,6 +46,11 @@ const struct zr_flag *zr_flag_find(const char *name);
 size_t zr_flag_index(const struct zr_flag *flag);
 /* Writes its value as the command line has it, a blank before it; nothing of a switch. */
 void zr_flag_print(struct zr_text *text, const struct zr_flag *flag, const struct zr_train_config *config);
+/* Stores the value, NULL of a switch. -1: done; else 2, with words in zr_last_error(). */
+int zr_flag_store_in(const struct zr_flag *flag, struct zr_train_config *config, const char *value);
+/* Keeps words on a value for zr_last_error(), with the option's name before them. 2. */
+int zr_flag_wrong(const struct zr_flag *flag, const char *value, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 /* Stores the value of an option that takes one. -1: done; else 2, with words in zr_last_error(). */
 int zr_flag_store(const char *name, struct zr_train_config *config, const char *value);
 /* Whether the option was on the command line. */

@@ -1,0 +1,403 @@
+/* values.c: the value of an option, as text, into its field of the settings, and back. Keeps no memory. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "alloc/base/error.h"
+#include "zero/train/report/terminal.h"
+#include "zero/train/settings/flags.h"
+
+/* ---- Values -------------------------------------------------------------------------------------------- */
+
+static bool read_count(const char *text, uint64_t *out)
+{
+    char *end;
+    if (text[0] < '0' || text[0] > '9')
+        return false;
+    errno = 0;
+    *out = strtoull(text, &end, 10);
+    return errno == 0 && *end == '\0';
+}
+
+/* -1, or more digits than a number here can have. */
+static bool is_beyond(const char *text)
+{
+    text += text[0] == '-';
+    return text[0] && text[strspn(text, "0123456789")] == '\0';
+}
+
+bool zr_args_read_bytes(const char *text, uint64_t *out)
+{
+    static const struct {
+        const char *name;
+        uint64_t bytes;
+    } units[] = {
+        {"", 1},
+        {"B", 1},
+        {"KB", 1000},
+        {"MB", 1000000},
+        {"GB", 1000000000},
+        {"TB", 1000000000000},
+        {"KiB", UINT64_C(1) << 10},
+        {"MiB", UINT64_C(1) << 20},
+        {"GiB", UINT64_C(1) << 30},
+        {"TiB", UINT64_C(1) << 40},
+    };
+    char *end;
+    uint64_t part = 0, scale = 1; /* behind the point: part / scale */
+    if (text[0] < '0' || text[0] > '9')
+        return false;
+    errno = 0;
+    uint64_t number = strtoull(text, &end, 10);
+    if (errno != 0)
+        return false;
+    if (end[0] == '.' && end[1] >= '0' && end[1] <= '9')
+        for (end++; *end >= '0' && *end <= '9' && scale < 1000000000; end++, scale *= 10)
+            part = part * 10 + (uint64_t)(*end - '0');
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
+        unsigned __int128 bytes = (unsigned __int128)part * units[i].bytes;
+        if (strcmp(end, units[i].name) == 0)
+            return bytes % scale == 0 && !__builtin_mul_overflow(number, units[i].bytes, out) &&
+                   !__builtin_add_overflow(*out, (uint64_t)(bytes / scale), out);
+    }
+    return false;
+}
+
+static bool read_real(const char *text, double *out)
+{
+    char *end;
+    errno = 0;
+    *out = strtod(text, &end);
+    /* strtod alone would take blanks, "nan", "inf" and hexadecimal too */
+    return strchr("0123456789.-+", text[0]) && text[0] && end != text && *end == '\0' && isfinite(*out) &&
+           !strpbrk(text, "xX");
+}
+
+/* The place of `text` in "none|selective|full", -1: it is not there. */
+static int choice_index(const char *choices, const char *text)
+{
+    size_t length = strlen(text);
+    for (int index = 0; choices && length > 0; index++) {
+        const char *end = strchrnul(choices, '|');
+        if ((size_t)(end - choices) == length && memcmp(choices, text, length) == 0)
+            return index;
+        choices = *end ? end + 1 : NULL;
+    }
+    return -1;
+}
+
+/* ---- Storing one option -------------------------------------------------------------------------------- */
+
+int zr_flag_wrong(const struct zr_flag *flag, const char *value, const char *format, ...)
+{
+    char words[512];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(words, sizeof words, format, list);
+    va_end(list);
+    zr_fail(ZR_ERR_INVALID, "--%s%s%.200s: %s", flag->name, value ? " " : "", value ? value : "", words);
+    return ZR_EXIT_USAGE;
+}
+
+static void store_whole(const struct zr_flag *flag, struct zr_train_config *config, uint64_t value)
+{
+    char *field = (char *)config + flag->offset;
+    uint32_t narrow = (uint32_t)value;
+    if (flag->room_bytes == sizeof value)
+        memcpy(field, &value, sizeof value);
+    else if (flag->room_bytes == sizeof narrow)
+        memcpy(field, &narrow, sizeof narrow);
+    else
+        *(bool *)field = value != 0;
+}
+
+static int store_count(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
+{
+    bool bytes = flag->kind == ZR_FLAG_BYTES;
+    uint64_t number;
+    bool read = bytes ? zr_args_read_bytes(value, &number) : read_count(value, &number);
+    if (!read && !is_beyond(value))
+        return zr_flag_wrong(
+            flag, value, "is no %s; give %s from %.0f to %.0f", bytes ? "number of bytes" : "whole number",
+            bytes ? "plain bytes or KiB, MiB, GiB," : "a whole number", flag->least, flag->most);
+    if (!read || (double)number < flag->least || (double)number > flag->most)
+        return zr_flag_wrong(flag, value, "is out of range; give %.0f to %.0f", flag->least, flag->most);
+    store_whole(flag, config, number);
+    return -1;
+}
+
+static int store_choice(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
+{
+    int index = choice_index(flag->choices, value);
+    char kind[16]; /* of "nvme:DIR" */
+    snprintf(kind, sizeof kind, "%.*s", (int)strcspn(value, ":"), value);
+    if (index < 0 && choice_index(flag->later, kind) >= 0)
+        return zr_flag_wrong(flag, value, "is not in this version of zr-train; choose from %s",
+                             flag->choices);
+    if (index < 0)
+        return zr_flag_wrong(flag, value, "is none of the choices; choose from %s", flag->choices);
+    store_whole(flag, config, (uint64_t)index);
+    return -1;
+}
+
+/* Where the folder of nvme:DIR is stored. */
+static char *folder_of(const struct zr_flag *flag, struct zr_train_config *config)
+{
+    return flag->offset == offsetof(struct zr_train_config, offload_parameters) ? config->parameters_folder
+                                                                                : config->offload_folder;
+}
+
+static int store_tier(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
+{
+    static const char nvme[] = "nvme:";
+    char *folder = folder_of(flag, config);
+    if (strncmp(value, nvme, sizeof nvme - 1) != 0) {
+        folder[0] = '\0';
+        return strcmp(value, "nvme") == 0 ? zr_flag_wrong(flag, value, "needs a folder on the disk: nvme:DIR")
+               : choice_index("none|cpu", value) < 0
+                   ? zr_flag_wrong(flag, value, "is none of the choices; choose from %s", flag->choices)
+                   : store_choice(flag, config, value);
+    }
+    value += sizeof nvme - 1;
+    if (!value[0] || strlen(value) >= ZR_TRAIN_PATH_ROOM)
+        return zr_flag_wrong(flag, nvme, "needs a folder, of at most %d bytes", ZR_TRAIN_PATH_ROOM - 1);
+    snprintf(folder, ZR_TRAIN_PATH_ROOM, "%s", value);
+    store_whole(flag, config, ZR_TIER_NVME);
+    return -1;
+}
+
+static int store_recompute(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
+{
+    uint64_t layers = 0;
+    static const char full[] = "full:";
+    bool some = strncmp(value, full, sizeof full - 1) == 0;
+    int index = some ? ZR_RECOMPUTE_FULL : choice_index(flag->choices, value);
+    if (index < 0)
+        return zr_flag_wrong(flag, value, "is none of the choices; choose from %s, or full:N", flag->choices);
+    if (some && (!read_count(value + sizeof full - 1, &layers) || layers == 0 || layers > 65536))
+        return zr_flag_wrong(flag, value, "recomputes the first N layers; give full:1 to full:65536");
+    config->shape.recompute = (enum zr_recompute)index;
+    config->shape.recompute_layers = (unsigned)layers;
+    return -1;
+}
+
+static int store_real(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
+{
+    double number;
+    if (!read_real(value, &number))
+        return zr_flag_wrong(flag, value, "is no number; give one from %g to %g", flag->least, flag->most);
+    if (number < flag->least || number > flag->most)
+        return zr_flag_wrong(flag, value, "is out of range; give %g to %g", flag->least, flag->most);
+    float narrow = (float)number;
+    if (number != 0 && narrow == 0) /* 0 may turn off what was asked for: --clip, --lr */
+        return zr_flag_wrong(flag, value, "is too small to be told from 0; give 0, or a larger number");
+    if (flag->room_bytes == sizeof number)
+        memcpy((char *)config + flag->offset, &number, sizeof number);
+    else
+        memcpy((char *)config + flag->offset, &narrow, sizeof narrow);
+    return -1;
+}
+
+static int store_ratio(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
+{
+    const double automatic = ZR_RATIO_AUTO;
+    if (strcmp(value, "auto") != 0)
+        return store_real(flag, config, value);
+    memcpy((char *)config + flag->offset, &automatic, sizeof automatic);
+    return -1;
+}
+
+static int store_vocab(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
+{
+    config->bytes = strcmp(value, "byte") == 0;
+    if (config->bytes) {
+        config->shape.vocabulary = 256;
+        return -1;
+    }
+    uint64_t number;
+    if (!read_count(value, &number))
+        return zr_flag_wrong(flag, value,
+                             "is no vocabulary; give byte for text, or the number of tokens of a shard");
+    return store_count(flag, config, value);
+}
+
+static int store_text(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
+{
+    size_t length = strlen(value);
+    if (length == 0 && strcmp(flag->name, "prompt") != 0)
+        return zr_flag_wrong(flag, NULL, "is empty; give %s, or leave the option out", flag->argument);
+    if (length >= flag->room_bytes)
+        return zr_flag_wrong(flag, NULL, "is longer than %zu bytes; shorten it", flag->room_bytes - 1);
+    memcpy((char *)config + flag->offset, value, length + 1);
+    return -1;
+}
+
+/* What --help and its like end with: a full disk is no success. */
+static int shown(zr_result result)
+{
+    if (result != ZR_OK)
+        zr_say("%s", zr_last_error());
+    return (int)zr_exit_of(result);
+}
+
+/* -1: go on, else the exit code. */
+int zr_flag_store_in(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
+{
+    switch (flag->kind) {
+    case ZR_FLAG_TEXT:
+        return store_text(flag, config, value);
+    case ZR_FLAG_COUNT:
+    case ZR_FLAG_BYTES:
+        return store_count(flag, config, value);
+    case ZR_FLAG_REAL:
+        return store_real(flag, config, value);
+    case ZR_FLAG_CHOICE:
+        return store_choice(flag, config, value);
+    case ZR_FLAG_TIER:
+        return store_tier(flag, config, value);
+    case ZR_FLAG_VOCAB:
+        return store_vocab(flag, config, value);
+    case ZR_FLAG_RATIO:
+        return store_ratio(flag, config, value);
+    case ZR_FLAG_RECOMPUTE:
+        return store_recompute(flag, config, value);
+    case ZR_FLAG_SWITCH:
+        store_whole(flag, config, 1);
+        return -1;
+    case ZR_FLAG_HELP:
+        return shown(zr_help_print());
+    case ZR_FLAG_VERSION:
+        return shown(zr_version_print());
+    }
+    return ZR_EXIT_USAGE;
+}
+
+const struct zr_flag *zr_flag_find(const char *name)
+{
+    if (strcmp(name, "micro-batches") == 0) /* another name of it */
+        name = "accumulate";
+    for (size_t i = 0; i < zr_flags_count; i++)
+        if (strcmp(zr_flags[i].name, name) == 0)
+            return &zr_flags[i];
+    return NULL;
+}
+
+size_t zr_flag_index(const struct zr_flag *flag)
+{
+    return (size_t)(flag - zr_flags);
+}
+
+int zr_flag_store(const char *name, struct zr_train_config *config, const char *value)
+{
+    const struct zr_flag *flag = zr_flag_find(name);
+    if (flag)
+        return zr_flag_store_in(flag, config, value);
+    zr_fail(ZR_ERR_INVALID, "--%s: is no option", name);
+    return ZR_EXIT_USAGE;
+}
+
+/* ---- Back to a command line ---------------------------------------------------------------------------- */
+
+/* In single quotes where a shell would make something else of it. */
+static void print_quoted(struct zr_text *text, const char *value)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:,+=@%";
+    if (value[0] && strspn(value, plain) == strlen(value)) {
+        zr_text_print(text, " %s", value);
+        return;
+    }
+    zr_text_put(text, " '", 2);
+    for (; *value; value++)
+        zr_text_put(text, *value == '\'' ? "'\\''" : value, *value == '\'' ? 4 : 1);
+    zr_text_put(text, "'", 1);
+}
+
+static uint64_t whole_field(const struct zr_flag *flag, const struct zr_train_config *config)
+{
+    const char *field = (const char *)config + flag->offset;
+    uint64_t wide;
+    uint32_t narrow;
+    if (flag->room_bytes == sizeof wide) {
+        memcpy(&wide, field, sizeof wide);
+        return wide;
+    }
+    if (flag->room_bytes == sizeof narrow) {
+        memcpy(&narrow, field, sizeof narrow);
+        return narrow;
+    }
+    return *(const bool *)field;
+}
+
+/* With as few digits as make the same float when it is read again. */
+static void print_float(struct zr_text *text, float value)
+{
+    char number[32];
+    int digits = 6;
+    do
+        snprintf(number, sizeof number, "%.*g", digits, (double)value);
+    while (strtof(number, NULL) != value && ++digits <= 9);
+    zr_text_print(text, " %s", number);
+}
+
+void zr_flag_print(struct zr_text *text, const struct zr_flag *flag, const struct zr_train_config *config)
+{
+    const char *choice = flag->choices;
+    float real;
+    double wide;
+
+    if (flag->kind == ZR_FLAG_RECOMPUTE) {
+        for (unsigned left = config->shape.recompute; left > 0; left--)
+            choice = strchr(choice, '|') + 1;
+        zr_text_print(text, " %.*s", (int)strcspn(choice, "|"), choice);
+        if (config->shape.recompute_layers)
+            zr_text_print(text, ":%u", config->shape.recompute_layers);
+    } else if (flag->kind == ZR_FLAG_TEXT) {
+        print_quoted(text, (const char *)config + flag->offset);
+    } else if (flag->kind == ZR_FLAG_RATIO && config->offload_ratio < 0) {
+        zr_text_print(text, " auto");
+    } else if (flag->kind == ZR_FLAG_RATIO ||
+               (flag->kind == ZR_FLAG_REAL && flag->room_bytes == sizeof wide)) {
+        memcpy(&wide, (const char *)config + flag->offset, sizeof wide);
+        zr_text_print(text, " %.15g", wide);
+    } else if (flag->kind == ZR_FLAG_REAL) {
+        memcpy(&real, (const char *)config + flag->offset, sizeof real);
+        print_float(text, real);
+    } else if (flag->kind == ZR_FLAG_VOCAB && config->bytes) {
+        zr_text_print(text, " byte");
+    } else if (flag->kind == ZR_FLAG_TIER && whole_field(flag, config) == ZR_TIER_NVME) {
+        char folder[ZR_TRAIN_PATH_ROOM + 8];
+        snprintf(folder, sizeof folder, "nvme:%s", folder_of(flag, (struct zr_train_config *)config));
+        print_quoted(text, folder);
+    } else if (flag->kind == ZR_FLAG_CHOICE || flag->kind == ZR_FLAG_TIER) {
+        for (uint64_t left = whole_field(flag, config); left > 0; left--)
+            choice = strchr(choice, '|') + 1;
+        zr_text_print(text, " %.*s", (int)strcspn(choice, "|"), choice);
+    } else if (flag->kind != ZR_FLAG_SWITCH) {
+        zr_text_print(text, " %llu", (unsigned long long)whole_field(flag, config));
+    }
+}
+
+void zr_args_print(struct zr_text *text, const struct zr_train_config *config,
+                   const struct zr_args_change *changes, size_t changes_count)
+{
+    zr_text_print(text, "%s", config->program ? config->program : "zr-train");
+    for (size_t i = 0; i < zr_flags_count; i++) {
+        const struct zr_flag *flag = &zr_flags[i];
+        const struct zr_args_change *change = NULL;
+        for (size_t c = 0; c < changes_count; c++)
+            if (strcmp(changes[c].name, flag->name) == 0)
+                change = &changes[c];
+        bool once = strcmp(flag->name, "json") == 0 || strcmp(flag->name, "trace") == 0;
+        if (change ? !change->value : !config->given[i] || once)
+            continue;
+        zr_text_print(text, " --%s", flag->name);
+        if (change)
+            print_quoted(text, change->value);
+        else
+            zr_flag_print(text, flag, config);
+    }
+}
