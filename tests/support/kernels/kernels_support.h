@@ -254,7 +254,7 @@ static inline bool context_begin(struct zr_kernel_context *context, struct zr_ke
     context->isa = isa;
     context->parallel = (struct zr_parallel){*threads, *threads > 1 ? lent_run : NULL, threads};
     context->workspace_bytes = table_of(isa)->workspace_bytes(&limits, isa);
-    context->workspace = aligned_alloc(64, context->workspace_bytes + 64);
+    context->workspace = aligned_alloc(64, (context->workspace_bytes + 64 + 63) / 64 * 64);
     if (context->workspace == NULL)
         abort();
     memset(context->workspace, 0xff, context->workspace_bytes);
