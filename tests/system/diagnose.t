@@ -653,14 +653,20 @@ def test_import():
                       event("segment_map", (1 << 33) + 10 * MIB, 2 * MIB, 3, 3), event("segment_unmap", (1 << 33) + 10 * MIB, 2 * MIB, 3, 4)])
     parts["segments"][0].update(page)
     expandable = write("parts.pickle", pickle.dumps(parts))
-    files = [small, holes_file, marked, expandable, rmm, lifetimes] + [file for file in SHARED if os.path.exists(file)]
+    # Segments of 2 MiB that begin on odd places: the trace has a granule that divides those as well.
+    odd = write("odd.pickle", pickle.dumps(snapshot(
+        [((1 << 33) + MIB // 2, 3, "large", [(2 * MIB, 2 * MIB, "active_allocated", ())]),
+         ((1 << 33) + 5 * MIB, 3, "large", [(2 * MIB, 0, "inactive", ())])],
+        [event("segment_alloc", (1 << 33) + MIB // 2, 2 * MIB, 3, 1), event("alloc", (1 << 33) + MIB // 2, 2 * MIB, 3, 2),
+         event("segment_alloc", (1 << 33) + 5 * MIB, 2 * MIB, 3, 3)])))
+    files = [small, holes_file, marked, expandable, odd, rmm, lifetimes] + [file for file in SHARED if os.path.exists(file)]
     for file in files:
         name = os.path.basename(file)
         trace, rows = imported(file), exported("csv", file)
         same(whole(trace), whole(file), f"{name}: the same figures of the trace")
         said = whole(file)
         for moment in said["moments"].values():
-            moment["pending_bytes"] = moment["pending_bytes"] if file != expandable else None  # no row says anything of it
+            moment["pending_bytes"] = moment["pending_bytes"] if file not in (expandable, odd) else None  # no row says anything of it
         same(whole(rows), said, f"{name}: and of all events as CSV")
         same(whole(imported(rows)), said, f"{name}: and of these as a trace")
         with open(trace, "rb") as one, open(imported(trace), "rb") as other:
@@ -669,7 +675,7 @@ def test_import():
         counted = [[(row["policy"], row["lower_bound_bytes"], row["peak_reserved_bytes"], row["driver_calls"])
                     for row in replay["results"]] for replay in replays]
         same(counted[1:], counted[:1] * 2, f"{name}: the same replays")
-        if file in (small, expandable):
+        if file in (small, expandable, odd):
             same(states(exported("torch", trace)), states(file), f"{name}: each block's state, back as a snapshot")
             answers = [parsed("why", one, "--size", "20MiB") for one in (file, trace)]
             for answer in answers:
