@@ -1,4 +1,4 @@
-"""cuda_train.py: zr-train --backend cuda on the emulated driver, beside --backend host: tests/system/train_cuda.t, long_train_cuda.t."""
+"""cuda_train.py: zr-train --backend cuda on the emulated driver, beside --backend host: tests/system/train_cuda.t, soak_train_cuda.t."""
 import array
 import os
 import random

@@ -31,7 +31,7 @@ def pairwise(seed, **factors):
 
 def most_pairs(seed, **factors):
     """The first half of pairwise()'s rows, in which most pairs meet; all rows with
-    ZR_TEST_ROWS=all, as in long_pairs.t."""
+    ZR_TEST_ROWS=all, as in soak_pairs.t."""
     rows = list(pairwise(seed, **factors))
     return rows if ALL_ROWS else rows[:(len(rows) + 1) // 2]
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """zr-train --backend cuda, on the emulated driver, which runs the card's kernels: what it computes at each stage beside the
-processor's losses, its bytes beside the plan, and checkpoints that both read. More of it in tests/long/long_train_cuda.t.
+processor's losses, its bytes beside the plan, and checkpoints that both read. More of it in tests/long/soak_train_cuda.t.
 `train_cuda.t short`, for mutants, has the most different runs alone."""
 import glob
 import sys
