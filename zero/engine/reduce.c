@@ -305,7 +305,8 @@ zr_result zr_engine_reduce(zr_engine *engine, unsigned unit)
                        engine->layout.units[unit].unit.name);
     bool aside = engine->shards_gradients || (steps > 1 && !zr_engine_adds_in_place(engine));
     bool in_place = !aside && engine->world > 1 && state->accumulated + 1 == steps;
-    if (aside || state->accumulated + 1 == steps)
+    /* Of gradients that are added up where they are made, once: they come back with what they had. */
+    if ((aside && !zr_engine_adds_in_place(engine)) || state->accumulated + 1 == steps)
         result = sum_over_tensor(engine, unit);
     if (result != ZR_OK)
         return result;
