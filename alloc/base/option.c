@@ -207,12 +207,17 @@ void zr_option_read(const char *text)
         snprintf(bad_words, sizeof bad_words, "%s", zr_last_error());
 }
 
-void zr_group_read(const char *text)
+void zr_group_name(char *out, size_t room_bytes, const char *text)
 {
     size_t used = 0;
-    for (; text && *text && used < sizeof group_name - 1; text++)
-        group_name[used++] = (unsigned char)*text > ' ' && (unsigned char)*text < 0x7f ? *text : '_';
-    group_name[used] = '\0';
+    for (; *text && used < room_bytes - 1; text++)
+        out[used++] = (unsigned char)*text > ' ' && (unsigned char)*text < 0x7f ? *text : '_';
+    out[used] = '\0';
+}
+
+void zr_group_read(const char *text)
+{
+    zr_group_name(group_name, sizeof group_name, text ? text : "");
 }
 
 /* ---- Asking -------------------------------------------------------------------------------------------- */

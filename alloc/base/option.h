@@ -36,6 +36,9 @@ enum zr_check_level {
 
 /* Any thread. */
 uint64_t zr_option_get(enum zr_option_name name);
+/* A group's name as the allocator service has it: what is blank or no ASCII becomes '_', and what has no room
+ * is cut. */
+void zr_group_name(char *out, size_t room_bytes, const char *text);
 /* The group that the allocator service counts this process to: ZR_GROUP, "" where there is none. Any thread.
  */
 const char *zr_option_group(void);

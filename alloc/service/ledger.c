@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/option.h"
 #include "alloc/service/runs.h"
 
 enum { GROUPS_MOST = 4096 };
@@ -42,8 +43,10 @@ static struct zr_group *find_group(const struct zr_ledger *ledger, const char *n
     return group;
 }
 
-static zr_result have_group(struct zr_ledger *ledger, const char *name, struct zr_group **out)
+static zr_result have_group(struct zr_ledger *ledger, const char *text, struct zr_group **out)
 {
+    char name[sizeof(*out)->name];
+    zr_group_name(name, sizeof name, text);
     *out = find_group(ledger, name);
     if (*out)
         return ZR_OK;

@@ -147,15 +147,15 @@ def check_quotas():
 def check_limits_kept():
     """Quotas stand in a file for the next zrd; one that is damaged is set aside, and a full disk said."""
     zrd = Zrd("--capacity", CAPACITY)
-    client = Program(ZR_GROUP="red")
+    client = Program(ZR_GROUP="red one")
     client.obey("take 8")
-    for words in (("--group", "red", "--hard", "60MiB", "--shares", 3), ("--group", "gone", "--soft", "1MiB"), ("--group", "two words", "--hard", 1), ("--pid", client.pid, "--hard", "20MiB"),
+    for words in (("--group", "red one", "--hard", "60MiB", "--shares", 3), ("--group", "gone", "--soft", "1MiB"), ("--group", "two words", "--hard", 1), ("--pid", client.pid, "--hard", "20MiB"),
                   ("--capacity", "200MiB"), ("--group", "gone", "--soft", 0)):
         same(zr("limit", *words).returncode, 0, f"limit {' '.join(map(str, words))}")
     kept = SOCKET + ".limits"
     with open(kept, encoding="utf-8") as file:
         text = file.read()
-    ok("red" in text and "two words" in text and "gone" not in text, "the file has them, and none that was taken away")
+    ok("red_one" in text and "two_words" in text and "gone" not in text, "the file has them, and none that was taken away")
     zrd.end(kill=True)
     zrd = Zrd("--capacity", CAPACITY)
     ok(wait_for(lambda: row(client.pid)), "a new zrd")
