@@ -87,6 +87,13 @@ zr_cu_result emu_leave(zr_cu_result code)
     return code;
 }
 
+void emu_pause(void)
+{
+    pthread_mutex_unlock(&lock);
+    nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+    pthread_mutex_lock(&lock);
+}
+
 /* ---- The driver itself --------------------------------------------------------------------------------- */
 
 static uint64_t setting(const char *name, uint64_t otherwise)
@@ -316,6 +323,33 @@ static struct zr_emulator_state control_state(void)
     return state;
 }
 
+static uint64_t control_mapped(zr_cu_address address)
+{
+    pthread_mutex_lock(&lock);
+    zr_cu_address base;
+    size_t bytes;
+    const struct emu_memory *memory = emu_mapping_at(address, &base, &bytes);
+    uint64_t number = memory ? memory->handle : 0;
+    pthread_mutex_unlock(&lock);
+    return number;
+}
+
+static int control_device(void)
+{
+    pthread_mutex_lock(&lock);
+    int device = emu_current() ? emu_current()->device : -1;
+    pthread_mutex_unlock(&lock);
+    return device;
+}
+
+static bool control_stream_is_here(zr_cu_stream stream)
+{
+    pthread_mutex_lock(&lock);
+    bool here = emu_current() && !emu_no_stream(&stream, emu_current());
+    pthread_mutex_unlock(&lock);
+    return here;
+}
+
 PUBLIC const struct zr_emulator zr_emulator = {
     .calls = control_calls,
     .fail = control_fail,
@@ -331,4 +365,11 @@ PUBLIC const struct zr_emulator zr_emulator = {
     .state = control_state,
     .launch = emu_launch,
     .report = emu_launch_report,
+    .work = emu_library_work,
+    .reach = emu_library_reach,
+    .read = emu_read,
+    .write = emu_write,
+    .mapped = control_mapped,
+    .device = control_device,
+    .stream_is_here = control_stream_is_here,
 };

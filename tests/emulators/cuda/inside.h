@@ -113,6 +113,8 @@ enum emu_need { EMU_NOTHING, EMU_INIT, EMU_MEMORY, EMU_CONTEXT };
  * follows in any case. All else below with the lock. */
 zr_cu_result emu_enter(enum emu_call call, enum emu_need need);
 zr_cu_result emu_leave(zr_cu_result code);
+/* Lets others pass for a moment, in a wait. */
+void emu_pause(void);
 
 /* ---- contexts.c ---------------------------------------------------------------------------------------- */
 
@@ -278,7 +280,7 @@ void emu_write(zr_cu_address address, const void *bytes, size_t count);
 
 /* ---- work.c -------------------------------------------------------------------------------------------- */
 
-enum emu_work_kind { EMU_COPY, EMU_FILL, EMU_KERNEL, EMU_WAIT };
+enum emu_work_kind { EMU_COPY, EMU_FILL, EMU_KERNEL, EMU_WAIT, EMU_LIBRARY };
 
 struct emu_work {
     struct emu_work *next; /* of the context, by end; of a graph, in order */
@@ -289,18 +291,25 @@ struct emu_work {
     zr_cu_address to, from; /* from: 0 for what was staged */
     size_t bytes;
     unsigned char value;
-    bool host_to, host_from;         /* the program's own, pageable bytes */
-    unsigned char *staged;           /* a copy of the program's bytes, owned */
-    struct zr_cu_context_st *awaits; /* of a wait: whose clock reaches... */
-    uint64_t awaits_end;             /* ...this first */
-    struct emu_launch *launch;       /* of a kernel, held */
-    struct emu_gone *gone;           /* what it may not use any more, owned */
-    uint64_t start;                  /* by the context's clock */
+    bool host_to, host_from;                    /* the program's own, pageable bytes */
+    unsigned char *staged;                      /* a copy of the program's bytes, owned */
+    struct zr_cu_context_st *awaits;            /* of a wait: whose clock reaches... */
+    uint64_t awaits_end;                        /* ...this first */
+    struct emu_launch *launch;                  /* of a kernel, held */
+    enum zr_emulator_step (*step)(void *state); /* of a library */
+    void *state;                                /* of it */
+    struct emu_gone *gone;                      /* what it may not use any more, owned */
+    uint64_t start;                             /* by the context's clock */
 };
 
 void emu_submit(struct zr_cu_context_st *context, struct zr_cu_stream_st *stream, struct emu_work work);
 zr_cu_result emu_wait_until(struct zr_cu_context_st *context, uint64_t end);
 void emu_run(struct zr_cu_context_st *context); /* what has ended by the context's clock */
+/* Whether the clock has come to it, and all until then has ended: a library's work may take longer. */
+bool emu_reached(const struct zr_cu_context_st *context, uint64_t end);
+zr_cu_result emu_library_work(zr_cu_stream stream, enum zr_emulator_step (*step)(void *state), void *state);
+/* Within a step: NULL, or why the work that it is of may not use the bytes. */
+const char *emu_library_reach(zr_cu_address address, size_t bytes, bool writes);
 /* The bytes go: work that still needs them kills its context. */
 void emu_unmapped(zr_cu_address address, size_t bytes);
 /* They go when the stream's work has ended: so does work that needs them later. */

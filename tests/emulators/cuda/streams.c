@@ -181,7 +181,7 @@ PUBLIC zr_cu_result cuStreamQuery(zr_cu_stream stream)
         code = ZR_CU_INVALID_HANDLE;
     if (code == ZR_CU_SUCCESS)
         code = emu_capture_asked(context, stream, false);
-    if (code == ZR_CU_SUCCESS && context->clock < emu_stream_end(context, stream))
+    if (code == ZR_CU_SUCCESS && !emu_reached(context, emu_stream_end(context, stream)))
         code = ZR_CU_NOT_READY;
     return emu_leave(code);
 }
@@ -276,7 +276,7 @@ PUBLIC zr_cu_result cuEventQuery(zr_cu_event event)
         code = ZR_CU_INVALID_HANDLE;
     if (code == ZR_CU_SUCCESS && event->captured)
         code = emu_capture_event_asked(event);
-    if (code == ZR_CU_SUCCESS && event->context->clock < event->end)
+    if (code == ZR_CU_SUCCESS && !emu_reached(event->context, event->end))
         code = ZR_CU_NOT_READY;
     return emu_leave(code);
 }

@@ -57,6 +57,7 @@ static void carry_out(struct zr_cu_context_st *context, const struct emu_work *w
     } else if (work->kind == EMU_KERNEL) {
         zr_cu_result code = emu_kernel_run(context, work);
         context->dead = code == ZR_CU_SUCCESS ? context->dead : code;
+    } else if (work->kind == EMU_LIBRARY) { /* its step has done it */
     } else if (!in_reach(context, work)) {
         context->dead = ZR_CU_ILLEGAL_ADDRESS;
     } else if (work->staged) {
@@ -80,10 +81,42 @@ static void end_work(struct emu_work *work)
     free(work);
 }
 
+static struct library_step {
+    struct zr_cu_context_st *context;
+    const struct emu_work *work;
+} stepping; /* which step is under way */
+
+const char *emu_library_reach(zr_cu_address address, size_t bytes, bool writes)
+{
+    for (const struct emu_gone *each = stepping.work->gone; each; each = each->next)
+        if (each->address < address + bytes && address < each->address + each->bytes)
+            return "was freed or unmapped after the call and before its end";
+    return emu_backed(address, bytes, stepping.context, writes ? EMU_WRITES : EMU_READS)
+               ? NULL
+               : "is none that its device may use";
+}
+
+/* False: what a library has to do goes on, and whatever comes behind it in its context waits. */
+static bool library_has_ended(struct zr_cu_context_st *context, const struct emu_work *work)
+{
+    stepping = (struct library_step){context, work};
+    enum zr_emulator_step step = work->step(work->state);
+    if (step == ZR_EMULATOR_WRONG)
+        context->dead = ZR_CU_ILLEGAL_ADDRESS;
+    return step != ZR_EMULATOR_AGAIN;
+}
+
+bool emu_reached(const struct zr_cu_context_st *context, uint64_t end)
+{
+    return context->clock >= end && (!context->pending || context->pending->end > end);
+}
+
 void emu_run(struct zr_cu_context_st *context)
 {
     while (context->pending && (context->pending->end <= context->clock || context->dead)) {
         struct emu_work *work = context->pending;
+        if (work->kind == EMU_LIBRARY && !context->dead && !library_has_ended(context, work))
+            return;
         context->pending = work->next;
         if (!context->dead)
             carry_out(context, work);
@@ -127,7 +160,7 @@ void emu_unmapped_after(zr_cu_address address, size_t bytes, struct zr_cu_contex
         for (struct emu_work *work = each->pending; work; work = work->next)
             if (left(each, work->end) <= left(context, end))
                 continue;
-            else if (work->kind == EMU_KERNEL)
+            else if (work->kind == EMU_KERNEL || work->kind == EMU_LIBRARY)
                 add_gone(work, address, bytes);
             else if (meets(work, address, bytes))
                 each->dead = ZR_CU_ILLEGAL_ADDRESS;
@@ -144,6 +177,10 @@ zr_cu_result emu_wait_until(struct zr_cu_context_st *context, uint64_t end)
     if (context->clock < end)
         context->clock = end;
     emu_run(context);
+    while (!context->dead && !emu_reached(context, end)) {
+        emu_pause();
+        emu_run(context);
+    }
     emu_pools_settle(context->device);
     return context->dead;
 }
@@ -317,6 +354,18 @@ zr_cu_result emu_launch(zr_cu_stream stream, zr_cu_address address, size_t bytes
 {
     struct emu_work work = {
         .kind = EMU_FILL, .unchecked = true, .to = address, .bytes = bytes, .value = value};
+    zr_cu_result code = emu_enter(EMU_launch, EMU_CONTEXT);
+    struct zr_cu_context_st *context = emu_current();
+    if (code == ZR_CU_SUCCESS && emu_no_stream(&stream, context))
+        code = ZR_CU_INVALID_HANDLE;
+    if (code == ZR_CU_SUCCESS && !emu_captured(context, stream, &work, &code))
+        emu_submit(context, stream, work);
+    return emu_leave(code);
+}
+
+zr_cu_result emu_library_work(zr_cu_stream stream, enum zr_emulator_step (*step)(void *state), void *state)
+{
+    struct emu_work work = {.kind = EMU_LIBRARY, .step = step, .state = state};
     zr_cu_result code = emu_enter(EMU_launch, EMU_CONTEXT);
     struct zr_cu_context_st *context = emu_current();
     if (code == ZR_CU_SUCCESS && emu_no_stream(&stream, context))
