@@ -52,6 +52,14 @@ static bool injected(enum emu_call call)
     return pass >= fault.nth && pass - fault.nth < count;
 }
 
+static void tick(void)
+{
+    for (struct zr_cu_context_st *each = emu_contexts; each; each = each->next) {
+        each->clock++;
+        emu_run(each);
+    }
+}
+
 zr_cu_result emu_enter(enum emu_call call, enum emu_need need)
 {
     uint64_t ns = __atomic_load_n(&delay_ns[call], __ATOMIC_RELAXED);
@@ -59,10 +67,7 @@ zr_cu_result emu_enter(enum emu_call call, enum emu_need need)
         nanosleep(&(struct timespec){(time_t)(ns / 1000000000), (long)(ns % 1000000000)}, NULL);
     pthread_mutex_lock(&lock);
     calls_count[call]++;
-    for (struct zr_cu_context_st *each = emu_contexts; each; each = each->next) {
-        each->clock++;
-        emu_run(each);
-    }
+    tick();
     if (injected(call))
         return fault.code;
     if (need == EMU_NOTHING)
@@ -334,6 +339,13 @@ static uint64_t control_mapped(zr_cu_address address)
     return number;
 }
 
+static void control_pass(void)
+{
+    pthread_mutex_lock(&lock);
+    tick();
+    pthread_mutex_unlock(&lock);
+}
+
 static int control_device(void)
 {
     pthread_mutex_lock(&lock);
@@ -369,6 +381,7 @@ PUBLIC const struct zr_emulator zr_emulator = {
     .reach = emu_library_reach,
     .read = emu_read,
     .write = emu_write,
+    .pass = control_pass,
     .mapped = control_mapped,
     .device = control_device,
     .stream_is_here = control_stream_is_here,

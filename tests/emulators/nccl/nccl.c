@@ -11,6 +11,7 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -58,8 +59,8 @@ struct registration {
 };
 
 struct comm {
-    int rank, ranks;
-    struct mailbox *mail; /* [from * ranks + to] */
+    int rank, ranks, device; /* device: -1: memory is the host's */
+    struct mailbox *mail;    /* [from * ranks + to] */
     size_t mail_bytes;
     char name[128];
     float scale; /* of the one operator that can be made at a time */
@@ -256,6 +257,45 @@ static int all_in_reach(const struct zr_emulator *emulator, const struct work *w
     return fine;
 }
 
+/* While there are communicators: a card works on while its program waits for something else. */
+static struct {
+    pthread_mutex_t lock; /* users_count */
+    unsigned users_count;
+    pthread_t thread;
+    _Atomic int works, stopping; /* works: in streams, of all communicators */
+} engine = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void *work_on(void *emulator)
+{
+    while (!engine.stopping) {
+        if (engine.works > 0)
+            ((const struct zr_emulator *)emulator)->pass();
+        nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+    }
+    return NULL;
+}
+
+static void engine_take(const struct zr_emulator *emulator)
+{
+    pthread_mutex_lock(&engine.lock);
+    if (engine.users_count++ == 0) {
+        engine.stopping = 0;
+        if (pthread_create(&engine.thread, NULL, work_on, (void *)(uintptr_t)emulator) != 0)
+            abort();
+    }
+    pthread_mutex_unlock(&engine.lock);
+}
+
+static void engine_give(void)
+{
+    pthread_mutex_lock(&engine.lock);
+    if (--engine.users_count == 0) {
+        engine.stopping = 1;
+        pthread_join(engine.thread, NULL);
+    }
+    pthread_mutex_unlock(&engine.lock);
+}
+
 /* In its stream. */
 static enum zr_emulator_step step(void *state)
 {
@@ -280,6 +320,7 @@ static enum zr_emulator_step step(void *state)
             fold(emulator, work);
     }
     work->comm->outstanding--;
+    engine.works--;
     end_work(work, 0);
     return wrong ? ZR_EMULATOR_WRONG : ZR_EMULATOR_DONE;
 }
@@ -319,9 +360,11 @@ static int submit(struct work *work, void *stream)
     if (code != OK)
         return end_work(work, code);
     work->comm->outstanding++;
+    engine.works++;
     if (emulator->work(stream, step, work) == ZR_CU_SUCCESS)
         return OK;
     work->comm->outstanding--;
+    engine.works--;
     return end_work(work, 1); /* ncclUnhandledCudaError */
 }
 
@@ -580,6 +623,8 @@ static int say(struct comm *comm, const void *mine, void *all, size_t bytes)
 
 static int end(struct comm *comm)
 {
+    if (comm->device >= 0)
+        engine_give();
     munmap(comm->mail, comm->mail_bytes);
     if (comm->outstanding == 0) /* a stream may come to an aborted one's work later */
         free(comm);
@@ -603,6 +648,9 @@ PUBLIC int ncclCommInitRank(struct comm **out, int ranks, struct id id, int rank
     *comm = (struct comm){.rank = rank, .ranks = ranks, .mail = mail, .mail_bytes = bytes};
     memcpy(comm->name, id.name, sizeof(comm->name));
     int device = driver() ? driver()->device() : -1, devices[MOST_RANKS];
+    comm->device = device;
+    if (device >= 0)
+        engine_take(driver());
     int result = say(comm, &device, devices, sizeof device); /* all are there: the name can go */
     if (rank == 0)
         shm_unlink(id.name);
