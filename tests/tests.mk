@@ -102,7 +102,7 @@ $(nccl_emulator): $(call obj,$(wildcard tests/emulators/nccl/*.c))
 	@mkdir -p $(@D)
 	@echo "  link  $@"
 	@$(CC) -shared -Wl,-soname,libnccl.so.2 -o $@ $^ $(ALL_LDFLAGS)
-$(BUILD)/tests/nccl_test: | $(nccl_emulator)
+$(BUILD)/tests/nccl_test $(BUILD)/tests/cuda_nccl_test: | $(nccl_emulator)
 nccl_header := $(and $(cuda_header),$(wildcard $(dir $(cuda_header))cuda_runtime.h),$(wildcard $(dir $(cuda_header))nccl.h))
 ifneq ($(nccl_header),)
 $(BUILD)/tests/nccl_test: private OBJ_CFLAGS := -idirafter $(dir $(nccl_header)) -DZR_TEST_NCCL_HEADER='"$(nccl_header)"'

@@ -162,8 +162,8 @@ void zr_backend_end(zr_backend *backend);
 zr_result zr_backend_granule(size_t asked_bytes, size_t *out);
 /* Makes the backend's device the one that the calling thread's own calls of its driver are for / what it was
  * before. In pairs, in one thread; a backend without a device does nothing. */
-zr_result zr_backend_enter(zr_backend *backend);
-void zr_backend_leave(zr_backend *backend);
+ZR_PRIVATE_API zr_result zr_backend_enter(zr_backend *backend);
+ZR_PRIVATE_API void zr_backend_leave(zr_backend *backend);
 /* What the handles come to that were created and are not gone. Any thread. */
 size_t zr_backend_held_bytes(struct zr_backend *backend);
 /* Stretches of mappings held now, all arenas together, to compare with can.vma_budget. */

@@ -282,11 +282,13 @@ static zr_result find_member(const zr_comm *parent, struct zr_comm_members *memb
     return ZR_OK;
 }
 
-zr_result zr_comm_group(zr_comm **out, zr_comm *parent, const unsigned *ranks, unsigned count,
-                        size_t bucket_bytes)
+static zr_result make_group(zr_comm **out, zr_comm *parent, struct zr_comm_members members,
+                            size_t bucket_bytes)
 {
     struct zr_comm_options options;
-    struct zr_comm_members members = {.ranks = ranks, .count = count, .options = &options};
+    const unsigned *ranks = members.ranks;
+    unsigned count = members.count;
+    members.options = &options;
     if (!out || !parent || !ranks)
         return zr_fail(ZR_ERR_INVALID, "a group needs a place to go, a communicator and its ranks in it");
     *out = NULL;
@@ -307,6 +309,19 @@ zr_result zr_comm_group(zr_comm **out, zr_comm *parent, const unsigned *ranks, u
         (*out)->run_rank = parent->run_rank;
     }
     return result;
+}
+
+zr_result zr_comm_group(zr_comm **out, zr_comm *parent, const unsigned *ranks, unsigned count,
+                        size_t bucket_bytes)
+{
+    return make_group(out, parent, (struct zr_comm_members){.ranks = ranks, .count = count}, bucket_bytes);
+}
+
+zr_result zr_comm_split(zr_comm **out, zr_comm *parent, const unsigned *ranks, unsigned count,
+                        size_t bucket_bytes)
+{
+    return make_group(out, parent, (struct zr_comm_members){.ranks = ranks, .count = count, .everyone = true},
+                      bucket_bytes);
 }
 
 zr_result zr_comm_destroy(zr_comm *comm)

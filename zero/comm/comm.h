@@ -28,6 +28,7 @@ struct zr_comm_members {
     const unsigned *ranks;                 /* [count]: borrowed */
     unsigned count, rank;                  /* this rank is ranks[rank] */
     const struct zr_comm_options *options; /* of the group: borrowed */
+    bool everyone;                         /* every rank of the parent makes one of the groups now */
 };
 
 /* What an implementation does. `run` carries out one checked operation and returns when this rank is done

@@ -25,7 +25,7 @@ static zr_result open_group(zr_comm **out, zr_comm *world, struct row row, size_
         return result;
     for (unsigned i = 0; i < row.count; i++)
         ranks[i] = row.first + i * row.stride;
-    result = zr_comm_group(out, world, ranks, row.count, bucket_bytes);
+    result = zr_comm_split(out, world, ranks, row.count, bucket_bytes);
     zr_drop(world->options.host_arena, &ranks);
     return result;
 }

@@ -3,6 +3,7 @@
  * from) goes through another communicator. */
 #include "zero/comm/nccl.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -58,6 +59,13 @@ zr_result zr_nccl_get(const struct zr_nccl **out)
     return result;
 }
 
+/* What a communicator is made from: a group of `parent` by a split of it, or anew. */
+struct nccl_origin {
+    struct nccl_comm *parent; /* NULL: it is no group */
+    bool splits;
+    int colour;
+};
+
 /* ---- Birth and end ------------------------------------------------------------------------------------- */
 
 static void set_ring_class(struct nccl_comm *self, enum zr_granule_class granule_class)
@@ -69,16 +77,32 @@ static void set_ring_class(struct nccl_comm *self, enum zr_granule_class granule
                                    granule_class);
 }
 
+/* Nothing of it is under way any more, aborted where it would never end. */
+static void end_watched(struct nccl_comm *self)
+{
+    pthread_mutex_lock(&self->watch->lock);
+    if (self->comm && self->base.failure != ZR_OK)
+        self->nccl->abort(self->comm);
+    self->comm = self->base.failure != ZR_OK ? NULL : self->comm;
+    pthread_mutex_unlock(&self->watch->lock);
+    zr_nccl_watch_remove(self);
+    zr_nccl_watch_stop(self);
+    self->watch = NULL;
+}
+
 /* After a failure work may be under way that never ends: it is aborted, and what it used is free then. */
 static void nccl_close(struct zr_comm *comm)
 {
     struct nccl_comm *self = (struct nccl_comm *)comm;
+    if (self->watch)
+        end_watched(self);
     if (self->comm && self->registration)
         self->nccl->deregister_memory(self->comm, self->registration);
     if (self->comm && comm->failure == ZR_OK)
         self->nccl->destroy(self->comm);
     else if (self->comm)
         self->nccl->abort(self->comm);
+    zr_nccl_stream_close(&self->beside);
     if (self->talk)
         zr_comm_destroy(self->talk);
     set_ring_class(self, ZR_GRANULE_MOVABLE);
@@ -92,20 +116,50 @@ static zr_result nccl_host(struct zr_comm *comm, const struct zr_all_gather *op)
     return zr_comm_run_host(talk, op);
 }
 
-/* NCCL's own split is collective over all ranks of the parent; a new communicator is one of the members'. */
+/* The caller's stream goes on behind the operation; the host does not wait. lock held. */
+static void nccl_waited(struct zr_comm *comm, zr_ticket ticket)
+{
+    struct nccl_comm *self = (struct nccl_comm *)comm;
+    zr_result result = self->beside.driver ? zr_nccl_stream_join(&self->beside, ticket) : ZR_OK;
+    if (result == ZR_OK || comm->failure != ZR_OK)
+        return;
+    comm->failure = result;
+    snprintf(comm->failure_message, sizeof(comm->failure_message), "%s", zr_last_error());
+}
+
+static zr_result nccl_synchronize(struct zr_comm *comm)
+{
+    struct nccl_comm *self = (struct nccl_comm *)comm;
+    return self->beside.driver ? zr_nccl_stream_join(&self->beside, atomic_load(&self->beside.last)) : ZR_OK;
+}
+
+/* A run over NCCL ends as that of its host messages does. */
+static void nccl_abandon(struct zr_comm *comm, const char *why)
+{
+    zr_comm_abandon(((struct nccl_comm *)comm)->talk, why);
+}
+
+static zr_result create(zr_comm **out, const struct zr_nccl_options *options, zr_comm *talk,
+                        const struct nccl_origin *origin);
+
+/* NCCL's own split is collective over all ranks of the parent: it makes the groups that all make at once. */
 static zr_result nccl_group(struct zr_comm **out, struct zr_comm *base, const struct zr_comm_members *members)
 {
     struct nccl_comm *parent = (struct nccl_comm *)base;
     struct zr_nccl_options options = {.comm = members->options,
                                       .local = base->local,
-                                      .stream = parent->stream,
+                                      .stream =
+                                          parent->beside.driver ? parent->beside.caller : parent->stream,
                                       .deterministic = parent->deterministic};
     struct zr_comm *talk;
     char words[ZR_COMM_MESSAGE_BYTES];
     zr_result result = zr_comm_group(&talk, parent->talk, members->ranks, members->count, 0);
     if (result != ZR_OK)
         return result;
-    result = zr_comm_nccl_create(out, &options, talk);
+    result = create(out, &options, talk,
+                    &(struct nccl_origin){.parent = parent,
+                                          .splits = members->everyone && parent->nccl->split,
+                                          .colour = (int)members->ranks[0]});
     if (result == ZR_OK)
         return ZR_OK;
     snprintf(words, sizeof(words), "%s", zr_last_error());
@@ -116,8 +170,14 @@ static zr_result nccl_group(struct zr_comm **out, struct zr_comm *base, const st
 static zr_result take_memory(struct nccl_comm **out, const struct zr_nccl_options *options, unsigned rank,
                              unsigned world)
 {
-    static const struct zr_comm_table table = {
-        .name = "nccl", .run = zr_nccl_run, .host = nccl_host, .group = nccl_group, .close = nccl_close};
+    static const struct zr_comm_table table = {.name = "nccl",
+                                               .run = zr_nccl_run,
+                                               .host = nccl_host,
+                                               .group = nccl_group,
+                                               .waited = nccl_waited,
+                                               .synchronize = nccl_synchronize,
+                                               .abandon = nccl_abandon,
+                                               .close = nccl_close};
     void *block;
     size_t records_bytes = sizeof(struct nccl_comm) + world * sizeof(void *);
     size_t ring_bytes = zr_comm_ring_bytes(world, options->comm->bucket_bytes);
@@ -140,8 +200,22 @@ static zr_result take_memory(struct nccl_comm **out, const struct zr_nccl_option
     return zr_take(options->comm->arena, ZR_TAG_COMM, ring_bytes, 1, (void **)&self->ring);
 }
 
+/* The ring is registered while its granules stay where they are; memory of a kind that NCCL cannot register
+ * goes the longer way. */
+static void register_ring(struct nccl_comm *self)
+{
+    size_t bytes = zr_comm_ring_bytes(self->base.world, self->base.options.bucket_bytes);
+    if (!self->ring || !self->nccl->register_memory || !self->nccl->deregister_memory)
+        return;
+    set_ring_class(self, ZR_GRANULE_REGISTERED);
+    if (self->nccl->register_memory(self->comm, self->ring, bytes, &self->registration) != 0)
+        self->registration = NULL;
+    if (!self->registration)
+        set_ring_class(self, ZR_GRANULE_MOVABLE);
+}
+
 /* Every rank makes its part, or none has one: the first failure is all ranks'. */
-static zr_result connect_all(struct nccl_comm *self, zr_result mine)
+static zr_result connect_all(struct nccl_comm *self, zr_result mine, const struct nccl_origin *origin)
 {
     struct {
         struct zr_nccl_id id;
@@ -158,20 +232,40 @@ static zr_result connect_all(struct nccl_comm *self, zr_result mine)
         if (all[p].result != ZR_OK)
             return zr_fail(ZR_ERR_PEER, "rank %u could not make its part of the communicator: %s", p,
                            zr_result_name((zr_result)all[p].result));
-    code = self->nccl->init(&self->comm, (int)world, all[0].id, (int)self->base.rank);
+    if (origin->splits)
+        code =
+            self->nccl->split(origin->parent->comm, origin->colour, (int)self->base.rank, &self->comm, NULL);
+    else
+        code = self->nccl->init(&self->comm, (int)world, all[0].id, (int)self->base.rank);
     if (code != 0)
         return zr_fail(ZR_ERR_UNAVAILABLE, "NCCL refused a communicator of %u ranks: %s", world,
                        self->nccl->error_text(code));
-    if (self->ring && self->nccl->register_memory && self->nccl->deregister_memory &&
-        self->nccl->register_memory(self->comm, self->ring,
-                                    zr_comm_ring_bytes(world, self->base.options.bucket_bytes),
-                                    &self->registration) != 0)
-        self->registration = NULL; /* memory of a kind that it cannot register goes the longer way */
-    set_ring_class(self, self->registration ? ZR_GRANULE_REGISTERED : ZR_GRANULE_MOVABLE);
+    register_ring(self);
+    return ZR_OK;
+}
+
+/* Operations have a stream of their own where the host cannot wait for each, and somebody who watches it. */
+static zr_result open_beside(struct nccl_comm *self, const struct nccl_origin *origin)
+{
+    if (self->base.options.kernels->host_visible)
+        return ZR_OK;
+    zr_result result = zr_nccl_stream_open(&self->beside, self->stream);
+    self->stream = self->beside.own;
+    self->base.context.stream = self->beside.own; /* of its sums */
+    if (result != ZR_OK || !origin->parent)
+        return result == ZR_OK ? zr_nccl_watch_start(self) : result;
+    self->watch = origin->parent->watch;
+    zr_nccl_watch_add(self);
     return ZR_OK;
 }
 
 zr_result zr_comm_nccl_create(zr_comm **out, const struct zr_nccl_options *options, zr_comm *talk)
+{
+    return create(out, options, talk, &(struct nccl_origin){.parent = NULL});
+}
+
+static zr_result create(zr_comm **out, const struct zr_nccl_options *options, zr_comm *talk,
+                        const struct nccl_origin *origin)
 {
     struct zr_nccl_options own;
     struct zr_comm_options own_comm;
@@ -195,7 +289,9 @@ zr_result zr_comm_nccl_create(zr_comm **out, const struct zr_nccl_options *optio
     self->base.run_rank = talk->run_rank;
     if (result == ZR_OK)
         result = zr_nccl_get(&self->nccl);
-    result = connect_all(self, result);
+    result = connect_all(self, result, origin);
+    if (result == ZR_OK)
+        result = open_beside(self, origin);
     if (result == ZR_OK)
         result = zr_comm_thread_start(&self->base);
     if (result == ZR_OK) {

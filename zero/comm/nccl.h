@@ -9,6 +9,7 @@
 #define ZR_NCCL_H
 
 #include "alloc/backend/backend.h"
+#include "alloc/backend/cuda_driver.h"
 #include "zero/comm/comm.h"
 
 enum { ZR_NCCL_ID_BYTES = 128, ZR_NCCL_OLDEST_VERSION = 21100 };
@@ -48,7 +49,8 @@ enum { ZR_NCCL_REMOTE_ERROR = 6, ZR_NCCL_IN_PROGRESS = 7, ZR_NCCL_SCALAR_ON_HOST
     f(sum_destroy, ncclRedOpDestroy, "", (int sum, zr_nccl_comm comm))                                        \
     f(register_memory, ncclCommRegister, "?",                                                                 \
       (zr_nccl_comm comm, void *data, size_t bytes, void **handle))                                           \
-    f(deregister_memory, ncclCommDeregister, "?", (zr_nccl_comm comm, void *handle))
+    f(deregister_memory, ncclCommDeregister, "?", (zr_nccl_comm comm, void *handle))                          \
+    f(split, ncclCommSplit, "?", (zr_nccl_comm comm, int colour, int key, zr_nccl_comm *out, void *config))
 // clang-format on
 
 #define ZR_NCCL_MEMBER(member, name, optional, parameters) zr_nccl_result(*member) parameters;
@@ -64,6 +66,47 @@ zr_result zr_nccl_get(const struct zr_nccl **out);
 /* For tests: the file to load in place of libnccl.so.2; a constant, before the first use. */
 void zr_nccl_path_set(const char *path);
 
+/* nccl_stream.c: the stream that operations are in, beside the caller's. Neither waits on the host: events
+ * order the two. The caller's context is current. */
+struct nccl_stream {
+    const struct zr_cuda_driver *driver; /* NULL: not open */
+    zr_cu_result (*wait_event)(zr_cu_stream stream, zr_cu_event event, unsigned int flags);
+    zr_cu_result (*destroy)(zr_cu_stream stream);
+    zr_cu_stream own, caller;
+    zr_cu_event before;                     /* what the caller's stream has come to */
+    zr_cu_event ended[ZR_COMM_QUEUE_COUNT]; /* of operation n in place n modulo the count */
+    _Atomic zr_ticket last;                 /* operation that was queued */
+    zr_ticket waited;                       /* that the caller's stream is behind of; the caller's thread */
+};
+zr_result zr_nccl_stream_open(struct nccl_stream *stream, void *caller);
+/* What was queued has ended, or the context is dead. A stream that is not open is fine. */
+void zr_nccl_stream_close(struct nccl_stream *stream);
+/* What is queued now comes behind all that the caller's stream has / has been queued, as operation `ticket`.
+ */
+zr_result zr_nccl_stream_begin(struct nccl_stream *stream);
+zr_result zr_nccl_stream_end(struct nccl_stream *stream, zr_ticket ticket);
+/* The caller's stream goes on behind the operation. */
+zr_result zr_nccl_stream_join(struct nccl_stream *stream, zr_ticket ticket);
+/* Whether the operation has ended, or nothing will. Any thread. */
+bool zr_nccl_stream_done(const struct nccl_stream *stream, zr_ticket ticket);
+
+struct nccl_comm;
+
+/* nccl_watch.c: a thread that ends the operations of a communicator and its groups when a rank is lost, since
+ * NCCL waits for one for ever. One for all of them. */
+struct nccl_watch {
+    struct zr_thread thread;
+    pthread_mutex_t lock;      /* held while NCCL is called: comms, and struct nccl_comm's comm */
+    struct nccl_comm *comms;   /* through watched_next */
+    _Atomic uint32_t stopping; /* a word to wait at */
+    bool started;
+};
+zr_result zr_nccl_watch_start(struct nccl_comm *root);
+void zr_nccl_watch_stop(struct nccl_comm *root);
+void zr_nccl_watch_add(struct nccl_comm *self);
+/* Waits on the host until all operations have ended, well or not, and looks at it no more. */
+void zr_nccl_watch_remove(struct nccl_comm *self);
+
 struct nccl_comm {
     struct zr_comm base;
     const struct zr_nccl *nccl;
@@ -71,8 +114,15 @@ struct nccl_comm {
     zr_backend *backend; /* of the arena: copies, and events of the stream */
     zr_nccl_comm comm;   /* NULL before it is made, and after an abort */
     void *stream;        /* the cudaStream_t of all operations */
-    char *ring;          /* two slots, a block of options.arena */
-    void *registration;  /* of the ring; NULL: the library has none */
+    /* Of memory that the host does not see: it does not wait for operations. */
+    struct nccl_stream beside;
+    struct nccl_watch *watch,
+        own_watch; /* watch: of the communicator that this one is a group of, or its own */
+    struct nccl_comm *watched_next;
+    zr_ticket stuck; /* the first operation that has not ended, and since when; the watch's */
+    uint64_t stuck_ns;
+    char *ring;         /* two slots, a block of options.arena */
+    void *registration; /* of the ring; NULL: the library has none */
     size_t slot_bytes, each_bytes;
     const void **from; /* [world]: scratch for the sum */
     bool deterministic;
@@ -80,5 +130,8 @@ struct nccl_comm {
 
 /* nccl_run.c: carries out one operation; struct zr_comm_table has the contract. */
 zr_result zr_nccl_run(struct zr_comm *comm, const struct zr_comm_item *item);
+/* What the library's failure means, and who is lost where it does not say. */
+zr_result zr_nccl_refused(struct nccl_comm *self, zr_nccl_result code, const char *what);
+zr_result zr_nccl_silent(struct nccl_comm *self, const char *what, uint64_t waited_ns);
 
 #endif

@@ -30,19 +30,23 @@ static zr_result ask_who_is_lost(struct nccl_comm *self, const char *words)
     return zr_fail(ZR_ERR_PEER, "%s, and all ranks answer: it is NCCL that does not get on", words);
 }
 
-static zr_result refused(struct nccl_comm *self, zr_nccl_result code, enum zr_comm_kind kind)
+zr_result zr_nccl_refused(struct nccl_comm *self, zr_nccl_result code, const char *what)
 {
     char words[ZR_COMM_MESSAGE_BYTES];
-    snprintf(words, sizeof(words), "NCCL's %s failed: %s", zr_comm_kind_name(kind),
-             self->nccl->error_text(code));
+    snprintf(words, sizeof(words), "NCCL's %s failed: %s", what, self->nccl->error_text(code));
     return code == ZR_NCCL_REMOTE_ERROR ? ask_who_is_lost(self, words) : zr_fail(ZR_ERR_PEER, "%s", words);
 }
 
-static zr_result silent(struct nccl_comm *self, enum zr_comm_kind kind, uint64_t waited_ns)
+static zr_result refused(struct nccl_comm *self, zr_nccl_result code, enum zr_comm_kind kind)
+{
+    return zr_nccl_refused(self, code, zr_comm_kind_name(kind));
+}
+
+zr_result zr_nccl_silent(struct nccl_comm *self, const char *what, uint64_t waited_ns)
 {
     char words[ZR_COMM_MESSAGE_BYTES];
-    snprintf(words, sizeof(words), "NCCL's %s has not ended within %llu s on rank %u",
-             zr_comm_kind_name(kind), (unsigned long long)(waited_ns / 1000000000u), self->base.rank);
+    snprintf(words, sizeof(words), "NCCL's %s has not ended within %llu s on rank %u", what,
+             (unsigned long long)(waited_ns / 1000000000u), self->base.rank);
     return ask_who_is_lost(self, words);
 }
 
@@ -70,7 +74,7 @@ static zr_result wait_for_stream(struct nccl_comm *self, enum zr_comm_kind kind)
         if (result != ZR_OK && zr_backend_event_done(self->backend, &point))
             return ZR_OK; /* who has ended did his part before */
         if (result == ZR_OK && waited_ns > self->base.options.timeout_ns)
-            result = silent(self, kind, waited_ns);
+            result = zr_nccl_silent(self, zr_comm_kind_name(kind), waited_ns);
     }
     return result;
 }
@@ -141,24 +145,18 @@ static zr_result run_transfer(struct nccl_comm *self, const struct zr_comm_item 
 
 /* ---- Sums ---------------------------------------------------------------------------------------------- */
 
-/* A sum in rank order. Kernels of the processor cannot read a GPU's memory. */
+/* A sum in rank order, in the stream or, where the processor adds, when that is through. */
 static zr_result add_in_order(struct nccl_comm *self, const struct zr_comm_item *item)
 {
     struct zr_comm_sum sum = zr_comm_sum_of(&self->base, item);
     size_t shard = zr_comm_item_bytes(item);
     zr_result result = ZR_OK;
     sum.from = self->from;
-    if (!self->backend->can.host_visible)
-        return zr_fail(
-            ZR_ERR_UNAVAILABLE,
-            "%s in rank order, or with a base, needs sums on the GPU, which this version has not; leave "
-            "--deterministic out",
-            zr_comm_kind_name(item->kind));
     for (size_t first = 0; first < shard && result == ZR_OK; first += self->each_bytes) {
         struct zr_comm_part part = {first,
                                     shard - first < self->each_bytes ? shard - first : self->each_bytes};
         result = cross_part(self, item, part);
-        if (result == ZR_OK)
+        if (result == ZR_OK && !self->beside.driver)
             result = wait_for_stream(self, item->kind);
         for (unsigned p = 0; p < self->base.world; p++)
             self->from[p] = p == self->base.rank ? source_of(item) + p * shard + first : slot_of(self, p);
@@ -243,9 +241,26 @@ static zr_result begin(struct nccl_comm *self, const struct zr_comm_item *item)
     return zr_fail(ZR_ERR_INVALID, "unknown operation %d", (int)item->kind);
 }
 
+/* Queues it behind the caller's work. What the watch has aborted has failed, with its words. */
+static zr_result run_beside(struct nccl_comm *self, const struct zr_comm_item *item)
+{
+    pthread_mutex_lock(&self->watch->lock);
+    zr_result result = self->comm ? zr_nccl_stream_begin(&self->beside)
+                                  : zr_fail(ZR_ERR_PEER, "the communicator has been aborted");
+    if (result == ZR_OK)
+        result = begin(self, item);
+    if (result == ZR_OK)
+        result = zr_nccl_stream_end(&self->beside, self->base.submitted + 1);
+    pthread_mutex_unlock(&self->watch->lock);
+    return result;
+}
+
 zr_result zr_nccl_run(struct zr_comm *comm, const struct zr_comm_item *item)
 {
     struct nccl_comm *self = (struct nccl_comm *)comm;
-    zr_result result = begin(self, item);
+    zr_result result;
+    if (self->beside.driver)
+        return run_beside(self, item);
+    result = begin(self, item);
     return result == ZR_OK ? wait_for_stream(self, item->kind) : result;
 }

@@ -201,11 +201,15 @@ ZR_API zr_result zr_comm_barrier(zr_comm *comm);
  * `bucket_bytes` (0: the parent's), and ends on its own, at any time before its arenas. Collective over the
  * ranks named, which all give the same list; ranks that are in two groups make these in the same order. Of
  * one rank it is the null communicator of a world of one. A rank of a local run has room for 24
- * communicators. Over NCCL groups share the parent's stream: ranks that are in two of them hand in operations
- * in one order. ZR_ERR_INVALID: a rank that is none or is named twice, or this one is not among them.
+ * communicators. Over NCCL, where the host sees the memory, groups share the parent's stream: ranks that are in
+ * two of them hand in operations in one order. ZR_ERR_INVALID: a rank that is none or is named twice, or this one is not among them.
  * ZR_ERR_PEER: another rank could not make its part. A dead rank of the run ends the waits in all groups,
  * with its name. */
 ZR_API zr_result zr_comm_group(zr_comm **out, zr_comm *parent, const unsigned *ranks, unsigned count,
+                               size_t bucket_bytes);
+/* The same, collective over all ranks of the parent: each is in one of the groups, which are of one size.
+ * NCCL makes them out of the parent then. */
+ZR_API zr_result zr_comm_split(zr_comm **out, zr_comm *parent, const unsigned *ranks, unsigned count,
                                size_t bucket_bytes);
 
 /* Ends a communicator after what was handed in, and before its arenas; waits until no peer reads this rank's
@@ -247,8 +251,12 @@ struct zr_nccl_options {
     const struct zr_comm_options
         *comm;                    /* arena: of the GPU's memory; the ring there is registered with NCCL */
     struct zr_local_world *local; /* of a rank that has one: its launcher knows who has died. NULL: none */
-    void *stream;                 /* cudaStream_t of all operations; what they read must be complete before */
-    bool deterministic; /* sums in rank order, where the processor can read the memory; else NCCL's own */
+    /* cudaStream_t of the caller's work. Operations have a stream of their own, in which they come behind
+     * what the caller's was given before; zr_comm_wait() and zr_comm_synchronize() do not wait on the host,
+     * but have the caller's stream go on behind them. Where the host sees the memory they are in this one,
+     * and waited for. */
+    void *stream;
+    bool deterministic; /* sums in rank order; else NCCL's own, but for those with a base, and wide ones */
 };
 
 /* A communicator whose data goes by NCCL (libnccl.so.2, loaded here) and whose host messages go by `talk`,

@@ -1,6 +1,8 @@
 /* card.c: see card.h. */
 #include "zero/train/card.h"
 
+#include <stdio.h>
+
 #include "alloc/backend/backend.h"
 #include "alloc/base/error.h"
 #include "alloc/base/option.h"
@@ -10,6 +12,14 @@
 /* The emulated driver's name for its image of the kernels, beside the driver. */
 static const char emulated_kernels[] = "zr emulated image kernels.image\n";
 
+/* Ranks of NCCL have a card each, others share one. */
+static unsigned device_of(const struct zr_rank *rank)
+{
+    const struct zr_start *start = &rank->config->start;
+    unsigned here = start->kind == ZR_START_FORK ? rank->rank : start->local_rank;
+    return rank->config->device + (rank->config->comm == ZR_TRAIN_COMM_NCCL ? here : 0);
+}
+
 zr_result zr_card_open(struct zr_rank *rank)
 {
     if (rank->config->backend != ZR_TRAIN_CUDA)
@@ -17,7 +27,7 @@ zr_result zr_card_open(struct zr_rank *rank)
     if (zr_option_get(ZR_OPTION_KERNELS) == 1)
         zr_cuda_kernels_image_set(emulated_kernels);
     zr_result result =
-        zr_backend_cuda_create(&rank->device, &(struct zr_cuda_options){.device = (int)rank->config->device});
+        zr_backend_cuda_create(&rank->device, &(struct zr_cuda_options){.device = (int)device_of(rank)});
     if (result == ZR_OK)
         result = zr_backend_enter(rank->device);
     rank->entered = result == ZR_OK;
@@ -39,7 +49,8 @@ zr_result zr_card_check_plan(const struct zr_rank *rank)
 {
     struct zr_backend_memory memory;
     char number[2][ZR_NUMBER_ROOM];
-    uint64_t all = (uint64_t)rank->plan.peak_reserved_bytes * rank->config->ranks_here;
+    unsigned sharing = rank->config->comm == ZR_TRAIN_COMM_NCCL ? 1 : rank->config->ranks_here;
+    uint64_t all = (uint64_t)rank->plan.peak_reserved_bytes * sharing;
     zr_result result = zr_backend_memory_info(rank->device, &memory);
     return result != ZR_OK || all <= memory.total_bytes
                ? result
@@ -47,6 +58,30 @@ zr_result zr_card_check_plan(const struct zr_rank *rank)
                      ZR_ERR_MEMORY,
                      "the plan takes %s bytes for %u rank(s), and device %u has %s in all; try --recompute "
                      "full, a smaller --batch or model, or a higher --stage",
-                     zr_number_grouped(number[0], (size_t)all), rank->config->ranks_here,
-                     rank->config->device, zr_number_grouped(number[1], memory.total_bytes));
+                     zr_number_grouped(number[0], (size_t)all), sharing, device_of(rank),
+                     zr_number_grouped(number[1], memory.total_bytes));
+}
+
+/* Host messages go as from the launcher, in this machine's memory. */
+zr_result zr_card_comm_create(struct zr_rank *rank, const struct zr_comm_options *options)
+{
+    struct zr_comm_options talking = *options;
+    zr_comm *talk;
+    talking.arena = rank->host_arena;
+    talking.kernels = zr_kernels_cpu(ZR_ISA_PLAIN);
+    talking.bucket_bytes = ZR_COMM_LINE_BYTES;
+    zr_result result = zr_comm_create(&talk, &talking, rank->local, rank->rank);
+    if (result != ZR_OK)
+        return result;
+    result = zr_comm_nccl_create(&rank->comm,
+                                 &(struct zr_nccl_options){.comm = options,
+                                                           .local = rank->local,
+                                                           .deterministic = rank->config->deterministic},
+                                 talk);
+    if (result == ZR_OK)
+        return ZR_OK;
+    char words[512];
+    snprintf(words, sizeof words, "%s", zr_last_error());
+    zr_comm_destroy(talk);
+    return zr_fail(result, "%s", words);
 }

@@ -11,5 +11,7 @@ zr_result zr_card_open(struct zr_rank *rank);
 void zr_card_close(struct zr_rank *rank);
 /* ZR_ERR_MEMORY: the plans of all ranks of this machine are more than the card has. */
 zr_result zr_card_check_plan(const struct zr_rank *rank);
+/* For --comm nccl: sets rank->comm, as zr_comm_create() does otherwise. Collective. */
+zr_result zr_card_comm_create(struct zr_rank *rank, const struct zr_comm_options *options);
 
 #endif

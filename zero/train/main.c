@@ -86,7 +86,7 @@ static int pick_stage(void)
     struct zr_stage_pick pick;
     char number[ZR_NUMBER_ROOM];
     bool becomes_mpirun =
-        config.comm == ZR_CARRIER_MPI && config.start.kind == ZR_START_FORK && !config.dry_run;
+        config.by_mpi && config.start.kind == ZR_START_FORK && !config.dry_run;
     int code = zr_rank_pick_stage(&config, &pick);
     if (code < 0 && zr_train_leads(&config) && !becomes_mpirun) /* whose rank 0 says it */
         zr_say("--stage auto is --stage %u here: its plan takes the fewest bytes, %s per rank", pick.stage,
@@ -177,7 +177,7 @@ int main(int argc, char **argv)
     }
     code = zr_start_launch(&(struct zr_start_run){
         .start = &config.start,
-        .join_mpi = config.comm == ZR_CARRIER_MPI ? zr_mpi_run : NULL,
+        .join_mpi = config.by_mpi ? zr_mpi_run : NULL,
         .options = &(struct zr_launch_options){.world = config.ranks,
                                                .rank_main = zr_train_rank,
                                                .argument = &config,

@@ -388,7 +388,9 @@ static zr_result open_peers(struct zr_rank *rank)
                                       rank->host_arena, &bucket_bytes);
     options.bucket_bytes = zr_mesh_world_bucket_bytes(mesh, bucket_bytes);
     if (result == ZR_OK)
-        result = zr_comm_create(&rank->comm, &options, rank->local, rank->rank);
+        result = config->comm == ZR_TRAIN_COMM_NCCL
+                     ? zr_card_comm_create(rank, &options)
+                     : zr_comm_create(&rank->comm, &options, rank->local, rank->rank);
     if (result == ZR_OK)
         result = zr_train_agree(config, rank->comm);
     if (result == ZR_OK)

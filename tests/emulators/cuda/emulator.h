@@ -20,8 +20,8 @@
  * or after it has freed it, ends the context as a wrong address does.
  *
  * For programs that do not call it: ZR_EMULATOR_FAULT=cuMemMap:3:2 fails the third map with code 2, and
- * ZR_EMULATOR_DEVICES, _MEMORY, _CONTEXT, _GRANULARITY, _VERSION, _TICKS, _SEED, _LAZY_FREE and _DELAY_NS set what
- * their names say, _FORKS=1 has cuInit fork, _SHARED names a file: the processes that name it share the
+ * ZR_EMULATOR_DEVICES, _MEMORY, _CONTEXT, _GRANULARITY, _VERSION, _TICKS, _SEED, _LAZY_FREE and _DELAY_NS set
+ * what their names say, _FORKS=1 has cuInit fork, _SHARED names a file: the processes that name it share the
  * devices' bytes, and those of one that was killed come back. All are read by cuInit. With its folder in
  * LD_LIBRARY_PATH any program loads it. _ASKED, read at each question, names a file that gets a line for
  * every function and private table that was asked for.
@@ -55,6 +55,9 @@ struct zr_emulator_state {
     uint64_t rdma_count;            /* memories created for GPUDirect RDMA, ever */
 };
 
+/* What a library's work has come to: it is asked again, has ended, or has done what a wrong kernel does. */
+enum zr_emulator_step { ZR_EMULATOR_AGAIN, ZR_EMULATOR_DONE, ZR_EMULATOR_WRONG };
+
 /* The one symbol besides the driver's. Set up before cuInit where it says so; any thread. */
 struct zr_emulator {
     uint64_t (*calls)(const char *call); /* so far; NULL: all together */
@@ -75,6 +78,18 @@ struct zr_emulator {
     zr_cu_result (*launch)(zr_cu_stream stream, zr_cu_address address, size_t bytes, unsigned char value);
     /* What the last real kernel that failed did, with its name, address and thread; "": none has. */
     const char *(*report)(void);
+    /* For emulated libraries: their own work, in its place in the stream. `step` is asked again and again,
+     * under the driver's lock, once the stream has come to it: it calls reach(), read() and write() alone. */
+    zr_cu_result (*work)(zr_cu_stream stream, enum zr_emulator_step (*step)(void *state), void *state);
+    /* NULL, or why work that was submitted may not use the bytes: within a step, of that work. */
+    const char *(*reach)(zr_cu_address address, size_t bytes, bool writes);
+    void (*read)(zr_cu_address address, void *out, size_t bytes);
+    void (*write)(zr_cu_address address, const void *bytes, size_t count);
+    void (*pass)(void); /* moves the clocks by a tick, as a call does: a card works on without one */
+    /* What no other memory that was ever mapped there has; 0: nothing is mapped. Takes the lock, as do: */
+    uint64_t (*mapped)(zr_cu_address address);
+    int (*device)(void);                         /* of the current context; -1: there is none */
+    bool (*stream_is_here)(zr_cu_stream stream); /* of the current context */
 };
 extern const struct zr_emulator zr_emulator;
 

@@ -52,6 +52,14 @@ static bool injected(enum emu_call call)
     return pass >= fault.nth && pass - fault.nth < count;
 }
 
+static void tick(void)
+{
+    for (struct zr_cu_context_st *each = emu_contexts; each; each = each->next) {
+        each->clock++;
+        emu_run(each);
+    }
+}
+
 zr_cu_result emu_enter(enum emu_call call, enum emu_need need)
 {
     uint64_t ns = __atomic_load_n(&delay_ns[call], __ATOMIC_RELAXED);
@@ -59,10 +67,7 @@ zr_cu_result emu_enter(enum emu_call call, enum emu_need need)
         nanosleep(&(struct timespec){(time_t)(ns / 1000000000), (long)(ns % 1000000000)}, NULL);
     pthread_mutex_lock(&lock);
     calls_count[call]++;
-    for (struct zr_cu_context_st *each = emu_contexts; each; each = each->next) {
-        each->clock++;
-        emu_run(each);
-    }
+    tick();
     if (injected(call))
         return fault.code;
     if (need == EMU_NOTHING)
@@ -85,6 +90,13 @@ zr_cu_result emu_leave(zr_cu_result code)
 {
     pthread_mutex_unlock(&lock);
     return code;
+}
+
+void emu_pause(void)
+{
+    pthread_mutex_unlock(&lock);
+    nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+    pthread_mutex_lock(&lock);
 }
 
 /* ---- The driver itself --------------------------------------------------------------------------------- */
@@ -316,6 +328,40 @@ static struct zr_emulator_state control_state(void)
     return state;
 }
 
+static uint64_t control_mapped(zr_cu_address address)
+{
+    pthread_mutex_lock(&lock);
+    zr_cu_address base;
+    size_t bytes;
+    const struct emu_memory *memory = emu_mapping_at(address, &base, &bytes);
+    uint64_t number = memory ? memory->handle : 0;
+    pthread_mutex_unlock(&lock);
+    return number;
+}
+
+static void control_pass(void)
+{
+    pthread_mutex_lock(&lock);
+    tick();
+    pthread_mutex_unlock(&lock);
+}
+
+static int control_device(void)
+{
+    pthread_mutex_lock(&lock);
+    int device = emu_current() ? emu_current()->device : -1;
+    pthread_mutex_unlock(&lock);
+    return device;
+}
+
+static bool control_stream_is_here(zr_cu_stream stream)
+{
+    pthread_mutex_lock(&lock);
+    bool here = emu_current() && !emu_no_stream(&stream, emu_current());
+    pthread_mutex_unlock(&lock);
+    return here;
+}
+
 PUBLIC const struct zr_emulator zr_emulator = {
     .calls = control_calls,
     .fail = control_fail,
@@ -331,4 +377,12 @@ PUBLIC const struct zr_emulator zr_emulator = {
     .state = control_state,
     .launch = emu_launch,
     .report = emu_launch_report,
+    .work = emu_library_work,
+    .reach = emu_library_reach,
+    .read = emu_read,
+    .write = emu_write,
+    .pass = control_pass,
+    .mapped = control_mapped,
+    .device = control_device,
+    .stream_is_here = control_stream_is_here,
 };

@@ -113,6 +113,8 @@ enum emu_need { EMU_NOTHING, EMU_INIT, EMU_MEMORY, EMU_CONTEXT };
  * follows in any case. All else below with the lock. */
 zr_cu_result emu_enter(enum emu_call call, enum emu_need need);
 zr_cu_result emu_leave(zr_cu_result code);
+/* Lets others pass for a moment, in a wait. */
+void emu_pause(void);
 
 /* ---- contexts.c ---------------------------------------------------------------------------------------- */
 
@@ -128,6 +130,7 @@ struct zr_cu_context_st {
     uint64_t null_last, blocking_last; /* of the NULL stream; of those that wait for it */
     uint64_t null_slowness;            /* of the NULL stream; 0: not drawn yet */
     struct emu_work *pending;          /* by their end */
+    bool running;                      /* emu_run() is at it */
 };
 
 extern struct zr_cu_context_st *emu_contexts;
@@ -278,7 +281,7 @@ void emu_write(zr_cu_address address, const void *bytes, size_t count);
 
 /* ---- work.c -------------------------------------------------------------------------------------------- */
 
-enum emu_work_kind { EMU_COPY, EMU_FILL, EMU_KERNEL, EMU_WAIT };
+enum emu_work_kind { EMU_COPY, EMU_FILL, EMU_KERNEL, EMU_WAIT, EMU_LIBRARY };
 
 struct emu_work {
     struct emu_work *next; /* of the context, by end; of a graph, in order */
@@ -292,15 +295,33 @@ struct emu_work {
     bool host_to, host_from;         /* the program's own, pageable bytes */
     unsigned char *staged;           /* a copy of the program's bytes, owned */
     struct zr_cu_context_st *awaits; /* of a wait: whose clock reaches... */
-    uint64_t awaits_end;             /* ...this first */
-    struct emu_launch *launch;       /* of a kernel, held */
-    struct emu_gone *gone;           /* what it may not use any more, owned */
-    uint64_t start;                  /* by the context's clock */
+    uint64_t awaits_end;             /* ...this first, */
+    uint64_t awaits_number;          /* ...in this stream */
+    bool awaits_blocking;
+    uint64_t number;           /* its stream's */
+    bool blocking;             /* its stream, with the NULL stream */
+    bool stalled;              /* its time has come, and a library's work that it comes behind goes on */
+    struct emu_launch *launch; /* of a kernel, held */
+    enum zr_emulator_step (*step)(void *state); /* of a library */
+    void *state;                                /* of it */
+    struct emu_gone *gone;                      /* what it may not use any more, owned */
+    uint64_t start;                             /* by the context's clock */
 };
 
 void emu_submit(struct zr_cu_context_st *context, struct zr_cu_stream_st *stream, struct emu_work work);
 zr_cu_result emu_wait_until(struct zr_cu_context_st *context, uint64_t end);
 void emu_run(struct zr_cu_context_st *context); /* what has ended by the context's clock */
+/* A place in a stream. */
+struct emu_point {
+    uint64_t end, number;
+    bool blocking;
+};
+/* Whether the clock has come to it, and the stream: a library's work may take longer. */
+bool emu_reached(const struct zr_cu_context_st *context, struct emu_point point);
+zr_cu_result emu_wait_for(struct zr_cu_context_st *context, struct emu_point point);
+zr_cu_result emu_library_work(zr_cu_stream stream, enum zr_emulator_step (*step)(void *state), void *state);
+/* Within a step: NULL, or why the work that it is of may not use the bytes. */
+const char *emu_library_reach(zr_cu_address address, size_t bytes, bool writes);
 /* The bytes go: work that still needs them kills its context. */
 void emu_unmapped(zr_cu_address address, size_t bytes);
 /* They go when the stream's work has ended: so does work that needs them later. */
@@ -339,6 +360,7 @@ struct zr_cu_event_st {
     struct zr_cu_event_st *next;      /* free ones */
     struct zr_cu_context_st *context; /* NULL: free */
     uint64_t end, number;             /* number: its stream's */
+    bool blocking;                    /* its stream */
     struct emu_capture *captured;     /* recorded in a stream that was being captured, NULL: else */
     size_t captured_at;
 };
@@ -349,6 +371,10 @@ bool emu_no_stream(zr_cu_stream *stream, struct zr_cu_context_st *context);
 /* When work that is submitted to the stream now begins at the earliest. */
 uint64_t emu_stream_end(const struct zr_cu_context_st *context, const struct zr_cu_stream_st *stream);
 uint64_t emu_stream_number(const struct zr_cu_stream_st *stream);
+bool emu_stream_blocks(const struct zr_cu_stream_st *stream);
+/* All that it was given. */
+struct emu_point emu_stream_point(const struct zr_cu_context_st *context,
+                                  const struct zr_cu_stream_st *stream);
 void emu_streams_end(struct zr_cu_context_st *context);
 void emu_streams_state(struct zr_emulator_state *out);
 struct zr_cu_stream_st *emu_streams_next(struct zr_cu_stream_st *previous); /* NULL: the first */

@@ -230,9 +230,12 @@ static struct piece *find(struct zr_cu_pool_st *pool, size_t bytes, struct zr_cu
     if (!found && pool->reuse[ZR_CU_POOL_REUSE_INTERNAL]) {
         found = best(pool, bytes, context, stream, true);
         if (found)
-            emu_submit(
-                context, stream,
-                (struct emu_work){.kind = EMU_WAIT, .awaits = found->context, .awaits_end = found->end});
+            emu_submit(context, stream,
+                       (struct emu_work){.kind = EMU_WAIT,
+                                         .awaits = found->context,
+                                         .awaits_end = found->end,
+                                         .awaits_number = found->number,
+                                         .awaits_blocking = true});
     }
     if (found)
         return found;

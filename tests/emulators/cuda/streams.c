@@ -63,6 +63,18 @@ uint64_t emu_stream_number(const struct zr_cu_stream_st *stream)
     return stream ? stream->number : 0;
 }
 
+bool emu_stream_blocks(const struct zr_cu_stream_st *stream)
+{
+    return !stream || !stream->non_blocking;
+}
+
+struct emu_point emu_stream_point(const struct zr_cu_context_st *context,
+                                  const struct zr_cu_stream_st *stream)
+{
+    return (struct emu_point){emu_stream_end(context, stream), emu_stream_number(stream),
+                              emu_stream_blocks(stream)};
+}
+
 /* The threads' own come behind the program's. */
 struct zr_cu_stream_st *emu_streams_next(struct zr_cu_stream_st *previous)
 {
@@ -169,7 +181,7 @@ PUBLIC zr_cu_result cuStreamSynchronize(zr_cu_stream stream)
     if (code == ZR_CU_SUCCESS)
         code = emu_capture_asked(context, stream, false);
     if (code == ZR_CU_SUCCESS)
-        code = emu_wait_until(context, emu_stream_end(context, stream));
+        code = emu_wait_for(context, emu_stream_point(context, stream));
     return emu_leave(code);
 }
 
@@ -181,7 +193,7 @@ PUBLIC zr_cu_result cuStreamQuery(zr_cu_stream stream)
         code = ZR_CU_INVALID_HANDLE;
     if (code == ZR_CU_SUCCESS)
         code = emu_capture_asked(context, stream, false);
-    if (code == ZR_CU_SUCCESS && context->clock < emu_stream_end(context, stream))
+    if (code == ZR_CU_SUCCESS && !emu_reached(context, emu_stream_point(context, stream)))
         code = ZR_CU_NOT_READY;
     return emu_leave(code);
 }
@@ -195,6 +207,11 @@ PUBLIC zr_cu_result cuCtxSynchronize(void)
 }
 
 /* ---- Events -------------------------------------------------------------------------------------------- */
+
+static struct emu_point point_of(const struct zr_cu_event_st *event)
+{
+    return (struct emu_point){event->end, event->number, event->blocking};
+}
 
 static bool no_event(const struct zr_cu_event_st *event)
 {
@@ -228,6 +245,7 @@ PUBLIC zr_cu_result cuEventRecord(zr_cu_event event, zr_cu_stream stream)
         event->captured = NULL;
         event->end = emu_stream_end(context, stream);
         event->number = emu_stream_number(stream);
+        event->blocking = emu_stream_blocks(stream);
     }
     return emu_leave(code);
 }
@@ -264,7 +282,11 @@ PUBLIC zr_cu_result cuStreamWaitEvent(zr_cu_stream stream, zr_cu_event event, un
         if (stream)
             remember(stream, event->number, event->end);
         emu_submit(context, stream,
-                   (struct emu_work){.kind = EMU_WAIT, .awaits = event->context, .awaits_end = event->end});
+                   (struct emu_work){.kind = EMU_WAIT,
+                                     .awaits = event->context,
+                                     .awaits_end = event->end,
+                                     .awaits_number = event->number,
+                                     .awaits_blocking = event->blocking});
     }
     return emu_leave(code);
 }
@@ -276,7 +298,7 @@ PUBLIC zr_cu_result cuEventQuery(zr_cu_event event)
         code = ZR_CU_INVALID_HANDLE;
     if (code == ZR_CU_SUCCESS && event->captured)
         code = emu_capture_event_asked(event);
-    if (code == ZR_CU_SUCCESS && event->context->clock < event->end)
+    if (code == ZR_CU_SUCCESS && !emu_reached(event->context, point_of(event)))
         code = ZR_CU_NOT_READY;
     return emu_leave(code);
 }
@@ -288,7 +310,7 @@ PUBLIC zr_cu_result cuEventSynchronize(zr_cu_event event)
         code = ZR_CU_INVALID_HANDLE;
     if (code == ZR_CU_SUCCESS && event->captured)
         code = emu_capture_event_asked(event);
-    return emu_leave(code == ZR_CU_SUCCESS ? emu_wait_until(event->context, event->end) : code);
+    return emu_leave(code == ZR_CU_SUCCESS ? emu_wait_for(event->context, point_of(event)) : code);
 }
 
 PUBLIC zr_cu_result cuEventDestroy_v2(zr_cu_event event)

@@ -50,13 +50,11 @@ static bool in_reach(const struct zr_cu_context_st *context, const struct emu_wo
 
 static void carry_out(struct zr_cu_context_st *context, const struct emu_work *work)
 {
-    if (work->kind == EMU_WAIT) {
-        if (work->awaits->clock < work->awaits_end)
-            work->awaits->clock = work->awaits_end;
-        emu_run(work->awaits);
+    if (work->kind == EMU_WAIT) { /* it was not held up */
     } else if (work->kind == EMU_KERNEL) {
         zr_cu_result code = emu_kernel_run(context, work);
         context->dead = code == ZR_CU_SUCCESS ? context->dead : code;
+    } else if (work->kind == EMU_LIBRARY) { /* its step has done it */
     } else if (!in_reach(context, work)) {
         context->dead = ZR_CU_ILLEGAL_ADDRESS;
     } else if (work->staged) {
@@ -80,15 +78,92 @@ static void end_work(struct emu_work *work)
     free(work);
 }
 
+static struct library_step {
+    struct zr_cu_context_st *context;
+    const struct emu_work *work;
+} stepping; /* which step is under way */
+
+const char *emu_library_reach(zr_cu_address address, size_t bytes, bool writes)
+{
+    for (const struct emu_gone *each = stepping.work->gone; each; each = each->next)
+        if (each->address < address + bytes && address < each->address + each->bytes)
+            return "was freed or unmapped after the call and before its end";
+    return emu_backed(address, bytes, stepping.context, writes ? EMU_WRITES : EMU_READS)
+               ? NULL
+               : "is none that its device may use";
+}
+
+/* True: what a library has to do goes on. */
+static bool library_goes_on(struct zr_cu_context_st *context, const struct emu_work *work)
+{
+    stepping = (struct library_step){context, work};
+    enum zr_emulator_step step = work->step(work->state);
+    if (step == ZR_EMULATOR_WRONG)
+        context->dead = ZR_CU_ILLEGAL_ADDRESS;
+    return step == ZR_EMULATOR_AGAIN;
+}
+
+/* Whether the work is the stream's, or the NULL stream's, which waits for it. */
+static bool is_of(const struct emu_work *work, uint64_t number, bool blocking)
+{
+    return work->number == number || (work->blocking && blocking && (work->number == 0 || number == 0));
+}
+
+static bool is_pending(const struct zr_cu_context_st *context, struct emu_point point)
+{
+    const struct emu_work *each = context->pending;
+    while (each && each->end <= point.end && !is_of(each, point.number, point.blocking))
+        each = each->next;
+    return each && each->end <= point.end;
+}
+
+bool emu_reached(const struct zr_cu_context_st *context, struct emu_point point)
+{
+    return context->clock >= point.end && !is_pending(context, point);
+}
+
+/* By what goes on before it: what its time has come for waits for that alone. */
+static bool is_held_up(struct zr_cu_context_st *context, const struct emu_work *work)
+{
+    const struct emu_work *each = context->pending;
+    while (each != work && !is_of(each, work->number, work->blocking))
+        each = each->next;
+    if (each != work)
+        return true;
+    if (work->kind == EMU_WAIT) {
+        const struct emu_point point = {work->awaits_end, work->awaits_number, work->awaits_blocking};
+        if (work->awaits->clock < point.end)
+            work->awaits->clock = point.end;
+        emu_run(work->awaits);
+        for (each = work->awaits->pending; each && each != work && each->end <= point.end; each = each->next)
+            if (is_of(each, point.number, point.blocking))
+                return true;
+        return false;
+    }
+    return work->kind == EMU_LIBRARY && library_goes_on(context, work);
+}
+
 void emu_run(struct zr_cu_context_st *context)
 {
-    while (context->pending && (context->pending->end <= context->clock || context->dead)) {
-        struct emu_work *work = context->pending;
-        context->pending = work->next;
+    struct emu_work **link = &context->pending;
+    if (context->running)
+        return;
+    context->running = true;
+    while (*link && ((*link)->end <= context->clock || context->dead)) {
+        struct emu_work *work = *link;
+        if (!context->dead && is_held_up(context, work)) {
+            work->stalled = true;
+            link = &work->next;
+            continue;
+        }
+        *link = work->next;
         if (!context->dead)
             carry_out(context, work);
+        else
+            link = &context->pending;
         end_work(work);
     }
+    context->running = false;
 }
 
 void emu_drop_work(struct zr_cu_context_st *context)
@@ -125,9 +200,9 @@ void emu_unmapped_after(zr_cu_address address, size_t bytes, struct zr_cu_contex
 {
     for (struct zr_cu_context_st *each = emu_contexts; each; each = each->next)
         for (struct emu_work *work = each->pending; work; work = work->next)
-            if (left(each, work->end) <= left(context, end))
+            if (left(each, work->end) <= left(context, end) && !work->stalled)
                 continue;
-            else if (work->kind == EMU_KERNEL)
+            else if (work->kind == EMU_KERNEL || work->kind == EMU_LIBRARY)
                 add_gone(work, address, bytes);
             else if (meets(work, address, bytes))
                 each->dead = ZR_CU_ILLEGAL_ADDRESS;
@@ -139,11 +214,31 @@ void emu_unmapped(zr_cu_address address, size_t bytes)
         emu_unmapped_after(address, bytes, emu_contexts, 0);
 }
 
-zr_cu_result emu_wait_until(struct zr_cu_context_st *context, uint64_t end)
+static void move_on(struct zr_cu_context_st *context, uint64_t end)
 {
     if (context->clock < end)
         context->clock = end;
     emu_run(context);
+}
+
+zr_cu_result emu_wait_for(struct zr_cu_context_st *context, struct emu_point point)
+{
+    move_on(context, point.end);
+    while (!context->dead && !emu_reached(context, point)) {
+        emu_pause();
+        emu_run(context);
+    }
+    emu_pools_settle(context->device);
+    return context->dead;
+}
+
+zr_cu_result emu_wait_until(struct zr_cu_context_st *context, uint64_t end)
+{
+    move_on(context, end);
+    while (!context->dead && context->pending && context->pending->end <= end) {
+        emu_pause();
+        emu_run(context);
+    }
     emu_pools_settle(context->device);
     return context->dead;
 }
@@ -208,6 +303,8 @@ static void insert(struct zr_cu_context_st *context, const struct emu_work *work
 void emu_submit(struct zr_cu_context_st *context, struct zr_cu_stream_st *stream, struct emu_work work)
 {
     uint64_t start = emu_stream_end(context, stream);
+    work.number = emu_stream_number(stream);
+    work.blocking = emu_stream_blocks(stream);
     if (start < context->clock)
         start = context->clock;
     if (work.kind == EMU_WAIT) {
@@ -266,7 +363,7 @@ zr_cu_result emu_copy(zr_cu_address to, zr_cu_address from, size_t bytes, zr_cu_
     if (emu_captured(context, stream, &work, &code))
         return code;
     if (work.host_to) {
-        code = emu_wait_until(context, emu_stream_end(context, stream));
+        code = emu_wait_for(context, emu_stream_point(context, stream));
         return code == ZR_CU_SUCCESS ? copy_to_host(context, &work) : code;
     }
     if (work.host_from) {
@@ -277,7 +374,7 @@ zr_cu_result emu_copy(zr_cu_address to, zr_cu_address from, size_t bytes, zr_cu_
     }
     emu_submit(context, stream, work);
     if (now && (ends_at_once(to) || ends_at_once(from)))
-        return emu_wait_until(context, emu_stream_end(context, stream));
+        return emu_wait_for(context, emu_stream_point(context, stream));
     return ZR_CU_SUCCESS;
 }
 
@@ -302,7 +399,7 @@ zr_cu_result emu_fill(zr_cu_address to, unsigned char value, size_t bytes, zr_cu
         return code;
     emu_submit(context, stream, work);
     if (now && ends_at_once(to))
-        return emu_wait_until(context, emu_stream_end(context, stream));
+        return emu_wait_for(context, emu_stream_point(context, stream));
     return ZR_CU_SUCCESS;
 }
 
@@ -317,6 +414,18 @@ zr_cu_result emu_launch(zr_cu_stream stream, zr_cu_address address, size_t bytes
 {
     struct emu_work work = {
         .kind = EMU_FILL, .unchecked = true, .to = address, .bytes = bytes, .value = value};
+    zr_cu_result code = emu_enter(EMU_launch, EMU_CONTEXT);
+    struct zr_cu_context_st *context = emu_current();
+    if (code == ZR_CU_SUCCESS && emu_no_stream(&stream, context))
+        code = ZR_CU_INVALID_HANDLE;
+    if (code == ZR_CU_SUCCESS && !emu_captured(context, stream, &work, &code))
+        emu_submit(context, stream, work);
+    return emu_leave(code);
+}
+
+zr_cu_result emu_library_work(zr_cu_stream stream, enum zr_emulator_step (*step)(void *state), void *state)
+{
+    struct emu_work work = {.kind = EMU_LIBRARY, .step = step, .state = state};
     zr_cu_result code = emu_enter(EMU_launch, EMU_CONTEXT);
     struct zr_cu_context_st *context = emu_current();
     if (code == ZR_CU_SUCCESS && emu_no_stream(&stream, context))

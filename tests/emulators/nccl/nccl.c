@@ -1,9 +1,18 @@
 /* nccl.c: an emulated libnccl.so.2, on which the NCCL communicator runs where there is no GPU. Ranks are
  * processes of this machine; data passes through a file of mailboxes in /dev/shm, one for each pair. Strict
- * about groups, ranks, types and sizes; work ends inside the call that starts it. Sums are taken from the
- * last rank to the first: NCCL promises no order, and whoever counts on rank order must notice. */
+ * about groups, ranks, types and sizes. Sums are taken from the last rank to the first: NCCL promises no
+ * order, and whoever counts on rank order must notice.
+ *
+ * In a process with the emulated driver (tests/emulators/cuda) work is the stream's: a call returns at once,
+ * the bytes move when the stream has come to it and the peers have, and nothing ends it but that or an abort.
+ * What is wrong with a buffer or with a registration is reported on standard error, and ends the context as a
+ * wrong kernel does, or refuses the call: see report(). Without that driver memory is the host's, and work
+ * ends inside the call that starts it. */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -13,11 +22,14 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "tests/emulators/cuda/emulator.h"
+
 #define PUBLIC __attribute__((visibility("default")))
 
 enum { OK = 0, SYSTEM_ERROR = 2, INVALID_ARGUMENT = 4, INVALID_USAGE = 5, REMOTE_ERROR = 6 };
 enum { UINT8 = 1, FP16 = 6, FP32 = 7, BF16 = 9, SUM = 0, AVERAGE = 4, FIRST_OWN_SUM = 100 };
-enum { MAIL_BYTES = 32 << 10, MOST_OPERATIONS = 1024, MOST_RANKS = 16 };
+enum { MAIL_BYTES = 32 << 10, MOST_PARTS = 256, MOST_RANKS = 16, NO_COLOUR = -1 };
+enum { GRANULE_BYTES = 64 << 10 }; /* of which a registration remembers what is mapped there */
 
 /* For the test: what has been called, what ncclGetVersion() says, and when a silent rank is one that is gone.
  */
@@ -25,6 +37,8 @@ PUBLIC struct {
     int version;
     unsigned collectives, transfers, registrations, communicators;
     int silence_s;
+    unsigned splits;
+    char report[256]; /* the last one */
 } zr_nccl_emulator = {.version = 22809, .silence_s = 120};
 
 struct mailbox {
@@ -37,97 +51,342 @@ struct id {
     char name[128];
 };
 
+struct registration {
+    struct registration *next;
+    char *data;
+    size_t bytes;
+    uint64_t *mapped; /* [granules] */
+};
+
 struct comm {
-    int rank, ranks;
-    struct mailbox *mail; /* [from * ranks + to] */
+    int rank, ranks, device; /* device: -1: memory is the host's */
+    struct mailbox *mail;    /* [from * ranks + to] */
     size_t mail_bytes;
     char name[128];
     float scale; /* of the one operator that can be made at a time */
-    int error;
+    unsigned splits;
+    struct registration *registrations;
+    _Atomic int error, aborted, outstanding; /* outstanding: works in streams */
 };
 
-struct operation {
-    struct comm *comm;
+/* A message to or from a peer. */
+struct part {
     char *data;
     size_t bytes, done;
-    int peer, sends;
+    int peer, sends, staged; /* staged: in the emulator's own memory */
 };
 
-static _Thread_local struct operation queue[MOST_OPERATIONS];
-static _Thread_local int queued, depth;
+/* What one call, or one group of calls, comes to. */
+struct work {
+    struct comm *comm;
+    struct part parts[MOST_PARTS];
+    int count, begun;
+    /* At the start `own_bytes` are copied, at the end [ranks][elements] in `all` are added up into `to`. */
+    const char *own_from;
+    char *own_to, *all, *to;
+    size_t own_bytes, elements;
+    int type, sum;
+    const char *name;
+};
+
+static _Thread_local struct work *grouped;
+static _Thread_local void *grouped_stream;
+static _Thread_local int depth;
+
+static int report(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+static int report(int code, const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    vsnprintf(zr_nccl_emulator.report, sizeof zr_nccl_emulator.report, format, list);
+    va_end(list);
+    fprintf(stderr, "emulated NCCL: %s\n", zr_nccl_emulator.report);
+    return code;
+}
+
+/* The emulated driver of this process; NULL: memory is the host's. */
+static const struct zr_emulator *driver(void)
+{
+    static const struct zr_emulator *found;
+    void *library = found ? NULL : dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    if (library)
+        found = dlsym(library, "zr_emulator");
+    return found && found->device() >= 0 ? found : NULL;
+}
 
 static size_t type_bytes(int type)
 {
     return type == UINT8 ? 1 : type == FP32 ? 4 : type == FP16 || type == BF16 ? 2 : 0;
 }
 
-/* One chunk of an operation, if its mailbox is ready; messages of a pair go one after the other. */
-static int move(struct operation *op)
+/* ---- Carrying out -------------------------------------------------------------------------------------- */
+
+static void get(const struct zr_emulator *emulator, const char *from, void *to, size_t bytes)
 {
-    int me = op->comm->rank, ranks = op->comm->ranks;
-    struct mailbox *box = &op->comm->mail[op->sends ? me * ranks + op->peer : op->peer * ranks + me];
-    size_t left = op->bytes - op->done, some = left < MAIL_BYTES ? left : MAIL_BYTES;
-    if (atomic_load(&box->full) != (unsigned)!op->sends)
+    if (emulator)
+        emulator->read((zr_cu_address)(uintptr_t)from, to, bytes);
+    else
+        memcpy(to, from, bytes);
+}
+
+static void put(const struct zr_emulator *emulator, char *to, const void *from, size_t bytes)
+{
+    if (emulator)
+        emulator->write((zr_cu_address)(uintptr_t)to, from, bytes);
+    else
+        memcpy(to, from, bytes);
+}
+
+/* One chunk of a message, if its mailbox is ready; messages of a pair go one after the other. */
+static int move(const struct zr_emulator *emulator, struct comm *comm, struct part *part)
+{
+    int me = comm->rank, ranks = comm->ranks;
+    struct mailbox *box = &comm->mail[part->sends ? me * ranks + part->peer : part->peer * ranks + me];
+    size_t left = part->bytes - part->done, some = left < MAIL_BYTES ? left : MAIL_BYTES;
+    if (part->staged)
+        emulator = NULL;
+    if (atomic_load(&box->full) != (unsigned)!part->sends)
         return 0;
-    if (!op->sends && box->bytes != op->bytes)
+    if (!part->sends && box->bytes != part->bytes)
         return -1;
-    if (op->sends) {
-        memcpy(box->data, op->data + op->done, some);
-        box->bytes = op->bytes;
+    if (part->sends) {
+        get(emulator, part->data + part->done, box->data, some);
+        box->bytes = part->bytes;
     } else {
-        memcpy(op->data + op->done, box->data, some);
+        put(emulator, part->data + part->done, box->data, some);
     }
-    op->done += some;
-    atomic_store(&box->full, (unsigned)op->sends);
+    part->done += some;
+    atomic_store(&box->full, (unsigned)part->sends);
     return 1;
 }
 
-static int is_first(int index)
+static int is_first(const struct work *work, int index)
 {
     for (int i = 0; i < index; i++)
-        if (queue[i].done < queue[i].bytes && queue[i].peer == queue[index].peer &&
-            queue[i].sends == queue[index].sends)
+        if (work->parts[i].done < work->parts[i].bytes && work->parts[i].peer == work->parts[index].peer &&
+            work->parts[i].sends == work->parts[index].sends)
             return 0;
     return 1;
 }
 
-static int run_queue(void)
+static void begin(const struct zr_emulator *emulator, struct work *work)
+{
+    char *copy = malloc(work->own_bytes + 1);
+    if (!copy)
+        abort();
+    get(emulator, work->own_from, copy, work->own_bytes);
+    put(work->all ? NULL : emulator, work->own_to, copy, work->own_bytes);
+    free(copy);
+    work->begun = 1;
+}
+
+static void fold(const struct zr_emulator *emulator, const struct work *work);
+
+/* All that can be moved now: how much was, and through *left how many messages are not. -1: sizes differ. */
+static int move_all(const struct zr_emulator *emulator, struct work *work, int *left)
+{
+    int any = 0;
+    *left = 0;
+    for (int i = 0; i < work->count; i++) {
+        struct part *part = &work->parts[i];
+        if (part->done == part->bytes)
+            continue;
+        int result = is_first(work, i) ? move(emulator, work->comm, part) : 0;
+        if (result < 0)
+            return -1;
+        any |= result;
+        *left += part->done < part->bytes;
+    }
+    return any;
+}
+
+static int end_work(struct work *work, int code)
+{
+    free(work->all);
+    free(work);
+    return code;
+}
+
+/* In the host's memory. */
+static int run_here(struct work *work)
 {
     struct timespec moved, now;
-    int left = queued, count = queued;
+    int left = work->count, any;
     clock_gettime(CLOCK_MONOTONIC, &moved);
-    queued = 0;
+    begin(NULL, work);
     while (left > 0) {
-        int any = 0;
-        left = 0;
-        for (int i = 0; i < count; i++) {
-            if (queue[i].done == queue[i].bytes)
-                continue;
-            int result = is_first(i) ? move(&queue[i]) : 0;
-            if (result < 0)
-                return queue[i].comm->error = INVALID_USAGE;
-            any |= result;
-            left += queue[i].done < queue[i].bytes;
+        if ((any = move_all(NULL, work, &left)) < 0) {
+            work->comm->error = INVALID_USAGE;
+            return end_work(work, INVALID_USAGE);
         }
         clock_gettime(CLOCK_MONOTONIC, &now);
         if (any)
             moved = now;
-        else if (now.tv_sec - moved.tv_sec > zr_nccl_emulator.silence_s)
-            return queue[0].comm->error = REMOTE_ERROR;
-        else
+        else if (now.tv_sec - moved.tv_sec > zr_nccl_emulator.silence_s) {
+            work->comm->error = REMOTE_ERROR;
+            return end_work(work, REMOTE_ERROR);
+        } else
             nanosleep(&(struct timespec){.tv_nsec = 10000}, NULL);
     }
+    if (work->all)
+        fold(NULL, work);
+    return end_work(work, OK);
+}
+
+static int in_reach(const struct zr_emulator *emulator, const struct work *work, const char *at, size_t bytes,
+                    int writes)
+{
+    const char *why = bytes > 0 ? emulator->reach((zr_cu_address)(uintptr_t)at, bytes, writes) : NULL;
+    if (why)
+        report(0, "%s of rank %d %s %zu bytes at %p: that memory %s", work->name, work->comm->rank,
+               writes ? "writes" : "reads", bytes, (void *)(uintptr_t)at, why);
+    return !why;
+}
+
+/* All of its device memory, at every step: nobody may take it away before the end. */
+static int all_in_reach(const struct zr_emulator *emulator, const struct work *work)
+{
+    size_t unit = type_bytes(work->type);
+    int fine = in_reach(emulator, work, work->own_from, work->own_bytes, 0) &&
+               (work->all || in_reach(emulator, work, work->own_to, work->own_bytes, 1)) &&
+               (!work->all || in_reach(emulator, work, work->to, work->elements * unit, 1));
+    for (int i = 0; i < work->count && fine; i++)
+        fine = work->parts[i].staged ||
+               in_reach(emulator, work, work->parts[i].data, work->parts[i].bytes, !work->parts[i].sends);
+    return fine;
+}
+
+/* While there are communicators: a card works on while its program waits for something else. */
+static struct {
+    pthread_mutex_t lock; /* users_count */
+    unsigned users_count;
+    pthread_t thread;
+    _Atomic int works, stopping; /* works: in streams, of all communicators */
+} engine = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void *work_on(void *emulator)
+{
+    while (!engine.stopping) {
+        if (engine.works > 0)
+            ((const struct zr_emulator *)emulator)->pass();
+        nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+    }
+    return NULL;
+}
+
+static void engine_take(const struct zr_emulator *emulator)
+{
+    pthread_mutex_lock(&engine.lock);
+    if (engine.users_count++ == 0) {
+        engine.stopping = 0;
+        if (pthread_create(&engine.thread, NULL, work_on, (void *)(uintptr_t)emulator) != 0)
+            abort();
+    }
+    pthread_mutex_unlock(&engine.lock);
+}
+
+static void engine_give(void)
+{
+    pthread_mutex_lock(&engine.lock);
+    if (--engine.users_count == 0) {
+        engine.stopping = 1;
+        pthread_join(engine.thread, NULL);
+    }
+    pthread_mutex_unlock(&engine.lock);
+}
+
+/* In its stream. */
+static enum zr_emulator_step step(void *state)
+{
+    struct work *work = state;
+    static const struct zr_emulator *emulator;
+    int left = 0, wrong = 0;
+    if (!emulator)
+        emulator = dlsym(dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD), "zr_emulator");
+    if (!work->comm->aborted && !all_in_reach(emulator, work))
+        wrong = 1;
+    if (!work->comm->aborted && !wrong) {
+        if (!work->begun)
+            begin(emulator, work);
+        if (move_all(emulator, work, &left) < 0) {
+            work->comm->error = INVALID_USAGE;
+            wrong = 1;
+            report(0, "%s of rank %d: a peer means another size", work->name, work->comm->rank);
+        }
+        if (!wrong && left > 0)
+            return ZR_EMULATOR_AGAIN;
+        if (!wrong && work->all)
+            fold(emulator, work);
+    }
+    work->comm->outstanding--;
+    engine.works--;
+    end_work(work, 0);
+    return wrong ? ZR_EMULATOR_WRONG : ZR_EMULATOR_DONE;
+}
+
+/* ---- Submitting ---------------------------------------------------------------------------------------- */
+
+/* What is mapped under the registration is what was when it was made. */
+static int still_mapped(const struct zr_emulator *emulator, const struct registration *each)
+{
+    for (size_t i = 0; i * GRANULE_BYTES < each->bytes; i++)
+        if (emulator->mapped((zr_cu_address)(uintptr_t)each->data + i * GRANULE_BYTES) != each->mapped[i])
+            return 0;
+    return 1;
+}
+
+static int check_registrations(const struct zr_emulator *emulator, const struct work *work)
+{
+    for (const struct registration *each = work->comm->registrations; each; each = each->next)
+        for (int i = 0; i < work->count; i++)
+            if (!work->parts[i].staged && work->parts[i].data < each->data + each->bytes &&
+                each->data < work->parts[i].data + work->parts[i].bytes && !still_mapped(emulator, each))
+                return report(INVALID_USAGE,
+                              "%s of rank %d uses memory that is registered, and other "
+                              "memory has been mapped there since",
+                              work->name, work->comm->rank);
     return OK;
 }
 
-static int add(struct comm *comm, void *data, size_t bytes, int peer, int sends)
+static int submit(struct work *work, void *stream)
 {
-    if (!comm || peer < 0 || peer >= comm->ranks || peer == comm->rank || (!data && bytes > 0) ||
-        queued == MOST_OPERATIONS)
+    const struct zr_emulator *emulator = driver();
+    if (!emulator)
+        return run_here(work);
+    int code = check_registrations(emulator, work);
+    if (code == OK && !emulator->stream_is_here(stream))
+        code = report(INVALID_ARGUMENT, "%s in a stream that is none of the current context", work->name);
+    if (code != OK)
+        return end_work(work, code);
+    work->comm->outstanding++;
+    engine.works++;
+    if (emulator->work(stream, step, work) == ZR_CU_SUCCESS)
+        return OK;
+    work->comm->outstanding--;
+    engine.works--;
+    return end_work(work, 1); /* ncclUnhandledCudaError */
+}
+
+static struct work *work_of(struct comm *comm, const char *name)
+{
+    struct work *made = calloc(1, sizeof *made);
+    if (!made)
+        abort();
+    made->comm = comm;
+    made->name = name;
+    return made;
+}
+
+static int add(struct work *work, void *data, size_t bytes, int peer, int sends)
+{
+    struct comm *comm = work->comm;
+    if (peer < 0 || peer >= comm->ranks || peer == comm->rank || (!data && bytes > 0) ||
+        work->count == MOST_PARTS)
         return INVALID_ARGUMENT;
-    queue[queued++] =
-        (struct operation){.comm = comm, .data = data, .bytes = bytes, .peer = peer, .sends = sends};
-    return depth > 0 ? OK : run_queue();
+    work->parts[work->count++] =
+        (struct part){.data = data, .bytes = bytes, .peer = peer, .sends = sends, .staged = 0};
+    return OK;
 }
 
 /* ---- Groups and transfers ------------------------------------------------------------------------------ */
@@ -142,63 +401,100 @@ PUBLIC int ncclGroupEnd(void)
 {
     if (depth == 0)
         return INVALID_USAGE;
-    return --depth > 0 ? OK : run_queue();
+    if (--depth > 0 || !grouped)
+        return OK;
+    struct work *work = grouped;
+    grouped = NULL;
+    return submit(work, grouped_stream);
+}
+
+static int transfer(struct comm *comm, struct part part, int type, void *stream)
+{
+    zr_nccl_emulator.transfers++;
+    if (!comm || !type_bytes(type))
+        return INVALID_ARGUMENT;
+    if (depth > 0 && grouped && (grouped->comm != comm || grouped_stream != stream))
+        return INVALID_USAGE; /* groups of several communicators or streams are not emulated */
+    struct work *work = depth > 0 && grouped ? grouped : work_of(comm, part.sends ? "a send" : "a receive");
+    int code = add(work, part.data, part.bytes * type_bytes(type), part.peer, part.sends);
+    if (depth > 0) {
+        grouped = work;
+        grouped_stream = stream;
+        return code;
+    }
+    return code == OK ? submit(work, stream) : end_work(work, code);
 }
 
 PUBLIC int ncclSend(const void *data, size_t count, int type, int peer, struct comm *comm, void *stream)
 {
-    (void)stream;
-    zr_nccl_emulator.transfers++;
-    return type_bytes(type) ? add(comm, (void *)data, count * type_bytes(type), peer, 1) : INVALID_ARGUMENT;
+    return transfer(comm,
+                    (struct part){.data = (void *)(uintptr_t)data, .bytes = count, .peer = peer, .sends = 1},
+                    type, stream);
 }
 
 PUBLIC int ncclRecv(void *data, size_t count, int type, int peer, struct comm *comm, void *stream)
 {
-    (void)stream;
-    zr_nccl_emulator.transfers++;
-    return type_bytes(type) ? add(comm, data, count * type_bytes(type), peer, 0) : INVALID_ARGUMENT;
+    return transfer(comm, (struct part){.data = data, .bytes = count, .peer = peer}, type, stream);
 }
 
 /* ---- Collectives --------------------------------------------------------------------------------------- */
 
 /* Everybody's `bytes` at from + p * step go to p; what comes lies at to + p * to_step. NULL: nothing. */
-static int cross(struct comm *comm, const char *from, size_t step, char *to, size_t to_step, size_t bytes)
+struct crossing {
+    const char *from;
+    size_t step;
+    char *to;
+    size_t to_step, bytes;
+};
+
+static int cross(struct work *work, struct crossing c, void *stream)
 {
-    if (!comm || depth > 0)
-        return INVALID_USAGE; /* collectives in groups are not emulated */
-    depth++;
-    for (int p = 0; p < comm->ranks; p++)
-        if (p != comm->rank) {
-            if (from)
-                add(comm, (char *)from + (size_t)p * step, bytes, p, 1);
-            if (to)
-                add(comm, to + (size_t)p * to_step, bytes, p, 0);
+    int code = depth > 0 ? INVALID_USAGE : OK; /* collectives in groups are not emulated */
+    for (int p = 0; p < work->comm->ranks && code == OK; p++)
+        if (p != work->comm->rank) {
+            if (c.from)
+                code = add(work, (char *)(uintptr_t)c.from + (size_t)p * c.step, c.bytes, p, 1);
+            if (c.to && code == OK) {
+                code = add(work, c.to + (size_t)p * c.to_step, c.bytes, p, 0);
+                work->parts[work->count - 1].staged = work->all != NULL;
+            }
         }
-    return ncclGroupEnd();
+    return code == OK ? submit(work, stream) : end_work(work, code);
+}
+
+static struct work *collective(struct comm *comm, const char *name, int type)
+{
+    zr_nccl_emulator.collectives++;
+    return comm && type_bytes(type) ? work_of(comm, name) : NULL;
 }
 
 PUBLIC int ncclAllGather(const void *from, void *to, size_t count, int type, struct comm *comm, void *stream)
 {
+    struct work *work = collective(comm, "an all-gather", type);
     size_t bytes = count * type_bytes(type);
-    (void)stream;
-    zr_nccl_emulator.collectives++;
-    memmove((char *)to + (size_t)comm->rank * bytes, from, bytes);
-    return cross(comm, (char *)to + (size_t)comm->rank * bytes, 0, to, bytes, bytes);
+    if (!work)
+        return INVALID_ARGUMENT;
+    work->own_from = from;
+    work->own_to = (char *)to + (size_t)comm->rank * bytes;
+    work->own_bytes = bytes;
+    return cross(work, (struct crossing){work->own_to, 0, to, bytes, bytes}, stream);
 }
 
 PUBLIC int ncclBroadcast(const void *from, void *to, size_t count, int type, int root, struct comm *comm,
                          void *stream)
 {
+    struct work *work = collective(comm, "a broadcast", type);
     size_t bytes = count * type_bytes(type);
-    (void)stream;
-    zr_nccl_emulator.collectives++;
-    if (root < 0 || root >= comm->ranks)
-        return INVALID_ARGUMENT;
+    if (!work || root < 0 || root >= comm->ranks)
+        return work ? end_work(work, INVALID_ARGUMENT) : INVALID_ARGUMENT;
     if (comm->rank == root) {
-        memmove(to, from, bytes);
-        return cross(comm, to, 0, NULL, 0, bytes);
+        work->own_from = from;
+        work->own_to = to;
+        work->own_bytes = bytes;
+        return cross(work, (struct crossing){to, 0, NULL, 0, bytes}, stream);
     }
-    return add(comm, to, bytes, root, 0);
+    int code = add(work, to, bytes, root, 0);
+    return code == OK ? submit(work, stream) : end_work(work, code);
 }
 
 static float load(int type, const char *at)
@@ -228,47 +524,56 @@ static void store(int type, char *at, float value)
         memcpy(at, (char *)&bits + (type == BF16 ? 2 : 0), type == BF16 ? 2 : 4);
 }
 
-/* Sums [ranks][count] into `to`, from the last rank to the first. */
-static void fold(struct comm *comm, int type, int sum, const char *all, size_t count, char *to)
+/* Sums [ranks][elements] into `to`, from the last rank to the first. */
+static void fold(const struct zr_emulator *emulator, const struct work *work)
 {
-    size_t unit = type_bytes(type);
-    float scale = sum >= FIRST_OWN_SUM ? comm->scale : 1;
-    for (size_t i = 0; i < count; i++) {
+    size_t unit = type_bytes(work->type);
+    float scale = work->sum >= FIRST_OWN_SUM ? work->comm->scale : 1;
+    char *sums = malloc(work->elements * unit + 1);
+    if (!sums)
+        abort();
+    for (size_t i = 0; i < work->elements; i++) {
         float total = 0;
-        for (int p = comm->ranks - 1; p >= 0; p--)
-            total += scale * load(type, all + ((size_t)p * count + i) * unit);
-        store(type, to + i * unit, sum == AVERAGE ? total / (float)comm->ranks : total);
+        for (int p = work->comm->ranks - 1; p >= 0; p--)
+            total += scale * load(work->type, work->all + ((size_t)p * work->elements + i) * unit);
+        store(work->type, sums + i * unit, work->sum == AVERAGE ? total / (float)work->comm->ranks : total);
     }
+    put(emulator, work->to, sums, work->elements * unit);
+    free(sums);
+}
+
+/* Of `elements`, of which each peer p has its own at from + p * step. */
+static int sum_up(struct work *work, const char *from, size_t step_bytes, void *stream)
+{
+    struct comm *comm = work->comm;
+    size_t bytes = work->elements * type_bytes(work->type);
+    work->all = malloc(bytes * (size_t)comm->ranks + 1);
+    if (!work->all)
+        abort();
+    work->own_from = from + (size_t)comm->rank * step_bytes;
+    work->own_to = work->all + (size_t)comm->rank * bytes;
+    work->own_bytes = bytes;
+    return cross(work, (struct crossing){from, step_bytes, work->all, bytes, bytes}, stream);
 }
 
 PUBLIC int ncclReduceScatter(const void *from, void *to, size_t count, int type, int sum, struct comm *comm,
                              void *stream)
 {
-    size_t bytes = count * type_bytes(type);
-    char *all = malloc(bytes * (size_t)comm->ranks + 1);
-    (void)stream;
-    zr_nccl_emulator.collectives++;
-    memcpy(all + (size_t)comm->rank * bytes, (const char *)from + (size_t)comm->rank * bytes, bytes);
-    int result = all ? cross(comm, from, bytes, all, bytes, bytes) : SYSTEM_ERROR;
-    if (result == OK)
-        fold(comm, type, sum, all, count, to);
-    free(all);
-    return result;
+    struct work *work = collective(comm, "a reduce-scatter", type);
+    if (!work)
+        return INVALID_ARGUMENT;
+    work->to = to, work->elements = count, work->type = type, work->sum = sum;
+    return sum_up(work, from, count * type_bytes(type), stream);
 }
 
 PUBLIC int ncclAllReduce(const void *from, void *to, size_t count, int type, int sum, struct comm *comm,
                          void *stream)
 {
-    size_t bytes = count * type_bytes(type);
-    char *all = malloc(bytes * (size_t)comm->ranks + 1);
-    (void)stream;
-    zr_nccl_emulator.collectives++;
-    memcpy(all + (size_t)comm->rank * bytes, from, bytes);
-    int result = all ? cross(comm, from, 0, all, bytes, bytes) : SYSTEM_ERROR;
-    if (result == OK)
-        fold(comm, type, sum, all, count, to);
-    free(all);
-    return result;
+    struct work *work = collective(comm, "an all-reduce", type);
+    if (!work)
+        return INVALID_ARGUMENT;
+    work->to = to, work->elements = count, work->type = type, work->sum = sum;
+    return sum_up(work, from, 0, stream);
 }
 
 PUBLIC int ncclRedOpCreatePreMulSum(int *sum, void *scalar, int type, int residence, struct comm *comm)
@@ -301,6 +606,32 @@ PUBLIC int ncclGetUniqueId(struct id *id)
     return OK;
 }
 
+/* A gather of a few of the host's bytes, while nothing else is under way. */
+static int say(struct comm *comm, const void *mine, void *all, size_t bytes)
+{
+    struct work *work = work_of(comm, "a start");
+    for (int p = 0; p < comm->ranks; p++)
+        if (p != comm->rank) {
+            add(work, (void *)(uintptr_t)mine, bytes, p, 1);
+            add(work, (char *)all + (size_t)p * bytes, bytes, p, 0);
+        }
+    work->own_from = mine;
+    work->own_to = (char *)all + (size_t)comm->rank * bytes;
+    work->own_bytes = bytes;
+    return run_here(work);
+}
+
+static int end(struct comm *comm)
+{
+    if (comm->device >= 0)
+        engine_give();
+    munmap(comm->mail, comm->mail_bytes);
+    if (comm->outstanding == 0) /* a stream may come to an aborted one's work later */
+        free(comm);
+    zr_nccl_emulator.communicators--;
+    return OK;
+}
+
 PUBLIC int ncclCommInitRank(struct comm **out, int ranks, struct id id, int rank)
 {
     if (ranks < 1 || ranks > MOST_RANKS || rank < 0 || rank >= ranks || id.name[0] != '/')
@@ -316,31 +647,69 @@ PUBLIC int ncclCommInitRank(struct comm **out, int ranks, struct id id, int rank
         return SYSTEM_ERROR;
     *comm = (struct comm){.rank = rank, .ranks = ranks, .mail = mail, .mail_bytes = bytes};
     memcpy(comm->name, id.name, sizeof(comm->name));
-    char nothing = 0, all[MOST_RANKS];
-    int result = ranks > 1 ? cross(comm, &nothing, 0, all, 1, 1) : OK; /* all are there: the name can go */
+    int device = driver() ? driver()->device() : -1, devices[MOST_RANKS];
+    comm->device = device;
+    if (device >= 0)
+        engine_take(driver());
+    int result = say(comm, &device, devices, sizeof device); /* all are there: the name can go */
     if (rank == 0)
         shm_unlink(id.name);
     zr_nccl_emulator.communicators++;
-    *out = comm;
+    for (int p = 0; p < ranks && result == OK && device >= 0; p++)
+        if (p != rank && devices[p] == device)
+            result = report(INVALID_USAGE, "ranks %d and %d are both on device %d", rank < p ? rank : p,
+                            rank < p ? p : rank, device);
+    if (result != OK)
+        end(comm);
+    *out = result == OK ? comm : NULL;
     return result;
 }
 
-static int end(struct comm *comm)
+/* Collective over the parent: those of one colour, by their keys. */
+PUBLIC int ncclCommSplit(struct comm *parent, int colour, int key, struct comm **out, void *config)
 {
-    munmap(comm->mail, comm->mail_bytes);
-    free(comm);
-    zr_nccl_emulator.communicators--;
-    return OK;
+    struct {
+        struct id id;
+        int colour, key;
+    } mine = {.colour = colour, .key = key}, all[MOST_RANKS];
+    if (!parent || !out || config || (colour < 0 && colour != NO_COLOUR) || depth > 0)
+        return INVALID_ARGUMENT;
+    ncclGetUniqueId(&mine.id);
+    *out = NULL;
+    int code = say(parent, &mine, all, sizeof mine), rank = 0, ranks = 0, first = parent->rank;
+    if (code != OK || colour == NO_COLOUR)
+        return code;
+    for (int p = 0; p < parent->ranks; p++)
+        if (all[p].colour == colour) {
+            bool before = all[p].key < key || (all[p].key == key && p < parent->rank);
+            ranks++;
+            rank += before;
+            if (all[p].key < all[first].key || (all[p].key == all[first].key && p < first))
+                first = p;
+        }
+    zr_nccl_emulator.splits++;
+    return ncclCommInitRank(out, ranks, all[first].id, rank);
 }
 
 PUBLIC int ncclCommDestroy(struct comm *comm)
 {
-    return comm ? end(comm) : INVALID_ARGUMENT;
+    if (!comm)
+        return INVALID_ARGUMENT;
+    if (comm->outstanding > 0)
+        return report(INVALID_USAGE, "a communicator ends while work of it is in a stream");
+    if (comm->registrations)
+        return report(INVALID_USAGE, "a communicator ends, and memory is registered with it still");
+    return end(comm);
 }
 
+/* Its work ends as it is. */
 PUBLIC int ncclCommAbort(struct comm *comm)
 {
-    return comm ? end(comm) : INVALID_ARGUMENT;
+    if (!comm)
+        return INVALID_ARGUMENT;
+    comm->aborted = 1;
+    driver(); /* passes the driver's lock: no step of it is under way any more */
+    return end(comm);
 }
 
 PUBLIC int ncclCommGetAsyncError(struct comm *comm, int *error)
@@ -351,19 +720,45 @@ PUBLIC int ncclCommGetAsyncError(struct comm *comm, int *error)
 
 PUBLIC int ncclCommRegister(struct comm *comm, void *data, size_t bytes, void **handle)
 {
+    const struct zr_emulator *emulator = driver();
     if (!comm || !data || bytes == 0)
         return INVALID_ARGUMENT;
+    size_t count = (bytes + GRANULE_BYTES - 1) / GRANULE_BYTES;
+    struct registration *made = calloc(1, sizeof *made);
+    uint64_t *mapped = calloc(count, sizeof *mapped);
+    if (!made || !mapped)
+        abort();
+    *made = (struct registration){comm->registrations, data, bytes, mapped};
+    for (size_t i = 0; emulator && i < count; i++)
+        if ((mapped[i] = emulator->mapped((zr_cu_address)(uintptr_t)data + i * GRANULE_BYTES)) == 0) {
+            free(mapped);
+            free(made);
+            return report(INVALID_ARGUMENT, "%zu bytes at %p are registered, and not all are mapped", bytes,
+                          data);
+        }
+    comm->registrations = made;
     zr_nccl_emulator.registrations++;
-    *handle = data;
+    *handle = made;
     return OK;
 }
 
 PUBLIC int ncclCommDeregister(struct comm *comm, void *handle)
 {
-    if (!comm || !handle)
-        return INVALID_ARGUMENT;
+    const struct zr_emulator *emulator = driver();
+    struct registration **link = comm ? &comm->registrations : NULL, *found;
+    while (link && *link && *link != handle)
+        link = &(*link)->next;
+    if (!link || !*link)
+        return report(INVALID_ARGUMENT, "what is deregistered is no registration of the communicator");
+    found = *link;
+    int code = emulator && !still_mapped(emulator, found)
+                   ? report(INVALID_USAGE, "memory was unmapped before it was deregistered")
+                   : OK;
+    *link = found->next;
+    free(found->mapped);
+    free(found);
     zr_nccl_emulator.registrations--;
-    return OK;
+    return code;
 }
 
 PUBLIC const char *ncclGetErrorString(int error)

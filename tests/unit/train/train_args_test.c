@@ -93,10 +93,9 @@ static const struct {
     {"--data x --recompute some", {"--recompute some", "none|selective|full"}},
     {"--data x --recompute none|full", {"none of the choices"}},
     {"--data x --precision fp8", {"--precision fp8", "none of the choices"}},
-    {"--data x --comm nccl", {"--comm nccl", "not in this version"}},
+    {"--data x --comm nccl", {"--comm nccl", "--backend cuda"}},
     {"--data x --device 1", {"--device", "--backend cuda"}},
-    {"--data x --backend cuda --comm mpi", {"--backend cuda", "--comm"}},
-    {"--data x --backend cuda --ranks 2 --tp 2", {"--backend cuda", "--tp"}},
+    {"--data x --backend cuda --comm mpi", {"--backend cuda", "--comm nccl"}},
     {"--data x --backend cuda --stage 1 --offload-optimizer cpu", {"--backend cuda", "--offload-optimizer"}},
     {"--data x --backend cuda --prove", {"--prove", "--backend host"}},
     {"--data x --backend sim", {"--backend sim", "--dry-run"}},
@@ -180,18 +179,6 @@ static void test_refusals(void)
             good &= strstr(words, refused[i].say[k]) != NULL;
         if (!tap_ok(good, "refused: %.60s", refused[i].line))
             tap_note("code %d, words: %s", code, words);
-    }
-}
-
-/* The options of the design that come in later versions. */
-static void test_later(void)
-{
-    char line[128], want[128];
-    for (size_t i = 0; zr_flags_later[i]; i++) {
-        snprintf(line, sizeof line, "--data x --%s 1", zr_flags_later[i]);
-        snprintf(want, sizeof want, "--%s is not in this version of zr-train;", zr_flags_later[i]);
-        tap_ok(parse(line) == ZR_EXIT_USAGE && strstr(words, want), "refused by name: --%s",
-               zr_flags_later[i]);
     }
 }
 
@@ -389,7 +376,6 @@ static void test_exits(void)
 int main(void)
 {
     test_refusals();
-    test_later();
     test_defaults();
     test_every_option();
     test_bytes();

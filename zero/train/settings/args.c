@@ -75,13 +75,6 @@ static int unknown(const char *name)
     size_t length = strlen(name);
     unsigned best = length / 3 + 2;
 
-    for (size_t i = 0; zr_flags_later[i]; i++)
-        if (strcmp(zr_flags_later[i], name) == 0) {
-            zr_say(
-                "--%s is not in this version of zr-train; leave it out (zr-train --help lists what is there)",
-                name);
-            return ZR_EXIT_USAGE;
-        }
     for (size_t i = 0; i < zr_flags_count; i++) {
         const char *known = zr_flags[i].name;
         bool starts = length >= 3 && strncmp(known, name, length) == 0;
@@ -175,12 +168,22 @@ static void resolve_optimizer(struct zr_optimizer_options *optimizer)
     optimizer->groups[ZR_GROUP_EMBEDDINGS].decay_factor = 1;
 }
 
+/* NCCL starts from host messages: those of ranks that mpirun has started on several machines go by MPI. */
+static bool goes_by_mpi(struct zr_train_config *config)
+{
+    const struct zr_start *start = &config->start;
+    config->by_mpi |= config->comm == ZR_TRAIN_COMM_NCCL && start->mpi &&
+                      (start->nodes > 1 || start->local_world < start->world);
+    return config->by_mpi;
+}
+
 /* How many ranks there are: what the command line says, or the launcher that has started this process. */
 static int count_ranks(struct zr_train_config *config)
 {
+    config->by_mpi = config->comm == ZR_CARRIER_MPI;
     if (!config->dry_run &&
         (zr_start_read(&config->start) != ZR_OK ||
-         zr_start_check(&config->start, config->comm == ZR_CARRIER_MPI,
+         zr_start_check(&config->start, goes_by_mpi(config),
                         zr_flag_given(config, "ranks") ? config->ranks : 0, &config->ranks) != ZR_OK)) {
         zr_say("%s", zr_last_error());
         return ZR_EXIT_USAGE;

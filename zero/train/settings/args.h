@@ -36,6 +36,9 @@ enum zr_tier { ZR_TIER_NONE = 0, ZR_TIER_CPU, ZR_TIER_NVME };
 /* --backend: where tensors are. */
 enum zr_train_backend { ZR_TRAIN_HOST = 0, ZR_TRAIN_SIM, ZR_TRAIN_CUDA };
 
+/* --comm nccl: data goes by NCCL, host messages as from the launcher. */
+enum { ZR_TRAIN_COMM_NCCL = ZR_CARRIER_MPI + 1 };
+
 enum zr_rate_kind { ZR_RATE_COSINE = 0, ZR_RATE_LINEAR, ZR_RATE_CONSTANT };
 
 /* The default of --bucket-bytes, whatever the number of ranks. */
@@ -79,7 +82,9 @@ struct zr_train_config {
     uint64_t steps;
     uint64_t seed;
     unsigned ranks;        /* processes; with --dry-run and --world-size: the world */
-    unsigned comm;         /* enum zr_comm_carrier */
+    unsigned comm;         /* enum zr_comm_carrier, or ZR_TRAIN_COMM_NCCL */
+    bool by_mpi;           /* ranks talk by MPI, with NCCL their host messages */
+    bool deterministic;    /* with NCCL: sums in rank order */
     unsigned comm_timeout; /* seconds */
     struct zr_start start; /* how the ranks come to be */
     unsigned ranks_here;   /* of them on this machine */

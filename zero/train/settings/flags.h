@@ -28,7 +28,6 @@ struct zr_flag {
     const char *fallback; /* the value when not given, read like any other; NULL: zero, or resolved later */
     const char *resolved; /* said in the help where the program works it out: "cores / ranks" */
     const char *choices;  /* "none|selective|full" */
-    const char *later;    /* choices that have a meaning and are not in this version: "mpi|nccl" */
     enum zr_flag_kind kind;
     size_t offset, room_bytes; /* the field in struct zr_train_config */
     double least, most;
@@ -36,9 +35,6 @@ struct zr_flag {
 
 extern const struct zr_flag zr_flags[];
 extern const size_t zr_flags_count;
-
-/* Options of the design that this version refuses by name. NULL-ended. */
-extern const char *const zr_flags_later[];
 
 /* NULL: there is none of that name. */
 const struct zr_flag *zr_flag_find(const char *name);

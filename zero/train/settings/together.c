@@ -158,11 +158,12 @@ static const char *beside_device(const struct zr_train_config *config)
     if (config->backend != ZR_TRAIN_CUDA)
         return zr_flag_given(config, "device")
                    ? "--device: is of --backend cuda; give that too, or leave it out"
+               : config->comm == ZR_TRAIN_COMM_NCCL && !config->dry_run
+                   ? "--comm nccl: moves what is on cards; give --backend cuda too, or take --comm local or mpi"
                    : NULL;
-    if (config->comm != ZR_CARRIER_LOCAL)
-        return "--backend cuda: its ranks share a card of one machine so far; leave out --comm";
-    if (zr_shape_tensor(&config->shape) > 1 || config->stages.ranks > 1)
-        return "--backend cuda: has no --tp and no --pp yet; take --stage 1 to 3, or --backend host";
+    if (config->comm == ZR_CARRIER_MPI)
+        return "--backend cuda: MPI does not see a card's memory here; take --comm nccl, one card per rank, or leave "
+               "out --comm for ranks that share a card";
     if (zr_train_has_host_tier(config) || config->offload_parameters != ZR_TIER_NONE)
         return "--backend cuda: offloads nothing yet; leave out --offload-optimizer, --offload-param and "
                "--checkpoint-offload, or take --backend host";

@@ -133,11 +133,6 @@ static int store_count(const struct zr_flag *flag, struct zr_train_config *confi
 static int store_choice(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
 {
     int index = choice_index(flag->choices, value);
-    char kind[16]; /* of "nvme:DIR" */
-    snprintf(kind, sizeof kind, "%.*s", (int)strcspn(value, ":"), value);
-    if (index < 0 && choice_index(flag->later, kind) >= 0)
-        return zr_flag_wrong(flag, value, "is not in this version of zr-train; choose from %s",
-                             flag->choices);
     if (index < 0)
         return zr_flag_wrong(flag, value, "is none of the choices; choose from %s", flag->choices);
     store_whole(flag, config, (uint64_t)index);

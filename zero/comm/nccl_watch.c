@@ -1,0 +1,141 @@
+/* nccl_watch.c: a thread beside operations that nobody on the host waits for; see nccl.h. When a rank of the
+ * run is lost, NCCL reports a failure, or an operation is silent for too long, it has the words for that, and
+ * aborts: the streams get through, and the next call of the communicator fails with the words. */
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "alloc/base/error.h"
+#include "zero/comm/local/local.h"
+#include "zero/comm/nccl.h"
+
+enum { LOOKS_BEFORE_LOST = 10 };
+#define LOOK_NS 100000000ull
+
+/* The communicator fails from now on. */
+static void fail(struct nccl_comm *self, zr_result result, const char *words)
+{
+    pthread_mutex_lock(&self->base.lock);
+    if (self->base.failure == ZR_OK) {
+        self->base.failure = result;
+        snprintf(self->base.failure_message, sizeof(self->base.failure_message), "%s", words);
+    }
+    pthread_mutex_unlock(&self->base.lock);
+    if (self->comm)
+        self->nccl->abort(self->comm);
+    self->comm = NULL;
+}
+
+/* Whether there is an operation that has not ended, and for how long. */
+static bool is_under_way(struct nccl_comm *self, uint64_t *waited_ns)
+{
+    zr_ticket last = atomic_load(&self->beside.last);
+    zr_ticket oldest = last >= ZR_COMM_QUEUE_COUNT ? last - ZR_COMM_QUEUE_COUNT + 1 : 1;
+    uint64_t now_ns = zr_os_now_ns();
+    bool first = self->stuck == 0;
+    self->stuck = self->stuck > oldest ? self->stuck : oldest;
+    if (last == 0 || zr_nccl_stream_done(&self->beside, last)) {
+        self->stuck = 0;
+        return false;
+    }
+    bool moved = first;
+    while (self->stuck < last && zr_nccl_stream_done(&self->beside, self->stuck)) {
+        self->stuck++;
+        moved = true;
+    }
+    if (moved)
+        self->stuck_ns = now_ns;
+    *waited_ns = now_ns - self->stuck_ns;
+    return true;
+}
+
+/* What is wrong with it, ZR_OK: nothing. `looks`: how often in a row a rank was not there. */
+static zr_result look(struct nccl_comm *self, unsigned *looks)
+{
+    zr_nccl_result error = 0;
+    uint64_t waited_ns = 0;
+    if (!self->comm || !is_under_way(self, &waited_ns))
+        return ZR_OK;
+    self->nccl->async_error(self->comm, &error);
+    if (error != 0 && error != ZR_NCCL_IN_PROGRESS)
+        return zr_nccl_refused(self, error, "operation");
+    zr_result result = self->base.local ? zr_local_check(self->base.local, ZR_LOCAL_ALL) : ZR_OK;
+    /* Who has ended well has done its part before, and what it sent is on its way. */
+    if (result != ZR_OK && !atomic_load(&self->base.local->abort))
+        result = ++*looks < LOOKS_BEFORE_LOST ? ZR_OK : result;
+    else
+        *looks = 0;
+    if (result == ZR_OK && waited_ns > self->base.options.timeout_ns)
+        result = zr_nccl_silent(self, "operation", waited_ns);
+    return result;
+}
+
+static void *watch(void *argument)
+{
+    struct nccl_comm *root = argument;
+    struct nccl_watch *self = root->watch;
+    char words[ZR_COMM_MESSAGE_BYTES];
+    unsigned looks = 0;
+    zr_result result = zr_backend_enter(root->backend);
+    bool entered = result == ZR_OK;
+    while (result == ZR_OK && !atomic_load(&self->stopping)) {
+        zr_word_wait(&self->stopping, 0, LOOK_NS);
+        /* A call of NCCL that does not return may wait for a rank, too, and changes no list meanwhile. */
+        bool locked = pthread_mutex_trylock(&self->lock) == 0;
+        for (struct nccl_comm *each = self->comms; each && result == ZR_OK; each = each->watched_next)
+            result = look(each, &looks);
+        if (result != ZR_OK)
+            snprintf(words, sizeof(words), "%s", zr_last_error());
+        for (struct nccl_comm *each = self->comms; each && result != ZR_OK; each = each->watched_next)
+            fail(each, result, words);
+        if (locked)
+            pthread_mutex_unlock(&self->lock);
+    }
+    if (entered)
+        zr_backend_leave(root->backend);
+    return NULL;
+}
+
+zr_result zr_nccl_watch_start(struct nccl_comm *root)
+{
+    root->watch = &root->own_watch;
+    pthread_mutex_init(&root->watch->lock, NULL);
+    zr_result result = zr_thread_start(&root->watch->thread, root->base.options.host_arena, 0, watch, root);
+    root->watch->started = result == ZR_OK;
+    if (result == ZR_OK)
+        zr_nccl_watch_add(root);
+    return result;
+}
+
+void zr_nccl_watch_stop(struct nccl_comm *root)
+{
+    if (!root->own_watch.started)
+        return;
+    atomic_store(&root->own_watch.stopping, 1);
+    zr_word_wake_all(&root->own_watch.stopping);
+    zr_thread_join(&root->own_watch.thread);
+    root->own_watch.started = false;
+    pthread_mutex_destroy(&root->own_watch.lock);
+}
+
+void zr_nccl_watch_add(struct nccl_comm *self)
+{
+    pthread_mutex_lock(&self->watch->lock);
+    self->watched_next = self->watch->comms;
+    self->watch->comms = self;
+    pthread_mutex_unlock(&self->watch->lock);
+}
+
+void zr_nccl_watch_remove(struct nccl_comm *self)
+{
+    _Atomic uint32_t nobody = 0;
+    struct nccl_comm **link = &self->watch->comms;
+    while (!zr_nccl_stream_done(&self->beside, atomic_load(&self->beside.last)))
+        zr_word_wait(&nobody, 0, LOOK_NS / 1000);
+    pthread_mutex_lock(&self->watch->lock);
+    while (*link && *link != self)
+        link = &(*link)->watched_next;
+    if (*link)
+        *link = self->watched_next;
+    pthread_mutex_unlock(&self->watch->lock);
+}
