@@ -32,6 +32,8 @@ enum zr_backend_operation {
     ZR_BACKEND_OPERATION_COUNT
 };
 
+struct zr_service;
+
 struct zr_capabilities {
     size_t granule_bytes;
     size_t least_granule_bytes; /* what granule_bytes could be at least */
@@ -58,6 +60,7 @@ struct zr_handle {
     bool created;            /* its owner's: fresh from the driver for the request that `serial` counts */
     uint8_t granule_class;   /* its owner's: enum zr_granule_class */
     uint32_t lease;          /* of the allocator service; 0: none. See service_client.h */
+    uint64_t leased_granule; /* the same */
     uint64_t serial;         /* never wraps: an old one would pass for the request under way */
 };
 
@@ -142,7 +145,7 @@ struct zr_backend {
     size_t limit_bytes;   /* of held_bytes; 0: none */
     uint64_t device;      /* of a card: the same number in every process; 0: not known, or no card */
     size_t before_bytes;  /* of a card: in use when the backend was made, by anybody */
-    bool leases;          /* what is created is leased from zrd: service_client.h */
+    struct zr_service *service; /* what is created is leased from there: service_client.h; NULL: from nobody */
     pthread_mutex_t lock; /* everything below */
     size_t held_bytes;    /* handles created and not gone */
     size_t pieces_count;  /* stretches of mappings that continue one another: what a VMA is on the host;

@@ -198,7 +198,7 @@ static zr_result serve(struct zr_server *server, struct zr_service_log *log)
     struct sockaddr_un address;
     char capacity[ZR_LEDGER_NUMBER_ROOM];
     int listening = -1, signals = open_signals();
-    zr_result result = zr_service_address(&address, true);
+    zr_result result = zr_service_address(ZR_SERVICE_HOST, &address, true);
     if (result == ZR_OK)
         result = take_lock(&address);
     if (result == ZR_OK)

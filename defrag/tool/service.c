@@ -48,7 +48,7 @@ static const char help[] =
 static zr_result ask_once(const struct zr_service_message *message, struct zr_service_message *answer)
 {
     int line;
-    zr_result result = zr_service_connect(&line);
+    zr_result result = zr_service_connect(ZR_SERVICE_HOST, &line);
     if (result != ZR_OK)
         return result;
     result = zr_service_ask(line, message, answer);
@@ -229,7 +229,7 @@ static int show_status(int argc, char **argv)
         return zr_tool_fail(ZR_ERR_UNAVAILABLE);
     zr_tool_output_start(&out);
     zr_text_print(&out.text, json ? "{\"version\": 1, \"clients\": [" : "");
-    zr_result result = zr_service_query(&(struct zr_service_question){.fresh = ZR_SERVICE_AWAITED},
+    zr_result result = zr_service_query(ZR_SERVICE_HOST, &(struct zr_service_question){.fresh = ZR_SERVICE_AWAITED},
                                         show_client, &(struct listing){&out.text, json, false}, &totals);
     if (result != ZR_OK)
         return zr_tool_fail(result);
@@ -336,7 +336,7 @@ static int stop(int argc, char **argv)
     int line, code = zr_tool_parse(&arguments, argc, argv);
     if (code >= 0)
         return code;
-    zr_result result = zr_service_connect(&line);
+    zr_result result = zr_service_connect(ZR_SERVICE_HOST, &line);
     if (result == ZR_OK) {
         result = zr_service_ask(line, &message, &answer);
         if (result == ZR_OK && zr_service_receive(line, &none, END_NS) == ZR_ERR_TIMEOUT)

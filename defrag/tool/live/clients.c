@@ -29,7 +29,7 @@ void zr_clients_read(struct zr_clients *out, enum zr_service_fresh fresh)
 {
     out->count = 0;
     out->idle_bytes = 0;
-    out->served = zr_service_query(&(struct zr_service_question){.fresh = fresh, .patience_ns = PATIENCE_NS},
+    out->served = zr_service_query(ZR_SERVICE_HOST, &(struct zr_service_question){.fresh = fresh, .patience_ns = PATIENCE_NS},
                                    add, out, &out->totals) == ZR_OK;
 }
 
