@@ -654,6 +654,12 @@ zr_result zr_backend_export(zr_backend *backend, const struct zr_handle *handle,
     return backend->ops->export_fd(backend, handle, out);
 }
 
+void zr_backend_export_end(zr_backend *backend, const struct zr_handle *handle)
+{
+    if (backend->ops->export_end)
+        backend->ops->export_end(backend, handle);
+}
+
 zr_result zr_backend_import(zr_backend *backend, const struct zr_segment *segment, struct zr_handle **out)
 {
     zr_result result = ZR_OK;

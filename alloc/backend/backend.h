@@ -134,6 +134,7 @@ struct zr_backend_ops {
     zr_result (*memory_info)(zr_backend *backend, struct zr_backend_memory *out);
     zr_result (*export_fd)(zr_backend *backend, const struct zr_handle *handle, struct zr_segment *out);
     zr_result (*import_fd)(zr_backend *backend, const struct zr_segment *segment, struct zr_handle *out);
+    void (*export_end)(zr_backend *backend, const struct zr_handle *handle);
     size_t (*reserve_hint)(zr_backend *backend, size_t limit_bytes); /* a good size for an arena's range */
     zr_result (*enter)(zr_backend *backend);                         /* leave() comes with it */
     void (*leave)(zr_backend *backend);
@@ -197,6 +198,8 @@ ZR_PRIVATE_API zr_result zr_backend_event_record(zr_backend *backend, uint64_t s
 /* True when everything before the event is complete. */
 ZR_PRIVATE_API bool zr_backend_event_done(zr_backend *backend, const struct zr_stream_point *event);
 zr_result zr_backend_event_wait(zr_backend *backend, const struct zr_stream_point *event);
+/* zr_backend_cuda_create() of a backend that leases from nobody, whatever ZR_CONF says. */
+zr_result zr_backend_cuda_open(zr_backend **out, const struct zr_cuda_options *options);
 /* Waits for all streams of the device's own context, and for no others. */
 zr_result zr_backend_synchronize(zr_backend *backend);
 /* Makes the stream the one name that the backend has for it. ZR_ERR_INVALID, with words: it names another one
@@ -218,6 +221,8 @@ bool zr_backend_stream_elsewhere(zr_backend *backend, uint64_t stream);
 zr_result zr_backend_stream_wait(zr_backend *backend, uint64_t stream);
 zr_result zr_backend_memory_info(zr_backend *backend, struct zr_backend_memory *out);
 zr_result zr_backend_export(zr_backend *backend, const struct zr_handle *handle, struct zr_segment *out);
+/* Closes a descriptor that the export has left with the handle, if there is one for each. */
+void zr_backend_export_end(zr_backend *backend, const struct zr_handle *handle);
 ZR_PRIVATE_API zr_result zr_backend_import(zr_backend *backend, const struct zr_segment *segment,
                                            struct zr_handle **out);
 

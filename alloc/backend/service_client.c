@@ -90,7 +90,7 @@ bool zr_service_wanted(void)
     return zr_option_get(ZR_OPTION_SERVICE) != 0 && !getauxval(AT_SECURE);
 }
 
-static bool is_required(void)
+bool zr_service_required(void)
 {
     return zr_option_get(ZR_OPTION_SERVICE) == 2;
 }
@@ -342,11 +342,11 @@ static zr_result make_ready(struct zr_service *client)
             result = zr_fail(ZR_ERR_UNAVAILABLE, "%s", client->words);
         } else if (client->state == JOINED && !client->broken) {
             result = ZR_OK;
-        } else if (client->state == ALONE && !is_required() && now_ns < client->again_ns) {
+        } else if (client->state == ALONE && !zr_service_required() && now_ns < client->again_ns) {
             result = ZR_OK;
         } else {
             result = join(client);
-            if (!is_required())
+            if (!zr_service_required())
                 result = ZR_OK;
             else if (result != ZR_OK)
                 result = zr_fail(ZR_ERR_UNAVAILABLE, "%s", client->words);
@@ -421,7 +421,7 @@ static zr_result ask_or_alone(struct zr_service *client, struct zr_service_messa
     }
     if (result != ZR_ERR_PEER)
         return result;
-    *alone = !is_required();
+    *alone = !zr_service_required();
     return *alone ? ZR_OK
                   : zr_fail(ZR_ERR_UNAVAILABLE, "zrd does not answer; it is required by ZR_CONF=service");
 }

@@ -20,6 +20,7 @@
 
 /* What ZR_CONF says; never in a process that runs with other rights than its user's. */
 bool zr_service_wanted(void);
+bool zr_service_required(void);
 
 /* This process as the client of one zrd; lives as long as the process. */
 struct zr_service;
