@@ -30,7 +30,7 @@ struct form {
 static const struct form forms[] = {
     ONE(cuInit, 2000) ONE(cuDriverGetVersion, 2020) ONE(cuGetErrorName, 6000) ONE(cuGetErrorString, 6000)
     ONE(cuDeviceGetCount, 2000) ONE(cuDeviceGet, 2000) ONE(cuDeviceGetAttribute, 2000)
-    ONE(cuDeviceGetName, 2000) FORM(cuDeviceGetUuid, 11040, _v2) ONE(cuDeviceCanAccessPeer, 4000)
+    ONE(cuDeviceGetName, 2000) ONE(cuDeviceCanAccessPeer, 4000)
     GONE(cuDeviceTotalMem, 2000) FORM(cuDeviceTotalMem, 3020, _v2)
     ONE(cuDevicePrimaryCtxRetain, 7000)
     GONE(cuDevicePrimaryCtxRelease, 7000) FORM(cuDevicePrimaryCtxRelease, 11000, _v2)
