@@ -241,13 +241,28 @@ static void drop(zr_backend *backend, struct zr_handle *handle)
 {
     if (!handle->imported)
         backend->held_bytes -= handle->bytes;
-    zr_service_return(handle->bytes, handle->lease);
+    if (backend->service)
+        zr_service_return(backend->service, handle->bytes,
+                          &(struct zr_service_lease){handle->lease, handle->leased_granule, -1});
     handle->destroyed = true; /* stays readable in the free record: a second destroy is told */
     zr_slab_give(&backend->handles, handle);
 }
 
+/* What was leased came by descriptor, or is to be made here. */
+static zr_result make(zr_backend *backend, struct zr_handle *handle, const struct zr_service_lease *lease)
+{
+    if (zr_fault(ZR_FAULT_CREATE))
+        return zr_fail(ZR_ERR_MEMORY, "the %s backend has no %zu bytes left", backend->ops->name,
+                       handle->bytes);
+    return lease->fd < 0
+               ? backend->ops->create(backend, handle)
+               : backend->ops->import_fd(
+                     backend, &(struct zr_segment){.fd = lease->fd, .bytes = handle->bytes}, handle);
+}
+
 zr_result zr_backend_create(zr_backend *backend, size_t bytes, struct zr_handle **out)
 {
+    struct zr_service_lease lease = {.fd = -1};
     struct zr_handle *handle = NULL;
     *out = NULL;
     if (bytes == 0 || !whole_granules(backend, bytes))
@@ -258,12 +273,14 @@ zr_result zr_backend_create(zr_backend *backend, size_t bytes, struct zr_handle 
     zr_result result = hold(backend, bytes, &handle);
     if (result != ZR_OK)
         return result;
-    if (backend->leases)
-        result = zr_service_lease(bytes, &handle->lease);
+    if (backend->service)
+        result = zr_service_lease(backend->service, bytes, &lease);
+    handle->lease = lease.number;
+    handle->leased_granule = lease.granule;
     if (result == ZR_OK)
-        result = zr_fault(ZR_FAULT_CREATE) ? zr_fail(ZR_ERR_MEMORY, "the %s backend has no %zu bytes left",
-                                                     backend->ops->name, bytes)
-                                           : backend->ops->create(backend, handle);
+        result = make(backend, handle, &lease);
+    if (lease.fd >= 0)
+        close(lease.fd);
     if (result != ZR_OK) {
         pthread_mutex_lock(&backend->lock);
         drop(backend, handle);
@@ -635,6 +652,12 @@ zr_result zr_backend_export(zr_backend *backend, const struct zr_handle *handle,
         return zr_fail(ZR_ERR_UNAVAILABLE, "the %s backend cannot share memory with other processes",
                        backend->ops->name);
     return backend->ops->export_fd(backend, handle, out);
+}
+
+void zr_backend_export_end(zr_backend *backend, const struct zr_handle *handle)
+{
+    if (backend->ops->export_end)
+        backend->ops->export_end(backend, handle);
 }
 
 zr_result zr_backend_import(zr_backend *backend, const struct zr_segment *segment, struct zr_handle **out)

@@ -32,6 +32,8 @@ enum zr_backend_operation {
     ZR_BACKEND_OPERATION_COUNT
 };
 
+struct zr_service;
+
 struct zr_capabilities {
     size_t granule_bytes;
     size_t least_granule_bytes; /* what granule_bytes could be at least */
@@ -58,6 +60,7 @@ struct zr_handle {
     bool created;            /* its owner's: fresh from the driver for the request that `serial` counts */
     uint8_t granule_class;   /* its owner's: enum zr_granule_class */
     uint32_t lease;          /* of the allocator service; 0: none. See service_client.h */
+    uint64_t leased_granule; /* the same */
     uint64_t serial;         /* never wraps: an old one would pass for the request under way */
 };
 
@@ -131,6 +134,7 @@ struct zr_backend_ops {
     zr_result (*memory_info)(zr_backend *backend, struct zr_backend_memory *out);
     zr_result (*export_fd)(zr_backend *backend, const struct zr_handle *handle, struct zr_segment *out);
     zr_result (*import_fd)(zr_backend *backend, const struct zr_segment *segment, struct zr_handle *out);
+    void (*export_end)(zr_backend *backend, const struct zr_handle *handle);
     size_t (*reserve_hint)(zr_backend *backend, size_t limit_bytes); /* a good size for an arena's range */
     zr_result (*enter)(zr_backend *backend);                         /* leave() comes with it */
     void (*leave)(zr_backend *backend);
@@ -142,7 +146,7 @@ struct zr_backend {
     size_t limit_bytes;   /* of held_bytes; 0: none */
     uint64_t device;      /* of a card: the same number in every process; 0: not known, or no card */
     size_t before_bytes;  /* of a card: in use when the backend was made, by anybody */
-    bool leases;          /* what is created is leased from zrd: service_client.h */
+    struct zr_service *service; /* what is created is leased from there: service_client.h; NULL: from nobody */
     pthread_mutex_t lock; /* everything below */
     size_t held_bytes;    /* handles created and not gone */
     size_t pieces_count;  /* stretches of mappings that continue one another: what a VMA is on the host;
@@ -194,6 +198,8 @@ ZR_PRIVATE_API zr_result zr_backend_event_record(zr_backend *backend, uint64_t s
 /* True when everything before the event is complete. */
 ZR_PRIVATE_API bool zr_backend_event_done(zr_backend *backend, const struct zr_stream_point *event);
 zr_result zr_backend_event_wait(zr_backend *backend, const struct zr_stream_point *event);
+/* zr_backend_cuda_create() of a backend that leases from nobody, whatever ZR_CONF says. */
+zr_result zr_backend_cuda_open(zr_backend **out, const struct zr_cuda_options *options);
 /* Waits for all streams of the device's own context, and for no others. */
 zr_result zr_backend_synchronize(zr_backend *backend);
 /* Makes the stream the one name that the backend has for it. ZR_ERR_INVALID, with words: it names another one
@@ -215,6 +221,8 @@ bool zr_backend_stream_elsewhere(zr_backend *backend, uint64_t stream);
 zr_result zr_backend_stream_wait(zr_backend *backend, uint64_t stream);
 zr_result zr_backend_memory_info(zr_backend *backend, struct zr_backend_memory *out);
 zr_result zr_backend_export(zr_backend *backend, const struct zr_handle *handle, struct zr_segment *out);
+/* Closes a descriptor that the export has left with the handle, if there is one for each. */
+void zr_backend_export_end(zr_backend *backend, const struct zr_handle *handle);
 ZR_PRIVATE_API zr_result zr_backend_import(zr_backend *backend, const struct zr_segment *segment,
                                            struct zr_handle **out);
 

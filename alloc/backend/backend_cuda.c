@@ -14,8 +14,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "alloc/backend/cuda_device.h"
 #include "alloc/backend/cuda_driver.h"
 #include "alloc/backend/cuda_events.h"
+#include "alloc/backend/service_client.h"
 #include "alloc/base/error.h"
 #include "alloc/base/struct_bytes.h"
 #include "alloc/base/system/fork.h"
@@ -425,6 +427,16 @@ static zr_result cuda_export(zr_backend *backend, const struct zr_handle *handle
     return result;
 }
 
+static void cuda_export_end(zr_backend *backend, const struct zr_handle *handle)
+{
+    struct cuda_memory *memory = (struct cuda_memory *)handle->object;
+    pthread_mutex_lock(&backend->create_lock);
+    if (memory->fd >= 0)
+        close(memory->fd);
+    memory->fd = -1;
+    pthread_mutex_unlock(&backend->create_lock);
+}
+
 static zr_result cuda_import(zr_backend *backend, const struct zr_segment *segment, struct zr_handle *out)
 {
     struct cuda_backend *cuda = cuda_of(backend);
@@ -494,6 +506,7 @@ static const struct zr_backend_ops cuda_ops = {
     .stream_home = cuda_stream_home,
     .memory_info = cuda_memory_info,
     .export_fd = cuda_export,
+    .export_end = cuda_export_end,
     .import_fd = cuda_import,
     .reserve_hint = cuda_reserve_hint,
 };
@@ -666,7 +679,7 @@ static zr_result prepare(struct cuda_backend *cuda, const struct zr_cuda_options
     return zr_cuda_events_init(&cuda->events, cuda->driver);
 }
 
-zr_result zr_backend_cuda_create(zr_backend **out, const struct zr_cuda_options *options)
+zr_result zr_backend_cuda_open(zr_backend **out, const struct zr_cuda_options *options)
 {
     struct zr_cuda_options own;
     const struct zr_cuda_driver *driver;
@@ -704,4 +717,24 @@ zr_result zr_backend_cuda_create(zr_backend **out, const struct zr_cuda_options 
     }
     *out = &cuda->front;
     return ZR_OK;
+}
+
+zr_result zr_backend_cuda_create(zr_backend **out, const struct zr_cuda_options *options)
+{
+    zr_result result = zr_backend_cuda_open(out, options);
+    if (result != ZR_OK || !zr_service_wanted() || (*out)->can.host_visible || !(*out)->can.exportable)
+        return result;
+    char key[ZR_SERVICE_KEY_BYTES];
+    result = zr_cuda_device_key(cuda_of(*out)->device, key);
+    if (result != ZR_OK && !zr_service_required())
+        return ZR_OK; /* a driver that names no device */
+    if (result == ZR_OK)
+        result = zr_service_of(key, &(*out)->service);
+    if (result == ZR_OK)
+        result = zr_service_join((*out)->service);
+    if (result != ZR_OK) {
+        cuda_end(*out);
+        *out = NULL;
+    }
+    return result;
 }

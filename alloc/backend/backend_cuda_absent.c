@@ -1,5 +1,7 @@
 /* backend_cuda_absent.c: stands in for the CUDA backend and driver in a build with CUDA=0, so that programs
  * link and get an error value with the way out. */
+#include "alloc/backend/backend.h"
+#include "alloc/backend/cuda_device.h"
 #include "alloc/backend/cuda_driver.h"
 #include "alloc/base/error.h"
 
@@ -14,6 +16,23 @@ zr_result zr_backend_cuda_create(zr_backend **out, const struct zr_cuda_options 
     (void)options;
     if (out)
         *out = NULL;
+    return absent();
+}
+
+zr_result zr_backend_cuda_open(zr_backend **out, const struct zr_cuda_options *options)
+{
+    return zr_backend_cuda_create(out, options);
+}
+
+zr_result zr_cuda_device_key(int ordinal, char out[ZR_SERVICE_KEY_BYTES])
+{
+    (void)ordinal, (void)out;
+    return absent();
+}
+
+zr_result zr_cuda_device_find(const char *text, int *ordinal, char key[ZR_SERVICE_KEY_BYTES])
+{
+    (void)text, (void)ordinal, (void)key;
     return absent();
 }
 

@@ -83,7 +83,7 @@ static zr_result own_file(struct host_backend *host, struct host_file **out)
     if (!zr_slab_reserve(&host->file_records, 1))
         return ZR_ERR_HOST_MEMORY;
     int fd = -1;
-    zr_result result = host->front.leases ? zr_service_file(&fd) : zr_host_file(&fd);
+    zr_result result = host->front.service ? zr_service_file(&fd) : zr_host_file(&fd);
     if (result != ZR_OK)
         return result;
     struct host_file *file = zr_slab_take(&host->file_records);
@@ -99,7 +99,7 @@ static void close_file(struct host_backend *host, struct host_file *file)
     while (*link != file)
         link = &(*link)->next;
     *link = file->next;
-    if (host->front.leases && file->owner == getpid())
+    if (host->front.service && file->owner == getpid())
         zr_service_file_leave(file->fd);
     close(file->fd);
     zr_slab_give(&host->file_records, file);
@@ -410,8 +410,8 @@ zr_result zr_backend_host_create(zr_backend **out, const struct zr_host_options 
         return result;
     }
     if (zr_service_wanted()) {
-        host->front.leases = true;
-        result = zr_service_join();
+        host->front.service = zr_service_host();
+        result = zr_service_join(host->front.service);
         if (result != ZR_OK) {
             host_end(&host->front);
             return result;

@@ -73,8 +73,8 @@ zr_result zr_backend_private_create(zr_backend **out, const struct zr_host_optio
         zr_pages_give(backend, sizeof *backend);
         return result;
     }
-    backend->leases = zr_service_wanted();
-    result = backend->leases ? zr_service_join() : ZR_OK;
+    backend->service = zr_service_wanted() ? zr_service_host() : NULL;
+    result = backend->service ? zr_service_join(backend->service) : ZR_OK;
     if (result != ZR_OK) {
         private_end(backend);
         return result;

@@ -44,15 +44,14 @@ struct socket_fd {
     ino_t inode;
 };
 
-static struct {
+struct zr_service {
+    char key[ZR_SERVICE_KEY_BYTES]; /* set once */
     pthread_mutex_t request_lock; /* taken before send_lock */
     pthread_mutex_t send_lock;    /* and for all below */
     struct socket_fd line, bell;
     enum state state;
-    bool listens;     /* a thread hears the bell */
     bool joined_once; /* a zrd that has gone may come again: it is worth waiting for */
     bool broken;      /* the line has failed, and is to be made anew */
-    pid_t process;    /* whose all this is */
     uint64_t held_bytes;
     uint64_t returned_bytes; /* that zrd has not been told of: those who return gather */
     unsigned gathering_count;
@@ -68,19 +67,30 @@ static struct {
     _Atomic uint32_t lease;             /* what is leased now is this process's: its number, above 0 */
     _Atomic bool waiting;               /* a thread waits for a lease */
     _Atomic int heard;                  /* bell.fd, for the helper to poll */
-} client = {.request_lock = PTHREAD_MUTEX_INITIALIZER,
-            .send_lock = PTHREAD_MUTEX_INITIALIZER,
-            .line = {.fd = -1},
-            .bell = {.fd = -1},
-            .heard = -1,
-            .lease = 1};
+};
+
+enum { SERVICES_MOST = 17 };
+
+/* The host's first; those of devices as they come. All are there from the start, so that none has to be made
+ * or ended while a thread looks at it. */
+static struct zr_service services[SERVICES_MOST] = {
+    [0 ... SERVICES_MOST - 1] = {.request_lock = PTHREAD_MUTEX_INITIALIZER,
+                                 .send_lock = PTHREAD_MUTEX_INITIALIZER,
+                                 .line = {.fd = -1},
+                                 .bell = {.fd = -1},
+                                 .heard = -1,
+                                 .lease = 1},
+    [0].key = ZR_SERVICE_HOST};
+static _Atomic unsigned services_count = 1;
+static _Atomic bool listens;  /* a thread hears the bells */
+static pid_t own_process;     /* whose all this is */
 
 bool zr_service_wanted(void)
 {
     return zr_option_get(ZR_OPTION_SERVICE) != 0 && !getauxval(AT_SECURE);
 }
 
-static bool is_required(void)
+bool zr_service_required(void)
 {
     return zr_option_get(ZR_OPTION_SERVICE) == 2;
 }
@@ -116,27 +126,27 @@ static void close_socket(struct socket_fd *one)
 }
 
 /* send_lock */
-static void hang_up(void)
+static void hang_up(struct zr_service *client)
 {
-    atomic_store(&client.heard, -1);
-    close_socket(&client.line);
-    close_socket(&client.bell);
-    client.broken = false;
-    client.returned_bytes = 0; /* the next zrd hears what is held */
-    if (client.state == JOINED)
-        client.state = ALONE;
+    atomic_store(&client->heard, -1);
+    close_socket(&client->line);
+    close_socket(&client->bell);
+    client->broken = false;
+    client->returned_bytes = 0; /* the next zrd hears what is held */
+    if (client->state == JOINED)
+        client->state = ALONE;
 }
 
 /* send_lock. The line is closed later, by whoever makes it anew: a request may wait at it. */
-static void send_or_break(const struct zr_service_message *message)
+static void send_or_break(struct zr_service *client, const struct zr_service_message *message)
 {
-    if (client.state != JOINED || client.broken)
+    if (client->state != JOINED || client->broken)
         return;
-    if (!is_ours(&client.line)) {
-        client.broken = true;
-    } else if (zr_service_send(client.line.fd, message, -1, false) != ZR_OK) {
-        client.broken = true;
-        shutdown(client.line.fd, SHUT_RDWR);
+    if (!is_ours(&client->line)) {
+        client->broken = true;
+    } else if (zr_service_send(client->line.fd, message, -1, false) != ZR_OK) {
+        client->broken = true;
+        shutdown(client->line.fd, SHUT_RDWR);
     }
 }
 
@@ -144,32 +154,42 @@ static void send_or_break(const struct zr_service_message *message)
 
 static void before_fork(void)
 {
-    pthread_mutex_lock(&client.send_lock);
+    for (unsigned i = 0; i < SERVICES_MOST; i++)
+        pthread_mutex_lock(&services[i].send_lock);
+}
+
+/* send_lock. In a child, which has one thread. */
+static void begin_anew(struct zr_service *client)
+{
+    hang_up(client);
+    pthread_mutex_init(&client->request_lock, NULL); /* of a thread that is not here */
+    client->state = NOT_TRIED;
+    client->held_bytes = 0;
+    client->gathering_count = 0;
+    client->admitted = client->in_turn = false;
+    atomic_store(&client->yield_bytes, 0);
+    atomic_store(&client->waiting, false);
+    client->files_count = 0;
+    atomic_fetch_add(&client->lease, 1);
 }
 
 static void after_fork(bool child)
 {
     if (child) {
-        hang_up();
-        pthread_mutex_init(&client.request_lock, NULL); /* of a thread that is not here */
-        client.state = NOT_TRIED;
-        client.process = getpid();
-        client.held_bytes = 0;
-        client.gathering_count = 0;
-        client.listens = false;
-        client.admitted = client.in_turn = false;
-        atomic_store(&client.yield_bytes, 0);
-        atomic_store(&client.waiting, false);
-        client.files_count = 0;
-        atomic_fetch_add(&client.lease, 1);
+        own_process = getpid();
+        atomic_store(&listens, false);
     }
-    pthread_mutex_unlock(&client.send_lock);
+    for (unsigned i = SERVICES_MOST; i-- > 0;) {
+        if (child)
+            begin_anew(&services[i]);
+        pthread_mutex_unlock(&services[i].send_lock);
+    }
 }
 
 static void prepare(void)
 {
     static const struct zr_fork_room room = {.close = before_fork, .open = after_fork};
-    client.process = getpid();
+    own_process = getpid();
     zr_fork_register(ZR_FORK_SERVICE, &room);
 }
 
@@ -178,7 +198,47 @@ static bool is_own_process(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, prepare);
-    return client.process == getpid();
+    return own_process == getpid();
+}
+
+/* ---- One for each zrd ---------------------------------------------------------------------------------- */
+
+struct zr_service *zr_service_host(void)
+{
+    return &services[0];
+}
+
+zr_result zr_service_of(const char *key, struct zr_service **out)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* for services_count and keys */
+    zr_result result = ZR_OK;
+    *out = NULL;
+    pthread_mutex_lock(&lock);
+    unsigned count = atomic_load(&services_count), i = 0;
+    while (i < count && strcmp(services[i].key, key) != 0)
+        i++;
+    if (i == SERVICES_MOST) {
+        result = zr_fail(ZR_ERR_UNAVAILABLE, "a process has memory of %d devices' zrd at most",
+                         SERVICES_MOST - 1);
+    } else if (i == count) {
+        snprintf(services[i].key, sizeof services[i].key, "%s", key);
+        atomic_store(&services_count, count + 1);
+    }
+    if (result == ZR_OK)
+        *out = &services[i];
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+struct zr_service *zr_service_next(const struct zr_service *after)
+{
+    unsigned next = after ? (unsigned)(after - services) + 1 : 0;
+    return next < atomic_load(&services_count) ? &services[next] : NULL;
+}
+
+static bool is_host(const struct zr_service *client)
+{
+    return client == &services[0];
 }
 
 /* ---- Registering --------------------------------------------------------------------------------------- */
@@ -203,24 +263,24 @@ static zr_result await(int line, enum zr_service_kind kind, uint64_t timeout_ns,
     return result;
 }
 
-static void write_plan(struct zr_service_message *out)
+static void write_plan(const struct zr_service *client, struct zr_service_message *out)
 {
-    out->plan_base_bytes = client.plan.base_bytes;
-    out->plan_peak_bytes = client.plan.peak_bytes;
-    out->run = client.plan.run;
-    out->run_count = client.plan.run_count;
+    out->plan_base_bytes = client->plan.base_bytes;
+    out->plan_peak_bytes = client->plan.peak_bytes;
+    out->run = client->plan.run;
+    out->run_count = client->plan.run_count;
 }
 
-static zr_result introduce(int line, struct zr_service_parcel *welcome)
+static zr_result introduce(struct zr_service *client, int line, struct zr_service_parcel *welcome)
 {
     struct zr_service_message hello = zr_service_message_of(ZR_SERVICE_HELLO);
     struct zr_service_message adopt = zr_service_message_of(ZR_SERVICE_ADOPT);
     struct zr_service_parcel done;
-    hello.held_bytes = client.held_bytes;
-    hello.flags = client.listens ? ZR_SERVICE_LISTENS : 0;
-    if (client.admitted) {
-        write_plan(&hello);
-        hello.flags |= client.in_turn ? ZR_SERVICE_IN_TURN : 0;
+    hello.held_bytes = client->held_bytes;
+    hello.flags = atomic_load(&listens) ? ZR_SERVICE_LISTENS : 0;
+    if (client->admitted) {
+        write_plan(client, &hello);
+        hello.flags |= client->in_turn ? ZR_SERVICE_IN_TURN : 0;
     }
     snprintf(hello.program, sizeof hello.program, "%s", program_invocation_short_name);
     for (char *at = hello.program; *at; at++)
@@ -230,8 +290,8 @@ static zr_result introduce(int line, struct zr_service_parcel *welcome)
     zr_result result = zr_service_send(line, &hello, -1, false);
     if (result == ZR_OK)
         result = await(line, ZR_SERVICE_WELCOME, ANSWER_NS, welcome);
-    for (unsigned i = 0; result == ZR_OK && i < client.files_count; i++) {
-        result = zr_service_send(line, &adopt, client.files[i], false);
+    for (unsigned i = 0; result == ZR_OK && i < client->files_count; i++) {
+        result = zr_service_send(line, &adopt, client->files[i], false);
         if (result == ZR_OK)
             result = await(line, ZR_SERVICE_DONE, ANSWER_NS, &done);
         if (result == ZR_OK)
@@ -243,205 +303,216 @@ static zr_result introduce(int line, struct zr_service_parcel *welcome)
 }
 
 /* request_lock and send_lock. Without zrd the process is alone, and the words say why. */
-static zr_result join(void)
+static zr_result join(struct zr_service *client)
 {
     struct zr_service_parcel welcome;
     int line = -1;
-    hang_up();
-    zr_result result = zr_service_connect(&line);
+    hang_up(client);
+    zr_result result = zr_service_connect(client->key, &line);
     if (result == ZR_OK)
-        result = introduce(line, &welcome);
+        result = introduce(client, line, &welcome);
     if (result != ZR_OK) {
         if (line >= 0)
             close(line);
-        client.state = ALONE;
-        client.again_ns = zr_os_now_ns() + (result == ZR_ERR_TIMEOUT ? HUNG_NS : RETRY_NS);
-        snprintf(client.words, sizeof client.words, "%s", zr_last_error());
+        client->state = ALONE;
+        client->again_ns = zr_os_now_ns() + (result == ZR_ERR_TIMEOUT ? HUNG_NS : RETRY_NS);
+        snprintf(client->words, sizeof client->words, "%s", zr_last_error());
         return result;
     }
-    client.line = socket_of(line);
-    client.bell = socket_of(welcome.fds[0]);
-    client.within_ns = (uint64_t)welcome.message.within_ms * 1000000;
-    client.state = JOINED;
-    client.joined_once = true;
-    client.words[0] = '\0';
-    atomic_store(&client.heard, client.bell.fd);
+    client->line = socket_of(line);
+    client->bell = socket_of(welcome.fds[0]);
+    client->within_ns = (uint64_t)welcome.message.within_ms * 1000000;
+    client->state = JOINED;
+    client->joined_once = true;
+    client->words[0] = '\0';
+    atomic_store(&client->heard, client->bell.fd);
     return ZR_OK;
 }
 
 /* request_lock, which goes on being held through waits; send_lock is taken and given. JOINED or ALONE then,
  * or a failure. */
-static zr_result make_ready(void)
+static zr_result make_ready(struct zr_service *client)
 {
     uint64_t start_ns = zr_os_now_ns();
     zr_result result = ZR_OK;
     for (;;) {
-        pthread_mutex_lock(&client.send_lock);
+        pthread_mutex_lock(&client->send_lock);
         uint64_t now_ns = zr_os_now_ns();
-        if (client.state == ENDED) {
-            result = zr_fail(ZR_ERR_UNAVAILABLE, "%s", client.words);
-        } else if (client.state == JOINED && !client.broken) {
+        if (client->state == ENDED) {
+            result = zr_fail(ZR_ERR_UNAVAILABLE, "%s", client->words);
+        } else if (client->state == JOINED && !client->broken) {
             result = ZR_OK;
-        } else if (client.state == ALONE && !is_required() && now_ns < client.again_ns) {
+        } else if (client->state == ALONE && !zr_service_required() && now_ns < client->again_ns) {
             result = ZR_OK;
         } else {
-            result = join();
-            if (!is_required())
+            result = join(client);
+            if (!zr_service_required())
                 result = ZR_OK;
             else if (result != ZR_OK)
-                result = zr_fail(ZR_ERR_UNAVAILABLE, "%s", client.words);
+                result = zr_fail(ZR_ERR_UNAVAILABLE, "%s", client->words);
         }
         bool again =
-            client.state == ALONE && result != ZR_OK && now_ns - start_ns < REQUIRED_NS && client.joined_once;
-        pthread_mutex_unlock(&client.send_lock);
+            client->state == ALONE && result != ZR_OK && now_ns - start_ns < REQUIRED_NS && client->joined_once;
+        pthread_mutex_unlock(&client->send_lock);
         if (!again)
             return result;
         nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
     }
 }
 
-zr_result zr_service_join(void)
+zr_result zr_service_join(struct zr_service *client)
 {
     if (!is_own_process())
         return ZR_OK;
-    pthread_mutex_lock(&client.request_lock);
-    zr_result result = make_ready();
-    pthread_mutex_unlock(&client.request_lock);
+    pthread_mutex_lock(&client->request_lock);
+    zr_result result = make_ready(client);
+    pthread_mutex_unlock(&client->request_lock);
     return result;
 }
 
 void zr_service_alone(char *words, size_t room_bytes)
 {
-    pthread_mutex_lock(&client.send_lock);
-    snprintf(words, room_bytes, "%s", client.state == ALONE || client.state == ENDED ? client.words : "");
-    pthread_mutex_unlock(&client.send_lock);
+    words[0] = '\0';
+    for (struct zr_service *client = services; client && !words[0]; client = zr_service_next(client)) {
+        pthread_mutex_lock(&client->send_lock);
+        snprintf(words, room_bytes, "%s",
+                 client->state == ALONE || client->state == ENDED ? client->words : "");
+        pthread_mutex_unlock(&client->send_lock);
+    }
 }
 
 /* ---- Requests ------------------------------------------------------------------------------------------ */
 
 /* One request and its answer. request_lock. ZR_ERR_PEER: there is no zrd any more, or it does not answer; it
  * may be asked anew. */
-static zr_result ask(struct zr_service_message *message, enum zr_service_kind kind,
+static zr_result ask(struct zr_service *client, struct zr_service_message *message, enum zr_service_kind kind,
                      struct zr_service_parcel *answer)
 {
-    pthread_mutex_lock(&client.send_lock);
-    message->serial = ++client.serial;
-    int line = client.line.fd;
-    send_or_break(message);
-    bool sent = !client.broken;
-    uint64_t timeout_ns = client.within_ns + MARGIN_NS;
-    pthread_mutex_unlock(&client.send_lock);
+    pthread_mutex_lock(&client->send_lock);
+    message->serial = ++client->serial;
+    int line = client->line.fd;
+    send_or_break(client, message);
+    bool sent = !client->broken;
+    uint64_t timeout_ns = client->within_ns + MARGIN_NS;
+    pthread_mutex_unlock(&client->send_lock);
     zr_result result = sent ? await(line, kind, timeout_ns, answer) : ZR_ERR_PEER;
     if (result == ZR_ERR_PEER || result == ZR_ERR_TIMEOUT || result == ZR_ERR_FORMAT) {
-        pthread_mutex_lock(&client.send_lock);
-        client.broken = true;
-        pthread_mutex_unlock(&client.send_lock);
+        pthread_mutex_lock(&client->send_lock);
+        client->broken = true;
+        pthread_mutex_unlock(&client->send_lock);
         return ZR_ERR_PEER;
     }
     return result;
 }
 
 /* Asks, and asks again where zrd has started anew meanwhile. *alone: there is none. request_lock */
-static zr_result ask_or_alone(struct zr_service_message *message, enum zr_service_kind kind,
+static zr_result ask_or_alone(struct zr_service *client, struct zr_service_message *message, enum zr_service_kind kind,
                               struct zr_service_parcel *answer, bool *alone)
 {
     zr_result result = ZR_ERR_PEER;
     for (unsigned tries = 0; result == ZR_ERR_PEER && tries < 3; tries++) {
-        result = make_ready();
-        pthread_mutex_lock(&client.send_lock);
-        *alone = client.state == ALONE;
-        pthread_mutex_unlock(&client.send_lock);
+        result = make_ready(client);
+        pthread_mutex_lock(&client->send_lock);
+        *alone = client->state == ALONE;
+        pthread_mutex_unlock(&client->send_lock);
         if (result != ZR_OK || *alone)
             return result;
-        result = ask(message, kind, answer);
+        result = ask(client, message, kind, answer);
     }
     if (result != ZR_ERR_PEER)
         return result;
-    *alone = !is_required();
+    *alone = !zr_service_required();
     return *alone ? ZR_OK
                   : zr_fail(ZR_ERR_UNAVAILABLE, "zrd does not answer; it is required by ZR_CONF=service");
 }
 
-zr_result zr_service_lease(size_t bytes, uint32_t *lease)
+zr_result zr_service_lease(struct zr_service *client, size_t bytes, struct zr_service_lease *out)
 {
     struct zr_service_message message = zr_service_message_of(ZR_SERVICE_LEASE);
-    struct zr_service_parcel answer;
+    struct zr_service_parcel answer = {0};
     bool alone = false;
-    *lease = 0;
+    *out = (struct zr_service_lease){.fd = -1};
     if (!is_own_process())
         return ZR_OK;
     message.bytes = bytes;
-    pthread_mutex_lock(&client.request_lock);
-    atomic_store(&client.waiting, true);
-    zr_result result = ask_or_alone(&message, ZR_SERVICE_GRANTED, &answer, &alone);
-    atomic_store(&client.waiting, false);
+    pthread_mutex_lock(&client->request_lock);
+    atomic_store(&client->waiting, true);
+    zr_result result = ask_or_alone(client, &message, ZR_SERVICE_GRANTED, &answer, &alone);
+    atomic_store(&client->waiting, false);
     if (result == ZR_OK) {
-        pthread_mutex_lock(&client.send_lock);
-        client.held_bytes += bytes;
-        pthread_mutex_unlock(&client.send_lock);
-        *lease = atomic_load(&client.lease);
+        pthread_mutex_lock(&client->send_lock);
+        client->held_bytes += bytes;
+        pthread_mutex_unlock(&client->send_lock);
+        out->number = atomic_load(&client->lease);
+        if (!alone && answer.fds_count == 1) {
+            out->fd = answer.fds[0];
+            out->granule = answer.message.count;
+        }
     }
-    pthread_mutex_unlock(&client.request_lock);
+    pthread_mutex_unlock(&client->request_lock);
     return result;
 }
 
 /* send_lock */
-static void tell_returned(void)
+static void tell_returned(struct zr_service *client, uint64_t granule)
 {
     struct zr_service_message message = zr_service_message_of(ZR_SERVICE_RETURN);
-    message.bytes = client.returned_bytes;
-    client.returned_bytes = 0;
+    message.bytes = client->returned_bytes;
+    message.count = granule;
+    client->returned_bytes = 0;
     if (message.bytes > 0)
-        send_or_break(&message);
+        send_or_break(client, &message);
 }
 
-void zr_service_return(size_t bytes, uint32_t lease)
+void zr_service_return(struct zr_service *client, size_t bytes, const struct zr_service_lease *lease)
 {
     int error = errno;
-    if (lease == 0 || lease != atomic_load(&client.lease) || !is_own_process())
+    if (lease->number == 0 || lease->number != atomic_load(&client->lease) || !is_own_process())
         return;
-    pthread_mutex_lock(&client.send_lock);
-    client.held_bytes -= bytes;
-    client.returned_bytes += bytes;
-    if (client.gathering_count == 0 || client.returned_bytes >= GATHER_BYTES)
-        tell_returned();
-    pthread_mutex_unlock(&client.send_lock);
+    pthread_mutex_lock(&client->send_lock);
+    client->held_bytes -= bytes;
+    client->returned_bytes += bytes;
+    if (client->gathering_count == 0 || client->returned_bytes >= GATHER_BYTES || !is_host(client))
+        tell_returned(client, lease->granule);
+    pthread_mutex_unlock(&client->send_lock);
     errno = error;
 }
 
 void zr_service_gather_begin(void)
 {
-    pthread_mutex_lock(&client.send_lock);
-    client.gathering_count++;
-    pthread_mutex_unlock(&client.send_lock);
+    struct zr_service *client = zr_service_host();
+    pthread_mutex_lock(&client->send_lock);
+    client->gathering_count++;
+    pthread_mutex_unlock(&client->send_lock);
 }
 
 void zr_service_gather_end(void)
 {
-    pthread_mutex_lock(&client.send_lock);
-    if (client.gathering_count > 0 && --client.gathering_count == 0)
-        tell_returned();
-    pthread_mutex_unlock(&client.send_lock);
+    struct zr_service *client = zr_service_host();
+    pthread_mutex_lock(&client->send_lock);
+    if (client->gathering_count > 0 && --client->gathering_count == 0)
+        tell_returned(client, 0);
+    pthread_mutex_unlock(&client->send_lock);
 }
 
 /* ---- Runs with a plan ---------------------------------------------------------------------------------- */
 
 /* Asks until it is granted, or there is no zrd. */
-static zr_result ask_for_long(struct zr_service_message *message, zr_service_waits *waits, void *state)
+static zr_result ask_for_long(struct zr_service *client, struct zr_service_message *message, zr_service_waits *waits, void *state)
 {
     struct zr_service_parcel answer = {0};
     bool alone = false;
     zr_result result;
     do {
-        pthread_mutex_lock(&client.request_lock);
-        result = ask_or_alone(message, ZR_SERVICE_GRANTED, &answer, &alone);
+        pthread_mutex_lock(&client->request_lock);
+        result = ask_or_alone(client, message, ZR_SERVICE_GRANTED, &answer, &alone);
         if (result == ZR_OK && (alone || answer.message.kind == ZR_SERVICE_GRANTED)) {
-            pthread_mutex_lock(&client.send_lock);
-            client.admitted = true;
-            client.in_turn = client.in_turn || message->kind == ZR_SERVICE_TURN || alone;
-            pthread_mutex_unlock(&client.send_lock);
+            pthread_mutex_lock(&client->send_lock);
+            client->admitted = true;
+            client->in_turn = client->in_turn || message->kind == ZR_SERVICE_TURN || alone;
+            pthread_mutex_unlock(&client->send_lock);
         }
-        pthread_mutex_unlock(&client.request_lock);
+        pthread_mutex_unlock(&client->request_lock);
         if (result == ZR_OK && !alone && answer.message.kind == ZR_SERVICE_LATER)
             waits(state, answer.message.words);
     } while (result == ZR_OK && !alone && answer.message.kind == ZR_SERVICE_LATER);
@@ -450,65 +521,69 @@ static zr_result ask_for_long(struct zr_service_message *message, zr_service_wai
 
 zr_result zr_service_plan(const struct zr_service_plan *plan, zr_service_waits *waits, void *state)
 {
+    struct zr_service *client = zr_service_host();
     struct zr_service_message message = zr_service_message_of(ZR_SERVICE_PLAN);
     if (!is_own_process())
         return ZR_OK;
-    pthread_mutex_lock(&client.send_lock);
-    client.plan = *plan;
-    write_plan(&message);
-    pthread_mutex_unlock(&client.send_lock);
-    return ask_for_long(&message, waits, state);
+    pthread_mutex_lock(&client->send_lock);
+    client->plan = *plan;
+    write_plan(client, &message);
+    pthread_mutex_unlock(&client->send_lock);
+    return ask_for_long(client, &message, waits, state);
 }
 
 uint64_t zr_service_yield_bytes(void)
 {
-    return atomic_load_explicit(&client.yield_bytes, memory_order_relaxed);
+    return atomic_load_explicit(&services[0].yield_bytes, memory_order_relaxed);
 }
 
 zr_result zr_service_turn(zr_service_waits *waits, void *state)
 {
+    struct zr_service *client = zr_service_host();
     struct zr_service_message message = zr_service_message_of(ZR_SERVICE_TURN);
     if (!is_own_process())
         return ZR_OK;
-    pthread_mutex_lock(&client.send_lock);
-    client.in_turn = false;
-    atomic_store(&client.yield_bytes, 0);
-    pthread_mutex_unlock(&client.send_lock);
-    return ask_for_long(&message, waits, state);
+    pthread_mutex_lock(&client->send_lock);
+    client->in_turn = false;
+    atomic_store(&client->yield_bytes, 0);
+    pthread_mutex_unlock(&client->send_lock);
+    return ask_for_long(client, &message, waits, state);
 }
 
 /* ---- Files --------------------------------------------------------------------------------------------- */
 
 zr_result zr_service_file(int *out)
 {
+    struct zr_service *client = zr_service_host();
     struct zr_service_message message = zr_service_message_of(ZR_SERVICE_FILE);
     struct zr_service_parcel answer;
     bool alone = true;
     if (!is_own_process())
         return zr_host_file(out);
-    pthread_mutex_lock(&client.request_lock);
-    zr_result result = ask_or_alone(&message, ZR_SERVICE_DONE, &answer, &alone);
+    pthread_mutex_lock(&client->request_lock);
+    zr_result result = ask_or_alone(client, &message, ZR_SERVICE_DONE, &answer, &alone);
     if (result == ZR_OK && alone)
         result = zr_host_file(out);
     else if (result == ZR_OK && answer.fds_count == 1)
         *out = answer.fds[0];
     else if (result == ZR_OK)
         result = zr_fail(ZR_ERR_HOST_MEMORY, "zrd's file did not come: raise `ulimit -n`");
-    pthread_mutex_lock(&client.send_lock);
-    if (result == ZR_OK && client.files_count < ZR_SERVICE_FILES_MOST)
-        client.files[client.files_count++] = *out;
-    pthread_mutex_unlock(&client.send_lock);
-    pthread_mutex_unlock(&client.request_lock);
+    pthread_mutex_lock(&client->send_lock);
+    if (result == ZR_OK && client->files_count < ZR_SERVICE_FILES_MOST)
+        client->files[client->files_count++] = *out;
+    pthread_mutex_unlock(&client->send_lock);
+    pthread_mutex_unlock(&client->request_lock);
     return result;
 }
 
 void zr_service_file_leave(int fd)
 {
-    pthread_mutex_lock(&client.send_lock);
-    for (unsigned i = 0; i < client.files_count; i++)
-        if (client.files[i] == fd)
-            client.files[i--] = client.files[--client.files_count];
-    pthread_mutex_unlock(&client.send_lock);
+    struct zr_service *client = zr_service_host();
+    pthread_mutex_lock(&client->send_lock);
+    for (unsigned i = 0; i < client->files_count; i++)
+        if (client->files[i] == fd)
+            client->files[i--] = client->files[--client->files_count];
+    pthread_mutex_unlock(&client->send_lock);
 }
 
 /* ---- The bell ------------------------------------------------------------------------------------------ */
@@ -516,85 +591,87 @@ void zr_service_file_leave(int fd)
 void zr_service_listen(void)
 {
     struct zr_service_message message = zr_service_message_of(ZR_SERVICE_LISTEN);
-    pthread_mutex_lock(&client.send_lock);
-    client.listens = true;
-    send_or_break(&message);
-    pthread_mutex_unlock(&client.send_lock);
+    atomic_store(&listens, true);
+    for (struct zr_service *client = services; client; client = zr_service_next(client)) {
+        pthread_mutex_lock(&client->send_lock);
+        send_or_break(client, &message);
+        pthread_mutex_unlock(&client->send_lock);
+    }
 }
 
-int zr_service_bell(void)
+int zr_service_bell(const struct zr_service *client)
 {
-    return atomic_load(&client.heard);
+    return atomic_load(&client->heard);
 }
 
 /* send_lock. The leases are over, and for good: zrd has taken the memory. */
-static void end(const char *words)
+static void end(struct zr_service *client, const char *words)
 {
-    hang_up();
-    client.state = ENDED;
-    snprintf(client.words, sizeof client.words, "%s", words);
+    hang_up(client);
+    client->state = ENDED;
+    snprintf(client->words, sizeof client->words, "%s", words);
 }
 
-bool zr_service_is_waiting(void)
+bool zr_service_is_waiting(const struct zr_service *client)
 {
-    return atomic_load(&client.waiting);
+    return atomic_load(&client->waiting);
 }
 
-bool zr_service_hear(struct zr_service_message *out)
+bool zr_service_hear(struct zr_service *client, struct zr_service_message *out)
 {
     struct zr_service_parcel parcel;
     bool reclaim = false; /* or asked what is idle */
-    pthread_mutex_lock(&client.send_lock);
-    int fd = client.bell.fd;
-    if (is_ours(&client.bell)) {
+    pthread_mutex_lock(&client->send_lock);
+    int fd = client->bell.fd;
+    if (is_ours(&client->bell)) {
         zr_result result = zr_service_receive(fd, &parcel, 0);
         if (result == ZR_OK && zr_service_parcel_check(&parcel) == ZR_OK) {
             *out = parcel.message;
             reclaim = out->kind == ZR_SERVICE_RECLAIM || out->kind == ZR_SERVICE_INQUIRE;
             if (out->kind == ZR_SERVICE_YIELD)
-                atomic_store(&client.yield_bytes, out->bytes ? out->bytes : 1);
+                atomic_store(&client->yield_bytes, out->bytes ? out->bytes : 1);
             if (out->kind == ZR_SERVICE_ENDED)
-                end(out->words);
+                end(client, out->words);
         } else if (result != ZR_ERR_TIMEOUT) {
-            atomic_store(&client.heard, -1);
-            client.broken = client.state == JOINED;
+            atomic_store(&client->heard, -1);
+            client->broken = client->state == JOINED;
         }
         zr_service_parcel_end(&parcel);
     } else {
-        atomic_store(&client.heard, -1);
+        atomic_store(&client->heard, -1);
     }
-    pthread_mutex_unlock(&client.send_lock);
+    pthread_mutex_unlock(&client->send_lock);
     return reclaim;
 }
 
-void zr_service_given(const struct zr_service_message *reclaim, size_t bytes)
+void zr_service_given(struct zr_service *client, const struct zr_service_message *reclaim, size_t bytes)
 {
     struct zr_service_message message = zr_service_message_of(ZR_SERVICE_GIVEN);
     message.serial = reclaim->serial;
     message.bytes = bytes;
-    pthread_mutex_lock(&client.send_lock);
-    send_or_break(&message);
-    pthread_mutex_unlock(&client.send_lock);
+    pthread_mutex_lock(&client->send_lock);
+    send_or_break(client, &message);
+    pthread_mutex_unlock(&client->send_lock);
 }
 
-void zr_service_tell_idle(size_t bytes)
+void zr_service_tell_idle(struct zr_service *client, size_t bytes)
 {
     struct zr_service_message message = zr_service_message_of(ZR_SERVICE_IDLE);
     message.bytes = bytes;
-    pthread_mutex_lock(&client.send_lock);
-    send_or_break(&message);
-    pthread_mutex_unlock(&client.send_lock);
+    pthread_mutex_lock(&client->send_lock);
+    send_or_break(client, &message);
+    pthread_mutex_unlock(&client->send_lock);
 }
 
-void zr_service_tick(void)
+void zr_service_tick(struct zr_service *client)
 {
     /* Who asks for memory now connects by itself. */
-    if (pthread_mutex_trylock(&client.request_lock) != 0)
+    if (pthread_mutex_trylock(&client->request_lock) != 0)
         return;
-    pthread_mutex_lock(&client.send_lock);
-    if ((client.state == JOINED && client.broken) ||
-        (client.state == ALONE && zr_os_now_ns() >= client.again_ns))
-        join();
-    pthread_mutex_unlock(&client.send_lock);
-    pthread_mutex_unlock(&client.request_lock);
+    pthread_mutex_lock(&client->send_lock);
+    if ((client->state == JOINED && client->broken) ||
+        (client->state == ALONE && zr_os_now_ns() >= client->again_ns))
+        join(client);
+    pthread_mutex_unlock(&client->send_lock);
+    pthread_mutex_unlock(&client->request_lock);
 }

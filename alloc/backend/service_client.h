@@ -5,6 +5,9 @@
  * keeps count of what it holds, and tells zrd so when the connection has to be made anew. While there is no
  * zrd, `on` goes on alone and is counted once there is one; `required` waits a while, then fails.
  *
+ * There is a zrd for the host's memory and one for each device, and this process is a client of each whose
+ * memory it has. A device's zrd sends each piece of memory by descriptor, the host's a file for all.
+ *
  * After fork() the child is another client, which holds nothing yet: what it has inherited stays its
  * parent's. A child of vfork() uses none of this.
  *
@@ -17,27 +20,43 @@
 
 /* What ZR_CONF says; never in a process that runs with other rights than its user's. */
 bool zr_service_wanted(void);
+bool zr_service_required(void);
+
+/* This process as the client of one zrd; lives as long as the process. */
+struct zr_service;
+struct zr_service *zr_service_host(void);
+/* By the zrd's key: a device's UUID, or "host". ZR_ERR_UNAVAILABLE: of too many devices. */
+zr_result zr_service_of(const char *key, struct zr_service **out);
+/* All that were asked for, the host's first; NULL: no more. */
+struct zr_service *zr_service_next(const struct zr_service *after);
+
 /* At a backend's creation: registers the process, once. ZR_ERR_UNAVAILABLE: required, and zrd is not there.
  */
-zr_result zr_service_join(void);
+zr_result zr_service_join(struct zr_service *service);
 
-/* A file for granules, open for reading and writing: the caller's, from zrd where there is one. */
+/* Of the host's: a file for granules, open for reading and writing: the caller's, from zrd where there is one. */
 zr_result zr_service_file(int *out);
 /* Before the caller closes it. */
 void zr_service_file_leave(int fd);
 
-/* Leases so many bytes. *lease goes with them to their return. ZR_ERR_MEMORY: a quota or the machine, in
- * zrd's words. ZR_ERR_UNAVAILABLE: zrd has ended this process's leases, or is required and not there. */
-zr_result zr_service_lease(size_t bytes, uint32_t *lease);
+/* What goes with leased bytes to their return. */
+struct zr_service_lease {
+    uint32_t number;  /* of this process's leases; 0: none */
+    uint64_t granule; /* a device's: which piece of zrd's it is; 0: the process has made it itself */
+    int fd;           /* a device's: to be imported, the receiver's to close; -1: none came */
+};
+/* Leases so many bytes, which are one piece. ZR_ERR_MEMORY: a quota or the machine, in zrd's words.
+ * ZR_ERR_UNAVAILABLE: zrd has ended this process's leases, or is required and not there. */
+zr_result zr_service_lease(struct zr_service *service, size_t bytes, struct zr_service_lease *out);
 /* After their pages are gone. What another process leased (0, or this one's parent) is not counted. */
-void zr_service_return(size_t bytes, uint32_t lease);
+void zr_service_return(struct zr_service *service, size_t bytes, const struct zr_service_lease *lease);
 
-/* Between these two what is returned is told in few messages: at 64 MiB, and at the last end. Each message
+/* Between these two what is returned to the host's zrd is told in few messages: at 64 MiB, and at the last end. Each message
  * wakes zrd up, which on a busy machine takes longer than to give a granule back. Pairs may lie in others. */
 void zr_service_gather_begin(void);
 void zr_service_gather_end(void);
 
-/* ---- Runs with a plan ---------------------------------------------------------------------------------- */
+/* ---- Runs with a plan: of the host's zrd --------------------------------------------------------------- */
 
 /* What this process will take of zrd's memory. Processes of one run have the same number. */
 struct zr_service_plan {
@@ -58,24 +77,24 @@ uint64_t zr_service_yield_bytes(void);
  * one, which comes once all of the run wait. Until then zrd takes what is idle. */
 zr_result zr_service_turn(zr_service_waits *waits, void *state);
 
-/* Why the process is alone; "" while it is a client, or takes no part. */
+/* Why the process is alone, of the first zrd that it lacks; "" while it is a client, or takes no part. */
 void zr_service_alone(char *words, size_t room_bytes);
 
 /* ---- For the helper thread ----------------------------------------------------------------------------- */
 
-/* From here on this process's bell is heard, and zrd may ask. */
+/* From here on this process's bells are heard, and zrd may ask. */
 void zr_service_listen(void);
 /* What to poll; -1: nothing now. */
-int zr_service_bell(void);
+int zr_service_bell(const struct zr_service *service);
 /* Hears what has come. True: *out is a RECLAIM to be met, or an INQUIRE, and then answered. */
-bool zr_service_hear(struct zr_service_message *out);
+bool zr_service_hear(struct zr_service *service, struct zr_service_message *out);
 /* Whether a thread of this process waits for a lease: it may hold an arena, and zrd may make it wait for the
  * very memory that is to be given. */
-bool zr_service_is_waiting(void);
+bool zr_service_is_waiting(const struct zr_service *service);
 /* The answer: `bytes` were returned for it. */
-void zr_service_given(const struct zr_service_message *reclaim, size_t bytes);
-void zr_service_tell_idle(size_t bytes);
+void zr_service_given(struct zr_service *service, const struct zr_service_message *reclaim, size_t bytes);
+void zr_service_tell_idle(struct zr_service *service, size_t bytes);
 /* Now and then: connects again if that is due. */
-void zr_service_tick(void);
+void zr_service_tick(struct zr_service *service);
 
 #endif

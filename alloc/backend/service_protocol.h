@@ -31,6 +31,10 @@ enum {
     ZR_SERVICE_FDS_MOST = 2,    /* beside a message */
 };
 
+/* A zrd is found by its key: ZR_SERVICE_HOST, or a device's UUID as zr_cuda_device_find() writes it. */
+#define ZR_SERVICE_HOST "host"
+enum { ZR_SERVICE_KEY_BYTES = 40 };
+
 enum zr_service_kind {
     /* From a client. */
     ZR_SERVICE_HELLO = 1, /* held_bytes: what it holds already; group ("": its cgroup's), program, flags:

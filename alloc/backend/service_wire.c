@@ -17,14 +17,14 @@ enum { SEND_PATIENCE_S = 2 };
 
 /* ---- Connections --------------------------------------------------------------------------------------- */
 
-zr_result zr_service_address(struct sockaddr_un *out, bool make)
+zr_result zr_service_address(const char *key, struct sockaddr_un *out, bool make)
 {
     char folder[ZR_FOLDER_BYTES];
     zr_result result = zr_folder_runtime(folder, make);
     *out = (struct sockaddr_un){.sun_family = AF_UNIX};
     if (result != ZR_OK)
         return result;
-    int length = snprintf(out->sun_path, sizeof out->sun_path, "%s/service-host.sock", folder);
+    int length = snprintf(out->sun_path, sizeof out->sun_path, "%s/service-%s.sock", folder, key);
     return length > 0 && (size_t)length < sizeof out->sun_path
                ? ZR_OK
                : zr_fail(ZR_ERR_IO, "the path of '%s' is too long for a socket: set XDG_RUNTIME_DIR", folder);
@@ -37,13 +37,21 @@ static bool is_of_this_user(int line)
     return getsockopt(line, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 && peer.uid == geteuid();
 }
 
-zr_result zr_service_connect(int *out)
+static void way_to_start(char out[sizeof "zr service start --device " + ZR_SERVICE_KEY_BYTES], const char *key)
+{
+    bool host = strcmp(key, ZR_SERVICE_HOST) == 0;
+    sprintf(out, "zr service start%s%s", host ? "" : " --device ", host ? "" : key);
+}
+
+zr_result zr_service_connect(const char *key, int *out)
 {
     struct sockaddr_un address;
     struct timeval patience = {.tv_sec = SEND_PATIENCE_S};
+    char start[sizeof "zr service start --device " + ZR_SERVICE_KEY_BYTES];
     *out = -1;
-    if (zr_service_address(&address, false) != ZR_OK)
-        return zr_fail(ZR_ERR_UNAVAILABLE, "no zrd serves this user: type `zr service start`");
+    way_to_start(start, key);
+    if (zr_service_address(key, &address, false) != ZR_OK)
+        return zr_fail(ZR_ERR_UNAVAILABLE, "no zrd serves this user: type `%s`", start);
     int line = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (line < 0)
         return zr_fail(ZR_ERR_UNAVAILABLE, "no socket could be had (error %d): raise `ulimit -n`", errno);
@@ -51,11 +59,11 @@ zr_result zr_service_connect(int *out)
     zr_result result = ZR_OK;
     if (connect(line, (const struct sockaddr *)&address, sizeof address) != 0)
         result = errno == ECONNREFUSED
-                     ? zr_fail(ZR_ERR_UNAVAILABLE, "the zrd of '%s' has ended: type `zr service start`",
-                               address.sun_path)
+                     ? zr_fail(ZR_ERR_UNAVAILABLE, "the zrd of '%s' has ended: type `%s`",
+                               address.sun_path, start)
                  : errno == ENOENT
-                     ? zr_fail(ZR_ERR_UNAVAILABLE, "no zrd listens at '%s': type `zr service start`",
-                               address.sun_path)
+                     ? zr_fail(ZR_ERR_UNAVAILABLE, "no zrd listens at '%s': type `%s`",
+                               address.sun_path, start)
                      : zr_fail(errno == EAGAIN ? ZR_ERR_TIMEOUT : ZR_ERR_UNAVAILABLE,
                                "zrd at '%s' does not answer (error %d)", address.sun_path, errno);
     else if (!is_of_this_user(line))
@@ -187,7 +195,7 @@ zr_result zr_service_parcel_check(const struct zr_service_parcel *parcel)
         !is_text(message->group, sizeof message->group) || !is_text(message->words, sizeof message->words))
         return zr_fail(ZR_ERR_FORMAT, "a message with a text that has no end or is none");
     unsigned wanted = message->kind == ZR_SERVICE_ADOPT || message->kind == ZR_SERVICE_WELCOME ? 1 : 0;
-    bool may = message->kind == ZR_SERVICE_DONE && parcel->fds_count == 1;
+    bool may = (message->kind == ZR_SERVICE_DONE || message->kind == ZR_SERVICE_GRANTED) && parcel->fds_count == 1;
     if (parcel->fds_lost || (parcel->fds_count != wanted && !may))
         return zr_fail(ZR_ERR_FORMAT, "a message with %s than belong to it",
                        parcel->fds_lost || parcel->fds_count > wanted ? "more descriptors"

@@ -16,11 +16,11 @@ struct zr_service_parcel {
     bool fds_lost; /* there were more of them, or no room for one */
 };
 
-/* Where this user's zrd listens. ZR_ERR_IO: there is no folder for it, and none can be had if `make`. */
-zr_result zr_service_address(struct sockaddr_un *out, bool make);
+/* Where this user's zrd of the key listens. ZR_ERR_IO: there is no folder for it, and none can be had if `make`. */
+zr_result zr_service_address(const char *key, struct sockaddr_un *out, bool make);
 /* Connects to zrd, which must run as this user. ZR_ERR_UNAVAILABLE, with the way out: none is there.
  * ZR_ERR_TIMEOUT: it does not accept. */
-zr_result zr_service_connect(int *out);
+zr_result zr_service_connect(const char *key, int *out);
 
 /* All zeros but for what opens it. */
 struct zr_service_message zr_service_message_of(enum zr_service_kind kind);

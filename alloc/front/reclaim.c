@@ -54,12 +54,12 @@ static size_t trim_one(struct zr_arena *arena, size_t bytes, bool *busy)
     return released;
 }
 
-size_t zr_reclaim(size_t bytes, bool leased, bool *busy)
+size_t zr_reclaim(size_t bytes, const struct zr_service *of, bool *busy)
 {
     size_t released = 0;
     zr_arenas_close();
     for (struct zr_arena *arena = NULL; released < bytes && (arena = zr_arenas_next(arena));) {
-        if (leased && !arena->backend->leases)
+        if (of && arena->backend->service != of)
             continue;
         released += trim_one(arena, bytes - released, busy);
         unsigned count = atomic_load(&arena->stripes_count);
@@ -80,14 +80,14 @@ static size_t idle_of(struct zr_arena *arena)
     return idle;
 }
 
-/* Of leased memory; arenas that somebody is at work on count as in use. */
-static size_t all_idle_bytes(void)
+/* Of memory that this zrd has lent; arenas that somebody is at work on count as in use. */
+static size_t all_idle_bytes(const struct zr_service *of)
 {
     size_t idle = 0;
     zr_arenas_close();
     for (struct zr_arena *arena = NULL; (arena = zr_arenas_next(arena));) {
         unsigned count = atomic_load(&arena->stripes_count);
-        if (!arena->backend->leases)
+        if (arena->backend->service != of)
             continue;
         idle += idle_of(arena);
         for (unsigned i = 0; i < count; i++)
@@ -98,13 +98,13 @@ static size_t all_idle_bytes(void)
 }
 
 /* What the bell has to say is done and answered. */
-static void hear(void)
+static void hear(struct zr_service *service)
 {
     struct zr_service_message wanted;
-    if (!zr_service_hear(&wanted))
+    if (!zr_service_hear(service, &wanted))
         return;
     if (wanted.kind == ZR_SERVICE_INQUIRE) {
-        zr_service_tell_idle(all_idle_bytes());
+        zr_service_tell_idle(service, all_idle_bytes(service));
         return;
     }
     /* Half of the time is for arenas that are at work: a thread may hold one while it waits for zrd itself.
@@ -115,14 +115,14 @@ static void hear(void)
     zr_service_gather_begin();
     while (busy && given < wanted.bytes) {
         busy = false;
-        given += zr_reclaim(wanted.bytes - given, true, &busy);
-        if (zr_service_is_waiting() || zr_os_now_ns() >= until_ns)
+        given += zr_reclaim(wanted.bytes - given, service, &busy);
+        if (zr_service_is_waiting(service) || zr_os_now_ns() >= until_ns)
             break;
         if (busy && given < wanted.bytes)
             nanosleep(&(struct timespec){.tv_nsec = 500000}, NULL);
     }
     zr_service_gather_end();
-    zr_service_given(&wanted, given);
+    zr_service_given(service, &wanted, given);
 }
 
 /* ---- The thread ---------------------------------------------------------------------------------------- */
@@ -133,18 +133,31 @@ static struct zr_thread thread;
 static void *stack;       /* of the thread, or of the next one: a child has it */
 static pid_t own_process; /* that may begin: a child of vfork() has another number, and its parent's memory */
 
+/* Waits for a word of any zrd, and hears what there is. */
+static void hear_all(void)
+{
+    enum { BELLS_MOST = 32 };
+    struct pollfd bells[BELLS_MOST];
+    struct zr_service *service = NULL;
+    unsigned count = 0, i = 0;
+    while (count < BELLS_MOST && (service = zr_service_next(service)))
+        bells[count++] = (struct pollfd){.fd = zr_service_bell(service), .events = POLLIN};
+    if (poll(bells, count, LOOK_MS) > 0)
+        for (service = NULL; i < count && (service = zr_service_next(service)); i++)
+            if (bells[i].revents)
+                hear(service);
+    for (service = NULL; (service = zr_service_next(service));)
+        zr_service_tick(service);
+}
+
 /* The process does not wait for this thread when it ends. */
 static void *run(void *nothing)
 {
     (void)nothing;
     pthread_setname_np(pthread_self(), "zr-reclaim");
     zr_service_listen();
-    for (;;) {
-        struct pollfd bell = {.fd = zr_service_bell(), .events = POLLIN};
-        if (poll(&bell, 1, LOOK_MS) > 0)
-            hear();
-        zr_service_tick();
-    }
+    for (;;)
+        hear_all();
     return NULL;
 }
 

@@ -11,9 +11,9 @@
 #include "alloc/core/arena_internal.h"
 
 /* Gives idle granules of this process's arenas back to their backends, until `bytes` were. Returns how many
- * were. `leased`: of those alone that zrd has lent. An arena that somebody is at work on is passed over:
+ * were. `of`: of those alone that this zrd has lent; NULL: all. An arena that somebody is at work on is passed over:
  * *busy. */
-size_t zr_reclaim(size_t bytes, bool leased, bool *busy);
+size_t zr_reclaim(size_t bytes, const struct zr_service *of, bool *busy);
 
 extern _Atomic bool zr_reclaim_started; /* or tried */
 /* Without locks. Keeps errno and the last error. */
@@ -21,7 +21,7 @@ void zr_reclaim_start(void);
 
 static inline bool zr_reclaim_due(const struct zr_arena *arena)
 {
-    return arena->backend->leases && !arena->inner &&
+    return arena->backend->service && !arena->inner &&
            !atomic_load_explicit(&zr_reclaim_started, memory_order_relaxed);
 }
 

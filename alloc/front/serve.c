@@ -117,7 +117,7 @@ static void answer(int connection, bool good, const char *words)
 static zr_result trim_all(char *words, size_t room_bytes)
 {
     bool busy = false;
-    snprintf(words, room_bytes, "%zu bytes went back", zr_reclaim(SIZE_MAX, false, &busy));
+    snprintf(words, room_bytes, "%zu bytes went back", zr_reclaim(SIZE_MAX, NULL, &busy));
     return ZR_OK;
 }
 

@@ -12,6 +12,7 @@ struct zr_client {
     int line, bell, process; /* -1: none. process: a pidfd */
     int files[ZR_SERVICE_FILES_MOST];
     unsigned files_count;
+    struct zr_pieces pieces; /* of a device's; what else it holds it has made itself, or another zrd */
     bool registered;
     bool doomed;                        /* over at the end of the step */
     bool revoked;                       /* and its memory is taken, whatever it does with it */
@@ -26,6 +27,20 @@ void zr_client_say(struct zr_client *client, int socket, const struct zr_service
 void zr_client_doom(struct zr_server *server, struct zr_client *client, bool revoke, const char *words);
 /* One message of its. */
 void zr_client_obey(struct zr_server *server, struct zr_client *client, struct zr_service_parcel *parcel);
+
+/* Hears all that it has said, its end included. */
+void zr_client_hear(struct zr_server *server, struct zr_client *client);
+
+/* ---- A device's memory --------------------------------------------------------------------------------- */
+
+/* A piece of so many bytes for it. */
+zr_result zr_client_lend(struct zr_client *client, uint64_t bytes, struct zr_piece **out);
+/* What it gives back, by number. ZR_ERR_INVALID: it does not hold that. */
+zr_result zr_client_take_back(struct zr_client *client, const struct zr_service_message *message);
+/* False: the process lives, and may use what it has: no zrd can take a device's memory from it. */
+bool zr_client_release_pieces(struct zr_client *client);
+/* Another descriptor of a piece that it holds. */
+void zr_client_send_piece(struct zr_client *client, uint64_t number);
 
 /* ---- Files --------------------------------------------------------------------------------------------- */
 

@@ -1,5 +1,5 @@
-/* files.c: the memory of zrd's clients: files that zrd makes and keeps a descriptor of. See client.h. Stands
- * on service_wire.c.
+/* files.c: the memory of zrd's clients: files that zrd makes and keeps a descriptor of, or pieces of a device's
+ * memory. See client.h. Stands on service_wire.c and stock.c.
  *
  * A client maps its files itself, takes their pages where it was granted bytes, and punches out what it
  * returns; the kernel gives pages to nobody else before it has cleared them. zrd's own descriptor serves to
@@ -7,6 +7,9 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -72,7 +75,7 @@ zr_result zr_client_adopt_file(struct zr_server *server, struct zr_client *clien
 uint64_t zr_client_resident_bytes(const struct zr_client *client)
 {
     struct stat status;
-    uint64_t bytes = 0;
+    uint64_t bytes = client->pieces.bytes;
     for (unsigned i = 0; i < client->files_count; i++)
         bytes += fstat(client->files[i], &status) == 0 ? (uint64_t)status.st_blocks * 512 : 0;
     return bytes;
@@ -109,4 +112,58 @@ bool zr_client_release_files(struct zr_client *client)
         client->files[i] = client->files[--client->files_count];
     }
     return client->files_count == 0;
+}
+
+/* ---- A device's memory --------------------------------------------------------------------------------- */
+
+zr_result zr_client_lend(struct zr_client *client, uint64_t bytes, struct zr_piece **out)
+{
+    return zr_stock_lend(&client->server->stock, &client->pieces, bytes, out);
+}
+
+zr_result zr_client_take_back(struct zr_client *client, const struct zr_service_message *message)
+{
+    struct zr_stock *stock = &client->server->stock;
+    struct zr_piece *piece = zr_stock_find(stock, &client->pieces, message->count);
+    uint64_t others = client->holder.held_bytes - client->pieces.bytes;
+    if (piece && piece->handle->bytes == message->bytes) {
+        zr_stock_take_back(stock, &client->pieces, piece);
+        return ZR_OK;
+    }
+    /* It has made that itself, or a zrd before this one. */
+    return !piece && message->bytes <= others
+               ? ZR_OK
+               : zr_fail(ZR_ERR_INVALID, "it gives back %llu bytes as piece %llu, which it has not got",
+                         (unsigned long long)message->bytes, (unsigned long long)message->count);
+}
+
+static bool is_alive(const struct zr_client *client)
+{
+    struct pollfd end = {.fd = client->process, .events = POLLIN};
+    return client->process >= 0 ? poll(&end, 1, 0) == 0 : kill(client->holder.pid, 0) == 0;
+}
+
+bool zr_client_release_pieces(struct zr_client *client)
+{
+    if (client->registered && client->holder.held_bytes > 0 && is_alive(client))
+        return false;
+    zr_stock_take_all(&client->server->stock, &client->pieces);
+    return true;
+}
+
+void zr_client_send_piece(struct zr_client *client, uint64_t number)
+{
+    struct zr_service_message message = zr_service_message_of(ZR_SERVICE_DONE);
+    struct zr_stock *stock = &client->server->stock;
+    const struct zr_piece *piece = zr_stock_find(stock, &client->pieces, number);
+    int fd = -1;
+    if (!piece || zr_piece_fd(stock, piece, &fd) != ZR_OK) {
+        message.kind = ZR_SERVICE_REFUSED;
+        message.result = ZR_ERR_UNAVAILABLE;
+        snprintf(message.words, sizeof message.words, "%s",
+                 piece ? zr_last_error() : "this zrd has not lent that memory, and cannot share it");
+    }
+    zr_client_say(client, client->line, &message, fd);
+    if (fd >= 0)
+        zr_piece_close_fd(stock, piece);
 }

@@ -161,7 +161,8 @@ static void grant(struct zr_ledger *ledger, struct zr_holder *holder)
 {
     stop_waiting(ledger, holder);
     count(ledger, holder, holder->wanted_bytes);
-    ledger->calls->answer(ledger, holder, ZR_OK);
+    if (!ledger->calls->answer(ledger, holder, ZR_OK))
+        uncount(ledger, holder, holder->wanted_bytes);
     holder->wanted_bytes = 0;
 }
 

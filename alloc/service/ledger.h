@@ -60,8 +60,9 @@ struct zr_holder {
 
 struct zr_ledger;
 struct zr_ledger_calls {
-    /* The answer to a request: granted, or refused with the last error's words. */
-    void (*answer)(struct zr_ledger *ledger, struct zr_holder *holder, zr_result result);
+    /* The answer to a request: granted, or refused with the last error's words. False: what was to be
+     * granted could not be had, and was refused. */
+    bool (*answer)(struct zr_ledger *ledger, struct zr_holder *holder, zr_result result);
     /* asked_bytes, asked_serial: false: it cannot be told, and is being ended. */
     void (*ask)(struct zr_ledger *ledger, struct zr_holder *holder);
     /* It has not answered. The receiver removes it, now or soon, and counts its memory as free from then on.

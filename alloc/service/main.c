@@ -15,6 +15,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "alloc/backend/cuda_device.h"
 #include "alloc/base/error.h"
 #include "alloc/base/option.h"
 #include "alloc/base/system/os.h"
@@ -31,7 +32,8 @@ static const char help[] =
     "  zr service start                         in the background\n"
     "  ZR_CONF=service:on zr-train ..           a program that takes its memory from there\n"
     "\n"
-    "  --capacity BYTES      what may be lent in all; 7/8 of the machine or control group by itself\n"
+    "  --device N            a GPU's memory in place of the host's: its number, or its UUID; one zrd for each\n"
+    "  --capacity BYTES      what may be lent in all; 7/8 of the machine, control group or GPU by itself\n"
     "  --within MS           how long a program has to give back what is asked for; 5000\n"
     "  --turn MS             how long a run with a plan keeps its turn while another waits; 500\n"
     "  --process-hard BYTES  what each process may hold; no limit by itself\n"
@@ -42,7 +44,7 @@ static const char help[] =
 
 struct settings {
     uint64_t capacity_bytes, within_ms, turn_ms, process_hard_bytes;
-    const char *log;
+    const char *log, *device;
 };
 
 /* A text to a descriptor, without a stream, as all of alloc/. */
@@ -108,6 +110,8 @@ static int read_arguments(struct settings *settings, int argc, char **argv)
             good = good && read_milliseconds(value, &settings->turn_ms);
         else if (strcmp(name, "--log") == 0)
             settings->log = value;
+        else if (strcmp(name, "--device") == 0)
+            settings->device = value;
         else
             good = false;
         if (!good) {
@@ -142,7 +146,7 @@ static zr_result take_lock(const struct sockaddr_un *address)
     if (flock(fd, LOCK_EX | LOCK_NB) == 0)
         return ZR_OK; /* held to the end */
     close(fd);
-    return zr_fail(ZR_ERR_UNAVAILABLE, "another zrd serves this user: `zr service status` shows it");
+    return zr_fail(ZR_ERR_UNAVAILABLE, "another zrd serves this user there: `zr service status` shows it");
 }
 
 /* A socket that a dead zrd has left is nobody's: its lock is ours. */
@@ -193,14 +197,30 @@ static void name_limits(struct zr_limits *out, const struct sockaddr_un *address
         out->path[0] = '\0';
 }
 
-static zr_result serve(struct zr_server *server, struct zr_service_log *log)
+/* Its key, and where it is a device its memory. */
+static zr_result open_device(struct zr_server *server, const char *device, struct sockaddr_un *address)
+{
+    char key[ZR_SERVICE_KEY_BYTES] = ZR_SERVICE_HOST;
+    uint64_t capacity_bytes;
+    int ordinal;
+    zr_result result = device ? zr_cuda_device_find(device, &ordinal, key) : ZR_OK;
+    if (result == ZR_OK)
+        result = zr_service_address(key, address, true);
+    if (result == ZR_OK)
+        result = take_lock(address);
+    if (result == ZR_OK && device)
+        result = zr_stock_open(&server->stock, ordinal, &capacity_bytes);
+    if (result == ZR_OK && device && server->ledger.capacity_bytes == 0)
+        server->ledger.capacity_bytes = capacity_bytes;
+    return result;
+}
+
+static zr_result serve(struct zr_server *server, const char *device, struct zr_service_log *log)
 {
     struct sockaddr_un address;
     char capacity[ZR_LEDGER_NUMBER_ROOM];
     int listening = -1, signals = open_signals();
-    zr_result result = zr_service_address(&address, true);
-    if (result == ZR_OK)
-        result = take_lock(&address);
+    zr_result result = open_device(server, device, &address);
     if (result == ZR_OK)
         result = zr_server_start(server, log);
     if (result != ZR_OK)
@@ -243,11 +263,11 @@ int main(int argc, char **argv)
     }
     umask(077);
     raise_descriptors();
-    server.ledger.capacity_bytes = settings.capacity_bytes ? settings.capacity_bytes : capacity_of_machine();
+    server.ledger.capacity_bytes = settings.capacity_bytes || settings.device ? settings.capacity_bytes : capacity_of_machine();
     server.ledger.process_hard_bytes = settings.process_hard_bytes;
     server.ledger.within_ns = settings.within_ms * 1000000;
     server.ledger.turn_ns = settings.turn_ms * 1000000;
-    zr_result result = serve(&server, &log);
+    zr_result result = serve(&server, settings.device, &log);
     if (result != ZR_OK)
         say(zr_last_error());
     zr_service_log_close(&log);

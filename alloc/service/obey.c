@@ -72,6 +72,23 @@ static void come_back(struct zr_server *server, struct zr_client *client,
         zr_client_doom(server, client, true, zr_last_error());
 }
 
+/* A process has one connection, and what another of its holds has been counted by this one's hello: zrd keeps
+ * its handles no longer, and the process's own keep the pages. */
+static void take_place(struct zr_server *server, struct zr_client *client)
+{
+    for (struct zr_client *other = server->clients; other; other = other->next) {
+        if (other == client || other->holder.pid != client->holder.pid)
+            continue;
+        zr_client_hear(server, other);
+        if (!other->holder.left && !other->doomed)
+            continue;
+        zr_stock_take_all(&server->stock, &other->pieces);
+        if (other->registered && other->holder.held_bytes > 0)
+            zr_ledger_return(&server->ledger, &other->holder, other->holder.held_bytes, zr_os_now_ns());
+        zr_client_doom(server, other, false, "");
+    }
+}
+
 static void say_hello(struct zr_server *server, struct zr_client *client,
                       const struct zr_service_message *hello)
 {
@@ -87,6 +104,8 @@ static void say_hello(struct zr_server *server, struct zr_client *client,
     else
         read_group(client->holder.pid, group);
     memcpy(client->holder.program, hello->program, sizeof client->holder.program);
+    if (zr_server_has_device(server))
+        take_place(server, client);
     client->holder.held_bytes = hello->held_bytes;
     zr_limits_apply(&server->limits, &client->holder);
     client->holder.listens = hello->flags & ZR_SERVICE_LISTENS;
@@ -117,10 +136,15 @@ static void obey_client(struct zr_server *server, struct zr_client *client, stru
     zr_result result = ZR_OK;
     switch (message->kind) {
     case ZR_SERVICE_FILE:
-        zr_client_make_file(client);
+        if (zr_server_has_device(server))
+            zr_client_send_piece(client, message->count);
+        else
+            zr_client_make_file(client);
         break;
     case ZR_SERVICE_ADOPT:
-        result = zr_client_adopt_file(server, client, parcel->fds[0]);
+        result = zr_server_has_device(server)
+                     ? zr_fail(ZR_ERR_INVALID, "a device's zrd adopts no file")
+                     : zr_client_adopt_file(server, client, parcel->fds[0]);
         if (result == ZR_OK) {
             parcel->fds[0] = -1;
             answer_done(client, "");
@@ -130,7 +154,10 @@ static void obey_client(struct zr_server *server, struct zr_client *client, stru
         result = zr_ledger_lease(ledger, &client->holder, message->bytes, message->serial, now_ns);
         break;
     case ZR_SERVICE_RETURN:
-        result = zr_ledger_return(ledger, &client->holder, message->bytes, now_ns);
+        if (zr_server_has_device(server))
+            result = zr_client_take_back(client, message);
+        if (result == ZR_OK)
+            result = zr_ledger_return(ledger, &client->holder, message->bytes, now_ns);
         break;
     case ZR_SERVICE_LISTEN:
         client->holder.listens = true;

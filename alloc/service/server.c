@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -52,17 +53,27 @@ void zr_client_say(struct zr_client *client, int socket, const struct zr_service
                        result == ZR_ERR_TIMEOUT ? "it reads no answers" : "");
 }
 
-static void answer(struct zr_ledger *ledger, struct zr_holder *holder, zr_result result)
+static bool answer(struct zr_ledger *ledger, struct zr_holder *holder, zr_result result)
 {
+    struct zr_server *server = server_of(ledger);
+    struct zr_piece *piece = NULL;
+    int fd = -1;
+    if (result == ZR_OK && zr_server_has_device(server))
+        result = zr_client_lend(client_of(holder), holder->wanted_bytes, &piece);
+    if (piece && (result = zr_piece_fd(&server->stock, piece, &fd)) != ZR_OK)
+        zr_stock_take_back(&server->stock, &client_of(holder)->pieces, piece);
     struct zr_service_message message =
         zr_service_message_of(result == ZR_OK ? ZR_SERVICE_GRANTED : ZR_SERVICE_REFUSED);
-    (void)ledger;
+    message.count = fd >= 0 ? piece->number : 0;
     message.serial = holder->wanted_serial;
     message.bytes = holder->wanted_bytes;
     message.result = (uint32_t)result;
     if (result != ZR_OK)
         snprintf(message.words, sizeof message.words, "%s", zr_last_error());
-    zr_client_say(client_of(holder), client_of(holder)->line, &message, -1);
+    zr_client_say(client_of(holder), client_of(holder)->line, &message, fd);
+    if (fd >= 0)
+        zr_piece_close_fd(&server->stock, piece);
+    return result == ZR_OK;
 }
 
 static void ask(struct zr_ledger *ledger, struct zr_holder *holder)
@@ -119,7 +130,15 @@ static void tell_end(struct zr_server *server, struct zr_client *client)
         zr_service_send(client->bell, &message, -1, true);
     zr_service_log(server->log, "pid %d (%s): %s%s", (int)client->holder.pid, client->holder.program,
                    client->words,
-                   client->holder.held_bytes > 0 && client->revoked ? "; its memory was taken" : "");
+                   client->holder.held_bytes == 0 || !client->revoked ? ""
+                   : zr_server_has_device(server) ? "; what it holds of the device is free when it ends"
+                                                  : "; its memory was taken");
+    client->words[0] = '\0';
+}
+
+static bool release(struct zr_server *server, struct zr_client *client)
+{
+    return zr_server_has_device(server) ? zr_client_release_pieces(client) : zr_client_release_files(client);
 }
 
 static void forget(struct zr_server *server, struct zr_client *client)
@@ -144,10 +163,11 @@ static void finish(struct zr_server *server, struct zr_client *client)
     tell_end(server, client);
     close_fd(&client->line);
     close_fd(&client->bell);
-    close_fd(&client->process);
     if (client->revoked)
         zr_client_revoke_files(client);
-    if (!zr_client_release_files(client)) {
+    if (!zr_server_has_device(server))
+        close_fd(&client->process);
+    if (!release(server, client)) {
         client->doomed = false;
         if (!client->holder.left) {
             server->left_count++;
@@ -155,6 +175,7 @@ static void finish(struct zr_server *server, struct zr_client *client)
         }
         return;
     }
+    close_fd(&client->process);
     forget(server, client);
 }
 
@@ -262,6 +283,13 @@ static void read_line(struct zr_server *server, struct zr_client *client)
     }
 }
 
+void zr_client_hear(struct zr_server *server, struct zr_client *client)
+{
+    struct pollfd more = {.fd = client->line, .events = POLLIN};
+    while (!client->doomed && client->line >= 0 && poll(&more, 1, 0) > 0)
+        read_line(server, client);
+}
+
 static void take_event(struct zr_server *server, const struct zr_source *source)
 {
     switch (source->kind) {
@@ -344,8 +372,11 @@ void zr_server_end(struct zr_server *server)
         close_fd(&client->bell);
         close_fd(&client->process);
         zr_client_close_files(client);
+        if (zr_server_has_device(server))
+            zr_stock_take_all(&server->stock, &client->pieces);
     }
     server->clients = NULL;
+    zr_stock_close(&server->stock);
     close_fd(&server->spare);
     close_fd(&server->listening);
     close_fd(&server->epoll);

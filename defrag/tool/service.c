@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "alloc/backend/cuda_device.h"
 #include "alloc/backend/service_wire.h"
 #include "alloc/base/error.h"
 #include "alloc/base/system/folders.h"
@@ -29,6 +30,7 @@ static const char help[] =
     "  zr service limit --pid 4711 --hard 4GiB     a process never gets more\n"
     "  zr service limit --group web --shares 3     of memory that all want, three parts to one\n"
     "  zr service drain                            takes back what is idle, and lends no more\n"
+    "  zr service start --device 0                 another zrd, for the memory of a GPU\n"
     "  zr service stop                             programs go on with what they have\n"
     "\n"
     "zr service start [--capacity BYTES] [--within MS] [--turn MS] [--process-hard BYTES]\n"
@@ -37,18 +39,26 @@ static const char help[] =
     "zr service limit --capacity BYTES\n"
     "zr service drain [--end]\n"
     "zr service stop\n"
+    "and --device N|UUID with each of them, for a GPU's zrd in place of the host's\n"
     "\n"
     "  start   options as zrd --help explains them\n"
-    "  status  who holds what; exit code 1: no zrd serves\n"
+    "  status  who holds what; of the host's memory and of each GPU's; exit code 1: no zrd serves\n"
     "  limit   a process, or a group (ZR_GROUP of a program, else its control group's name); 0 takes a quota away\n"
     "  drain   exit code 1: some is held still. --end lends again\n";
 
 /* ---- Asking zrd ---------------------------------------------------------------------------------------- */
 
-static zr_result ask_once(const struct zr_service_message *message, struct zr_service_message *answer)
+/* What --device says; NULL: nothing. */
+static zr_result read_key(const char *device, char key[ZR_SERVICE_KEY_BYTES])
+{
+    strcpy(key, ZR_SERVICE_HOST);
+    return device ? zr_cuda_device_find(device, NULL, key) : ZR_OK;
+}
+
+static zr_result ask_once(const char *key, const struct zr_service_message *message, struct zr_service_message *answer)
 {
     int line;
-    zr_result result = zr_service_connect(&line);
+    zr_result result = zr_service_connect(key, &line);
     if (result != ZR_OK)
         return result;
     result = zr_service_ask(line, message, answer);
@@ -86,14 +96,14 @@ static _Noreturn void become_zrd(const char *program, char **arguments, const ch
 }
 
 /* Waits until it answers, or has ended. */
-static zr_result await_zrd(pid_t child, const char *log)
+static zr_result await_zrd(const char *key, pid_t child, const char *log)
 {
     uint64_t start_ns = zr_os_now_ns();
     struct zr_service_message status = zr_service_message_of(ZR_SERVICE_STATUS), answer;
     status.serial = UINT64_MAX;
     while (zr_os_now_ns() - start_ns < START_NS) {
         int code;
-        if (ask_once(&status, &answer) == ZR_OK && answer.pid == child)
+        if (ask_once(key, &status, &answer) == ZR_OK && answer.pid == child)
             return ZR_OK;
         if (waitpid(child, &code, WNOHANG) == child)
             return zr_fail(ZR_ERR_UNAVAILABLE, "zrd has ended at once: see the end of '%s'", log);
@@ -102,20 +112,20 @@ static zr_result await_zrd(pid_t child, const char *log)
     return zr_fail(ZR_ERR_UNAVAILABLE, "zrd does not answer: see the end of '%s'", log);
 }
 
-enum { ARGUMENTS_MOST = 12 };
+enum { ARGUMENTS_MOST = 16, LOG_ROOM = ZR_FOLDER_BYTES + 16 + ZR_SERVICE_KEY_BYTES };
 
 /* Where it runs already, its number. */
-static bool is_served(int32_t *pid)
+static bool is_served(const char *key, int32_t *pid)
 {
     struct zr_service_message status = zr_service_message_of(ZR_SERVICE_STATUS), answer;
     status.serial = UINT64_MAX;
-    bool served = ask_once(&status, &answer) == ZR_OK;
+    bool served = ask_once(key, &status, &answer) == ZR_OK;
     *pid = answer.pid;
     return served;
 }
 
 /* `arguments` are its own, but for the first, which is filled in. */
-static zr_result start_zrd(char *arguments[ARGUMENTS_MOST], int32_t *pid, char log[ZR_FOLDER_BYTES + 16])
+static zr_result start_zrd(const char *key, char *arguments[ARGUMENTS_MOST], int32_t *pid, char log[LOG_ROOM])
 {
     char program[1024], folder[ZR_FOLDER_BYTES];
     zr_result result = find_zrd(program, sizeof program);
@@ -123,42 +133,49 @@ static zr_result start_zrd(char *arguments[ARGUMENTS_MOST], int32_t *pid, char l
         result = zr_folder_runtime(folder, true);
     if (result != ZR_OK)
         return result;
-    snprintf(log, ZR_FOLDER_BYTES + 16, "%s/zrd.log", folder);
+    bool host = strcmp(key, ZR_SERVICE_HOST) == 0;
+    snprintf(log, LOG_ROOM, "%s/zrd%s%s.log", folder, host ? "" : "-", host ? "" : key);
     arguments[0] = program;
     pid_t child = fork();
     if (child == 0)
         become_zrd(program, arguments, log);
     *pid = child;
-    return child > 0 ? await_zrd(child, log) : zr_fail(ZR_ERR_UNAVAILABLE, "no process can be started");
+    return child > 0 ? await_zrd(key, child, log) : zr_fail(ZR_ERR_UNAVAILABLE, "no process can be started");
 }
 
 zr_result zr_tool_service_need(bool start)
 {
-    char *arguments[ARGUMENTS_MOST] = {NULL}, log[ZR_FOLDER_BYTES + 16];
+    char *arguments[ARGUMENTS_MOST] = {NULL}, log[LOG_ROOM];
     int32_t pid;
-    if (is_served(&pid))
+    if (is_served(ZR_SERVICE_HOST, &pid))
         return ZR_OK;
-    return start ? start_zrd(arguments, &pid, log) : ZR_ERR_UNAVAILABLE;
+    return start ? start_zrd(ZR_SERVICE_HOST, arguments, &pid, log) : ZR_ERR_UNAVAILABLE;
 }
 
 static int start(int argc, char **argv)
 {
-    enum { VALUES = 4 };
+    enum { VALUES = 5 };
     const char *values[VALUES] = {NULL};
-    static const char *const names[] = {"--capacity", "--within", "--process-hard", "--turn"};
+    static const char *const names[] = {"--capacity", "--within", "--process-hard", "--turn",
+                                        "--device"};
     const struct zr_tool_option options[] = {{names[0], ZR_TOOL_WORDS, &values[0]},
                                              {names[1], ZR_TOOL_WORDS, &values[1]},
                                              {names[2], ZR_TOOL_WORDS, &values[2]},
                                              {names[3], ZR_TOOL_WORDS, &values[3]},
+                                             {names[4], ZR_TOOL_WORDS, &values[4]},
                                              {NULL, ZR_TOOL_FLAG, NULL}};
     struct zr_tool_arguments parsed = {.help = help, .options = options};
-    char *arguments[ARGUMENTS_MOST] = {NULL}, log[ZR_FOLDER_BYTES + 16];
+    char *arguments[ARGUMENTS_MOST] = {NULL}, log[LOG_ROOM];
+    char key[ZR_SERVICE_KEY_BYTES];
     unsigned count = 1;
     int32_t pid;
     int code = zr_tool_parse(&parsed, argc, argv);
     if (code >= 0)
         return code;
-    if (is_served(&pid)) {
+    zr_result result = read_key(values[4], key);
+    if (result != ZR_OK)
+        return zr_tool_fail(result);
+    if (is_served(key, &pid)) {
         zr_tool_log("service: zrd runs already, as process %" PRId32, pid);
         return ZR_TOOL_FINE;
     }
@@ -167,7 +184,7 @@ static int start(int argc, char **argv)
             arguments[count++] = (char *)(uintptr_t)names[i];
             arguments[count++] = (char *)(uintptr_t)values[i];
         }
-    zr_result result = start_zrd(arguments, &pid, log);
+    result = start_zrd(key, arguments, &pid, log);
     if (result != ZR_OK)
         return zr_tool_fail(result);
     zr_tool_log("service: zrd is process %" PRId32 "; its log is '%s'", pid, log);
@@ -213,39 +230,72 @@ static void show_client(void *state, const struct zr_service_message *client)
     listing->any = true;
 }
 
-static int show_status(int argc, char **argv)
+/* A table and a line, or an object's inside. False: it does not serve. */
+static bool show_one(struct zr_text *text, const char *key, bool json)
 {
-    bool json = false;
-    const struct zr_tool_option options[] = {{"--json", ZR_TOOL_FLAG, &json}, {NULL, ZR_TOOL_FLAG, NULL}};
-    struct zr_tool_arguments arguments = {.help = help, .options = options};
-    struct zr_tool_output out;
     struct zr_service_message totals;
     char number[2][ZR_TOOL_NUMBER_ROOM];
-    int code = zr_tool_parse(&arguments, argc, argv);
-    if (code >= 0)
-        return code;
+    bool host = strcmp(key, ZR_SERVICE_HOST) == 0;
     int32_t pid;
-    if (!is_served(&pid))
-        return zr_tool_fail(ZR_ERR_UNAVAILABLE);
-    zr_tool_output_start(&out);
-    zr_text_print(&out.text, json ? "{\"version\": 1, \"clients\": [" : "");
-    zr_result result = zr_service_query(&(struct zr_service_question){.fresh = ZR_SERVICE_AWAITED},
-                                        show_client, &(struct listing){&out.text, json, false}, &totals);
-    if (result != ZR_OK)
-        return zr_tool_fail(result);
+    if (!is_served(key, &pid))
+        return false;
+    zr_text_print(text, json ? "\"clients\": [" : "");
+    if (zr_service_query(key, &(struct zr_service_question){.fresh = ZR_SERVICE_AWAITED}, show_client,
+                         &(struct listing){text, json, false}, &totals) != ZR_OK)
+        totals = zr_service_message_of(ZR_SERVICE_DONE);
     if (json)
-        zr_text_print(&out.text,
+        zr_text_print(text,
                       "], \"pid\": %" PRId32 ", \"capacity_bytes\": %" PRIu64 ", \"lent_bytes\": %" PRIu64
-                      ", \"process_hard_bytes\": %" PRIu64 ", \"within_ms\": %" PRIu32
-                      ", \"draining\": %s}\n",
+                      ", \"process_hard_bytes\": %" PRIu64 ", \"within_ms\": %" PRIu32 ", \"draining\": %s",
                       totals.pid, totals.bytes, totals.held_bytes, totals.hard_bytes, totals.within_ms,
                       totals.flags & ZR_SERVICE_DRAINING ? "true" : "false");
     else
-        zr_text_print(&out.text, "%s of %s are lent to %" PRIu64 " processes by zrd, process %" PRId32 "%s\n",
+        zr_text_print(text,
+                      "%s of %s%s%s are lent to %" PRIu64 " processes by zrd, process %" PRId32 "%s\n",
                       zr_tool_bytes(number[0], totals.held_bytes), zr_tool_bytes(number[1], totals.bytes),
-                      totals.count, totals.pid,
+                      host ? "" : " of device ", host ? "" : key, totals.count, totals.pid,
                       totals.flags & ZR_SERVICE_DRAINING ? ", which is draining" : "");
-    return zr_tool_output_end(&out);
+    return true;
+}
+
+/* Of one zrd: its object; of all: the host's, with the devices' in it. */
+static int show_status(int argc, char **argv)
+{
+    bool json = false, any = false;
+    const char *device = NULL;
+    const struct zr_tool_option options[] = {{"--json", ZR_TOOL_FLAG, &json},
+                                             {"--device", ZR_TOOL_WORDS, &device},
+                                             {NULL, ZR_TOOL_FLAG, NULL}};
+    struct zr_tool_arguments arguments = {.help = help, .options = options};
+    struct zr_tool_output out;
+    char keys[ZR_SERVICES_SHOWN][ZR_SERVICE_KEY_BYTES];
+    int code = zr_tool_parse(&arguments, argc, argv);
+    if (code >= 0)
+        return code;
+    zr_result result = read_key(device, keys[0]);
+    if (result != ZR_OK)
+        return zr_tool_fail(result);
+    unsigned count = device ? 1 : zr_services_keys(keys), shown = 0;
+    zr_tool_output_start(&out);
+    zr_text_print(&out.text, json ? "{\"version\": 1, " : "");
+    any = show_one(&out.text, keys[0], json);
+    if (json && !any)
+        zr_text_print(&out.text, "\"clients\": [], \"pid\": 0, \"capacity_bytes\": 0, \"lent_bytes\": 0");
+    zr_text_print(&out.text, json && !device ? ",\n \"devices\": [" : "");
+    for (unsigned i = 1; i < count; i++) {
+        int32_t pid;
+        if (!is_served(keys[i], &pid))
+            continue;
+        if (json)
+            zr_text_print(&out.text, "%s{\"device\": \"%s\", ", shown++ ? ",\n " : "", keys[i]);
+        any |= show_one(&out.text, keys[i], json);
+        zr_text_print(&out.text, json ? "}" : "");
+    }
+    zr_text_print(&out.text, !json ? "" : device ? "}\n" : "]}\n");
+    if (any)
+        return zr_tool_output_end(&out);
+    is_served(keys[0], &(int32_t){0}); /* for its words */
+    return zr_tool_fail(ZR_ERR_UNAVAILABLE);
 }
 
 /* ---- limit, drain, stop -------------------------------------------------------------------------------- */
@@ -255,13 +305,15 @@ static int show_status(int argc, char **argv)
 static int limit(int argc, char **argv)
 {
     uint64_t pid = 0, hard = NOT_GIVEN, soft = NOT_GIVEN, shares = NOT_GIVEN, capacity = NOT_GIVEN;
-    const char *group = NULL;
+    const char *group = NULL, *device = NULL;
+    char key[ZR_SERVICE_KEY_BYTES];
     const struct zr_tool_option options[] = {{"--pid", ZR_TOOL_COUNT, &pid},
                                              {"--group", ZR_TOOL_WORDS, &group},
                                              {"--hard", ZR_TOOL_BYTES, &hard},
                                              {"--soft", ZR_TOOL_BYTES, &soft},
                                              {"--shares", ZR_TOOL_COUNT, &shares},
                                              {"--capacity", ZR_TOOL_BYTES, &capacity},
+                                             {"--device", ZR_TOOL_WORDS, &device},
                                              {NULL, ZR_TOOL_FLAG, NULL}};
     struct zr_tool_arguments arguments = {.help = help, .options = options};
     struct zr_service_message message = zr_service_message_of(ZR_SERVICE_LIMIT), answer;
@@ -290,7 +342,9 @@ static int limit(int argc, char **argv)
         message.soft_bytes = 0;
     if (!(message.flags & ZR_SERVICE_SET_CAPACITY))
         message.bytes = 0;
-    zr_result result = ask_once(&message, &answer);
+    zr_result result = read_key(device, key);
+    if (result == ZR_OK)
+        result = ask_once(key, &message, &answer);
     if (result == ZR_OK && answer.words[0])
         zr_tool_log("service: %s", answer.words);
     return zr_tool_fail(result);
@@ -299,7 +353,11 @@ static int limit(int argc, char **argv)
 static int drain(int argc, char **argv)
 {
     bool end = false;
-    const struct zr_tool_option options[] = {{"--end", ZR_TOOL_FLAG, &end}, {NULL, ZR_TOOL_FLAG, NULL}};
+    const char *device = NULL;
+    char key[ZR_SERVICE_KEY_BYTES];
+    const struct zr_tool_option options[] = {{"--end", ZR_TOOL_FLAG, &end},
+                                             {"--device", ZR_TOOL_WORDS, &device},
+                                             {NULL, ZR_TOOL_FLAG, NULL}};
     struct zr_tool_arguments arguments = {.help = help, .options = options};
     struct zr_service_message message = zr_service_message_of(ZR_SERVICE_DRAIN), answer;
     struct zr_service_message status = zr_service_message_of(ZR_SERVICE_STATUS);
@@ -308,16 +366,18 @@ static int drain(int argc, char **argv)
     if (code >= 0)
         return code;
     message.flags = end ? ZR_SERVICE_DRAIN_END : 0;
-    zr_result result = ask_once(&message, &answer);
+    zr_result result = read_key(device, key);
+    if (result == ZR_OK)
+        result = ask_once(key, &message, &answer);
     if (result != ZR_OK || end)
         return zr_tool_fail(result);
     status.serial = UINT64_MAX;
-    result = ask_once(&status, &answer);
+    result = ask_once(key, &status, &answer);
     uint64_t start_ns = zr_os_now_ns(), within_ns = (uint64_t)answer.within_ms * 1000000, held = 0;
     while (result == ZR_OK && (held = answer.held_bytes) > 0 && answer.flags & ZR_SERVICE_ASKING &&
            zr_os_now_ns() - start_ns < within_ns) {
         usleep(10000);
-        result = ask_once(&status, &answer);
+        result = ask_once(key, &status, &answer);
     }
     if (result != ZR_OK)
         return zr_tool_fail(result);
@@ -329,14 +389,18 @@ static int drain(int argc, char **argv)
 
 static int stop(int argc, char **argv)
 {
-    const struct zr_tool_option options[] = {{NULL, ZR_TOOL_FLAG, NULL}};
+    const char *device = NULL;
+    char key[ZR_SERVICE_KEY_BYTES];
+    const struct zr_tool_option options[] = {{"--device", ZR_TOOL_WORDS, &device}, {NULL, ZR_TOOL_FLAG, NULL}};
     struct zr_tool_arguments arguments = {.help = help, .options = options};
     struct zr_service_message message = zr_service_message_of(ZR_SERVICE_STOP), answer;
     struct zr_service_parcel none;
     int line, code = zr_tool_parse(&arguments, argc, argv);
     if (code >= 0)
         return code;
-    zr_result result = zr_service_connect(&line);
+    zr_result result = read_key(device, key);
+    if (result == ZR_OK)
+        result = zr_service_connect(key, &line);
     if (result == ZR_OK) {
         result = zr_service_ask(line, &message, &answer);
         if (result == ZR_OK && zr_service_receive(line, &none, END_NS) == ZR_ERR_TIMEOUT)

@@ -217,11 +217,11 @@ static void json_reason(struct zr_text *text, const struct zr_reasoning *own)
 
 static void json_clients(struct zr_text *text, const struct view *view)
 {
-    static struct zr_clients clients;
+    static struct zr_services services;
     if (view->of_failure)
-        zr_clients_read(&clients, ZR_SERVICE_AWAITED);
+        zr_services_read(&services, ZR_SERVICE_AWAITED);
     zr_text_print(text, ",\n \"service\": ");
-    zr_clients_json(text, &clients);
+    zr_services_json(text, &services);
 }
 
 static void print_json(struct zr_text *text, struct view *view)
@@ -454,16 +454,19 @@ static void print_remedies(struct zr_text *text, const struct view *view)
 /* Of a failure: who shares the memory through the allocator service, as it is now. */
 static void print_clients(struct zr_text *text, const struct view *view)
 {
-    static struct zr_clients clients;
+    static struct zr_services services;
     char words[ZR_CLIENTS_LINE_ROOM];
     if (!view->of_failure)
         return;
-    zr_clients_read(&clients, ZR_SERVICE_AWAITED);
-    if (!clients.served || clients.count == 0)
-        return;
-    zr_text_print(text, "now %s:\n", zr_clients_words(words, &clients));
-    for (unsigned i = 0; i < clients.count && i < PINS_SHOWN; i++)
-        zr_text_print(text, "  %s\n", zr_client_words(words, &clients.rows[i]));
+    zr_services_read(&services, ZR_SERVICE_AWAITED);
+    for (unsigned s = 0; s < services.count; s++) {
+        const struct zr_clients *clients = &services.each[s];
+        if (!clients->served || clients->count == 0)
+            continue;
+        zr_text_print(text, "now %s:\n", zr_clients_words(words, clients));
+        for (unsigned i = 0; i < clients->count && i < PINS_SHOWN; i++)
+            zr_text_print(text, "  %s\n", zr_client_words(words, &clients->rows[i]));
+    }
 }
 
 static void print_words(struct zr_text *text, struct view *view)

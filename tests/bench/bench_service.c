@@ -34,15 +34,15 @@ static void print_row(const char *name, size_t count, uint64_t all_ns)
 }
 
 /* Leases and returns a granule, LEASES times. */
-static bool lease(void)
+static bool lease_and_return(void)
 {
-    uint32_t number;
+    struct zr_service_lease lease;
     for (size_t i = 0; i < LEASES; i++) {
         uint64_t start_ns = zr_os_now_ns();
-        if (zr_service_lease((size_t)2 << 20, &number) != ZR_OK)
+        if (zr_service_lease(zr_service_host(), (size_t)2 << 20, &lease) != ZR_OK)
             return false;
         times_ns[i] = zr_os_now_ns() - start_ns;
-        zr_service_return((size_t)2 << 20, number);
+        zr_service_return(zr_service_host(), (size_t)2 << 20, &lease);
     }
     return true;
 }
@@ -50,14 +50,14 @@ static bool lease(void)
 static void bench_leases(void)
 {
     uint64_t start_ns = zr_os_now_ns();
-    if (lease())
+    if (lease_and_return())
         print_row("a lease of 2 MiB, one client", LEASES, zr_os_now_ns() - start_ns);
     fflush(stdout);
     start_ns = zr_os_now_ns();
     pid_t clients[CLIENTS];
     for (int i = 0; i < CLIENTS; i++)
         if ((clients[i] = fork()) == 0)
-            _exit(!lease());
+            _exit(!lease_and_return());
     int code = 0, failed = 0;
     for (int i = 0; i < CLIENTS; i++)
         failed |= waitpid(clients[i], &code, 0) < 0 || code;
@@ -99,12 +99,12 @@ static uint64_t drain_ns(void)
 {
     struct zr_service_message drain = zr_service_message_of(ZR_SERVICE_DRAIN), answer;
     int line;
-    if (zr_service_connect(&line) != ZR_OK)
+    if (zr_service_connect(ZR_SERVICE_HOST, &line) != ZR_OK)
         return 0;
     uint64_t start_ns = zr_os_now_ns(), taken_ns = 0;
     zr_result result = zr_service_ask(line, &drain, &answer);
     while (result == ZR_OK && taken_ns < UINT64_C(10000000000) &&
-           (result = zr_service_query(&(struct zr_service_question){.fresh = ZR_SERVICE_KNOWN}, nothing, NULL,
+           (result = zr_service_query(ZR_SERVICE_HOST, &(struct zr_service_question){.fresh = ZR_SERVICE_KNOWN}, nothing, NULL,
                                       &answer)) == ZR_OK) {
         taken_ns = zr_os_now_ns() - start_ns;
         if (answer.held_bytes == 0)
@@ -166,7 +166,7 @@ int main(void)
     pid_t zrd = start_zrd(folder);
     zr_option_set("service:on");
     for (int i = 0; i < 400; i++) { /* until it listens */
-        zr_service_join();
+        zr_service_join(zr_service_host());
         zr_service_alone(words, sizeof words);
         if (!words[0])
             break;

@@ -1,5 +1,5 @@
 /* service_client.c: a program on zr's arena that takes and gives memory as it is told, for
- * tests/system/service.t.
+ * tests/system/service.t: the host's, or with an argument the CUDA device's of that number.
  *
  * Orders come by line on standard input, each of which is answered by "ok", or by "no" and the words. What it
  * writes into its blocks is its process's number, and whatever it finds in memory that is new to it has to be
@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "alloc/backend/backend.h"
 #include "alloc/zr.h"
 
 enum { BLOCKS_MOST = 4096 };
@@ -36,13 +37,44 @@ static uint64_t draw(void)
 
 static uint32_t own;
 
-/* False: a byte of somebody else's. */
-static bool is_own(const uint32_t *at, size_t count, bool fresh)
+/* A device's memory is read and written through this. */
+static uint32_t part[1 << 18];
+static int device = -1; /* the host's */
+
+static bool copy(void *to, const void *from, size_t count)
+{
+    return zr_backend_copy(backend, &(struct zr_copy){to, from, count * sizeof *part, 0}) == ZR_OK &&
+           zr_backend_synchronize(backend) == ZR_OK;
+}
+
+static bool is_part_own(const uint32_t *at, size_t count, bool fresh)
 {
     for (size_t i = 0; i < count; i += 512)
         if (at[i] != own && (at[i] != 0 || !fresh))
             return false;
     return true;
+}
+
+/* False: a byte of somebody else's. */
+static bool is_own(const uint32_t *at, size_t count, bool fresh)
+{
+    bool good = device >= 0 || is_part_own(at, count, fresh);
+    for (size_t i = 0, some; device >= 0 && good && i < count; i += some) {
+        some = count - i < sizeof part / sizeof *part ? count - i : sizeof part / sizeof *part;
+        good = copy(part, at + i, some) && is_part_own(part, some, fresh);
+    }
+    return good;
+}
+
+static bool make_own(uint32_t *at, size_t count)
+{
+    size_t most = sizeof part / sizeof *part;
+    bool good = true;
+    for (size_t i = 0; i < (device >= 0 ? most : count); i += 512)
+        (device >= 0 ? part : at)[i] = own;
+    for (size_t i = 0; device >= 0 && good && i < count; i += most)
+        good = copy(at + i, part, count - i < most ? count - i : most);
+    return good;
 }
 
 static const char *take(size_t bytes)
@@ -55,8 +87,8 @@ static const char *take(size_t bytes)
     size_t count = bytes / sizeof(uint32_t);
     if (!is_own(at, count, true))
         return "bytes of another process";
-    for (size_t i = 0; i < count; i += 512)
-        ((uint32_t *)at)[i] = own;
+    if (!make_own(at, count))
+        return zr_last_error();
     blocks[blocks_count].at = at;
     blocks[blocks_count++].count = count;
     return NULL;
@@ -103,7 +135,8 @@ static const char *start_arena(void)
     blocks_count = 0;
     own = (uint32_t)getpid();
     drawn = own;
-    if (zr_backend_host_create(&backend, NULL) != ZR_OK ||
+    if ((device < 0 ? zr_backend_host_create(&backend, NULL)
+                    : zr_backend_cuda_create(&backend, &(struct zr_cuda_options){.device = device})) != ZR_OK ||
         zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend}) != ZR_OK)
         return zr_last_error();
     return NULL;
@@ -153,8 +186,9 @@ static const char *obey(const char *order)
     return "no such order";
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    device = argc > 1 ? atoi(argv[1]) : -1;
     char line[128];
     const char *words = start_arena();
     printf("%s %s\n", words ? "no" : "ok", words ? words : "");

@@ -10,6 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "alloc/backend/backend.h"
+#include "alloc/backend/service_client.h"
 #include "alloc/base/error.h"
 #include "alloc/base/option.h"
 
@@ -235,6 +237,14 @@ static zr_result open_parts(struct zr_cuda_device *device)
     return ZR_OK;
 }
 
+static void say_alone(void)
+{
+    char words[512];
+    zr_service_alone(words, sizeof words);
+    if (words[0])
+        zr_say("%s; process %ld goes on alone", words, (long)getpid());
+}
+
 zr_cu_result zr_cuda_device_open(struct zr_cuda_device *device)
 {
     zr_result result = ZR_OK;
@@ -253,8 +263,12 @@ zr_cu_result zr_cuda_device_open(struct zr_cuda_device *device)
         } else {
             end_parts(device);
         }
-        /* What may pass is tried again at the next allocation. */
-        if (result == ZR_ERR_UNAVAILABLE || result == ZR_ERR_INVALID) {
+        if (result == ZR_OK && device->backend->service)
+            say_alone();
+        /* What may pass is tried again at the next allocation, as is a zrd that has to be there. */
+        if (result == ZR_ERR_UNAVAILABLE && zr_service_wanted() && zr_service_required()) {
+            zr_say("%s", zr_last_error());
+        } else if (result == ZR_ERR_UNAVAILABLE || result == ZR_ERR_INVALID) {
             zr_say("%s: the CUDA driver serves device %d by itself", zr_last_error(), device->ordinal);
             atomic_store(&device->passed_on, true);
         } else if (result != ZR_OK) {

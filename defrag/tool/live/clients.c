@@ -1,9 +1,13 @@
-/* clients.c: see clients.h. Stands on alloc/backend/service_query.c. */
+/* clients.c: see clients.h. Stands on alloc/backend/service_query.c and file.c. */
 #include "defrag/tool/live/clients.h"
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+#include "alloc/base/system/file.h"
+#include "alloc/base/system/folders.h"
 
 #define PATIENCE_NS UINT64_C(500000000)
 #define LEAST_BYTES ((uint64_t)1 << 20) /* launchers hold next to nothing */
@@ -25,12 +29,58 @@ static void add(void *state, const struct zr_service_message *client)
     clients->count = last + 1;
 }
 
-void zr_clients_read(struct zr_clients *out, enum zr_service_fresh fresh)
+/* "service-KEY.sock". */
+static bool read_key(const char *name, char key[ZR_SERVICE_KEY_BYTES])
+{
+    static const char before[] = "service-", after[] = ".sock";
+    size_t length = strlen(name), around = sizeof before - 1 + sizeof after - 1;
+    if (length <= around || length - around >= ZR_SERVICE_KEY_BYTES ||
+        strncmp(name, before, sizeof before - 1) != 0 || strcmp(name + length - (sizeof after - 1), after) != 0)
+        return false;
+    snprintf(key, ZR_SERVICE_KEY_BYTES, "%.*s", (int)(length - around), name + sizeof before - 1);
+    return strcmp(key, ZR_SERVICE_HOST) != 0;
+}
+
+static int compare_keys(const void *a, const void *b)
+{
+    return strcmp(a, b);
+}
+
+unsigned zr_services_keys(char out[ZR_SERVICES_SHOWN][ZR_SERVICE_KEY_BYTES])
+{
+    char path[ZR_FOLDER_BYTES];
+    struct zr_folder folder;
+    struct zr_folder_entry entry;
+    unsigned count = 1;
+    strcpy(out[0], ZR_SERVICE_HOST);
+    if (zr_folder_runtime(path, false) != ZR_OK || zr_folder_open(&folder, path) != ZR_OK)
+        return count;
+    while (count < ZR_SERVICES_SHOWN && zr_folder_next(&folder, &entry) == ZR_OK && entry.name)
+        count += read_key(entry.name, out[count]);
+    zr_folder_close(&folder);
+    qsort(out[1], count - 1, sizeof out[1], compare_keys);
+    return count;
+}
+
+static void read_one(struct zr_clients *out, enum zr_service_fresh fresh)
 {
     out->count = 0;
     out->idle_bytes = 0;
-    out->served = zr_service_query(&(struct zr_service_question){.fresh = fresh, .patience_ns = PATIENCE_NS},
+    out->served = zr_service_query(out->key, &(struct zr_service_question){.fresh = fresh, .patience_ns = PATIENCE_NS},
                                    add, out, &out->totals) == ZR_OK;
+}
+
+void zr_services_read(struct zr_services *out, enum zr_service_fresh fresh)
+{
+    char keys[ZR_SERVICES_SHOWN][ZR_SERVICE_KEY_BYTES];
+    unsigned count = zr_services_keys(keys);
+    out->count = 0;
+    for (unsigned i = 0; i < count; i++) {
+        struct zr_clients *clients = &out->each[out->count];
+        memcpy(clients->key, keys[i], sizeof clients->key);
+        read_one(clients, fresh);
+        out->count += clients->served || i == 0;
+    }
 }
 
 const struct zr_service_message *zr_clients_find(const struct zr_clients *clients, long pid)
@@ -44,7 +94,9 @@ const struct zr_service_message *zr_clients_find(const struct zr_clients *client
 const char *zr_clients_words(char out[ZR_CLIENTS_LINE_ROOM], const struct zr_clients *clients)
 {
     char number[3][ZR_TOOL_NUMBER_ROOM];
-    snprintf(out, ZR_CLIENTS_LINE_ROOM, "zrd lends %s of %s to %" PRIu64 " process%s; %s idle",
+    bool host = strcmp(clients->key, ZR_SERVICE_HOST) == 0;
+    snprintf(out, ZR_CLIENTS_LINE_ROOM, "zrd%s%.*s lends %s of %s to %" PRIu64 " process%s; %s idle",
+             host ? "" : " of device ", host ? 0 : 8, clients->key,
              zr_tool_bytes(number[0], clients->totals.held_bytes),
              zr_tool_bytes(number[1], clients->totals.bytes), clients->totals.count,
              clients->totals.count == 1 ? "" : "es", zr_tool_bytes(number[2], clients->idle_bytes));
@@ -85,19 +137,34 @@ void zr_client_json(struct zr_text *text, const struct zr_service_message *clien
                   client->flags & ZR_SERVICE_LEFT ? "true" : "false");
 }
 
-void zr_clients_json(struct zr_text *text, const struct zr_clients *clients)
+static void json_one(struct zr_text *text, const struct zr_clients *clients)
 {
-    if (!clients->served) {
-        zr_text_print(text, "null");
-        return;
-    }
     zr_text_print(text,
-                  "{\"capacity_bytes\": %" PRIu64 ", \"lent_bytes\": %" PRIu64 ", \"idle_bytes\": %" PRIu64
+                  "\"capacity_bytes\": %" PRIu64 ", \"lent_bytes\": %" PRIu64 ", \"idle_bytes\": %" PRIu64
                   ", \"clients\": [",
                   clients->totals.bytes, clients->totals.held_bytes, clients->idle_bytes);
     for (unsigned i = 0; i < clients->count; i++) {
         zr_text_print(text, i ? ", " : "");
         zr_client_json(text, &clients->rows[i]);
+    }
+    zr_text_print(text, "]");
+}
+
+void zr_services_json(struct zr_text *text, const struct zr_services *services)
+{
+    static const struct zr_clients nobody;
+    const struct zr_clients *host = &services->each[0];
+    if (services->count == 0 || (services->count == 1 && !host->served)) {
+        zr_text_print(text, "null");
+        return;
+    }
+    zr_text_print(text, "{");
+    json_one(text, host->served ? host : &nobody);
+    zr_text_print(text, ", \"devices\": [");
+    for (unsigned i = 1; i < services->count; i++) {
+        zr_text_print(text, "%s{\"device\": \"%s\", ", i > 1 ? ", " : "", services->each[i].key);
+        json_one(text, &services->each[i]);
+        zr_text_print(text, "}");
     }
     zr_text_print(text, "]}");
 }

@@ -112,10 +112,10 @@ static void show_devices(struct zr_text *text, const struct zr_live *live, bool 
 static void show(struct zr_text *text, const struct zr_live *live, const struct zr_ledger *host,
                  uint64_t cached_bytes, bool json)
 {
-    static struct zr_clients clients;
+    static struct zr_services services;
     char cached[ZR_TOOL_NUMBER_ROOM], idle[ZR_TOOL_NUMBER_ROOM];
-    zr_clients_read(&clients, ZR_SERVICE_AWAITED);
-    const struct zr_service_message *client = zr_clients_find(&clients, live->shown.process.pid);
+    zr_services_read(&services, ZR_SERVICE_AWAITED);
+    const struct zr_service_message *client = zr_clients_find(&services.each[0], live->shown.process.pid);
     if (json) {
         zr_text_print(text, "{\"pid\": %" PRId32 ", ", live->shown.process.pid);
         zr_tool_json_words(text, "program", live->shown.program);
@@ -138,6 +138,11 @@ static void show(struct zr_text *text, const struct zr_live *live, const struct 
         zr_text_print(text, "  zrd has lent it %s of this, %s of it idle\n",
                       zr_tool_bytes(cached, client->held_bytes), zr_tool_bytes(idle, client->idle_bytes));
     show_devices(text, live, false);
+    for (unsigned i = 1; i < services.count; i++)
+        if ((client = zr_clients_find(&services.each[i], live->shown.process.pid)))
+            zr_text_print(text, "  zrd has lent it %s of device %s, %s of it idle\n",
+                          zr_tool_bytes(cached, client->held_bytes), services.each[i].key,
+                          zr_tool_bytes(idle, client->idle_bytes));
 }
 
 struct shown {

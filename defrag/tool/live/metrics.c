@@ -79,18 +79,44 @@ static void put_tags(struct zr_text *text, const struct zr_top *top, const char 
     }
 }
 
-static void put_client(struct zr_text *text, const char *name, const struct zr_service_message *client,
-                       uint64_t value)
+static bool is_host(const struct zr_clients *clients)
+{
+    return strcmp(clients->key, ZR_SERVICE_HOST) == 0;
+}
+
+static void put_service(struct zr_text *text, const char *name, const struct zr_clients *clients,
+                        uint64_t value)
+{
+    if (is_host(clients))
+        zr_text_print(text, "%s %" PRIu64 "\n", name, value);
+    else
+        zr_text_print(text, "%s{device=\"%s\"} %" PRIu64 "\n", name, clients->key, value);
+}
+
+static void put_client(struct zr_text *text, const char *name, const struct zr_clients *clients,
+                       const struct zr_service_message *client, uint64_t value)
 {
     zr_text_print(text, "%s{pid=\"%" PRId32 "\",", name, client->pid);
     put_label(text, "program", client->program);
     zr_text_print(text, ",");
     put_label(text, "group", client->group);
+    if (!is_host(clients))
+        zr_text_print(text, ",device=\"%s\"", clients->key);
     zr_text_print(text, "} %" PRIu64 "\n", value);
 }
 
-/* Where a zrd serves. */
-static void put_clients(struct zr_text *text, const struct zr_clients *clients)
+static void put_figure_of_clients(struct zr_text *text, const char *name, const struct zr_clients *clients,
+                                  size_t offset)
+{
+    for (unsigned i = 0; clients->served && i < clients->count; i++) {
+        uint64_t value;
+        memcpy(&value, (const char *)&clients->rows[i] + offset, sizeof value);
+        put_client(text, name, clients, &clients->rows[i], value);
+    }
+}
+
+/* Of each zrd: the host's figures have no device. */
+static void put_services(struct zr_text *text, const struct zr_services *services)
 {
     static const struct {
         const char *name, *help;
@@ -106,20 +132,21 @@ static void put_clients(struct zr_text *text, const struct zr_clients *clients)
          offsetof(struct zr_service_message, hard_bytes)},
     };
     put_head(text, "zr_service_up", "", "1: a zrd serves this user.", false);
-    zr_text_print(text, "zr_service_up %d\n", clients->served);
-    if (!clients->served)
-        return;
+    for (unsigned s = 0; s < services->count; s++)
+        put_service(text, "zr_service_up", &services->each[s], services->each[s].served);
     put_head(text, "zr_service_capacity_bytes", "", "What zrd lends in all.", false);
-    zr_text_print(text, "zr_service_capacity_bytes %" PRIu64 "\n", clients->totals.bytes);
+    for (unsigned s = 0; s < services->count; s++)
+        if (services->each[s].served)
+            put_service(text, "zr_service_capacity_bytes", &services->each[s], services->each[s].totals.bytes);
     put_head(text, "zr_service_lent_bytes", "", "What it has lent.", false);
-    zr_text_print(text, "zr_service_lent_bytes %" PRIu64 "\n", clients->totals.held_bytes);
+    for (unsigned s = 0; s < services->count; s++)
+        if (services->each[s].served)
+            put_service(text, "zr_service_lent_bytes", &services->each[s],
+                        services->each[s].totals.held_bytes);
     for (size_t i = 0; i < sizeof figures / sizeof *figures; i++) {
         put_head(text, figures[i].name, "", figures[i].help, false);
-        for (unsigned c = 0; c < clients->count; c++) {
-            uint64_t value;
-            memcpy(&value, (const char *)&clients->rows[c] + figures[i].offset, sizeof value);
-            put_client(text, figures[i].name, &clients->rows[c], value);
-        }
+        for (unsigned s = 0; s < services->count; s++)
+            put_figure_of_clients(text, figures[i].name, &services->each[s], figures[i].offset);
     }
 }
 
@@ -138,5 +165,5 @@ void zr_metrics_print(struct zr_text *text, const struct zr_top *top)
     put_tags(text, top, "zr_arena_tag_live_bytes", "Live bytes of a tag.", false);
     put_tags(text, top, "zr_arena_tag_peak_bytes", "Live bytes of a tag when live_bytes was at its peak.",
              true);
-    put_clients(text, &top->clients);
+    put_services(text, &top->services);
 }

@@ -112,7 +112,7 @@ static int print_json(struct zr_top *top)
         json_process(&out.text, top, &top->processes[i]);
     }
     zr_text_print(&out.text, "],\n \"service\": ");
-    zr_clients_json(&out.text, &top->clients);
+    zr_services_json(&out.text, &top->services);
     zr_text_print(&out.text, "}\n");
     return zr_tool_output_end(&out);
 }

@@ -577,6 +577,7 @@ void zr_top_draw(struct zr_top_grid *out, const struct zr_top *top, const struct
     }
     if (top->processes_count > 0)
         area = below(area, draw_processes(area, top, view));
-    area = below(area, draw_clients(area, &top->clients));
+    for (unsigned i = 0; i < top->services.count; i++)
+        area = below(area, draw_clients(area, &top->services.each[i]));
     draw_details(area, top, view);
 }

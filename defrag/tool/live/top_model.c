@@ -133,7 +133,7 @@ static bool any_named(const struct zr_top *top)
 void zr_top_refresh(struct zr_top *top, int patience_ms)
 {
     bool named = any_named(top);
-    zr_clients_read(&top->clients, ZR_SERVICE_ASKED);
+    zr_services_read(&top->services, ZR_SERVICE_ASKED);
     top->others_count = 0;
     for (unsigned i = 0; i < top->processes_count; i++)
         top->processes[i].seen = false;

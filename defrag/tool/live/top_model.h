@@ -53,7 +53,7 @@ struct zr_top {
     unsigned processes_count;
     unsigned others_count; /* that run and are not here: more than there is room for, or of another release */
     struct zr_top_look look;
-    struct zr_clients clients; /* of zrd, if one serves */
+    struct zr_services services; /* of each zrd that serves */
 
     /* private: a look that has been asked for */
     int connection; /* -1: none */

@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { PROCESSES_MOST = 64 };
+enum { PROCESSES_MOST = 64, PIECES_MOST = 16384 };
 
 /* One process's part of the file; pid 0: free. */
 struct part {
@@ -21,9 +21,23 @@ struct part {
     uint64_t used_bytes[EMU_DEVICES_MOST];
 };
 
+/* Memory that was exported; 0 bytes: free. */
+struct piece {
+    uint64_t bytes, holders; /* a bit for each process */
+    int device;
+};
+
+struct account {
+    struct part parts[PROCESSES_MOST];
+    struct piece pieces[PIECES_MOST];
+    uint32_t pieces_count; /* that were ever used */
+};
+
 static struct part alone, *own = &alone;
-static struct part *parts; /* of the file, PROCESSES_MOST; NULL: nothing is shared */
+static struct account *account; /* the file; NULL: nothing is shared */
+static struct part *parts;      /* its own */
 static int parts_fd = -1;
+static uint16_t holdings[PIECES_MOST]; /* of this process */
 
 uint64_t emu_process_started(int pid)
 {
@@ -64,23 +78,35 @@ static void unlock_parts(void)
     set_lock(F_UNLCK);
 }
 
+static void drop_holder(struct piece *piece, unsigned process)
+{
+    piece->holders &= ~(UINT64_C(1) << process);
+    if (piece->holders == 0)
+        piece->bytes = 0;
+}
+
 static void bury_dead(void)
 {
-    for (unsigned i = 0; i < PROCESSES_MOST; i++)
-        if (parts[i].pid && &parts[i] != own && emu_process_started(parts[i].pid) != parts[i].started)
-            memset(&parts[i], 0, sizeof parts[i]);
+    for (unsigned i = 0; i < PROCESSES_MOST; i++) {
+        if (!parts[i].pid || &parts[i] == own || emu_process_started(parts[i].pid) == parts[i].started)
+            continue;
+        memset(&parts[i], 0, sizeof parts[i]);
+        for (uint32_t piece = 0; piece < account->pieces_count; piece++)
+            drop_holder(&account->pieces[piece], i);
+    }
 }
 
 bool emu_account_share(const char *path)
 {
-    size_t bytes = PROCESSES_MOST * sizeof *parts;
+    size_t bytes = sizeof *account;
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (fd < 0 || ftruncate(fd, (off_t)bytes) != 0)
         return false;
     void *mapped = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (mapped == MAP_FAILED)
         return false;
-    parts = mapped;
+    account = mapped;
+    parts = account->parts;
     parts_fd = fd;
     lock_parts();
     bury_dead();
@@ -101,6 +127,8 @@ static size_t used_of(int device)
     size_t sum = 0;
     for (unsigned i = 0; parts && i < PROCESSES_MOST; i++)
         sum += parts[i].used_bytes[device];
+    for (uint32_t i = 0; parts && i < account->pieces_count; i++)
+        sum += account->pieces[i].device == device ? account->pieces[i].bytes : 0;
     return parts ? sum : own->used_bytes[device];
 }
 
@@ -151,4 +179,50 @@ size_t emu_used_bytes(void)
     for (int i = 0; i < EMU_DEVICES_MOST; i++)
         sum += own->used_bytes[i];
     return sum;
+}
+
+/* ---- Shared pieces ------------------------------------------------------------------------------------- */
+
+uint32_t emu_share_begin(int device, size_t bytes)
+{
+    uint32_t i = 0;
+    if (!account)
+        return 0;
+    lock_parts();
+    while (i < account->pieces_count && account->pieces[i].bytes)
+        i++;
+    if (i < PIECES_MOST) {
+        account->pieces_count += i == account->pieces_count;
+        account->pieces[i] = (struct piece){bytes, UINT64_C(1) << (own - parts), device};
+        own->used_bytes[device] -= bytes;
+        holdings[i] = 1;
+    }
+    unlock_parts();
+    return i < PIECES_MOST ? i + 1 : 0;
+}
+
+bool emu_share_join(uint32_t number)
+{
+    if (!account || number == 0)
+        return number == 0;
+    struct piece *piece = &account->pieces[number - 1];
+    lock_parts();
+    bool held = piece->bytes;
+    if (held) {
+        piece->holders |= UINT64_C(1) << (own - parts);
+        holdings[number - 1]++;
+    }
+    unlock_parts();
+    return held;
+}
+
+bool emu_share_leave(uint32_t number)
+{
+    struct piece *piece = &account->pieces[number - 1];
+    lock_parts();
+    if (--holdings[number - 1] == 0)
+        drop_holder(piece, (unsigned)(own - parts));
+    bool last = piece->bytes == 0;
+    unlock_parts();
+    return last;
 }

@@ -60,6 +60,7 @@ ZR_CUDA_TAKEN(EMU_DECLARE)
 ZR_CUDA_USED(EMU_DECLARE)
 ZR_CUDA_LAUNCHING(EMU_DECLARE)
 #undef EMU_DECLARE
+zr_cu_result cuDeviceGetUuid_v2(unsigned char out[16], zr_cu_device device);
 #define EMU_DECLARE(name, suffix, legacy, parameters, arguments) zr_cu_result name##suffix parameters;
 EMU_PER_THREAD(EMU_DECLARE)
 #undef EMU_DECLARE
@@ -86,6 +87,7 @@ struct emu_settings {
     bool exact_ticks; /* that long each time, not so long in the mean of quick streams */
     uint64_t random;  /* not 0 */
     bool lazy_free;   /* cuMemFree does not wait for work */
+    bool dirty;       /* what cuMemCreate makes is not zeros */
 };
 extern struct emu_settings emu;
 int emu_version(void);
@@ -153,6 +155,13 @@ bool emu_take_bytes(int device, size_t bytes);
 void emu_give_bytes(int device, size_t bytes);
 size_t emu_free_bytes(int device);
 size_t emu_used_bytes(void); /* of this process, on all devices */
+/* Memory that other processes may hold: its bytes are in use until nobody does. Begins with bytes of this
+ * process's, and is one more holding of it; 0: nobody shares an account, or there is no room. */
+uint32_t emu_share_begin(int device, size_t bytes);
+/* One more holding. False: nobody held it any more. */
+bool emu_share_join(uint32_t number);
+/* One holding less. True: it was the last of all processes. */
+bool emu_share_leave(uint32_t number);
 
 /* ---- memory.c, share.c: virtual memory ----------------------------------------------------------------- */
 
@@ -170,6 +179,7 @@ struct emu_memory {
     size_t mappings_count, handles_count;
     zr_cu_memory handle;
     bool imported, exported; /* exported: others may hold it: its bytes stay */
+    uint32_t shared;         /* emu_share_begin()'s; 0: not */
 };
 
 /* A shared piece begins with a page that says what it is. */
@@ -178,6 +188,7 @@ enum { EMU_HEADER_BYTES = 4096 };
 struct emu_header {
     uint64_t magic, bytes;
     zr_cu_location location;
+    uint32_t shared; /* as emu_memory's */
 };
 
 /* A stretch of the emulator's file, zeros behind a header of its own. */

@@ -153,7 +153,7 @@ PUBLIC zr_cu_result cuMemAddressFree(zr_cu_address address, size_t bytes)
 
 zr_cu_result emu_file_take(size_t bytes, zr_cu_location location, uint64_t *offset_bytes)
 {
-    struct emu_header header = {EMU_HEADER_MAGIC, bytes, location};
+    struct emu_header header = {EMU_HEADER_MAGIC, bytes, location, 0};
     uint64_t at = next_offset;
     if (emu_own_file.fd < 0)
         emu_own_file.fd = memfd_create("emulated GPU", MFD_CLOEXEC);
@@ -165,10 +165,25 @@ zr_cu_result emu_file_take(size_t bytes, zr_cu_location location, uint64_t *offs
     return ZR_CU_SUCCESS;
 }
 
+static void punch(int fd, uint64_t offset_bytes, size_t bytes)
+{
+    fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)(offset_bytes - EMU_HEADER_BYTES),
+              (off_t)(bytes + EMU_HEADER_BYTES));
+}
+
 void emu_file_give(uint64_t offset_bytes, size_t bytes)
 {
-    fallocate(emu_own_file.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-              (off_t)(offset_bytes - EMU_HEADER_BYTES), (off_t)(bytes + EMU_HEADER_BYTES));
+    punch(emu_own_file.fd, offset_bytes, bytes);
+}
+
+/* What another use of the memory may have left there. */
+static void soil(uint64_t offset_bytes, size_t bytes)
+{
+    static char left[65536];
+    memset(left, 0xdb, sizeof left);
+    for (size_t done = 0; done < bytes; done += sizeof left)
+        if (pwrite(emu_own_file.fd, left, sizeof left, (off_t)(offset_bytes + done)) != sizeof left)
+            abort();
 }
 
 /* ---- Handles ------------------------------------------------------------------------------------------- */
@@ -195,8 +210,11 @@ zr_cu_memory emu_memory_add(struct emu_memory *memory)
 static void free_memory(struct emu_memory *memory)
 {
     live_memories_count--;
-    if (memory->location.type == ZR_CU_LOCATION_DEVICE && !memory->imported)
+    bool last = memory->shared && emu_share_leave(memory->shared);
+    if (memory->location.type == ZR_CU_LOCATION_DEVICE && !memory->imported && !memory->shared)
         emu_give_bytes(memory->location.id, memory->bytes);
+    if (last)
+        punch(memory->file->fd, memory->offset_bytes, memory->bytes);
     if (memory->imported) {
         if (--memory->file->users_count == 0) {
             close(memory->file->fd);
@@ -261,6 +279,8 @@ static zr_cu_result create(zr_cu_memory *out, size_t bytes, const zr_cu_properti
             emu_give_bytes(device, bytes);
         return code;
     }
+    if (emu.dirty)
+        soil(at, bytes);
     rdma_count += properties->flags.rdma;
     struct emu_memory *memory = emu_must(calloc(1, sizeof *memory));
     *memory = (struct emu_memory){.location = properties->location,

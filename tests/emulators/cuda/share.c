@@ -10,6 +10,17 @@
 
 /* The descriptor is an opening of the file of its own, whose position says where the piece begins: that
  * survives the way through a socket. */
+/* The account of all processes has it from now on, and its header says under which number. */
+static bool share(struct emu_memory *memory)
+{
+    if (memory->shared || memory->imported || memory->location.type != ZR_CU_LOCATION_DEVICE)
+        return true;
+    memory->shared = emu_share_begin(memory->location.id, memory->bytes);
+    struct emu_header header = {EMU_HEADER_MAGIC, memory->bytes, memory->location, memory->shared};
+    return pwrite(memory->file->fd, &header, sizeof header,
+                  (off_t)(memory->offset_bytes - EMU_HEADER_BYTES)) == sizeof header;
+}
+
 static zr_cu_result export_memory(int *out, struct emu_memory *memory)
 {
     char name[64] = "/proc/self/fd/";
@@ -21,7 +32,7 @@ static zr_cu_result export_memory(int *out, struct emu_memory *memory)
     while (number /= 10);
     strcat(name, digit);
     int fd = open(name, O_RDWR);
-    if (fd < 0)
+    if (fd < 0 || !share(memory))
         return ZR_CU_OPERATING_SYSTEM;
     lseek(fd, (off_t)(memory->offset_bytes - EMU_HEADER_BYTES), SEEK_SET);
     memory->exported = true;
@@ -51,6 +62,10 @@ static zr_cu_result import_memory(zr_cu_memory *out, int fd)
     int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     if (own < 0)
         return ZR_CU_OPERATING_SYSTEM;
+    if (!emu_share_join(header.shared)) {
+        close(own);
+        return ZR_CU_INVALID_VALUE;
+    }
     struct emu_file *file = emu_must(calloc(1, sizeof *file));
     struct emu_memory *memory = emu_must(calloc(1, sizeof *memory));
     *file = (struct emu_file){.fd = own, .users_count = 1};
@@ -58,7 +73,8 @@ static zr_cu_result import_memory(zr_cu_memory *out, int fd)
                                   .bytes = header.bytes,
                                   .offset_bytes = (uint64_t)at + EMU_HEADER_BYTES,
                                   .file = file,
-                                  .imported = true};
+                                  .imported = true,
+                                  .shared = header.shared};
     *out = emu_memory_add(memory);
     return ZR_CU_SUCCESS;
 }

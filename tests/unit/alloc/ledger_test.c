@@ -16,13 +16,14 @@ static struct {
 static struct zr_holder holders[HOLDERS];
 static struct zr_ledger ledger;
 
-static void answer(struct zr_ledger *of, struct zr_holder *holder, zr_result result)
+static bool answer(struct zr_ledger *of, struct zr_holder *holder, zr_result result)
 {
     (void)of;
     if (result == ZR_OK)
         said[holder - holders].granted++;
     else
         said[holder - holders].refused++;
+    return result == ZR_OK;
 }
 
 static void ask(struct zr_ledger *of, struct zr_holder *holder)

@@ -20,10 +20,11 @@ static struct {
     enum zr_service_kind last;
 } said[HOLDERS];
 
-static void answer(struct zr_ledger *of, struct zr_holder *holder, zr_result result)
+static bool answer(struct zr_ledger *of, struct zr_holder *holder, zr_result result)
 {
     (void)of;
     *(result == ZR_OK ? &said[holder - holders].granted : &said[holder - holders].refused) += 1;
+    return result == ZR_OK;
 }
 
 static void ask(struct zr_ledger *of, struct zr_holder *holder)

@@ -42,5 +42,5 @@ void zr_report_holders(void)
 {
     struct zr_service_message totals;
     bool any = false;
-    zr_service_query(&(struct zr_service_question){.fresh = ZR_SERVICE_AWAITED}, show_holder, &any, &totals);
+    zr_service_query(ZR_SERVICE_HOST, &(struct zr_service_question){.fresh = ZR_SERVICE_AWAITED}, show_holder, &any, &totals);
 }
