@@ -13,9 +13,10 @@ import subprocess
 import sys
 
 sys.path.insert(0, "tests/support")
-from zrd_client import (CLIENT, ENVIRONMENT, FORM, KINDS, MAGIC, MIB, RUNTIME, SOCKET, ZR, ZRD, Program, Speaker, Zrd,
+from zrd_client import (CLIENT, ENVIRONMENT, FORM, KINDS, MAGIC, MIB, RUNTIME, SOCKET, UUID, ZR, ZRD, Program, Speaker, Zrd,
                         constant, lent, status, use, zr)
-from zrtest import HANG, SEED, done, note, ok, path, same, skip, train, wait_for
+from cuda_train import on_card
+from zrtest import BUILD, HANG, SEED, done, note, ok, path, same, skip, train, wait_for
 
 CAPACITY = 256 * MIB
 
@@ -287,6 +288,12 @@ def check_device():
     speaker.close()
     keeper, other = Program(), Program()
     same(keeper.obey("take 200"), "", "a client")
+    tools = [subprocess.run([ZR, *words], capture_output=True, text=True, timeout=HANG, env=ENVIRONMENT, stdin=subprocess.DEVNULL).stdout
+             for words in (["service", "status", "--json"], ["service", "status"], ["top", "--once"], ["serve", "--once"])]
+    shown = json.loads(tools[0])["devices"]
+    same([(one["device"], one["lent_bytes"], len(one["clients"])) for one in shown], [(UUID, 200 * MIB, 2)], "status without a device shows all zrds")
+    ok(f"of device {UUID} are lent" in tools[1] and f"zrd of device {UUID:.8} lends 200 MiB" in tools[2], "as does top")
+    ok(f'zr_service_lent_bytes{{device="{UUID}"}} {200 * MIB}' in tools[3] and "zr_service_up 0" in tools[3], "and the metrics")
     zrd.end(kill=True)
     same(keeper.obey("look"), "", "keeps its pages when zrd is killed")
     zrd = Zrd(*options)
@@ -394,6 +401,32 @@ def check_other_user(zrd):
         os.chmod(folder, mode)
 
 
+def check_card_programs():
+    """zr-train --backend cuda and a program under zr run --cuda take the device's memory from its zrd."""
+    words = {"environment": ENVIRONMENT, "steps": 2, "layers": 1}
+    program = [ZR, "run", "--cuda", "--", os.path.abspath(os.path.join(BUILD, "tests", "cuda_program")), "dlsym", "calls"]
+    use("host")
+    host = Zrd()
+    use("cuda")
+    ENVIRONMENT["ZR_CONF"] = "service:required,kernels:emulated"
+    got = subprocess.run(program, capture_output=True, text=True, timeout=HANG, env=ENVIRONMENT, stdin=subprocess.DEVNULL)
+    ok(got.returncode != 0 and f"zr service start --device {UUID}" in got.stderr, f"who requires the device's zrd does without no memory: {got.stderr.strip():.200}")
+    run = on_card(**words)
+    ok(run.code != 0 and f"zr service start --device {UUID}" in run.err, f"nor does zr-train: {run.err.strip()[-200:]}")
+    card = Zrd("--capacity", CAPACITY)
+    want = subprocess.run(program[4:], capture_output=True, text=True, timeout=HANG, env=ENVIRONMENT, stdin=subprocess.DEVNULL)
+    got = subprocess.run(program, capture_output=True, text=True, timeout=HANG, env=ENVIRONMENT, stdin=subprocess.DEVNULL)
+    same((got.returncode, got.stdout, got.stderr), (0, want.stdout, ""), "a program that knows nothing of zr finds what it finds without")
+    plain, run = on_card(steps=2, layers=1), on_card(**words)
+    same((run.code, run.bits), (0, plain.bits), "zr-train: the same losses") or note(run.err)
+    ok(wait_for(lambda: lent() == 0), "and nothing stays")
+    zr("limit", "--capacity", "2MiB")
+    run = on_card(**words)
+    ok(run.code == 4 and "zrd lends 2.00 MiB" in run.err, f"who does not fit is told before step 1: {run.err.strip()[-300:]}")
+    ENVIRONMENT["ZR_CONF"] = "service:on"
+    same((card.end(), host.end()), (0, 0), "both end well")
+
+
 def check_programs():
     plain, on = train(ranks=2, stage=1), train(environment={**ENVIRONMENT, "ZR_CONF": "service:required"}, ranks=2, stage=1)
     same((on.code, on.losses), (0, plain.losses), "zr-train on the service: the same losses")
@@ -426,6 +459,7 @@ for kind, count, rounds, churn in (("host", 8, 3, "120 12"), ("cuda", 4, 3, "30 
         check_other_user(service)
     service.end()
 check_device()
+check_card_programs()
 use("host")
 check_deadline()
 check_limits_kept()
