@@ -260,9 +260,32 @@ static zr_result make(zr_backend *backend, struct zr_handle *handle, const struc
                      backend, &(struct zr_segment){.fd = lease->fd, .bytes = handle->bytes}, handle);
 }
 
+/* A zrd that ends may take with it what it has sent a moment ago: then the next one is asked. */
+static zr_result lease_and_make(zr_backend *backend, struct zr_handle *handle)
+{
+    enum { TRIES = 3 };
+    struct zr_service_lease lease = {.fd = -1};
+    zr_result result = ZR_OK;
+    for (unsigned i = 0; i < TRIES; i++) {
+        if (backend->service)
+            result = zr_service_lease(backend->service, handle->bytes, &lease);
+        handle->lease = lease.number;
+        handle->leased_granule = lease.granule;
+        if (result == ZR_OK)
+            result = make(backend, handle, &lease);
+        if (lease.fd < 0)
+            break;
+        close(lease.fd);
+        if (result != ZR_ERR_INVALID || i + 1 == TRIES)
+            break;
+        zr_service_return(backend->service, handle->bytes, &lease);
+        handle->lease = 0;
+    }
+    return result;
+}
+
 zr_result zr_backend_create(zr_backend *backend, size_t bytes, struct zr_handle **out)
 {
-    struct zr_service_lease lease = {.fd = -1};
     struct zr_handle *handle = NULL;
     *out = NULL;
     if (bytes == 0 || !whole_granules(backend, bytes))
@@ -273,14 +296,7 @@ zr_result zr_backend_create(zr_backend *backend, size_t bytes, struct zr_handle 
     zr_result result = hold(backend, bytes, &handle);
     if (result != ZR_OK)
         return result;
-    if (backend->service)
-        result = zr_service_lease(backend->service, bytes, &lease);
-    handle->lease = lease.number;
-    handle->leased_granule = lease.granule;
-    if (result == ZR_OK)
-        result = make(backend, handle, &lease);
-    if (lease.fd >= 0)
-        close(lease.fd);
+    result = lease_and_make(backend, handle);
     if (result != ZR_OK) {
         pthread_mutex_lock(&backend->lock);
         drop(backend, handle);

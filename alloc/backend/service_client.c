@@ -372,11 +372,14 @@ zr_result zr_service_join(struct zr_service *client)
 
 void zr_service_alone(char *words, size_t room_bytes)
 {
+    size_t used = 0;
     words[0] = '\0';
-    for (struct zr_service *client = services; client && !words[0]; client = zr_service_next(client)) {
+    for (struct zr_service *client = services; client && used < room_bytes; client = zr_service_next(client)) {
         pthread_mutex_lock(&client->send_lock);
-        snprintf(words, room_bytes, "%s",
-                 client->state == ALONE || client->state == ENDED ? client->words : "");
+        bool alone = client->state == ALONE || client->state == ENDED;
+        int length = snprintf(words + used, room_bytes - used, "%s%s", used && alone ? "; " : "",
+                              alone ? client->words : "");
+        used += length > 0 ? (size_t)length : 0;
         pthread_mutex_unlock(&client->send_lock);
     }
 }
@@ -519,9 +522,9 @@ static zr_result ask_for_long(struct zr_service *client, struct zr_service_messa
     return result;
 }
 
-zr_result zr_service_plan(const struct zr_service_plan *plan, zr_service_waits *waits, void *state)
+zr_result zr_service_plan(struct zr_service *client, const struct zr_service_plan *plan,
+                          zr_service_waits *waits, void *state)
 {
-    struct zr_service *client = zr_service_host();
     struct zr_service_message message = zr_service_message_of(ZR_SERVICE_PLAN);
     if (!is_own_process())
         return ZR_OK;
@@ -537,9 +540,8 @@ uint64_t zr_service_yield_bytes(void)
     return atomic_load_explicit(&services[0].yield_bytes, memory_order_relaxed);
 }
 
-zr_result zr_service_turn(zr_service_waits *waits, void *state)
+zr_result zr_service_turn(struct zr_service *client, zr_service_waits *waits, void *state)
 {
-    struct zr_service *client = zr_service_host();
     struct zr_service_message message = zr_service_message_of(ZR_SERVICE_TURN);
     if (!is_own_process())
         return ZR_OK;

@@ -56,7 +56,7 @@ void zr_service_return(struct zr_service *service, size_t bytes, const struct zr
 void zr_service_gather_begin(void);
 void zr_service_gather_end(void);
 
-/* ---- Runs with a plan: of the host's zrd --------------------------------------------------------------- */
+/* ---- Runs with a plan ---------------------------------------------------------------------------------- */
 
 /* What this process will take of zrd's memory. Processes of one run have the same number. */
 struct zr_service_plan {
@@ -70,14 +70,15 @@ typedef void zr_service_waits(void *state, const char *words);
 /* Before the memory is taken, once: waits until all of the run have said theirs and zrd lets it in. Without
  * zrd it is let in. ZR_ERR_MEMORY: it does not fit beside what others hold and plan, in zrd's words.
  * ZR_ERR_UNAVAILABLE: as of a lease. */
-zr_result zr_service_plan(const struct zr_service_plan *plan, zr_service_waits *waits, void *state);
-/* What another run lacks, which waits for this one's turn to end; 0: none waits. */
+zr_result zr_service_plan(struct zr_service *service, const struct zr_service_plan *plan,
+                          zr_service_waits *waits, void *state);
+/* Of the host's zrd: what another run lacks, which waits for this one's turn to end; 0: none waits. */
 uint64_t zr_service_yield_bytes(void);
 /* Between two steps, or before the first: ends this process's part in the run's turn, and waits for the next
  * one, which comes once all of the run wait. Until then zrd takes what is idle. */
-zr_result zr_service_turn(zr_service_waits *waits, void *state);
+zr_result zr_service_turn(struct zr_service *service, zr_service_waits *waits, void *state);
 
-/* Why the process is alone, of the first zrd that it lacks; "" while it is a client, or takes no part. */
+/* Why the process is alone, of each zrd that it lacks; "" while it is a client, or takes no part. */
 void zr_service_alone(char *words, size_t room_bytes);
 
 /* ---- For the helper thread ----------------------------------------------------------------------------- */

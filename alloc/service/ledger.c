@@ -157,13 +157,18 @@ static void uncount(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t
         holder->run->held_bytes -= bytes;
 }
 
-static void grant(struct zr_ledger *ledger, struct zr_holder *holder)
+/* False: it waits on. */
+static bool grant(struct zr_ledger *ledger, struct zr_holder *holder)
 {
+    holder->unmet = !ledger->calls->answer(ledger, holder, ZR_OK);
+    if (holder->unmet) {
+        snprintf(ledger->unmet_words, sizeof ledger->unmet_words, "%s", zr_last_error());
+        return false;
+    }
     stop_waiting(ledger, holder);
     count(ledger, holder, holder->wanted_bytes);
-    if (!ledger->calls->answer(ledger, holder, ZR_OK))
-        uncount(ledger, holder, holder->wanted_bytes);
     holder->wanted_bytes = 0;
+    return true;
 }
 
 static void refuse(struct zr_ledger *ledger, struct zr_holder *holder)
@@ -172,12 +177,15 @@ static void refuse(struct zr_ledger *ledger, struct zr_holder *holder)
     char holders[224];
     zr_ledger_describe(ledger, holders, sizeof holders);
     stop_waiting(ledger, holder);
-    ledger->calls->answer(
-        ledger, holder,
+    if (holder->unmet)
+        zr_fail(ZR_ERR_MEMORY, "zrd may lend %s more, and cannot have them: %s",
+                zr_ledger_bytes(left, free_for(ledger, holder)), ledger->unmet_words);
+    else
         zr_fail(ZR_ERR_MEMORY, "zrd has %s of %s left%s, %s wanted, none idle; held by %s",
                 zr_ledger_bytes(left, free_for(ledger, holder)), zr_ledger_bytes(all, ledger->capacity_bytes),
                 free_for(ledger, holder) < free_bytes(ledger) ? " beside what runs have planned" : "",
-                zr_ledger_bytes(wanted, holder->wanted_bytes), holders));
+                zr_ledger_bytes(wanted, holder->wanted_bytes), holders);
+    ledger->calls->answer(ledger, holder, ZR_ERR_MEMORY);
     holder->wanted_bytes = 0;
 }
 
@@ -258,18 +266,19 @@ void zr_ledger_serve(struct zr_ledger *ledger, uint64_t now_ns)
 {
     zr_runs_serve(ledger, now_ns);
     while (ledger->first_waiting &&
-           ledger->first_waiting->wanted_bytes <= free_for(ledger, ledger->first_waiting))
-        grant(ledger, ledger->first_waiting);
+           ledger->first_waiting->wanted_bytes <= free_for(ledger, ledger->first_waiting) &&
+           grant(ledger, ledger->first_waiting))
+        continue;
     if (!ledger->first_waiting)
         return;
     uint64_t wanted = 0;
     for (struct zr_holder *holder = ledger->first_waiting, *next; holder; holder = next) {
         next = holder->next_waiting;
         wanted += holder->wanted_bytes;
-        uint64_t free = free_for(ledger, holder);
+        uint64_t free = holder->unmet ? 0 : free_for(ledger, holder);
         if (wanted <= free || zr_ledger_press(ledger, holder, wanted - free, false, now_ns))
             continue;
-        if (holder->wants_rank == 0 && now_ns < holder->wanted_until_ns) {
+        if ((holder->wants_rank == 0 || holder->unmet) && now_ns < holder->wanted_until_ns) {
             if (!ledger->again_ns)
                 ledger->again_ns = now_ns + AGAIN_NS;
             zr_ledger_due(ledger, ledger->again_ns);
@@ -363,6 +372,7 @@ zr_result zr_ledger_lease(struct zr_ledger *ledger, struct zr_holder *holder, ui
         return zr_fail(ZR_ERR_INVALID, "a lease of %llu bytes%s", (unsigned long long)bytes,
                        holder->wanted_bytes > 0 ? " while another one is under way" : "");
     holder->wanted_serial = serial;
+    holder->unmet = false;
     zr_result result = check_hard(ledger, holder, bytes);
     if (result == ZR_OK && ledger->draining)
         result = zr_fail(ZR_ERR_MEMORY, "zrd is draining and lends no memory: `zr service drain --end` makes "
@@ -450,12 +460,13 @@ uint64_t zr_ledger_tick(struct zr_ledger *ledger, uint64_t now_ns)
         if (holder->wanted_bytes > 0)
             zr_ledger_due(ledger, holder->wanted_until_ns);
     }
-    if (ledger->again_ns && now_ns >= ledger->again_ns) {
+    bool again = ledger->again_ns && now_ns >= ledger->again_ns;
+    if (again) {
         ledger->again_ns = 0;
         ledger->round++;
     }
     zr_runs_tick(ledger, now_ns);
-    if (ledger->runs)
+    if (ledger->runs || again)
         zr_ledger_serve(ledger, now_ns);
     return ledger->due_ns;
 }

@@ -47,6 +47,7 @@ struct zr_holder {
     /* Its request under way; 0 bytes: none. */
     struct zr_holder *next_waiting;
     uint64_t wanted_bytes, wanted_serial, wanted_until_ns;
+    bool unmet; /* there was room for it, and the memory could not be had */
     /* Those of a lower rank come first: 0: its plan has it; 1: within its soft quota; 2: beyond. */
     unsigned wants_rank;
     /* What it was asked for and has not answered; 0 bytes: nothing. */
@@ -61,7 +62,7 @@ struct zr_holder {
 struct zr_ledger;
 struct zr_ledger_calls {
     /* The answer to a request: granted, or refused with the last error's words. False: what was to be
-     * granted could not be had, and was refused. */
+     * granted cannot be had now, for the last error's words, and nothing was said: it is tried again. */
     bool (*answer)(struct zr_ledger *ledger, struct zr_holder *holder, zr_result result);
     /* asked_bytes, asked_serial: false: it cannot be told, and is being ended. */
     void (*ask)(struct zr_ledger *ledger, struct zr_holder *holder);
@@ -93,6 +94,7 @@ struct zr_ledger {
     uint64_t settled_ns; /* no turns before: clients of a zrd that has ended come back one by one */
     uint64_t queue_number;
     uint64_t again_ns; /* when everybody may be asked again; 0: no need */
+    char unmet_words[160]; /* why the last that is `unmet` is */
 };
 
 void zr_ledger_start(struct zr_ledger *ledger);

@@ -151,7 +151,11 @@ static void obey_client(struct zr_server *server, struct zr_client *client, stru
         }
         break;
     case ZR_SERVICE_LEASE:
-        result = zr_ledger_lease(ledger, &client->holder, message->bytes, message->serial, now_ns);
+        if (zr_server_has_device(server) && message->bytes % server->stock.backend->can.granule_bytes != 0)
+            result = zr_fail(ZR_ERR_INVALID, "a lease of %llu bytes, which are not the device's granules",
+                             (unsigned long long)message->bytes);
+        if (result == ZR_OK)
+            result = zr_ledger_lease(ledger, &client->holder, message->bytes, message->serial, now_ns);
         break;
     case ZR_SERVICE_RETURN:
         if (zr_server_has_device(server))

@@ -57,11 +57,14 @@ static bool answer(struct zr_ledger *ledger, struct zr_holder *holder, zr_result
 {
     struct zr_server *server = server_of(ledger);
     struct zr_piece *piece = NULL;
+    bool granted = result == ZR_OK;
     int fd = -1;
-    if (result == ZR_OK && zr_server_has_device(server))
+    if (granted && zr_server_has_device(server))
         result = zr_client_lend(client_of(holder), holder->wanted_bytes, &piece);
     if (piece && (result = zr_piece_fd(&server->stock, piece, &fd)) != ZR_OK)
         zr_stock_take_back(&server->stock, &client_of(holder)->pieces, piece);
+    if (granted && result != ZR_OK)
+        return false;
     struct zr_service_message message =
         zr_service_message_of(result == ZR_OK ? ZR_SERVICE_GRANTED : ZR_SERVICE_REFUSED);
     message.count = fd >= 0 ? piece->number : 0;
@@ -73,7 +76,7 @@ static bool answer(struct zr_ledger *ledger, struct zr_holder *holder, zr_result
     zr_client_say(client_of(holder), client_of(holder)->line, &message, fd);
     if (fd >= 0)
         zr_piece_close_fd(&server->stock, piece);
-    return result == ZR_OK;
+    return true;
 }
 
 static void ask(struct zr_ledger *ledger, struct zr_holder *holder)

@@ -18,6 +18,10 @@ os.makedirs(RUNTIME, 0o700)
 SOCKET = os.path.join(RUNTIME, "zr", "service-host.sock")
 ENVIRONMENT = {**os.environ, "XDG_RUNTIME_DIR": RUNTIME, "TMPDIR": path(""), "ZR_CONF": "service:on"}
 MIB = 1 << 20
+EMULATOR = os.path.abspath(os.path.join(BUILD, "tests", "emulator"))
+# Device 0 of the emulated driver: all processes share its account, and new memory holds what another left there.
+CARD = {"LD_LIBRARY_PATH": EMULATOR, "ZR_EMULATOR_SHARED": path("card"), "ZR_EMULATOR_DIRTY": "1"}
+UUID = "e0e1e2e3-e4e5-e6e7-e8e9-eaebecedee00"
 FORM = struct.Struct("<IHHII12Qi5I16s48s344s")
 KINDS = ("none hello file adopt lease return given listen plan turn idle status limit drain stop welcome done granted "
          "later refused client reclaim yield inquire ended").split()
@@ -26,8 +30,26 @@ FIELDS = ("magic version kind result flags serial bytes held_bytes peak_bytes re
 MAGIC, LISTENS = 0x2E64727A, 128
 
 
+class Memory:
+    """What zrd lends in the tests that follow: the host's memory, or the emulated device's."""
+    device = False
+
+
+def use(kind, **card):
+    """"host" or "cuda"; `card`: of the emulated driver, for processes from here on."""
+    Memory.device = kind == "cuda"
+    for name in list(ENVIRONMENT):
+        if name in CARD or name.startswith("ZR_EMULATOR_"):
+            del ENVIRONMENT[name]
+    ENVIRONMENT.update({**CARD, **card} if Memory.device else {name: os.environ[name] for name in CARD if name in os.environ})
+
+
+def on_device():
+    return ["--device", "0"] if Memory.device else []
+
+
 def zr(*words):
-    return subprocess.run([ZR, "service", *map(str, words)], capture_output=True, text=True, timeout=HANG, env=ENVIRONMENT,
+    return subprocess.run([ZR, "service", *map(str, words), *on_device()], capture_output=True, text=True, timeout=HANG, env=ENVIRONMENT,
                           stdin=subprocess.DEVNULL)
 
 
@@ -45,7 +67,7 @@ class Zrd:
 
     def __init__(self, *options):
         self.log = path("zrd.log")
-        self.process = subprocess.Popen([ZRD, *map(str, options), "--log", self.log], env=ENVIRONMENT,
+        self.process = subprocess.Popen([ZRD, *map(str, options), *on_device(), "--log", self.log], env=ENVIRONMENT,
                                         stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         atexit.register(self.process.kill)  # where the test breaks off
         self.pid = self.process.pid
@@ -69,7 +91,7 @@ class Program:
     """A program on zr's arena that obeys: tests/support/service_client.c."""
 
     def __init__(self, conf="service:required", **environment):
-        self.process = subprocess.Popen([CLIENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        self.process = subprocess.Popen([CLIENT, *on_device()[1:]], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                                         env={**ENVIRONMENT, "ZR_CONF": conf, **environment})
         self.pid = self.process.pid
         self.words = self.hear()
@@ -101,7 +123,7 @@ class Speaker:
 
     def __init__(self, hello=True, **fields):
         self.line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.line.connect(SOCKET)
+        self.line.connect(SOCKET.replace("host", UUID) if Memory.device else SOCKET)
         self.line.settimeout(120)
         self.bell, self.fds = None, []
         if hello:

@@ -13,9 +13,10 @@ import subprocess
 import sys
 
 sys.path.insert(0, "tests/support")
-from zrd_client import (CLIENT, ENVIRONMENT, FORM, KINDS, MAGIC, MIB, RUNTIME, SOCKET, ZR, ZRD, Program, Speaker, Zrd,
-                        constant, lent, status, zr)
-from zrtest import HANG, SEED, done, note, ok, path, same, skip, train, wait_for
+from zrd_client import (CLIENT, ENVIRONMENT, FORM, KINDS, MAGIC, MIB, RUNTIME, SOCKET, UUID, ZR, ZRD, Program, Speaker, Zrd,
+                        constant, lent, status, use, zr)
+from cuda_train import on_card
+from zrtest import BUILD, HANG, SEED, done, note, ok, path, same, skip, train, wait_for
 
 CAPACITY = 256 * MIB
 
@@ -65,17 +66,18 @@ def check_alone():
     zrd.end()
 
 
-def check_random():
+def check_random(kind, count, rounds, churn):
     """zrd waits long for the clients of a busy machine: a deadline that passes has a test of its own."""
     draws = random.Random(SEED)
     options = ("--capacity", CAPACITY, "--within", 120000)
+    use(kind)
     zrd = Zrd(*options)
-    clients = [Program(ZR_GROUP=f"group{i % 3}") for i in range(8)]
-    same([client.words for client in clients], [""] * 8, "eight clients")
-    for turn in range(3):
+    clients = [Program(ZR_GROUP=f"group{i % 3}") for i in range(count)]
+    same([client.words for client in clients], [""] * count, f"{count} clients of {kind} memory")
+    for turn in range(rounds):
         for client in clients:
-            client.say("churn 120 12")
-        if turn < 2:
+            client.say(f"churn {churn}")
+        if turn < rounds - 1:
             zrd.end(kill=True)
             zrd = Zrd(*options)
             killed = clients.pop(draws.randrange(len(clients)))
@@ -94,6 +96,13 @@ def check_random():
     same(lent(), 0, "none is lost and none there twice")
     same([client.end() for client in clients], [0] * len(clients), "they end well")
     same(zrd.end(), 0, "and so does zrd")
+    if kind == "cuda": # whose account counts what any process holds
+        use(kind, ZR_EMULATOR_MEMORY=str(CAPACITY))
+        zrd, client = Zrd("--capacity", CAPACITY), Program()
+        same(client.obey(f"take {CAPACITY // MIB}"), "", "all of the device is there")
+        client.end()
+        zrd.end()
+        use(kind)
 
 
 def check_steady(zrd):
@@ -259,7 +268,55 @@ def check_deadline():
     zrd.end()
 
 
-def check_hostile(zrd):
+def check_device():
+    """What is a device's alone: no zrd can take memory from a process that lives, and importers keep pages."""
+    use("cuda", ZR_EMULATOR_MEMORY=str(256 * MIB))
+    options = ("--capacity", "1GiB", "--within", 400)
+    zrd, speaker = Zrd(*options), Speaker()
+    lease = speaker.ask("lease", bytes=4 * MIB)
+    same((lease["kind"], len(speaker.fds), row(os.getpid())["resident_bytes"]), ("granted", 1, 4 * MIB), "a piece comes by descriptor")
+    same(speaker.ask("file", count=lease["count"])["kind"], "done", "and once more for who asks by its number")
+    same(speaker.ask("file", count=lease["count"] + 1)["kind"], "refused", "by no other")
+    speaker.send("return", bytes=4 * MIB, count=lease["count"] + 1)
+    while (heard := speaker.hear(speaker.bell))["kind"] == "inquire":
+        pass
+    ok("has not got" in heard["words"], f"what it does not hold it cannot give back: {heard['words']}")
+    ok(wait_for(lambda: row(os.getpid())["left"]), "its process lives, and what that holds counts")
+    again = Speaker()
+    same(lent(), 0, "until it says hello again, and what it holds")
+    again.close()
+    speaker.close()
+    keeper, other = Program(), Program()
+    same(keeper.obey("take 200"), "", "a client")
+    tools = [subprocess.run([ZR, *words], capture_output=True, text=True, timeout=HANG, env=ENVIRONMENT, stdin=subprocess.DEVNULL).stdout
+             for words in (["service", "status", "--json"], ["service", "status"], ["top", "--once"], ["serve", "--once"])]
+    shown = json.loads(tools[0])["devices"]
+    same([(one["device"], one["lent_bytes"], len(one["clients"])) for one in shown], [(UUID, 200 * MIB, 2)], "status without a device shows all zrds")
+    ok(f"of device {UUID} are lent" in tools[1] and f"zrd of device {UUID:.8} lends 200 MiB" in tools[2], "as does top")
+    ok(f'zr_service_lent_bytes{{device="{UUID}"}} {200 * MIB}' in tools[3] and "zr_service_up 0" in tools[3], "and the metrics")
+    zrd.end(kill=True)
+    same(keeper.obey("look"), "", "keeps its pages when zrd is killed")
+    zrd = Zrd(*options)
+    ok(wait_for(lambda: row(keeper.pid) and row(keeper.pid)["held_bytes"] == 200 * MIB), "and is counted by the next")
+    words = other.obey("take 100")
+    ok("zrd may lend" in words and "CUDA driver refused" in words, f"which cannot lend what the device has not got: {words:.400}")
+    same(keeper.obey("give") + other.obey("take 100"), "", "but has it from a client with idle memory")
+    same(keeper.obey("take 100"), "", "which takes what is left")
+    keeper.say("look")
+    keeper.hear()
+    os.kill(keeper.pid, 19)
+    words = other.obey("take 120")
+    ok(f"asked pid {keeper.pid}" in zrd.words() and "free when it ends" in zrd.words(), "who does not answer loses its leases")
+    ok(row(keeper.pid)["left"] and "cannot have them" in words, "and its memory counts while it lives")
+    os.kill(keeper.pid, 9)
+    same(other.obey("take 120"), "", "and is there when it ends")
+    keeper.end()
+    other.end()
+    ok(wait_for(lambda: lent() == 0), "all is back")
+    zrd.end()
+
+
+def check_hostile(zrd, garbage_count):
     draws = random.Random(SEED)
     before = zrd.descriptors()
     wrong = Speaker(hello=False)
@@ -286,7 +343,7 @@ def check_hostile(zrd):
     early.send("lease", bytes=2 * MIB)
     same(early.hear(), None, "a lease before a hello")
     early.close()
-    for i in range(200):
+    for i in range(garbage_count):
         garbage = Speaker(hello=i % 2 == 1)
         data = bytearray(draws.randbytes(draws.choice([1, 7, 8, 100, FORM.size - 1, FORM.size, FORM.size + 1, 4000])))
         if i % 3 == 0 and len(data) >= 8:
@@ -344,6 +401,32 @@ def check_other_user(zrd):
         os.chmod(folder, mode)
 
 
+def check_card_programs():
+    """zr-train --backend cuda and a program under zr run --cuda take the device's memory from its zrd."""
+    words = {"environment": ENVIRONMENT, "steps": 2, "layers": 1}
+    program = [ZR, "run", "--cuda", "--", os.path.abspath(os.path.join(BUILD, "tests", "cuda_program")), "dlsym", "calls"]
+    use("host")
+    host = Zrd()
+    use("cuda")
+    ENVIRONMENT["ZR_CONF"] = "service:required,kernels:emulated"
+    got = subprocess.run(program, capture_output=True, text=True, timeout=HANG, env=ENVIRONMENT, stdin=subprocess.DEVNULL)
+    ok(got.returncode != 0 and f"zr service start --device {UUID}" in got.stderr, f"who requires the device's zrd does without no memory: {got.stderr.strip():.200}")
+    run = on_card(**words)
+    ok(run.code != 0 and f"zr service start --device {UUID}" in run.err, f"nor does zr-train: {run.err.strip()[-200:]}")
+    card = Zrd("--capacity", CAPACITY)
+    want = subprocess.run(program[4:], capture_output=True, text=True, timeout=HANG, env=ENVIRONMENT, stdin=subprocess.DEVNULL)
+    got = subprocess.run(program, capture_output=True, text=True, timeout=HANG, env=ENVIRONMENT, stdin=subprocess.DEVNULL)
+    same((got.returncode, got.stdout, got.stderr), (0, want.stdout, ""), "a program that knows nothing of zr finds what it finds without")
+    plain, run = on_card(steps=2, layers=1), on_card(**words)
+    same((run.code, run.bits), (0, plain.bits), "zr-train: the same losses") or note(run.err)
+    ok(wait_for(lambda: lent() == 0), "and nothing stays")
+    zr("limit", "--capacity", "2MiB")
+    run = on_card(**words)
+    ok(run.code == 4 and "zrd lends 2.00 MiB" in run.err, f"who does not fit is told before step 1: {run.err.strip()[-300:]}")
+    ENVIRONMENT["ZR_CONF"] = "service:on"
+    same((card.end(), host.end()), (0, 0), "both end well")
+
+
 def check_programs():
     plain, on = train(ranks=2, stage=1), train(environment={**ENVIRONMENT, "ZR_CONF": "service:required"}, ranks=2, stage=1)
     same((on.code, on.losses), (0, plain.losses), "zr-train on the service: the same losses")
@@ -361,17 +444,23 @@ def check_programs():
 same((FORM.size, KINDS.index("ended")), (544, len(KINDS) - 1), "the protocol as the header has it")
 same(constant("ZR_SERVICE_MAGIC"), MAGIC, "and its first word")
 check_alone()
-check_random()
-service = Zrd("--capacity", CAPACITY, "--within", 120000)
-check_steady(service)
-check_fork()
-check_quotas()
-check_reclaim()
-check_tools()
-check_hostile(service)
-check_thousand(service)
-check_other_user(service)
-service.end()
+for kind, count, rounds, churn in (("host", 8, 3, "120 12"), ("cuda", 4, 3, "30 6")):
+    check_random(kind, count, rounds, churn)
+    service = Zrd("--capacity", CAPACITY, "--within", 120000)
+    check_steady(service)
+    check_quotas()
+    check_reclaim()
+    if kind == "host":
+        check_fork()
+        check_tools()
+    check_hostile(service, 200 if kind == "host" else 20)
+    if kind == "host":
+        check_thousand(service)
+        check_other_user(service)
+    service.end()
+check_device()
+check_card_programs()
+use("host")
 check_deadline()
 check_limits_kept()
 service = Zrd()

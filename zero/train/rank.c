@@ -334,12 +334,12 @@ static zr_result open_memory(struct zr_rank *rank)
     if (result == ZR_OK)
         result = make_request(&request, rank->config, rank->rank, rank->host_arena);
     request.places = &rank->places;
-    if (result == ZR_OK && rank->config->start.rank == 0)
-        say_alone();
     if (result == ZR_OK)
         result = zr_plan_make(&rank->plan, &request);
     if (result == ZR_OK)
         result = zr_card_open(rank);
+    if (result == ZR_OK && rank->config->start.rank == 0)
+        say_alone();
     if (result == ZR_OK)
         result = zr_offload_check_space(rank->config, &rank->plan);
     if (result == ZR_OK)

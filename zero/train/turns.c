@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "alloc/backend/backend.h"
+#include "alloc/backend/cuda_device.h"
 #include "alloc/backend/service_client.h"
 #include "alloc/base/error.h"
 #include "zero/train/report/terminal.h"
@@ -27,14 +28,21 @@ static uint64_t kept_bytes(const size_t by_tag_bytes[ZR_TAG_COUNT], size_t granu
     return bytes;
 }
 
+/* A card's memory is another zrd's. */
+static bool is_on_card(const struct zr_rank *rank)
+{
+    return rank->config->backend == ZR_TRAIN_CUDA;
+}
+
 static struct zr_service_plan plan_of(const struct zr_rank *rank, size_t granule)
 {
+    bool card = is_on_card(rank);
     const struct zr_byte_plan *plan = &rank->plan;
     uint64_t other = (other_bytes(rank->config) / granule + 1) * granule;
     struct zr_service_plan out = {
-        .base_bytes = kept_bytes(plan->persistent_by_tag_bytes, granule) +
+        .base_bytes = (card ? 0 : kept_bytes(plan->persistent_by_tag_bytes, granule)) +
                       kept_bytes(plan->host_persistent_by_tag_bytes, granule) + other,
-        .peak_bytes = (uint64_t)plan->peak_reserved_bytes + plan->host_reserved_bytes + other,
+        .peak_bytes = (card ? 0 : (uint64_t)plan->peak_reserved_bytes) + plan->host_reserved_bytes + other,
         .run = (uint32_t)getppid(), /* who has started the ranks of this machine */
         .run_count = rank->config->ranks_here};
     if (out.base_bytes > out.peak_bytes)
@@ -64,9 +72,27 @@ static void say_waits(void *state, const char *words)
 static zr_result await_turn(struct zr_rank *rank, struct wait *wait)
 {
     zr_local_busy(rank->local, rank->rank, true);
-    zr_result result = zr_service_turn(say_waits, wait);
+    zr_result result = zr_service_turn(zr_service_host(), say_waits, wait);
     zr_local_busy(rank->local, rank->rank, false);
     return result;
+}
+
+/* The whole peak is kept between steps: two runs do not alternate on a card, and the turn comes at once. */
+static zr_result begin_on_card(struct zr_rank *rank, struct wait *wait)
+{
+    struct zr_service *service = rank->device->service;
+    struct zr_service_plan plan = {.base_bytes = rank->plan.peak_reserved_bytes,
+                                   .peak_bytes = rank->plan.peak_reserved_bytes,
+                                   .run = (uint32_t)getppid(),
+                                   .run_count = rank->config->ranks_here};
+    char key[ZR_SERVICE_KEY_BYTES];
+    if (!service)
+        return ZR_OK;
+    zr_result result = zr_service_plan(service, &plan, say_waits, wait);
+    if (result == ZR_ERR_MEMORY && is_first_here(rank) &&
+        zr_cuda_device_key((int)rank->config->device, key) == ZR_OK)
+        zr_report_holders(key);
+    return result == ZR_OK ? zr_service_turn(service, say_waits, wait) : result;
 }
 
 zr_result zr_turns_begin(struct zr_rank *rank)
@@ -80,9 +106,13 @@ zr_result zr_turns_begin(struct zr_rank *rank)
     if (result != ZR_OK)
         return result;
     plan = plan_of(rank, granule_bytes);
-    result = zr_service_plan(&plan, say_waits, &wait);
+    if (is_on_card(rank))
+        result = begin_on_card(rank, &wait);
+    if (result != ZR_OK)
+        return result;
+    result = zr_service_plan(zr_service_host(), &plan, say_waits, &wait);
     if (result == ZR_ERR_MEMORY && is_first_here(rank))
-        zr_report_holders();
+        zr_report_holders(ZR_SERVICE_HOST);
     if (result == ZR_OK)
         result = await_turn(rank, &wait);
     return result;

@@ -23,7 +23,7 @@ static bool answer(struct zr_ledger *of, struct zr_holder *holder, zr_result res
         said[holder - holders].granted++;
     else
         said[holder - holders].refused++;
-    return result == ZR_OK;
+    return true;
 }
 
 static void ask(struct zr_ledger *of, struct zr_holder *holder)

@@ -24,7 +24,7 @@ static bool answer(struct zr_ledger *of, struct zr_holder *holder, zr_result res
 {
     (void)of;
     *(result == ZR_OK ? &said[holder - holders].granted : &said[holder - holders].refused) += 1;
-    return result == ZR_OK;
+    return true;
 }
 
 static void ask(struct zr_ledger *of, struct zr_holder *holder)

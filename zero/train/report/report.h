@@ -75,7 +75,7 @@ zr_result zr_report_stages(const struct zr_train_config *config, const struct zr
 json_t *zr_report_stages_json(const struct zr_train_config *config, const struct zr_rank_report *ranks,
                               const struct zr_timeline *timeline, zr_arena *host_arena);
 /* Who holds and plans what of zrd's memory, on stderr; nothing where no zrd serves. */
-void zr_report_holders(void);
+void zr_report_holders(const char *key);
 
 /* What does not fit under --memory-limit, tag by tag, and what would. */
 zr_result zr_report_limit(const struct zr_train_config *config, const struct zr_limit_advice *advice);

@@ -38,9 +38,10 @@ static void show_holder(void *state, const struct zr_service_message *client)
                  within));
 }
 
-void zr_report_holders(void)
+void zr_report_holders(const char *key)
 {
     struct zr_service_message totals;
     bool any = false;
-    zr_service_query(ZR_SERVICE_HOST, &(struct zr_service_question){.fresh = ZR_SERVICE_AWAITED}, show_holder, &any, &totals);
+    zr_service_query(key, &(struct zr_service_question){.fresh = ZR_SERVICE_AWAITED}, show_holder, &any,
+                     &totals);
 }
