@@ -65,7 +65,8 @@ static inline int fail_with_words(unsigned rank)
     return 1;
 }
 
-/* As one that computes it looks at nothing that the run has for it; it leaves the processors to other tests. */
+/* As one that computes it looks at nothing that the run has for it; it leaves the processors to other tests.
+ */
 static inline void compute_forever(void)
 {
     for (;;)

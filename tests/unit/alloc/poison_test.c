@@ -227,9 +227,9 @@ static const struct scenario {
 };
 enum { COUNT = sizeof scenarios / sizeof *scenarios };
 
-/* This program again, under what reports: each scenario whose name has `part`, in a fork of its own, since the
- * start of Valgrind takes longer than any of them. False: it cannot be run. statuses[i] is 0 where nothing was
- * reported of scenario i. */
+/* This program again, under what reports: each scenario whose name has `part`, in a fork of its own, since
+ * the start of Valgrind takes longer than any of them. False: it cannot be run. statuses[i] is 0 where
+ * nothing was reported of scenario i. */
 static bool run_apart(char *self, const char *part, const char *conf, int statuses[COUNT])
 {
     int ends[2], status = 0;
