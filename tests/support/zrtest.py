@@ -78,8 +78,8 @@ def path(name):
     return os.path.join(FOLDER, name)
 
 
-def text_file(name="text.txt", size=60000, seed=7):
-    """A file of made-up words, the same for the same seed."""
+def text_file(name="text.txt", size=16000, seed=7):
+    """A file of made-up words, the same for the same seed; short, as a run validates on a twentieth of it."""
     where = path(name)
     if not os.path.exists(where):
         rng = random.Random(seed)

@@ -65,16 +65,16 @@ def uses_of_objects(given, needed):
 
 
 def read_objects():
-    given, needed = {}, {}
+    given, needed, sources = {}, {}, {}
     for path in glob.glob(f"{BUILD}/obj/**/*.o", recursive=True):
         source = os.path.relpath(path, f"{BUILD}/obj")[:-2] + ".c"
         # Of a file that is no more, or one that stands in for a library.
-        if not room_of(source) or not os.path.exists(source) or source == "alloc/preload/no_readers.c":
-            continue
-        lines = subprocess.run(["nm", "--extern-only", "--format=posix", path], check=True, capture_output=True,
-                               text=True).stdout.splitlines()
-        given[source] = {line.split()[0] for line in lines if line.split()[1] not in "UwvV"}
-        needed[source] = {line.split()[0] for line in lines if line.split()[1] in "UwvV"}
+        if room_of(source) and os.path.exists(source) and source != "alloc/preload/no_readers.c":
+            sources[path], given[source], needed[source] = source, set(), set()
+    listed = subprocess.run(["nm", "--extern-only", "--format=posix", "--print-file-name", *sources], check=True, capture_output=True, text=True)
+    for line in listed.stdout.splitlines():
+        path, name, letter = line.split()[:3]
+        (needed if letter in "UwvV" else given)[sources[path.removesuffix(":")]].add(name)
     return uses_of_objects(given, needed)
 
 

@@ -277,11 +277,15 @@ def asking(*words):
 program = Program(held=4 << 20)
 program.obey("kept = []")
 same((shown(), left(), threads(program)), ({}, [], 1), "a small process shows nothing, and has one thread")
-run = asking("snapshot", program.pid, "-o", path("small.zrt"))
-for _ in range(20):
-    program.obey("kept.append(bytearray(1 << 20))")
-    time.sleep(0.01)
-ok(run.communicate(timeout=HANG)[1] == "" and run.returncode == 0 and is_trace(path("small.zrt"), 1), "it hears as it takes memory")
+for _ in range(5):  # it is given 3 s, which a busy machine may take from it
+    run = asking("snapshot", program.pid, "-o", path("small.zrt"))
+    for _ in range(20):
+        program.obey("kept.append(bytearray(1 << 20))")
+        time.sleep(0.01)
+    words = run.communicate(timeout=HANG)[1]
+    if "took no memory" not in words:
+        break
+ok(words == "" and run.returncode == 0 and is_trace(path("small.zrt"), 1), "it hears as it takes memory")
 same((list(shown()), left(), threads(program)), ([program.pid], [f"{program.pid}.live", f"{program.pid}.sock"], 2), "and shows itself from then on")
 same(zr("attach", program.pid, "-o", path("small.zrt"), "--seconds", 1).returncode, 0, "as any other")
 program.end()
@@ -289,9 +293,14 @@ program = Program(held=4 << 20)
 got = zr("attach", program.pid, "-o", path("quiet.zrt"))
 ok(got.returncode == 1 and "took no memory" in got.stderr and "publish:on" in got.stderr, f"one that takes none: {got.stderr}")
 same((left(), threads(program)), ([], 1), "is as it was")
-run = asking("attach", program.pid, "-o", path("quiet.zrt"))
-program.kill()
-ok("has ended" in run.communicate(timeout=HANG)[1] and run.returncode == 1 and left() == [], "one that is killed while it is asked")
+for _ in range(5):
+    run = asking("attach", program.pid, "-o", path("quiet.zrt"))
+    program.kill()
+    words = run.communicate(timeout=HANG)[1]
+    if "took no memory" not in words:  # else it was not killed within the 3 s
+        break
+    program = Program(held=4 << 20)
+ok("has ended" in words and run.returncode == 1 and left() == [], "one that is killed while it is asked") or note(words)
 started = time.monotonic()
 got = zr("attach", os.getpid(), "-o", path("quiet.zrt"))
 ok(got.returncode == 1 and "does not run with zr" in got.stderr, f"a process without zr is told at once: {time.monotonic() - started:.1f} s")

@@ -55,12 +55,27 @@ def nm(*arguments):
     return [(row[0].split("@")[0], row[1]) for row in rows if len(row) >= 2]
 
 
+@functools.cache
+def listed():
+    """{path: [(name, letter)]} of all objects, by one nm."""
+    found = {path: [] for path in glob.glob(f"{BUILD}/obj/**/*.o", recursive=True)}
+    lines = subprocess.run(["nm", "--extern-only", "--format=posix", "--print-file-name", *found], check=True, capture_output=True,
+                           text=True).stdout
+    for path, name, letter, *_ in map(str.split, lines.splitlines()):
+        found[path.removesuffix(":")].append((name.split("@")[0], letter))
+    return found
+
+
+def external(path):
+    return listed()[path] if path in listed() else nm("--extern-only", path)
+
+
 def needs(path):
-    return {name for name, letter in nm("--undefined-only", path) if letter in "UwvV"}
+    return {name for name, letter in external(path) if letter in "Uwv"}
 
 
 def gives(path):
-    return {name for name, letter in nm("--extern-only", "--defined-only", path)}
+    return {name for name, letter in external(path) if letter not in "Uwv"}
 
 
 def objects(room):

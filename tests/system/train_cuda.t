@@ -11,8 +11,8 @@ from zrtest import ZR_TRAIN, done, note, ok, path, same, skip
 
 # What is trained, and the stages that have to agree to the last bit.
 CASES = (
-    ("GPT-2", dict(steps=10), FP32, (0, 1, 2, 3)),
-    ("LLaMA", dict(steps=10, **LLAMA), FP32, (0, 3)),
+    ("GPT-2", dict(steps=4), FP32, (0, 1, 2, 3)),
+    ("LLaMA", dict(steps=4, **LLAMA), FP32, (0, 3)),
     ("two ranks on one card", dict(ranks=2), FP32, (1, 3)),
     ("bf16, micro-batches, recomputation", dict(precision="bf16", accumulate=2, recompute="full"), 2e-3, (2,)),
 )

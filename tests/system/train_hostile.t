@@ -139,7 +139,7 @@ run = train(**{**SMALL, "ranks": 4}, save=path("unused"), memory_limit="1MiB")
 same((run.code, os.path.exists(path("unused"))), (4, False), "a run that saves nothing leaves no folder behind")
 
 # A rehearsal of what no machine could hold needs addresses, not memory.
-run = train(dry_run=True, data=None, steps=None, world_size=300000, stage=1, layers=300)
+run = train(dry_run=True, data=None, steps=None, world_size=300000, stage=1, layers=300, json=None)  # nor 300,000 rows
 same(run.code, 0, "300 layers on 300,000 ranks are planned") or note(run.err)
 
 # What all ranks find is said once, and failures of the run are told from bad input.

@@ -587,7 +587,7 @@ int main(int argc, char **argv)
 {
     if (argc < 3)
         return 2;
-    alarm(100); /* the two processes of one row wait for each other */
+    alarm(120); /* the two processes of one row wait for each other */
     load(argv[1]);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         if (strcmp(rows[i].name, argv[2]) != 0)

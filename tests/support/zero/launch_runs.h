@@ -65,14 +65,12 @@ static inline int fail_with_words(unsigned rank)
     return 1;
 }
 
+/* As one that computes it looks at nothing that the run has for it; it leaves the processors to other tests.
+ */
 static inline void compute_forever(void)
 {
-    for (volatile uint64_t i = 0;; i++) {
-#if defined(__SANITIZE_THREAD__) /* which holds signals back until a call that it knows */
-        if (i % 1000000 == 0)
-            nap_ms(1);
-#endif
-    }
+    for (;;)
+        nap_ms(1000);
 }
 
 /* A training loop in small: a collective and the question for requests in every step. */

@@ -16,7 +16,7 @@
 #include "tests/support/tap.h"
 
 #define GRANULE ((size_t)64 << 10)
-enum { PATIENCE_SECONDS = 60, BLOCKS = 32, BLOCK_MOST = 3 << 14, FORKS = 50, KEPT_BYTES = 100000 };
+enum { PATIENCE_SECONDS = 120, BLOCKS = 32, BLOCK_MOST = 3 << 14, FORKS = 50, KEPT_BYTES = 100000 };
 
 static zr_backend *host, *sim;
 static zr_arena *arenas[3];

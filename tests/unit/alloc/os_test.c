@@ -168,7 +168,7 @@ static void count_up(_Atomic uint32_t *word)
 static bool await_other(_Atomic uint32_t *word, uint32_t value)
 {
     while (atomic_load(word) == value)
-        if (!zr_word_wait(word, value, 60000000000))
+        if (!zr_word_wait(word, value, 120000000000))
             return false;
     return true;
 }

@@ -45,11 +45,11 @@ static void test_calls(void)
         int status;
     } runs[] = {{"", "calls", NULL, NULL, 0},
                 {"", "foreign", NULL, NULL, 0},
-                {"", "threads", "20", "60", 0},
+                {"", "threads", "20", "120", 0},
                 {"", "twice", "100000", NULL, SIGABRT},
                 {"", "wild", "100000", NULL, SIGABRT},
                 {"check:3", "calls", NULL, NULL, 0},
-                {"check:3", "threads", "10", "60", 0},
+                {"check:3", "threads", "10", "120", 0},
                 {"check:3", "twice", "8", NULL, SIGABRT},
                 {"check:3", "twice", "30000", NULL, SIGABRT}};
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
@@ -130,7 +130,7 @@ static void test_record(void)
     tap_ok(book->sums[0].held_bytes == 0 && book->sums[0].live_bytes == 0 &&
                book->sums[0].peak_held_bytes >= all - (1 << 20),
            "the sums have had it, and have it no more");
-    tap_is(run((const char *[]){calls, "threads", "20", "60", NULL}), 0, "threads, and twenty children");
+    tap_is(run((const char *[]){calls, "threads", "20", "120", NULL}), 0, "threads, and twenty children");
     tap_is(book->taken_count, 22, "each has a record");
     unsigned gone = 0;
     for (unsigned i = 2; i < 22; i++)

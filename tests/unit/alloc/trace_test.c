@@ -646,7 +646,7 @@ static void test_killed(void)
         pid_t child = fork();
         if (child == 0)
             run_until_killed(progress);
-        while (*progress < 300 * round && waited++ < 20000)
+        while (*progress < 300 * round && waited++ < 120000)
             nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
         kill(child, SIGKILL);
         uint32_t done = *progress;

@@ -18,10 +18,10 @@ static struct {
     _Atomic unsigned learned; /* by a rank that was late, as bits */
 } * board;
 
-/* Until `number` has come to `want`, a minute at most. */
+/* Until `number` has come to `want`; the limit is for what never happens. */
 static void wait_for(const _Atomic unsigned *number, unsigned want)
 {
-    for (unsigned ms = 0; ms < 60000 && atomic_load(number) < want; ms++)
+    for (unsigned ms = 0; ms < 120000 && atomic_load(number) < want; ms++)
         usleep(1000);
 }
 

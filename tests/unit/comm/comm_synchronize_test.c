@@ -10,7 +10,7 @@
 #include "alloc/base/system/os.h"
 #include "tests/support/zero/comm_ranks.h"
 
-enum { WORLD = 3, READER = 1, PAGE_BYTES = 4096, SHARD_BYTES = 4 << 20, PATIENCE_MS = 20000, HELD_MS = 100 };
+enum { WORLD = 3, READER = 1, PAGE_BYTES = 4096, SHARD_BYTES = 4 << 20, PATIENCE_MS = 120000, HELD_MS = 100 };
 
 /* What the ranks share besides. */
 static struct shared {

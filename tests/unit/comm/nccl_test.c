@@ -128,7 +128,7 @@ static int work(zr_comm *comm, const struct task *task, unsigned rank)
     if (task->loses) {
         char byte = 1, all[8];
         zr_ticket ticket = 0;
-        for (unsigned ms = 0; rank == 1 && task->told && *task->told + 1 < zr_comm_world(comm) && ms < 60000;
+        for (unsigned ms = 0; rank == 1 && task->told && *task->told + 1 < zr_comm_world(comm) && ms < 120000;
              ms++)
             usleep(1000);
         if (rank == 1)

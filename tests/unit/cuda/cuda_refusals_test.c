@@ -106,7 +106,7 @@ static int ask(void)
     return 0;
 }
 
-enum { PATIENCE_SECONDS = 60 };
+enum { PATIENCE_SECONDS = 120 };
 static _Atomic bool begun, ended;
 
 static void *load_slowly(void *argument)
