@@ -14,20 +14,24 @@ CASES = (
     ("GPT-2", dict(steps=10), FP32, (0, 1, 2, 3)),
     ("LLaMA", dict(steps=10, **LLAMA), FP32, (0, 3)),
     ("two ranks on one card", dict(ranks=2), FP32, (1, 3)),
+    ("over NCCL, a card each", dict(ranks=2, steps=2, layers=1, comm="nccl", deterministic=True), FP32, (0, 1, 2, 3)),
+    ("tensor parallel", dict(ranks=2, tp=2, sequence_parallel=True, seq=6, steps=2, layers=1), FP32, (0,)),
+    ("a pipeline over NCCL", dict(ranks=2, pp=2, accumulate=2, steps=2, comm="nccl", deterministic=True), FP32, (1,)),
     ("bf16, micro-batches, recomputation", dict(precision="bf16", accumulate=2, recompute="full"), 2e-3, (2,)),
 )
 SHORT = sys.argv[1:] == ["short"]
 if SHORT:
-    CASES = (("GPT-2", dict(steps=2), FP32, (3,)), ("two ranks on one card", dict(ranks=2, steps=2, layers=1), FP32, (1,)))
+    CASES = (("GPT-2", dict(steps=2), FP32, (3,)), ("two ranks on one card", dict(ranks=2, steps=2, layers=1), FP32, (1,)),
+             ("over NCCL", dict(ranks=2, steps=2, layers=1, comm="nccl", deterministic=True), FP32, (1,)))
 for words, flags, tolerance, stages in CASES:
-    host = on_host(**flags)
-    first = None
+    host = on_host(**{name: flag for name, flag in flags.items() if name not in ("comm", "deterministic")})
+    first = on_card(stage=stages[0], **{**flags, "comm": "local"}) if "comm" in flags else None
     for stage in stages:
         run = on_card(stage=stage, **flags)
         if not went_well(run, f"{words}, stage {stage}"):
             continue
         near(run, host, tolerance, f"{words}, stage {stage}")
-        same(run.bits, (first or run).bits, f"{words}, stage {stage}: the bits of stage {stages[0]}")
+        same(run.bits, (first or run).bits, f"{words}, stage {stage}: the bits of {'--comm local' if 'comm' in flags else f'stage {stages[0]}'}")
         first = first or run
 
 # Saved by the one and resumed by the other, each going on as it would have itself.
@@ -51,7 +55,8 @@ for words, code, environment, flags in (
         ("kernels", 2, {"ZR_CONF": ""}, {}),
         ("no CUDA device 7", 2, {}, dict(device=7)),
         ("--offload-optimizer", 2, {}, dict(offload_optimizer="cpu", stage=1)),
-        ("--tp", 2, {}, dict(tp=2, ranks=2)),
+        ("no CUDA device 2", 2, {}, dict(ranks=2, comm="nccl", device=1)),
+        ("--comm nccl", 2, {}, dict(ranks=2, comm="mpi")),
         ("--prove", 2, {}, dict(prove=True)),
         ("device 0 has 8,388,608", 4, {"ZR_EMULATOR_MEMORY": str(8 << 20)}, dict(hidden=768, heads=8)),
 ):
