@@ -3,11 +3,15 @@
 processor's losses, its bytes beside the plan, and checkpoints that both read. More of it in tests/long/soak_train_cuda.t.
 `train_cuda.t short`, for mutants, has the most different runs alone."""
 import glob
+import json
+import os
+import shlex
+import subprocess
 import sys
 
 sys.path.insert(0, "tests/support")
-from cuda_train import FP32, LLAMA, PTX, SASS, fat_binaries, near, on_card, on_host, went_well
-from zrtest import ZR_TRAIN, done, note, ok, path, same, skip
+from cuda_train import EMULATOR, FP32, LLAMA, PTX, SASS, SHAPE, fat_binaries, near, on_card, on_host, tokens, went_well
+from zrtest import HANG, ZR_TRAIN, arguments, done, mpi_missing, note, ok, path, same, skip
 
 # What is trained, and the stages that have to agree to the last bit.
 CASES = (
@@ -48,6 +52,21 @@ for words, start in (("a card's checkpoint", "card-run"), ("the processor's chec
 
 if SHORT:
     done()
+# Two "machines" of one rank each: mpirun starts them, and MPI carries what is said before NCCL is there.
+if mpi_missing():
+    skip(mpi_missing())
+else:
+    flags = dict(steps=2, layers=1, stage=2, seed=11)
+    line = shlex.join([ZR_TRAIN, *arguments(**{"data": tokens(), "backend": "cuda", **SHAPE, **flags}, comm="nccl", deterministic=True,
+                                            json=path("far.json"))])
+    here = {"LD_LIBRARY_PATH": EMULATOR, "ZR_CONF": "kernels:emulated", "ZR_EMULATOR_SHARED": path("card"),
+            **dict.fromkeys(("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"), "1")}
+    far = "export OMPI_COMM_WORLD_LOCAL_SIZE=1 OMPI_COMM_WORLD_LOCAL_RANK=0; exec " + line + " --device $OMPI_COMM_WORLD_RANK"
+    got = subprocess.run(["mpirun", "--oversubscribe", "-n", "2", "sh", "-c", far], env={**os.environ, **here}, capture_output=True,
+                         text=True, timeout=HANG)
+    if same(got.returncode, 0, "NCCL on two machines, by mpirun") or note(got.stderr[-1500:]):
+        with open(path("far.json"), encoding="utf-8") as file:
+            same(json.load(file)["loss_hex"], on_card(ranks=2, **flags).losses, "with the losses of --comm local")
 # What cannot be, in words. The emulated driver takes none of nvcc's kernels, if the build has them.
 nowhere = {"LD_LIBRARY_PATH": "", "ZR_CONF": ""}
 for words, code, environment, flags in (
