@@ -175,10 +175,12 @@ longest := mpi.t launch_requests_test started.t train_plan.t train_bits.t train_
 	cuda_contiguous_test kernels_narrow_test long_bits.t long_sanitizers.t long_shadow.t long_traces.t
 longest_first = $(foreach name,$(longest),$(filter %/$(name),$(1))) $(filter-out $(addprefix %/,$(longest)),$(1))
 
+# What gpu_check.t tries of gpu-check on the emulated driver.
+gpu_check_dry := $(addprefix $(BUILD)/tests/cuda_,share_test emulator_test llama_test)
 # What scripts run is built before they start: they build nothing, since others run it beside them. Those of
 # check-long share one build with both sanitizers, and one with ThreadSanitizer.
 .PHONY: built-scripts built-check built-long built-soak
-built-scripts: $(programs) $(libraries) $(manuals) $(completion) $(mpi_tests) $(leaky) $(preload_calls) $(forbid) $(failing) $(service_client) $(cuda_programs) $(workloads) $(emulator) $(BUILD)/tests/emulator/kernels.image
+built-scripts: $(programs) $(libraries) $(manuals) $(completion) $(mpi_tests) $(leaky) $(preload_calls) $(forbid) $(failing) $(service_client) $(cuda_programs) $(workloads) $(emulator) $(nccl_emulator) $(BUILD)/tests/emulator/kernels.image $(gpu_check_dry)
 built-check: built-scripts $(test_bin)
 built-long: built-check
 	@$(again) BUILD=$(BUILD)/both-sanitizers SANITIZE=address,undefined built-check
@@ -210,17 +212,16 @@ $(patsubst %.t,check-%,$(notdir $(all_scripts))): check-%: packages-check
 	@$(again) $(if $(filter long_%,$*),built-long,$(if $(filter soak_%,$*),built-soak,built-scripts))
 	tests/run --verbose $(filter %/$*.t,$(all_scripts))
 
-# What the emulated driver says of each rule, beside what a card says; then the backend's own tests on the card; then
-# the policies of zr replay beside PyTorch, where there is one, and PyTorch, CuPy and JAX on zr's memory: 77 is their word
-# for that there is none.
-.PHONY: gpu-check
-gpu-check: packages-check
+# What a card says, in stages of under ten minutes: tests/support/gpu_check.py has them. GPU_STAGE="train latency" runs
+# these alone, GPU_EMULATED=1 all on the emulated driver, to see that they work. In a tree that is built it needs no
+# package but Python. 77 is its word for that there is no card.
+.PHONY: gpu-check built-gpu-check
+built-gpu-check: $(cuda_tests) $(programs) $(libraries) $(nccl_emulator) $(BUILD)/tests/emulator/kernels.image
+gpu-check:
 	@echo "$(cuda_words)"
-	@$(again) $(cuda_tests) $(BUILD)/bin/zr $(libraries)
-	@if $(BUILD)/tests/cuda_emulator_test --card-present; then \
-		ZR_TEST_CUDA=card tests/run --verbose $(cuda_tests) || failed=1; fi; \
-	tests/support/gpu_pytorch.py || [ $$? = 77 ] || failed=1; \
-	tests/support/gpu_train.py || [ $$? = 77 ] || failed=1; exit $${failed:-0}
+	@$(if $(GPU_BUILT),true,$(MAKE) --no-print-directory --silent packages-check && \
+		$(MAKE) --no-print-directory --silent $(jobs) built-gpu-check)
+	@tests/support/gpu_check.py $(if $(GPU_EMULATED),--emulated) $(GPU_STAGE) || [ $$? = 77 ]
 
 # The figures. Benchmarks are no tests: they print medians, ratios and the machine, and never fail on time.
 bench_programs := $(patsubst tests/bench/%.c,$(BUILD)/tests/%,$(wildcard tests/bench/bench_*.c))

@@ -26,6 +26,21 @@ once = on_card(stage=3, ranks=2)
 for seed in range(1, SEEDS + 1):
     same(on_card({"ZR_EMULATOR_SEED": str(seed)}, stage=3, ranks=2).bits, once.bits, f"the same bits with seed {seed}")
 
+# NCCL, a card each: bits as through granules of one card where sums are in rank order; meshes.
+CARDS, SPLIT = {"ZR_EMULATOR_DEVICES": "4"}, dict(arch="llama", heads=4, kv_heads=2, hidden=16, ffn=14, layers=4)
+for words, flags in (("3 ranks, stage 2", dict(ranks=3, stage=2, accumulate=2)), ("tp 2 x 2, stage 3", dict(ranks=4, tp=2, stage=3, **SPLIT)),
+                     ("1f1b", dict(ranks=2, pp=2, accumulate=4)), ("gpipe", dict(ranks=2, pp=2, accumulate=4, schedule="gpipe")),
+                     ("vhalf", dict(ranks=2, pp=2, accumulate=4, schedule="vhalf", layers=4)),
+                     ("interleaved, tp 2", dict(ranks=4, pp=2, tp=2, accumulate=4, interleave=2, **SPLIT))):
+    run = on_card(CARDS, comm="nccl", deterministic=True, **flags)
+    if went_well(run, f"NCCL, {words}"):
+        near(run, on_host(**flags), FP32, f"NCCL, {words}")
+    if "pp" not in flags:
+        same(run.bits, on_card(**flags).bits, f"NCCL, {words}: the bits of --comm local")
+near(on_card(CARDS, comm="nccl", ranks=3, stage=2), on_host(ranks=3), FP32, "NCCL's own sums")
+for seed in range(1, SEEDS + 1):
+    same(on_card({"ZR_EMULATOR_SEED": str(seed)}, stage=3, ranks=2, comm="nccl").bits, once.bits, f"NCCL: the same bits with seed {seed}")
+
 # A refused call ends the run with words, or is one that a run can do without; then the bits are what they were.
 alone = on_card()
 for call in ("cuDevicePrimaryCtxRetain", "cuCtxPushCurrent", "cuMemAddressReserve", "cuMemCreate", "cuMemMap", "cuMemSetAccess",

@@ -3,31 +3,39 @@
 processor's losses, its bytes beside the plan, and checkpoints that both read. More of it in tests/long/soak_train_cuda.t.
 `train_cuda.t short`, for mutants, has the most different runs alone."""
 import glob
+import json
+import os
+import shlex
+import subprocess
 import sys
 
 sys.path.insert(0, "tests/support")
-from cuda_train import FP32, LLAMA, PTX, SASS, fat_binaries, near, on_card, on_host, went_well
-from zrtest import ZR_TRAIN, done, note, ok, path, same, skip
+from cuda_train import EMULATOR, FP32, LLAMA, PTX, SASS, SHAPE, fat_binaries, near, on_card, on_host, tokens, went_well
+from zrtest import HANG, ZR_TRAIN, arguments, done, mpi_missing, note, ok, path, same, skip
 
 # What is trained, and the stages that have to agree to the last bit.
 CASES = (
     ("GPT-2", dict(steps=4), FP32, (0, 1, 2, 3)),
     ("LLaMA", dict(steps=4, **LLAMA), FP32, (0, 3)),
     ("two ranks on one card", dict(ranks=2), FP32, (1, 3)),
+    ("over NCCL, a card each", dict(ranks=2, steps=2, layers=1, comm="nccl", deterministic=True), FP32, (0, 1, 2, 3)),
+    ("tensor parallel", dict(ranks=2, tp=2, sequence_parallel=True, seq=6, steps=2, layers=1), FP32, (0,)),
+    ("a pipeline over NCCL", dict(ranks=2, pp=2, accumulate=2, steps=2, comm="nccl", deterministic=True), FP32, (1,)),
     ("bf16, micro-batches, recomputation", dict(precision="bf16", accumulate=2, recompute="full"), 2e-3, (2,)),
 )
 SHORT = sys.argv[1:] == ["short"]
 if SHORT:
-    CASES = (("GPT-2", dict(steps=2), FP32, (3,)), ("two ranks on one card", dict(ranks=2, steps=2, layers=1), FP32, (1,)))
+    CASES = (("GPT-2", dict(steps=2), FP32, (3,)), ("two ranks on one card", dict(ranks=2, steps=2, layers=1), FP32, (1,)),
+             ("over NCCL", dict(ranks=2, steps=2, layers=1, comm="nccl", deterministic=True), FP32, (1,)))
 for words, flags, tolerance, stages in CASES:
-    host = on_host(**flags)
-    first = None
+    host = on_host(**{name: flag for name, flag in flags.items() if name not in ("comm", "deterministic")})
+    first = on_card(stage=stages[0], **{**flags, "comm": "local"}) if "comm" in flags and "pp" not in flags else None
     for stage in stages:
         run = on_card(stage=stage, **flags)
         if not went_well(run, f"{words}, stage {stage}"):
             continue
         near(run, host, tolerance, f"{words}, stage {stage}")
-        same(run.bits, (first or run).bits, f"{words}, stage {stage}: the bits of stage {stages[0]}")
+        same(run.bits, (first or run).bits, f"{words}, stage {stage}: the bits of {'--comm local' if 'comm' in flags and 'pp' not in flags else f'stage {stages[0]}'}")
         first = first or run
 
 # Saved by the one and resumed by the other, each going on as it would have itself.
@@ -44,6 +52,21 @@ for words, start in (("a card's checkpoint", "card-run"), ("the processor's chec
 
 if SHORT:
     done()
+# Two "machines" of one rank each: mpirun starts them, and MPI carries what is said before NCCL is there.
+if mpi_missing():
+    skip(mpi_missing())
+else:
+    flags = dict(steps=2, layers=1, stage=2, seed=11)
+    line = shlex.join([ZR_TRAIN, *arguments(**{"data": tokens(), "backend": "cuda", **SHAPE, **flags}, comm="nccl", deterministic=True,
+                                            json=path("far.json"))])
+    here = {"LD_LIBRARY_PATH": EMULATOR, "ZR_CONF": "kernels:emulated", "ZR_EMULATOR_SHARED": path("card"),
+            **dict.fromkeys(("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"), "1")}
+    far = "export OMPI_COMM_WORLD_LOCAL_SIZE=1 OMPI_COMM_WORLD_LOCAL_RANK=0; exec " + line + " --device $OMPI_COMM_WORLD_RANK"
+    got = subprocess.run(["mpirun", "--oversubscribe", "-n", "2", "sh", "-c", far], env={**os.environ, **here}, capture_output=True,
+                         text=True, timeout=HANG)
+    if same(got.returncode, 0, "NCCL on two machines, by mpirun") or note(got.stderr[-1500:]):
+        with open(path("far.json"), encoding="utf-8") as file:
+            same(json.load(file)["loss_hex"], on_card(ranks=2, **flags).losses, "with the losses of --comm local")
 # What cannot be, in words. The emulated driver takes none of nvcc's kernels, if the build has them.
 nowhere = {"LD_LIBRARY_PATH": "", "ZR_CONF": ""}
 for words, code, environment, flags in (
@@ -51,7 +74,10 @@ for words, code, environment, flags in (
         ("kernels", 2, {"ZR_CONF": ""}, {}),
         ("no CUDA device 7", 2, {}, dict(device=7)),
         ("--offload-optimizer", 2, {}, dict(offload_optimizer="cpu", stage=1)),
-        ("--tp", 2, {}, dict(tp=2, ranks=2)),
+        ("no CUDA device 2", 2, {}, dict(ranks=2, comm="nccl", device=1)),
+        ("--comm nccl", 2, {}, dict(ranks=2, comm="mpi")),
+        ("--comm nccl", 2, {}, dict(ranks=2, pp=2)),
+        ("--backend host", 2, {}, dict(zero_r="auto", memory_limit="1GB")),
         ("--prove", 2, {}, dict(prove=True)),
         ("device 0 has 8,388,608", 4, {"ZR_EMULATOR_MEMORY": str(8 << 20)}, dict(hidden=768, heads=8)),
 ):

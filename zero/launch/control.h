@@ -83,6 +83,7 @@ struct zr_local_opening {
     uint32_t ring;                     /* which of the rank's */
     uint32_t posted, host_posted;      /* where its counters begin */
     uint64_t lead_bytes;
+    bool passes;           /* its descriptors come beside: it lies in other files than the parent's */
     uint32_t places_count; /* of the ring, in the rank's file of granules */
     struct zr_local_place places[ZR_LOCAL_PLACES];
 };

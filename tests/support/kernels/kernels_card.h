@@ -1,14 +1,15 @@
-/* kernels_card.h: the kernels' test programs on a card's table (ZR_TEST_ON_CARD), run by the emulated driver:
- * every operation is waited for, the tests' tensors are the program's own memory, which this card can use,
+/* kernels_card.h: the kernels' test programs on a card's table (ZR_TEST_ON_CARD), run by the emulated driver
+ * or, with ZR_TEST_CUDA=card, on a card: every operation is waited for, the tests' tensors are the program's own memory, which this card can use,
  * and what were numbers of threads are seeds of the order in which the card's threads run. */
 #ifndef ZR_KERNELS_CARD_H
 #define ZR_KERNELS_CARD_H
 
+#include "alloc/base/option.h"
 #include "kernels/cuda/cuda.h"
 #include "tests/emulators/cublaslt/cublaslt_emulator.h"
 #include "tests/support/cuda/cuda_support.h"
 
-static const struct zr_emulator *card;
+static const struct zr_emulator *card; /* NULL: it is a real one */
 static const struct zr_cuda_driver *card_driver;
 static struct zr_kernel_context *card_context; /* the open one */
 
@@ -40,7 +41,8 @@ CARD_OPERATIONS(CARD_OPERATION)
 
 static inline zr_result card_open(struct zr_kernel_context *context)
 {
-    card->random_ticks(context->parallel.threads);
+    if (card)
+        card->random_ticks(context->parallel.threads);
     card_context = context;
     return zr_kernels_cuda()->open(context);
 }
@@ -82,11 +84,36 @@ static inline struct zr_lt_emulator *card_library(bool on)
     return library ? dlsym(library, "zr_lt_emulator") : NULL;
 }
 
+/* With ZR_TEST_CUDA=card: the driver of this machine, and the kernels that nvcc has made. Where that driver
+ * is the emulated one (make gpu-check GPU_EMULATED=1) ZR_CONF=kernels:emulated says so. */
+static inline bool card_begin_real(void)
+{
+    zr_cu_context context;
+    int pageable = 0;
+    if (zr_cuda_driver_get(&card_driver) != ZR_OK) {
+        tap_skip("%s", zr_last_error());
+        return false;
+    }
+    if (zr_option_get(ZR_OPTION_KERNELS) == 1) {
+        zr_cuda_kernels_image_set("zr emulated image kernels.image\n");
+        const struct zr_emulator *found = dlsym(dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD), "zr_emulator");
+        found->attribute(ZR_CU_ATTRIBUTE_PAGEABLE_MEMORY, 1);
+    }
+    zr_cuda_matrix_library_set("none");
+    card_driver->device_attribute(&pageable, ZR_CU_ATTRIBUTE_PAGEABLE_MEMORY, 0);
+    if (!pageable)
+        tap_skip("the card does not use the program's own memory, in which the tests' tensors are (no HMM)");
+    return pageable && card_driver->context_retain(&context, 0) == ZR_CU_SUCCESS &&
+           card_driver->context_push(context) == ZR_CU_SUCCESS;
+}
+
 /* Makes the emulated card this process's, without cuBLASLt. False, after a word of why: there is none. */
 static inline bool card_begin(void)
 {
     static char line[2 * PATH_MAX];
     zr_cu_context context;
+    if (cuda_on_card())
+        return card_begin_real();
     card = cuda_emulator_alone();
     if (!card || zr_cuda_driver_get(&card_driver) != ZR_OK)
         return false;

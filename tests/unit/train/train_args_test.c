@@ -96,6 +96,8 @@ static const struct {
     {"--data x --comm nccl", {"--comm nccl", "--backend cuda"}},
     {"--data x --device 1", {"--device", "--backend cuda"}},
     {"--data x --backend cuda --comm mpi", {"--backend cuda", "--comm nccl"}},
+    {"--data x --backend cuda --ranks 2 --pp 2", {"--pp", "--comm nccl"}},
+    {"--data x --backend cuda --zero-r auto --memory-limit 1GB", {"--zero-r auto", "--backend host"}},
     {"--data x --backend cuda --stage 1 --offload-optimizer cpu", {"--backend cuda", "--offload-optimizer"}},
     {"--data x --backend cuda --prove", {"--prove", "--backend host"}},
     {"--data x --backend sim", {"--backend sim", "--dry-run"}},

@@ -62,4 +62,20 @@ struct zr_local_share {
 };
 zr_result zr_local_share_rings(const struct zr_local_share *share, struct zr_local_peer *peers);
 
+/* The rings of a group, where they lie in files that the peers do not know: all members are at it at once,
+ * and none is before it. segments: [count][ZR_LOCAL_PLACES], of this rank filled in, of the others filled
+ * here, with descriptors that are the caller's to close, after a failure too. counts: [count], how many there
+ * are; wanted: [count], how many will come. */
+struct zr_local_pass {
+    struct zr_local_world *local;
+    const unsigned *ranks; /* [count]: in the run */
+    unsigned count, rank;
+    uint32_t attempt; /* what all members have for this group, and for no other at this time */
+    uint64_t timeout_ns;
+    struct zr_segment *segments;
+    unsigned *counts;
+    const unsigned *wanted;
+};
+zr_result zr_local_pass_rings(const struct zr_local_pass *pass);
+
 #endif

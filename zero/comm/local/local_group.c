@@ -2,16 +2,19 @@
  *
  * Each member lays what its peers need (which of its rings, where that lies in its file of granules) into its
  * part of the control block, under a key that only this group has, and takes it back when all have read it.
- * The files themselves are known from the parent. A host message ends the birth: all have a communicator, or
- * none. */
+ * The files themselves are known from the parent, or go from member to member (share.c) where the ring lies
+ * in others, as on a card, each of whose granules is a file of its own. A host message ends the birth: all
+ * have a communicator, or none. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "alloc/backend/backend.h"
 #include "alloc/base/error.h"
 #include "zero/comm/local/local_mapping.h"
+#include "zero/comm/take.h"
 #include "zero/launch/timeout.h"
 
 /* A group under way: this rank's part in it. */
@@ -22,7 +25,45 @@ struct birth {
     struct zr_local_world *local;
     struct zr_local_opening *own;
     uint64_t key;
+    /* Of the host arena; NULL: this rank has failed. */
+    struct zr_segment *segments; /* [count][ZR_LOCAL_PLACES]: of this rank; of members that pass theirs */
+    unsigned *counts, *wanted;   /* [count] */
 };
+
+static struct zr_segment *segments_of(const struct birth *birth, unsigned p)
+{
+    return birth->segments + (size_t)p * ZR_LOCAL_PLACES;
+}
+
+static zr_result take_lists(struct birth *birth)
+{
+    zr_arena *arena = birth->members->options->host_arena;
+    unsigned count = birth->members->count;
+    zr_result result = zr_take(arena, ZR_TAG_OTHER, (size_t)count * ZR_LOCAL_PLACES, sizeof *birth->segments,
+                               (void **)&birth->segments);
+    if (result == ZR_OK)
+        result =
+            zr_take(arena, ZR_TAG_OTHER, 2 * (size_t)count, sizeof *birth->counts, (void **)&birth->counts);
+    if (result != ZR_OK)
+        return result;
+    memset(birth->counts, 0, 2 * (size_t)count * sizeof *birth->counts);
+    birth->wanted = birth->counts + count;
+    return ZR_OK;
+}
+
+/* With what has come from other members; this rank's own descriptors are the arena's. */
+static void drop_lists(struct birth *birth)
+{
+    zr_arena *arena = birth->members->options->host_arena;
+    for (unsigned p = 0; p < birth->members->count && birth->counts; p++) {
+        const struct zr_segment *list = segments_of(birth, p);
+        for (unsigned i = 0; i < birth->counts[p] && p != birth->members->rank; i++)
+            if (i == 0 || list[i].fd != list[i - 1].fd)
+                close(list[i].fd);
+    }
+    zr_drop(arena, &birth->counts);
+    zr_drop(arena, &birth->segments);
+}
 
 static uint64_t key_of(const unsigned *ranks, unsigned count)
 {
@@ -35,7 +76,7 @@ static uint64_t key_of(const unsigned *ranks, unsigned count)
 /* Describes this rank's ring by its places in the file that the parent's ring is in. */
 static zr_result describe(const struct birth *birth)
 {
-    struct zr_segment segments[ZR_LOCAL_PLACES];
+    struct zr_segment *segments = segments_of(birth, birth->members->rank);
     size_t count = ZR_LOCAL_PLACES, lead_bytes;
     zr_result result =
         zr_block_export(birth->comm->base.options.arena, birth->comm->slots, segments, &count, &lead_bytes);
@@ -43,12 +84,15 @@ static zr_result describe(const struct birth *birth)
         return zr_fail(result, "the ring of a group lies in %zu pieces, and %d can be told", count,
                        ZR_LOCAL_PLACES);
     for (size_t i = 0; i < count && result == ZR_OK; i++) {
-        if (segments[i].fd != birth->parent->file_fd)
-            return zr_fail(ZR_ERR_UNAVAILABLE, "a group needs all rings of a rank in one file of granules");
+        birth->own->passes |= segments[i].fd != birth->parent->file_fd;
         birth->own->places[i] =
             (struct zr_local_place){.offset_bytes = segments[i].offset_bytes, .bytes = segments[i].bytes};
     }
     birth->own->places_count = (uint32_t)count;
+    if (birth->own->passes) {
+        birth->counts[birth->members->rank] = (unsigned)count;
+        birth->comm->file_fd = segments[0].fd;
+    }
     birth->own->lead_bytes = lead_bytes;
     birth->own->ring = (uint32_t)(birth->comm->ring - birth->local->ranks[birth->comm->base.run_rank].rings);
     birth->own->posted = birth->comm->peers[birth->members->rank].posted;
@@ -89,11 +133,12 @@ static zr_result map_ring(const struct birth *birth, unsigned p)
 {
     const struct zr_local_opening *theirs = &birth->local->ranks[birth->ranks[p]].opening;
     struct zr_local_peer *peer = &birth->comm->peers[p];
+    struct zr_segment known[ZR_LOCAL_PLACES], *segments = theirs->passes ? segments_of(birth, p) : known;
     int fd = birth->parent->peers[birth->members->ranks[p]].mapping.fd;
-    struct zr_segment segments[ZR_LOCAL_PLACES];
-    for (uint32_t i = 0; i < theirs->places_count; i++)
+    for (uint32_t i = 0; i < theirs->places_count && !theirs->passes; i++)
         segments[i] = (struct zr_segment){
             .fd = fd, .offset_bytes = theirs->places[i].offset_bytes, .bytes = theirs->places[i].bytes};
+    fd = theirs->passes ? segments[0].fd : fd;
     peer->ring = &birth->local->ranks[birth->ranks[p]].rings[theirs->ring];
     peer->posted = theirs->posted;
     peer->host_posted = theirs->host_posted;
@@ -111,12 +156,28 @@ struct outcome {
     char words[ZR_COMM_MESSAGE_BYTES]; /* of mine */
 };
 
+/* Descriptors go between the members that have not failed. */
+static zr_result pass_rings(const struct birth *birth)
+{
+    unsigned count = birth->members->count;
+    for (unsigned p = 0; p < count; p++) {
+        const struct zr_local_opening *theirs = &birth->local->ranks[birth->ranks[p]].opening;
+        birth->wanted[p] = theirs->passes && theirs->result == ZR_OK ? theirs->places_count : 0;
+    }
+    return zr_local_pass_rings(&(struct zr_local_pass){.local = birth->local,
+                                                       .ranks = birth->ranks,
+                                                       .count = count,
+                                                       .rank = birth->members->rank,
+                                                       .attempt = (uint32_t)birth->key,
+                                                       .timeout_ns = birth->parent->base.options.timeout_ns,
+                                                       .segments = birth->segments,
+                                                       .counts = birth->counts,
+                                                       .wanted = birth->wanted});
+}
+
 static zr_result read_member(const struct birth *birth, unsigned p, struct outcome *outcome)
 {
     struct zr_local_opening *theirs = &birth->local->ranks[birth->ranks[p]].opening;
-    zr_result result = wait_for_member(birth, birth->ranks[p]);
-    if (result != ZR_OK)
-        return result;
     if (theirs->result != ZR_OK && outcome->others == ZR_OK)
         outcome->others = zr_fail(ZR_ERR_PEER, "rank %u could not make its part of a group: %s",
                                   birth->ranks[p], zr_result_name((zr_result)theirs->result));
@@ -134,6 +195,18 @@ static zr_result read_member(const struct birth *birth, unsigned p, struct outco
 static zr_result meet(const struct birth *birth, struct outcome *outcome)
 {
     unsigned count = birth->members->count, next = birth->ranks[(birth->members->rank + 1) % count];
+    for (unsigned p = 0; p < count; p++) {
+        zr_result result = p == birth->members->rank ? ZR_OK : wait_for_member(birth, birth->ranks[p]);
+        if (result != ZR_OK)
+            return result;
+    }
+    zr_result passed = outcome->mine == ZR_OK ? pass_rings(birth) : ZR_OK;
+    if (passed == ZR_ERR_PEER || passed == ZR_ERR_TIMEOUT || passed == ZR_ERR_INTERRUPTED)
+        return passed;
+    if (passed != ZR_OK) {
+        outcome->mine = passed;
+        snprintf(outcome->words, sizeof(outcome->words), "%s", zr_last_error());
+    }
     for (unsigned p = 0; p < count; p++) {
         zr_result result = p == birth->members->rank ? ZR_OK : read_member(birth, p, outcome);
         if (result != ZR_OK)
@@ -186,10 +259,13 @@ zr_result zr_local_group(struct zr_comm **out, struct zr_comm *base, const struc
     birth.own = &base->local->ranks[base->run_rank].opening;
     birth.key = key_of(ranks, members->count);
     atomic_fetch_add(&birth.own->number, 1);
-    outcome.mine = zr_local_prepare(
-        &birth.comm, members->options,
-        &(struct zr_local_seats){
-            .local = base->local, .ranks = ranks, .rank = members->rank, .world = members->count});
+    birth.own->passes = false;
+    outcome.mine = take_lists(&birth);
+    if (outcome.mine == ZR_OK)
+        outcome.mine = zr_local_prepare(
+            &birth.comm, members->options,
+            &(struct zr_local_seats){
+                .local = base->local, .ranks = ranks, .rank = members->rank, .world = members->count});
     if (outcome.mine == ZR_OK) {
         birth.comm->file_fd = parent->file_fd;
         outcome.mine = describe(&birth);
@@ -200,6 +276,7 @@ zr_result zr_local_group(struct zr_comm **out, struct zr_comm *base, const struc
         outcome.mine = result;
         snprintf(outcome.words, sizeof(outcome.words), "%s", zr_last_error());
     }
+    drop_lists(&birth);
     if (outcome.mine == ZR_OK)
         *out = &birth.comm->base;
     else if (birth.comm)

@@ -105,8 +105,8 @@ static unsigned pack(const struct list *list, size_t first, struct message *mess
     return fds_count;
 }
 
-static zr_result send_message(const struct zr_local_share *share, unsigned peer, struct message *message,
-                              const int *fds, unsigned fds_count)
+/* Once, without a wait: 0, or the system's number for what was wrong. */
+static int try_send(unsigned peer, struct message *message, const int *fds, unsigned fds_count)
 {
     union control control;
     struct iovec data = {.iov_base = message, .iov_len = sizeof(*message)};
@@ -121,17 +121,28 @@ static zr_result send_message(const struct zr_local_share *share, unsigned peer,
         rights->cmsg_len = CMSG_LEN(fds_count * sizeof(int));
         memcpy(CMSG_DATA(rights), fds, fds_count * sizeof(int));
     }
+    return sendmsg(zr_local_own_sockets()->outbox[peer], &header, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0 ? 0
+                                                                                                    : errno;
+}
+
+static bool has_no_room(int error)
+{
+    return error == EAGAIN || error == ETOOMANYREFS || error == ENOBUFS || error == EINTR;
+}
+
+static zr_result send_message(const struct zr_local_share *share, unsigned peer, struct message *message,
+                              const int *fds, unsigned fds_count)
+{
     struct zr_timeout timeout = zr_timeout_begin();
     for (;;) {
-        if (sendmsg(zr_local_own_sockets()->outbox[peer], &header, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0)
+        int error = try_send(peer, message, fds, fds_count);
+        if (error == 0)
             return ZR_OK;
-        int error = errno;
         zr_result result = zr_local_check(share->local, peer);
         if (result != ZR_OK)
             return result;
         bool gone = error == EPIPE || error == ECONNREFUSED || error == ECONNRESET;
-        bool full = error == EAGAIN || error == ETOOMANYREFS || error == ENOBUFS || error == EINTR;
-        if (!gone && !full)
+        if (!gone && !has_no_room(error))
             return zr_fail(ZR_ERR_PEER, "sending the ring to rank %u failed (error %d)", peer, error);
         /* A process closes its sockets before its launcher can reap it: what became of it is the launcher's
          * to tell, in a moment. */
@@ -188,27 +199,63 @@ static unsigned who_holds_up(const struct zr_local_share *share, unsigned sender
     return holder == share->rank ? sender : holder;
 }
 
-/* Receives one message of `sender`. The descriptors are this process's own then. */
-static zr_result receive_message(const struct zr_local_share *share, unsigned sender, struct message *message,
-                                 int *fds, unsigned *fds_count)
+/* A message as it came, with descriptors that are this process's own. */
+struct received {
+    struct message message;
+    int fds[MESSAGE_SEGMENTS];
+    unsigned fds_count;
+    bool cut, whole; /* cut: descriptors of it are lost; whole: it is a part of a ring */
+};
+
+/* Once, without a wait: 0, or the system's number for what was wrong. */
+static int try_receive(int inbox, struct received *out)
 {
     union control control;
-    int inbox = zr_local_own_sockets()->inbox[share->rank];
+    struct message *message = &out->message;
     struct iovec data = {.iov_base = message, .iov_len = sizeof(*message)};
-    struct msghdr header;
-    ssize_t bytes;
+    struct msghdr header = {.msg_iov = &data,
+                            .msg_iovlen = 1,
+                            .msg_control = control.bytes,
+                            .msg_controllen = sizeof(control.bytes)};
+    ssize_t bytes = recvmsg(inbox, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    out->fds_count = 0;
+    if (bytes < 0)
+        return errno;
+    for (struct cmsghdr *part = CMSG_FIRSTHDR(&header); part; part = CMSG_NXTHDR(&header, part)) {
+        if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS)
+            continue;
+        out->fds_count = (unsigned)((part->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+        memcpy(out->fds, CMSG_DATA(part), out->fds_count * sizeof(int));
+    }
+    out->cut = (header.msg_flags & MSG_CTRUNC) != 0;
+    out->whole = bytes == sizeof(*message) && message->magic == MESSAGE_MAGIC &&
+                 message->count <= MESSAGE_SEGMENTS && message->ring < ZR_LOCAL_RINGS;
+    for (unsigned i = 0; out->whole && i < message->count; i++)
+        out->whole = message->segments[i].fd_index < out->fds_count || out->cut;
+    return 0;
+}
+
+/* The message is of `sender`, for this attempt, and has all that it should. */
+static zr_result check_message(struct received *got, unsigned sender, uint32_t attempt)
+{
+    if (got->whole && got->message.rank == sender && got->message.attempt == attempt && !got->cut)
+        return ZR_OK;
+    close_all(got->fds, got->fds_count);
+    got->fds_count = 0;
+    if (!got->whole || !got->cut)
+        return zr_fail(ZR_ERR_PEER, "rank %u sent something that is no part of its ring", sender);
+    return zr_fail(ZR_ERR_HOST_MEMORY,
+                   "no file descriptor is left for the ring of rank %u: raise `ulimit -n`", sender);
+}
+
+/* Receives one message of `sender`. */
+static zr_result receive_message(const struct zr_local_share *share, unsigned sender, struct received *got)
+{
+    int inbox = zr_local_own_sockets()->inbox[share->rank];
     struct zr_timeout timeout = zr_timeout_begin();
-    *fds_count = 0;
-    for (;;) {
-        header = (struct msghdr){.msg_iov = &data,
-                                 .msg_iovlen = 1,
-                                 .msg_control = control.bytes,
-                                 .msg_controllen = sizeof(control.bytes)};
-        bytes = recvmsg(inbox, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-        if (bytes >= 0)
-            break;
-        if (errno != EAGAIN && errno != EINTR)
-            return zr_fail(ZR_ERR_PEER, "receiving the ring of rank %u failed (error %d)", sender, errno);
+    for (int error; (error = try_receive(inbox, got)) != 0;) {
+        if (error != EAGAIN && error != EINTR)
+            return zr_fail(ZR_ERR_PEER, "receiving the ring of rank %u failed (error %d)", sender, error);
         zr_result result = zr_local_check(share->local, sender);
         uint64_t waited_ns = zr_timeout_waited_ns(&timeout);
         if (result == ZR_OK && waited_ns > share->timeout_ns)
@@ -218,28 +265,7 @@ static zr_result receive_message(const struct zr_local_share *share, unsigned se
         struct pollfd wait = {.fd = inbox, .events = POLLIN};
         poll(&wait, 1, (int)(ZR_LOCAL_POLL_NS / 1000000));
     }
-    for (struct cmsghdr *part = CMSG_FIRSTHDR(&header); part; part = CMSG_NXTHDR(&header, part)) {
-        if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS)
-            continue;
-        *fds_count = (unsigned)((part->cmsg_len - CMSG_LEN(0)) / sizeof(int));
-        memcpy(fds, CMSG_DATA(part), *fds_count * sizeof(int));
-    }
-    bool whole = bytes == sizeof(*message) && message->magic == MESSAGE_MAGIC && message->rank == sender &&
-                 message->attempt == share->attempt && message->count <= MESSAGE_SEGMENTS &&
-                 message->ring < ZR_LOCAL_RINGS;
-    for (unsigned i = 0; whole && i < message->count; i++)
-        whole = message->segments[i].fd_index < *fds_count || header.msg_flags & MSG_CTRUNC;
-    if (!whole) {
-        close_all(fds, *fds_count);
-        return zr_fail(ZR_ERR_PEER, "rank %u sent something that is no part of its ring", sender);
-    }
-    if (header.msg_flags & MSG_CTRUNC) {
-        close_all(fds, *fds_count);
-        *fds_count = 0;
-        return zr_fail(ZR_ERR_HOST_MEMORY,
-                       "no file descriptor is left for the ring of rank %u: raise `ulimit -n`", sender);
-    }
-    return ZR_OK;
+    return check_message(got, sender, share->attempt);
 }
 
 /* Adds one message to the list. Segments of one file share a descriptor within a message. */
@@ -275,31 +301,30 @@ static bool run_is_over(zr_result result)
 static zr_result receive_list(const struct zr_local_share *share, unsigned sender, struct list *list,
                               struct zr_local_peer *peer)
 {
-    struct message message;
-    int fds[MESSAGE_SEGMENTS];
-    unsigned fds_count;
+    struct received got = {.fds_count = 0};
+    const struct message *message = &got.message;
     size_t seen = 0;
     zr_result result = ZR_OK;
     do {
-        zr_result received = receive_message(share, sender, &message, fds, &fds_count);
+        zr_result received = receive_message(share, sender, &got);
         if (run_is_over(received))
             return received;
         if (result == ZR_OK)
             result = received;
         if (result == ZR_OK && share->mine && !list->segments)
-            result = list_reserve(list, share->host_arena, message.total);
+            result = list_reserve(list, share->host_arena, message->total);
         if (result == ZR_OK && share->mine)
-            unpack(&message, fds, list);
+            unpack(message, got.fds, list);
         else
-            close_all(fds, fds_count);
-        list->lead_bytes = message.lead_bytes;
+            close_all(got.fds, got.fds_count);
+        list->lead_bytes = message->lead_bytes;
         if (peer) {
-            peer->ring = &share->local->ranks[sender].rings[message.ring];
-            peer->posted = message.posted;
-            peer->host_posted = message.host_posted;
+            peer->ring = &share->local->ranks[sender].rings[message->ring];
+            peer->posted = message->posted;
+            peer->host_posted = message->host_posted;
         }
-        seen += message.count;
-    } while (seen < message.total);
+        seen += message->count;
+    } while (seen < message->total);
     return result;
 }
 
@@ -376,6 +401,98 @@ zr_result zr_local_share_rings(const struct zr_local_share *share, struct zr_loc
             zr_local_advance(&self->received, turn + 1, &self->received_sleepers);
         if (result == ZR_OK || run_is_over(step))
             result = step;
+    }
+    return result;
+}
+
+/* ---- Groups -------------------------------------------------------------------------------------------- */
+
+/* One descriptor per segment, so that each has its own owner. */
+static void unpack_one(const struct zr_local_pass *pass, struct received *got, unsigned member)
+{
+    struct zr_segment *list = pass->segments + (size_t)member * ZR_LOCAL_PLACES;
+    const struct message *message = &got->message;
+    for (unsigned i = 0; i < message->count && message->first + i < ZR_LOCAL_PLACES; i++)
+        list[message->first + i] = (struct zr_segment){.fd = got->fds[message->segments[i].fd_index],
+                                                       .offset_bytes = message->segments[i].offset_bytes,
+                                                       .bytes = message->segments[i].bytes};
+    pass->counts[member] += message->count;
+}
+
+/* What has come, and of whom. */
+static zr_result take_one(const struct zr_local_pass *pass, bool *any)
+{
+    struct received got;
+    int error = try_receive(zr_local_own_sockets()->inbox[pass->ranks[pass->rank]], &got);
+    *any = error == 0;
+    if (error != 0)
+        return error == EAGAIN || error == EINTR
+                   ? ZR_OK
+                   : zr_fail(ZR_ERR_PEER, "receiving the ring of a group failed (error %d)", error);
+    unsigned member = 0;
+    while (member < pass->count && pass->ranks[member] != got.message.rank)
+        member++;
+    member = member < pass->count ? member : pass->rank;
+    zr_result result = check_message(&got, pass->ranks[member], pass->attempt);
+    if (result == ZR_OK)
+        unpack_one(pass, &got, member);
+    return result;
+}
+
+/* Of this rank's own ring, the message from segment `first` on to the member; *sent: how many went. */
+static zr_result give_one(const struct zr_local_pass *pass, unsigned member, size_t first, size_t *sent)
+{
+    const struct list mine = {.segments = pass->segments + (size_t)pass->rank * ZR_LOCAL_PLACES,
+                              .count = pass->counts[pass->rank]};
+    struct message message = {.magic = MESSAGE_MAGIC,
+                              .rank = pass->ranks[pass->rank],
+                              .attempt = pass->attempt,
+                              .total = (uint32_t)mine.count};
+    int fds[MESSAGE_SEGMENTS];
+    unsigned fds_count = pack(&mine, first, &message, fds);
+    int error = try_send(pass->ranks[member], &message, fds, fds_count);
+    *sent = error == 0 ? message.count : 0;
+    return error == 0 || has_no_room(error)
+               ? ZR_OK
+               : zr_fail(ZR_ERR_PEER, "sending the ring of a group to rank %u failed (error %d)",
+                         pass->ranks[member], error);
+}
+
+static bool is_complete(const struct zr_local_pass *pass)
+{
+    for (unsigned p = 0; p < pass->count; p++)
+        if (pass->counts[p] < pass->wanted[p])
+            return false;
+    return true;
+}
+
+zr_result zr_local_pass_rings(const struct zr_local_pass *pass)
+{
+    struct pollfd wait = {.fd = zr_local_own_sockets()->inbox[pass->ranks[pass->rank]], .events = POLLIN};
+    struct zr_timeout timeout = zr_timeout_begin();
+    unsigned to = pass->counts[pass->rank] > 0 ? 0 : pass->count;
+    size_t first = 0, sent = 0;
+    bool any = false;
+    zr_result result = ZR_OK;
+    while (result == ZR_OK && (to < pass->count || !is_complete(pass))) {
+        while (to < pass->count &&
+               (to == pass->rank || pass->local->ranks[pass->ranks[to]].opening.result != ZR_OK))
+            to++;
+        result = to < pass->count ? give_one(pass, to, first, &sent) : ZR_OK;
+        first += sent;
+        to += first == pass->counts[pass->rank] && sent > 0;
+        first = first == pass->counts[pass->rank] ? 0 : first;
+        if (result == ZR_OK)
+            result = take_one(pass, &any);
+        if (result != ZR_OK || any || sent > 0) {
+            sent = 0;
+            continue;
+        }
+        poll(&wait, 1, (int)((to < pass->count ? RETRY_NS : ZR_LOCAL_POLL_NS) / 1000000));
+        result = zr_local_check(pass->local, ZR_LOCAL_ALL);
+        uint64_t waited_ns = zr_timeout_waited_ns(&timeout);
+        if (result == ZR_OK && waited_ns > pass->timeout_ns)
+            result = zr_local_lost(pass->local, ZR_LOCAL_ALL, waited_ns);
     }
     return result;
 }

@@ -164,13 +164,18 @@ static const char *beside_device(const struct zr_train_config *config)
     if (config->comm == ZR_CARRIER_MPI)
         return "--backend cuda: MPI does not see a card's memory here; take --comm nccl, one card per rank, or leave "
                "out --comm for ranks that share a card";
+    if (config->stages.ranks > 1 && config->comm == ZR_CARRIER_LOCAL && !config->dry_run)
+        return "--pp: its ranks receive ahead of what they send, for which ranks that share a card have no thread; take "
+               "--comm nccl, one card per rank, or --tp";
     if (zr_train_has_host_tier(config) || config->offload_parameters != ZR_TIER_NONE)
         return "--backend cuda: offloads nothing yet; leave out --offload-optimizer, --offload-param and "
                "--checkpoint-offload, or take --backend host";
     if (config->picks_all)
-        return "--zero-r auto: picks for --backend host alone; give a stage";
+        return "--zero-r auto: weighs by what --backend host measures; give --stage, or pick with --dry-run --backend "
+               "host and give what it prints";
     if (config->prove)
-        return "--prove: compares on --backend host alone";
+        return "--prove: reads both models where they lie, which a card's host does not see; prove the same options "
+               "with --backend host";
     return NULL;
 }
 
