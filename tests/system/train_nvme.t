@@ -73,6 +73,8 @@ same(os.listdir(FOLDER), [], "the folder shows nothing")
 for flags, where in ((dict(ranks=1), {}), (dict(ranks=2, stage=2, precision="bf16", accumulate=2), {}), (dict(ranks=2, stage=3, precision="bf16"), PARAM)):  # a step late: as with the host
     late = [logged(delayed_update=True, **{**flags, **SHAPE, **tier}) for tier in (dict(offload_optimizer="cpu"), {**NVME, **where})]
     same((late[1].code, late[1].bits), (0, late[0].bits), f"--delayed-update {flags}") or note(late[1].err[-600:])
+    tiers = [tier for rank in late[1].report["ranks"] for tier in rank["tiers"].values()]
+    same([tier["moved_bytes_per_step"] for tier in tiers], [tier["planned_moved_bytes_per_step"] for tier in tiers], "and moves what is planned")
 
 # Checkpoints, both ways.
 here, disk = path("here"), path("disk-saved")

@@ -298,8 +298,12 @@ static zr_result measured_step(struct loop *loop, uint64_t step, struct zr_step_
     uint64_t moved = zr_trainer_state_moved_bytes(&rank->state),
              waited_ns = zr_trainer_state_copies_exposed_ns(&rank->state);
     struct zr_state_file_report file_before, file_after;
-    zr_result result;
+    /* What the update before it moves is counted there, and not in the step that is counted. */
+    zr_result result =
+        first && rank->config->delayed_update ? zr_engine_synchronize(rank->state.engine) : ZR_OK;
 
+    if (result != ZR_OK)
+        return result;
     zr_arena_get_stats(rank->arena, &before);
     zr_trainer_state_counters_get(&rank->state, &sent_before);
     zr_engine_get_file_report(rank->state.engine, &file_before);
