@@ -50,7 +50,9 @@ static bool in_reach(const struct zr_cu_context_st *context, const struct emu_wo
 
 static void carry_out(struct zr_cu_context_st *context, const struct emu_work *work)
 {
-    if (work->kind == EMU_WAIT) {
+    if (work->kind == EMU_AWAIT_WORD) {
+        return; /* it is there: see stalls() */
+    } else if (work->kind == EMU_WAIT) {
         if (work->awaits->clock < work->awaits_end)
             work->awaits->clock = work->awaits_end;
         emu_run(work->awaits);
@@ -59,6 +61,8 @@ static void carry_out(struct zr_cu_context_st *context, const struct emu_work *w
         context->dead = code == ZR_CU_SUCCESS ? context->dead : code;
     } else if (!in_reach(context, work)) {
         context->dead = ZR_CU_ILLEGAL_ADDRESS;
+    } else if (work->kind == EMU_WRITE_WORD) {
+        emu_word_set(work->to, work->word);
     } else if (work->staged) {
         emu_write(work->to, work->staged, work->bytes);
     } else if (work->kind == EMU_COPY) {
@@ -80,10 +84,25 @@ static void end_work(struct emu_work *work)
     free(work);
 }
 
+/* The word that the work waits for has not come. */
+static bool stalls(struct zr_cu_context_st *context, const struct emu_work *work)
+{
+    if (work->kind != EMU_AWAIT_WORD || context->dead)
+        return false;
+    if (in_reach(context, work))
+        return (int32_t)(emu_word(work->to) - work->word) < 0;
+    context->dead = ZR_CU_ILLEGAL_ADDRESS;
+    return false;
+}
+
 void emu_run(struct zr_cu_context_st *context)
 {
     while (context->pending && (context->pending->end <= context->clock || context->dead)) {
         struct emu_work *work = context->pending;
+        if (stalls(context, work)) {
+            context->clock = work->end - 1;
+            return;
+        }
         context->pending = work->next;
         if (!context->dead)
             carry_out(context, work);
@@ -141,9 +160,14 @@ void emu_unmapped(zr_cu_address address, size_t bytes)
 
 zr_cu_result emu_wait_until(struct zr_cu_context_st *context, uint64_t end)
 {
-    if (context->clock < end)
-        context->clock = end;
-    emu_run(context);
+    for (;;) {
+        if (context->clock < end)
+            context->clock = end;
+        emu_run(context);
+        if (context->clock >= end || context->dead)
+            break;
+        emu_pause();
+    }
     emu_pools_settle(context->device);
     return context->dead;
 }
@@ -265,6 +289,8 @@ zr_cu_result emu_copy(zr_cu_address to, zr_cu_address from, size_t bytes, zr_cu_
     work.host_from = from_place == EMU_HOST;
     if (emu_captured(context, stream, &work, &code))
         return code;
+    if (!now && (work.host_to || work.host_from))
+        emu_host_waits(EMU_copy);
     if (work.host_to) {
         code = emu_wait_until(context, emu_stream_end(context, stream));
         return code == ZR_CU_SUCCESS ? copy_to_host(context, &work) : code;
@@ -324,6 +350,38 @@ zr_cu_result emu_launch(zr_cu_stream stream, zr_cu_address address, size_t bytes
     if (code == ZR_CU_SUCCESS && !emu_captured(context, stream, &work, &code))
         emu_submit(context, stream, work);
     return emu_leave(code);
+}
+
+/* ---- Words --------------------------------------------------------------------------------------------- */
+
+/* Of page-locked memory of the program's, which other processes may see, or of a device's. */
+static zr_cu_result word(enum emu_call call, zr_cu_stream stream, struct emu_work work, unsigned flags)
+{
+    zr_cu_result code = emu_enter(call, EMU_CONTEXT);
+    struct zr_cu_context_st *context = emu_current();
+    work.bytes = sizeof work.word;
+    if (code == ZR_CU_SUCCESS && emu_no_stream(&stream, context))
+        code = ZR_CU_INVALID_HANDLE;
+    if (code == ZR_CU_SUCCESS && (flags || work.to % sizeof work.word ||
+                                  emu_place(work.to, work.bytes, context, EMU_WRITES) != EMU_MAPPED))
+        code = ZR_CU_INVALID_VALUE;
+    if (code == ZR_CU_SUCCESS && !emu_captured(context, stream, &work, &code))
+        emu_submit(context, stream, work);
+    return emu_leave(code);
+}
+
+PUBLIC zr_cu_result cuStreamWaitValue32_v2(zr_cu_stream stream, zr_cu_address address, uint32_t value,
+                                           unsigned int flags)
+{
+    return word(EMU_word_wait, stream,
+                (struct emu_work){.kind = EMU_AWAIT_WORD, .to = address, .word = value}, flags);
+}
+
+PUBLIC zr_cu_result cuStreamWriteValue32_v2(zr_cu_stream stream, zr_cu_address address, uint32_t value,
+                                            unsigned int flags)
+{
+    return word(EMU_word_write, stream,
+                (struct emu_work){.kind = EMU_WRITE_WORD, .to = address, .word = value}, flags);
 }
 
 /* ---- Synchronous forms --------------------------------------------------------------------------------- */
