@@ -83,6 +83,10 @@ struct zr_kernel_context {
     void *library;                      /* the table's: the matrix library's own state */
     struct zr_kernel_refusals refusals; /* the table's, since open() */
     void *stream; /* the driver's (CUstream), of a card's table; NULL: its default one */
+    /* Called now and then while the host waits for the stream, of a card's table: a failure ends the wait, and
+     * is what the waiting operation returns. NULL: nothing can keep the stream from its end. */
+    zr_result (*while_waiting)(void *state);
+    void *waiting_state;
 };
 
 /* ---- What operations take ------------------------------------------------------------------------------ */
@@ -347,8 +351,9 @@ struct zr_clear {
     void *to;
 };
 /* to[bytes] = from[bytes]; they do not overlap. One of them may be the caller's own memory in place of the
- * table's, with `waits` alone: then the bytes are there when the operation returns, and all that was asked
- * for before has ended. */
+ * table's, with `waits`: then the bytes are there when the operation returns, and all that was asked for
+ * before has ended. Without `waits` it is pinned (kernels/streams.h) and stays as it is until the copy has
+ * ended. */
 struct zr_copy_bytes {
     size_t bytes;
     const void *from;
@@ -371,7 +376,9 @@ struct zr_sum {
 
 /* ---- The table ----------------------------------------------------------------------------------------- */
 
-#define ZR_KERNELS_VERSION 3
+struct zr_kernel_streams;
+
+#define ZR_KERNELS_VERSION 4
 
 #define ZR_KERNEL(name) zr_result (*name)(struct zr_kernel_context *, const struct zr_##name *)
 
@@ -396,6 +403,9 @@ struct zr_kernels {
     /* What makes the large matrix products of an open context, for people: "cuBLASLt 13.0.2", or what does
      * without it, and why. Valid until it is closed. NULL: there is no choice to speak of. */
     const char *(*products)(const struct zr_kernel_context *context);
+    /* What orders the work of several streams, see kernels/streams.h. NULL: an operation has ended when it
+     * returns. */
+    const struct zr_kernel_streams *streams;
 
     ZR_KERNEL(embedding_forward);
     ZR_KERNEL(embedding_backward);

@@ -14,6 +14,7 @@
 #include "kernels/cuda/arguments.h"
 #include "kernels/cuda/driver_launch.h"
 #include "kernels/cuda/matrix.h"
+#include "kernels/cuda/streams.h"
 
 /* Kernels of which there is one per precision, and those that are told. */
 #define PER_PRECISION(f)                                                                                     \
@@ -69,7 +70,7 @@ static zr_result find_calls(void)
         result = zr_cuda_driver_find(#name #suffix, (void **)&library.member);
     ZR_CUDA_LAUNCHING(FIND)
 #undef FIND
-    return result;
+    return result == ZR_OK ? zr_cuda_streams_find() : result;
 }
 
 /* In whichever image it is. */
@@ -459,14 +460,17 @@ static zr_result copy_bytes(struct zr_kernel_context *context, const struct zr_c
 {
     if (must_be_open(context) != ZR_OK)
         return ZR_ERR_INVALID;
+    /* A copy to the host may wait for the stream by itself, and knows no end to it. */
+    zr_result result = args->waits && context->while_waiting ? zr_cuda_stream_wait(context) : ZR_OK;
+    if (result != ZR_OK)
+        return result;
     zr_cu_result code = ZR_CU_SUCCESS;
     if (args->bytes > 0)
         code = library.driver->copy((zr_cu_address)(uintptr_t)args->to, (zr_cu_address)(uintptr_t)args->from,
                                     args->bytes, (zr_cu_stream)context->stream);
-    if (code == ZR_CU_SUCCESS && args->waits)
-        code = library.driver->stream_synchronize((zr_cu_stream)context->stream);
-    return code == ZR_CU_SUCCESS ? ZR_OK
-                                 : zr_cuda_error(code, ZR_ERR_INVALID, "to copy %zu bytes", args->bytes);
+    if (code != ZR_CU_SUCCESS)
+        return zr_cuda_error(code, ZR_ERR_INVALID, "to copy %zu bytes", args->bytes);
+    return args->waits && (args->bytes > 0 || !context->while_waiting) ? zr_cuda_stream_wait(context) : ZR_OK;
 }
 
 static zr_result sum(struct zr_kernel_context *context, const struct zr_sum *args)
@@ -498,6 +502,7 @@ static const struct zr_kernels table = {
     .open = open,
     .close = close,
     .products = products,
+    .streams = &zr_cuda_streams,
     .embedding_forward = embedding_forward,
     .embedding_backward = embedding_backward,
     .positions_forward = positions_forward,

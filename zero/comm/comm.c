@@ -41,8 +41,9 @@ static void count_item(struct zr_comm *comm, const struct zr_comm_item *item, ui
     comm->counters.sent_elements += bytes / zr_comm_type_bytes(zr_comm_item_type(item));
 }
 
-/* Runs one operation without the lock, which is held before and after. */
-static void run_item(struct zr_comm *comm, const struct zr_comm_item *item)
+/* Runs one operation without the lock, which is held before and after; where it has a stream of its own, queues
+ * it. */
+static void run_item(struct zr_comm *comm, const struct zr_comm_item *item, zr_ticket ticket)
 {
     zr_result result = comm->failure;
     uint64_t start_ns = zr_os_now_ns(), before_bytes = comm->received_bytes;
@@ -51,7 +52,11 @@ static void run_item(struct zr_comm *comm, const struct zr_comm_item *item)
     if (result == ZR_OK && before)
         result = before->run(before->state);
     if (result == ZR_OK)
+        result = zr_comm_stream_begin(comm);
+    if (result == ZR_OK)
         result = comm->table->run(comm, item);
+    if (result == ZR_OK)
+        result = zr_comm_stream_end(comm, ticket);
     pthread_mutex_lock(&comm->lock);
     comm->counters.busy_ns += zr_os_now_ns() - start_ns;
     if (result == ZR_OK)
@@ -68,7 +73,7 @@ static void *empty_queue(void *argument)
             pthread_cond_wait(&comm->work, &comm->lock);
         if (comm->completed == comm->submitted)
             break;
-        run_item(comm, &comm->queue[(comm->completed + 1) % ZR_COMM_QUEUE_COUNT]);
+        run_item(comm, &comm->queue[(comm->completed + 1) % ZR_COMM_QUEUE_COUNT], comm->completed + 1);
         comm->completed++;
         pthread_cond_broadcast(&comm->progress);
     }
@@ -113,7 +118,7 @@ static void wait_locked(struct zr_comm *comm, zr_ticket ticket)
 static void run_here(struct zr_comm *comm, const struct zr_comm_item *item)
 {
     uint64_t start_ns = zr_os_now_ns();
-    run_item(comm, item);
+    run_item(comm, item, comm->submitted + 1);
     comm->counters.exposed_ns += zr_os_now_ns() - start_ns;
 }
 
@@ -152,7 +157,9 @@ zr_result zr_comm_run_host(struct zr_comm *comm, const struct zr_all_gather *op)
     if (result != ZR_OK)
         return result;
     uint64_t before_bytes = comm->host_received_bytes;
-    result = comm->table->host(comm, op);
+    result = zr_comm_drain(comm);
+    if (result == ZR_OK)
+        result = comm->table->host(comm, op);
     pthread_mutex_lock(&comm->lock);
     if (result == ZR_OK)
         count_item(comm, &(struct zr_comm_item){.kind = ZR_COMM_HOST, .all_gather = *op},
@@ -177,6 +184,8 @@ zr_result zr_comm_wait(zr_comm *comm, zr_ticket ticket)
         if (comm->table->waited)
             comm->table->waited(comm, ticket);
         result = ticket == 0 ? ZR_OK : repeat_failure(comm);
+        if (result == ZR_OK)
+            result = zr_comm_stream_wait(comm, ticket);
     }
     pthread_mutex_unlock(&comm->lock);
     return result;
@@ -189,7 +198,9 @@ zr_result zr_comm_synchronize(zr_comm *comm)
     pthread_mutex_lock(&comm->lock);
     wait_locked(comm, comm->submitted);
     zr_result result = repeat_failure(comm);
-    if (result == ZR_OK && comm->table->synchronize)
+    if (result == ZR_OK && zr_comm_by_stream(comm)) /* what peers read lies in the ring */
+        result = zr_comm_stream_wait(comm, comm->submitted);
+    else if (result == ZR_OK && comm->table->synchronize)
         result = comm->table->synchronize(comm);
     pthread_mutex_unlock(&comm->lock);
     return result;

@@ -8,6 +8,7 @@
 
 #include "alloc/base/system/os.h"
 #include "zero/comm/zr_comm.h"
+#include "zero/launch/timeout.h"
 
 enum { ZR_COMM_QUEUE_COUNT = 64, ZR_COMM_MESSAGE_BYTES = 256 };
 
@@ -50,6 +51,8 @@ struct zr_comm_table {
     /* Optional: waits until no peer reads what a gather whose source stays has offered. lock held, nothing in
      * the queue. */
     zr_result (*synchronize)(struct zr_comm *comm);
+    /* Optional: whether the peers live, after such a wait for the card. Any thread. */
+    zr_result (*look)(struct zr_comm *comm, uint64_t waited_ns);
     /* Optional: ends all waits of the run, here and elsewhere. */
     void (*abandon)(struct zr_comm *comm, const char *why);
     void (*close)(struct zr_comm *comm);
@@ -69,6 +72,10 @@ struct zr_comm {
     /* Of kernels whose tensors the host does not see: made by the first sum or copy. See device.c. */
     struct zr_kernel_context context;
     bool context_open;
+    /* On a card with streams: where the caller's work was when an operation was handed in, and the ends of
+     * operations, by ticket modulo the count. The submitting thread's. */
+    void *begun, *ended[ZR_COMM_QUEUE_COUNT];
+    struct zr_timeout timeout; /* of waits for the card, since an operation was handed in */
 
     pthread_mutex_t lock;
     pthread_cond_t work;     /* the queue has an operation, or stopping was set */
@@ -125,6 +132,17 @@ zr_result zr_comm_sum_part(struct zr_comm *comm, const struct zr_comm_sum *whole
 zr_result zr_comm_copy(struct zr_comm *comm, void *to, const void *from, size_t bytes);
 zr_result zr_comm_end_copies(struct zr_comm *comm);
 zr_result zr_comm_context(struct zr_comm *comm, struct zr_kernel_context **out);
+/* Whether operations run in a stream of their own, and events order them with the caller's. */
+static inline bool zr_comm_by_stream(const struct zr_comm *comm)
+{
+    return comm->options.beside && comm->options.kernels->streams;
+}
+/* Then: before an operation is queued / after it, as `ticket` / the caller's stream waits for it / the host does,
+ * for all. lock held, but for the last. Else they do nothing. */
+zr_result zr_comm_stream_begin(struct zr_comm *comm);
+zr_result zr_comm_stream_end(struct zr_comm *comm, zr_ticket ticket);
+zr_result zr_comm_stream_wait(struct zr_comm *comm, zr_ticket ticket);
+zr_result zr_comm_drain(struct zr_comm *comm);
 void zr_comm_context_close(struct zr_comm *comm);
 
 /* Clears and fills the common part of a communicator, without a thread. */

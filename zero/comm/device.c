@@ -1,7 +1,11 @@
-/* device.c: what communicators do to tensors that the host does not see: copies and sums are the kernels', in
- * the stream that the engine's kernels are in. Operations run in the call that submits them, so that they
- * come after what was asked for before, and nothing else is needed. Below local.c and null.c. */
+/* device.c: what communicators do to tensors that the host does not see: copies and sums are the kernels'.
+ * Operations are queued in the call that submits them, in a stream of their own, which waits for the stream of
+ * the engine's kernels by an event and which that one waits for by another. Without such a stream they run in
+ * the engine's. Below local.c and null.c. */
 #include <string.h>
+
+#include "alloc/base/error.h"
+#include "kernels/streams.h"
 
 #include "zero/comm/comm.h"
 
@@ -12,8 +16,11 @@ zr_result zr_comm_context(struct zr_comm *comm, struct zr_kernel_context **out)
     *out = NULL;
     if (kernels->host_visible)
         return ZR_OK;
-    if (!comm->context_open)
-        result = kernels->open(&comm->context); /* zeros: the default stream, and no workspace */
+    if (!comm->context_open) { /* no workspace */
+        comm->context.stream = comm->options.beside ? comm->options.beside : comm->options.stream;
+        zr_comm_guard(comm, &comm->context);
+        result = kernels->open(&comm->context);
+    }
     comm->context_open = result == ZR_OK;
     *out = &comm->context;
     return result;
@@ -21,9 +28,15 @@ zr_result zr_comm_context(struct zr_comm *comm, struct zr_kernel_context **out)
 
 void zr_comm_context_close(struct zr_comm *comm)
 {
+    const struct zr_kernel_streams *streams = comm->options.kernels->streams;
     if (comm->context_open)
         comm->options.kernels->close(&comm->context);
     comm->context_open = false;
+    for (unsigned i = 0; i < ZR_COMM_QUEUE_COUNT; i++)
+        if (comm->ended[i])
+            streams->event_destroy(comm->ended[i]);
+    if (comm->begun)
+        streams->event_destroy(comm->begun);
 }
 
 static zr_result copy(struct zr_comm *comm, const struct zr_copy_bytes *args)
@@ -45,4 +58,61 @@ zr_result zr_comm_copy(struct zr_comm *comm, void *to, const void *from, size_t 
 zr_result zr_comm_end_copies(struct zr_comm *comm)
 {
     return comm->options.kernels->host_visible ? ZR_OK : copy(comm, &(struct zr_copy_bytes){.waits = true});
+}
+
+/* ---- Streams ------------------------------------------------------------------------------------------- */
+
+/* Where the stream's work ends now; the event is made when it is first needed. */
+static zr_result record(struct zr_comm *comm, void **event, void *stream)
+{
+    const struct zr_kernel_streams *streams = comm->options.kernels->streams;
+    zr_result result = *event ? ZR_OK : streams->event_create(event);
+    return result == ZR_OK ? streams->record(*event, stream) : result;
+}
+
+zr_result zr_comm_stream_begin(struct zr_comm *comm)
+{
+    if (!zr_comm_by_stream(comm))
+        return ZR_OK;
+    comm->timeout = zr_timeout_begin();
+    zr_result result = record(comm, &comm->begun, comm->options.stream);
+    return result == ZR_OK ? comm->options.kernels->streams->wait(comm->options.beside, comm->begun) : result;
+}
+
+zr_result zr_comm_stream_end(struct zr_comm *comm, zr_ticket ticket)
+{
+    return zr_comm_by_stream(comm)
+               ? record(comm, &comm->ended[ticket % ZR_COMM_QUEUE_COUNT], comm->options.beside)
+               : ZR_OK;
+}
+
+/* The place of an old ticket has a later one's end: that comes after it. */
+zr_result zr_comm_stream_wait(struct zr_comm *comm, zr_ticket ticket)
+{
+    void *ended = comm->ended[ticket % ZR_COMM_QUEUE_COUNT];
+    return ticket > 0 && ended ? comm->options.kernels->streams->wait(comm->options.stream, ended) : ZR_OK;
+}
+
+static zr_result look_at_peers(void *state)
+{
+    struct zr_comm *comm = state;
+    return comm->table->look(comm, zr_timeout_waited_ns(&comm->timeout));
+}
+
+void zr_comm_guard(zr_comm *comm, struct zr_kernel_context *context)
+{
+    if (!comm || !comm->table->look || !zr_comm_by_stream(comm))
+        return;
+    context->while_waiting = look_at_peers;
+    context->waiting_state = comm;
+}
+
+zr_result zr_comm_drain(struct zr_comm *comm)
+{
+    struct zr_kernel_context context = {.stream = comm->options.beside};
+    if (!zr_comm_by_stream(comm))
+        return ZR_OK;
+    comm->timeout = zr_timeout_begin();
+    zr_comm_guard(comm, &context);
+    return comm->options.kernels->streams->drain(&context);
 }

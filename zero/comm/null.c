@@ -139,7 +139,7 @@ zr_result zr_comm_null_create(zr_comm **out, const struct zr_comm_options *optio
     if (!out)
         return zr_fail(ZR_ERR_INVALID, "a communicator needs a place to go");
     *out = NULL;
-    zr_result result = ZR_STRUCT_COPY(zr_comm_options, algorithm, &own, options);
+    zr_result result = ZR_STRUCT_COPY(zr_comm_options, beside, &own, options);
     options = &own;
     if (result == ZR_OK)
         result = zr_comm_options_check(options, rank, world);

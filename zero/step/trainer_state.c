@@ -17,6 +17,8 @@ static zr_result open_context(struct zr_trainer_state *state)
     context->parallel = o->parallel;
     context->isa = o->isa;
     context->precision = o->precision;
+    context->stream = o->stream;
+    zr_comm_guard(o->mesh->world, context);
     context->flops = o->clock ? &o->clock->flops : NULL;
     context->workspace_bytes = o->kernels->workspace_bytes(&limits, o->isa);
     result = zr_take(o->arena, ZR_TAG_WORKSPACE, context->workspace_bytes, 1, &context->workspace);

@@ -12,6 +12,7 @@
 struct zr_trainer_state_options {
     zr_arena *arena, *host_arena;
     const struct zr_kernels *kernels;
+    void *stream; /* of the kernels, on a card; NULL: the default one */
     enum zr_isa isa;
     struct zr_parallel parallel;
     const struct zr_mesh *mesh;     /* borrowed; made before, so that its rings come first */

@@ -7,6 +7,7 @@
 #include "alloc/base/error.h"
 #include "alloc/base/option.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/streams.h"
 #include "zero/train/report/number.h"
 
 /* The emulated driver's name for its image of the kernels, beside the driver. */
@@ -31,11 +32,18 @@ zr_result zr_card_open(struct zr_rank *rank)
     if (result == ZR_OK)
         result = zr_backend_enter(rank->device);
     rank->entered = result == ZR_OK;
+    if (result == ZR_OK)
+        result = zr_kernels_cuda()->streams->create(&rank->stream, false);
+    if (result == ZR_OK)
+        result = zr_kernels_cuda()->streams->create(&rank->beside, true);
     return result == ZR_OK ? ZR_OK : zr_fail(result, "--backend cuda: %s", zr_last_error());
 }
 
 void zr_card_close(struct zr_rank *rank)
 {
+    zr_kernels_cuda()->streams->destroy(rank->beside);
+    zr_kernels_cuda()->streams->destroy(rank->stream);
+    rank->stream = rank->beside = NULL;
     if (rank->entered)
         zr_backend_leave(rank->device);
     if (rank->device)

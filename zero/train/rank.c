@@ -376,6 +376,8 @@ static zr_result open_peers(struct zr_rank *rank)
     struct zr_comm_options options = {.arena = rank->arena,
                                       .host_arena = rank->host_arena,
                                       .kernels = rank->kernels,
+                                      .stream = rank->stream,
+                                      .beside = rank->beside,
                                       .timeout_ns = config->comm_timeout * UINT64_C(1000000000)};
     struct zr_mesh_shape mesh = zr_train_mesh(config);
     struct zr_shape shape = zr_train_shape(config, rank->rank);
@@ -525,6 +527,7 @@ zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config
             &out->state, &(struct zr_trainer_state_options){.arena = out->arena,
                                                             .host_arena = out->host_arena,
                                                             .kernels = out->kernels,
+                                                            .stream = out->stream,
                                                             .isa = isa,
                                                             .parallel = zr_thread_pool_parallel(out->pool),
                                                             .mesh = &out->mesh,

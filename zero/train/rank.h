@@ -22,6 +22,7 @@ struct zr_rank {
     zr_backend *backend; /* of this machine's memory */
     zr_backend *device;  /* of a card's; NULL: tensors are in this machine's */
     bool entered;        /* the device is this thread's */
+    void *stream, *beside; /* of the device: of kernels; of operations between ranks. NULL: none */
     const struct zr_kernels *kernels;
     zr_arena *host_arena;                /* records, stacks, the heap: tag other */
     zr_arena *arena;                     /* tensors and the ring: what the plan speaks of */

@@ -2,6 +2,7 @@
  * and written. See emulator.h. */
 #include "tests/emulators/cuda/inside.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -133,4 +134,32 @@ void emu_write(zr_cu_address address, const void *bytes, size_t count)
             abort();
         done += (size_t)put;
     }
+}
+
+/* Page-locked memory is where the address says; that of a device is written at once by the system. */
+static _Atomic uint32_t *place_of_word(zr_cu_address address)
+{
+    int fd;
+    off_t offset;
+    stretch(address, sizeof(uint32_t), &fd, &offset);
+    return fd < 0 ? (_Atomic uint32_t *)(uintptr_t)address : NULL;
+}
+
+uint32_t emu_word(zr_cu_address address)
+{
+    _Atomic uint32_t *place = place_of_word(address);
+    uint32_t word;
+    if (place)
+        return atomic_load(place);
+    emu_read(address, &word, sizeof word);
+    return word;
+}
+
+void emu_word_set(zr_cu_address address, uint32_t word)
+{
+    _Atomic uint32_t *place = place_of_word(address);
+    if (place)
+        atomic_store(place, word);
+    else
+        emu_write(address, &word, sizeof word);
 }

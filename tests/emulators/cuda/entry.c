@@ -23,11 +23,13 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pid_t owner; /* 0: cuInit has not been called */
 static uint64_t calls_count[EMU_CALLS_COUNT], delay_ns[EMU_CALLS_COUNT];
 static struct zr_emulator_fault fault;
-static uint64_t fault_passes, without_context_count;
+static uint64_t fault_passes, without_context_count, waits_count;
+static unsigned questions_count; /* whether work has ended, one after the other */
 
 static const char *const names[] = {
 #define NAME(member, name, suffix, parameters) #name,
-    ZR_CUDA_FUNCTIONS(NAME) ZR_CUDA_TAKEN(NAME) ZR_CUDA_USED(NAME) ZR_CUDA_LAUNCHING(NAME) "launch",
+    ZR_CUDA_FUNCTIONS(NAME) ZR_CUDA_TAKEN(NAME) ZR_CUDA_USED(NAME) ZR_CUDA_LAUNCHING(NAME)
+        ZR_CUDA_WORDS(NAME) "launch",
 #undef NAME
 };
 
@@ -52,13 +54,52 @@ static bool injected(enum emu_call call)
     return pass >= fault.nth && pass - fault.nth < count;
 }
 
-static void tick(void)
+/* Lets so much time pass in every context. */
+static void tick(uint64_t ticks)
 {
     for (struct zr_cu_context_st *each = emu_contexts; each; each = each->next) {
-        each->clock++;
+        each->clock += ticks;
         emu_run(each);
     }
 }
+
+void emu_pause(void)
+{
+    pthread_mutex_unlock(&lock);
+    nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+    pthread_mutex_lock(&lock);
+}
+
+void emu_host_waits(enum emu_call call)
+{
+    const char *path = getenv("ZR_EMULATOR_WAITS");
+    FILE *file = path && *path ? fopen(path, "a") : NULL;
+    waits_count++;
+    if (!file)
+        return;
+    fprintf(file, "%d %s %llu\n", (int)getpid(), names[call],
+            (unsigned long long)(calls_count[EMU_launch_kernel] + calls_count[EMU_launch_config]));
+    fclose(file);
+}
+
+/* A program that asks again and again whether work has ended lets time pass. */
+static uint64_t ticks_of(enum emu_call call)
+{
+    enum { PATIENCE = 64, DOUBLINGS_MOST = 20 };
+    unsigned more = 0;
+    if (call != EMU_event_query && call != EMU_stream_query)
+        questions_count = 0;
+    else if (++questions_count > PATIENCE)
+        more = questions_count - PATIENCE;
+    return UINT64_C(1) << (more < DOUBLINGS_MOST ? more : DOUBLINGS_MOST);
+}
+
+/* Calls that return when the device has ended what it was asked for. */
+static const bool waiting_calls[EMU_CALLS_COUNT] = {
+    [EMU_stream_synchronize] = true, [EMU_event_synchronize] = true, [EMU_context_synchronize] = true,
+    [EMU_copy_now] = true,           [EMU_copy_to_device] = true,    [EMU_copy_to_host] = true,
+    [EMU_fill_now] = true,
+};
 
 zr_cu_result emu_enter(enum emu_call call, enum emu_need need)
 {
@@ -67,7 +108,9 @@ zr_cu_result emu_enter(enum emu_call call, enum emu_need need)
         nanosleep(&(struct timespec){(time_t)(ns / 1000000000), (long)(ns % 1000000000)}, NULL);
     pthread_mutex_lock(&lock);
     calls_count[call]++;
-    tick();
+    if (waiting_calls[call])
+        emu_host_waits(call);
+    tick(ticks_of(call));
     if (injected(call))
         return fault.code;
     if (need == EMU_NOTHING)
@@ -90,13 +133,6 @@ zr_cu_result emu_leave(zr_cu_result code)
 {
     pthread_mutex_unlock(&lock);
     return code;
-}
-
-void emu_pause(void)
-{
-    pthread_mutex_unlock(&lock);
-    nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
-    pthread_mutex_lock(&lock);
 }
 
 /* ---- The driver itself --------------------------------------------------------------------------------- */
@@ -244,6 +280,14 @@ static uint64_t control_calls(const char *call)
     return count;
 }
 
+static uint64_t control_host_waits(void)
+{
+    pthread_mutex_lock(&lock);
+    uint64_t count = waits_count;
+    pthread_mutex_unlock(&lock);
+    return count;
+}
+
 static void control_fail(const struct zr_emulator_fault *wanted)
 {
     pthread_mutex_lock(&lock);
@@ -343,7 +387,7 @@ static uint64_t control_mapped(zr_cu_address address)
 static void control_pass(void)
 {
     pthread_mutex_lock(&lock);
-    tick();
+    tick(1);
     pthread_mutex_unlock(&lock);
 }
 
@@ -365,6 +409,7 @@ static bool control_stream_is_here(zr_cu_stream stream)
 
 PUBLIC const struct zr_emulator zr_emulator = {
     .calls = control_calls,
+    .host_waits = control_host_waits,
     .fail = control_fail,
     .delay = control_delay,
     .work_ticks = control_work_ticks,

@@ -5,6 +5,7 @@
 
 #include "alloc/preload/cuda/driver_api.h"
 #include "kernels/cuda/driver_launch.h"
+#include "kernels/cuda/driver_streams.h"
 #include "tests/emulators/cuda/emulator.h"
 
 #define PUBLIC __attribute__((visibility("default")))
@@ -59,6 +60,7 @@ ZR_CUDA_FUNCTIONS(EMU_DECLARE)
 ZR_CUDA_TAKEN(EMU_DECLARE)
 ZR_CUDA_USED(EMU_DECLARE)
 ZR_CUDA_LAUNCHING(EMU_DECLARE)
+ZR_CUDA_WORDS(EMU_DECLARE)
 #undef EMU_DECLARE
 zr_cu_result cuDeviceGetUuid_v2(unsigned char out[16], zr_cu_device device);
 #define EMU_DECLARE(name, suffix, legacy, parameters, arguments) zr_cu_result name##suffix parameters;
@@ -72,7 +74,7 @@ EMU_PER_THREAD_NOW(EMU_DECLARE)
 enum emu_call {
 #define EMU_CALL(member, name, suffix, parameters) EMU_##member,
     ZR_CUDA_FUNCTIONS(EMU_CALL) ZR_CUDA_TAKEN(EMU_CALL) ZR_CUDA_USED(EMU_CALL) ZR_CUDA_LAUNCHING(EMU_CALL)
-        EMU_launch,
+        ZR_CUDA_WORDS(EMU_CALL) EMU_launch,
     EMU_CALLS_COUNT
 #undef EMU_CALL
 };
@@ -115,8 +117,10 @@ enum emu_need { EMU_NOTHING, EMU_INIT, EMU_MEMORY, EMU_CONTEXT };
  * follows in any case. All else below with the lock. */
 zr_cu_result emu_enter(enum emu_call call, enum emu_need need);
 zr_cu_result emu_leave(zr_cu_result code);
-/* Lets others pass for a moment, in a wait. */
+/* Gives other processes time to do what the device waits for; lets the lock go meanwhile. */
 void emu_pause(void);
+/* The program waits, or may have to, for the device in this call. */
+void emu_host_waits(enum emu_call call);
 
 /* ---- contexts.c ---------------------------------------------------------------------------------------- */
 
@@ -289,10 +293,14 @@ enum emu_place emu_place(zr_cu_address address, size_t bytes, const struct zr_cu
 bool emu_backed(zr_cu_address address, size_t bytes, const struct zr_cu_context_st *context, unsigned use);
 void emu_read(zr_cu_address address, void *out, size_t bytes);
 void emu_write(zr_cu_address address, const void *bytes, size_t count);
+/* A word that others may look at meanwhile. */
+uint32_t emu_word(zr_cu_address address);
+void emu_word_set(zr_cu_address address, uint32_t word);
 
 /* ---- work.c -------------------------------------------------------------------------------------------- */
 
-enum emu_work_kind { EMU_COPY, EMU_FILL, EMU_KERNEL, EMU_WAIT, EMU_LIBRARY };
+/* EMU_AWAIT_WORD: until the word at `to` is `word` or more, EMU_WRITE_WORD: sets it. */
+enum emu_work_kind { EMU_COPY, EMU_FILL, EMU_KERNEL, EMU_WAIT, EMU_AWAIT_WORD, EMU_WRITE_WORD, EMU_LIBRARY };
 
 struct emu_work {
     struct emu_work *next; /* of the context, by end; of a graph, in order */
@@ -303,6 +311,7 @@ struct emu_work {
     zr_cu_address to, from; /* from: 0 for what was staged */
     size_t bytes;
     unsigned char value;
+    uint32_t word;
     bool host_to, host_from;         /* the program's own, pageable bytes */
     unsigned char *staged;           /* a copy of the program's bytes, owned */
     struct zr_cu_context_st *awaits; /* of a wait: whose clock reaches... */

@@ -74,6 +74,7 @@ static const struct form forms[] = {
     ONE(cuStreamCreate, 2000) ONE(cuStreamCreateWithPriority, 5050)
     GONE(cuStreamDestroy, 2000) FORM(cuStreamDestroy, 4000, _v2)
     TWO(cuStreamSynchronize, 2000, ) TWO(cuStreamQuery, 2000, ) TWO(cuStreamWaitEvent, 3020, )
+    FORM(cuStreamWaitValue32, 12000, _v2) FORM(cuStreamWriteValue32, 12000, _v2)
     TWO(cuStreamGetCtx, 9020, ) GONE(cuStreamGetCtx, 12050)
     ONE(cuEventCreate, 2000) TWO(cuEventRecord, 2000, ) ONE(cuEventQuery, 2000)
     ONE(cuEventSynchronize, 2000) GONE(cuEventDestroy, 2000) FORM(cuEventDestroy, 4000, _v2)

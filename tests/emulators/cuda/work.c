@@ -50,13 +50,15 @@ static bool in_reach(const struct zr_cu_context_st *context, const struct emu_wo
 
 static void carry_out(struct zr_cu_context_st *context, const struct emu_work *work)
 {
-    if (work->kind == EMU_WAIT) { /* it was not held up */
+    if (work->kind == EMU_WAIT || work->kind == EMU_AWAIT_WORD) { /* it was not held up */
     } else if (work->kind == EMU_KERNEL) {
         zr_cu_result code = emu_kernel_run(context, work);
         context->dead = code == ZR_CU_SUCCESS ? context->dead : code;
     } else if (work->kind == EMU_LIBRARY) { /* its step has done it */
     } else if (!in_reach(context, work)) {
         context->dead = ZR_CU_ILLEGAL_ADDRESS;
+    } else if (work->kind == EMU_WRITE_WORD) {
+        emu_word_set(work->to, work->word);
     } else if (work->staged) {
         emu_write(work->to, work->staged, work->bytes);
     } else if (work->kind == EMU_COPY) {
@@ -103,6 +105,17 @@ static bool library_goes_on(struct zr_cu_context_st *context, const struct emu_w
     return step == ZR_EMULATOR_AGAIN;
 }
 
+/* The word that the work waits for has not come. */
+static bool stalls(struct zr_cu_context_st *context, const struct emu_work *work)
+{
+    if (work->kind != EMU_AWAIT_WORD)
+        return false;
+    if (in_reach(context, work))
+        return (int32_t)(emu_word(work->to) - work->word) < 0;
+    context->dead = ZR_CU_ILLEGAL_ADDRESS;
+    return false;
+}
+
 /* Whether the work is the stream's, or the NULL stream's, which waits for it. */
 static bool is_of(const struct emu_work *work, uint64_t number, bool blocking)
 {
@@ -140,7 +153,7 @@ static bool is_held_up(struct zr_cu_context_st *context, const struct emu_work *
                 return true;
         return false;
     }
-    return work->kind == EMU_LIBRARY && library_goes_on(context, work);
+    return stalls(context, work) || (work->kind == EMU_LIBRARY && library_goes_on(context, work));
 }
 
 void emu_run(struct zr_cu_context_st *context)
@@ -362,6 +375,8 @@ zr_cu_result emu_copy(zr_cu_address to, zr_cu_address from, size_t bytes, zr_cu_
     work.host_from = from_place == EMU_HOST;
     if (emu_captured(context, stream, &work, &code))
         return code;
+    if (!now && (work.host_to || work.host_from))
+        emu_host_waits(EMU_copy);
     if (work.host_to) {
         code = emu_wait_for(context, emu_stream_point(context, stream));
         return code == ZR_CU_SUCCESS ? copy_to_host(context, &work) : code;
@@ -433,6 +448,38 @@ zr_cu_result emu_library_work(zr_cu_stream stream, enum zr_emulator_step (*step)
     if (code == ZR_CU_SUCCESS && !emu_captured(context, stream, &work, &code))
         emu_submit(context, stream, work);
     return emu_leave(code);
+}
+
+/* ---- Words --------------------------------------------------------------------------------------------- */
+
+/* Of page-locked memory of the program's, which other processes may see, or of a device's. */
+static zr_cu_result word(enum emu_call call, zr_cu_stream stream, struct emu_work work, unsigned flags)
+{
+    zr_cu_result code = emu_enter(call, EMU_CONTEXT);
+    struct zr_cu_context_st *context = emu_current();
+    work.bytes = sizeof work.word;
+    if (code == ZR_CU_SUCCESS && emu_no_stream(&stream, context))
+        code = ZR_CU_INVALID_HANDLE;
+    if (code == ZR_CU_SUCCESS && (flags || work.to % sizeof work.word ||
+                                  emu_place(work.to, work.bytes, context, EMU_WRITES) != EMU_MAPPED))
+        code = ZR_CU_INVALID_VALUE;
+    if (code == ZR_CU_SUCCESS && !emu_captured(context, stream, &work, &code))
+        emu_submit(context, stream, work);
+    return emu_leave(code);
+}
+
+PUBLIC zr_cu_result cuStreamWaitValue32_v2(zr_cu_stream stream, zr_cu_address address, uint32_t value,
+                                           unsigned int flags)
+{
+    return word(EMU_word_wait, stream,
+                (struct emu_work){.kind = EMU_AWAIT_WORD, .to = address, .word = value}, flags);
+}
+
+PUBLIC zr_cu_result cuStreamWriteValue32_v2(zr_cu_stream stream, zr_cu_address address, uint32_t value,
+                                            unsigned int flags)
+{
+    return word(EMU_word_write, stream,
+                (struct emu_work){.kind = EMU_WRITE_WORD, .to = address, .word = value}, flags);
 }
 
 /* ---- Synchronous forms --------------------------------------------------------------------------------- */

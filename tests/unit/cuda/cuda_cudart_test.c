@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include "kernels/cuda/driver_launch.h"
+#include "kernels/cuda/driver_streams.h"
 #include "tests/support/cuda/cuda_support.h"
 #include "tests/support/cuda/cudart_calls.h"
 #include "tests/support/tap.h"
@@ -21,6 +22,7 @@ static const struct {
 } functions[] = {
 #define ROW(member, name, suffix, parameters) {#name, #suffix},
     ZR_CUDA_FUNCTIONS(ROW) ZR_CUDA_TAKEN(ROW) ZR_CUDA_USED(ROW) ZR_CUDA_LAUNCHING(ROW)
+        ZR_CUDA_WORDS(ROW)
 #undef ROW
 };
 

@@ -1,5 +1,5 @@
 /* cuda_declarations_test.c: zr's own declarations of the CUDA driver (alloc/backend/cuda_driver.h,
- * alloc/preload/cuda/driver_api.h and kernels/cuda/driver_launch.h) beside those of cuda.h: names, versions
+ * alloc/preload/cuda/driver_api.h, kernels/cuda/driver_launch.h and driver_streams.h) beside those of cuda.h: names, versions
  * and types of the functions, sizes and places of the structs, numbers of the enums; and those of cuBLASLt
  * (kernels/cuda/cublaslt.h) beside cublasLt.h's. Where there is no such header this is skipped; where there
  * is, a difference is a failure. */
@@ -22,6 +22,7 @@ int main(void)
 #include "alloc/preload/cuda/driver_api.h"
 #include "kernels/cuda/cublaslt.h"
 #include "kernels/cuda/driver_launch.h"
+#include "kernels/cuda/driver_streams.h"
 #if __has_include(<cublasLt.h>)
 #include <cublasLt.h>
 #endif
@@ -38,6 +39,8 @@ static void test_names(void)
     ZR_CUDA_FUNCTIONS(CHECK_NAME)
 #if CUDA_VERSION >= 12050
     ZR_CUDA_LAUNCHING(CHECK_NAME)
+    ZR_CUDA_WORDS(CHECK_NAME)
+    ZR_CUDA_STREAMS(CHECK_NAME)
 #endif
 }
 
@@ -357,6 +360,8 @@ static void test_prototypes(void)
                (strcmp(#name, "cuLibraryLoadData") == 0),                                                    \
            "%s takes %s", #name, #parameters);
     ZR_CUDA_LAUNCHING(CHECK_LAUNCHING)
+    ZR_CUDA_WORDS(CHECK_LAUNCHING)
+    ZR_CUDA_STREAMS(CHECK_LAUNCHING)
 #endif
 #ifdef CUBLAS_VERSION
 #define CHECK_CUBLASLT(member, name, type, parameters)                                                       \

@@ -5,6 +5,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/struct_bytes.h"
+#include "kernels/streams.h"
 #include "zero/comm/comm.h"
 #include "zero/comm/local/local_ring.h"
 #include "zero/comm/local/local_mapping.h"
@@ -95,6 +96,24 @@ zr_result zr_local_wait_for_peer(const struct local_comm *comm, unsigned p, _Ato
                                                      .timeout_ns = comm->base.options.timeout_ns});
 }
 
+zr_result zr_local_await_word(const struct local_comm *comm, unsigned p, _Atomic uint32_t *word,
+                              _Atomic uint32_t *sleepers, uint32_t target)
+{
+    const struct zr_comm_options *o = &comm->base.options;
+    return comm->queues ? o->kernels->streams->word_wait(o->beside, word, target)
+                        : zr_local_wait_for_peer(comm, p, word, sleepers, target);
+}
+
+zr_result zr_local_move_word(const struct local_comm *comm, _Atomic uint32_t *word, uint32_t value,
+                             _Atomic uint32_t *sleepers)
+{
+    const struct zr_comm_options *o = &comm->base.options;
+    if (comm->queues)
+        return o->kernels->streams->word_write(o->beside, word, value);
+    zr_local_advance(word, value, sleepers);
+    return ZR_OK;
+}
+
 void zr_local_advance(_Atomic uint32_t *word, uint32_t value, _Atomic uint32_t *sleepers)
 {
     atomic_store(word, value);
@@ -103,6 +122,36 @@ void zr_local_advance(_Atomic uint32_t *word, uint32_t value, _Atomic uint32_t *
 }
 
 /* ---- Birth and end ------------------------------------------------------------------------------------- */
+
+/* The words that the stream waits for get what it waits for, whoever is lost. */
+static zr_result release_waits(void *state)
+{
+    const struct local_comm *self = state;
+    for (unsigned p = 0; p < self->base.world; p++) {
+        const struct zr_local_peer *peer = &self->peers[p];
+        if (p == self->base.rank || !peer->ring)
+            continue;
+        zr_local_advance(&peer->ring->posted, peer->posted + self->read, &peer->ring->posted_sleepers);
+        zr_local_advance(&peer->ring->consumed, peer->posted + self->filled,
+                         &peer->ring->consumed_sleepers);
+    }
+    return ZR_OK;
+}
+
+/* Before memory goes that the stream still uses: it comes to its end, by itself or after a failure. */
+static void end_stream(struct local_comm *self)
+{
+    const struct zr_comm_options *o = &self->base.options;
+    if (!self->queues)
+        return;
+    zr_result result = self->base.failure == ZR_OK ? zr_comm_drain(&self->base) : self->base.failure;
+    if (result != ZR_OK) {
+        release_waits(self);
+        o->kernels->streams->drain(&(struct zr_kernel_context){
+            .stream = o->beside, .while_waiting = release_waits, .waiting_state = self});
+    }
+    self->queues = false;
+}
 
 /* Waits until rank p has read all that this rank has laid out for it. */
 static zr_result wait_for_reader(struct local_comm *self, unsigned p)
@@ -123,11 +172,14 @@ static zr_result wait_for_reader(struct local_comm *self, unsigned p)
 static void local_close(struct zr_comm *comm)
 {
     struct local_comm *self = (struct local_comm *)comm;
+    end_stream(self);
     for (unsigned p = 0; p < comm->world && comm->failure == ZR_OK; p++) {
         zr_result result = wait_for_reader(self, p);
         if (result == ZR_ERR_INTERRUPTED || result == ZR_ERR_TIMEOUT || atomic_load(&comm->local->abort))
             break;
     }
+    if (self->pinned)
+        comm->options.kernels->streams->unpin(comm->local);
     if (self->ring) /* before what peers may still be reading is given back */
         atomic_store(&self->ring->open, false);
     if (self->whole)
@@ -152,11 +204,21 @@ static void abandon(struct zr_comm *comm, const char *why)
                                                      .reason = why});
 }
 
+static zr_result look(struct zr_comm *comm, uint64_t waited_ns)
+{
+    zr_local_heartbeat(comm->local, comm->run_rank);
+    zr_result result = zr_local_check(comm->local, ZR_LOCAL_ALL);
+    return result == ZR_OK && waited_ns > comm->options.timeout_ns
+               ? zr_local_lost(comm->local, ZR_LOCAL_ALL, waited_ns)
+               : result;
+}
+
 static const struct zr_comm_table local_table = {.name = "local",
                                                  .run = zr_local_run,
                                                  .host = zr_local_host,
                                                  .group = zr_local_group,
                                                  .synchronize = zr_local_synchronize,
+                                                 .look = look,
                                                  .abandon = abandon,
                                                  .close = local_close};
 
@@ -193,6 +255,17 @@ static zr_result sit_down(struct local_comm *comm, const struct zr_local_seats *
     return ZR_OK;
 }
 
+/* On a card the counters are words that streams move and wait for: memory that the card sees, pinned once. */
+static zr_result queue_words(struct local_comm *comm)
+{
+    struct zr_local_world *local = comm->base.local;
+    size_t bytes = sizeof *local + local->world * sizeof local->ranks[0];
+    zr_result result = comm->whole ? comm->base.options.kernels->streams->pin(local, bytes) : ZR_OK;
+    comm->pinned = comm->whole && result == ZR_OK;
+    comm->queues = result == ZR_OK;
+    return result;
+}
+
 zr_result zr_local_prepare(struct local_comm **out, const struct zr_comm_options *options,
                            const struct zr_local_seats *seats)
 {
@@ -225,6 +298,8 @@ zr_result zr_local_prepare(struct local_comm **out, const struct zr_comm_options
                          (void **)&comm->slots);
     if (result == ZR_OK)
         result = zr_comm_thread_start(&comm->base);
+    if (result == ZR_OK && zr_comm_by_stream(&comm->base))
+        result = queue_words(comm);
     if (result == ZR_OK)
         *out = comm;
     else
@@ -292,7 +367,7 @@ zr_result zr_comm_local_create(zr_comm **out, const struct zr_comm_options *opti
         .local = local, .ranks = all, .rank = rank, .world = local->world, .whole = true};
     for (unsigned p = 0; p < local->world; p++)
         all[p] = p;
-    zr_result result = ZR_STRUCT_COPY(zr_comm_options, algorithm, &own, options);
+    zr_result result = ZR_STRUCT_COPY(zr_comm_options, beside, &own, options);
     if (result == ZR_OK)
         result = zr_local_prepare(&comm, &own, &seats);
     struct zr_local_share share = share_of(local, rank, comm);

@@ -14,6 +14,11 @@
  * A transfer between two ranks waits until its sender's ring is empty, and then uses the same slots with a
  * pair of counters of its own, which only those two move.
  *
+ * On a card with streams the same copies and sums are queued in the order above, with the waits for counters and
+ * their moves between them, in the one stream of operations: no rank's host waits for a peer, and streams get on
+ * as their peers' do. All operations of a rank are in one order in that stream, as they are on its peers, so the
+ * waits cannot form a circle there either.
+ *
  * Sums are taken over the ranks in order for every element on its own, so neither the size of the slots nor
  * the cutting into pieces shows in the result. */
 #include <string.h>
@@ -36,8 +41,8 @@ static zr_result wait_for_readers(struct local_comm *comm, uint32_t left)
     for (unsigned p = 0; p < comm->base.world && result == ZR_OK; p++) {
         struct zr_local_peer *peer = &comm->peers[p];
         if (p != comm->base.rank)
-            result = zr_local_wait_for_peer(comm, p, &peer->ring->consumed, &peer->ring->consumed_sleepers,
-                                            peer->posted + comm->filled - left);
+            result = zr_local_await_word(comm, p, &peer->ring->consumed, &peer->ring->consumed_sleepers,
+                                         peer->posted + comm->filled - left);
     }
     return result;
 }
@@ -56,12 +61,14 @@ static zr_result fill_begin(struct local_comm *comm, char **slot)
 
 static zr_result fill_end(struct local_comm *comm, struct zr_local_piece piece)
 {
-    zr_result result = zr_comm_end_copies(&comm->base);
+    zr_result result = comm->queues ? ZR_OK : zr_comm_end_copies(&comm->base);
     if (result != ZR_OK)
         return result;
-    comm->ring->pieces[comm->filled++ & 1] = piece;
-    zr_local_advance(&comm->ring->posted, atomic_load(&comm->ring->posted) + 1, &comm->ring->posted_sleepers);
-    return ZR_OK;
+    if (!comm->queues)
+        comm->ring->pieces[comm->filled & 1] = piece;
+    comm->filled++;
+    return zr_local_move_word(comm, &comm->ring->posted, comm->peers[comm->base.rank].posted + comm->filled,
+                              &comm->ring->posted_sleepers);
 }
 
 /* Waits until rank p has posted the piece to be read next, and lends its slot for reading. */
@@ -69,10 +76,13 @@ static zr_result peer_slot(struct local_comm *comm, unsigned p, struct zr_local_
                            const char **slot)
 {
     const struct zr_local_peer *peer = &comm->peers[p];
-    zr_result result = zr_local_wait_for_peer(comm, p, &peer->ring->posted, &peer->ring->posted_sleepers,
-                                              peer->posted + comm->read + 1);
+    zr_result result = zr_local_await_word(comm, p, &peer->ring->posted, &peer->ring->posted_sleepers,
+                                           peer->posted + comm->read + 1);
     if (result != ZR_OK)
         return result;
+    *slot = peer->slots + (comm->read & 1) * comm->slot_bytes;
+    if (comm->queues) /* it is not there yet */
+        return ZR_OK;
     struct zr_local_piece theirs = peer->ring->pieces[comm->read & 1];
     if (theirs.kind != piece.kind || theirs.bytes != piece.bytes)
         return zr_fail(
@@ -82,7 +92,6 @@ static zr_result peer_slot(struct local_comm *comm, unsigned p, struct zr_local_
             peer->rank, zr_comm_kind_name((enum zr_comm_kind)theirs.kind), (unsigned long long)theirs.bytes,
             comm->base.run_rank, zr_comm_kind_name((enum zr_comm_kind)piece.kind),
             (unsigned long long)piece.bytes);
-    *slot = peer->slots + (comm->read & 1) * comm->slot_bytes;
     return ZR_OK;
 }
 
@@ -90,9 +99,14 @@ static zr_result peer_slot(struct local_comm *comm, unsigned p, struct zr_local_
  * may be what was left when its memory had gone. */
 static zr_result read_end(struct local_comm *comm)
 {
-    zr_result ended = zr_comm_end_copies(&comm->base);
+    uint32_t read = comm->peers[comm->base.rank].posted + comm->read + 1;
+    zr_result ended = comm->queues ? ZR_OK : zr_comm_end_copies(&comm->base);
     if (ended != ZR_OK)
         return ended;
+    if (comm->queues) {
+        comm->read++;
+        return zr_local_move_word(comm, &comm->ring->consumed, read, &comm->ring->consumed_sleepers);
+    }
     atomic_thread_fence(memory_order_acquire); /* what was read was read before the looks below */
     for (unsigned p = 0; p < comm->base.world; p++)
         if (p != comm->base.rank && !atomic_load(&comm->peers[p].ring->open)) {
@@ -103,8 +117,7 @@ static zr_result read_end(struct local_comm *comm)
                        : zr_fail(ZR_ERR_PEER, "rank %u has left while others still read from it", rank);
         }
     comm->read++;
-    zr_local_advance(&comm->ring->consumed, atomic_load(&comm->ring->consumed) + 1,
-                     &comm->ring->consumed_sleepers);
+    zr_local_advance(&comm->ring->consumed, read, &comm->ring->consumed_sleepers);
     return ZR_OK;
 }
 
@@ -247,7 +260,7 @@ static zr_result keep_own(struct local_comm *comm, const struct movement *move)
 static bool may_be_direct(const struct local_comm *comm, const struct movement *move)
 {
     enum zr_comm_algorithm algorithm = comm->base.options.algorithm;
-    return algorithm != ZR_COMM_RING && move->piece.bytes >= (algorithm == ZR_COMM_DIRECT ? 1 : DIRECT_BYTES);
+    return !comm->queues && algorithm != ZR_COMM_RING && move->piece.bytes >= (algorithm == ZR_COMM_DIRECT ? 1 : DIRECT_BYTES);
 }
 
 /* Offers what this rank has for the others and learns whether all could. If so the piece is still being read;
@@ -525,7 +538,7 @@ static zr_result receive_part(struct local_comm *comm, const struct zr_transfer 
 }
 
 /* Sends one piece ahead of what it receives, so that neither side of an exchange waits for the other. */
-static zr_result run_transfer(struct local_comm *comm, const struct zr_transfer *op)
+static zr_result exchange(struct local_comm *comm, const struct zr_transfer *op)
 {
     size_t sent = 0, received = 0, ahead = 2 * comm->slot_bytes;
     zr_result result = op->send_bytes > 0 ? wait_for_readers(comm, 0) : ZR_OK;
@@ -540,6 +553,18 @@ static zr_result run_transfer(struct local_comm *comm, const struct zr_transfer 
     }
     if (result == ZR_OK && op->send_bytes > 0) /* the slots are for all again */
         result = wait_until_taken(comm, comm->base.rank, comm->lent, op->to);
+    return result;
+}
+
+/* Which rank takes a parcel next is for the host to see: it waits, on a card too. */
+static zr_result run_transfer(struct local_comm *comm, const struct zr_transfer *op)
+{
+    bool queues = comm->queues;
+    zr_result result = zr_comm_drain(&comm->base);
+    comm->queues = false;
+    if (result == ZR_OK)
+        result = exchange(comm, op);
+    comm->queues = queues;
     return result;
 }
 

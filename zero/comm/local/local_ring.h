@@ -21,6 +21,9 @@ struct local_comm {
     const void **from;           /* world: scratch for the sum */
     struct zr_local_peer *peers; /* world */
     bool whole;                  /* it is the one of all ranks */
+    /* Waits for peers, and words to them, are queued in the stream of operations; false: the host's. */
+    bool queues;
+    bool pinned; /* the control block is, by this one */
 };
 
 /* Which ranks of the run a communicator is of. */
@@ -38,6 +41,11 @@ zr_result zr_local_prepare(struct local_comm **out, const struct zr_comm_options
 /* Waits for a word that peer p moves. */
 zr_result zr_local_wait_for_peer(const struct local_comm *comm, unsigned p, _Atomic uint32_t *word,
                                  _Atomic uint32_t *sleepers, uint32_t target);
+/* The same, and moves a word: at once, or with `queues` when the stream comes to it. */
+zr_result zr_local_await_word(const struct local_comm *comm, unsigned p, _Atomic uint32_t *word,
+                              _Atomic uint32_t *sleepers, uint32_t target);
+zr_result zr_local_move_word(const struct local_comm *comm, _Atomic uint32_t *word, uint32_t value,
+                             _Atomic uint32_t *sleepers);
 
 /* struct zr_comm_table has the contracts. */
 zr_result zr_local_run(struct zr_comm *comm, const struct zr_comm_item *item);

@@ -38,7 +38,7 @@ struct zr_message_operations {
 };
 
 struct message_comm {
-    struct zr_comm base;
+    _Alignas(struct zr_message_operation) struct zr_comm base; /* such records follow */
     struct zr_message_world *run; /* borrowed */
     char *ring;                   /* two slots, a block of options.arena */
     size_t slot_bytes;

@@ -1,0 +1,151 @@
+/* streams.c: streams, events and words of the driver, and the host's waits for them. See streams.h. */
+#define _GNU_SOURCE
+#include "kernels/cuda/streams.h"
+
+#include <time.h>
+
+#include "alloc/base/error.h"
+#include "kernels/cuda/driver_streams.h"
+
+/* The process's one, like the library of kernels. */
+static struct {
+    const struct zr_cuda_driver *driver;
+#define MEMBER(member, name, suffix, parameters) zr_cu_result(*member) parameters;
+    ZR_CUDA_WORDS(MEMBER)
+    ZR_CUDA_STREAMS(MEMBER)
+#undef MEMBER
+} calls;
+static _Atomic uint64_t waits_count;
+
+zr_result zr_cuda_streams_find(void)
+{
+    zr_result result = zr_cuda_driver_get(&calls.driver);
+#define FIND(member, name, suffix, parameters)                                                               \
+    if (result == ZR_OK)                                                                                     \
+        result = zr_cuda_driver_find(#name #suffix, (void **)&calls.member);
+    ZR_CUDA_WORDS(FIND)
+    ZR_CUDA_STREAMS(FIND)
+#undef FIND
+    return result;
+}
+
+static zr_result answer(zr_cu_result code, const char *what)
+{
+    return code == ZR_CU_SUCCESS ? ZR_OK : zr_cuda_error(code, ZR_ERR_INVALID, "%s", what);
+}
+
+static zr_result create(void **stream, bool beside)
+{
+    zr_cu_stream made = NULL;
+    zr_result result = zr_cuda_streams_find(); /* it may come before any kernel */
+    if (result == ZR_OK)
+        result = answer(calls.stream_create(&made, beside ? ZR_CU_STREAM_NON_BLOCKING : 0), "to create a stream");
+    *stream = made;
+    return result;
+}
+
+static void destroy(void *stream)
+{
+    if (stream)
+        calls.stream_destroy(stream);
+}
+
+static zr_result event_create(void **event)
+{
+    zr_cu_event made = NULL;
+    zr_result result =
+        answer(calls.driver->event_create(&made, ZR_CU_EVENT_DISABLE_TIMING), "to create an event");
+    *event = made;
+    return result;
+}
+
+static void event_destroy(void *event)
+{
+    if (event)
+        calls.driver->event_destroy(event);
+}
+
+static zr_result record(void *event, void *stream)
+{
+    return answer(calls.driver->event_record(event, stream), "to record an event");
+}
+
+static zr_result wait(void *stream, void *event)
+{
+    return answer(calls.stream_wait(stream, event, 0), "to let a stream wait for an event");
+}
+
+static zr_result pin(void *memory, size_t bytes)
+{
+    return answer(calls.host_register(memory, bytes, 0), "to pin memory of the host");
+}
+
+static void unpin(void *memory)
+{
+    calls.host_unregister(memory);
+}
+
+static zr_cu_result address_of(_Atomic uint32_t *word, zr_cu_address *out)
+{
+    return calls.host_address(out, (void *)(uintptr_t)word, 0);
+}
+
+static zr_result word_write(void *stream, _Atomic uint32_t *word, uint32_t value)
+{
+    zr_cu_address address;
+    zr_cu_result code = address_of(word, &address);
+    if (code == ZR_CU_SUCCESS)
+        code = calls.word_write(stream, address, value, 0);
+    return answer(code, "to let a stream write a word");
+}
+
+static zr_result word_wait(void *stream, _Atomic uint32_t *word, uint32_t value)
+{
+    zr_cu_address address;
+    zr_cu_result code = address_of(word, &address);
+    if (code == ZR_CU_SUCCESS)
+        code = calls.word_wait(stream, address, value, 0);
+    return answer(code, "to let a stream wait for a word");
+}
+
+static uint64_t host_waits(void)
+{
+    return atomic_load(&waits_count);
+}
+
+/* ---- The host's waits ---------------------------------------------------------------------------------- */
+
+enum { QUESTIONS = 256, NAP_NS = 20000 };
+
+zr_result zr_cuda_stream_wait(const struct zr_kernel_context *context)
+{
+    zr_cu_stream stream = context->stream;
+    zr_result result = ZR_OK;
+    zr_cu_result code = ZR_CU_NOT_READY;
+    atomic_fetch_add(&waits_count, 1);
+    if (!context->while_waiting)
+        return answer(calls.driver->stream_synchronize(stream), "to wait for a stream");
+    for (;;) {
+        for (unsigned i = 0; i < QUESTIONS && code == ZR_CU_NOT_READY; i++)
+            code = calls.stream_query(stream);
+        if (code != ZR_CU_NOT_READY)
+            return answer(code, "to wait for a stream");
+        if (result != ZR_OK) /* it was looked at once more: whoever has ended may have done its part before */
+            return result;
+        result = context->while_waiting(context->waiting_state);
+        nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+    }
+}
+
+const struct zr_kernel_streams zr_cuda_streams = {.create = create,
+                                                  .destroy = destroy,
+                                                  .event_create = event_create,
+                                                  .event_destroy = event_destroy,
+                                                  .record = record,
+                                                  .wait = wait,
+                                                  .pin = pin,
+                                                  .unpin = unpin,
+                                                  .word_write = word_write,
+                                                  .word_wait = word_wait,
+                                                  .drain = zr_cuda_stream_wait,
+                                                  .host_waits = host_waits};

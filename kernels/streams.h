@@ -1,0 +1,39 @@
+/* streams.h: streams of a card, and what orders their work: events between streams of one process, words
+ * between those of several. A table like struct zr_kernels, whose `streams` it is. Private to kernels/ and
+ * zero/.
+ *
+ * The device's primary context is current in the calling thread. Nothing here but drain() waits for the card. Streams and
+ * events are the driver's (CUstream, CUevent); they are the caller's, and end when no work uses them. Failures
+ * are those of the driver, as the kernels' are. */
+#ifndef ZR_KERNEL_STREAMS_H
+#define ZR_KERNEL_STREAMS_H
+
+#include <stdatomic.h>
+
+#include "kernels/zr_kernels.h"
+
+struct zr_kernel_streams {
+    /* `beside`: nothing orders it with the default stream. */
+    zr_result (*create)(void **stream, bool beside);
+    void (*destroy)(void *stream); /* NULL does nothing */
+    zr_result (*event_create)(void **event);
+    void (*event_destroy)(void *event); /* NULL does nothing */
+    /* The event is where the stream's work ends now / later work of the stream begins after the event, as it
+     * was recorded last; at once where it never was. */
+    zr_result (*record)(void *event, void *stream);
+    zr_result (*wait)(void *stream, void *event);
+    /* Pins memory of the host's, so that copies from it and to it run in stream order, and words in it can be
+     * waited for. Not twice at one time. */
+    zr_result (*pin)(void *memory, size_t bytes);
+    void (*unpin)(void *memory);
+    /* In stream order: sets a word of pinned memory / waits until it is `value` or more, modulo 2^32. The host
+     * and other processes may read and write it too. */
+    zr_result (*word_write)(void *stream, _Atomic uint32_t *word, uint32_t value);
+    zr_result (*word_wait)(void *stream, _Atomic uint32_t *word, uint32_t value);
+    /* Waits for the context's stream, of which and of while_waiting alone it takes notice. */
+    zr_result (*drain)(const struct zr_kernel_context *context);
+    /* How often operations of this process have waited for a card so far. */
+    uint64_t (*host_waits)(void);
+};
+
+#endif
