@@ -62,7 +62,7 @@ static zr_result train(struct run *run)
         .optimizer = {.beta1 = 0.9f, .beta2 = 0.99f, .epsilon = 1e-8f, .weight_decay = 0.01f, .clip = 1}};
     const struct zr_trainer_options options = {
         .struct_bytes = sizeof options, .engine = &engine, .model = &resmlp};
-    const struct zr_step_calls calls = {run, load, update};
+    const struct zr_step_calls calls = {.state = run, .load = load, .update = update};
     struct zr_step_report report;
     zr_result result = zr_trainer_create(&run->trainer, &options);
     for (unsigned i = 0; i < run->steps && result == ZR_OK; i++)

@@ -287,16 +287,37 @@ struct zr_softmax_merge {
     struct zr_softmax_part *all;         /* [rows] */
 };
 
+/* What a step's gradients are worth. */
+struct zr_gradient_weight {
+    double norm;      /* without the loss scale */
+    float clip_scale; /* 1: not clipped */
+    float scale;      /* multiplies each gradient: clips, and undoes the loss scale */
+    uint32_t skips;   /* 1: the norm is not finite, and nothing is to be updated */
+};
+/* The norm of all gradients, of sums of squares [ranks][units]: added unit by unit, and within a unit rank by
+ * rank. */
+struct zr_weigh_gradients {
+    size_t units, ranks;
+    const double *squares;
+    double loss_scale; /* that the gradients have */
+    double clip;       /* the largest norm; 0: any */
+    struct zr_gradient_weight *weight;
+};
+
 struct zr_adamw {
     float rate, beta1, beta2, epsilon, weight_decay; /* weight_decay already 0 for tensors without decay */
     float gradient_scale;                            /* multiplies each gradient first: clipping */
     float correction1, correction2;                  /* 1 - beta^t */
+    /* In the table's memory: its scale in place of gradient_scale, and nothing is updated where it skips. NULL:
+     * there is none. */
+    const struct zr_gradient_weight *weight;
 };
 /* momentum = momentum_factor * momentum + gradient + weight_decay * parameter; parameter -= rate * momentum.
  * Each product and each sum is rounded. */
 struct zr_sgd {
     float rate, momentum_factor, weight_decay; /* weight_decay already 0 for tensors without decay */
     float gradient_scale;                      /* multiplies each gradient first: clipping */
+    const struct zr_gradient_weight *weight;   /* as of zr_adamw */
 };
 /* What one step of an optimizer works on: n elements of one shard. */
 struct zr_update {
@@ -430,6 +451,7 @@ struct zr_kernels {
     ZR_KERNEL(softmax_merge);
 
     /* On the engine's state, of the precision that they are told. */
+    ZR_KERNEL(weigh_gradients);
     ZR_KERNEL(update_adamw);
     ZR_KERNEL(update_sgd);
     ZR_KERNEL(sum_of_squares);

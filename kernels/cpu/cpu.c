@@ -302,7 +302,8 @@ SUM(ZR_ISA_AVX512)
         .attention_forward = zr_cpu_attention_forward, .attention_backward = zr_cpu_attention_backward,      \
         .gelu_forward = gelu_forward, .gelu_backward = gelu_backward, .swiglu_forward = swiglu_forward,      \
         .swiglu_backward = swiglu_backward, .add = add, .cross_entropy = cross_entropy,                      \
-        .softmax_merge = softmax_merge, .update_adamw = zr_cpu_update_adamw,                                 \
+        .softmax_merge = softmax_merge, .weigh_gradients = zr_cpu_weigh_gradients,                           \
+        .update_adamw = zr_cpu_update_adamw,                                                                 \
         .update_sgd = zr_cpu_update_sgd, .sum_of_squares = zr_cpu_sum_of_squares,                            \
         .find_nonfinite = zr_cpu_find_nonfinite, .checksum = zr_cpu_checksum,                                \
         .init_normal = zr_cpu_init_normal, .convert = zr_cpu_convert, .clear = zr_cpu_clear,                 \

@@ -9,7 +9,8 @@
 ZR_CPU(attention_forward); /* attention.c */
 ZR_CPU(attention_backward);
 
-ZR_CPU(update_adamw); /* state.c */
+ZR_CPU(weigh_gradients); /* state.c */
+ZR_CPU(update_adamw);
 ZR_CPU(update_sgd);
 ZR_CPU(sum_of_squares);
 ZR_CPU(find_nonfinite);

@@ -3,6 +3,8 @@
 #include "kernels/checksum.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/random.h"
+#include "kernels/weight.h"
+#include <math.h>
 
 #include <stdatomic.h>
 #include <string.h>
@@ -86,15 +88,36 @@ static const struct zr_loops *update_loops(const struct zr_kernel_context *conte
                                  : update->gradient.precision);
 }
 
+zr_result zr_cpu_weigh_gradients(struct zr_kernel_context *context, const struct zr_weigh_gradients *args)
+{
+    double sum = 0;
+    (void)context;
+    for (size_t u = 0; u < args->units; u++)
+        for (size_t r = 0; r < args->ranks; r++)
+            sum += args->squares[r * args->units + u];
+    *args->weight = zr_weight_of(sqrt(sum), args->loss_scale, args->clip);
+    return ZR_OK;
+}
+
 zr_result zr_cpu_update_adamw(struct zr_kernel_context *context, const struct zr_update_adamw *args)
 {
-    return zr_loop_run(context, update_loops(context, &args->numbers)->update_adamw, args, args->numbers.n,
+    struct zr_update_adamw own = *args;
+    if (args->how.weight && args->how.weight->skips)
+        return ZR_OK;
+    if (args->how.weight)
+        own.how.gradient_scale = args->how.weight->scale;
+    return zr_loop_run(context, update_loops(context, &args->numbers)->update_adamw, &own, args->numbers.n,
                        ZR_GRAIN);
 }
 
 zr_result zr_cpu_update_sgd(struct zr_kernel_context *context, const struct zr_update_sgd *args)
 {
-    return zr_loop_run(context, update_loops(context, &args->numbers)->update_sgd, args, args->numbers.n,
+    struct zr_update_sgd own = *args;
+    if (args->how.weight && args->how.weight->skips)
+        return ZR_OK;
+    if (args->how.weight)
+        own.how.gradient_scale = args->how.weight->scale;
+    return zr_loop_run(context, update_loops(context, &args->numbers)->update_sgd, &own, args->numbers.n,
                        ZR_GRAIN);
 }
 

@@ -27,7 +27,7 @@
 #define TOLD(f)                                                                                              \
     f(update_adamw) f(update_sgd) f(squares_of_blocks) f(squares_together) f(find_nonfinite_begin)           \
         f(find_nonfinite) f(checksum_begin) f(checksum) f(checksum_end) f(init_normal) f(convert) f(sum)     \
-            f(rotary_table) f(softmax_merge)
+            f(rotary_table) f(softmax_merge) f(weigh_gradients)
 
 enum kernel {
 #define NUMBER(name) KERNEL_##name,
@@ -269,6 +269,12 @@ ONE(cross_entropy, ROWS(args->rows))
 ONE(softmax_merge, over(args->rows))
 ONE(init_normal, over(args->n))
 ONE(convert, over(args->n))
+
+/* One thread: a sum has one order, and there is little to add. */
+static zr_result weigh_gradients(struct zr_kernel_context *context, const struct zr_weigh_gradients *args)
+{
+    return launch_with(context, KERNEL_weigh_gradients, ROWS(1), 1, args);
+}
 
 static zr_result update_adamw(struct zr_kernel_context *context, const struct zr_update_adamw *args)
 {
@@ -524,6 +530,7 @@ static const struct zr_kernels table = {
     .add = add,
     .cross_entropy = cross_entropy,
     .softmax_merge = softmax_merge,
+    .weigh_gradients = weigh_gradients,
     .update_adamw = update_adamw,
     .update_sgd = update_sgd,
     .sum_of_squares = sum_of_squares,

@@ -3,6 +3,7 @@
 #include "kernels/cuda/element.h"
 
 #include "kernels/checksum.h"
+#include "kernels/weight.h"
 
 /* ---- Optimizers ---------------------------------------------------------------------------------------- */
 
@@ -13,9 +14,23 @@ DEVICE void put_parameter(const struct zr_update *u, size_t i, float x)
         number_put(&u->parameter, i, x);
 }
 
+KERNEL(weigh_gradients, struct zr_weigh_gradients, 1)
+{
+    double sum = 0;
+    for (size_t u = 0; u < a.units; u++)
+        for (size_t r = 0; r < a.ranks; r++)
+            sum += a.squares[r * a.units + u];
+    *a.weight = zr_weight_of(sqrt(sum), a.loss_scale, a.clip);
+}
+
 KERNEL(update_adamw, struct zr_update_adamw, CUDA_THREADS)
 {
-    const struct formula_adamw how = formula_adamw_of(&a.how);
+    struct zr_adamw asked = a.how;
+    if (asked.weight && asked.weight->skips)
+        return;
+    if (asked.weight)
+        asked.gradient_scale = asked.weight->scale;
+    const struct formula_adamw how = formula_adamw_of(&asked);
     const struct zr_update *u = &a.numbers;
     EACH(i, u->n)
     {
@@ -30,9 +45,12 @@ KERNEL(update_adamw, struct zr_update_adamw, CUDA_THREADS)
 KERNEL(update_sgd, struct zr_update_sgd, CUDA_THREADS)
 {
     const struct zr_update *u = &a.numbers;
+    if (a.how.weight && a.how.weight->skips)
+        return;
+    float scale = a.how.weight ? a.how.weight->scale : a.how.gradient_scale;
     EACH(i, u->n)
     {
-        float p = u->master[i], gradient = number_get(&u->gradient, i) * a.how.gradient_scale;
+        float p = u->master[i], gradient = number_get(&u->gradient, i) * scale;
         float m = a.how.momentum_factor * u->momentum[i] + gradient + a.how.weight_decay * p;
         u->momentum[i] = m;
         put_parameter(u, i, p - a.how.rate * m);

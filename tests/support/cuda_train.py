@@ -56,7 +56,7 @@ def on_card(environment=None, **flags):
 
 
 def went_well(run, words):
-    """Its bytes are the plan's, tag by tag, and its last step called no driver for memory."""
+    """Its bytes are the plan's, tag by tag, and its last step called no driver for memory and did not wait for the card."""
     if not same(run.code, 0, f"{words}: trains"):
         note(run.err[-2000:])
         return False
@@ -64,6 +64,7 @@ def went_well(run, words):
         planned, measured = ([rank[kind][tag] for tag in PLANNED_TAGS] for kind in ("planned_bytes", "peak_bytes"))
         same(measured, planned, f"{words}, rank {rank['rank']}: the bytes of each tag are the plan's")
         same(rank["driver_calls_last_step"], 0, f"{words}, rank {rank['rank']}: no call of the driver in the last step")
+        same(rank["host_waits_last_step"], 0, f"{words}, rank {rank['rank']}: the host did not wait within the last step")
     return True
 
 

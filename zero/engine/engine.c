@@ -80,7 +80,7 @@ static zr_result take_pools(struct zr_engine *engine)
     if (result == ZR_OK)
         result = zr_engine_late_open(engine);
     if (result == ZR_OK && engine->apart)
-        result = zr_take(o->arena, ZR_TAG_WORKSPACE, engine->layout.units_count + 1, sizeof *engine->results,
+        result = zr_take(o->arena, ZR_TAG_WORKSPACE, zr_engine_results_count(engine), sizeof *engine->results,
                          (void **)&engine->results);
     if (result == ZR_OK)
         result = zr_engine_speculation_open(engine);

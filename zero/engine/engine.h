@@ -28,6 +28,7 @@
 /* What is the same for all parameters of an update. */
 struct zr_engine_update {
     float rate, gradient_scale, correction1, correction2;
+    const struct zr_gradient_weight *weight; /* NULL, or where kernels find the scale: see zr_adamw */
     struct zr_kernel_context *context;
 };
 
@@ -168,7 +169,9 @@ struct zr_engine {
     unsigned awaited_units;                 /* whose gradients are awaited */
     unsigned first_staged, last_staged;     /* queue in the order of handing over; ZR_NO_UNIT: empty */
 
-    double *results; /* [units_count + 1] in the arena, for what kernels find; NULL: the host sees tensors */
+    /* In the arena, for what kernels find: NULL: the host sees tensors. A number, squares [world][units_count],
+     * and a struct zr_gradient_weight. */
+    double *results;
     double *squares; /* [units_count] of this rank, then [world][units_count]; NULL in a dry run */
     uint64_t steps_done;
     struct zr_loss_scale scaling;
@@ -177,6 +180,20 @@ struct zr_engine {
     bool simulated; /* the kernels execute nothing: nothing may be read */
     bool apart;     /* the host sees no tensors: what it reads and writes of them is copied; see results.c */
 };
+
+/* Where the host sees no tensors: what a step's end needs to know of the gradients stays there until the step
+ * has ended, and the host learns it then. Not beside engines of other parts, whose norms it adds. */
+static inline bool zr_engine_defers(const struct zr_engine *engine)
+{
+    return engine->apart && !engine->options.tensor && !engine->options.pipeline &&
+           !engine->options.offload.optimizer;
+}
+
+/* optimizer.c: the two halves of zr_engine_step(), where results are deferred: all that the step does is asked
+ * for / the host waits for it, and does what is left. Between them zr_engine_step_read(), which waits, once. */
+zr_result zr_engine_step_begin(struct zr_engine *engine, float rate, struct zr_step_report *report);
+zr_result zr_engine_step_read(struct zr_engine *engine, struct zr_step_report *report);
+zr_result zr_engine_step_end(struct zr_engine *engine, struct zr_step_report *report);
 
 /* results.c: copies between the engine's arena and the host's own memory, which have ended on return; what
  * kernels find, for the host. Each waits for the kernels. */
@@ -189,6 +206,11 @@ zr_result zr_engine_squares(const struct zr_engine *engine, size_t n, struct zr_
 zr_result zr_engine_squares_later(const struct zr_engine *engine, size_t unit, struct zr_numbers x,
                                   double *sum);
 zr_result zr_engine_squares_read(const struct zr_engine *engine, double *sums);
+/* Numbers of eight bytes in the block of results. */
+size_t zr_engine_results_count(const struct zr_engine *engine);
+/* Weighs the gradients by all ranks' squares_later(), where results are / reads what that came to. */
+zr_result zr_engine_weigh(const struct zr_engine *engine, struct zr_engine_update *update);
+zr_result zr_engine_weight_read(const struct zr_engine *engine, struct zr_gradient_weight *out);
 
 /* Decides what is kept whole: fills shards_*, the sizes of the pools, the units' places, staging_limit. */
 void zr_engine_place(struct zr_engine *engine);

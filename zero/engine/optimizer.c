@@ -204,7 +204,7 @@ static zr_result all_squares(struct zr_engine *engine, double *out)
         if (result == ZR_OK)
             result = zr_engine_gradients_give(engine, u);
     }
-    if (result == ZR_OK && !zr_engine_is_part(engine))
+    if (result == ZR_OK && !zr_engine_is_part(engine) && !zr_engine_defers(engine))
         result = zr_engine_squares_read(engine, out);
     zr_result ended = zr_engine_gradients_end(engine);
     return result == ZR_OK ? ended : result;
@@ -345,7 +345,8 @@ static zr_result update_all(struct zr_engine *engine, const struct zr_engine_upd
             if (result == ZR_OK)
                 result = zr_engine_gradients_give(engine, u);
             zr_drop(engine->options.arena, &sums.block[u % 2]);
-            end_round(engine, u);
+            if (!zr_engine_defers(engine)) /* they may turn out to be wrong, and are looked at */
+                end_round(engine, u);
         }
         if (result == ZR_OK && u >= behind && tells_others(engine, u - behind))
             result = zr_engine_all_gather_parameters(engine, u - behind);
@@ -395,14 +396,77 @@ static zr_result find_update(struct zr_engine *engine, float rate, struct zr_ste
     return result == ZR_OK ? settled : result;
 }
 
-zr_result zr_engine_step(zr_engine *engine, float rate, struct zr_step_report *report)
+static void end_rounds(struct zr_engine *engine)
 {
-    zr_result result = zr_engine_check_call(engine, __func__, report);
+    for (size_t u = 0; u < engine->layout.units_count; u++)
+        end_round(engine, u);
+}
+
+static zr_result check_step(const struct zr_engine *engine, const char *call, float rate, const void *report)
+{
+    zr_result result = zr_engine_check_call(engine, call, report);
     if (result == ZR_OK)
-        result = zr_engine_check_unused(engine, __func__);
+        result = zr_engine_check_unused(engine, call);
     if (result == ZR_OK && !(rate >= 0 && rate <= FLT_MAX))
         result = zr_fail(ZR_ERR_INVALID,
                          "a step at a learning rate of %g; it has to be 0 or more, and finite", (double)rate);
+    return result;
+}
+
+/* Parameters that peers still gather are about to change. */
+static zr_result await_readers(struct zr_engine *engine)
+{
+    return engine->options.stage == 3 ? zr_comm_synchronize(engine->options.comm) : ZR_OK;
+}
+
+zr_result zr_engine_step_begin(struct zr_engine *engine, float rate, struct zr_step_report *report)
+{
+    zr_result result = check_step(engine, "zr_engine_step", rate, report);
+    if (result != ZR_OK)
+        return result;
+    *report = (struct zr_step_report){.clip_scale = 1, .loss_scale = zr_engine_loss_scale(engine)};
+    struct zr_engine_update update = zr_engine_update_of(engine, rate, 1);
+    result = wait_for_gradients(engine);
+    if (result == ZR_OK && !engine->simulated)
+        result = all_squares(engine, engine->squares);
+    if (result == ZR_OK)
+        result = zr_engine_weigh(engine, &update);
+    if (result == ZR_OK)
+        result = await_readers(engine);
+    return result == ZR_OK ? update_all(engine, &update) : result;
+}
+
+zr_result zr_engine_step_read(struct zr_engine *engine, struct zr_step_report *report)
+{
+    struct zr_gradient_weight weight = {.clip_scale = 1};
+    zr_result result = engine->simulated ? ZR_OK : zr_engine_weight_read(engine, &weight);
+    report->gradient_norm = weight.norm;
+    report->clip_scale = weight.clip_scale;
+    report->skipped = weight.skips;
+    return result;
+}
+
+zr_result zr_engine_step_end(struct zr_engine *engine, struct zr_step_report *report)
+{
+    zr_result result = ZR_OK;
+    bool usable = !report->skipped || engine->options.precision == ZR_PRECISION_FP16;
+    if (!engine->simulated && (!usable || !zr_engine_follow_scaling(engine, !report->skipped)))
+        result = blame_gradient(engine);
+    end_rounds(engine);
+    if (result == ZR_OK && !report->skipped)
+        engine->steps_done++;
+    return result;
+}
+
+zr_result zr_engine_step(zr_engine *engine, float rate, struct zr_step_report *report)
+{
+    zr_result result = check_step(engine, __func__, rate, report);
+    if (result == ZR_OK && zr_engine_defers(engine)) {
+        result = zr_engine_step_begin(engine, rate, report);
+        if (result == ZR_OK)
+            result = zr_engine_step_read(engine, report);
+        return result == ZR_OK ? zr_engine_step_end(engine, report) : result;
+    }
     if (result != ZR_OK)
         return result;
 
@@ -416,11 +480,10 @@ zr_result zr_engine_step(zr_engine *engine, float rate, struct zr_step_report *r
     result = find_update(engine, rate, report, &update);
     if (result == ZR_OK && engine->options.offload.delayed)
         result = zr_engine_late_publish(engine);
-    if (result == ZR_OK && engine->options.stage == 3) /* peers may still gather what is updated now */
-        result = zr_comm_synchronize(engine->options.comm);
+    if (result == ZR_OK)
+        result = await_readers(engine);
     if (report->skipped) /* what cannot be used does not stand in the way of another step, or of a load */
-        for (size_t u = 0; u < engine->layout.units_count; u++)
-            end_round(engine, u);
+        end_rounds(engine);
     if (result != ZR_OK || report->skipped)
         return result;
     if (engine->options.offload.delayed)

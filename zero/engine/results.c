@@ -9,10 +9,27 @@ zr_result zr_engine_copy(const struct zr_engine *engine, void *to, const void *f
         &(struct zr_copy_bytes){.bytes = bytes, .from = from, .to = to, .waits = true});
 }
 
-/* The place for one number of eight bytes: the host's own, or the last of the block. */
+/* The place for one number of eight bytes: the host's own, or the first of the block. */
 static void *place_of(const struct zr_engine *engine, void *own)
 {
-    return engine->apart ? &engine->results[engine->layout.units_count] : own;
+    return engine->apart ? engine->results : own;
+}
+
+/* Squares of a rank's units, and behind those of all ranks the weight. */
+static double *squares_of(const struct zr_engine *engine, unsigned rank)
+{
+    return engine->results + 1 + rank * engine->layout.units_count;
+}
+
+static struct zr_gradient_weight *weight_of(const struct zr_engine *engine)
+{
+    return (struct zr_gradient_weight *)squares_of(engine, engine->world);
+}
+
+size_t zr_engine_results_count(const struct zr_engine *engine)
+{
+    _Static_assert(sizeof(struct zr_gradient_weight) % sizeof(double) == 0, "it lies among numbers");
+    return 1 + engine->world * engine->layout.units_count + sizeof(struct zr_gradient_weight) / sizeof(double);
 }
 
 static zr_result bring(const struct zr_engine *engine, void *own, zr_result result)
@@ -54,12 +71,43 @@ zr_result zr_engine_squares_later(const struct zr_engine *engine, size_t unit, s
     const struct zr_engine_options *o = &engine->options;
     return o->kernels->sum_of_squares(
         o->context, &(struct zr_sum_of_squares){engine->layout.units[unit].shard_elements, x,
-                                                engine->apart ? &engine->results[unit] : sum});
+                                                engine->apart ? squares_of(engine, engine->rank) + unit : sum});
 }
 
 zr_result zr_engine_squares_read(const struct zr_engine *engine, double *sums)
 {
     return engine->apart
-               ? zr_engine_copy(engine, sums, engine->results, engine->layout.units_count * sizeof *sums)
+               ? zr_engine_copy(engine, sums, squares_of(engine, engine->rank), engine->layout.units_count * sizeof *sums)
                : ZR_OK;
+}
+
+zr_result zr_engine_weigh(const struct zr_engine *engine, struct zr_engine_update *update)
+{
+    const struct zr_engine_options *o = &engine->options;
+    size_t units = engine->layout.units_count;
+    zr_ticket ticket = 0;
+    zr_result result = ZR_OK;
+    if (engine->world > 1)
+        result = zr_comm_all_gather(o->comm,
+                                    &(struct zr_all_gather){.source = squares_of(engine, engine->rank),
+                                                            .destination = squares_of(engine, 0),
+                                                            .shard_bytes = units * sizeof(double),
+                                                            .label = ZR_COMM_LABEL_NONE},
+                                    &ticket);
+    if (result == ZR_OK)
+        result = zr_comm_wait(o->comm, ticket);
+    update->weight = weight_of(engine);
+    return result == ZR_OK ? o->kernels->weigh_gradients(
+                                 o->context, &(struct zr_weigh_gradients){.units = units,
+                                                                          .ranks = engine->world,
+                                                                          .squares = squares_of(engine, 0),
+                                                                          .loss_scale = zr_engine_loss_scale(engine),
+                                                                          .clip = o->optimizer.clip,
+                                                                          .weight = weight_of(engine)})
+                           : result;
+}
+
+zr_result zr_engine_weight_read(const struct zr_engine *engine, struct zr_gradient_weight *out)
+{
+    return zr_engine_copy(engine, out, weight_of(engine), sizeof *out);
 }

@@ -85,7 +85,8 @@ static zr_result update_part(struct zr_engine *engine, const struct zr_parameter
                                    &(struct zr_update_sgd){.how = {.rate = rate,
                                                                    .momentum_factor = o->momentum_factor,
                                                                    .weight_decay = weight_decay,
-                                                                   .gradient_scale = update->gradient_scale},
+                                                                   .gradient_scale = update->gradient_scale,
+                                                                   .weight = update->weight},
                                                            .numbers = *numbers});
     return kernels->update_adamw(update->context,
                                  &(struct zr_update_adamw){.how = {.rate = rate,
@@ -95,7 +96,8 @@ static zr_result update_part(struct zr_engine *engine, const struct zr_parameter
                                                                    .weight_decay = weight_decay,
                                                                    .gradient_scale = update->gradient_scale,
                                                                    .correction1 = update->correction1,
-                                                                   .correction2 = update->correction2},
+                                                                   .correction2 = update->correction2,
+                                                                   .weight = update->weight},
                                                            .numbers = *numbers});
 }
 

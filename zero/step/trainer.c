@@ -8,6 +8,7 @@
 
 #include "alloc/base/struct_bytes.h"
 #include "defrag/zr_defrag.h"
+#include "kernels/streams.h"
 #include "zero/comm/status.h"
 
 /* One run through a list. */
@@ -152,25 +153,6 @@ static zr_result inspect(const struct run *run, const struct zr_module_pass *pas
 
 /* ---- Actions ------------------------------------------------------------------------------------------- */
 
-static size_t input_bytes(const zr_trainer *trainer, unsigned input)
-{
-    const struct zr_input *i = &trainer->model->inputs[input];
-    return i->elements * zr_slot_bytes(i->type, trainer->activations.element_bytes);
-}
-
-/* What the caller has filled goes to where the kernels see it. */
-static zr_result copy_inputs(const zr_trainer *trainer)
-{
-    zr_result result = ZR_OK;
-    if (!trainer->engine->apart || trainer->engine->simulated)
-        return ZR_OK;
-    for (unsigned i = 0; i < trainer->model->inputs_count && result == ZR_OK; i++)
-        if (trainer->given[i])
-            result = zr_engine_copy(trainer->engine, trainer->activations.inputs[i], trainer->own_inputs[i],
-                                    input_bytes(trainer, i));
-    return result;
-}
-
 /* Passes begin here, and ask for the same blocks in the same order: see zr_rehearsal_create(). Of a pipeline
  * a step is one pass. */
 static zr_result load(const struct run *run, unsigned micro_batch)
@@ -178,8 +160,9 @@ static zr_result load(const struct run *run, unsigned micro_batch)
     zr_trainer *trainer = run->trainer;
     if (!trainer->step.one_pass)
         zr_rehearsal_rewind(trainer->activations.arena);
+    trainer->staging.micro_batch = micro_batch;
     zr_result result = run->calls ? run->calls->load(run->calls->state, micro_batch) : ZR_OK;
-    return result == ZR_OK ? copy_inputs(trainer) : result;
+    return result == ZR_OK ? zr_staging_send_inputs(&trainer->staging) : result;
 }
 
 /* What a part's first module reads has come. */
@@ -305,34 +288,40 @@ static void leave_gradient(zr_trainer *trainer, size_t module, unsigned micro_ba
     trainer->activations.gradients[0] = NULL;
 }
 
+/* The step's numbers are the host's when all of it has been asked for: its caller can do without the loss until
+ * then. */
+static bool defers(const struct run *run)
+{
+    return run->calls->rate && zr_engine_defers(run->trainer->engine);
+}
+
 /* ---- Backward ------------------------------------------------------------------------------------------ */
 
+/* What the host waits for at once where the step's end does not tell. */
 static zr_result mean_loss(const struct run *run, double *mean)
 {
-    const zr_trainer *trainer = run->trainer;
-    const float *losses = trainer->activations.losses;
-    zr_result result = ZR_OK;
-    *mean = 0;
-    if (trainer->engine->simulated)
-        return ZR_OK;
-    if (trainer->engine->apart) {
-        result = zr_engine_copy(trainer->engine, trainer->own_losses, losses, run->rows * sizeof *losses);
-        losses = trainer->own_losses;
-    }
-    for (size_t i = 0; i < run->rows && result == ZR_OK; i++)
-        *mean += losses[i];
-    *mean /= (double)run->rows;
+    zr_trainer *trainer = run->trainer;
+    zr_result result = zr_staging_bring_losses(&trainer->staging, 0, run->rows);
+    if (result == ZR_OK && trainer->engine->apart && !trainer->engine->simulated)
+        result = zr_engine_copy(trainer->engine, NULL, NULL, 0);
+    *mean = result == ZR_OK ? zr_staging_mean_loss(&trainer->staging, 0, run->rows) : 0;
     return result;
 }
 
-static zr_result add_loss(const struct run *run)
+/* A loss of the step; diagnose() finds the words. */
+static zr_result count_loss(const struct run *run, double loss)
+{
+    run->trainer->loss_sum += loss;
+    return isfinite(loss) ? ZR_OK : ZR_ERR_CORRUPT;
+}
+
+static zr_result add_loss(const struct run *run, unsigned micro_batch)
 {
     double loss;
+    if (defers(run))
+        return zr_staging_bring_losses(&run->trainer->staging, micro_batch, run->rows);
     zr_result result = mean_loss(run, &loss);
-    run->trainer->loss_sum += loss;
-    if (result != ZR_OK)
-        return result;
-    return isfinite(loss) ? ZR_OK : ZR_ERR_CORRUPT; /* diagnose() finds the words */
+    return result == ZR_OK ? count_loss(run, loss) : result;
 }
 
 static zr_result backward(const struct run *run, const struct zr_action *action)
@@ -371,7 +360,7 @@ static zr_result backward(const struct run *run, const struct zr_action *action)
     pass.scale = zr_engine_loss_scale(trainer->engine) / ((float)run->rows * (float)o->micro_batches);
     result = type->backward(&pass);
     if (result == ZR_OK && is_last(trainer, module))
-        result = add_loss(run);
+        result = add_loss(run, action->micro_batch);
     if (result == ZR_OK && action->part == 0) {
         zr_activations_end(store, place);
         leave_gradient(trainer, module, action->micro_batch);
@@ -379,16 +368,46 @@ static zr_result backward(const struct run *run, const struct zr_action *action)
     return result;
 }
 
+static uint64_t host_waits(const zr_trainer *trainer)
+{
+    const struct zr_kernel_streams *streams = trainer->engine->options.kernels->streams;
+    return streams ? streams->host_waits() : 0;
+}
+
+/* All of the step is asked for; then the host waits, once, and learns of the losses and the gradients. */
+static zr_result update_deferred(const struct run *run)
+{
+    zr_trainer *trainer = run->trainer;
+    unsigned micro_batches = trainer->engine->options.micro_batches;
+    float rate = 0;
+    zr_result result = run->calls->rate(run->calls->state, &rate);
+    if (result == ZR_OK)
+        result = zr_engine_step_begin(trainer->engine, rate, run->report);
+    trainer->host_waits = host_waits(trainer) - trainer->host_waits;
+    if (result == ZR_OK)
+        result = zr_engine_step_read(trainer->engine, run->report);
+    for (unsigned m = 0; m < micro_batches && result == ZR_OK; m++)
+        result = count_loss(run, zr_staging_mean_loss(&trainer->staging, m, run->rows));
+    if (result == ZR_OK)
+        result = run->calls->update(run->calls->state, trainer->loss_sum / micro_batches, &rate);
+    return result == ZR_OK ? zr_engine_step_end(trainer->engine, run->report) : result;
+}
+
 static zr_result update(const struct run *run)
 {
     zr_trainer *trainer = run->trainer;
+    if (defers(run))
+        return update_deferred(run);
     float rate = 0;
     zr_result result = zr_channels_drain(&trainer->channels);
     trainer->together = true; /* what fails from here on fails on all ranks */
     if (result == ZR_OK)
         result = run->calls->update(run->calls->state,
                                     trainer->loss_sum / trainer->engine->options.micro_batches, &rate);
-    return result == ZR_OK ? zr_engine_step(trainer->engine, rate, run->report) : result;
+    if (result == ZR_OK)
+        result = zr_engine_step(trainer->engine, rate, run->report);
+    trainer->host_waits = host_waits(trainer) - trainer->host_waits;
+    return result;
 }
 
 static void release(zr_trainer *trainer, unsigned unit)
@@ -514,10 +533,12 @@ zr_result zr_trainer_step(zr_trainer *trainer, const struct zr_step_calls *calls
     struct run run = {
         .trainer = trainer, .calls = calls, .report = report, .rows = trainer->model->rows, .keeps = true};
     trainer->loss_sum = 0;
+    trainer->host_waits = host_waits(trainer);
     trainer->together = false;
     if (trainer->step.one_pass)
         zr_rehearsal_rewind(trainer->activations.arena);
     zr_result result = run_list(&run, &trainer->step);
+    trainer->staging.micro_batch = 0; /* of evaluations and answers */
     if (result == ZR_ERR_CORRUPT && !isfinite(trainer->loss_sum))
         result = diagnose(trainer, run.rows);
     return result == ZR_OK ? ZR_OK : give_up(trainer, result);
@@ -613,8 +634,7 @@ void *zr_trainer_input(zr_trainer *trainer, unsigned input)
 {
     if (!trainer || input >= trainer->model->inputs_count)
         return NULL;
-    trainer->given[input] = true;
-    return trainer->engine->apart ? trainer->own_inputs[input] : trainer->activations.inputs[input];
+    return zr_staging_input(&trainer->staging, input);
 }
 
 /* ---- Life ---------------------------------------------------------------------------------------------- */
@@ -635,23 +655,6 @@ static zr_result make_lists(zr_trainer *trainer)
     if (result == ZR_OK)
         result = zr_schedule_forward(&trainer->forward, &request);
     return result;
-}
-
-/* Where the host sees no tensors: places of its own. */
-static zr_result take_own(zr_trainer *trainer)
-{
-    zr_arena *host_arena = trainer->engine->options.host_arena;
-    zr_result result = ZR_OK;
-    if (!trainer->engine->apart)
-        return ZR_OK;
-    for (unsigned i = 0; i < trainer->model->inputs_count && result == ZR_OK; i++) {
-        result = zr_take(host_arena, ZR_TAG_OTHER, input_bytes(trainer, i), 1, &trainer->own_inputs[i]);
-        if (result == ZR_OK)
-            memset(trainer->own_inputs[i], 0, input_bytes(trainer, i));
-    }
-    return result != ZR_OK ? result
-                           : zr_take(host_arena, ZR_TAG_OTHER, trainer->model->rows,
-                                     sizeof *trainer->own_losses, (void **)&trainer->own_losses);
 }
 
 /* Fills the inputs: the model's constants, and tokens that are none yet. */
@@ -767,9 +770,7 @@ static void destroy(zr_trainer *trainer, zr_arena *host_arena)
     zr_schedule_end(&trainer->forward);
     zr_schedule_end(&trainer->step);
     zr_activations_close(&trainer->activations);
-    zr_drop(host_arena, &trainer->own_losses);
-    for (unsigned i = ZR_MODEL_INPUTS_MAX; i-- > 0;)
-        zr_drop(host_arena, &trainer->own_inputs[i]);
+    zr_staging_close(&trainer->staging);
     zr_drop(host_arena, &trainer->gradients);
     zr_drop(host_arena, &trainer->inputs);
     zr_drop(host_arena, &trainer->parameters);
@@ -814,7 +815,7 @@ zr_result zr_trainer_create(zr_trainer **out, const struct zr_trainer_options *o
     if (result == ZR_OK)
         result = make_lists(trainer);
     if (result == ZR_OK)
-        result = take_own(trainer);
+        result = zr_staging_open(&trainer->staging, trainer->engine, trainer->model, &trainer->activations);
     if (result == ZR_OK)
         result = prepare(trainer);
     if (result == ZR_OK)

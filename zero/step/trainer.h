@@ -7,6 +7,7 @@
 #include "zero/model/activations.h"
 #include "zero/step/channels.h"
 #include "zero/step/schedule.h"
+#include "zero/step/staging.h"
 
 struct zr_trainer {
     const struct zr_model *model; /* what this rank has: the caller's, or the cut's */
@@ -22,11 +23,9 @@ struct zr_trainer {
     struct zr_activations activations;
     struct zr_schedule step, forward;
     const void **parameters; /* [units_count]: where a unit's are while it is in use, else NULL */
-    /* Where the host sees no tensors: its own places for inputs and losses; see copy_inputs(). */
-    void *own_inputs[ZR_MODEL_INPUTS_MAX];
-    bool given[ZR_MODEL_INPUTS_MAX]; /* the caller fills this input; what it does not is the model's */
-    float *own_losses;
-    double loss_sum; /* of the step's micro-batches */
+    struct zr_staging staging;
+    double loss_sum;     /* of the step's micro-batches */
+    uint64_t host_waits; /* for the card, between the first operation of the last step and its end */
     bool together;   /* the step is at its update */
     bool inspects;   /* every result is looked at for a value that is not finite */
 

@@ -29,7 +29,7 @@ struct history {
     uint64_t saved_step;          /* UINT64_MAX: none */
     uint64_t rolled_back_updates; /* of a speculative update */
     bool counted;                 /* what a step sends and receives is known: one was not skipped */
-    uint64_t sent_elements_per_step, received_bytes_per_step, driver_calls_last_step;
+    uint64_t sent_elements_per_step, received_bytes_per_step, driver_calls_last_step, host_waits_last_step;
     uint64_t host_moved_bytes_per_step, nvme_moved_bytes_per_step; /* of one step */
     uint64_t host_waited_ns, nvme_waited_ns;                       /* in all steps */
     struct zr_comm_counters comm_before;                           /* when the first step began */
@@ -216,6 +216,13 @@ static zr_result load_batch(void *state, unsigned micro_batch)
                          zr_trainer_input(trainer, ZR_INPUT_TARGETS));
 }
 
+static zr_result rate_of_step(void *state, float *rate)
+{
+    const struct step *step = state;
+    *rate = zr_schedule_rate(step->loop->rank.config, step->number);
+    return ZR_OK;
+}
+
 /* The ranks speak while the gradients are still being reduced. */
 static zr_result before_update(void *state, double loss, float *rate)
 {
@@ -250,7 +257,9 @@ static zr_result train_step(struct step *step)
     if (result == ZR_OK)
         result = zr_trainer_step(
             loop->rank.state.trainer,
-            &(struct zr_step_calls){.state = step, .load = load_batch, .update = before_update}, &report);
+            &(struct zr_step_calls){
+                .state = step, .load = load_batch, .update = before_update, .rate = rate_of_step},
+            &report);
     loop->alike = loop->alike && result == ZR_ERR_CORRUPT;
     if (result != ZR_OK)
         return result;
@@ -325,6 +334,7 @@ static zr_result measured_step(struct loop *loop, uint64_t step, struct zr_step_
         history->host_moved_bytes_per_step = zr_trainer_state_moved_bytes(&rank->state) - moved;
         history->nvme_moved_bytes_per_step = file_after.moved_bytes - file_before.moved_bytes;
     }
+    history->host_waits_last_step = rank->state.trainer->host_waits;
     history->driver_calls_last_step = after.backend_calls_count - before.backend_calls_count;
     uint64_t now_ns = zr_os_now_ns();
     line->step = step;
@@ -499,6 +509,7 @@ static void measure(const struct loop *loop, struct zr_rank_report *report)
     measure_file(loop, report);
     report->sent_elements_per_step = loop->history.sent_elements_per_step;
     report->received_bytes_per_step = loop->history.received_bytes_per_step;
+    report->host_waits_last_step = loop->history.host_waits_last_step;
     report->driver_calls_last_step = loop->history.driver_calls_last_step;
     report->comm_busy_ns = counters.busy_ns - loop->history.comm_before.busy_ns;
     report->comm_exposed_ns = counters.exposed_ns - loop->history.comm_before.exposed_ns;

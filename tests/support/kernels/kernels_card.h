@@ -28,7 +28,8 @@ static inline zr_result card_waits(zr_result result)
         f(layernorm_forward) f(layernorm_backward) f(rmsnorm_forward) f(rmsnorm_backward) f(linear_forward)  \
             f(linear_backward) f(rotary_table) f(rotary) f(attention_forward) f(attention_backward)          \
                 f(gelu_forward) f(gelu_backward) f(swiglu_forward) f(swiglu_backward) f(add)                 \
-                    f(cross_entropy) f(softmax_merge) f(update_adamw) f(update_sgd) f(sum_of_squares)        \
+                    f(cross_entropy) f(softmax_merge) f(weigh_gradients) f(update_adamw) f(update_sgd)           \
+                        f(sum_of_squares)                                                                    \
                         f(find_nonfinite) f(checksum) f(init_normal) f(convert) f(clear) f(copy_bytes)       \
                             f(sum)
 /* The processor's sum() does without a context. */

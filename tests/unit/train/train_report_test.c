@@ -109,6 +109,7 @@ static struct zr_run_report make_run(void)
                                            .sent_elements_per_step = UINT64_C(9007199254740993),
                                            .received_bytes_per_step = UINT64_C(36028797018963972),
                                            .driver_calls_last_step = 17,
+                                           .host_waits_last_step = 18,
                                            .comm_busy_ns = 1000,
                                            .comm_exposed_ns = 250};
         for (int tag = 0; tag < ZR_TAG_OTHER; tag++) {
@@ -183,6 +184,7 @@ static void check_json(json_t *root)
         tap_is(json_integer_value(json_object_get(rank, "received_bytes_per_step")), 36028797018963972,
                "and bytes received");
         tap_is(json_integer_value(json_object_get(rank, "driver_calls_last_step")), 17, "driver calls");
+        tap_is(json_integer_value(json_object_get(rank, "host_waits_last_step")), 18, "waits for a card");
     }
 }
 

@@ -497,7 +497,7 @@ static zr_result paper_step(zr_trainer *trainer, struct zr_timeline *t)
     trainer->observe_state = t;
     zr_timeline_step_begin(t);
     zr_result result =
-        zr_trainer_step(trainer, &(struct zr_step_calls){NULL, load_nothing, rate_zero}, &report);
+        zr_trainer_step(trainer, &(struct zr_step_calls){.load = load_nothing, .update = rate_zero}, &report);
     return result == ZR_OK ? zr_timeline_step_end(t, NULL) : result;
 }
 

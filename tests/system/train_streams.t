@@ -1,0 +1,38 @@
+#!/usr/bin/env python3
+"""zr-train --backend cuda on the emulated driver: the order of its streams. The driver draws anew how long each piece of work of
+each stream takes; what waits too little shows in the bits. And nobody waits too much: between the first launch of a step and its
+end the host does not wait for the card, by the trainer's own count and by the driver's."""
+import sys
+
+sys.path.insert(0, "tests/support")
+from cuda_train import on_card, went_well
+from zrtest import done, note, ok, path, same
+
+SEEDS, SMALL = 20, dict(layers=1, hidden=4, heads=1, seq=3, batch=1, steps=2)
+SHORT = sys.argv[1:] == ["short"]  # for mutants
+CASES = [(stage, ranks) for ranks in (1, 2) for stage in (0, 1, 2, 3)]
+first = {}
+for seed in range(1, (8 if SHORT else SEEDS) + 1):
+    stage, ranks = CASES[seed % len(CASES)]
+    run = on_card({"ZR_EMULATOR_SEED": str(seed)}, stage=stage, ranks=ranks, **SMALL)
+    if went_well(run, f"stage {stage}, {ranks} ranks, seed {seed}"):
+        same(run.bits, first.setdefault(ranks, run.bits), f"stage {stage}, {ranks} ranks, seed {seed}: the bits of seed 1's streams")
+
+
+def waits(steps, **flags):
+    """By process: how often the program waited for the card, by the driver's count, after launches of which there were so many."""
+    log, found = path(f"waits-{steps}-{sorted(flags.items())}"), {}
+    run = on_card({"ZR_EMULATOR_WAITS": log}, **{**SMALL, **flags, "steps": steps})
+    ok(run.code == 0, f"{flags}, {steps} steps: trains") or note(run.err[-1000:])
+    for line in open(log):
+        process, _, launches = line.split()
+        found.setdefault(process, []).append(int(launches))
+    return list(found.values())
+
+
+# A step's end is one wait, with the few calls that it takes, all of them after the last of the step's launches.
+for flags in (dict(stage=1, accumulate=3), dict(stage=3, ranks=2, accumulate=2)):
+    few, more = waits(1, **flags), waits(3, **flags)
+    ends = [len(set(b)) - len(set(a)) for a, b in zip(few, more)]
+    same(ends, [2] * flags.get("ranks", 1), f"{flags}: two steps more are two places more at which the driver saw the host wait")
+done()
