@@ -18,11 +18,13 @@ $(BUILD)/tests/libzr_test.a: $(test_support_obj)
 	@mkdir -p $(@D)
 	@rm -f $@ && ar rcs $@ $^
 
+# A test's own code is compiled in little time, but where it computes much beside what it tests.
+test_opt = $(if $(filter tests/unit/kernels/% tests/unit/defrag/%,$<),,-O1)
 vpath %_test.c $(sort $(dir $(test_src)))
 $(BUILD)/tests/%_test: %_test.c $(BUILD)/tests/libzr_test.a $(heap_library)
 	@mkdir -p $(@D)
 	@echo "  link  $@"
-	@$(CC) $(ALL_CFLAGS) $(OBJ_CFLAGS) -o $@ $< $(BUILD)/tests/libzr_test.a $(test_libs)
+	@$(CC) $(ALL_CFLAGS) $(test_opt) $(OBJ_CFLAGS) -o $@ $< $(BUILD)/tests/libzr_test.a $(test_libs)
 
 # An emulated CUDA driver, on which every line of the CUDA backend runs where there is no GPU.
 emulator := $(BUILD)/tests/emulator/libcuda.so.1
