@@ -552,6 +552,24 @@ zr_result zr_service_turn(struct zr_service *client, zr_service_waits *waits, vo
     return ask_for_long(client, &message, waits, state);
 }
 
+/* ---- Pieces of a device -------------------------------------------------------------------------------- */
+
+zr_result zr_service_piece(struct zr_service *client, uint64_t granule, int *out)
+{
+    struct zr_service_message message = zr_service_message_of(ZR_SERVICE_FILE);
+    struct zr_service_parcel answer = {0};
+    bool alone = true;
+    message.count = granule;
+    pthread_mutex_lock(&client->request_lock);
+    zr_result result =
+        is_own_process() ? ask_or_alone(client, &message, ZR_SERVICE_DONE, &answer, &alone) : ZR_OK;
+    pthread_mutex_unlock(&client->request_lock);
+    if (result == ZR_OK && (alone || answer.fds_count != 1))
+        result = zr_fail(ZR_ERR_UNAVAILABLE, "the zrd that has lent this memory does not share it any more");
+    *out = result == ZR_OK ? answer.fds[0] : -1;
+    return result;
+}
+
 /* ---- Files --------------------------------------------------------------------------------------------- */
 
 zr_result zr_service_file(int *out)

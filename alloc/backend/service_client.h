@@ -48,6 +48,9 @@ struct zr_service_lease {
 /* Leases so many bytes, which are one piece. ZR_ERR_MEMORY: a quota or the machine, in zrd's words.
  * ZR_ERR_UNAVAILABLE: zrd has ended this process's leases, or is required and not there. */
 zr_result zr_service_lease(struct zr_service *service, size_t bytes, struct zr_service_lease *out);
+/* Another descriptor of a leased piece, the caller's to close. ZR_ERR_UNAVAILABLE: no zrd, or not the one that
+ * has lent it. */
+zr_result zr_service_piece(struct zr_service *service, uint64_t granule, int *out);
 /* After their pages are gone. What another process leased (0, or this one's parent) is not counted. */
 void zr_service_return(struct zr_service *service, size_t bytes, const struct zr_service_lease *lease);
 

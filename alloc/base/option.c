@@ -81,7 +81,7 @@ static const struct option_row table[ZR_OPTION_COUNT] = {
                            0,
                            2,
                            {"off", "on", "required"},
-                           "host memory comes from zrd; on: goes on alone without one, required: fails"},
+                           "memory comes from zrd, a GPU's from the GPU's; on: goes on alone without one, required: fails"},
     [ZR_OPTION_VERBOSE] =
         {"verbose", TYPE_BOOL, 0, 0, 1, {0}, "a preloaded library says on standard error that it is there"},
     [ZR_OPTION_VMA_BUDGET] = {"vma_budget",
