@@ -148,8 +148,9 @@ static const char *start_arena(void)
     blocks_count = 0;
     own = (uint32_t)getpid();
     drawn = own;
-    if ((device < 0 ? zr_backend_host_create(&backend, NULL)
-                    : zr_backend_cuda_create(&backend, &(struct zr_cuda_options){.device = device})) != ZR_OK ||
+    if ((device < 0
+             ? zr_backend_host_create(&backend, NULL)
+             : zr_backend_cuda_create(&backend, &(struct zr_cuda_options){.device = device})) != ZR_OK ||
         zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend}) != ZR_OK)
         return zr_last_error();
     return NULL;

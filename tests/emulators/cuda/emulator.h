@@ -20,12 +20,12 @@
  * or after it has freed it, ends the context as a wrong address does.
  *
  * For programs that do not call it: ZR_EMULATOR_FAULT=cuMemMap:3:2 fails the third map with code 2, and
- * ZR_EMULATOR_DEVICES, _MEMORY, _CONTEXT, _GRANULARITY, _VERSION, _TICKS, _SEED, _LAZY_FREE and _DELAY_NS set what
- * their names say, _FORKS=1 has cuInit fork, _SHARED names a file: the processes that name it share the
- * devices' bytes, and those of one that was killed come back; what was exported is in use until the last process
- * that holds it has let it go. _DIRTY=1 fills what cuMemCreate makes, which a card does not promise to clear. All are read by cuInit. With its folder in
- * LD_LIBRARY_PATH any program loads it. _ASKED, read at each question, names a file that gets a line for
- * every function and private table that was asked for.
+ * ZR_EMULATOR_DEVICES, _MEMORY, _CONTEXT, _GRANULARITY, _VERSION, _TICKS, _SEED, _LAZY_FREE and _DELAY_NS set
+ * what their names say, _FORKS=1 has cuInit fork, _SHARED names a file: the processes that name it share the
+ * devices' bytes, and those of one that was killed come back; what was exported is in use until the last
+ * process that holds it has let it go. _DIRTY=1 fills what cuMemCreate makes, which a card does not promise
+ * to clear. All are read by cuInit. With its folder in LD_LIBRARY_PATH any program loads it. _ASKED, read at
+ * each question, names a file that gets a line for every function and private table that was asked for.
  *
  * Device memory lies in a memfd. Its addresses are reserved without access: a processor that touches them
  * dies, as it would with a card. */
