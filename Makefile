@@ -286,7 +286,7 @@ linked = $(1).so $(1).so.$(major)
 installed_libraries := $(foreach name,libzr libzr_zero,$(name).a $(name).so.$(version)) libzr_malloc.so libzr_cuda.so
 installed_bin := zr-train zr zrd
 installed_doc := README.md LICENSE $(filter-out %/README.md,$(wildcard examples/*))
-installed := $(addprefix $(BINDIR)/,$(installed_bin)) $(UNITDIR)/zrd.service $(addprefix $(DOCDIR)/,$(notdir $(installed_doc))) \
+installed := $(addprefix $(BINDIR)/,$(installed_bin)) $(UNITDIR)/zrd.service $(UNITDIR)/zrd@.service $(addprefix $(DOCDIR)/,$(notdir $(installed_doc))) \
 	$(addprefix $(LIBDIR)/,$(installed_libraries) $(call linked,libzr) $(call linked,libzr_zero) \
 	$(notdir $(modules)) pkgconfig/zr.pc pkgconfig/zr_zero.pc) $(addprefix $(MANDIR)/man1/,$(notdir $(manuals))) \
 	$(COMPLETIONDIR)/zr $(addprefix $(own_include)/,$(zr_headers) $(zr_zero_headers))
@@ -316,7 +316,8 @@ install-built:
 	install -m 644 $(manuals) $(call to,$(MANDIR)/man1)
 	install -m 644 $(completion) $(call to,$(COMPLETIONDIR))
 	sed 's|@BINDIR@|$(BINDIR)|; s|@DOCDIR@|$(DOCDIR)|' alloc/service/zrd.service.in > $(call to,$(UNITDIR))/zrd.service
-	chmod 644 $(call to,$(UNITDIR))/zrd.service
+	sed 's|^ExecStart=.*|& --device %i|; s|^Description=.*|& (device %i)|' $(call to,$(UNITDIR))/zrd.service > $(call to,$(UNITDIR))/zrd@.service
+	chmod 644 $(call to,$(UNITDIR))/zrd.service $(call to,$(UNITDIR))/zrd@.service
 	@if [ -z $(call to,) ]; then echo "zr: type ldconfig, as root, so that programs find the libraries" >&2; fi
 uninstall:
 	for file in $(installed); do rm -f $(call to,)"$$file" || exit 1; done

@@ -143,10 +143,11 @@ struct zr_backend_ops {
 struct zr_backend {
     const struct zr_backend_ops *ops;
     struct zr_capabilities can;
-    size_t limit_bytes;   /* of held_bytes; 0: none */
-    uint64_t device;      /* of a card: the same number in every process; 0: not known, or no card */
-    size_t before_bytes;  /* of a card: in use when the backend was made, by anybody */
-    struct zr_service *service; /* what is created is leased from there: service_client.h; NULL: from nobody */
+    size_t limit_bytes;  /* of held_bytes; 0: none */
+    uint64_t device;     /* of a card: the same number in every process; 0: not known, or no card */
+    size_t before_bytes; /* of a card: in use when the backend was made, by anybody */
+    struct zr_service
+        *service;         /* what is created is leased from there: service_client.h; NULL: from nobody */
     pthread_mutex_t lock; /* everything below */
     size_t held_bytes;    /* handles created and not gone */
     size_t pieces_count;  /* stretches of mappings that continue one another: what a VMA is on the host;

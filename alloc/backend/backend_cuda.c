@@ -418,6 +418,10 @@ static zr_result cuda_export(zr_backend *backend, const struct zr_handle *handle
             memory->fd = fd;
         }
     }
+    /* The driver may export only what the process has made itself. */
+    if (code != ZR_CU_SUCCESS && handle->leased_granule &&
+        zr_service_piece(backend->service, handle->leased_granule, &memory->fd) == ZR_OK)
+        code = ZR_CU_SUCCESS;
     *out = (struct zr_segment){.fd = memory->fd, .offset_bytes = 0, .bytes = handle->bytes};
     pthread_mutex_unlock(&backend->create_lock);
     if (code != ZR_CU_SUCCESS)

@@ -46,8 +46,8 @@ struct socket_fd {
 
 struct zr_service {
     char key[ZR_SERVICE_KEY_BYTES]; /* set once */
-    pthread_mutex_t request_lock; /* taken before send_lock */
-    pthread_mutex_t send_lock;    /* and for all below */
+    pthread_mutex_t request_lock;   /* taken before send_lock */
+    pthread_mutex_t send_lock;      /* and for all below */
     struct socket_fd line, bell;
     enum state state;
     bool joined_once; /* a zrd that has gone may come again: it is worth waiting for */
@@ -82,8 +82,8 @@ static struct zr_service services[SERVICES_MOST] = {
                                  .lease = 1},
     [0].key = ZR_SERVICE_HOST};
 static _Atomic unsigned services_count = 1;
-static _Atomic bool listens;  /* a thread hears the bells */
-static pid_t own_process;     /* whose all this is */
+static _Atomic bool listens; /* a thread hears the bells */
+static pid_t own_process;    /* whose all this is */
 
 bool zr_service_wanted(void)
 {
@@ -218,8 +218,8 @@ zr_result zr_service_of(const char *key, struct zr_service **out)
     while (i < count && strcmp(services[i].key, key) != 0)
         i++;
     if (i == SERVICES_MOST) {
-        result = zr_fail(ZR_ERR_UNAVAILABLE, "a process has memory of %d devices' zrd at most",
-                         SERVICES_MOST - 1);
+        result =
+            zr_fail(ZR_ERR_UNAVAILABLE, "a process has memory of %d devices' zrd at most", SERVICES_MOST - 1);
     } else if (i == count) {
         snprintf(services[i].key, sizeof services[i].key, "%s", key);
         atomic_store(&services_count, count + 1);
@@ -351,8 +351,8 @@ static zr_result make_ready(struct zr_service *client)
             else if (result != ZR_OK)
                 result = zr_fail(ZR_ERR_UNAVAILABLE, "%s", client->words);
         }
-        bool again =
-            client->state == ALONE && result != ZR_OK && now_ns - start_ns < REQUIRED_NS && client->joined_once;
+        bool again = client->state == ALONE && result != ZR_OK && now_ns - start_ns < REQUIRED_NS &&
+                     client->joined_once;
         pthread_mutex_unlock(&client->send_lock);
         if (!again)
             return result;
@@ -374,7 +374,8 @@ void zr_service_alone(char *words, size_t room_bytes)
 {
     size_t used = 0;
     words[0] = '\0';
-    for (struct zr_service *client = services; client && used < room_bytes; client = zr_service_next(client)) {
+    for (struct zr_service *client = services; client && used < room_bytes;
+         client = zr_service_next(client)) {
         pthread_mutex_lock(&client->send_lock);
         bool alone = client->state == ALONE || client->state == ENDED;
         int length = snprintf(words + used, room_bytes - used, "%s%s", used && alone ? "; " : "",
@@ -409,8 +410,8 @@ static zr_result ask(struct zr_service *client, struct zr_service_message *messa
 }
 
 /* Asks, and asks again where zrd has started anew meanwhile. *alone: there is none. request_lock */
-static zr_result ask_or_alone(struct zr_service *client, struct zr_service_message *message, enum zr_service_kind kind,
-                              struct zr_service_parcel *answer, bool *alone)
+static zr_result ask_or_alone(struct zr_service *client, struct zr_service_message *message,
+                              enum zr_service_kind kind, struct zr_service_parcel *answer, bool *alone)
 {
     zr_result result = ZR_ERR_PEER;
     for (unsigned tries = 0; result == ZR_ERR_PEER && tries < 3; tries++) {
@@ -501,7 +502,8 @@ void zr_service_gather_end(void)
 /* ---- Runs with a plan ---------------------------------------------------------------------------------- */
 
 /* Asks until it is granted, or there is no zrd. */
-static zr_result ask_for_long(struct zr_service *client, struct zr_service_message *message, zr_service_waits *waits, void *state)
+static zr_result ask_for_long(struct zr_service *client, struct zr_service_message *message,
+                              zr_service_waits *waits, void *state)
 {
     struct zr_service_parcel answer = {0};
     bool alone = false;
@@ -550,6 +552,24 @@ zr_result zr_service_turn(struct zr_service *client, zr_service_waits *waits, vo
     atomic_store(&client->yield_bytes, 0);
     pthread_mutex_unlock(&client->send_lock);
     return ask_for_long(client, &message, waits, state);
+}
+
+/* ---- Pieces of a device -------------------------------------------------------------------------------- */
+
+zr_result zr_service_piece(struct zr_service *client, uint64_t granule, int *out)
+{
+    struct zr_service_message message = zr_service_message_of(ZR_SERVICE_FILE);
+    struct zr_service_parcel answer = {0};
+    bool alone = true;
+    message.count = granule;
+    pthread_mutex_lock(&client->request_lock);
+    zr_result result =
+        is_own_process() ? ask_or_alone(client, &message, ZR_SERVICE_DONE, &answer, &alone) : ZR_OK;
+    pthread_mutex_unlock(&client->request_lock);
+    if (result == ZR_OK && (alone || answer.fds_count != 1))
+        result = zr_fail(ZR_ERR_UNAVAILABLE, "the zrd that has lent this memory does not share it any more");
+    *out = result == ZR_OK ? answer.fds[0] : -1;
+    return result;
 }
 
 /* ---- Files --------------------------------------------------------------------------------------------- */

@@ -34,7 +34,8 @@ struct zr_service *zr_service_next(const struct zr_service *after);
  */
 zr_result zr_service_join(struct zr_service *service);
 
-/* Of the host's: a file for granules, open for reading and writing: the caller's, from zrd where there is one. */
+/* Of the host's: a file for granules, open for reading and writing: the caller's, from zrd where there is
+ * one. */
 zr_result zr_service_file(int *out);
 /* Before the caller closes it. */
 void zr_service_file_leave(int fd);
@@ -48,11 +49,15 @@ struct zr_service_lease {
 /* Leases so many bytes, which are one piece. ZR_ERR_MEMORY: a quota or the machine, in zrd's words.
  * ZR_ERR_UNAVAILABLE: zrd has ended this process's leases, or is required and not there. */
 zr_result zr_service_lease(struct zr_service *service, size_t bytes, struct zr_service_lease *out);
+/* Another descriptor of a leased piece, the caller's to close. ZR_ERR_UNAVAILABLE: no zrd, or not the one
+ * that has lent it. */
+zr_result zr_service_piece(struct zr_service *service, uint64_t granule, int *out);
 /* After their pages are gone. What another process leased (0, or this one's parent) is not counted. */
 void zr_service_return(struct zr_service *service, size_t bytes, const struct zr_service_lease *lease);
 
-/* Between these two what is returned to the host's zrd is told in few messages: at 64 MiB, and at the last end. Each message
- * wakes zrd up, which on a busy machine takes longer than to give a granule back. Pairs may lie in others. */
+/* Between these two what is returned to the host's zrd is told in few messages: at 64 MiB, and at the last
+ * end. Each message wakes zrd up, which on a busy machine takes longer than to give a granule back. Pairs may
+ * lie in others. */
 void zr_service_gather_begin(void);
 void zr_service_gather_end(void);
 

@@ -15,7 +15,9 @@
  * asks for it (YIELD), and ends it between two steps by asking for the next one.
  *
  * Bytes are counted, not placed: a client's memory lies in files of its own (memfd), which zrd makes and
- * sends and keeps a descriptor of. No other client ever gets these descriptors. */
+ * sends and keeps a descriptor of. No other client ever gets these descriptors.
+ *
+ * A device's zrd sends a piece of memory with each lease, which its clients import and name by a number. */
 #ifndef ZR_SERVICE_PROTOCOL_H
 #define ZR_SERVICE_PROTOCOL_H
 
@@ -40,10 +42,11 @@ enum zr_service_kind {
     ZR_SERVICE_HELLO = 1, /* held_bytes: what it holds already; group ("": its cgroup's), program, flags:
                              ZR_SERVICE_LISTENS; what PLAN has, where another zrd has let it in, flags:
                              ZR_SERVICE_IN_TURN */
-    ZR_SERVICE_FILE,      /* a file for granules is wanted */
+    ZR_SERVICE_FILE,      /* a file for granules is wanted; of a device: a descriptor of piece `count` */
     ZR_SERVICE_ADOPT,     /* + the file: one that it has already, after zrd has started anew */
     ZR_SERVICE_LEASE,     /* bytes, serial */
-    ZR_SERVICE_RETURN,    /* bytes; their pages are gone from the file already. No answer */
+    ZR_SERVICE_RETURN,    /* bytes; their pages are gone from the file already; of a device: piece `count`, or
+                             0: of the client's making or another zrd's. No answer */
     ZR_SERVICE_GIVEN,     /* serial of a RECLAIM, bytes: all that could be given was returned. No answer */
     ZR_SERVICE_LISTEN, /* the bell is heard from now on: who has not said so is asked for nothing. No answer
                         */
@@ -58,7 +61,8 @@ enum zr_service_kind {
     /* Answers. */
     ZR_SERVICE_WELCOME, /* + the bell; within_ms: how long a lease may take */
     ZR_SERVICE_DONE,    /* + a file, to FILE; to STATUS: no more clients, and the totals */
-    ZR_SERVICE_GRANTED, /* to LEASE: bytes, serial; to PLAN: the run is let in; to TURN: it has its turn */
+    ZR_SERVICE_GRANTED, /* to LEASE: bytes, serial; of a device: + the piece, count: its number; to PLAN: the
+                           run is let in; to TURN: it has its turn */
     ZR_SERVICE_LATER,   /* to PLAN and TURN: not yet, ask again; words: what it waits for */
     ZR_SERVICE_REFUSED, /* result (enum zr_result), words */
     ZR_SERVICE_CLIENT,  /* to STATUS: one client; serial is its number */

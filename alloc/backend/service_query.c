@@ -50,8 +50,8 @@ static zr_result inquire(int line, const struct zr_service_question *question)
     return result;
 }
 
-zr_result zr_service_query(const char *key, const struct zr_service_question *question, zr_service_row *row, void *state,
-                           struct zr_service_message *totals)
+zr_result zr_service_query(const char *key, const struct zr_service_question *question, zr_service_row *row,
+                           void *state, struct zr_service_message *totals)
 {
     struct zr_service_message status = zr_service_message_of(ZR_SERVICE_STATUS);
     int line;

@@ -23,9 +23,9 @@ struct zr_service_question {
     uint64_t patience_ns; /* for each answer of zrd's; 0: 10 s */
 };
 
-/* All clients of the key's zrd, then the totals, of kind ZR_SERVICE_DONE. ZR_ERR_UNAVAILABLE: no zrd serves; and as
- * zr_service_ask(). */
-zr_result zr_service_query(const char *key, const struct zr_service_question *question, zr_service_row *row, void *state,
-                           struct zr_service_message *totals);
+/* All clients of the key's zrd, then the totals, of kind ZR_SERVICE_DONE. ZR_ERR_UNAVAILABLE: no zrd serves;
+ * and as zr_service_ask(). */
+zr_result zr_service_query(const char *key, const struct zr_service_question *question, zr_service_row *row,
+                           void *state, struct zr_service_message *totals);
 
 #endif

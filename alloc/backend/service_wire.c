@@ -37,7 +37,8 @@ static bool is_of_this_user(int line)
     return getsockopt(line, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 && peer.uid == geteuid();
 }
 
-static void way_to_start(char out[sizeof "zr service start --device " + ZR_SERVICE_KEY_BYTES], const char *key)
+static void way_to_start(char out[sizeof "zr service start --device " + ZR_SERVICE_KEY_BYTES],
+                         const char *key)
 {
     bool host = strcmp(key, ZR_SERVICE_HOST) == 0;
     sprintf(out, "zr service start%s%s", host ? "" : " --device ", host ? "" : key);
@@ -58,14 +59,13 @@ zr_result zr_service_connect(const char *key, int *out)
     setsockopt(line, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
     zr_result result = ZR_OK;
     if (connect(line, (const struct sockaddr *)&address, sizeof address) != 0)
-        result = errno == ECONNREFUSED
-                     ? zr_fail(ZR_ERR_UNAVAILABLE, "the zrd of '%s' has ended: type `%s`",
-                               address.sun_path, start)
-                 : errno == ENOENT
-                     ? zr_fail(ZR_ERR_UNAVAILABLE, "no zrd listens at '%s': type `%s`",
-                               address.sun_path, start)
-                     : zr_fail(errno == EAGAIN ? ZR_ERR_TIMEOUT : ZR_ERR_UNAVAILABLE,
-                               "zrd at '%s' does not answer (error %d)", address.sun_path, errno);
+        result =
+            errno == ECONNREFUSED
+                ? zr_fail(ZR_ERR_UNAVAILABLE, "the zrd of '%s' has ended: type `%s`", address.sun_path, start)
+            : errno == ENOENT
+                ? zr_fail(ZR_ERR_UNAVAILABLE, "no zrd listens at '%s': type `%s`", address.sun_path, start)
+                : zr_fail(errno == EAGAIN ? ZR_ERR_TIMEOUT : ZR_ERR_UNAVAILABLE,
+                          "zrd at '%s' does not answer (error %d)", address.sun_path, errno);
     else if (!is_of_this_user(line))
         result = zr_fail(ZR_ERR_UNAVAILABLE, "another user listens at '%s': remove it", address.sun_path);
     if (result == ZR_OK)
@@ -195,7 +195,8 @@ zr_result zr_service_parcel_check(const struct zr_service_parcel *parcel)
         !is_text(message->group, sizeof message->group) || !is_text(message->words, sizeof message->words))
         return zr_fail(ZR_ERR_FORMAT, "a message with a text that has no end or is none");
     unsigned wanted = message->kind == ZR_SERVICE_ADOPT || message->kind == ZR_SERVICE_WELCOME ? 1 : 0;
-    bool may = (message->kind == ZR_SERVICE_DONE || message->kind == ZR_SERVICE_GRANTED) && parcel->fds_count == 1;
+    bool may =
+        (message->kind == ZR_SERVICE_DONE || message->kind == ZR_SERVICE_GRANTED) && parcel->fds_count == 1;
     if (parcel->fds_lost || (parcel->fds_count != wanted && !may))
         return zr_fail(ZR_ERR_FORMAT, "a message with %s than belong to it",
                        parcel->fds_lost || parcel->fds_count > wanted ? "more descriptors"

@@ -16,7 +16,8 @@ struct zr_service_parcel {
     bool fds_lost; /* there were more of them, or no room for one */
 };
 
-/* Where this user's zrd of the key listens. ZR_ERR_IO: there is no folder for it, and none can be had if `make`. */
+/* Where this user's zrd of the key listens. ZR_ERR_IO: there is no folder for it, and none can be had if
+ * `make`. */
 zr_result zr_service_address(const char *key, struct sockaddr_un *out, bool make);
 /* Connects to zrd, which must run as this user. ZR_ERR_UNAVAILABLE, with the way out: none is there.
  * ZR_ERR_TIMEOUT: it does not accept. */

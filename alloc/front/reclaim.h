@@ -11,8 +11,8 @@
 #include "alloc/core/arena_internal.h"
 
 /* Gives idle granules of this process's arenas back to their backends, until `bytes` were. Returns how many
- * were. `of`: of those alone that this zrd has lent; NULL: all. An arena that somebody is at work on is passed over:
- * *busy. */
+ * were. `of`: of those alone that this zrd has lent; NULL: all. An arena that somebody is at work on is
+ * passed over: *busy. */
 size_t zr_reclaim(size_t bytes, const struct zr_service *of, bool *busy);
 
 extern _Atomic bool zr_reclaim_started; /* or tried */

@@ -1,5 +1,5 @@
-/* files.c: the memory of zrd's clients: files that zrd makes and keeps a descriptor of, or pieces of a device's
- * memory. See client.h. Stands on service_wire.c and stock.c.
+/* files.c: the memory of zrd's clients: files that zrd makes and keeps a descriptor of, or pieces of a
+ * device's memory. See client.h. Stands on service_wire.c and stock.c.
  *
  * A client maps its files itself, takes their pages where it was granted bytes, and punches out what it
  * returns; the kernel gives pages to nobody else before it has cleared them. zrd's own descriptor serves to

@@ -263,7 +263,8 @@ int main(int argc, char **argv)
     }
     umask(077);
     raise_descriptors();
-    server.ledger.capacity_bytes = settings.capacity_bytes || settings.device ? settings.capacity_bytes : capacity_of_machine();
+    server.ledger.capacity_bytes =
+        settings.capacity_bytes || settings.device ? settings.capacity_bytes : capacity_of_machine();
     server.ledger.process_hard_bytes = settings.process_hard_bytes;
     server.ledger.within_ns = settings.within_ms * 1000000;
     server.ledger.turn_ns = settings.turn_ms * 1000000;

@@ -142,9 +142,8 @@ static void obey_client(struct zr_server *server, struct zr_client *client, stru
             zr_client_make_file(client);
         break;
     case ZR_SERVICE_ADOPT:
-        result = zr_server_has_device(server)
-                     ? zr_fail(ZR_ERR_INVALID, "a device's zrd adopts no file")
-                     : zr_client_adopt_file(server, client, parcel->fds[0]);
+        result = zr_server_has_device(server) ? zr_fail(ZR_ERR_INVALID, "a device's zrd adopts no file")
+                                              : zr_client_adopt_file(server, client, parcel->fds[0]);
         if (result == ZR_OK) {
             parcel->fds[0] = -1;
             answer_done(client, "");

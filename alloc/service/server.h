@@ -26,7 +26,7 @@ struct zr_server {
     struct zr_ledger ledger; /* first */
     struct zr_service_log *log;
     struct zr_limits limits;
-    struct zr_stock stock; /* of a device's zrd */
+    struct zr_stock stock;       /* of a device's zrd */
     int epoll, listening, spare; /* spare: closed to answer one connection when descriptors are used up */
     struct zr_client *clients;   /* the newest first */
     unsigned clients_count, unregistered_count, left_count;
@@ -42,7 +42,8 @@ static inline bool zr_server_has_device(const struct zr_server *server)
     return server->stock.backend != NULL;
 }
 
-/* capacity_bytes and within_ns of the ledger are set, and `stock` of a device's. ZR_ERR_UNAVAILABLE: the system gives no epoll. */
+/* capacity_bytes and within_ns of the ledger are set, and `stock` of a device's. ZR_ERR_UNAVAILABLE: the
+ * system gives no epoll. */
 zr_result zr_server_start(struct zr_server *server, struct zr_service_log *log);
 /* Hangs up on everybody. Their files are theirs. */
 void zr_server_end(struct zr_server *server);

@@ -12,8 +12,7 @@ enum { PLACE_BITS = 20 };
 zr_result zr_stock_open(struct zr_stock *stock, int ordinal, uint64_t *capacity_bytes)
 {
     struct zr_backend_memory memory;
-    zr_result result =
-        zr_backend_cuda_open(&stock->backend, &(struct zr_cuda_options){.device = ordinal});
+    zr_result result = zr_backend_cuda_open(&stock->backend, &(struct zr_cuda_options){.device = ordinal});
     if (result == ZR_OK && !stock->backend->can.exportable)
         result = zr_fail(ZR_ERR_UNAVAILABLE, "device %d cannot share memory by file descriptor", ordinal);
     if (result == ZR_OK)
@@ -70,8 +69,8 @@ static zr_result clear(struct zr_stock *stock, struct zr_handle *handle)
         return result;
     result = zr_backend_set_access(stock->window, all);
     if (result == ZR_OK)
-        result = zr_backend_fill(backend,
-                                 &(struct zr_fill){.to = stock->window->address, .bytes = handle->bytes});
+        result =
+            zr_backend_fill(backend, &(struct zr_fill){.to = stock->window->address, .bytes = handle->bytes});
     zr_result waited = zr_backend_synchronize(backend);
     zr_result unmapped = zr_backend_unmap(stock->window, all);
     return result != ZR_OK ? result : waited != ZR_OK ? waited : unmapped;
@@ -86,7 +85,8 @@ zr_result zr_stock_lend(struct zr_stock *stock, struct zr_pieces *owner, uint64_
     struct zr_piece *piece = stock->free;
     *out = NULL;
     if (!piece && stock->used_count == PIECES_MOST)
-        return zr_fail(ZR_ERR_HOST_MEMORY, "zrd lends %zu pieces at most: raise ZR_CONF=granule", PIECES_MOST);
+        return zr_fail(ZR_ERR_HOST_MEMORY, "zrd lends %zu pieces at most: raise ZR_CONF=granule",
+                       PIECES_MOST);
     zr_result result = zr_backend_create(stock->backend, bytes, &handle);
     if (result != ZR_OK)
         return result;

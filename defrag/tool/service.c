@@ -55,7 +55,8 @@ static zr_result read_key(const char *device, char key[ZR_SERVICE_KEY_BYTES])
     return device ? zr_cuda_device_find(device, NULL, key) : ZR_OK;
 }
 
-static zr_result ask_once(const char *key, const struct zr_service_message *message, struct zr_service_message *answer)
+static zr_result ask_once(const char *key, const struct zr_service_message *message,
+                          struct zr_service_message *answer)
 {
     int line;
     zr_result result = zr_service_connect(key, &line);
@@ -156,14 +157,11 @@ static int start(int argc, char **argv)
 {
     enum { VALUES = 5 };
     const char *values[VALUES] = {NULL};
-    static const char *const names[] = {"--capacity", "--within", "--process-hard", "--turn",
-                                        "--device"};
-    const struct zr_tool_option options[] = {{names[0], ZR_TOOL_WORDS, &values[0]},
-                                             {names[1], ZR_TOOL_WORDS, &values[1]},
-                                             {names[2], ZR_TOOL_WORDS, &values[2]},
-                                             {names[3], ZR_TOOL_WORDS, &values[3]},
-                                             {names[4], ZR_TOOL_WORDS, &values[4]},
-                                             {NULL, ZR_TOOL_FLAG, NULL}};
+    static const char *const names[] = {"--capacity", "--within", "--process-hard", "--turn", "--device"};
+    const struct zr_tool_option options[] = {
+        {names[0], ZR_TOOL_WORDS, &values[0]}, {names[1], ZR_TOOL_WORDS, &values[1]},
+        {names[2], ZR_TOOL_WORDS, &values[2]}, {names[3], ZR_TOOL_WORDS, &values[3]},
+        {names[4], ZR_TOOL_WORDS, &values[4]}, {NULL, ZR_TOOL_FLAG, NULL}};
     struct zr_tool_arguments parsed = {.help = help, .options = options};
     char *arguments[ARGUMENTS_MOST] = {NULL}, log[LOG_ROOM];
     char key[ZR_SERVICE_KEY_BYTES];
@@ -250,8 +248,7 @@ static bool show_one(struct zr_text *text, const char *key, bool json)
                       totals.pid, totals.bytes, totals.held_bytes, totals.hard_bytes, totals.within_ms,
                       totals.flags & ZR_SERVICE_DRAINING ? "true" : "false");
     else
-        zr_text_print(text,
-                      "%s of %s%s%s are lent to %" PRIu64 " processes by zrd, process %" PRId32 "%s\n",
+        zr_text_print(text, "%s of %s%s%s are lent to %" PRIu64 " processes by zrd, process %" PRId32 "%s\n",
                       zr_tool_bytes(number[0], totals.held_bytes), zr_tool_bytes(number[1], totals.bytes),
                       host ? "" : " of device ", host ? "" : key, totals.count, totals.pid,
                       totals.flags & ZR_SERVICE_DRAINING ? ", which is draining" : "");
@@ -263,9 +260,8 @@ static int show_status(int argc, char **argv)
 {
     bool json = false, any = false;
     const char *device = NULL;
-    const struct zr_tool_option options[] = {{"--json", ZR_TOOL_FLAG, &json},
-                                             {"--device", ZR_TOOL_WORDS, &device},
-                                             {NULL, ZR_TOOL_FLAG, NULL}};
+    const struct zr_tool_option options[] = {
+        {"--json", ZR_TOOL_FLAG, &json}, {"--device", ZR_TOOL_WORDS, &device}, {NULL, ZR_TOOL_FLAG, NULL}};
     struct zr_tool_arguments arguments = {.help = help, .options = options};
     struct zr_tool_output out;
     char keys[ZR_SERVICES_SHOWN][ZR_SERVICE_KEY_BYTES];
@@ -307,14 +303,11 @@ static int limit(int argc, char **argv)
     uint64_t pid = 0, hard = NOT_GIVEN, soft = NOT_GIVEN, shares = NOT_GIVEN, capacity = NOT_GIVEN;
     const char *group = NULL, *device = NULL;
     char key[ZR_SERVICE_KEY_BYTES];
-    const struct zr_tool_option options[] = {{"--pid", ZR_TOOL_COUNT, &pid},
-                                             {"--group", ZR_TOOL_WORDS, &group},
-                                             {"--hard", ZR_TOOL_BYTES, &hard},
-                                             {"--soft", ZR_TOOL_BYTES, &soft},
-                                             {"--shares", ZR_TOOL_COUNT, &shares},
-                                             {"--capacity", ZR_TOOL_BYTES, &capacity},
-                                             {"--device", ZR_TOOL_WORDS, &device},
-                                             {NULL, ZR_TOOL_FLAG, NULL}};
+    const struct zr_tool_option options[] = {
+        {"--pid", ZR_TOOL_COUNT, &pid},       {"--group", ZR_TOOL_WORDS, &group},
+        {"--hard", ZR_TOOL_BYTES, &hard},     {"--soft", ZR_TOOL_BYTES, &soft},
+        {"--shares", ZR_TOOL_COUNT, &shares}, {"--capacity", ZR_TOOL_BYTES, &capacity},
+        {"--device", ZR_TOOL_WORDS, &device}, {NULL, ZR_TOOL_FLAG, NULL}};
     struct zr_tool_arguments arguments = {.help = help, .options = options};
     struct zr_service_message message = zr_service_message_of(ZR_SERVICE_LIMIT), answer;
     int code = zr_tool_parse(&arguments, argc, argv);
@@ -355,9 +348,8 @@ static int drain(int argc, char **argv)
     bool end = false;
     const char *device = NULL;
     char key[ZR_SERVICE_KEY_BYTES];
-    const struct zr_tool_option options[] = {{"--end", ZR_TOOL_FLAG, &end},
-                                             {"--device", ZR_TOOL_WORDS, &device},
-                                             {NULL, ZR_TOOL_FLAG, NULL}};
+    const struct zr_tool_option options[] = {
+        {"--end", ZR_TOOL_FLAG, &end}, {"--device", ZR_TOOL_WORDS, &device}, {NULL, ZR_TOOL_FLAG, NULL}};
     struct zr_tool_arguments arguments = {.help = help, .options = options};
     struct zr_service_message message = zr_service_message_of(ZR_SERVICE_DRAIN), answer;
     struct zr_service_message status = zr_service_message_of(ZR_SERVICE_STATUS);
@@ -391,7 +383,8 @@ static int stop(int argc, char **argv)
 {
     const char *device = NULL;
     char key[ZR_SERVICE_KEY_BYTES];
-    const struct zr_tool_option options[] = {{"--device", ZR_TOOL_WORDS, &device}, {NULL, ZR_TOOL_FLAG, NULL}};
+    const struct zr_tool_option options[] = {{"--device", ZR_TOOL_WORDS, &device},
+                                             {NULL, ZR_TOOL_FLAG, NULL}};
     struct zr_tool_arguments arguments = {.help = help, .options = options};
     struct zr_service_message message = zr_service_message_of(ZR_SERVICE_STOP), answer;
     struct zr_service_parcel none;

@@ -103,9 +103,10 @@ static uint64_t drain_ns(void)
         return 0;
     uint64_t start_ns = zr_os_now_ns(), taken_ns = 0;
     zr_result result = zr_service_ask(line, &drain, &answer);
-    while (result == ZR_OK && taken_ns < UINT64_C(10000000000) &&
-           (result = zr_service_query(ZR_SERVICE_HOST, &(struct zr_service_question){.fresh = ZR_SERVICE_KNOWN}, nothing, NULL,
-                                      &answer)) == ZR_OK) {
+    while (
+        result == ZR_OK && taken_ns < UINT64_C(10000000000) &&
+        (result = zr_service_query(ZR_SERVICE_HOST, &(struct zr_service_question){.fresh = ZR_SERVICE_KNOWN},
+                                   nothing, NULL, &answer)) == ZR_OK) {
         taken_ns = zr_os_now_ns() - start_ns;
         if (answer.held_bytes == 0)
             break;

@@ -122,6 +122,19 @@ static const char *churn(unsigned steps, unsigned most)
     return words;
 }
 
+/* Another client reads the block through the descriptors of this one. */
+static const char *share(void)
+{
+    struct zr_segment segments[256];
+    size_t count = sizeof segments / sizeof *segments, lead;
+    void *seen;
+    if (zr_block_export(arena, blocks[0].at, segments, &count, &lead) != ZR_OK ||
+        zr_import(backend, segments, count, &seen) != ZR_OK)
+        return zr_last_error();
+    bool good = is_own((uint32_t *)((char *)seen + lead), blocks[0].count, false);
+    return zr_import_release(backend, seen) == ZR_OK && good ? NULL : "other bytes are seen";
+}
+
 static const char *give_all(void)
 {
     const char *words = NULL;
@@ -135,8 +148,9 @@ static const char *start_arena(void)
     blocks_count = 0;
     own = (uint32_t)getpid();
     drawn = own;
-    if ((device < 0 ? zr_backend_host_create(&backend, NULL)
-                    : zr_backend_cuda_create(&backend, &(struct zr_cuda_options){.device = device})) != ZR_OK ||
+    if ((device < 0
+             ? zr_backend_host_create(&backend, NULL)
+             : zr_backend_cuda_create(&backend, &(struct zr_cuda_options){.device = device})) != ZR_OK ||
         zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend}) != ZR_OK)
         return zr_last_error();
     return NULL;
@@ -177,6 +191,8 @@ static const char *obey(const char *order)
                 return "bytes were lost";
         return NULL;
     }
+    if (strcmp(order, "share") == 0)
+        return share();
     if (strcmp(order, "fork") == 0)
         return split();
     if (strcmp(order, "end") == 0)

@@ -123,12 +123,14 @@ class Speaker:
 
     def __init__(self, hello=True, **fields):
         self.line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.line.connect(SOCKET.replace("host", UUID) if Memory.device else SOCKET)
+        self.line.connect(SOCKET.replace("service-host", f"service-{UUID}") if Memory.device else SOCKET)
         self.line.settimeout(120)
         self.bell, self.fds = None, []
         if hello:
             answer = self.ask("hello", program=b"speaker", **{"flags": LISTENS, **fields})
             self.bell = socket.socket(fileno=self.fds.pop()) if answer["kind"] == "welcome" else None
+            if self.bell:
+                self.bell.settimeout(60)
 
     def send(self, kind, fds=(), **fields):
         values = {"magic": MAGIC, "version": 2, "kind": KINDS.index(kind), "program": b"", "group": b"", "words": b"", **fields}

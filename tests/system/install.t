@@ -72,7 +72,7 @@ def check_files():
         ok(got.returncode == 0 and "zr why FILE [options]" in got.stdout, "man finds them") or note(got.stderr)
     version = run(["pkg-config", "--modversion", "zr_zero"]).stdout.strip()
     ok(re.fullmatch(r"0\.\d+", version), f"pkg-config knows version {version}")
-    want = ["bin/zr", "bin/zr-train", "bin/zrd", "lib/systemd/user/zrd.service"]
+    want = ["bin/zr", "bin/zr-train", "bin/zrd", "lib/systemd/user/zrd.service", "lib/systemd/user/zrd@.service"]
     want += ["include/zr/" + name for name in ("alloc/zr.h", "defrag/zr_defrag.h", "kernels/zr_kernels.h", "zero/comm/zr_comm.h", "zero/launch/zr_launch.h", "zero/zr_zero.h")]
     want += [f"lib/lib{name}{end}" for name in ("zr", "zr_zero") for end in (".a", ".so", ".so.0", ".so." + version)]
     want += ["lib/libzr_cuda.so", "lib/libzr_malloc.so", "lib/pkgconfig/zr.pc", "lib/pkgconfig/zr_zero.pc"]
@@ -85,6 +85,8 @@ def check_files():
     with open(ROOT + "/lib/systemd/user/zrd.service", encoding="ascii") as file:
         unit = file.read()
     ok(f"ExecStart={PREFIX}/bin/zrd\n" in unit and "@" not in unit, "systemd's unit starts the installed zrd")
+    with open(ROOT + "/lib/systemd/user/zrd@.service", encoding="ascii") as file:
+        ok(f"ExecStart={PREFIX}/bin/zrd --device %i\n" in file.read(), "and another one that of a device")
     os.makedirs(path("runtime"), 0o700)
     service = {"XDG_RUNTIME_DIR": path("runtime")}
     got = [run([ROOT + "/bin/zr", "service", word], **service).returncode for word in ("start", "status", "stop")]

@@ -287,7 +287,7 @@ def check_device():
     again.close()
     speaker.close()
     keeper, other = Program(), Program()
-    same(keeper.obey("take 200"), "", "a client")
+    same((keeper.obey("take 200"), zrd.descriptors() < 60), ("", True), "a hundred pieces, and zrd keeps a descriptor of none")
     tools = [subprocess.run([ZR, *words], capture_output=True, text=True, timeout=HANG, env=ENVIRONMENT, stdin=subprocess.DEVNULL).stdout
              for words in (["service", "status", "--json"], ["service", "status"], ["top", "--once"], ["serve", "--once"])]
     shown = json.loads(tools[0])["devices"]
@@ -310,6 +310,7 @@ def check_device():
     ok(row(keeper.pid)["left"] and "cannot have them" in words, "and its memory counts while it lives")
     os.kill(keeper.pid, 9)
     same(other.obey("take 120"), "", "and is there when it ends")
+    same(other.obey("share"), "", "what was leased can be shared further, although the driver exports only what a process has made")
     keeper.end()
     other.end()
     ok(wait_for(lambda: lent() == 0), "all is back")

@@ -35,7 +35,8 @@ static bool read_key(const char *name, char key[ZR_SERVICE_KEY_BYTES])
     static const char before[] = "service-", after[] = ".sock";
     size_t length = strlen(name), around = sizeof before - 1 + sizeof after - 1;
     if (length <= around || length - around >= ZR_SERVICE_KEY_BYTES ||
-        strncmp(name, before, sizeof before - 1) != 0 || strcmp(name + length - (sizeof after - 1), after) != 0)
+        strncmp(name, before, sizeof before - 1) != 0 ||
+        strcmp(name + length - (sizeof after - 1), after) != 0)
         return false;
     snprintf(key, ZR_SERVICE_KEY_BYTES, "%.*s", (int)(length - around), name + sizeof before - 1);
     return strcmp(key, ZR_SERVICE_HOST) != 0;
@@ -66,8 +67,9 @@ static void read_one(struct zr_clients *out, enum zr_service_fresh fresh)
 {
     out->count = 0;
     out->idle_bytes = 0;
-    out->served = zr_service_query(out->key, &(struct zr_service_question){.fresh = fresh, .patience_ns = PATIENCE_NS},
-                                   add, out, &out->totals) == ZR_OK;
+    out->served =
+        zr_service_query(out->key, &(struct zr_service_question){.fresh = fresh, .patience_ns = PATIENCE_NS},
+                         add, out, &out->totals) == ZR_OK;
 }
 
 void zr_services_read(struct zr_services *out, enum zr_service_fresh fresh)

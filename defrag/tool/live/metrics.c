@@ -137,7 +137,8 @@ static void put_services(struct zr_text *text, const struct zr_services *service
     put_head(text, "zr_service_capacity_bytes", "", "What zrd lends in all.", false);
     for (unsigned s = 0; s < services->count; s++)
         if (services->each[s].served)
-            put_service(text, "zr_service_capacity_bytes", &services->each[s], services->each[s].totals.bytes);
+            put_service(text, "zr_service_capacity_bytes", &services->each[s],
+                        services->each[s].totals.bytes);
     put_head(text, "zr_service_lent_bytes", "", "What it has lent.", false);
     for (unsigned s = 0; s < services->count; s++)
         if (services->each[s].served)

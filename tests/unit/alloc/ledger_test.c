@@ -16,9 +16,15 @@ static struct {
 static struct zr_holder holders[HOLDERS];
 static struct zr_ledger ledger;
 
+static bool unmet; /* there is room, and no memory */
+
 static bool answer(struct zr_ledger *of, struct zr_holder *holder, zr_result result)
 {
     (void)of;
+    if (result == ZR_OK && unmet) {
+        zr_fail(ZR_ERR_MEMORY, "a full device");
+        return false;
+    }
     if (result == ZR_OK)
         said[holder - holders].granted++;
     else
@@ -95,6 +101,28 @@ static void test_asking(void)
             zr_ledger_given(&ledger, &holders[i], holders[i].asked_serial, 50);
     tap_ok(said[0].refused == 1 && strstr(zr_last_error(), "pid 4"), "nobody has any: %s", zr_last_error());
     tap_ok(said[4].asked == 0 && said[0].asked == 0, "who does not listen is not asked, nor who wants it");
+}
+
+/* A device may have less than its zrd may lend. */
+static void test_unmet(void)
+{
+    start(1000);
+    add(0, "a", 0), add(1, "a", 300);
+    unmet = true;
+    zr_ledger_lease(&ledger, &holders[0], 100, 1, 0);
+    tap_ok(said[1].asked == 1 && ledger.held_bytes == 300, "what is free and not there is asked for");
+    zr_ledger_given(&ledger, &holders[1], holders[1].asked_serial, 10);
+    tap_is(said[0].refused, 0, "and waited for");
+    unmet = false;
+    zr_ledger_return(&ledger, &holders[1], 50, 20);
+    tap_ok(said[0].granted == 1 && ledger.held_bytes == 350, "until it is there");
+    unmet = true;
+    zr_ledger_lease(&ledger, &holders[0], 100, 2, 30);
+    zr_ledger_given(&ledger, &holders[1], holders[1].asked_serial, 40);
+    zr_ledger_tick(&ledger, 30 + WITHIN);
+    tap_ok(said[0].refused == 1 && strstr(zr_last_error(), "a full device"), "or refused in time: %s",
+           zr_last_error());
+    unmet = false;
 }
 
 static void test_deadline(void)
@@ -211,6 +239,7 @@ int main(void)
 {
     test_asking();
     test_deadline();
+    test_unmet();
     test_quotas();
     test_random();
     return tap_done();

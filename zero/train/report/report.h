@@ -49,12 +49,12 @@ struct zr_run_report {
     const struct zr_rank_report *ranks; /* [world] */
     zr_arena *host_arena;
     unsigned world;
-    uint64_t parameters;   /* elements, without padding */
-    uint64_t resumed_step; /* 0: from the start */
-    size_t steps_count;    /* done by this process; may be fewer than asked for */
+    uint64_t parameters;          /* elements, without padding */
+    uint64_t resumed_step;        /* 0: from the start */
+    size_t steps_count;           /* done by this process; may be fewer than asked for */
     uint64_t rolled_back_updates; /* of --speculative-update */
-    bool all_skipped;      /* of these, in fp16: none updated anything, nor took what an update takes */
-    const double *loss;    /* [steps_count], mean over ranks */
+    bool all_skipped;   /* of these, in fp16: none updated anything, nor took what an update takes */
+    const double *loss; /* [steps_count], mean over ranks */
     const double *step_seconds;
     double tokens_per_second; /* over all steps but the first two, where there are more */
     double seconds;           /* the whole run */
