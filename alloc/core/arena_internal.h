@@ -91,15 +91,39 @@ struct zr_pool_calls {
 /* Arenas beside the first. */
 enum { ZR_STRIPES_MOST = 7 };
 
-struct zr_recorded;
+/* An event of the flight recorder (debug/recorder.h): two on a cache line. */
+struct zr_recorded {
+    uint64_t
+        where; /* offset from the arena's base, a multiple of ZR_UNIT_BYTES, with the kind in its low byte */
+    uint64_t stream; /* tick: nanoseconds */
+    uint64_t
+        bytes; /* of the extent, with the number of its stack << 48 (stacks.h; 0: none); or of granules */
+    uint32_t slack_bytes;
+    uint16_t tag, thread; /* threads beyond the 65,535th share a number */
+};
 
 /* The flight recorder's ring (debug/recorder.c). lock: arena->lock */
 struct zr_recorder {
+    struct zr_recorded *next;   /* where the next event goes; as far as `stop`: there is more to do first */
+    struct zr_recorded *stop;   /* NULL as `next` is: off */
     struct zr_recorded *events; /* NULL: off */
     size_t mask;                /* of a power of two of them */
-    uint64_t count;             /* since the ring was made */
+    uint64_t stop_count;        /* events since the ring was made, once `next` is at `stop` */
     uint64_t first;             /* those before are forgotten: a region came or went after them */
     uint64_t written_ns;        /* when its last file was written; 0: never */
+};
+
+/* Events since the ring was made. */
+static inline uint64_t zr_recorder_count(const struct zr_recorder *recorder)
+{
+    return recorder->stop_count - (uint64_t)(recorder->stop - recorder->next);
+}
+
+/* What is noted of blocks that come and go. */
+enum zr_hooked {
+    ZR_HOOKED_NOT,
+    ZR_HOOKED_RECORDER, /* in the flight recorder alone */
+    ZR_HOOKED_MORE      /* debug, a plan or an observer is there */
 };
 
 struct zr_arena {
@@ -143,8 +167,8 @@ struct zr_arena {
 
     /* Everything below. Not on a line with what threads of other stripes read. */
     _Alignas(ZR_LINE_BYTES) struct zr_lock lock;
-    bool debug;  /* canaries, poison, deep checks, tag limits, stacks or a trace: blocks are noted there */
-    bool hooked; /* debug, a plan, an observer or a recorder is there: blocks that come and go are noted */
+    bool debug;     /* canaries, poison, deep checks, tag limits, stacks or a trace: blocks are noted there */
+    uint8_t hooked; /* enum zr_hooked */
     struct zr_follow *follow; /* plan and observer (follow.c); NULL: neither */
     const struct zr_plan_calls *plan_calls;
     const struct zr_map_calls *map_calls;
@@ -429,7 +453,9 @@ static inline void zr_arena_note_debug(struct zr_arena *arena)
 {
     arena->debug = arena->trace || arena->canary_bytes || arena->poison || arena->check >= ZR_CHECK_ARENA ||
                    arena->bounded || arena->stacks;
-    arena->hooked = arena->debug || arena->follow || arena->recorder.events;
+    arena->hooked = arena->debug || arena->follow ? ZR_HOOKED_MORE
+                    : arena->recorder.events      ? ZR_HOOKED_RECORDER
+                                                  : ZR_HOOKED_NOT;
 }
 
 /* ---- region.c: addresses for a plan -------------------------------------------------------------------- */

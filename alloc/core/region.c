@@ -6,7 +6,7 @@
 /* A plan's blocks come and go unrecorded: what the recorder knows of their addresses ends here. */
 static void forget_events(struct zr_arena *arena)
 {
-    arena->recorder.first = arena->recorder.count;
+    arena->recorder.first = zr_recorder_count(&arena->recorder);
 }
 
 zr_result zr_region_reserve(struct zr_arena *arena, size_t bytes, struct zr_extent **out)

@@ -44,13 +44,15 @@ static struct layout lay_out(const struct zr_arena *arena, size_t events_count)
 
 void zr_recorder_start(struct zr_arena *arena)
 {
+    struct zr_recorder *recorder = &arena->recorder;
     size_t bytes = (size_t)zr_option_get(ZR_OPTION_RECORDER), count = 1;
     if (bytes / sizeof(struct zr_recorded) < ZR_RECORDER_TICK_EVENTS)
         return;
     while (2 * count <= bytes / sizeof(struct zr_recorded))
         count *= 2;
-    arena->recorder.events = zr_pages_take(lay_out(arena, count).end);
-    arena->recorder.mask = count - 1;
+    recorder->events = zr_pages_take(lay_out(arena, count).end);
+    recorder->next = recorder->stop = recorder->events;
+    recorder->mask = count - 1;
 }
 
 void zr_recorder_end(struct zr_arena *arena)
@@ -58,27 +60,54 @@ void zr_recorder_end(struct zr_arena *arena)
     struct zr_recorder *recorder = &arena->recorder;
     if (recorder->events)
         zr_pages_give(recorder->events, lay_out(arena, recorder->mask + 1).end);
-    recorder->events = NULL;
+    recorder->events = recorder->next = recorder->stop = NULL;
 }
 
-static void put(struct zr_recorder *recorder, struct zr_recorded event)
+static struct zr_recorded tick(void)
 {
-    recorder->events[recorder->count++ & recorder->mask] = event;
+    return (struct zr_recorded){.where = ZR_RECORDED_TICK, .stream = zr_os_now_ns()};
 }
 
-__attribute__((noinline)) void zr_recorder_tick(struct zr_arena *arena)
+__attribute__((noinline)) struct zr_recorded *zr_recorder_turn(struct zr_arena *arena)
 {
-    put(&arena->recorder, (struct zr_recorded){.where = ZR_RECORDED_TICK << 8, .stream = zr_os_now_ns()});
+    struct zr_recorder *recorder = &arena->recorder;
+    if (!recorder->events)
+        return NULL;
+    if (recorder->next == recorder->events + recorder->mask + 1)
+        recorder->next = recorder->events;
+    recorder->stop = recorder->next + ZR_RECORDER_TICK_EVENTS;
+    recorder->stop_count += ZR_RECORDER_TICK_EVENTS;
+    *recorder->next++ = tick();
+    return recorder->next;
+}
+
+static void put(struct zr_arena *arena, struct zr_recorded event)
+{
+    if (arena->recorder.next == arena->recorder.stop)
+        zr_recorder_turn(arena);
+    *arena->recorder.next++ = event;
+}
+
+__attribute__((noinline)) uint16_t zr_recorder_thread(void)
+{
+    uint32_t thread = zr_trace_thread();
+    return (uint16_t)(thread <= UINT16_MAX ? thread : UINT16_MAX);
+}
+
+void zr_recorder_put_stack(struct zr_arena *arena, const struct zr_extent *block)
+{
+    if (arena->recorder.events && block->kind != ZR_EXTENT_PLANNED)
+        arena->recorder.next[-1].bytes |= (uint64_t)(uint16_t)zr_extent_stack(arena, block)
+                                          << ZR_RECORDED_STACK_SHIFT;
 }
 
 void zr_recorder_put_granules(struct zr_arena *arena, unsigned kind, struct zr_bounds run)
 {
     if (!arena->recorder.events)
         return;
-    zr_recorder_tick(arena);
-    put(&arena->recorder, (struct zr_recorded){.where = (uint64_t)run.offset_bytes << 16 | kind << 8,
-                                               .bytes = run.bytes,
-                                               .thread = zr_recorder_thread()});
+    put(arena, tick());
+    put(arena, (struct zr_recorded){
+                   .where = run.offset_bytes | kind, .bytes = run.bytes, .thread = zr_recorder_thread()});
 }
 
 /* ---- What was there at its start ----------------------------------------------------------------------- */
@@ -100,12 +129,12 @@ static const struct zr_recorded *event_at(const struct reading *reading, uint64_
 
 static unsigned kind_of(const struct zr_recorded *event)
 {
-    return event->where >> 8 & 0xff;
+    return event->where % ZR_UNIT_BYTES;
 }
 
 static size_t offset_of(const struct zr_recorded *event)
 {
-    return (size_t)(event->where >> 16);
+    return (size_t)(event->where - event->where % ZR_UNIT_BYTES);
 }
 
 /* Where the table has the address, or would. */
@@ -152,12 +181,13 @@ static struct reading read_ring(const struct zr_arena *arena)
 {
     const struct zr_recorder *recorder = &arena->recorder;
     size_t count = recorder->mask + 1;
+    uint64_t end = zr_recorder_count(recorder);
     struct layout layout = lay_out(arena, count);
     struct reading out = {
         .arena = arena,
         .events = recorder->events,
-        .first = recorder->count > count ? recorder->count - count : 0,
-        .end = recorder->count,
+        .first = end > count ? end - count : 0,
+        .end = end,
         .mask = recorder->mask,
         .table_mask = 2 * count - 1,
         .table = (uint32_t *)((char *)recorder->events + layout.events_bytes),
@@ -171,12 +201,18 @@ static struct reading read_ring(const struct zr_arena *arena)
 
 /* ---- Writing ------------------------------------------------------------------------------------------- */
 
+static uint32_t stack_of(const struct zr_recorded *event)
+{
+    return (uint32_t)(event->bytes >> ZR_RECORDED_STACK_SHIFT);
+}
+
 static struct zr_block_info block_of(const struct reading *reading, const struct zr_recorded *event)
 {
+    size_t reserved_bytes = (size_t)(event->bytes & ((UINT64_C(1) << ZR_RECORDED_STACK_SHIFT) - 1));
     return (struct zr_block_info){.address = reading->arena->base + offset_of(event),
-                                  .bytes = event->bytes,
-                                  .reserved_bytes = event->bytes + event->slack_bytes,
-                                  .tag = (zr_tag)(event->where & 0xff),
+                                  .bytes = reserved_bytes - event->slack_bytes,
+                                  .reserved_bytes = reserved_bytes,
+                                  .tag = (zr_tag)event->tag,
                                   .stream = event->stream};
 }
 
@@ -203,7 +239,7 @@ static void write_start(const struct reading *reading, struct zr_trace *trace, s
             continue;
         const struct zr_recorded *event = &reading->events[reading->table[i] - 1];
         struct zr_block_info block = block_of(reading, event);
-        zr_trace_write_alloc(trace, &block, event->stack);
+        zr_trace_write_alloc(trace, &block, stack_of(event));
     }
     zr_trace_write_begin(trace);
 }
@@ -245,7 +281,7 @@ static void write_events(const struct reading *reading, struct zr_trace *trace, 
         }
         zr_trace_set_source(trace, event->thread, now_ns);
         if (kind_of(event) == ZRT_ALLOC)
-            zr_trace_write_alloc(trace, &block, event->stack);
+            zr_trace_write_alloc(trace, &block, stack_of(event));
         else if (kind_of(event) == ZRT_FREE)
             zr_trace_write_free(trace, &block);
         else if (kind_of(event) == ZRT_MAP)

@@ -19,48 +19,44 @@ enum {
 }; /* the time of what follows; every so many events, and with what maps */
 enum { ZR_RECORDER_TICK_EVENTS = 256 };
 
-/* An event. 32 bytes: two on a cache line. */
-struct zr_recorded {
-    uint64_t where;  /* offset from the arena's base << 16 | enum zrt_kind << 8 | tag */
-    uint64_t bytes;  /* as requested; map, unmap: of granules */
-    uint64_t stream; /* tick: nanoseconds */
-    uint32_t slack_bytes;
-    uint16_t thread, stack; /* threads beyond the 65,535th share a number; stack: of stacks.h, 0: none */
-};
+enum { ZR_RECORDED_STACK_SHIFT = 48 };
 
 /* The ring of a new arena, as ZR_CONF=recorder:BYTES has it. Without memory for it there is none. */
 void zr_recorder_start(struct zr_arena *arena);
 void zr_recorder_end(struct zr_arena *arena);
 
-void zr_recorder_tick(struct zr_arena *arena);
+/* Where the next event goes, after a tick, and from the ring's start again at its end; NULL: the ring is off.
+ */
+struct zr_recorded *zr_recorder_turn(struct zr_arena *arena);
 /* A run of granules: ZRT_MAP or ZRT_UNMAP. */
 void zr_recorder_put_granules(struct zr_arena *arena, unsigned kind, struct zr_bounds run);
 
-static inline uint16_t zr_recorder_thread(void)
-{
-    uint32_t thread = zr_trace_own_thread;
-    if (__builtin_expect(thread == 0, 0))
-        thread = zr_trace_thread();
-    return (uint16_t)(__builtin_expect(thread <= UINT16_MAX, 1) ? thread : UINT16_MAX);
-}
+/* The calling thread's number in events. */
+uint16_t zr_recorder_thread(void);
 
-/* A block that came or went: ZRT_ALLOC or ZRT_FREE. The ring is on. */
+/* A block that came or went: ZRT_ALLOC or ZRT_FREE. Field by field, as the core has written them: a wider
+ * load would wait for its stores. */
 static inline void zr_recorder_put(struct zr_arena *arena, unsigned kind, const struct zr_extent *block)
 {
     struct zr_recorder *recorder = &arena->recorder;
-    if (block->kind == ZR_EXTENT_PLANNED)
+    struct zr_recorded *event = recorder->next;
+    uint32_t thread = zr_trace_own_thread;
+    if (block->kind == ZR_EXTENT_PLANNED ||
+        (__builtin_expect(event == recorder->stop, 0) && !(event = zr_recorder_turn(arena))))
         return;
-    if (__builtin_expect(recorder->count % ZR_RECORDER_TICK_EVENTS == 0, 0))
-        zr_recorder_tick(arena);
-    recorder->events[recorder->count++ & recorder->mask] = (struct zr_recorded){
-        .where = (uint64_t)block->offset_bytes << 16 | kind << 8 | block->tag,
-        .bytes = block->bytes - block->slack_bytes,
-        .stream = block->stream,
-        .slack_bytes = block->slack_bytes,
-        .thread = zr_recorder_thread(),
-        .stack = (uint16_t)zr_extent_stack(arena, block),
-    };
+    if (__builtin_expect(thread - 1 >= UINT16_MAX - 1, 0))
+        thread = zr_recorder_thread();
+    recorder->next = event + 1;
+    event->where = block->offset_bytes | kind;
+    event->stream = block->stream;
+    event->bytes = block->bytes;
+    event->slack_bytes = block->slack_bytes;
+    event->tag = block->tag;
+    event->thread = (uint16_t)thread;
 }
+
+/* The call stack of the block that was put last. */
+void zr_recorder_put_stack(struct zr_arena *arena, const struct zr_extent *block);
 
 /* A request failed, and its words are this thread's last error: writes the file and adds its name to them,
  * once, then once a minute, a few times in all. Does nothing where the ring is off, or this thread holds it.

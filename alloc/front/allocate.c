@@ -125,14 +125,15 @@ static __attribute__((noinline)) zr_result allocate_from_others(struct zr_arena 
     return result;
 }
 
-/* What some arenas do with a block besides. True: zr_follow_work() is due once the lock is open. */
+/* What some arenas do with a block that the recorder has. True: zr_follow_work() is due once the lock is
+ * open. */
 static __attribute__((noinline)) bool note_alloc(struct zr_arena *arena, const struct zr_request *request,
                                                  struct zr_extent *block, struct zr_need need)
 {
-    if (arena->stacks)
+    if (arena->stacks) {
         block->serial = zr_call_stack_own();
-    if (arena->recorder.events)
-        zr_recorder_put(arena, ZRT_ALLOC, block);
+        zr_recorder_put_stack(arena, block);
+    }
     bool work = arena->follow && zr_follow_note_alloc(arena, request, block, need.alignment);
     if (arena->debug)
         zr_debug_new(arena, block);
@@ -235,8 +236,10 @@ static zr_result alloc_any(struct zr_arena *arena, const struct zr_request *requ
     if (likely(result == ZR_OK)) {
         zr_count_in(arena, zr_counter_entry_of(block));
         *out = arena->base + block->offset_bytes;
-        if (unlikely(arena->hooked))
-            work = note_alloc(arena, request, block, need);
+        if (unlikely(arena->hooked)) {
+            zr_recorder_put(arena, ZRT_ALLOC, block);
+            work = unlikely(arena->hooked == ZR_HOOKED_MORE) && note_alloc(arena, request, block, need);
+        }
     }
     if (unlikely(grown) && arena->check >= ZR_CHECK_ARENA && calls != arena->backend_calls_count)
         zr_assert(zr_check_arena(arena) == ZR_OK);
@@ -294,11 +297,12 @@ static __attribute__((noinline, cold)) zr_result reject_free(struct zr_arena *ar
     return result;
 }
 
-/* What some arenas do with a block besides: ZR_ERR_CORRUPT, with words, if it was written past its end. */
+/* What some arenas do with a block that the recorder has: ZR_ERR_CORRUPT, with words, if it was written past
+ * its end. */
 static __attribute__((noinline)) zr_result note_free(struct zr_arena *arena, struct zr_extent *block)
 {
-    if (arena->recorder.events)
-        zr_recorder_put(arena, ZRT_FREE, block);
+    if (arena->stacks)
+        zr_recorder_put_stack(arena, block);
     zr_result result = arena->debug ? zr_debug_freed(arena, block) : ZR_OK;
     if (arena->follow)
         zr_follow_note_free(arena, block);
@@ -323,7 +327,12 @@ static inline struct zr_extent *free_step(struct zr_arena *arena, struct zr_foll
 static inline zr_result free_block(struct zr_arena *arena, struct zr_extent *block)
 {
     zr_count_out(arena, zr_counter_entry_of(block));
-    zr_result result = unlikely(arena->hooked) ? note_free(arena, block) : ZR_OK;
+    zr_result result = ZR_OK;
+    if (unlikely(arena->hooked)) {
+        zr_recorder_put(arena, ZRT_FREE, block);
+        if (unlikely(arena->hooked == ZR_HOOKED_MORE))
+            result = note_free(arena, block);
+    }
     if (unlikely(block->uses != NULL))
         zr_streams_defer(arena, block);
     else if (unlikely(block->kind == ZR_EXTENT_PLANNED))
