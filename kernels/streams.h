@@ -2,9 +2,9 @@
  * between those of several. A table like struct zr_kernels, whose `streams` it is. Private to kernels/ and
  * zero/.
  *
- * The device's primary context is current in the calling thread. Nothing here but drain() waits for the card. Streams and
- * events are the driver's (CUstream, CUevent); they are the caller's, and end when no work uses them. Failures
- * are those of the driver, as the kernels' are. */
+ * The device's primary context is current in the calling thread. Nothing here but drain() waits for the card.
+ * Streams and events are the driver's (CUstream, CUevent); they are the caller's, and end when no work uses
+ * them. Failures are those of the driver, as the kernels' are. */
 #ifndef ZR_KERNEL_STREAMS_H
 #define ZR_KERNEL_STREAMS_H
 
@@ -26,8 +26,8 @@ struct zr_kernel_streams {
      * waited for. Not twice at one time. */
     zr_result (*pin)(void *memory, size_t bytes);
     void (*unpin)(void *memory);
-    /* In stream order: sets a word of pinned memory / waits until it is `value` or more, modulo 2^32. The host
-     * and other processes may read and write it too. */
+    /* In stream order: sets a word of pinned memory / waits until it is `value` or more, modulo 2^32. The
+     * host and other processes may read and write it too. */
     zr_result (*word_write)(void *stream, _Atomic uint32_t *word, uint32_t value);
     zr_result (*word_wait)(void *stream, _Atomic uint32_t *word, uint32_t value);
     /* Waits for the context's stream, of which and of while_waiting alone it takes notice. */

@@ -39,7 +39,8 @@ static zr_result create(void **stream, bool beside)
     zr_cu_stream made = NULL;
     zr_result result = zr_cuda_streams_find(); /* it may come before any kernel */
     if (result == ZR_OK)
-        result = answer(calls.stream_create(&made, beside ? ZR_CU_STREAM_NON_BLOCKING : 0), "to create a stream");
+        result =
+            answer(calls.stream_create(&made, beside ? ZR_CU_STREAM_NON_BLOCKING : 0), "to create a stream");
     *stream = made;
     return result;
 }

@@ -12,11 +12,15 @@ SEEDS, SMALL = 20, dict(layers=1, hidden=4, heads=1, seq=3, batch=1, steps=2)
 SHORT = sys.argv[1:] == ["short"]  # for mutants
 CASES = [(stage, ranks) for ranks in (1, 2) for stage in (0, 1, 2, 3)]
 first = {}
-for seed in range(1, (8 if SHORT else SEEDS) + 1):
+for seed in range(0, (8 if SHORT else SEEDS) + 1):
     stage, ranks = CASES[seed % len(CASES)]
-    run = on_card({"ZR_EMULATOR_SEED": str(seed)}, stage=stage, ranks=ranks, **SMALL)
+    # Shards of three pieces, so that a slot of the ring is filled again before the operation ends; or micro-batches.
+    more = dict(bucket_bytes=4096, hidden=20) if ranks > 1 and seed < 8 else dict(accumulate=2)
+    # The first is the other extreme: nothing runs before the host has asked for more than it can in a step.
+    order = {"ZR_EMULATOR_SEED": str(seed)} if seed else {"ZR_EMULATOR_TICKS": "100000"}
+    run = on_card(order, stage=stage, ranks=ranks, **{**SMALL, **more})
     if went_well(run, f"stage {stage}, {ranks} ranks, seed {seed}"):
-        same(run.bits, first.setdefault(ranks, run.bits), f"stage {stage}, {ranks} ranks, seed {seed}: the bits of seed 1's streams")
+        same(run.bits, first.setdefault((ranks, str(more)), run.bits), f"stage {stage}, {ranks} ranks, seed {seed}: the bits of other orders")
 
 
 def waits(steps, **flags):

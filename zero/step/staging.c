@@ -41,8 +41,7 @@ zr_result zr_staging_open(struct zr_staging *out, zr_engine *engine, const struc
     out->losses_at = place_of_input(out, model->inputs_count);
     out->micro_batch_bytes = (out->losses_at + model->rows * sizeof(float) + 63) / 64 * 64;
     size_t bytes = engine->options.micro_batches * out->micro_batch_bytes;
-    zr_result result =
-        zr_take(engine->options.host_arena, ZR_TAG_OTHER, bytes, 1, (void **)&out->block);
+    zr_result result = zr_take(engine->options.host_arena, ZR_TAG_OTHER, bytes, 1, (void **)&out->block);
     if (result != ZR_OK)
         return result;
     memset(out->block, 0, bytes);
@@ -93,9 +92,9 @@ zr_result zr_staging_send_inputs(const struct zr_staging *staging)
 
 zr_result zr_staging_bring_losses(const struct zr_staging *staging, unsigned micro_batch, size_t rows)
 {
-    return is_open(staging) ? copy(staging, losses_of(staging, micro_batch), staging->store->losses,
-                                   rows * sizeof(float))
-                            : ZR_OK;
+    return is_open(staging)
+               ? copy(staging, losses_of(staging, micro_batch), staging->store->losses, rows * sizeof(float))
+               : ZR_OK;
 }
 
 double zr_staging_mean_loss(const struct zr_staging *staging, unsigned micro_batch, size_t rows)
