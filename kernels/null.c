@@ -42,6 +42,9 @@ static double attention(const struct zr_attention *s)
     OP(add, 0)                                                                                               \
     OP(cross_entropy, 0)                                                                                     \
     OP(softmax_merge, 0)                                                                                     \
+    OP(residual_layernorm, 0)                                                                                \
+    OP(residual_rmsnorm, 0)                                                                                  \
+    OP(gelu_bias_backward, 0)                                                                                \
     OP(weigh_gradients, 0)                                                                                   \
     OP(update_adamw, 0)                                                                                      \
     OP(update_sgd, 0)                                                                                        \

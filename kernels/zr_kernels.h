@@ -164,6 +164,19 @@ struct zr_rmsnorm_backward {
     bool accumulate_dx, accumulate;
 };
 
+/* The end of a residual path and the norm behind it: sum = a + b, and the norm of the sum, whose own x is not
+ * looked at. What add() and the norm's forward do, with the same bits, in one pass over the rows. */
+struct zr_residual_layernorm {
+    struct zr_layernorm_forward norm;
+    const void *a, *b; /* [rows, C] */
+    void *sum;         /* may be a or b */
+};
+struct zr_residual_rmsnorm {
+    struct zr_rmsnorm_forward norm;
+    const void *a, *b;
+    void *sum; /* may be a or b */
+};
+
 /* y[rows, out] = x[rows, in] w[in, out] + bias[out]: weights as GPT-2's Conv1D has them */
 struct zr_linear {
     size_t rows, in, out;
@@ -232,6 +245,15 @@ struct zr_gelu_backward {
     size_t n;
     const void *x, *dy;
     void *dx; /* may be dy */
+};
+/* Backward of GELU and of the bias of the product that made x: dx as of gelu_backward(), and db (+)= the sums
+ * of dx over the rows as of linear_backward(), with the same bits, in one pass. */
+struct zr_gelu_bias_backward {
+    size_t rows, columns; /* dense */
+    const void *x, *dy;
+    void *dx; /* may be dy */
+    void *db; /* [columns] */
+    bool accumulate;
 };
 /* y = gate sigmoid(gate) up, element by element */
 struct zr_swiglu_forward {
@@ -449,6 +471,11 @@ struct zr_kernels {
     ZR_KERNEL(add);
     ZR_KERNEL(cross_entropy);
     ZR_KERNEL(softmax_merge);
+
+    /* Operations that are several of the above in one pass. Each may be NULL: the caller then uses those. */
+    ZR_KERNEL(residual_layernorm);
+    ZR_KERNEL(residual_rmsnorm);
+    ZR_KERNEL(gelu_bias_backward);
 
     /* On the engine's state, of the precision that they are told. */
     ZR_KERNEL(weigh_gradients);

@@ -28,6 +28,8 @@ BY(embedding_forward, rows, 1)
 BY(positions_forward, rows, 1)
 BY(layernorm_forward, shape.rows, 1)
 BY(rmsnorm_forward, rows, 1)
+BY(residual_layernorm, norm.shape.rows, 1)
+BY(residual_rmsnorm, norm.rows, 1)
 BY(rotary, rows, 1)
 BY(cross_entropy, rows, 1)
 BY(gelu_forward, n, ZR_GRAIN)
@@ -53,6 +55,13 @@ static zr_result rmsnorm_backward(struct zr_kernel_context *context, const struc
     zr_result result =
         zr_loop_run(context, loops->rmsnorm_backward_columns, args, args->channels, ZR_LINE_ELEMENTS);
     return result == ZR_OK ? zr_loop_run(context, loops->rmsnorm_backward, args, args->rows, 1) : result;
+}
+
+static zr_result gelu_bias_backward(struct zr_kernel_context *context,
+                                    const struct zr_gelu_bias_backward *args)
+{
+    return zr_loop_run(context, loops_of(context)->gelu_bias_backward_columns, args, args->columns,
+                       ZR_LINE_ELEMENTS);
 }
 
 static void rotary_table_pairs(const void *args, size_t from, size_t to)
@@ -302,12 +311,13 @@ SUM(ZR_ISA_AVX512)
         .attention_forward = zr_cpu_attention_forward, .attention_backward = zr_cpu_attention_backward,      \
         .gelu_forward = gelu_forward, .gelu_backward = gelu_backward, .swiglu_forward = swiglu_forward,      \
         .swiglu_backward = swiglu_backward, .add = add, .cross_entropy = cross_entropy,                      \
-        .softmax_merge = softmax_merge, .weigh_gradients = zr_cpu_weigh_gradients,                           \
-        .update_adamw = zr_cpu_update_adamw,                                                                 \
-        .update_sgd = zr_cpu_update_sgd, .sum_of_squares = zr_cpu_sum_of_squares,                            \
-        .find_nonfinite = zr_cpu_find_nonfinite, .checksum = zr_cpu_checksum,                                \
-        .init_normal = zr_cpu_init_normal, .convert = zr_cpu_convert, .clear = zr_cpu_clear,                 \
-        .copy_bytes = zr_cpu_copy_bytes, .sum = sum_##isa                                                    \
+        .softmax_merge = softmax_merge, .residual_layernorm = residual_layernorm,                            \
+        .residual_rmsnorm = residual_rmsnorm, .gelu_bias_backward = gelu_bias_backward,                      \
+        .weigh_gradients = zr_cpu_weigh_gradients,                                                           \
+        .update_adamw = zr_cpu_update_adamw, .update_sgd = zr_cpu_update_sgd,                                \
+        .sum_of_squares = zr_cpu_sum_of_squares, .find_nonfinite = zr_cpu_find_nonfinite,                    \
+        .checksum = zr_cpu_checksum, .init_normal = zr_cpu_init_normal, .convert = zr_cpu_convert,           \
+        .clear = zr_cpu_clear, .copy_bytes = zr_cpu_copy_bytes, .sum = sum_##isa                             \
     }
 
 static const struct zr_kernels cpu_plain = CPU_TABLE(ZR_ISA_PLAIN), cpu_avx2 = CPU_TABLE(ZR_ISA_AVX2),

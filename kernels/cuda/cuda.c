@@ -23,7 +23,7 @@
             f(layernorm_backward) f(layernorm_backward_columns) f(rmsnorm_forward) f(rmsnorm_backward)       \
                 f(rmsnorm_backward_columns) f(bias_backward) f(product) f(attention_forward)                 \
                     f(attention_probabilities) f(attention_backward_keys) f(attention_backward_queries)      \
-                        f(cross_entropy)
+                        f(cross_entropy) f(residual_layernorm) f(residual_rmsnorm) f(gelu_bias_backward)
 #define TOLD(f)                                                                                              \
     f(update_adamw) f(update_sgd) f(squares_of_blocks) f(squares_together) f(find_nonfinite_begin)           \
         f(find_nonfinite) f(checksum_begin) f(checksum) f(checksum_end) f(init_normal) f(convert) f(sum)     \
@@ -258,6 +258,9 @@ ONE(positions_forward, ROWS(args->rows))
 ONE(positions_backward, ROWS(args->w_rows))
 ONE(layernorm_forward, BY_WARP(args->shape.rows))
 ONE(rmsnorm_forward, BY_WARP(args->rows))
+ONE(residual_layernorm, BY_WARP(args->norm.shape.rows))
+ONE(residual_rmsnorm, BY_WARP(args->norm.rows))
+ONE(gelu_bias_backward, ROWS(parts(args->columns, CUDA_COLUMNS)))
 ONE(rotary_table, ROWS(args->width / 2))
 ONE(rotary, ROWS(args->rows))
 ONE(gelu_forward, OVER_PACKS(args->n))
@@ -312,11 +315,11 @@ static zr_result multiply(struct zr_kernel_context *context, const struct cuda_p
     struct grid grid = {.x = p->m ? parts(p->n, CUDA_PRODUCT_TILE) : 0, .y = parts(p->m, CUDA_PRODUCT_TILE)};
     bool done = false;
     zr_result result = must_be_open(context);
-    void *workspace = result == ZR_OK && context->workspace ? (char *)context->workspace + SQUARES_BYTES : NULL;
+    void *workspace =
+        result == ZR_OK && context->workspace ? (char *)context->workspace + SQUARES_BYTES : NULL;
     if (result == ZR_OK)
-        result =
-            zr_cuda_matrix_multiply(context, context->library, p, workspace,
-                                    workspace ? context->workspace_bytes - SQUARES_BYTES : 0, &done);
+        result = zr_cuda_matrix_multiply(context, context->library, p, workspace,
+                                         workspace ? context->workspace_bytes - SQUARES_BYTES : 0, &done);
     return result != ZR_OK || done ? result : launch(context, KERNEL_product, grid, p);
 }
 
@@ -530,6 +533,9 @@ static const struct zr_kernels table = {
     .add = add,
     .cross_entropy = cross_entropy,
     .softmax_merge = softmax_merge,
+    .residual_layernorm = residual_layernorm,
+    .residual_rmsnorm = residual_rmsnorm,
+    .gelu_bias_backward = gelu_bias_backward,
     .weigh_gradients = weigh_gradients,
     .update_adamw = update_adamw,
     .update_sgd = update_sgd,

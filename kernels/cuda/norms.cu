@@ -8,16 +8,29 @@ DEVICE size_t row_of_warp(void)
     return (size_t)blockIdx.x * CUDA_WARPS + warp_of_thread();
 }
 
-KERNEL(K(layernorm_forward), struct zr_layernorm_forward, CUDA_THREADS)
+/* Element c of the row at x; of a residual path's end, which is made here and now, as it is stored. */
+struct residual {
+    const el *a, *b; /* of the row; NULL: x is there */
+    el *sum;
+};
+
+DEVICE float first_of(const struct residual *r, const el *x, size_t c)
 {
-    size_t row = row_of_warp(), n = a.shape.channels;
-    const el *x = (const el *)a.x + row * n, *w = (const el *)a.w, *b = (const el *)a.b;
-    el *y = (el *)a.y + row * n;
-    if (row >= a.shape.rows)
-        return;
+    if (!r->sum)
+        return el_get(x + c);
+    el_put(r->sum + c, el_get(r->a + c) + el_get(r->b + c));
+    return el_get(r->sum + c);
+}
+
+DEVICE void layernorm_row(const struct zr_layernorm_forward *a, size_t row, const struct residual *residual)
+{
+    size_t n = a->shape.channels;
+    const el *x = residual->sum ? residual->sum : (const el *)a->x + row * n;
+    const el *w = (const el *)a->w, *b = (const el *)a->b;
+    el *y = (el *)a->y + row * n;
     float sum = 0, squares = 0;
     for (size_t c = lane_of_thread(); c < n; c += WARP)
-        sum += el_get(x + c);
+        sum += first_of(residual, x, c);
     float mean = warp_sum(sum) / (float)n;
     for (size_t c = lane_of_thread(); c < n; c += WARP) {
         float d = el_get(x + c) - mean;
@@ -27,9 +40,62 @@ KERNEL(K(layernorm_forward), struct zr_layernorm_forward, CUDA_THREADS)
     for (size_t c = lane_of_thread(); c < n; c += WARP)
         el_put(y + c, fmaf((el_get(x + c) - mean) * rstd, el_get(w + c), el_get(b + c)));
     if (lane_of_thread() == 0) {
-        a.mean[row] = mean;
-        a.rstd[row] = rstd;
+        a->mean[row] = mean;
+        a->rstd[row] = rstd;
     }
+}
+
+DEVICE void rmsnorm_row(const struct zr_rmsnorm_forward *a, size_t row, const struct residual *residual)
+{
+    size_t n = a->channels;
+    const el *x = residual->sum ? residual->sum : (const el *)a->x + row * n, *w = (const el *)a->w;
+    el *y = (el *)a->y + row * n;
+    float squares = 0;
+    for (size_t c = lane_of_thread(); c < n; c += WARP) {
+        float v = first_of(residual, x, c);
+        squares = fmaf(v, v, squares);
+    }
+    float rstd = 1.0f / sqrtf(warp_sum(squares) / (float)n + a->epsilon);
+    for (size_t c = lane_of_thread(); c < n; c += WARP)
+        el_put(y + c, el_get(x + c) * rstd * el_get(w + c));
+    if (lane_of_thread() == 0)
+        a->rstd[row] = rstd;
+}
+
+DEVICE struct residual residual_of(const void *a, const void *b, void *sum, size_t at)
+{
+    struct residual r = {(const el *)a + at, (const el *)b + at, (el *)sum + at};
+    return r;
+}
+
+KERNEL(K(layernorm_forward), struct zr_layernorm_forward, CUDA_THREADS)
+{
+    const struct residual none = {NULL, NULL, NULL};
+    if (row_of_warp() < a.shape.rows)
+        layernorm_row(&a, row_of_warp(), &none);
+}
+
+KERNEL(K(residual_layernorm), struct zr_residual_layernorm, CUDA_THREADS)
+{
+    size_t row = row_of_warp();
+    struct residual residual = residual_of(a.a, a.b, a.sum, row * a.norm.shape.channels);
+    if (row < a.norm.shape.rows)
+        layernorm_row(&a.norm, row, &residual);
+}
+
+KERNEL(K(rmsnorm_forward), struct zr_rmsnorm_forward, CUDA_THREADS)
+{
+    const struct residual none = {NULL, NULL, NULL};
+    if (row_of_warp() < a.rows)
+        rmsnorm_row(&a, row_of_warp(), &none);
+}
+
+KERNEL(K(residual_rmsnorm), struct zr_residual_rmsnorm, CUDA_THREADS)
+{
+    size_t row = row_of_warp();
+    struct residual residual = residual_of(a.a, a.b, a.sum, row * a.norm.channels);
+    if (row < a.norm.rows)
+        rmsnorm_row(&a.norm, row, &residual);
 }
 
 KERNEL(K(layernorm_backward), struct zr_layernorm_backward, CUDA_THREADS)
@@ -51,23 +117,6 @@ KERNEL(K(layernorm_backward), struct zr_layernorm_backward, CUDA_THREADS)
         float g = el_get(dy + c) * el_get(w + c), normal = (el_get(x + c) - mean) * rstd;
         el_onto(dx + c, formula_layernorm_backward(rstd, g, normal, plain, along), a.accumulate_dx);
     }
-}
-
-KERNEL(K(rmsnorm_forward), struct zr_rmsnorm_forward, CUDA_THREADS)
-{
-    size_t row = row_of_warp(), n = a.channels;
-    const el *x = (const el *)a.x + row * n, *w = (const el *)a.w;
-    el *y = (el *)a.y + row * n;
-    if (row >= a.rows)
-        return;
-    float squares = 0;
-    for (size_t c = lane_of_thread(); c < n; c += WARP)
-        squares = fmaf(el_get(x + c), el_get(x + c), squares);
-    float rstd = 1.0f / sqrtf(warp_sum(squares) / (float)n + a.epsilon);
-    for (size_t c = lane_of_thread(); c < n; c += WARP)
-        el_put(y + c, el_get(x + c) * rstd * el_get(w + c));
-    if (lane_of_thread() == 0)
-        a.rstd[row] = rstd;
 }
 
 KERNEL(K(rmsnorm_backward), struct zr_rmsnorm_backward, CUDA_THREADS)
@@ -140,6 +189,23 @@ KERNEL(K(bias_backward), struct cuda_bias, CUDA_THREADS)
     float sum = 0;
     for (size_t row = warp_of_thread(); c < a.columns && row < a.rows; row += CUDA_WARPS)
         sum += el_get((const el *)a.dy + row * a.stride + c);
+    sum = sum_over_warps(parts, sum);
+    if (threadIdx.x < WARP && c < a.columns)
+        el_onto((el *)a.db + c, sum, a.accumulate);
+}
+
+/* The bias's gradient is of dx as it is stored. */
+KERNEL(K(gelu_bias_backward), struct zr_gelu_bias_backward, CUDA_THREADS)
+{
+    SHARED(float, parts, CUDA_THREADS);
+    size_t c = (size_t)blockIdx.x * CUDA_COLUMNS + lane_of_thread();
+    float sum = 0;
+    for (size_t row = warp_of_thread(); c < a.columns && row < a.rows; row += CUDA_WARPS) {
+        size_t at = row * a.columns + c;
+        float slope = formula_gelu_slope(el_get((const el *)a.x + at));
+        el_put((el *)a.dx + at, el_get((const el *)a.dy + at) * slope);
+        sum += el_get((const el *)a.dx + at);
+    }
     sum = sum_over_warps(parts, sum);
     if (threadIdx.x < WARP && c < a.columns)
         el_onto((el *)a.db + c, sum, a.accumulate);

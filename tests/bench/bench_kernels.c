@@ -186,6 +186,35 @@ static void op_gelu_back(void)
 {
     kernels->gelu_backward(&context, &(struct zr_gelu_backward){(size_t)ROWS * WIDE, m.wide, m.qkv, m.dwide});
 }
+static struct zr_add residual_add(void)
+{
+    return (struct zr_add){(size_t)ROWS * C, m.x, m.y, m.y};
+}
+static void op_residual(void)
+{
+    const struct zr_add add = residual_add();
+    kernels->residual_layernorm(
+        &context, &(struct zr_residual_layernorm){
+                      {norm_shape, NULL, m.w, m.bias, m.dx, m.mean, m.rstd}, add.a, add.b, add.out});
+}
+static void op_residual_apart(void)
+{
+    const struct zr_add add = residual_add();
+    kernels->add(&context, &add);
+    kernels->layernorm_forward(
+        &context, &(struct zr_layernorm_forward){norm_shape, m.y, m.w, m.bias, m.dx, m.mean, m.rstd});
+}
+static void op_gelu_bias(void)
+{
+    kernels->gelu_bias_backward(
+        &context, &(struct zr_gelu_bias_backward){ROWS, WIDE, m.wide, m.qkv, m.dwide, m.bias, false});
+}
+static void op_gelu_bias_apart(void)
+{
+    op_gelu_back();
+    kernels->linear_backward(&context,
+                             &(struct zr_linear_backward){.shape = fc_shape, .dy = m.dwide, .db = m.bias});
+}
 static void op_add(void)
 {
     kernels->add(&context, &(struct zr_add){(size_t)ROWS * C, m.x, m.y, m.dx});
@@ -423,6 +452,10 @@ int main(int argc, char **argv)
         {"layer norm backward", op_norm_back, 4 * row * share, false, 2 * LAYERS + 1},
         {"gelu", op_gelu, 8 * row * share, false, LAYERS},
         {"gelu backward", op_gelu_back, 12 * row * share, false, LAYERS},
+        {"gelu and bias backward", op_gelu_bias, 12 * row * share, false, 0},
+        {"the same in two", op_gelu_bias_apart, 16 * row * share, false, 0},
+        {"residual and norm", op_residual, 4 * row * share, false, 0},
+        {"the same in two", op_residual_apart, 5 * row * share, false, 0},
         {"add", op_add, 3 * row * share, false, 2 * LAYERS},
         {"embedding", op_embed, 3 * row * share, false, 1},
         {"embedding backward", op_embed_back, 4 * row * share, false, 1},

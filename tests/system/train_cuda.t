@@ -37,6 +37,7 @@ for words, flags, tolerance, stages in CASES:
         if not went_well(run, f"{words}, stage {stage}"):
             continue
         near(run, host, tolerance, f"{words}, stage {stage}")
+        ok("matrix products are made by " in run.err, f"{words}, stage {stage}: who makes the products is said") or note(run.err)
         same(run.bits, (first or run).bits, f"{words}, stage {stage}: the bits of {'--comm local' if 'comm' in flags and 'pp' not in flags else f'stage {stages[0]}'}")
         first = first or run
 

@@ -349,4 +349,9 @@ if same(run.code, 0, "a model of more than 1 GiB runs"):
        f"stranded are {rank['stranded_bytes']}, of half a percent: {cap:.0f}")
 else:
     note(run.err)
+# The head makes logits in chunks of rows: they take 64 MiB at most, however many tokens there are (all: 3.3 GB).
+head = dict(dry_run=True, layers=1, hidden=8, heads=1, seq=64)
+few, many = (train(batch=batch, vocab=50257, **head).report["ranks"][0]["planned_bytes"]["activation"] for batch in (1, 256))
+narrow = train(batch=256, vocab=300, **head).report["ranks"][0]["planned_bytes"]["activation"]
+ok(few < many <= narrow + (64 << 20) + 256 * 64 * FLOAT, f"the logits of a wide vocabulary are bounded: {many} bytes, {narrow} of a narrow one")
 done()

@@ -108,17 +108,35 @@ static void describe_slots(struct zr_transformer *t)
 
 /* The parameters w and w + 1 are a norm's or a matrix's, and its bias; the slots `mean` and mean + 1 are
  * statistics. */
-static zr_result norm(struct zr_module_pass *pass, unsigned w, const void *x, void *y, unsigned mean)
+static struct zr_layernorm_forward norm_of(struct zr_module_pass *pass, unsigned w, const void *x, void *y,
+                                           unsigned mean)
 {
     void *const *p = &pass->parameters[0][zr_pass_parameter(pass, w)];
-    return pass->kernels->layernorm_forward(
-        pass->context, &(struct zr_layernorm_forward){{pass->own_rows, zr_pass_shape(pass)->hidden},
-                                                      x,
-                                                      p[0],
-                                                      p[1],
-                                                      y,
-                                                      pass->slots[mean],
-                                                      pass->slots[mean + 1]});
+    return (struct zr_layernorm_forward){{pass->own_rows, zr_pass_shape(pass)->hidden},
+                                         x,
+                                         p[0],
+                                         p[1],
+                                         y,
+                                         pass->slots[mean],
+                                         pass->slots[mean + 1]};
+}
+
+static zr_result norm(struct zr_module_pass *pass, unsigned w, const void *x, void *y, unsigned mean)
+{
+    const struct zr_layernorm_forward op = norm_of(pass, w, x, y, mean);
+    return pass->kernels->layernorm_forward(pass->context, &op);
+}
+
+/* Whether the sum behind attention and the norm of it are one operation, and whether GELU's backward makes
+ * the gradient of the bias before it. */
+static bool sums_in_norm(const struct zr_module_pass *pass)
+{
+    return zr_pass_is_whole(pass) && pass->kernels->residual_layernorm;
+}
+
+static bool gelu_makes_bias(const struct zr_module_pass *pass)
+{
+    return zr_pass_is_whole(pass) && pass->kernels->gelu_bias_backward;
 }
 
 static zr_result norm_backward(struct zr_module_pass *pass, unsigned w, const void *x, const void *dy,
@@ -205,7 +223,7 @@ static zr_result multiply_backward(struct zr_module_pass *pass, const struct mat
     op.w = pass->parameters[0][at];
     op.dx = wanted & WANT_DX ? op.dx : NULL;
     op.dw = wanted & WANT_DW ? g[0] : NULL;
-    op.db = wanted & WANT_DW ? g[1] : NULL;
+    op.db = wanted & WANT_DW && !(m->w == FC_W && gelu_makes_bias(pass)) ? g[1] : NULL;
     op.accumulate = pass->accumulate[0];
     return pass->kernels->linear_backward(pass->context, &op);
 }
@@ -261,9 +279,10 @@ static size_t wide(const struct zr_module_pass *pass)
 static zr_result before(struct zr_module_pass *pass, unsigned product)
 {
     void **s = pass->slots;
-    return product == ZR_PRODUCT_QKV    ? norm(pass, LN1_W, pass->x, s[LN1], LN1_MEAN)
-           : product == ZR_PRODUCT_WIDE ? norm(pass, LN2_W, s[MIDDLE], s[LN2], LN2_MEAN)
-                                        : ZR_OK;
+    return product == ZR_PRODUCT_QKV ? norm(pass, LN1_W, pass->x, s[LN1], LN1_MEAN)
+           : product == ZR_PRODUCT_WIDE && !sums_in_norm(pass)
+               ? norm(pass, LN2_W, s[MIDDLE], s[LN2], LN2_MEAN)
+               : ZR_OK;
 }
 
 static zr_result multiply(struct zr_module_pass *pass, unsigned product)
@@ -284,6 +303,12 @@ static zr_result after(struct zr_module_pass *pass, unsigned product)
         return k->attention_forward(pass->context,
                                     &(struct zr_attention_forward){zr_pass_attention(pass), s[QKV],
                                                                    s[ATTENTION], s[LSE], s[PROBABILITIES]});
+    if (product == ZR_PRODUCT_OUT && sums_in_norm(pass))
+        return k->residual_layernorm(pass->context, &(struct zr_residual_layernorm){
+                                                        .norm = norm_of(pass, LN2_W, NULL, s[LN2], LN2_MEAN),
+                                                        .a = pass->x,
+                                                        .b = s[MIDDLE],
+                                                        .sum = s[MIDDLE]});
     if (product == ZR_PRODUCT_OUT)
         return add(pass, pass->x, s[MIDDLE]);
     if (product == ZR_PRODUCT_WIDE)
@@ -332,6 +357,16 @@ static zr_result go_back(struct zr_module_pass *pass, unsigned product)
     const struct zr_kernels *k = pass->kernels;
     void **s = pass->slots;
     bool is_wide = product == ZR_PRODUCT_WIDE;
+    if (product == ZR_PRODUCT_NARROW && gelu_makes_bias(pass))
+        return k->gelu_bias_backward(
+            pass->context,
+            &(struct zr_gelu_bias_backward){.rows = pass->rows,
+                                            .columns = linear_of(pass, &matrices[ZR_PRODUCT_WIDE]).out,
+                                            .x = s[FC],
+                                            .dy = s[D_WIDE],
+                                            .dx = s[D_WIDE],
+                                            .db = pass->gradients[0][FC_B],
+                                            .accumulate = pass->accumulate[0]});
     if (product == ZR_PRODUCT_NARROW)
         return k->gelu_backward(pass->context,
                                 &(struct zr_gelu_backward){wide(pass), s[FC], s[D_WIDE], s[D_WIDE]});

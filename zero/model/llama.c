@@ -105,16 +105,28 @@ static void *column_of(const struct zr_module_pass *pass, const void *base, size
     return (char *)base + column * zr_precision_bytes(pass->context->precision);
 }
 
+static struct zr_rmsnorm_forward norm_of(struct zr_module_pass *pass, const void *x, const void *w, void *y,
+                                         float *rstd)
+{
+    return (struct zr_rmsnorm_forward){.rows = pass->own_rows,
+                                       .channels = zr_pass_shape(pass)->hidden,
+                                       .epsilon = (float)zr_pass_shape(pass)->norm_epsilon,
+                                       .x = x,
+                                       .w = w,
+                                       .y = y,
+                                       .rstd = rstd};
+}
+
 static zr_result norm(struct zr_module_pass *pass, const void *x, const void *w, void *y, float *rstd)
 {
-    return pass->kernels->rmsnorm_forward(
-        pass->context, &(struct zr_rmsnorm_forward){.rows = pass->own_rows,
-                                                    .channels = zr_pass_shape(pass)->hidden,
-                                                    .epsilon = (float)zr_pass_shape(pass)->norm_epsilon,
-                                                    .x = x,
-                                                    .w = w,
-                                                    .y = y,
-                                                    .rstd = rstd});
+    const struct zr_rmsnorm_forward op = norm_of(pass, x, w, y, rstd);
+    return pass->kernels->rmsnorm_forward(pass->context, &op);
+}
+
+/* Whether the sum behind attention and the norm of it are one operation. */
+static bool sums_in_norm(const struct zr_module_pass *pass)
+{
+    return zr_pass_is_whole(pass) && pass->kernels->residual_rmsnorm;
 }
 
 /* Turns q and k, which lie side by side, or their gradients back. */
@@ -212,7 +224,7 @@ static zr_result before(struct zr_module_pass *pass, unsigned product)
     void **s = pass->slots, *const *p = pass->parameters[0];
     return product == ZR_PRODUCT_QKV
                ? norm(pass, pass->x, p[zr_pass_parameter(pass, NORM1_W)], s[NORM1], s[NORM1_RSTD])
-           : product == ZR_PRODUCT_WIDE
+           : product == ZR_PRODUCT_WIDE && !sums_in_norm(pass)
                ? norm(pass, s[MIDDLE], p[zr_pass_parameter(pass, NORM2_W)], s[NORM2], s[NORM2_RSTD])
                : ZR_OK;
 }
@@ -240,6 +252,14 @@ static zr_result after(struct zr_module_pass *pass, unsigned product)
                                                                     s[ATTENTION], s[LSE], s[PROBABILITIES]})
                                : result;
     }
+    if (product == ZR_PRODUCT_OUT && sums_in_norm(pass))
+        return k->residual_rmsnorm(
+            pass->context,
+            &(struct zr_residual_rmsnorm){
+                .norm = norm_of(pass, NULL, pass->parameters[0][NORM2_W], s[NORM2], s[NORM2_RSTD]),
+                .a = pass->x,
+                .b = s[MIDDLE],
+                .sum = s[MIDDLE]});
     if (product == ZR_PRODUCT_OUT)
         return add(pass, pass->x, s[MIDDLE]);
     if (product == ZR_PRODUCT_WIDE)

@@ -411,6 +411,11 @@ struct zr_pass_products zr_pass_products(const struct zr_module_pass *pass)
                                      pass->part % tiles + 1 == tiles};
 }
 
+bool zr_pass_is_whole(const struct zr_module_pass *pass)
+{
+    return !is_tile(pass);
+}
+
 unsigned zr_pass_parameter(const struct zr_module_pass *pass, unsigned tensor)
 {
     unsigned tiles = zr_shape_tiles(zr_pass_shape(pass));

@@ -157,6 +157,8 @@ struct zr_pass_products {
     bool begins, ends; /* forward's first tile, or all; its last, or all. Backward goes from end to begin */
 };
 struct zr_pass_products zr_pass_products(const struct zr_module_pass *pass);
+/* Operations of several products may be one: the pass is of all of them. */
+bool zr_pass_is_whole(const struct zr_module_pass *pass);
 /* Where a tensor of a block's table is in pass->parameters[0] and in its gradients. */
 unsigned zr_pass_parameter(const struct zr_module_pass *pass, unsigned tensor);
 /* Makes a product that of the tile: its columns of y, at the address that comes back for the first of all. */

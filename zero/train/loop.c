@@ -180,6 +180,14 @@ static zr_result export(struct loop *loop)
     return result;
 }
 
+/* What makes the large matrix products, where there is a choice. */
+static void say_products(const struct loop *loop)
+{
+    const struct zr_kernels *kernels = loop->rank.kernels;
+    if (kernels->products)
+        zr_say("matrix products are made by %s", kernels->products(&loop->rank.state.context));
+}
+
 /* A refusal is no failure; but the ranks' products may differ in their last bits from then on, and a step
  * takes longer. */
 static void say_refused(struct loop *loop, const struct word *agreed)
@@ -190,10 +198,10 @@ static void say_refused(struct loop *loop, const struct word *agreed)
     if (!speaks(loop))
         return;
     zr_progress_break(&loop->progress);
-    zr_say(
-        "rank %u: oneDNN refuses products, first one of %zu x %zu x %zu (is its memory at an end?); they are "
-        "computed without it: slower, and with other last bits",
-        agreed->rank, agreed->refusals.m, agreed->refusals.n, agreed->refusals.k);
+    zr_say("rank %u: %s refuses products, first one of %zu x %zu x %zu (is its memory at an end?); they are "
+           "computed without it: slower, and with other last bits",
+           agreed->rank, loop->rank.kernels->host_visible ? "oneDNN" : "cuBLASLt", agreed->refusals.m,
+           agreed->refusals.n, agreed->refusals.k);
 }
 
 /* A step under way. */
@@ -665,6 +673,7 @@ static zr_result run(struct loop *loop, struct zr_local_world *local, unsigned r
             result = zr_log_open(&loop->log, config->log, history->resumed_step);
         if (result != ZR_OK)
             return result;
+        say_products(loop);
         zr_progress_start(&loop->progress, history->resumed_step, config->steps);
     }
     result = zr_prove_open(&loop->prove, &loop->rank);

@@ -60,7 +60,9 @@ struct zr_loops {
     zr_loop *embedding_forward, *positions_forward, *positions_backward_columns;
     zr_loop *layernorm_forward, *layernorm_backward, *layernorm_backward_columns;
     zr_loop *rmsnorm_forward, *rmsnorm_backward, *rmsnorm_backward_columns;
+    zr_loop *residual_layernorm, *residual_rmsnorm;
     zr_loop *bias_backward_columns; /* of struct zr_linear_backward */
+    zr_loop *gelu_bias_backward_columns;
     zr_loop *rotary, *cross_entropy;
     /* By elements. */
     zr_loop *gelu_forward, *gelu_backward, *swiglu_forward, *swiglu_backward, *add;

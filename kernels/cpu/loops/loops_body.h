@@ -128,6 +128,39 @@ static void bias_backward_columns(const void *args, size_t from, size_t to)
     }
 }
 
+/* The same of dx as it is stored, which is made on the way: a strip of columns that stays in the first cache.
+ */
+static void gelu_bias_backward_columns(const void *args, size_t from, size_t to)
+{
+    const struct zr_gelu_bias_backward *a = args;
+    el *db = a->db;
+    enum { STRIP = 32, BLOCK = 64 };
+    for (size_t c = from; c < to; c += STRIP * VF_LANES) {
+        size_t left = to - c < STRIP * VF_LANES ? to - c : STRIP * VF_LANES;
+        vf total[STRIP];
+        for (size_t i = 0, v = 0; i < left; i += VF_LANES, v++)
+            total[v] = a->accumulate ? el_get(db + c + i, left - i) : vf_set(0.0f);
+        for (size_t block = 0; block < a->rows; block += BLOCK) {
+            size_t end = a->rows - block < BLOCK ? a->rows : block + BLOCK;
+            vf sum[STRIP] = {0};
+            for (size_t r = block; r < end; r++) {
+                const el *x = (const el *)a->x + r * a->columns + c;
+                const el *dy = (const el *)a->dy + r * a->columns + c;
+                el *dx = (el *)a->dx + r * a->columns + c;
+                for (size_t i = 0, v = 0; i < left; i += VF_LANES, v++) {
+                    vf slope = formula_gelu_slope(el_get(x + i, left - i));
+                    el_put(dx + i, left - i, el_get(dy + i, left - i) * slope);
+                    sum[v] += el_get(dx + i, left - i);
+                }
+            }
+            for (size_t v = 0; v * VF_LANES < left; v++)
+                total[v] += sum[v];
+        }
+        for (size_t i = 0, v = 0; i < left; i += VF_LANES, v++)
+            el_put(db + c + i, left - i, total[v]);
+    }
+}
+
 /* ---- Embedding ----------------------------------------------------------------------------------------- */
 
 static void embedding_forward(const void *args, size_t from, size_t to)
@@ -195,6 +228,20 @@ static void layernorm_forward(const void *args, size_t from_row, size_t to_row)
         }
         work->mean[row] = mean;
         work->rstd[row] = rstd;
+    }
+}
+
+/* A row of the sum is in the first cache when the norm reads it. */
+static void residual_layernorm(const void *args, size_t from_row, size_t to_row)
+{
+    const struct zr_residual_layernorm *work = args;
+    struct zr_layernorm_forward norm = work->norm;
+    size_t n = norm.shape.channels;
+    norm.x = work->sum;
+    for (size_t row = from_row; row < to_row; row++) {
+        add_elements(n, (const el *)work->a + row * n, (const el *)work->b + row * n,
+                     (el *)work->sum + row * n);
+        layernorm_forward(&norm, row, row + 1);
     }
 }
 
@@ -274,9 +321,12 @@ const struct zr_loops ZR_LOOPS = {
     .layernorm_backward = layernorm_backward,
     .layernorm_backward_columns = layernorm_backward_columns,
     .rmsnorm_forward = rmsnorm_forward,
+    .residual_layernorm = residual_layernorm,
+    .residual_rmsnorm = residual_rmsnorm,
     .rmsnorm_backward = rmsnorm_backward,
     .rmsnorm_backward_columns = rmsnorm_backward_columns,
     .bias_backward_columns = bias_backward_columns,
+    .gelu_bias_backward_columns = gelu_bias_backward_columns,
     .rotary = rotary,
     .cross_entropy = cross_entropy,
     .gelu_forward = gelu_forward,

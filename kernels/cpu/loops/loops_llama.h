@@ -21,6 +21,19 @@ static void rmsnorm_forward(const void *args, size_t from_row, size_t to_row)
     }
 }
 
+static void residual_rmsnorm(const void *args, size_t from_row, size_t to_row)
+{
+    const struct zr_residual_rmsnorm *work = args;
+    struct zr_rmsnorm_forward norm = work->norm;
+    size_t n = norm.channels;
+    norm.x = work->sum;
+    for (size_t row = from_row; row < to_row; row++) {
+        add_elements(n, (const el *)work->a + row * n, (const el *)work->b + row * n,
+                     (el *)work->sum + row * n);
+        rmsnorm_forward(&norm, row, row + 1);
+    }
+}
+
 static void rmsnorm_backward(const void *args, size_t from_row, size_t to_row)
 {
     const struct zr_rmsnorm_backward *work = args;

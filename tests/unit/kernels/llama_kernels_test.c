@@ -103,8 +103,91 @@ static double case_swiglu(struct zr_kernel_context *c, const struct shape *s)
     return worst(share_of(y, 1.01), worst(share_of(dgate, 1.01), share_of(dup, 1.01)));
 }
 
-static const struct test_case cases[] = {
-    {"root mean square norm", case_rmsnorm}, {"rotary embedding", case_rotary}, {"SwiGLU", case_swiglu}};
+static bool same_bits(const struct tensor *a, const struct tensor *b)
+{
+    return memcmp(a->at, b->at, tensor_bytes(a)) == 0;
+}
+
+/* A sum and its norm in one operation, with the bits of two; the sum in the place of what it is of. */
+static double case_residual(struct zr_kernel_context *c, const struct shape *s)
+{
+    size_t rows = rows_of(s), channels = s->channels, n = rows * channels;
+    struct tensor *a = any_input(n, 0.5, 2), *b = any_input(n, 0, 1), *w = any_input(channels, 1, 0.5),
+                  *bias = any_input(channels, 0, 1), *apart = output_of(precision, n), *t[2][3];
+    double errors = 0;
+    kernels->add(c, &(struct zr_add){n, a->at, b->at, apart->at});
+    for (int fused = 0; fused < 2; fused++) { /* y, mean, rstd; the second of a norm alone */
+        t[fused][0] = output_of(precision, n), t[fused][1] = output(rows), t[fused][2] = output(rows);
+        struct zr_layernorm_forward norm = {{rows, channels}, apart->at,       w->at,          bias->at,
+                                            t[fused][0]->at,  t[fused][1]->at, t[fused][2]->at};
+        struct tensor *sum = in_out_of(precision, n, 0, 1);
+        memcpy(sum->at, b->at, tensor_bytes(b));
+        if (fused)
+            kernels->residual_layernorm(c, &(struct zr_residual_layernorm){norm, a->at, sum->at, sum->at});
+        else
+            kernels->layernorm_forward(c, &norm);
+        tensor_follow(apart);
+        reference_layernorm(&norm.shape, apart->real, w->real, bias->real, t[fused][0]->real,
+                            t[fused][1]->real, t[fused][2]->real);
+        errors += fused && !same_bits(sum, apart) ? INFINITY : 0;
+    }
+    for (int i = 0; i < 3; i++)
+        errors += same_bits(t[0][i], t[1][i]) ? 0 : INFINITY;
+    errors = worst(errors, worst(share_of(t[1][0], 1.01), share_of(t[1][2], 1)));
+    for (int fused = 0; fused < 2; fused++) {
+        t[fused][0] = output_of(precision, n), t[fused][1] = output(rows);
+        struct zr_rmsnorm_forward norm = {rows,  channels,        (float)epsilon, apart->at,
+                                          w->at, t[fused][0]->at, t[fused][1]->at};
+        struct tensor *sum = output_of(precision, n);
+        if (fused)
+            kernels->residual_rmsnorm(c, &(struct zr_residual_rmsnorm){norm, a->at, b->at, sum->at});
+        else
+            kernels->rmsnorm_forward(c, &norm);
+        reference_rmsnorm(&norm, apart->real, w->real, t[fused][0]->real, t[fused][1]->real);
+        errors += fused && !same_bits(sum, apart) ? INFINITY : 0;
+    }
+    for (int i = 0; i < 2; i++)
+        errors += same_bits(t[0][i], t[1][i]) ? 0 : INFINITY;
+    for (size_t i = 0; i < n; i++)
+        apart->real[i] = a->real[i] + b->real[i];
+    return worst(worst(errors, share_of(apart, 1.01)), worst(share_of(t[1][0], 1.01), share_of(t[1][1], 1)));
+}
+
+/* GELU's backward in place and the bias's gradient in one operation, with the bits of two. */
+static double case_gelu_bias(struct zr_kernel_context *c, const struct shape *s)
+{
+    size_t rows = rows_of(s), columns = s->wide, n = rows * columns;
+    struct tensor *x = any_input(n, 0, 6), *dy = any_input(n, 0, 1), *dx = output_of(precision, n),
+                  *apart = output_of(precision, n), *db = output_of(precision, columns),
+                  *db_apart = output_of(precision, columns);
+    double errors = 0;
+    memcpy(dx->at, dy->at, tensor_bytes(dy));
+    for (int more = 0; more < 2; more++) {
+        void *d = more ? apart->at : dx->at;
+        kernels->gelu_bias_backward(
+            c, &(struct zr_gelu_bias_backward){rows, columns, x->at, more ? dy->at : d, d, db->at, more});
+        kernels->gelu_backward(c, &(struct zr_gelu_backward){n, x->at, dy->at, apart->at});
+        kernels->linear_backward(
+            c, &(struct zr_linear_backward){.shape = {.rows = rows, .in = 1, .out = columns},
+                                            .dy = apart->at,
+                                            .db = db_apart->at,
+                                            .accumulate = more});
+        errors += same_bits(dx, apart) && same_bits(db, db_apart) ? 0 : INFINITY;
+        for (size_t i = 0; i < n; i++) {
+            dx->real[i] = dy->real[i] * reference_gelu_slope(x->real[i]);
+            db->real[i % columns] += tensor_get(dx, i);
+        }
+        errors = worst(errors, worst(share_of(dx, 1.01), share_of(db, 1.01)));
+        tensor_follow(db);
+    }
+    return errors;
+}
+
+static const struct test_case cases[] = {{"root mean square norm", case_rmsnorm},
+                                         {"rotary embedding", case_rotary},
+                                         {"SwiGLU", case_swiglu},
+                                         {"residual and norm", case_residual},
+                                         {"GELU and bias", case_gelu_bias}};
 
 static void test_isa(enum zr_isa isa)
 {
