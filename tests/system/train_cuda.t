@@ -34,7 +34,7 @@ for words, flags, tolerance, stages in CASES:
     first = on_card(stage=stages[0], **{**flags, "comm": "local"}) if "comm" in flags and "pp" not in flags else None
     for stage in stages:
         run = on_card(SMALL if "tp" in flags else None, stage=stage, **flags)
-        if not went_well(run, f"{words}, stage {stage}"):
+        if not went_well(run, f"{words}, stage {stage}", flags):
             continue
         near(run, host, tolerance, f"{words}, stage {stage}")
         ok("matrix products are made by " in run.err, f"{words}, stage {stage}: who makes the products is said") or note(run.err)

@@ -251,7 +251,7 @@ static zr_result open_beside(struct nccl_comm *self, const struct nccl_origin *o
         return ZR_OK;
     zr_result result = zr_nccl_stream_open(&self->beside, self->stream);
     self->stream = self->beside.own;
-    self->base.context.stream = self->beside.own; /* of its sums */
+    self->base.options.stream = self->beside.own; /* of its sums */
     if (result != ZR_OK || !origin->parent)
         return result == ZR_OK ? zr_nccl_watch_start(self) : result;
     self->watch = origin->parent->watch;
@@ -277,6 +277,7 @@ static zr_result create(zr_comm **out, const struct zr_nccl_options *options, zr
     zr_result result = ZR_STRUCT_COPY(zr_nccl_options, deterministic, &own, options);
     if (result == ZR_OK)
         result = ZR_STRUCT_COPY(zr_comm_options, algorithm, &own_comm, own.comm);
+    own_comm.beside = NULL; /* see open_beside() */
     own.comm = &own_comm;
     options = &own;
     if (result == ZR_OK)

@@ -78,12 +78,14 @@ zr_result zr_card_comm_create(struct zr_rank *rank, const struct zr_comm_options
     talking.arena = rank->host_arena;
     talking.kernels = zr_kernels_cpu(ZR_ISA_PLAIN);
     talking.bucket_bytes = ZR_COMM_LINE_BYTES;
+    talking.stream = talking.beside = NULL;
     zr_result result = zr_comm_create(&talk, &talking, rank->local, rank->rank);
     if (result != ZR_OK)
         return result;
     result = zr_comm_nccl_create(&rank->comm,
                                  &(struct zr_nccl_options){.comm = options,
                                                            .local = rank->local,
+                                                           .stream = rank->stream,
                                                            .deterministic = rank->config->deterministic},
                                  talk);
     if (result == ZR_OK)
