@@ -315,6 +315,14 @@ static void take_event(struct zr_server *server, const struct zr_source *source)
     }
 }
 
+/* A client that is gone, or about to be. */
+static bool tells_an_end(const struct epoll_event *event)
+{
+    const struct zr_source *source = event->data.ptr;
+    return source->kind == ZR_SOURCE_PROCESS ||
+           (source->kind == ZR_SOURCE_LINE && event->events & (EPOLLHUP | EPOLLERR));
+}
+
 void zr_server_step(struct zr_server *server, int timeout_ms)
 {
     struct epoll_event events[EVENTS_AT_ONCE];
@@ -328,8 +336,13 @@ void zr_server_step(struct zr_server *server, int timeout_ms)
         (timeout_ms < 0 || timeout_ms > LOOK_MS))
         timeout_ms = LOOK_MS;
     int count = epoll_wait(server->epoll, events, EVENTS_AT_ONCE, timeout_ms);
+    /* What the dead held is free before anybody is refused: what others say waits for the next step. */
+    bool ends = false;
     for (int i = 0; i < count; i++)
-        take_event(server, events[i].data.ptr);
+        ends = ends || tells_an_end(&events[i]);
+    for (int i = 0; i < count; i++)
+        if (!ends || tells_an_end(&events[i]))
+            take_event(server, events[i].data.ptr);
     now_ns = zr_os_now_ns();
     zr_ledger_tick(&server->ledger, now_ns);
     look_around(server, now_ns);
