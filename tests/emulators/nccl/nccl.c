@@ -126,7 +126,7 @@ static void get(const struct zr_emulator *emulator, const char *from, void *to, 
 {
     if (emulator)
         emulator->read((zr_cu_address)(uintptr_t)from, to, bytes);
-    else
+    else if (bytes > 0)
         memcpy(to, from, bytes);
 }
 
@@ -134,7 +134,7 @@ static void put(const struct zr_emulator *emulator, char *to, const void *from, 
 {
     if (emulator)
         emulator->write((zr_cu_address)(uintptr_t)to, from, bytes);
-    else
+    else if (bytes > 0)
         memcpy(to, from, bytes);
 }
 
