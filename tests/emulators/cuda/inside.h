@@ -192,7 +192,7 @@ enum { EMU_HEADER_BYTES = 4096 };
 struct emu_header {
     uint64_t magic, bytes;
     zr_cu_location location;
-    uint32_t shared; /* as emu_memory's */
+    uint64_t shared; /* as emu_memory's; so wide that nothing unsaid lies behind it */
 };
 
 /* A stretch of the emulator's file, zeros behind a header of its own. */
