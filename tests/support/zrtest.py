@@ -191,11 +191,13 @@ def run_limited(command, timeout=LONG_HANG, **settings):
 
 
 def wait_for(condition, seconds=120):
-    """Whether it came true; the time is for what never does."""
+    """What it was when it came true: it is not asked again, it may pass. The time is for what never does."""
     limit = time.monotonic() + seconds
-    while not condition() and time.monotonic() < limit:
+    while True:
+        late, value = time.monotonic() >= limit, condition()
+        if value or late:
+            return value
         time.sleep(0.01)
-    return condition()
 
 
 def in_steps(log):
