@@ -183,11 +183,11 @@ struct zr_offload {
     /* The part of all elements, 0 to 1, whose state, gradients and (of `parameters`) parameters stay in
      * zr_engine_options.arena, by units in a row, as many as are within it. Not with `delayed`. */
     double stays;
-    /* With `optimizer`, without the files, `delayed` and `stays`, and the same bits: a unit is updated in a thread of its
-     * own as soon as its gradients are there, before the norm is known, and rolled back where the norm
-     * demands that; see zr_engine_speculate(). Bytes of the arena (tag offload) that old values may take: of
-     * each unit 12 for each element that this rank updates, 8 of SGD, from the last unit on; units without
-     * room wait for the norm. 0: all wait. */
+    /* With `optimizer`, without `parameters_file`, `delayed` and `stays`, and the same bits: a unit is
+     * updated in a thread of its own as soon as its gradients are there, before the norm is known, and rolled
+     * back where the norm demands that; see zr_engine_speculate(). Bytes of the arena (tag offload), with
+     * `file` of the file, that old values may take: of each unit 12 for each element that this rank updates,
+     * 8 of SGD, from the last unit on; units without room wait for the norm. 0: all wait. */
     size_t speculative_bytes;
 };
 

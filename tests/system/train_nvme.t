@@ -76,6 +76,25 @@ for flags, where in ((dict(ranks=1), {}), (dict(ranks=2, stage=2, precision="bf1
     tiers = [tier for rank in late[1].report["ranks"] for tier in rank["tiers"].values()]
     same([tier["moved_bytes_per_step"] for tier in tiers], [tier["planned_moved_bytes_per_step"] for tier in tiers], "and moves what is planned")
 
+# A speculative update: state lies twice in the file, as far as the bytes allow, and what was wrong is made again from what it was.
+for flags, log in ((dict(ranks=1, clip=2.5), "1GiB"), (dict(ranks=2, stage=1, precision="bf16", accumulate=2, clip=1.8), "300KiB"), (dict(ranks=2, stage=2, precision="bf16", clip=1000), "1GiB"),
+                   (dict(ranks=3, stage=3, clip=3, **{**FP16, "loss_scale_power": 17}), "1GiB"), (dict(ranks=2, stage=3, precision="bf16", offload_param="cpu", clip=1000, optimizer="sgd"), "100KiB"),
+                   (dict(ranks=2, pp=2, accumulate=2, clip=1000, precision="bf16"), "1GiB")):
+    runs = [logged(**{**SHAPE, "steps": 6, **flags, **more}) for more in (dict(stage=0, offload_param=None), NVME, dict(**NVME, speculative_update=log, **(dict(save=path("speculated"), save_every=3) if flags["clip"] == 1.8 else {})))]
+    clipped = sum(norm is None or norm > flags["clip"] for norm in runs[0].norms)
+    if not same((runs[2].code, runs[2].bits, runs[2].report and runs[2].report["rolled_back_updates"]), (0, runs[0].bits, clipped), f"--speculative-update {log} {flags}: {clipped} of 6 are rolled back"):
+        note(runs[2].err[-600:])
+        continue
+    for once, rank in zip(runs[1].report["ranks"], runs[2].report["ranks"]):
+        tier, nvme, once = rank["tiers"]["host"], rank["tiers"]["nvme"], once["tiers"]["nvme"]
+        same([tier["moved_bytes_per_step"], tier["peak_by_tag_bytes"], nvme["moved_bytes_per_step"], nvme["peak_bytes"]],
+             [tier["planned_moved_bytes_per_step"], tier["planned_by_tag_bytes"], nvme["planned_moved_bytes_per_step"], nvme["planned_bytes"]], "its tiers are as planned")
+        ok(once["peak_bytes"] < nvme["peak_bytes"] <= 2 * once["peak_bytes"] and nvme["moved_bytes_per_step"] <= once["moved_bytes_per_step"], "it takes space for more of the state, and moves no more")
+    if flags["clip"] != 1.8:
+        continue
+    resumed = logged(**{**SHAPE, "steps": 6, **flags, "stage": 0}, resume=os.path.join(path("speculated"), "step-00000003"))
+    same(resumed.bits, runs[0].bits[3:], "its checkpoint has the current half") or note(resumed.err[-300:])
+
 # Checkpoints, both ways.
 here, disk = path("here"), path("disk-saved")
 for folder, flags in ((here, dict(stage=2)), (disk, {**NVME, **PARAM})):

@@ -40,7 +40,8 @@ static zr_result open_stores(struct zr_engine *engine)
         .more_bytes = engine->gradient_file.bytes,
         .more_memory = engine->gradient_file.slots,
         .more_memory_bytes = ZR_NVME_PIPELINE_BUFFERS * engine->gradient_file.slot_bytes,
-        .simulated = engine->simulated};
+        .simulated = engine->simulated,
+        .twice_bytes = o->offload.file ? o->offload.speculative_bytes : 0};
     zr_result result = zr_state_store_open(
         &engine->store, o->offload.file ? &zr_state_store_nvme : &zr_state_store_memory, &options);
     if (result != ZR_OK || engine->stay.first == engine->stay.end)

@@ -86,6 +86,11 @@ struct zr_speculation {
     bool armed;                     /* the step under way has one */
     float *log;
     struct zr_speculated_unit *units; /* [units_count] */
+    /* Of state in a file: whose unit has which buffer, SIZE_MAX: nobody's; units begun in this step; waits.
+     */
+    size_t recent[ZR_NVME_PIPELINE_BUFFERS];
+    unsigned turn;
+    uint64_t waited_ns;
 };
 
 /* Gradients in the offload file; see gradient_file.h. Zeros: none are. */
@@ -94,7 +99,9 @@ struct zr_gradient_file {
     bool placed;                  /* their offsets count from the beginning of the file */
     uint64_t bytes;
     size_t slot_bytes;
-    void *slots; /* ZR_NVME_PIPELINE_BUFFERS, which are the pipeline's buffers too */
+    void *slots;               /* ZR_NVME_PIPELINE_BUFFERS, which are the pipeline's buffers too */
+    struct zr_nvme_unit *pass; /* [units_count], of a pass; no bytes: passed over */
+    unsigned used[ZR_NVME_PIPELINE_BUFFERS];  /* the last unit that was in it */
     unsigned owner[ZR_NVME_PIPELINE_BUFFERS]; /* the unit that is being reduced into it; ZR_NO_UNIT */
     zr_nvme_event writes[ZR_NVME_PIPELINE_BUFFERS];
     unsigned turn;

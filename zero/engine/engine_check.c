@@ -151,15 +151,15 @@ static zr_result check_offload(const struct zr_engine_options *options)
     bool several = zr_comm_world(options->comm) > 1;
     if (offload->delayed && !offload->optimizer)
         return zr_fail(ZR_ERR_INVALID, "an update can be delayed where the optimizer is offloaded");
-    if (offload->speculative_bytes > 0 && (!offload->optimizer || offload->file))
-        return zr_fail(ZR_ERR_INVALID,
-                       "an update can be speculative where the optimizer is offloaded to memory");
+    if (offload->speculative_bytes > 0 && !offload->optimizer)
+        return zr_fail(ZR_ERR_INVALID, "an update can be speculative where the optimizer is offloaded");
     if (offload->speculative_bytes > 0 && offload->delayed)
         return zr_fail(ZR_ERR_INVALID, "a delayed update knows the norm before it begins, and has nothing to "
                                        "speculate on; take one of the two");
     if (offload->speculative_bytes > 0 && (offload->stays > 0 || offload->parameters_file))
-        return zr_fail(ZR_ERR_INVALID, "an update can be speculative where all of the state and of the parameters "
-                                       "that are offloaded is in memory");
+        return zr_fail(ZR_ERR_INVALID,
+                       "an update can be speculative where all of the state and of the parameters "
+                       "that are offloaded is in memory");
     if ((offload->optimizer || offload->parameters) && !offload->host)
         return zr_fail(ZR_ERR_INVALID, "offload needs an arena of host memory, in zr_engine_options.offload");
     if (offload->file && (!offload->optimizer || !offload->file->folder))

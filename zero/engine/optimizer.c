@@ -196,7 +196,7 @@ static zr_result unit_squares(struct zr_engine *engine, size_t unit, double *sum
 /* Of all units, which come from the offload file if they are there. */
 static zr_result all_squares(struct zr_engine *engine, double *out)
 {
-    zr_result result = zr_engine_gradients_begin(engine);
+    zr_result result = zr_engine_gradients_begin(engine, true);
     for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++) {
         result = zr_engine_gradients_take(engine, u);
         if (result == ZR_OK)
@@ -322,6 +322,17 @@ static bool tells_others(const struct zr_engine *engine, size_t unit)
     return engine->options.stage > 0 && engine->world > 1 && engine->units[unit].resident;
 }
 
+/* A unit that has its update: its parameters come from its masters; of state in a file they are there. */
+static zr_result publish_held(struct zr_engine *engine, size_t unit)
+{
+    struct zr_owned owned;
+    if (!zr_state_file_is_twice(&engine->store, unit))
+        return zr_engine_round_masters(engine, unit);
+    zr_result result = zr_engine_take_owned(engine, unit, &owned);
+    zr_result given = zr_engine_give_owned(engine, unit, false);
+    return result == ZR_OK ? given : result;
+}
+
 /* Updates unit after unit; the all-gather of each runs while the next is updated. Where parameters come from
  * the host it starts after the next, when this rank's part has come. */
 static zr_result update_all(struct zr_engine *engine, const struct zr_engine_update *update)
@@ -330,7 +341,7 @@ static zr_result update_all(struct zr_engine *engine, const struct zr_engine_upd
     size_t behind = zr_engine_offloads(engine), count = engine->layout.units_count;
     zr_result result = zr_state_store_begin(&engine->store);
     if (result == ZR_OK)
-        result = zr_engine_gradients_begin(engine);
+        result = zr_engine_gradients_begin(engine, false);
 
     for (size_t u = 0; u < count + behind && result == ZR_OK; u++) {
         struct zr_numbers gradients;
@@ -340,8 +351,9 @@ static zr_result update_all(struct zr_engine *engine, const struct zr_engine_upd
                 result = updating_gradients(engine, &sums, u, &gradients);
             if (result != ZR_OK)
                 break;
-            result = zr_engine_speculation_holds(engine, u) ? zr_engine_round_masters(engine, u)
-                                                            : zr_engine_update_unit(engine, u, gradients, update);
+            result = zr_engine_speculation_holds(engine, u)
+                         ? publish_held(engine, u)
+                         : zr_engine_update_unit(engine, u, gradients, update);
             if (result == ZR_OK)
                 result = zr_engine_gradients_give(engine, u);
             zr_drop(engine->options.arena, &sums.block[u % 2]);
@@ -388,8 +400,10 @@ static zr_result find_update(struct zr_engine *engine, float rate, struct zr_ste
                              struct zr_engine_update *update)
 {
     float scale = report->clip_scale / report->loss_scale;
-    zr_result result =
-        engine->simulated ? zr_engine_gradients_walk(engine) : judge_gradients(engine, report, &scale);
+    zr_result result = zr_engine_speculation_await_filed(engine);
+    if (result == ZR_OK)
+        result =
+            engine->simulated ? zr_engine_gradients_walk(engine) : judge_gradients(engine, report, &scale);
     *update = zr_engine_update_of(engine, rate, scale);
     zr_result settled = zr_engine_speculation_settle(
         engine, result == ZR_OK && !report->skipped ? update : NULL, &report->rolled_back);

@@ -75,6 +75,8 @@ zr_result zr_engine_end_reduction(struct zr_engine *engine, size_t unit)
     zr_result result = zr_comm_wait(engine->options.comm, state->reduce_ticket);
     result = copied != ZR_OK ? copied : result;
     state->reduce_ticket = 0;
+    if (result == ZR_OK) /* gradients in a slot are there until they are written */
+        result = zr_engine_speculation_begin(engine, unit);
     if (result == ZR_OK)
         result = zr_engine_gradient_write(engine, unit);
     if (state->staged) {
@@ -82,7 +84,7 @@ zr_result zr_engine_end_reduction(struct zr_engine *engine, size_t unit)
         engine->staging_elements -= engine->layout.units[unit].padded_elements;
         zr_drop(engine->options.arena, &state->staging);
     }
-    return result == ZR_OK ? zr_engine_speculation_begin(engine, unit) : result;
+    return result;
 }
 
 /* Whether the oldest reduction has to end before a unit's gradients get a block: for want of room, or

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "alloc/base/system/os.h"
 #include "zero/engine/late.h"
 #include "zero/engine/offload.h"
 
@@ -20,6 +21,11 @@ struct zr_speculated_unit {
     bool logged; /* the worker's, until its ticket has been waited for: the old values are there */
     zr_ticket ticket;
 };
+
+static bool is_filed(const struct zr_engine *engine)
+{
+    return engine->options.offload.file;
+}
 
 /* ---- The log ------------------------------------------------------------------------------------------- */
 
@@ -59,6 +65,11 @@ static zr_result move_old(struct zr_engine *engine, size_t unit, enum direction 
 static size_t place(struct zr_engine *engine, float *log)
 {
     size_t most = engine->options.offload.speculative_bytes / sizeof *log, length = 0;
+    if (is_filed(engine)) { /* the store has decided */
+        for (size_t u = 0; u < engine->layout.units_count; u++)
+            length += zr_state_file_is_twice(&engine->store, u);
+        return length;
+    }
     for (size_t u = engine->layout.units_count; u-- > 0;) {
         const struct zr_layout_unit *unit = &engine->layout.units[u];
         size_t count = log_elements(engine, u);
@@ -91,6 +102,34 @@ static zr_result update_unit(void *task_state)
     return result == ZR_OK ? given : result;
 }
 
+/* The same of state in a file; parameters go where they belong. */
+static zr_result update_filed(void *task_state)
+{
+    struct zr_speculated_unit *own = task_state;
+    struct zr_engine *engine = own->engine;
+    size_t unit = (size_t)(own - engine->speculation.units), count = owned_elements(engine, unit);
+    bool whole = engine->options.stage == 0, low_precision = zr_engine_is_low_precision(engine);
+    struct zr_state_view view;
+    zr_result result = zr_state_file_take_ahead(&engine->store, unit, &view);
+    struct zr_owned owned = {.from = whole ? 0 : engine->rank * count,
+                             .master = view.master,
+                             .momentum = view.momentum,
+                             .variance = view.variance};
+    owned.to = owned.from + count;
+    owned.parameters.precision = engine->options.precision;
+    owned.parameters.at = whole ? zr_engine_parameter_place(engine, engine->units[unit].parameters_at)
+                                : zr_engine_shard(engine, unit);
+    struct zr_window window = {.count = count};
+    if (low_precision)
+        window.values = owned.parameters;
+    if (result == ZR_OK)
+        result = zr_engine_update_window(engine, unit, own->gradients, &engine->speculation.update, &owned,
+                                         &window);
+    if (result == ZR_OK && !low_precision && !engine->simulated)
+        memcpy(owned.parameters.at, view.master, count * sizeof(float));
+    return result == ZR_OK ? zr_state_file_give_ahead(&engine->store, unit) : result;
+}
+
 /* ---- Beside it ----------------------------------------------------------------------------------------- */
 
 zr_result zr_engine_speculation_open(struct zr_engine *engine)
@@ -113,8 +152,9 @@ zr_result zr_engine_speculation_open(struct zr_engine *engine)
             "%zu: give as much at least",
             o->offload.speculative_bytes, engine->layout.units[units - 1].unit.name,
             log_elements(engine, units - 1) * sizeof *speculation->log);
-    result = zr_take(o->offload.host, ZR_TAG_OFFLOAD, length, sizeof *speculation->log,
-                     (void **)&speculation->log);
+    if (!is_filed(engine))
+        result = zr_take(o->offload.host, ZR_TAG_OFFLOAD, length, sizeof *speculation->log,
+                         (void **)&speculation->log);
     if (result != ZR_OK)
         return result;
     place(engine, speculation->log);
@@ -152,8 +192,48 @@ zr_result zr_engine_speculate(zr_engine *engine, float rate)
     speculation->context.flops = NULL;
     speculation->update = zr_engine_update_of(engine, rate, 1 / zr_engine_loss_scale(engine));
     speculation->update.context = &speculation->context;
+    speculation->turn = 0;
+    for (unsigned i = 0; i < ZR_NVME_PIPELINE_BUFFERS; i++)
+        speculation->recent[i] = SIZE_MAX;
     speculation->armed = true;
     return ZR_OK;
+}
+
+zr_result zr_engine_speculation_await(struct zr_engine *engine, size_t unit)
+{
+    struct zr_speculation *speculation = &engine->speculation;
+    if (!speculation->units || unit >= engine->layout.units_count || !speculation->units[unit].begun)
+        return ZR_OK;
+    uint64_t start_ns = zr_os_now_ns();
+    if (is_filed(engine))
+        zr_state_file_wait_ahead(&engine->store, unit);
+    zr_result result = zr_comm_wait(speculation->worker, speculation->units[unit].ticket);
+    if (is_filed(engine))
+        speculation->waited_ns += zr_os_now_ns() - start_ns;
+    return result;
+}
+
+zr_result zr_engine_speculation_await_filed(struct zr_engine *engine)
+{
+    zr_result first = ZR_OK;
+    for (size_t u = 0; u < engine->layout.units_count && is_filed(engine); u++) {
+        zr_result ended = zr_engine_speculation_await(engine, u);
+        first = first == ZR_OK ? ended : first;
+    }
+    return first;
+}
+
+/* The state is read behind the three units before. */
+static zr_result begin_read(struct zr_engine *engine, size_t unit)
+{
+    struct zr_speculation *speculation = &engine->speculation;
+    unsigned slot = speculation->turn++ % ZR_NVME_PIPELINE_BUFFERS;
+    zr_result result = zr_engine_speculation_await(engine, speculation->recent[slot]);
+    speculation->recent[slot] = unit;
+    bool uploads = !zr_engine_hosts_parameters(engine, unit);
+    if (uploads)
+        engine->moved_bytes += owned_elements(engine, unit) * engine->parameter_bytes;
+    return result == ZR_OK ? zr_state_file_read_ahead(&engine->store, unit, slot) : result;
 }
 
 zr_result zr_engine_speculation_begin(struct zr_engine *engine, size_t unit)
@@ -162,7 +242,8 @@ zr_result zr_engine_speculation_begin(struct zr_engine *engine, size_t unit)
     if (!speculation->armed || engine->units[unit].accumulated != zr_engine_accumulation_steps(engine, unit))
         return ZR_OK;
     struct zr_speculated_unit *own = &speculation->units[unit];
-    if (!own->log || own->begun)
+    bool twice = zr_state_file_is_twice(&engine->store, unit);
+    if ((!own->log && !twice) || own->begun)
         return ZR_OK;
     zr_result result = zr_engine_await_parameters(engine, unit); /* of fp32: from the masters */
     if (result != ZR_OK)
@@ -170,8 +251,12 @@ zr_result zr_engine_speculation_begin(struct zr_engine *engine, size_t unit)
     own->engine = engine;
     own->gradients = zr_engine_shard_gradients(engine, unit);
     own->logged = false;
-    own->task = (struct zr_copies_task){
-        .run = update_unit, .state = own, .bytes = log_elements(engine, unit) * sizeof *own->log};
+    result = twice ? begin_read(engine, unit) : ZR_OK;
+    if (result != ZR_OK)
+        return result;
+    own->task = (struct zr_copies_task){.run = twice ? update_filed : update_unit,
+                                        .state = own,
+                                        .bytes = twice ? 0 : log_elements(engine, unit) * sizeof *own->log};
     result = zr_copies_run(speculation->worker, &own->task, &own->ticket);
     own->begun = result == ZR_OK;
     return result;
@@ -184,6 +269,25 @@ static bool is_assumed(const struct zr_speculation *speculation, const struct zr
            update->correction1 == assumed->correction1 && update->correction2 == assumed->correction2;
 }
 
+/* A unit that is updated again gets its parameters then; else they are those of its current place. */
+static zr_result settle_filed(struct zr_engine *engine, const struct zr_engine_update *update, bool right,
+                              zr_result first, bool *rolled_back)
+{
+    zr_state_file_end_ahead(&engine->store);
+    for (size_t u = 0; u < engine->layout.units_count; u++) {
+        struct zr_speculated_unit *own = &engine->speculation.units[u];
+        if (own->begun && right)
+            zr_state_file_keep_ahead(&engine->store, u);
+        if (!own->begun || right)
+            continue;
+        zr_result back = first == ZR_OK && !update ? zr_engine_round_masters(engine, u) : ZR_OK;
+        first = first == ZR_OK ? back : first;
+        *rolled_back = true;
+        own->begun = false;
+    }
+    return first;
+}
+
 zr_result zr_engine_speculation_settle(struct zr_engine *engine, const struct zr_engine_update *update,
                                        bool *rolled_back)
 {
@@ -194,12 +298,13 @@ zr_result zr_engine_speculation_settle(struct zr_engine *engine, const struct zr
         return ZR_OK;
     speculation->armed = false;
     for (size_t u = 0; u < engine->layout.units_count; u++) {
-        zr_result ended = speculation->units[u].begun
-                              ? zr_comm_wait(speculation->worker, speculation->units[u].ticket)
-                              : ZR_OK;
+        zr_result ended = zr_engine_speculation_await(engine, u);
         first = first == ZR_OK ? ended : first;
     }
-    if (first == ZR_OK && is_assumed(speculation, update))
+    bool right = first == ZR_OK && is_assumed(speculation, update);
+    if (is_filed(engine))
+        return settle_filed(engine, update, right, first, rolled_back);
+    if (right)
         return ZR_OK;
     for (size_t u = 0; u < engine->layout.units_count; u++) {
         struct zr_speculated_unit *own = &speculation->units[u];

@@ -4,19 +4,28 @@
  * update is made again with the factor, or not at all; else the parameters follow. Either way the bits are
  * those of an engine that waits for the norm. Private to engine/.
  *
- * The log has an arena's block of its own, tag offload on the host: of each unit in it 4 bytes for each
- * element that the rank updates, times 3 (AdamW) or 2 (SGD). Units come into it from the last on, as backward
- * goes, as long as zr_offload.speculative_bytes allow; the others wait for the norm. So do units that ranks
- * of a pipeline share, whose gradients are added up at the end of a step. By the clock of a rehearsal a unit
- * takes the time of its copy to the log, at the host's bandwidth, behind what the caller computes; the update
- * itself takes none, here or elsewhere. */
+ * Of state in memory the log has an arena's block of its own, tag offload on the host: of each unit in it 4
+ * bytes for each element that the rank updates, times 3 (AdamW) or 2 (SGD). Units come into it from the last
+ * on, as backward goes, as long as zr_offload.speculative_bytes allow; the others wait for the norm. So do
+ * units that ranks of a pipeline share, whose gradients are added up at the end of a step. By the clock of a
+ * rehearsal a unit takes the time of its copy to the log, at the host's bandwidth, behind what the caller
+ * computes; the update itself takes none, here or elsewhere. */
 #ifndef ZR_ENGINE_SPECULATE_H
 #define ZR_ENGINE_SPECULATE_H
 
 #include "zero/engine/engine.h"
 
+/* Of state in an offload file there is no log. Units lie in the file twice, as long as the bytes allow: the
+ * update reads a unit from its current place and writes it to the other, which becomes the current one when
+ * the norm allows it. Its parameters are written at once; nothing reads them before the step's end, and where
+ * the update was wrong they are written again from the current place. The caller's thread starts the reads;
+ * three units are under way, and it waits for the fourth, so that memory does not grow. */
+
 zr_result zr_engine_speculation_open(struct zr_engine *engine);
 void zr_engine_speculation_close(struct zr_engine *engine);
+/* Waits for a unit's update, if one is under way / for all of state in a file: who reads gradients again. */
+zr_result zr_engine_speculation_await(struct zr_engine *engine, size_t unit);
+zr_result zr_engine_speculation_await_filed(struct zr_engine *engine);
 /* A unit's reduction has ended: if its gradients are the step's and it is in the log, its update begins. */
 zr_result zr_engine_speculation_begin(struct zr_engine *engine, size_t unit);
 /* The step's update is found, NULL: there is none. What was begun ends, and stays if it was the same; else it

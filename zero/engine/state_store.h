@@ -36,6 +36,9 @@ struct zr_state_store_options {
     /* Of the store in a file, whose `arena` has its buffers alone, tag offload; borrowed for its life. */
     const struct zr_offload_file *file;
     bool simulated; /* no file: what it would take, and move */
+    /* Of the store in a file: units that lie in it twice, from the last one on, as far as these bytes allow,
+     * but for those that ranks of a pipeline share. 0: none. See zr_state_file_read_ahead(). */
+    uint64_t twice_bytes;
     /* Room in the file behind the store's own, for another use, and memory that it is moved from; 0: none. */
     uint64_t more_bytes;
     void *more_memory;
@@ -100,6 +103,22 @@ zr_nvme_io *zr_state_file_io(const struct zr_state_store *store);
 uint64_t zr_state_file_base(const struct zr_state_store *store);
 double zr_state_file_count(struct zr_state_store *store, uint64_t bytes);
 void zr_state_file_wait_by_clock(struct zr_state_store *store, double end_seconds);
+
+/* Units of a store in a file that lie there twice are updated outside of a pass before it is known whether
+ * the update is right. The caller's thread reads one from its current place into buffer `slot`, below
+ * ZR_NVME_PIPELINE_BUFFERS, whose unit before has been given; another thread takes it and gives it, which
+ * starts to write it to its other place. Keeping makes that the current one, and the pass that comes next
+ * passes over the unit; without it nothing has changed. No pass and no other take meanwhile. */
+bool zr_state_file_is_twice(const struct zr_state_store *store, size_t unit);
+zr_result zr_state_file_read_ahead(struct zr_state_store *store, size_t unit, unsigned slot);
+zr_result zr_state_file_take_ahead(struct zr_state_store *store, size_t unit, struct zr_state_view *out);
+zr_result zr_state_file_give_ahead(struct zr_state_store *store, size_t unit);
+/* By the clock: until it has been read. */
+void zr_state_file_wait_ahead(struct zr_state_store *store, size_t unit);
+/* When all that was read has been given: what was written of a unit is its state; and, in any case, the end.
+ */
+void zr_state_file_keep_ahead(struct zr_state_store *store, size_t unit);
+void zr_state_file_end_ahead(struct zr_state_store *store);
 
 /* Lets a simulated one go by the clock of a rehearsal, at its nvme_bytes_per_second. Nothing for others. */
 void zr_state_store_set_clock(struct zr_state_store *store, struct zr_comm_clock *clock);

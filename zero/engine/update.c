@@ -102,13 +102,13 @@ static zr_result update_part(struct zr_engine *engine, const struct zr_parameter
 }
 
 /* What lies between the tensors of a window that is copied whole: [from, to) of it. */
-static zr_result clear_between(struct zr_engine *engine, const struct zr_window *window, size_t from,
-                               size_t to)
+static zr_result clear_between(struct zr_engine *engine, struct zr_kernel_context *context,
+                               const struct zr_window *window, size_t from, size_t to)
 {
     if (to <= from || !zr_engine_offloads(engine) || !window->values.at)
         return ZR_OK;
     return engine->options.kernels->clear(
-        engine->options.context,
+        context,
         &(struct zr_clear){(to - from) * engine->parameter_bytes, zr_numbers_at(window->values, from).at});
 }
 
@@ -133,12 +133,12 @@ zr_result zr_engine_update_window(struct zr_engine *engine, size_t unit, struct 
                                     .variance = owned->variance ? owned->variance + skip : NULL};
         if (window->values.at)
             numbers.parameter = zr_numbers_at(window->values, at);
-        result = clear_between(engine, window, done, at);
+        result = clear_between(engine, update->context, window, done, at);
         if (result == ZR_OK)
             result = update_part(engine, &p->parameter, update, &numbers);
         done = at + overlap.count;
     }
-    return result == ZR_OK ? clear_between(engine, window, done, window->count) : result;
+    return result == ZR_OK ? clear_between(engine, update->context, window, done, window->count) : result;
 }
 
 zr_result zr_engine_update_unit(struct zr_engine *engine, size_t unit, struct zr_numbers gradients,

@@ -122,7 +122,9 @@ uint64_t zr_trainer_state_moved_bytes(const struct zr_trainer_state *state)
 uint64_t zr_trainer_state_copies_exposed_ns(const struct zr_trainer_state *state)
 {
     zr_comm *const copies[] = {state->trainer->activations.checkpoints.copies, state->engine->copies,
-                               state->engine->speculation.worker};
+                               /* of state in a file the file's waits have them */
+                               state->engine->options.offload.file ? NULL
+                                                                   : state->engine->speculation.worker};
     uint64_t sum = 0;
     for (size_t i = 0; i < sizeof copies / sizeof *copies; i++) {
         struct zr_comm_counters counters = {0};

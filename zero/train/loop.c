@@ -312,6 +312,7 @@ static zr_result measured_step(struct loop *loop, uint64_t step, struct zr_step_
     /* A delayed update sends what it has found in the step after the one that began it. */
     bool first =
         !history->counted && (!rank->config->delayed_update || zr_engine_is_late(rank->state.engine));
+    uint64_t rolled_back_before = history->rolled_back_updates;
     uint64_t moved = zr_trainer_state_moved_bytes(&rank->state),
              waited_ns = zr_trainer_state_copies_exposed_ns(&rank->state);
     struct zr_state_file_report file_before, file_after;
@@ -335,8 +336,9 @@ static zr_result measured_step(struct loop *loop, uint64_t step, struct zr_step_
     history->nvme_waited_ns += file_after.waited_ns - file_before.waited_ns;
     zr_arena_get_stats(rank->arena, &after);
     zr_trainer_state_counters_get(&rank->state, &sent_after);
-    if (first && !line->skipped) { /* a skipped step sends less */
-        history->counted = true;
+    if (first &&
+        !line->skipped) { /* a skipped step sends less; of a file one that is rolled back moves more */
+        history->counted = rolled_back_before == history->rolled_back_updates || !rank->offload_file.folder;
         history->sent_elements_per_step = sent_after.sent_elements - sent_before.sent_elements;
         history->received_bytes_per_step = sent_after.received_bytes - sent_before.received_bytes;
         history->host_moved_bytes_per_step = zr_trainer_state_moved_bytes(&rank->state) - moved;

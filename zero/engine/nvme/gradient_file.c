@@ -1,5 +1,6 @@
 /* gradient_file.c: see gradient_file.h. Stands on the store's file. */
 #include "zero/engine/nvme/gradient_file.h"
+#include "zero/engine/speculate.h"
 
 #include <string.h>
 
@@ -27,6 +28,8 @@ zr_result zr_engine_gradient_file_open(struct zr_engine *engine)
         return ZR_OK;
     size_t align = o->offload.file->align_bytes ? o->offload.file->align_bytes : ZR_STATE_FILE_ALIGN_BYTES;
     result = zr_take(o->host_arena, ZR_TAG_OTHER, units, sizeof *file->extents, (void **)&file->extents);
+    if (result == ZR_OK)
+        result = zr_take(o->host_arena, ZR_TAG_OTHER, units, sizeof *file->pass, (void **)&file->pass);
     if (result != ZR_OK)
         return result;
     for (size_t u = 0; u < units; u++) {
@@ -39,7 +42,7 @@ zr_result zr_engine_gradient_file_open(struct zr_engine *engine)
         file->slot_bytes = bytes > file->slot_bytes ? bytes : file->slot_bytes;
     }
     for (unsigned i = 0; i < SLOTS; i++)
-        file->owner[i] = ZR_NO_UNIT;
+        file->owner[i] = file->used[i] = ZR_NO_UNIT;
     if (!is_used(engine))
         return ZR_OK;
     if (__builtin_mul_overflow(file->slot_bytes, (size_t)SLOTS, &all_bytes))
@@ -58,6 +61,7 @@ void zr_engine_gradient_file_close(struct zr_engine *engine)
 {
     if (engine->options.offload.host)
         zr_drop(engine->options.offload.host, &engine->gradient_file.slots);
+    zr_drop(engine->options.host_arena, &engine->gradient_file.pass);
     zr_drop(engine->options.host_arena, &engine->gradient_file.extents);
 }
 
@@ -87,9 +91,12 @@ zr_result zr_engine_gradient_slot(struct zr_engine *engine, size_t unit)
     /* They come and end in one order, so that who has the slot is among the oldest. */
     while (result == ZR_OK && file->owner[slot] != ZR_NO_UNIT)
         result = zr_engine_end_reduction(engine, engine->first_staged);
+    if (result == ZR_OK) /* what updates it ahead of the norm reads it there */
+        result = zr_engine_speculation_await(engine, file->used[slot]);
     if (result == ZR_OK)
         result = wait_for(engine, file->writes[slot]);
     file->writes[slot] = 0;
+    file->used[slot] = (unsigned)unit;
     file->owner[slot] = (unsigned)unit;
     engine->units[unit].filed_gradients = file->pipeline.buffers[slot];
     return result;
@@ -144,25 +151,30 @@ zr_result zr_engine_gradient_fetch(struct zr_engine *engine, size_t unit)
 static void read_by_clock(struct zr_engine *engine, size_t unit)
 {
     struct zr_gradient_file *file = &engine->gradient_file;
-    if (unit < engine->layout.units_count && file->extents[unit].bytes > 0)
-        file->read_seconds[unit % SLOTS] = zr_state_file_count(&engine->store, file->extents[unit].bytes);
+    if (unit < engine->layout.units_count && file->pass[unit].bytes > 0)
+        file->read_seconds[unit % SLOTS] = zr_state_file_count(&engine->store, file->pass[unit].bytes);
 }
 
-zr_result zr_engine_gradients_begin(struct zr_engine *engine)
+zr_result zr_engine_gradients_begin(struct zr_engine *engine, bool all)
 {
     struct zr_gradient_file *file = &engine->gradient_file;
     if (!is_used(engine))
         return ZR_OK;
     zr_result result = await_writes(engine);
+    if (result == ZR_OK && io_of(engine) && !file->placed) /* where the store's file has room for them */
+        for (size_t u = 0; u < engine->layout.units_count; u++)
+            file->extents[u].offset_bytes = extent_of(engine, u, NULL).offset_bytes;
+    file->placed = file->placed || io_of(engine);
+    for (size_t u = 0; u < engine->layout.units_count; u++) {
+        file->pass[u] = file->extents[u];
+        if (!all && zr_engine_speculation_holds(engine, u))
+            file->pass[u].bytes = 0;
+    }
     read_by_clock(engine, 0);
     if (result != ZR_OK || !io_of(engine))
         return result;
-    if (!file->placed) /* where the store's file has room for them */
-        for (size_t u = 0; u < engine->layout.units_count; u++)
-            file->extents[u].offset_bytes = extent_of(engine, u, NULL).offset_bytes;
-    file->placed = true;
     file->pipeline.io = io_of(engine);
-    file->pipeline.units = file->extents;
+    file->pipeline.units = file->pass;
     file->pipeline.units_count = (unsigned)engine->layout.units_count;
     return zr_nvme_pipeline_begin(&file->pipeline);
 }
@@ -174,7 +186,7 @@ zr_result zr_engine_gradients_take(struct zr_engine *engine, size_t unit)
     if (!is_used(engine))
         return ZR_OK;
     read_by_clock(engine, unit + 1);
-    if (file->extents[unit].bytes > 0)
+    if (file->pass[unit].bytes > 0)
         zr_state_file_wait_by_clock(&engine->store, file->read_seconds[unit % SLOTS]);
     zr_result result = io_of(engine) ? zr_nvme_pipeline_take(&file->pipeline, &at) : ZR_OK;
     if (zr_engine_files_gradients(engine, unit))
@@ -198,7 +210,7 @@ zr_result zr_engine_gradients_end(struct zr_engine *engine)
 
 zr_result zr_engine_gradients_walk(struct zr_engine *engine)
 {
-    zr_result result = zr_engine_gradients_begin(engine);
+    zr_result result = zr_engine_gradients_begin(engine, true);
     for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++) {
         result = zr_engine_gradients_take(engine, u);
         if (result == ZR_OK)

@@ -23,8 +23,9 @@ zr_result zr_engine_gradient_write(struct zr_engine *engine, size_t unit);
 /* Reads one by itself, outside of a pass; good until the next. */
 zr_result zr_engine_gradient_fetch(struct zr_engine *engine, size_t unit);
 
-/* begin, take and give of each unit in order, end: also after a failure. */
-zr_result zr_engine_gradients_begin(struct zr_engine *engine);
+/* begin, take and give of each unit in order, end: also after a failure. `all` false: but for those of units
+ * that have their update. */
+zr_result zr_engine_gradients_begin(struct zr_engine *engine, bool all);
 zr_result zr_engine_gradients_take(struct zr_engine *engine, size_t unit);
 zr_result zr_engine_gradients_give(struct zr_engine *engine, size_t unit);
 zr_result zr_engine_gradients_end(struct zr_engine *engine);

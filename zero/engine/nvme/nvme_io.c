@@ -203,7 +203,7 @@ static void look_for_stall(const zr_nvme_io *io, struct patience *patience, uint
 }
 
 /* Called with the lock and returns with it, which it gives in between. */
-static void wait_for(zr_nvme_io *io, zr_nvme_event event)
+static void wait_for(zr_nvme_io *io, zr_nvme_event event, bool behind)
 {
     if (has_passed(io, event))
         return;
@@ -221,10 +221,11 @@ static void wait_for(zr_nvme_io *io, zr_nvme_event event)
         look_for_stall(io, &patience, moved_bytes, left_bytes);
         pthread_mutex_lock(&io->lock);
     }
-    io->waited_ns += zr_os_now_ns() - start_ns;
+    if (!behind)
+        io->waited_ns += zr_os_now_ns() - start_ns;
 }
 
-static zr_result wait_until(zr_nvme_io *io, zr_nvme_event event, bool *out_passed)
+static zr_result wait_until(zr_nvme_io *io, zr_nvme_event event, bool *out_passed, bool behind)
 {
     zr_result result;
     pthread_mutex_lock(&io->lock);
@@ -233,7 +234,7 @@ static zr_result wait_until(zr_nvme_io *io, zr_nvme_event event, bool *out_passe
                          (unsigned long long)event);
     } else {
         if (!out_passed)
-            wait_for(io, event);
+            wait_for(io, event, behind);
         else
             *out_passed = has_passed(io, event);
         result = first_failure(io);
@@ -244,20 +245,26 @@ static zr_result wait_until(zr_nvme_io *io, zr_nvme_event event, bool *out_passe
 
 zr_result zr_nvme_wait(zr_nvme_io *io, zr_nvme_event event)
 {
-    return io ? wait_until(io, event, NULL) : zr_fail(ZR_ERR_INVALID, "zr_nvme_wait() needs a file");
+    return io ? wait_until(io, event, NULL, false) : zr_fail(ZR_ERR_INVALID, "zr_nvme_wait() needs a file");
+}
+
+zr_result zr_nvme_wait_behind(zr_nvme_io *io, zr_nvme_event event)
+{
+    return io ? wait_until(io, event, NULL, true)
+              : zr_fail(ZR_ERR_INVALID, "zr_nvme_wait_behind() needs a file");
 }
 
 zr_result zr_nvme_poll(zr_nvme_io *io, zr_nvme_event event, bool *out_passed)
 {
     return io && out_passed
-               ? wait_until(io, event, out_passed)
+               ? wait_until(io, event, out_passed, false)
                : zr_fail(ZR_ERR_INVALID, "zr_nvme_poll() needs a file and a place for the answer");
 }
 
 static void wait_for_all(zr_nvme_io *io)
 {
     for (zr_nvme_event event = io->oldest, last = io->last; event <= last; event++)
-        wait_for(io, event);
+        wait_for(io, event, false);
 }
 
 zr_result zr_nvme_synchronize(zr_nvme_io *io)
@@ -331,7 +338,7 @@ static zr_result start(zr_nvme_io *io, const struct zr_nvme_extent *extent, bool
         return zr_fail(ZR_ERR_INVALID, "an operation needs a file, an extent and a place for its event");
     pthread_mutex_lock(&io->lock);
     while (io->last - io->oldest + 1 >= ZR_NVME_OPERATIONS)
-        wait_for(io, io->oldest);
+        wait_for(io, io->oldest, false);
     zr_result result = first_failure(io);
     if (result == ZR_OK)
         result = check_extent(io, extent);

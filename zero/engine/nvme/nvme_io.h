@@ -96,6 +96,8 @@ zr_result zr_nvme_poll(zr_nvme_io *io, zr_nvme_event event, bool *out_passed);
 /* Waits until it has. A disk that stalls is waited for: the log hears of it after stall_ns, and again after
  * four times as long each time. On ZR_ERR_IO too the operation has let go of its memory. */
 zr_result zr_nvme_wait(zr_nvme_io *io, zr_nvme_event event);
+/* The same, by a thread that works behind the caller's: report.waited_ns leaves it out. */
+zr_result zr_nvme_wait_behind(zr_nvme_io *io, zr_nvme_event event);
 /* Waits for all. */
 zr_result zr_nvme_synchronize(zr_nvme_io *io);
 

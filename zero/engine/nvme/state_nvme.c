@@ -16,6 +16,13 @@
 
 enum { KINDS = 3, NO_UNIT = UINT32_MAX };
 
+/* Of a unit that lies in the file twice. */
+struct ahead_unit {
+    bool twice, kept; /* kept: the next pass passes over it */
+    unsigned slot;
+    uint64_t other_bytes; /* the offset of the place that is not current */
+};
+
 struct zr_state_file {
     zr_nvme_io *io; /* NULL: simulated */
     struct zr_nvme_unit *units;
@@ -30,6 +37,11 @@ struct zr_state_file {
     unsigned pending;                              /* of a pass: the unit that is taken, or will be next */
     struct zr_comm_clock *clock;                   /* NULL: none */
     double read_seconds[ZR_NVME_PIPELINE_BUFFERS]; /* by the clock: when it has been read */
+    struct zr_nvme_unit *pass;                     /* [units_count] of a pass; no bytes: passed over */
+    struct ahead_unit *ahead;                      /* [units_count] */
+    bool runs_ahead;                               /* something was read ahead in this step */
+    zr_nvme_event ahead_reads[ZR_NVME_PIPELINE_BUFFERS], ahead_writes[ZR_NVME_PIPELINE_BUFFERS];
+    double ahead_seconds[ZR_NVME_PIPELINE_BUFFERS], written_seconds; /* by the clock */
 };
 
 static bool has_kind(const struct zr_state_store *store, unsigned kind)
@@ -72,7 +84,7 @@ static void read_by_clock(struct zr_state_store *store, unsigned unit)
     struct zr_state_file *file = store->file;
     if (unit < file->units_count)
         file->read_seconds[unit % ZR_NVME_PIPELINE_BUFFERS] =
-            zr_state_file_count(store, file->units[unit].bytes);
+            zr_state_file_count(store, file->pass[unit].bytes);
 }
 
 /* ---- Open and close ------------------------------------------------------------------------------------ */
@@ -84,6 +96,8 @@ static void nvme_close(struct zr_state_store *store)
         return;
     zr_nvme_close(file->io); /* its contents end with it: a failure that nobody saw is of no use now */
     zr_drop(store->options.arena, &file->buffers);
+    zr_drop(store->options.host_arena, &file->ahead);
+    zr_drop(store->options.host_arena, &file->pass);
     zr_drop(store->options.host_arena, &file->units);
     zr_drop(store->options.host_arena, &store->file);
 }
@@ -96,6 +110,17 @@ static void lay_out(struct zr_state_store *store, size_t align_bytes)
         file->units[u] = (struct zr_nvme_unit){file->bytes, bytes};
         file->bytes += bytes;
         file->buffer_bytes = bytes > file->buffer_bytes ? bytes : file->buffer_bytes;
+    }
+    uint64_t left = store->options.twice_bytes;
+    for (size_t u = file->units_count; u-- > 0;) {
+        const struct zr_layout *layout = store->options.layout;
+        bool shared = layout->parameters[layout->units[u].first_parameter].parameter.part.shared;
+        size_t bytes = bytes_of(store, u);
+        if (shared || bytes == 0 || bytes > left)
+            continue;
+        left -= bytes;
+        file->ahead[u] = (struct ahead_unit){.twice = true, .other_bytes = file->bytes};
+        file->bytes += file->units[u].bytes;
     }
 }
 
@@ -128,7 +153,14 @@ static zr_result nvme_open(struct zr_state_store *store)
     file->held = NO_UNIT;
     result =
         zr_take(o->host_arena, ZR_TAG_OTHER, file->units_count, sizeof *file->units, (void **)&file->units);
+    if (result == ZR_OK)
+        result =
+            zr_take(o->host_arena, ZR_TAG_OTHER, file->units_count, sizeof *file->pass, (void **)&file->pass);
+    if (result == ZR_OK)
+        result = zr_take(o->host_arena, ZR_TAG_OTHER, file->units_count, sizeof *file->ahead,
+                         (void **)&file->ahead);
     if (result == ZR_OK) {
+        memset(file->ahead, 0, file->units_count * sizeof *file->ahead);
         lay_out(store, align_bytes);
         if (file->bytes > 0)
             result = take_buffers(store, align_bytes);
@@ -146,9 +178,91 @@ static zr_result nvme_open(struct zr_state_store *store)
                                                                .log = o->file->log,
                                                                .log_state = o->file->log_state});
     file->pipeline.io = file->io;
-    file->pipeline.units = file->units;
+    file->pipeline.units = file->pass;
     file->pipeline.units_count = (unsigned)file->units_count;
     return result;
+}
+
+/* ---- Ahead of the norm --------------------------------------------------------------------------------- */
+
+/* What was written ahead has left its buffer. */
+static zr_result await_ahead(struct zr_state_store *store)
+{
+    struct zr_state_file *file = store->file;
+    zr_result result = ZR_OK;
+    for (unsigned i = 0; i < ZR_NVME_PIPELINE_BUFFERS && file->io; i++) {
+        zr_result written = zr_nvme_wait(file->io, file->ahead_writes[i]);
+        result = result == ZR_OK ? written : result;
+        file->ahead_writes[i] = 0;
+    }
+    zr_state_file_wait_by_clock(store, file->written_seconds);
+    file->written_seconds = 0;
+    return result;
+}
+
+bool zr_state_file_is_twice(const struct zr_state_store *store, size_t unit)
+{
+    return store->file && store->file->ahead[unit].twice;
+}
+
+static struct zr_nvme_extent ahead_extent(const struct zr_state_file *file, size_t unit)
+{
+    return (struct zr_nvme_extent){.memory = file->pipeline.buffers[file->ahead[unit].slot],
+                                   .bytes = file->units[unit].bytes};
+}
+
+zr_result zr_state_file_read_ahead(struct zr_state_store *store, size_t unit, unsigned slot)
+{
+    struct zr_state_file *file = store->file;
+    zr_result result = ZR_OK;
+    if (!file->runs_ahead) { /* behind the last writes of the step before */
+        result = file->io ? zr_nvme_pipeline_end(&file->pipeline) : ZR_OK;
+        if (result == ZR_OK)
+            result = await_ahead(store);
+        file->held = NO_UNIT;
+    }
+    file->runs_ahead = true;
+    file->ahead[unit].slot = slot;
+    file->ahead_seconds[slot] = zr_state_file_count(store, file->units[unit].bytes);
+    struct zr_nvme_extent extent = ahead_extent(file, unit);
+    extent.offset_bytes = file->units[unit].offset_bytes;
+    extent.after = file->ahead_writes[slot];
+    return result == ZR_OK && file->io ? zr_nvme_read(file->io, &extent, &file->ahead_reads[slot]) : result;
+}
+
+zr_result zr_state_file_take_ahead(struct zr_state_store *store, size_t unit, struct zr_state_view *out)
+{
+    struct zr_state_file *file = store->file;
+    view(store, unit, ahead_extent(file, unit).memory, out);
+    return file->io ? zr_nvme_wait_behind(file->io, file->ahead_reads[file->ahead[unit].slot]) : ZR_OK;
+}
+
+zr_result zr_state_file_give_ahead(struct zr_state_store *store, size_t unit)
+{
+    struct zr_state_file *file = store->file;
+    struct zr_nvme_extent extent = ahead_extent(file, unit);
+    extent.offset_bytes = file->ahead[unit].other_bytes;
+    file->written_seconds = zr_state_file_count(store, extent.bytes);
+    return file->io ? zr_nvme_write(file->io, &extent, &file->ahead_writes[file->ahead[unit].slot]) : ZR_OK;
+}
+
+void zr_state_file_wait_ahead(struct zr_state_store *store, size_t unit)
+{
+    zr_state_file_wait_by_clock(store, store->file->ahead_seconds[store->file->ahead[unit].slot]);
+}
+
+void zr_state_file_keep_ahead(struct zr_state_store *store, size_t unit)
+{
+    struct zr_state_file *file = store->file;
+    uint64_t before = file->units[unit].offset_bytes;
+    file->units[unit].offset_bytes = file->ahead[unit].other_bytes;
+    file->ahead[unit].other_bytes = before;
+    file->ahead[unit].kept = true;
+}
+
+void zr_state_file_end_ahead(struct zr_state_store *store)
+{
+    store->file->runs_ahead = false;
 }
 
 /* ---- A pass -------------------------------------------------------------------------------------------- */
@@ -161,6 +275,16 @@ static zr_result nvme_begin(struct zr_state_store *store)
         return zr_fail(ZR_ERR_INVALID, "a pass over the state in the offload file is under way");
     if (file->io)
         result = zr_nvme_pipeline_end(&file->pipeline); /* of the pass before: its last writes */
+    bool all_kept = true;
+    for (size_t u = 0; u < file->units_count; u++) {
+        file->pass[u] = file->units[u];
+        if (file->ahead[u].kept)
+            file->pass[u].bytes = 0;
+        file->ahead[u].kept = false;
+        all_kept = all_kept && file->pass[u].bytes == 0;
+    }
+    if (result == ZR_OK && !all_kept) /* else nothing is moved, and the last writes go on */
+        result = await_ahead(store);
     file->held = NO_UNIT;
     file->pending = 0;
     file->passing = true;
@@ -225,6 +349,8 @@ static zr_result nvme_take(struct zr_state_store *store, size_t unit, struct zr_
     if (file->io)
         result = zr_nvme_pipeline_end(&file->pipeline);
     if (result == ZR_OK)
+        result = await_ahead(store);
+    if (result == ZR_OK)
         result = transfer(store, unit, zr_nvme_read);
     if (result == ZR_OK)
         file->held = (unsigned)unit;
@@ -241,7 +367,7 @@ static zr_result nvme_give(struct zr_state_store *store, size_t unit, bool chang
     file->taken = false;
     file->pending++;
     if (changed)
-        zr_state_file_count(store, file->units[unit].bytes);
+        zr_state_file_count(store, file->pass[unit].bytes);
     return file->io ? zr_nvme_pipeline_give(&file->pipeline, changed) : ZR_OK;
 }
 

@@ -95,8 +95,8 @@ const char *zr_train_offload_words(const struct zr_train_config *config)
     if (config->delayed_update && !config->offload_optimizer)
         return "--delayed-update: the host updates behind the device; give --offload-optimizer cpu too, or leave it "
                "out";
-    if (config->speculative_bytes && config->offload_optimizer != ZR_TIER_CPU)
-        return "--speculative-update: the host updates state that it has in memory; give --offload-optimizer cpu too, or "
+    if (config->speculative_bytes && !config->offload_optimizer)
+        return "--speculative-update: the host updates what is offloaded; give --offload-optimizer cpu or nvme:DIR too, or "
                "leave it out";
     if (config->speculative_bytes && config->delayed_update)
         return "--speculative-update: a delayed update begins when the norm is known, and there is nothing to speculate "
