@@ -236,14 +236,21 @@ static zr_result hold(zr_backend *backend, size_t bytes, struct zr_handle **out)
     return result;
 }
 
-/* lock: backend->lock, unless the handle was never anybody's. */
-static void drop(zr_backend *backend, struct zr_handle *handle)
+/* Of memory that is gone. */
+static void let_go_lease(zr_backend *backend, struct zr_handle *handle)
 {
-    if (!handle->imported)
-        backend->held_bytes -= handle->bytes;
     if (backend->service)
         zr_service_return(backend->service, handle->bytes,
                           &(struct zr_service_lease){handle->lease, handle->leased_granule, -1});
+    handle->lease = 0;
+}
+
+/* lock: backend->lock, unless the handle was never anybody's. */
+static void drop(zr_backend *backend, struct zr_handle *handle)
+{
+    if (!handle->imported && !handle->vacant)
+        backend->held_bytes -= handle->bytes;
+    let_go_lease(backend, handle);
     handle->destroyed = true; /* stays readable in the free record: a second destroy is told */
     zr_slab_give(&backend->handles, handle);
 }
@@ -554,6 +561,80 @@ static zr_result check_two(zr_backend *backend, const struct zr_copy *copy)
         result = check_bytes(backend, copy->to, copy->bytes);
     pthread_mutex_unlock(&backend->lock);
     return result;
+}
+
+/* The handle under an extent that is one mapping of it, and its only one. lock: backend->lock */
+static zr_result find_whole(const struct zr_range *range, struct zr_bounds extent, bool vacant,
+                            struct zr_mapping **out)
+{
+    zr_result result = check_whole(range, extent, "memory leaves or comes");
+    if (result != ZR_OK)
+        return result;
+    *out = zr_range_mapping(range, extent.offset_bytes);
+    if ((*out)->handle->bytes != extent.bytes || (*out)->handle->mappings_count != 1 ||
+        (*out)->handle->vacant != vacant || (*out)->access == vacant)
+        return zr_fail(ZR_ERR_INVALID, "memory leaves or comes of what is no mapping for it, at %zu",
+                       extent.offset_bytes);
+    return ZR_OK;
+}
+
+zr_result zr_backend_vacate(struct zr_range *range, struct zr_bounds extent)
+{
+    zr_backend *backend = range->backend;
+    struct zr_mapping *mapping = NULL;
+    if (!backend->ops->vacate)
+        return zr_fail(ZR_ERR_UNAVAILABLE, "the %s backend keeps what it has", backend->ops->name);
+    zr_result result = check_extent(range, extent, "memory that leaves");
+    if (result != ZR_OK)
+        return result;
+    pthread_mutex_lock(&backend->lock);
+    result = find_whole(range, extent, false, &mapping);
+    if (result == ZR_OK) /* a mapping has no access until it is set */
+        result = backend->ops->map(backend, range->address + extent.offset_bytes, mapping->handle);
+    if (result == ZR_OK) {
+        struct zr_handle *handle = mapping->handle;
+        backend->pieces_count -= (size_t)pieces_added(range, mapping);
+        mapping->access = false;
+        backend->pieces_count += (size_t)pieces_added(range, mapping);
+        backend->ops->vacate(backend, handle);
+        handle->vacant = true;
+        backend->held_bytes -= handle->bytes;
+        let_go_lease(backend, handle);
+    }
+    pthread_mutex_unlock(&backend->lock);
+    return result;
+}
+
+/* The lease may take long, and others use the backend meanwhile: the mapping is this caller's alone. */
+zr_result zr_backend_occupy(struct zr_range *range, struct zr_bounds extent)
+{
+    zr_backend *backend = range->backend;
+    struct zr_mapping *mapping = NULL;
+    struct zr_service_lease lease = {.fd = -1};
+    zr_result result = check_extent(range, extent, "memory that comes");
+    if (result != ZR_OK)
+        return result;
+    pthread_mutex_lock(&backend->lock);
+    result = find_whole(range, extent, true, &mapping);
+    pthread_mutex_unlock(&backend->lock);
+    if (result == ZR_OK && backend->service)
+        result = zr_service_lease(backend->service, extent.bytes, &lease);
+    if (result != ZR_OK)
+        return result;
+    result = zr_fault(ZR_FAULT_CREATE) ? zr_fail(ZR_ERR_MEMORY, "the %s backend has no %zu bytes left",
+                                                 backend->ops->name, extent.bytes)
+                                       : backend->ops->occupy(backend, mapping->handle);
+    if (result != ZR_OK) {
+        if (backend->service)
+            zr_service_return(backend->service, extent.bytes, &lease);
+        return result;
+    }
+    pthread_mutex_lock(&backend->lock);
+    mapping->handle->vacant = false;
+    mapping->handle->lease = lease.number;
+    backend->held_bytes += extent.bytes;
+    pthread_mutex_unlock(&backend->lock);
+    return zr_backend_set_access(range, extent);
 }
 
 zr_result zr_backend_copy(zr_backend *backend, const struct zr_copy *copy)

@@ -57,6 +57,7 @@ struct zr_handle {
     uint32_t mappings_count; /* lock: backend->lock */
     bool destroyed;          /* lives for its mappings only */
     bool imported;           /* another process's memory: not counted as held */
+    bool vacant;             /* its memory is with the system: see zr_backend_vacate() */
     bool created;            /* its owner's: fresh from the driver for the request that `serial` counts */
     uint8_t granule_class;   /* its owner's: enum zr_granule_class */
     uint32_t lease;          /* of the allocator service; 0: none. See service_client.h */
@@ -138,6 +139,10 @@ struct zr_backend_ops {
     size_t (*reserve_hint)(zr_backend *backend, size_t limit_bytes); /* a good size for an arena's range */
     zr_result (*enter)(zr_backend *backend);                         /* leave() comes with it */
     void (*leave)(zr_backend *backend);
+    /* The handle's memory goes back to the system / comes again, its contents undefined. The handle and its
+     * mapping, which has no access meanwhile, stay. */
+    void (*vacate)(zr_backend *backend, struct zr_handle *handle);
+    zr_result (*occupy)(zr_backend *backend, struct zr_handle *handle);
 };
 
 struct zr_backend {
@@ -192,6 +197,12 @@ struct zr_bounds {
 };
 ZR_PRIVATE_API zr_result zr_backend_unmap(struct zr_range *range, struct zr_bounds extent);
 ZR_PRIVATE_API zr_result zr_backend_set_access(struct zr_range *range, struct zr_bounds extent);
+/* The memory under one whole mapping goes back to the system and its lease to zrd; nobody may touch the
+ * addresses until zr_backend_occupy() has made it anew, its contents undefined. ZR_ERR_UNAVAILABLE: the
+ * backend cannot. ZR_ERR_INVALID: no whole mapping with access, or the handle is mapped elsewhere too. */
+zr_result zr_backend_vacate(struct zr_range *range, struct zr_bounds extent);
+/* ZR_ERR_MEMORY, ZR_ERR_UNAVAILABLE: as of zr_backend_create(); it stays vacant. */
+zr_result zr_backend_occupy(struct zr_range *range, struct zr_bounds extent);
 zr_result zr_backend_copy(zr_backend *backend, const struct zr_copy *copy);
 zr_result zr_backend_fill(zr_backend *backend, const struct zr_fill *fill);
 ZR_PRIVATE_API zr_result zr_backend_event_record(zr_backend *backend, uint64_t stream,

@@ -267,6 +267,28 @@ static void host_destroy(zr_backend *backend, struct zr_handle *handle)
     pthread_mutex_unlock(&backend->create_lock);
 }
 
+static void host_vacate(zr_backend *backend, struct zr_handle *handle)
+{
+    struct host_backend *host = host_of(backend);
+    pthread_mutex_lock(&backend->create_lock);
+    punch((const struct host_file *)handle->object,
+          (struct zr_bounds){(size_t)handle->offset_bytes, handle->bytes});
+    host->headroom_bytes = 0; /* who takes the memory now is somebody else */
+    pthread_mutex_unlock(&backend->create_lock);
+}
+
+static zr_result host_occupy(zr_backend *backend, struct zr_handle *handle)
+{
+    struct host_backend *host = host_of(backend);
+    pthread_mutex_lock(&backend->create_lock);
+    zr_result result = check_headroom(host, handle->bytes);
+    if (result == ZR_OK)
+        result = commit(host, (const struct host_file *)handle->object,
+                        (struct zr_bounds){(size_t)handle->offset_bytes, handle->bytes});
+    pthread_mutex_unlock(&backend->create_lock);
+    return result;
+}
+
 /* ---- Mappings ------------------------------------------------------------------------------------------ */
 
 static zr_result host_map(zr_backend *backend, char *address, const struct zr_handle *handle)
@@ -374,6 +396,8 @@ static const struct zr_backend_ops host_ops = {
     .export_fd = host_export,
     .import_fd = host_import,
     .reserve_hint = zr_host_reserve_hint,
+    .vacate = host_vacate,
+    .occupy = host_occupy,
 };
 
 zr_result zr_backend_host_create(zr_backend **out, const struct zr_host_options *options)

@@ -267,6 +267,7 @@ static void write_plan(const struct zr_service *client, struct zr_service_messag
 {
     out->plan_base_bytes = client->plan.base_bytes;
     out->plan_peak_bytes = client->plan.peak_bytes;
+    out->bytes = client->plan.spill_bytes;
     out->run = client->plan.run;
     out->run_count = client->plan.run_count;
 }

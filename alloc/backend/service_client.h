@@ -65,8 +65,9 @@ void zr_service_gather_end(void);
 
 /* What this process will take of zrd's memory. Processes of one run have the same number. */
 struct zr_service_plan {
-    uint64_t base_bytes; /* what stays between steps */
-    uint64_t peak_bytes; /* the most of a step, base included */
+    uint64_t base_bytes;  /* what stays between steps */
+    uint64_t peak_bytes;  /* the most of a step, base included */
+    uint64_t spill_bytes; /* of the base: what zr_reclaim_set_spill()'s function can give between steps */
     uint32_t run, run_count;
 };
 /* Hears now and then what is waited for. */

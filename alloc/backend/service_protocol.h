@@ -50,7 +50,8 @@ enum zr_service_kind {
     ZR_SERVICE_GIVEN,     /* serial of a RECLAIM, bytes: all that could be given was returned. No answer */
     ZR_SERVICE_LISTEN, /* the bell is heard from now on: who has not said so is asked for nothing. No answer
                         */
-    ZR_SERVICE_PLAN,   /* plan_base_bytes, plan_peak_bytes of this process; run, run_count */
+    ZR_SERVICE_PLAN,   /* plan_base_bytes, plan_peak_bytes of this process; run, run_count; bytes: what of its
+                          base can go to a disk while it waits for its turn */
     ZR_SERVICE_TURN,   /* the process is between two steps, and wants the next turn */
     ZR_SERVICE_IDLE,   /* bytes: what it could give now, to INQUIRE. No answer */
     /* From a tool. */
@@ -67,7 +68,7 @@ enum zr_service_kind {
     ZR_SERVICE_REFUSED, /* result (enum zr_result), words */
     ZR_SERVICE_CLIENT,  /* to STATUS: one client; serial is its number */
     /* On the bell. */
-    ZR_SERVICE_RECLAIM, /* bytes are wanted back within_ms; serial */
+    ZR_SERVICE_RECLAIM, /* bytes are wanted back within_ms; serial; flags: ZR_SERVICE_SPILL */
     ZR_SERVICE_YIELD,   /* another run waits: after the step, bytes are to be given and TURN is to be said */
     ZR_SERVICE_INQUIRE, /* how much is idle? */
     ZR_SERVICE_ENDED,   /* the leases are over; words */
@@ -88,6 +89,7 @@ enum zr_service_flags {
     ZR_SERVICE_INQUIRING = 1024,  /* DONE to STATUS: some have not answered that yet */
     ZR_SERVICE_IN_TURN = 2048,    /* HELLO, CLIENT: its run may take its most */
     ZR_SERVICE_IDLE_KNOWN = 4096, /* CLIENT: idle_bytes is what it said last */
+    ZR_SERVICE_SPILL = 8192, /* RECLAIM: what is in use between steps too, to the disk that PLAN spoke of */
 };
 
 struct zr_service_message {

@@ -97,6 +97,28 @@ static size_t all_idle_bytes(const struct zr_service *of)
     return idle;
 }
 
+static struct {
+    pthread_mutex_t lock;
+    zr_reclaim_spill *spill;
+    void *state;
+} spiller = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+void zr_reclaim_set_spill(zr_reclaim_spill *spill, void *state)
+{
+    pthread_mutex_lock(&spiller.lock);
+    spiller.spill = spill;
+    spiller.state = state;
+    pthread_mutex_unlock(&spiller.lock);
+}
+
+static size_t spill(size_t bytes, uint64_t until_ns)
+{
+    pthread_mutex_lock(&spiller.lock);
+    size_t given = spiller.spill ? spiller.spill(spiller.state, bytes, until_ns) : 0;
+    pthread_mutex_unlock(&spiller.lock);
+    return given;
+}
+
 /* What the bell has to say is done and answered. */
 static void hear(struct zr_service *service)
 {
@@ -121,6 +143,8 @@ static void hear(struct zr_service *service)
         if (busy && given < wanted.bytes)
             nanosleep(&(struct timespec){.tv_nsec = 500000}, NULL);
     }
+    if (given < wanted.bytes && service == zr_service_host() && wanted.flags & ZR_SERVICE_SPILL)
+        given += spill(wanted.bytes - given, until_ns);
     zr_service_gather_end();
     zr_service_given(service, &wanted, given);
 }

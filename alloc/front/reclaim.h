@@ -15,6 +15,12 @@
  * passed over: *busy. */
 size_t zr_reclaim(size_t bytes, const struct zr_service *of, bool *busy);
 
+/* Gives memory back that is in use, to a tier of the caller's: up to `bytes`, until then at the latest.
+ * Returns how many went. Called by the helper thread, when zrd asks a run that waits for its turn. */
+typedef size_t zr_reclaim_spill(void *state, size_t bytes, uint64_t until_ns);
+/* NULL: none any more; no call of the last one is under way on return. Any thread but the helper. */
+void zr_reclaim_set_spill(zr_reclaim_spill *spill, void *state);
+
 extern _Atomic bool zr_reclaim_started; /* or tried */
 /* Without locks. Keeps errno and the last error. */
 void zr_reclaim_start(void);

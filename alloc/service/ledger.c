@@ -223,6 +223,19 @@ static struct zr_holder *choose(const struct zr_ledger *ledger, const struct zr_
     return best;
 }
 
+static void ask_for(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t bytes, bool spill,
+                    uint64_t now_ns)
+{
+    holder->asked_bytes = bytes;
+    holder->asked_spill = spill;
+    holder->asked_ns = now_ns;
+    holder->returned_bytes = 0;
+    holder->asked_serial = ++ledger->serial;
+    holder->asked_until_ns = now_ns + ledger->within_ns;
+    zr_ledger_due(ledger, holder->asked_until_ns);
+    ledger->calls->ask(ledger, holder);
+}
+
 /* Whoever needs more asks again soon, and each time two processes have to wake up: not for a granule alone.
  */
 static void ask(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t bytes, uint64_t now_ns)
@@ -230,14 +243,13 @@ static void ask(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t byt
     uint64_t most = askable_bytes(holder);
     uint64_t least = holder->held_bytes / 8 < ASK_BYTES ? holder->held_bytes / 8 : ASK_BYTES;
     bytes = bytes > least ? bytes : least;
-    holder->asked_bytes = bytes < most ? bytes : most;
-    holder->asked_ns = now_ns;
-    holder->returned_bytes = 0;
-    holder->asked_serial = ++ledger->serial;
-    holder->asked_until_ns = now_ns + ledger->within_ns;
     holder->asked_round = ledger->round;
-    zr_ledger_due(ledger, holder->asked_until_ns);
-    ledger->calls->ask(ledger, holder);
+    ask_for(ledger, holder, bytes < most ? bytes : most, false, now_ns);
+}
+
+void zr_ledger_ask_spill(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t bytes, uint64_t now_ns)
+{
+    ask_for(ledger, holder, bytes, true, now_ns);
 }
 
 uint64_t zr_ledger_asked_bytes(const struct zr_ledger *ledger)
@@ -413,7 +425,8 @@ zr_result zr_ledger_given(struct zr_ledger *ledger, struct zr_holder *holder, ui
     if (holder->asked_bytes == 0 || serial != holder->asked_serial)
         return zr_fail(ZR_ERR_INVALID, "an answer to what was not asked");
     holder->asked_bytes = 0;
-    if (holder->returned_bytes > 0) {
+    holder->spills_no_more = holder->asked_spill && holder->returned_bytes == 0;
+    if (holder->returned_bytes > 0 && !holder->asked_spill) {
         holder->given_bytes += holder->returned_bytes;
         holder->given_ns += now_ns - holder->asked_ns;
     }

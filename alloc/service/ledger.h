@@ -34,6 +34,8 @@ struct zr_holder {
     struct zr_group *group;
     struct zr_run *run; /* NULL: it has no plan */
     uint64_t plan_base_bytes, plan_peak_bytes;
+    uint64_t plan_spill_bytes; /* of its base: what it can give while it rests */
+    bool spills_no_more;       /* it has given nothing for being asked to, in this rest */
     enum zr_awaited awaits;
     uint64_t awaits_until_ns; /* then it is told to ask again */
     bool rests;               /* between two steps, for its turn */
@@ -53,6 +55,7 @@ struct zr_holder {
     /* What it was asked for and has not answered; 0 bytes: nothing. */
     uint64_t asked_bytes, asked_serial, asked_until_ns;
     uint64_t asked_round;
+    bool asked_spill; /* for what is in use, too */
     /* What it has given for being asked, in which time: how fast it is. */
     uint64_t asked_ns, given_bytes, given_ns, returned_bytes;
     uint64_t idle_bytes; /* that it has told */
@@ -139,6 +142,8 @@ uint64_t zr_ledger_asked_bytes(const struct zr_ledger *ledger);
  * `unplanned`: those alone that have no plan. True: something is coming. */
 bool zr_ledger_press(struct zr_ledger *ledger, const struct zr_holder *wanting, uint64_t missing_bytes,
                      bool unplanned, uint64_t now_ns);
+/* Asks a holder that rests for `bytes` of what it has in use. */
+void zr_ledger_ask_spill(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t bytes, uint64_t now_ns);
 /* zr_ledger_tick() is wanted then, if not before. */
 static inline void zr_ledger_due(struct zr_ledger *ledger, uint64_t at_ns)
 {

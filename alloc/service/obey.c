@@ -54,6 +54,7 @@ static struct zr_run_plan plan_of(const struct zr_service_message *message, bool
 {
     return (struct zr_run_plan){.base_bytes = message->plan_base_bytes,
                                 .peak_bytes = message->plan_peak_bytes,
+                                .spill_bytes = message->bytes,
                                 .key = message->run,
                                 .count = message->run_count,
                                 .admitted = admitted,

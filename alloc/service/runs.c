@@ -13,8 +13,8 @@ enum { MEMBERS_MOST = 4096 };
 
 /* What must stay free for the runs, or is theirs: now, and so that the largest step can still be had. */
 struct sums {
-    uint64_t committed_bytes; /* in turn: the peaks, else the bases */
-    uint64_t base_bytes, step_bytes;
+    uint64_t committed_bytes;         /* in turn: the peaks, else the bases */
+    uint64_t floor_bytes, step_bytes; /* what stays whatever comes, and the most that one adds in its turn */
     uint64_t held_bytes;
 };
 
@@ -26,7 +26,16 @@ static uint64_t more_of(uint64_t one, uint64_t other)
 /* What the run may take now. */
 static uint64_t committed_to(const struct zr_run *run)
 {
-    return run->in_turn ? run->peak_bytes : run->begun ? run->base_bytes : 0;
+    return run->in_turn       ? run->peak_bytes
+           : !run->begun      ? 0
+           : run->spill_bytes ? run->held_bytes
+                              : run->base_bytes;
+}
+
+/* What it holds while it rests and has spilled. */
+static uint64_t floor_of(const struct zr_run *run)
+{
+    return run->base_bytes - run->spill_bytes;
 }
 
 /* `also`: a run that is not let in yet. */
@@ -37,8 +46,8 @@ static struct sums sum_runs(const struct zr_ledger *ledger, const struct zr_run 
         if (!run->admitted && run != also)
             continue;
         sums.committed_bytes += more_of(committed_to(run), run->held_bytes);
-        sums.base_bytes += run->base_bytes;
-        sums.step_bytes = more_of(sums.step_bytes, run->peak_bytes - run->base_bytes);
+        sums.floor_bytes += floor_of(run);
+        sums.step_bytes = more_of(sums.step_bytes, run->peak_bytes - floor_of(run));
         sums.held_bytes += run->held_bytes;
     }
     return sums;
@@ -56,7 +65,7 @@ uint64_t zr_runs_unreserved(const struct zr_ledger *ledger, uint64_t free_bytes)
     if (!ledger->runs)
         return free_bytes;
     struct sums sums = sum_runs(ledger, NULL);
-    uint64_t reserved = more_of(sums.committed_bytes, sums.base_bytes + sums.step_bytes) - sums.held_bytes;
+    uint64_t reserved = more_of(sums.committed_bytes, sums.floor_bytes + sums.step_bytes) - sums.held_bytes;
     return free_bytes > reserved ? free_bytes - reserved : 0;
 }
 
@@ -87,11 +96,12 @@ void zr_run_leave(struct zr_ledger *ledger, struct zr_holder *holder)
     run->expected_count--;
     run->resting_count -= holder->rests;
     run->base_bytes -= holder->plan_base_bytes;
+    run->spill_bytes -= holder->plan_spill_bytes;
     run->peak_bytes -= holder->plan_peak_bytes;
     run->held_bytes -= holder->held_bytes;
     holder->run = NULL;
-    holder->plan_base_bytes = holder->plan_peak_bytes = 0;
-    holder->rests = holder->turn_untold = false;
+    holder->plan_base_bytes = holder->plan_peak_bytes = holder->plan_spill_bytes = 0;
+    holder->rests = holder->turn_untold = holder->spills_no_more = false;
     holder->awaits = ZR_AWAITS_NOTHING;
     if (run->members_count > 0)
         return;
@@ -146,7 +156,9 @@ static void enter(struct zr_run *run, struct zr_holder *holder, const struct zr_
     holder->run = run;
     holder->plan_base_bytes = plan->base_bytes;
     holder->plan_peak_bytes = plan->peak_bytes;
+    holder->plan_spill_bytes = plan->spill_bytes;
     run->members_count++;
+    run->spill_bytes += plan->spill_bytes;
     run->base_bytes += plan->base_bytes;
     run->peak_bytes += plan->peak_bytes;
     run->held_bytes += holder->held_bytes;
@@ -159,7 +171,8 @@ zr_result zr_run_join(struct zr_ledger *ledger, struct zr_holder *holder, const 
 {
     struct zr_run *run = NULL;
     if (plan->peak_bytes == 0 || plan->base_bytes > plan->peak_bytes || plan->peak_bytes > BYTES_MOST ||
-        plan->count == 0 || plan->count > MEMBERS_MOST || holder->awaits != ZR_AWAITS_NOTHING)
+        plan->spill_bytes > plan->base_bytes || plan->count == 0 || plan->count > MEMBERS_MOST ||
+        holder->awaits != ZR_AWAITS_NOTHING)
         return zr_fail(ZR_ERR_INVALID, "a plan that makes no sense");
     if (holder->run && holder->run->admitted) { /* it was to ask again */
         reply(ledger, holder, ZR_SERVICE_GRANTED, "");
@@ -194,6 +207,7 @@ zr_result zr_run_turn(struct zr_ledger *ledger, struct zr_holder *holder, uint64
     }
     await(ledger, holder, ZR_AWAITS_TURN, now_ns);
     run->resting_count += !holder->rests;
+    holder->spills_no_more = holder->rests && holder->spills_no_more;
     holder->rests = true;
     return ZR_OK;
 }
@@ -214,9 +228,9 @@ static void refuse(struct zr_ledger *ledger, struct zr_run *run, const struct su
     zr_fail(ZR_ERR_MEMORY,
             "the plan takes %s in a step and %s between steps, and zrd lends %s, of which other runs keep %s "
             "and %s are held without a plan",
-            zr_ledger_bytes(number[0], run->peak_bytes), zr_ledger_bytes(number[1], run->base_bytes),
+            zr_ledger_bytes(number[0], run->peak_bytes), zr_ledger_bytes(number[1], floor_of(run)),
             zr_ledger_bytes(number[2], ledger->capacity_bytes),
-            zr_ledger_bytes(number[3], with->base_bytes - run->base_bytes),
+            zr_ledger_bytes(number[3], with->floor_bytes - floor_of(run)),
             zr_ledger_bytes(number[4], unplanned));
     reply_all(ledger, run, ZR_AWAITS_ADMISSION, ZR_SERVICE_REFUSED);
     unsigned left = run->members_count;
@@ -231,7 +245,7 @@ static void decide(struct zr_ledger *ledger, struct zr_run *run, uint64_t now_ns
 {
     struct sums with = sum_runs(ledger, run);
     uint64_t unplanned = ledger->held_bytes - with.held_bytes;
-    uint64_t need = with.base_bytes + with.step_bytes + unplanned;
+    uint64_t need = with.floor_bytes + with.step_bytes + unplanned;
     struct zr_holder *first = ledger->holders;
     while (first && first->run != run)
         first = first->next;
@@ -264,7 +278,7 @@ static void begin_turn(struct zr_ledger *ledger, struct zr_run *run, uint64_t no
     run->turn_since_ns = now_ns;
     for (struct zr_holder *holder = ledger->holders; holder; holder = holder->next)
         if (holder->run == run) {
-            holder->rests = false;
+            holder->rests = holder->spills_no_more = false;
             holder->turn_untold = holder->awaits != ZR_AWAITS_TURN;
         }
     reply_all(ledger, run, ZR_AWAITS_TURN, ZR_SERVICE_GRANTED);
@@ -297,6 +311,62 @@ static void ask_turns(struct zr_ledger *ledger, const struct zr_run *waits, uint
     }
 }
 
+/* What must be had for the run's turn beside what others keep, beyond the capacity; *alone: no other has its
+ * turn. */
+static uint64_t missing_for(const struct zr_ledger *ledger, const struct zr_run *run, bool *alone)
+{
+    struct sums sums = sum_runs(ledger, NULL);
+    uint64_t need = ledger->held_bytes - sums.held_bytes + run->peak_bytes;
+    *alone = true;
+    for (const struct zr_run *other = ledger->runs; other; other = other->next)
+        if (other != run && other->admitted) {
+            need += more_of(committed_to(other), other->begun ? 0 : other->held_bytes);
+            *alone = *alone && !other->in_turn;
+        }
+    return need > ledger->capacity_bytes ? need - ledger->capacity_bytes : 0;
+}
+
+/* What the holder can be asked for now. */
+static uint64_t spillable_bytes(const struct zr_holder *holder)
+{
+    uint64_t floor = holder->plan_base_bytes - holder->plan_spill_bytes;
+    bool can = holder->plan_spill_bytes > 0 && holder->rests && !holder->spills_no_more && holder->listens &&
+               holder->asked_bytes == 0;
+    return can && holder->held_bytes > floor ? holder->held_bytes - floor : 0;
+}
+
+/* Asks runs that rest, but for this one, to spill what is missing. False: nothing comes. Those that wait
+ * longest for their turn come last: they need it back soonest. */
+static bool ask_spills(struct zr_ledger *ledger, const struct zr_run *waits, uint64_t missing,
+                       uint64_t now_ns)
+{
+    uint64_t coming = zr_ledger_asked_bytes(ledger); /* of what is idle, too */
+    while (coming < missing) {
+        struct zr_holder *best = NULL;
+        for (struct zr_holder *holder = ledger->holders; holder; holder = holder->next)
+            if (spillable_bytes(holder) > 0 && holder->run != waits &&
+                (!best || holder->run->queued > best->run->queued))
+                best = holder;
+        if (!best)
+            break;
+        uint64_t most = spillable_bytes(best);
+        zr_ledger_ask_spill(ledger, best, missing - coming < most ? missing - coming : most, now_ns);
+        coming += best->asked_bytes;
+    }
+    return coming > 0;
+}
+
+/* The first in the queue that fits now; NULL: none. */
+static struct zr_run *first_that_fits(const struct zr_ledger *ledger)
+{
+    struct zr_run *first = NULL;
+    bool alone;
+    for (struct zr_run *run = ledger->runs; run; run = run->next)
+        if (run->queued && (!first || run->queued < first->queued) && missing_for(ledger, run, &alone) == 0)
+            first = run;
+    return first;
+}
+
 static void give_turns(struct zr_ledger *ledger, uint64_t now_ns)
 {
     struct zr_run *run;
@@ -306,20 +376,18 @@ static void give_turns(struct zr_ledger *ledger, uint64_t now_ns)
         return;
     }
     while ((run = first_queued(ledger))) {
-        struct sums sums = sum_runs(ledger, NULL);
-        uint64_t need = ledger->held_bytes - sums.held_bytes + run->peak_bytes;
-        bool alone = true;
-        for (const struct zr_run *other = ledger->runs; other; other = other->next)
-            if (other != run && other->admitted) {
-                need += more_of(committed_to(other), other->begun ? 0 : other->held_bytes);
-                alone = alone && !other->in_turn;
-            }
-        /* Where nobody has a turn that could end, to wait longer helps nobody. */
-        if (need > ledger->capacity_bytes && !alone) {
-            ask_turns(ledger, run, need - ledger->capacity_bytes, now_ns);
+        bool alone;
+        uint64_t missing = missing_for(ledger, run, &alone);
+        if (missing > 0 && !alone) {
+            ask_turns(ledger, run, missing, now_ns);
             return;
         }
-        begin_turn(ledger, run, now_ns);
+        if (missing > 0 && ask_spills(ledger, run, missing, now_ns))
+            return;
+        /* Whose disk has failed keeps its memory: then it goes on, and the other waits for its end. Where
+         * nobody can, to wait longer helps nobody. */
+        struct zr_run *other = missing > 0 ? first_that_fits(ledger) : NULL;
+        begin_turn(ledger, other ? other : run, now_ns);
     }
 }
 

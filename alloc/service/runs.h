@@ -8,7 +8,11 @@
  *
  * Turns are given in the order in which they were asked for. A run keeps its turn while nobody waits; else it
  * is asked to yield once it has had turn_ns. What others hold idle is reclaimed then, and so no run waits for
- * memory in the middle of a step that another needs to end its own. */
+ * memory in the middle of a step that another needs to end its own.
+ *
+ * Of some bases a part can go to a disk while the run rests (spill). Such a run is let in by what it cannot
+ * give, and where the next turn does not fit beside what rests, those that rest are asked for that part.
+ * While it rests, what such a run holds is kept for it and no more; its turn comes with its peak. */
 #ifndef ZR_SERVICE_RUNS_H
 #define ZR_SERVICE_RUNS_H
 
@@ -18,8 +22,8 @@ struct zr_run {
     struct zr_run *next; /* as they came */
     uint32_t key;        /* of its members; 0: it has one */
     unsigned expected_count, members_count, resting_count;
-    uint64_t base_bytes, peak_bytes, held_bytes; /* sums over its members */
-    bool admitted, in_turn, yields;              /* yields: it was asked to */
+    uint64_t base_bytes, peak_bytes, held_bytes, spill_bytes; /* sums over its members */
+    bool admitted, in_turn, yields;                           /* yields: it was asked to */
     bool begun; /* it has had a turn: what stays between steps is there */
     uint64_t turn_since_ns;
     uint64_t queued; /* its number in the order of waiting for a turn; 0: it does not wait */
@@ -27,6 +31,7 @@ struct zr_run {
 
 struct zr_run_plan {
     uint64_t base_bytes, peak_bytes; /* of the holder */
+    uint64_t spill_bytes;            /* of its base, that it can give while it rests */
     uint32_t key, count;             /* of its run */
     bool admitted, in_turn;          /* by another zrd: counted, and asked nothing */
 };

@@ -84,6 +84,7 @@ static void ask(struct zr_ledger *ledger, struct zr_holder *holder)
     struct zr_service_message message = zr_service_message_of(ZR_SERVICE_RECLAIM);
     message.serial = holder->asked_serial;
     message.bytes = holder->asked_bytes;
+    message.flags = holder->asked_spill ? ZR_SERVICE_SPILL : 0;
     message.within_ms = (uint32_t)(ledger->within_ns / 1000000);
     zr_client_say(client_of(holder), client_of(holder)->bell, &message, -1);
 }

@@ -40,9 +40,9 @@ def waits():
 class Holder(Speaker):
     """Has the turn, which goes with nobody else's, until it gives it: who runs meanwhile is let in and waits."""
 
-    def __init__(self):
+    def __init__(self, peak):
         super().__init__()
-        same(self.ask("plan", plan_base_bytes=2 * MIB, plan_peak_bytes=PEAK - BASE + 2 * MIB, run=9, run_count=1)["kind"], "granted",
+        same(self.ask("plan", plan_base_bytes=2 * MIB, plan_peak_bytes=peak, run=9, run_count=1)["kind"], "granted",
              "one that computes nothing is let in")
         while (answer := self.ask("turn"))["kind"] == "later":
             pass
@@ -51,7 +51,7 @@ class Holder(Speaker):
 
 def check_two(alone):
     zrd = Zrd("--capacity", CAPACITY, "--turn", 100)
-    holder = Holder()
+    holder = Holder(PEAK - BASE + 2 * MIB)
     runs = [run(seed=seed) for seed in alone]
     ok(wait_for(lambda: len(waits()) == 2), "two runs are let in, whose peaks together are beyond the capacity")
     same(sum(one["plan_peak_bytes"] for one in rows()) > CAPACITY, True, f"their plans: {[one['plan_peak_bytes'] >> 20 for one in rows()]} MiB of {CAPACITY >> 20}")
@@ -131,6 +131,61 @@ def check_deaths(alone):
     ok(waiting.result()[0].code == 4 and "zr service start" in waiting.result()[0].err, "without zrd, where it is required, no run begins")
 
 
+def check_spill():
+    """Two runs that keep more between steps than one can have beside the other's step: who rests goes to a file as far as the
+    other needs it. The end of zrd, of a run by kill -9 while it is there, and a disk that fails."""
+    def start(fault=None, **flags):
+        return pool.submit(lambda: train(environment={**REQUIRED, **({"ZR_FAULT": fault} if fault else {})}, **{**shape, **flags}))
+
+    disk = path("disk")
+    os.mkdir(disk)
+    shape = {**SHAPE, "layers": 8, "hidden": 256, "batch": 1, "seq": 64, "steps": 5, "spill": f"nvme:{disk}", "force": True}
+    zrd = Zrd("--capacity", 512 * MIB, "--turn", 10)
+    wanted = [start(seed=seed).result() for seed in (1, 2)]
+    same([one.report["ranks"][0]["spill"]["spilled_bytes"] for one in wanted], [0, 0], "a run alone spills nothing")
+    both = [start(seed=seed, steps=20000) for seed in (1, 2)]
+    assert wait_for(lambda: len(rows()) == 2 and all(one["held_bytes"] > 32 * MIB for one in rows()))
+    peak, base = (rows()[0][name] for name in ("plan_peak_bytes", "plan_base_bytes"))
+    for one in rows():
+        os.kill(one["pid"], 9)
+    [one.result() for one in both]
+    zrd.end()
+
+    planned = wanted[0].report["ranks"][0]["spill"]["planned_bytes"]
+    room = ("--capacity", peak + base - planned + 8 * MIB, "--turn", 10)
+    zrd = Zrd(*room)
+    without = [start(seed=1, spill="none", force=None, steps=20000)]
+    assert wait_for(lambda: len(rows()) == 1)
+    got = start(seed=2, spill="none", force=None).result()
+    same((got.code, "step 1/" in got.err), (4, False), f"without --spill {peak >> 20} MiB in a step and {base >> 20} between steps do not fit twice in {room[1] >> 20}")
+    os.kill(rows()[0]["pid"], 9)
+    without[0].result()
+    holder = Holder(planned)
+    both = [start(seed=seed) for seed in (1, 2)]
+    ok(wait_for(lambda: len(waits()) == 2), "with it both are let in")
+    holder.close()
+    got = [one.result() for one in both]
+    same([(one.code, one.losses) for one in got], [(0, one.losses) for one in wanted], "and both end, with their own losses")
+    spilled = [one.report["ranks"][0]["spill"] for one in got if one.code == 0]
+    note(f"{spilled}")
+    ok(any(one["times"] > 0 and 0 < one["most_bytes"] <= one["spilled_bytes"] for one in spilled), "what was in use went to the file and came back")
+    holder = Holder(planned)
+    both = [start("disk_write:1", seed=1), start(seed=2)]
+    assert wait_for(lambda: len(waits()) == 2)
+    holder.close()
+    got = [one.result() for one in both]
+    same([(one.code, one.losses) for one in got], [(0, one.losses) for one in wanted], "whose disk takes nothing keeps its memory, and the other waits")
+    both = [start(seed=seed) for seed in (1, 2)]
+    wait_for(lambda: all(one.done() for one in both) or any(one["held_bytes"] < base // 2 and one["peak_bytes"] > base // 2 for one in waits()))
+    zrd.end(kill=True)
+    zrd = Zrd(*room)
+    got = [one.result() for one in both]
+    same([(one.code, one.losses) for one in got], [(0, one.losses) for one in wanted], "zrd may be killed while it is there")
+    note("".join(one.err[-300:] for one in got if one.code))
+    same(os.listdir(disk), [], "and no run leaves a file")
+    zrd.end()
+
+
 def check_others():
     """Memory without a plan: idle it makes way, in use it does not; a quota below the plan."""
     zrd = Zrd("--capacity", CAPACITY)
@@ -164,5 +219,6 @@ note(f"a run's plan: {BASE >> 20} MiB between steps, {PEAK >> 20} in one")
 check_two(ALONE)
 check_ranks(ALONE)
 check_deaths(ALONE)
+check_spill()
 check_others()
 done()

@@ -16,6 +16,7 @@
 #include "zero/checkpoint/model_file.h"
 #include "zero/train/sample.h"
 #include "zero/train/schedule.h"
+#include "zero/train/spill.h"
 #include "zero/train/report/terminal.h"
 #include "zero/train/turns.h"
 
@@ -517,6 +518,7 @@ static void measure(const struct loop *loop, struct zr_rank_report *report)
     report->stranded_bytes = stats.stranded_bytes;
     measure_host_tier(loop, report);
     measure_file(loop, report);
+    zr_spill_get_report(rank, &report->spill);
     report->sent_elements_per_step = loop->history.sent_elements_per_step;
     report->received_bytes_per_step = loop->history.received_bytes_per_step;
     report->host_waits_last_step = loop->history.host_waits_last_step;

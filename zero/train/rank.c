@@ -22,6 +22,7 @@
 #include "zero/train/report/number.h"
 #include "zero/train/settings/offload.h"
 #include "zero/train/balance.h"
+#include "zero/train/spill.h"
 #include "zero/train/turns.h"
 #include "zero/train/settings/stages.h"
 #include "zero/train/report/terminal.h"
@@ -542,13 +543,16 @@ zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config
                                                             .loss_scaling = config->loss_scaling,
                                                             .seed = config->seed,
                                                             .optimizer = config->optimizer});
-    return result == ZR_OK ? keep_places(out) : result;
+    if (result == ZR_OK)
+        result = keep_places(out);
+    return result == ZR_OK ? zr_spill_open(out) : result;
 }
 
 zr_result zr_rank_close(struct zr_rank *rank)
 {
     size_t leaked_heap = 0, leaked_arena = 0, leaked_host = 0, leaked_tier = 0;
 
+    zr_spill_close(rank);
     zr_trainer_state_close(&rank->state);
     zr_thread_pool_destroy(rank->pool);
     zr_data_close(&rank->data);

@@ -8,6 +8,7 @@
 #include "alloc/backend/service_client.h"
 #include "alloc/base/error.h"
 #include "zero/train/report/terminal.h"
+#include "zero/train/spill.h"
 
 #define MIB ((size_t)1 << 20)
 
@@ -43,10 +44,13 @@ static struct zr_service_plan plan_of(const struct zr_rank *rank, size_t granule
         .base_bytes = (card ? 0 : kept_bytes(plan->persistent_by_tag_bytes, granule)) +
                       kept_bytes(plan->host_persistent_by_tag_bytes, granule) + other,
         .peak_bytes = (card ? 0 : (uint64_t)plan->peak_reserved_bytes) + plan->host_reserved_bytes + other,
+        .spill_bytes = card ? 0 : zr_spill_sure_bytes(rank, granule),
         .run = (uint32_t)getppid(), /* who has started the ranks of this machine */
         .run_count = rank->config->ranks_here};
     if (out.base_bytes > out.peak_bytes)
         out.base_bytes = out.peak_bytes;
+    if (out.spill_bytes > out.base_bytes)
+        out.spill_bytes = out.base_bytes;
     return out;
 }
 
@@ -133,5 +137,10 @@ zr_result zr_turns_next(struct zr_rank *rank)
     if (result == ZR_OK && rank->host_tier)
         result = zr_arena_trim(rank->host_tier, 0, NULL);
     zr_service_gather_end();
-    return result == ZR_OK ? await_turn(rank, &wait) : result;
+    if (result != ZR_OK)
+        return result;
+    zr_spill_rest(rank);
+    result = await_turn(rank, &wait);
+    zr_result back = zr_spill_resume(rank);
+    return result == ZR_OK ? back : result;
 }

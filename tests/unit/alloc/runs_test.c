@@ -69,13 +69,17 @@ static void add(unsigned which, uint64_t held_bytes)
     zr_assert(zr_ledger_add(&ledger, &holders[which], "a") == ZR_OK);
 }
 
+static uint64_t spills; /* of the next plan's base */
+
 /* The answer to what it asks for now; 0: none yet. */
 static enum zr_service_kind plan(unsigned which, uint64_t base, uint64_t peak, uint32_t count, uint64_t now)
 {
     said[which].last = 0;
     zr_result result = zr_run_join(
         &ledger, &holders[which],
-        &(struct zr_run_plan){.base_bytes = base, .peak_bytes = peak, .key = 7, .count = count}, now);
+        &(struct zr_run_plan){
+            .base_bytes = base, .peak_bytes = peak, .spill_bytes = spills, .key = 7, .count = count},
+        now);
     zr_ledger_serve(&ledger, now);
     return result == ZR_OK ? said[which].last : ZR_SERVICE_ENDED;
 }
@@ -217,6 +221,54 @@ static void test_three(void)
     tap_is(said[2].last, ZR_SERVICE_GRANTED, "when that is gone it does");
 }
 
+static void give(unsigned which, uint64_t bytes, uint64_t now)
+{
+    if (bytes > 0)
+        zr_ledger_return(&ledger, &holders[which], bytes, now);
+    zr_ledger_given(&ledger, &holders[which], holders[which].asked_serial, now);
+}
+
+/* The bases of 0 and 1 do not fit beside the other's step, unless both can spill. */
+static void test_spill(void)
+{
+    start();
+    for (unsigned i = 0; i < 3; i++)
+        add(i, 0);
+    tap_is(plan(0, 50, 70, 1, 0) + plan(1, 50, 70, 1, 0), ZR_SERVICE_GRANTED + ZR_SERVICE_REFUSED,
+           "two do not fit");
+    zr_ledger_remove(&ledger, &holders[0], 0);
+    add(0, 0);
+    spills = 51;
+    tap_is(plan(0, 50, 70, 1, 0), ZR_SERVICE_ENDED, "who spills more than it has makes no sense");
+    spills = 30;
+    tap_is(plan(0, 50, 70, 1, 0) + plan(1, 50, 70, 1, 0), 2 * ZR_SERVICE_GRANTED,
+           "where they can spill they do");
+    turn(0, 0);
+    lease(0, 70, 0);
+    tap_is(turn(1, 0), 0, "one waits for the other's turn");
+    zr_ledger_return(&ledger, &holders[0], 22, TURN); /* it keeps 48 */
+    tap_ok(turn(0, TURN) == 0 && said[1].last == 0 && holders[0].asked_spill && holders[0].asked_bytes == 18,
+           "and for what the other has in use");
+    give(0, 10, TURN + 1);
+    tap_ok(said[1].last == 0 && said[0].asked == 2 && holders[0].asked_bytes == 8,
+           "it is asked for the rest");
+    give(0, 8, TURN + 2);
+    tap_is(said[1].last, ZR_SERVICE_GRANTED, "then its turn comes");
+    lease(1, 70, TURN + 2);
+    lease(2, 1, TURN + 2);
+    tap_ok(said[1].granted == 1 && said[2].granted == 0, "with its peak, which nobody else gets");
+    zr_ledger_return(&ledger, &holders[1], 20, TURN + 3);
+    turn(1, TURN + 3);
+    tap_ok(said[0].last == 0 && holders[1].asked_spill && holders[1].asked_bytes == 20,
+           "the other's part comes next");
+    give(1, 0, TURN + 4);
+    tap_ok(said[1].last == ZR_SERVICE_GRANTED && said[0].last == 0,
+           "whose disk has failed goes on, and the first waits for its end");
+    zr_ledger_remove(&ledger, &holders[1], TURN + 5);
+    tap_is(said[0].last, ZR_SERVICE_GRANTED, "which it does");
+    spills = 0;
+}
+
 static void test_mistakes(void)
 {
     static const struct {
@@ -264,6 +316,7 @@ static void test_random(void)
             zr_ledger_remove(&ledger, holder, now);
             add(i, 0);
         } else if (what == 1 && !holder->run) {
+            spills = (state >> 58) % 2 ? number / 3 : 0;
             plan(i, number / 2, number + 1, i < 4 ? 2 : 1, now);
         } else if (what == 2 && holder->run && holder->run->admitted && !holder->awaits &&
                    !holder->wanted_bytes) {
@@ -278,7 +331,8 @@ static void test_random(void)
         zr_ledger_tick(&ledger, now);
         uint64_t planned = 0, held = 0;
         for (const struct zr_run *run = ledger.runs; run; run = run->next) {
-            planned += !run->admitted ? 0 : run->in_turn ? run->peak_bytes : run->begun ? run->base_bytes : 0;
+            uint64_t rests = run->base_bytes - run->spill_bytes;
+            planned += !run->admitted ? 0 : run->in_turn ? run->peak_bytes : run->begun ? rests : 0;
             wrong += run->resting_count > run->members_count || run->members_count == 0;
         }
         for (unsigned h = 0; h < HOLDERS; h++)
@@ -295,6 +349,7 @@ int main(void)
     test_deadline();
     test_members();
     test_three();
+    test_spill();
     test_mistakes();
     test_random();
     return tap_done();

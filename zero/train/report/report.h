@@ -13,6 +13,15 @@
 
 struct zr_timeline;
 
+/* What --spill has done over the run. */
+struct zr_spill_report {
+    uint64_t planned_bytes; /* that zrd may count on */
+    uint64_t spilled_bytes; /* written, all times together */
+    uint64_t most_bytes;    /* that were away at a time */
+    uint64_t times;         /* rests in which something went */
+    double write_seconds, read_seconds;
+};
+
 /* A rank's numbers; fixed size, exchanged between ranks as they are. */
 struct zr_rank_report {
     unsigned rank;
@@ -42,6 +51,7 @@ struct zr_rank_report {
     uint64_t driver_calls_last_step;
     uint64_t host_waits_last_step; /* for a card, between the first operation of the step and its end */
     uint64_t comm_busy_ns, comm_exposed_ns; /* over the whole run */
+    struct zr_spill_report spill;           /* zeros without --spill */
 };
 
 struct zr_run_report {

@@ -214,6 +214,14 @@ static json_t *tiers(const struct ranks_view *view, const struct zr_rank_report 
     return all;
 }
 
+static json_t *spilled(const struct zr_spill_report *spill)
+{
+    return json_pack("{s:I, s:I, s:I, s:I, s:o, s:o}", "planned_bytes", (json_int_t)spill->planned_bytes,
+                     "spilled_bytes", (json_int_t)spill->spilled_bytes, "most_bytes",
+                     (json_int_t)spill->most_bytes, "times", (json_int_t)spill->times, "write_seconds",
+                     number(spill->write_seconds), "read_seconds", number(spill->read_seconds));
+}
+
 static json_t *rank_object(const struct ranks_view *view, const struct zr_rank_report *rank)
 {
     json_t *object =
@@ -231,6 +239,8 @@ static json_t *rank_object(const struct ranks_view *view, const struct zr_rank_r
         json_object_set_new(object, "tiers", tiers(view, rank));
     if (view->measured)
         set_measured(object, view, rank);
+    if (view->measured && rank->spill.planned_bytes > 0)
+        json_object_set_new(object, "spill", spilled(&rank->spill));
     return object;
 }
 

@@ -111,6 +111,8 @@ struct zr_train_config {
     double offload_ratio;                       /* of the elements, that is offloaded */
     char offload_folder[ZR_TRAIN_PATH_ROOM];    /* of --offload-optimizer nvme:DIR; "": none */
     char parameters_folder[ZR_TRAIN_PATH_ROOM]; /* of --offload-param nvme:DIR; "": none */
+    unsigned spill;                             /* enum zr_tier; see spill.h */
+    char spill_folder[ZR_TRAIN_PATH_ROOM];      /* of --spill nvme:DIR; "": none */
     unsigned nvme_depth;                        /* 0: measured */
     uint64_t nvme_limit_bytes;                  /* of the offload files, per rank; 0: none */
     double nvme_bytes_per_second;               /* of it, for the step timeline; 0: not known */

@@ -134,9 +134,9 @@ static const char *beside_checkpoints(const struct zr_train_config *config)
                      "save nothing; leave one of the two out, or add --force"
                    : "--partition-activations: with --tp 1 no other rank has a copy of a checkpoint, so it would "
                      "save nothing; give --tp 2 or more, leave it out, or add --force";
-    if (config->force && !config->checkpoints.partition && !zr_train_has_file(config))
+    if (config->force && !config->checkpoints.partition && !zr_train_has_file(config) && !config->spill)
         return "--force: does what would save nothing, which is --partition-activations without --tp or with "
-               "--sequence-parallel, or --offload-optimizer nvme:DIR (or --offload-param nvme:DIR) in a folder that "
+               "--sequence-parallel, or --offload-optimizer nvme:DIR (or --offload-param, --spill) in a folder that "
                "is memory; give one of them too, or leave it out";
     if (config->growing_buffers && zr_flag_given(config, "bucket-bytes"))
         return "--bucket-bytes: --no-constant-buffers has buffers as large as what passes through them; leave "
@@ -206,6 +206,9 @@ static const char *without_meaning(const struct zr_train_config *config)
                "--offload-param nvme:DIR; give one of them too";
     if (config->nvme_bytes_per_second > 0 && config->flops_per_second <= 0 && !config->picks_all)
         return "--nvme-bandwidth: is for the timeline of --flops and --bandwidth; give these too, or leave it out";
+    if (config->spill && (config->backend != ZR_TRAIN_HOST || config->delayed_update))
+        return "--spill: is of memory of this machine that nobody uses between steps; leave out --backend and "
+               "--delayed-update";
     if (config->prove && config->offload_optimizer == ZR_TIER_NVME)
         return "--prove: compares state in its place, which a file's has none of; take --offload-optimizer cpu";
     if (config->tolerance > 0 && !config->prove)

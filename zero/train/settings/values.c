@@ -142,8 +142,9 @@ static int store_choice(const struct zr_flag *flag, struct zr_train_config *conf
 /* Where the folder of nvme:DIR is stored. */
 static char *folder_of(const struct zr_flag *flag, struct zr_train_config *config)
 {
-    return flag->offset == offsetof(struct zr_train_config, offload_parameters) ? config->parameters_folder
-                                                                                : config->offload_folder;
+    return flag->offset == offsetof(struct zr_train_config, spill)                ? config->spill_folder
+           : flag->offset == offsetof(struct zr_train_config, offload_parameters) ? config->parameters_folder
+                                                                                  : config->offload_folder;
 }
 
 static int store_tier(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
@@ -153,7 +154,8 @@ static int store_tier(const struct zr_flag *flag, struct zr_train_config *config
     if (strncmp(value, nvme, sizeof nvme - 1) != 0) {
         folder[0] = '\0';
         return strcmp(value, "nvme") == 0 ? zr_flag_wrong(flag, value, "needs a folder on the disk: nvme:DIR")
-               : choice_index("none|cpu", value) < 0
+               : strcmp(value, "none") != 0 &&
+                       (strcmp(value, "cpu") != 0 || choice_index(flag->choices, value) < 0)
                    ? zr_flag_wrong(flag, value, "is none of the choices; choose from %s", flag->choices)
                    : store_choice(flag, config, value);
     }

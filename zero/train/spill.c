@@ -1,0 +1,221 @@
+/* spill.c: see spill.h. Stands on alloc/front/spill.c, reclaim.c and zero/engine/nvme.
+ *
+ * Two threads: the rank's own opens, rests, resumes and closes; the helper thread spills in between, and
+ * zr_reclaim_set_spill() is the border between them. */
+#include "zero/train/spill.h"
+
+#include "alloc/backend/backend.h"
+#include "alloc/backend/service_client.h"
+#include "alloc/base/error.h"
+#include "alloc/base/system/os.h"
+#include "alloc/front/reclaim.h"
+#include "alloc/front/spill.h"
+#include "alloc/heap/heap.h"
+#include "zero/engine/nvme/nvme_io.h"
+#include "zero/train/report/terminal.h"
+
+/* Of a step, in the order of their use: the last is the first to go. */
+static const zr_tag order[] = {ZR_TAG_PARAM, ZR_TAG_GRAD, ZR_TAG_MASTER, ZR_TAG_OPTIMIZER};
+enum { ORDER_COUNT = sizeof order / sizeof *order, AT_ONCE = 8, DEPTH = 8 };
+
+struct away {
+    zr_arena *arena;
+    struct zr_spill_part part;
+    uint64_t offset_bytes;
+};
+
+struct zr_spill {
+    zr_nvme_io *io;
+    uint64_t file_bytes, used_bytes;
+    struct away *away; /* [away_most]; from the heap */
+    size_t away_count, away_most;
+    bool failed; /* a write has */
+    struct zr_spill_report report;
+};
+
+/* The arenas that spill: buffers of an offload file are registered with the kernel. */
+static bool spills_host_tier(const struct zr_rank *rank)
+{
+    return zr_train_has_host_tier(rank->config) && !zr_train_has_file(rank->config);
+}
+
+static uint64_t sum(const struct zr_rank *rank, size_t granule_bytes, bool sure)
+{
+    const struct zr_byte_plan *plan = &rank->plan;
+    uint64_t bytes = 0;
+    if (rank->config->spill == ZR_TIER_NONE)
+        return 0;
+    for (unsigned i = 0; i < ORDER_COUNT; i++)
+        for (unsigned tier = 0; tier < 1 + (unsigned)spills_host_tier(rank); tier++) {
+            uint64_t of_tag =
+                (tier ? plan->host_persistent_by_tag_bytes : plan->persistent_by_tag_bytes)[order[i]];
+            /* Handles may be as long as this: a part of one at each end is another tag's. */
+            uint64_t handle = of_tag / 256 > granule_bytes ? of_tag / 256 : granule_bytes;
+            uint64_t ends = 2 * handle / granule_bytes * granule_bytes;
+            of_tag = of_tag / granule_bytes * granule_bytes;
+            bytes += !sure ? of_tag + (of_tag ? ends : 0) : of_tag > ends ? of_tag - ends : 0;
+        }
+    return bytes;
+}
+
+uint64_t zr_spill_sure_bytes(const struct zr_rank *rank, size_t granule_bytes)
+{
+    return sum(rank, granule_bytes, true);
+}
+
+uint64_t zr_spill_most_bytes(const struct zr_rank *rank, size_t granule_bytes)
+{
+    return sum(rank, granule_bytes, false);
+}
+
+static void say_of_file(void *state, const char *words)
+{
+    const struct zr_rank *rank = state;
+    if (rank->rank % rank->config->ranks_here == 0)
+        zr_say("%s", words);
+}
+
+zr_result zr_spill_open(struct zr_rank *rank)
+{
+    size_t granule_bytes;
+    if (rank->config->spill == ZR_TIER_NONE || !zr_service_wanted())
+        return ZR_OK;
+    zr_result result = zr_backend_granule(0, &granule_bytes);
+    if (result != ZR_OK)
+        return result;
+    struct zr_spill *spill = rank->spill = zr_heap_zalloc(1, sizeof *spill);
+    uint64_t bytes = zr_spill_most_bytes(rank, granule_bytes);
+    if (!spill || bytes == 0)
+        return spill ? ZR_OK : ZR_ERR_HOST_MEMORY;
+    spill->file_bytes = bytes;
+    spill->report.planned_bytes = zr_spill_sure_bytes(rank, granule_bytes);
+    spill->away_most = (size_t)(bytes / granule_bytes);
+    spill->away = zr_heap_zalloc(spill->away_most, sizeof *spill->away);
+    if (!spill->away)
+        return ZR_ERR_HOST_MEMORY;
+    return zr_nvme_open(&spill->io,
+                        &(struct zr_nvme_options){.folder = {rank->config->spill_folder, rank->config->force},
+                                                  .file_bytes = bytes,
+                                                  .host_arena = rank->host_arena,
+                                                  .depth = DEPTH,
+                                                  .log = say_of_file,
+                                                  .log_state = rank});
+}
+
+/* ---- There: the helper thread -------------------------------------------------------------------------- */
+
+/* The next parts, of those that a step needs last; returns how many, at most AT_ONCE and `bytes` and one. */
+static size_t choose(const struct zr_rank *rank, size_t bytes, struct away out[AT_ONCE])
+{
+    const struct zr_spill *spill = rank->spill;
+    zr_arena *arenas[2] = {rank->arena, spills_host_tier(rank) ? rank->host_tier : NULL};
+    uint64_t offset_bytes = spill->used_bytes, chosen_bytes = 0;
+    size_t count = 0;
+    for (unsigned which = ORDER_COUNT; which-- > 0;)
+        for (unsigned a = 0; a < 2 && arenas[a]; a++) {
+            struct zr_spill_part part;
+            const char *from = NULL;
+            while (count < AT_ONCE && chosen_bytes < bytes && spill->away_count + count < spill->away_most &&
+                   zr_spill_find(arenas[a], order, ORDER_COUNT, which, from, &part) &&
+                   part.bytes <= spill->file_bytes - offset_bytes) {
+                out[count++] = (struct away){arenas[a], part, offset_bytes};
+                offset_bytes += part.bytes;
+                chosen_bytes += part.bytes;
+                from = part.memory + part.bytes;
+            }
+        }
+    return count;
+}
+
+/* Writes them, or reads them. */
+static zr_result move(struct zr_spill *spill, const struct away *away, size_t count, bool write)
+{
+    zr_nvme_event event = 0;
+    zr_result result = ZR_OK;
+    for (size_t i = 0; i < count && result == ZR_OK; i++) {
+        const struct zr_nvme_extent extent = {
+            .offset_bytes = away[i].offset_bytes, .memory = away[i].part.memory, .bytes = away[i].part.bytes};
+        result = write ? zr_nvme_write(spill->io, &extent, &event) : zr_nvme_read(spill->io, &extent, &event);
+        if (result == ZR_OK && (i + 1 == count || (i + 1) % AT_ONCE == 0))
+            result = zr_nvme_wait(spill->io, event);
+    }
+    return result;
+}
+
+static size_t spill_some(void *state, size_t bytes, uint64_t until_ns)
+{
+    const struct zr_rank *rank = state;
+    struct zr_spill *spill = rank->spill;
+    struct away chosen[AT_ONCE];
+    size_t given = 0, count;
+    uint64_t now_ns = zr_os_now_ns(), start_ns = now_ns;
+    while (!spill->failed && given < bytes && now_ns < until_ns &&
+           (count = choose(rank, bytes - given, chosen)) > 0) {
+        spill->failed = move(spill, chosen, count, true) != ZR_OK;
+        for (size_t i = 0; i < count && !spill->failed; i++) {
+            if (zr_spill_vacate(chosen[i].arena, &chosen[i].part) != ZR_OK) {
+                spill->failed = true;
+                break;
+            }
+            spill->report.times += spill->away_count == 0;
+            spill->away[spill->away_count++] = chosen[i];
+            spill->used_bytes += chosen[i].part.bytes;
+            given += chosen[i].part.bytes;
+        }
+        if (spill->failed)
+            zr_say("rank %u keeps its memory while it waits for its turn: %s", rank->rank, zr_last_error());
+        now_ns = zr_os_now_ns();
+    }
+    spill->report.spilled_bytes += given;
+    if (spill->used_bytes > spill->report.most_bytes)
+        spill->report.most_bytes = spill->used_bytes;
+    spill->report.write_seconds += (double)(now_ns - start_ns) * 1e-9;
+    return given;
+}
+
+/* ---- And back: the rank's own thread ------------------------------------------------------------------- */
+
+void zr_spill_rest(struct zr_rank *rank)
+{
+    if (rank->spill && rank->spill->io)
+        zr_reclaim_set_spill(spill_some, rank);
+}
+
+zr_result zr_spill_resume(struct zr_rank *rank)
+{
+    struct zr_spill *spill = rank->spill;
+    uint64_t start_ns = zr_os_now_ns();
+    zr_result result = ZR_OK;
+    zr_reclaim_set_spill(NULL, NULL);
+    if (!spill || spill->away_count == 0)
+        return ZR_OK;
+    while (spill->away_count > 0 && result == ZR_OK) {
+        size_t count = spill->away_count < AT_ONCE ? spill->away_count : AT_ONCE, done = 0;
+        struct away *away = &spill->away[spill->away_count - count];
+        while (done < count && (result = zr_spill_occupy(away[done].arena, &away[done].part)) == ZR_OK)
+            done++;
+        if (result == ZR_OK)
+            result = move(spill, away, count, false);
+        spill->away_count -= count;
+    }
+    spill->used_bytes = 0;
+    spill->report.read_seconds += (double)(zr_os_now_ns() - start_ns) * 1e-9;
+    return result;
+}
+
+void zr_spill_close(struct zr_rank *rank)
+{
+    struct zr_spill *spill = rank->spill;
+    if (!spill)
+        return;
+    zr_reclaim_set_spill(NULL, NULL);
+    zr_nvme_close(spill->io);
+    zr_heap_free(spill->away);
+    zr_heap_free(spill);
+    rank->spill = NULL;
+}
+
+void zr_spill_get_report(const struct zr_rank *rank, struct zr_spill_report *out)
+{
+    *out = rank->spill ? rank->spill->report : (struct zr_spill_report){0};
+}
