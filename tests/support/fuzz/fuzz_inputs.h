@@ -187,10 +187,10 @@ static const char fuzz_two_clients[] = "O0  O1  A0 ?A1 ?B0  G0  D0\040\024G1  B1
                                        "C0  C1  ";
 /* Quotas, a view, a drain and its end: L is LIMIT, K STATUS, M DRAIN, N STOP. */
 static const char fuzz_a_tool[] = "O0  O1  A0 ?D0\040\024L1\002\004K1  M1  M1\001\020K1  N1  C1  C0  ";
-/* Two runs that take turns, then one of two ranks: H is PLAN, I TURN; ! and so on are connections with a
- * plan. */
+/* Two runs that take turns, of which one can spill, then one of two ranks: H is PLAN, I TURN; !, $ and so on
+ * are connections with a plan. */
 static const char fuzz_two_runs[] =
-    "O0  O1  O2  O3  A0 ?A1 ?A2 ?A3 ?G0  G1  H \050\024I   D0\050\024H!\050\024I!  "
+    "O0  O1  O2  O3  A0 ?A1 ?A2 ?A3 ?G0  G1  H$\050\024I   D0\050\024H!\050\024I!  "
     "E0\024\024I   D1\050\024I!  H*\004\024H+\004\024I*  I+  C2  C0  C1  C3  ";
 
 #endif

@@ -64,6 +64,8 @@ static inline void fuzz_speak(struct fuzz_speaker *speaker, const unsigned char 
     bool plan = !(step[1] & 16); /* not beside a digit */
     message.plan_base_bytes = plan ? number / 2 : 0;
     message.plan_peak_bytes = plan ? number : 0;
+    if (message.kind == ZR_SERVICE_PLAN) /* what it could spill: nothing, its base, or what makes no sense */
+        message.bytes = step[3] & 128 ? number : step[1] & 4 ? number / 2 : 0;
     message.run = 1;
     message.run_count = step[1] & 8 ? 2 : 1;
     message.serial = step[3] & 64 ? speaker->asked : number;

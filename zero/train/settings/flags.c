@@ -99,7 +99,7 @@ const struct zr_flag zr_flags[] = {
      "none", NULL, "none|cpu|nvme:DIR", ZR_FLAG_TIER, FIELD(offload_optimizer), 0, 0},
     {"offload-param", memory, NULL, "stage 3: parameters in host memory or a file until used", "none", NULL,
      "none|cpu|nvme:DIR", ZR_FLAG_TIER, FIELD(offload_parameters), 0, 0},
-    {"spill", memory, NULL, "between steps, where others need its memory under zrd, to a file", "none", NULL,
+    {"spill", memory, NULL, "between steps, when others need its memory, to a file: see zrd", "none", NULL,
      "none|nvme:DIR", ZR_FLAG_TIER, FIELD(spill), 0, 0},
     {"offload-ratio", memory, "F|auto", "part of the optimizer that is offloaded; auto: what must be", "1",
      NULL, NULL, ZR_FLAG_RATIO, FIELD(offload_ratio), 0, 1},
