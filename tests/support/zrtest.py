@@ -115,6 +115,13 @@ def arguments(**flags):
     return line
 
 
+def start_quickly():
+    """From here on fp32 is the plain instruction set's, for scripts that are not about what is computed: the processor's
+    takes longer to begin (oneDNN makes its kernels at each start) than a small run does, and train_bits.t is about it.
+    Other conf of a run's own stands instead."""
+    os.environ.setdefault("ZR_CONF", "isa:plain")
+
+
 def train(environment=None, timeout=HANG, prefix=(), **flags):
     """Runs zr-train to its end. Flags not given have small values; json is written and read back."""
     report = path(f"report-{random.getrandbits(64):x}.json")
@@ -122,6 +129,8 @@ def train(environment=None, timeout=HANG, prefix=(), **flags):
     if "data" not in flags:
         settings["data"] = text_file()
     settings.update(flags)
+    if settings["ranks"] == 1:  # threads that wait spin: train_bits.t and the runs that are started otherwise have several
+        settings.setdefault("threads", 1)
     command = list(prefix) + [ZR_TRAIN] + arguments(**settings)
     got = subprocess.run(command, capture_output=True, timeout=timeout, text=True, errors="replace",
                          env={**os.environ, **(environment or {})}, stdin=subprocess.DEVNULL)

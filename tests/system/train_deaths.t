@@ -7,9 +7,10 @@ import sys
 import time
 
 sys.path.insert(0, "tests/support")
-from zrtest import (DEAD, FOLDER, ZR_TRAIN, arguments, done, finish, in_steps, leftovers, note, ok, path, same, text_file, train,
-                    wait_for)
+from zrtest import (DEAD, FOLDER, ZR_TRAIN, arguments, done, finish, in_steps, leftovers, note, ok, path, same, start_quickly,
+                    text_file, train, wait_for)
 
+start_quickly()
 FLAGS = dict(data=text_file(), steps=100000, layers=2, hidden=64, heads=2, seq=32, batch=4, seed=1)
 
 

@@ -10,8 +10,9 @@ import sys
 
 sys.path.insert(0, "tests/support")
 from saves import contents, read_checkpoint, read_safetensors, step_folder, write_safetensors
-from zrtest import PLANNED_TAGS, SEED, done, note, ok, path, same, train
+from zrtest import PLANNED_TAGS, SEED, done, note, ok, path, same, start_quickly, train
 
+start_quickly()
 # Rows of padding: 4 of 64. As many layers as it takes for stage 3 to have something to gather.
 LAYERS, HIDDEN, HEADS, SEQ, VOCAB = 6, 24, 2, 12, 60
 

@@ -4,7 +4,7 @@ import os
 import sys
 
 sys.path.insert(0, "tests/support")
-from zrtest import done, note, ok, path, train
+from zrtest import done, note, ok, path, start_quickly, train
 
 # Passes beyond this number are not walked one by one but in strides; the C tests walk every one.
 ONE_BY_ONE = 4
@@ -19,7 +19,7 @@ def walk(site, ranks):
         if nth > ONE_BY_ONE:
             stride = max(1, nth // 2)
         saved = path(f"{site}-{ranks}-{nth}")
-        run = train(ranks=ranks, stage=1, steps=2, save=saved, log=path("log.jsonl"), trace=path("trace.zrt"),
+        run = train(ranks=ranks, threads=2 if site == "thread" else 1, stage=1, steps=2, save=saved, log=path("log.jsonl"), trace=path("trace.zrt"),
                     environment={"ZR_FAULT": f"{site}:{nth}"})
         words = f"{site}:{nth}, {ranks} ranks"
         if run.code == 0:
@@ -36,6 +36,7 @@ def walk(site, ranks):
             return
 
 
+start_quickly()
 for site in ("reserve", "create", "map", "access", "metadata", "thread", "open", "read", "write", "sync", "rename"):
     for ranks in (1, 2):
         walk(site, ranks)

@@ -8,8 +8,9 @@ import sys
 
 sys.path.insert(0, "tests/support")
 import zrtest
-from zrtest import HANG, arguments, done, finish, note, ok, path, same, skip, text_file, train, wait_for
+from zrtest import HANG, arguments, done, finish, note, ok, path, same, skip, start_quickly, text_file, train, wait_for
 
+start_quickly()
 SMALL = dict(data=text_file(), steps=6, layers=2, hidden=32, heads=2, seq=16, batch=2, ranks=2, seed=11)
 
 

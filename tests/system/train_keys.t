@@ -8,8 +8,9 @@ import subprocess
 import sys
 
 sys.path.insert(0, "tests/support")
-from zrtest import ZR_TRAIN, done, note, ok, path, same, train
+from zrtest import ZR_TRAIN, done, note, ok, path, same, start_quickly, train
 
+start_quickly()
 MODEL = dict(layers=1, hidden=32, heads=2, seq=8, batch=1, ranks=2, stage=0, steps=4, seed=5, eval_every=0)
 
 # What a key needs around it, in the file and as options.

@@ -11,8 +11,9 @@ import sys
 sys.path.insert(0, "tests/support")
 import zrtest
 from saves import can_trace, contents, kill_while_saving, read_checkpoint, record, step_folder, steps_in
-from zrtest import SEED, arguments, done, note, ok, path, same, skip, text_file, train
+from zrtest import SEED, arguments, done, note, ok, path, same, skip, start_quickly, text_file, train
 
+start_quickly()
 BASE = dict(data=text_file(), layers=2, hidden=32, heads=2, seq=16, batch=2, ranks=2, stage=1, seed=11, eval_every=0)
 
 

@@ -13,7 +13,7 @@ sys.path.insert(0, "tests/support")
 import zrtest
 from zrtest import arguments, done, note, ok, path, same, text_file, train
 
-FLAGS = dict(data=text_file(), steps=200, layers=2, hidden=48, heads=2, seq=32, batch=4, ranks=2, stage=1, seed=3,
+FLAGS = dict(data=text_file(), steps=200, layers=1, hidden=16, heads=2, seq=16, batch=1, ranks=2, stage=1, seed=3,
              eval_every=50, sample=300, prompt="word ", save=path("saved"), save_every=100)
 ESCAPE = re.compile(r"\x1b\[[0-9;]*[mK]")
 
