@@ -115,11 +115,19 @@ def arguments(**flags):
     return line
 
 
-def start_quickly():
-    """From here on fp32 is the plain instruction set's, for scripts that are not about what is computed: the processor's
-    takes longer to begin (oneDNN makes its kernels at each start) than a small run does, and train_bits.t is about it.
-    Other conf of a run's own stands instead."""
-    os.environ.setdefault("ZR_CONF", "isa:plain")
+PLAIN = {"ZR_CONF": "isa:plain"}
+_plain_fp32 = False
+
+
+def start_quickly(fp32_alone=False):
+    """From here on runs have the plain instruction set, for scripts that are not about what is computed: in fp32 the
+    processor's takes longer to begin (oneDNN makes its kernels at each start) than a small run does, and train_bits.t is
+    about it. Of fp32 alone: train()'s runs, where others compute so much that the processor's set is quicker. ZR_CONF of a run's
+    own stands instead; with ZR_TEST_ROWS=all every run has the processor's."""
+    global _plain_fp32
+    if os.environ.get("ZR_TEST_ROWS") != "all":
+        _plain_fp32 = fp32_alone
+        os.environ.update({} if fp32_alone or "ZR_CONF" in os.environ else PLAIN)
 
 
 def train(environment=None, timeout=HANG, prefix=(), **flags):
@@ -131,6 +139,8 @@ def train(environment=None, timeout=HANG, prefix=(), **flags):
     settings.update(flags)
     if settings["ranks"] == 1:  # threads that wait spin: train_bits.t and the runs that are started otherwise have several
         settings.setdefault("threads", 1)
+    if _plain_fp32 and settings.get("precision") in (None, "fp32"):
+        environment = {**PLAIN, **(environment or {})}
     command = list(prefix) + [ZR_TRAIN] + arguments(**settings)
     got = subprocess.run(command, capture_output=True, timeout=timeout, text=True, errors="replace",
                          env={**os.environ, **(environment or {})}, stdin=subprocess.DEVNULL)

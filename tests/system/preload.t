@@ -52,7 +52,7 @@ fine(preloaded(CALLS, "calls"), "every call: addresses, sizes, contents, errors"
 got = preloaded(CALLS, "denied")
 ok(got.returncode == 0 and re.fullmatch(r"zr: the system forbids madvise\(\).*\nzr: the system forbids mremap\(\).*\n", got.stderr),
    "the same where seccomp refuses madvise, mremap, memfd_create and membarrier from then on: said once each")
-fine(preloaded(CALLS, "threads", "40"), "eight threads allocate while one forks, and its children allocate")
+fine(preloaded(CALLS, "threads", "10"), "eight threads allocate while one forks, and its children allocate")
 for what, words in (("twice", "freed twice"), ("wild", "no block begins there")):
     got = preloaded(CALLS, what, "100000")
     ok(got.returncode == -signal.SIGABRT and re.fullmatch(rf"zr: free\(0x[0-9a-f]+\): {words}.*\n", got.stderr),

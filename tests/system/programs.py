@@ -49,13 +49,13 @@ PERL = "my %h; $h{$_ % 70000} .= 'x' x ($_ % 90) for 1..{n}; my $s; $s += length
 # name, the programs it needs, the command for sh; and whether it judges itself: then it runs with zr's malloc alone, and its
 # exit code counts.
 FAST = [
-    ("perl", ["perl"], f"perl -e '{PERL.replace('{n}', '300000')}'", False),
-    ("python", [PYTHON], PYTHON + " -c 'import json; d={i: [str(i)]*(i%20) for i in range(60000)}; "
+    ("perl", ["perl"], f"perl -e '{PERL.replace('{n}', '150000')}'", False),
+    ("python", [PYTHON], PYTHON + " -c 'import json; d={i: [str(i)]*(i%20) for i in range(30000)}; "
      "print(len(json.dumps(d)), sum(len(bytes(i*50)) for i in range(3000)))'", False),
     ("gcc", ["gcc"], "gcc -O2 -I. -std=gnu11 -c alloc/core/space.c -o {folder}/a.o && sha256sum < {folder}/a.o", False),
     ("git", ["git"], "git log --stat -300 -- alloc | sha256sum", False),
-    ("sqlite3", ["sqlite3"], "sqlite3 {folder}/db \"" + SQL.format(rows=50000) + "\"", False),
-    ("sort", ["sort"], "seq 200000 | sort -R --random-source=/usr/bin/env | sort -n --parallel=2 -S 20M | sha256sum", False),
+    ("sqlite3", ["sqlite3"], "sqlite3 {folder}/db \"" + SQL.format(rows=20000) + "\"", False),
+    ("sort", ["sort"], "seq 100000 | sort -R --random-source=/usr/bin/env | sort -n --parallel=2 -S 20M | sha256sum", False),
 ]
 SLOW = [
     ("CPython's suite, on malloc alone", [PYTHON], f"cd {{folder}} && PYTHONMALLOC=malloc {PYTHON} -m test -j2 {{suite}}", True),

@@ -6,8 +6,9 @@ import sys
 
 sys.path.insert(0, "tests/support")
 from pairs import logged, most_pairs
-from zrtest import done, leftovers, note, ok, path, same, train
+from zrtest import done, leftovers, note, ok, path, same, start_quickly, train
 
+start_quickly(fp32_alone=True)
 LAYERS, HIDDEN, SEQ, BATCH = 5, 48, 12, 3
 SHAPE = dict(layers=LAYERS, hidden=HIDDEN, heads=12, seq=SEQ, batch=BATCH, steps=4, clip=0.5, eval_every=2)
 MODELS = {"gpt2": SHAPE, "llama": {**SHAPE, "arch": "llama", "kv_heads": 12, "ffn": 60}}

@@ -12,8 +12,9 @@ import time
 sys.path.insert(0, "tests/support")
 from pairs import logged
 from saves import contents
-from zrtest import ZR_TRAIN, arguments, done, kill_session, leftovers, note, ok, path, same, text_file, train
+from zrtest import ZR_TRAIN, arguments, done, kill_session, leftovers, note, ok, path, same, start_quickly, text_file, train
 
+start_quickly(fp32_alone=True)
 FOLDER = path("disk")
 os.mkdir(FOLDER)
 NVME, BLOCK = dict(offload_optimizer="nvme:" + FOLDER, nvme_depth=8, force=True), 4096

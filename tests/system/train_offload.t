@@ -8,8 +8,9 @@ import sys
 sys.path.insert(0, "tests/support")
 from pairs import logged, most_pairs
 from saves import contents
-from zrtest import done, leftovers, note, ok, path, same, train
+from zrtest import done, leftovers, note, ok, path, same, start_quickly, train
 
+start_quickly(fp32_alone=True)
 LAYERS, HIDDEN, SEQ, VOCAB = 5, 48, 12, 256
 SHAPE = dict(layers=LAYERS, hidden=HIDDEN, heads=4, seq=SEQ, batch=2, steps=4, clip=0.5, eval_every=2)
 MODELS = {"gpt2": SHAPE, "llama": {**SHAPE, "arch": "llama", "kv_heads": 2, "ffn": 38}}

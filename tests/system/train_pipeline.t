@@ -11,9 +11,10 @@ import sys
 sys.path.insert(0, "tests/support")
 from pairs import logged, most_pairs
 from saves import contents, read_safetensors, write_safetensors
-from zrtest import (ZR_TRAIN, arguments, done, finish, in_steps, leftovers, mpi_missing, note, ok, path, same, skip, text_file,
-                    train)
+from zrtest import (ZR_TRAIN, arguments, done, finish, in_steps, leftovers, mpi_missing, note, ok, path, same, skip,
+                    start_quickly, text_file, train)
 
+start_quickly(fp32_alone=True)
 SHAPE = dict(data=text_file(), layers=8, hidden=32, heads=4, seq=8, batch=2, steps=10, clip=0.5, eval_every=0, accumulate=4)
 MODELS = {"gpt2": SHAPE, "llama": {**SHAPE, "arch": "llama", "kv_heads": 4, "ffn": 48},
           "tied llama": {**SHAPE, "arch": "llama", "kv_heads": 4, "ffn": 36, "tie_embeddings": True}}

@@ -8,7 +8,7 @@ sys.path.insert(0, "tests/support")
 from cuda_train import on_card, went_well
 from zrtest import done, note, ok, path, same
 
-SEEDS, SMALL = 20, dict(layers=1, hidden=4, heads=1, seq=3, batch=1, steps=2)
+SEEDS, SMALL = 12, dict(layers=1, hidden=4, heads=1, seq=3, batch=1, steps=2)
 SHORT = sys.argv[1:] == ["short"]  # for mutants
 CASES = [(stage, ranks) for ranks in (1, 2) for stage in (0, 1, 2, 3)]
 first = {}

@@ -14,8 +14,9 @@ sys.path.insert(0, "tests/support")
 from pairs import logged, most_pairs
 from saves import contents, read_safetensors, write_safetensors
 from zrtest import (ZR_TRAIN, arguments, done, finish, in_steps, leftovers, mpi_missing, note, ok, path, same, skip,
-                    text_file, train, wait_for)
+                    start_quickly, text_file, train, wait_for)
 
+start_quickly(fp32_alone=True)
 VOCAB = 1009  # prime: no number of ranks divides it, nor its 1,024 stored rows into equal shares of words
 shard, rng = path("shard.bin"), random.Random(3)
 tokens = array.array("H", [int(VOCAB * rng.random() ** 3) for _ in range(20000)])
