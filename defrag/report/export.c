@@ -196,10 +196,10 @@ static zr_result write_perfetto(const struct zr_export *own, struct zr_text *tex
     return result;
 }
 
-const struct zr_export_format zr_export_formats[] = {{"torch", true, true, zr_export_torch},
-                                                     {"rmm", false, true, write_rmm},
-                                                     {"minimalloc", false, false, write_minimalloc},
-                                                     {"perfetto", false, false, write_perfetto},
-                                                     {"pprof", false, false, zr_export_pprof},
-                                                     {"csv", false, false, write_csv},
-                                                     {NULL, false, false, NULL}};
+const struct zr_export_format zr_export_formats[] = {{"torch", true, true, false, zr_export_torch},
+                                                     {"rmm", false, true, true, write_rmm},
+                                                     {"minimalloc", false, false, true, write_minimalloc},
+                                                     {"perfetto", false, false, true, write_perfetto},
+                                                     {"pprof", false, false, false, zr_export_pprof},
+                                                     {"csv", false, false, true, write_csv},
+                                                     {NULL, false, false, false, NULL}};

@@ -15,7 +15,7 @@ struct zr_export {
 
 struct zr_export_format {
     const char *name;
-    bool needs_maps, needs_addresses;
+    bool needs_maps, needs_addresses, is_text;
     /* The text keeps the first failure to write. */
     zr_result (*write)(const struct zr_export *own, struct zr_text *text);
 };

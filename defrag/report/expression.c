@@ -154,7 +154,8 @@ static zr_result read_figure(const char **at, struct zr_condition *out)
         }
         used += snprintf(names + used, sizeof names - (size_t)used, "%s%s", used ? ", " : "", figure->name);
     }
-    return zr_fail(ZR_ERR_INVALID, "there is no figure '%.40s'; there are %s", *at, names);
+    return zr_fail(ZR_ERR_INVALID, "there is no figure '%.*s'; there are %s", length ? (int)length : 40, *at,
+                   names);
 }
 
 zr_result zr_condition_read(const char **at, struct zr_condition *out)

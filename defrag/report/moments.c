@@ -76,7 +76,7 @@ zr_result zr_moments_measure(struct zr_moments *out, struct zr_memory *end, stru
     out->allocations_count = end->allocations_count;
     out->stranded_time_weighted = own.all_ns > 0        ? own.stranded_ns / own.all_ns
                                   : own.all_records > 0 ? own.stranded_records / own.all_records
-                                                        : 0;
+                                                        : zr_stranded_ratio(&out->now.figures);
     if (out->peak_reserved_bytes > 0)
         out->gmlake_ratio = 1 - (double)own.peak_bytes / (double)out->peak_reserved_bytes;
     return result;

@@ -23,7 +23,8 @@ struct zr_moments {
     uint64_t failures_count;
     uint64_t allocations_count, before_count; /* before_count: blocks from before the window */
     uint64_t peak_requested_bytes, peak_reserved_bytes;
-    double stranded_time_weighted; /* stranded over reserved, by time; by records where no time passes */
+    double stranded_time_weighted; /* stranded over reserved, by time; by records where no time passes; now
+                                      where nothing does */
     double gmlake_ratio;           /* 1 - peak of live and pending over the peak of reserved */
 };
 

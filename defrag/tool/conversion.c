@@ -30,6 +30,14 @@ int zr_tool_read_conversion(struct zr_tool_conversion *out, const char *help, bo
     return -1;
 }
 
+bool zr_tool_takes_binary(const struct zr_tool_conversion *conversion, const char *command)
+{
+    bool takes = conversion->output || !isatty(STDOUT_FILENO);
+    if (!takes)
+        zr_tool_log("%s: a terminal shows no such file: -o FILE or a pipe takes it", command);
+    return takes;
+}
+
 zr_result zr_tool_write_conversion(const struct zr_tool_conversion *conversion, zr_tool_writer *write,
                                    void *state)
 {

@@ -16,6 +16,9 @@ struct zr_tool_conversion {
 int zr_tool_read_conversion(struct zr_tool_conversion *out, const char *help, bool takes_at, int argc,
                             char **argv);
 
+/* Whether the output takes a file that is no text; if not, that is said. */
+bool zr_tool_takes_binary(const struct zr_tool_conversion *conversion, const char *command);
+
 /* Has `write` put text to the output, standard output where none is named, and says meanwhile that it writes.
  */
 typedef zr_result zr_tool_writer(void *state, struct zr_text *text);

@@ -84,5 +84,8 @@ int zr_tool_export(int argc, char **argv)
     if (code >= 0)
         return code;
     settings.format = find(settings.conversion.format);
-    return settings.format ? zr_tool_with_memory(work, &settings) : ZR_TOOL_USAGE;
+    if (!settings.format ||
+        (!settings.format->is_text && !zr_tool_takes_binary(&settings.conversion, "export")))
+        return ZR_TOOL_USAGE;
+    return zr_tool_with_memory(work, &settings);
 }

@@ -65,5 +65,7 @@ int zr_tool_import(int argc, char **argv)
     int code = zr_tool_read_conversion(&conversion, help, false, argc, argv);
     if (code >= 0)
         return code;
-    return check_format(conversion.format) ? zr_tool_with_memory(work, &conversion) : ZR_TOOL_USAGE;
+    if (!check_format(conversion.format) || !zr_tool_takes_binary(&conversion, "import"))
+        return ZR_TOOL_USAGE;
+    return zr_tool_with_memory(work, &conversion);
 }

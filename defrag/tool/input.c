@@ -14,8 +14,9 @@
 #include "alloc/base/system/folders.h"
 #include "defrag/tool/live/live.h"
 
-static void read_from_descriptor(struct zr_tool_source *source)
+static void read_from_descriptor(struct zr_tool_source *source, const char *called)
 {
+    source->called = called;
     snprintf(source->room, sizeof source->room, "/proc/self/fd/%d", source->fd);
     source->path = source->room;
 }
@@ -34,7 +35,7 @@ static zr_result keep_standard_input(struct zr_tool_source *input)
     while ((result = zr_file_read(&from, buffer, sizeof buffer, &got)) == ZR_OK && got > 0)
         if ((result = zr_file_write(&to, buffer, got)) != ZR_OK)
             break;
-    read_from_descriptor(input);
+    read_from_descriptor(input, "standard input");
     return result;
 }
 
@@ -68,7 +69,7 @@ static zr_result take_process(struct zr_tool_input *input, struct zr_live *live)
         (input->source.fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)) < 0)
         result = zr_fail(ZR_ERR_IO, "process %ld did not write down its blocks: %s", pid, strerror(errno));
     unlink(path);
-    read_from_descriptor(&input->source);
+    read_from_descriptor(&input->source, "what the process holds now");
     input->is_live = true;
     return result;
 }
@@ -93,8 +94,21 @@ zr_result zr_tool_source_open(struct zr_tool_source *out, const char *name)
     return strcmp(name, "-") == 0 ? keep_standard_input(out) : ZR_OK;
 }
 
+/* The last failure's words have what the user named, and not where it was kept. */
+static void name_in_failure(const struct zr_tool_source *source)
+{
+    char kept[sizeof source->room + 2], words[1024];
+    int length = snprintf(kept, sizeof kept, "'%s'", source->room);
+    snprintf(words, sizeof words, "%s", zr_last_error());
+    const char *at = strstr(words, kept);
+    if (at)
+        zr_fail(ZR_ERR_FORMAT, "%.*s%s%s", (int)(at - words), words, source->called, at + length);
+}
+
 void zr_tool_source_close(struct zr_tool_source *source)
 {
+    if (source->path == source->room)
+        name_in_failure(source);
     if (source->fd > 0)
         close(source->fd);
     source->fd = -1;

@@ -14,6 +14,7 @@ struct zr_tool_source {
 
     /* private */
     int fd; /* below 0: none */
+    const char *called;
     char room[40];
 };
 /* The caller closes *out in any case. The name is borrowed, and the struct stays where it is. */

@@ -116,6 +116,14 @@ static int print(const char *text)
     return zr_tool_output_end(&out);
 }
 
+static int run(int argc, char **argv)
+{
+    for (size_t i = 0; subcommands[i].name; i++)
+        if (strcmp(argv[0], subcommands[i].name) == 0)
+            return subcommands[i].run(argc, argv);
+    return unknown(argv[0]);
+}
+
 int main(int argc, char **argv)
 {
     int code = check_options();
@@ -125,11 +133,13 @@ int main(int argc, char **argv)
         zr_tool_log("a subcommand is missing; see zr --help");
         return ZR_TOOL_USAGE;
     }
-    if (strcmp(argv[1], "run") != 0) /* whose program has what its starter wants */
-        signal(SIGPIPE, SIG_DFL);    /* a reader that goes ends this one without words */
+    if (strcmp(argv[1], "run") != 0)              /* whose program has what its starter wants */
+        signal(SIGPIPE, SIG_DFL);                 /* a reader that goes ends this one without words */
+    if (strcmp(argv[1], "help") == 0 && argc > 2) /* zr help NAME is zr NAME --help */
+        return run(2, (char *[]){argv[2], "--help", NULL});
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0)
         return print(help);
-    if (strcmp(argv[1], "--version") == 0) {
+    if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "version") == 0) {
         char version[40];
         snprintf(version, sizeof version, "zr %d.%d\n", ZR_VERSION_MAJOR, ZR_VERSION_MINOR);
         return print(version);
@@ -138,8 +148,5 @@ int main(int argc, char **argv)
         return zr_tool_manual(argc - 1, argv + 1, subcommands, help);
     if (strcmp(argv[1], "completion") == 0)
         return zr_tool_completion(argc - 1, argv + 1, subcommands);
-    for (size_t i = 0; subcommands[i].name; i++)
-        if (strcmp(argv[1], subcommands[i].name) == 0)
-            return subcommands[i].run(argc - 1, argv + 1);
-    return unknown(argv[1]);
+    return run(argc - 1, argv + 1);
 }

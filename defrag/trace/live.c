@@ -40,13 +40,21 @@ static zr_result path_of(char *out, size_t room_bytes, long pid, const char *kin
                                                       : zr_fail(ZR_ERR_INVALID, "'%s' is too long", folder);
 }
 
+static bool has_ended(long pid)
+{
+    return kill((pid_t)pid, 0) != 0 && errno == ESRCH;
+}
+
 static zr_result gone(long pid)
 {
-    return zr_fail(
-        ZR_ERR_UNAVAILABLE,
-        "process %ld shows no memory: it has ended, holds less than 64 MiB with zr (ZR_CONF=publish:on "
-        "shows it at once), or does not run with zr",
-        pid);
+    if (has_ended(pid))
+        return zr_fail(ZR_ERR_UNAVAILABLE, "there is no process %ld: it has ended, or there was none", pid);
+    if (kill((pid_t)pid, 0) != 0)
+        return zr_fail(ZR_ERR_UNAVAILABLE, "process %ld is another user's", pid);
+    return zr_fail(ZR_ERR_UNAVAILABLE,
+                   "process %ld shows no memory: it holds less than 64 MiB with zr (ZR_CONF=publish:on shows "
+                   "it at once), or does not run with zr",
+                   pid);
 }
 
 /* Whoever answers must be this user's, as who asks must be. */
@@ -260,17 +268,14 @@ static bool runs_with_zr(long pid)
     return found;
 }
 
-static bool has_ended(long pid)
-{
-    return kill((pid_t)pid, 0) != 0 && errno == ESRCH;
-}
-
 zr_result zr_live_reach(struct zr_live *out, long pid, bool fresh)
 {
     char folder[ZR_FOLDER_BYTES], path[ZR_FOLDER_BYTES + 32];
     zr_result result = zr_live_read(out, pid, fresh);
-    if (result != ZR_ERR_UNAVAILABLE || !runs_with_zr(pid))
+    if (result != ZR_ERR_UNAVAILABLE)
         return result;
+    if (!runs_with_zr(pid))
+        return gone(pid);
     result = zr_folder_runtime(folder, true);
     if (result != ZR_OK)
         return result;

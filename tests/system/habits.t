@@ -102,6 +102,8 @@ def test_suggestions():
             run = zr(name, long[:-2] + long[-1])
             ok(run.returncode == 2 and f"did you mean {long}?" in run.stderr and run.stdout == "", f"zr {name} {long[:-2] + long[-1]}: {run.stderr.strip()}")
     ok("did you mean zr stats?" in zr("stast").stderr, "a subcommand with letters swapped")
+    same([zr("help", *words).stdout for words in ([], ["why"])], [zr(*words, "--help").stdout for words in ([], ["why"])], "zr help, and of a subcommand")
+    ok("did you mean zr stats?" in zr("help", "stast").stderr, "of a mistyped one")
     run = zr("why", "--nothing-like-it=5")
     ok(run.returncode == 2 and "did you mean" not in run.stderr and "zr why --help" in run.stderr, "nothing is near: the help is named")
 
@@ -126,6 +128,9 @@ def test_pipes():
     with open(FILES["events.csv"]) as data:
         run = zr("diff", "-", FILES["events.csv"], stdin=data)
     same((run.returncode, run.stderr), (0, ""), "zr diff - FILE")
+    for name, options in READERS.items():
+        run = zr(name, "-", *options)
+        ok(run.returncode == 3 and run.stderr.startswith("zr: standard input") and "/proc" not in run.stderr, f"zr {name} - with nothing in it: {run.stderr[:60]!r}")
 
 
 def test_readers_gone():
@@ -143,9 +148,10 @@ def test_readers_gone():
         same(said, [(True, "")] * 2, f"zr {name}: a reader that has gone is nobody's failure")
 
 
-def on_terminal(*words):
+def on_terminal(*words, **settings):
     main, side = pty.openpty()
-    process = subprocess.Popen([ZR, *words], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=side, env=ENVIRONMENT)
+    process = subprocess.Popen([ZR, *words], **{"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": side, "env": ENVIRONMENT,
+                                                **{name: side for name in settings}})
     os.close(side)
     said = b""
     try:
@@ -163,6 +169,9 @@ def test_progress():
         said = on_terminal(name, FILES["events.csv"], *options)
         ok("\r" in said and said.endswith("\r\x1b[K"), f"zr {name} says what it does on a terminal, and wipes it: {said[:60]!r}")
         same(zr(name, FILES["events.csv"], *options).stderr, "", "and nowhere else")
+    for words in (["export", "--format", "torch"], ["export", "--format", "pprof"], ["import"]):
+        said = on_terminal(*words, FILES["events.csv"], stdout=True)
+        ok(said.startswith(f"zr: {words[0]}: ") and "-o FILE" in said, f"zr {' '.join(words)} writes no binary to a terminal")
 
 
 test_help()

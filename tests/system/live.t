@@ -104,6 +104,7 @@ def is_trace(where, least):
 
 # ---- What is shown
 same(shown(), {}, "no process, and no folder: zr ps shows none")
+ok("64 MiB" in zr("ps").stderr, "and says when one is shown")
 program = Program()
 now = shown()
 ok(list(now) == [program.pid], "a process with 96 MiB is shown")
@@ -137,6 +138,11 @@ same(json.loads(zr("stats", snapshot, "--json").stdout)["moments"]["now"], now, 
 got = json.loads(zr("why", program.pid, "--size", HELD, "--capacity", arena["reserved_bytes"], "--json").stdout)
 ok(got["verdict"] == "shortage" and got["free_bytes"] < HELD, "zr why PID says whether a request would fit") or note(got)
 same([zr("stats", one).returncode for one in (1, 999999999, 0)], [1, 1, 3], "a process that shows nothing, and numbers of none")
+for words, said in ((["attach", 999999999], "there is no process 999999999"), (["stats", os.getpid()], f"process {os.getpid()} shows no memory"),
+                    (["attach"], "attach: name one process by its number, which zr ps shows"), (["record", program.pid], "record: PID start -o FILE")):
+    ok(zr(*words).stderr.startswith(f"zr: {said}"), f"zr {' '.join(map(str, words))}: {said}")
+got = json.loads(zr("stats", snapshot, "--json").stdout)["stranded_ratio"]
+ok(got["now"] == got["time_weighted"] > 0, "of one moment, the ratio over time is that moment's")
 same([name for name in left() if "input" in name], [], "nothing is left of it")
 attaching = subprocess.Popen([ZR, "attach", str(program.pid), "-o", attached], env=ENVIRONMENT)
 while not os.path.exists(attached):

@@ -224,6 +224,9 @@ int zr_tool_ps(int argc, char **argv)
     if (json)
         zr_text_print(&out.text, "]}\n");
     int written = zr_tool_output_end(&out);
+    if (!json && !shown.any && code == ZR_TOOL_FINE && written == ZR_TOOL_FINE)
+        zr_tool_log("ps: no process of this user shows its memory: one does once its arenas hold 64 MiB, or "
+                    "at once with ZR_CONF=publish:on");
     return written != ZR_TOOL_FINE ? written : code;
 }
 
@@ -283,15 +286,17 @@ static zr_result start(const struct request *request, const char *word, int *con
     return result == ZR_OK ? ask(request, word, connection) : result;
 }
 
-/* One number first, and `words_most` words behind it. Below 0: go on. */
-static int parse(struct request *request, struct zr_tool_arguments *arguments, int words_least,
-                 int words_most, int argc, char **argv)
+/* One number first, and at most so many words behind it. Below 0: go on. */
+static int parse(struct request *request, struct zr_tool_arguments *arguments, int words_most, int argc,
+                 char **argv)
 {
+    const char *command = argv[0];
     int code = zr_tool_parse(arguments, argc, argv);
     if (code >= 0)
         return code;
-    if (arguments->files_count < 1 + words_least || arguments->files_count > 1 + words_most) {
-        zr_tool_log("%s: name one process by its number; see zr %s --help", argv[0], argv[0]);
+    if (arguments->files_count < 1 || arguments->files_count > 1 + words_most) {
+        zr_tool_log("%s: name one process by its number, which zr ps shows; see zr %s --help", command,
+                    command);
         return ZR_TOOL_USAGE;
     }
     return zr_tool_read_pid(arguments->files[0], &request->pid) ? -1 : ZR_TOOL_USAGE;
@@ -303,8 +308,8 @@ int zr_tool_snapshot(int argc, char **argv)
     const struct zr_tool_option options[] = {{"-o", ZR_TOOL_WORDS, &request.file},
                                              {"--arena", ZR_TOOL_COUNT, &request.arena},
                                              {NULL, ZR_TOOL_FLAG, NULL}};
-    struct zr_tool_arguments arguments = {.help = snapshot_help, .options = options, .takes_files = true};
-    int code = parse(&request, &arguments, 0, 0, argc, argv);
+    struct zr_tool_arguments arguments = {.help = snapshot_help, .options = options};
+    int code = parse(&request, &arguments, 0, argc, argv);
     if (code >= 0)
         return code;
     if (!request.file) {
@@ -349,8 +354,8 @@ int zr_tool_attach(int argc, char **argv)
                                              {"--seconds", ZR_TOOL_COUNT, &seconds},
                                              {"--stacks", ZR_TOOL_COUNT, &request.stacks},
                                              {NULL, ZR_TOOL_FLAG, NULL}};
-    struct zr_tool_arguments arguments = {.help = attach_help, .options = options, .takes_files = true};
-    int code = parse(&request, &arguments, 0, 0, argc, argv);
+    struct zr_tool_arguments arguments = {.help = attach_help, .options = options};
+    int code = parse(&request, &arguments, 0, argc, argv);
     if (code >= 0)
         return code;
     snprintf(name, sizeof name, "zr-%ld.zrt", request.pid);
@@ -382,11 +387,12 @@ int zr_tool_record(int argc, char **argv)
                                              {"--arena", ZR_TOOL_COUNT, &request.arena},
                                              {"--stacks", ZR_TOOL_COUNT, &request.stacks},
                                              {NULL, ZR_TOOL_FLAG, NULL}};
-    struct zr_tool_arguments arguments = {.help = record_help, .options = options, .takes_files = true};
-    int code = parse(&request, &arguments, 1, 2, argc, argv);
+    struct zr_tool_arguments arguments = {.help = record_help, .options = options};
+    int code = parse(&request, &arguments, 2, argc, argv);
     if (code >= 0)
         return code;
-    const char *word = arguments.files[1], *label = arguments.files_count > 2 ? arguments.files[2] : NULL;
+    const char *word = arguments.files_count > 1 ? arguments.files[1] : "";
+    const char *label = arguments.files_count > 2 ? arguments.files[2] : NULL;
     bool starts = strcmp(word, "start") == 0, stops = strcmp(word, "stop") == 0,
          marks = strcmp(word, "mark") == 0;
     if (!(starts || stops || marks) || starts != (request.file != NULL) || marks != (label != NULL)) {
