@@ -1,5 +1,5 @@
 /* streams.h: streams of a card, and what orders their work: events between streams of one process, words
- * between those of several. A table like struct zr_kernels, whose `streams` it is. Private to kernels/ and
+ * between those of several; and graphs of such work, to be done again. A table like struct zr_kernels, whose `streams` it is. Private to kernels/ and
  * zero/.
  *
  * The device's primary context is current in the calling thread. Nothing here but drain() waits for the card.
@@ -30,6 +30,15 @@ struct zr_kernel_streams {
      * host and other processes may read and write it too. */
     zr_result (*word_write)(void *stream, _Atomic uint32_t *word, uint32_t value);
     zr_result (*word_wait)(void *stream, _Atomic uint32_t *word, uint32_t value);
+    /* What the calling thread gives the stream between the two, and streams that wait for its events, is recorded
+     * and not done. The arguments of operations stay as they were; memory is read and written where it is when the
+     * graph is launched. capture_end() fails, and makes no graph, where something cannot be recorded, as a wait of
+     * the host's, or a stream has not been waited for. It ends the capture in any case. */
+    zr_result (*capture_begin)(void *stream);
+    zr_result (*capture_end)(void *stream, void **graph);
+    /* All of it, in stream order. Not while it is under way in another stream. */
+    zr_result (*graph_launch)(void *graph, void *stream);
+    void (*graph_destroy)(void *graph); /* NULL does nothing; none of it is under way */
     /* Waits for the context's stream, of which and of while_waiting alone it takes notice. */
     zr_result (*drain)(const struct zr_kernel_context *context);
     /* How often operations of this process have waited for a card so far. */

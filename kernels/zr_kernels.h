@@ -326,6 +326,10 @@ struct zr_weigh_gradients {
     struct zr_gradient_weight *weight;
 };
 
+/* What changes from step to step in an update that is asked for once, and done again by a graph. */
+struct zr_step_rates {
+    float rate, correction1, correction2, unused;
+};
 struct zr_adamw {
     float rate, beta1, beta2, epsilon, weight_decay; /* weight_decay already 0 for tensors without decay */
     float gradient_scale;                            /* multiplies each gradient first: clipping */
@@ -333,13 +337,16 @@ struct zr_adamw {
     /* In the table's memory: its scale in place of gradient_scale, and nothing is updated where it skips. NULL:
      * there is none. */
     const struct zr_gradient_weight *weight;
+    /* Likewise: its corrections in place of these, and its rate times `rate`. NULL: there are none. */
+    const struct zr_step_rates *rates;
 };
 /* momentum = momentum_factor * momentum + gradient + weight_decay * parameter; parameter -= rate * momentum.
  * Each product and each sum is rounded. */
 struct zr_sgd {
     float rate, momentum_factor, weight_decay; /* weight_decay already 0 for tensors without decay */
     float gradient_scale;                      /* multiplies each gradient first: clipping */
-    const struct zr_gradient_weight *weight;   /* as of zr_adamw */
+    const struct zr_gradient_weight *weight;   /* as of zr_adamw, and: */
+    const struct zr_step_rates *rates;
 };
 /* What one step of an optimizer works on: n elements of one shard. */
 struct zr_update {

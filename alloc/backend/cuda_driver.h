@@ -85,6 +85,12 @@ typedef enum zr_cu_access_flags {
     ZR_CU_ACCESS_READ_WRITE = 3
 } zr_cu_access_flags;
 
+typedef enum zr_cu_capture_mode {
+    ZR_CU_CAPTURE_GLOBAL = 0,
+    ZR_CU_CAPTURE_THREAD_LOCAL = 1,
+    ZR_CU_CAPTURE_RELAXED = 2
+} zr_cu_capture_mode;
+
 enum { ZR_CU_EVENT_DISABLE_TIMING = 2, ZR_CU_STREAM_NON_BLOCKING = 1 };
 /* The last of the handles that mean a default stream: 0, 1 (legacy), 2 (the thread's own). */
 enum { ZR_CU_STREAM_PER_THREAD = 2 };

@@ -106,6 +106,11 @@ zr_result zr_cpu_update_adamw(struct zr_kernel_context *context, const struct zr
         return ZR_OK;
     if (args->how.weight)
         own.how.gradient_scale = args->how.weight->scale;
+    if (args->how.rates) {
+        own.how.rate = args->how.rates->rate * args->how.rate;
+        own.how.correction1 = args->how.rates->correction1;
+        own.how.correction2 = args->how.rates->correction2;
+    }
     return zr_loop_run(context, update_loops(context, &args->numbers)->update_adamw, &own, args->numbers.n,
                        ZR_GRAIN);
 }
@@ -117,6 +122,8 @@ zr_result zr_cpu_update_sgd(struct zr_kernel_context *context, const struct zr_u
         return ZR_OK;
     if (args->how.weight)
         own.how.gradient_scale = args->how.weight->scale;
+    if (args->how.rates)
+        own.how.rate = args->how.rates->rate * args->how.rate;
     return zr_loop_run(context, update_loops(context, &args->numbers)->update_sgd, &own, args->numbers.n,
                        ZR_GRAIN);
 }

@@ -25,6 +25,15 @@ typedef struct zr_cu_graph_exec_st *zr_cu_graph_exec;
     f(host_register, cuMemHostRegister, _v2, (void *address, size_t bytes, unsigned int flags))               \
     f(host_unregister, cuMemHostUnregister, , (void *address))                                                \
     f(host_address, cuMemHostGetDevicePointer, _v2, (zr_cu_address *out, void *address, unsigned int flags))
+/* What streams are given, recorded and done again. */
+#define ZR_CUDA_GRAPHS(f)                                                                                     \
+    f(capture_begin, cuStreamBeginCapture, _v2, (zr_cu_stream stream, zr_cu_capture_mode mode))               \
+    f(capture_end, cuStreamEndCapture, , (zr_cu_stream stream, zr_cu_graph *out))                             \
+    f(graph_instantiate, cuGraphInstantiateWithFlags, ,                                                       \
+      (zr_cu_graph_exec *out, zr_cu_graph graph, unsigned long long flags))                                   \
+    f(graph_launch, cuGraphLaunch, , (zr_cu_graph_exec graph, zr_cu_stream stream))                           \
+    f(graph_exec_destroy, cuGraphExecDestroy, , (zr_cu_graph_exec graph))                                     \
+    f(graph_destroy, cuGraphDestroy, , (zr_cu_graph graph))
 // clang-format on
 
 #endif

@@ -30,6 +30,11 @@ KERNEL(update_adamw, struct zr_update_adamw, CUDA_THREADS)
         return;
     if (asked.weight)
         asked.gradient_scale = asked.weight->scale;
+    if (asked.rates) {
+        asked.rate = asked.rates->rate * asked.rate;
+        asked.correction1 = asked.rates->correction1;
+        asked.correction2 = asked.rates->correction2;
+    }
     const struct formula_adamw how = formula_adamw_of(&asked);
     const struct zr_update *u = &a.numbers;
     EACH(i, u->n)
@@ -48,12 +53,13 @@ KERNEL(update_sgd, struct zr_update_sgd, CUDA_THREADS)
     if (a.how.weight && a.how.weight->skips)
         return;
     float scale = a.how.weight ? a.how.weight->scale : a.how.gradient_scale;
+    float rate = a.how.rates ? a.how.rates->rate * a.how.rate : a.how.rate;
     EACH(i, u->n)
     {
         float p = u->master[i], gradient = number_get(&u->gradient, i) * scale;
         float m = a.how.momentum_factor * u->momentum[i] + gradient + a.how.weight_decay * p;
         u->momentum[i] = m;
-        put_parameter(u, i, p - a.how.rate * m);
+        put_parameter(u, i, p - rate * m);
     }
 }
 

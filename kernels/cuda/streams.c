@@ -1,4 +1,4 @@
-/* streams.c: streams, events and words of the driver, and the host's waits for them. See streams.h. */
+/* streams.c: streams, events, words and graphs of the driver, and the host's waits for them. See streams.h. */
 #define _GNU_SOURCE
 #include "kernels/cuda/streams.h"
 
@@ -13,6 +13,7 @@ static struct {
 #define MEMBER(member, name, suffix, parameters) zr_cu_result(*member) parameters;
     ZR_CUDA_WORDS(MEMBER)
     ZR_CUDA_STREAMS(MEMBER)
+    ZR_CUDA_GRAPHS(MEMBER)
 #undef MEMBER
 } calls;
 static _Atomic uint64_t waits_count;
@@ -25,6 +26,7 @@ zr_result zr_cuda_streams_find(void)
         result = zr_cuda_driver_find(#name #suffix, (void **)&calls.member);
     ZR_CUDA_WORDS(FIND)
     ZR_CUDA_STREAMS(FIND)
+    ZR_CUDA_GRAPHS(FIND)
 #undef FIND
     return result;
 }
@@ -109,6 +111,40 @@ static zr_result word_wait(void *stream, _Atomic uint32_t *word, uint32_t value)
     return answer(code, "to let a stream wait for a word");
 }
 
+/* ---- Graphs -------------------------------------------------------------------------------------------- */
+
+/* Other threads may call what they like meanwhile. */
+static zr_result capture_begin(void *stream)
+{
+    return answer(calls.capture_begin(stream, ZR_CU_CAPTURE_THREAD_LOCAL), "to capture a stream");
+}
+
+/* What was recorded is as large as what can be launched, and of no more use. */
+static zr_result capture_end(void *stream, void **graph)
+{
+    zr_cu_graph recorded = NULL;
+    zr_cu_graph_exec made = NULL;
+    *graph = NULL;
+    zr_cu_result code = calls.capture_end(stream, &recorded);
+    if (code == ZR_CU_SUCCESS)
+        code = calls.graph_instantiate(&made, recorded, 0);
+    if (recorded)
+        calls.graph_destroy(recorded);
+    *graph = made;
+    return answer(code, "to make a graph of a captured stream");
+}
+
+static zr_result graph_launch(void *graph, void *stream)
+{
+    return answer(calls.graph_launch(graph, stream), "to launch a graph");
+}
+
+static void graph_destroy(void *graph)
+{
+    if (graph)
+        calls.graph_exec_destroy(graph);
+}
+
 static uint64_t host_waits(void)
 {
     return atomic_load(&waits_count);
@@ -148,5 +184,9 @@ const struct zr_kernel_streams zr_cuda_streams = {.create = create,
                                                   .unpin = unpin,
                                                   .word_write = word_write,
                                                   .word_wait = word_wait,
+                                                  .capture_begin = capture_begin,
+                                                  .capture_end = capture_end,
+                                                  .graph_launch = graph_launch,
+                                                  .graph_destroy = graph_destroy,
                                                   .drain = zr_cuda_stream_wait,
                                                   .host_waits = host_waits};

@@ -53,6 +53,10 @@ struct zr_comm_table {
     zr_result (*synchronize)(struct zr_comm *comm);
     /* Optional: whether the peers live, after such a wait for the card. Any thread. */
     zr_result (*look)(struct zr_comm *comm, uint64_t waited_ns);
+    /* Optional, where operations run by stream: those that are handed in between the two are recorded, to be done
+     * again by a graph / all ranks are about to do so; returns when they may. Without these nothing is recorded. */
+    void (*record)(struct zr_comm *comm, bool begins);
+    zr_result (*again)(struct zr_comm *comm);
     /* Optional: ends all waits of the run, here and elsewhere. */
     void (*abandon)(struct zr_comm *comm, const char *why);
     void (*close)(struct zr_comm *comm);
@@ -143,6 +147,10 @@ zr_result zr_comm_stream_begin(struct zr_comm *comm);
 zr_result zr_comm_stream_end(struct zr_comm *comm, zr_ticket ticket);
 zr_result zr_comm_stream_wait(struct zr_comm *comm, zr_ticket ticket);
 zr_result zr_comm_drain(struct zr_comm *comm);
+/* Of a graph of the caller's stream, in which operations are, with no operation under way: they are recorded from
+ * here on, to here / the ranks are about to launch it, all of them. */
+void zr_comm_record(struct zr_comm *comm, bool begins);
+zr_result zr_comm_again(struct zr_comm *comm);
 void zr_comm_context_close(struct zr_comm *comm);
 
 /* Clears and fills the common part of a communicator, without a thread. */

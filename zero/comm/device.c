@@ -26,15 +26,22 @@ zr_result zr_comm_context(struct zr_comm *comm, struct zr_kernel_context **out)
     return result;
 }
 
+static void forget_ends(struct zr_comm *comm)
+{
+    for (unsigned i = 0; i < ZR_COMM_QUEUE_COUNT; i++) {
+        if (comm->ended[i])
+            comm->options.kernels->streams->event_destroy(comm->ended[i]);
+        comm->ended[i] = NULL;
+    }
+}
+
 void zr_comm_context_close(struct zr_comm *comm)
 {
     const struct zr_kernel_streams *streams = comm->options.kernels->streams;
     if (comm->context_open)
         comm->options.kernels->close(&comm->context);
     comm->context_open = false;
-    for (unsigned i = 0; i < ZR_COMM_QUEUE_COUNT; i++)
-        if (comm->ended[i])
-            streams->event_destroy(comm->ended[i]);
+    forget_ends(comm);
     if (comm->begun)
         streams->event_destroy(comm->begun);
 }
@@ -115,4 +122,17 @@ zr_result zr_comm_drain(struct zr_comm *comm)
     comm->timeout = zr_timeout_begin();
     zr_comm_guard(comm, &context);
     return comm->options.kernels->streams->drain(&context);
+}
+
+void zr_comm_record(struct zr_comm *comm, bool begins)
+{
+    if (comm->table->record)
+        comm->table->record(comm, begins);
+    if (!begins) /* events within the graph are nothing to wait for outside of it */
+        forget_ends(comm);
+}
+
+zr_result zr_comm_again(struct zr_comm *comm)
+{
+    return comm->table->again ? comm->table->again(comm) : ZR_OK;
 }

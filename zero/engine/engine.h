@@ -29,6 +29,7 @@
 struct zr_engine_update {
     float rate, gradient_scale, correction1, correction2;
     const struct zr_gradient_weight *weight; /* NULL, or where kernels find the scale: see zr_adamw */
+    const struct zr_step_rates *rates;       /* likewise the rate and corrections */
     struct zr_kernel_context *context;
 };
 
@@ -177,8 +178,12 @@ struct zr_engine {
     unsigned first_staged, last_staged;     /* queue in the order of handing over; ZR_NO_UNIT: empty */
 
     /* In the arena, for what kernels find: NULL: the host sees tensors. A number, squares [world][units_count],
-     * and a struct zr_gradient_weight. */
+     * a struct zr_gradient_weight and a struct zr_step_rates. */
     double *results;
+    /* Pinned memory of the caller's, from where updates get their rates in stream order, so that a graph of a step
+     * may be launched again; NULL: they are arguments. Where results are deferred. */
+    struct zr_step_rates *rates;
+    bool again; /* the step under way is a graph's: what it allocates is not here */
     double *squares; /* [units_count] of this rank, then [world][units_count]; NULL in a dry run */
     uint64_t steps_done;
     struct zr_loss_scale scaling;
@@ -202,6 +207,13 @@ zr_result zr_engine_step_begin(struct zr_engine *engine, float rate, struct zr_s
 zr_result zr_engine_step_read(struct zr_engine *engine, struct zr_step_report *report);
 zr_result zr_engine_step_end(struct zr_engine *engine, struct zr_step_report *report);
 
+/* In the place of the first of them, when what it has asked for is about to be done once more. */
+zr_result zr_engine_step_again(struct zr_engine *engine, float rate, struct zr_step_report *report);
+
+/* parameter_sync.c: the kernels' stream comes behind all operations between ranks: nobody waits for one. Between
+ * steps, or behind zr_engine_step_begin(). */
+zr_result zr_engine_join(struct zr_engine *engine);
+
 /* results.c: copies between the engine's arena and the host's own memory, which have ended on return; what
  * kernels find, for the host. Each waits for the kernels. */
 zr_result zr_engine_copy(const struct zr_engine *engine, void *to, const void *from, size_t bytes);
@@ -217,6 +229,9 @@ zr_result zr_engine_squares_read(const struct zr_engine *engine, double *sums);
 size_t zr_engine_results_count(const struct zr_engine *engine);
 /* Weighs the gradients by all ranks' squares_later(), where results are / reads what that came to. */
 zr_result zr_engine_weigh(const struct zr_engine *engine, struct zr_engine_update *update);
+/* The rates of an update, for kernels that find them / to where the update finds them. */
+void zr_engine_rates_set(struct zr_engine *engine, const struct zr_engine_update *update);
+zr_result zr_engine_rates_send(struct zr_engine *engine, struct zr_engine_update *update);
 zr_result zr_engine_weight_read(const struct zr_engine *engine, struct zr_gradient_weight *out);
 
 /* Decides what is kept whole: fills shards_*, the sizes of the pools, the units' places, staging_limit. */

@@ -149,6 +149,9 @@ static zr_result find_bad_element(struct zr_engine *engine, struct bad_element *
 static zr_result blame_gradient(struct zr_engine *engine)
 {
     struct bad_element bad;
+    if (engine->again)
+        return zr_fail(ZR_ERR_CORRUPT, "the norm of the gradients is not finite; nothing was updated; without "
+                                       "--cuda-graph a run names the gradient");
     zr_result result = find_bad_element(engine, &bad);
     if (result != ZR_OK)
         return result;
@@ -440,7 +443,10 @@ zr_result zr_engine_step_begin(struct zr_engine *engine, float rate, struct zr_s
         return result;
     *report = (struct zr_step_report){.clip_scale = 1, .loss_scale = zr_engine_loss_scale(engine)};
     struct zr_engine_update update = zr_engine_update_of(engine, rate, 1);
+    engine->again = false;
     result = wait_for_gradients(engine);
+    if (result == ZR_OK)
+        result = zr_engine_rates_send(engine, &update);
     if (result == ZR_OK && !engine->simulated)
         result = all_squares(engine, engine->squares);
     if (result == ZR_OK)
@@ -448,6 +454,18 @@ zr_result zr_engine_step_begin(struct zr_engine *engine, float rate, struct zr_s
     if (result == ZR_OK)
         result = await_readers(engine);
     return result == ZR_OK ? update_all(engine, &update) : result;
+}
+
+zr_result zr_engine_step_again(struct zr_engine *engine, float rate, struct zr_step_report *report)
+{
+    zr_result result = check_step(engine, "zr_engine_step", rate, report);
+    if (result != ZR_OK)
+        return result;
+    *report = (struct zr_step_report){.clip_scale = 1, .loss_scale = zr_engine_loss_scale(engine)};
+    struct zr_engine_update update = zr_engine_update_of(engine, rate, 1);
+    zr_engine_rates_set(engine, &update);
+    engine->again = true;
+    return ZR_OK;
 }
 
 zr_result zr_engine_step_read(struct zr_engine *engine, struct zr_step_report *report)

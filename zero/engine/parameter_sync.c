@@ -46,18 +46,33 @@ const struct zr_layout_parameter *zr_engine_parameter_at(const struct zr_engine 
     return NULL;
 }
 
-zr_result zr_engine_synchronize(zr_engine *engine)
+static zr_result end_operations(struct zr_engine *engine)
 {
-    zr_result first = zr_engine_check_call(engine, __func__, engine);
-    if (first != ZR_OK)
-        return first;
-    first = zr_engine_late_await(engine);
+    zr_result first = ZR_OK;
     for (size_t u = 0; u < engine->layout.units_count; u++) {
         zr_result reduced = zr_engine_end_reduction(engine, u);
         zr_result gathered = zr_engine_await_gather(engine, u);
         if (first == ZR_OK)
             first = reduced != ZR_OK ? reduced : gathered;
     }
+    return first;
+}
+
+zr_result zr_engine_join(struct zr_engine *engine)
+{
+    zr_result result = end_operations(engine);
+    return result == ZR_OK && engine->world > 1 ? zr_comm_synchronize(engine->options.comm) : result;
+}
+
+zr_result zr_engine_synchronize(zr_engine *engine)
+{
+    zr_result first = zr_engine_check_call(engine, __func__, engine);
+    if (first != ZR_OK)
+        return first;
+    first = zr_engine_late_await(engine);
+    zr_result ended = end_operations(engine);
+    if (first == ZR_OK)
+        first = ended;
     if (first == ZR_OK && engine->apart) /* what kernels were asked for */
         first = zr_engine_copy(engine, NULL, NULL, 0);
     /* Peers may still gather from this rank's shard. */

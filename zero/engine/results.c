@@ -26,10 +26,18 @@ static struct zr_gradient_weight *weight_of(const struct zr_engine *engine)
     return (struct zr_gradient_weight *)squares_of(engine, engine->world);
 }
 
+static struct zr_step_rates *rates_of(const struct zr_engine *engine)
+{
+    return (struct zr_step_rates *)(weight_of(engine) + 1);
+}
+
 size_t zr_engine_results_count(const struct zr_engine *engine)
 {
-    _Static_assert(sizeof(struct zr_gradient_weight) % sizeof(double) == 0, "it lies among numbers");
-    return 1 + engine->world * engine->layout.units_count + sizeof(struct zr_gradient_weight) / sizeof(double);
+    _Static_assert(sizeof(struct zr_gradient_weight) % sizeof(double) == 0 &&
+                       sizeof(struct zr_step_rates) % sizeof(double) == 0,
+                   "they lie among numbers");
+    return 1 + engine->world * engine->layout.units_count +
+           (sizeof(struct zr_gradient_weight) + sizeof(struct zr_step_rates)) / sizeof(double);
 }
 
 static zr_result bring(const struct zr_engine *engine, void *own, zr_result result)
@@ -105,6 +113,24 @@ zr_result zr_engine_weigh(const struct zr_engine *engine, struct zr_engine_updat
                                                                           .clip = o->optimizer.clip,
                                                                           .weight = weight_of(engine)})
                            : result;
+}
+
+void zr_engine_rates_set(struct zr_engine *engine, const struct zr_engine_update *update)
+{
+    *engine->rates = (struct zr_step_rates){
+        .rate = update->rate, .correction1 = update->correction1, .correction2 = update->correction2};
+}
+
+zr_result zr_engine_rates_send(struct zr_engine *engine, struct zr_engine_update *update)
+{
+    const struct zr_engine_options *o = &engine->options;
+    if (!engine->rates)
+        return ZR_OK;
+    zr_engine_rates_set(engine, update);
+    update->rates = rates_of(engine);
+    return o->kernels->copy_bytes(o->context, &(struct zr_copy_bytes){.bytes = sizeof *engine->rates,
+                                                                      .from = engine->rates,
+                                                                      .to = rates_of(engine)});
 }
 
 zr_result zr_engine_weight_read(const struct zr_engine *engine, struct zr_gradient_weight *out)

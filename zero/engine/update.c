@@ -78,7 +78,7 @@ static zr_result update_part(struct zr_engine *engine, const struct zr_parameter
     const struct zr_optimizer_options *o = &engine->options.optimizer;
     const struct zr_parameter_group *group = &o->groups[parameter->group];
     const struct zr_kernels *kernels = engine->options.kernels;
-    float rate = update->rate * group->rate_factor, weight_decay = o->weight_decay * group->decay_factor;
+    float rate = update->rates ? group->rate_factor : update->rate * group->rate_factor, weight_decay = o->weight_decay * group->decay_factor;
 
     if (o->kind == ZR_OPTIMIZER_SGD)
         return kernels->update_sgd(update->context,
@@ -86,7 +86,8 @@ static zr_result update_part(struct zr_engine *engine, const struct zr_parameter
                                                                    .momentum_factor = o->momentum_factor,
                                                                    .weight_decay = weight_decay,
                                                                    .gradient_scale = update->gradient_scale,
-                                                                   .weight = update->weight},
+                                                                   .weight = update->weight,
+                                                                   .rates = update->rates},
                                                            .numbers = *numbers});
     return kernels->update_adamw(update->context,
                                  &(struct zr_update_adamw){.how = {.rate = rate,
@@ -97,7 +98,8 @@ static zr_result update_part(struct zr_engine *engine, const struct zr_parameter
                                                                    .gradient_scale = update->gradient_scale,
                                                                    .correction1 = update->correction1,
                                                                    .correction2 = update->correction2,
-                                                                   .weight = update->weight},
+                                                                   .weight = update->weight,
+                                                                   .rates = update->rates},
                                                            .numbers = *numbers});
 }
 

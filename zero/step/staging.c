@@ -40,7 +40,8 @@ zr_result zr_staging_open(struct zr_staging *out, zr_engine *engine, const struc
         return ZR_OK;
     out->losses_at = place_of_input(out, model->inputs_count);
     out->micro_batch_bytes = (out->losses_at + model->rows * sizeof(float) + 63) / 64 * 64;
-    size_t bytes = engine->options.micro_batches * out->micro_batch_bytes;
+    out->rates_at = engine->options.micro_batches * out->micro_batch_bytes;
+    size_t bytes = out->rates_at + sizeof(struct zr_step_rates);
     zr_result result = zr_take(engine->options.host_arena, ZR_TAG_OTHER, bytes, 1, (void **)&out->block);
     if (result != ZR_OK)
         return result;
@@ -59,6 +60,11 @@ void zr_staging_close(struct zr_staging *staging)
         staging->engine->options.kernels->streams->unpin(staging->block);
     zr_drop(staging->engine->options.host_arena, &staging->block);
     staging->engine = NULL;
+}
+
+struct zr_step_rates *zr_staging_rates(const struct zr_staging *staging)
+{
+    return staging->pinned ? (struct zr_step_rates *)(staging->block + staging->rates_at) : NULL;
 }
 
 void *zr_staging_input(struct zr_staging *staging, unsigned input)

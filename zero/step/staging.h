@@ -13,7 +13,7 @@ struct zr_staging {
     struct zr_activations *store;
     const struct zr_model *model;
     char *block; /* of all places */
-    size_t micro_batch_bytes, losses_at;
+    size_t micro_batch_bytes, losses_at, rates_at;
     unsigned micro_batch;            /* whose places the caller fills */
     bool given[ZR_MODEL_INPUTS_MAX]; /* the caller fills this input; what it does not is the model's */
     bool pinned;
@@ -24,6 +24,9 @@ zr_result zr_staging_open(struct zr_staging *out, zr_engine *engine, const struc
                           struct zr_activations *store);
 /* What is not open may be closed; no copy is under way. */
 void zr_staging_close(struct zr_staging *staging);
+
+/* Pinned memory for the rates of an update; NULL: not open. */
+struct zr_step_rates *zr_staging_rates(const struct zr_staging *staging);
 
 /* Where the caller fills an input of the micro-batch under way. */
 void *zr_staging_input(struct zr_staging *staging, unsigned input);

@@ -382,7 +382,10 @@ static zr_result update_deferred(const struct run *run)
     float rate = 0;
     zr_result result = run->calls->rate(run->calls->state, &rate);
     if (result == ZR_OK)
-        result = zr_engine_step_begin(trainer->engine, rate, run->report);
+        result = (trainer->graph.repeats ? zr_engine_step_again : zr_engine_step_begin)(trainer->engine, rate,
+                                                                                        run->report);
+    if (result == ZR_OK)
+        result = zr_step_graph_launch(trainer);
     trainer->host_waits = host_waits(trainer) - trainer->host_waits;
     if (result == ZR_OK)
         result = zr_engine_step_read(trainer->engine, run->report);
@@ -475,6 +478,19 @@ static zr_result run_list(const struct run *run, const struct zr_schedule *sched
     return result;
 }
 
+/* A step that the graph has: what it reads comes in, and it is launched. */
+static zr_result repeat_step(const struct run *run)
+{
+    zr_trainer *trainer = run->trainer;
+    unsigned micro_batches = trainer->engine->options.micro_batches;
+    zr_result result = ZR_OK;
+    for (unsigned m = 0; m < micro_batches && result == ZR_OK; m++) {
+        trainer->staging.micro_batch = m;
+        result = run->calls->load(run->calls->state, m);
+    }
+    return result == ZR_OK ? update_deferred(run) : result;
+}
+
 /* The loss is not finite: find out where that began, by the same pass with every result looked at. */
 static zr_result diagnose(zr_trainer *trainer, size_t rows)
 {
@@ -533,11 +549,14 @@ zr_result zr_trainer_step(zr_trainer *trainer, const struct zr_step_calls *calls
     struct run run = {
         .trainer = trainer, .calls = calls, .report = report, .rows = trainer->model->rows, .keeps = true};
     trainer->loss_sum = 0;
-    trainer->host_waits = host_waits(trainer);
     trainer->together = false;
+    zr_result result = defers(&run) ? zr_step_graph_begin(trainer) : ZR_OK;
+    trainer->host_waits = host_waits(trainer);
     if (trainer->step.one_pass)
         zr_rehearsal_rewind(trainer->activations.arena);
-    zr_result result = run_list(&run, &trainer->step);
+    if (result == ZR_OK)
+        result = trainer->graph.repeats ? repeat_step(&run) : run_list(&run, &trainer->step);
+    zr_step_graph_end(trainer, result == ZR_OK);
     trainer->staging.micro_batch = 0; /* of evaluations and answers */
     if (result == ZR_ERR_CORRUPT && !isfinite(trainer->loss_sum))
         result = diagnose(trainer, run.rows);
@@ -767,6 +786,8 @@ static void destroy(zr_trainer *trainer, zr_arena *host_arena)
 {
     if (trainer->activations.arena)
         drop_pass(trainer);
+    if (trainer->engine)
+        zr_step_graph_drop(trainer);
     zr_schedule_end(&trainer->forward);
     zr_schedule_end(&trainer->step);
     zr_activations_close(&trainer->activations);

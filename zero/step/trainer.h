@@ -6,6 +6,7 @@
 #include "zero/engine/engine.h"
 #include "zero/model/activations.h"
 #include "zero/step/channels.h"
+#include "zero/step/graph.h"
 #include "zero/step/schedule.h"
 #include "zero/step/staging.h"
 
@@ -26,6 +27,7 @@ struct zr_trainer {
     struct zr_staging staging;
     double loss_sum;     /* of the step's micro-batches */
     uint64_t host_waits; /* for the card, between the first operation of the last step and its end */
+    struct zr_step_graph graph;
     bool together;   /* the step is at its update */
     bool inspects;   /* every result is looked at for a value that is not finite */
 

@@ -523,6 +523,7 @@ static void measure(const struct loop *loop, struct zr_rank_report *report)
     report->received_bytes_per_step = loop->history.received_bytes_per_step;
     report->host_waits_last_step = loop->history.host_waits_last_step;
     report->driver_calls_last_step = loop->history.driver_calls_last_step;
+    report->graph_steps = rank->state.trainer->graph.launches_count;
     report->comm_busy_ns = counters.busy_ns - loop->history.comm_before.busy_ns;
     report->comm_exposed_ns = counters.exposed_ns - loop->history.comm_before.exposed_ns;
 }

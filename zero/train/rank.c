@@ -545,6 +545,8 @@ zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config
                                                             .optimizer = config->optimizer});
     if (result == ZR_OK)
         result = keep_places(out);
+    if (result == ZR_OK && config->cuda_graph)
+        result = zr_step_graph_want(out->state.trainer, true);
     return result == ZR_OK ? zr_spill_open(out) : result;
 }
 

@@ -130,6 +130,7 @@ bool zr_turns_wanted(void)
 zr_result zr_turns_next(struct zr_rank *rank)
 {
     struct wait wait = {rank, true};
+    zr_step_graph_drop(rank->state.trainer); /* its memory goes */
     zr_result result = zr_engine_synchronize(rank->state.engine);
     zr_service_gather_begin();
     if (result == ZR_OK)

@@ -66,12 +66,6 @@ typedef enum zr_cu_pointer_attribute {
     ZR_CU_POINTER_POOL = 17
 } zr_cu_pointer_attribute;
 
-typedef enum zr_cu_capture_mode {
-    ZR_CU_CAPTURE_GLOBAL = 0,
-    ZR_CU_CAPTURE_THREAD_LOCAL = 1,
-    ZR_CU_CAPTURE_RELAXED = 2
-} zr_cu_capture_mode;
-
 typedef enum zr_cu_capture_status {
     ZR_CU_CAPTURE_NONE = 0,
     ZR_CU_CAPTURE_ACTIVE = 1,

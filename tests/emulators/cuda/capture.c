@@ -129,7 +129,7 @@ bool emu_captured(struct zr_cu_context_st *context, struct zr_cu_stream_st *stre
 {
     bool is = captured(context, stream, code);
     if (is && *code == ZR_CU_SUCCESS) {
-        emu_graph_append(stream->capture->graph, work);
+        emu_graph_append(stream->capture->graph, stream->number, work);
         worked(stream);
     }
     return is;
@@ -140,7 +140,7 @@ bool emu_captured_allocation(zr_cu_address *out, size_t bytes, struct zr_cu_cont
 {
     bool is = captured(context, stream, code);
     if (is && *code == ZR_CU_SUCCESS) {
-        *code = emu_graph_allocate(stream->capture->graph, out, bytes, context);
+        *code = emu_graph_allocate(stream->capture->graph, stream->number, out, bytes, context);
         worked(stream);
     }
     return is;
@@ -151,7 +151,7 @@ bool emu_captured_free(zr_cu_address address, struct zr_cu_context_st *context,
 {
     bool is = captured(context, stream, code);
     if (is && *code == ZR_CU_SUCCESS) {
-        *code = emu_graph_free(stream->capture->graph, address);
+        *code = emu_graph_free(stream->capture->graph, stream->number, address);
         worked(stream);
         if (*code != ZR_CU_SUCCESS)
             stream->capture->broken = true;
@@ -164,7 +164,7 @@ bool emu_captured_launch(struct zr_cu_context_st *context, struct zr_cu_stream_s
 {
     bool is = captured(context, stream, code);
     if (is && *code == ZR_CU_SUCCESS) {
-        *code = emu_graph_append_all(stream->capture->graph, graph);
+        *code = emu_graph_append_all(stream->capture->graph, stream->number, graph);
         worked(stream);
     }
     return is;
@@ -193,6 +193,7 @@ static zr_cu_result join(struct emu_capture *capture, struct zr_cu_stream_st *st
             event->captured_at >= each->captured_at)
             each->unjoined = false;
     stream->capture = capture;
+    emu_graph_wait(capture->graph, stream->number, event->number, event->captured_at);
     worked(stream);
     return ZR_CU_SUCCESS;
 }
@@ -225,8 +226,11 @@ bool emu_captured_wait(struct zr_cu_event_st *event, struct zr_cu_context_st *co
 static void begin(struct zr_cu_stream_st *stream, zr_cu_capture_mode mode)
 {
     struct emu_capture *made = emu_must(calloc(1, sizeof *made));
-    *made = (struct emu_capture){
-        .next = captures, .mode = mode, .thread = &own_mode, .origin = stream, .graph = emu_graph_new()};
+    *made = (struct emu_capture){.next = captures,
+                                 .mode = mode,
+                                 .thread = &own_mode,
+                                 .origin = stream,
+                                 .graph = emu_graph_new(stream->number)};
     captures = stream->capture = made;
     stream->unjoined = false;
     stream->captured_at = 0;

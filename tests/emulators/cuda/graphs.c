@@ -1,5 +1,7 @@
-/* graphs.c: what captures have recorded, and its replay. A replay is the recorded work in the order in which
- * it was recorded, in one stream. Memory that a capture allocates has an address from then on, bytes from the
+/* graphs.c: what captures have recorded, and its replay. A replay is the recorded work in lanes: what was
+ * recorded in one stream is in one order, and in others as events said; how long each piece takes is drawn
+ * anew, so that a missing wait shows. The lane where the capture began is the stream of the launch, others
+ * have streams of their own. Memory that a capture allocates has an address from then on, bytes from the
  * first launch on until the last that could launch it is destroyed. See emulator.h. */
 #include "tests/emulators/cuda/kernels.h"
 
@@ -19,12 +21,16 @@ struct node {
     struct node *next;
     struct emu_work work;             /* of a copy, fill or kernel */
     struct memory *allocated, *freed; /* else one of these */
+    uint64_t lane;
+    const struct node *awaited; /* of a wait (EMU_WAIT); NULL: all that was before the launch */
+    struct emu_point point;     /* where the last replay has it, as seen in its lane */
 };
 
 struct zr_cu_graph_st {
     struct zr_cu_graph_st *next;
     struct node *first, **end;
     size_t length;
+    uint64_t origin;          /* the first lane */
     bool with_memory, in_use; /* in_use: instantiated */
 };
 
@@ -32,6 +38,14 @@ struct zr_cu_graph_exec_st {
     struct zr_cu_graph_exec_st *next;
     struct zr_cu_graph_st *nodes; /* a copy, owned */
     struct zr_cu_graph_st *of;
+    struct lane {
+        struct lane *next;
+        uint64_t number;
+        struct zr_cu_stream_st *stream;
+    } * lanes;                        /* but for the first */
+    struct emu_point before;          /* of the launch under way */
+    struct zr_cu_context_st *context; /* of the last launch; NULL: there was none */
+    struct emu_point end;             /* of it */
 };
 
 static struct memory *memories;
@@ -40,16 +54,17 @@ static struct zr_cu_graph_exec_st *execs;
 
 /* ---- Graphs -------------------------------------------------------------------------------------------- */
 
-static struct zr_cu_graph_st *new_list(void)
+static struct zr_cu_graph_st *new_list(uint64_t origin)
 {
     struct zr_cu_graph_st *made = emu_must(calloc(1, sizeof *made));
     made->end = &made->first;
+    made->origin = origin;
     return made;
 }
 
-struct zr_cu_graph_st *emu_graph_new(void)
+struct zr_cu_graph_st *emu_graph_new(uint64_t lane)
 {
-    struct zr_cu_graph_st *made = new_list();
+    struct zr_cu_graph_st *made = new_list(lane);
     made->next = graphs;
     return graphs = made;
 }
@@ -76,22 +91,46 @@ static void append(struct zr_cu_graph_st *graph, struct node node)
     }
 }
 
-void emu_graph_append(struct zr_cu_graph_st *graph, const struct emu_work *work)
+void emu_graph_append(struct zr_cu_graph_st *graph, uint64_t lane, const struct emu_work *work)
 {
-    append(graph, (struct node){.work = *work});
+    append(graph, (struct node){.lane = lane, .work = *work});
 }
 
+void emu_graph_wait(struct zr_cu_graph_st *graph, uint64_t lane, uint64_t of, size_t behind)
+{
+    struct node wait = {.lane = lane, .work = {.kind = EMU_WAIT}};
+    const struct node *each = graph->first;
+    for (size_t i = 0; i < behind; i++, each = each->next)
+        if (each->lane == of)
+            wait.awaited = each;
+    append(graph, wait);
+}
+
+/* Those of the copy wait for its own. */
 static void copy_nodes(struct zr_cu_graph_st *to, const struct zr_cu_graph_st *from)
 {
-    for (const struct node *each = from->first; each; each = each->next)
+    struct node **copies = emu_must(calloc(from->length + 1, sizeof *copies));
+    size_t count = 0;
+    for (const struct node *each = from->first; each; each = each->next) {
+        struct node **at = to->end;
         append(to, *each);
+        copies[count++] = *at;
+        size_t i = 0;
+        for (const struct node *other = from->first; other != each->awaited; other = other->next)
+            i++;
+        (*at)->awaited = each->awaited ? copies[i] : NULL;
+    }
+    free(copies);
 }
 
-zr_cu_result emu_graph_append_all(struct zr_cu_graph_st *to, const struct zr_cu_graph_st *from)
+/* In the order in which they were recorded: the lane has one. */
+zr_cu_result emu_graph_append_all(struct zr_cu_graph_st *to, uint64_t lane, const struct zr_cu_graph_st *from)
 {
     if (from->with_memory)
         return ZR_CU_NOT_SUPPORTED;
-    copy_nodes(to, from);
+    for (const struct node *each = from->first; each; each = each->next)
+        if (each->work.kind != EMU_WAIT)
+            emu_graph_append(to, lane, &each->work);
     return ZR_CU_SUCCESS;
 }
 
@@ -151,7 +190,7 @@ static void die(struct memory *memory)
     memory->live = false;
 }
 
-zr_cu_result emu_graph_allocate(struct zr_cu_graph_st *graph, zr_cu_address *out, size_t bytes,
+zr_cu_result emu_graph_allocate(struct zr_cu_graph_st *graph, uint64_t lane, zr_cu_address *out, size_t bytes,
                                 struct zr_cu_context_st *context)
 {
     struct emu_block *block = emu_block_reserve(bytes);
@@ -161,17 +200,17 @@ zr_cu_result emu_graph_allocate(struct zr_cu_graph_st *graph, zr_cu_address *out
     *made = (struct memory){.next = memories, .block = block, .bytes = bytes, .context = context};
     memories = made;
     come_alive(made, 0);
-    append(graph, (struct node){.allocated = made});
+    append(graph, (struct node){.lane = lane, .allocated = made});
     *out = block->address;
     return ZR_CU_SUCCESS;
 }
 
-zr_cu_result emu_graph_free(struct zr_cu_graph_st *graph, zr_cu_address address)
+zr_cu_result emu_graph_free(struct zr_cu_graph_st *graph, uint64_t lane, zr_cu_address address)
 {
     struct memory *memory = memory_at(address);
     if (!memory || !memory->live)
         return ZR_CU_INVALID_VALUE;
-    append(graph, (struct node){.freed = memory});
+    append(graph, (struct node){.lane = lane, .freed = memory});
     die(memory);
     return ZR_CU_SUCCESS;
 }
@@ -239,7 +278,7 @@ static zr_cu_result instantiate(zr_cu_graph_exec *out, struct zr_cu_graph_st *gr
     if (graph->with_memory && graph->in_use)
         return ZR_CU_NOT_SUPPORTED;
     struct zr_cu_graph_exec_st *made = emu_must(calloc(1, sizeof *made));
-    *made = (struct zr_cu_graph_exec_st){.next = execs, .nodes = new_list(), .of = graph};
+    *made = (struct zr_cu_graph_exec_st){.next = execs, .nodes = new_list(graph->origin), .of = graph};
     copy_nodes(made->nodes, graph);
     graph->in_use = true;
     *out = execs = made;
@@ -267,6 +306,11 @@ PUBLIC zr_cu_result cuGraphExecDestroy(zr_cu_graph_exec exec)
         if (exec->of)
             exec->of->in_use = false;
         drop_nodes(exec->nodes);
+        for (struct lane *each = exec->lanes, *next; each; each = next) {
+            next = each->next;
+            free(each->stream);
+            free(each);
+        }
         free(exec);
     }
     return emu_leave(code);
@@ -284,23 +328,75 @@ static zr_cu_result prepare(const struct zr_cu_graph_st *graph)
     return ZR_CU_SUCCESS;
 }
 
-static void replay(struct zr_cu_context_st *context, struct zr_cu_stream_st *stream, const struct node *node)
+/* What a node's lane is in a launch to the stream. */
+static struct zr_cu_stream_st *stream_of(struct zr_cu_graph_exec_st *exec, uint64_t number,
+                                         struct zr_cu_stream_st *stream)
 {
-    struct emu_work work = node->work;
-    if (node->allocated) {
-        come_alive(node->allocated, emu_stream_end(context, stream));
-    } else if (node->freed) {
-        die(node->freed);
-    } else {
-        if (work.host_from) {
-            work.staged = emu_must(malloc(work.bytes));
-            memcpy(work.staged, (void *)(uintptr_t)work.from, work.bytes);
-            work.from = 0;
-            work.host_from = false;
-        }
-        work.unchecked = true;
-        emu_submit(context, stream, work);
+    struct lane *each = exec->lanes;
+    if (number == exec->nodes->origin)
+        return stream;
+    while (each && each->number != number)
+        each = each->next;
+    if (each)
+        return each->stream;
+    struct lane *made = emu_must(malloc(sizeof *made));
+    *made = (struct lane){exec->lanes, number, emu_stream_hidden(exec->context)};
+    exec->lanes = made;
+    return made->stream;
+}
+
+static void wait_for(struct zr_cu_context_st *context, struct zr_cu_stream_st *stream, struct emu_point point)
+{
+    emu_submit(context, stream,
+               (struct emu_work){.kind = EMU_WAIT,
+                                 .awaits = context,
+                                 .awaits_end = point.end,
+                                 .awaits_number = point.number,
+                                 .awaits_blocking = point.blocking});
+}
+
+static void submit(struct zr_cu_context_st *context, struct zr_cu_stream_st *stream, struct emu_work work)
+{
+    if (work.host_from) {
+        work.staged = emu_must(malloc(work.bytes));
+        memcpy(work.staged, (void *)(uintptr_t)work.from, work.bytes);
+        work.from = 0;
+        work.host_from = false;
     }
+    work.unchecked = true;
+    emu_submit(context, stream, work);
+}
+
+static void replay(struct zr_cu_graph_exec_st *exec, struct zr_cu_stream_st *stream, struct node *node)
+{
+    struct zr_cu_context_st *context = exec->context;
+    stream = stream_of(exec, node->lane, stream);
+    if (node->allocated)
+        come_alive(node->allocated, emu_stream_end(context, stream));
+    else if (node->freed)
+        die(node->freed);
+    else if (node->work.kind == EMU_WAIT)
+        wait_for(context, stream, node->awaited ? node->awaited->point : exec->before);
+    else
+        submit(context, stream, node->work);
+    node->point = emu_stream_point(context, stream);
+}
+
+/* Behind the launch before, in whatever stream that was. */
+static zr_cu_result launch(struct zr_cu_graph_exec_st *exec, struct zr_cu_context_st *context,
+                           struct zr_cu_stream_st *stream)
+{
+    zr_cu_result code = prepare(exec->nodes);
+    if (code != ZR_CU_SUCCESS)
+        return code;
+    if (exec->context == context)
+        wait_for(context, stream, exec->end);
+    exec->context = context;
+    exec->before = emu_stream_point(context, stream);
+    for (struct node *each = exec->nodes->first; each; each = each->next)
+        replay(exec, stream, each);
+    exec->end = emu_stream_point(context, stream);
+    return ZR_CU_SUCCESS;
 }
 
 PUBLIC zr_cu_result cuGraphLaunch(zr_cu_graph_exec exec, zr_cu_stream stream)
@@ -311,10 +407,7 @@ PUBLIC zr_cu_result cuGraphLaunch(zr_cu_graph_exec exec, zr_cu_stream stream)
         code = ZR_CU_INVALID_VALUE;
     if (code == ZR_CU_SUCCESS && emu_no_stream(&stream, context))
         code = ZR_CU_INVALID_HANDLE;
-    if (code == ZR_CU_SUCCESS && !emu_captured_launch(context, stream, exec->nodes, &code)) {
-        code = prepare(exec->nodes);
-        for (const struct node *each = exec->nodes->first; code == ZR_CU_SUCCESS && each; each = each->next)
-            replay(context, stream, each);
-    }
+    if (code == ZR_CU_SUCCESS && !emu_captured_launch(context, stream, exec->nodes, &code))
+        code = launch(exec, context, stream);
     return emu_leave(code);
 }

@@ -396,6 +396,8 @@ bool emu_stream_blocks(const struct zr_cu_stream_st *stream);
 struct emu_point emu_stream_point(const struct zr_cu_context_st *context,
                                   const struct zr_cu_stream_st *stream);
 void emu_streams_end(struct zr_cu_context_st *context);
+/* One that no program has: a graph's, which frees it. */
+struct zr_cu_stream_st *emu_stream_hidden(struct zr_cu_context_st *context);
 void emu_streams_state(struct zr_emulator_state *out);
 struct zr_cu_stream_st *emu_streams_next(struct zr_cu_stream_st *previous); /* NULL: the first */
 
@@ -427,13 +429,16 @@ bool emu_captured_wait(struct zr_cu_event_st *event, struct zr_cu_context_st *co
                        struct zr_cu_stream_st *stream, zr_cu_result *code);
 void emu_capture_forget(struct zr_cu_stream_st *stream); /* it is destroyed */
 
-struct zr_cu_graph_st *emu_graph_new(void);
+/* Lanes are the numbers of captured streams. Waits: the lane's later nodes come behind those of lane `of` among
+ * the graph's first `behind`. */
+struct zr_cu_graph_st *emu_graph_new(uint64_t lane);
 size_t emu_graph_length(const struct zr_cu_graph_st *graph);
-void emu_graph_append(struct zr_cu_graph_st *graph, const struct emu_work *work);
-zr_cu_result emu_graph_append_all(struct zr_cu_graph_st *to, const struct zr_cu_graph_st *from);
-zr_cu_result emu_graph_allocate(struct zr_cu_graph_st *graph, zr_cu_address *out, size_t bytes,
+void emu_graph_append(struct zr_cu_graph_st *graph, uint64_t lane, const struct emu_work *work);
+void emu_graph_wait(struct zr_cu_graph_st *graph, uint64_t lane, uint64_t of, size_t behind);
+zr_cu_result emu_graph_append_all(struct zr_cu_graph_st *to, uint64_t lane, const struct zr_cu_graph_st *from);
+zr_cu_result emu_graph_allocate(struct zr_cu_graph_st *graph, uint64_t lane, zr_cu_address *out, size_t bytes,
                                 struct zr_cu_context_st *context);
-zr_cu_result emu_graph_free(struct zr_cu_graph_st *graph, zr_cu_address address);
+zr_cu_result emu_graph_free(struct zr_cu_graph_st *graph, uint64_t lane, zr_cu_address address);
 void emu_graph_end_recording(struct zr_cu_graph_st *graph);
 void emu_graph_drop(struct zr_cu_graph_st *graph);
 void emu_graph_memory_give(struct emu_allocation *allocation);

@@ -150,6 +150,13 @@ PUBLIC zr_cu_result cuStreamCreate(zr_cu_stream *out, unsigned int flags)
     return create(EMU_stream_new, out, flags, 0);
 }
 
+struct zr_cu_stream_st *emu_stream_hidden(struct zr_cu_context_st *context)
+{
+    struct zr_cu_stream_st *made = emu_must(calloc(1, sizeof *made));
+    *made = (struct zr_cu_stream_st){.context = context, .number = ++last_number, .non_blocking = true};
+    return made;
+}
+
 /* Priorities change nothing here. */
 PUBLIC zr_cu_result cuStreamCreateWithPriority(zr_cu_stream *out, unsigned int flags, int priority)
 {

@@ -142,13 +142,15 @@ static zr_result release_waits(void *state)
 static void end_stream(struct local_comm *self)
 {
     const struct zr_comm_options *o = &self->base.options;
+    void *const streams[] = {o->beside, o->stream}; /* a graph is in the caller's */
     if (!self->queues)
         return;
     zr_result result = self->base.failure == ZR_OK ? zr_comm_drain(&self->base) : self->base.failure;
     if (result != ZR_OK) {
         release_waits(self);
-        o->kernels->streams->drain(&(struct zr_kernel_context){
-            .stream = o->beside, .while_waiting = release_waits, .waiting_state = self});
+        for (unsigned i = 0; i < 2; i++)
+            o->kernels->streams->drain(&(struct zr_kernel_context){
+                .stream = streams[i], .while_waiting = release_waits, .waiting_state = self});
     }
     self->queues = false;
 }
@@ -213,12 +215,38 @@ static zr_result look(struct zr_comm *comm, uint64_t waited_ns)
                : result;
 }
 
+/* ---- Graphs -------------------------------------------------------------------------------------------- */
+
+static void record(struct zr_comm *comm, bool begins)
+{
+    struct local_comm *self = (struct local_comm *)comm;
+    self->recorded[!begins] = (struct local_count){self->filled, self->read};
+}
+
+/* A graph waits for the counts that were to come when it was recorded, and they are there. When no rank's stream
+ * waits for one any more they go back to where they were, before any rank launches. */
+static zr_result again(struct zr_comm *comm)
+{
+    struct local_comm *self = (struct local_comm *)comm;
+    uint32_t base = self->peers[comm->rank].posted;
+    zr_result result = zr_comm_barrier(comm);
+    if (result != ZR_OK)
+        return result;
+    zr_local_advance(&self->ring->posted, base + self->recorded[0].filled, &self->ring->posted_sleepers);
+    zr_local_advance(&self->ring->consumed, base + self->recorded[0].read, &self->ring->consumed_sleepers);
+    self->filled = self->recorded[1].filled;
+    self->read = self->recorded[1].read;
+    return zr_comm_barrier(comm);
+}
+
 static const struct zr_comm_table local_table = {.name = "local",
                                                  .run = zr_local_run,
                                                  .host = zr_local_host,
                                                  .group = zr_local_group,
                                                  .synchronize = zr_local_synchronize,
                                                  .look = look,
+                                                 .record = record,
+                                                 .again = again,
                                                  .abandon = abandon,
                                                  .close = local_close};
 

@@ -16,6 +16,9 @@ struct local_comm {
     size_t each_bytes;           /* for one peer in a slot: the slot holds world - 1 of them */
     uint32_t filled, read;       /* pieces for all; at most two apart. The thread that runs operations */
     uint32_t lent;               /* pieces for one; likewise */
+    struct local_count {
+        uint32_t filled, read;
+    } recorded[2]; /* where they were when a graph began and ended; the same thread */
     uint32_t said;               /* pieces of host messages; the caller's thread */
     struct zr_local_ring *ring;  /* counters of this rank's */
     const void **from;           /* world: scratch for the sum */

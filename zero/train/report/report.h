@@ -50,6 +50,7 @@ struct zr_rank_report {
     uint64_t sent_elements_per_step, received_bytes_per_step;
     uint64_t driver_calls_last_step;
     uint64_t host_waits_last_step; /* for a card, between the first operation of the step and its end */
+    uint64_t graph_steps;          /* that were launches of a graph */
     uint64_t comm_busy_ns, comm_exposed_ns; /* over the whole run */
     struct zr_spill_report spill;           /* zeros without --spill */
 };

@@ -169,6 +169,7 @@ static void set_measured(json_t *object, const struct ranks_view *view, const st
                   {"stranded_bytes", rank->stranded_bytes},
                   {"driver_calls_last_step", rank->driver_calls_last_step},
                   {"host_waits_last_step", rank->host_waits_last_step},
+                  {"graph_steps", rank->graph_steps},
                   {"comm_busy_ns", rank->comm_busy_ns},
                   {"comm_exposed_ns", rank->comm_exposed_ns}};
     json_object_set_new(object, "received_bytes_per_step",

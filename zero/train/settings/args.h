@@ -144,6 +144,7 @@ struct zr_train_config {
     unsigned world_size; /* as given; `ranks` is what counts */
     unsigned unused;     /* where options with a single choice so far are stored */
     unsigned backend;    /* enum zr_train_backend */
+    bool cuda_graph;     /* a step is recorded, and repeated as a graph */
     unsigned device;     /* the card of --backend cuda, of all ranks of this machine */
     bool finds_max;      /* --find-max was given: a dry run */
     unsigned find_max;   /* enum zr_limit_size */

@@ -126,6 +126,7 @@ const struct zr_flag zr_flags[] = {
            "where memory comes from; sim with --dry-run only, cuda: a card"),
     COUNT("device", memory, device, "0", 0, 1023,
           "the card of --backend cuda; with --comm nccl of the first rank here"),
+    SWITCH("cuda-graph", memory, cuda_graph, "--backend cuda: steps are one launch of a CUDA graph each"),
     CHOICE("comm", memory, comm, "local", "local|mpi|nccl", "how ranks talk to each other"),
     SWITCH("deterministic", memory, deterministic, "--comm nccl adds in rank order, as the others do"),
     COUNT("comm-timeout", memory, comm_timeout, "600", 1, 1000000,

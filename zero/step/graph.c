@@ -1,0 +1,112 @@
+/* graph.c: see graph.h. */
+#include "zero/step/graph.h"
+
+#include "kernels/streams.h"
+#include "zero/comm/comm.h"
+#include "zero/step/trainer.h"
+
+static const struct zr_kernel_streams *streams_of(const struct zr_trainer *trainer)
+{
+    return trainer->engine->options.kernels->streams;
+}
+
+static void *stream_of(const struct zr_trainer *trainer)
+{
+    return trainer->engine->options.context->stream;
+}
+
+static uint64_t calls_of(const struct zr_trainer *trainer)
+{
+    struct zr_arena_stats stats;
+    zr_arena_get_stats(trainer->engine->options.arena, &stats);
+    return stats.backend_calls_count;
+}
+
+zr_result zr_step_graph_want(struct zr_trainer *trainer, bool wanted)
+{
+    struct zr_step_graph *self = &trainer->graph;
+    struct zr_step_rates *rates = zr_staging_rates(&trainer->staging);
+    if (wanted && (!rates || !zr_engine_defers(trainer->engine)))
+        return zr_fail(ZR_ERR_INVALID, "steps are graphs where streams of one card order all of them");
+    zr_step_graph_drop(trainer);
+    self->wanted = wanted;
+    self->steady = false;
+    trainer->engine->rates = wanted ? rates : NULL;
+    return ZR_OK;
+}
+
+void zr_step_graph_drop(struct zr_trainer *trainer)
+{
+    struct zr_step_graph *self = &trainer->graph;
+    if (!self->graph)
+        return;
+    streams_of(trainer)->graph_destroy(self->graph);
+    zr_arena_fix(trainer->engine->options.arena, false);
+    self->graph = NULL;
+}
+
+zr_result zr_step_graph_begin(struct zr_trainer *trainer)
+{
+    struct zr_step_graph *self = &trainer->graph;
+    struct zr_engine *engine = trainer->engine;
+    zr_comm *comm = engine->options.comm;
+    self->records = self->repeats = false;
+    if (!self->wanted)
+        return ZR_OK;
+    self->calls_count = calls_of(trainer);
+    if (self->graph && self->loss_scale != zr_engine_loss_scale(engine))
+        zr_step_graph_drop(trainer);
+    if (!self->graph && !self->steady)
+        return ZR_OK;
+    zr_result result = zr_engine_join(engine); /* events of before are none of the graph's */
+    if (result == ZR_OK && self->graph) {
+        self->repeats = true;
+        return zr_comm_again(comm);
+    }
+    if (result == ZR_OK)
+        result = streams_of(trainer)->capture_begin(stream_of(trainer));
+    if (result == ZR_OK)
+        zr_comm_record(comm, true);
+    self->records = result == ZR_OK;
+    self->loss_scale = zr_engine_loss_scale(engine);
+    return result;
+}
+
+static zr_result end_recording(struct zr_trainer *trainer)
+{
+    struct zr_step_graph *self = &trainer->graph;
+    zr_result result = zr_engine_join(trainer->engine);
+    self->records = false;
+    zr_result ended = streams_of(trainer)->capture_end(stream_of(trainer), &self->graph);
+    zr_comm_record(trainer->engine->options.comm, false);
+    if (result == ZR_OK)
+        result = ended;
+    return result == ZR_OK ? zr_arena_fix(trainer->engine->options.arena, true) : result;
+}
+
+zr_result zr_step_graph_launch(struct zr_trainer *trainer)
+{
+    struct zr_step_graph *self = &trainer->graph;
+    zr_result result = ZR_OK;
+    if (!self->records && !self->repeats)
+        return ZR_OK;
+    if (self->records)
+        result = end_recording(trainer);
+    if (result == ZR_OK)
+        result = streams_of(trainer)->graph_launch(self->graph, stream_of(trainer));
+    self->launches_count += result == ZR_OK;
+    return result == ZR_OK ? ZR_OK : zr_fail(result, "a step as a graph: %s", zr_last_error());
+}
+
+void zr_step_graph_end(struct zr_trainer *trainer, bool well)
+{
+    struct zr_step_graph *self = &trainer->graph;
+    if (self->records) {
+        streams_of(trainer)->capture_end(stream_of(trainer), &self->graph);
+        if (self->graph)
+            streams_of(trainer)->graph_destroy(self->graph);
+        self->graph = NULL;
+    }
+    self->steady = self->wanted && well && calls_of(trainer) == self->calls_count;
+    self->records = self->repeats = false;
+}
