@@ -164,7 +164,7 @@ ok(max(log, moved) <= seconds < 0.99 * (log + moved) and timed[0]["timeline"]["w
    f"a log that takes {log:.1f} s is filled beside {moved:.1f} s of other copies, in {seconds:.1f} s") or note(f"{timed}")
 
 # Plans, limits, and what does not go together.
-PLAN = dict(ranks=None, dry_run=True, world_size=4, precision="bf16", layers=6, hidden=256, heads=8, seq=32, batch=1)
+PLAN = dict(ranks=None, dry_run=True, world_size=4, precision="bf16", layers=3, hidden=256, heads=8, seq=8, batch=1)
 plan = train(stage=2, offload_optimizer="cpu", **PLAN)
 without = train(stage=2, **PLAN)
 host, device = plan.report["ranks"][0]["tiers"]["host"], plan.report["ranks"][0]["planned_reserved_bytes"]
