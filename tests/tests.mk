@@ -232,7 +232,8 @@ built-bench: $(programs) $(libraries) $(bench_programs) $(workloads) $(if $(mpic
 bench: packages-bench
 	@$(again) built-bench
 	@for program in tests/bench/bench_operations.py $(filter-out %/bench_operations,$(bench_programs)) tests/bench/bench_train.py \
-		tests/bench/bench_parallel.py tests/bench/bench_largest.py tests/bench/bench_holes.py tests/bench/bench_malloc.py tests/bench/bench_recording.py; do \
+		tests/bench/bench_parallel.py tests/bench/bench_largest.py tests/bench/bench_holes.py tests/bench/bench_malloc.py tests/bench/bench_recording.py \
+		tests/bench/bench_attach.py; do \
 		echo "== $$program"; $$program || exit 1; done
 # The same, and the speeds become those that later ones are compared with, on processors of this model: when nothing
 # else runs here.
