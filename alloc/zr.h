@@ -248,9 +248,9 @@ enum zr_granule_class {
 ZR_API zr_result zr_arena_set_granule_class(zr_arena *arena, const void *address, size_t bytes,
                                             enum zr_granule_class granule_class);
 
-/* Makes every granule that is mapped now and movable ZR_GRANULE_FIXED, or those of that class movable again: for
- * who has recorded addresses all over the arena, as in a CUDA graph. Any thread. ZR_ERR_INVALID: no arena, or one
- * of several stripes. */
+/* Makes every granule that is mapped now and movable ZR_GRANULE_FIXED, or those of that class movable again:
+ * for who has recorded addresses all over the arena, as in a CUDA graph. Any thread. ZR_ERR_INVALID: no
+ * arena, or one of several stripes. */
 ZR_API zr_result zr_arena_fix(zr_arena *arena, bool fixed);
 
 /* Called at every change of the mapped memory, for communication libraries that register buffers. Either

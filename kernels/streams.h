@@ -1,6 +1,6 @@
 /* streams.h: streams of a card, and what orders their work: events between streams of one process, words
- * between those of several; and graphs of such work, to be done again. A table like struct zr_kernels, whose `streams` it is. Private to kernels/ and
- * zero/.
+ * between those of several; and graphs of such work, to be done again. A table like struct zr_kernels, whose
+ * `streams` it is. Private to kernels/ and zero/.
  *
  * The device's primary context is current in the calling thread. Nothing here but drain() waits for the card.
  * Streams and events are the driver's (CUstream, CUevent); they are the caller's, and end when no work uses
@@ -30,10 +30,11 @@ struct zr_kernel_streams {
      * host and other processes may read and write it too. */
     zr_result (*word_write)(void *stream, _Atomic uint32_t *word, uint32_t value);
     zr_result (*word_wait)(void *stream, _Atomic uint32_t *word, uint32_t value);
-    /* What the calling thread gives the stream between the two, and streams that wait for its events, is recorded
-     * and not done. The arguments of operations stay as they were; memory is read and written where it is when the
-     * graph is launched. capture_end() fails, and makes no graph, where something cannot be recorded, as a wait of
-     * the host's, or a stream has not been waited for. It ends the capture in any case. */
+    /* What the calling thread gives the stream between the two, and streams that wait for its events, is
+     * recorded and not done. The arguments of operations stay as they were; memory is read and written where
+     * it is when the graph is launched. capture_end() fails, and makes no graph, where something cannot be
+     * recorded, as a wait of the host's, or a stream has not been waited for. It ends the capture in any
+     * case. */
     zr_result (*capture_begin)(void *stream);
     zr_result (*capture_end)(void *stream, void **graph);
     /* All of it, in stream order. Not while it is under way in another stream. */

@@ -63,8 +63,9 @@ zr_result zr_arena_fix(zr_arena *arena, bool fixed)
     enum zr_granule_class from = fixed ? ZR_GRANULE_MOVABLE : ZR_GRANULE_FIXED,
                           to = fixed ? ZR_GRANULE_FIXED : ZR_GRANULE_MOVABLE;
     if (!arena || atomic_load(&arena->stripes_count) > 0)
-        return zr_fail(ZR_ERR_INVALID, "%s", arena ? "the addresses of an arena of stripes are not fixed at once"
-                                                   : "there is no arena to fix");
+        return zr_fail(ZR_ERR_INVALID, "%s",
+                       arena ? "the addresses of an arena of stripes are not fixed at once"
+                             : "there is no arena to fix");
     zr_arena_take(arena);
     size_t granule = arena->granule_bytes, end = arena->range->bytes / granule;
     for (size_t at = zr_granules_next(arena->granules, 0, end, true); at < end;

@@ -1,4 +1,5 @@
-/* streams.c: streams, events, words and graphs of the driver, and the host's waits for them. See streams.h. */
+/* streams.c: streams, events, words and graphs of the driver, and the host's waits for them. See streams.h.
+ */
 #define _GNU_SOURCE
 #include "kernels/cuda/streams.h"
 

@@ -6,6 +6,7 @@ each; GPU_STAGE names some of them, all without it:
     kernels        each kernel against the double-precision oracle, on shapes that are drawn anew
     train          stages 0 to 3 at 1, 2 and 4 ranks that share the card: equal bits, near the processor's losses; NCCL where
                    there are two cards
+    graphs         steps that are captured and replayed as CUDA graphs: equal bits; their time beside that of others
     latency        each virtual memory call of the driver, its median
     fragmentation  zr replay's policies beside PyTorch's allocators, and PyTorch, CuPy and JAX on zr's memory
     speed          tests/bench/bench_gpu.py, a few steps
@@ -105,6 +106,26 @@ def trainings(stage):
         stage.check(run.code == 0, f"NCCL on two cards{'' if run.code == 0 else ': ' + run.err[-300:]}")
 
 
+def graphs(stage):
+    small = dict(layers=1, hidden=12, heads=2, seq=4, batch=1, steps=4, data=text_file(size=3000))
+    large = dict(layers=4, hidden=256, heads=4, seq=128, batch=4, steps=20, data=text_file(size=200000))
+    for precision in ("fp32",) if stage.emulated else ("fp32", "bf16", "fp16"):
+        for ranks, level in ((1, 0), (2, 3)) if stage.emulated else [(ranks, level) for ranks in (1, 2, 4) for level in range(4)]:
+            if time.monotonic() > stage.until:
+                continue
+            flags = dict(backend="cuda", ranks=ranks, stage=level, precision=precision, eval_every=0, threads=1, timeout=LIMIT,
+                         **(small if stage.emulated else large))
+            runs = [train(environment_of(stage.emulated), **flags, **more) for more in ({}, {"cuda_graph": True})]
+            words = f"{precision}, {ranks} ranks, stage {level}"
+            wrong = next((run for run in runs if run.code), None)
+            if not stage.check(not wrong, f"{words}: trains{': ' + wrong.err[-300:] if wrong else ''}"):
+                continue
+            stage.check(runs[0].losses == runs[1].losses, f"{words}: equal bits as graphs")
+            steps = [rank["graph_steps"] for rank in runs[1].report["ranks"]]
+            stage.check(min(steps) > 0, f"{words}: steps that were graphs: {steps}")
+            stage.figures[words] = dict(zip(("plain_seconds", "graph_seconds"), (min(run.report["step_seconds"]) for run in runs)))
+
+
 # In a process of its own, which has the driver by its name: (call, nanoseconds) in the order of a granule's life.
 CALLS = r"""
 import ctypes, json, statistics, sys, time
@@ -171,7 +192,7 @@ def speed(stage):
             stage.figures = json.load(file)
 
 
-STAGES = {"verdicts": verdicts, "kernels": kernels, "train": trainings, "latency": latency, "fragmentation": fragmentation,
+STAGES = {"verdicts": verdicts, "kernels": kernels, "train": trainings, "graphs": graphs, "latency": latency, "fragmentation": fragmentation,
           "speed": speed}
 
 

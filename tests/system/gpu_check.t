@@ -28,7 +28,7 @@ def kept():
 got = run("tests/support/gpu_check.py", "--emulated")
 same(got.returncode, 0, "every stage is well on the emulated driver") or note(got.stdout + got.stderr)
 results = kept()
-same([*results], [f"{name}.json" for name in ("fragmentation", "kernels", "latency", "speed", "train", "verdicts")], "each is kept")
+same([*results], [f"{name}.json" for name in ("fragmentation", "graphs", "kernels", "latency", "speed", "train", "verdicts")], "each is kept")
 ok(all(set(each) == KEPT and each["well"] and each["rows"] for each in results.values()), "with its date, card, driver and rows") or note(results)
 ok(results["latency.json"]["figures"]["cuMemMap"] > 0, "the time of a call is among the figures")
 got = run("tests/support/gpu_check.py", "--emulated", "latency", ZR_EMULATOR_FAULT="cuMemMap:1:2")

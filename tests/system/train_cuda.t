@@ -41,6 +41,20 @@ for words, flags, tolerance, stages in CASES:
         same(run.bits, (first or run).bits, f"{words}, stage {stage}: the bits of {'--comm local' if 'comm' in flags and 'pp' not in flags else f'stage {stages[0]}'}")
         first = first or run
 
+# Steps as graphs, with what comes between steps: another loss scale makes another graph.
+for words, graphs, flags in (
+        ("evaluations and saves", 4, dict(steps=6, eval_every=2, save_every=2, stage=1)),
+        ("micro-batches, recomputation, SGD", 3, dict(steps=5, accumulate=2, recompute="full", stage=2, optimizer="sgd", **LLAMA)),
+        ("two ranks, and evaluations", 3, dict(ranks=2, steps=5, eval_every=2, stage=3, layers=1)),
+        ("fp16, whose loss scale changes", 4, dict(steps=6, precision="fp16", loss_scale_window=2, stage=0, layers=1)),
+)[:2 if SHORT else None]:
+    runs = [on_card(**flags, **more, **({"save": path(f"{words} {len(more)}")} if "save_every" in flags else {}))
+            for more in ({}, dict(cuda_graph=True))]
+    if went_well(runs[1], f"graphs, {words}"):
+        same(runs[1].bits, runs[0].bits, f"graphs, {words}: equal losses")
+        same(runs[1].report["val_loss"], runs[0].report["val_loss"], f"graphs, {words}: equal losses of the validation")
+        same({rank["graph_steps"] for rank in runs[1].report["ranks"]}, {graphs}, f"graphs, {words}: so many steps are graphs")
+
 # Saved by the one and resumed by the other, each going on as it would have itself.
 card = on_card(steps=1 if SHORT else 2, save=path("card-run"), sample=3, eval_every=2, export=path("model.safetensors"))
 host = on_host(steps=1 if SHORT else 2, save=path("host-run"), sample=3, eval_every=2)
@@ -82,6 +96,9 @@ for words, code, environment, flags in (
         ("--comm nccl", 2, {}, dict(ranks=2, pp=2)),
         ("--backend host", 2, {}, dict(zero_r="auto", memory_limit="1GB")),
         ("--prove", 2, {}, dict(prove=True)),
+        ("--cuda-graph", 2, {}, dict(cuda_graph=True, ranks=2, tp=2)),
+        ("--cuda-graph", 2, {}, dict(cuda_graph=True, ranks=2, comm="nccl")),
+        ("--cuda-graph", 2, {}, dict(cuda_graph=True, backend="host")),
         ("device 0 has 8,388,608", 4, {"ZR_EMULATOR_MEMORY": str(8 << 20)}, dict(hidden=768, heads=8)),
 ):
     run = on_card(environment, **flags)

@@ -150,8 +150,9 @@ static zr_result blame_gradient(struct zr_engine *engine)
 {
     struct bad_element bad;
     if (engine->again)
-        return zr_fail(ZR_ERR_CORRUPT, "the norm of the gradients is not finite; nothing was updated; without "
-                                       "--cuda-graph a run names the gradient");
+        return zr_fail(ZR_ERR_CORRUPT,
+                       "the norm of the gradients is not finite; nothing was updated; without "
+                       "--cuda-graph a run names the gradient");
     zr_result result = find_bad_element(engine, &bad);
     if (result != ZR_OK)
         return result;

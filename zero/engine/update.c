@@ -78,7 +78,8 @@ static zr_result update_part(struct zr_engine *engine, const struct zr_parameter
     const struct zr_optimizer_options *o = &engine->options.optimizer;
     const struct zr_parameter_group *group = &o->groups[parameter->group];
     const struct zr_kernels *kernels = engine->options.kernels;
-    float rate = update->rates ? group->rate_factor : update->rate * group->rate_factor, weight_decay = o->weight_decay * group->decay_factor;
+    float rate = update->rates ? group->rate_factor : update->rate * group->rate_factor,
+          weight_decay = o->weight_decay * group->decay_factor;
 
     if (o->kind == ZR_OPTIMIZER_SGD)
         return kernels->update_sgd(update->context,

@@ -429,13 +429,14 @@ bool emu_captured_wait(struct zr_cu_event_st *event, struct zr_cu_context_st *co
                        struct zr_cu_stream_st *stream, zr_cu_result *code);
 void emu_capture_forget(struct zr_cu_stream_st *stream); /* it is destroyed */
 
-/* Lanes are the numbers of captured streams. Waits: the lane's later nodes come behind those of lane `of` among
- * the graph's first `behind`. */
+/* Lanes are the numbers of captured streams. Waits: the lane's later nodes come behind those of lane `of`
+ * among the graph's first `behind`. */
 struct zr_cu_graph_st *emu_graph_new(uint64_t lane);
 size_t emu_graph_length(const struct zr_cu_graph_st *graph);
 void emu_graph_append(struct zr_cu_graph_st *graph, uint64_t lane, const struct emu_work *work);
 void emu_graph_wait(struct zr_cu_graph_st *graph, uint64_t lane, uint64_t of, size_t behind);
-zr_cu_result emu_graph_append_all(struct zr_cu_graph_st *to, uint64_t lane, const struct zr_cu_graph_st *from);
+zr_cu_result emu_graph_append_all(struct zr_cu_graph_st *to, uint64_t lane,
+                                  const struct zr_cu_graph_st *from);
 zr_cu_result emu_graph_allocate(struct zr_cu_graph_st *graph, uint64_t lane, zr_cu_address *out, size_t bytes,
                                 struct zr_cu_context_st *context);
 zr_cu_result emu_graph_free(struct zr_cu_graph_st *graph, uint64_t lane, zr_cu_address address);

@@ -171,6 +171,26 @@ static void test_misuse(void)
     end();
 }
 
+/* All that is mapped at once, but for what has a class of its own. */
+static void test_fix(void)
+{
+    if (!tap_ok(begin(false), "an arena of %d granules that are fixed", LIMIT))
+        return;
+    hold(ZR_GRANULE_REGISTERED);
+    zr_arena_free(arena, take(TOO_LARGE - GRANULE));
+    size_t mapped = stats().mapped_bytes;
+    tap_result(zr_arena_fix(arena, true), ZR_OK, "all of it is fixed");
+    tap_is(stats().unmovable_bytes, mapped, "none of it is movable");
+    zr_arena_trim(arena, 0, NULL);
+    tap_is(stats().mapped_bytes, mapped, "trim leaves it mapped");
+    tap_result(zr_arena_fix(arena, false), ZR_OK, "and movable again");
+    tap_is(stats().unmovable_bytes, HELD * GRANULE, "but for what was registered before");
+    zr_arena_trim(arena, 0, NULL);
+    tap_is(stats().mapped_bytes, HELD * GRANULE, "which trim leaves alone");
+    tap_result(zr_arena_fix(NULL, true), ZR_ERR_INVALID, "no arena is not fixed");
+    end();
+}
+
 int main(void)
 {
     for (int i = ZR_GRANULE_REGISTERED; i < ZR_GRANULE_CLASS_COUNT; i++)
@@ -180,5 +200,6 @@ int main(void)
     test_plan(true);
     test_export();
     test_misuse();
+    test_fix();
     return tap_done();
 }

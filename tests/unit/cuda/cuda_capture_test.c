@@ -395,6 +395,48 @@ static zr_cu_result forked_only(const struct world *w)
     return ALL_REFUSED(forked(w, NOT), forked(w, TOO_EARLY));
 }
 
+/* A copy in a second stream, and a fill after the fork of what it copies: nothing orders the two, in the
+ * graph as outside. In `ordered` ones the copy comes behind. How often it has what the fill writes. */
+static int copies_behind(const struct world *w, bool ordered, int launches)
+{
+    zr_cu_address from = plain(w, 4096), to = plain(w, 4096);
+    zr_cu_event fork, back;
+    zr_cu_stream other = stream_of(w);
+    zr_cu_graph_exec exec;
+    int behind = 0;
+    w->cu->event_create(&fork, ZR_CU_EVENT_DISABLE_TIMING);
+    w->cu->event_create(&back, ZR_CU_EVENT_DISABLE_TIMING);
+    zr_cu_stream stream = capturing(w, ZR_CU_CAPTURE_GLOBAL);
+    w->cu->fill(from, 5, 4096, stream);
+    w->cu->event_record(fork, stream);
+    w->cu->fill(from, 6, 4096, stream);
+    if (ordered)
+        w->cu->event_record(fork, stream);
+    w->all.stream_wait_event(other, fork, 0);
+    w->cu->copy(to, from, 4096, other);
+    w->cu->event_record(back, other);
+    w->all.stream_wait_event(stream, back, 0);
+    if (ended(w, stream, &exec) != ZR_CU_SUCCESS)
+        return -1;
+    for (int i = 0; i < launches; i++) {
+        if (w->all.graph_launch(exec, stream) != ZR_CU_SUCCESS)
+            return -1;
+        behind += byte_at(w, to) == 6;
+    }
+    return w->all.graph_exec_destroy(exec) == ZR_CU_SUCCESS ? behind : -1;
+}
+
+static zr_cu_result unordered_in_a_graph(const struct world *w)
+{
+    int behind = copies_behind(w, false, 64);
+    return good(behind > 0 && behind < 64);
+}
+
+static zr_cu_result ordered_in_a_graph(const struct world *w)
+{
+    return good(copies_behind(w, true, 64) == 64);
+}
+
 static zr_cu_result waits_for_outside(const struct world *w)
 {
     zr_cu_event event;
@@ -459,6 +501,9 @@ static const struct rule rules[] = {
     {"a stream that waits is captured too", "guide, Cross-stream Dependencies and Events", forked_and_joined,
      ZR_CU_SUCCESS, 0},
     {"and must be waited for", "TYPES CUDA_ERROR_STREAM_CAPTURE_UNJOINED", forked_only, UNJOINED, 0},
+    {"in the graph events order its work", "guide, Cross-stream Dependencies and Events", ordered_in_a_graph,
+     ZR_CU_SUCCESS, 0},
+    {"and nothing else does", "guide, Graph Structure", unordered_in_a_graph, ZR_CU_SUCCESS, EMULATOR_ONLY},
     {"a capture waits for nothing outside", "TYPES CUDA_ERROR_STREAM_CAPTURE_ISOLATION", waits_for_outside,
      ISOLATION, 0},
     {"two are not merged", "TYPES CUDA_ERROR_STREAM_CAPTURE_MERGE", merged, MERGE, 0},

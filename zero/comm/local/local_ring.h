@@ -13,12 +13,12 @@ struct local_comm {
     int own_fd;           /* of the file that its granules are of, borrowed; -1: not known */
     size_t mapping_bytes; /* of a peer's file that can be mapped; 0: none, all goes through the ring */
     size_t slot_bytes;
-    size_t each_bytes;           /* for one peer in a slot: the slot holds world - 1 of them */
-    uint32_t filled, read;       /* pieces for all; at most two apart. The thread that runs operations */
-    uint32_t lent;               /* pieces for one; likewise */
+    size_t each_bytes;     /* for one peer in a slot: the slot holds world - 1 of them */
+    uint32_t filled, read; /* pieces for all; at most two apart. The thread that runs operations */
+    uint32_t lent;         /* pieces for one; likewise */
     struct local_count {
         uint32_t filled, read;
-    } recorded[2]; /* where they were when a graph began and ended; the same thread */
+    } recorded[2];               /* where they were when a graph began and ended; the same thread */
     uint32_t said;               /* pieces of host messages; the caller's thread */
     struct zr_local_ring *ring;  /* counters of this rank's */
     const void **from;           /* world: scratch for the sum */

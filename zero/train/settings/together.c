@@ -158,8 +158,7 @@ static const char *beside_device(const struct zr_train_config *config)
     if (config->backend != ZR_TRAIN_CUDA)
         return zr_flag_given(config, "device")
                    ? "--device: is of --backend cuda; give that too, or leave it out"
-               : config->cuda_graph
-                   ? "--cuda-graph: is of --backend cuda; give that too, or leave it out"
+               : config->cuda_graph ? "--cuda-graph: is of --backend cuda; give that too, or leave it out"
                : config->comm == ZR_TRAIN_COMM_NCCL && !config->dry_run
                    ? "--comm nccl: moves what is on cards; give --backend cuda too, or take --comm local or mpi"
                    : NULL;
@@ -169,7 +168,8 @@ static const char *beside_device(const struct zr_train_config *config)
     if (config->stages.ranks > 1 && config->comm == ZR_CARRIER_LOCAL && !config->dry_run)
         return "--pp: its ranks receive ahead of what they send, for which ranks that share a card have no thread; take "
                "--comm nccl, one card per rank, or --tp";
-    if (config->cuda_graph && (config->shape.tensor > 1 || config->stages.ranks > 1 || config->comm == ZR_TRAIN_COMM_NCCL))
+    if (config->cuda_graph &&
+        (config->shape.tensor > 1 || config->stages.ranks > 1 || config->comm == ZR_TRAIN_COMM_NCCL))
         return "--cuda-graph: with --tp and --pp the host waits within a step, and what NCCL does is not recorded; take "
                "ranks that divide the data and share a card, or leave it out";
     if (zr_train_has_host_tier(config) || config->offload_parameters != ZR_TIER_NONE)
