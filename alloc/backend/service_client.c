@@ -519,8 +519,9 @@ static zr_result ask_for_long(struct zr_service *client, struct zr_service_messa
             pthread_mutex_unlock(&client->send_lock);
         }
         pthread_mutex_unlock(&client->request_lock);
-        if (result == ZR_OK && !alone && answer.message.kind == ZR_SERVICE_LATER)
-            waits(state, answer.message.words);
+        if (result == ZR_OK && !alone && answer.message.kind == ZR_SERVICE_LATER &&
+            !waits(state, answer.message.words))
+            result = zr_fail(ZR_ERR_INTERRUPTED, "a signal asks for the end: %s", answer.message.words);
     } while (result == ZR_OK && !alone && answer.message.kind == ZR_SERVICE_LATER);
     return result;
 }
@@ -534,6 +535,7 @@ zr_result zr_service_plan(struct zr_service *client, const struct zr_service_pla
     pthread_mutex_lock(&client->send_lock);
     client->plan = *plan;
     write_plan(client, &message);
+    message.flags = plan->waits ? ZR_SERVICE_WAITS : 0;
     pthread_mutex_unlock(&client->send_lock);
     return ask_for_long(client, &message, waits, state);
 }

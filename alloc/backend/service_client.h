@@ -69,13 +69,14 @@ struct zr_service_plan {
     uint64_t peak_bytes;  /* the most of a step, base included */
     uint64_t spill_bytes; /* of the base: what zr_reclaim_set_spill()'s function can give between steps */
     uint32_t run, run_count;
+    bool waits; /* to be let in, where it does not fit now */
 };
-/* Hears now and then what is waited for. */
-typedef void zr_service_waits(void *state, const char *words);
+/* Hears now and then what is waited for. False: it waits no longer. */
+typedef bool zr_service_waits(void *state, const char *words);
 
 /* Before the memory is taken, once: waits until all of the run have said theirs and zrd lets it in. Without
  * zrd it is let in. ZR_ERR_MEMORY: it does not fit beside what others hold and plan, in zrd's words.
- * ZR_ERR_UNAVAILABLE: as of a lease. */
+ * ZR_ERR_UNAVAILABLE: as of a lease. ZR_ERR_INTERRUPTED: `waits` ended it, here and of a turn. */
 zr_result zr_service_plan(struct zr_service *service, const struct zr_service_plan *plan,
                           zr_service_waits *waits, void *state);
 /* Of the host's zrd: what another run lacks, which waits for this one's turn to end; 0: none waits. */

@@ -83,6 +83,13 @@ static const struct option_row table[ZR_OPTION_COUNT] = {
          2,
          {"off", "on", "required"},
          "memory comes from zrd, a GPU's from the GPU's; on: goes on alone without one, required: fails"},
+    [ZR_OPTION_SERVICE_WAIT] = {"service_wait",
+                                TYPE_BOOL,
+                                0,
+                                0,
+                                1,
+                                {0},
+                                "a run with a plan that zrd has no room for now waits until it has"},
     [ZR_OPTION_VERBOSE] =
         {"verbose", TYPE_BOOL, 0, 0, 1, {0}, "a preloaded library says on standard error that it is there"},
     [ZR_OPTION_VMA_BUDGET] = {"vma_budget",

@@ -385,7 +385,8 @@ zr_result zr_ledger_lease(struct zr_ledger *ledger, struct zr_holder *holder, ui
                        holder->wanted_bytes > 0 ? " while another one is under way" : "");
     holder->wanted_serial = serial;
     holder->unmet = false;
-    zr_result result = check_hard(ledger, holder, bytes);
+    /* The quotas have counted the whole plan: one that is lowered later costs nobody what it has on a disk. */
+    zr_result result = bytes <= plan_left(holder) ? ZR_OK : check_hard(ledger, holder, bytes);
     if (result == ZR_OK && ledger->draining)
         result = zr_fail(ZR_ERR_MEMORY, "zrd is draining and lends no memory: `zr service drain --end` makes "
                                         "it lend again");
@@ -518,8 +519,9 @@ static zr_result quotas_of(struct zr_ledger *ledger, const struct zr_service_mes
     return ZR_OK;
 }
 
-static zr_result check_limit(const struct zr_service_message *message)
+static zr_result check_limit(const struct zr_ledger *ledger, const struct zr_service_message *message)
 {
+    char wanted[ZR_LEDGER_NUMBER_ROOM], planned[ZR_LEDGER_NUMBER_ROOM];
     bool capacity = message->flags & ZR_SERVICE_SET_CAPACITY;
     bool quotas = message->flags & (ZR_SERVICE_SET_HARD | ZR_SERVICE_SET_SOFT | ZR_SERVICE_SET_SHARES);
     if (!capacity && !quotas)
@@ -534,6 +536,12 @@ static zr_result check_limit(const struct zr_service_message *message)
         return zr_fail(ZR_ERR_INVALID, "no machine has as much memory");
     if (capacity && message->bytes == 0)
         return zr_fail(ZR_ERR_INVALID, "a capacity of 0 lends nothing: `zr service drain` is for that");
+    if (capacity && message->bytes < zr_runs_need(ledger))
+        return zr_fail(ZR_ERR_INVALID,
+                       "runs that were let in need %s in their largest step, and %s would end one of them: end "
+                       "it first, `zr service status` shows them",
+                       zr_ledger_bytes(planned, zr_runs_need(ledger)),
+                       zr_ledger_bytes(wanted, message->bytes));
     return ZR_OK;
 }
 
@@ -560,7 +568,7 @@ zr_result zr_ledger_limit(struct zr_ledger *ledger, const struct zr_service_mess
 {
     char held[ZR_LEDGER_NUMBER_ROOM], quota[ZR_LEDGER_NUMBER_ROOM];
     struct quotas quotas = {0};
-    zr_result result = check_limit(message);
+    zr_result result = check_limit(ledger, message);
     words[0] = '\0';
     if (result == ZR_OK && (message->pid || message->group[0]))
         result = quotas_of(ledger, message, &quotas);

@@ -58,6 +58,7 @@ static struct zr_run_plan plan_of(const struct zr_service_message *message, bool
                                 .key = message->run,
                                 .count = message->run_count,
                                 .admitted = admitted,
+                                .waits = !admitted && message->flags & ZR_SERVICE_WAITS,
                                 .in_turn = admitted && message->flags & ZR_SERVICE_IN_TURN};
 }
 

@@ -5,7 +5,7 @@
 
 #include "alloc/base/error.h"
 
-enum { MEMBERS_MOST = 4096 };
+enum { MEMBERS_MOST = 4096, WORDS_ROOM = 160 };
 #define BYTES_MOST (UINT64_C(1) << 50) /* of a plan: those of all clients have a sum */
 #define ANSWER_NS  UINT64_C(500000000) /* within which whoever waits hears something */
 
@@ -58,6 +58,12 @@ uint64_t zr_run_allows(const struct zr_holder *holder)
     if (!holder->run || !holder->run->begun)
         return 0;
     return holder->run->in_turn ? holder->plan_peak_bytes : holder->plan_base_bytes;
+}
+
+uint64_t zr_runs_need(const struct zr_ledger *ledger)
+{
+    struct sums sums = sum_runs(ledger, NULL);
+    return sums.floor_bytes + sums.step_bytes;
 }
 
 uint64_t zr_runs_unreserved(const struct zr_ledger *ledger, uint64_t free_bytes)
@@ -162,6 +168,7 @@ static void enter(struct zr_run *run, struct zr_holder *holder, const struct zr_
     run->base_bytes += plan->base_bytes;
     run->peak_bytes += plan->peak_bytes;
     run->held_bytes += holder->held_bytes;
+    run->waits = run->waits || plan->waits;
     run->admitted = run->begun = run->admitted || plan->admitted;
     run->in_turn = run->in_turn || plan->in_turn;
 }
@@ -188,8 +195,8 @@ zr_result zr_run_join(struct zr_ledger *ledger, struct zr_holder *holder, const 
             return ZR_OK;
         enter(run, holder, plan);
         run->turn_since_ns = now_ns;
-        ledger->round++;
     }
+    ledger->round++; /* what others have idle may be more than when it asked last */
     if (!plan->admitted)
         await(ledger, holder, ZR_AWAITS_ADMISSION, now_ns);
     return ZR_OK;
@@ -215,11 +222,11 @@ zr_result zr_run_turn(struct zr_ledger *ledger, struct zr_holder *holder, uint64
 /* ---- Admission ----------------------------------------------------------------------------------------- */
 
 static void reply_all(struct zr_ledger *ledger, const struct zr_run *run, enum zr_awaited what,
-                      enum zr_service_kind kind)
+                      enum zr_service_kind kind, const char *words)
 {
     for (struct zr_holder *holder = ledger->holders; holder; holder = holder->next)
         if (holder->run == run && holder->awaits == what)
-            reply(ledger, holder, kind, "");
+            reply(ledger, holder, kind, words);
 }
 
 static void refuse(struct zr_ledger *ledger, struct zr_run *run, const struct sums *with, uint64_t unplanned)
@@ -232,7 +239,7 @@ static void refuse(struct zr_ledger *ledger, struct zr_run *run, const struct su
             zr_ledger_bytes(number[2], ledger->capacity_bytes),
             zr_ledger_bytes(number[3], with->floor_bytes - floor_of(run)),
             zr_ledger_bytes(number[4], unplanned));
-    reply_all(ledger, run, ZR_AWAITS_ADMISSION, ZR_SERVICE_REFUSED);
+    reply_all(ledger, run, ZR_AWAITS_ADMISSION, ZR_SERVICE_REFUSED, "");
     unsigned left = run->members_count;
     for (struct zr_holder *holder = ledger->holders; holder && left > 0; holder = holder->next)
         if (holder->run == run) {
@@ -241,8 +248,22 @@ static void refuse(struct zr_ledger *ledger, struct zr_run *run, const struct su
         }
 }
 
+/* To be let in. */
+static const char *why_waits(const struct zr_run *run, char *words, size_t room_bytes)
+{
+    char peak[ZR_LEDGER_NUMBER_ROOM], base[ZR_LEDGER_NUMBER_ROOM];
+    if (run->waits && run->members_count == run->expected_count)
+        snprintf(words, room_bytes,
+                 "waits to be let in: its %s in a step and %s between steps do not fit beside others",
+                 zr_ledger_bytes(peak, run->peak_bytes), zr_ledger_bytes(base, floor_of(run)));
+    else
+        snprintf(words, room_bytes, "waits to be let in");
+    return words;
+}
+
 static void decide(struct zr_ledger *ledger, struct zr_run *run, uint64_t now_ns)
 {
+    char words[WORDS_ROOM];
     struct sums with = sum_runs(ledger, run);
     uint64_t unplanned = ledger->held_bytes - with.held_bytes;
     uint64_t need = with.floor_bytes + with.step_bytes + unplanned;
@@ -252,12 +273,19 @@ static void decide(struct zr_ledger *ledger, struct zr_run *run, uint64_t now_ns
     if (need > ledger->capacity_bytes &&
         zr_ledger_press(ledger, first, need - ledger->capacity_bytes, true, now_ns))
         return; /* what is idle without a plan comes back first */
+    if (need > ledger->capacity_bytes && run->waits && run->peak_bytes <= ledger->capacity_bytes) {
+        if (!run->told) /* at once; from then on now and then */
+            reply_all(ledger, run, ZR_AWAITS_ADMISSION, ZR_SERVICE_LATER,
+                      why_waits(run, words, sizeof words));
+        run->told = true;
+        return;
+    }
     if (need > ledger->capacity_bytes) {
         refuse(ledger, run, &with, unplanned);
         return;
     }
     run->admitted = true;
-    reply_all(ledger, run, ZR_AWAITS_ADMISSION, ZR_SERVICE_GRANTED);
+    reply_all(ledger, run, ZR_AWAITS_ADMISSION, ZR_SERVICE_GRANTED, "");
 }
 
 /* ---- Turns --------------------------------------------------------------------------------------------- */
@@ -281,7 +309,7 @@ static void begin_turn(struct zr_ledger *ledger, struct zr_run *run, uint64_t no
             holder->rests = holder->spills_no_more = false;
             holder->turn_untold = holder->awaits != ZR_AWAITS_TURN;
         }
-    reply_all(ledger, run, ZR_AWAITS_TURN, ZR_SERVICE_GRANTED);
+    reply_all(ledger, run, ZR_AWAITS_TURN, ZR_SERVICE_GRANTED, "");
 }
 
 /* Turns whose time is over are asked for, the oldest first, until they are enough. */
@@ -409,7 +437,7 @@ void zr_runs_serve(struct zr_ledger *ledger, uint64_t now_ns)
 
 void zr_runs_tick(struct zr_ledger *ledger, uint64_t now_ns)
 {
-    char words[160];
+    char words[WORDS_ROOM];
     if (!ledger->runs)
         return;
     for (struct zr_holder *holder = ledger->holders; holder; holder = holder->next) {
@@ -425,9 +453,10 @@ void zr_runs_tick(struct zr_ledger *ledger, uint64_t now_ns)
         if (holder->awaits == ZR_AWAITS_TURN && other)
             snprintf(words, sizeof words, "waits for its turn: it is that of pid %d (%s)", (int)other->pid,
                      other->program);
+        else if (holder->awaits == ZR_AWAITS_TURN)
+            snprintf(words, sizeof words, "waits for its turn");
         else
-            snprintf(words, sizeof words, "%s",
-                     holder->awaits == ZR_AWAITS_TURN ? "waits for its turn" : "waits to be let in");
+            why_waits(holder->run, words, sizeof words);
         reply(ledger, holder, ZR_SERVICE_LATER, words);
     }
 }

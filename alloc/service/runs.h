@@ -24,6 +24,8 @@ struct zr_run {
     unsigned expected_count, members_count, resting_count;
     uint64_t base_bytes, peak_bytes, held_bytes, spill_bytes; /* sums over its members */
     bool admitted, in_turn, yields;                           /* yields: it was asked to */
+    bool waits; /* to be let in, where it does not fit now: it would alone */
+    bool told;  /* that it waits */
     bool begun; /* it has had a turn: what stays between steps is there */
     uint64_t turn_since_ns;
     uint64_t queued; /* its number in the order of waiting for a turn; 0: it does not wait */
@@ -33,6 +35,7 @@ struct zr_run_plan {
     uint64_t base_bytes, peak_bytes; /* of the holder */
     uint64_t spill_bytes;            /* of its base, that it can give while it rests */
     uint32_t key, count;             /* of its run */
+    bool waits;                      /* to be let in, for as long as it takes */
     bool admitted, in_turn;          /* by another zrd: counted, and asked nothing */
 };
 
@@ -52,6 +55,8 @@ void zr_runs_tick(struct zr_ledger *ledger, uint64_t now_ns);
 
 /* What the holder may hold by its plan now; 0: it has none that holds. */
 uint64_t zr_run_allows(const struct zr_holder *holder);
+/* What the runs that were let in need so that the largest step can still be had. */
+uint64_t zr_runs_need(const struct zr_ledger *ledger);
 /* Of what is free, what may be lent to the holder beyond its plan. */
 uint64_t zr_runs_unreserved(const struct zr_ledger *ledger, uint64_t free_bytes);
 

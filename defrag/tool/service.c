@@ -144,13 +144,17 @@ static zr_result start_zrd(const char *key, char *arguments[ARGUMENTS_MOST], int
     return child > 0 ? await_zrd(key, child, log) : zr_fail(ZR_ERR_UNAVAILABLE, "no process can be started");
 }
 
-zr_result zr_tool_service_need(bool start)
+zr_result zr_tool_service_need(bool start, const char *device)
 {
-    char *arguments[ARGUMENTS_MOST] = {NULL}, log[LOG_ROOM];
+    static char option[] = "--device";
+    char *arguments[ARGUMENTS_MOST] = {NULL}, log[LOG_ROOM], key[ZR_SERVICE_KEY_BYTES];
     int32_t pid;
-    if (is_served(ZR_SERVICE_HOST, &pid))
-        return ZR_OK;
-    return start ? start_zrd(ZR_SERVICE_HOST, arguments, &pid, log) : ZR_ERR_UNAVAILABLE;
+    zr_result result = read_key(device, key);
+    if (result != ZR_OK || is_served(key, &pid))
+        return result;
+    arguments[1] = device ? option : NULL;
+    arguments[2] = (char *)(uintptr_t)device;
+    return start ? start_zrd(key, arguments, &pid, log) : ZR_ERR_UNAVAILABLE;
 }
 
 static int start(int argc, char **argv)

@@ -38,8 +38,9 @@ int zr_tool_serve(int argc, char **argv);
 int zr_tool_report(int argc, char **argv);
 int zr_tool_service(int argc, char **argv);
 
-/* Whether zrd serves; where it does not, and `start`, starts it. ZR_ERR_UNAVAILABLE. */
-zr_result zr_tool_service_need(bool start);
+/* Whether zrd serves, of the host (NULL) or a device; where it does not, and `start`, starts it.
+ * ZR_ERR_UNAVAILABLE; ZR_ERR_INVALID: no such device. */
+zr_result zr_tool_service_need(bool start, const char *device);
 
 /* Whether this version has the subcommand. */
 bool zr_tool_has(const char *name);

@@ -9,7 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 sys.path.insert(0, "tests/support")
-from zrd_client import ENVIRONMENT, MIB, Program, Speaker, Zrd, lent, status, zr
+from zrd_client import ENVIRONMENT, MIB, Program, Speaker, ZR, Zrd, lent, status, zr
 from zrtest import done, in_steps, note, ok, path, same, text_file, train, wait_for
 
 REQUIRED = {**ENVIRONMENT, "ZR_CONF": "service:required"}
@@ -175,6 +175,19 @@ def check_spill():
     holder.close()
     got = [one.result() for one in both]
     same([(one.code, one.losses) for one in got], [(0, one.losses) for one in wanted], "whose disk takes nothing keeps its memory, and the other waits")
+    for fault, words, codes in (("disk_write:9", "keeps its memory", (0, 0)), ("disk_read:1", "read ", (3, 0))):
+        holder = Holder(planned)
+        both = [start(fault, seed=1), start(seed=2)]
+        assert wait_for(lambda: len(waits()) == 2)
+        holder.close()
+        got = [one.result() for one in both]
+        same(([one.code for one in got], words in got[0].err), (list(codes), True), f"{fault}, behind what is in the file: {got[0].err.splitlines()[-1]}")
+        same([one.losses for one in got if one.code == 0], [one.losses for one, code in zip(wanted, codes) if code == 0], "who ends well has its own losses")
+    both = [start(seed=seed, steps=20000) for seed in (1, 2)]
+    ok(wait_for(lambda: any(one["held_bytes"] < base // 2 < one["peak_bytes"] for one in waits())), "one is in its file")
+    for one in rows():
+        os.kill(one["pid"], 9)
+    same([one.result().code == 0 for one in both] + [lent(), os.listdir(disk)], [False, False, 0, []], "kill -9 leaves neither memory nor a file")
     both = [start(seed=seed) for seed in (1, 2)]
     wait_for(lambda: all(one.done() for one in both) or any(one["held_bytes"] < base // 2 and one["peak_bytes"] > base // 2 for one in waits()))
     zrd.end(kill=True)
@@ -183,6 +196,38 @@ def check_spill():
     same([(one.code, one.losses) for one in got], [(0, one.losses) for one in wanted], "zrd may be killed while it is there")
     note("".join(one.err[-300:] for one in got if one.code))
     same(os.listdir(disk), [], "and no run leaves a file")
+    zrd.end()
+
+
+def check_wait():
+    """A run that waits to be let in: until another ends, or until it is to end itself; by zr run and by zr-train."""
+    zrd = Zrd("--capacity", CAPACITY)
+    program = Program()
+    program.obey("take 40")
+    for how in ({"wait": True}, {"prefix": (ZR, "run", "--malloc", "--service", "--wait", "--")}):
+        log = path("wait.log")
+        waiting = run(**how, log=log)
+        ok(wait_for(lambda: waiting.done() or waits()), f"a run that does not fit now waits, by {next(iter(how))}")
+        same(run().result()[0].code, 4, "another, which does not wait, is refused")
+        program.obey("look")
+        os.kill(program.pid, 9)
+        got = waiting.result()[0]
+        ok(got.code == 0 and "waits to be let in: " in got.err and "pid  program" in got.err and "is let in" in got.err, f"when there is room it runs, and has said so: {got.err[:600]}")
+        program = Program()
+        program.obey("take 40")
+    waiting = run(wait=True)
+    assert wait_for(waits)
+    with open(f"/proc/{waits()[0]['pid']}/stat", encoding="utf-8") as file:
+        os.kill(int(file.read().rsplit(")", 1)[1].split()[1]), signal.SIGINT)  # who has started the rank
+    got = waiting.result()[0]
+    ok(got.code != 0 and "a signal asks for the end" in got.err and "step 1/" not in got.err, f"Ctrl-C ends one that waits, {got.code}: {got.err[-200:]}")
+    ok(wait_for(lambda: not rows()), "and nothing is planned any more")
+    got = zr("limit", "--capacity", "1MiB")
+    same(got.returncode, 0, "without plans a capacity may be small")
+    got = run(wait=True).result()[0]
+    same(got.code, 4, "who would never fit is refused all the same")
+    zr("limit", "--capacity", CAPACITY)
+    program.end()
     zrd.end()
 
 
@@ -220,5 +265,6 @@ check_two(ALONE)
 check_ranks(ALONE)
 check_deaths(ALONE)
 check_spill()
+check_wait()
 check_others()
 done()

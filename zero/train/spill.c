@@ -2,7 +2,10 @@
  *
  * Two threads: the rank's own opens, rests, resumes and closes; the helper thread spills in between, and
  * zr_reclaim_set_spill() is the border between them. */
+#define _GNU_SOURCE
 #include "zero/train/spill.h"
+
+#include <time.h>
 
 #include "alloc/backend/backend.h"
 #include "alloc/backend/service_client.h"
@@ -16,7 +19,8 @@
 
 /* Of a step, in the order of their use: the last is the first to go. */
 static const zr_tag order[] = {ZR_TAG_PARAM, ZR_TAG_GRAD, ZR_TAG_MASTER, ZR_TAG_OPTIMIZER};
-enum { ORDER_COUNT = sizeof order / sizeof *order, AT_ONCE = 8, DEPTH = 8 };
+/* A batch is as small as a slow disk writes long before zrd's deadline. */
+enum { ORDER_COUNT = sizeof order / sizeof *order, AT_ONCE = 8, AT_ONCE_BYTES = 32 << 20, DEPTH = 8 };
 
 struct away {
     zr_arena *arena;
@@ -29,7 +33,8 @@ struct zr_spill {
     uint64_t file_bytes, used_bytes;
     struct away *away; /* [away_most]; from the heap */
     size_t away_count, away_most;
-    bool failed; /* a write has */
+    zr_nvme_event written; /* of the last batch, which may still be under way where the disk stalls */
+    bool failed;           /* a write has */
     struct zr_spill_report report;
 };
 
@@ -98,19 +103,22 @@ zr_result zr_spill_open(struct zr_rank *rank)
                                                   .file_bytes = bytes,
                                                   .host_arena = rank->host_arena,
                                                   .depth = DEPTH,
+                                                  .reads_go_on = true,
                                                   .log = say_of_file,
                                                   .log_state = rank});
 }
 
 /* ---- There: the helper thread -------------------------------------------------------------------------- */
 
-/* The next parts, of those that a step needs last; returns how many, at most AT_ONCE and `bytes` and one. */
+/* The next parts, of those that a step needs last; returns how many, at most AT_ONCE and `bytes` and one. The
+ * file has room behind what is away: a batch that was given up on is written anew. */
 static size_t choose(const struct zr_rank *rank, size_t bytes, struct away out[AT_ONCE])
 {
     const struct zr_spill *spill = rank->spill;
     zr_arena *arenas[2] = {rank->arena, spills_host_tier(rank) ? rank->host_tier : NULL};
     uint64_t offset_bytes = spill->used_bytes, chosen_bytes = 0;
     size_t count = 0;
+    bytes = bytes < AT_ONCE_BYTES ? bytes : AT_ONCE_BYTES;
     for (unsigned which = ORDER_COUNT; which-- > 0;)
         for (unsigned a = 0; a < 2 && arenas[a]; a++) {
             struct zr_spill_part part;
@@ -127,19 +135,40 @@ static size_t choose(const struct zr_rank *rank, size_t bytes, struct away out[A
     return count;
 }
 
-/* Writes them, or reads them. */
-static zr_result move(struct zr_spill *spill, const struct away *away, size_t count, bool write)
+/* Starts to write them, or to read them. */
+static zr_result start(struct zr_spill *spill, const struct away *away, size_t count, bool write,
+                       zr_nvme_event *event)
 {
-    zr_nvme_event event = 0;
     zr_result result = ZR_OK;
     for (size_t i = 0; i < count && result == ZR_OK; i++) {
         const struct zr_nvme_extent extent = {
             .offset_bytes = away[i].offset_bytes, .memory = away[i].part.memory, .bytes = away[i].part.bytes};
-        result = write ? zr_nvme_write(spill->io, &extent, &event) : zr_nvme_read(spill->io, &extent, &event);
-        if (result == ZR_OK && (i + 1 == count || (i + 1) % AT_ONCE == 0))
-            result = zr_nvme_wait(spill->io, event);
+        result = write ? zr_nvme_write(spill->io, &extent, event) : zr_nvme_read(spill->io, &extent, event);
     }
     return result;
+}
+
+/* Whether the last batch is in the file by then. A disk that stalls costs the turn, not the leases. */
+static zr_result await_written(const struct zr_spill *spill, uint64_t until_ns, bool *out)
+{
+    zr_result result;
+    while ((result = zr_nvme_poll(spill->io, spill->written, out)) == ZR_OK && !*out &&
+           zr_os_now_ns() < until_ns)
+        nanosleep(&(struct timespec){.tv_nsec = 500000}, NULL);
+    return result;
+}
+
+/* Of memory whose contents are in the file. */
+static zr_result vacate(struct zr_spill *spill, const struct away *away)
+{
+    zr_result result = zr_spill_vacate(away->arena, &away->part);
+    if (result != ZR_OK)
+        return result;
+    spill->report.times += spill->away_count == 0;
+    spill->away[spill->away_count++] = *away;
+    spill->used_bytes += away->part.bytes;
+    spill->report.spilled_bytes += away->part.bytes;
+    return ZR_OK;
 }
 
 static size_t spill_some(void *state, size_t bytes, uint64_t until_ns)
@@ -147,30 +176,30 @@ static size_t spill_some(void *state, size_t bytes, uint64_t until_ns)
     const struct zr_rank *rank = state;
     struct zr_spill *spill = rank->spill;
     struct away chosen[AT_ONCE];
-    size_t given = 0, count;
-    uint64_t now_ns = zr_os_now_ns(), start_ns = now_ns;
-    while (!spill->failed && given < bytes && now_ns < until_ns &&
-           (count = choose(rank, bytes - given, chosen)) > 0) {
-        spill->failed = move(spill, chosen, count, true) != ZR_OK;
-        for (size_t i = 0; i < count && !spill->failed; i++) {
-            if (zr_spill_vacate(chosen[i].arena, &chosen[i].part) != ZR_OK) {
-                spill->failed = true;
-                break;
-            }
-            spill->report.times += spill->away_count == 0;
-            spill->away[spill->away_count++] = chosen[i];
-            spill->used_bytes += chosen[i].part.bytes;
-            given += chosen[i].part.bytes;
-        }
-        if (spill->failed)
-            zr_say("rank %u keeps its memory while it waits for its turn: %s", rank->rank, zr_last_error());
-        now_ns = zr_os_now_ns();
+    uint64_t before_bytes = spill->used_bytes, start_ns = zr_os_now_ns();
+    zr_result result = ZR_OK;
+    bool written = false;
+    if (!spill->failed) /* what an earlier call gave up on */
+        result = await_written(spill, until_ns, &written);
+    while (written && result == ZR_OK && spill->used_bytes - before_bytes < bytes &&
+           zr_os_now_ns() < until_ns) {
+        size_t count = choose(rank, bytes - (size_t)(spill->used_bytes - before_bytes), chosen);
+        if (count == 0)
+            break;
+        result = start(spill, chosen, count, true, &spill->written);
+        if (result == ZR_OK)
+            result = await_written(spill, until_ns, &written);
+        for (size_t i = 0; i < count && written && result == ZR_OK; i++)
+            result = vacate(spill, &chosen[i]);
     }
-    spill->report.spilled_bytes += given;
+    if (result != ZR_OK) {
+        spill->failed = true;
+        zr_say("rank %u keeps its memory while it waits for its turn: %s", rank->rank, zr_last_error());
+    }
     if (spill->used_bytes > spill->report.most_bytes)
         spill->report.most_bytes = spill->used_bytes;
-    spill->report.write_seconds += (double)(now_ns - start_ns) * 1e-9;
-    return given;
+    spill->report.write_seconds += (double)(zr_os_now_ns() - start_ns) * 1e-9;
+    return (size_t)(spill->used_bytes - before_bytes);
 }
 
 /* ---- And back: the rank's own thread ------------------------------------------------------------------- */
@@ -185,6 +214,7 @@ zr_result zr_spill_resume(struct zr_rank *rank)
 {
     struct zr_spill *spill = rank->spill;
     uint64_t start_ns = zr_os_now_ns();
+    zr_nvme_event event = 0;
     zr_result result = ZR_OK;
     zr_reclaim_set_spill(NULL, NULL);
     if (!spill || spill->away_count == 0)
@@ -195,7 +225,9 @@ zr_result zr_spill_resume(struct zr_rank *rank)
         while (done < count && (result = zr_spill_occupy(away[done].arena, &away[done].part)) == ZR_OK)
             done++;
         if (result == ZR_OK)
-            result = move(spill, away, count, false);
+            result = start(spill, away, count, false, &event);
+        if (result == ZR_OK)
+            result = zr_nvme_wait(spill->io, event);
         spill->away_count -= count;
     }
     spill->used_bytes = 0;

@@ -7,6 +7,7 @@
 #include "alloc/backend/cuda_device.h"
 #include "alloc/backend/service_client.h"
 #include "alloc/base/error.h"
+#include "alloc/base/option.h"
 #include "zero/train/report/terminal.h"
 #include "zero/train/spill.h"
 
@@ -44,9 +45,7 @@ static struct zr_service_plan plan_of(const struct zr_rank *rank, size_t granule
         .base_bytes = (card ? 0 : kept_bytes(plan->persistent_by_tag_bytes, granule)) +
                       kept_bytes(plan->host_persistent_by_tag_bytes, granule) + other,
         .peak_bytes = (card ? 0 : (uint64_t)plan->peak_reserved_bytes) + plan->host_reserved_bytes + other,
-        .spill_bytes = card ? 0 : zr_spill_sure_bytes(rank, granule),
-        .run = (uint32_t)getppid(), /* who has started the ranks of this machine */
-        .run_count = rank->config->ranks_here};
+        .spill_bytes = card ? 0 : zr_spill_sure_bytes(rank, granule)};
     if (out.base_bytes > out.peak_bytes)
         out.base_bytes = out.peak_bytes;
     if (out.spill_bytes > out.base_bytes)
@@ -61,16 +60,46 @@ static bool is_first_here(const struct zr_rank *rank)
 
 struct wait {
     const struct zr_rank *rank;
-    bool said;
+    const char *table; /* of the holders to show, while it waits to be let in */
+    bool begun, said;
 };
 
-/* The first turn may be long in coming; later ones come and go. */
-static void say_waits(void *state, const char *words)
+static bool waits_long(const struct zr_rank *rank)
+{
+    return rank->config->wait || zr_option_get(ZR_OPTION_SERVICE_WAIT);
+}
+
+/* The first turn may be long in coming; later ones come and go, and what a signal asks for follows the next
+ * step. */
+static bool say_waits(void *state, const char *words)
 {
     struct wait *wait = state;
-    if (is_first_here(wait->rank) && !wait->said)
+    bool says = is_first_here(wait->rank) && !wait->said && !wait->begun;
+    if (says)
         zr_say("%s", words);
+    if (says && wait->table && waits_long(wait->rank))
+        zr_report_holders(wait->table);
     wait->said = true;
+    enum zr_request_kind request =
+        wait->begun ? ZR_REQUEST_NONE : zr_local_own_request(wait->rank->local);
+    return request != ZR_REQUEST_END && request != ZR_REQUEST_SAVE_AND_END;
+}
+
+static zr_result await_admission(struct zr_rank *rank, struct zr_service *service, const char *key,
+                                 struct zr_service_plan *plan)
+{
+    struct wait wait = {.rank = rank, .table = key};
+    plan->run = (uint32_t)getppid(); /* who has started the ranks of this machine */
+    plan->run_count = rank->config->ranks_here;
+    plan->waits = waits_long(rank);
+    zr_local_busy(rank->local, rank->rank, true);
+    zr_result result = zr_service_plan(service, plan, say_waits, &wait);
+    zr_local_busy(rank->local, rank->rank, false);
+    if (result == ZR_ERR_MEMORY && is_first_here(rank))
+        zr_report_holders(key);
+    if (result == ZR_OK && wait.said && plan->waits && is_first_here(rank))
+        zr_say("it is let in");
+    return result;
 }
 
 static zr_result await_turn(struct zr_rank *rank, struct wait *wait)
@@ -86,22 +115,19 @@ static zr_result begin_on_card(struct zr_rank *rank, struct wait *wait)
 {
     struct zr_service *service = rank->device->service;
     struct zr_service_plan plan = {.base_bytes = rank->plan.peak_reserved_bytes,
-                                   .peak_bytes = rank->plan.peak_reserved_bytes,
-                                   .run = (uint32_t)getppid(),
-                                   .run_count = rank->config->ranks_here};
+                                   .peak_bytes = rank->plan.peak_reserved_bytes};
     char key[ZR_SERVICE_KEY_BYTES];
     if (!service)
         return ZR_OK;
-    zr_result result = zr_service_plan(service, &plan, say_waits, wait);
-    if (result == ZR_ERR_MEMORY && is_first_here(rank) &&
-        zr_cuda_device_key((int)rank->config->device, key) == ZR_OK)
-        zr_report_holders(key);
+    zr_result result = zr_cuda_device_key((int)rank->config->device, key);
+    if (result == ZR_OK)
+        result = await_admission(rank, service, key, &plan);
     return result == ZR_OK ? zr_service_turn(service, say_waits, wait) : result;
 }
 
 zr_result zr_turns_begin(struct zr_rank *rank)
 {
-    struct wait wait = {rank, false};
+    struct wait wait = {.rank = rank};
     struct zr_service_plan plan;
     if (!zr_service_wanted())
         return ZR_OK;
@@ -114,9 +140,7 @@ zr_result zr_turns_begin(struct zr_rank *rank)
         result = begin_on_card(rank, &wait);
     if (result != ZR_OK)
         return result;
-    result = zr_service_plan(zr_service_host(), &plan, say_waits, &wait);
-    if (result == ZR_ERR_MEMORY && is_first_here(rank))
-        zr_report_holders(ZR_SERVICE_HOST);
+    result = await_admission(rank, zr_service_host(), ZR_SERVICE_HOST, &plan);
     if (result == ZR_OK)
         result = await_turn(rank, &wait);
     return result;
@@ -129,7 +153,7 @@ bool zr_turns_wanted(void)
 
 zr_result zr_turns_next(struct zr_rank *rank)
 {
-    struct wait wait = {rank, true};
+    struct wait wait = {.rank = rank, .begun = true};
     zr_step_graph_drop(rank->state.trainer); /* its memory goes */
     zr_result result = zr_engine_synchronize(rank->state.engine);
     zr_service_gather_begin();

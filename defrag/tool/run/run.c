@@ -34,6 +34,8 @@ static const char help[] =
     "                  allocator would have held for the same blocks, a verdict, the next command\n"
     "  --json FILE     the same as JSON, with the figures of each process\n"
     "  --service       its memory comes from zrd, which is started where none runs: see zr service --help\n"
+    "  --device N      with --service: a zrd of GPU N is started too, for what the program holds there\n"
+    "  --wait          with --service: a run with a plan (zr-train) that zrd has no room for now waits until it has\n"
     "  --trace FILE    writes each block above 32 KiB to FILE (.zrt), as zr replay reads it; that of another process\n"
     "                  that the program starts to FILE.PID. Blocks of device 0 go to FILE.gpu, with --cuda to FILE; those\n"
     "                  of device 1 to a FILE with .gpu1\n"
@@ -58,9 +60,9 @@ static const char help[] =
 enum { NOT_FOUND = 127, NOT_RUN = 126 };
 
 struct settings {
-    bool malloc, cuda, strict, stats, service;
+    bool malloc, cuda, strict, stats, service, wait;
     uint64_t limit_bytes, stacks;
-    const char *trace, *json, *malloc_library, *cuda_library;
+    const char *trace, *json, *device, *malloc_library, *cuda_library;
     const struct zr_run_folder *folder; /* NULL: no figures are wanted */
 };
 
@@ -123,7 +125,8 @@ static bool set_environment(void *argument)
         return false;
     if ((settings->limit_bytes > 0 && !add_number_to_conf("limit", settings->limit_bytes)) ||
         (settings->stacks > 0 && !add_number_to_conf("stacks", settings->stacks)) ||
-        (settings->service && !add_to_conf("service:on")))
+        (settings->service && !add_to_conf("service:on")) ||
+        (settings->wait && !add_to_conf("service_wait:true")))
         return false;
     return !settings->trace ||
            ((!settings->malloc || set_trace("ZR_TRACE", settings->trace, "")) &&
@@ -144,6 +147,8 @@ static int parse(struct settings *settings, struct zr_tool_arguments *arguments,
         {"--json", ZR_TOOL_WORDS, &settings->json},
         {"--stacks", ZR_TOOL_COUNT, &settings->stacks},
         {"--service", ZR_TOOL_FLAG, &settings->service},
+        {"--device", ZR_TOOL_WORDS, &settings->device},
+        {"--wait", ZR_TOOL_FLAG, &settings->wait},
         {NULL, ZR_TOOL_FLAG, NULL},
     };
     *arguments = (struct zr_tool_arguments){.help = help, .options = options, .stops_at_file = true};
@@ -153,6 +158,10 @@ static int parse(struct settings *settings, struct zr_tool_arguments *arguments,
         return code;
     if (arguments->files_count == 0) {
         zr_tool_log("run: name a program, as in zr run -- python3 train.py; see zr run --help");
+        return ZR_TOOL_USAGE;
+    }
+    if ((settings->device || settings->wait) && !settings->service) {
+        zr_tool_log("run: --device and --wait are of --service; give it too, or leave them out");
         return ZR_TOOL_USAGE;
     }
     if (!settings->malloc && !settings->cuda)
@@ -262,10 +271,13 @@ int zr_tool_preload(int argc, char **argv)
                         : "; it runs with its own malloc");
         return settings.strict || program.refused ? ZR_TOOL_USAGE : become(&program, command);
     }
-    if (settings.service && zr_tool_service_need(true) != ZR_OK)
-        return zr_tool_fail(ZR_ERR_UNAVAILABLE);
+    zr_result served = settings.service ? zr_tool_service_need(true, NULL) : ZR_OK;
+    if (served == ZR_OK && settings.device)
+        served = zr_tool_service_need(true, settings.device);
+    if (served != ZR_OK)
+        return zr_tool_fail(served);
     /* A preloaded program would only say so, and run on the C library's memory. */
-    if (!settings.service && zr_option_get(ZR_OPTION_SERVICE) == 2 && zr_tool_service_need(false) != ZR_OK)
+    if (!settings.service && zr_option_get(ZR_OPTION_SERVICE) == 2 && zr_tool_service_need(false, NULL) != ZR_OK)
         return zr_tool_fail(ZR_ERR_UNAVAILABLE);
     if (settings.strict && !all_taken(&program, &settings))
         return ZR_TOOL_USAGE;

@@ -70,6 +70,7 @@ static void add(unsigned which, uint64_t held_bytes)
 }
 
 static uint64_t spills; /* of the next plan's base */
+static bool waits;      /* and whether it waits to be let in */
 
 /* The answer to what it asks for now; 0: none yet. */
 static enum zr_service_kind plan(unsigned which, uint64_t base, uint64_t peak, uint32_t count, uint64_t now)
@@ -78,7 +79,7 @@ static enum zr_service_kind plan(unsigned which, uint64_t base, uint64_t peak, u
     zr_result result = zr_run_join(
         &ledger, &holders[which],
         &(struct zr_run_plan){
-            .base_bytes = base, .peak_bytes = peak, .spill_bytes = spills, .key = 7, .count = count},
+            .base_bytes = base, .peak_bytes = peak, .spill_bytes = spills, .waits = waits, .key = 7, .count = count},
         now);
     zr_ledger_serve(&ledger, now);
     return result == ZR_OK ? said[which].last : ZR_SERVICE_ENDED;
@@ -269,6 +270,35 @@ static void test_spill(void)
     spills = 0;
 }
 
+/* A run that waits to be let in, and limits below what runs have planned. */
+static void test_waits(void)
+{
+    char words[256];
+    struct zr_service_message limit = {.flags = ZR_SERVICE_SET_CAPACITY, .bytes = 59};
+    start();
+    for (unsigned i = 0; i < 3; i++)
+        add(i, 0);
+    plan(0, 50, 60, 1, 0);
+    turn(0, 0);
+    waits = true;
+    tap_is(plan(1, 50, 60, 1, 0), ZR_SERVICE_LATER, "a run that does not fit now waits to be let in");
+    tap_is(plan(1, 50, 60, 1, 0), 0, "it asks again, and hears for some time nothing");
+    tap_is(plan(2, 50, CAPACITY + 1, 1, 0), ZR_SERVICE_REFUSED, "one that never would is refused");
+    zr_ledger_tick(&ledger, 500000000);
+    tap_is(said[1].last, ZR_SERVICE_LATER, "then it hears of it");
+    tap_is(plan(1, 50, 60, 1, 500000001), 0, "and asks again");
+    tap_is(zr_ledger_limit(&ledger, &limit, words, sizeof words, 500000002), ZR_ERR_INVALID,
+           "no capacity is below what runs have planned");
+    limit = (struct zr_service_message){.flags = ZR_SERVICE_SET_HARD, .pid = 1, .hard_bytes = 10};
+    tap_is(zr_ledger_limit(&ledger, &limit, words, sizeof words, 500000002), ZR_OK, "a quota may be");
+    lease(0, 60, 500000002);
+    lease(0, 1, 500000002);
+    tap_is(said[0].granted, 1, "whose plan was let in before has its peak, and no more");
+    zr_ledger_remove(&ledger, &holders[0], 500000003);
+    tap_is(said[1].last, ZR_SERVICE_GRANTED, "when the other ends it is let in");
+    waits = false;
+}
+
 static void test_mistakes(void)
 {
     static const struct {
@@ -350,6 +380,7 @@ int main(void)
     test_members();
     test_three();
     test_spill();
+    test_waits();
     test_mistakes();
     test_random();
     return tap_done();

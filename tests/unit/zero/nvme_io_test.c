@@ -308,6 +308,44 @@ static void test_transfer_faults(bool threads)
     tap_is(open_descriptors(), before, "nor a descriptor");
 }
 
+/* A file whose reads go on: a write fails behind one that is done, and then a read. */
+static void test_reads_go_on(bool threads)
+{
+    const struct zr_nvme_extent first = {0, memory, block_bytes, 0},
+                                second = {block_bytes, memory + block_bytes, block_bytes, 0};
+    struct zr_nvme_options options = {.folder = {folder, true},
+                                      .file_bytes = 2 * block_bytes,
+                                      .host_arena = arena,
+                                      .depth = 2,
+                                      .threads = threads,
+                                      .reads_go_on = true};
+    zr_nvme_io *io = NULL;
+    zr_nvme_event event = 0;
+    bool passed = false;
+    tap_result(zr_nvme_open(&io, &options), ZR_OK, "a file whose reads go on");
+    memset(memory, 5, block_bytes);
+    zr_result result = zr_nvme_write(io, &first, &event);
+    result = result == ZR_OK ? zr_nvme_wait(io, event) : result;
+    zr_fault_set(ZR_FAULT_DISK_WRITE, 1);
+    result = result == ZR_OK ? zr_nvme_write(io, &second, &event) : result;
+    tap_is(result == ZR_OK ? zr_nvme_wait(io, event) : ZR_OK, ZR_ERR_IO, "a write fails");
+    zr_fault_set(ZR_FAULT_DISK_WRITE, 0);
+    tap_is(zr_nvme_poll(io, event, &passed), ZR_ERR_IO, "which stays so");
+    memset(memory, 6, block_bytes);
+    result = zr_nvme_read(io, &first, &event);
+    result = result == ZR_OK ? zr_nvme_wait(io, event) : result;
+    tap_ok(result == ZR_OK && memory[0] == 5 && memory[block_bytes - 1] == 5,
+           "what was written before is read");
+    tap_is(zr_nvme_write(io, &second, &event), ZR_ERR_IO, "no write comes after it");
+    zr_fault_set(ZR_FAULT_DISK_READ, 1);
+    result = zr_nvme_read(io, &first, &event);
+    tap_is(result == ZR_OK ? zr_nvme_wait(io, event) : ZR_OK, ZR_ERR_IO, "a read fails");
+    zr_fault_set(ZR_FAULT_DISK_READ, 0);
+    tap_ok(zr_nvme_read(io, &first, &event) == ZR_ERR_IO && SAID(zr_last_error(), "read ", folder),
+           "and that ends all of them, in its own words");
+    tap_is(zr_nvme_close(io), ZR_ERR_IO, "which the end says too");
+}
+
 static void test_short(bool threads)
 {
     struct zr_nvme_report report = {0};
@@ -633,6 +671,7 @@ int main(void)
         test_random(threads, &state);
         test_contract(threads);
         test_transfer_faults(threads);
+        test_reads_go_on(threads);
         test_short(threads);
         test_stall(threads);
         test_open_faults(threads);

@@ -53,6 +53,12 @@ static void end_operation(zr_nvme_io *io, struct zr_nvme_operation *operation)
     pthread_cond_broadcast(&io->work); /* for operations that come after it */
 }
 
+/* Whether a failure that was ends such an operation. */
+static bool has_failed(const zr_nvme_io *io, bool write)
+{
+    return io->error != 0 && (write || !io->failed_write || !io->options.reads_go_on);
+}
+
 /* Ends what is done. After a failure nothing starts any more, and what has not started is dropped. In order:
  * one that ends may let a later one end. */
 static void end_done(zr_nvme_io *io)
@@ -61,7 +67,7 @@ static void end_done(zr_nvme_io *io)
         struct zr_nvme_operation *operation = operation_of(io, event);
         if (operation->done || !has_passed(io, operation->after))
             continue;
-        if (io->error != 0) {
+        if (has_failed(io, operation->write)) {
             io->under_way_bytes -= operation->bytes - operation->issued_bytes;
             operation->done_bytes += operation->bytes - operation->issued_bytes;
             operation->issued_bytes = operation->bytes;
@@ -113,7 +119,7 @@ bool zr_nvme_take_piece(zr_nvme_io *io, struct zr_nvme_piece *out)
 
 static void record_failure(zr_nvme_io *io, const struct zr_nvme_piece *piece, int error)
 {
-    if (io->error != 0)
+    if (has_failed(io, piece->operation->write))
         return;
     io->error = error;
     io->failed_write = piece->operation->write;
@@ -140,7 +146,8 @@ bool zr_nvme_advance_piece(zr_nvme_io *io, struct zr_nvme_piece *piece, long mov
     io->moved_bytes[operation->write] += moved;
     io->under_way_bytes -= moved;
     if (piece->bytes > 0) {
-        if (passing && piece->fruitless_count < FRUITLESS_MOST && io->error == 0) {
+        if (passing && piece->fruitless_count < FRUITLESS_MOST &&
+            !has_failed(io, operation->write)) {
             io->continued_count += moved > 0;
             return false;
         }
@@ -163,10 +170,10 @@ void zr_nvme_stall(const zr_nvme_io *io)
 
 /* ---- Waits --------------------------------------------------------------------------------------------- */
 
-static zr_result first_failure(const zr_nvme_io *io)
+static zr_result first_failure(const zr_nvme_io *io, bool write)
 {
     char doing[96];
-    if (io->error == 0)
+    if (!has_failed(io, write))
         return ZR_OK;
     snprintf(doing, sizeof doing, "%s %zu bytes at %llu of", io->failed_write ? "write" : "read",
              io->failed_bytes, (unsigned long long)io->failed_offset_bytes);
@@ -237,7 +244,8 @@ static zr_result wait_until(zr_nvme_io *io, zr_nvme_event event, bool *out_passe
             wait_for(io, event, behind);
         else
             *out_passed = has_passed(io, event);
-        result = first_failure(io);
+        const struct zr_nvme_operation *operation = operation_of(io, event);
+        result = first_failure(io, operation->event != event || operation->write);
     }
     pthread_mutex_unlock(&io->lock);
     return result;
@@ -273,7 +281,7 @@ zr_result zr_nvme_synchronize(zr_nvme_io *io)
         return zr_fail(ZR_ERR_INVALID, "zr_nvme_synchronize() needs a file");
     pthread_mutex_lock(&io->lock);
     wait_for_all(io);
-    zr_result result = first_failure(io);
+    zr_result result = first_failure(io, true);
     pthread_mutex_unlock(&io->lock);
     return result;
 }
@@ -339,7 +347,7 @@ static zr_result start(zr_nvme_io *io, const struct zr_nvme_extent *extent, bool
     pthread_mutex_lock(&io->lock);
     while (io->last - io->oldest + 1 >= ZR_NVME_OPERATIONS)
         wait_for(io, io->oldest, false);
-    zr_result result = first_failure(io);
+    zr_result result = first_failure(io, write);
     if (result == ZR_OK)
         result = check_extent(io, extent);
     if (result == ZR_OK)

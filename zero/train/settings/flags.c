@@ -101,6 +101,7 @@ const struct zr_flag zr_flags[] = {
      "none|cpu|nvme:DIR", ZR_FLAG_TIER, FIELD(offload_parameters), 0, 0},
     {"spill", memory, NULL, "between steps, when others need its memory, to a file: see zrd", "none", NULL,
      "none|nvme:DIR", ZR_FLAG_TIER, FIELD(spill), 0, 0},
+    SWITCH("wait", memory, wait, "under zrd: a run that does not fit now waits until it does"),
     {"offload-ratio", memory, "F|auto", "part of the optimizer that is offloaded; auto: what must be", "1",
      NULL, NULL, ZR_FLAG_RATIO, FIELD(offload_ratio), 0, 1},
     SWITCH("delayed-update", memory, delayed_update,
