@@ -147,9 +147,9 @@ static zr_result digest(zr_engine *engine, const struct plan *plan, struct diges
             size_t at = zr_engine_offset(engine, p), count = zr_parameter_elements(&parameters[p]);
             if (p % 2 == 0) /* and the padding behind it, which is zero for ever */
                 count = zr_engine_offset(engine, p + 1) - at;
-            out->parameters = add_words(out->parameters,
-                                        (const char *)base + at * zr_precision_bytes(plan->precision),
-                                        count * zr_precision_bytes(plan->precision));
+            out->parameters =
+                add_words(out->parameters, (const char *)base + at * zr_precision_bytes(plan->precision),
+                          count * zr_precision_bytes(plan->precision));
         }
         if (result == ZR_OK)
             zr_engine_release(engine, u);
@@ -258,14 +258,10 @@ static const struct way {
     bool offloaded, filed, state_filed;
     double stays;
     size_t log_bytes;
-} ways[] = {{false, false, false, 0, 0},
-            {true, false, false, 0, 0},
-            {true, false, false, 0, SIZE_MAX / 2},
-            {true, false, false, 0, 150 << 10},
-            {true, false, false, 0.6, 0},
-            {true, true, false, 0, 0},
-            {true, true, false, 0.3, 0},
-            {true, false, true, 0, SIZE_MAX / 2},
+} ways[] = {{false, false, false, 0, 0},           {true, false, false, 0, 0},
+            {true, false, false, 0, SIZE_MAX / 2}, {true, false, false, 0, 150 << 10},
+            {true, false, false, 0.6, 0},          {true, true, false, 0, 0},
+            {true, true, false, 0.3, 0},           {true, false, true, 0, SIZE_MAX / 2},
             {true, false, true, 0, 150 << 10}};
 enum { WAYS = sizeof ways / sizeof *ways };
 
@@ -490,34 +486,32 @@ static int refuse(struct zr_local_world *local, unsigned rank, void *argument)
         enum zr_reduce_when reduce;
         struct zr_offload offload;
         const char *words;
-    } wrong[] = {{1, ZR_REDUCE_EACH, {.optimizer = true}, "host memory"},
-                 {3, ZR_REDUCE_EACH, {.host = rig.arena, .parameters = true}, "stage 3"},
-                 {2, ZR_REDUCE_EACH, {.host = rig.arena, .optimizer = true, .parameters = true}, "stage 3"},
-                 {0, ZR_REDUCE_EACH, {.host = rig.arena, .optimizer = true}, "stage 1"},
-                 {1, ZR_REDUCE_EACH, {.host = rig.arena, .delayed = true}, "optimizer"},
-                 {1, ZR_REDUCE_EACH, {.host = rig.arena, .optimizer = true, .stays = 1.5}, "0 to 1"},
-                 {1,
-                  ZR_REDUCE_EACH,
-                  {.host = rig.arena, .optimizer = true, .delayed = true, .stays = 0.5},
-                  "all of the optimizer"},
-                 {3,
-                  ZR_REDUCE_EACH,
-                  {.host = rig.arena, .optimizer = true, .parameters_file = &file},
-                  "of parameters"},
-                 {1, ZR_REDUCE_EACH, {.host = rig.arena, .speculative_bytes = 4096}, "speculative"},
-                 {1,
-                  ZR_REDUCE_EACH,
-                  {.host = rig.arena, .optimizer = true, .delayed = true, .speculative_bytes = 4096},
-                  "one of the two"},
-                 {1,
-                  ZR_REDUCE_EACH,
-                  {.host = rig.arena, .optimizer = true, .stays = 0.5, .speculative_bytes = 4096},
-                  "all of the state and"},
-                 {1,
-                  ZR_REDUCE_EACH,
-                  {.host = rig.arena, .optimizer = true, .speculative_bytes = 64},
-                  "no unit"},
-                 {1, ZR_REDUCE_ONCE, {.host = rig.arena, .optimizer = true}, "each micro-batch"}};
+    } wrong[] = {
+        {1, ZR_REDUCE_EACH, {.optimizer = true}, "host memory"},
+        {3, ZR_REDUCE_EACH, {.host = rig.arena, .parameters = true}, "stage 3"},
+        {2, ZR_REDUCE_EACH, {.host = rig.arena, .optimizer = true, .parameters = true}, "stage 3"},
+        {0, ZR_REDUCE_EACH, {.host = rig.arena, .optimizer = true}, "stage 1"},
+        {1, ZR_REDUCE_EACH, {.host = rig.arena, .delayed = true}, "optimizer"},
+        {1, ZR_REDUCE_EACH, {.host = rig.arena, .optimizer = true, .stays = 1.5}, "0 to 1"},
+        {1,
+         ZR_REDUCE_EACH,
+         {.host = rig.arena, .optimizer = true, .delayed = true, .stays = 0.5},
+         "all of the optimizer"},
+        {3,
+         ZR_REDUCE_EACH,
+         {.host = rig.arena, .optimizer = true, .parameters_file = &file},
+         "of parameters"},
+        {1, ZR_REDUCE_EACH, {.host = rig.arena, .speculative_bytes = 4096}, "speculative"},
+        {1,
+         ZR_REDUCE_EACH,
+         {.host = rig.arena, .optimizer = true, .delayed = true, .speculative_bytes = 4096},
+         "one of the two"},
+        {1,
+         ZR_REDUCE_EACH,
+         {.host = rig.arena, .optimizer = true, .stays = 0.5, .speculative_bytes = 4096},
+         "all of the state and"},
+        {1, ZR_REDUCE_EACH, {.host = rig.arena, .optimizer = true, .speculative_bytes = 64}, "no unit"},
+        {1, ZR_REDUCE_ONCE, {.host = rig.arena, .optimizer = true}, "each micro-batch"}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         struct zr_engine_options options = options_of(&rig, &plan);
         options.stage = wrong[i].stage;
