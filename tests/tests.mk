@@ -186,7 +186,7 @@ built-scripts: $(programs) $(libraries) $(manuals) $(completion) $(mpi_tests) $(
 built-check: built-scripts $(test_bin)
 built-long: built-check
 	@$(again) BUILD=$(BUILD)/both-sanitizers SANITIZE=address,undefined built-check
-	@$(again) BUILD=$(BUILD)/thread SANITIZE=thread $(BUILD)/thread/tests/shadow_test
+	@$(again) BUILD=$(BUILD)/thread SANITIZE=thread $(addprefix $(BUILD)/thread/,tests/shadow_test bin/zr-train)
 built-soak: built-check $(BUILD)/tests/bench_moves $(BUILD)/tests/bench_comm $(if $(mpicc),$(BUILD)/tests/mpi_stock)
 
 all_scripts := $(test_scripts) $(long_scripts) $(soak_scripts)

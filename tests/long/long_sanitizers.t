@@ -5,7 +5,8 @@ zr on every kind of file, zr-train alone, with ranks of its own and under mpirun
 
 Left out: the other scripts on zr-train (train_*.t), which start it hundreds of times for what the C tests see already;
 what limits addresses or counts bytes of memory, because a sanitizer takes terabytes of them (each says so in a SKIP);
-ThreadSanitizer and Valgrind, whose turn is in long_shadow.t and, of the first for every program, in `make check-tsan`."""
+Valgrind, whose turn is in long_shadow.t. ThreadSanitizer has its turn there, for every C test program in `make check-tsan`,
+and here on zr-train where an update runs beside the step and a disk."""
 import glob
 import os
 import shutil
@@ -57,6 +58,13 @@ for ranks in (1, 2):
         ranks=3 - ranks, resume=path(f"save-{ranks}"), export=path("model.safetensors"), **{**MODEL, "stage": 3}))
 run("zr, by its own test", [os.path.join("tests", "system", "tool.t")], {"BUILD": FOLDER})
 run("zr replay of a trace of zr-train", [built("bin/zr"), "replay", path("trace.zrt"), "--repeat", "3"])
+disk = path("disk")
+os.mkdir(disk)
+for words, flags in (("speculates on fp16", dict(ranks=3, precision="fp16", loss_scale_power=17, loss_scale_hysteresis=1, clip=3, speculative_update="1GiB")),
+                     ("speculates on a part of it", dict(ranks=2, precision="bf16", clip=1.8, accumulate=2, speculative_update="300KiB")),
+                     ("is a step late", dict(ranks=2, precision="bf16", offload_param="nvme:" + disk, delayed_update=True))):
+    run(f"state in a file, and the update {words}", [os.path.join(BUILD, "thread", "bin", "zr-train")] + arguments(
+        **{**MODEL, "stage": 3, "heads": 4, "offload_optimizer": "nvme:" + disk, "nvme_depth": 8, "force": True, **flags}))
 if mpi:
     for way in ("direct", "ring"):
         run(f"every operation over MPI, {way}",

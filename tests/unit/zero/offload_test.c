@@ -130,7 +130,12 @@ static uint64_t add_words(uint64_t sum, const void *data, size_t bytes)
     return sum;
 }
 
-static zr_result digest(zr_engine *engine, const struct plan *plan, uint64_t *out)
+/* Of parameters, and of state where its store can show all of it. */
+struct digest {
+    uint64_t parameters, state;
+};
+
+static zr_result digest(zr_engine *engine, const struct plan *plan, struct digest *out)
 {
     zr_result result = ZR_OK;
     for (unsigned u = 0; u < UNITS && result == ZR_OK; u++) {
@@ -142,8 +147,9 @@ static zr_result digest(zr_engine *engine, const struct plan *plan, uint64_t *ou
             size_t at = zr_engine_offset(engine, p), count = zr_parameter_elements(&parameters[p]);
             if (p % 2 == 0) /* and the padding behind it, which is zero for ever */
                 count = zr_engine_offset(engine, p + 1) - at;
-            *out = add_words(*out, (const char *)base + at * zr_precision_bytes(plan->precision),
-                             count * zr_precision_bytes(plan->precision));
+            out->parameters =
+                add_words(out->parameters, (const char *)base + at * zr_precision_bytes(plan->precision),
+                          count * zr_precision_bytes(plan->precision));
         }
         if (result == ZR_OK)
             zr_engine_release(engine, u);
@@ -153,10 +159,10 @@ static zr_result digest(zr_engine *engine, const struct plan *plan, uint64_t *ou
     for (size_t i = 0; i < zr_engine_segments_count(engine) && result == ZR_OK; i++) {
         struct zr_shard_segment s;
         zr_engine_segment(engine, i, &s);
-        *out = add_words(*out, s.parameter, s.count * sizeof(float));
-        *out = add_words(*out, s.momentum, s.count * sizeof(float));
+        out->state = add_words(out->state, s.parameter, s.count * sizeof(float));
+        out->state = add_words(out->state, s.momentum, s.count * sizeof(float));
         if (s.variance)
-            *out = add_words(*out, s.variance, s.count * sizeof(float));
+            out->state = add_words(out->state, s.variance, s.count * sizeof(float));
     }
     return result;
 }
@@ -168,22 +174,25 @@ static bool rolls_back(const struct zr_step_report *report, unsigned step)
     return report->skipped || report->clip_scale < 1 || step == 2;
 }
 
-/* digests[s] of after step s, and of after state that is loaded. */
+/* digests[s] of after step s, and of after state that is loaded, which of one in a file is not. */
 static int run_steps(struct rig *rig, const struct plan *plan, const struct zr_engine_options *options,
-                     uint64_t digests[STEPS + 1])
+                     struct digest digests[STEPS + 1])
 {
     struct zr_step_report report;
     for (unsigned step = 0; step < STEPS; step++) {
-        digests[step] = 1;
+        digests[step] = (struct digest){1, 1};
         must(zr_engine_speculate(rig->engine, step == 2 ? 0.02f : 0.01f) == ZR_OK);
         must(backward(rig->engine, plan, step, zr_comm_rank(rig->comm)) == ZR_OK);
         must(zr_engine_step(rig->engine, 0.01f, &report) == ZR_OK);
         must(report.skipped == (plan->precision == ZR_PRECISION_FP16 && step == 1));
         must(report.skipped || (report.clip_scale < 1) == (options->optimizer.clip < 1));
         must(report.rolled_back == (options->offload.speculative_bytes > 0 && rolls_back(&report, step)));
-        digests[step] = add_words(digests[step], &report.gradient_norm, sizeof report.gradient_norm);
+        digests[step].parameters =
+            add_words(digests[step].parameters, &report.gradient_norm, sizeof report.gradient_norm);
         must(digest(rig->engine, plan, &digests[step]) == ZR_OK);
     }
+    if (options->offload.file)
+        return 0;
     for (size_t i = 0; i < zr_engine_segments_count(rig->engine); i++) {
         struct zr_shard_segment s;
         zr_engine_segment(rig->engine, i, &s);
@@ -191,7 +200,7 @@ static int run_steps(struct rig *rig, const struct plan *plan, const struct zr_e
             s.parameter[k] = drawn(s.global_index + k);
     }
     must(zr_engine_publish(rig->engine, 7) == ZR_OK);
-    digests[STEPS] = 1;
+    digests[STEPS] = (struct digest){1, 1};
     must(digest(rig->engine, plan, &digests[STEPS]) == ZR_OK);
     must(zr_engine_verify_replicas(rig->engine) == ZR_OK && zr_engine_verify_finite(rig->engine) == ZR_OK);
     return 0;
@@ -243,14 +252,17 @@ static size_t state_bytes(zr_arena *arena, zr_tag tag)
 }
 
 /* In one place; on the host; there with a log of all that is updated, and of a part of it; there but for a
- * part of the units; with parameters in a file, too, and that but for a part. */
+ * part of the units; with parameters in a file, too, and that but for a part; state in a file, updated ahead,
+ * all of it or a part. */
 static const struct way {
-    bool offloaded, filed;
+    bool offloaded, filed, state_filed;
     double stays;
     size_t log_bytes;
-} ways[] = {{false, false, 0, 0},        {true, false, 0, 0},   {true, false, 0, SIZE_MAX / 2},
-            {true, false, 0, 150 << 10}, {true, false, 0.6, 0}, {true, true, 0, 0},
-            {true, true, 0.3, 0}};
+} ways[] = {{false, false, false, 0, 0},           {true, false, false, 0, 0},
+            {true, false, false, 0, SIZE_MAX / 2}, {true, false, false, 0, 150 << 10},
+            {true, false, false, 0.6, 0},          {true, true, false, 0, 0},
+            {true, true, false, 0.3, 0},           {true, false, true, 0, SIZE_MAX / 2},
+            {true, false, true, 0, 150 << 10}};
 enum { WAYS = sizeof ways / sizeof *ways };
 
 static int check_log(zr_arena *host, size_t most)
@@ -266,6 +278,11 @@ static int check_places(const struct way *way, const struct plan *plan, zr_arena
 {
     zr_arena *has = way->offloaded ? host : arena, *lacks = way->offloaded ? arena : host;
     bool partly = way->stays > 0;
+    if (way->state_filed) {
+        must(state_bytes(arena, ZR_TAG_OPTIMIZER) + state_bytes(host, ZR_TAG_OPTIMIZER) == 0);
+        must(state_bytes(host, ZR_TAG_OFFLOAD) > 0);
+        return 0;
+    }
     must(state_bytes(has, ZR_TAG_OPTIMIZER) > 0 && (state_bytes(lacks, ZR_TAG_OPTIMIZER) > 0) == partly);
     must(partly || (state_bytes(lacks, ZR_TAG_MASTER) == 0 && state_bytes(lacks, ZR_TAG_GRAD) == 0));
     must((way->offloaded || plan->precision != ZR_PRECISION_FP32) == (state_bytes(has, ZR_TAG_MASTER) > 0));
@@ -278,7 +295,7 @@ static int compare_ways(struct rig *rig, const struct plan *plan, zr_arena *host
 {
     const char *scratch = getenv("TMPDIR");
     const struct zr_offload_file file = {.folder = scratch ? scratch : "/tmp", .force = true, .depth = 4};
-    uint64_t digests[WAYS][STEPS + 1];
+    struct digest digests[WAYS][STEPS + 1];
     struct zr_engine_options options = options_of(rig, plan);
     options.optimizer.clip = clip;
     for (unsigned i = 0; i < WAYS; i++) {
@@ -289,6 +306,7 @@ static int compare_ways(struct rig *rig, const struct plan *plan, zr_arena *host
                                               .optimizer = way->offloaded,
                                               .parameters = way->offloaded && plan->parameters,
                                               .parameters_file = way->filed ? &file : NULL,
+                                              .file = way->state_filed ? &file : NULL,
                                               .stays = way->stays,
                                               .speculative_bytes = way->log_bytes};
         must(zr_engine_create(&rig->engine, &options) == ZR_OK);
@@ -297,8 +315,10 @@ static int compare_ways(struct rig *rig, const struct plan *plan, zr_arena *host
         must(state_bytes(rig->arena, ZR_TAG_GRAD) == 0 || !way->offloaded || way->stays > 0);
         zr_engine_destroy(rig->engine);
         rig->engine = NULL;
-        for (unsigned step = 0; step <= STEPS; step++)
-            must(digests[i][step] == digests[0][step]);
+        for (unsigned step = 0; step < STEPS + (way->state_filed ? 0u : 1u); step++) {
+            must(digests[i][step].parameters == digests[0][step].parameters);
+            must(way->state_filed || digests[i][step].state == digests[0][step].state);
+        }
     }
     return 0;
 }
@@ -466,34 +486,32 @@ static int refuse(struct zr_local_world *local, unsigned rank, void *argument)
         enum zr_reduce_when reduce;
         struct zr_offload offload;
         const char *words;
-    } wrong[] = {{1, ZR_REDUCE_EACH, {.optimizer = true}, "host memory"},
-                 {3, ZR_REDUCE_EACH, {.host = rig.arena, .parameters = true}, "stage 3"},
-                 {2, ZR_REDUCE_EACH, {.host = rig.arena, .optimizer = true, .parameters = true}, "stage 3"},
-                 {0, ZR_REDUCE_EACH, {.host = rig.arena, .optimizer = true}, "stage 1"},
-                 {1, ZR_REDUCE_EACH, {.host = rig.arena, .delayed = true}, "optimizer"},
-                 {1, ZR_REDUCE_EACH, {.host = rig.arena, .optimizer = true, .stays = 1.5}, "0 to 1"},
-                 {1,
-                  ZR_REDUCE_EACH,
-                  {.host = rig.arena, .optimizer = true, .delayed = true, .stays = 0.5},
-                  "all of the optimizer"},
-                 {3,
-                  ZR_REDUCE_EACH,
-                  {.host = rig.arena, .optimizer = true, .parameters_file = &file},
-                  "of parameters"},
-                 {1, ZR_REDUCE_EACH, {.host = rig.arena, .speculative_bytes = 4096}, "speculative"},
-                 {1,
-                  ZR_REDUCE_EACH,
-                  {.host = rig.arena, .optimizer = true, .delayed = true, .speculative_bytes = 4096},
-                  "one of the two"},
-                 {1,
-                  ZR_REDUCE_EACH,
-                  {.host = rig.arena, .optimizer = true, .stays = 0.5, .speculative_bytes = 4096},
-                  "all of the state and"},
-                 {1,
-                  ZR_REDUCE_EACH,
-                  {.host = rig.arena, .optimizer = true, .speculative_bytes = 64},
-                  "no unit"},
-                 {1, ZR_REDUCE_ONCE, {.host = rig.arena, .optimizer = true}, "each micro-batch"}};
+    } wrong[] = {
+        {1, ZR_REDUCE_EACH, {.optimizer = true}, "host memory"},
+        {3, ZR_REDUCE_EACH, {.host = rig.arena, .parameters = true}, "stage 3"},
+        {2, ZR_REDUCE_EACH, {.host = rig.arena, .optimizer = true, .parameters = true}, "stage 3"},
+        {0, ZR_REDUCE_EACH, {.host = rig.arena, .optimizer = true}, "stage 1"},
+        {1, ZR_REDUCE_EACH, {.host = rig.arena, .delayed = true}, "optimizer"},
+        {1, ZR_REDUCE_EACH, {.host = rig.arena, .optimizer = true, .stays = 1.5}, "0 to 1"},
+        {1,
+         ZR_REDUCE_EACH,
+         {.host = rig.arena, .optimizer = true, .delayed = true, .stays = 0.5},
+         "all of the optimizer"},
+        {3,
+         ZR_REDUCE_EACH,
+         {.host = rig.arena, .optimizer = true, .parameters_file = &file},
+         "of parameters"},
+        {1, ZR_REDUCE_EACH, {.host = rig.arena, .speculative_bytes = 4096}, "speculative"},
+        {1,
+         ZR_REDUCE_EACH,
+         {.host = rig.arena, .optimizer = true, .delayed = true, .speculative_bytes = 4096},
+         "one of the two"},
+        {1,
+         ZR_REDUCE_EACH,
+         {.host = rig.arena, .optimizer = true, .stays = 0.5, .speculative_bytes = 4096},
+         "all of the state and"},
+        {1, ZR_REDUCE_EACH, {.host = rig.arena, .optimizer = true, .speculative_bytes = 64}, "no unit"},
+        {1, ZR_REDUCE_ONCE, {.host = rig.arena, .optimizer = true}, "each micro-batch"}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         struct zr_engine_options options = options_of(&rig, &plan);
         options.stage = wrong[i].stage;

@@ -12,7 +12,12 @@
 #include "alloc/base/system/os.h"
 #include "zero/engine/nvme/nvme_io.h"
 
-enum { ZR_NVME_THREADS = 8, ZR_NVME_REGISTERED = 64, ZR_NVME_STACK_BYTES = 256 << 10 };
+enum { ZR_NVME_THREADS = 8, ZR_NVME_REGISTERED = 64 };
+#if defined(__SANITIZE_THREAD__) /* which keeps 0.9 MB of its own on every stack */
+enum { ZR_NVME_STACK_BYTES = 2 << 20 };
+#else
+enum { ZR_NVME_STACK_BYTES = 256 << 10 };
+#endif
 
 struct zr_nvme_file {
     int fd;
