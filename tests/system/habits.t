@@ -161,7 +161,7 @@ def on_terminal(*words, **settings):
         pass
     os.close(main)
     process.wait(timeout=HANG)
-    return said.decode()
+    return said.decode(errors="replace")
 
 
 def test_progress():
