@@ -228,8 +228,8 @@ static void record(struct zr_comm *comm, enum zr_comm_recording what)
     }
 }
 
-/* A graph waits for the counts that were to come when it was recorded, and they are there. When no rank's stream
- * waits for one any more they go back to where they were, before any rank launches. */
+/* A graph waits for the counts that were to come when it was recorded, and they are there. When no rank's
+ * stream waits for one any more they go back to where they were, before any rank launches. */
 static zr_result again(struct zr_comm *comm)
 {
     struct local_comm *self = (struct local_comm *)comm;
