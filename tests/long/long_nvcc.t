@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Every .cu source of kernels/cuda/ by nvcc, where there is one, for each card that zr is for: without a warning, with machine
-code in it, and with next to nothing kept outside of registers."""
+code in it, and with next to nothing kept outside of registers. And what the build has: an entry for each of them in each fat binary."""
 import glob
 import os
 import re
@@ -10,7 +10,8 @@ import sys
 import tempfile
 
 sys.path.insert(0, "tests/support")
-from zrtest import done, note, ok, skip
+from cuda_train import PTX, SASS, fat_binaries
+from zrtest import ZR_TRAIN, done, note, ok, same, skip
 
 CARDS = ("sm_80", "sm_90", "sm_100")
 SPILLS_MOST = 64  # bytes a thread of a kernel stores
@@ -48,4 +49,12 @@ else:
                 note(f"{card}: {name} keeps {spills} bytes outside of registers")
             ok(all(spills <= SPILLS_MOST for spills in spilling.values()),
                f"{card}: none keeps more than {SPILLS_MOST} bytes outside of registers")
+    # An nvcc before 12.8 knows no sm_100.
+    listed = subprocess.run([nvcc, "--list-gpu-code"], capture_output=True, text=True).stdout.split()
+    known = sorted(int(card[3:]) for card in CARDS if card in listed)
+    images = fat_binaries(ZR_TRAIN)
+    same(len(images), 3 * len(sources) - 2, "the program has a fat binary of each source and precision; of state.cu one")
+    same({tuple(sorted(card for kind, card in image if kind == SASS)) for image in images}, {tuple(known)},
+         "each has machine code for these cards")
+    ok(all(any(kind == PTX and card >= known[-1] for kind, card in image) for image in images), "and PTX for later ones")
 done()

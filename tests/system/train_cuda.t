@@ -55,6 +55,11 @@ for words, graphs, flags in (
         same(runs[1].report["val_loss"], runs[0].report["val_loss"], f"graphs, {words}: equal losses of the validation")
         same({rank["graph_steps"] for rank in runs[1].report["ranks"]}, {graphs}, f"graphs, {words}: so many steps are graphs")
 
+# Gradients of micro-batches that kernels add where they make them, beside those that the ranks add up: each of them once.
+for run_on in (on_host, on_card)[:1 if SHORT else None]:
+    each, once = (run_on(ranks=2, stage=1, batch=1, accumulate=3, steps=2, layers=1, reduce=when) for when in ("each", "once"))
+    near(once, each, FP32, f"--reduce once {'on the host' if run_on is on_host else 'on a card'}, beside each")
+
 # Saved by the one and resumed by the other, each going on as it would have itself.
 card = on_card(steps=1 if SHORT else 2, save=path("card-run"), sample=3, eval_every=2, export=path("model.safetensors"))
 host = on_host(steps=1 if SHORT else 2, save=path("host-run"), sample=3, eval_every=2)

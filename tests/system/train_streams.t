@@ -38,6 +38,12 @@ for seed, (stage, ranks) in enumerate(CASES):
         same([rank["graph_steps"] for rank in run.report["ranks"]], [STEPS - 2] * ranks, f"{words}: from the third step on")
 
 
+# A graph that the driver does not make, or does not launch, ends the run on all ranks, who have asked one another for what is in it.
+for fault in ("cuGraphInstantiateWithFlags:1:2", "cuGraphLaunch:2:2"):
+    run = on_card({"ZR_EMULATOR_FAULT": fault}, ranks=2, stage=1, cuda_graph=True, **{**SMALL, "steps": STEPS})
+    ok(run.code > 0 and "a step as a graph" in run.err, f"{fault}: the run ends: {run.err.strip()[-200:]}")
+
+
 def waits(steps, **flags):
     """By process: how often the program waited for the card, by the driver's count, after launches of which there were so many."""
     log, found = path(f"waits-{steps}-{sorted(flags.items())}"), {}

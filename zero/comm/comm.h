@@ -32,6 +32,10 @@ struct zr_comm_members {
     bool everyone;                         /* every rank of the parent makes one of the groups now */
 };
 
+/* Of a graph that operations are recorded for. ZR_COMM_DROPS: what was recorded is not done, and what follows
+ * is as if it had never been handed in. */
+enum zr_comm_recording { ZR_COMM_BEGINS, ZR_COMM_ENDS, ZR_COMM_DROPS };
+
 /* What an implementation does. `run` carries out one checked operation and returns when this rank is done
  * with it; it is called by one thread at a time. `close` gives back all that the implementation made; no
  * operation is running or waiting then, and the memory of the communicator itself is freed by the front. */
@@ -53,9 +57,10 @@ struct zr_comm_table {
     zr_result (*synchronize)(struct zr_comm *comm);
     /* Optional: whether the peers live, after such a wait for the card. Any thread. */
     zr_result (*look)(struct zr_comm *comm, uint64_t waited_ns);
-    /* Optional, where operations run by stream: those that are handed in between the two are recorded, to be done
-     * again by a graph / all ranks are about to do so; returns when they may. Without these nothing is recorded. */
-    void (*record)(struct zr_comm *comm, bool begins);
+    /* Optional, where operations run by stream: those that are handed in between the two are recorded, to be
+     * done again by a graph / all ranks are about to do so; returns when they may. Without these nothing is
+     * recorded. */
+    void (*record)(struct zr_comm *comm, enum zr_comm_recording what);
     zr_result (*again)(struct zr_comm *comm);
     /* Optional: ends all waits of the run, here and elsewhere. */
     void (*abandon)(struct zr_comm *comm, const char *why);
@@ -147,9 +152,9 @@ zr_result zr_comm_stream_begin(struct zr_comm *comm);
 zr_result zr_comm_stream_end(struct zr_comm *comm, zr_ticket ticket);
 zr_result zr_comm_stream_wait(struct zr_comm *comm, zr_ticket ticket);
 zr_result zr_comm_drain(struct zr_comm *comm);
-/* Of a graph of the caller's stream, in which operations are, with no operation under way: they are recorded from
- * here on, to here / the ranks are about to launch it, all of them. */
-void zr_comm_record(struct zr_comm *comm, bool begins);
+/* Of a graph of the caller's stream, with no operation under way: they are recorded from here on, or to here
+ * / the ranks are about to launch it, all of them. */
+void zr_comm_record(struct zr_comm *comm, enum zr_comm_recording what);
 zr_result zr_comm_again(struct zr_comm *comm);
 void zr_comm_context_close(struct zr_comm *comm);
 

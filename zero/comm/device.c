@@ -124,11 +124,11 @@ zr_result zr_comm_drain(struct zr_comm *comm)
     return comm->options.kernels->streams->drain(&context);
 }
 
-void zr_comm_record(struct zr_comm *comm, bool begins)
+void zr_comm_record(struct zr_comm *comm, enum zr_comm_recording what)
 {
     if (comm->table->record)
-        comm->table->record(comm, begins);
-    if (!begins) /* events within the graph are nothing to wait for outside of it */
+        comm->table->record(comm, what);
+    if (what != ZR_COMM_BEGINS) /* events within the graph are nothing to wait for outside of it */
         forget_ends(comm);
 }
 

@@ -177,13 +177,13 @@ struct zr_engine {
     unsigned awaited_units;                 /* whose gradients are awaited */
     unsigned first_staged, last_staged;     /* queue in the order of handing over; ZR_NO_UNIT: empty */
 
-    /* In the arena, for what kernels find: NULL: the host sees tensors. A number, squares [world][units_count],
-     * a struct zr_gradient_weight and a struct zr_step_rates. */
+    /* In the arena, for what kernels find: NULL: the host sees tensors. A number, squares
+     * [world][units_count], a struct zr_gradient_weight and a struct zr_step_rates. */
     double *results;
-    /* Pinned memory of the caller's, from where updates get their rates in stream order, so that a graph of a step
-     * may be launched again; NULL: they are arguments. Where results are deferred. */
+    /* Pinned memory of the caller's, from where updates get their rates in stream order, so that a graph of a
+     * step may be launched again; NULL: they are arguments. Where results are deferred. */
     struct zr_step_rates *rates;
-    bool again; /* the step under way is a graph's: what it allocates is not here */
+    bool again;      /* the step under way is a graph's: what it allocates is not here */
     double *squares; /* [units_count] of this rank, then [world][units_count]; NULL in a dry run */
     uint64_t steps_done;
     struct zr_loss_scale scaling;
@@ -210,8 +210,8 @@ zr_result zr_engine_step_end(struct zr_engine *engine, struct zr_step_report *re
 /* In the place of the first of them, when what it has asked for is about to be done once more. */
 zr_result zr_engine_step_again(struct zr_engine *engine, float rate, struct zr_step_report *report);
 
-/* parameter_sync.c: the kernels' stream comes behind all operations between ranks: nobody waits for one. Between
- * steps, or behind zr_engine_step_begin(). */
+/* parameter_sync.c: the kernels' stream comes behind all operations between ranks: nobody waits for one.
+ * Between steps, or behind zr_engine_step_begin(). */
 zr_result zr_engine_join(struct zr_engine *engine);
 
 /* results.c: copies between the engine's arena and the host's own memory, which have ended on return; what

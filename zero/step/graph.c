@@ -66,7 +66,7 @@ zr_result zr_step_graph_begin(struct zr_trainer *trainer)
     if (result == ZR_OK)
         result = streams_of(trainer)->capture_begin(stream_of(trainer));
     if (result == ZR_OK)
-        zr_comm_record(comm, true);
+        zr_comm_record(comm, ZR_COMM_BEGINS);
     self->records = result == ZR_OK;
     self->loss_scale = zr_engine_loss_scale(engine);
     return result;
@@ -78,7 +78,7 @@ static zr_result end_recording(struct zr_trainer *trainer)
     zr_result result = zr_engine_join(trainer->engine);
     self->records = false;
     zr_result ended = streams_of(trainer)->capture_end(stream_of(trainer), &self->graph);
-    zr_comm_record(trainer->engine->options.comm, false);
+    zr_comm_record(trainer->engine->options.comm, ended == ZR_OK ? ZR_COMM_ENDS : ZR_COMM_DROPS);
     if (result == ZR_OK)
         result = ended;
     return result == ZR_OK ? zr_arena_fix(trainer->engine->options.arena, true) : result;
@@ -95,7 +95,10 @@ zr_result zr_step_graph_launch(struct zr_trainer *trainer)
     if (result == ZR_OK)
         result = streams_of(trainer)->graph_launch(self->graph, stream_of(trainer));
     self->launches_count += result == ZR_OK;
-    return result == ZR_OK ? ZR_OK : zr_fail(result, "a step as a graph: %s", zr_last_error());
+    if (result == ZR_OK)
+        return ZR_OK;
+    zr_comm_record(trainer->engine->options.comm, ZR_COMM_DROPS);
+    return zr_fail(result, "a step as a graph: %s", zr_last_error());
 }
 
 void zr_step_graph_end(struct zr_trainer *trainer, bool well)
@@ -106,6 +109,7 @@ void zr_step_graph_end(struct zr_trainer *trainer, bool well)
         if (self->graph)
             streams_of(trainer)->graph_destroy(self->graph);
         self->graph = NULL;
+        zr_comm_record(trainer->engine->options.comm, ZR_COMM_DROPS);
     }
     self->steady = self->wanted && well && calls_of(trainer) == self->calls_count;
     self->records = self->repeats = false;

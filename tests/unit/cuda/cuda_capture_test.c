@@ -464,6 +464,90 @@ static zr_cu_result captured_event(const struct world *w)
     return ALL_REFUSED(w->cu->event_query(event), w->cu->event_synchronize(event));
 }
 
+/* ---- Words -------------------------------------------------------------------------------------------- */
+
+/* A word of a device's, its first value, and what a second stream sets it to one after the other. */
+struct word_case {
+    uint32_t first, awaited, set[2];
+};
+
+/* A stream waits for the word: whether it goes on with the last of the values and not with the one before. */
+static zr_cu_result awaited(const struct world *w, struct word_case c, bool graph)
+{
+    zr_cu_address word = plain(w, 4096), byte = plain(w, 4096);
+    zr_cu_stream setter = stream_of(w), stream = graph ? capturing(w, ZR_CU_CAPTURE_GLOBAL) : stream_of(w);
+    zr_cu_graph_exec exec;
+    if (!graph) {
+        MUST(w->all.word_write(setter, word, c.first, 0));
+        MUST(w->cu->stream_synchronize(setter));
+    }
+    MUST(w->all.word_wait(stream, word, c.awaited, 0));
+    MUST(w->cu->fill(byte, 7, 1, stream));
+    if (graph)
+        MUST(ended(w, stream, &exec));
+    for (int launch = 0; launch < (graph ? 2 : 1); launch++) {
+        if (graph) {
+            MUST(w->all.word_write(setter, word, c.first, 0));
+            MUST(w->cu->stream_synchronize(setter));
+            MUST(w->all.graph_launch(exec, stream));
+        }
+        for (int i = 0; i < 2; i++) {
+            MUST(w->all.word_write(setter, word, c.set[i], 0));
+            MUST(w->cu->stream_synchronize(setter));
+            zr_cu_result now = i ? w->cu->stream_synchronize(stream) : w->all.stream_query(stream);
+            if (now != (i ? ZR_CU_SUCCESS : ZR_CU_NOT_READY))
+                return VERDICT_BROKEN;
+        }
+    }
+    return good(byte_at(w, byte) == 7);
+}
+
+static zr_cu_result word_awaited(const struct world *w)
+{
+    MUST(awaited(w, (struct word_case){0, 3, {2, 3}}, false));
+    return awaited(w, (struct word_case){0, 3, {2, 100}}, false);
+}
+
+static zr_cu_result word_around_the_end(const struct world *w)
+{
+    return awaited(w, (struct word_case){0xfffffff0u, 5, {0xffffffffu, 6}}, false);
+}
+
+static zr_cu_result word_in_a_graph(const struct world *w)
+{
+    return awaited(w, (struct word_case){0, 3, {2, 3}}, true);
+}
+
+static zr_cu_result words_elsewhere(const struct world *w)
+{
+    static uint32_t own;
+    zr_cu_address word = plain(w, 4096), pageable = (zr_cu_address)(uintptr_t)&own;
+    zr_cu_stream stream = stream_of(w);
+    return ALL_REFUSED(w->all.word_wait(stream, word + 2, 0, 0), w->all.word_write(stream, word + 2, 0, 0),
+                       w->all.word_wait(stream, pageable, 0, 0), w->all.word_write(stream, pageable, 0, 0));
+}
+
+/* What the emulator counts as a wait of the host's: a copy to pageable memory, a synchronize call; not work
+ * between places that the device sees, nor a question. */
+static zr_cu_result host_waits(const struct world *w)
+{
+    static char pageable[16];
+    zr_cu_address from = plain(w, 4096), to = plain(w, 4096);
+    zr_cu_stream stream = stream_of(w);
+    void *pinned;
+    MUST(w->all.host_alloc(&pinned, 4096, 0));
+    uint64_t before = w->emulator->host_waits();
+    MUST(w->cu->fill(from, 1, 4096, stream));
+    MUST(w->cu->copy(to, from, 4096, stream));
+    MUST(w->cu->copy((zr_cu_address)(uintptr_t)pinned, to, 4096, stream));
+    w->all.stream_query(stream);
+    uint64_t none = w->emulator->host_waits();
+    MUST(w->cu->copy((zr_cu_address)(uintptr_t)pageable, to, sizeof pageable, stream));
+    uint64_t one = w->emulator->host_waits();
+    MUST(w->cu->stream_synchronize(stream));
+    return good(none == before && one == before + 1 && w->emulator->host_waits() == before + 2);
+}
+
 /* ---- The table -------------------------------------------------------------------------------------------
  */
 
@@ -504,6 +588,13 @@ static const struct rule rules[] = {
     {"in the graph events order its work", "guide, Cross-stream Dependencies and Events", ordered_in_a_graph,
      ZR_CU_SUCCESS, 0},
     {"and nothing else does", "guide, Graph Structure", unordered_in_a_graph, ZR_CU_SUCCESS, EMULATOR_ONLY},
+    {"a stream waits until a word is as large", "MEMOP cuStreamWaitValue32", word_awaited, ZR_CU_SUCCESS, 0},
+    {"modulo 2^32", "MEMOP CU_STREAM_WAIT_VALUE_GEQ", word_around_the_end, ZR_CU_SUCCESS, 0},
+    {"in each launch of a graph anew", "GRAPH cuGraphAddBatchMemOpNode", word_in_a_graph, ZR_CU_SUCCESS, 0},
+    {"it lies on four bytes that the device sees", "MEMOP cuStreamWaitValue32", words_elsewhere,
+     ZR_CU_INVALID_VALUE, 0},
+    {"each wait of the host's is counted", "guide, Asynchronous Concurrent Execution", host_waits,
+     ZR_CU_SUCCESS, EMULATOR_ONLY},
     {"a capture waits for nothing outside", "TYPES CUDA_ERROR_STREAM_CAPTURE_ISOLATION", waits_for_outside,
      ISOLATION, 0},
     {"two are not merged", "TYPES CUDA_ERROR_STREAM_CAPTURE_MERGE", merged, MERGE, 0},

@@ -86,6 +86,51 @@ static void test_stream(void)
     tap_ok(most < 1e-5, "two norms in a stream, in memory to the byte (%.1e off)", most);
 }
 
+/* What a step's gradients are worth, beside the same in the oracle's arithmetic: squares of ranks and units
+ * of all sizes, that clip or not, with a loss scale, that are not finite. */
+static void test_weight(void)
+{
+    enum { RANKS = 3, UNITS = 5 };
+    static const struct {
+        const char *words;
+        double loss_scale, clip, first; /* first: in the place of the first square; 0: what is drawn */
+    } cases[] = {{"not clipped", 1, 0, 0},           {"clipped", 1, 1, 0},
+                 {"far below the limit", 1, 1e9, 0}, {"scaled and clipped", 1024, 0.1, 0},
+                 {"infinite", 1, 1, INFINITY},       {"no number", 8, 1, NAN}};
+    double *squares = device(RANKS * UNITS * sizeof(double));
+    struct zr_gradient_weight *weight = device(sizeof *weight), got, again;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        double host[RANKS * UNITS];
+        long double sum = 0;
+        for (unsigned k = 0; k < RANKS * UNITS; k++)
+            host[k] = pow(10, (double)(k * 7 % 11) - 5) * (1 + 0.01 * k);
+        host[0] = cases[i].first != 0 ? cases[i].first : host[0];
+        for (unsigned k = 0; k < RANKS * UNITS; k++)
+            sum += host[k];
+        double norm = (double)sqrtl(sum) / cases[i].loss_scale, clip = cases[i].clip;
+        double factor = clip > 0 && norm > clip ? clip / norm : 1;
+        struct zr_weigh_gradients args = {UNITS, RANKS, squares, cases[i].loss_scale, clip, weight};
+        cu->copy(address_of(squares), address_of(host), sizeof host, context.stream);
+        zr_result result = table->weigh_gradients(&context, &args);
+        cu->copy(address_of(&got), address_of(weight), sizeof got, context.stream);
+        cu->stream_synchronize(context.stream);
+        args.squares = host;
+        args.weight = &again;
+        zr_kernels_cpu(ZR_ISA_PLAIN)->weigh_gradients(NULL, &args);
+        if (cases[i].first != 0)
+            tap_ok(result == ZR_OK && got.skips == 1 && again.skips == 1, "a norm that is %s: skipped",
+                   cases[i].words);
+        else
+            tap_ok(result == ZR_OK && !got.skips && fabs(got.norm - norm) <= 1e-14 * norm &&
+                       fabs(got.clip_scale - factor) <= 1e-7 * factor &&
+                       fabs(got.scale * cases[i].loss_scale - factor) <= 1e-6 * factor &&
+                       got.norm == again.norm && got.scale == again.scale &&
+                       got.clip_scale == again.clip_scale,
+                   "gradients that are %s: norm %.17g, clipped by %g, scaled by %g; the processor's bits",
+                   cases[i].words, got.norm, (double)got.clip_scale, (double)got.scale);
+    }
+}
+
 /* A sum of squares over several rounds of partial results, with the bits of the processor's order. */
 static void test_rounds(void)
 {
@@ -155,6 +200,7 @@ int main(void)
     if (begin()) {
         test_stream();
         test_rounds();
+        test_weight();
         test_refusals();
         test_wrong_memory();
         table->close(&context);

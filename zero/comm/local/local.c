@@ -217,14 +217,19 @@ static zr_result look(struct zr_comm *comm, uint64_t waited_ns)
 
 /* ---- Graphs -------------------------------------------------------------------------------------------- */
 
-static void record(struct zr_comm *comm, bool begins)
+static void record(struct zr_comm *comm, enum zr_comm_recording what)
 {
     struct local_comm *self = (struct local_comm *)comm;
-    self->recorded[!begins] = (struct local_count){self->filled, self->read};
+    if (what == ZR_COMM_DROPS) {
+        self->filled = self->recorded[0].filled;
+        self->read = self->recorded[0].read;
+    } else {
+        self->recorded[what] = (struct local_count){self->filled, self->read};
+    }
 }
 
-/* A graph waits for the counts that were to come when it was recorded, and they are there. When no rank's stream
- * waits for one any more they go back to where they were, before any rank launches. */
+/* A graph waits for the counts that were to come when it was recorded, and they are there. When no rank's
+ * stream waits for one any more they go back to where they were, before any rank launches. */
 static zr_result again(struct zr_comm *comm)
 {
     struct local_comm *self = (struct local_comm *)comm;
