@@ -122,6 +122,7 @@ for victim in ("rank", "launcher"):
         same([n for n in (os.listdir(saved) if os.path.isdir(saved) else []) if not n.startswith("step-")], [],
              f"the {victim} killed while saving ({attempt}): no temporary file stays")
 
-ok(wait_for(lambda: not left_in_shared_memory()), "no shared memory stays") or note(left_in_shared_memory())  # others map theirs a moment later
+# Others make theirs, and map them a moment later.
+ok(wait_for(lambda: not left_in_shared_memory()), "no shared memory stays") or note(left_in_shared_memory())
 same(sorted(n for n in os.listdir(FOLDER) if "partial" in n or "tmp" in n), [], "no temporary file stays")
 done()
