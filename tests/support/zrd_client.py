@@ -130,7 +130,7 @@ class Speaker:
             answer = self.ask("hello", program=b"speaker", **{"flags": LISTENS, **fields})
             self.bell = socket.socket(fileno=self.fds.pop()) if answer["kind"] == "welcome" else None
             if self.bell:
-                self.bell.settimeout(60)
+                self.bell.settimeout(120)
 
     def send(self, kind, fds=(), **fields):
         values = {"magic": MAGIC, "version": 2, "kind": KINDS.index(kind), "program": b"", "group": b"", "words": b"", **fields}

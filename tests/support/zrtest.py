@@ -169,7 +169,7 @@ def of_session(leader):
 def kill_session(process):
     """Kills it, not waited for as yet, and all that it has started. Whoever forks meanwhile is found by the next look."""
     os.killpg(process.pid, signal.SIGKILL)
-    limit = time.monotonic() + 30
+    limit = time.monotonic() + 120
     while (found := of_session(process.pid)) and time.monotonic() < limit:
         for pid in found:
             try:
@@ -241,8 +241,13 @@ def finish(process, seconds=HANG):
 def leftovers():
     """Processes of ours that stay: every zr-train whose arguments name this test's folder. Who is dying has a moment:
     what mpirun has killed may outlive it."""
-    wait_for(lambda: not running(), 30)
-    return running()
+    last = []
+
+    def none():
+        last[:] = running()
+        return not last
+    wait_for(none)
+    return list(last)
 
 
 def running():

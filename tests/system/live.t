@@ -13,7 +13,7 @@ import sys
 import time
 
 sys.path.insert(0, "tests/support")
-from zrtest import BUILD, FOLDER, HANG, ZR_TRAIN, arguments, done, note, ok, path, same, skip, text_file, train
+from zrtest import BUILD, FOLDER, HANG, ZR_TRAIN, arguments, done, note, ok, path, same, skip, text_file, train, wait_for
 
 ZR = os.path.abspath(os.path.join(BUILD, "bin", "zr"))
 RUNTIME, FILES = path("runtime"), path("files")
@@ -145,8 +145,7 @@ got = json.loads(zr("stats", snapshot, "--json").stdout)["stranded_ratio"]
 ok(got["now"] == got["time_weighted"] > 0, "of one moment, the ratio over time is that moment's")
 same([name for name in left() if "input" in name], [], "nothing is left of it")
 attaching = subprocess.Popen([ZR, "attach", str(program.pid), "-o", attached], env=ENVIRONMENT)
-while not os.path.exists(attached):
-    time.sleep(0.01)
+wait_for(lambda: os.path.exists(attached))
 for _ in range(50):
     program.obey("x = [bytearray(1 << 20) for _ in range(8)]; del x")
 ok("attached" in zr("attach", program.pid, "-o", path("second.zrt")).stderr, "a second one to attach is told so")
@@ -158,15 +157,10 @@ same([zr("record", program.pid, "start", "-o", record).returncode, zr("record", 
       zr("record", program.pid, "stop").returncode, zr("record", program.pid, "stop").returncode], [0, 0, 0, 2], "zr record")
 ok(is_trace(record, 1) and b"here it is" in open(record, "rb").read(), "it has the mark")
 killed = subprocess.Popen([ZR, "attach", str(program.pid), "-o", path("cut.zrt")], env=ENVIRONMENT)
-while not os.path.exists(path("cut.zrt")):
-    time.sleep(0.01)
+wait_for(lambda: os.path.exists(path("cut.zrt")))
 killed.kill()
 killed.wait()
-for _ in range(HANG * 10):
-    if is_trace(path("cut.zrt"), 1):
-        break
-    time.sleep(0.1)
-ok(is_trace(path("cut.zrt"), 1), "a zr attach that is killed ends the record")
+ok(wait_for(lambda: is_trace(path("cut.zrt"), 1)), "a zr attach that is killed ends the record")
 for i in range(10):
     got = zr("snapshot", program.pid, "-o", attached)
     if got.returncode:
@@ -244,12 +238,7 @@ os.unlink(os.path.join(FOLDER_OF, "3.live")), os.unlink(os.path.join(FOLDER_OF, 
 
 # ---- fork, exec, descriptors
 program.obey("pid = os.fork() or ([bytearray(3 << 20) for _ in range(9)], __import__('time').sleep(1e4))")
-for _ in range(HANG * 10):
-    children = [pid for pid in shown() if pid != program.pid]
-    if children:
-        break
-    time.sleep(0.1)
-ok(len(children) == 1 and program.pid in shown(), "a child is shown beside its parent")
+ok(wait_for(lambda: len(now := shown()) == 2 and program.pid in now), "a child is shown beside its parent")
 program.obey("os.kill(pid, 9); os.waitpid(pid, 0)")
 same(list(shown()), [program.pid], "until it is killed; the parent stays")
 program.obey("os.closerange(3, 4096)")
@@ -259,8 +248,7 @@ same(shown(), {}, "and is shown no more")
 program.kill()
 program = Program()
 os.write(program.process.stdin.fileno(), b"os.execv('/bin/sleep', ['sleep', '1000'])\n")
-while b"sleep" not in open(f"/proc/{program.pid}/cmdline", "rb").read()[:8]:
-    time.sleep(0.01)
+wait_for(lambda: b"sleep" in open(f"/proc/{program.pid}/cmdline", "rb").read()[:8])
 same((shown(), left()), ({}, []), "what became another program by exec is shown no more")
 program.kill()
 program = Program("publish:off")

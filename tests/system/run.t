@@ -128,6 +128,7 @@ def state(pid):
     return "gone"
 
 
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # not nohup's, which the programs would inherit
 for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGRTMIN + 3):
     process, child = start()
     process.send_signal(number)

@@ -132,7 +132,7 @@ def check_deaths():
     for process in others:  # so that it is the rank itself that tells what became of its launcher
         process.send_signal(signal.SIGSTOP)
     there[1].send_signal(signal.SIGKILL)
-    select.select([there[1].stderr], [], [], 60)
+    select.select([there[1].stderr], [], [], 120)
     for process in others:
         process.send_signal(signal.SIGCONT)
     words = "the process that was started for rank 1 killed by -9, and its rank told first"

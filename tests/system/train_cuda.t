@@ -15,13 +15,13 @@ from zrtest import HANG, ZR_TRAIN, arguments, done, mpi_missing, note, ok, path,
 
 # What is trained, and the stages that have to agree to the last bit.
 CASES = (
-    ("GPT-2", dict(steps=4), FP32, (0, 1, 2, 3)),
-    ("LLaMA", dict(steps=4, **LLAMA), FP32, (0, 3)),
-    ("two ranks on one card", dict(ranks=2), FP32, (1, 3)),
+    ("GPT-2", dict(steps=3), FP32, (0, 1, 2, 3)),
+    ("LLaMA", dict(steps=2, **LLAMA), FP32, (0, 3)),
+    ("two ranks on one card", dict(ranks=2, steps=2), FP32, (1, 3)),
     ("over NCCL, a card each", dict(ranks=2, steps=2, layers=1, comm="nccl", deterministic=True), FP32, (0, 1, 2, 3)),
     ("tensor parallel", dict(ranks=4, tp=2, sequence_parallel=True, seq=6, steps=2, layers=1), FP32, (0,)),
     ("a pipeline over NCCL", dict(ranks=2, pp=2, accumulate=2, steps=2, comm="nccl", deterministic=True), FP32, (1,)),
-    ("bf16, micro-batches, recomputation", dict(precision="bf16", accumulate=2, recompute="full"), 2e-3, (2,)),
+    ("bf16, micro-batches, recomputation", dict(precision="bf16", accumulate=2, recompute="full", steps=2), 2e-3, (2,)),
 )
 SMALL = {"ZR_EMULATOR_GRANULARITY": "4096"}  # rings of a group in other granules than the world's
 SHORT = sys.argv[1:] == ["short"]

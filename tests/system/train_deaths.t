@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""However a run ends, it ends whole: within two seconds, with the reason, and nothing of it stays."""
+"""However a run ends, it ends whole, with the reason, and nothing of it stays."""
 import os
 import signal
 import subprocess
@@ -57,7 +57,7 @@ def start(ranks, **flags):
 
 def ends(words, process, ranks, names, codes):
     code, err = finish(process, DEAD)
-    wait_for(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in ranks), 30)  # whoever inherits them has to look
+    wait_for(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in ranks))  # whoever inherits them has to look
     good = ok(code in codes, f"{words}: exit {code} is one of {codes}")
     for name in names:
         good &= ok(name in err, f"{words}: the words hold {name!r}")
@@ -101,8 +101,7 @@ same(again.report and again.report["steps"], 2, "and goes on where it ended")
 saved = path("saved-1")
 process, pids = start(2, save=saved)
 process.send_signal(signal.SIGUSR1)
-wait_for(lambda: os.path.isdir(saved) and any(n.startswith("step-") for n in os.listdir(saved)))
-ok(os.path.isdir(saved) and len([n for n in os.listdir(saved) if n.startswith("step-")]) == 1, "SIGUSR1 saves")
+ok(wait_for(lambda: os.path.isdir(saved) and len([n for n in os.listdir(saved) if n.startswith("step-")]) == 1), "SIGUSR1 saves")
 size = os.path.getsize(path("log.jsonl"))
 ok(wait_for(lambda: os.path.getsize(path("log.jsonl")) > size) and process.poll() is None, "and the run goes on")
 process.send_signal(signal.SIGINT)
@@ -114,7 +113,7 @@ for victim in ("rank", "launcher"):
         saved = path(f"half-{victim}-{attempt}")
         process, pids = start(2, save=saved, save_every=1, hidden=128, layers=3)
         time.sleep(0.05 * attempt)
-        limit = time.time() + 60
+        limit = time.time() + 120
         while time.time() < limit and not (os.path.isdir(saved) and any(
                 n.endswith(".partial") for n in os.listdir(saved))):
             time.sleep(0.0005)
@@ -123,7 +122,7 @@ for victim in ("rank", "launcher"):
         same([n for n in (os.listdir(saved) if os.path.isdir(saved) else []) if not n.startswith("step-")], [],
              f"the {victim} killed while saving ({attempt}): no temporary file stays")
 
-wait_for(lambda: not left_in_shared_memory(), 30)  # others make theirs, and map them a moment later
-same(left_in_shared_memory(), [], "no shared memory stays")
+# Others make theirs, and map them a moment later.
+ok(wait_for(lambda: not left_in_shared_memory()), "no shared memory stays") or note(left_in_shared_memory())
 same(sorted(n for n in os.listdir(FOLDER) if "partial" in n or "tmp" in n), [], "no temporary file stays")
 done()

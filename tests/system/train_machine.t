@@ -85,7 +85,7 @@ else:
                 good = got.returncode == 4 and "cgroup" in got.stderr
                 ok(good, f"a large model there is refused with the reason: exit {got.returncode}") or note(got.stderr)
     finally:
-        for _ in range(50):
+        for _ in range(1200):
             try:
                 os.rmdir(group)
                 break

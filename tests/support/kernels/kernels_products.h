@@ -70,6 +70,8 @@ static inline double product_error(struct zr_kernel_context *context, const stru
                            .bias = form & BIAS ? (const uint16_t *)bias->at : NULL,
                            .c = {c->at, kind}};
     zr_product_by(context, &p, panels);
+    if (!reference_wanted)
+        return 0;
     reference_product(&p, a, b, bias, c);
     return share_of_allowed(c, half, least);
 }
@@ -96,12 +98,14 @@ static inline void check_products(const char *name, const struct zr_panels *pane
                     tap_ok(false, "%s: a context opens", name);
                     return;
                 }
+                reference_wanted = threads == 1; /* the others must have its bits */
                 error = worst(error, product_error(&context, panels, precision, &extents[i], form));
                 intact = context_end(&context) && intact;
                 hash[threads - 1] = tensors_finish(&intact);
             }
             same = same && hash[0] == hash[1] && hash[0] == hash[2];
         }
+    reference_wanted = true;
     const char *kind = zr_precision_name(precision);
     tap_ok(error <= 1, "%s, %s: products of every form are right (%.3f of the tolerance)", name, kind, error);
     tap_ok(intact, "%s, %s: and write nothing else", name, kind);
