@@ -80,6 +80,19 @@ class Zrd:
     def descriptors(self):
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
+    def at_rest(self):
+        """How many descriptors it has when it has heard the ends of all clients: no socket but that which it listens at."""
+        def sockets():
+            links = []
+            for name in os.listdir(f"/proc/{self.pid}/fd"):
+                try:
+                    links.append(os.readlink(f"/proc/{self.pid}/fd/{name}"))
+                except FileNotFoundError:
+                    pass
+            return [link for link in links if link.startswith("socket:") or "pidfd" in link]
+        wait_for(lambda: len(sockets()) == 1)
+        return self.descriptors()
+
     def end(self, kill=False):
         (self.process.kill if kill else self.process.terminate)()
         code = self.process.wait(timeout=HANG)

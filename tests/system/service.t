@@ -319,7 +319,7 @@ def check_device():
 
 def check_hostile(zrd, garbage_count):
     draws = random.Random(SEED)
-    before = zrd.descriptors()
+    before = zrd.at_rest()
     wrong = Speaker(hello=False)
     answer = wrong.ask("hello", version=1)
     ok("version" in answer["words"] and wrong.hear() is None, f"another version: {answer['words']}")
@@ -371,7 +371,7 @@ def check_thousand(zrd):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     count = 1000 if hard >= 4096 else 100
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
-    before = zrd.descriptors()
+    before = zrd.at_rest()
     crowd = [Speaker() for _ in range(count)]
     same({one.ask("lease", bytes=65536)["kind"] for one in crowd}, {"granted"}, f"{count} clients are served")
     same((len(status()["clients"]), lent()), (count, count * 65536), "and shown")
