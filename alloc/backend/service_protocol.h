@@ -89,7 +89,7 @@ enum zr_service_flags {
     ZR_SERVICE_INQUIRING = 1024,  /* DONE to STATUS: some have not answered that yet */
     ZR_SERVICE_IN_TURN = 2048,    /* HELLO, CLIENT: its run may take its most */
     ZR_SERVICE_IDLE_KNOWN = 4096, /* CLIENT: idle_bytes is what it said last */
-    ZR_SERVICE_SPILL = 8192, /* RECLAIM: what is in use between steps too, to the disk that PLAN spoke of */
+    ZR_SERVICE_SPILL = 8192,  /* RECLAIM: what is in use between steps too, to the disk that PLAN spoke of */
     ZR_SERVICE_WAITS = 16384, /* PLAN: what does not fit now is not refused, but LATER until it does */
 };
 

@@ -385,7 +385,8 @@ zr_result zr_ledger_lease(struct zr_ledger *ledger, struct zr_holder *holder, ui
                        holder->wanted_bytes > 0 ? " while another one is under way" : "");
     holder->wanted_serial = serial;
     holder->unmet = false;
-    /* The quotas have counted the whole plan: one that is lowered later costs nobody what it has on a disk. */
+    /* The quotas have counted the whole plan: one that is lowered later costs nobody what it has on a disk.
+     */
     zr_result result = bytes <= plan_left(holder) ? ZR_OK : check_hard(ledger, holder, bytes);
     if (result == ZR_OK && ledger->draining)
         result = zr_fail(ZR_ERR_MEMORY, "zrd is draining and lends no memory: `zr service drain --end` makes "
@@ -537,11 +538,11 @@ static zr_result check_limit(const struct zr_ledger *ledger, const struct zr_ser
     if (capacity && message->bytes == 0)
         return zr_fail(ZR_ERR_INVALID, "a capacity of 0 lends nothing: `zr service drain` is for that");
     if (capacity && message->bytes < zr_runs_need(ledger))
-        return zr_fail(ZR_ERR_INVALID,
-                       "runs that were let in need %s in their largest step, and %s would end one of them: end "
-                       "it first, `zr service status` shows them",
-                       zr_ledger_bytes(planned, zr_runs_need(ledger)),
-                       zr_ledger_bytes(wanted, message->bytes));
+        return zr_fail(
+            ZR_ERR_INVALID,
+            "runs that were let in need %s in their largest step, and %s would end one of them: end "
+            "it first, `zr service status` shows them",
+            zr_ledger_bytes(planned, zr_runs_need(ledger)), zr_ledger_bytes(wanted, message->bytes));
     return ZR_OK;
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What state on a disk costs in time: a step with that of the optimizer, with a delayed update too, and with parameters, beside the longer of a step
 without and of the disk's own time for the bytes at the rate that the run measures; and the share of waiting that the
-timeline promises beside the measured one. Prints; never fails on time. bench_nvme_train.py [FOLDER]."""
+timeline promises beside the measured one; and in turn, with a speculative update and without. Prints; never fails on time. bench_nvme_train.py [FOLDER]."""
 import os
 import statistics
 import sys
@@ -34,3 +34,10 @@ for words, more in (("in a file", {}), ("and a delayed update", dict(delayed_upd
     print(f"{words}: {seconds:.3f} s, {seconds / max(without, disk):.2f} times the longer of {without:.3f} s and the disk's {disk:.3f} s for "
           f"{promised['moved_bytes'] / 1e9:.2f} GB at {promised['bytes_per_second'] / 1e6:.0f} MB/s; waiting {tier['wait_share']:.1%}, promised "
           f"{promised['wait_share']:.1%}", flush=True)
+
+away = dict(offload_optimizer="nvme:" + FOLDER, clip=1e9)
+pairs = [(measured(**away), measured(**away, speculative_update="64GiB")) for _ in range(int(os.environ.get("ZR_ROUNDS", 3)))]
+ratios = sorted(b[0] / a[0] for a, b in pairs)
+plain, ahead = pairs[-1][0][1], pairs[-1][1][1]
+print(f"a speculative update: {statistics.median(ratios):.3f} times as long as without (of {len(pairs)} rounds {ratios[0]:.3f} to {ratios[-1]:.3f}); "
+      f"waiting {plain['ranks'][0]['tiers']['nvme']['wait_share']:.1%} -> {ahead['ranks'][0]['tiers']['nvme']['wait_share']:.1%}, {ahead['rolled_back_updates']} rolled back")

@@ -76,6 +76,10 @@ for flags, where in ((dict(ranks=1), {}), (dict(ranks=2, stage=2, precision="bf1
     same((late[1].code, late[1].bits), (0, late[0].bits), f"--delayed-update {flags}") or note(late[1].err[-600:])
     tiers = [tier for rank in late[1].report["ranks"] for tier in rank["tiers"].values()]
     same([tier["moved_bytes_per_step"] for tier in tiers], [tier["planned_moved_bytes_per_step"] for tier in tiers], "and moves what is planned")
+    ok(all(0 <= tier["wait_share"] <= 1 for tier in tiers) and all(rank["delayed_update"]["computing_seconds"] > 0 <= rank["delayed_update"]["waiting_seconds"] for rank in late[1].report["ranks"]) and
+       all(rank["delayed_update"]["waiting_seconds"] == 0 for rank in late[0].report["ranks"]), "the update's time stands apart from the step's waits")
+    bytes_of = 2 * sum(UNITS) // flags["ranks"] * 12  # an update reads and writes masters, momentum and variance; the step's end reads masters
+    ok(where or all(bytes_of * 7 // 6 <= rank["tiers"]["nvme"]["moved_bytes_per_step"] <= 1.2 * bytes_of * 7 // 6 + 64 * BLOCK for rank in late[1].report["ranks"]), "masters alone are read twice") or note(f"{bytes_of} {tiers}")
 
 # A speculative update: state lies twice in the file, as far as the bytes allow, and what was wrong is made again from what it was.
 for flags, log in ((dict(ranks=1, clip=2.5), "1GiB"), (dict(ranks=2, stage=1, precision="bf16", accumulate=2, clip=1.8), "300KiB"), (dict(ranks=2, stage=2, precision="bf16", clip=1000), "1GiB"),

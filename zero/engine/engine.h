@@ -76,7 +76,11 @@ struct zr_late {
     char *other_gradients;        /* as zr_engine.gradients and .sums: the turn's other place */
     float *other_sums;
     zr_ticket ticket;
-    bool pending; /* an update was started, and its parameters have not come */
+    bool pending;                        /* an update was started, and its parameters have not come */
+    struct zr_comm_clock *clock;         /* of a rehearsal; NULL: none */
+    double end_seconds;                  /* by it: when the update ends */
+    uint64_t waited_ns;                  /* for it, of state in a file */
+    _Atomic uint64_t busy_ns, behind_ns; /* of its thread: in all, and of that waiting for the disk */
 };
 
 /* What a speculative update needs; see speculate.h. Zeros: none is made. */
@@ -201,8 +205,9 @@ static inline bool zr_engine_defers(const struct zr_engine *engine)
            !engine->options.offload.optimizer;
 }
 
-/* optimizer.c: the two halves of zr_engine_step(), where results are deferred: all that the step does is asked
- * for / the host waits for it, and does what is left. Between them zr_engine_step_read(), which waits, once. */
+/* optimizer.c: the two halves of zr_engine_step(), where results are deferred: all that the step does is
+ * asked for / the host waits for it, and does what is left. Between them zr_engine_step_read(), which waits,
+ * once. */
 zr_result zr_engine_step_begin(struct zr_engine *engine, float rate, struct zr_step_report *report);
 zr_result zr_engine_step_read(struct zr_engine *engine, struct zr_step_report *report);
 zr_result zr_engine_step_end(struct zr_engine *engine, struct zr_step_report *report);
@@ -352,6 +357,11 @@ static inline bool zr_engine_is_late(const struct zr_engine *engine)
 uint64_t zr_engine_host_moved_bytes(const struct zr_engine *engine);
 /* Of all offload files together; zeros without one. */
 void zr_engine_get_file_report(const struct zr_engine *engine, struct zr_state_file_report *out);
+/* What the thread of a delayed update has done so far, beside the steps; zeros without one. */
+struct zr_late_report {
+    double computing_seconds, waiting_seconds; /* waiting: for the disk */
+};
+void zr_engine_get_late_report(const struct zr_engine *engine, struct zr_late_report *out);
 /* Lets what a rehearsal moves between tiers go by a clock, which is the caller's and outlives it. */
 void zr_engine_set_clock(struct zr_engine *engine, struct zr_comm_clock *clock);
 

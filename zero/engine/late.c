@@ -2,6 +2,8 @@
 #include "zero/engine/late.h"
 #include "zero/engine/update.h"
 
+#include <stdatomic.h>
+
 #include "zero/comm/copies.h"
 #include "zero/engine/offload.h"
 
@@ -20,13 +22,24 @@ static zr_result update_unit(struct zr_engine *engine, size_t unit)
     return result == ZR_OK ? given : result;
 }
 
+/* How long others than the step's thread have waited for the file of the store: of these there is one. */
+static uint64_t behind_ns(const struct zr_engine *engine)
+{
+    struct zr_state_file_report file;
+    zr_state_store_get_report(&engine->store, &file);
+    return file.waited_behind_ns;
+}
+
 static zr_result update_all(void *state)
 {
     struct zr_engine *engine = state;
+    uint64_t start_ns = zr_os_now_ns(), before_ns = behind_ns(engine);
     zr_result result = zr_state_store_begin(&engine->store);
     for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++)
         result = update_unit(engine, u);
     zr_result ended = zr_state_store_end(&engine->store);
+    atomic_fetch_add(&engine->late.behind_ns, behind_ns(engine) - before_ns);
+    atomic_fetch_add(&engine->late.busy_ns, zr_os_now_ns() - start_ns);
     return result == ZR_OK ? ended : result;
 }
 
@@ -80,6 +93,20 @@ void zr_engine_late_close(struct zr_engine *engine)
     zr_drop(engine->options.host_arena, &late->gradients);
 }
 
+/* In a rehearsal it runs here, and its waits are none of the step's until the step waits for its end. */
+static zr_result run(struct zr_late *late)
+{
+    struct zr_comm_clock *clock = late->clock;
+    double waited = clock ? clock->waited_seconds : 0, disk = clock ? clock->nvme_waited_seconds : 0;
+    zr_result result = zr_copies_run(late->worker, &late->task, &late->ticket);
+    if (clock) {
+        late->end_seconds = zr_comm_clock_now(clock);
+        clock->waited_seconds = waited;
+        clock->nvme_waited_seconds = disk;
+    }
+    return result;
+}
+
 zr_result zr_engine_late_start(struct zr_engine *engine, const struct zr_engine_update *update)
 {
     struct zr_late *late = &engine->late;
@@ -112,7 +139,7 @@ zr_result zr_engine_late_start(struct zr_engine *engine, const struct zr_engine_
     late->other_sums = sums;
     late->pending = true;
     late->task = (struct zr_copies_task){.run = update_all, .state = engine};
-    zr_result result = zr_copies_run(late->worker, &late->task, &late->ticket);
+    zr_result result = run(late);
     if (result == ZR_OK)
         engine->steps_done++;
     return result;
@@ -121,7 +148,12 @@ zr_result zr_engine_late_start(struct zr_engine *engine, const struct zr_engine_
 zr_result zr_engine_late_await(struct zr_engine *engine)
 {
     struct zr_late *late = &engine->late;
+    uint64_t start_ns = zr_os_now_ns();
     zr_result result = late->ticket > 0 ? zr_comm_wait(late->worker, late->ticket) : ZR_OK;
+    if (late->ticket > 0 && engine->options.offload.file)
+        late->waited_ns += zr_os_now_ns() - start_ns;
+    if (late->pending)
+        zr_comm_clock_wait_disk(late->clock, late->end_seconds);
     late->ticket = 0;
     return result;
 }
@@ -135,7 +167,7 @@ zr_result zr_engine_late_publish(struct zr_engine *engine)
     engine->late.pending = false;
     result = engine->options.stage == 3 ? zr_comm_synchronize(engine->options.comm) : ZR_OK;
     if (result == ZR_OK)
-        result = zr_state_store_begin(&engine->store);
+        result = zr_state_store_begin_masters(&engine->store);
     for (size_t u = 0; u <= count && result == ZR_OK; u++) {
         if (u < count)
             result = zr_engine_round_masters(engine, u);

@@ -1,6 +1,8 @@
 /* offload.c: see offload.h. */
 #include "zero/engine/offload.h"
 
+#include <stdatomic.h>
+
 #include "zero/comm/comm.h"
 #include "zero/comm/copies.h"
 #include "zero/engine/nvme/parameter_file.h"
@@ -61,7 +63,14 @@ void zr_engine_get_file_report(const struct zr_engine *engine, struct zr_state_f
     out->file_bytes += file->bytes;
     out->buffers_bytes += file->slots_count * file->slot_bytes;
     out->moved_bytes += file->moved_bytes;
-    out->waited_ns += file->waited_ns + engine->speculation.waited_ns;
+    out->waited_ns += file->waited_ns + engine->speculation.waited_ns + engine->late.waited_ns;
+}
+
+void zr_engine_get_late_report(const struct zr_engine *engine, struct zr_late_report *out)
+{
+    uint64_t waiting_ns = atomic_load(&engine->late.behind_ns), busy_ns = atomic_load(&engine->late.busy_ns);
+    *out = (struct zr_late_report){.computing_seconds = (double)(busy_ns - waiting_ns) * 1e-9,
+                                   .waiting_seconds = (double)waiting_ns * 1e-9};
 }
 
 void zr_engine_set_clock(struct zr_engine *engine, struct zr_comm_clock *clock)
@@ -71,8 +80,10 @@ void zr_engine_set_clock(struct zr_engine *engine, struct zr_comm_clock *clock)
     if (engine->speculation.worker)
         zr_copies_set_clock(engine->speculation.worker, clock);
     zr_state_store_set_clock(&engine->store, clock);
-    if (engine->simulated)
+    if (engine->simulated) {
         engine->parameter_file.clock = clock;
+        engine->late.clock = engine->late.worker ? clock : NULL;
+    }
 }
 
 uint64_t zr_engine_host_moved_bytes(const struct zr_engine *engine)

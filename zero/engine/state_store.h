@@ -67,6 +67,7 @@ struct zr_state_store {
     /* Of a store of memory, [elements]. */
     float *master, *momentum, *variance;
     struct zr_state_file *file; /* of the store in a file */
+    bool masters_alone;         /* of the pass that begins */
 };
 
 /* `nvme` keeps all of it in an offload file, and three buffers of the largest unit in memory: behind the work
@@ -86,6 +87,8 @@ size_t zr_state_store_at(const struct zr_state_store *store, size_t unit);
 /* A pass: begin, then take and give of each unit in order, then end, also after a failure. Outside of a pass
  * take and give are of single units. `changed` false: what was taken is as it was. */
 zr_result zr_state_store_begin(struct zr_state_store *store);
+/* A pass that reads masters and changes nothing: of a file it reads them alone. */
+zr_result zr_state_store_begin_masters(struct zr_state_store *store);
 zr_result zr_state_store_take(struct zr_state_store *store, size_t unit, struct zr_state_view *out);
 zr_result zr_state_store_give(struct zr_state_store *store, size_t unit, bool changed);
 zr_result zr_state_store_end(struct zr_state_store *store);
@@ -93,9 +96,10 @@ zr_result zr_state_store_end(struct zr_state_store *store);
 /* Of the store in a file; zeros of others. */
 struct zr_state_file_report {
     uint64_t file_bytes, buffers_bytes;
-    uint64_t moved_bytes;    /* read and written since the start */
-    uint64_t waited_ns;      /* for it */
-    double bytes_per_second; /* read and written at once, as measured at the start; 0: it was not */
+    uint64_t moved_bytes;      /* read and written since the start */
+    uint64_t waited_ns;        /* for it, by the thread of the steps */
+    uint64_t waited_behind_ns; /* and by others */
+    double bytes_per_second;   /* read and written at once, as measured at the start; 0: it was not */
 };
 /* Of the store in a file, for whoever uses the room behind it: the file, NULL of a simulated store; where the
  * room begins; counts a transfer, and says when it ends by the clock; and waits by it. */

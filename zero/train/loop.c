@@ -485,12 +485,16 @@ static void measure_host_tier(const struct loop *loop, struct zr_rank_report *re
 static void measure_file(const struct loop *loop, struct zr_rank_report *report)
 {
     struct zr_state_file_report file;
+    struct zr_late_report late;
     double seconds = 0;
     zr_engine_get_file_report(loop->rank.state.engine, &file);
     for (size_t i = 0; i < loop->history.count; i++)
         seconds += loop->history.seconds[i];
     report->nvme_bytes = file.file_bytes;
     report->nvme_moved_bytes = loop->history.nvme_moved_bytes_per_step;
+    zr_engine_get_late_report(loop->rank.state.engine, &late);
+    report->late_computing_seconds = late.computing_seconds;
+    report->late_waiting_seconds = late.waiting_seconds;
     report->nvme_wait_share = seconds > 0 ? (double)loop->history.nvme_waited_ns * 1e-9 / seconds : 0;
 }
 

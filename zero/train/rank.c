@@ -14,11 +14,12 @@
 #include "alloc/backend/service_client.h"
 #include "alloc/base/error.h"
 #include "alloc/heap/heap.h"
-#include "alloc/base/option.h"
 #include "alloc/base/system/os.h"
 #include "zero/train/card.h"
 #include "zero/train/settings/agree.h"
 #include "zero/train/limit.h"
+#include "zero/train/rank_plan.h"
+#include "zero/train/rank_time.h"
 #include "zero/train/report/number.h"
 #include "zero/train/settings/offload.h"
 #include "zero/train/balance.h"
@@ -41,211 +42,6 @@ enum {
 /* Addresses that the libraries take beside ours: generated code, descriptions, and a region of 64 MiB that
  * the C library reserves for each thread that allocates. */
 enum { LIBRARY_MIB = 64, LIBRARY_THREAD_MIB = 72 };
-
-/* The instruction set that ZR_CONF=isa:... asks for, else the best there is. */
-static zr_result choose_isa(enum zr_isa *out)
-{
-    uint64_t asked = zr_option_get(ZR_OPTION_ISA); /* 0: auto, else the set's number and one */
-    *out = asked ? (enum zr_isa)(asked - 1) : zr_isa_best();
-    if (*out > zr_isa_best())
-        return zr_fail(ZR_ERR_UNAVAILABLE,
-                       "ZR_CONF asks for isa:%s, and the best that this processor has is %s",
-                       zr_isa_name(*out), zr_isa_name(zr_isa_best()));
-    return ZR_OK;
-}
-
-static const struct zr_kernels *kernels_of(const struct zr_train_config *config, enum zr_isa isa)
-{
-    return config->backend == ZR_TRAIN_CUDA ? zr_kernels_cuda() : zr_kernels_cpu(isa);
-}
-
-static zr_result make_request(struct zr_plan_request *out, const struct zr_train_config *config,
-                              unsigned rank, zr_arena *host_arena)
-{
-    enum zr_isa isa;
-    zr_result result = choose_isa(&isa);
-    if (result != ZR_OK)
-        return result;
-    *out = (struct zr_plan_request){.shape = zr_train_shape(config, rank),
-                                    .stage = config->stage,
-                                    .micro_batches = config->micro_batches,
-                                    .reduce = config->reduce,
-                                    .precision = config->precision,
-                                    .optimizer = config->optimizer,
-                                    .stages = config->stages,
-                                    .rank = rank,
-                                    .world = config->ranks,
-                                    .threads = config->threads,
-                                    .bucket_bytes = config->bucket_bytes,
-                                    .checkpoints = config->checkpoints,
-                                    .offloads_checkpoints = config->checkpoint_offload,
-                                    .offloads_optimizer = config->offload_optimizer != ZR_TIER_NONE,
-                                    .offload_file = zr_offload_file_of(config),
-                                    .offloads_parameters = config->offload_parameters != ZR_TIER_NONE,
-                                    .parameters_file = zr_offload_parameters_file_of(config),
-                                    .delays_update = config->delayed_update,
-                                    .stays = zr_offload_stays(config),
-                                    .speculative_bytes = config->speculative_bytes,
-                                    .isa = isa,
-                                    .kernels = kernels_of(config, isa),
-                                    .host_arena = host_arena};
-    return ZR_OK;
-}
-
-zr_result zr_rank_plan(struct zr_byte_plan *out, const struct zr_train_config *config, unsigned rank,
-                       zr_arena *host_arena)
-{
-    struct zr_plan_request request;
-    zr_result result = make_request(&request, config, rank, host_arena);
-    return result == ZR_OK ? zr_plan_make(out, &request) : result;
-}
-
-zr_result zr_rank_live_bytes(size_t *out_bytes, const struct zr_train_config *config, unsigned rank,
-                             size_t granule_bytes, zr_arena *host_arena)
-{
-    struct zr_plan_request request;
-    struct zr_byte_plan plan = {0};
-    zr_result result = make_request(&request, config, rank, host_arena);
-    request.granule_bytes = granule_bytes;
-    request.live_only = true;
-    if (result == ZR_OK)
-        result = zr_plan_make(&plan, &request);
-    bool over = (config->host_limit_bytes && plan.host_bytes > config->host_limit_bytes) ||
-                (config->nvme_limit_bytes && plan.nvme_bytes > config->nvme_limit_bytes);
-    *out_bytes = over ? SIZE_MAX : plan.peak_bytes;
-    return result;
-}
-
-/* How long the stages of pipeline rank `r` take for a micro-batch. */
-static void note_times(const struct zr_train_config *config, unsigned r, const struct zr_timeline *timeline,
-                       struct zr_pipeline_times times[])
-{
-    const struct zr_pipeline pipeline = zr_stages_pipeline(&config->stages, NULL);
-    double rows = (double)config->shape.batch * (double)config->shape.sequence;
-    double bytes = rows * (double)config->shape.hidden *
-                   (double)zr_precision_bytes((enum zr_precision)config->precision);
-    if (config->shape.sequence_parallel)
-        bytes /= (double)zr_shape_tensor(&config->shape);
-    for (unsigned s = 0, part = 0; s < zr_stages_count(&config->stages); s++) {
-        if (zr_pipeline_rank_of(&pipeline, config->stages.ranks, s) != r)
-            continue;
-        times[s] =
-            (struct zr_pipeline_times){.forward = timeline->part_seconds[part][false] / config->micro_batches,
-                                       .backward = timeline->part_seconds[part][true] / config->micro_batches,
-                                       .hand_on = bytes / config->bytes_per_second};
-        part++;
-    }
-}
-
-static zr_result time_rank(struct zr_timeline *out, const struct zr_train_config *config, unsigned rank,
-                           zr_arena *host_arena)
-{
-    struct zr_plan_request request;
-    struct zr_byte_plan again;
-    zr_result result = make_request(&request, config, rank, host_arena);
-    if (result != ZR_OK)
-        return result;
-    zr_timeline_start(out, host_arena, config->flops_per_second, config->bytes_per_second);
-    out->clock.host_bytes_per_second = config->host_bytes_per_second > 0
-                                           ? config->host_bytes_per_second
-                                           : config->found.host_bytes_per_second;
-    out->clock.nvme_bytes_per_second = config->nvme_bytes_per_second > 0
-                                           ? config->nvme_bytes_per_second
-                                           : config->found.nvme_bytes_per_second;
-    request.timeline = out;
-    result = zr_plan_make(&again, &request);
-    out->host_moved_bytes = again.host_moved_bytes_per_step;
-    out->nvme_moved_bytes = again.nvme_moved_bytes_per_step;
-    return result;
-}
-
-/* Whether a rank's stages have as many layers as those of the one before; neither the first nor the last. */
-static bool alike(const struct zr_stages *stages, unsigned rank)
-{
-    const struct zr_pipeline pipeline = zr_stages_pipeline(stages, NULL);
-    unsigned layers[2][ZR_PIPELINE_PARTS_MOST] = {{0}}, parts[2] = {0};
-    for (unsigned s = 0; s < zr_stages_count(stages); s++)
-        for (unsigned i = 0; i < 2; i++)
-            if (zr_pipeline_rank_of(&pipeline, stages->ranks, s) == rank - i)
-                layers[i][parts[i]++] = stages->layers[s];
-    return memcmp(layers[0], layers[1], sizeof layers[0]) == 0;
-}
-
-/* All pipeline ranks, one after the other; then the micro-batches' way through them. */
-static zr_result time_pipeline(struct zr_timeline *out, const struct zr_train_config *config,
-                               zr_arena *host_arena)
-{
-    const struct zr_pipeline pipeline = zr_stages_pipeline(&config->stages, NULL);
-    struct zr_pipeline_times times[ZR_PIPELINE_STAGES_MOST];
-    struct zr_timeline other = {.host_arena = NULL};
-    zr_result result = ZR_OK;
-    note_times(config, 0, out, times);
-    for (unsigned r = 1; r < config->stages.ranks && result == ZR_OK; r++) {
-        if (r > 1 && r + 1 < config->stages.ranks && alike(&config->stages, r)) {
-            note_times(config, r, &other, times);
-            continue;
-        }
-        zr_timeline_end(&other);
-        result = time_rank(&other, config, zr_train_first_rank(config, r), host_arena);
-        note_times(config, r, &other, times);
-    }
-    if (other.host_arena)
-        zr_timeline_end(&other);
-    return result != ZR_OK
-               ? result
-               : zr_pipeline_walk(&out->walk,
-                                  &(struct zr_pipeline_request){.pipeline = &pipeline,
-                                                                .ranks = config->stages.ranks,
-                                                                .micro_batches = config->micro_batches,
-                                                                .host_arena = host_arena},
-                                  times);
-}
-
-static zr_result time_all(struct zr_timeline *out, const struct zr_train_config *config, zr_arena *host_arena)
-{
-    zr_result result = time_rank(out, config, 0, host_arena);
-    return result == ZR_OK && config->stages.ranks > 1 ? time_pipeline(out, config, host_arena) : result;
-}
-
-zr_result zr_rank_step_seconds(double *out, const struct zr_train_config *config, zr_arena *host_arena)
-{
-    struct zr_timeline timeline = {.host_arena = NULL};
-    zr_result result = time_all(&timeline, config, host_arena);
-    *out = zr_timeline_step_seconds(&timeline);
-    zr_timeline_end(&timeline);
-    return result;
-}
-
-/* With --flops and --bandwidth: rehearses the plan once more, by the clock, and prints what it shows. All
- * ranks do the same at the same time; it is rank 0 that this speaks of. */
-static zr_result time_plan(struct zr_timeline *out, const struct zr_train_config *config,
-                           zr_arena *host_arena)
-{
-    if (config->flops_per_second == 0)
-        return ZR_OK;
-    zr_result result = time_all(out, config, host_arena);
-    return result == ZR_OK ? zr_report_timeline(config, out) : result;
-}
-
-static void note_plan(struct zr_rank_report *report, const struct zr_byte_plan *plan, unsigned rank)
-{
-    report->rank = rank;
-    memcpy(report->planned_by_tag_bytes, plan->peak_by_tag_bytes, sizeof report->planned_by_tag_bytes);
-    report->whole_parameters = plan->whole_parameters;
-    report->whole_gradients = plan->whole_gradients;
-    report->planned_bytes = plan->peak_bytes;
-    report->planned_reserved_bytes = plan->peak_reserved_bytes;
-    memcpy(report->planned_host_by_tag_bytes, plan->host_peak_by_tag_bytes,
-           sizeof report->planned_host_by_tag_bytes);
-    report->planned_host_bytes = plan->host_bytes;
-    report->planned_host_reserved_bytes = plan->host_reserved_bytes;
-    report->planned_host_moved_bytes = plan->host_moved_bytes_per_step;
-    report->planned_nvme_bytes = plan->nvme_bytes;
-    report->planned_nvme_moved_bytes = plan->nvme_moved_bytes_per_step;
-    report->tag_limits = plan->tag_limits;
-    memcpy(report->planned_kept_by_tag_bytes, plan->persistent_by_tag_bytes,
-           sizeof report->planned_kept_by_tag_bytes);
-}
 
 /* A plan that cannot fit is refused before step 1, with the limit it meets. */
 static zr_result check_plan_fits(const struct zr_rank *rank)
@@ -333,7 +129,7 @@ static zr_result open_memory(struct zr_rank *rank)
     struct zr_plan_request request;
     zr_result result = open_host_memory(rank, HOST_RESERVE_MIB * MIB + stacks);
     if (result == ZR_OK)
-        result = make_request(&request, rank->config, rank->rank, rank->host_arena);
+        result = zr_rank_request(&request, rank->config, rank->rank, rank->host_arena);
     request.places = &rank->places;
     if (result == ZR_OK)
         result = zr_plan_make(&rank->plan, &request);
@@ -403,14 +199,14 @@ static zr_result open_peers(struct zr_rank *rank)
     rank->reports = zr_heap_zalloc(config->ranks, sizeof *rank->reports);
     if (!rank->reports)
         return ZR_ERR_HOST_MEMORY;
-    note_plan(&mine, &rank->plan, rank->rank);
+    zr_rank_note_plan(&mine, &rank->plan, rank->rank);
     result = zr_rank_exchange_reports(rank, &mine);
     if (result == ZR_OK && rank->rank == 0)
         result = zr_report_plan(config, rank->plan.elements, rank->reports, config->ranks);
     if (result == ZR_OK && rank->rank == 0)
         result = zr_report_stages(config, rank->reports, rank->host_arena);
     if (result == ZR_OK && rank->rank == 0)
-        result = time_plan(&rank->timeline, config, rank->host_arena);
+        result = zr_rank_time_plan(&rank->timeline, config, rank->host_arena);
     return result;
 }
 
@@ -499,8 +295,8 @@ zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config
     out->rank = rank;
     out->place = zr_mesh_place_of(zr_train_mesh(config), rank);
     out->data.file.fd = -1;
-    result = choose_isa(&isa);
-    out->kernels = kernels_of(config, isa);
+    result = zr_rank_choose_isa(&isa);
+    out->kernels = zr_rank_kernels(config, isa);
     if (result == ZR_OK)
         result = open_memory(out);
     if (result == ZR_OK)
@@ -651,7 +447,7 @@ static zr_result plan_ranks(const struct zr_train_config *config, unsigned pipel
         zr_result result = alike ? ZR_OK : zr_rank_plan(plan, config, r, host_arena);
         if (result != ZR_OK)
             return result;
-        note_plan(&reports[r], plan, r);
+        zr_rank_note_plan(&reports[r], plan, r);
         reports[r].sent_elements_per_step = plan->sent_elements_per_step;
         alike = i == 1 ? memcmp(plan, &first, sizeof *plan) == 0 : alike;
         first = i == 0 ? *plan : first;
@@ -678,7 +474,7 @@ static zr_result rehearse(const struct zr_train_config *config, const struct zr_
     if (result == ZR_OK && found)
         result = zr_report_found(config, found);
     if (result == ZR_OK)
-        result = time_plan(&timeline, config, host_arena);
+        result = zr_rank_time_plan(&timeline, config, host_arena);
     bool limited = zr_limit_is_set(config);
     if (result == ZR_OK && limited)
         result = zr_limit_advise(&advice, config, host_arena);
@@ -866,7 +662,7 @@ static zr_result weigh_policy(const struct zr_train_config *config, zr_arena *ho
     struct zr_plan_request request;
     struct zr_policy_use use;
     const char *folder = getenv("TMPDIR");
-    zr_result result = make_request(&request, config, 0, host_arena);
+    zr_result result = zr_rank_request(&request, config, 0, host_arena);
     if (result == ZR_OK)
         result = zr_policy_weigh(&use, &request, (enum zr_policy)config->policy, config->memory_limit_bytes,
                                  folder && folder[0] ? folder : "/tmp");

@@ -53,18 +53,6 @@ zr_result zr_rank_close(struct zr_rank *rank);
 /* Fills this rank's report with what was measured, and exchanges: rank->reports is complete on all ranks. */
 zr_result zr_rank_exchange_reports(struct zr_rank *rank, const struct zr_rank_report *mine);
 
-/* The byte plan of one rank of such a run; records of the rehearsal come from host_arena. */
-zr_result zr_rank_plan(struct zr_byte_plan *out, const struct zr_train_config *config, unsigned rank,
-                       zr_arena *host_arena);
-
-/* The most that is live on a rank at the requested stage: a lower bound of its plan for a fraction of the
- * work, in granules as large as the caller likes. */
-zr_result zr_rank_live_bytes(size_t *out_bytes, const struct zr_train_config *config, unsigned rank,
-                             size_t granule_bytes, zr_arena *host_arena);
-
-/* How long a step takes by the timeline of such a run, at config's speeds. */
-zr_result zr_rank_step_seconds(double *out, const struct zr_train_config *config, zr_arena *host_arena);
-
 /* Before any rank exists: whether the plan fits under --memory-limit, found out by a process of its own, so
  * that the caller stays without memory of the arena's. -1: it does, or there is no limit; else the exit code,
  * and the table of what does not fit and what would has been printed. */

@@ -138,18 +138,12 @@ static bool set_environment(void *argument)
 static int parse(struct settings *settings, struct zr_tool_arguments *arguments, int argc, char **argv)
 {
     const struct zr_tool_option options[] = {
-        {"--malloc", ZR_TOOL_FLAG, &settings->malloc},
-        {"--cuda", ZR_TOOL_FLAG, &settings->cuda},
-        {"--strict", ZR_TOOL_FLAG, &settings->strict},
-        {"--limit", ZR_TOOL_BYTES, &settings->limit_bytes},
-        {"--trace", ZR_TOOL_WORDS, &settings->trace},
-        {"--stats", ZR_TOOL_FLAG, &settings->stats},
-        {"--json", ZR_TOOL_WORDS, &settings->json},
-        {"--stacks", ZR_TOOL_COUNT, &settings->stacks},
-        {"--service", ZR_TOOL_FLAG, &settings->service},
-        {"--device", ZR_TOOL_WORDS, &settings->device},
-        {"--wait", ZR_TOOL_FLAG, &settings->wait},
-        {NULL, ZR_TOOL_FLAG, NULL},
+        {"--malloc", ZR_TOOL_FLAG, &settings->malloc},   {"--cuda", ZR_TOOL_FLAG, &settings->cuda},
+        {"--strict", ZR_TOOL_FLAG, &settings->strict},   {"--limit", ZR_TOOL_BYTES, &settings->limit_bytes},
+        {"--trace", ZR_TOOL_WORDS, &settings->trace},    {"--stats", ZR_TOOL_FLAG, &settings->stats},
+        {"--json", ZR_TOOL_WORDS, &settings->json},      {"--stacks", ZR_TOOL_COUNT, &settings->stacks},
+        {"--service", ZR_TOOL_FLAG, &settings->service}, {"--device", ZR_TOOL_WORDS, &settings->device},
+        {"--wait", ZR_TOOL_FLAG, &settings->wait},       {NULL, ZR_TOOL_FLAG, NULL},
     };
     *arguments = (struct zr_tool_arguments){.help = help, .options = options, .stops_at_file = true};
     int code = zr_tool_parse(arguments, argc, argv);
@@ -277,7 +271,8 @@ int zr_tool_preload(int argc, char **argv)
     if (served != ZR_OK)
         return zr_tool_fail(served);
     /* A preloaded program would only say so, and run on the C library's memory. */
-    if (!settings.service && zr_option_get(ZR_OPTION_SERVICE) == 2 && zr_tool_service_need(false, NULL) != ZR_OK)
+    if (!settings.service && zr_option_get(ZR_OPTION_SERVICE) == 2 &&
+        zr_tool_service_need(false, NULL) != ZR_OK)
         return zr_tool_fail(ZR_ERR_UNAVAILABLE);
     if (settings.strict && !all_taken(&program, &settings))
         return ZR_TOOL_USAGE;

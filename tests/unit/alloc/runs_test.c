@@ -76,11 +76,14 @@ static bool waits;      /* and whether it waits to be let in */
 static enum zr_service_kind plan(unsigned which, uint64_t base, uint64_t peak, uint32_t count, uint64_t now)
 {
     said[which].last = 0;
-    zr_result result = zr_run_join(
-        &ledger, &holders[which],
-        &(struct zr_run_plan){
-            .base_bytes = base, .peak_bytes = peak, .spill_bytes = spills, .waits = waits, .key = 7, .count = count},
-        now);
+    zr_result result = zr_run_join(&ledger, &holders[which],
+                                   &(struct zr_run_plan){.base_bytes = base,
+                                                         .peak_bytes = peak,
+                                                         .spill_bytes = spills,
+                                                         .waits = waits,
+                                                         .key = 7,
+                                                         .count = count},
+                                   now);
     zr_ledger_serve(&ledger, now);
     return result == ZR_OK ? said[which].last : ZR_SERVICE_ENDED;
 }

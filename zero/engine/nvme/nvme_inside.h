@@ -58,7 +58,9 @@ struct zr_nvme_io {
     unsigned depth, under_way;                               /* lock; of pieces */
     bool write_turn;                                         /* lock */
     bool stopping;                                           /* lock */
-    uint64_t moved_bytes[2], waited_ns;                      /* lock; read, written */
+    uint64_t moved_bytes[2];                                 /* lock; read, written */
+    pthread_t opener;                                        /* the step's thread */
+    uint64_t waited_ns, waited_behind_ns;                    /* lock; of the opener, of others */
     uint64_t continued_count;                                /* lock */
     uint64_t under_way_bytes;                                /* lock */
     _Atomic uint32_t finished;                               /* changes with each operation that ends */

@@ -146,8 +146,7 @@ bool zr_nvme_advance_piece(zr_nvme_io *io, struct zr_nvme_piece *piece, long mov
     io->moved_bytes[operation->write] += moved;
     io->under_way_bytes -= moved;
     if (piece->bytes > 0) {
-        if (passing && piece->fruitless_count < FRUITLESS_MOST &&
-            !has_failed(io, operation->write)) {
+        if (passing && piece->fruitless_count < FRUITLESS_MOST && !has_failed(io, operation->write)) {
             io->continued_count += moved > 0;
             return false;
         }
@@ -210,7 +209,7 @@ static void look_for_stall(const zr_nvme_io *io, struct patience *patience, uint
 }
 
 /* Called with the lock and returns with it, which it gives in between. */
-static void wait_for(zr_nvme_io *io, zr_nvme_event event, bool behind)
+static void wait_for(zr_nvme_io *io, zr_nvme_event event)
 {
     if (has_passed(io, event))
         return;
@@ -228,11 +227,11 @@ static void wait_for(zr_nvme_io *io, zr_nvme_event event, bool behind)
         look_for_stall(io, &patience, moved_bytes, left_bytes);
         pthread_mutex_lock(&io->lock);
     }
-    if (!behind)
-        io->waited_ns += zr_os_now_ns() - start_ns;
+    bool behind = !pthread_equal(pthread_self(), io->opener);
+    *(behind ? &io->waited_behind_ns : &io->waited_ns) += zr_os_now_ns() - start_ns;
 }
 
-static zr_result wait_until(zr_nvme_io *io, zr_nvme_event event, bool *out_passed, bool behind)
+static zr_result wait_until(zr_nvme_io *io, zr_nvme_event event, bool *out_passed)
 {
     zr_result result;
     pthread_mutex_lock(&io->lock);
@@ -241,7 +240,7 @@ static zr_result wait_until(zr_nvme_io *io, zr_nvme_event event, bool *out_passe
                          (unsigned long long)event);
     } else {
         if (!out_passed)
-            wait_for(io, event, behind);
+            wait_for(io, event);
         else
             *out_passed = has_passed(io, event);
         const struct zr_nvme_operation *operation = operation_of(io, event);
@@ -253,26 +252,20 @@ static zr_result wait_until(zr_nvme_io *io, zr_nvme_event event, bool *out_passe
 
 zr_result zr_nvme_wait(zr_nvme_io *io, zr_nvme_event event)
 {
-    return io ? wait_until(io, event, NULL, false) : zr_fail(ZR_ERR_INVALID, "zr_nvme_wait() needs a file");
-}
-
-zr_result zr_nvme_wait_behind(zr_nvme_io *io, zr_nvme_event event)
-{
-    return io ? wait_until(io, event, NULL, true)
-              : zr_fail(ZR_ERR_INVALID, "zr_nvme_wait_behind() needs a file");
+    return io ? wait_until(io, event, NULL) : zr_fail(ZR_ERR_INVALID, "zr_nvme_wait() needs a file");
 }
 
 zr_result zr_nvme_poll(zr_nvme_io *io, zr_nvme_event event, bool *out_passed)
 {
     return io && out_passed
-               ? wait_until(io, event, out_passed, false)
+               ? wait_until(io, event, out_passed)
                : zr_fail(ZR_ERR_INVALID, "zr_nvme_poll() needs a file and a place for the answer");
 }
 
 static void wait_for_all(zr_nvme_io *io)
 {
     for (zr_nvme_event event = io->oldest, last = io->last; event <= last; event++)
-        wait_for(io, event, false);
+        wait_for(io, event);
 }
 
 zr_result zr_nvme_synchronize(zr_nvme_io *io)
@@ -346,7 +339,7 @@ static zr_result start(zr_nvme_io *io, const struct zr_nvme_extent *extent, bool
         return zr_fail(ZR_ERR_INVALID, "an operation needs a file, an extent and a place for its event");
     pthread_mutex_lock(&io->lock);
     while (io->last - io->oldest + 1 >= ZR_NVME_OPERATIONS)
-        wait_for(io, io->oldest, false);
+        wait_for(io, io->oldest);
     zr_result result = first_failure(io, write);
     if (result == ZR_OK)
         result = check_extent(io, extent);
@@ -456,6 +449,7 @@ static zr_result make(zr_nvme_io **out, const struct zr_nvme_options *options,
     zr_nvme_io *io = memset(block, 0, sizeof *io);
     io->options = *options;
     io->file = *file;
+    io->opener = pthread_self();
     io->oldest = 1;
     io->piece_bytes = options->piece_bytes;
     if (io->piece_bytes == 0)
@@ -533,6 +527,7 @@ void zr_nvme_get_report(zr_nvme_io *io, struct zr_nvme_report *out)
         .written_bytes = io->moved_bytes[1],
         .continued_count = io->continued_count,
         .waited_ns = io->waited_ns,
+        .waited_behind_ns = io->waited_behind_ns,
     };
     pthread_mutex_unlock(&io->lock);
 }

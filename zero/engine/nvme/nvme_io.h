@@ -98,8 +98,6 @@ zr_result zr_nvme_poll(zr_nvme_io *io, zr_nvme_event event, bool *out_passed);
 /* Waits until it has. A disk that stalls is waited for: the log hears of it after stall_ns, and again after
  * four times as long each time. On ZR_ERR_IO too the operation has let go of its memory. */
 zr_result zr_nvme_wait(zr_nvme_io *io, zr_nvme_event event);
-/* The same, by a thread that works behind the caller's: report.waited_ns leaves it out. */
-zr_result zr_nvme_wait_behind(zr_nvme_io *io, zr_nvme_event event);
 /* Waits for all. */
 zr_result zr_nvme_synchronize(zr_nvme_io *io);
 
@@ -114,7 +112,9 @@ struct zr_nvme_report {
     /* Since the start, without the measurement. */
     uint64_t read_bytes, written_bytes;
     uint64_t continued_count; /* transfers that moved a part, and went on with the rest */
-    uint64_t waited_ns;       /* in zr_nvme_wait(), zr_nvme_synchronize() and starts that waited */
+    /* In zr_nvme_wait(), zr_nvme_synchronize() and starts that waited: the thread that opened the file, and
+     * others, which work behind it. */
+    uint64_t waited_ns, waited_behind_ns;
 };
 void zr_nvme_get_report(zr_nvme_io *io, struct zr_nvme_report *out);
 

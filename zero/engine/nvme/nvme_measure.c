@@ -88,7 +88,8 @@ zr_result zr_nvme_measure(zr_nvme_io *io)
     set_depth(io, 1u << chosen);
     pthread_mutex_lock(&io->lock);
     io->bytes_per_second = rates[chosen];
-    io->moved_bytes[0] = io->moved_bytes[1] = io->continued_count = io->waited_ns = 0;
+    io->moved_bytes[0] = io->moved_bytes[1] = io->continued_count = 0;
+    io->waited_ns = io->waited_behind_ns = 0;
     pthread_mutex_unlock(&io->lock);
     return ZR_OK;
 }

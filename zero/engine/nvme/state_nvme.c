@@ -66,6 +66,17 @@ static void view(const struct zr_state_store *store, size_t unit, void *at, stru
     }
 }
 
+static size_t align_of(const struct zr_state_store *store)
+{
+    size_t align_bytes = store->options.file->align_bytes;
+    return align_bytes ? align_bytes : ZR_STATE_FILE_ALIGN_BYTES;
+}
+
+static size_t round_up(size_t bytes, size_t align_bytes)
+{
+    return (bytes + align_bytes - 1) / align_bytes * align_bytes;
+}
+
 /* ---- By the clock of a rehearsal ----------------------------------------------------------------------- */
 
 double zr_state_file_count(struct zr_state_store *store, uint64_t bytes)
@@ -102,11 +113,18 @@ static void nvme_close(struct zr_state_store *store)
     zr_drop(store->options.host_arena, &store->file);
 }
 
+/* The blocks of a unit's extent in which its masters lie. */
+static size_t master_bytes(const struct zr_state_store *store, size_t unit)
+{
+    size_t align_bytes = align_of(store), elements = zr_state_store_elements(store, unit);
+    return has_kind(store, 0) ? round_up(elements * sizeof(float), align_bytes) : 0;
+}
+
 static void lay_out(struct zr_state_store *store, size_t align_bytes)
 {
     struct zr_state_file *file = store->file;
     for (size_t u = 0; u < file->units_count; u++) {
-        size_t bytes = (bytes_of(store, u) + align_bytes - 1) / align_bytes * align_bytes;
+        size_t bytes = round_up(bytes_of(store, u), align_bytes);
         file->units[u] = (struct zr_nvme_unit){file->bytes, bytes};
         file->bytes += bytes;
         file->buffer_bytes = bytes > file->buffer_bytes ? bytes : file->buffer_bytes;
@@ -144,7 +162,7 @@ static zr_result take_buffers(struct zr_state_store *store, size_t align_bytes)
 static zr_result nvme_open(struct zr_state_store *store)
 {
     const struct zr_state_store_options *o = &store->options;
-    size_t align_bytes = o->file->align_bytes ? o->file->align_bytes : ZR_STATE_FILE_ALIGN_BYTES;
+    size_t align_bytes = align_of(store);
     zr_result result = zr_take(o->host_arena, ZR_TAG_OTHER, 1, sizeof *store->file, (void **)&store->file);
     if (result != ZR_OK)
         return result;
@@ -234,7 +252,7 @@ zr_result zr_state_file_take_ahead(struct zr_state_store *store, size_t unit, st
 {
     struct zr_state_file *file = store->file;
     view(store, unit, ahead_extent(file, unit).memory, out);
-    return file->io ? zr_nvme_wait_behind(file->io, file->ahead_reads[file->ahead[unit].slot]) : ZR_OK;
+    return file->io ? zr_nvme_wait(file->io, file->ahead_reads[file->ahead[unit].slot]) : ZR_OK;
 }
 
 zr_result zr_state_file_give_ahead(struct zr_state_store *store, size_t unit)
@@ -280,6 +298,8 @@ static zr_result nvme_begin(struct zr_state_store *store)
         file->pass[u] = file->units[u];
         if (file->ahead[u].kept)
             file->pass[u].bytes = 0;
+        if (store->masters_alone)
+            file->pass[u].bytes = master_bytes(store, u);
         file->ahead[u].kept = false;
         all_kept = all_kept && file->pass[u].bytes == 0;
     }
@@ -410,5 +430,6 @@ void zr_state_store_get_report(const struct zr_state_store *store, struct zr_sta
                                          .buffers_bytes = ZR_NVME_PIPELINE_BUFFERS * file->buffer_bytes,
                                          .moved_bytes = file->moved_bytes,
                                          .waited_ns = report.waited_ns,
+                                         .waited_behind_ns = report.waited_behind_ns,
                                          .bytes_per_second = report.bytes_per_second};
 }

@@ -36,7 +36,8 @@ struct zr_rank_report {
     uint64_t planned_nvme_bytes, nvme_bytes;             /* of the offload file */
     uint64_t planned_nvme_moved_bytes, nvme_moved_bytes;
     double nvme_wait_share;
-    double host_wait_share;                         /* of the run's seconds, waiting for them */
+    double late_computing_seconds, late_waiting_seconds; /* of a delayed update's thread */
+    double host_wait_share;                              /* of the run's seconds, waiting for them */
     struct zr_tag_limits tag_limits;                /* the most of each tag, at whatever moment of the plan */
     size_t planned_kept_by_tag_bytes[ZR_TAG_COUNT]; /* between steps */
     size_t peak_by_tag_bytes[ZR_TAG_COUNT];         /* measured by the arena, likewise */

@@ -111,7 +111,7 @@ struct zr_train_config {
     double offload_ratio;                       /* of the elements, that is offloaded */
     char offload_folder[ZR_TRAIN_PATH_ROOM];    /* of --offload-optimizer nvme:DIR; "": none */
     char parameters_folder[ZR_TRAIN_PATH_ROOM]; /* of --offload-param nvme:DIR; "": none */
-    bool wait; /* to be let in by zrd, where the plan does not fit now */
+    bool wait;                                  /* to be let in by zrd, where the plan does not fit now */
     unsigned spill;                             /* enum zr_tier; see spill.h */
     char spill_folder[ZR_TRAIN_PATH_ROOM];      /* of --spill nvme:DIR; "": none */
     unsigned nvme_depth;                        /* 0: measured */
