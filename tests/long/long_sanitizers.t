@@ -62,7 +62,8 @@ disk = path("disk")
 os.mkdir(disk)
 for words, flags in (("speculates on fp16", dict(ranks=3, precision="fp16", loss_scale_power=17, loss_scale_hysteresis=1, clip=3, speculative_update="1GiB")),
                      ("speculates on a part of it", dict(ranks=2, precision="bf16", clip=1.8, accumulate=2, speculative_update="300KiB")),
-                     ("is a step late", dict(ranks=2, precision="bf16", offload_param="nvme:" + disk, delayed_update=True))):
+                     ("is a step late", dict(ranks=2, precision="bf16", offload_param="nvme:" + disk, delayed_update=True)),
+                     ("is a step late in fp32", dict(delayed_update=True))):
     run(f"state in a file, and the update {words}", [os.path.join(BUILD, "thread", "bin", "zr-train")] + arguments(
         **{**MODEL, "stage": 3, "heads": 4, "offload_optimizer": "nvme:" + disk, "nvme_depth": 8, "force": True, **flags}))
 if mpi:

@@ -18,7 +18,8 @@ static zr_result update_unit(struct zr_engine *engine, size_t unit)
     if (result == ZR_OK)
         result = zr_engine_update_window(engine, unit, engine->late.gradients[unit], &engine->late.update,
                                          &owned, &window);
-    zr_result given = zr_engine_give_owned(engine, unit, true);
+    /* Straight to the store: copies of parameters under way are the step's, from before this update. */
+    zr_result given = zr_state_store_give(&engine->store, unit, true);
     return result == ZR_OK ? given : result;
 }
 
