@@ -12,26 +12,10 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/system/process.h"
 
 static const char heading[] = "zrd limits 1\n", ending[] = "end\n";
 enum { FILE_MOST_BYTES = 1 << 20, LINE_BYTES = 160 };
-
-/* When the process began; 0: there is none. */
-static uint64_t began(int32_t pid)
-{
-    char path[40], text[1024];
-    snprintf(path, sizeof path, "/proc/%" PRId32 "/stat", pid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t got = fd >= 0 ? read(fd, text, sizeof text - 1) : -1;
-    if (fd >= 0)
-        close(fd);
-    text[got > 0 ? got : 0] = '\0';
-    const char *at = strrchr(text, ')'); /* the program's name may have anything in it */
-    for (unsigned field = 2; at && field < 22; field++)
-        if ((at = strchr(at, ' ')))
-            at++;
-    return at ? strtoull(at, NULL, 10) : 0;
-}
 
 /* ---- Reading ------------------------------------------------------------------------------------------- */
 
@@ -43,7 +27,7 @@ static bool read_process(struct zr_limits *limits, const char *line)
             4 ||
         pid <= 0)
         return false;
-    if (began(pid) != since || limits->processes_count >= ZR_LIMITS_PROCESSES_MOST)
+    if (zr_process_started(pid) != since || limits->processes_count >= ZR_LIMITS_PROCESSES_MOST)
         return true; /* it is gone */
     unsigned at = limits->processes_count++;
     limits->processes[at].pid = pid;
@@ -188,14 +172,15 @@ static void note_process(struct zr_limits *limits, const struct zr_ledger *ledge
     while (holder && holder->pid != pid)
         holder = holder->next;
     for (unsigned i = 0; i < limits->processes_count; i++)
-        if (limits->processes[i].pid != pid && began(limits->processes[i].pid) == limits->processes[i].began)
+        if (limits->processes[i].pid != pid &&
+            zr_process_started(limits->processes[i].pid) == limits->processes[i].began)
             limits->processes[kept++] = limits->processes[i];
     limits->processes_count = kept;
     if (!holder || (!holder->hard_bytes && !holder->soft_bytes) || kept >= ZR_LIMITS_PROCESSES_MOST)
         return;
     limits->processes_count++;
     limits->processes[kept].pid = pid;
-    limits->processes[kept].began = began(pid);
+    limits->processes[kept].began = zr_process_started(pid);
     limits->processes[kept].hard_bytes = holder->hard_bytes;
     limits->processes[kept].soft_bytes = holder->soft_bytes;
 }
@@ -211,7 +196,8 @@ zr_result zr_limits_note(struct zr_limits *limits, const struct zr_ledger *ledge
 void zr_limits_apply(const struct zr_limits *limits, struct zr_holder *holder)
 {
     for (unsigned i = 0; i < limits->processes_count; i++)
-        if (limits->processes[i].pid == holder->pid && limits->processes[i].began == began(holder->pid)) {
+        if (limits->processes[i].pid == holder->pid &&
+            limits->processes[i].began == zr_process_started(holder->pid)) {
             holder->hard_bytes = limits->processes[i].hard_bytes;
             holder->soft_bytes = limits->processes[i].soft_bytes;
         }

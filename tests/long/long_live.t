@@ -66,7 +66,7 @@ def killed(command, again):
     """Killed while somebody is attached: what the attach says, and what is left after the next zr ps."""
     program = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     folder, trace = os.path.join(path("runtime"), "zr"), path(f"killed-{again}.zrt")
-    wait_for(lambda: os.path.exists(os.path.join(folder, f"{program.pid}.sock")))
+    wait_for(lambda: len([name for name in os.listdir(folder) if name.endswith(".sock")]) >= 2)  # the launcher's and the rank's
     attached = subprocess.Popen([ZR, "attach", str(program.pid), "-o", trace], env=ENVIRONMENT, stdout=subprocess.DEVNULL,
                                 stderr=subprocess.DEVNULL)
     there = wait_for(lambda: os.path.exists(trace) and os.path.getsize(trace) > 0)

@@ -315,6 +315,16 @@ while trainer.poll() is None and attaches < 10:
 ok(trainer.wait(timeout=HANG) == 0 and alone.code == 0, f"a trainer, looked at {attaches} times, ends as ever")
 same(json.load(open(report))["loss_hex"] if os.path.exists(report) else None, alone.losses, "its losses are the same bits")
 
+for ranks in (1, 2):  # a user knows the launcher's number; what is asked for is its ranks'
+    trainer = subprocess.Popen([ZR_TRAIN, *arguments(data=text_file(), **{**settings, "steps": 10 ** 6, "ranks": ranks})],
+                               env={**ENVIRONMENT, "ZR_CONF": "publish:on"}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_for(lambda: sum("training" in str(one) for one in (shown() or {}).values()) == ranks)
+    got = zr("attach", trainer.pid, "-o", attached, "--seconds", 1)
+    words = "this is about process" if ranks == 1 else "name one of"
+    ok(words in got.stderr and (ranks == 2 or is_trace(attached, 50)), f"of a launcher, {ranks} rank(s): {got.stderr.strip()}")
+    trainer.kill()
+    trainer.wait()
+
 # ---- The flight recorder
 got = zr("run", "--limit", "256MiB", "--", PYTHON, "-c", "x = [bytearray(1 << 20) for _ in range(100)]\ny = bytearray(1 << 30)")
 named = re.findall(r"zr why (\S+\.zrt)", got.stderr)

@@ -34,9 +34,15 @@ static uint64_t machine_number(void)
     return ((hash ^ (uint64_t)space.st_ino) * UINT64_C(0x100000001b3)) | 1;
 }
 
-/* Fields 3 and 22 of /proc/PID/stat: the state and the time of the start. The name before them may hold
- * anything. */
-static bool read_stat(int32_t pid, char *state, uint64_t *started)
+/* Of /proc/PID/stat. */
+struct process_stat {
+    char state;       /* field 3 */
+    int32_t parent;   /* field 4 */
+    uint64_t started; /* field 22 */
+};
+
+/* The name before them may hold anything. */
+static bool read_stat(int32_t pid, struct process_stat *out)
 {
     char path[32], line[1024];
     snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
@@ -45,21 +51,25 @@ static bool read_stat(int32_t pid, char *state, uint64_t *started)
     char *at = strrchr(line, ')');
     if (!at || at[1] != ' ')
         return false;
-    *state = at[2];
-    for (unsigned field = 3; at && field <= 22; field++)
+    out->state = at[2];
+    for (unsigned field = 3; at && field <= 22; field++) {
         at = strchr(at + 1, ' ');
-    *started = at ? strtoull(at + 1, NULL, 10) : 0;
+        if (at && field == 4)
+            out->parent = (int32_t)strtol(at + 1, NULL, 10);
+    }
+    out->started = at ? strtoull(at + 1, NULL, 10) : 0;
     return at != NULL;
 }
 
 void zr_process_self(struct zr_process *out)
 {
-    char state;
+    struct process_stat stat;
     memset(out, 0, sizeof(*out));
     out->pid = (int32_t)getpid();
+    if (!read_stat(out->pid, &stat))
+        return;
     out->machine = machine_number();
-    if (!read_stat(out->pid, &state, &out->started))
-        out->machine = 0;
+    out->started = stat.started;
 }
 
 bool zr_process_near(const struct zr_process *process)
@@ -69,10 +79,21 @@ bool zr_process_near(const struct zr_process *process)
 
 bool zr_process_lives(const struct zr_process *process)
 {
-    char state;
-    uint64_t started;
+    struct process_stat stat;
     if (!zr_process_near(process))
         return true;
-    return read_stat(process->pid, &state, &started) && started == process->started && state != 'Z' &&
-           state != 'X';
+    return read_stat(process->pid, &stat) && stat.started == process->started && stat.state != 'Z' &&
+           stat.state != 'X';
+}
+
+uint64_t zr_process_started(int32_t pid)
+{
+    struct process_stat stat;
+    return read_stat(pid, &stat) ? stat.started : 0;
+}
+
+int32_t zr_process_parent(int32_t pid)
+{
+    struct process_stat stat;
+    return read_stat(pid, &stat) ? stat.parent : 0;
 }
