@@ -1,0 +1,204 @@
+/* trainer_create.c: makes a trainer of the caller's options, and takes it apart: when it is no longer needed,
+ * or where a part of it could not be had. */
+#include "zero/step/trainer.h"
+
+#include <string.h>
+
+#include "alloc/base/struct_bytes.h"
+#include "zero/step/frames.h"
+#include "zero/step/module_pass.h"
+
+static zr_result make_lists(zr_trainer *trainer)
+{
+    const struct zr_engine_options *o = &trainer->engine->options;
+    struct zr_schedule_request request = {.model = trainer->model,
+                                          .micro_batches = o->micro_batches,
+                                          .prefetch_distance = o->prefetch_distance,
+                                          .recomputes = trainer->activations.recomputes,
+                                          .fetch_distance =
+                                              zr_checkpoints_distance(&trainer->activations.checkpoints),
+                                          .cut = trainer->pipelined ? &trainer->cut : NULL,
+                                          .order = &trainer->order,
+                                          .host_arena = o->host_arena};
+    zr_result result = zr_schedule_step(&trainer->step, &request);
+    if (result == ZR_OK)
+        result = zr_schedule_forward(&trainer->forward, &request);
+    return result;
+}
+
+/* Fills the inputs: the model's constants, and tokens that are none yet. */
+static zr_result prepare(zr_trainer *trainer)
+{
+    const struct zr_model *model = trainer->model;
+    struct zr_activations *store = &trainer->activations;
+    const struct zr_engine_options *o = &trainer->engine->options;
+    struct zr_module_pass pass;
+    zr_result result = ZR_OK;
+    for (unsigned i = 0; i < model->inputs_count && result == ZR_OK; i++)
+        result = o->kernels->clear(
+            o->context, &(struct zr_clear){model->inputs[i].elements *
+                                               zr_slot_bytes(model->inputs[i].type, store->element_bytes),
+                                           store->inputs[i]});
+    zr_module_pass_open(&(struct zr_list_run){.trainer = trainer, .rows = model->rows}, 0,
+                        zr_frame_place(trainer, 0, 0), &pass);
+    return result == ZR_OK && model->prepare ? model->prepare(&pass) : result;
+}
+
+/* The part of the model that this rank of a pipeline has, the order in which it takes micro-batches, and the
+ * ways to the ranks before and behind. */
+static zr_result open_pipeline(zr_trainer *trainer, const struct zr_trainer_options *options,
+                               const struct zr_engine_options *engine)
+{
+    const struct zr_pipeline *pipeline = &options->pipeline;
+    if (!pipeline->comm || zr_comm_world(pipeline->comm) == 1)
+        return ZR_OK;
+    unsigned ranks = zr_comm_world(pipeline->comm), rank = zr_comm_rank(pipeline->comm);
+    zr_result result = zr_cut_open(&trainer->cut, &(struct zr_cut_request){.model = options->model,
+                                                                           .pipeline = pipeline,
+                                                                           .ranks = ranks,
+                                                                           .rank = rank,
+                                                                           .host_arena = engine->host_arena});
+    if (result == ZR_OK)
+        result = zr_pipeline_order_make(&trainer->order,
+                                        &(struct zr_pipeline_request){.pipeline = pipeline,
+                                                                      .ranks = ranks,
+                                                                      .rank = rank,
+                                                                      .micro_batches = engine->micro_batches,
+                                                                      .host_arena = engine->host_arena});
+    if (result == ZR_OK)
+        result = zr_channels_open(&trainer->channels, &trainer->cut, pipeline, engine->arena);
+    trainer->pipelined = true;
+    trainer->model = &trainer->cut.model;
+    return result;
+}
+
+/* Frames of all parts, and places for the tickets of what they receive. */
+static zr_result count_frames(zr_trainer *trainer, const struct zr_engine_options *engine, unsigned *frames)
+{
+    zr_result result = ZR_OK;
+    *frames = 1;
+    if (!trainer->pipelined)
+        return ZR_OK;
+    *frames = 0;
+    for (unsigned p = 0; p < trainer->cut.parts_count; p++) {
+        trainer->first_frame[p] = *frames;
+        *frames += trainer->order.held_most[p];
+    }
+    result = zr_take(engine->host_arena, ZR_TAG_OTHER, *frames, sizeof *trainer->inputs,
+                     (void **)&trainer->inputs);
+    if (result == ZR_OK)
+        result = zr_take(engine->host_arena, ZR_TAG_OTHER, *frames, sizeof *trainer->gradients,
+                         (void **)&trainer->gradients);
+    return result;
+}
+
+static zr_result open_activations(zr_trainer *trainer, const struct zr_trainer_options *options,
+                                  const struct zr_engine_options *engine)
+{
+    unsigned frames;
+    zr_result result = count_frames(trainer, engine, &frames);
+    return result != ZR_OK ? result
+                           : zr_activations_open(
+                                 &trainer->activations,
+                                 &(struct zr_activations_options){
+                                     .model = trainer->model,
+                                     .frames = frames,
+                                     .arena = engine->arena,
+                                     .host_arena = engine->host_arena,
+                                     .element_bytes = zr_precision_bytes(engine->precision),
+                                     .recompute = options->recompute,
+                                     .recompute_modules = options->recompute_modules,
+                                     .recomputing_before = trainer->cut.recomputing_before,
+                                     .checkpoints = &(struct zr_checkpoints_options){
+                                         .policy = options->checkpoints,
+                                         .arena = engine->arena,
+                                         .host_arena = engine->host_arena,
+                                         .kernels = engine->kernels,
+                                         .context = engine->context,
+                                         .precision = engine->precision,
+                                         .tensor = trainer->model->row_ranks > 1 ? NULL : engine->tensor}});
+}
+
+static zr_result open_engine(zr_trainer *trainer, struct zr_engine_options *engine)
+{
+    const struct zr_parameter_list *list = &trainer->model->list;
+    engine->list = *list;
+    engine->sharing = trainer->channels.sharing;
+    zr_result result = zr_engine_create(&trainer->engine, engine);
+    if (result == ZR_OK)
+        result = zr_take(engine->host_arena, ZR_TAG_OTHER, list->units_count, sizeof *trainer->parameters,
+                         (void **)&trainer->parameters);
+    if (result == ZR_OK)
+        memset(trainer->parameters, 0, list->units_count * sizeof *trainer->parameters);
+    return result;
+}
+
+static void destroy(zr_trainer *trainer, zr_arena *host_arena)
+{
+    if (trainer->activations.arena)
+        zr_trainer_drop_pass(trainer);
+    if (trainer->engine)
+        zr_step_graph_drop(trainer);
+    zr_schedule_end(&trainer->forward);
+    zr_schedule_end(&trainer->step);
+    zr_activations_close(&trainer->activations);
+    zr_staging_close(&trainer->staging);
+    zr_drop(host_arena, &trainer->gradients);
+    zr_drop(host_arena, &trainer->inputs);
+    zr_drop(host_arena, &trainer->parameters);
+    zr_engine_destroy(trainer->engine);
+    zr_channels_close(&trainer->channels);
+    zr_pipeline_order_end(&trainer->order);
+    zr_cut_close(&trainer->cut);
+    zr_drop(host_arena, &trainer);
+}
+
+zr_result zr_trainer_create(zr_trainer **out, const struct zr_trainer_options *options)
+{
+    struct zr_trainer_options own;
+    struct zr_engine_options engine;
+    zr_trainer *trainer = NULL;
+
+    if (out)
+        *out = NULL;
+    if (!out || !options || !options->engine || !options->engine->arena || !options->engine->host_arena)
+        return zr_fail(ZR_ERR_INVALID, "%s() needs options, arenas among them, and a place for the trainer",
+                       __func__);
+    zr_result result = ZR_STRUCT_COPY(zr_trainer_options, pipeline, &own, options);
+    if (result == ZR_OK)
+        result = ZR_STRUCT_COPY(zr_engine_options, scattered_gradients, &engine, own.engine);
+    if (result == ZR_OK)
+        result = zr_model_check(own.model);
+    if (result == ZR_OK)
+        result = zr_take(engine.host_arena, ZR_TAG_OTHER, 1, sizeof *trainer, (void **)&trainer);
+    if (result != ZR_OK)
+        return result;
+    memset(trainer, 0, sizeof *trainer);
+    trainer->model = own.model;
+    engine.pipeline = own.pipeline.comm;
+    engine.scattered_gradients |= own.checkpoints.scattered;
+    if (engine.micro_batches == 0)
+        engine.micro_batches = 1;
+    result = open_pipeline(trainer, &own, &engine);
+    if (result == ZR_OK)
+        result = open_engine(trainer, &engine);
+    if (result == ZR_OK)
+        result = open_activations(trainer, &own, &engine);
+    if (result == ZR_OK)
+        result = make_lists(trainer);
+    if (result == ZR_OK)
+        result = zr_staging_open(&trainer->staging, trainer->engine, trainer->model, &trainer->activations);
+    if (result == ZR_OK)
+        result = prepare(trainer);
+    if (result == ZR_OK)
+        *out = trainer;
+    else
+        destroy(trainer, engine.host_arena);
+    return result;
+}
+
+void zr_trainer_destroy(zr_trainer *trainer)
+{
+    if (trainer)
+        destroy(trainer, trainer->engine->options.host_arena);
+}
