@@ -19,14 +19,14 @@ struct zr_rank {
     struct zr_local_world *local;
     unsigned rank;
 
-    zr_backend *backend; /* of this machine's memory */
-    zr_backend *device;  /* of a card's; NULL: tensors are in this machine's */
-    bool entered;        /* the device is this thread's */
+    zr_backend *backend;   /* of this machine's memory */
+    zr_backend *device;    /* of a card's; NULL: tensors are in this machine's */
+    bool entered;          /* the device is this thread's */
     void *stream, *beside; /* of the device: of kernels; of operations between ranks. NULL: none */
     const struct zr_kernels *kernels;
-    zr_arena *host_arena;                /* records, stacks, the heap: tag other */
-    zr_arena *arena;                     /* tensors and the ring: what the plan speaks of */
-    zr_arena *host_tier;                 /* what is offloaded; NULL: nothing is */
+    zr_arena *host_arena;                                 /* records, stacks, the heap: tag other */
+    zr_arena *arena;                                      /* tensors and the ring: what the plan speaks of */
+    zr_arena *host_tier;                                  /* what is offloaded; NULL: nothing is */
     struct zr_offload_file offload_file, parameters_file; /* folder NULL: none */
     bool heap_started;
     struct zr_byte_plan plan;
@@ -42,6 +42,12 @@ struct zr_rank {
     struct zr_data data;
     struct zr_rank_report *reports; /* [ranks]; all ranks' numbers, filled by an exchange; from the heap */
 };
+
+/* What several ranks have to say alike, one says. */
+static inline bool zr_rank_logs(const struct zr_rank *rank)
+{
+    return rank->rank == 0;
+}
 
 /* Opens everything, prints the byte plan (rank 0) as soon as it is known, and refuses a plan that does not
  * fit. On failure *out is to be closed all the same. Collective. */

@@ -1,0 +1,181 @@
+/* history.c: see history.h. */
+#include "zero/train/history.h"
+
+#include <string.h>
+
+#include "alloc/base/error.h"
+#include "alloc/base/system/os.h"
+#include "alloc/heap/heap.h"
+#include "zero/train/spill.h"
+
+zr_result zr_history_open(struct zr_history *history, size_t steps)
+{
+    if (steps == 0)
+        return ZR_OK;
+    history->loss = zr_heap_zalloc(steps, sizeof *history->loss);
+    history->seconds = zr_heap_zalloc(steps, sizeof *history->seconds);
+    if (!history->loss || !history->seconds)
+        return zr_fail(ZR_ERR_HOST_MEMORY,
+                       "no memory for the losses of %zu steps, 16 bytes each; give fewer --steps, --save "
+                       "them and --resume for the rest",
+                       steps);
+    return ZR_OK;
+}
+
+void zr_history_close(struct zr_history *history)
+{
+    zr_heap_free(history->seconds);
+    zr_heap_free(history->loss);
+    history->seconds = history->loss = NULL;
+}
+
+void zr_history_start(struct zr_history *history)
+{
+    zr_trainer_state_counters_get(&history->rank->state, &history->comm_before);
+    zr_history_skip(history);
+}
+
+void zr_history_skip(struct zr_history *history)
+{
+    history->since_ns = zr_os_now_ns();
+}
+
+zr_result zr_history_step_begin(const struct zr_history *history, struct zr_history_step *out)
+{
+    const struct zr_rank *rank = history->rank;
+    bool delayed = rank->config->delayed_update;
+    /* A delayed update sends what it has found in the step after the one that began it. */
+    *out = (struct zr_history_step){.first = !history->counted &&
+                                             (!delayed || zr_engine_is_late(rank->state.engine)),
+                                    .rolled_back_updates = history->rolled_back_updates,
+                                    .moved_bytes = zr_trainer_state_moved_bytes(&rank->state),
+                                    .waited_ns = zr_trainer_state_copies_exposed_ns(&rank->state)};
+    /* What the update before it moves is counted there, and not in the step that is counted. */
+    zr_result result = out->first && delayed ? zr_engine_synchronize(rank->state.engine) : ZR_OK;
+    if (result != ZR_OK)
+        return result;
+    zr_arena_get_stats(rank->arena, &out->arena);
+    zr_trainer_state_counters_get(&rank->state, &out->comm);
+    zr_engine_get_file_report(rank->state.engine, &out->file);
+    return ZR_OK;
+}
+
+void zr_history_step_end(struct zr_history *history, const struct zr_history_step *step,
+                         struct zr_step_line *line)
+{
+    const struct zr_rank *rank = history->rank;
+    struct zr_arena_stats arena;
+    struct zr_comm_counters comm;
+    struct zr_state_file_report file;
+    history->host_waited_ns += zr_trainer_state_copies_exposed_ns(&rank->state) - step->waited_ns;
+    zr_engine_get_file_report(rank->state.engine, &file);
+    history->nvme_waited_ns += file.waited_ns - step->file.waited_ns;
+    zr_arena_get_stats(rank->arena, &arena);
+    zr_trainer_state_counters_get(&rank->state, &comm);
+    /* A skipped step sends less; of a file one that is rolled back moves more. */
+    if (step->first && !line->skipped) {
+        history->counted =
+            step->rolled_back_updates == history->rolled_back_updates || !rank->offload_file.folder;
+        history->sent_elements_per_step = comm.sent_elements - step->comm.sent_elements;
+        history->received_bytes_per_step = comm.received_bytes - step->comm.received_bytes;
+        history->host_moved_bytes_per_step = zr_trainer_state_moved_bytes(&rank->state) - step->moved_bytes;
+        history->nvme_moved_bytes_per_step = file.moved_bytes - step->file.moved_bytes;
+    }
+    history->host_waits_last_step = rank->state.trainer->host_waits;
+    history->driver_calls_last_step = arena.backend_calls_count - step->arena.backend_calls_count;
+    uint64_t now_ns = zr_os_now_ns();
+    line->step_seconds = (double)(now_ns - history->since_ns) * 1e-9;
+    history->since_ns = now_ns;
+    line->tokens_per_second = (double)zr_train_step_tokens(rank->config) / line->step_seconds;
+    line->live_bytes = arena.live_bytes;
+    line->reserved_bytes = arena.reserved_bytes;
+    history->loss[history->count] = line->loss;
+    history->seconds[history->count] = line->step_seconds;
+    history->count++;
+}
+
+/* Of the steps from number `first` on, counted from 0. */
+static double seconds_from(const struct zr_history *history, size_t first)
+{
+    double seconds = 0;
+    for (size_t i = first; i < history->count; i++)
+        seconds += history->seconds[i];
+    return seconds;
+}
+
+double zr_history_tokens_per_second(const struct zr_history *history)
+{
+    size_t skip = history->count > 2 ? 2 : 0;
+    double seconds = seconds_from(history, skip);
+    if (seconds <= 0)
+        return 0;
+    return (double)((history->count - skip) * zr_train_step_tokens(history->rank->config)) / seconds;
+}
+
+/* Of the seconds of all steps. */
+static double wait_share(const struct zr_history *history, uint64_t waited_ns)
+{
+    double seconds = seconds_from(history, 0);
+    return seconds > 0 ? (double)waited_ns * 1e-9 / seconds : 0;
+}
+
+static void measure_host_tier(const struct zr_history *history, struct zr_rank_report *report)
+{
+    struct zr_arena_stats stats;
+    if (!history->rank->host_tier)
+        return;
+    zr_arena_get_stats(history->rank->host_tier, &stats);
+    report->peak_host_tier_bytes = stats.peak_live_bytes;
+    report->peak_host_tier_reserved_bytes = stats.peak_reserved_bytes;
+    memcpy(report->peak_host_tier_by_tag_bytes, stats.peak_by_tag_bytes,
+           sizeof report->peak_host_tier_by_tag_bytes);
+    report->host_moved_bytes = history->host_moved_bytes_per_step;
+    report->host_wait_share = wait_share(history, history->host_waited_ns);
+}
+
+static void measure_file(const struct zr_history *history, struct zr_rank_report *report)
+{
+    struct zr_state_file_report file;
+    struct zr_late_report late;
+    zr_engine_get_file_report(history->rank->state.engine, &file);
+    report->nvme_bytes = file.file_bytes;
+    report->nvme_moved_bytes = history->nvme_moved_bytes_per_step;
+    zr_engine_get_late_report(history->rank->state.engine, &late);
+    report->late_computing_seconds = late.computing_seconds;
+    report->late_waiting_seconds = late.waiting_seconds;
+    report->nvme_wait_share = wait_share(history, history->nvme_waited_ns);
+}
+
+void zr_history_measure(const struct zr_history *history, struct zr_rank_report *report)
+{
+    const struct zr_rank *rank = history->rank;
+    struct zr_arena_stats stats, host;
+    struct zr_comm_counters counters;
+    struct zr_resident resident = {0};
+
+    zr_arena_get_stats(rank->arena, &stats);
+    zr_arena_get_stats(rank->host_arena, &host);
+    zr_trainer_state_counters_get(&rank->state, &counters);
+    if (zr_os_resident(&resident) != ZR_OK)
+        resident.peak_bytes = 0;
+    memcpy(report->peak_by_tag_bytes, stats.peak_by_tag_bytes, sizeof report->peak_by_tag_bytes);
+    memcpy(report->kept_by_tag_bytes, stats.live_by_tag_bytes, sizeof report->kept_by_tag_bytes);
+    report->peak_by_tag_bytes[ZR_TAG_OTHER] += host.peak_live_bytes;
+    report->peak_bytes = stats.peak_live_bytes + host.peak_live_bytes;
+    report->peak_reserved_bytes = stats.peak_reserved_bytes + host.peak_reserved_bytes;
+    report->peak_host_reserved_bytes = host.peak_reserved_bytes;
+    report->peak_resident_bytes = resident.peak_bytes;
+    report->resident_anonymous_bytes = resident.anonymous_bytes;
+    report->resident_shared_bytes = resident.shared_bytes;
+    report->stranded_bytes = stats.stranded_bytes;
+    measure_host_tier(history, report);
+    measure_file(history, report);
+    zr_spill_get_report(rank, &report->spill);
+    report->sent_elements_per_step = history->sent_elements_per_step;
+    report->received_bytes_per_step = history->received_bytes_per_step;
+    report->host_waits_last_step = history->host_waits_last_step;
+    report->driver_calls_last_step = history->driver_calls_last_step;
+    report->graph_steps = rank->state.trainer->graph.launches_count;
+    report->comm_busy_ns = counters.busy_ns - history->comm_before.busy_ns;
+    report->comm_exposed_ns = counters.exposed_ns - history->comm_before.exposed_ns;
+}
