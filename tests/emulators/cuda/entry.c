@@ -391,6 +391,13 @@ static void control_pass(void)
     pthread_mutex_unlock(&lock);
 }
 
+static void control_guard(const void *address, size_t bytes)
+{
+    pthread_mutex_lock(&lock);
+    emu_guard((zr_cu_address)address, bytes);
+    pthread_mutex_unlock(&lock);
+}
+
 static int control_device(void)
 {
     pthread_mutex_lock(&lock);
@@ -428,6 +435,7 @@ PUBLIC const struct zr_emulator zr_emulator = {
     .read = emu_read,
     .write = emu_write,
     .pass = control_pass,
+    .guard = control_guard,
     .mapped = control_mapped,
     .device = control_device,
     .stream_is_here = control_stream_is_here,

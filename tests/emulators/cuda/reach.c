@@ -81,13 +81,29 @@ static const char *reach_block(const struct emu_execution *e, uintptr_t address,
                : "in memory that the emulator cannot open";
 }
 
-/* What is left of the stretch around the address without the ranges that are gone. */
-static const char *without_gone(const struct emu_execution *e, uintptr_t address, struct emu_reach *out)
+/* What a test has put around the tensors that kernels may use. */
+static struct emu_gone guards[EMU_GUARDS_MOST];
+static size_t guards_count;
+
+void emu_guard(zr_cu_address address, size_t bytes)
 {
-    for (const struct emu_gone *each = e->gone; each; each = each->next) {
+    struct emu_gone *last = guards_count ? &guards[guards_count - 1] : NULL;
+    guards_count = bytes ? guards_count : 0;
+    if (!bytes)
+        return;
+    if (guards_count == EMU_GUARDS_MOST)
+        abort();
+    guards[guards_count++] = (struct emu_gone){last, address, bytes};
+}
+
+/* What is left of the stretch around the address without the ranges; NULL, or the words. */
+static const char *without(const struct emu_gone *ranges, const char *words, uintptr_t address,
+                           struct emu_reach *out)
+{
+    for (const struct emu_gone *each = ranges; each; each = each->next) {
         uintptr_t low = each->address, high = low + each->bytes;
         if (low <= address && address < high)
-            return "in memory that was freed or unmapped after the launch and before its end";
+            return words;
         if (high <= address && high > out->low)
             out->low = high;
         if (low > address && low < out->high)
@@ -118,5 +134,10 @@ const char *emu_reach(const struct emu_execution *e, uintptr_t address, bool wri
     } else {
         words = "where no device memory is";
     }
-    return words ? words : without_gone(e, address, out);
+    if (!words)
+        words = without(e->gone, "in memory that was freed or unmapped after the launch and before its end",
+                        address, out);
+    if (!words && guards_count)
+        words = without(&guards[guards_count - 1], "before or behind what the test gave it", address, out);
+    return words;
 }

@@ -35,6 +35,20 @@ static inline const int32_t *random_tokens(size_t n, size_t count)
     return tokens;
 }
 
+/* An input of attention. The last token asks for what it is itself, so that in its rows of scores the largest
+ * comes last, behind all that was added up with smaller ones. */
+static inline struct tensor *attention_input(const struct zr_attention *a)
+{
+    size_t line = reference_line(a), width = a->channels / a->heads;
+    struct tensor *qkv = input_of(precision, a->batch * a->sequence * line, 0, 2);
+    for (size_t b = 1; b <= a->batch; b++)
+        for (size_t head = 0; head < a->heads; head++)
+            for (size_t d = 0, last = (b * a->sequence - 1) * line; d < width; d++)
+                tensor_set(qkv, last + head * width + d, qkv->real[last + reference_keys(a, head) + d]);
+    memcpy(qkv->before, qkv->at, tensor_bytes(qkv));
+    return qkv;
+}
+
 static inline struct zr_numbers numbers(const struct tensor *t)
 {
     return (struct zr_numbers){t->at, t->precision};

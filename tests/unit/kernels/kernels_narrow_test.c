@@ -232,8 +232,7 @@ static double attention_with(struct zr_kernel_context *c, const struct shape *s,
 {
     struct zr_attention a = {s->batch, s->sequence, s->channels, s->heads, kv_heads};
     size_t rows = rows_of(s), square = s->batch * s->heads * s->sequence * s->sequence;
-    struct tensor *qkv = narrow_input(rows * reference_line(&a), 0, 2),
-                  *dout = narrow_input(rows * s->channels, 0, 1);
+    struct tensor *qkv = attention_input(&a), *dout = narrow_input(rows * s->channels, 0, 1);
     struct tensor *out = narrow_output(rows * s->channels), *lse = output(s->batch * s->heads * s->sequence);
     struct tensor *p = narrow_output(square), *again = narrow_output(out->n), *lse_again = output(lse->n);
     struct tensor *dqkv = narrow_output(qkv->n), *made_again = narrow_output(qkv->n);

@@ -94,7 +94,7 @@ static double attention_with(struct zr_kernel_context *c, const struct shape *s,
 {
     struct zr_attention a = {s->batch, s->sequence, s->channels, s->heads, kv_heads};
     size_t rows = rows_of(s), square = s->batch * s->heads * s->sequence * s->sequence;
-    struct tensor *qkv = input(rows * reference_line(&a), 0, 2), *dout = input(rows * s->channels, 0, 1);
+    struct tensor *qkv = attention_input(&a), *dout = input(rows * s->channels, 0, 1);
     struct tensor *out = output(rows * s->channels), *lse = output(s->batch * s->heads * s->sequence);
     struct tensor *p = output(square), *again = output(out->n), *lse_again = output(lse->n);
     struct tensor *dqkv = output(qkv->n), *made_again = output(qkv->n);
