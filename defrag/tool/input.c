@@ -54,7 +54,9 @@ static zr_result take_process(struct zr_tool_input *input, struct zr_live *live)
     long pid;
     if (!zr_tool_read_pid(input->name, &pid))
         return ZR_ERR_INVALID;
-    zr_result result = zr_live_reach(live, pid, true);
+    zr_result result = zr_tool_find_rank(&pid);
+    if (result == ZR_OK)
+        result = zr_live_reach(live, pid, true);
     const struct zr_published_arena *arena = result == ZR_OK ? zr_live_largest(live) : NULL;
     if (result == ZR_OK && !arena)
         result = zr_fail(ZR_ERR_UNAVAILABLE, "process %ld has no arena", pid);
