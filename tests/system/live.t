@@ -137,6 +137,12 @@ same([peak[key] for key in ("live_bytes", "reserved_bytes", "stranded_bytes")], 
 same(json.loads(zr("stats", snapshot, "--json").stdout)["moments"]["now"], now, "as a snapshot has them")
 got = json.loads(zr("why", program.pid, "--size", HELD, "--capacity", arena["reserved_bytes"], "--json").stdout)
 ok(got["verdict"] == "shortage" and got["free_bytes"] < HELD, "zr why PID says whether a request would fit") or note(got)
+program.obey("import threading, time; kept = []; grow = lambda: [kept.append(bytearray(40000)) or time.sleep(1e-4) for _ in iter(lambda: go, [])]")
+program.obey("go = [1]; growing = threading.Thread(target=grow); growing.start()")
+growing = [json.loads(zr("stats", program.pid, "--json").stdout)["moments"] for _ in range(5)]
+program.obey("go.clear(); growing.join(); del kept")
+ok(all(one["now"]["live_bytes"] <= one["peak"]["live_bytes"] for one in growing) and growing[0]["now"]["live_bytes"] < growing[-1]["now"]["live_bytes"],
+   "of one that grows, no peak is below what it holds")
 same([zr("stats", one).returncode for one in (1, 999999999, 0)], [1, 1, 3], "a process that shows nothing, and numbers of none")
 other = subprocess.Popen(["sleep", "1000"])
 for words, said in ((["attach", 999999999], "there is no process 999999999"), (["stats", other.pid], f"process {other.pid} shows no memory"),
