@@ -45,18 +45,35 @@ static bool is_process(const char *name)
     return digits > 0 && digits < 10 && name[digits] == '\0' && name[0] != '0' && access(name, F_OK) != 0;
 }
 
-/* What a running process holds now, in a file that has no name any more. */
-static zr_result take_process(struct zr_tool_input *input, struct zr_live *live)
+/* The figures of the arena, after its blocks were written down: no peak is below what is live there. The
+ * older ones stay where the process has ended meanwhile. */
+static void read_again(struct zr_published_arena *arena, struct zr_live *live, long pid)
 {
+    uint32_t number = arena->number;
+    if (zr_live_read(live, pid, true) != ZR_OK)
+        return;
+    for (unsigned i = 0; i < live->arenas_count; i++)
+        if (live->shown.arenas[i].number == number)
+            *arena = live->shown.arenas[i];
+}
+
+/* What a running process holds now, in a file that has no name any more. */
+static zr_result take_process(struct zr_tool_input *input, struct zr_published_arena *arena)
+{
+    static struct zr_live live;
     enum { PATIENCE_MS = 60000 };
     char folder[ZR_FOLDER_BYTES], path[ZR_FOLDER_BYTES + 40], command[sizeof path + 40],
         words[ZR_LIVE_ANSWER_BYTES];
     long pid;
     if (!zr_tool_read_pid(input->name, &pid))
         return ZR_ERR_INVALID;
-    zr_result result = zr_live_reach(live, pid, true);
-    const struct zr_published_arena *arena = result == ZR_OK ? zr_live_largest(live) : NULL;
-    if (result == ZR_OK && !arena)
+    zr_result result = zr_tool_find_rank(&pid);
+    if (result == ZR_OK)
+        result = zr_live_reach(&live, pid, true);
+    const struct zr_published_arena *largest = result == ZR_OK ? zr_live_largest(&live) : NULL;
+    if (largest)
+        *arena = *largest;
+    else if (result == ZR_OK)
         result = zr_fail(ZR_ERR_UNAVAILABLE, "process %ld has no arena", pid);
     if (result == ZR_OK)
         result = zr_folder_runtime(folder, false);
@@ -69,15 +86,16 @@ static zr_result take_process(struct zr_tool_input *input, struct zr_live *live)
         (input->source.fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)) < 0)
         result = zr_fail(ZR_ERR_IO, "process %ld did not write down its blocks: %s", pid, strerror(errno));
     unlink(path);
+    if (result == ZR_OK)
+        read_again(arena, &live, pid);
     read_from_descriptor(&input->source, "what the process holds now");
     input->is_live = true;
     return result;
 }
 
 /* The file knows of this moment alone. */
-static void note_peaks(struct zr_tool_input *input, const struct zr_live *live)
+static void note_peaks(struct zr_tool_input *input, const struct zr_arena_stats *stats)
 {
-    const struct zr_arena_stats *stats = &zr_live_largest(live)->stats;
     struct zr_moments *moments = &input->moments;
     moments->peak = (struct zr_moment){.records_count = moments->now.records_count};
     moments->peak.figures.live_bytes = stats->peak_live_bytes;
@@ -117,7 +135,7 @@ void zr_tool_source_close(struct zr_tool_source *source)
 zr_result zr_tool_input_open(struct zr_tool_input *out, const char *name,
                              const struct zr_tool_reading *reading, zr_arena *arena)
 {
-    static struct zr_live live;
+    static struct zr_published_arena arena_shown;
     memset(out, 0, sizeof *out);
     out->name = name;
     char words[160];
@@ -125,7 +143,7 @@ zr_result zr_tool_input_open(struct zr_tool_input *out, const char *name,
     zr_tool_progress_say(words);
     zr_result result = zr_tool_source_open(&out->source, name);
     if (result == ZR_OK && is_process(name))
-        result = take_process(out, &live);
+        result = take_process(out, &arena_shown);
     if (result == ZR_OK)
         result = zr_recording_open(
             &out->recording,
@@ -140,7 +158,7 @@ zr_result zr_tool_input_open(struct zr_tool_input *out, const char *name,
     if (result == ZR_OK)
         result = zr_moments_measure(&out->moments, &out->now, &out->recording, arena);
     if (result == ZR_OK && out->is_live)
-        note_peaks(out, &live);
+        note_peaks(out, &arena_shown.stats);
     zr_tool_progress_say(NULL);
     if (result == ZR_OK && out->recording.cut_short)
         zr_tool_log("'%s' is cut short: what is said is of its first %" PRIu64 " events", name,

@@ -137,8 +137,15 @@ same([peak[key] for key in ("live_bytes", "reserved_bytes", "stranded_bytes")], 
 same(json.loads(zr("stats", snapshot, "--json").stdout)["moments"]["now"], now, "as a snapshot has them")
 got = json.loads(zr("why", program.pid, "--size", HELD, "--capacity", arena["reserved_bytes"], "--json").stdout)
 ok(got["verdict"] == "shortage" and got["free_bytes"] < HELD, "zr why PID says whether a request would fit") or note(got)
+program.obey("import threading, time; kept = []; grow = lambda: [kept.append(bytearray(40000)) or time.sleep(1e-4) for _ in iter(lambda: go, [])]")
+program.obey("go = [1]; growing = threading.Thread(target=grow); growing.start()")
+growing = [json.loads(zr("stats", program.pid, "--json").stdout)["moments"] for _ in range(5)]
+program.obey("go.clear(); growing.join(); del kept")
+ok(all(one["now"]["live_bytes"] <= one["peak"]["live_bytes"] for one in growing) and growing[0]["now"]["live_bytes"] < growing[-1]["now"]["live_bytes"],
+   "of one that grows, no peak is below what it holds")
 same([zr("stats", one).returncode for one in (1, 999999999, 0)], [1, 1, 3], "a process that shows nothing, and numbers of none")
-for words, said in ((["attach", 999999999], "there is no process 999999999"), (["stats", os.getpid()], f"process {os.getpid()} shows no memory"),
+other = subprocess.Popen(["sleep", "1000"])
+for words, said in ((["attach", 999999999], "there is no process 999999999"), (["stats", other.pid], f"process {other.pid} shows no memory"),
                     (["attach"], "attach: name one process by its number, which zr ps shows"), (["record", program.pid], "record: PID start -o FILE")):
     ok(zr(*words).stderr.startswith(f"zr: {said}"), f"zr {' '.join(map(str, words))}: {said}")
 got = json.loads(zr("stats", snapshot, "--json").stdout)["stranded_ratio"]
@@ -296,7 +303,8 @@ for _ in range(5):
     program = Program(held=4 << 20)
 ok("has ended" in words and run.returncode == 1 and left() == [], "one that is killed while it is asked") or note(words)
 started = time.monotonic()
-got = zr("attach", os.getpid(), "-o", path("quiet.zrt"))
+got = zr("attach", other.pid, "-o", path("quiet.zrt"))
+other.kill()
 ok(got.returncode == 1 and "does not run with zr" in got.stderr, f"a process without zr is told at once: {time.monotonic() - started:.1f} s")
 open(os.path.join(FOLDER_OF, f"{program.pid}.ask"), "w").close()
 same((shown(), left()), ({}, []), "what one that asked has left goes with the process")
@@ -312,17 +320,25 @@ attaches = 0
 while trainer.poll() is None and attaches < 10:
     attaches += trainer.pid in (shown() or {}) and zr("snapshot", trainer.pid, "-o", snapshot).returncode == 0
     attaches += trainer.poll() is None and zr("attach", trainer.pid, "-o", attached, "--seconds", 1).returncode == 0
-ok(trainer.wait(timeout=HANG) == 0 and alone.code == 0, f"a trainer, looked at {attaches} times, ends as ever")
+ok(trainer.wait(timeout=HANG) == 0 and alone.code == 0 and attaches and is_trace(attached, 50), f"a trainer, looked at {attaches} times, ends as ever")
 same(json.load(open(report))["loss_hex"] if os.path.exists(report) else None, alone.losses, "its losses are the same bits")
 
-for ranks in (1, 2):  # a user knows the launcher's number; what is asked for is its ranks'
-    trainer = subprocess.Popen([ZR_TRAIN, *arguments(data=text_file(), **{**settings, "steps": 10 ** 6, "ranks": ranks})],
+for ranks in (1, 2):  # a user knows the number of what was started; what is asked for is its ranks'
+    trainer = subprocess.Popen([ZR, "run", "--stats", "--", ZR_TRAIN, *arguments(data=text_file(), **{**settings, "steps": 10 ** 6, "ranks": ranks})],
                                env={**ENVIRONMENT, "ZR_CONF": "publish:on"}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     wait_for(lambda: sum("training" in str(one) for one in (shown() or {}).values()) == ranks)
+    training = {pid for pid, one in shown().items() if "training" in str(one)}
     got = zr("attach", trainer.pid, "-o", attached, "--seconds", 1)
     words = "this is about process" if ranks == 1 else "name one of"
     ok(words in got.stderr and (ranks == 2 or is_trace(attached, 50)), f"of a launcher, {ranks} rank(s): {got.stderr.strip()}")
-    trainer.kill()
+    for words in (["ps", "--json"], ["ledger", "--json"], ["top", "--once", "--json"]):
+        got = json.loads(zr(*words, trainer.pid).stdout or "{}")
+        same({one["pid"] for one in got.get("processes", [])}, training, f"zr {words[0]} of a launcher: {ranks} rank(s)")
+    got = [pid for pid in training if f'pid="{pid}"' in zr("serve", "--once", trainer.pid).stdout]
+    same(len(got), ranks, "and zr serve")
+    got = zr("stats", trainer.pid, "--json")
+    ok(json.loads(got.stdout)["moments"]["peak"]["live_bytes"] > 1 << 20 if ranks == 1 else "name one of" in got.stderr, f"and zr stats: {got.stderr.strip()}")
+    trainer.terminate()
     trainer.wait()
 
 # ---- The flight recorder

@@ -13,7 +13,6 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/system/os.h"
-#include "alloc/base/system/process.h"
 #include "defrag/tool/live/live.h"
 
 /* Writing the blocks of a large process takes a while. */
@@ -55,7 +54,7 @@ static const char attach_help[] =
     "  zr attach 4711 -o step.zrt --stacks 100     with the call stack of one allocation in a hundred\n"
     "\n"
     "zr attach PID [options]\n"
-    "  PID           of zr-train's launcher, too, where it has one rank\n"
+    "  PID           or of what started it, as zr-train, mpirun and zr run do: where one alone shows memory\n"
     "  -o FILE       the process writes it; an ordinary file of that name is replaced\n"
     "  --seconds N   ends by itself\n"
     "  --arena N     of this one, as zr ps numbers them; else of the one that holds most\n"
@@ -185,6 +184,20 @@ bool zr_tool_read_pid(const char *text, long *out)
     return true;
 }
 
+/* Of a launcher each of its ranks. */
+static zr_result each_of(long pid, zr_tool_each *each, void *state)
+{
+    zr_result result = ZR_OK;
+    long rank = 0;
+    if (!zr_tool_next_rank(pid, &rank))
+        return each(state, pid);
+    zr_tool_log("process %ld holds no memory: this is about those that it started", pid);
+    do
+        result = each(state, rank);
+    while (result != ZR_ERR_INVALID && zr_tool_next_rank(pid, &rank));
+    return result == ZR_ERR_INVALID ? result : ZR_OK; /* one may have ended just now */
+}
+
 int zr_tool_each_process(const struct zr_tool_arguments *arguments, bool all, zr_tool_each *each, void *state)
 {
     int code = ZR_TOOL_FINE;
@@ -194,7 +207,7 @@ int zr_tool_each_process(const struct zr_tool_arguments *arguments, bool all, zr
             return ZR_TOOL_USAGE;
     for (int i = 0; i < arguments->files_count; i++) {
         zr_tool_read_pid(arguments->files[i], &pid);
-        zr_result result = each(state, pid);
+        zr_result result = each_of(pid, each, state);
         code = result == ZR_OK ? code : zr_tool_fail(result);
         if (result == ZR_ERR_INVALID)
             return code;
@@ -242,58 +255,12 @@ struct request {
     char path[PATH_MAX]; /* of it, whole */
 };
 
-/* ---- A launcher and its ranks: users know the launcher's number ---- */
-
-enum { RANKS_NAMED = 8 };
-
-static bool is_below(long pid, long above)
-{
-    while (pid > 1 && pid != above)
-        pid = zr_process_parent((int32_t)pid);
-    return pid == above;
-}
-
-/* Whether it holds what a launcher shares with its ranks, and no other memory; or shows none. */
-static bool holds_nothing(long pid)
-{
-    static struct zr_live live;
-    return zr_live_read(&live, pid, false) != ZR_OK ||
-           (live.arenas_count == 1 && strcmp(live.shown.arenas[0].name, "control") == 0);
-}
-
-/* Of a process that holds nothing: the one below it that shows its memory instead. Of several the user
- * chooses. */
-static zr_result find_rank(long *pid)
-{
-    char names[RANKS_NAMED * 12 + 8];
-    size_t length = 0;
-    unsigned count = 0;
-    long rank = 0;
-    if (!holds_nothing(*pid))
-        return ZR_OK;
-    for (long next = 0; zr_live_next(&next);) {
-        if (next == *pid || !is_below(next, *pid))
-            continue;
-        rank = next;
-        if (count++ < RANKS_NAMED)
-            length += (size_t)snprintf(names + length, sizeof names - length, " %ld", next);
-    }
-    if (count > 1)
-        return zr_fail(ZR_ERR_INVALID, "process %ld holds no memory; the %u below it do: name one of%s%s",
-                       *pid, count, names, count > RANKS_NAMED ? " .." : "");
-    if (count == 1) {
-        zr_tool_log("process %ld holds no memory: this is about process %ld, which it started", *pid, rank);
-        *pid = rank;
-    }
-    return ZR_OK;
-}
-
 /* Whole, and the process and the arena chosen. */
 static zr_result complete(struct request *request)
 {
     static struct zr_live live;
     char folder[PATH_MAX];
-    zr_result result = find_rank(&request->pid);
+    zr_result result = zr_tool_find_rank(&request->pid);
     if (result == ZR_OK)
         result = zr_live_reach(&live, request->pid, false);
     if (result != ZR_OK)
@@ -449,7 +416,7 @@ int zr_tool_record(int argc, char **argv)
         zr_tool_log("record: PID start -o FILE, PID stop or PID mark WORDS is wanted; see zr record --help");
         return ZR_TOOL_USAGE;
     }
-    zr_result result = marks ? find_rank(&request.pid) : complete(&request);
+    zr_result result = marks ? zr_tool_find_rank(&request.pid) : complete(&request);
     if (result != ZR_OK)
         return zr_tool_fail(result);
     if (!marks)

@@ -18,7 +18,17 @@ void zr_tool_json_arena(struct zr_text *text, const struct zr_published_arena *a
 /* A process's number; false: it is none, which is said. */
 bool zr_tool_read_pid(const char *text, long *out);
 
-/* Calls each(state, pid) for the processes that the arguments name, in order; where they name none and `all`,
+/* A user knows the number of what was started: of zr-train's launcher, mpirun, zr run. It stands for the
+ * processes below it that show their memory, where it holds none itself.
+ *
+ * The next of them after `*rank` by number; start with 0. False: there is none, or `pid` holds memory. */
+bool zr_tool_next_rank(long pid, long *rank);
+/* The only one instead, which is said. *pid stays where there is none. ZR_ERR_INVALID, with their numbers:
+ * there are several. */
+zr_result zr_tool_find_rank(long *pid);
+
+/* Calls each(state, pid) for the processes that the arguments name (of a launcher for its
+ * ranks), in order; where they name none and `all`,
  * for every one that shows its memory, whose failures are nobody's. What fails of a named one is said, and
  * the next one goes on, but after ZR_ERR_INVALID. Returns an exit code: ZR_TOOL_USAGE, and nothing was
  * called, where a name is no number. */
