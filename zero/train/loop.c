@@ -239,7 +239,7 @@ static zr_result before_update(void *state, double loss, float *rate)
     struct loop *loop = step->loop;
     struct word agreed, mine = {.loss = loss,
                                 .request = zr_local_own_request(loop->rank.local),
-                                .yields = zr_turns_wanted(),
+                                .yields = zr_turns_wanted(&loop->rank),
                                 .refusals = loop->rank.state.context.refusals};
     zr_result result = agree(loop, mine, &agreed);
     if (result != ZR_OK)
