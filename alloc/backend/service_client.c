@@ -540,9 +540,9 @@ zr_result zr_service_plan(struct zr_service *client, const struct zr_service_pla
     return ask_for_long(client, &message, waits, state);
 }
 
-uint64_t zr_service_yield_bytes(void)
+uint64_t zr_service_yield_bytes(const struct zr_service *client)
 {
-    return atomic_load_explicit(&services[0].yield_bytes, memory_order_relaxed);
+    return atomic_load_explicit(&client->yield_bytes, memory_order_relaxed);
 }
 
 zr_result zr_service_turn(struct zr_service *client, zr_service_waits *waits, void *state)

@@ -79,8 +79,8 @@ typedef bool zr_service_waits(void *state, const char *words);
  * ZR_ERR_UNAVAILABLE: as of a lease. ZR_ERR_INTERRUPTED: `waits` ended it, here and of a turn. */
 zr_result zr_service_plan(struct zr_service *service, const struct zr_service_plan *plan,
                           zr_service_waits *waits, void *state);
-/* Of the host's zrd: what another run lacks, which waits for this one's turn to end; 0: none waits. */
-uint64_t zr_service_yield_bytes(void);
+/* What another run lacks, which waits for this one's turn to end; 0: none waits. */
+uint64_t zr_service_yield_bytes(const struct zr_service *service);
 /* Between two steps, or before the first: ends this process's part in the run's turn, and waits for the next
  * one, which comes once all of the run wait. Until then zrd takes what is idle. */
 zr_result zr_service_turn(struct zr_service *service, zr_service_waits *waits, void *state);

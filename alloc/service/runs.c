@@ -323,7 +323,7 @@ static void ask_turns(struct zr_ledger *ledger, const struct zr_run *waits, uint
     while (missing > 0) {
         struct zr_run *oldest = NULL;
         for (struct zr_run *run = ledger->runs; run; run = run->next)
-            if (run->admitted && run->in_turn && !run->yields &&
+            if (run->admitted && run->in_turn && !run->yields && run->peak_bytes > floor_of(run) &&
                 (!oldest || run->turn_since_ns < oldest->turn_since_ns))
                 oldest = run;
         if (oldest && now_ns < oldest->turn_since_ns + ledger->turn_ns)

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Runs with a byte plan under zrd: two whose steps do not fit at once take turns and have their own losses; who does not fit
-is told before step 1, with exit code 4 and who holds what; ranks rest together; zrd and clients are killed meanwhile."""
+is told before step 1, with exit code 4 and who holds what; ranks rest together; zrd and clients are killed meanwhile. Two on
+the emulated card take turns there."""
 import os
 import re
 import signal
@@ -9,7 +10,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 sys.path.insert(0, "tests/support")
-from zrd_client import ENVIRONMENT, MIB, Program, Speaker, ZR, Zrd, lent, status, zr
+from zrd_client import ENVIRONMENT, MIB, Program, Speaker, ZR, Zrd, lent, status, use, zr
+from cuda_train import on_card
 from zrtest import done, in_steps, note, ok, path, same, text_file, train, wait_for
 
 REQUIRED = {**ENVIRONMENT, "ZR_CONF": "service:required"}
@@ -40,9 +42,9 @@ def waits():
 class Holder(Speaker):
     """Has the turn, which goes with nobody else's, until it gives it: who runs meanwhile is let in and waits."""
 
-    def __init__(self, peak):
+    def __init__(self, peak, base=2 * MIB):
         super().__init__()
-        same(self.ask("plan", plan_base_bytes=2 * MIB, plan_peak_bytes=peak, run=9, run_count=1)["kind"], "granted",
+        same(self.ask("plan", plan_base_bytes=base, plan_peak_bytes=peak, run=9, run_count=1)["kind"], "granted",
              "one that computes nothing is let in")
         while (answer := self.ask("turn"))["kind"] == "later":
             pass
@@ -175,7 +177,7 @@ def check_spill():
     holder.close()
     got = [one.result() for one in both]
     same([(one.code, one.losses) for one in got], [(0, one.losses) for one in wanted], "whose disk takes nothing keeps its memory, and the other waits")
-    for fault, words, codes in (("disk_write:9", "keeps its memory", (0, 0)), ("disk_read:1", "read ", (3, 0))):
+    for fault, words, codes in (("disk_write:9", "nothing is lost and the run goes on", (0, 0)), ("disk_read:1", "read ", (3, 0))):
         holder = Holder(planned)
         both = [start(fault, seed=1), start(seed=2)]
         assert wait_for(lambda: len(waits()) == 2)
@@ -251,6 +253,40 @@ def check_others():
     zrd.end()
 
 
+def check_card():
+    """Two runs on one card, the emulated one, with small granules: their steps do not fit at once, and they take turns there."""
+    shape = {"layers": 1, "hidden": 4, "heads": 1, "seq": 8, "batch": 8, "vocab": 1000}
+    use("host")
+    host = Zrd()
+    use("cuda", ZR_EMULATOR_GRANULARITY="16384")
+    conf = {**ENVIRONMENT, "ZR_CONF": "service:required,kernels:emulated,granule:16k"}
+
+    def start(seed, **flags):
+        return pool.submit(lambda: on_card(environment=conf, seed=seed, **{**shape, **flags}))
+
+    zrd = Zrd("--capacity", 64 * MIB)
+    alone = [start(seed).result() for seed in (1, 2)]
+    same([one.code for one in alone], [0, 0], f"alone on the emulated card {alone[0].err[-300:]}")
+    probe = start(1, steps=20000)
+    assert wait_for(lambda: any(one["in_turn"] and one["held_bytes"] for one in rows()))
+    peak, base = (rows()[0][name] for name in ("plan_peak_bytes", "plan_base_bytes"))
+    os.kill(rows()[0]["pid"], 9)
+    probe.result()
+    zrd.end()
+    zrd = Zrd("--capacity", peak + base, "--turn", 10)
+    holder = Holder(peak - base, base=0)
+    both = [start(seed) for seed in (1, 2)]
+    ok(wait_for(lambda: len(waits()) == 2), f"two of {peak >> 10} KiB in a step and {base >> 10} between steps are let in, where a card lends {peak + base >> 10}")
+    holder.close()
+    got = [one.result() for one in both]
+    same([(one.code, one.bits) for one in got], [(0, one.bits) for one in alone], "and end with their own losses")
+    note("".join(one.err[-400:] for one in got if one.code))
+    ok(wait_for(lambda: lent() == 0), "nothing is left")
+    zrd.end()
+    use("host")
+    host.end()
+
+
 single = Zrd("--capacity", 512 * MIB)
 ALONE = {seed: run(seed=seed).result() for seed in (1, 2)}
 probe = run(steps=1000)
@@ -267,4 +303,5 @@ check_deaths(ALONE)
 check_spill()
 check_wait()
 check_others()
+check_card()
 done()

@@ -13,12 +13,16 @@
 /* The emulated driver's name for its image of the kernels, beside the driver. */
 static const char emulated_kernels[] = "zr emulated image kernels.image\n";
 
-/* Ranks of NCCL have a card each, others share one. */
-static unsigned device_of(const struct zr_rank *rank)
+bool zr_card_is_own(const struct zr_rank *rank)
+{
+    return rank->config->comm == ZR_TRAIN_COMM_NCCL;
+}
+
+unsigned zr_card_device(const struct zr_rank *rank)
 {
     const struct zr_start *start = &rank->config->start;
     unsigned here = start->kind == ZR_START_FORK ? rank->rank : start->local_rank;
-    return rank->config->device + (rank->config->comm == ZR_TRAIN_COMM_NCCL ? here : 0);
+    return rank->config->device + (zr_card_is_own(rank) ? here : 0);
 }
 
 zr_result zr_card_open(struct zr_rank *rank)
@@ -28,7 +32,7 @@ zr_result zr_card_open(struct zr_rank *rank)
     if (zr_option_get(ZR_OPTION_KERNELS) == 1)
         zr_cuda_kernels_image_set(emulated_kernels);
     zr_result result =
-        zr_backend_cuda_create(&rank->device, &(struct zr_cuda_options){.device = (int)device_of(rank)});
+        zr_backend_cuda_create(&rank->device, &(struct zr_cuda_options){.device = (int)zr_card_device(rank)});
     if (result == ZR_OK)
         result = zr_backend_enter(rank->device);
     rank->entered = result == ZR_OK;
@@ -57,7 +61,7 @@ zr_result zr_card_check_plan(const struct zr_rank *rank)
 {
     struct zr_backend_memory memory;
     char number[2][ZR_NUMBER_ROOM];
-    unsigned sharing = rank->config->comm == ZR_TRAIN_COMM_NCCL ? 1 : rank->config->ranks_here;
+    unsigned sharing = zr_card_is_own(rank) ? 1 : rank->config->ranks_here;
     uint64_t all = (uint64_t)rank->plan.peak_reserved_bytes * sharing;
     zr_result result = zr_backend_memory_info(rank->device, &memory);
     return result != ZR_OK || all <= memory.total_bytes
@@ -66,7 +70,7 @@ zr_result zr_card_check_plan(const struct zr_rank *rank)
                      ZR_ERR_MEMORY,
                      "the plan takes %s bytes for %u rank(s), and device %u has %s in all; try --recompute "
                      "full, a smaller --batch or model, or a higher --stage",
-                     zr_number_grouped(number[0], (size_t)all), sharing, device_of(rank),
+                     zr_number_grouped(number[0], (size_t)all), sharing, zr_card_device(rank),
                      zr_number_grouped(number[1], memory.total_bytes));
 }
 

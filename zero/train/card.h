@@ -9,6 +9,9 @@
 zr_result zr_card_open(struct zr_rank *rank);
 /* Gives both back, in the same thread; what did not open may be closed. */
 void zr_card_close(struct zr_rank *rank);
+/* Whether the rank has a card of its own, beside others that have theirs; and which it has. */
+bool zr_card_is_own(const struct zr_rank *rank);
+unsigned zr_card_device(const struct zr_rank *rank);
 /* ZR_ERR_MEMORY: the plans of all ranks of this machine are more than the card has. */
 zr_result zr_card_check_plan(const struct zr_rank *rank);
 /* For --comm nccl: sets rank->comm, as zr_comm_create() does otherwise. Collective. */

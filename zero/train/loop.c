@@ -136,7 +136,7 @@ static zr_result before_update(void *state, double loss, float *rate)
     struct loop *loop = step->loop;
     struct zr_step_message agreed, mine = {.loss = loss,
                                            .request = zr_local_own_request(loop->rank.local),
-                                           .yields = zr_turns_wanted(),
+                                           .yields = zr_turns_wanted(&loop->rank),
                                            .refusals = loop->rank.state.context.refusals};
     zr_result result = zr_step_message_gather(loop->rank.config, loop->rank.comm, &mine, &agreed);
     if (result != ZR_OK)

@@ -22,6 +22,9 @@ static const zr_tag order[] = {ZR_TAG_PARAM, ZR_TAG_GRAD, ZR_TAG_MASTER, ZR_TAG_
 /* A batch is as small as a slow disk writes long before zrd's deadline. */
 enum { ORDER_COUNT = sizeof order / sizeof *order, AT_ONCE = 8, AT_ONCE_BYTES = 32 << 20, DEPTH = 8 };
 
+static const char way_out[] = "nothing is lost and the run goes on; those that wait for its memory get it at "
+                              "its end: for a run to come name another disk by --spill nvme:DIR";
+
 struct away {
     zr_arena *arena;
     struct zr_spill_part part;
@@ -44,6 +47,12 @@ static bool spills_host_tier(const struct zr_rank *rank)
     return zr_train_has_host_tier(rank->config) && !zr_train_has_file(rank->config);
 }
 
+uint64_t zr_spill_ends_bytes(uint64_t of_tag_bytes, size_t granule_bytes)
+{
+    uint64_t handle = of_tag_bytes / 256 > granule_bytes ? of_tag_bytes / 256 : granule_bytes;
+    return 2 * handle / granule_bytes * granule_bytes;
+}
+
 static uint64_t sum(const struct zr_rank *rank, size_t granule_bytes, bool sure)
 {
     const struct zr_byte_plan *plan = &rank->plan;
@@ -54,9 +63,7 @@ static uint64_t sum(const struct zr_rank *rank, size_t granule_bytes, bool sure)
         for (unsigned tier = 0; tier < 1 + (unsigned)spills_host_tier(rank); tier++) {
             uint64_t of_tag =
                 (tier ? plan->host_persistent_by_tag_bytes : plan->persistent_by_tag_bytes)[order[i]];
-            /* Handles may be as long as this: a part of one at each end is another tag's. */
-            uint64_t handle = of_tag / 256 > granule_bytes ? of_tag / 256 : granule_bytes;
-            uint64_t ends = 2 * handle / granule_bytes * granule_bytes;
+            uint64_t ends = zr_spill_ends_bytes(of_tag, granule_bytes);
             of_tag = of_tag / granule_bytes * granule_bytes;
             bytes += !sure ? of_tag + (of_tag ? ends : 0) : of_tag > ends ? of_tag - ends : 0;
         }
@@ -103,7 +110,7 @@ zr_result zr_spill_open(struct zr_rank *rank)
                                                   .file_bytes = bytes,
                                                   .host_arena = rank->host_arena,
                                                   .depth = DEPTH,
-                                                  .reads_go_on = true,
+                                                  .write_way_out = way_out,
                                                   .log = say_of_file,
                                                   .log_state = rank});
 }

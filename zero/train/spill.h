@@ -16,6 +16,9 @@ struct zr_spill;
 uint64_t zr_spill_sure_bytes(const struct zr_rank *rank, size_t granule_bytes);
 uint64_t zr_spill_most_bytes(const struct zr_rank *rank, size_t granule_bytes);
 
+/* Blocks of a tag, so many bytes in all, may share a handle with others at both ends: these two. */
+uint64_t zr_spill_ends_bytes(uint64_t of_tag_bytes, size_t granule_bytes);
+
 /* Between plan and turns, once the arenas stand; nothing without --spill. ZR_ERR_IO: the folder, or its room.
  */
 zr_result zr_spill_open(struct zr_rank *rank);

@@ -8,6 +8,7 @@
 #include "alloc/backend/service_client.h"
 #include "alloc/base/error.h"
 #include "alloc/base/option.h"
+#include "zero/train/card.h"
 #include "zero/train/report/terminal.h"
 #include "zero/train/spill.h"
 
@@ -20,37 +21,48 @@ static size_t other_bytes(const struct zr_train_config *config)
     return (layers > 8 * MIB ? layers : 8 * MIB) + config->threads * MIB / 2 + 16 * config->steps;
 }
 
-/* Blocks that stay lie between those that go: a granule of each tag's is partly filled at both ends. */
+/* Blocks that stay lie between those that go: a handle of each tag's is partly filled at both ends. */
 static uint64_t kept_bytes(const size_t by_tag_bytes[ZR_TAG_COUNT], size_t granule_bytes)
 {
     uint64_t bytes = 0;
     for (unsigned tag = 0; tag < ZR_TAG_COUNT; tag++)
         if (by_tag_bytes[tag] > 0)
-            bytes += (by_tag_bytes[tag] / granule_bytes + 2) * granule_bytes;
+            bytes += by_tag_bytes[tag] / granule_bytes * granule_bytes +
+                     zr_spill_ends_bytes(by_tag_bytes[tag], granule_bytes);
     return bytes;
 }
 
-/* A card's memory is another zrd's. */
-static bool is_on_card(const struct zr_rank *rank)
+/* A card's memory is another zrd's; NULL: the run has none, or no zrd lends it. */
+static struct zr_service *card_of(const struct zr_rank *rank)
 {
-    return rank->config->backend == ZR_TRAIN_CUDA;
+    return rank->config->backend == ZR_TRAIN_CUDA ? rank->device->service : NULL;
 }
 
-static struct zr_service_plan plan_of(const struct zr_rank *rank, size_t granule)
+/* Whose turns the run takes: with two zrds it would hold one's while it waits for the other's. So all of its
+ * ranks share the card, or that memory is kept between steps; likewise the host's beside a card's turns. */
+static struct zr_service *turns_at(const struct zr_rank *rank)
 {
-    bool card = is_on_card(rank);
+    struct zr_service *card = card_of(rank);
+    return card && !zr_card_is_own(rank) ? card : zr_service_host();
+}
+
+static struct zr_service_plan plan_on_host(const struct zr_rank *rank, size_t granule_bytes)
+{
+    bool card = rank->config->backend == ZR_TRAIN_CUDA;
     const struct zr_byte_plan *plan = &rank->plan;
-    uint64_t other = (other_bytes(rank->config) / granule + 1) * granule;
-    struct zr_service_plan out = {
-        .base_bytes = (card ? 0 : kept_bytes(plan->persistent_by_tag_bytes, granule)) +
-                      kept_bytes(plan->host_persistent_by_tag_bytes, granule) + other,
+    uint64_t other = (other_bytes(rank->config) / granule_bytes + 1) * granule_bytes;
+    return (struct zr_service_plan){
+        .base_bytes = (card ? 0 : kept_bytes(plan->persistent_by_tag_bytes, granule_bytes)) +
+                      kept_bytes(plan->host_persistent_by_tag_bytes, granule_bytes) + other,
         .peak_bytes = (card ? 0 : (uint64_t)plan->peak_reserved_bytes) + plan->host_reserved_bytes + other,
-        .spill_bytes = card ? 0 : zr_spill_sure_bytes(rank, granule)};
-    if (out.base_bytes > out.peak_bytes)
-        out.base_bytes = out.peak_bytes;
-    if (out.spill_bytes > out.base_bytes)
-        out.spill_bytes = out.base_bytes;
-    return out;
+        .spill_bytes = card ? 0 : zr_spill_sure_bytes(rank, granule_bytes)};
+}
+
+static struct zr_service_plan plan_on_card(const struct zr_rank *rank, size_t granule_bytes)
+{
+    return (struct zr_service_plan){.base_bytes =
+                                        kept_bytes(rank->plan.persistent_by_tag_bytes, granule_bytes),
+                                    .peak_bytes = rank->plan.peak_reserved_bytes};
 }
 
 static bool is_first_here(const struct zr_rank *rank)
@@ -89,8 +101,12 @@ static zr_result await_admission(struct zr_rank *rank, struct zr_service *servic
 {
     struct wait wait = {.rank = rank, .table = key};
     plan->run = (uint32_t)getppid(); /* who has started the ranks of this machine */
-    plan->run_count = rank->config->ranks_here;
+    plan->run_count = service == card_of(rank) && zr_card_is_own(rank) ? 1 : rank->config->ranks_here;
     plan->waits = waits_long(rank);
+    if (service != turns_at(rank) || plan->base_bytes > plan->peak_bytes)
+        plan->base_bytes = plan->peak_bytes;
+    if (plan->spill_bytes > plan->base_bytes)
+        plan->spill_bytes = plan->base_bytes;
     zr_local_busy(rank->local, rank->rank, true);
     zr_result result = zr_service_plan(service, plan, say_waits, &wait);
     zr_local_busy(rank->local, rank->rank, false);
@@ -101,53 +117,50 @@ static zr_result await_admission(struct zr_rank *rank, struct zr_service *servic
     return result;
 }
 
-static zr_result await_turn(struct zr_rank *rank, struct wait *wait)
+static zr_result await_turn(struct zr_rank *rank, struct zr_service *service, struct wait *wait)
 {
     zr_local_busy(rank->local, rank->rank, true);
-    zr_result result = zr_service_turn(zr_service_host(), say_waits, wait);
+    zr_result result = zr_service_turn(service, say_waits, wait);
     zr_local_busy(rank->local, rank->rank, false);
     return result;
 }
 
-/* The whole peak is kept between steps: two runs do not alternate on a card, and the turn comes at once. */
-static zr_result begin_on_card(struct zr_rank *rank, struct wait *wait)
+static zr_result admit(struct zr_rank *rank)
 {
-    struct zr_service *service = rank->device->service;
-    struct zr_service_plan plan = {.base_bytes = rank->plan.peak_reserved_bytes,
-                                   .peak_bytes = rank->plan.peak_reserved_bytes};
+    struct zr_service_plan plan;
     char key[ZR_SERVICE_KEY_BYTES];
-    if (!service)
-        return ZR_OK;
-    zr_result result = zr_cuda_device_key((int)rank->config->device, key);
+    size_t granule_bytes;
+    zr_result result = ZR_OK;
+    if (card_of(rank)) {
+        result = zr_cuda_device_key((int)zr_card_device(rank), key);
+        plan = plan_on_card(rank, rank->device->can.granule_bytes);
+        if (result == ZR_OK)
+            result = await_admission(rank, card_of(rank), key, &plan);
+    }
     if (result == ZR_OK)
-        result = await_admission(rank, service, key, &plan);
-    return result == ZR_OK ? zr_service_turn(service, say_waits, wait) : result;
+        result = zr_backend_granule(0, &granule_bytes);
+    if (result != ZR_OK)
+        return result;
+    plan = plan_on_host(rank, granule_bytes);
+    return await_admission(rank, zr_service_host(), ZR_SERVICE_HOST, &plan);
 }
 
 zr_result zr_turns_begin(struct zr_rank *rank)
 {
     struct wait wait = {.rank = rank};
-    struct zr_service_plan plan;
+    struct zr_service *card = card_of(rank);
+    struct zr_service *other = turns_at(rank) == card ? zr_service_host() : card;
     if (!zr_service_wanted())
         return ZR_OK;
-    size_t granule_bytes;
-    zr_result result = zr_backend_granule(0, &granule_bytes);
-    if (result != ZR_OK)
-        return result;
-    plan = plan_of(rank, granule_bytes);
-    if (is_on_card(rank))
-        result = begin_on_card(rank, &wait);
-    if (result != ZR_OK)
-        return result;
-    result = await_admission(rank, zr_service_host(), ZR_SERVICE_HOST, &plan);
-    if (result == ZR_OK)
-        result = await_turn(rank, &wait);
-    return result;
+    zr_result result = admit(rank);
+    if (result == ZR_OK && other) /* what is kept there may wait for another's turn to end, once */
+        result = await_turn(rank, other, &wait);
+    return result == ZR_OK ? await_turn(rank, turns_at(rank), &wait) : result;
 }
 
-bool zr_turns_wanted(void)
+bool zr_turns_wanted(const struct zr_rank *rank)
 {
-    return zr_service_yield_bytes() > 0;
+    return zr_service_yield_bytes(turns_at(rank)) > 0;
 }
 
 zr_result zr_turns_next(struct zr_rank *rank)
@@ -164,7 +177,7 @@ zr_result zr_turns_next(struct zr_rank *rank)
     if (result != ZR_OK)
         return result;
     zr_spill_rest(rank);
-    result = await_turn(rank, &wait);
+    result = await_turn(rank, turns_at(rank), &wait);
     zr_result back = zr_spill_resume(rank);
     return result == ZR_OK ? back : result;
 }

@@ -11,7 +11,7 @@
  * the machine: the plan does not fit beside what others hold and plan. */
 zr_result zr_turns_begin(struct zr_rank *rank);
 /* Whether another run waits for this one's turn. */
-bool zr_turns_wanted(void);
+bool zr_turns_wanted(const struct zr_rank *rank);
 /* Between two steps, once the ranks have agreed: gives idle memory back and waits for the next turn. */
 zr_result zr_turns_next(struct zr_rank *rank);
 

@@ -153,6 +153,21 @@ static void test_two(void)
     tap_ok(!ledger.runs, "no run is left");
 }
 
+/* A run that keeps all it has gives nothing back at the end of its turn. */
+static void test_kept(void)
+{
+    start();
+    for (unsigned i = 0; i < 3; i++)
+        add(i, 0);
+    tap_ok(plan(0, 10, 10, 1, 0) == ZR_SERVICE_GRANTED && turn(0, 0) == ZR_SERVICE_GRANTED,
+           "a run that keeps all");
+    tap_ok(plan(1, 20, 60, 1, 0) == ZR_SERVICE_GRANTED && turn(1, 0) == ZR_SERVICE_GRANTED,
+           "one that does not");
+    tap_ok(plan(2, 20, 60, 1, 0) == ZR_SERVICE_GRANTED && turn(2, 0) == 0, "a third waits for its turn");
+    zr_ledger_tick(&ledger, TURN);
+    tap_ok(said[0].yielded == 0 && said[1].yielded == 1, "for which the second is asked alone");
+}
+
 /* What a step lacks and nobody gives is refused at the deadline, not before. */
 static void test_deadline(void)
 {
@@ -379,6 +394,7 @@ static void test_random(void)
 int main(void)
 {
     test_two();
+    test_kept();
     test_deadline();
     test_members();
     test_three();

@@ -48,11 +48,17 @@ static const char *way_out(int error)
     }
 }
 
-zr_result zr_nvme_file_fail(const struct zr_nvme_file *file, const char *doing, int error)
+zr_result zr_nvme_file_fail_with(const struct zr_nvme_file *file, const char *doing, int error,
+                                 const char *words)
 {
     char room[64];
     return zr_fail(ZR_ERR_IO, "cannot %s the offload file in '%s': %s (%s)", doing, file->folder,
-                   strerror_r(error, room, sizeof room), way_out(error));
+                   strerror_r(error, room, sizeof room), words);
+}
+
+zr_result zr_nvme_file_fail(const struct zr_nvme_file *file, const char *doing, int error)
+{
+    return zr_nvme_file_fail_with(file, doing, error, way_out(error));
 }
 
 static int open_retried(const char *path, int flags)

@@ -88,6 +88,8 @@ zr_result zr_nvme_file_create(struct zr_nvme_file *out, const struct zr_nvme_fol
 zr_result zr_nvme_file_reserve(struct zr_nvme_file *file, uint64_t bytes);
 /* One sentence, "cannot DOING the offload file in 'FOLDER': cause (way out)". */
 zr_result zr_nvme_file_fail(const struct zr_nvme_file *file, const char *doing, int error);
+zr_result zr_nvme_file_fail_with(const struct zr_nvme_file *file, const char *doing, int error,
+                                 const char *way_out);
 
 /* nvme_io.c */
 void zr_nvme_log(const zr_nvme_io *io, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -56,7 +56,7 @@ static void end_operation(zr_nvme_io *io, struct zr_nvme_operation *operation)
 /* Whether a failure that was ends such an operation. */
 static bool has_failed(const zr_nvme_io *io, bool write)
 {
-    return io->error != 0 && (write || !io->failed_write || !io->options.reads_go_on);
+    return io->error != 0 && (write || !io->failed_write || !io->options.write_way_out);
 }
 
 /* Ends what is done. After a failure nothing starts any more, and what has not started is dropped. In order:
@@ -176,6 +176,8 @@ static zr_result first_failure(const zr_nvme_io *io, bool write)
         return ZR_OK;
     snprintf(doing, sizeof doing, "%s %zu bytes at %llu of", io->failed_write ? "write" : "read",
              io->failed_bytes, (unsigned long long)io->failed_offset_bytes);
+    if (io->failed_write && io->options.write_way_out)
+        return zr_nvme_file_fail_with(&io->file, doing, io->error, io->options.write_way_out);
     return zr_nvme_file_fail(&io->file, doing, io->error);
 }
 

@@ -63,8 +63,9 @@ struct zr_nvme_options {
      * disk takes for 32 MiB and each depth once. */
     unsigned depth;
     size_t piece_bytes; /* 0: 512 KiB */
-    /* A write that failed ends writes alone: what was written before it can still be read. */
-    bool reads_go_on;
+    /* Not NULL: a write that failed ends writes alone, what was written before it can still be read, and
+     * this is what its words advise. */
+    const char *write_way_out;
     bool threads;      /* pread and pwrite, also where io_uring is allowed */
     uint64_t stall_ns; /* a wait without any progress for so long is logged; 0: five seconds */
     /* What a person should know: once each for what this machine refuses, and for a disk that stalls. Called
