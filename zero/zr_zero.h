@@ -173,8 +173,8 @@ struct zr_offload {
     const struct zr_offload_file *file;
     bool parameters; /* of stage 3, and with `optimizer`: shards of parameters too (tag param there) */
     /* With `optimizer`, and other bits: the update by a step's gradients runs, in a thread of its own, while
-     * the next step computes, and its parameters come when that step ends. zr_engine_save() waits for them
-     * first. */
+     * the next step computes, and its parameters, which wait in the arena (tag param), come when that step
+     * ends. zr_engine_save() waits for them first. */
     bool delayed;
     /* With `parameters`: their shards are in a file without a name, of its own, and the arena has a buffer of
      * the largest of them for each unit that may be gathered at a time (tag offload). Borrowed, and refused,

@@ -78,8 +78,11 @@ for flags, where in ((dict(ranks=1), {}), (dict(ranks=2, stage=2, precision="bf1
     same([tier["moved_bytes_per_step"] for tier in tiers], [tier["planned_moved_bytes_per_step"] for tier in tiers], "and moves what is planned")
     ok(all(0 <= tier["wait_share"] <= 1 for tier in tiers) and all(rank["delayed_update"]["computing_seconds"] > 0 <= rank["delayed_update"]["waiting_seconds"] for rank in late[1].report["ranks"]) and
        all(rank["delayed_update"]["waiting_seconds"] == 0 for rank in late[0].report["ranks"]), "the update's time stands apart from the step's waits")
-    bytes_of = 2 * sum(UNITS) // flags["ranks"] * 12  # an update reads and writes masters, momentum and variance; the step's end reads masters
-    ok(where or all(bytes_of * 7 // 6 <= rank["tiers"]["nvme"]["moved_bytes_per_step"] <= 1.2 * bytes_of * 7 // 6 + 64 * BLOCK for rank in late[1].report["ranks"]), "masters alone are read twice") or note(f"{bytes_of} {tiers}")
+    bytes_of, width = 24 * sum(UNITS) // flags["ranks"], 2 if "precision" in flags else 4  # an update reads and writes masters, momentum and variance; the step's end reads nothing
+    ok(where or all(bytes_of <= rank["tiers"]["nvme"]["moved_bytes_per_step"] <= 1.2 * bytes_of + 64 * BLOCK for rank in late[1].report["ranks"]), "state is moved once") or note(f"{bytes_of} {tiers}")
+    new = [run.report["ranks"][0]["tiers"]["host"]["peak_by_tag_bytes"]["param"] for run in late]
+    ok(all(width * sum(UNITS) // flags["ranks"] <= bytes <= 1.2 * width * sum(UNITS) // flags["ranks"] + len(UNITS) * (BLOCK + 256) for bytes in new) and
+       all(tier.get("planned_by_tag_bytes") == tier.get("peak_by_tag_bytes") for tier in tiers), "its parameters wait on the host for the step's end") or note(f"{new} {tiers}")
 
 # A speculative update: state lies twice in the file, as far as the bytes allow, and what was wrong is made again from what it was.
 for flags, log in ((dict(ranks=1, clip=2.5), "1GiB"), (dict(ranks=2, stage=1, precision="bf16", accumulate=2, clip=1.8), "300KiB"), (dict(ranks=2, stage=2, precision="bf16", clip=1000), "1GiB"),

@@ -67,13 +67,18 @@ struct zr_unit_state {
 };
 
 /* What a delayed update needs; see late.h. */
+struct zr_late_unit {
+    struct zr_numbers gradients; /* that it reads */
+    zr_ticket copied;            /* of engine->copies: the parameters of the update before have left */
+};
 struct zr_late {
     zr_comm *worker; /* its thread */
     struct zr_copies_task task;
     struct zr_kernel_context context;
     struct zr_engine_update update;
-    struct zr_numbers *gradients; /* [units_count] that it reads */
-    char *other_gradients;        /* as zr_engine.gradients and .sums: the turn's other place */
+    struct zr_late_unit *units; /* [units_count] */
+    char *parameters;           /* new ones of what this rank updates, [layout.shards_elements] */
+    char *other_gradients;      /* as zr_engine.gradients and .sums: the turn's other place */
     float *other_sums;
     zr_ticket ticket;
     bool pending;                        /* an update was started, and its parameters have not come */

@@ -5,20 +5,31 @@
 #include <stdatomic.h>
 
 #include "zero/comm/copies.h"
+#include "zero/engine/nvme/parameter_file.h"
 #include "zero/engine/offload.h"
 
 /* ---- In the thread of the update ----------------------------------------------------------------------- */
 
+/* Where a unit's new parameters wait for the step's end. */
+static struct zr_numbers new_parameters(const struct zr_engine *engine, size_t unit)
+{
+    size_t at = engine->layout.units[unit].shard_offset;
+    return zr_numbers_at((struct zr_numbers){engine->late.parameters, engine->options.precision}, at);
+}
+
 static zr_result update_unit(struct zr_engine *engine, size_t unit)
 {
+    const struct zr_late_unit *late = &engine->late.units[unit];
     struct zr_owned owned;
-    struct zr_window window = {.from = 0};
+    struct zr_window window = {.values = new_parameters(engine, unit)};
     zr_result result = zr_engine_take_owned(engine, unit, &owned);
     window.count = owned.to - owned.from;
+    if (result == ZR_OK) /* of those from the update before, which the step has long needed */
+        result = zr_comm_wait(engine->copies, late->copied);
     if (result == ZR_OK)
-        result = zr_engine_update_window(engine, unit, engine->late.gradients[unit], &engine->late.update,
-                                         &owned, &window);
-    /* Straight to the store: copies of parameters under way are the step's, from before this update. */
+        result =
+            zr_engine_update_window(engine, unit, late->gradients, &engine->late.update, &owned, &window);
+    /* Straight to the store: tickets of a unit's copies are the step's. */
     zr_result given = zr_state_store_give(&engine->store, unit, true);
     return result == ZR_OK ? given : result;
 }
@@ -69,8 +80,11 @@ zr_result zr_engine_late_open(struct zr_engine *engine)
             o->context,
             &(struct zr_clear){engine->gradients_elements * engine->gradient_bytes, late->other_gradients});
     if (result == ZR_OK)
-        result = zr_take(o->host_arena, ZR_TAG_OTHER, engine->layout.units_count, sizeof *late->gradients,
-                         (void **)&late->gradients);
+        result = zr_take(o->offload.host, ZR_TAG_PARAM, engine->layout.shards_elements,
+                         engine->parameter_bytes, (void **)&late->parameters);
+    if (result == ZR_OK)
+        result = zr_take(o->host_arena, ZR_TAG_OTHER, engine->layout.units_count, sizeof *late->units,
+                         (void **)&late->units);
     return result != ZR_OK ? result
                            : zr_copies_create(&late->worker,
                                               &(struct zr_comm_options){.arena = o->arena,
@@ -88,22 +102,25 @@ void zr_engine_late_close(struct zr_engine *engine)
     for (size_t u = 0; engine->units && u < engine->layout.units_count; u++)
         drop_late(engine, u);
     if (engine->options.offload.host) {
+        zr_drop(engine->options.offload.host, &late->parameters);
         zr_drop(engine->options.offload.host, &late->other_sums);
         zr_drop(engine->options.offload.host, &late->other_gradients);
     }
-    zr_drop(engine->options.host_arena, &late->gradients);
+    zr_drop(engine->options.host_arena, &late->units);
 }
 
 /* In a rehearsal it runs here, and its waits are none of the step's until the step waits for its end. */
 static zr_result run(struct zr_late *late)
 {
     struct zr_comm_clock *clock = late->clock;
-    double waited = clock ? clock->waited_seconds : 0, disk = clock ? clock->nvme_waited_seconds : 0;
+    double waited = clock ? clock->waited_seconds : 0, disk = clock ? clock->nvme_waited_seconds : 0,
+           host = clock ? clock->host_waited_seconds : 0;
     zr_result result = zr_copies_run(late->worker, &late->task, &late->ticket);
     if (clock) {
         late->end_seconds = zr_comm_clock_now(clock);
         clock->waited_seconds = waited;
         clock->nvme_waited_seconds = disk;
+        clock->host_waited_seconds = host;
     }
     return result;
 }
@@ -114,11 +131,6 @@ zr_result zr_engine_late_start(struct zr_engine *engine, const struct zr_engine_
     char *gradients = engine->gradients;
     float *sums = engine->sums;
     zr_assert(!late->pending);
-    for (size_t u = 0; u < engine->layout.units_count && !zr_engine_is_low_precision(engine); u++) {
-        zr_result copied = zr_engine_await_parameters(engine, u); /* from the masters, which change now */
-        if (copied != ZR_OK)
-            return copied;
-    }
     late->context = *engine->options.context; /* of which the update needs what does not change */
     late->context.parallel = (struct zr_parallel){.threads = 1};
     late->context.flops = NULL;
@@ -126,7 +138,8 @@ zr_result zr_engine_late_start(struct zr_engine *engine, const struct zr_engine_
     late->update.context = &late->context;
     for (size_t u = 0; u < engine->layout.units_count; u++) {
         struct zr_unit_state *state = &engine->units[u];
-        late->gradients[u] = zr_engine_shard_gradients(engine, u);
+        late->units[u] =
+            (struct zr_late_unit){zr_engine_shard_gradients(engine, u), engine->units[u].parameter_copy};
         drop_late(engine, u);
         state->late_sum_shard = state->sum_shard;
         state->late_gradients = state->gradients;
@@ -159,6 +172,25 @@ zr_result zr_engine_late_await(struct zr_engine *engine)
     return result;
 }
 
+/* Brings a unit's new parameters to where a step reads them. */
+static zr_result publish_unit(struct zr_engine *engine, size_t unit)
+{
+    const void *from = new_parameters(engine, unit).at;
+    size_t bytes = engine->layout.units[unit].shard_elements * engine->parameter_bytes;
+    void *slot;
+    if (!zr_engine_files_parameters(engine, unit))
+        return zr_copies_start(engine->copies,
+                               &(struct zr_host_copy){.to = zr_engine_shard(engine, unit),
+                                                      .from = from,
+                                                      .bytes = bytes,
+                                                      .stays = zr_engine_hosts_parameters(engine, unit)},
+                               &engine->units[unit].parameter_copy);
+    zr_result result = zr_engine_parameter_slot(engine, unit, &slot);
+    if (result == ZR_OK)
+        result = zr_engine_copy(engine, slot, from, bytes);
+    return result == ZR_OK ? zr_engine_parameter_write(engine, unit) : result;
+}
+
 zr_result zr_engine_late_publish(struct zr_engine *engine)
 {
     size_t count = engine->layout.units_count;
@@ -167,16 +199,13 @@ zr_result zr_engine_late_publish(struct zr_engine *engine)
         return result;
     engine->late.pending = false;
     result = engine->options.stage == 3 ? zr_comm_synchronize(engine->options.comm) : ZR_OK;
-    if (result == ZR_OK)
-        result = zr_state_store_begin_masters(&engine->store);
     for (size_t u = 0; u <= count && result == ZR_OK; u++) {
         if (u < count)
-            result = zr_engine_round_masters(engine, u);
+            result = publish_unit(engine, u);
         if (result == ZR_OK && u > 0 && engine->world > 1 && engine->units[u - 1].resident)
             result = zr_engine_all_gather_parameters(engine, u - 1);
     }
-    zr_result ended = zr_state_store_end(&engine->store);
-    return result == ZR_OK ? ended : result;
+    return result;
 }
 
 zr_result zr_engine_catch_up(struct zr_engine *engine)

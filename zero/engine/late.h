@@ -2,7 +2,10 @@
  * the gradients of the step before, and the parameters follow when the step ends. So a step computes with
  * parameters that have not seen the gradients of the step before it. Private to engine/.
  *
- * Shards of gradients have two places by turns: one is filled by the step, one is read by the update. */
+ * Shards of gradients have two places by turns: one is filled by the step, one is read by the update, which
+ * writes new parameters into a place of their own on the host. From there they are copied to where steps read
+ * them; the copies of the last units go on while the next forward begins, and the next update overwrites a
+ * unit's when its copy has ended. */
 #ifndef ZR_ENGINE_LATE_H
 #define ZR_ENGINE_LATE_H
 

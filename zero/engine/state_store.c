@@ -98,14 +98,6 @@ zr_result zr_state_store_begin(struct zr_state_store *store)
     return store->table->begin ? store->table->begin(store) : ZR_OK;
 }
 
-zr_result zr_state_store_begin_masters(struct zr_state_store *store)
-{
-    store->masters_alone = true;
-    zr_result result = zr_state_store_begin(store);
-    store->masters_alone = false;
-    return result;
-}
-
 zr_result zr_state_store_take(struct zr_state_store *store, size_t unit, struct zr_state_view *out)
 {
     return store->table->take(store, unit, out);

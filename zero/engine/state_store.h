@@ -67,7 +67,6 @@ struct zr_state_store {
     /* Of a store of memory, [elements]. */
     float *master, *momentum, *variance;
     struct zr_state_file *file; /* of the store in a file */
-    bool masters_alone;         /* of the pass that begins */
 };
 
 /* `nvme` keeps all of it in an offload file, and three buffers of the largest unit in memory: behind the work
@@ -87,8 +86,6 @@ size_t zr_state_store_at(const struct zr_state_store *store, size_t unit);
 /* A pass: begin, then take and give of each unit in order, then end, also after a failure. Outside of a pass
  * take and give are of single units. `changed` false: what was taken is as it was. */
 zr_result zr_state_store_begin(struct zr_state_store *store);
-/* A pass that reads masters and changes nothing: of a file it reads them alone. */
-zr_result zr_state_store_begin_masters(struct zr_state_store *store);
 zr_result zr_state_store_take(struct zr_state_store *store, size_t unit, struct zr_state_view *out);
 zr_result zr_state_store_give(struct zr_state_store *store, size_t unit, bool changed);
 zr_result zr_state_store_end(struct zr_state_store *store);

@@ -113,13 +113,6 @@ static void nvme_close(struct zr_state_store *store)
     zr_drop(store->options.host_arena, &store->file);
 }
 
-/* The blocks of a unit's extent in which its masters lie. */
-static size_t master_bytes(const struct zr_state_store *store, size_t unit)
-{
-    size_t align_bytes = align_of(store), elements = zr_state_store_elements(store, unit);
-    return has_kind(store, 0) ? round_up(elements * sizeof(float), align_bytes) : 0;
-}
-
 static void lay_out(struct zr_state_store *store, size_t align_bytes)
 {
     struct zr_state_file *file = store->file;
@@ -298,8 +291,6 @@ static zr_result nvme_begin(struct zr_state_store *store)
         file->pass[u] = file->units[u];
         if (file->ahead[u].kept)
             file->pass[u].bytes = 0;
-        if (store->masters_alone)
-            file->pass[u].bytes = master_bytes(store, u);
         file->ahead[u].kept = false;
         all_kept = all_kept && file->pass[u].bytes == 0;
     }
