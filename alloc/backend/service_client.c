@@ -249,7 +249,7 @@ static zr_result await(int line, enum zr_service_kind kind, uint64_t timeout_ns,
 {
     zr_result result = zr_service_receive(line, out, timeout_ns);
     if (result == ZR_OK)
-        result = zr_service_parcel_check(out);
+        result = zr_service_parcel_check(line, out);
     bool later = kind == ZR_SERVICE_GRANTED && out->message.kind == ZR_SERVICE_LATER;
     if (result == ZR_OK && out->message.kind != ZR_SERVICE_REFUSED && out->message.kind != kind && !later)
         result = zr_fail(ZR_ERR_FORMAT, "zrd has answered something else than was asked");
@@ -650,7 +650,7 @@ bool zr_service_hear(struct zr_service *client, struct zr_service_message *out)
     int fd = client->bell.fd;
     if (is_ours(&client->bell)) {
         zr_result result = zr_service_receive(fd, &parcel, 0);
-        if (result == ZR_OK && zr_service_parcel_check(&parcel) == ZR_OK) {
+        if (result == ZR_OK && zr_service_parcel_check(fd, &parcel) == ZR_OK) {
             *out = parcel.message;
             reclaim = out->kind == ZR_SERVICE_RECLAIM || out->kind == ZR_SERVICE_INQUIRE;
             if (out->kind == ZR_SERVICE_YIELD)

@@ -19,7 +19,7 @@ static zr_result ask(int line, const struct zr_service_message *message, uint64_
     if (result == ZR_OK)
         result = zr_service_receive(line, &parcel, patience_ns ? patience_ns : ANSWER_NS);
     if (result == ZR_OK)
-        result = zr_service_parcel_check(&parcel);
+        result = zr_service_parcel_check(line, &parcel);
     zr_service_parcel_end(&parcel);
     *answer = parcel.message;
     if (result == ZR_OK && answer->kind == ZR_SERVICE_REFUSED)

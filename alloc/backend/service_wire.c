@@ -30,11 +30,12 @@ zr_result zr_service_address(const char *key, struct sockaddr_un *out, bool make
                : zr_fail(ZR_ERR_IO, "the path of '%s' is too long for a socket: set XDG_RUNTIME_DIR", folder);
 }
 
-static bool is_of_this_user(int line)
+static struct ucred peer_of(int line)
 {
     struct ucred peer;
     socklen_t bytes = sizeof peer;
-    return getsockopt(line, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 && peer.uid == geteuid();
+    return getsockopt(line, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 ? peer
+                                                                         : (struct ucred){.uid = (uid_t)-1};
 }
 
 static void way_to_start(char out[sizeof "zr service start --device " + ZR_SERVICE_KEY_BYTES],
@@ -66,7 +67,7 @@ zr_result zr_service_connect(const char *key, int *out)
                 ? zr_fail(ZR_ERR_UNAVAILABLE, "no zrd listens at '%s': type `%s`", address.sun_path, start)
                 : zr_fail(errno == EAGAIN ? ZR_ERR_TIMEOUT : ZR_ERR_UNAVAILABLE,
                           "zrd at '%s' does not answer (error %d)", address.sun_path, errno);
-    else if (!is_of_this_user(line))
+    else if (peer_of(line).uid != geteuid())
         result = zr_fail(ZR_ERR_UNAVAILABLE, "another user listens at '%s': remove it", address.sun_path);
     if (result == ZR_OK)
         *out = line;
@@ -177,16 +178,18 @@ static bool is_text(const char *text, size_t room_bytes)
     return length < room_bytes;
 }
 
-zr_result zr_service_parcel_check(const struct zr_service_parcel *parcel)
+zr_result zr_service_parcel_check(int line, const struct zr_service_parcel *parcel)
 {
     const struct zr_service_message *message = &parcel->message;
     if (parcel->bytes < 8 || message->magic != ZR_SERVICE_MAGIC)
         return zr_fail(ZR_ERR_FORMAT, "%zu bytes that are no message of the service", parcel->bytes);
     if (message->version != ZR_SERVICE_VERSION)
-        return zr_fail(ZR_ERR_FORMAT,
-                       "one end speaks version %u of the service's protocol and the other %d: install zrd "
-                       "and the libraries of one release, and start both anew",
-                       message->version, ZR_SERVICE_VERSION);
+        return zr_fail(
+            ZR_ERR_UNAVAILABLE,
+            "process %d speaks version %u of the service's protocol and process %d version %d: "
+            "install zrd and the libraries of one release, and start both anew (`kill` ends a zrd, "
+            "and programs keep what they have)",
+            (int)peer_of(line).pid, message->version, (int)getpid(), ZR_SERVICE_VERSION);
     if (parcel->bytes != sizeof *message)
         return zr_fail(ZR_ERR_FORMAT, "a message of another length than %zu bytes", sizeof *message);
     if (message->kind == 0 || message->kind >= ZR_SERVICE_KIND_COUNT)

@@ -32,8 +32,8 @@ zr_result zr_service_send(int line, const struct zr_service_message *message, in
 zr_result zr_service_receive(int line, struct zr_service_parcel *out, uint64_t timeout_ns);
 /* Closes what came beside it and was not taken (set to -1). */
 void zr_service_parcel_end(struct zr_service_parcel *parcel);
-/* Whether it is a message of this version, whole, its texts ended and printable. ZR_ERR_FORMAT, with words.
- */
-zr_result zr_service_parcel_check(const struct zr_service_parcel *parcel);
+/* Whether what the line brought is a message of this version, whole, its texts ended and printable.
+ * ZR_ERR_FORMAT, with words; ZR_ERR_UNAVAILABLE: of another version. */
+zr_result zr_service_parcel_check(int line, const struct zr_service_parcel *parcel);
 
 #endif

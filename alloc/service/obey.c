@@ -256,6 +256,10 @@ static void show_next(struct zr_server *server, struct zr_client *client, uint64
         message.flags = (ledger->draining ? ZR_SERVICE_DRAINING : 0) |
                         (zr_ledger_asked_bytes(ledger) > 0 ? ZR_SERVICE_ASKING : 0) |
                         (is_inquiring(server, zr_os_now_ns()) ? ZR_SERVICE_INQUIRING : 0);
+        if (server->log->lost_count > 0)
+            snprintf(message.words, sizeof message.words,
+                     "%llu lines of its log could not be written: make room where that lies",
+                     (unsigned long long)server->log->lost_count);
     }
     zr_client_say(client, client->line, &message, -1);
 }
@@ -298,7 +302,7 @@ void zr_client_obey(struct zr_server *server, struct zr_client *client, struct z
     const struct zr_service_message *message = &parcel->message;
     char words[ZR_SERVICE_WORDS_BYTES];
     client->messages_count += parcel->message.kind != ZR_SERVICE_IDLE; /* a tool's doing */
-    if (zr_service_parcel_check(parcel) != ZR_OK) {
+    if (zr_service_parcel_check(client->line, parcel) != ZR_OK) {
         snprintf(words, sizeof words, "%s", zr_last_error());
         /* Who speaks another version is told. */
         if (parcel->bytes >= 8 && message->magic == ZR_SERVICE_MAGIC)

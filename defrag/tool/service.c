@@ -115,14 +115,25 @@ static zr_result await_zrd(const char *key, pid_t child, const char *log)
 
 enum { ARGUMENTS_MOST = 16, LOG_ROOM = ZR_FOLDER_BYTES + 16 + ZR_SERVICE_KEY_BYTES };
 
-/* Where it runs already, its number. */
-static bool is_served(const char *key, int32_t *pid)
+/* Where it runs already, its number; 0: it does not. ZR_ERR_UNAVAILABLE: one of another release does. */
+static zr_result find_running(const char *key, int32_t *pid)
 {
     struct zr_service_message status = zr_service_message_of(ZR_SERVICE_STATUS), answer;
+    int line;
     status.serial = UINT64_MAX;
-    bool served = ask_once(key, &status, &answer) == ZR_OK;
-    *pid = answer.pid;
-    return served;
+    *pid = 0;
+    if (zr_service_connect(key, &line) != ZR_OK)
+        return ZR_OK;
+    zr_result result = zr_service_ask(line, &status, &answer);
+    close(line);
+    *pid = result == ZR_OK ? answer.pid : 0;
+    return result == ZR_ERR_UNAVAILABLE ? result : ZR_OK;
+}
+
+static bool is_served(const char *key)
+{
+    int32_t pid;
+    return find_running(key, &pid) == ZR_OK && pid != 0;
 }
 
 /* `arguments` are its own, but for the first, which is filled in. */
@@ -150,7 +161,9 @@ zr_result zr_tool_service_need(bool start, const char *device)
     char *arguments[ARGUMENTS_MOST] = {NULL}, log[LOG_ROOM], key[ZR_SERVICE_KEY_BYTES];
     int32_t pid;
     zr_result result = read_key(device, key);
-    if (result != ZR_OK || is_served(key, &pid))
+    if (result == ZR_OK)
+        result = find_running(key, &pid);
+    if (result != ZR_OK || pid != 0)
         return result;
     arguments[1] = device ? option : NULL;
     arguments[2] = (char *)(uintptr_t)device;
@@ -175,9 +188,11 @@ static int start(int argc, char **argv)
     if (code >= 0)
         return code;
     zr_result result = read_key(values[4], key);
+    if (result == ZR_OK)
+        result = find_running(key, &pid);
     if (result != ZR_OK)
         return zr_tool_fail(result);
-    if (is_served(key, &pid)) {
+    if (pid != 0) {
         zr_tool_log("service: zrd runs already, as process %" PRId32, pid);
         return ZR_TOOL_FINE;
     }
@@ -238,8 +253,7 @@ static bool show_one(struct zr_text *text, const char *key, bool json)
     struct zr_service_message totals;
     char number[2][ZR_TOOL_NUMBER_ROOM];
     bool host = strcmp(key, ZR_SERVICE_HOST) == 0;
-    int32_t pid;
-    if (!is_served(key, &pid))
+    if (!is_served(key))
         return false;
     zr_text_print(text, json ? "\"clients\": [" : "");
     if (zr_service_query(key, &(struct zr_service_question){.fresh = ZR_SERVICE_AWAITED}, show_client,
@@ -252,10 +266,12 @@ static bool show_one(struct zr_text *text, const char *key, bool json)
                       totals.pid, totals.bytes, totals.held_bytes, totals.hard_bytes, totals.within_ms,
                       totals.flags & ZR_SERVICE_DRAINING ? "true" : "false");
     else
-        zr_text_print(text, "%s of %s%s%s are lent to %" PRIu64 " processes by zrd, process %" PRId32 "%s\n",
+        zr_text_print(text,
+                      "%s of %s%s%s are lent to %" PRIu64 " processes by zrd, process %" PRId32 "%s%s%s\n",
                       zr_tool_bytes(number[0], totals.held_bytes), zr_tool_bytes(number[1], totals.bytes),
                       host ? "" : " of device ", host ? "" : key, totals.count, totals.pid,
-                      totals.flags & ZR_SERVICE_DRAINING ? ", which is draining" : "");
+                      totals.flags & ZR_SERVICE_DRAINING ? ", which is draining" : "",
+                      totals.words[0] ? "\n" : "", totals.words);
     return true;
 }
 
@@ -283,8 +299,7 @@ static int show_status(int argc, char **argv)
         zr_text_print(&out.text, "\"clients\": [], \"pid\": 0, \"capacity_bytes\": 0, \"lent_bytes\": 0");
     zr_text_print(&out.text, json && !device ? ",\n \"devices\": [" : "");
     for (unsigned i = 1; i < count; i++) {
-        int32_t pid;
-        if (!is_served(keys[i], &pid))
+        if (!is_served(keys[i]))
             continue;
         if (json)
             zr_text_print(&out.text, "%s{\"device\": \"%s\", ", shown++ ? ",\n " : "", keys[i]);
@@ -294,7 +309,7 @@ static int show_status(int argc, char **argv)
     zr_text_print(&out.text, !json ? "" : device ? "}\n" : "]}\n");
     if (any)
         return zr_tool_output_end(&out);
-    is_served(keys[0], &(int32_t){0}); /* for its words */
+    is_served(keys[0]); /* for its words */
     return zr_tool_fail(ZR_ERR_UNAVAILABLE);
 }
 

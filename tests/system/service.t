@@ -11,9 +11,10 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 
 sys.path.insert(0, "tests/support")
-from zrd_client import (CLIENT, ENVIRONMENT, FORM, KINDS, MAGIC, MIB, RUNTIME, SOCKET, UUID, ZR, ZRD, Program, Speaker, Zrd,
+from zrd_client import (CLIENT, ENVIRONMENT, FIELDS, FORM, KINDS, MAGIC, MIB, RUNTIME, SOCKET, UUID, ZR, ZRD, Program, Speaker, Zrd,
                         constant, lent, status, use, zr)
 from cuda_train import on_card
 from zrtest import BUILD, HANG, SEED, done, note, ok, path, same, skip, train, wait_for
@@ -64,6 +65,37 @@ def check_alone():
     late.end()
     ok(wait_for(lambda: lent() == 0), "until it ends")
     zrd.end()
+
+
+def check_release():
+    """A zrd of another release: its version, its process and the way out are said, whoever asks; nobody is harmed."""
+    def serve():
+        while True:
+            try:
+                line = other.accept()[0]
+            except OSError:
+                return
+            line.recv(FORM.size)
+            line.send(FORM.pack(MAGIC, 3, KINDS.index("refused"), *[0] * (len(FIELDS) - 6), b"", b"", b""))
+            line.close()
+
+    other = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.path.exists(SOCKET):
+        os.unlink(SOCKET)
+    other.bind(SOCKET)
+    other.listen(64)
+    threading.Thread(target=serve, daemon=True).start()
+    alone, required = Program("service:on"), Program("service:required")
+    same((alone.words, alone.obey("take 5"), required.end()), ("", "", 4), "another release's zrd: who would like it goes on alone, who requires it ends")
+    words = {"a client": required.words, "zr-train": train(environment=ENVIRONMENT).err,
+             **{name: got.stderr for name, got in (("status", zr("status")), ("start", zr("start")), ("run --service", run_python("pass", "--service", ZR_CONF="")))}}
+    for who, said in words.items():
+        ok(f"process {os.getpid()} speaks version 3" in said and "install zrd and the libraries of one release" in said, f"{who}: {said.strip():.300}")
+    other.shutdown(socket.SHUT_RDWR)
+    other.close()
+    zrd = Zrd()
+    ok(wait_for(lambda: row(alone.pid) and row(alone.pid)["held_bytes"] >= 5 * MIB), "who went on alone is a client of the zrd that comes after it")
+    same((alone.obey("look"), alone.end(), zrd.end()), ("", 0, 0), "and has lost nothing")
 
 
 def check_random(kind, count, rounds, churn):
@@ -140,6 +172,9 @@ def check_quotas():
     words = client.obey("take 40")
     ok("hard quota of 16.0 MiB" in words and "--pid" in words, f"it gets no more: {words:.250}")
     same(client.obey("look"), "", "and keeps what it has")
+    got = zr("limit", "--capacity", "8MiB")
+    ok(got.returncode == 0 and "all together holds" in got.stderr, f"a capacity below what is held: {got.stderr.strip()}")
+    same((zr("limit", "--capacity", CAPACITY).returncode, client.obey("look")), (0, ""), "nothing is lost")
     zr("limit", "--pid", client.pid, "--hard", 0)
     zr("limit", "--group", "blue", "--hard", "60MiB")
     ok("group blue" in client.obey("take 40"), "a group's quota")
@@ -424,8 +459,16 @@ def check_card_programs():
     zr("limit", "--capacity", "2MiB")
     run = on_card(**words)
     ok(run.code == 4 and "zrd lends 2.00 MiB" in run.err, f"who does not fit is told before step 1: {run.err.strip()[-300:]}")
-    ENVIRONMENT["ZR_CONF"] = "service:on"
     same((card.end(), host.end()), (0, 0), "both end well")
+    ENVIRONMENT["ZR_CONF"] = "kernels:emulated"
+    got = subprocess.run([*program[:2], "--service", "--device", "0", *program[2:]], capture_output=True, text=True, timeout=HANG, env=ENVIRONMENT, stdin=subprocess.DEVNULL)
+    same((got.returncode, got.stdout), (0, want.stdout), "zr run --service --device 0 starts the host's zrd and the device's") or note(got.stderr)
+    same((status()["capacity_bytes"] > 0, zr("stop").returncode), (True, 0), "which serves, until it is stopped")
+    got = subprocess.run([ZR, "run", "--service", "--device", "7", *program[2:]], capture_output=True, text=True, timeout=HANG, env=ENVIRONMENT, stdin=subprocess.DEVNULL)
+    ok(got.returncode != 0 and not got.stdout and "7" in got.stderr, f"a device that is not there: {got.stderr.strip()}")
+    ENVIRONMENT["ZR_CONF"] = "service:on"
+    use("host")
+    same(zr("stop").returncode, 0, "and so is the host's")
 
 
 def check_programs():
@@ -445,6 +488,7 @@ def check_programs():
 same((FORM.size, KINDS.index("ended")), (544, len(KINDS) - 1), "the protocol as the header has it")
 same(constant("ZR_SERVICE_MAGIC"), MAGIC, "and its first word")
 check_alone()
+check_release()
 for kind, count, rounds, churn in (("host", 8, 3, "120 12"), ("cuda", 4, 3, "30 6")):
     check_random(kind, count, rounds, churn)
     service = Zrd("--capacity", CAPACITY, "--within", 120000)
@@ -472,6 +516,7 @@ if full:
     full.end()
     deaf_log = subprocess.Popen([ZRD, "--log", "/dev/full"], env=ENVIRONMENT, stdin=subprocess.DEVNULL)
     ok(wait_for(lambda: status() is not None), "a full disk for its log stops nothing")
+    ok("lines of its log could not be written: make room" in (said := zr("status").stdout), f"and is said: {said.splitlines()[-1]}")
     deaf_log.terminate()
     same(deaf_log.wait(timeout=HANG), 0, "and it ends well")
 for words in (["--capacity"], ["--capacity", "1XB"], ["--within", "1"], ["--nothing", "1"]):

@@ -185,6 +185,13 @@ def check_spill():
         got = [one.result() for one in both]
         same(([one.code for one in got], words in got[0].err), (list(codes), True), f"{fault}, behind what is in the file: {got[0].err.splitlines()[-1]}")
         same([one.losses for one in got if one.code == 0], [one.losses for one, code in zip(wanted, codes) if code == 0], "who ends well has its own losses")
+    holder = Holder(planned)
+    both = [start("disk_stall:1", seed=1), start(seed=2)]
+    assert wait_for(lambda: len(waits()) == 2)
+    holder.close()
+    got = [one.result() for one in both]
+    same([(one.code, one.losses) for one in got], [(0, one.losses) for one in wanted], "whose disk stalls keeps its memory as well, and no lease ends")
+    ok(got[0].code or got[0].report["ranks"][0]["spill"]["write_seconds"] > 1, "although it has waited for the disk")
     both = [start(seed=seed, steps=20000) for seed in (1, 2)]
     ok(wait_for(lambda: any(one["held_bytes"] < base // 2 < one["peak_bytes"] for one in waits())), "one is in its file")
     for one in rows():
