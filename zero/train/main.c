@@ -7,12 +7,13 @@
 #include "alloc/base/option.h"
 #include "zero/comm/message/mpi_start.h"
 #include "zero/train/settings/args.h"
+#include "zero/train/ask.h"
 #include "zero/checkpoint/checkpoint.h"
 #include "zero/train/data.h"
 #include "zero/train/loop.h"
+#include "zero/train/rehearse.h"
 #include "zero/train/settings/outputs.h"
 #include "zero/train/report/number.h"
-#include "zero/train/rank.h"
 #include "zero/train/report/report.h"
 #include "zero/checkpoint/model_file.h"
 #include "zero/train/report/terminal.h"
@@ -87,7 +88,7 @@ static int pick_stage(void)
     char number[ZR_NUMBER_ROOM];
     bool becomes_mpirun =
         config.by_mpi && config.start.kind == ZR_START_FORK && !config.dry_run;
-    int code = zr_rank_pick_stage(&config, &pick);
+    int code = zr_ask_stage(&config, &pick);
     if (code < 0 && zr_train_leads(&config) && !becomes_mpirun) /* whose rank 0 says it */
         zr_say("--stage auto is --stage %u here: its plan takes the fewest bytes, %s per rank", pick.stage,
                zr_number_grouped(number, pick.reserved_bytes));
@@ -97,7 +98,7 @@ static int pick_stage(void)
 /* Says what --offload-ratio auto comes to. -1, or an exit code. */
 static int pick_ratio(void)
 {
-    int code = zr_rank_pick_ratio(&config);
+    int code = zr_ask_ratio(&config);
     if (code < 0 && zr_train_leads(&config))
         zr_say("--offload-ratio auto is --offload-ratio %.15g here: what stays fits under --memory-limit",
                config.offload_ratio);
@@ -108,7 +109,7 @@ static int pick_ratio(void)
 static int pick_all(void)
 {
     struct zr_picks picks;
-    int code = zr_rank_pick_all(&config, &picks);
+    int code = zr_ask_all(&config, &picks);
     if (code >= 0 || !zr_train_leads(&config))
         return code;
     zr_result result = zr_report_picks(&config, &picks);
@@ -120,7 +121,7 @@ static int weigh_policy(void)
 {
     const struct zr_policy_use *use = &config.policy_use;
     char number[2][ZR_NUMBER_ROOM];
-    int code = zr_rank_weigh_policy(&config);
+    int code = zr_ask_policy(&config);
     if (code >= 0 || config.policy == ZR_POLICY_ZR)
         return code;
     double stranded = 100 * (1 - (double)use->live_bytes / (double)use->reserved_bytes);
@@ -148,13 +149,13 @@ int main(int argc, char **argv)
         code = zr_args_parse(&config, argc, argv);
     if (code >= 0)
         return code;
-    if ((code = zr_rank_measure_tiers(&config)) >= 0)
+    if ((code = zr_ask_tiers(&config)) >= 0)
         return code;
     if (config.picks_all && (code = pick_all()) >= 0)
         return code;
     if (config.stage == ZR_STAGE_AUTO && (code = pick_stage()) >= 0)
         return code;
-    if ((code = zr_rank_cut_stages(&config)) >= 0)
+    if ((code = zr_ask_cut(&config)) >= 0)
         return code;
     if (config.offload_ratio < 0 && (code = pick_ratio()) >= 0)
         return code;
@@ -162,12 +163,12 @@ int main(int argc, char **argv)
         return code;
     zr_result result = zr_outputs_apart(&config);
     if (result == ZR_OK && config.dry_run)
-        return zr_rank_rehearse(&config);
+        return zr_rehearse_run(&config);
     if (result == ZR_OK)
         result = check_data();
     if (result == ZR_OK)
         result = zr_outputs_check(&config);
-    if (result == ZR_OK && (code = zr_rank_check_limit(&config)) >= 0)
+    if (result == ZR_OK && (code = zr_rehearse_check_limit(&config)) >= 0)
         return code;
     if (result == ZR_OK)
         result = zr_checkpoint_hold(&hold, zr_train_leads(&config) ? config.save : "");

@@ -1,4 +1,4 @@
-/* pick.c: see pick.h. Stands on rank.c's plans and timelines. */
+/* pick.c: see pick.h. Stands on the plans of rank_plan.c and the timelines of rank_time.c. */
 #include "zero/train/pick.h"
 
 #include <string.h>

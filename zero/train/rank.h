@@ -10,7 +10,6 @@
 #include "zero/train/thread_pool.h"
 #include "zero/plan/timeline.h"
 #include "zero/train/settings/args.h"
-#include "zero/train/pick.h"
 #include "zero/train/data.h"
 #include "zero/train/report/report.h"
 
@@ -53,39 +52,12 @@ static inline bool zr_rank_logs(const struct zr_rank *rank)
  * fit. On failure *out is to be closed all the same. Collective. */
 zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config,
                        struct zr_local_world *local, unsigned rank);
+/* Memory for records alone, where no rank runs; likewise to be closed, on failure too. */
+zr_result zr_rank_open_records(struct zr_rank *out, const struct zr_train_config *config);
 /* Gives all back. ZR_ERR_CORRUPT with words: something was left behind. */
 zr_result zr_rank_close(struct zr_rank *rank);
 
 /* Fills this rank's report with what was measured, and exchanges: rank->reports is complete on all ranks. */
 zr_result zr_rank_exchange_reports(struct zr_rank *rank, const struct zr_rank_report *mine);
-
-/* Before any rank exists: whether the plan fits under --memory-limit, found out by a process of its own, so
- * that the caller stays without memory of the arena's. -1: it does, or there is no limit; else the exit code,
- * and the table of what does not fit and what would has been printed. */
-int zr_rank_check_limit(const struct zr_train_config *config);
-
-/* For --stage auto, before any rank exists, likewise: the stage whose plan takes the fewest bytes on rank 0,
- * of equal ones the lowest. Sets config->stage. -1, or an exit code. */
-struct zr_stage_pick {
-    unsigned stage;
-    size_t reserved_bytes;
-};
-int zr_rank_pick_stage(struct zr_train_config *config, struct zr_stage_pick *out);
-/* For --offload-ratio auto likewise: sets config->offload_ratio; see zr_pick_ratio(). */
-int zr_rank_pick_ratio(struct zr_train_config *config);
-
-/* Sets config->policy_use, likewise, of rank 0. -1, or an exit code. */
-int zr_rank_weigh_policy(struct zr_train_config *config);
-/* Cuts the layers into pipeline stages, likewise. -1, or an exit code. */
-int zr_rank_cut_stages(struct zr_train_config *config);
-
-/* What the tiers of a run offer, likewise, to config->found; see offload.h. -1, or an exit code. */
-int zr_rank_measure_tiers(struct zr_train_config *config);
-
-/* For --zero-r auto, likewise: see pick.h. Applies the best to config. */
-int zr_rank_pick_all(struct zr_train_config *config, struct zr_picks *out);
-
-/* The plans of all ranks without any of them: --dry-run. Prints; returns the exit code. */
-int zr_rank_rehearse(const struct zr_train_config *config);
 
 #endif

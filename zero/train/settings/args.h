@@ -44,8 +44,8 @@ enum zr_rate_kind { ZR_RATE_COSINE = 0, ZR_RATE_LINEAR, ZR_RATE_CONSTANT };
 /* The default of --bucket-bytes, whatever the number of ranks. */
 #define ZR_TRAIN_BUCKET_BYTES ((size_t)4 << 20)
 
-enum { ZR_STAGE_AUTO = 4 };   /* --stage auto, until zr_rank_pick_stage() */
-enum { ZR_RATIO_AUTO = -1 };  /* --offload-ratio auto, until zr_rank_pick_ratio() */
+enum { ZR_STAGE_AUTO = 4 };   /* --stage auto, until zr_ask_stage() */
+enum { ZR_RATIO_AUTO = -1 };  /* --offload-ratio auto, until zr_ask_ratio() */
 enum { ZR_FLAGS_MOST = 128 }; /* options of the table */
 
 /* What the tiers of a run were found to offer, before its ranks exist. */
@@ -117,13 +117,13 @@ struct zr_train_config {
     unsigned nvme_depth;                        /* 0: measured */
     uint64_t nvme_limit_bytes;                  /* of the offload files, per rank; 0: none */
     double nvme_bytes_per_second;               /* of it, for the step timeline; 0: not known */
-    struct zr_tiers_found found;                /* zeros of a dry run; see zr_rank_measure_tiers() */
+    struct zr_tiers_found found;                /* zeros of a dry run; see zr_ask_tiers() */
     bool growing_buffers;                       /* --no-constant-buffers */
     unsigned policy;                            /* enum zr_policy */
-    struct zr_policy_use policy_use;            /* of another than zr: see zr_rank_weigh_policy() */
+    struct zr_policy_use policy_use;            /* of another than zr: see zr_ask_policy() */
     bool force;                                 /* what would save nothing is done all the same */
     unsigned zero_r;                            /* --zero-r, where it was given: C1 is 0 */
-    bool picks_all;                             /* --zero-r auto, until zr_rank_pick_all() */
+    bool picks_all;                             /* --zero-r auto, until zr_ask_all() */
 
     enum zr_rate_kind rate_kind;
     float rate, min_rate;

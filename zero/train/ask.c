@@ -1,0 +1,118 @@
+/* ask.c: see ask.h. */
+#include "zero/train/ask.h"
+
+#include <stdlib.h>
+
+#include "zero/train/balance.h"
+#include "zero/train/child.h"
+#include "zero/train/rank_plan.h"
+#include "zero/train/settings/offload.h"
+
+/* The highest stage that such a run may have. */
+static unsigned highest_stage(const struct zr_train_config *config)
+{
+    if (config->offload_parameters != ZR_TIER_NONE)
+        return 3;
+    return zr_train_mesh(config).data == 1 ? 0 : config->reduce == ZR_REDUCE_ONCE ? 1 : 3;
+}
+
+/* The stage whose plan takes the fewest bytes, of equal ones the lowest, which sends least; to the pipe. */
+static zr_result pick_stage(const struct zr_train_config *config, zr_arena *host_arena)
+{
+    struct zr_train_config changed = *config;
+    struct zr_stage_pick pick = {.reserved_bytes = SIZE_MAX};
+    for (changed.stage = 0; changed.stage <= highest_stage(config); changed.stage++) {
+        struct zr_byte_plan plan;
+        if (zr_train_offload_words(&changed))
+            continue;
+        zr_result result = zr_rank_plan(&plan, &changed, 0, host_arena);
+        if (result != ZR_OK)
+            return result;
+        if (plan.peak_reserved_bytes < pick.reserved_bytes)
+            pick = (struct zr_stage_pick){changed.stage, plan.peak_reserved_bytes};
+    }
+    return zr_child_answer(&pick, sizeof pick);
+}
+
+int zr_ask_stage(struct zr_train_config *config, struct zr_stage_pick *out)
+{
+    int code = zr_child_ask(config, "--stage auto", pick_stage, out, sizeof *out);
+    if (code < 0)
+        config->stage = out->stage;
+    return code;
+}
+
+static zr_result pick_all(const struct zr_train_config *config, zr_arena *host_arena)
+{
+    struct zr_picks picks;
+    zr_result result = zr_pick_find(&picks, config, host_arena);
+    return result == ZR_OK ? zr_child_answer(&picks, sizeof picks) : result;
+}
+
+int zr_ask_all(struct zr_train_config *config, struct zr_picks *out)
+{
+    int code = zr_child_ask(config, "--zero-r auto", pick_all, out, sizeof *out);
+    if (code < 0)
+        zr_pick_apply(config, &out->best[0]);
+    return code;
+}
+
+static zr_result pick_ratio(const struct zr_train_config *config, zr_arena *host_arena)
+{
+    double ratio;
+    zr_result result = zr_pick_ratio(&ratio, config, host_arena);
+    return result == ZR_OK ? zr_child_answer(&ratio, sizeof ratio) : result;
+}
+
+int zr_ask_ratio(struct zr_train_config *config)
+{
+    return zr_child_ask(config, "--offload-ratio auto", pick_ratio, &config->offload_ratio,
+                        sizeof config->offload_ratio);
+}
+
+static zr_result weigh_policy(const struct zr_train_config *config, zr_arena *host_arena)
+{
+    struct zr_plan_request request;
+    struct zr_policy_use use;
+    const char *folder = getenv("TMPDIR");
+    zr_result result = zr_rank_request(&request, config, 0, host_arena);
+    if (result == ZR_OK)
+        result = zr_policy_weigh(&use, &request, (enum zr_policy)config->policy, config->memory_limit_bytes,
+                                 folder && folder[0] ? folder : "/tmp");
+    return result == ZR_OK ? zr_child_answer(&use, sizeof use) : result;
+}
+
+int zr_ask_policy(struct zr_train_config *config)
+{
+    return config->policy == ZR_POLICY_ZR ? -1
+                                          : zr_child_ask(config, "--policy", weigh_policy,
+                                                         &config->policy_use, sizeof config->policy_use);
+}
+
+static zr_result measure_tiers(const struct zr_train_config *config, zr_arena *host_arena)
+{
+    struct zr_tiers_found found;
+    zr_result result = zr_offload_measure(&found, config, host_arena);
+    return result == ZR_OK ? zr_child_answer(&found, sizeof found) : result;
+}
+
+int zr_ask_tiers(struct zr_train_config *config)
+{
+    return zr_offload_has_to_measure(config)
+               ? zr_child_ask(config, "nvme:DIR", measure_tiers, &config->found, sizeof config->found)
+               : -1;
+}
+
+static zr_result cut_stages(const struct zr_train_config *config, zr_arena *host_arena)
+{
+    struct zr_train_config changed = *config;
+    zr_result result = zr_train_cut_stages(&changed, host_arena);
+    return result == ZR_OK ? zr_child_answer(changed.stages.layers, sizeof changed.stages.layers) : result;
+}
+
+int zr_ask_cut(struct zr_train_config *config)
+{
+    return config->stages.ranks > 1 ? zr_child_ask(config, "--pipeline-cut", cut_stages,
+                                                   config->stages.layers, sizeof config->stages.layers)
+                                    : -1;
+}

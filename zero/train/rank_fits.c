@@ -1,0 +1,84 @@
+/* rank_fits.c: see rank_fits.h. */
+#include "zero/train/rank_fits.h"
+
+#include <inttypes.h>
+
+#include "alloc/base/error.h"
+#include "alloc/base/system/os.h"
+#include "zero/train/card.h"
+#include "zero/train/report/number.h"
+
+#define MIB ((size_t)1 << 20)
+
+/* Addresses that the libraries take beside ours: generated code, descriptions, and a region of 64 MiB that
+ * the C library reserves for each thread that allocates. */
+enum { LIBRARY_MIB = 64, LIBRARY_THREAD_MIB = 72 };
+
+zr_result zr_rank_check_plan_fits(const struct zr_rank *rank)
+{
+    const struct zr_train_config *config = rank->config;
+    size_t device = rank->plan.peak_reserved_bytes, host = rank->plan.host_reserved_bytes,
+           need = rank->device ? host : device + host; /* both are memory of this machine, but a card's */
+    uint64_t all = (uint64_t)need * config->ranks_here;
+    struct zr_machine machine;
+    char number[2][ZR_NUMBER_ROOM];
+
+    if (config->host_limit_bytes && host > config->host_limit_bytes)
+        return zr_fail(
+            ZR_ERR_MEMORY,
+            "the plan takes %s bytes of the host tier per rank and --host-limit allows %s; try a higher "
+            "--stage, more --ranks, or leave out what is offloaded",
+            zr_number_grouped(number[0], host), zr_number_grouped(number[1], config->host_limit_bytes));
+    if (config->memory_limit_bytes && device > config->memory_limit_bytes)
+        return zr_fail(ZR_ERR_MEMORY,
+                       "the plan takes %s bytes per rank and --memory-limit allows %s; try --recompute full, "
+                       "a smaller --batch, a higher --stage or more --ranks",
+                       zr_number_grouped(number[0], device),
+                       zr_number_grouped(number[1], config->memory_limit_bytes));
+    if (rank->device)
+        return zr_card_check_plan(rank);
+    zr_os_machine(&machine);
+    if (machine.cgroup_limit_bytes) {
+        uint64_t left = machine.cgroup_limit_bytes > machine.cgroup_used_bytes
+                            ? machine.cgroup_limit_bytes - machine.cgroup_used_bytes
+                            : 0;
+        if (all > left)
+            return zr_fail(ZR_ERR_MEMORY,
+                           "the plan takes %" PRIu64
+                           " MiB for %u rank(s), and this cgroup's memory.max leaves %" PRIu64 " of %" PRIu64
+                           " MiB; raise the limit, or try --recompute full, a smaller --batch or model",
+                           (uint64_t)(all / MIB), config->ranks, (uint64_t)(left / MIB),
+                           (uint64_t)(machine.cgroup_limit_bytes / MIB));
+    }
+    if (machine.overcommit_strict && all > machine.commit_left_bytes)
+        return zr_fail(ZR_ERR_MEMORY,
+                       "the plan takes %" PRIu64
+                       " MiB for %u rank(s), and under vm.overcommit_memory = 2 the system has %" PRIu64
+                       " MiB left to promise; raise vm.overcommit_ratio, or try --recompute full, a smaller "
+                       "--batch or model",
+                       (uint64_t)(all / MIB), config->ranks, (uint64_t)(machine.commit_left_bytes / MIB));
+    if (machine.memory_available_bytes && all > machine.memory_available_bytes)
+        return zr_fail(ZR_ERR_MEMORY,
+                       "the plan takes %" PRIu64 " MiB for %u rank(s), and this machine has %" PRIu64
+                       " MiB available; try --recompute full, a smaller --batch or model, or fewer --ranks",
+                       (uint64_t)(all / MIB), config->ranks,
+                       (uint64_t)(machine.memory_available_bytes / MIB));
+    return ZR_OK;
+}
+
+zr_result zr_rank_check_addresses_left(const struct zr_rank *rank)
+{
+    struct zr_machine machine;
+    struct zr_resident resident;
+    size_t need = (LIBRARY_MIB + (size_t)rank->config->threads * LIBRARY_THREAD_MIB) * MIB;
+
+    zr_os_machine(&machine);
+    if (machine.address_limit_bytes == 0 || zr_os_resident(&resident) != ZR_OK ||
+        resident.address_bytes + need <= machine.address_limit_bytes)
+        return ZR_OK;
+    return zr_fail(ZR_ERR_ADDRESSES,
+                   "`ulimit -v` allows %" PRIu64 " MiB of addresses, %zu are in use, and the libraries need "
+                   "%zu more; type `ulimit -v %zu` or `ulimit -v unlimited`",
+                   (uint64_t)(machine.address_limit_bytes / MIB), resident.address_bytes / MIB, need / MIB,
+                   (resident.address_bytes + need + MIB) / 1024);
+}
