@@ -8,6 +8,8 @@
 
 #include <string.h>
 
+#include "defrag/trace/formats/torch_snapshot.h"
+
 struct writing {
     const struct zr_export *own;
     struct zr_text *text;
@@ -127,8 +129,9 @@ static void key_frames(struct writing *writing, uint32_t stack)
 
 /* ---- Events -------------------------------------------------------------------------------------------- */
 
+/* block_bytes: 0: it is about no block, or its size is not known. */
 static void put_event(struct writing *writing, const struct zr_record *record, const char *action,
-                      uint64_t bytes)
+                      uint64_t bytes, uint64_t block_bytes)
 {
     struct zr_text *text = writing->text;
     bool refused = record->kind == ZR_RECORD_REFUSED;
@@ -141,6 +144,8 @@ static void put_event(struct writing *writing, const struct zr_record *record, c
     key_number(text, "size", bytes);
     key_number(text, "stream", record->stream);
     key_number(text, "time_us", record->time_ns / 1000);
+    if (block_bytes > 0 && block_bytes != zr_torch_round(bytes))
+        key_number(text, "block_size", block_bytes);
     key_frames(writing, record->stack);
     end_dict(text);
 }
@@ -153,33 +158,34 @@ static zr_result take(void *state, const struct zr_record *record, bool *stop)
     uint64_t bytes = own && (record->kind == ZR_RECORD_FREE || record->kind == ZR_RECORD_FREE_ASKED)
                          ? block->requested_bytes
                          : record->bytes;
+    uint64_t block_bytes = record->kind == ZR_RECORD_ALLOC ? record->reserved_bytes : own ? block->bytes : 0;
     (void)stop;
     zr_result result = zr_memory_apply(&writing->memory, record);
     if (result != ZR_OK || record->before)
         return result;
     switch (record->kind) {
     case ZR_RECORD_ALLOC:
-        put_event(writing, record, "alloc", bytes);
+        put_event(writing, record, "alloc", bytes, block_bytes);
         break;
     case ZR_RECORD_FREE_ASKED:
-        put_event(writing, record, "free_requested", bytes);
+        put_event(writing, record, "free_requested", bytes, block_bytes);
         break;
     case ZR_RECORD_FREE:
         if (!pending)
-            put_event(writing, record, "free_requested", bytes);
-        put_event(writing, record, "free_completed", bytes);
+            put_event(writing, record, "free_requested", bytes, block_bytes);
+        put_event(writing, record, "free_completed", bytes, block_bytes);
         break;
     case ZR_RECORD_MAP:
-        put_event(writing, record, record->unit_bytes ? "segment_map" : "segment_alloc", bytes);
+        put_event(writing, record, record->unit_bytes ? "segment_map" : "segment_alloc", bytes, 0);
         break;
     case ZR_RECORD_UNMAP:
         put_event(writing, record,
                   record->unit_bytes || writing->own->recording->granule_bytes ? "segment_unmap"
                                                                                : "segment_free",
-                  bytes);
+                  bytes, 0);
         break;
     case ZR_RECORD_REFUSED:
-        put_event(writing, record, "oom", bytes);
+        put_event(writing, record, "oom", bytes, 0);
         break;
     default:
         break;

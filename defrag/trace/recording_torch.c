@@ -2,7 +2,8 @@
  *
  * The segments say what is there at the end, the events what came to that; what no event brought was there
  * before the window. Sizes in events are requests: a block that lives at the end has its true size from the
- * segments, any other one the request rounded up to ZR_TORCH_ROUND_BYTES, PyTorch's default.
+ * segments, any other one the request rounded up to ZR_TORCH_ROUND_BYTES, PyTorch's default, unless the event
+ * has a `block_size`, which zr's own export adds where it is another.
  *
  * The events are read when the file is opened, for what was there before, and again each time it is played.
  * Held is what was there before, what is mapped and unmapped, and the true sizes. */
@@ -47,13 +48,6 @@ struct reading {
     struct zr_number_map addresses, places;    /* of blocks: see above; of segments: by number + 1, 0: gone */
     struct clock clock;
 };
-
-static uint64_t round_up(uint64_t bytes)
-{
-    return bytes > UINT64_MAX - ZR_TORCH_ROUND_BYTES
-               ? bytes
-               : (bytes + ZR_TORCH_ROUND_BYTES - 1) / ZR_TORCH_ROUND_BYTES * ZR_TORCH_ROUND_BYTES;
-}
 
 static uint32_t stack_of(const struct zr_pickle *pickle, struct zr_pickle_value frames)
 {
@@ -142,7 +136,7 @@ static zr_result read_segment(struct reading *reading, struct zr_pickle_value va
 
 /* ---- Events -------------------------------------------------------------------------------------------- */
 
-enum { ACTION = 0, WHERE, FREE, BYTES, ON, TIME, WITH, EVENT_FIELDS };
+enum { ACTION = 0, WHERE, FREE, BYTES, ON, TIME, WITH, BLOCK_BYTES, EVENT_FIELDS };
 
 static const struct {
     const char *action;
@@ -185,7 +179,7 @@ static zr_result note_block(struct reading *reading, const struct zr_record *rec
     zr_result result = ZR_OK;
     if (!state)
         result = zr_vector_add(&reading->before, &(struct block){.address = record->address,
-                                                                 .bytes = round_up(record->bytes),
+                                                                 .bytes = record->reserved_bytes,
                                                                  .requested_bytes = record->bytes,
                                                                  .stream = record->stream});
     if (result == ZR_OK && (!state || record->kind == ZR_RECORD_FREE))
@@ -194,13 +188,18 @@ static zr_result note_block(struct reading *reading, const struct zr_record *rec
     return result;
 }
 
+static bool is_map(const struct zr_record *record)
+{
+    return record->kind == ZR_RECORD_MAP || record->kind == ZR_RECORD_UNMAP;
+}
+
 /* An event as a record; *counts: it is one. A map's pool and a block's true size are not known here. */
 static zr_result read_event(struct zr_pickle *pickle, struct zr_pickle_value event, struct clock *clock,
                             struct zr_record *record, bool *counts)
 {
     struct zr_pickle_field fields[EVENT_FIELDS] = {
         {.key = "action"}, {.key = "addr"},    {.key = "device_free"}, {.key = "size"},
-        {.key = "stream"}, {.key = "time_us"}, {.key = "frames"}};
+        {.key = "stream"}, {.key = "time_us"}, {.key = "frames"},      {.key = "block_size"}};
     unsigned at = 0;
     *record = (struct zr_record){.tag = ZR_TAG_OTHER, .free_bytes = UINT64_MAX};
     *counts = false;
@@ -224,15 +223,12 @@ static zr_result read_event(struct zr_pickle *pickle, struct zr_pickle_value eve
     record->time_ns = time_of(clock, fields[TIME].value);
     if (actions[at].in_parts)
         record->unit_bytes = PAGE_BYTES;
-    if (record->kind == ZR_RECORD_ALLOC)
-        record->reserved_bytes = round_up(record->bytes);
+    if (!is_map(record) && !refused &&
+        (!zr_torch_number(fields[BLOCK_BYTES].value, &record->reserved_bytes) ||
+         record->reserved_bytes < record->bytes))
+        record->reserved_bytes = zr_torch_round(record->bytes);
     *counts = record->bytes > 0;
     return ZR_OK;
-}
-
-static bool is_map(const struct zr_record *record)
-{
-    return record->kind == ZR_RECORD_MAP || record->kind == ZR_RECORD_UNMAP;
 }
 
 /* The first time: what the event says of what was there before. */
@@ -476,6 +472,8 @@ static zr_result play_event(void *state, struct zr_pickle *pickle, struct zr_pic
             record.reserved_bytes = size->bytes;
         playing->sizes_count++;
     }
+    if (record.kind != ZR_RECORD_ALLOC)
+        record.reserved_bytes = 0;
     playing->events_count++;
     return playing->sink->take(playing->sink->state, &record, stop);
 }

@@ -592,6 +592,11 @@ def test_export():
     zrt_as_torch = exported("torch", holes_file)
     keys = whole[:3] + whole[4:]
     same(moments(zrt_as_torch, *keys), moments(holes_file, *keys), "and a trace as a snapshot has its figures")
+    # Blocks nearer to one another than PyTorch's, which are multiples of 512 bytes: one from before the window, and one of it.
+    close = [(MAP, 0, GRANULE, "other", 0), (ALLOC, 0, 700, "param", 0), (BEGIN, 0, 0, "other", 0), (ALLOC, 768, 700, "grad", 0),
+             (ALLOC, 1536, MIB, "grad", 0), *[(FREE, at, 0, "param", 0) for at in (0, 768, 1536)]]
+    close = write("close.zrt", zrt(close))
+    same(moments(exported("torch", close), *keys), moments(close, *keys), "and so has one of blocks of other sizes than PyTorch's")
     with open(zrt_as_torch, "rb") as data:
         loaded = pickle.load(data)
     segment, = loaded["segments"]

@@ -8,6 +8,14 @@
 /* PyTorch rounds requests up to multiples of it. */
 enum { ZR_TORCH_ROUND_BYTES = 512 };
 
+/* A block's size where the file does not say it. */
+static inline uint64_t zr_torch_round(uint64_t requested_bytes)
+{
+    return requested_bytes > UINT64_MAX - ZR_TORCH_ROUND_BYTES
+               ? requested_bytes
+               : (requested_bytes + ZR_TORCH_ROUND_BYTES - 1) / ZR_TORCH_ROUND_BYTES * ZR_TORCH_ROUND_BYTES;
+}
+
 /* ZR_ERR_FORMAT: the file is no snapshot, and `what` is wrong with it. */
 zr_result zr_torch_wrong(const struct zr_pickle *pickle, const char *what);
 /* A number that is there and not negative. */
