@@ -1,5 +1,6 @@
 /* bench_nvme.c: the offload file beside fio, on the same blocks of the disk, at the same depth and block
- * size, turn by turn: reads, writes, and both at once, as an update has them. Medians of the turns; also what
+ * size, turn by turn: reads, writes, and both at once, as an update has them. Medians of the turns, and of the
+ * turns' ratios, since the disk's own rate changes from turn to turn; also what
  * the threads reach that stand in for io_uring, and an update that computes nothing. bench_nvme [FOLDER
  * [DEPTH]]; by default build/ and the depth that is measured at start. No test: it never fails on time. */
 #include <stdio.h>
@@ -155,19 +156,20 @@ static void compare(unsigned depth)
     ours(ring, 1, 0); /* blocks that were never written are another matter */
     ours(threads, 1, 0);
     for (unsigned kind = 0; kind < 3; kind++) {
-        double rates[4][TURNS];
+        double rates[4][TURNS], ratios[TURNS];
         for (unsigned i = 0; i < TURNS; i++) {
             rates[0][i] = ours(ring, kind, turn_ns);
             rates[1][i] = theirs(ring, kind, report.depth, report.piece_bytes);
             rates[2][i] = ours(threads, kind, turn_ns);
             rates[3][i] = kind == 2 ? pipeline_rate(ring) : 0;
+            ratios[i] = rates[1][i] > 0 ? rates[0][i] / rates[1][i] : 0;
         }
         double mine = median(rates[0]), fio = median(rates[1]);
         /* median() has sorted them */
         printf("%-15s %6.0f MB/s (%.0f to %.0f)   fio %6.0f (%.0f to %.0f)", names[kind], mine * 1e-6,
                rates[0][0] * 1e-6, rates[0][TURNS - 1] * 1e-6, fio * 1e-6, rates[1][0] * 1e-6,
                rates[1][TURNS - 1] * 1e-6);
-        printf(fio > 0 ? ": %.2f of it" : ": there is none here", fio > 0 ? mine / fio : 0);
+        printf(fio > 0 ? ": %.2f of it" : ": there is none here", median(ratios));
         printf("   threads %6.0f", median(rates[2]) * 1e-6);
         if (kind == 2)
             printf("   pipeline %6.0f", median(rates[3]) * 1e-6);

@@ -17,6 +17,7 @@
 #include "tests/support/folder.h"
 #include "tests/support/refuse.h"
 #include "tests/support/seed.h"
+#include "zero/engine/nvme/nvme_inside.h"
 #include "zero/engine/nvme/nvme_pipeline.h"
 
 /* ALIGN is taken from the folder; all sizes are counted in it. */
@@ -563,6 +564,14 @@ static void test_machine(void)
     tap_is(folder_entries(folder), 0, "nothing is left in the folder");
 }
 
+static void test_choice(void)
+{
+    const double rates[] = {1, 3, 2.8, 2.9, 2.5};
+    tap_ok(zr_nvme_choose_depth(rates, 5) == 3 && zr_nvme_choose_depth(rates, 2) == 1 &&
+               zr_nvme_choose_depth(rates, 1) == 0,
+           "the most pieces that are nearly as fast as the best");
+}
+
 /* The depth is measured, a power of two that the way allows; both halves of a buffer are enough for it. */
 static void test_measured(bool threads)
 {
@@ -667,6 +676,7 @@ int main(void)
     tap_note("blocks of %zu bytes, O_DIRECT %d, O_TMPFILE %d", block_bytes, probe.direct, probe.nameless);
     if (!tap_ok(make_ground(), "an arena"))
         return tap_done();
+    test_choice();
     for (int threads = 0; threads < 2; threads++) {
         tap_note("%s", threads ? "by threads" : "by io_uring");
         test_random(threads, &state);

@@ -112,5 +112,7 @@ void *zr_nvme_ring_run(void *io);
 void *zr_nvme_thread_run(void *io);
 /* nvme_measure.c: sets depth and bytes_per_second; the first buffer loses its contents. */
 zr_result zr_nvme_measure(zr_nvme_io *io);
+/* Of rates that depths have reached, fewest pieces first: the index of the one to take. */
+unsigned zr_nvme_choose_depth(const double *rates, unsigned count);
 
 #endif

@@ -1,7 +1,8 @@
-/* nvme_measure.c: how many pieces must be under way until the disk is no faster with more. See nvme_inside.h.
+/* nvme_measure.c: how many pieces are under way at a time. See nvme_inside.h.
  *
- * As in an update: one half of the test extent is read while the other is written. The fewest pieces win that
- * reach nearly the best rate, since more only add to the time that each takes. */
+ * As in an update: one half of the test extent is read while the other is written. The most pieces win that
+ * reach nearly the best rate. Fewer are as fast while nobody computes; beside threads that do, whoever starts
+ * the next piece waits for a processor first, and what is under way has to keep the disk busy until then. */
 #include "zero/engine/nvme/nvme_inside.h"
 
 enum { DEPTH_UNMEASURED = 16, SPAN_MOST_BYTES = 16 << 20 };
@@ -53,10 +54,21 @@ static zr_result write_both_halves(zr_nvme_io *io, size_t span_bytes)
     return result == ZR_OK ? zr_nvme_wait(io, event) : result;
 }
 
+unsigned zr_nvme_choose_depth(const double *rates, unsigned count)
+{
+    double best = 0;
+    for (unsigned i = 0; i < count; i++)
+        best = rates[i] > best ? rates[i] : best;
+    unsigned chosen = count;
+    while (--chosen > 0 && rates[chosen] < near_best * best)
+        ;
+    return chosen;
+}
+
 zr_result zr_nvme_measure(zr_nvme_io *io)
 {
     unsigned most = io->ring_used ? ZR_NVME_DEPTH_MOST : ZR_NVME_THREADS, tried = 0;
-    double rates[ZR_NVME_DEPTH_MOST], best = 0;
+    double rates[ZR_NVME_DEPTH_MOST];
     uint64_t start_ns = zr_os_now_ns();
     size_t span_bytes = SPAN_MOST_BYTES;
 
@@ -76,15 +88,11 @@ zr_result zr_nvme_measure(zr_nvme_io *io)
     for (unsigned depth = 1; result == ZR_OK && depth <= most && zr_os_now_ns() - start_ns < all_ns;
          depth *= 2) {
         set_depth(io, depth);
-        result = measure_depth(io, span_bytes, &rates[tried]);
-        best = rates[tried] > best ? rates[tried] : best;
-        tried++;
+        result = measure_depth(io, span_bytes, &rates[tried++]);
     }
     if (result != ZR_OK)
         return result;
-    unsigned chosen = 0;
-    while (chosen + 1 < tried && rates[chosen] < near_best * best)
-        chosen++;
+    unsigned chosen = zr_nvme_choose_depth(rates, tried);
     set_depth(io, 1u << chosen);
     pthread_mutex_lock(&io->lock);
     io->bytes_per_second = rates[chosen];
