@@ -143,6 +143,15 @@ static const char *give_all(void)
     return words;
 }
 
+/* Every second block goes: what is idle then lies between blocks that stay. */
+static const char *thin(void)
+{
+    const char *words = NULL;
+    for (unsigned i = blocks_count; i > 1 && !words; i -= 2)
+        words = give(i - 1);
+    return words;
+}
+
 static const char *start_arena(void)
 {
     blocks_count = 0;
@@ -183,6 +192,8 @@ static const char *obey(const char *order)
         return churn((unsigned)number, (unsigned)second);
     if (strcmp(order, "give") == 0)
         return give_all();
+    if (strcmp(order, "thin") == 0)
+        return thin();
     if (strcmp(order, "trim") == 0)
         return zr_arena_trim(arena, 0, NULL) == ZR_OK ? NULL : zr_last_error();
     if (strcmp(order, "look") == 0) {

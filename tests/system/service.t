@@ -227,6 +227,12 @@ def check_limits_kept():
 
 
 def check_reclaim():
+    thin, other = Program(ZR_GROUP="a"), Program(ZR_GROUP="b")
+    same([thin.obey("take 4") for _ in range(40)] + [thin.obey("thin")], [""] * 41, "a client with 80 MiB idle, each 4 of them between two blocks")
+    same((other.obey("take 160"), thin.obey("look")), ("", ""), "another gets it, and the blocks between stay as they are")
+    ok(row(thin.pid)["held_bytes"] <= 96 * MIB, "the whole granules between them are given")
+    thin.end()
+    other.end()
     idle, busy = Program(ZR_GROUP="a"), Program(ZR_GROUP="b")
     idle.obey("take 180")
     idle.obey("give")
