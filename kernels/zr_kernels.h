@@ -83,8 +83,8 @@ struct zr_kernel_context {
     void *library;                      /* the table's: the matrix library's own state */
     struct zr_kernel_refusals refusals; /* the table's, since open() */
     void *stream; /* the driver's (CUstream), of a card's table; NULL: its default one */
-    /* Called now and then while the host waits for the stream, of a card's table: a failure ends the wait, and
-     * is what the waiting operation returns. NULL: nothing can keep the stream from its end. */
+    /* Called now and then while the host waits for the stream, of a card's table: a failure ends the wait,
+     * and is what the waiting operation returns. NULL: nothing can keep the stream from its end. */
     zr_result (*while_waiting)(void *state);
     void *waiting_state;
 };
@@ -334,8 +334,8 @@ struct zr_adamw {
     float rate, beta1, beta2, epsilon, weight_decay; /* weight_decay already 0 for tensors without decay */
     float gradient_scale;                            /* multiplies each gradient first: clipping */
     float correction1, correction2;                  /* 1 - beta^t */
-    /* In the table's memory: its scale in place of gradient_scale, and nothing is updated where it skips. NULL:
-     * there is none. */
+    /* In the table's memory: its scale in place of gradient_scale, and nothing is updated where it skips.
+     * NULL: there is none. */
     const struct zr_gradient_weight *weight;
     /* Likewise: its corrections in place of these, and its rate times `rate`. NULL: there are none. */
     const struct zr_step_rates *rates;

@@ -532,9 +532,9 @@ struct zr_step_calls {
     /* All gradients are under way: `loss` is the mean of this rank's rows over the step (0 in a dry run).
      * Sets the learning rate. Ranks may exchange what they like here. */
     zr_result (*update)(void *state, double loss, float *rate);
-    /* NULL, or sets the learning rate. With it a trainer whose host sees no tensors asks for all of a step before
-     * it waits for any of it: update() is called when the step's work has ended, its rate is not used, and its
-     * failure ends a step that was made. */
+    /* NULL, or sets the learning rate. With it a trainer whose host sees no tensors asks for all of a step
+     * before it waits for any of it: update() is called when the step's work has ended, its rate is not used,
+     * and its failure ends a step that was made. */
     zr_result (*rate)(void *state, float *rate);
 };
 /* One step: every micro-batch forward and backward, then the update. Collective. ZR_ERR_CORRUPT: the loss or

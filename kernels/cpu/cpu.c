@@ -313,11 +313,11 @@ SUM(ZR_ISA_AVX512)
         .swiglu_backward = swiglu_backward, .add = add, .cross_entropy = cross_entropy,                      \
         .softmax_merge = softmax_merge, .residual_layernorm = residual_layernorm,                            \
         .residual_rmsnorm = residual_rmsnorm, .gelu_bias_backward = gelu_bias_backward,                      \
-        .weigh_gradients = zr_cpu_weigh_gradients,                                                           \
-        .update_adamw = zr_cpu_update_adamw, .update_sgd = zr_cpu_update_sgd,                                \
-        .sum_of_squares = zr_cpu_sum_of_squares, .find_nonfinite = zr_cpu_find_nonfinite,                    \
-        .checksum = zr_cpu_checksum, .init_normal = zr_cpu_init_normal, .convert = zr_cpu_convert,           \
-        .clear = zr_cpu_clear, .copy_bytes = zr_cpu_copy_bytes, .sum = sum_##isa                             \
+        .weigh_gradients = zr_cpu_weigh_gradients, .update_adamw = zr_cpu_update_adamw,                      \
+        .update_sgd = zr_cpu_update_sgd, .sum_of_squares = zr_cpu_sum_of_squares,                            \
+        .find_nonfinite = zr_cpu_find_nonfinite, .checksum = zr_cpu_checksum,                                \
+        .init_normal = zr_cpu_init_normal, .convert = zr_cpu_convert, .clear = zr_cpu_clear,                 \
+        .copy_bytes = zr_cpu_copy_bytes, .sum = sum_##isa                                                    \
     }
 
 static const struct zr_kernels cpu_plain = CPU_TABLE(ZR_ISA_PLAIN), cpu_avx2 = CPU_TABLE(ZR_ISA_AVX2),

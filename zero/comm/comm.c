@@ -41,8 +41,8 @@ static void count_item(struct zr_comm *comm, const struct zr_comm_item *item, ui
     comm->counters.sent_elements += bytes / zr_comm_type_bytes(zr_comm_item_type(item));
 }
 
-/* Runs one operation without the lock, which is held before and after; where it has a stream of its own, queues
- * it. */
+/* Runs one operation without the lock, which is held before and after; where it has a stream of its own,
+ * queues it. */
 static void run_item(struct zr_comm *comm, const struct zr_comm_item *item, zr_ticket ticket)
 {
     zr_result result = comm->failure;

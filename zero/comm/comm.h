@@ -146,8 +146,8 @@ static inline bool zr_comm_by_stream(const struct zr_comm *comm)
 {
     return comm->options.beside && comm->options.kernels->streams;
 }
-/* Then: before an operation is queued / after it, as `ticket` / the caller's stream waits for it / the host does,
- * for all. lock held, but for the last. Else they do nothing. */
+/* Then: before an operation is queued / after it, as `ticket` / the caller's stream waits for it / the host
+ * does, for all. lock held, but for the last. Else they do nothing. */
 zr_result zr_comm_stream_begin(struct zr_comm *comm);
 zr_result zr_comm_stream_end(struct zr_comm *comm, zr_ticket ticket);
 zr_result zr_comm_stream_wait(struct zr_comm *comm, zr_ticket ticket);

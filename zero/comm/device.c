@@ -1,7 +1,7 @@
 /* device.c: what communicators do to tensors that the host does not see: copies and sums are the kernels'.
- * Operations are queued in the call that submits them, in a stream of their own, which waits for the stream of
- * the engine's kernels by an event and which that one waits for by another. Without such a stream they run in
- * the engine's. Below local.c and null.c. */
+ * Operations are queued in the call that submits them, in a stream of their own, which waits for the stream
+ * of the engine's kernels by an event and which that one waits for by another. Without such a stream they run
+ * in the engine's. Below local.c and null.c. */
 #include <string.h>
 
 #include "alloc/base/error.h"

@@ -19,9 +19,9 @@
  * the wait, and every call after it, alike: ZR_ERR_PEER or ZR_ERR_TIMEOUT with the name of a dead or lost
  * peer, ZR_ERR_INTERRUPTED where the run was told to end. The communicator is then good for its end alone.
  *
- * On a card with streams (see zr_comm_options.beside) the caller's stream waits in place of the host, and what
- * fails under way is found by whoever waits for the card: zr_comm_guard() is for it. A host message waits for
- * what this rank has handed in.
+ * On a card with streams (see zr_comm_options.beside) the caller's stream waits in place of the host, and
+ * what fails under way is found by whoever waits for the card: zr_comm_guard() is for it. A host message
+ * waits for what this rank has handed in.
  *
  * A communicator belongs to the process that made it: its thread is not in a child after fork(), which may
  * not call it, nor end it. */
@@ -188,8 +188,8 @@ ZR_API zr_result zr_comm_wait(zr_comm *comm, zr_ticket ticket);
  * it.
  */
 ZR_API zr_result zr_comm_synchronize(zr_comm *comm);
-/* Has whoever waits for the card in a context of this rank's (zr_kernel_context.while_waiting) look whether the
- * peers live, which the work may wait for. The communicator outlives the context. */
+/* Has whoever waits for the card in a context of this rank's (zr_kernel_context.while_waiting) look whether
+ * the peers live, which the work may wait for. The communicator outlives the context. */
 ZR_API void zr_comm_guard(zr_comm *comm, struct zr_kernel_context *context);
 /* This rank cannot go on, with words for the others: whoever waits, here and on all ranks of the run, gets
  * ZR_ERR_PEER; what was handed in ends likewise. For a rank that fails alone while others count on it. */
@@ -208,10 +208,10 @@ ZR_API zr_result zr_comm_barrier(zr_comm *comm);
  * `bucket_bytes` (0: the parent's), and ends on its own, at any time before its arenas. Collective over the
  * ranks named, which all give the same list; ranks that are in two groups make these in the same order. Of
  * one rank it is the null communicator of a world of one. A rank of a local run has room for 24
- * communicators. Over NCCL, where the host sees the memory, groups share the parent's stream: ranks that are in
- * two of them hand in operations in one order. ZR_ERR_INVALID: a rank that is none or is named twice, or this one is not among them.
- * ZR_ERR_PEER: another rank could not make its part. A dead rank of the run ends the waits in all groups,
- * with its name. */
+ * communicators. Over NCCL, where the host sees the memory, groups share the parent's stream: ranks that are
+ * in two of them hand in operations in one order. ZR_ERR_INVALID: a rank that is none or is named twice, or
+ * this one is not among them. ZR_ERR_PEER: another rank could not make its part. A dead rank of the run ends
+ * the waits in all groups, with its name. */
 ZR_API zr_result zr_comm_group(zr_comm **out, zr_comm *parent, const unsigned *ranks, unsigned count,
                                size_t bucket_bytes);
 /* The same, collective over all ranks of the parent: each is in one of the groups, which are of one size.
@@ -244,10 +244,10 @@ struct zr_comm_options {
     size_t bucket_bytes;
     uint64_t timeout_ns; /* of which the waiting rank could run; 0: ZR_COMM_TIMEOUT_NS */
     enum zr_comm_algorithm algorithm;
-    /* Of a card's kernels; the caller's, and outlive the communicator. An operation begins after what `stream`
-     * has been given before it, runs in `beside`, and zr_comm_wait() lets `stream` wait for it: the host waits
-     * for nothing but room in the driver's queues. `beside` NULL: all runs in `stream`, and the host waits for
-     * each piece. Groups share both. */
+    /* Of a card's kernels; the caller's, and outlive the communicator. An operation begins after what
+     * `stream` has been given before it, runs in `beside`, and zr_comm_wait() lets `stream` wait for it: the
+     * host waits for nothing but room in the driver's queues. `beside` NULL: all runs in `stream`, and the
+     * host waits for each piece. Groups share both. */
     void *stream, *beside;
 };
 

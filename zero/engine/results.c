@@ -78,15 +78,16 @@ zr_result zr_engine_squares_later(const struct zr_engine *engine, size_t unit, s
 {
     const struct zr_engine_options *o = &engine->options;
     return o->kernels->sum_of_squares(
-        o->context, &(struct zr_sum_of_squares){engine->layout.units[unit].shard_elements, x,
-                                                engine->apart ? squares_of(engine, engine->rank) + unit : sum});
+        o->context,
+        &(struct zr_sum_of_squares){engine->layout.units[unit].shard_elements, x,
+                                    engine->apart ? squares_of(engine, engine->rank) + unit : sum});
 }
 
 zr_result zr_engine_squares_read(const struct zr_engine *engine, double *sums)
 {
-    return engine->apart
-               ? zr_engine_copy(engine, sums, squares_of(engine, engine->rank), engine->layout.units_count * sizeof *sums)
-               : ZR_OK;
+    return engine->apart ? zr_engine_copy(engine, sums, squares_of(engine, engine->rank),
+                                          engine->layout.units_count * sizeof *sums)
+                         : ZR_OK;
 }
 
 zr_result zr_engine_weigh(const struct zr_engine *engine, struct zr_engine_update *update)
@@ -105,14 +106,15 @@ zr_result zr_engine_weigh(const struct zr_engine *engine, struct zr_engine_updat
     if (result == ZR_OK)
         result = zr_comm_wait(o->comm, ticket);
     update->weight = weight_of(engine);
-    return result == ZR_OK ? o->kernels->weigh_gradients(
-                                 o->context, &(struct zr_weigh_gradients){.units = units,
-                                                                          .ranks = engine->world,
-                                                                          .squares = squares_of(engine, 0),
-                                                                          .loss_scale = zr_engine_loss_scale(engine),
-                                                                          .clip = o->optimizer.clip,
-                                                                          .weight = weight_of(engine)})
-                           : result;
+    return result == ZR_OK
+               ? o->kernels->weigh_gradients(
+                     o->context, &(struct zr_weigh_gradients){.units = units,
+                                                              .ranks = engine->world,
+                                                              .squares = squares_of(engine, 0),
+                                                              .loss_scale = zr_engine_loss_scale(engine),
+                                                              .clip = o->optimizer.clip,
+                                                              .weight = weight_of(engine)})
+               : result;
 }
 
 void zr_engine_rates_set(struct zr_engine *engine, const struct zr_engine_update *update)

@@ -21,7 +21,7 @@ struct zr_plan_request {
     bool offloads_optimizer, offloads_parameters, delays_update;
     /* Of the optimizer, and of parameters: their alignment counts; folder NULL: none. */
     struct zr_offload_file offload_file, parameters_file;
-    double stays; /* as of struct zr_offload */
+    double stays;             /* as of struct zr_offload */
     size_t speculative_bytes; /* likewise */
     size_t granule_bytes;
     enum zr_isa isa;

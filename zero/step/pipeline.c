@@ -95,8 +95,8 @@ static bool has_room(const struct v *v, unsigned stage)
     return here + there < most;
 }
 
-/* What a stage hands on waits until the one before it has been taken up: so the next micro-batch goes through a
- * stage when the stage that reads it has begun with the one before. */
+/* What a stage hands on waits until the one before it has been taken up: so the next micro-batch goes through
+ * a stage when the stage that reads it has begun with the one before. */
 static bool is_taken_up(const struct v *v, unsigned stage, unsigned micro_batch, bool backward)
 {
     unsigned ranks = v->request->ranks, reader = backward ? stage - 1 : stage + 1;

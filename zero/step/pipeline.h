@@ -3,12 +3,16 @@
  * whatever the schedule.
  *
  *   naive   each micro-batch forward and backward, then the next
+ *
  *   gpipe   all forward, then all backward (Huang et al., arXiv 1811.06965)
+ *
  *   1f1b    p - 1 - r forward on rank r, then one forward and one backward by turns (PipeDream-Flush,
- * Narayanan et al., arXiv 2104.04473); with several stages per rank, micro-batches go in rounds of p vhalf
- * stage r and stage 2 p - 1 - r on rank r; at most p + 1 halves of a micro-batch's activations at a time (Qi
- * et al., arXiv 2405.15362): whatever can run does, backward before forward, later stages before earlier
- * ones, by a clock where backward takes twice as long as forward */
+ *           Narayanan et al., arXiv 2104.04473); with several stages per rank, micro-batches go in rounds
+ *           of p
+ *
+ *   vhalf   stage r and stage 2 p - 1 - r on rank r; at most p + 1 halves of a micro-batch's activations at a
+ *           time (Qi et al., arXiv 2405.15362): whatever can run does, backward before forward, later stages
+ *           before earlier ones, by a clock where backward takes twice as long as forward */
 #ifndef ZR_STEP_PIPELINE_H
 #define ZR_STEP_PIPELINE_H
 

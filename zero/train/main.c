@@ -86,8 +86,7 @@ static int pick_stage(void)
 {
     struct zr_stage_pick pick;
     char number[ZR_NUMBER_ROOM];
-    bool becomes_mpirun =
-        config.by_mpi && config.start.kind == ZR_START_FORK && !config.dry_run;
+    bool becomes_mpirun = config.by_mpi && config.start.kind == ZR_START_FORK && !config.dry_run;
     int code = zr_ask_stage(&config, &pick);
     if (code < 0 && zr_train_leads(&config) && !becomes_mpirun) /* whose rank 0 says it */
         zr_say("--stage auto is --stage %u here: its plan takes the fewest bytes, %s per rank", pick.stage,

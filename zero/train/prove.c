@@ -436,7 +436,9 @@ zr_result zr_prove_step(struct zr_prove *prove, const struct zr_prove_step *step
     prove->step = step->number;
     if (result == ZR_OK && prove->rank->rank == 0) {
         struct zr_step_report report = {0};
-        result = zr_trainer_step(prove->dense.trainer, &(struct zr_step_calls){.state = prove, .load = load, .update = update}, &report);
+        result =
+            zr_trainer_step(prove->dense.trainer,
+                            &(struct zr_step_calls){.state = prove, .load = load, .update = update}, &report);
         dense[0] = prove->loss;
         dense[1] = report.gradient_norm;
     }

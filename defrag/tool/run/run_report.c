@@ -30,7 +30,7 @@ struct summary {
     size_t events_count;
     struct zr_replay_report caching;
     char verdict[WORDS_ROOM], next[WORDS_ROOM];
-    char refused[WORDS_ROOM];           /* the recorder's file of a device that refused memory; "": none */
+    char refused[WORDS_ROOM]; /* the recorder's file of a device that refused memory; "": none */
 };
 
 static uint64_t get(const struct zr_record *record, size_t offset)
@@ -293,8 +293,7 @@ static void judge(struct summary *summary)
             "it does not fragment: a caching allocator, too, would lose only %s, %.1f %% of its peak (zr "
             "replay: %s reserved for %s live)",
             bytes(summary->caching.peak_reserved_bytes - summary->caching.lower_bound_bytes).text, lost,
-            bytes(summary->caching.peak_reserved_bytes).text,
-            bytes(summary->caching.lower_bound_bytes).text);
+            bytes(summary->caching.peak_reserved_bytes).text, bytes(summary->caching.lower_bound_bytes).text);
 }
 
 /* A word of the command as a shell takes it; what is not plain is quoted. */

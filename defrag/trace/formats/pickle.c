@@ -1,4 +1,5 @@
-/* pickle.c: the stack machine, less everything that could act. Stands on pickle_held.c and alloc/base/system/file.c.
+/* pickle.c: the stack machine, less everything that could act. Stands on pickle_held.c and
+ * alloc/base/system/file.c.
  *
  * Opcodes and their meaning: Python's Lib/pickletools.py. */
 #include "defrag/trace/formats/pickle_held.h"

@@ -1,4 +1,5 @@
-/* zrt_writer.c: the writer of .zrt traces that are made of other files. Stands on alloc/base/system/file.c alone. */
+/* zrt_writer.c: the writer of .zrt traces that are made of other files. Stands on alloc/base/system/file.c
+ * alone. */
 #include "defrag/trace/formats/zrt_writer.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* multiply.cu: the products of the emulated cuBLASLt (cublaslt_emulator.h): a thread has a result, or its part
- * of the sum. */
+/* multiply.cu: the products of the emulated cuBLASLt (cublaslt_emulator.h): a thread has a result, or its
+ * part of the sum. */
 #include "kernels/cuda/element.h"
 #include "tests/emulators/cublaslt/cublaslt_emulator.h"
 
@@ -22,8 +22,9 @@ KERNEL(lt_multiply, struct lt_product, LT_THREADS)
         size_t row = i % results % a.m, column = i % results / a.m, part = i / results;
         float sum = 0;
         for (size_t k = a.k * part / a.parts; k < a.k * (part + 1) / a.parts; k++)
-            sum = fmaf(number_get(&a.a, a.a_turned ? row * a.a_leading + k : k * a.a_leading + row),
-                       number_get(&a.b, a.b_turned ? k * a.b_leading + column : column * a.b_leading + k), sum);
+            sum =
+                fmaf(number_get(&a.a, a.a_turned ? row * a.a_leading + k : k * a.a_leading + row),
+                     number_get(&a.b, a.b_turned ? k * a.b_leading + column : column * a.b_leading + k), sum);
         if (a.parts > 1)
             a.partial[i] = sum;
         else

@@ -23,12 +23,12 @@
  * For programs that do not call it: ZR_EMULATOR_FAULT=cuMemMap:3:2 fails the third map with code 2, and
  * ZR_EMULATOR_DEVICES, _MEMORY, _CONTEXT, _GRANULARITY, _VERSION, _TICKS, _SEED, _LAZY_FREE and _DELAY_NS set
  * what their names say, _FORKS=1 has cuInit fork, _SHARED names a file: the processes that name it share the
- * devices' bytes, and those of one that was killed come back; what was exported is in use until the last process
- * that holds it has let it go. _DIRTY=1 fills what cuMemCreate makes, which a card does not promise to clear.
- * _WAITS names a file that gets a line each time that the program waits for a device: process, call, launches so
- * far. All but that are read by cuInit. With its folder in
- * LD_LIBRARY_PATH any program loads it. _ASKED, read at each question, names a file that gets a line for
- * every function and private table that was asked for.
+ * devices' bytes, and those of one that was killed come back; what was exported is in use until the last
+ * process that holds it has let it go. _DIRTY=1 fills what cuMemCreate makes, which a card does not promise
+ * to clear. _WAITS names a file that gets a line each time that the program waits for a device: process,
+ * call, launches so far. All but that are read by cuInit. With its folder in LD_LIBRARY_PATH any program
+ * loads it. _ASKED, read at each question, names a file that gets a line for every function and private table
+ * that was asked for.
  *
  * Device memory lies in a memfd. Its addresses are reserved without access: a processor that touches them
  * dies, as it would with a card. */
@@ -65,8 +65,8 @@ enum zr_emulator_step { ZR_EMULATOR_AGAIN, ZR_EMULATOR_DONE, ZR_EMULATOR_WRONG }
 /* The one symbol besides the driver's. Set up before cuInit where it says so; any thread. */
 struct zr_emulator {
     uint64_t (*calls)(const char *call); /* so far; NULL: all together */
-    /* How often the program has waited for a device so far: in synchronize calls, synchronous copies and fills,
-     * and asynchronous copies from or to memory that is not page-locked, which may wait. */
+    /* How often the program has waited for a device so far: in synchronize calls, synchronous copies and
+     * fills, and asynchronous copies from or to memory that is not page-locked, which may wait. */
     uint64_t (*host_waits)(void);
     void (*fail)(const struct zr_emulator_fault *fault);
     void (*delay)(const char *call, uint64_t ns); /* real time for each such call; NULL: every call */

@@ -45,7 +45,7 @@ static struct launched {
     bool under_way; /* while the running one is */
     char kernel[64];
 } launches[LAUNCHES];
-static unsigned launches_count; /* ever */
+static unsigned launches_count;             /* ever */
 static const struct launched *other_launch; /* that of_another_launch() found */
 
 uint32_t emu_race_begin(const struct emu_execution *e, uint32_t launch)

@@ -1,6 +1,7 @@
 /* kernels_card.h: the kernels' test programs on a card's table (ZR_TEST_ON_CARD), run by the emulated driver
- * or, with ZR_TEST_CUDA=card, on a card: every operation is waited for, the tests' tensors are the program's own memory, which this card can use,
- * and what were numbers of threads are seeds of the order in which the card's threads run. */
+ * or, with ZR_TEST_CUDA=card, on a card: every operation is waited for, the tests' tensors are the program's
+ * own memory, which this card can use, and what were numbers of threads are seeds of the order in which the
+ * card's threads run. */
 #ifndef ZR_KERNELS_CARD_H
 #define ZR_KERNELS_CARD_H
 
@@ -28,10 +29,10 @@ static inline zr_result card_waits(zr_result result)
         f(layernorm_forward) f(layernorm_backward) f(rmsnorm_forward) f(rmsnorm_backward) f(linear_forward)  \
             f(linear_backward) f(rotary_table) f(rotary) f(attention_forward) f(attention_backward)          \
                 f(gelu_forward) f(gelu_backward) f(swiglu_forward) f(swiglu_backward) f(add)                 \
-                    f(cross_entropy) f(softmax_merge) f(weigh_gradients) f(update_adamw) f(update_sgd)           \
-                        f(sum_of_squares)                                                                    \
-                        f(find_nonfinite) f(checksum) f(init_normal) f(convert) f(clear) f(copy_bytes)       \
-                            f(sum) f(residual_layernorm) f(residual_rmsnorm) f(gelu_bias_backward)
+                    f(cross_entropy) f(softmax_merge) f(weigh_gradients) f(update_adamw) f(update_sgd)       \
+                        f(sum_of_squares) f(find_nonfinite) f(checksum) f(init_normal) f(convert) f(clear)   \
+                            f(copy_bytes) f(sum) f(residual_layernorm) f(residual_rmsnorm)                   \
+                                f(gelu_bias_backward)
 /* The processor's sum() does without a context. */
 #define CARD_OPERATION(name)                                                                                 \
     static inline zr_result card_##name(struct zr_kernel_context *c, const struct zr_##name *args)           \
@@ -97,7 +98,8 @@ static inline bool card_begin_real(void)
     }
     if (zr_option_get(ZR_OPTION_KERNELS) == 1) {
         zr_cuda_kernels_image_set("zr emulated image kernels.image\n");
-        const struct zr_emulator *found = dlsym(dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD), "zr_emulator");
+        const struct zr_emulator *found =
+            dlsym(dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD), "zr_emulator");
         found->attribute(ZR_CU_ATTRIBUTE_PAGEABLE_MEMORY, 1);
     }
     zr_cuda_matrix_library_set("none");

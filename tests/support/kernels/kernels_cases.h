@@ -219,8 +219,9 @@ static inline void run_products(const struct test_case *linear, const struct tes
         run_case(head, &aligned, 99, ZR_ISA_PLAIN);
         tap_ok(library && (library->products > before) == on && (library->splits > splits) == on &&
                    library->handles == 0 && library->objects == 0 && !library->report[0],
-               "%s, %s: the library has made %u products, refused none, and has nothing left", table_name(ZR_ISA_PLAIN),
-               zr_precision_name(precision), library ? library->products - before : 0);
+               "%s, %s: the library has made %u products, refused none, and has nothing left",
+               table_name(ZR_ISA_PLAIN), zr_precision_name(precision),
+               library ? library->products - before : 0);
     }
     card_library(false);
 }

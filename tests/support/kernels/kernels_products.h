@@ -1,6 +1,6 @@
-/* kernels_products.h: the test of products of two-byte matrices (kernels/cpu/products/product.c) through one table of
- * panels or another: shapes around every edge, the four ways to store, sums added to, bias, results of two
- * bytes and of four, against double precision; and the same bits for 1, 2 and 3 threads. */
+/* kernels_products.h: the test of products of two-byte matrices (kernels/cpu/products/product.c) through one
+ * table of panels or another: shapes around every edge, the four ways to store, sums added to, bias, results
+ * of two bytes and of four, against double precision; and the same bits for 1, 2 and 3 threads. */
 #ifndef ZR_TESTS_KERNELS_PRODUCTS_H
 #define ZR_TESTS_KERNELS_PRODUCTS_H
 

@@ -12,7 +12,8 @@
 
 #include "kernels/zr_kernels.h"
 
-/* The dearest operations do nothing where it is false: of runs that must have the bits of one that was compared. */
+/* The dearest operations do nothing where it is false: of runs that must have the bits of one that was
+ * compared. */
 static bool reference_wanted = true;
 
 /* ---- Two bytes: by the definition of the formats, in double -------------------------------------------- */
@@ -62,7 +63,8 @@ static inline uint16_t reference_encode(double x, enum zr_precision precision)
     if (size == 0)
         return sign;
     int exponent = ilogb(size) < f.least ? f.least : ilogb(size);
-    double unit = isinf(size) ? 1 : reference_power(exponent - f.fraction), rounded = nearbyint(size / unit) * unit;
+    double unit = isinf(size) ? 1 : reference_power(exponent - f.fraction),
+           rounded = nearbyint(size / unit) * unit;
     if (rounded > f.most)
         return sign | infinity;
     if (rounded < reference_power(f.least))

@@ -117,8 +117,9 @@ static inline zr_result rig_train(struct rig *rig, unsigned step, double *loss, 
 {
     struct zr_step_report report = {0};
     struct rig_step asked = {rig, step, (double)NAN};
-    zr_result result =
-        zr_trainer_step(rig->state.trainer, &(struct zr_step_calls){.state = &asked, .load = rig_load, .update = rig_update}, &report);
+    zr_result result = zr_trainer_step(
+        rig->state.trainer, &(struct zr_step_calls){.state = &asked, .load = rig_load, .update = rig_update},
+        &report);
     *loss = asked.loss;
     *gradient_norm = report.gradient_norm;
     return result;

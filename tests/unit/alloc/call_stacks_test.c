@@ -172,7 +172,8 @@ static void read_trace(const char *path, struct said *out)
                 for (unsigned k = 0; k < out->modules; k++)
                     inside |= event.frames[i] >= modules[k].address && event.frames[i] < modules[k].end;
                 out->good &= inside;
-                const void *function = _Unwind_FindEnclosingFunction((void *)(uintptr_t)(event.frames[i] - 1));
+                const void *function =
+                    _Unwind_FindEnclosingFunction((void *)(uintptr_t)(event.frames[i] - 1));
                 out->in_here[event.stack] |= (uintptr_t)function == (uintptr_t)allocate_here;
             }
         }

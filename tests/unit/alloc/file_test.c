@@ -1,5 +1,5 @@
-/* file_test.c: the file port, alloc/base/system/file.h: whole reads and writes over every kind of descriptor, words
- * that name the file, nothing half written, nothing left open. */
+/* file_test.c: the file port, alloc/base/system/file.h: whole reads and writes over every kind of descriptor,
+ * words that name the file, nothing half written, nothing left open. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
-/* os_test.c: the port to the system, alloc/base/system/os.h: clock, threads on arena stacks, shared waits, and what
- * machines of many kinds grant, made up out of files. */
+/* os_test.c: the port to the system, alloc/base/system/os.h: clock, threads on arena stacks, shared waits,
+ * and what machines of many kinds grant, made up out of files. */
 #define _GNU_SOURCE
 #include <ftw.h>
 #include <pthread.h>

@@ -1,6 +1,6 @@
 /* cuda_cudart_test.c: the emulated driver, asked as NVIDIA's runtime asks a driver
- * (tests/support/cuda/cudart_calls.h): each question gets the form that its version and flags mean, and the calls
- * that come of it work, with legacy and with per-thread streams. */
+ * (tests/support/cuda/cudart_calls.h): each question gets the form that its version and flags mean, and the
+ * calls that come of it work, with legacy and with per-thread streams. */
 #define _GNU_SOURCE
 #include <pthread.h>
 
@@ -21,8 +21,7 @@ static const struct {
     const char *name, *suffix;
 } functions[] = {
 #define ROW(member, name, suffix, parameters) {#name, #suffix},
-    ZR_CUDA_FUNCTIONS(ROW) ZR_CUDA_TAKEN(ROW) ZR_CUDA_USED(ROW) ZR_CUDA_LAUNCHING(ROW)
-        ZR_CUDA_WORDS(ROW)
+    ZR_CUDA_FUNCTIONS(ROW) ZR_CUDA_TAKEN(ROW) ZR_CUDA_USED(ROW) ZR_CUDA_LAUNCHING(ROW) ZR_CUDA_WORDS(ROW)
 #undef ROW
 };
 

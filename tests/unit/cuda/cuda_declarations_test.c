@@ -1,8 +1,8 @@
 /* cuda_declarations_test.c: zr's own declarations of the CUDA driver (alloc/backend/cuda_driver.h,
- * alloc/preload/cuda/driver_api.h, kernels/cuda/driver_launch.h and driver_streams.h) beside those of cuda.h: names, versions
- * and types of the functions, sizes and places of the structs, numbers of the enums; and those of cuBLASLt
- * (kernels/cuda/cublaslt.h) beside cublasLt.h's. Where there is no such header this is skipped; where there
- * is, a difference is a failure. */
+ * alloc/preload/cuda/driver_api.h, kernels/cuda/driver_launch.h and driver_streams.h) beside those of cuda.h:
+ * names, versions and types of the functions, sizes and places of the structs, numbers of the enums; and
+ * those of cuBLASLt (kernels/cuda/cublaslt.h) beside cublasLt.h's. Where there is no such header this is
+ * skipped; where there is, a difference is a failure. */
 #include "tests/support/tap.h"
 
 #ifndef ZR_TEST_CUDA_HEADER

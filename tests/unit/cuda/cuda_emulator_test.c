@@ -1,6 +1,6 @@
 /* cuda_emulator_test.c: the rules of the CUDA driver that zr leans on where memory is created, mapped, opened
- * to devices and shared. Sources and verdicts: tests/support/cuda/cuda_rules.h. cuda_work_test.c has contexts,
- * streams, events and work. */
+ * to devices and shared. Sources and verdicts: tests/support/cuda/cuda_rules.h. cuda_work_test.c has
+ * contexts, streams, events and work. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 

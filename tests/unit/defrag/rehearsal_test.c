@@ -203,8 +203,8 @@ static zr_result train(const struct zr_plan_request *run, const struct zr_traine
     result = zr_rehearsal_install(*run->places, options->arena);
     for (unsigned step = 0; result == ZR_OK && step < 6; step++) {
         calls = step == 1 ? stats_of(options->arena).backend_calls_count : calls;
-        result =
-            zr_trainer_step(state.trainer, &(struct zr_step_calls){.load = load_nothing, .update = rate_zero}, &report);
+        result = zr_trainer_step(state.trainer,
+                                 &(struct zr_step_calls){.load = load_nothing, .update = rate_zero}, &report);
         if (result == ZR_OK && step > 1)
             result = zr_trainer_evaluate(state.trainer,
                                          (step == 3 ? 1 : run->shape.batch) * run->shape.sequence, &loss);

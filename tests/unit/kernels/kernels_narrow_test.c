@@ -347,7 +347,8 @@ static bool rounds_master(const struct tensor *parameter, const struct tensor *m
 static double case_adamw(struct zr_kernel_context *c, const struct shape *s)
 {
     size_t n = elements_of(s) + 4096;
-    struct zr_adamw how = {3e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.5f, 1 - 0.9f * 0.9f, 1 - 0.95f * 0.95f, NULL, NULL};
+    struct zr_adamw how = {3e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.5f, 1 - 0.9f * 0.9f, 1 - 0.95f * 0.95f,
+                           NULL,  NULL};
     struct tensor *p = in_out(n, 0, 1), *g = narrow_input(n, 0, 1), *wide = input(n, 0, 1);
     struct tensor *m = in_out(n, 0, 1), *v = in_out(n, 0.5, 0.4), *small = narrow_output(n);
     bool good = true;

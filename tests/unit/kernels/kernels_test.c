@@ -195,7 +195,8 @@ static double case_steep(struct zr_kernel_context *c, const struct shape *s)
 static double case_adamw(struct zr_kernel_context *c, const struct shape *s)
 {
     size_t n = rows_of(s) * s->channels + 8195;
-    struct zr_adamw how = {3e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.5f, 1 - 0.9f * 0.9f, 1 - 0.95f * 0.95f, NULL, NULL};
+    struct zr_adamw how = {3e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.5f, 1 - 0.9f * 0.9f, 1 - 0.95f * 0.95f,
+                           NULL,  NULL};
     struct tensor *p = in_out(n, 0, 1), *g = input(n, 0, 1), *m = in_out(n, 0, 1), *v = in_out(n, 0.5, 0.4);
     struct tensor *change = output(n);
     memcpy(change->at, p->at, n * sizeof(float));

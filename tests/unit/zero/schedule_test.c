@@ -266,7 +266,8 @@ static zr_result walk(const struct zr_shape *shape, bool real, char *text, struc
     for (unsigned step = 0; step < 2 && result == ZR_OK; step++) {
         state.trainer->observe = step == 1 ? listen : NULL;
         state.trainer->observe_state = text;
-        result = zr_trainer_step(state.trainer, &(struct zr_step_calls){.load = load, .update = rate}, &report);
+        result =
+            zr_trainer_step(state.trainer, &(struct zr_step_calls){.load = load, .update = rate}, &report);
     }
     if (result == ZR_OK)
         result = zr_arena_get_stats(arena, stats);

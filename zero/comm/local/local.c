@@ -132,8 +132,7 @@ static zr_result release_waits(void *state)
         if (p == self->base.rank || !peer->ring)
             continue;
         zr_local_advance(&peer->ring->posted, peer->posted + self->read, &peer->ring->posted_sleepers);
-        zr_local_advance(&peer->ring->consumed, peer->posted + self->filled,
-                         &peer->ring->consumed_sleepers);
+        zr_local_advance(&peer->ring->consumed, peer->posted + self->filled, &peer->ring->consumed_sleepers);
     }
     return ZR_OK;
 }

@@ -14,10 +14,10 @@
  * A transfer between two ranks waits until its sender's ring is empty, and then uses the same slots with a
  * pair of counters of its own, which only those two move.
  *
- * On a card with streams the same copies and sums are queued in the order above, with the waits for counters and
- * their moves between them, in the one stream of operations: no rank's host waits for a peer, and streams get on
- * as their peers' do. All operations of a rank are in one order in that stream, as they are on its peers, so the
- * waits cannot form a circle there either.
+ * On a card with streams the same copies and sums are queued in the order above, with the waits for counters
+ * and their moves between them, in the one stream of operations: no rank's host waits for a peer, and streams
+ * get on as their peers' do. All operations of a rank are in one order in that stream, as they are on its
+ * peers, so the waits cannot form a circle there either.
  *
  * Sums are taken over the ranks in order for every element on its own, so neither the size of the slots nor
  * the cutting into pieces shows in the result. */
@@ -260,7 +260,8 @@ static zr_result keep_own(struct local_comm *comm, const struct movement *move)
 static bool may_be_direct(const struct local_comm *comm, const struct movement *move)
 {
     enum zr_comm_algorithm algorithm = comm->base.options.algorithm;
-    return !comm->queues && algorithm != ZR_COMM_RING && move->piece.bytes >= (algorithm == ZR_COMM_DIRECT ? 1 : DIRECT_BYTES);
+    return !comm->queues && algorithm != ZR_COMM_RING &&
+           move->piece.bytes >= (algorithm == ZR_COMM_DIRECT ? 1 : DIRECT_BYTES);
 }
 
 /* Offers what this rank has for the others and learns whether all could. If so the piece is still being read;

@@ -39,8 +39,8 @@ struct zr_message_operations {
 
 struct message_comm {
     _Alignas(struct zr_message_operation) struct zr_comm base; /* such records follow */
-    struct zr_message_world *run; /* borrowed */
-    char *ring;                   /* two slots, a block of options.arena */
+    struct zr_message_world *run;                              /* borrowed */
+    char *ring;                                                /* two slots, a block of options.arena */
     size_t slot_bytes;
     size_t each_bytes;                         /* for one peer in a slot */
     size_t most_bytes;                         /* of one message */

@@ -188,8 +188,8 @@ zr_result zr_report_plan(const struct zr_train_config *config, uint64_t paramete
     if (rank->planned_host_bytes > 0)
         print_host_tier(&page, rank);
     if (rank->planned_nvme_bytes > 0)
-        zr_text_print(&page.text, "  %-11s %10s  %18s  %s in a file; %s moved per step\n",
-                      "nvme", zr_number_bytes(number[0], rank->planned_nvme_bytes),
+        zr_text_print(&page.text, "  %-11s %10s  %18s  %s in a file; %s moved per step\n", "nvme",
+                      zr_number_bytes(number[0], rank->planned_nvme_bytes),
                       zr_number_grouped(number[1], rank->planned_nvme_bytes),
                       config->offload_parameters != ZR_TIER_NVME  ? "optimizer state"
                       : config->offload_optimizer != ZR_TIER_NVME ? "parameters"
