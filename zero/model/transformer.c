@@ -15,6 +15,11 @@ const char *zr_architecture_name(enum zr_architecture architecture)
     return tables[architecture]->name;
 }
 
+const struct zr_architecture_table *zr_shape_table(const struct zr_shape *shape)
+{
+    return tables[shape->architecture];
+}
+
 /* ---- Shapes -------------------------------------------------------------------------------------------- */
 
 void zr_shape_complete(struct zr_shape *shape)
@@ -162,13 +167,24 @@ struct zr_shape zr_shape_dense(const struct zr_shape *shape)
     return dense;
 }
 
+static struct zr_vocabulary_share vocabulary_rows(const struct zr_shape *shape, size_t first, size_t rows)
+{
+    size_t left = shape->vocabulary > first ? shape->vocabulary - first : 0;
+    return (struct zr_vocabulary_share){.first = first, .rows = rows, .columns = left < rows ? left : rows};
+}
+
 struct zr_vocabulary_share zr_shape_vocabulary(const struct zr_shape *shape)
 {
-    size_t tensor = zr_shape_tensor(shape), rows = (shape->vocabulary_padded + tensor - 1) / tensor,
-           first = rows * shape->tensor_rank, left = 0;
-    if (shape->vocabulary > first)
-        left = shape->vocabulary - first;
-    return (struct zr_vocabulary_share){.first = first, .rows = rows, .columns = left < rows ? left : rows};
+    size_t tensor = zr_shape_tensor(shape), rows = (shape->vocabulary_padded + tensor - 1) / tensor;
+    return vocabulary_rows(shape, rows * shape->tensor_rank, rows);
+}
+
+struct zr_vocabulary_share zr_shape_vocabulary_tile(const struct zr_shape *shape, unsigned tile)
+{
+    struct zr_vocabulary_share share = zr_shape_vocabulary(shape);
+    size_t tiles = zr_shape_tiles(shape), from = share.rows * tile / tiles,
+           end = share.rows * (tile + 1) / tiles;
+    return vocabulary_rows(shape, share.first + from, end - from);
 }
 
 zr_result zr_shape_check(const struct zr_shape *shape)
@@ -233,14 +249,14 @@ void zr_shape_limits(const struct zr_shape *shape, unsigned threads, struct zr_k
 
 double zr_shape_elements(const struct zr_shape *shape)
 {
-    return tables[shape->architecture]->elements(shape);
+    return zr_shape_table(shape)->elements(shape);
 }
 
 double zr_shape_flops(const struct zr_shape *shape)
 {
     double rows = (double)shape->batch * (double)shape->sequence, c = (double)shape->hidden;
     double head = 2 * c * (double)shape->vocabulary; /* forward, per row */
-    double blocks = (double)shape->layers * tables[shape->architecture]->block_flops(shape);
+    double blocks = (double)shape->layers * zr_shape_table(shape)->block_flops(shape);
     return 3 * rows * (blocks + head); /* backward takes twice as much */
 }
 
@@ -342,15 +358,10 @@ void zr_transformer_add_module(struct zr_transformer *transformer, unsigned type
 
 /* ---- Tiles --------------------------------------------------------------------------------------------- */
 
-static const struct zr_architecture_table *table_of(const struct zr_shape *shape)
-{
-    return tables[shape->architecture];
-}
-
 /* Makes a whole tensor one tile's part of it: rows of a matrix [out, in], columns of one [in, out]. */
 static void take_tile(const struct zr_shape *shape, unsigned tile, struct zr_parameter *p)
 {
-    unsigned dimension = p->shape[1] > 0 && !table_of(shape)->turned;
+    unsigned dimension = p->shape[1] > 0 && !zr_shape_table(shape)->turned;
     size_t share = p->shape[dimension] / shape->tiles;
     memcpy(p->part.whole, p->shape, sizeof p->shape);
     p->part.first[dimension] = share * tile;
@@ -361,7 +372,7 @@ static void take_tile(const struct zr_shape *shape, unsigned tile, struct zr_par
 static void add_tile(struct zr_transformer *transformer, const struct zr_unit_tensors *unit, unsigned number,
                      unsigned tile)
 {
-    const struct zr_block_product *product = &table_of(&transformer->shape)->products[number];
+    const struct zr_block_product *product = &zr_shape_table(&transformer->shape)->products[number];
     size_t end = number + 1 < ZR_BLOCK_PRODUCTS ? product[1].first : unit->count;
     struct zr_unit *u = begin_unit(transformer, unit);
     size_t used = strlen(u->name);
@@ -388,52 +399,37 @@ void zr_transformer_add_block(struct zr_transformer *transformer, const struct z
     print_layer(module->name, sizeof module->name, unit->name, unit->layer);
 }
 
-/* What describe() of an architecture leaves to be said of blocks in tiles. */
-static void tile_blocks(struct zr_transformer *transformer)
+unsigned zr_transformer_add_vocabulary(struct zr_transformer *transformer, const struct zr_unit_tensors *unit)
+{
+    const struct zr_shape *shape = &transformer->shape;
+    unsigned tiles = zr_shape_tiles(shape), first = (unsigned)transformer->model.list.units_count;
+    if (tiles == 1)
+        zr_transformer_add_unit(transformer, unit);
+    for (unsigned t = 0; tiles > 1 && t < tiles; t++) {
+        struct zr_vocabulary_share share = zr_shape_vocabulary_tile(shape, t);
+        struct zr_unit *u = begin_unit(transformer, unit);
+        size_t used = strlen(u->name);
+        snprintf(u->name + used, sizeof u->name - used, ".%u", t);
+        struct zr_parameter *p = add_tensor(transformer, unit, 0);
+        p->part.whole[0] = unit->tensors->rows;
+        p->part.whole[1] = unit->tensors->columns;
+        p->part.first[0] = share.first;
+        p->part.continues = t > 0;
+        p->shape[0] = share.rows;
+        transformer->model.list.units_count++;
+    }
+    return first;
+}
+
+/* What describe() of an architecture leaves to be said of blocks. */
+static void describe_blocks(struct zr_transformer *transformer)
 {
     unsigned tiles = zr_shape_tiles(&transformer->shape);
     struct zr_module_type *type = &transformer->types[ZR_TYPE_BLOCK];
+    type->forward = zr_pass_block;
+    type->backward = zr_pass_block_backward;
     type->parts = tiles > 1 ? ZR_BLOCK_PRODUCTS * tiles : 1;
     type->recomputed_parts = type->parts - tiles; /* the last product writes y alone */
-}
-
-static bool is_tile(const struct zr_module_pass *pass)
-{
-    return zr_module_parts(&pass->model->modules[pass->module]) > 1;
-}
-
-struct zr_pass_products zr_pass_products(const struct zr_module_pass *pass)
-{
-    unsigned tiles = zr_shape_tiles(zr_pass_shape(pass)), product = pass->part / tiles;
-    if (!is_tile(pass))
-        return (struct zr_pass_products){0, ZR_BLOCK_PRODUCTS, true, true};
-    return (struct zr_pass_products){product, product + 1, pass->part % tiles == 0,
-                                     pass->part % tiles + 1 == tiles};
-}
-
-bool zr_pass_is_whole(const struct zr_module_pass *pass)
-{
-    return !is_tile(pass);
-}
-
-unsigned zr_pass_parameter(const struct zr_module_pass *pass, unsigned tensor)
-{
-    unsigned tiles = zr_shape_tiles(zr_pass_shape(pass));
-    const struct zr_block_product *product = &table_of(zr_pass_shape(pass))->products[pass->part / tiles];
-    if (!is_tile(pass))
-        return tensor;
-    return tensor - (pass->part % tiles > 0 ? product->tiled : product->first);
-}
-
-void *zr_pass_tile(const struct zr_module_pass *pass, struct zr_linear *linear, const void *y)
-{
-    unsigned tiles = zr_shape_tiles(zr_pass_shape(pass));
-    if (!is_tile(pass) || !y)
-        return (void *)y;
-    if (linear->y_stride == 0)
-        linear->y_stride = linear->out;
-    linear->out /= tiles;
-    return (char *)y + pass->part % tiles * linear->out * zr_precision_bytes(pass->context->precision);
 }
 
 /* ---- Life ---------------------------------------------------------------------------------------------- */
@@ -448,7 +444,7 @@ zr_result zr_transformer_open(struct zr_transformer *out, const struct zr_shape 
     if (result != ZR_OK)
         return result;
     shape = &out->shape;
-    const struct zr_architecture_table *table = tables[shape->architecture];
+    const struct zr_architecture_table *table = zr_shape_table(shape);
     out->host_arena = host_arena;
     out->model = (struct zr_model){.rows = shape->batch * shape->sequence,
                                    .rows_together = shape->sequence,
@@ -458,12 +454,12 @@ zr_result zr_transformer_open(struct zr_transformer *out, const struct zr_shape 
     out->model.inputs[ZR_INPUT_TOKENS] = (struct zr_input){"tokens", out->model.rows, ZR_SLOT_INTEGERS};
     out->model.inputs[ZR_INPUT_TARGETS] = (struct zr_input){"targets", out->model.rows, ZR_SLOT_INTEGERS};
     out->model.inputs_count = ZR_INPUTS_COMMON;
-    unsigned tiles = zr_shape_tiles(shape), block_units = tiles > 1 ? ZR_BLOCK_PRODUCTS * tiles : 1;
+    size_t tiles = zr_shape_tiles(shape), block_units = tiles > 1 ? ZR_BLOCK_PRODUCTS * tiles : 1;
     result = zr_take(host_arena, ZR_TAG_OTHER,
-                     table->parameters + (size_t)tiles * table->block_parameters * shape->layers,
+                     tiles * (table->parameters + table->block_parameters * shape->layers),
                      sizeof *out->parameters, (void **)&out->parameters);
     if (result == ZR_OK)
-        result = zr_take(host_arena, ZR_TAG_OTHER, table->units + block_units * shape->layers,
+        result = zr_take(host_arena, ZR_TAG_OTHER, tiles * table->units + block_units * shape->layers,
                          sizeof *out->units, (void **)&out->units);
     if (result == ZR_OK)
         result = zr_take(host_arena, ZR_TAG_OTHER, ZR_TYPES_COUNT - 1 + shape->layers, sizeof *out->modules,
@@ -476,7 +472,7 @@ zr_result zr_transformer_open(struct zr_transformer *out, const struct zr_shape 
     out->model.list.units = out->units;
     out->model.modules = out->modules;
     table->describe(out);
-    tile_blocks(out);
+    describe_blocks(out);
     return ZR_OK;
 }
 

@@ -186,8 +186,9 @@ static zr_result forward(const struct run *run, const struct zr_action *action, 
     struct zr_activation_place place = place_of(trainer, module, action->micro_batch);
     struct zr_module_pass pass;
     bool ends = part + 1 == zr_module_parts(&trainer->model->modules[module]);
-    zr_result result =
-        again ? zr_activations_await(store, place.input) : await_input(trainer, module, action->micro_batch);
+    zr_result result = again ? ZR_OK : await_input(trainer, module, action->micro_batch);
+    if (result == ZR_OK && (again || is_last(trainer, module)))
+        result = zr_activations_await(store, place.input);
     if (result == ZR_OK && part == 0)
         result = zr_activations_take(store, place, !again);
     if (result != ZR_OK)
@@ -334,12 +335,14 @@ static zr_result backward(const struct run *run, const struct zr_action *action)
     struct zr_activation_place place = place_of(trainer, module, action->micro_batch);
     struct zr_module_pass pass;
     void *dy, *dx;
-    /* The last module has no forward before. Its slots come first, as in an evaluation's order of blocks. */
-    bool begins = action->part + 1 == zr_module_parts(&trainer->model->modules[module]);
-    zr_result result = is_last(trainer, module) ? zr_activations_take(store, place, false)
-                       : begins                 ? take_gradient(trainer, module, action->micro_batch)
-                                                : ZR_OK;
-    if (result == ZR_OK && is_last(trainer, module))
+    /* The last module has no forward before, but for one with parts. Its slots come first, as in an
+     * evaluation's order of blocks. */
+    unsigned parts = zr_module_parts(&trainer->model->modules[module]);
+    bool begins = action->part + 1 == parts, alone = is_last(trainer, module) && parts == 1;
+    zr_result result = alone    ? zr_activations_take(store, place, false)
+                       : begins ? take_gradient(trainer, module, action->micro_batch)
+                                : ZR_OK;
+    if (result == ZR_OK && alone)
         result = await_input(trainer, module, action->micro_batch);
     if (result == ZR_OK)
         result = zr_activations_await(store, place.input);
@@ -359,7 +362,7 @@ static zr_result backward(const struct run *run, const struct zr_action *action)
     pass.dx = dx;
     pass.scale = zr_engine_loss_scale(trainer->engine) / ((float)run->rows * (float)o->micro_batches);
     result = type->backward(&pass);
-    if (result == ZR_OK && is_last(trainer, module))
+    if (result == ZR_OK && is_last(trainer, module) && action->part == 0)
         result = add_loss(run, action->micro_batch);
     if (result == ZR_OK && action->part == 0) {
         zr_activations_end(store, place);
