@@ -193,18 +193,37 @@ static struct zr_linear linear_of(const struct zr_module_pass *pass, const struc
         .rows = pass->rows, .in = m->in * (m->split_in ? l : c), .out = m->out * (m->split_in ? c : l)};
 }
 
+/* A tile of several tensor ranks' q, k and v has a matrix and a bias of each: they lie apart in the rows of
+ * all. Their matrices come first. */
+static unsigned pieces_of(const struct zr_module_pass *pass, const struct matrix *m)
+{
+    return m->w == QKV_W && !zr_pass_is_whole(pass) && zr_shape_tensor(zr_pass_shape(pass)) > 1 ? 3 : 1;
+}
+
+/* Makes a product that of a piece: its columns of y, at the address that comes back. */
+static void *piece_of(const struct zr_module_pass *pass, struct zr_linear *linear, const void *y,
+                      unsigned piece, unsigned pieces)
+{
+    linear->y_stride = pieces > 1 ? linear->out : 0;
+    linear->out /= pieces;
+    size_t before = piece * linear->out * zr_precision_bytes(pass->context->precision);
+    return zr_pass_columns(pass, linear, (const char *)y + before);
+}
+
 /* y, all rows of the rank's columns, from the rank's rows of x. */
 static zr_result multiply_columns(struct zr_module_pass *pass, const struct matrix *m, const void *x, void *y)
 {
     void *const *p = &pass->parameters[0][zr_pass_parameter(pass, m->w)];
-    struct zr_linear linear = linear_of(pass, m);
+    unsigned pieces = pieces_of(pass, m);
     const void *all;
-    y = zr_pass_columns(pass, &linear, y);
     zr_result result = zr_pass_all_rows(pass, x, X_ROWS, &all);
-    if (result == ZR_OK)
+    for (unsigned i = 0; i < pieces && result == ZR_OK; i++) {
+        struct zr_linear linear = linear_of(pass, m);
+        void *columns = piece_of(pass, &linear, y, i, pieces);
         result = pass->kernels->linear_forward(
-            pass->context,
-            &(struct zr_linear_forward){.shape = linear, .x = all, .w = p[0], .bias = p[1], .y = y});
+            pass->context, &(struct zr_linear_forward){
+                               .shape = linear, .x = all, .w = p[i], .bias = p[pieces + i], .y = columns});
+    }
     zr_pass_drop_rows(pass, X_ROWS);
     return result;
 }
@@ -228,20 +247,27 @@ static zr_result multiply_rows(struct zr_module_pass *pass, const struct matrix 
 /* Of what a product's backward makes dx alone, the gradients of the weights alone, or both. */
 enum wanted { WANT_DX = 1, WANT_DW = 2, WANT_BOTH = WANT_DX | WANT_DW };
 
+/* dx is a sum over tiles and their pieces. */
 static zr_result multiply_backward(struct zr_module_pass *pass, const struct matrix *m,
                                    struct zr_linear_backward op, enum wanted wanted)
 {
-    unsigned at = zr_pass_parameter(pass, m->w);
+    unsigned at = zr_pass_parameter(pass, m->w), pieces = pieces_of(pass, m);
     void *const *g = &pass->gradients[0][at];
-    op.shape = linear_of(pass, m);
-    op.dy = zr_pass_columns(pass, &op.shape, op.dy);
-    op.accumulate_dx = !zr_pass_opens(pass); /* to that of the tiles behind */
-    op.w = pass->parameters[0][at];
+    const void *dy = op.dy;
+    bool makes_bias = wanted & WANT_DW && !(m->w == FC_W && gelu_makes_bias(pass));
+    zr_result result = ZR_OK;
     op.dx = wanted & WANT_DX ? op.dx : NULL;
-    op.dw = wanted & WANT_DW ? g[0] : NULL;
-    op.db = wanted & WANT_DW && !(m->w == FC_W && gelu_makes_bias(pass)) ? g[1] : NULL;
     op.accumulate = pass->accumulate[0];
-    return pass->kernels->linear_backward(pass->context, &op);
+    for (unsigned i = 0; i < pieces && result == ZR_OK; i++) {
+        op.shape = linear_of(pass, m);
+        op.dy = piece_of(pass, &op.shape, dy, i, pieces);
+        op.accumulate_dx = !zr_pass_opens(pass) || i > 0;
+        op.w = pass->parameters[0][at + i];
+        op.dw = wanted & WANT_DW ? g[i] : NULL;
+        op.db = makes_bias ? g[pieces + i] : NULL;
+        result = pass->kernels->linear_backward(pass->context, &op);
+    }
+    return result;
 }
 
 /* The rank's rows of dx, from those of x and all rows of dy; the sum goes on behind the weights' gradients.
@@ -489,7 +515,7 @@ const struct zr_architecture_table zr_architecture_gpt2 = {
     .name = "gpt2",
     .units = 3,
     .parameters = 4,
-    .block_parameters = BLOCK_PARAMETERS,
+    .block_parameters = BLOCK_PARAMETERS + 4, /* q, k and v apart */
     .products = {{"qkv", LN1_W, QKV_W}, {"proj", PROJ_W, PROJ_W}, {"fc", LN2_W, FC_W}, {"fc2", FC2_W, FC2_W}},
     .block = {before, multiply, after, take_gradients, multiply_back, go_back},
     .describe = describe,

@@ -126,9 +126,18 @@ static size_t first_untiled(const struct zr_shape *shape, size_t tiles, struct s
                                         {"channels of the feed-forward layer", "ffn", shape->ffn}};
     size_t i = 0;
     memcpy(out, tiled, sizeof tiled);
-    while (i < TILED && tiled[i].value % tiles == 0)
+    while (i < TILED && tiled[i].value % (tiles * zr_shape_tensor(shape)) == 0)
         i++;
     return i;
+}
+
+/* Each tile has a row of the vocabulary, of the tensor rank that has the fewest. */
+static bool tiles_vocabulary(const struct zr_shape *shape, size_t tiles)
+{
+    size_t tensor = zr_shape_tensor(shape), rows = (shape->vocabulary_padded + tensor - 1) / tensor,
+           before = rows * (tensor - 1);
+    return tiles <= rows && before < shape->vocabulary_padded &&
+           rows * (tiles - 1) / tiles < shape->vocabulary_padded - before;
 }
 
 unsigned zr_shape_tiles_below(const struct zr_shape *shape, unsigned below)
@@ -136,7 +145,7 @@ unsigned zr_shape_tiles_below(const struct zr_shape *shape, unsigned below)
     struct shared tiled[TILED];
     if (below > shape->hidden)
         below = (unsigned)shape->hidden + 1;
-    while (--below > 1 && first_untiled(shape, below, tiled) < TILED)
+    while (--below > 1 && (first_untiled(shape, below, tiled) < TILED || !tiles_vocabulary(shape, below)))
         ;
     return below > 1 ? below : 1;
 }
@@ -144,19 +153,24 @@ unsigned zr_shape_tiles_below(const struct zr_shape *shape, unsigned below)
 static zr_result check_tiles(const struct zr_shape *shape)
 {
     struct shared tiled[TILED];
-    size_t untiled = first_untiled(shape, zr_shape_tiles(shape), tiled);
-    if (zr_shape_tiles(shape) > 1 && zr_shape_tensor(shape) > 1)
+    size_t tiles = zr_shape_tiles(shape), untiled = first_untiled(shape, tiles, tiled);
+    if (tiles == 1)
+        return ZR_OK;
+    if (untiled == TILED && !tiles_vocabulary(shape, tiles))
         return zr_fail(
             ZR_ERR_INVALID,
-            "--tile %u: tensor-parallel ranks divide the same columns; take --tp 1, or leave --tile out",
-            shape->tiles);
+            "--tile %zu: so many tiles are too many for %zu rows of the vocabulary; the nearest below "
+            "that fit are --tile %u",
+            tiles, shape->vocabulary_padded, zr_shape_tiles_below(shape, shape->tiles));
     return untiled == TILED
                ? ZR_OK
-               : zr_fail(ZR_ERR_INVALID,
-                         "--tile %u: so many tiles do not divide the %zu %s; the nearest below that fit are "
-                         "--tile %u",
-                         shape->tiles, tiled[untiled].value, tiled[untiled].name,
-                         zr_shape_tiles_below(shape, shape->tiles));
+               : zr_fail(
+                     ZR_ERR_INVALID,
+                     "--tile %zu: so many tiles do not divide the %zu %s%s; the nearest below that fit are "
+                     "--tile %u",
+                     tiles, tiled[untiled].value / zr_shape_tensor(shape), tiled[untiled].name,
+                     zr_shape_tensor(shape) > 1 ? " of a tensor rank" : "",
+                     zr_shape_tiles_below(shape, shape->tiles));
 }
 
 struct zr_shape zr_shape_dense(const struct zr_shape *shape)
@@ -232,8 +246,8 @@ zr_result zr_shape_check(const struct zr_shape *shape)
         __builtin_mul_overflow(shape->hidden, shape->vocabulary_padded, &elements) ||
         elements > SIZE_MAX / 64)
         return zr_fail(ZR_ERR_INVALID, "a model of this shape has more bytes than there are addresses");
-    zr_result result = check_tiles(shape);
-    return result == ZR_OK ? check_tensor(shape) : result;
+    zr_result result = check_tensor(shape);
+    return result == ZR_OK ? check_tiles(shape) : result;
 }
 
 void zr_shape_limits(const struct zr_shape *shape, unsigned threads, struct zr_kernel_limits *out)
@@ -358,14 +372,18 @@ void zr_transformer_add_module(struct zr_transformer *transformer, unsigned type
 
 /* ---- Tiles --------------------------------------------------------------------------------------------- */
 
-/* Makes a whole tensor one tile's part of it: rows of a matrix [out, in], columns of one [in, out]. */
-static void take_tile(const struct zr_shape *shape, unsigned tile, struct zr_parameter *p)
+/* Makes a tensor, or a tensor rank's part of it, one tile's: rows of a matrix [out, in], columns of one
+ * [in, out]. Of a part in blocks it is a tile of one block. */
+static void take_tile(const struct zr_shape *shape, unsigned tile, unsigned block, struct zr_parameter *p)
 {
-    unsigned dimension = p->shape[1] > 0 && !zr_shape_table(shape)->turned;
-    size_t share = p->shape[dimension] / shape->tiles;
-    memcpy(p->part.whole, p->shape, sizeof p->shape);
-    p->part.first[dimension] = share * tile;
-    p->part.continues = tile > 0;
+    unsigned dimension = p->shape[1] > 0 && !zr_shape_table(shape)->turned,
+             blocks = p->part.blocks > 0 ? p->part.blocks : 1;
+    size_t share = p->shape[dimension] / blocks / shape->tiles;
+    if (p->part.whole[0] == 0)
+        memcpy(p->part.whole, p->shape, sizeof p->shape);
+    p->part.first[dimension] += p->part.whole[dimension] / blocks * block + share * tile;
+    p->part.blocks = 1;
+    p->part.continues = tile > 0 || block > 0;
     p->shape[dimension] = share;
 }
 
@@ -378,9 +396,13 @@ static void add_tile(struct zr_transformer *transformer, const struct zr_unit_te
     size_t used = strlen(u->name);
     snprintf(u->name + used, sizeof u->name - used, ".%s.%u", product->name, tile);
     for (size_t i = tile > 0 ? product->tiled : product->first; i < end; i++) {
-        struct zr_parameter *p = add_tensor(transformer, unit, i);
-        if (i >= product->tiled)
-            take_tile(&transformer->shape, tile, p);
+        unsigned blocks =
+            zr_shape_tensor(&transformer->shape) > 1 && unit->tensors[i].split == ZR_SPLIT_QKV ? 3 : 1;
+        for (unsigned block = 0; block < blocks; block++) {
+            struct zr_parameter *p = add_tensor(transformer, unit, i);
+            if (i >= product->tiled)
+                take_tile(&transformer->shape, tile, block, p);
+        }
     }
     transformer->model.list.units_count++;
 }

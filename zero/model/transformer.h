@@ -143,8 +143,8 @@ enum { ZR_PRODUCT_QKV = 0, ZR_PRODUCT_OUT, ZR_PRODUCT_WIDE, ZR_PRODUCT_NARROW, Z
 /* Of one of them, the tensors from `first` on in the table of a block: those before `tiled` are read with its
  * first tile, of the others up to the next product's each tile has a part. */
 struct zr_block_product {
-    const char *name; /* of its tiles' units, after the block's */
-    unsigned first, tiled;
+    const char *name;      /* of its tiles' units, after the block's */
+    unsigned first, tiled; /* one of ZR_SPLIT_QKV has three of several tensor ranks: of q, of k and of v */
 };
 
 /* A block: a unit and a module, or a unit for each tile and a module with as many parts. Its tensors are
@@ -172,8 +172,8 @@ struct zr_block_steps {
 /* Fills types, slots, units, modules, inputs, prepare. The lists have room for all of them. */
 struct zr_architecture_table {
     const char *name;
-    /* units and parameters besides those of blocks, and of each block; products[ZR_BLOCK_PRODUCTS] ends them
-     */
+    /* Units and parameters besides those of blocks, and of each block, at most, so that its tiles together
+     * have no more than that for each of them. */
     unsigned units, parameters, block_parameters;
     struct zr_block_product products[ZR_BLOCK_PRODUCTS];
     struct zr_block_steps block;
