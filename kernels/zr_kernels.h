@@ -101,6 +101,7 @@ struct zr_embedding_forward {
     size_t first_row, w_rows; /* that w has of the V: the y of other tokens is zero. w_rows 0: all */
     const void *w;
     void *y;
+    bool keeps; /* the y of other tokens stays as it is */
 };
 struct zr_embedding_backward {
     size_t rows, channels;
@@ -428,7 +429,7 @@ struct zr_sum {
 
 struct zr_kernel_streams;
 
-#define ZR_KERNELS_VERSION 4
+#define ZR_KERNELS_VERSION 5
 
 #define ZR_KERNEL(name) zr_result (*name)(struct zr_kernel_context *, const struct zr_##name *)
 

@@ -414,8 +414,9 @@ struct zr_module_type {
     bool backward_reads_none; /* of the parameters: they are not gathered for it */
     /* Writes y and the slots; of the last module the losses. */
     zr_result (*forward)(struct zr_module_pass *pass);
-    /* Writes dx and the gradients of the units' parameters. Of the last module it writes the losses too: in a
-     * training pass that has no forward of its own, so its slots hold nothing yet. */
+    /* Writes dx and the gradients of the units' parameters. Of the last module without
+     * parts it writes the losses too: in a training pass that has no forward of its own, so its slots hold
+     * nothing yet. */
     zr_result (*backward)(struct zr_module_pass *pass);
     /* The last module, optional: what the model says after row `row` of x, [model->answer_count] of the
      * caller's own memory: copy_bytes() of the kernels brings it there. */
@@ -423,7 +424,7 @@ struct zr_module_type {
     /* More than 1: forward and backward are called so many times, once for each part of the module; forward
      * from part 0 on, backward back to it. A part reads one unit, that of the part before and one on, so no
      * more of them than that is gathered for it. Slots, and temporary ones that are taken, stay from part to
-     * part. Not of the last module. */
+     * part. The last module runs forward through all parts, then backward. */
     unsigned parts;
     unsigned recomputed_parts; /* of them, those that write slots: the first ones */
 };

@@ -11,7 +11,7 @@ KERNEL(K(embedding_forward), struct zr_embedding_forward, CUDA_THREADS)
     const el *w = (const el *)a.w + token * a.channels;
     el *y = (el *)a.y + row * a.channels;
     bool here = a.w_rows == 0 || token < a.w_rows;
-    for (size_t c = threadIdx.x; c < a.channels; c += blockDim.x)
+    for (size_t c = threadIdx.x; c < a.channels && (here || !a.keeps); c += blockDim.x)
         el_put(y + c, here ? el_get(w + c) : 0);
 }
 

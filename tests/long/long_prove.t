@@ -39,8 +39,6 @@ def rows():
 def run(row):
     row = dict(row)
     shape, tp, data = row.pop("shape"), row["tp"], row.pop("data")
-    if tp > 1:
-        row["tile"] = None
     if row["arch"] == "gpt2":
         row["tie_embeddings"] = None
     if not row["pp"]:

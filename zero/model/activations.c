@@ -222,12 +222,11 @@ static zr_result check_module(const struct zr_model *model, size_t index)
             index, model->modules_count, ZR_MODULE_SLOTS_MAX, ZR_MODULE_UNITS_MAX);
     if (!memchr(module->name, '\0', sizeof module->name))
         return zr_fail(ZR_ERR_INVALID, "the name of module %zu has no end", index);
-    if (zr_module_parts(module) > 1 &&
-        (module->units_count != 1 || last || type->recomputed_parts > type->parts))
+    if (zr_module_parts(module) > 1 && (module->units_count != 1 || type->recomputed_parts > type->parts))
         return zr_fail(
             ZR_ERR_INVALID,
             "module %zu of %zu has %u parts, of which %u are recomputed: it needs one unit, that of "
-            "its first part, and a module after it",
+            "its first part",
             index, model->modules_count, type->parts, type->recomputed_parts);
     for (unsigned u = 0; u < zr_module_units(module); u++)
         if (zr_module_unit(module, u) >= model->list.units_count)

@@ -21,34 +21,50 @@ static size_t first_row(const struct zr_module_pass *pass)
     return pass->own_rows < pass->rows ? zr_pass_shape(pass)->tensor_rank * pass->own_rows : 0;
 }
 
+/* What a pass is of: all, or in tiles a tile of wte; wpe is the last part. `wpe`: which of its units. */
+struct embedded {
+    bool tokens, positions;
+    unsigned wpe;
+};
+
+static struct embedded embedded(const struct zr_module_pass *pass)
+{
+    bool positions = pass->part == zr_shape_tiles(zr_pass_shape(pass));
+    return zr_pass_is_whole(pass) ? (struct embedded){true, true, WPE}
+                                  : (struct embedded){!positions, positions, 0};
+}
+
 static zr_result embed(struct zr_module_pass *pass)
 {
     const struct zr_shape *shape = zr_pass_shape(pass);
-    zr_result result = zr_pass_embed(pass, ROWS);
-    return result == ZR_OK ? pass->kernels->positions_forward(
-                                 pass->context, &(struct zr_positions_forward){.rows = pass->own_rows,
-                                                                               .first_row = first_row(pass),
-                                                                               .sequence = shape->sequence,
-                                                                               .channels = shape->hidden,
-                                                                               .w = pass->parameters[WPE][0],
-                                                                               .y = pass->y})
-                           : result;
+    struct embedded now = embedded(pass);
+    zr_result result = now.tokens ? zr_pass_embed(pass, ROWS) : ZR_OK;
+    return result == ZR_OK && now.positions
+               ? pass->kernels->positions_forward(
+                     pass->context, &(struct zr_positions_forward){.rows = pass->own_rows,
+                                                                   .first_row = first_row(pass),
+                                                                   .sequence = shape->sequence,
+                                                                   .channels = shape->hidden,
+                                                                   .w = pass->parameters[now.wpe][0],
+                                                                   .y = pass->y})
+               : result;
 }
 
 static zr_result embed_backward(struct zr_module_pass *pass)
 {
     const struct zr_shape *shape = zr_pass_shape(pass);
-    zr_result result = zr_pass_embed_backward(pass, ROWS);
-    return result == ZR_OK
+    struct embedded now = embedded(pass);
+    zr_result result = now.tokens ? zr_pass_embed_backward(pass, ROWS) : ZR_OK;
+    return result == ZR_OK && now.positions
                ? pass->kernels->positions_backward(
                      pass->context, &(struct zr_positions_backward){.rows = pass->own_rows,
                                                                     .first_row = first_row(pass),
                                                                     .sequence = shape->sequence,
                                                                     .channels = shape->hidden,
                                                                     .dy = pass->dy,
-                                                                    .dw = pass->gradients[WPE][0],
+                                                                    .dw = pass->gradients[now.wpe][0],
                                                                     .w_rows = shape->sequence,
-                                                                    .accumulate = pass->accumulate[WPE]})
+                                                                    .accumulate = pass->accumulate[now.wpe]})
                : result;
 }
 
@@ -177,19 +193,38 @@ static struct zr_linear linear_of(const struct zr_module_pass *pass, const struc
         .rows = pass->rows, .in = m->in * (m->split_in ? l : c), .out = m->out * (m->split_in ? c : l)};
 }
 
+/* A tile of several tensor ranks' q, k and v has a matrix and a bias of each: they lie apart in the rows of
+ * all. Their matrices come first. */
+static unsigned pieces_of(const struct zr_module_pass *pass, const struct matrix *m)
+{
+    return m->w == QKV_W && !zr_pass_is_whole(pass) && zr_shape_tensor(zr_pass_shape(pass)) > 1 ? 3 : 1;
+}
+
+/* Makes a product that of a piece: its columns of y, at the address that comes back. */
+static void *piece_of(const struct zr_module_pass *pass, struct zr_linear *linear, const void *y,
+                      unsigned piece, unsigned pieces)
+{
+    linear->y_stride = pieces > 1 ? linear->out : 0;
+    linear->out /= pieces;
+    size_t before = piece * linear->out * zr_precision_bytes(pass->context->precision);
+    return zr_pass_columns(pass, linear, (const char *)y + before);
+}
+
 /* y, all rows of the rank's columns, from the rank's rows of x. */
 static zr_result multiply_columns(struct zr_module_pass *pass, const struct matrix *m, const void *x, void *y)
 {
     void *const *p = &pass->parameters[0][zr_pass_parameter(pass, m->w)];
-    struct zr_linear linear = linear_of(pass, m);
+    unsigned pieces = pieces_of(pass, m);
     const void *all;
-    y = zr_pass_tile(pass, &linear, y);
     zr_result result = zr_pass_all_rows(pass, x, X_ROWS, &all);
-    if (result == ZR_OK)
+    for (unsigned i = 0; i < pieces && result == ZR_OK; i++) {
+        struct zr_linear linear = linear_of(pass, m);
+        void *columns = piece_of(pass, &linear, y, i, pieces);
         result = pass->kernels->linear_forward(
-            pass->context,
-            &(struct zr_linear_forward){.shape = linear, .x = all, .w = p[0], .bias = p[1], .y = y});
-    zr_module_drop(pass, X_ROWS);
+            pass->context, &(struct zr_linear_forward){
+                               .shape = linear, .x = all, .w = p[i], .bias = p[pieces + i], .y = columns});
+    }
+    zr_pass_drop_rows(pass, X_ROWS);
     return result;
 }
 
@@ -200,7 +235,7 @@ static zr_result multiply_rows(struct zr_module_pass *pass, const struct matrix 
     struct zr_linear linear = linear_of(pass, m);
     struct zr_pass_sum sum;
     zr_result result = zr_pass_open_sum(pass, &sum, y, Y_ROWS);
-    void *columns = zr_pass_tile(pass, &linear, sum.part);
+    void *columns = zr_pass_columns(pass, &linear, sum.part);
     if (result == ZR_OK)
         result = pass->kernels->linear_forward(
             pass->context,
@@ -212,20 +247,27 @@ static zr_result multiply_rows(struct zr_module_pass *pass, const struct matrix 
 /* Of what a product's backward makes dx alone, the gradients of the weights alone, or both. */
 enum wanted { WANT_DX = 1, WANT_DW = 2, WANT_BOTH = WANT_DX | WANT_DW };
 
+/* dx is a sum over tiles and their pieces. */
 static zr_result multiply_backward(struct zr_module_pass *pass, const struct matrix *m,
                                    struct zr_linear_backward op, enum wanted wanted)
 {
-    unsigned at = zr_pass_parameter(pass, m->w);
+    unsigned at = zr_pass_parameter(pass, m->w), pieces = pieces_of(pass, m);
     void *const *g = &pass->gradients[0][at];
-    op.shape = linear_of(pass, m);
-    op.dy = zr_pass_tile(pass, &op.shape, op.dy);
-    op.accumulate_dx = !zr_pass_products(pass).ends; /* to that of the tiles behind */
-    op.w = pass->parameters[0][at];
+    const void *dy = op.dy;
+    bool makes_bias = wanted & WANT_DW && !(m->w == FC_W && gelu_makes_bias(pass));
+    zr_result result = ZR_OK;
     op.dx = wanted & WANT_DX ? op.dx : NULL;
-    op.dw = wanted & WANT_DW ? g[0] : NULL;
-    op.db = wanted & WANT_DW && !(m->w == FC_W && gelu_makes_bias(pass)) ? g[1] : NULL;
     op.accumulate = pass->accumulate[0];
-    return pass->kernels->linear_backward(pass->context, &op);
+    for (unsigned i = 0; i < pieces && result == ZR_OK; i++) {
+        op.shape = linear_of(pass, m);
+        op.dy = piece_of(pass, &op.shape, dy, i, pieces);
+        op.accumulate_dx = !zr_pass_opens(pass) || i > 0;
+        op.w = pass->parameters[0][at + i];
+        op.dw = wanted & WANT_DW ? g[i] : NULL;
+        op.db = makes_bias ? g[pieces + i] : NULL;
+        result = pass->kernels->linear_backward(pass->context, &op);
+    }
+    return result;
 }
 
 /* The rank's rows of dx, from those of x and all rows of dy; the sum goes on behind the weights' gradients.
@@ -247,7 +289,7 @@ static zr_result columns_backward(struct zr_module_pass *pass, const struct matr
         result = zr_pass_start_sum(pass, &sum);
     if (result == ZR_OK)
         result = multiply_backward(pass, m, op, WANT_DW);
-    zr_module_drop(pass, X_ROWS);
+    zr_pass_drop_rows(pass, X_ROWS);
     return result == ZR_OK ? zr_pass_end_sum(pass, &sum) : result;
 }
 
@@ -259,7 +301,7 @@ static zr_result rows_backward(struct zr_module_pass *pass, const struct matrix 
     zr_result result = zr_pass_all_rows(pass, dy, Y_ROWS, &op.dy);
     if (result == ZR_OK)
         result = multiply_backward(pass, m, op, WANT_BOTH);
-    zr_module_drop(pass, Y_ROWS);
+    zr_pass_drop_rows(pass, Y_ROWS);
     return result;
 }
 
@@ -316,22 +358,6 @@ static zr_result after(struct zr_module_pass *pass, unsigned product)
     return add(pass, s[MIDDLE], pass->y);
 }
 
-/* The last product is of y alone. */
-static zr_result block(struct zr_module_pass *pass)
-{
-    struct zr_pass_products now = zr_pass_products(pass);
-    zr_result result = ZR_OK;
-    for (unsigned p = now.first; p < now.end && (pass->y || p < ZR_PRODUCT_NARROW) && result == ZR_OK; p++) {
-        if (now.begins)
-            result = before(pass, p);
-        if (result == ZR_OK)
-            result = multiply(pass, p);
-        if (result == ZR_OK && now.ends)
-            result = after(pass, p);
-    }
-    return result;
-}
-
 /* The slots that backward of a product and what stands before it writes to. */
 static zr_result take_gradients(struct zr_module_pass *pass, unsigned product)
 {
@@ -381,21 +407,6 @@ static zr_result go_back(struct zr_module_pass *pass, unsigned product)
     return result;
 }
 
-static zr_result block_backward(struct zr_module_pass *pass)
-{
-    struct zr_pass_products now = zr_pass_products(pass);
-    zr_result result = ZR_OK;
-    for (unsigned p = now.end; p-- > now.first && result == ZR_OK;) {
-        if (now.ends)
-            result = take_gradients(pass, p);
-        if (result == ZR_OK)
-            result = multiply_back(pass, p);
-        if (result == ZR_OK && now.begins)
-            result = go_back(pass, p);
-    }
-    return result;
-}
-
 /* ---- Final norm ---------------------------------------------------------------------------------------- */
 
 enum { FINAL_MEAN, FINAL_RSTD, FINAL_SLOTS };
@@ -415,6 +426,7 @@ static zr_result final_norm_backward(struct zr_module_pass *pass)
 static void describe_types(struct zr_transformer *t)
 {
     size_t c = t->shape.hidden;
+    unsigned tiles = zr_shape_tiles(&t->shape);
     t->slots[ZR_TYPE_FINAL][FINAL_MEAN] = (struct zr_slot){"mean", 1, ZR_SLOT_FLOATS, 0, true};
     t->slots[ZR_TYPE_FINAL][FINAL_RSTD] = (struct zr_slot){"rstd", 1, ZR_SLOT_FLOATS, 0, true};
     t->slots[ZR_TYPE_EMBEDDING][ROWS] = zr_slot_all_rows(&t->shape, "all rows");
@@ -426,16 +438,15 @@ static void describe_types(struct zr_transformer *t)
                                                           .slots_count = EMBEDDING_SLOTS,
                                                           .backward_reads_none = true,
                                                           .forward = embed,
-                                                          .backward = embed_backward};
+                                                          .backward = embed_backward,
+                                                          .parts = tiles > 1 ? tiles + 1 : 1};
     t->types[ZR_TYPE_BLOCK] = (struct zr_module_type){.output_columns = c,
                                                       .output_tag = ZR_TAG_CHECKPOINT,
                                                       .output_name = "mlp.c_proj",
                                                       .slots = t->slots[ZR_TYPE_BLOCK],
                                                       .slots_count = BLOCK_SLOTS,
                                                       .in_place = true,
-                                                      .recomputes = true,
-                                                      .forward = block,
-                                                      .backward = block_backward};
+                                                      .recomputes = true};
     t->types[ZR_TYPE_FINAL] = (struct zr_module_type){.output_columns = c,
                                                       .output_tag = ZR_TAG_ACTIVATION,
                                                       .slots = t->slots[ZR_TYPE_FINAL],
@@ -476,9 +487,9 @@ static void describe(struct zr_transformer *t)
     unsigned embedding[] = {WTE, WPE}, unit;
 
     describe_types(t);
-    zr_transformer_add_unit(t, &(struct zr_unit_tensors){"wte", "", 0, 2, &wte, 1});
+    zr_transformer_add_vocabulary(t, &(struct zr_unit_tensors){"wte", "", 0, 2, &wte, 1});
     zr_transformer_add_unit(t, &(struct zr_unit_tensors){"wpe", "", 0, 1, &wpe, 1});
-    zr_transformer_add_module(t, ZR_TYPE_EMBEDDING, embedding, 2);
+    zr_transformer_add_module(t, ZR_TYPE_EMBEDDING, embedding, zr_shape_tiles(shape) > 1 ? 1 : 2);
     for (size_t l = 0; l < shape->layers; l++)
         zr_transformer_add_block(
             t, &(struct zr_unit_tensors){"h.%zu", "h.%zu.", l, 1, tensors, BLOCK_PARAMETERS});
@@ -504,8 +515,9 @@ const struct zr_architecture_table zr_architecture_gpt2 = {
     .name = "gpt2",
     .units = 3,
     .parameters = 4,
-    .block_parameters = BLOCK_PARAMETERS,
+    .block_parameters = BLOCK_PARAMETERS + 4, /* q, k and v apart */
     .products = {{"qkv", LN1_W, QKV_W}, {"proj", PROJ_W, PROJ_W}, {"fc", LN2_W, FC_W}, {"fc2", FC2_W, FC2_W}},
+    .block = {before, multiply, after, take_gradients, multiply_back, go_back},
     .describe = describe,
     .elements = elements,
     .block_flops = block_flops};

@@ -149,7 +149,7 @@ static zr_result rotate(struct zr_module_pass *pass, void *qkv, bool inverse)
 static zr_result multiply(struct zr_module_pass *pass, struct zr_linear linear, const void *x, unsigned w,
                           void *y)
 {
-    y = zr_pass_tile(pass, &linear, y);
+    y = zr_pass_columns(pass, &linear, y);
     return pass->kernels->linear_forward(
         pass->context,
         &(struct zr_linear_forward){
@@ -200,7 +200,7 @@ static zr_result multiply_qkv(struct zr_module_pass *pass)
         result = multiply(pass, kv, x, K_W, column_of(pass, qkv, w.q));
     if (result == ZR_OK)
         result = multiply(pass, kv, x, V_W, column_of(pass, qkv, w.q + w.kv));
-    zr_module_drop(pass, X_ROWS);
+    zr_pass_drop_rows(pass, X_ROWS);
     return result;
 }
 
@@ -214,7 +214,7 @@ static zr_result multiply_wide(struct zr_module_pass *pass)
         result = multiply(pass, wide, x, GATE_W, pass->slots[GATE]);
     if (result == ZR_OK)
         result = multiply(pass, wide, x, UP_W, pass->slots[UP]);
-    zr_module_drop(pass, X_ROWS);
+    zr_pass_drop_rows(pass, X_ROWS);
     return result;
 }
 
@@ -269,22 +269,6 @@ static zr_result after(struct zr_module_pass *pass, unsigned product)
     return add(pass, s[MIDDLE], pass->y);
 }
 
-/* The last product is of y alone. */
-static zr_result block(struct zr_module_pass *pass)
-{
-    struct zr_pass_products now = zr_pass_products(pass);
-    zr_result result = ZR_OK;
-    for (unsigned p = now.first; p < now.end && (pass->y || p < ZR_PRODUCT_NARROW) && result == ZR_OK; p++) {
-        if (now.begins)
-            result = before(pass, p);
-        if (result == ZR_OK)
-            result = multiply_product(pass, p);
-        if (result == ZR_OK && now.ends)
-            result = after(pass, p);
-    }
-    return result;
-}
-
 /* What a matrix's gradients are made of and go to; dx NULL: the matrix's alone. */
 struct step_back {
     const void *x, *dy;
@@ -297,17 +281,16 @@ static zr_result multiply_backward(struct zr_module_pass *pass, struct zr_linear
                                    struct step_back step)
 {
     unsigned at = zr_pass_parameter(pass, parameter);
-    const void *dy = zr_pass_tile(pass, &linear, step.dy);
+    const void *dy = zr_pass_columns(pass, &linear, step.dy);
     return pass->kernels->linear_backward(
-        pass->context,
-        &(struct zr_linear_backward){.shape = linear,
-                                     .x = step.x,
-                                     .w = pass->parameters[0][at],
-                                     .dy = dy,
-                                     .dx = step.dx,
-                                     .dw = step.keeps_w ? NULL : pass->gradients[0][at],
-                                     .accumulate_dx = step.adds || !zr_pass_products(pass).ends,
-                                     .accumulate = pass->accumulate[0]});
+        pass->context, &(struct zr_linear_backward){.shape = linear,
+                                                    .x = step.x,
+                                                    .w = pass->parameters[0][at],
+                                                    .dy = dy,
+                                                    .dx = step.dx,
+                                                    .dw = step.keeps_w ? NULL : pass->gradients[0][at],
+                                                    .accumulate_dx = step.adds || !zr_pass_opens(pass),
+                                                    .accumulate = pass->accumulate[0]});
 }
 
 /* A matrix whose rows tensor ranks share, and the gradient of its output. */
@@ -339,7 +322,7 @@ static zr_result products_backward(struct zr_module_pass *pass, const struct pro
     for (unsigned i = 0; i < count && result == ZR_OK && apart; i++)
         result = multiply_backward(pass, products[i].linear, products[i].parameter,
                                    (struct step_back){.x = step.x, .dy = products[i].dy});
-    zr_module_drop(pass, X_ROWS);
+    zr_pass_drop_rows(pass, X_ROWS);
     return result == ZR_OK ? zr_pass_end_sum(pass, &sum) : result;
 }
 
@@ -367,7 +350,7 @@ static zr_result rows_backward(struct zr_module_pass *pass, struct zr_linear lin
     zr_result result = zr_pass_all_rows(pass, pass->dx, Y_ROWS, &step.dy);
     if (result == ZR_OK)
         result = multiply_backward(pass, linear, parameter, step);
-    zr_module_drop(pass, Y_ROWS);
+    zr_pass_drop_rows(pass, Y_ROWS);
     return result;
 }
 
@@ -432,21 +415,6 @@ static zr_result go_back(struct zr_module_pass *pass, unsigned product)
     return result;
 }
 
-static zr_result block_backward(struct zr_module_pass *pass)
-{
-    struct zr_pass_products now = zr_pass_products(pass);
-    zr_result result = ZR_OK;
-    for (unsigned p = now.end; p-- > now.first && result == ZR_OK;) {
-        if (now.ends)
-            result = take_gradients(pass, p);
-        if (result == ZR_OK)
-            result = multiply_back(pass, p);
-        if (result == ZR_OK && now.begins)
-            result = go_back(pass, p);
-    }
-    return result;
-}
-
 /* ---- Final norm ---------------------------------------------------------------------------------------- */
 
 static zr_result final_norm(struct zr_module_pass *pass)
@@ -486,16 +454,15 @@ static void describe_types(struct zr_transformer *t)
                                                           .slots_count = EMBEDDING_SLOTS,
                                                           .backward_reads_none = true,
                                                           .forward = embed,
-                                                          .backward = embed_backward};
+                                                          .backward = embed_backward,
+                                                          .parts = zr_shape_tiles(&t->shape)};
     t->types[ZR_TYPE_BLOCK] = (struct zr_module_type){.output_columns = c,
                                                       .output_tag = ZR_TAG_CHECKPOINT,
                                                       .output_name = "mlp.down_proj",
                                                       .slots = t->slots[ZR_TYPE_BLOCK],
                                                       .slots_count = BLOCK_SLOTS,
                                                       .in_place = true,
-                                                      .recomputes = true,
-                                                      .forward = block,
-                                                      .backward = block_backward};
+                                                      .recomputes = true};
     t->types[ZR_TYPE_FINAL] = (struct zr_module_type){.output_columns = c,
                                                       .output_tag = ZR_TAG_ACTIVATION,
                                                       .slots = t->slots[ZR_TYPE_FINAL],
@@ -528,7 +495,7 @@ static void describe(struct zr_transformer *t)
         [UP_W] = {"mlp.up_proj.weight", ffn, w.c, 0, deviation, matrices, ZR_SPLIT_FIRST},
         [DOWN_W] = {"mlp.down_proj.weight", w.c, ffn, 0, residual, matrices, ZR_SPLIT_LAST},
     };
-    unsigned first = 0, unit;
+    unsigned first, unit;
 
     describe_types(t);
     t->model.inputs[COSINES] =
@@ -537,8 +504,9 @@ static void describe(struct zr_transformer *t)
         (struct zr_input){"rotary sines", shape->sequence * (w.head / 2), ZR_SLOT_FLOATS};
     t->model.inputs_count = INPUTS;
     t->model.prepare = prepare;
-    zr_transformer_add_unit(t, &(struct zr_unit_tensors){"embed_tokens", "model.embed_tokens.", 0,
-                                                         shape->tied ? 2 : 1, &embed_tokens, 1});
+    first =
+        zr_transformer_add_vocabulary(t, &(struct zr_unit_tensors){"embed_tokens", "model.embed_tokens.", 0,
+                                                                   shape->tied ? 2 : 1, &embed_tokens, 1});
     zr_transformer_add_module(t, ZR_TYPE_EMBEDDING, &first, 1);
     for (size_t l = 0; l < shape->layers; l++)
         zr_transformer_add_block(
@@ -546,10 +514,10 @@ static void describe(struct zr_transformer *t)
     unit = (unsigned)t->model.list.units_count;
     zr_transformer_add_unit(t, &(struct zr_unit_tensors){"norm", "model.norm.", 0, 1, &final, 1});
     zr_transformer_add_module(t, ZR_TYPE_FINAL, &unit, 1);
-    unit++;
     if (!shape->tied)
-        zr_transformer_add_unit(t, &(struct zr_unit_tensors){"lm_head", "lm_head.", 0, 1, &lm_head, 1});
-    zr_transformer_add_module(t, ZR_TYPE_HEAD, shape->tied ? &first : &unit, 1);
+        first = zr_transformer_add_vocabulary(
+            t, &(struct zr_unit_tensors){"lm_head", "lm_head.", 0, 1, &lm_head, 1});
+    zr_transformer_add_module(t, ZR_TYPE_HEAD, &first, 1);
 }
 
 /* Elements of the matrices of a block. */
@@ -572,15 +540,17 @@ static double block_flops(const struct zr_shape *shape)
     return 2 * block_matrices(shape) + 4 * (double)shape->hidden * (double)shape->sequence;
 }
 
-const struct zr_architecture_table zr_architecture_llama = {.name = "llama",
-                                                            .units = 3,
-                                                            .parameters = 3,
-                                                            .block_parameters = BLOCK_PARAMETERS,
-                                                            .products = {{"qkv", NORM1_W, Q_W},
-                                                                         {"o", O_W, O_W},
-                                                                         {"gate_up", NORM2_W, GATE_W},
-                                                                         {"down", DOWN_W, DOWN_W}},
-                                                            .turned = true,
-                                                            .describe = describe,
-                                                            .elements = elements,
-                                                            .block_flops = block_flops};
+const struct zr_architecture_table zr_architecture_llama = {
+    .name = "llama",
+    .units = 3,
+    .parameters = 3,
+    .block_parameters = BLOCK_PARAMETERS,
+    .products = {{"qkv", NORM1_W, Q_W},
+                 {"o", O_W, O_W},
+                 {"gate_up", NORM2_W, GATE_W},
+                 {"down", DOWN_W, DOWN_W}},
+    .turned = true,
+    .block = {before, multiply_product, after, take_gradients, multiply_back, go_back},
+    .describe = describe,
+    .elements = elements,
+    .block_flops = block_flops};

@@ -15,6 +15,11 @@ const char *zr_architecture_name(enum zr_architecture architecture)
     return tables[architecture]->name;
 }
 
+const struct zr_architecture_table *zr_shape_table(const struct zr_shape *shape)
+{
+    return tables[shape->architecture];
+}
+
 /* ---- Shapes -------------------------------------------------------------------------------------------- */
 
 void zr_shape_complete(struct zr_shape *shape)
@@ -121,9 +126,18 @@ static size_t first_untiled(const struct zr_shape *shape, size_t tiles, struct s
                                         {"channels of the feed-forward layer", "ffn", shape->ffn}};
     size_t i = 0;
     memcpy(out, tiled, sizeof tiled);
-    while (i < TILED && tiled[i].value % tiles == 0)
+    while (i < TILED && tiled[i].value % (tiles * zr_shape_tensor(shape)) == 0)
         i++;
     return i;
+}
+
+/* Each tile has a row of the vocabulary, of the tensor rank that has the fewest. */
+static bool tiles_vocabulary(const struct zr_shape *shape, size_t tiles)
+{
+    size_t tensor = zr_shape_tensor(shape), rows = (shape->vocabulary_padded + tensor - 1) / tensor,
+           before = rows * (tensor - 1);
+    return tiles <= rows && before < shape->vocabulary_padded &&
+           rows * (tiles - 1) / tiles < shape->vocabulary_padded - before;
 }
 
 unsigned zr_shape_tiles_below(const struct zr_shape *shape, unsigned below)
@@ -131,7 +145,7 @@ unsigned zr_shape_tiles_below(const struct zr_shape *shape, unsigned below)
     struct shared tiled[TILED];
     if (below > shape->hidden)
         below = (unsigned)shape->hidden + 1;
-    while (--below > 1 && first_untiled(shape, below, tiled) < TILED)
+    while (--below > 1 && (first_untiled(shape, below, tiled) < TILED || !tiles_vocabulary(shape, below)))
         ;
     return below > 1 ? below : 1;
 }
@@ -139,19 +153,24 @@ unsigned zr_shape_tiles_below(const struct zr_shape *shape, unsigned below)
 static zr_result check_tiles(const struct zr_shape *shape)
 {
     struct shared tiled[TILED];
-    size_t untiled = first_untiled(shape, zr_shape_tiles(shape), tiled);
-    if (zr_shape_tiles(shape) > 1 && zr_shape_tensor(shape) > 1)
+    size_t tiles = zr_shape_tiles(shape), untiled = first_untiled(shape, tiles, tiled);
+    if (tiles == 1)
+        return ZR_OK;
+    if (untiled == TILED && !tiles_vocabulary(shape, tiles))
         return zr_fail(
             ZR_ERR_INVALID,
-            "--tile %u: tensor-parallel ranks divide the same columns; take --tp 1, or leave --tile out",
-            shape->tiles);
+            "--tile %zu: so many tiles are too many for %zu rows of the vocabulary; the nearest below "
+            "that fit are --tile %u",
+            tiles, shape->vocabulary_padded, zr_shape_tiles_below(shape, shape->tiles));
     return untiled == TILED
                ? ZR_OK
-               : zr_fail(ZR_ERR_INVALID,
-                         "--tile %u: so many tiles do not divide the %zu %s; the nearest below that fit are "
-                         "--tile %u",
-                         shape->tiles, tiled[untiled].value, tiled[untiled].name,
-                         zr_shape_tiles_below(shape, shape->tiles));
+               : zr_fail(
+                     ZR_ERR_INVALID,
+                     "--tile %zu: so many tiles do not divide the %zu %s%s; the nearest below that fit are "
+                     "--tile %u",
+                     tiles, tiled[untiled].value / zr_shape_tensor(shape), tiled[untiled].name,
+                     zr_shape_tensor(shape) > 1 ? " of a tensor rank" : "",
+                     zr_shape_tiles_below(shape, shape->tiles));
 }
 
 struct zr_shape zr_shape_dense(const struct zr_shape *shape)
@@ -162,13 +181,24 @@ struct zr_shape zr_shape_dense(const struct zr_shape *shape)
     return dense;
 }
 
+static struct zr_vocabulary_share vocabulary_rows(const struct zr_shape *shape, size_t first, size_t rows)
+{
+    size_t left = shape->vocabulary > first ? shape->vocabulary - first : 0;
+    return (struct zr_vocabulary_share){.first = first, .rows = rows, .columns = left < rows ? left : rows};
+}
+
 struct zr_vocabulary_share zr_shape_vocabulary(const struct zr_shape *shape)
 {
-    size_t tensor = zr_shape_tensor(shape), rows = (shape->vocabulary_padded + tensor - 1) / tensor,
-           first = rows * shape->tensor_rank, left = 0;
-    if (shape->vocabulary > first)
-        left = shape->vocabulary - first;
-    return (struct zr_vocabulary_share){.first = first, .rows = rows, .columns = left < rows ? left : rows};
+    size_t tensor = zr_shape_tensor(shape), rows = (shape->vocabulary_padded + tensor - 1) / tensor;
+    return vocabulary_rows(shape, rows * shape->tensor_rank, rows);
+}
+
+struct zr_vocabulary_share zr_shape_vocabulary_tile(const struct zr_shape *shape, unsigned tile)
+{
+    struct zr_vocabulary_share share = zr_shape_vocabulary(shape);
+    size_t tiles = zr_shape_tiles(shape), from = share.rows * tile / tiles,
+           end = share.rows * (tile + 1) / tiles;
+    return vocabulary_rows(shape, share.first + from, end - from);
 }
 
 zr_result zr_shape_check(const struct zr_shape *shape)
@@ -216,8 +246,8 @@ zr_result zr_shape_check(const struct zr_shape *shape)
         __builtin_mul_overflow(shape->hidden, shape->vocabulary_padded, &elements) ||
         elements > SIZE_MAX / 64)
         return zr_fail(ZR_ERR_INVALID, "a model of this shape has more bytes than there are addresses");
-    zr_result result = check_tiles(shape);
-    return result == ZR_OK ? check_tensor(shape) : result;
+    zr_result result = check_tensor(shape);
+    return result == ZR_OK ? check_tiles(shape) : result;
 }
 
 void zr_shape_limits(const struct zr_shape *shape, unsigned threads, struct zr_kernel_limits *out)
@@ -233,14 +263,14 @@ void zr_shape_limits(const struct zr_shape *shape, unsigned threads, struct zr_k
 
 double zr_shape_elements(const struct zr_shape *shape)
 {
-    return tables[shape->architecture]->elements(shape);
+    return zr_shape_table(shape)->elements(shape);
 }
 
 double zr_shape_flops(const struct zr_shape *shape)
 {
     double rows = (double)shape->batch * (double)shape->sequence, c = (double)shape->hidden;
     double head = 2 * c * (double)shape->vocabulary; /* forward, per row */
-    double blocks = (double)shape->layers * tables[shape->architecture]->block_flops(shape);
+    double blocks = (double)shape->layers * zr_shape_table(shape)->block_flops(shape);
     return 3 * rows * (blocks + head); /* backward takes twice as much */
 }
 
@@ -342,34 +372,37 @@ void zr_transformer_add_module(struct zr_transformer *transformer, unsigned type
 
 /* ---- Tiles --------------------------------------------------------------------------------------------- */
 
-static const struct zr_architecture_table *table_of(const struct zr_shape *shape)
+/* Makes a tensor, or a tensor rank's part of it, one tile's: rows of a matrix [out, in], columns of one
+ * [in, out]. Of a part in blocks it is a tile of one block. */
+static void take_tile(const struct zr_shape *shape, unsigned tile, unsigned block, struct zr_parameter *p)
 {
-    return tables[shape->architecture];
-}
-
-/* Makes a whole tensor one tile's part of it: rows of a matrix [out, in], columns of one [in, out]. */
-static void take_tile(const struct zr_shape *shape, unsigned tile, struct zr_parameter *p)
-{
-    unsigned dimension = p->shape[1] > 0 && !table_of(shape)->turned;
-    size_t share = p->shape[dimension] / shape->tiles;
-    memcpy(p->part.whole, p->shape, sizeof p->shape);
-    p->part.first[dimension] = share * tile;
-    p->part.continues = tile > 0;
+    unsigned dimension = p->shape[1] > 0 && !zr_shape_table(shape)->turned,
+             blocks = p->part.blocks > 0 ? p->part.blocks : 1;
+    size_t share = p->shape[dimension] / blocks / shape->tiles;
+    if (p->part.whole[0] == 0)
+        memcpy(p->part.whole, p->shape, sizeof p->shape);
+    p->part.first[dimension] += p->part.whole[dimension] / blocks * block + share * tile;
+    p->part.blocks = 1;
+    p->part.continues = tile > 0 || block > 0;
     p->shape[dimension] = share;
 }
 
 static void add_tile(struct zr_transformer *transformer, const struct zr_unit_tensors *unit, unsigned number,
                      unsigned tile)
 {
-    const struct zr_block_product *product = &table_of(&transformer->shape)->products[number];
+    const struct zr_block_product *product = &zr_shape_table(&transformer->shape)->products[number];
     size_t end = number + 1 < ZR_BLOCK_PRODUCTS ? product[1].first : unit->count;
     struct zr_unit *u = begin_unit(transformer, unit);
     size_t used = strlen(u->name);
     snprintf(u->name + used, sizeof u->name - used, ".%s.%u", product->name, tile);
     for (size_t i = tile > 0 ? product->tiled : product->first; i < end; i++) {
-        struct zr_parameter *p = add_tensor(transformer, unit, i);
-        if (i >= product->tiled)
-            take_tile(&transformer->shape, tile, p);
+        unsigned blocks =
+            zr_shape_tensor(&transformer->shape) > 1 && unit->tensors[i].split == ZR_SPLIT_QKV ? 3 : 1;
+        for (unsigned block = 0; block < blocks; block++) {
+            struct zr_parameter *p = add_tensor(transformer, unit, i);
+            if (i >= product->tiled)
+                take_tile(&transformer->shape, tile, block, p);
+        }
     }
     transformer->model.list.units_count++;
 }
@@ -388,52 +421,37 @@ void zr_transformer_add_block(struct zr_transformer *transformer, const struct z
     print_layer(module->name, sizeof module->name, unit->name, unit->layer);
 }
 
-/* What describe() of an architecture leaves to be said of blocks in tiles. */
-static void tile_blocks(struct zr_transformer *transformer)
+unsigned zr_transformer_add_vocabulary(struct zr_transformer *transformer, const struct zr_unit_tensors *unit)
+{
+    const struct zr_shape *shape = &transformer->shape;
+    unsigned tiles = zr_shape_tiles(shape), first = (unsigned)transformer->model.list.units_count;
+    if (tiles == 1)
+        zr_transformer_add_unit(transformer, unit);
+    for (unsigned t = 0; tiles > 1 && t < tiles; t++) {
+        struct zr_vocabulary_share share = zr_shape_vocabulary_tile(shape, t);
+        struct zr_unit *u = begin_unit(transformer, unit);
+        size_t used = strlen(u->name);
+        snprintf(u->name + used, sizeof u->name - used, ".%u", t);
+        struct zr_parameter *p = add_tensor(transformer, unit, 0);
+        p->part.whole[0] = unit->tensors->rows;
+        p->part.whole[1] = unit->tensors->columns;
+        p->part.first[0] = share.first;
+        p->part.continues = t > 0;
+        p->shape[0] = share.rows;
+        transformer->model.list.units_count++;
+    }
+    return first;
+}
+
+/* What describe() of an architecture leaves to be said of blocks. */
+static void describe_blocks(struct zr_transformer *transformer)
 {
     unsigned tiles = zr_shape_tiles(&transformer->shape);
     struct zr_module_type *type = &transformer->types[ZR_TYPE_BLOCK];
+    type->forward = zr_pass_block;
+    type->backward = zr_pass_block_backward;
     type->parts = tiles > 1 ? ZR_BLOCK_PRODUCTS * tiles : 1;
     type->recomputed_parts = type->parts - tiles; /* the last product writes y alone */
-}
-
-static bool is_tile(const struct zr_module_pass *pass)
-{
-    return zr_module_parts(&pass->model->modules[pass->module]) > 1;
-}
-
-struct zr_pass_products zr_pass_products(const struct zr_module_pass *pass)
-{
-    unsigned tiles = zr_shape_tiles(zr_pass_shape(pass)), product = pass->part / tiles;
-    if (!is_tile(pass))
-        return (struct zr_pass_products){0, ZR_BLOCK_PRODUCTS, true, true};
-    return (struct zr_pass_products){product, product + 1, pass->part % tiles == 0,
-                                     pass->part % tiles + 1 == tiles};
-}
-
-bool zr_pass_is_whole(const struct zr_module_pass *pass)
-{
-    return !is_tile(pass);
-}
-
-unsigned zr_pass_parameter(const struct zr_module_pass *pass, unsigned tensor)
-{
-    unsigned tiles = zr_shape_tiles(zr_pass_shape(pass));
-    const struct zr_block_product *product = &table_of(zr_pass_shape(pass))->products[pass->part / tiles];
-    if (!is_tile(pass))
-        return tensor;
-    return tensor - (pass->part % tiles > 0 ? product->tiled : product->first);
-}
-
-void *zr_pass_tile(const struct zr_module_pass *pass, struct zr_linear *linear, const void *y)
-{
-    unsigned tiles = zr_shape_tiles(zr_pass_shape(pass));
-    if (!is_tile(pass) || !y)
-        return (void *)y;
-    if (linear->y_stride == 0)
-        linear->y_stride = linear->out;
-    linear->out /= tiles;
-    return (char *)y + pass->part % tiles * linear->out * zr_precision_bytes(pass->context->precision);
 }
 
 /* ---- Life ---------------------------------------------------------------------------------------------- */
@@ -448,7 +466,7 @@ zr_result zr_transformer_open(struct zr_transformer *out, const struct zr_shape 
     if (result != ZR_OK)
         return result;
     shape = &out->shape;
-    const struct zr_architecture_table *table = tables[shape->architecture];
+    const struct zr_architecture_table *table = zr_shape_table(shape);
     out->host_arena = host_arena;
     out->model = (struct zr_model){.rows = shape->batch * shape->sequence,
                                    .rows_together = shape->sequence,
@@ -458,12 +476,12 @@ zr_result zr_transformer_open(struct zr_transformer *out, const struct zr_shape 
     out->model.inputs[ZR_INPUT_TOKENS] = (struct zr_input){"tokens", out->model.rows, ZR_SLOT_INTEGERS};
     out->model.inputs[ZR_INPUT_TARGETS] = (struct zr_input){"targets", out->model.rows, ZR_SLOT_INTEGERS};
     out->model.inputs_count = ZR_INPUTS_COMMON;
-    unsigned tiles = zr_shape_tiles(shape), block_units = tiles > 1 ? ZR_BLOCK_PRODUCTS * tiles : 1;
+    size_t tiles = zr_shape_tiles(shape), block_units = tiles > 1 ? ZR_BLOCK_PRODUCTS * tiles : 1;
     result = zr_take(host_arena, ZR_TAG_OTHER,
-                     table->parameters + (size_t)tiles * table->block_parameters * shape->layers,
+                     tiles * (table->parameters + table->block_parameters * shape->layers),
                      sizeof *out->parameters, (void **)&out->parameters);
     if (result == ZR_OK)
-        result = zr_take(host_arena, ZR_TAG_OTHER, table->units + block_units * shape->layers,
+        result = zr_take(host_arena, ZR_TAG_OTHER, tiles * table->units + block_units * shape->layers,
                          sizeof *out->units, (void **)&out->units);
     if (result == ZR_OK)
         result = zr_take(host_arena, ZR_TAG_OTHER, ZR_TYPES_COUNT - 1 + shape->layers, sizeof *out->modules,
@@ -476,7 +494,7 @@ zr_result zr_transformer_open(struct zr_transformer *out, const struct zr_shape 
     out->model.list.units = out->units;
     out->model.modules = out->modules;
     table->describe(out);
-    tile_blocks(out);
+    describe_blocks(out);
     return ZR_OK;
 }
 

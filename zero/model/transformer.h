@@ -19,8 +19,8 @@ struct zr_shape {
     unsigned recompute_layers;    /* of ZR_RECOMPUTE_FULL: so many, the first ones; 0: all */
     unsigned tensor, tensor_rank; /* tensor-parallel ranks (0 and 1: none), and this one among them */
     bool sequence_parallel;       /* they divide the rows of norms and residuals too */
-    /* Column pieces of a block's products, each a part of its module with a unit of its own; 0 and 1: a block
-     * is one unit */
+    /* Pieces of a block's products, by columns, and of the embedding and the head, by entries of the
+     * vocabulary; each is a part of its module with a unit of its own. 0 and 1: none */
     unsigned tiles;
     enum zr_architecture architecture;
     /* LLaMA's. */
@@ -143,40 +143,47 @@ enum { ZR_PRODUCT_QKV = 0, ZR_PRODUCT_OUT, ZR_PRODUCT_WIDE, ZR_PRODUCT_NARROW, Z
 /* Of one of them, the tensors from `first` on in the table of a block: those before `tiled` are read with its
  * first tile, of the others up to the next product's each tile has a part. */
 struct zr_block_product {
-    const char *name; /* of its tiles' units, after the block's */
-    unsigned first, tiled;
+    const char *name;      /* of its tiles' units, after the block's */
+    unsigned first, tiled; /* one of ZR_SPLIT_QKV has three of several tensor ranks: of q, of k and of v */
 };
 
 /* A block: a unit and a module, or a unit for each tile and a module with as many parts. Its tensors are
  * count of them, of the architecture's table. */
 void zr_transformer_add_block(struct zr_transformer *transformer, const struct zr_unit_tensors *unit);
 
-/* The products that a pass through a block is of: all of them, or a tile of one. */
-struct zr_pass_products {
-    unsigned first, end;
-    bool begins, ends; /* forward's first tile, or all; its last, or all. Backward goes from end to begin */
+/* A matrix that is looked up or multiplied by entry of the vocabulary, [vocabulary_padded, ..]: one tensor,
+ * in a unit or in a unit for each tile. The index of the first comes back. */
+unsigned zr_transformer_add_vocabulary(struct zr_transformer *transformer,
+                                       const struct zr_unit_tensors *unit);
+
+/* What a block does with each of its products: all of them in a pass, or a tile of one. Forward: what the
+ * product reads is made; the tile, or all of it, multiplies; what it wrote is used. Backward: slots are taken
+ * for gradients; the gradients of the tile, or of all; from that of what the product reads to what it is made
+ * of. The first and the last run once, with the first or the last tile. */
+struct zr_block_steps {
+    zr_result (*before)(struct zr_module_pass *pass, unsigned product);
+    zr_result (*multiply)(struct zr_module_pass *pass, unsigned product);
+    zr_result (*after)(struct zr_module_pass *pass, unsigned product);
+    zr_result (*take_gradients)(struct zr_module_pass *pass, unsigned product);
+    zr_result (*multiply_back)(struct zr_module_pass *pass, unsigned product);
+    zr_result (*go_back)(struct zr_module_pass *pass, unsigned product);
 };
-struct zr_pass_products zr_pass_products(const struct zr_module_pass *pass);
-/* Operations of several products may be one: the pass is of all of them. */
-bool zr_pass_is_whole(const struct zr_module_pass *pass);
-/* Where a tensor of a block's table is in pass->parameters[0] and in its gradients. */
-unsigned zr_pass_parameter(const struct zr_module_pass *pass, unsigned tensor);
-/* Makes a product that of the tile: its columns of y, at the address that comes back for the first of all. */
-void *zr_pass_tile(const struct zr_module_pass *pass, struct zr_linear *linear, const void *y);
 
 /* Fills types, slots, units, modules, inputs, prepare. The lists have room for all of them. */
 struct zr_architecture_table {
     const char *name;
-    /* units and parameters besides those of blocks, and of each block; products[ZR_BLOCK_PRODUCTS] ends them
-     */
+    /* Units and parameters besides those of blocks, and of each block, at most, so that its tiles together
+     * have no more than that for each of them. */
     unsigned units, parameters, block_parameters;
     struct zr_block_product products[ZR_BLOCK_PRODUCTS];
+    struct zr_block_steps block;
     bool turned; /* its matrices are [out, in] */
     void (*describe)(struct zr_transformer *transformer);
     double (*elements)(const struct zr_shape *shape);
     double (*block_flops)(const struct zr_shape *shape); /* forward, per row */
 };
 extern const struct zr_architecture_table zr_architecture_gpt2, zr_architecture_llama;
+const struct zr_architecture_table *zr_shape_table(const struct zr_shape *shape);
 
 /* What this tensor rank has of the vocabulary: rows of the embedding and of the head. */
 struct zr_vocabulary_share {
@@ -184,6 +191,8 @@ struct zr_vocabulary_share {
     size_t columns;     /* of them, entries that can be predicted */
 };
 struct zr_vocabulary_share zr_shape_vocabulary(const struct zr_shape *shape);
+/* Of that a tile. Tiles differ by a row. */
+struct zr_vocabulary_share zr_shape_vocabulary_tile(const struct zr_shape *shape, unsigned tile);
 
 /* The type of the head of every architecture: linear to logits, softmax and cross-entropy. Its unit's first
  * parameter is [vocabulary_padded, hidden]. */
@@ -194,6 +203,30 @@ static inline const struct zr_shape *zr_pass_shape(const struct zr_module_pass *
 {
     return pass->model->shape;
 }
+/* A pass is of a whole module, or of a tile; and forward or backward. */
+static inline unsigned zr_pass_tile(const struct zr_module_pass *pass)
+{
+    return pass->part % zr_shape_tiles(zr_pass_shape(pass));
+}
+bool zr_pass_is_whole(const struct zr_module_pass *pass);
+static inline bool zr_pass_is_backward(const struct zr_module_pass *pass)
+{
+    return pass->dx || pass->dy;
+}
+/* It is the first / the last of a product's tiles to run, or all. Backward goes from the last tile to the
+ * first. */
+bool zr_pass_opens(const struct zr_module_pass *pass);
+bool zr_pass_closes(const struct zr_module_pass *pass);
+/* Forward and backward of a block. */
+zr_result zr_pass_block(struct zr_module_pass *pass);
+zr_result zr_pass_block_backward(struct zr_module_pass *pass);
+/* Where a tensor of a block's table is in pass->parameters[0] and in its gradients. */
+unsigned zr_pass_parameter(const struct zr_module_pass *pass, unsigned tensor);
+/* Makes a product that of the tile: its columns of y, at the address that comes back for the first of all. */
+void *zr_pass_columns(const struct zr_module_pass *pass, struct zr_linear *linear, const void *y);
+/* What the pass has of the vocabulary. */
+struct zr_vocabulary_share zr_pass_vocabulary(const struct zr_module_pass *pass);
+
 /* The first module of every architecture begins with y and the gradient of the first parameter of its first
  * unit, [vocabulary_padded, hidden], by the tokens. `slot` is of rows that are all here: see below. */
 zr_result zr_pass_embed(struct zr_module_pass *pass, unsigned slot);
@@ -217,10 +250,11 @@ static inline struct zr_attention zr_pass_attention(const struct zr_module_pass 
  * and the products' sums over the ranks are divided by rows again. Without it all rows are here, and sums are
  * made in place. With one tensor rank all of this does nothing. Rows have `hidden` elements. */
 
-/* *all: all rows of what `own` has this rank's rows of; zr_module_drop() of the slot when they are read. */
+/* *all: all rows of what `own` has this rank's rows of, until they are dropped. Tiles gather them once. */
 zr_result zr_pass_all_rows(struct zr_module_pass *pass, const void *own, unsigned slot, const void **all);
+void zr_pass_drop_rows(struct zr_module_pass *pass, unsigned slot);
 /* Where a product writes all rows of a sum's part, of which this rank's rows are to be in `own`; then the
- * sum, under way until zr_pass_end_sum(), which drops the slot. */
+ * sum, under way until zr_pass_end_sum(), which drops the slot. Tiles share one sum. */
 struct zr_pass_sum {
     void *own, *part;
     unsigned slot;

@@ -118,8 +118,9 @@ zr_result zr_module_pass_forward(const struct zr_list_run *run, const struct zr_
     struct zr_activation_place place = zr_frame_place(trainer, module, action->micro_batch);
     struct zr_module_pass pass;
     bool ends = part + 1 == zr_module_parts(&trainer->model->modules[module]);
-    zr_result result = again ? zr_activations_await(store, place.input)
-                             : zr_frame_await_input(trainer, module, action->micro_batch);
+    zr_result result = again ? ZR_OK : zr_frame_await_input(trainer, module, action->micro_batch);
+    if (result == ZR_OK && (again || zr_trainer_is_last(trainer, module)))
+        result = zr_activations_await(store, place.input);
     if (result == ZR_OK && part == 0)
         result = zr_activations_take(store, place, !again);
     if (result != ZR_OK)
@@ -179,12 +180,14 @@ zr_result zr_module_pass_backward(const struct zr_list_run *run, const struct zr
     struct zr_activation_place place = zr_frame_place(trainer, module, action->micro_batch);
     struct zr_module_pass pass;
     void *dy, *dx;
-    /* The last module has no forward before. Its slots come first, as in an evaluation's order of blocks. */
-    bool begins = action->part + 1 == zr_module_parts(&trainer->model->modules[module]);
-    zr_result result = zr_trainer_is_last(trainer, module) ? zr_activations_take(store, place, false)
+    /* The last module has no forward before, but for one with parts. Its slots come first, as in an
+     * evaluation's order of blocks. */
+    unsigned parts = zr_module_parts(&trainer->model->modules[module]);
+    bool begins = action->part + 1 == parts, alone = zr_trainer_is_last(trainer, module) && parts == 1;
+    zr_result result = alone    ? zr_activations_take(store, place, false)
                        : begins ? zr_frame_take_gradient(trainer, module, action->micro_batch)
                                 : ZR_OK;
-    if (result == ZR_OK && zr_trainer_is_last(trainer, module))
+    if (result == ZR_OK && alone)
         result = zr_frame_await_input(trainer, module, action->micro_batch);
     if (result == ZR_OK)
         result = zr_activations_await(store, place.input);
@@ -204,7 +207,7 @@ zr_result zr_module_pass_backward(const struct zr_list_run *run, const struct zr
     pass.dx = dx;
     pass.scale = zr_engine_loss_scale(trainer->engine) / ((float)run->rows * (float)o->micro_batches);
     result = type->backward(&pass);
-    if (result == ZR_OK && zr_trainer_is_last(trainer, module))
+    if (result == ZR_OK && zr_trainer_is_last(trainer, module) && action->part == 0)
         result = add_loss(run, action->micro_batch);
     if (result == ZR_OK && action->part == 0) {
         zr_activations_end(store, place);

@@ -42,7 +42,7 @@ struct use {
     unsigned micro_batch;
     bool backward;
     unsigned part;
-    bool recomputes; /* of a module with parts: it runs forward again */
+    bool recomputes; /* of a module with parts: it runs forward before, again or, the last one, for once */
 };
 
 /* A micro-batch through the modules of a part. */
@@ -61,21 +61,24 @@ struct way {
     size_t uses_count;
 };
 
-/* Parts that run forward once more, as uses of their own. A module without parts does so in its one use. */
-static unsigned parts_again(const struct zr_schedule_request *request, size_t module)
+/* Parts that run forward before backward, as uses of their own: once more, or of the last module all of them.
+ * A module without parts does so in its one use. */
+static unsigned parts_before(const struct zr_schedule_request *request, size_t module)
 {
     const struct zr_module *m = &request->model->modules[module];
-    return zr_module_parts(m) > 1 && request->recomputes && request->recomputes[module]
-               ? m->type->recomputed_parts
-               : 0;
+    if (zr_module_parts(m) == 1)
+        return 0;
+    if (zr_module_is_last(m))
+        return m->type->parts;
+    return request->recomputes && request->recomputes[module] ? m->type->recomputed_parts : 0;
 }
 
 static void add_module(struct way *way, const struct zr_schedule_request *request, struct use use)
 {
     unsigned parts = zr_module_parts(&way->model->modules[use.module]),
-             again = use.backward ? parts_again(request, use.module) : 0;
+             before = use.backward ? parts_before(request, use.module) : 0;
     use.recomputes = true;
-    for (use.part = 0; use.part < again; use.part++)
+    for (use.part = 0; use.part < before; use.part++)
         way->uses[way->uses_count++] = use;
     use.recomputes = false;
     for (unsigned i = 0; i < parts; i++) {
@@ -84,7 +87,7 @@ static void add_module(struct way *way, const struct zr_schedule_request *reques
     }
 }
 
-/* The last module of a model has no forward of its own where backward follows. */
+/* The last module of a model runs forward with its backward, where that follows. */
 static void add_uses(struct way *way, const struct zr_schedule_request *request, struct item *item,
                      bool with_backward)
 {
@@ -104,7 +107,7 @@ static size_t uses_most(const struct zr_schedule_request *request, const struct 
 {
     size_t sum = 0;
     for (size_t m = part->first; m < part->end; m++)
-        sum += zr_module_parts(&request->model->modules[m]) + parts_again(request, m);
+        sum += zr_module_parts(&request->model->modules[m]) + parts_before(request, m);
     return sum;
 }
 
@@ -310,9 +313,11 @@ static zr_result fetch(struct builder *builder, const struct item *item, size_t 
     return result;
 }
 
-static enum zr_action_kind kind_of(struct use use)
+static enum zr_action_kind kind_of(const struct zr_module *module, struct use use)
 {
-    return use.recomputes ? ZR_ACTION_RECOMPUTE : use.backward ? ZR_ACTION_BACKWARD : ZR_ACTION_FORWARD;
+    return !use.backward || (use.recomputes && zr_module_is_last(module)) ? ZR_ACTION_FORWARD
+           : use.recomputes                                              ? ZR_ACTION_RECOMPUTE
+                                                                         : ZR_ACTION_BACKWARD;
 }
 
 static zr_result add_run(struct builder *builder, enum zr_action_kind kind, struct use use)
@@ -343,7 +348,7 @@ static zr_result add_use(struct builder *builder, const struct item *item, size_
         request->recomputes[use.module])
         result = add_run(builder, ZR_ACTION_RECOMPUTE, use);
     if (result == ZR_OK)
-        result = add_run(builder, kind_of(use), use);
+        result = add_run(builder, kind_of(module, use), use);
     if (result == ZR_OK && !use.backward && use.part + 1 == zr_module_parts(module))
         result = store(builder, item, at);
     for (unsigned i = count; i-- > 0 && result == ZR_OK;)

@@ -171,7 +171,7 @@ static void embedding_forward(const void *args, size_t from, size_t to)
         el *y = (el *)a->y + row * a->channels;
         if (a->w_rows == 0 || token < a->w_rows)
             memcpy(y, (const el *)a->w + token * a->channels, a->channels * sizeof(el));
-        else
+        else if (!a->keeps)
             memset(y, 0, a->channels * sizeof(el));
     }
 }

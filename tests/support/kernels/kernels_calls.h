@@ -32,8 +32,8 @@ static inline bool embed(const struct zr_kernels *k, struct zr_kernel_context *c
                          const struct embedding_shape *s, const void *wte, const void *wpe, void *out)
 {
     size_t rows = s->batch * s->sequence;
-    return k->embedding_forward(
-               c, &(struct zr_embedding_forward){rows, s->channels, s->tokens, 0, 0, wte, out}) == ZR_OK &&
+    return k->embedding_forward(c, &(struct zr_embedding_forward){rows, s->channels, s->tokens, 0, 0, wte,
+                                                                  out, false}) == ZR_OK &&
            k->positions_forward(
                c, &(struct zr_positions_forward){rows, s->sequence, s->channels, 0, wpe, out}) == ZR_OK;
 }

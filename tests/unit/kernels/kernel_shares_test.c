@@ -71,6 +71,13 @@ static double case_embedding(struct zr_kernel_context *c, const struct shape *s)
                        tensor_get(part, e) == (token >= at[i] && token < at[i + 1] ? tensor_get(y, e) : 0);
             }
         }
+        for (unsigned i = 0; i < count; i++) { /* one share after the other, which keeps the rows of others */
+            forward.first_row = at[i], forward.w_rows = at[i + 1] - at[i];
+            forward.w = row_of(w, at[i], channels), forward.keeps = i > 0;
+            good = good && (forward.w_rows == 0 || kernels->embedding_forward(c, &forward) == ZR_OK);
+        }
+        good = good && same_bits(part, y);
+        forward.keeps = false;
         good = good && same_bits(parts, dw);
     }
     return good ? 0 : INFINITY;

@@ -57,8 +57,8 @@ static const struct zr_shape llama = {.layers = 2,
                                       .kv_heads = 1};
 
 /* GPT-2's units: wte 0, wpe 1, h 2 and 3, ln_f 4; modules: embedding 0, h 1 and 2, ln_f 3, head 4. LLaMA's:
- * embed_tokens 0, layers 1 and 2, norm 3, lm_head 4; modules likewise. In tiles: those of h 2 to 9, ln_f 10;
- * modules: embedding 0, h 1, ln_f 2, head 3. */
+ * embed_tokens 0, layers 1 and 2, norm 3, lm_head 4; modules likewise. In tiles: those of wte 0 and 1, wpe 2,
+ * those of h 3 to 10, ln_f 11; modules: embedding 0, h 1, ln_f 2, head 3. */
 static const struct {
     const char *words;
     const struct zr_shape *shape;
@@ -88,18 +88,19 @@ static const struct {
      "L G0 G1 G2 F0 R0 G4 F1 R1 G1 F2 R2 G3 F3 R3 G2 B4 R4 S4 G3 B3 R3 S3 B2 R2 S2 B1 R1 S1 B0 S0 U ", 0},
     {"an evaluation", &gpt2, 1, 1, false, true, "G0 G1 F0 R1 R0 G2 G3 F1 R2 G0 F2 R3 G4 F3 R4 F4 R0 ", 0},
     {"tiles", &tiled, 1, 1, false, false,
-     "L G0 G1 F0 R1 R0 G2 G3 F1 R2 G4 F1 R3 G5 F1 R4 G6 F1 R5 G7 F1 R6 G8 F1 R7 G9 F1 R8 G0 F1 R9 G10 F2 "
-     "R10 G9 B3 R0 S0 G10 B2 R10 S10 G8 B1 R9 S9 G7 B1 R8 S8 G6 B1 R7 S7 G5 B1 R6 S6 G4 B1 R5 S5 G3 B1 R4 "
-     "S4 G2 B1 R3 S3 B1 R2 S2 B0 S1 S0 U ",
+     "L G0 G1 F0 R0 G2 F0 R1 G3 F0 R2 G4 F1 R3 G5 F1 R4 G6 F1 R5 G7 F1 R6 G8 F1 R7 G9 F1 R8 G10 F1 R9 G0 F1 "
+     "R10 G11 F2 R11 G1 F3 R0 G0 F3 B3 R1 S1 G10 B3 R0 S0 G11 B2 R11 S11 G9 B1 R10 S10 G8 B1 R9 S9 G7 B1 R8 "
+     "S8 G6 B1 R7 S7 G5 B1 R6 S6 G4 B1 R5 S5 G3 B1 R4 S4 B1 R3 S3 B0 S2 B0 S1 B0 S0 U ",
      0},
     {"tiles, full recomputation, inputs stored and fetched", &tiled, 1, 1, true, false,
-     "L G0 G1 F0 R1 R0 G2 G3 F1 R2 G4 F1 R3 G5 F1 R4 G6 F1 R5 G7 F1 R6 G8 F1 R7 G9 F1 R8 G0 F1 K0 R9 G10 "
-     "F2 R10 G2 B3 R0 S0 G10 Q0 B2 R10 S10 G3 C1 R2 G4 C1 R3 G5 C1 R4 G6 C1 R5 G7 C1 R6 G9 C1 R7 G8 B1 R9 "
-     "S9 G7 B1 R8 S8 G6 B1 R7 S7 G5 B1 R6 S6 G4 B1 R5 S5 G3 B1 R4 S4 G2 B1 R3 S3 B1 R2 S2 B0 S1 S0 U ",
+     "L G0 G1 F0 R0 G2 F0 R1 G3 F0 R2 G4 F1 R3 G5 F1 R4 G6 F1 R5 G7 F1 R6 G8 F1 R7 G9 F1 R8 G10 F1 R9 G0 F1 "
+     "K0 R10 G11 F2 R11 G1 F3 R0 G0 F3 B3 R1 S1 G3 B3 R0 S0 G11 Q0 B2 R11 S11 G4 C1 R3 G5 C1 R4 G6 C1 R5 G7 "
+     "C1 R6 G8 C1 R7 G10 C1 R8 G9 B1 R10 S10 G8 B1 R9 S9 G7 B1 R8 S8 G6 B1 R7 S7 G5 B1 R6 S6 G4 B1 R5 S5 G3 "
+     "B1 R4 S4 B1 R3 S3 B0 S2 B0 S1 B0 S0 U ",
      1},
     {"tiles, an evaluation two units ahead", &tiled, 1, 2, false, true,
-     "G0 G1 G2 F0 R1 R0 G3 G4 F1 R2 G5 F1 R3 G6 F1 R4 G7 F1 R5 G8 F1 R6 G9 F1 R7 G0 F1 R8 F1 R9 G10 F2 "
-     "R10 F3 R0 ",
+     "G0 G1 G2 F0 R0 G3 F0 R1 G4 F0 R2 G5 F1 R3 G6 F1 R4 G7 F1 R5 G8 F1 R6 G9 F1 R7 G10 F1 R8 G0 F1 R9 G1 "
+     "F1 R10 G11 F2 R11 F3 R0 F3 R1 ",
      0},
     {"two micro-batches", &llama, 2, 1, false, false,
      "L G0 G1 F0 R0 G2 F1 R1 G4 F2 R2 G3 F3 R3 G2 B4 R4 S4 G3 B3 R3 S3 G1 B2 R2 S2 B1 R1 S1 B0 S0 "

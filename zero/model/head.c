@@ -1,0 +1,311 @@
+/* head.c: the head of every architecture: linear to logits, softmax and cross-entropy, of chunks of rows.
+ *
+ * In tiles of the vocabulary no logits outlast their tile and chunk. Forward goes through all tiles for what
+ * they say of each row's softmax, a running sum of exponentials beside the largest logit so far; then the
+ * losses are known. Backward multiplies once more, for the gradient of a tile's logits beside what all have
+ * said. */
+#include "zero/model/transformer.h"
+
+#define LOGITS_BYTES_MOST ((size_t)64 << 20) /* or one row */
+enum { LOGITS, PARTS, X_ROWS, DX_ROWS, HEAD_SLOTS };
+enum { PART_FLOATS = sizeof(struct zr_softmax_part) / sizeof(float) };
+
+/* Rows of the vocabulary in the largest tile. */
+static size_t tile_rows(const struct zr_shape *shape)
+{
+    size_t tiles = zr_shape_tiles(shape);
+    return (zr_shape_vocabulary(shape).rows + tiles - 1) / tiles;
+}
+
+static size_t logits_rows_most(const struct zr_shape *shape)
+{
+    size_t most = LOGITS_BYTES_MOST / (tile_rows(shape) * sizeof(float));
+    return most == 0 ? 1 : most;
+}
+
+/* ---- Chunks of rows ------------------------------------------------------------------------------------ */
+
+/* x and dx of all rows. */
+struct head_rows {
+    const void *x;
+    void *dx; /* NULL: not wanted */
+    size_t first, count;
+};
+
+/* Of equal size as near as can be. They follow one another in the gradient of the weights: at two bytes that
+ * is rounded once per chunk. */
+static zr_result each_chunk(struct zr_module_pass *pass, struct head_rows rows,
+                            zr_result (*run)(struct zr_module_pass *pass, const struct head_rows *rows))
+{
+    size_t most = logits_rows_most(zr_pass_shape(pass)), chunks = (pass->rows + most - 1) / most;
+    size_t each = (pass->rows + chunks - 1) / chunks;
+    zr_result result = ZR_OK;
+    for (; rows.first < pass->rows && result == ZR_OK; rows.first += each) {
+        rows.count = pass->rows - rows.first < each ? pass->rows - rows.first : each;
+        result = run(pass, &rows);
+    }
+    return result;
+}
+
+static size_t bytes_before(const struct zr_module_pass *pass, const struct head_rows *rows)
+{
+    return rows->first * zr_pass_shape(pass)->hidden * zr_precision_bytes(pass->context->precision);
+}
+
+static struct zr_linear linear_of(const struct zr_module_pass *pass, const struct head_rows *rows)
+{
+    return (struct zr_linear){.rows = rows->count,
+                              .in = zr_pass_shape(pass)->hidden,
+                              .out = zr_pass_vocabulary(pass).rows,
+                              .turned = true};
+}
+
+static zr_result multiply(struct zr_module_pass *pass, const struct head_rows *rows)
+{
+    return pass->kernels->linear_forward(
+        pass->context, &(struct zr_linear_forward){.shape = linear_of(pass, rows),
+                                                   .x = (const char *)rows->x + bytes_before(pass, rows),
+                                                   .w = pass->parameters[0][0],
+                                                   .y = pass->slots[LOGITS],
+                                                   .floats = true});
+}
+
+/* From the gradient of the logits. */
+static zr_result multiply_backward(struct zr_module_pass *pass, const struct head_rows *rows)
+{
+    struct zr_linear linear = linear_of(pass, rows);
+    linear.y_stride = linear.out * sizeof(float) / zr_precision_bytes(pass->context->precision);
+    return pass->kernels->linear_backward(
+        pass->context, &(struct zr_linear_backward){.shape = linear,
+                                                    .x = (const char *)rows->x + bytes_before(pass, rows),
+                                                    .w = pass->parameters[0][0],
+                                                    .dy = pass->slots[LOGITS],
+                                                    .dx = (char *)rows->dx + bytes_before(pass, rows),
+                                                    .dw = pass->gradients[0][0],
+                                                    .accumulate_dx = !zr_pass_opens(pass),
+                                                    .accumulate = pass->accumulate[0] || rows->first > 0});
+}
+
+/* Losses and, where dx is wanted, the gradient of the logits; without parts of a softmax. */
+static struct zr_cross_entropy entropy_of(const struct zr_module_pass *pass, const struct head_rows *rows)
+{
+    struct zr_vocabulary_share share = zr_pass_vocabulary(pass);
+    return (struct zr_cross_entropy){.rows = rows->count,
+                                     .columns = share.columns,
+                                     .first_column = share.first,
+                                     .stride = share.rows,
+                                     .targets = (const int32_t *)pass->inputs[ZR_INPUT_TARGETS] + rows->first,
+                                     .logits = pass->slots[LOGITS],
+                                     .losses = pass->losses + rows->first,
+                                     .gradient = rows->dx != NULL,
+                                     .scale = pass->scale};
+}
+
+/* ---- Parts of a softmax -------------------------------------------------------------------------------- */
+
+/* `rows` of them in place `place`: those of tensor ranks in rank order, then what they come to. */
+static struct zr_softmax_part *parts_at(const struct zr_module_pass *pass, size_t rows, size_t place)
+{
+    return (struct zr_softmax_part *)pass->slots[PARTS] + place * rows;
+}
+
+/* The ranks tell each other what their own say of the softmax. */
+static zr_result merge_ranks(struct zr_module_pass *pass, size_t rows)
+{
+    size_t tensor = zr_shape_tensor(zr_pass_shape(pass));
+    zr_result result = ZR_OK;
+    zr_ticket ticket;
+    if (tensor > 1)
+        result = zr_comm_all_gather(
+            pass->tensor,
+            &(struct zr_all_gather){.source = parts_at(pass, rows, zr_pass_shape(pass)->tensor_rank),
+                                    .destination = parts_at(pass, rows, 0),
+                                    .shard_bytes = rows * sizeof(struct zr_softmax_part),
+                                    .label = ZR_COMM_LABEL_NONE},
+            &ticket);
+    if (result == ZR_OK && tensor > 1)
+        result = zr_comm_wait(pass->tensor, ticket);
+    return result == ZR_OK
+               ? pass->kernels->softmax_merge(pass->context,
+                                              &(struct zr_softmax_merge){.rows = rows,
+                                                                         .count = (unsigned)tensor,
+                                                                         .parts = parts_at(pass, rows, 0),
+                                                                         .all = parts_at(pass, rows, tensor)})
+               : result;
+}
+
+/* ---- Whole --------------------------------------------------------------------------------------------- */
+
+static zr_result whole_rows(struct zr_module_pass *pass, const struct head_rows *rows)
+{
+    const struct zr_shape *shape = zr_pass_shape(pass);
+    struct zr_cross_entropy op = entropy_of(pass, rows);
+    bool shared = zr_shape_tensor(shape) > 1;
+    zr_result result = multiply(pass, rows);
+    if (shared)
+        op.parts = parts_at(pass, rows->count, shape->tensor_rank);
+    if (result == ZR_OK)
+        result = pass->kernels->cross_entropy(pass->context, &op);
+    if (result == ZR_OK && shared)
+        result = merge_ranks(pass, rows->count);
+    op.all = parts_at(pass, rows->count, zr_shape_tensor(shape));
+    if (result == ZR_OK && shared)
+        result = pass->kernels->cross_entropy(pass->context, &op);
+    return result == ZR_OK && rows->dx ? multiply_backward(pass, rows) : result;
+}
+
+/* Forward and backward: a forward pass has no dx. */
+static zr_result head(struct zr_module_pass *pass)
+{
+    struct head_rows rows = {0};
+    struct zr_pass_sum sum;
+    zr_result result = zr_pass_all_rows(pass, pass->x, X_ROWS, &rows.x);
+    if (result == ZR_OK && pass->dx)
+        result = zr_pass_open_sum(pass, &sum, pass->dx, DX_ROWS);
+    rows.dx = pass->dx ? sum.part : NULL;
+    if (result == ZR_OK)
+        result = each_chunk(pass, rows, whole_rows);
+    if (result == ZR_OK && pass->dx)
+        result = zr_pass_close_sum(pass, &sum);
+    zr_module_drop(pass, X_ROWS);
+    return result;
+}
+
+/* ---- In tiles ------------------------------------------------------------------------------------------ */
+
+/* The running sums are in this rank's place, and those of a tile in the one behind it. */
+static zr_result sum_rows(struct zr_module_pass *pass, const struct head_rows *rows)
+{
+    struct zr_cross_entropy op = entropy_of(pass, rows);
+    size_t place = zr_pass_shape(pass)->tensor_rank + !zr_pass_opens(pass);
+    op.parts = parts_at(pass, pass->rows, place) + rows->first;
+    zr_result result = multiply(pass, rows);
+    return result == ZR_OK ? pass->kernels->cross_entropy(pass->context, &op) : result;
+}
+
+/* A tile without entries adds nothing, and has no largest logit to be beside. */
+static zr_result head_tile(struct zr_module_pass *pass)
+{
+    const struct zr_shape *shape = zr_pass_shape(pass);
+    struct zr_softmax_part *own = parts_at(pass, pass->rows, shape->tensor_rank);
+    struct head_rows rows = {.count = pass->rows};
+    zr_result result = zr_pass_all_rows(pass, pass->x, X_ROWS, &rows.x);
+    bool counts = zr_pass_opens(pass) || zr_pass_vocabulary(pass).columns > 0;
+    if (result == ZR_OK && counts)
+        result = each_chunk(pass, rows, sum_rows);
+    if (result == ZR_OK && counts && !zr_pass_opens(pass))
+        result = pass->kernels->softmax_merge(
+            pass->context,
+            &(struct zr_softmax_merge){.rows = pass->rows, .count = 2, .parts = own, .all = own});
+    if (result != ZR_OK || !zr_pass_closes(pass))
+        return result;
+    struct zr_cross_entropy op = entropy_of(pass, &rows);
+    op.parts = own;
+    op.all = parts_at(pass, pass->rows, zr_shape_tensor(shape));
+    result = merge_ranks(pass, pass->rows);
+    return result == ZR_OK ? pass->kernels->cross_entropy(pass->context, &op) : result;
+}
+
+static zr_result rows_backward(struct zr_module_pass *pass, const struct head_rows *rows)
+{
+    const struct zr_shape *shape = zr_pass_shape(pass);
+    struct zr_cross_entropy op = entropy_of(pass, rows);
+    op.parts = parts_at(pass, pass->rows, shape->tensor_rank) + rows->first;
+    zr_result result = multiply(pass, rows);
+    if (result == ZR_OK)
+        result = pass->kernels->cross_entropy(pass->context, &op);
+    op.all = parts_at(pass, pass->rows, zr_shape_tensor(shape)) + rows->first;
+    if (result == ZR_OK)
+        result = pass->kernels->cross_entropy(pass->context, &op);
+    return result == ZR_OK ? multiply_backward(pass, rows) : result;
+}
+
+/* All rows of x are here since forward. */
+static zr_result head_tile_backward(struct zr_module_pass *pass)
+{
+    struct head_rows rows = {.x = zr_pass_shape(pass)->sequence_parallel ? pass->slots[X_ROWS] : pass->x};
+    struct zr_pass_sum sum;
+    zr_result result = zr_pass_open_sum(pass, &sum, pass->dx, DX_ROWS);
+    rows.dx = sum.part;
+    if (result == ZR_OK)
+        result = each_chunk(pass, rows, rows_backward);
+    if (result == ZR_OK)
+        result = zr_pass_close_sum(pass, &sum);
+    zr_pass_drop_rows(pass, X_ROWS);
+    return result;
+}
+
+/* ---- Answers ------------------------------------------------------------------------------------------- */
+
+/* Of a tile: the entries that are in it, of all ranks. */
+static zr_result head_answer(struct zr_module_pass *pass, size_t row, float *out)
+{
+    const struct zr_shape *shape = zr_pass_shape(pass);
+    struct zr_vocabulary_share share = zr_pass_vocabulary(pass);
+    size_t line = shape->hidden * zr_precision_bytes(pass->context->precision),
+           tensor = zr_shape_tensor(shape), rows = zr_shape_vocabulary(shape).rows;
+    float *all = pass->slots[LOGITS], *own = all + shape->tensor_rank * share.rows;
+    const void *x;
+    zr_ticket ticket;
+    zr_result result = zr_pass_all_rows(pass, pass->x, X_ROWS, &x);
+    if (result == ZR_OK)
+        result = pass->kernels->linear_forward(
+            pass->context, &(struct zr_linear_forward){
+                               .shape = {.rows = 1, .in = shape->hidden, .out = share.rows, .turned = true},
+                               .x = (const char *)x + row * line,
+                               .w = pass->parameters[0][0],
+                               .y = own,
+                               .floats = true});
+    zr_pass_drop_rows(pass, X_ROWS);
+    if (result == ZR_OK && tensor > 1)
+        result = zr_comm_all_gather(pass->tensor,
+                                    &(struct zr_all_gather){.source = own,
+                                                            .destination = all,
+                                                            .shard_bytes = share.rows * sizeof(float),
+                                                            .label = ZR_COMM_LABEL_NONE},
+                                    &ticket);
+    if (result == ZR_OK && tensor > 1)
+        result = zr_comm_wait(pass->tensor, ticket);
+    size_t first = share.first - rows * shape->tensor_rank;
+    for (size_t rank = 0; rank < tensor && result == ZR_OK; rank++, first += rows) {
+        size_t left = shape->vocabulary > first ? shape->vocabulary - first : 0,
+               count = left < share.rows ? left : share.rows;
+        if (count > 0)
+            result = pass->kernels->copy_bytes(pass->context,
+                                               &(struct zr_copy_bytes){.bytes = count * sizeof *out,
+                                                                       .from = all + rank * share.rows,
+                                                                       .to = out + first,
+                                                                       .waits = true});
+    }
+    return result;
+}
+
+/* ---- The type ------------------------------------------------------------------------------------------ */
+
+void zr_transformer_add_head(struct zr_transformer *transformer)
+{
+    const struct zr_model *model = &transformer->model;
+    const struct zr_shape *shape = &transformer->shape;
+    struct zr_slot *slots = transformer->slots[ZR_TYPE_HEAD];
+    unsigned tiles = zr_shape_tiles(shape);
+    size_t most = logits_rows_most(shape), rows = most < model->rows ? most : model->rows,
+           tensor = zr_shape_tensor(shape), room = (rows < tensor ? tensor : rows) * tile_rows(shape),
+           parts = (tiles > 1 ? model->rows : rows) * (tensor + 1) * PART_FLOATS;
+    slots[LOGITS] =
+        (struct zr_slot){"logits", (room + model->rows - 1) / model->rows, ZR_SLOT_FLOATS, ZR_SLOT_KEPT,
+                         false}; /* so that a chunk, or an answer of all ranks, fits */
+    slots[PARTS] = (struct zr_slot){"softmax parts", 0, ZR_SLOT_FLOATS, ZR_SLOT_KEPT, false};
+    if (tensor > 1 || tiles > 1)
+        slots[PARTS].columns = (parts + model->rows - 1) / model->rows;
+    slots[X_ROWS] = zr_slot_all_rows(shape, "all rows");
+    slots[X_ROWS].life = ZR_SLOT_KEPT; /* taken before dx, so in one order whether or not backward runs */
+    slots[DX_ROWS] = zr_slot_all_rows(shape, "gradient of all rows");
+    transformer->types[ZR_TYPE_HEAD] =
+        (struct zr_module_type){.name = "head",
+                                .slots = slots,
+                                .slots_count = HEAD_SLOTS,
+                                .forward = tiles > 1 ? head_tile : head,
+                                .backward = tiles > 1 ? head_tile_backward : head,
+                                .answer = head_answer,
+                                .parts = tiles};
+}
