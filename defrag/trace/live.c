@@ -309,6 +309,17 @@ static void remove_request(const char *folder, long pid)
     unlink(path);
 }
 
+zr_result zr_live_folder(char folder[ZR_FOLDER_BYTES])
+{
+    struct sockaddr_un address;
+    zr_result result = zr_folder_runtime(folder, false);
+    if (result != ZR_OK && access(folder, F_OK) != 0 && errno == ENOENT)
+        result = ZR_OK; /* the first process makes it */
+    if (result == ZR_OK && strlen(folder) + sizeof "/2147483647.sock" > sizeof address.sun_path)
+        result = zr_fail(ZR_ERR_IO, "'%s' is too long for a socket: set a shorter XDG_RUNTIME_DIR", folder);
+    return result;
+}
+
 bool zr_live_next(long *pid)
 {
     char path[ZR_FOLDER_BYTES];

@@ -27,6 +27,10 @@ zr_result zr_live_read_devices(struct zr_live *out, long pid);
  * words: it did not hear, too. */
 zr_result zr_live_reach(struct zr_live *out, long pid, bool fresh);
 
+/* The folder in which processes show themselves, which need not be there yet. ZR_ERR_IO, with words: none
+ * can. */
+zr_result zr_live_folder(char folder[ZR_FOLDER_BYTES]);
+
 /* The next process after `*pid` by number that shows its memory; false: there is none, or no folder. Start
  * with 0. It may be gone when it is read. */
 bool zr_live_next(long *pid);

@@ -221,7 +221,7 @@ for forked in ("", "import os\nif os.fork(): sys.exit(os.waitstatus_to_exitcode(
 
 # ---- zr doctor
 
-NAMES = ["libzr_malloc.so", "kernel", "huge pages", "memory", "overcommit", "cgroup", "vm.max_map_count"]
+NAMES = ["libzr_malloc.so", "zr ps", "kernel", "huge pages", "memory", "overcommit", "cgroup", "vm.max_map_count"]
 got = run(ZR, "doctor")
 ok(got.returncode in (0, 1) and all(re.search(rf"^(fine|note|bad ) +{re.escape(name)} ", got.stdout, re.M) for name in NAMES),
    "zr doctor looks at the machine")
@@ -229,6 +229,11 @@ got = run(ZR, "doctor", "--", PYTHON)
 ok("can be preloaded" in got.stdout and "dlopen" in got.stdout, "and at a program; what it cannot see it says")
 got = run("sh", "-c", f"ulimit -v 4000000; {ZR} doctor")
 ok(got.returncode == 1 and re.search(r"^bad +ulimit -v .*\n +type: ulimit -v unlimited$", got.stdout, re.M), "ulimit -v: bad, and what to type")
+for words, folder, mode in (("no folder of this user's alone", "open/zr", 0o755), ("too long for a socket", "l" * 80 + "/zr", 0o700)):
+    os.makedirs(path(folder), mode)
+    got, shown = (run(*command, env={"XDG_RUNTIME_DIR": os.path.dirname(path(folder))}) for command in ((ZR, "doctor"), (ZR, "ps")))
+    ok(re.search(rf"^note +zr ps .*{words}.*\n +type: export XDG_RUNTIME_DIR", got.stdout, re.M) and words in shown.stderr,
+       f"where programs cannot show themselves, zr doctor and zr ps say why: {words}")
 same([run(ZR, "doctor", "--", "nosuchprogram").returncode, run(ZR, "doctor", "--nonsense").returncode], [3, 2], "its own exit codes")
 subprocess.run([COMPILER, "-static", source, "-o", path("static")], check=True)
 got = run(ZR, "doctor", "--", path("static"))

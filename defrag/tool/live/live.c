@@ -239,9 +239,14 @@ int zr_tool_ps(int argc, char **argv)
     if (json)
         zr_text_print(&out.text, "]}\n");
     int written = zr_tool_output_end(&out);
+    char folder[ZR_FOLDER_BYTES];
     if (!json && !shown.any && code == ZR_TOOL_FINE && written == ZR_TOOL_FINE)
-        zr_tool_log("ps: no process of this user shows its memory: one does once its arenas hold 64 MiB, or "
-                    "at once with ZR_CONF=publish:on");
+        zr_tool_log("ps: no process of this user shows its memory%s%s",
+                    zr_live_folder(folder) == ZR_OK
+                        ? ": one does once its arenas hold 64 MiB, or at once with "
+                          "ZR_CONF=publish:on, in "
+                        : ", nor can: ",
+                    zr_live_folder(folder) == ZR_OK ? folder : zr_last_error());
     return written != ZR_TOOL_FINE ? written : code;
 }
 

@@ -17,7 +17,9 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include "alloc/base/error.h"
 #include "alloc/base/system/os.h"
+#include "defrag/trace/live.h"
 
 /* ---- The kernel ---------------------------------------------------------------------------------------- */
 
@@ -226,11 +228,25 @@ static void look_at_environment(struct zr_doctor *doctor)
     }
 }
 
+/* Where zr ps, top and attach find a program. */
+static void look_at_live_folder(struct zr_doctor *doctor)
+{
+    char path[ZR_FOLDER_BYTES];
+    if (zr_live_folder(path) == ZR_OK) {
+        zr_doctor_add(doctor, ZR_DOCTOR_FINE, "zr ps", "%s: programs show their memory there", path);
+        return;
+    }
+    struct zr_doctor_finding *finding =
+        zr_doctor_add(doctor, ZR_DOCTOR_NOTE, "zr ps", "no program shows its memory: %s", zr_last_error());
+    snprintf(finding->type, sizeof finding->type, "export XDG_RUNTIME_DIR=$(mktemp -d)");
+}
+
 void zr_doctor_look_at_system(struct zr_doctor *doctor)
 {
     look_at_library(doctor, "libzr_malloc.so");
     look_at_library(doctor, "libzr_cuda.so");
     look_at_environment(doctor);
+    look_at_live_folder(doctor);
     look_at_kernel(doctor);
     look_at_calls(doctor);
     look_at_huge_pages(doctor);
