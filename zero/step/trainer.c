@@ -125,7 +125,8 @@ static zr_result inspect_values(const struct run *run, size_t module, const stru
         return ZR_OK;
     enum zr_precision precision = slot->type == ZR_SLOT_FLOATS ? ZR_PRECISION_FP32 : o->precision;
     zr_result result =
-        zr_engine_find_nonfinite(trainer->engine, count, (struct zr_numbers){(void *)values, precision}, &at);
+        zr_engine_find_nonfinite(trainer->engine, zr_engine_compute(trainer->engine, trainer->engine->options.arena),
+                                 count, (struct zr_numbers){(void *)values, precision}, &at);
     if (result != ZR_OK || at == count)
         return result;
     row = at / slot->columns;
@@ -295,6 +296,13 @@ static bool defers(const struct run *run)
     return run->calls->rate && zr_engine_defers(run->trainer->engine);
 }
 
+/* The losses at least, where the step's thread waits for all gradients before it updates. */
+static bool defers_losses(const struct run *run)
+{
+    const struct zr_engine *engine = run->trainer->engine;
+    return defers(run) || (engine->apart && engine->options.offload.optimizer);
+}
+
 /* ---- Backward ------------------------------------------------------------------------------------------ */
 
 /* What the host waits for at once where the step's end does not tell. */
@@ -308,6 +316,15 @@ static zr_result mean_loss(const struct run *run, double *mean)
     return result;
 }
 
+/* Losses come from this rank. */
+static bool has_end(const zr_trainer *trainer)
+{
+    bool found = false;
+    for (size_t m = 0; m < trainer->model->modules_count; m++)
+        found |= is_last(trainer, m);
+    return found;
+}
+
 /* A loss of the step; diagnose() finds the words. */
 static zr_result count_loss(const struct run *run, double loss)
 {
@@ -318,7 +335,7 @@ static zr_result count_loss(const struct run *run, double loss)
 static zr_result add_loss(const struct run *run, unsigned micro_batch)
 {
     double loss;
-    if (defers(run))
+    if (defers_losses(run))
         return zr_staging_bring_losses(&run->trainer->staging, micro_batch, run->rows);
     zr_result result = mean_loss(run, &loss);
     return result == ZR_OK ? count_loss(run, loss) : result;
@@ -374,6 +391,15 @@ static uint64_t host_waits(const zr_trainer *trainer)
     return streams ? streams->host_waits() : 0;
 }
 
+/* Those that were brought while the step was asked for; the host has waited since. */
+static zr_result count_losses(const struct run *run)
+{
+    zr_result result = ZR_OK;
+    for (unsigned m = 0; m < run->trainer->engine->options.micro_batches && result == ZR_OK; m++)
+        result = count_loss(run, zr_staging_mean_loss(&run->trainer->staging, m, run->rows));
+    return result;
+}
+
 /* All of the step is asked for; then the host waits, once, and learns of the losses and the gradients. */
 static zr_result update_deferred(const struct run *run)
 {
@@ -389,8 +415,8 @@ static zr_result update_deferred(const struct run *run)
     trainer->host_waits = host_waits(trainer) - trainer->host_waits;
     if (result == ZR_OK)
         result = zr_engine_step_read(trainer->engine, run->report);
-    for (unsigned m = 0; m < micro_batches && result == ZR_OK; m++)
-        result = count_loss(run, zr_staging_mean_loss(&trainer->staging, m, run->rows));
+    if (result == ZR_OK)
+        result = count_losses(run);
     if (result == ZR_OK)
         result = run->calls->update(run->calls->state, trainer->loss_sum / micro_batches, &rate);
     return result == ZR_OK ? zr_engine_step_end(trainer->engine, run->report) : result;
@@ -403,6 +429,10 @@ static zr_result update(const struct run *run)
         return update_deferred(run);
     float rate = 0;
     zr_result result = zr_channels_drain(&trainer->channels);
+    if (result == ZR_OK && defers_losses(run))
+        result = zr_engine_bring_gradients(trainer->engine);
+    if (result == ZR_OK && defers_losses(run) && has_end(trainer))
+        result = count_losses(run);
     trainer->together = true; /* what fails from here on fails on all ranks */
     if (result == ZR_OK)
         result = run->calls->update(run->calls->state,
@@ -573,15 +603,6 @@ static zr_result check_rows(const zr_trainer *trainer, const char *call, size_t 
         return zr_fail(ZR_ERR_INVALID, "%s() of %zu rows; the model takes %zu to %zu, by %zu", call, rows,
                        together, model->rows, together);
     return ZR_OK;
-}
-
-/* Losses come from this rank. */
-static bool has_end(const zr_trainer *trainer)
-{
-    bool found = false;
-    for (size_t m = 0; m < trainer->model->modules_count; m++)
-        found |= is_last(trainer, m);
-    return found;
 }
 
 zr_result zr_trainer_evaluate(zr_trainer *trainer, size_t rows, double *loss)

@@ -65,8 +65,9 @@ static zr_result check_plan_fits(const struct zr_rank *rank)
                        "a smaller --batch, a higher --stage or more --ranks",
                        zr_number_grouped(number[0], device),
                        zr_number_grouped(number[1], config->memory_limit_bytes));
-    if (rank->device)
-        return zr_card_check_plan(rank);
+    zr_result on_card = rank->device ? zr_card_check_plan(rank) : ZR_OK;
+    if (on_card != ZR_OK)
+        return on_card;
     zr_os_machine(&machine);
     if (machine.cgroup_limit_bytes) {
         uint64_t left = machine.cgroup_limit_bytes > machine.cgroup_used_bytes
@@ -153,7 +154,7 @@ static zr_result open_memory(struct zr_rank *rank)
                                                  .limit_bytes = rank->config->memory_limit_bytes});
     if (result == ZR_OK && zr_train_has_host_tier(rank->config))
         result = zr_arena_create(&rank->host_tier,
-                                 &(struct zr_arena_options){.backend = rank->backend,
+                                 &(struct zr_arena_options){.backend = rank->pinned ? rank->pinned : rank->backend,
                                                             .name = "host tier",
                                                             .reserve_bytes = 2 * rank->plan.host_bytes + MIB,
                                                             .limit_bytes = rank->config->host_limit_bytes});
@@ -325,6 +326,7 @@ zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config
                                                             .host_arena = out->host_arena,
                                                             .kernels = out->kernels,
                                                             .stream = out->stream,
+                                                            .host_kernels = out->device ? zr_kernels_cpu(isa) : NULL,
                                                             .isa = isa,
                                                             .parallel = zr_thread_pool_parallel(out->pool),
                                                             .mesh = &out->mesh,
