@@ -219,6 +219,10 @@ struct zr_engine_options {
      * that. */
     bool scattered_gradients;
     struct zr_offload offload;
+    /* Where the host sees no tensors: what computes on those that are offloaded, in memory that the host and
+     * `kernels` both see. Borrowed, and the context is open with them. NULL: `kernels` does, in `context`. */
+    const struct zr_kernels *host_kernels;
+    struct zr_kernel_context *host_context;
 };
 
 typedef struct zr_engine zr_engine;

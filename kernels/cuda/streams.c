@@ -155,24 +155,36 @@ static uint64_t host_waits(void)
 
 enum { QUESTIONS = 256, NAP_NS = 20000 };
 
-zr_result zr_cuda_stream_wait(const struct zr_kernel_context *context)
+/* For the event, or without one for the context's stream. */
+static zr_result host_wait(const struct zr_kernel_context *context, zr_cu_event event)
 {
+    const char *words = event ? "to wait for an event" : "to wait for a stream";
     zr_cu_stream stream = context->stream;
     zr_result result = ZR_OK;
     zr_cu_result code = ZR_CU_NOT_READY;
     atomic_fetch_add(&waits_count, 1);
     if (!context->while_waiting)
-        return answer(calls.driver->stream_synchronize(stream), "to wait for a stream");
+        return answer(event ? calls.driver->event_synchronize(event) : calls.driver->stream_synchronize(stream), words);
     for (;;) {
         for (unsigned i = 0; i < QUESTIONS && code == ZR_CU_NOT_READY; i++)
-            code = calls.stream_query(stream);
+            code = event ? calls.driver->event_query(event) : calls.stream_query(stream);
         if (code != ZR_CU_NOT_READY)
-            return answer(code, "to wait for a stream");
+            return answer(code, words);
         if (result != ZR_OK) /* it was looked at once more: whoever has ended may have done its part before */
             return result;
         result = context->while_waiting(context->waiting_state);
         nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
     }
+}
+
+zr_result zr_cuda_stream_wait(const struct zr_kernel_context *context)
+{
+    return host_wait(context, NULL);
+}
+
+static zr_result await(const struct zr_kernel_context *context, void *event)
+{
+    return host_wait(context, event);
 }
 
 const struct zr_kernel_streams zr_cuda_streams = {.create = create,
@@ -190,4 +202,5 @@ const struct zr_kernel_streams zr_cuda_streams = {.create = create,
                                                   .graph_launch = graph_launch,
                                                   .graph_destroy = graph_destroy,
                                                   .drain = zr_cuda_stream_wait,
+                                                  .await = await,
                                                   .host_waits = host_waits};

@@ -95,7 +95,6 @@ for words, code, environment, flags in (
         ("libcuda.so.1", 2, nowhere, {}),
         ("kernels", 2, {"ZR_CONF": ""}, {}),
         ("no CUDA device 7", 2, {}, dict(device=7)),
-        ("--offload-optimizer", 2, {}, dict(offload_optimizer="cpu", stage=1)),
         ("no CUDA device 2", 2, {}, dict(ranks=2, comm="nccl", device=1)),
         ("--comm nccl", 2, {}, dict(ranks=2, comm="mpi")),
         ("--comm nccl", 2, {}, dict(ranks=2, pp=2)),

@@ -655,10 +655,9 @@ static zr_result read_values(struct import *import, const struct zr_layout_param
     return result;
 }
 
-static zr_result clear(const struct zr_engine *engine, float *values, size_t count)
+static zr_result clear(struct zr_compute compute, float *values, size_t count)
 {
-    return engine->options.kernels->clear(engine->options.context,
-                                          &(struct zr_clear){count * sizeof *values, values});
+    return compute.kernels->clear(compute.context, &(struct zr_clear){count * sizeof *values, values});
 }
 
 /* The same to where the engine keeps it, with fresh optimizer state; by way of the host's memory where the
@@ -673,10 +672,11 @@ static zr_result read_owned(struct import *import, const struct zr_layout_parame
 
     if (!zr_layout_overlap(p, from, from + shard, &overlap))
         return ZR_OK;
+    struct zr_compute compute = zr_engine_unit_compute(engine, p->parameter.unit);
     size_t skip = overlap.offset - owned->from, bytes = overlap.count * sizeof *values;
-    zr_result result = clear(engine, owned->momentum + skip, overlap.count);
+    zr_result result = clear(compute, owned->momentum + skip, overlap.count);
     if (!result && owned->variance)
-        result = clear(engine, owned->variance + skip, overlap.count);
+        result = clear(compute, owned->variance + skip, overlap.count);
     if (result)
         return result;
     values = engine->apart ? zr_heap_alloc(bytes) : owned->master + skip;

@@ -3,10 +3,13 @@
 
 #include <string.h>
 
+#include "kernels/streams.h"
+#include "zero/comm/comm.h"
 #include "zero/comm/take.h"
 
 struct copies {
     struct zr_comm base;
+    const struct zr_kernel_context *behind; /* NULL: there is a thread */
     struct zr_comm_clock *clock;
     struct zr_comm_clock_queue queue;
 };
@@ -21,11 +24,14 @@ static uint64_t bytes_of(const struct zr_comm *comm, const struct zr_comm_item *
 static zr_result run(struct zr_comm *comm, const struct zr_comm_item *item)
 {
     const struct zr_copies_task *task = item->all_gather.source;
-    if (!item->all_gather.destination)
-        return task->run(task->state);
-    if (comm->options.kernels->executes)
-        memcpy(item->all_gather.destination, item->all_gather.source, item->all_gather.shard_bytes);
-    return ZR_OK;
+    if (!item->all_gather.destination) {
+        struct zr_kernel_context *context = NULL;
+        zr_result result = zr_comm_by_stream(comm) ? zr_comm_context(comm, &context) : ZR_OK;
+        return result == ZR_OK ? task->run(task->state, context) : result;
+    }
+    return comm->options.kernels->executes ? zr_comm_copy(comm, item->all_gather.destination, item->all_gather.source,
+                                                          item->all_gather.shard_bytes)
+                                           : ZR_OK;
 }
 
 static zr_result host(struct zr_comm *comm, const struct zr_all_gather *op)
@@ -58,12 +64,28 @@ static void waited(struct zr_comm *comm, zr_ticket ticket)
     self->clock->host_waited_seconds += self->clock->waited_seconds - before;
 }
 
-static void nothing(struct zr_comm *comm)
+/* For a wait of the host's, which ends where those of the caller's do. */
+static struct zr_kernel_context waiting(const struct zr_comm *comm)
 {
-    (void)comm;
+    struct zr_kernel_context context = *((const struct copies *)comm)->behind;
+    context.stream = comm->options.beside;
+    return context;
 }
 
-zr_result zr_copies_create(zr_comm **out, const struct zr_comm_options *options)
+/* The stream ends after what it was given, and after the context that is open on it. */
+static void end_stream(struct zr_comm *comm)
+{
+    if (!zr_comm_by_stream(comm))
+        return;
+    struct zr_kernel_context context = waiting(comm);
+    comm->options.kernels->streams->drain(&context);
+    zr_comm_context_close(comm);
+    comm->options.kernels->streams->destroy(comm->options.beside);
+    comm->options.beside = NULL;
+}
+
+zr_result zr_copies_create(zr_comm **out, const struct zr_comm_options *options,
+                           const struct zr_kernel_context *behind)
 {
     static const struct zr_comm_table table = {.name = "copies",
                                                .sent_bytes = bytes_of,
@@ -71,7 +93,7 @@ zr_result zr_copies_create(zr_comm **out, const struct zr_comm_options *options)
                                                .host = host,
                                                .submitted = submitted,
                                                .waited = waited,
-                                               .close = nothing};
+                                               .close = end_stream};
     struct copies *self;
     zr_result result = zr_take(options->host_arena, ZR_TAG_OTHER, 1, sizeof *self, (void **)&self);
     if (result != ZR_OK)
@@ -80,7 +102,12 @@ zr_result zr_copies_create(zr_comm **out, const struct zr_comm_options *options)
     self->base.world = 1;
     self->clock = NULL;
     memset(&self->queue, 0, sizeof self->queue);
-    if (options->kernels->executes)
+    self->behind = options->kernels->streams ? behind : NULL;
+    self->base.options.stream = self->behind ? behind->stream : NULL;
+    self->base.options.beside = NULL;
+    if (self->behind)
+        result = options->kernels->streams->create(&self->base.options.beside, true);
+    else if (options->kernels->executes)
         result = zr_comm_thread_start(&self->base);
     if (result == ZR_OK)
         *out = &self->base;
@@ -113,6 +140,15 @@ zr_result zr_copies_run(zr_comm *copies, struct zr_copies_task *task, zr_ticket 
             .kind = ZR_COMM_ALL_GATHER,
             .all_gather = {.source = task, .shard_bytes = task->bytes, .host_bytes = task->bytes}},
         ticket);
+}
+
+zr_result zr_copies_await(zr_comm *copies, zr_ticket ticket)
+{
+    void *ended = copies->ended[ticket % ZR_COMM_QUEUE_COUNT];
+    if (!zr_comm_by_stream(copies))
+        return zr_comm_wait(copies, ticket);
+    struct zr_kernel_context context = waiting(copies);
+    return ticket > 0 && ended ? copies->options.kernels->streams->await(&context, ended) : ZR_OK;
 }
 
 uint64_t zr_copies_bytes(zr_comm *copies)

@@ -44,6 +44,7 @@ void zr_comm_context_close(struct zr_comm *comm)
     forget_ends(comm);
     if (comm->begun)
         streams->event_destroy(comm->begun);
+    comm->begun = NULL;
 }
 
 static zr_result copy(struct zr_comm *comm, const struct zr_copy_bytes *args)

@@ -96,11 +96,11 @@ static zr_result clear_states(struct zr_engine *engine, size_t unit, const struc
     size_t bytes = (owned->to - owned->from) * sizeof(float);
     float *const states[] = {zr_engine_has_masters(engine, unit) ? owned->master : NULL, owned->momentum,
                              owned->variance};
+    struct zr_compute compute = zr_engine_unit_compute(engine, unit);
     zr_result result = ZR_OK;
     for (size_t i = 0; i < sizeof states / sizeof *states && result == ZR_OK; i++)
         if (states[i])
-            result =
-                engine->options.kernels->clear(engine->options.context, &(struct zr_clear){bytes, states[i]});
+            result = compute.kernels->clear(compute.context, &(struct zr_clear){bytes, states[i]});
     return result;
 }
 
@@ -109,6 +109,7 @@ static zr_result initialise_unit(struct zr_engine *engine, size_t index)
 {
     const struct zr_layout_unit *unit = &engine->layout.units[index];
     const struct zr_unit_state *state = &engine->units[index];
+    struct zr_compute compute = zr_engine_unit_compute(engine, index);
     struct zr_owned owned;
     zr_result result = zr_engine_take_owned(engine, index, &owned);
     size_t from = owned.from, to = owned.to;
@@ -126,13 +127,13 @@ static zr_result initialise_unit(struct zr_engine *engine, size_t index)
         const struct zr_layout_parameter *p = &engine->layout.parameters[unit->first_parameter + i];
         for (size_t k = 0, count = zr_layout_pieces(p, from, to); k < count && result == ZR_OK; k++) {
             struct zr_piece piece = zr_layout_piece(p, from, to, k);
-            result = engine->options.kernels->init_normal(
-                engine->options.context, &(struct zr_init_normal){.n = piece.count,
-                                                                  .seed = engine->options.seed,
-                                                                  .first_index = piece.global_index,
-                                                                  .mean = p->parameter.init_mean,
-                                                                  .deviation = p->parameter.init_deviation,
-                                                                  .x = base + (piece.offset - from)});
+            result = compute.kernels->init_normal(
+                compute.context, &(struct zr_init_normal){.n = piece.count,
+                                                          .seed = engine->options.seed,
+                                                          .first_index = piece.global_index,
+                                                          .mean = p->parameter.init_mean,
+                                                          .deviation = p->parameter.init_deviation,
+                                                          .x = base + (piece.offset - from)});
         }
     }
     zr_result given = zr_engine_give_owned(engine, index, true);
@@ -142,15 +143,23 @@ static zr_result initialise_unit(struct zr_engine *engine, size_t index)
 
 static zr_result clear_pools(struct zr_engine *engine)
 {
-    const struct zr_clear pools[] = {
-        {engine->parameters_elements * engine->parameter_bytes, engine->parameters},
-        {engine->host_parameters_elements * engine->parameter_bytes, engine->host_parameters},
-        {engine->gradients ? engine->gradients_elements * engine->gradient_bytes : 0, engine->gradients},
-        {engine->staying_gradients ? engine->staying_gradients_elements * engine->gradient_bytes : 0,
-         engine->staying_gradients}};
+    const struct {
+        zr_arena *arena;
+        struct zr_clear all;
+    } pools[] = {
+        {engine->options.arena, {engine->parameters_elements * engine->parameter_bytes, engine->parameters}},
+        {engine->options.offload.host,
+         {engine->host_parameters_elements * engine->parameter_bytes, engine->host_parameters}},
+        {zr_engine_state_arena(engine),
+         {engine->gradients ? engine->gradients_elements * engine->gradient_bytes : 0, engine->gradients}},
+        {engine->options.arena,
+         {engine->staying_gradients ? engine->staying_gradients_elements * engine->gradient_bytes : 0,
+          engine->staying_gradients}}};
     zr_result result = ZR_OK;
-    for (size_t i = 0; i < sizeof pools / sizeof *pools && result == ZR_OK; i++)
-        result = engine->options.kernels->clear(engine->options.context, &pools[i]);
+    for (size_t i = 0; i < sizeof pools / sizeof *pools && result == ZR_OK; i++) {
+        struct zr_compute compute = zr_engine_compute(engine, pools[i].arena);
+        result = compute.kernels->clear(compute.context, &pools[i].all);
+    }
     return result;
 }
 

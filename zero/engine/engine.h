@@ -25,12 +25,19 @@
 #include "zero/comm/take.h"
 #include "zero/zr_zero.h"
 
+/* Who computes on tensors that lie in one memory: see zr_engine_compute(). */
+struct zr_compute {
+    const struct zr_kernels *kernels;
+    struct zr_kernel_context *context;
+    bool apart; /* the host does not see what they write */
+};
+
 /* What is the same for all parameters of an update. */
 struct zr_engine_update {
     float rate, gradient_scale, correction1, correction2;
     const struct zr_gradient_weight *weight; /* NULL, or where kernels find the scale: see zr_adamw */
     const struct zr_step_rates *rates;       /* likewise the rate and corrections */
-    struct zr_kernel_context *context;
+    struct zr_kernel_context *context;       /* of another thread than the step's; NULL: of what computes there */
 };
 
 enum { ZR_NO_UNIT = UINT32_MAX, ZR_AWAITED_UNITS_MAX = 2, ZR_BOUNCE_BUFFERS = 2 };
@@ -198,6 +205,7 @@ struct zr_engine {
     struct zr_loss_scale scaling;
     size_t segments_count; /* of this rank, see zr_engine_segment() */
     unsigned rank, world;
+    bool brought;   /* the gradients of the step under way are where they are updated, and the host has waited */
     bool simulated; /* the kernels execute nothing: nothing may be read */
     bool apart;     /* the host sees no tensors: what it reads and writes of them is copied; see results.c */
 };
@@ -217,6 +225,10 @@ zr_result zr_engine_step_begin(struct zr_engine *engine, float rate, struct zr_s
 zr_result zr_engine_step_read(struct zr_engine *engine, struct zr_step_report *report);
 zr_result zr_engine_step_end(struct zr_engine *engine, struct zr_step_report *report);
 
+/* The first part of zr_engine_step() where they are not: all gradients are where they are updated, and where
+ * something is offloaded the host has waited for all that was asked for. */
+zr_result zr_engine_bring_gradients(struct zr_engine *engine);
+
 /* In the place of the first of them, when what it has asked for is about to be done once more. */
 zr_result zr_engine_step_again(struct zr_engine *engine, float rate, struct zr_step_report *report);
 
@@ -227,11 +239,16 @@ zr_result zr_engine_join(struct zr_engine *engine);
 /* results.c: copies between the engine's arena and the host's own memory, which have ended on return; what
  * kernels find, for the host. Each waits for the kernels. */
 zr_result zr_engine_copy(const struct zr_engine *engine, void *to, const void *from, size_t bytes);
-zr_result zr_engine_find_nonfinite(const struct zr_engine *engine, size_t n, struct zr_numbers x,
-                                   size_t *index);
-zr_result zr_engine_checksum(const struct zr_engine *engine, const void *data, size_t bytes, uint64_t *sum);
+/* The host may use what is offloaded: whatever streams were asked for, and the kernels' stream waits for, has
+ * ended. Nothing where copies have a thread, which is waited for ticket by ticket. */
+zr_result zr_engine_drain(const struct zr_engine *engine);
+zr_result zr_engine_find_nonfinite(const struct zr_engine *engine, struct zr_compute compute, size_t n,
+                                   struct zr_numbers x, size_t *index);
+zr_result zr_engine_checksum(const struct zr_engine *engine, struct zr_compute compute, const void *data,
+                             size_t bytes, uint64_t *sum);
 /* Of unit `unit` alone the sum may come later: with zr_engine_squares_read(), of all units. */
-zr_result zr_engine_squares(const struct zr_engine *engine, size_t n, struct zr_numbers x, double *sum);
+zr_result zr_engine_squares(const struct zr_engine *engine, struct zr_compute compute, size_t n,
+                            struct zr_numbers x, double *sum);
 zr_result zr_engine_squares_later(const struct zr_engine *engine, size_t unit, struct zr_numbers x,
                                   double *sum);
 zr_result zr_engine_squares_read(const struct zr_engine *engine, double *sums);
@@ -323,6 +340,21 @@ static inline zr_arena *zr_engine_unit_arena(const struct zr_engine *engine, siz
     return zr_engine_offloads_unit(engine, unit) ? engine->options.offload.host : engine->options.arena;
 }
 
+/* Who computes on what lies in an arena of the engine's. */
+static inline struct zr_compute zr_engine_compute(const struct zr_engine *engine, const zr_arena *arena)
+{
+    const struct zr_engine_options *o = &engine->options;
+    if (o->host_kernels && arena == o->offload.host)
+        return (struct zr_compute){o->host_kernels, o->host_context, !o->host_kernels->host_visible};
+    return (struct zr_compute){o->kernels, o->context, engine->apart};
+}
+
+/* And on a unit's masters, optimizer state and shards of gradients. */
+static inline struct zr_compute zr_engine_unit_compute(const struct zr_engine *engine, size_t unit)
+{
+    return zr_engine_compute(engine, zr_engine_unit_arena(engine, unit));
+}
+
 /* Where the fp32 sum of a unit's micro-batches lies in a pool; NULL: there is none. */
 static inline float *zr_engine_pooled_sum(const struct zr_engine *engine, size_t unit)
 {
@@ -394,6 +426,7 @@ static inline bool zr_engine_files_gradients(const struct zr_engine *engine, siz
     const struct zr_engine_options *o = &engine->options;
     const struct zr_layout_unit *u = &engine->layout.units[unit];
     return o->offload.file && !engine->units[unit].stays && !o->offload.delayed && !o->scattered_gradients &&
+           !engine->apart && /* the host would have to wait for each reduction */
            zr_engine_accumulation_steps(engine, unit) == 1 &&
            !engine->layout.parameters[u->first_parameter].parameter.part.shared;
 }

@@ -42,9 +42,10 @@ static uint64_t behind_ns(const struct zr_engine *engine)
     return file.waited_behind_ns;
 }
 
-static zr_result update_all(void *state)
+static zr_result update_all(void *state, struct zr_kernel_context *none)
 {
     struct zr_engine *engine = state;
+    (void)none;
     uint64_t start_ns = zr_os_now_ns(), before_ns = behind_ns(engine);
     zr_result result = zr_state_store_begin(&engine->store);
     for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++)
@@ -66,6 +67,7 @@ static void drop_late(struct zr_engine *engine, size_t unit)
 zr_result zr_engine_late_open(struct zr_engine *engine)
 {
     const struct zr_engine_options *o = &engine->options;
+    struct zr_compute compute = zr_engine_compute(engine, o->offload.host);
     struct zr_late *late = &engine->late;
     if (!o->offload.delayed)
         return ZR_OK;
@@ -76,8 +78,8 @@ zr_result zr_engine_late_open(struct zr_engine *engine)
         result = zr_take(o->offload.host, ZR_TAG_GRAD, engine->layout.shards_elements, sizeof(float),
                          (void **)&late->other_sums);
     if (result == ZR_OK && late->other_gradients)
-        result = o->kernels->clear(
-            o->context,
+        result = compute.kernels->clear(
+            compute.context,
             &(struct zr_clear){engine->gradients_elements * engine->gradient_bytes, late->other_gradients});
     if (result == ZR_OK)
         result = zr_take(o->offload.host, ZR_TAG_PARAM, engine->layout.shards_elements,
@@ -89,8 +91,9 @@ zr_result zr_engine_late_open(struct zr_engine *engine)
                            : zr_copies_create(&late->worker,
                                               &(struct zr_comm_options){.arena = o->arena,
                                                                         .host_arena = o->host_arena,
-                                                                        .kernels = o->kernels,
-                                                                        .bucket_bytes = ZR_COMM_LINE_BYTES});
+                                                                        .kernels = compute.kernels,
+                                                                        .bucket_bytes = ZR_COMM_LINE_BYTES},
+                                              compute.context);
 }
 
 void zr_engine_late_close(struct zr_engine *engine)
@@ -131,7 +134,11 @@ zr_result zr_engine_late_start(struct zr_engine *engine, const struct zr_engine_
     char *gradients = engine->gradients;
     float *sums = engine->sums;
     zr_assert(!late->pending);
-    late->context = *engine->options.context; /* of which the update needs what does not change */
+    zr_result drained = zr_engine_drain(engine); /* new parameters may be written anew */
+    if (drained != ZR_OK)
+        return drained;
+    /* Of which the update needs what does not change. */
+    late->context = *zr_engine_compute(engine, engine->options.offload.host).context;
     late->context.parallel = (struct zr_parallel){.threads = 1};
     late->context.flops = NULL;
     late->update = *update;
@@ -215,6 +222,8 @@ zr_result zr_engine_catch_up(struct zr_engine *engine)
     zr_result result = zr_engine_check_unused(engine, __func__);
     if (result == ZR_OK)
         result = zr_engine_drop_gathered(engine);
+    if (result == ZR_OK)
+        result = zr_engine_drain(engine);
     if (result == ZR_OK)
         result = zr_engine_late_publish(engine);
     return result == ZR_OK ? zr_engine_synchronize(engine) : result;

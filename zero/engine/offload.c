@@ -44,7 +44,8 @@ zr_result zr_engine_offload_open(struct zr_engine *engine)
                                               &(struct zr_comm_options){.arena = o->arena,
                                                                         .host_arena = o->host_arena,
                                                                         .kernels = o->kernels,
-                                                                        .bucket_bytes = ZR_COMM_LINE_BYTES});
+                                                                        .bucket_bytes = ZR_COMM_LINE_BYTES},
+                                              o->context);
 }
 
 void zr_engine_offload_close(struct zr_engine *engine)
@@ -93,11 +94,19 @@ uint64_t zr_engine_host_moved_bytes(const struct zr_engine *engine)
 
 /* ---- Gradients of one rank ----------------------------------------------------------------------------- */
 
+/* Whoever uses what was copied: the kernels' stream where copies have one, or the host. */
 static zr_result wait_for(struct zr_engine *engine, zr_ticket *ticket)
 {
     zr_result result = *ticket > 0 ? zr_comm_wait(engine->copies, *ticket) : ZR_OK;
     *ticket = 0;
     return result;
+}
+
+/* The host, which is about to write what was copied from. */
+static zr_result host_waits_for(struct zr_engine *engine, zr_ticket *ticket)
+{
+    zr_result result = *ticket > 0 ? zr_copies_await(engine->copies, *ticket) : ZR_OK;
+    return result == ZR_OK ? wait_for(engine, ticket) : result;
 }
 
 zr_result zr_engine_await_gradients(struct zr_engine *engine, size_t unit)
@@ -108,6 +117,11 @@ zr_result zr_engine_await_gradients(struct zr_engine *engine, size_t unit)
 zr_result zr_engine_await_parameters(struct zr_engine *engine, size_t unit)
 {
     return wait_for(engine, &engine->units[unit].parameter_copy);
+}
+
+zr_result zr_engine_await_masters(struct zr_engine *engine, size_t unit)
+{
+    return host_waits_for(engine, &engine->units[unit].parameter_copy);
 }
 
 static size_t gradient_bytes(const struct zr_engine *engine, size_t unit)
@@ -138,13 +152,13 @@ zr_result zr_engine_gradients_return(struct zr_engine *engine, size_t unit)
     return result == ZR_OK ? zr_engine_await_gradients(engine, unit) : result;
 }
 
-static zr_result add_gradients(void *task_state)
+static zr_result add_gradients(void *task_state, struct zr_kernel_context *context)
 {
     struct zr_unit_state *state = task_state;
     struct zr_engine *engine = state->engine;
     size_t unit = (size_t)(state - engine->units);
     const void *own = state->staging;
-    return engine->options.kernels->sum(&engine->copies_context,
+    return engine->options.kernels->sum(context ? context : &engine->copies_context,
                                         &(struct zr_sum){.n = engine->layout.units[unit].padded_elements,
                                                          .from = &own,
                                                          .count = 1,
@@ -189,7 +203,7 @@ zr_result zr_engine_window_open(struct zr_engine *engine, size_t unit, const str
     if (zr_engine_files_parameters(engine, unit))
         return open_filed(engine, unit, out);
     if (!low_precision)
-        return from == 0 ? zr_engine_await_parameters(engine, unit) : ZR_OK; /* copied from the masters */
+        return from == 0 ? zr_engine_await_masters(engine, unit) : ZR_OK;
     out->values = zr_numbers_at(owned->parameters, from);
     if (!uploads(engine, unit))
         return ZR_OK;
@@ -197,18 +211,18 @@ zr_result zr_engine_window_open(struct zr_engine *engine, size_t unit, const str
         out->count = engine->bounce_elements;
     unsigned turn = engine->bounce_turn++ % ZR_BOUNCE_BUFFERS;
     out->values.at = engine->bounce + turn * engine->bounce_elements * engine->parameter_bytes;
-    return wait_for(engine, &engine->bounce_tickets[turn]);
+    return host_waits_for(engine, &engine->bounce_tickets[turn]);
 }
 
 /* Parameters of fp32 that are hosted are a copy of the masters. */
 static zr_result copy_masters(struct zr_engine *engine, const struct zr_owned *owned,
                               const struct zr_window *window, void *to)
 {
-    return engine->options.kernels->convert(
-        engine->options.context,
-        &(struct zr_convert){.n = window->count,
-                             .from = {owned->master + window->from, ZR_PRECISION_FP32},
-                             .to = {to, ZR_PRECISION_FP32}});
+    struct zr_compute compute = zr_engine_compute(engine, engine->options.offload.host);
+    return compute.kernels->convert(compute.context,
+                                    &(struct zr_convert){.n = window->count,
+                                                         .from = {owned->master + window->from, ZR_PRECISION_FP32},
+                                                         .to = {to, ZR_PRECISION_FP32}});
 }
 
 zr_result zr_engine_window_close(struct zr_engine *engine, size_t unit, const struct zr_owned *owned,

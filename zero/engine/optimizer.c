@@ -77,6 +77,15 @@ static zr_result wait_for_gradients(struct zr_engine *engine)
     return zr_engine_drop_gathered(engine);
 }
 
+zr_result zr_engine_bring_gradients(struct zr_engine *engine)
+{
+    zr_result result = engine->brought ? ZR_OK : wait_for_gradients(engine);
+    if (result == ZR_OK && !engine->brought)
+        result = zr_engine_drain(engine);
+    engine->brought = result == ZR_OK;
+    return result;
+}
+
 /* Where a gradient is not finite; unit UINT64_MAX: nowhere. */
 struct bad_gradient {
     uint64_t unit, element;
@@ -105,7 +114,8 @@ static zr_result find_bad_gradient(struct zr_engine *engine, struct bad_gradient
         size_t at = shard;
         result = zr_engine_gradient_fetch(engine, u);
         if (result == ZR_OK)
-            result = zr_engine_find_nonfinite(engine, shard, zr_engine_shard_gradients(engine, u), &at);
+            result = zr_engine_find_nonfinite(engine, zr_engine_unit_compute(engine, u), shard,
+                                              zr_engine_shard_gradients(engine, u), &at);
         if (result != ZR_OK)
             return result;
         if (at < shard) {
@@ -191,7 +201,8 @@ static zr_result unit_squares(struct zr_engine *engine, size_t unit, double *sum
         if (p->parameter.part.copy || !zr_layout_overlap(p, from, from + u->shard_elements, &overlap))
             continue;
         result =
-            zr_engine_squares(engine, overlap.count, zr_numbers_at(gradients, overlap.offset - from), &own);
+            zr_engine_squares(engine, zr_engine_unit_compute(engine, unit), overlap.count,
+                              zr_numbers_at(gradients, overlap.offset - from), &own);
         *sum += own;
     }
     return result;
@@ -505,7 +516,8 @@ zr_result zr_engine_step(zr_engine *engine, float rate, struct zr_step_report *r
 
     struct zr_engine_update update;
     *report = (struct zr_step_report){.clip_scale = 1, .loss_scale = zr_engine_loss_scale(engine)};
-    result = wait_for_gradients(engine);
+    result = zr_engine_bring_gradients(engine);
+    engine->brought = false;
     if (result != ZR_OK) {
         zr_engine_speculation_settle(engine, NULL, &report->rolled_back);
         return result;

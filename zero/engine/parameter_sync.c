@@ -120,6 +120,8 @@ zr_result zr_engine_publish(zr_engine *engine, uint64_t steps_done)
     result = zr_engine_drop_gathered(engine);
     zr_result late = zr_engine_late_await(engine);
     result = result == ZR_OK ? late : result;
+    if (result == ZR_OK)
+        result = zr_engine_drain(engine);
     engine->late.pending = false; /* its parameters are those of masters that are no more */
     engine->steps_done = steps_done;
     for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK;
@@ -134,10 +136,11 @@ zr_result zr_engine_publish(zr_engine *engine, uint64_t steps_done)
     return result != ZR_OK ? result : zr_engine_verify_replicas(engine);
 }
 
-static zr_result add_checksum(const struct zr_engine *engine, const void *data, size_t bytes, uint64_t *sum)
+static zr_result add_checksum(const struct zr_engine *engine, struct zr_compute compute, const void *data,
+                              size_t bytes, uint64_t *sum)
 {
     uint64_t own = 0;
-    zr_result result = zr_engine_checksum(engine, data, bytes, &own);
+    zr_result result = zr_engine_checksum(engine, compute, data, bytes, &own);
     *sum = (*sum ^ own) * UINT64_C(0x9e3779b97f4a7c15);
     return result;
 }
@@ -149,7 +152,8 @@ static zr_result add_masters(struct zr_engine *engine, size_t unit, uint64_t *su
         return ZR_OK;
     zr_result result = zr_engine_take_owned(engine, unit, &owned);
     if (result == ZR_OK)
-        result = add_checksum(engine, owned.master, (owned.to - owned.from) * sizeof(float), sum);
+        result = add_checksum(engine, zr_engine_unit_compute(engine, unit), owned.master,
+                              (owned.to - owned.from) * sizeof(float), sum);
     zr_result given = zr_engine_give_owned(engine, unit, false);
     return result == ZR_OK ? given : result;
 }
@@ -163,7 +167,8 @@ static zr_result replica_checksum(struct zr_engine *engine, uint64_t *sum)
         result = add_masters(engine, u, sum);
     for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++)
         if (engine->units[u].resident)
-            result = add_checksum(engine, zr_engine_parameter_place(engine, engine->units[u].parameters_at),
+            result = add_checksum(engine, zr_engine_compute(engine, engine->options.arena),
+                                  zr_engine_parameter_place(engine, engine->units[u].parameters_at),
                                   engine->layout.units[u].padded_elements * engine->parameter_bytes, sum);
     return result;
 }
@@ -182,7 +187,8 @@ static zr_result copies_checksum(struct zr_engine *engine, bool shared, uint64_t
             continue;
         result = zr_engine_take_owned(engine, p->parameter.unit, &owned);
         if (result == ZR_OK && zr_layout_overlap(p, owned.from, owned.to, &overlap))
-            result = add_checksum(engine, owned.master + (overlap.offset - owned.from),
+            result = add_checksum(engine, zr_engine_unit_compute(engine, p->parameter.unit),
+                                  owned.master + (overlap.offset - owned.from),
                                   overlap.count * sizeof *owned.master, sum);
         zr_result given = zr_engine_give_owned(engine, p->parameter.unit, false);
         result = result == ZR_OK ? given : result;
@@ -252,8 +258,11 @@ zr_result zr_engine_verify_finite(zr_engine *engine)
         void *kept;
         result = kept_parameters(engine, u, &kept);
         if (result == ZR_OK)
-            result = zr_engine_find_nonfinite(engine, count,
-                                              (struct zr_numbers){kept, engine->options.precision}, &at);
+            result = zr_engine_find_nonfinite(
+                engine,
+                zr_engine_compute(engine, zr_engine_hosts_parameters(engine, u) ? engine->options.offload.host
+                                                                                : engine->options.arena),
+                count, (struct zr_numbers){kept, engine->options.precision}, &at);
         if (result != ZR_OK)
             return result;
         if (at == count)

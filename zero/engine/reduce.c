@@ -318,6 +318,7 @@ zr_result zr_engine_reduce(zr_engine *engine, unsigned unit)
         result = reduce_in_place(engine, unit);
     if (result != ZR_OK)
         return result;
+    engine->brought = false;
     state->accumulated++;
     state->awaited = false;
     engine->awaited_units--;

@@ -9,10 +9,15 @@ zr_result zr_engine_copy(const struct zr_engine *engine, void *to, const void *f
         &(struct zr_copy_bytes){.bytes = bytes, .from = from, .to = to, .waits = true});
 }
 
-/* The place for one number of eight bytes: the host's own, or the first of the block. */
-static void *place_of(const struct zr_engine *engine, void *own)
+zr_result zr_engine_drain(const struct zr_engine *engine)
 {
-    return engine->apart ? engine->results : own;
+    return engine->apart && zr_engine_offloads(engine) ? zr_engine_copy(engine, NULL, NULL, 0) : ZR_OK;
+}
+
+/* The place for one number of eight bytes: the host's own, or the first of the block. */
+static void *place_of(const struct zr_engine *engine, struct zr_compute compute, void *own)
+{
+    return compute.apart ? engine->results : own;
 }
 
 /* Squares of a rank's units, and behind those of all ranks the weight. */
@@ -40,54 +45,58 @@ size_t zr_engine_results_count(const struct zr_engine *engine)
            (sizeof(struct zr_gradient_weight) + sizeof(struct zr_step_rates)) / sizeof(double);
 }
 
-static zr_result bring(const struct zr_engine *engine, void *own, zr_result result)
+static zr_result bring(const struct zr_engine *engine, struct zr_compute compute, void *own, zr_result result)
 {
     _Static_assert(sizeof(double) == sizeof(uint64_t) && sizeof(size_t) == sizeof(uint64_t),
                    "places of one size");
-    return result == ZR_OK && engine->apart
-               ? zr_engine_copy(engine, own, place_of(engine, own), sizeof(uint64_t))
-               : result;
+    return result == ZR_OK && compute.apart ? zr_engine_copy(engine, own, engine->results, sizeof(uint64_t))
+                                            : result;
 }
 
-zr_result zr_engine_find_nonfinite(const struct zr_engine *engine, size_t n, struct zr_numbers x,
-                                   size_t *index)
+zr_result zr_engine_find_nonfinite(const struct zr_engine *engine, struct zr_compute compute, size_t n,
+                                   struct zr_numbers x, size_t *index)
 {
-    const struct zr_engine_options *o = &engine->options;
-    return bring(
-        engine, index,
-        o->kernels->find_nonfinite(o->context, &(struct zr_find_nonfinite){n, x, place_of(engine, index)}));
+    return bring(engine, compute, index,
+                 compute.kernels->find_nonfinite(
+                     compute.context, &(struct zr_find_nonfinite){n, x, place_of(engine, compute, index)}));
 }
 
-zr_result zr_engine_checksum(const struct zr_engine *engine, const void *data, size_t bytes, uint64_t *sum)
+zr_result zr_engine_checksum(const struct zr_engine *engine, struct zr_compute compute, const void *data,
+                             size_t bytes, uint64_t *sum)
 {
-    const struct zr_engine_options *o = &engine->options;
-    return bring(engine, sum,
-                 o->kernels->checksum(o->context, &(struct zr_checksum){bytes, data, place_of(engine, sum)}));
+    return bring(engine, compute, sum,
+                 compute.kernels->checksum(compute.context,
+                                           &(struct zr_checksum){bytes, data, place_of(engine, compute, sum)}));
 }
 
-zr_result zr_engine_squares(const struct zr_engine *engine, size_t n, struct zr_numbers x, double *sum)
+zr_result zr_engine_squares(const struct zr_engine *engine, struct zr_compute compute, size_t n,
+                            struct zr_numbers x, double *sum)
 {
-    const struct zr_engine_options *o = &engine->options;
-    return bring(
-        engine, sum,
-        o->kernels->sum_of_squares(o->context, &(struct zr_sum_of_squares){n, x, place_of(engine, sum)}));
+    return bring(engine, compute, sum,
+                 compute.kernels->sum_of_squares(
+                     compute.context, &(struct zr_sum_of_squares){n, x, place_of(engine, compute, sum)}));
 }
 
 zr_result zr_engine_squares_later(const struct zr_engine *engine, size_t unit, struct zr_numbers x,
                                   double *sum)
 {
-    const struct zr_engine_options *o = &engine->options;
-    return o->kernels->sum_of_squares(
-        o->context,
+    struct zr_compute compute = zr_engine_unit_compute(engine, unit);
+    return compute.kernels->sum_of_squares(
+        compute.context,
         &(struct zr_sum_of_squares){engine->layout.units[unit].shard_elements, x,
-                                    engine->apart ? squares_of(engine, engine->rank) + unit : sum});
+                                    compute.apart ? squares_of(engine, engine->rank) + unit : sum});
 }
 
+/* Of an engine that offloads those of units that stay alone are not the host's. */
 zr_result zr_engine_squares_read(const struct zr_engine *engine, double *sums)
 {
-    return engine->apart ? zr_engine_copy(engine, sums, squares_of(engine, engine->rank),
-                                          engine->layout.units_count * sizeof *sums)
-                         : ZR_OK;
+    struct zr_unit_range there = {0, (unsigned)engine->layout.units_count};
+    if (zr_engine_offloads(engine) && engine->options.host_kernels)
+        there = engine->stay;
+    return engine->apart && there.end > there.first
+               ? zr_engine_copy(engine, sums + there.first, squares_of(engine, engine->rank) + there.first,
+                                (there.end - there.first) * sizeof *sums)
+               : ZR_OK;
 }
 
 zr_result zr_engine_weigh(const struct zr_engine *engine, struct zr_engine_update *update)

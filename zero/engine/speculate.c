@@ -84,7 +84,7 @@ static size_t place(struct zr_engine *engine, float *log)
 
 /* ---- In the thread of the update ----------------------------------------------------------------------- */
 
-static zr_result update_unit(void *task_state)
+static zr_result update_unit(void *task_state, struct zr_kernel_context *none)
 {
     struct zr_speculated_unit *own = task_state;
     struct zr_engine *engine = own->engine;
@@ -92,6 +92,7 @@ static zr_result update_unit(void *task_state)
     struct zr_owned owned;
     struct zr_window window = {.count = owned_elements(engine, unit)};
     zr_result result = move_old(engine, unit, TO_LOG);
+    (void)none;
     own->logged = result == ZR_OK;
     if (result == ZR_OK)
         result = zr_engine_take_owned(engine, unit, &owned);
@@ -103,13 +104,14 @@ static zr_result update_unit(void *task_state)
 }
 
 /* The same of state in a file; parameters go where they belong. */
-static zr_result update_filed(void *task_state)
+static zr_result update_filed(void *task_state, struct zr_kernel_context *none)
 {
     struct zr_speculated_unit *own = task_state;
     struct zr_engine *engine = own->engine;
     size_t unit = (size_t)(own - engine->speculation.units), count = owned_elements(engine, unit);
     bool whole = engine->options.stage == 0, low_precision = zr_engine_is_low_precision(engine);
     struct zr_state_view view;
+    (void)none;
     zr_result result = zr_state_file_take_ahead(&engine->store, unit, &view);
     struct zr_owned owned = {.from = whole ? 0 : engine->rank * count,
                              .master = view.master,
@@ -135,6 +137,7 @@ static zr_result update_filed(void *task_state)
 zr_result zr_engine_speculation_open(struct zr_engine *engine)
 {
     const struct zr_engine_options *o = &engine->options;
+    struct zr_compute compute = zr_engine_compute(engine, o->offload.host);
     struct zr_speculation *speculation = &engine->speculation;
     size_t units = engine->layout.units_count;
     if (o->offload.speculative_bytes == 0)
@@ -161,8 +164,9 @@ zr_result zr_engine_speculation_open(struct zr_engine *engine)
     return zr_copies_create(&speculation->worker,
                             &(struct zr_comm_options){.arena = o->arena,
                                                       .host_arena = o->host_arena,
-                                                      .kernels = o->kernels,
-                                                      .bucket_bytes = ZR_COMM_LINE_BYTES});
+                                                      .kernels = compute.kernels,
+                                                      .bucket_bytes = ZR_COMM_LINE_BYTES},
+                            compute.context);
 }
 
 void zr_engine_speculation_close(struct zr_engine *engine)
@@ -187,7 +191,8 @@ zr_result zr_engine_speculate(zr_engine *engine, float rate)
     if (result != ZR_OK || !engine->speculation.worker)
         return result;
     struct zr_speculation *speculation = &engine->speculation;
-    speculation->context = *engine->options.context; /* of which the update needs what does not change */
+    /* Of which the update needs what does not change. */
+    speculation->context = *zr_engine_compute(engine, engine->options.offload.host).context;
     speculation->context.parallel = (struct zr_parallel){.threads = 1};
     speculation->context.flops = NULL;
     speculation->update = zr_engine_update_of(engine, rate, 1 / zr_engine_loss_scale(engine));
@@ -245,7 +250,7 @@ zr_result zr_engine_speculation_begin(struct zr_engine *engine, size_t unit)
     bool twice = zr_state_file_is_twice(&engine->store, unit);
     if ((!own->log && !twice) || own->begun)
         return ZR_OK;
-    zr_result result = zr_engine_await_parameters(engine, unit); /* of fp32: from the masters */
+    zr_result result = zr_engine_await_masters(engine, unit);
     if (result != ZR_OK)
         return result;
     own->engine = engine;

@@ -33,13 +33,14 @@ zr_result zr_engine_give_owned(struct zr_engine *engine, size_t unit, bool chang
 {
     /* Of fp32 the parameters are copied from the masters, whose memory another unit may have next. */
     bool read_still = !engine->store.table->random && !zr_engine_is_low_precision(engine);
-    zr_result copied = read_still ? zr_engine_await_parameters(engine, unit) : ZR_OK;
+    zr_result copied = read_still ? zr_engine_await_masters(engine, unit) : ZR_OK;
     zr_result result = zr_state_store_give(&engine->store, unit, changed);
     return copied == ZR_OK ? result : copied;
 }
 
 zr_result zr_engine_round_masters(struct zr_engine *engine, size_t unit)
 {
+    struct zr_compute compute = zr_engine_unit_compute(engine, unit);
     struct zr_owned owned;
     struct zr_window window = {.count = 0};
     if (!zr_engine_has_masters(engine, unit))
@@ -48,10 +49,10 @@ zr_result zr_engine_round_masters(struct zr_engine *engine, size_t unit)
     for (size_t at = 0; result == ZR_OK && at < owned.to - owned.from; at += window.count) {
         result = zr_engine_window_open(engine, unit, &owned, at, &window);
         if (result == ZR_OK && window.values.at)
-            result = engine->options.kernels->convert(
-                engine->options.context, &(struct zr_convert){.n = window.count,
-                                                              .from = {owned.master + at, ZR_PRECISION_FP32},
-                                                              .to = window.values});
+            result = compute.kernels->convert(compute.context,
+                                              &(struct zr_convert){.n = window.count,
+                                                                   .from = {owned.master + at, ZR_PRECISION_FP32},
+                                                                   .to = window.values});
         if (result == ZR_OK)
             result = zr_engine_window_close(engine, unit, &owned, &window);
     }
@@ -68,21 +69,29 @@ struct zr_engine_update zr_engine_update_of(const struct zr_engine *engine, floa
     return (struct zr_engine_update){.rate = rate,
                                      .gradient_scale = gradient_scale,
                                      .correction1 = (float)(1 - pow(options->beta1, step)),
-                                     .correction2 = (float)(1 - pow(options->beta2, step)),
-                                     .context = engine->options.context};
+                                     .correction2 = (float)(1 - pow(options->beta2, step))};
+}
+
+/* Who updates a unit. */
+static struct zr_compute updater_of(const struct zr_engine *engine, size_t unit, const struct zr_engine_update *update)
+{
+    struct zr_compute compute = zr_engine_unit_compute(engine, unit);
+    if (update->context)
+        compute.context = update->context;
+    return compute;
 }
 
 static zr_result update_part(struct zr_engine *engine, const struct zr_parameter *parameter,
-                             const struct zr_engine_update *update, const struct zr_update *numbers)
+                             struct zr_compute compute, const struct zr_engine_update *update,
+                             const struct zr_update *numbers)
 {
     const struct zr_optimizer_options *o = &engine->options.optimizer;
     const struct zr_parameter_group *group = &o->groups[parameter->group];
-    const struct zr_kernels *kernels = engine->options.kernels;
     float rate = update->rates ? group->rate_factor : update->rate * group->rate_factor,
           weight_decay = o->weight_decay * group->decay_factor;
 
     if (o->kind == ZR_OPTIMIZER_SGD)
-        return kernels->update_sgd(update->context,
+        return compute.kernels->update_sgd(compute.context,
                                    &(struct zr_update_sgd){.how = {.rate = rate,
                                                                    .momentum_factor = o->momentum_factor,
                                                                    .weight_decay = weight_decay,
@@ -90,7 +99,7 @@ static zr_result update_part(struct zr_engine *engine, const struct zr_parameter
                                                                    .weight = update->weight,
                                                                    .rates = update->rates},
                                                            .numbers = *numbers});
-    return kernels->update_adamw(update->context,
+    return compute.kernels->update_adamw(compute.context,
                                  &(struct zr_update_adamw){.how = {.rate = rate,
                                                                    .beta1 = o->beta1,
                                                                    .beta2 = o->beta2,
@@ -105,13 +114,13 @@ static zr_result update_part(struct zr_engine *engine, const struct zr_parameter
 }
 
 /* What lies between the tensors of a window that is copied whole: [from, to) of it. */
-static zr_result clear_between(struct zr_engine *engine, struct zr_kernel_context *context,
+static zr_result clear_between(struct zr_engine *engine, struct zr_compute compute,
                                const struct zr_window *window, size_t from, size_t to)
 {
     if (to <= from || !zr_engine_offloads(engine) || !window->values.at)
         return ZR_OK;
-    return engine->options.kernels->clear(
-        context,
+    return compute.kernels->clear(
+        compute.context,
         &(struct zr_clear){(to - from) * engine->parameter_bytes, zr_numbers_at(window->values, from).at});
 }
 
@@ -120,6 +129,7 @@ zr_result zr_engine_update_window(struct zr_engine *engine, size_t unit, struct 
                                   const struct zr_window *window)
 {
     const struct zr_layout_unit *u = &engine->layout.units[unit];
+    struct zr_compute compute = updater_of(engine, unit, update);
     size_t from = owned->from + window->from, done = 0;
     zr_result result = ZR_OK;
 
@@ -136,12 +146,12 @@ zr_result zr_engine_update_window(struct zr_engine *engine, size_t unit, struct 
                                     .variance = owned->variance ? owned->variance + skip : NULL};
         if (window->values.at)
             numbers.parameter = zr_numbers_at(window->values, at);
-        result = clear_between(engine, update->context, window, done, at);
+        result = clear_between(engine, compute, window, done, at);
         if (result == ZR_OK)
-            result = update_part(engine, &p->parameter, update, &numbers);
+            result = update_part(engine, &p->parameter, compute, update, &numbers);
         done = at + overlap.count;
     }
-    return result == ZR_OK ? clear_between(engine, update->context, window, done, window->count) : result;
+    return result == ZR_OK ? clear_between(engine, compute, window, done, window->count) : result;
 }
 
 zr_result zr_engine_update_unit(struct zr_engine *engine, size_t unit, struct zr_numbers gradients,

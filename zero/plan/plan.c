@@ -41,6 +41,12 @@ static const struct zr_kernels *kernels_of(const struct zr_plan_request *request
     return request->kernels ? zr_kernels_null_of(request->kernels) : zr_kernels_null();
 }
 
+/* What computes on the host tier in its stead. */
+static const struct zr_kernels *host_kernels_of(const struct zr_plan_request *request)
+{
+    return kernels_of(request)->host_visible ? NULL : zr_kernels_null();
+}
+
 static uint64_t sent_elements(const struct rehearsal *rehearsal)
 {
     struct zr_comm_counters counters;
@@ -276,6 +282,7 @@ static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
             .arena = rehearsal->arena,
             .host_arena = request->host_arena,
             .kernels = kernels_of(request),
+            .host_kernels = host_kernels_of(request),
             .isa = request->isa,
             .parallel = {.threads = request->threads},
             .mesh = &rehearsal->mesh,

@@ -79,8 +79,9 @@ static zr_result inspect_values(const struct zr_list_run *run, size_t module, co
     if (!values || count == 0)
         return ZR_OK;
     enum zr_precision precision = slot->type == ZR_SLOT_FLOATS ? ZR_PRECISION_FP32 : o->precision;
-    zr_result result =
-        zr_engine_find_nonfinite(trainer->engine, count, (struct zr_numbers){(void *)values, precision}, &at);
+    zr_result result = zr_engine_find_nonfinite(
+        trainer->engine, zr_engine_compute(trainer->engine, trainer->engine->options.arena), count,
+        (struct zr_numbers){(void *)values, precision}, &at);
     if (result != ZR_OK || at == count)
         return result;
     row = at / slot->columns;
@@ -161,10 +162,16 @@ zr_result zr_list_run_count_loss(const struct zr_list_run *run, double loss)
     return isfinite(loss) ? ZR_OK : ZR_ERR_CORRUPT;
 }
 
+bool zr_list_run_defers_losses(const struct zr_list_run *run)
+{
+    const struct zr_engine *engine = run->trainer->engine;
+    return zr_list_run_defers(run) || (engine->apart && engine->options.offload.optimizer);
+}
+
 static zr_result add_loss(const struct zr_list_run *run, unsigned micro_batch)
 {
     double loss;
-    if (zr_list_run_defers(run))
+    if (zr_list_run_defers_losses(run))
         return zr_staging_bring_losses(&run->trainer->staging, micro_batch, run->rows);
     zr_result result = zr_list_run_mean_loss(run, &loss);
     return result == ZR_OK ? zr_list_run_count_loss(run, loss) : result;

@@ -37,6 +37,8 @@ zr_result zr_module_pass_backward(const struct zr_list_run *run, const struct zr
 /* The step's numbers are the host's when all of it has been asked for: its caller can do without the loss
  * until then. Of a step. */
 bool zr_list_run_defers(const struct zr_list_run *run);
+/* The losses at least, where the step's thread waits for all gradients before it updates. */
+bool zr_list_run_defers_losses(const struct zr_list_run *run);
 /* The mean loss of the run's rows, which the host waits for at once where the step's end does not tell. */
 zr_result zr_list_run_mean_loss(const struct zr_list_run *run, double *mean);
 /* Adds a micro-batch's loss to the step's. ZR_ERR_CORRUPT, without words: it is not finite. */

@@ -25,10 +25,28 @@ static zr_result load(const struct zr_list_run *run, unsigned micro_batch)
     return result == ZR_OK ? zr_staging_send_inputs(&trainer->staging) : result;
 }
 
+/* Losses come from this rank. */
+static bool has_end(const zr_trainer *trainer)
+{
+    bool found = false;
+    for (size_t m = 0; m < trainer->model->modules_count; m++)
+        found |= zr_trainer_is_last(trainer, m);
+    return found;
+}
+
 static uint64_t host_waits(const zr_trainer *trainer)
 {
     const struct zr_kernel_streams *streams = trainer->engine->options.kernels->streams;
     return streams ? streams->host_waits() : 0;
+}
+
+/* Those that were brought while the step was asked for; the host has waited since. */
+static zr_result count_losses(const struct zr_list_run *run)
+{
+    zr_result result = ZR_OK;
+    for (unsigned m = 0; m < run->trainer->engine->options.micro_batches && result == ZR_OK; m++)
+        result = zr_list_run_count_loss(run, zr_staging_mean_loss(&run->trainer->staging, m, run->rows));
+    return result;
 }
 
 /* All of the step is asked for; then the host waits, once, and learns of the losses and the gradients. */
@@ -46,8 +64,8 @@ static zr_result update_deferred(const struct zr_list_run *run)
     trainer->host_waits = host_waits(trainer) - trainer->host_waits;
     if (result == ZR_OK)
         result = zr_engine_step_read(trainer->engine, run->report);
-    for (unsigned m = 0; m < micro_batches && result == ZR_OK; m++)
-        result = zr_list_run_count_loss(run, zr_staging_mean_loss(&trainer->staging, m, run->rows));
+    if (result == ZR_OK)
+        result = count_losses(run);
     if (result == ZR_OK)
         result = run->calls->update(run->calls->state, trainer->loss_sum / micro_batches, &rate);
     return result == ZR_OK ? zr_engine_step_end(trainer->engine, run->report) : result;
@@ -60,6 +78,10 @@ static zr_result update(const struct zr_list_run *run)
         return update_deferred(run);
     float rate = 0;
     zr_result result = zr_channels_drain(&trainer->channels);
+    if (result == ZR_OK && zr_list_run_defers_losses(run))
+        result = zr_engine_bring_gradients(trainer->engine);
+    if (result == ZR_OK && zr_list_run_defers_losses(run) && has_end(trainer))
+        result = count_losses(run);
     trainer->together = true; /* what fails from here on fails on all ranks */
     if (result == ZR_OK)
         result = run->calls->update(run->calls->state,
@@ -229,15 +251,6 @@ static zr_result check_rows(const zr_trainer *trainer, const char *call, size_t 
         return zr_fail(ZR_ERR_INVALID, "%s() of %zu rows; the model takes %zu to %zu, by %zu", call, rows,
                        together, model->rows, together);
     return ZR_OK;
-}
-
-/* Losses come from this rank. */
-static bool has_end(const zr_trainer *trainer)
-{
-    bool found = false;
-    for (size_t m = 0; m < trainer->model->modules_count; m++)
-        found |= zr_trainer_is_last(trainer, m);
-    return found;
 }
 
 zr_result zr_trainer_evaluate(zr_trainer *trainer, size_t rows, double *loss)

@@ -29,6 +29,26 @@ static zr_result open_context(struct zr_trainer_state *state)
     return result == ZR_OK ? result : zr_fail(result, "the kernels could not start: %s", zr_last_error());
 }
 
+/* Of the host's kernels, with their own scratch in the host tier. */
+static zr_result open_host_context(struct zr_trainer_state *state)
+{
+    const struct zr_trainer_state_options *o = &state->options;
+    struct zr_kernel_context *context = &state->host_context;
+    if (!o->host_kernels || !o->offload.optimizer)
+        return ZR_OK;
+    context->parallel = o->parallel;
+    context->isa = o->isa;
+    context->precision = o->precision;
+    context->workspace_bytes =
+        o->host_kernels->workspace_bytes(&(struct zr_kernel_limits){.threads = o->parallel.threads}, o->isa);
+    zr_result result =
+        zr_take(o->offload.host, ZR_TAG_WORKSPACE, context->workspace_bytes, 1, &context->workspace);
+    if (result == ZR_OK)
+        result = o->host_kernels->open(context);
+    state->host_context_open = result == ZR_OK;
+    return result;
+}
+
 zr_result zr_trainer_state_bucket_bytes(const struct zr_bucket_request *request, zr_arena *host_arena,
                                         size_t *out)
 {
@@ -71,6 +91,8 @@ zr_result zr_trainer_state_open(struct zr_trainer_state *out, const struct zr_tr
     if (result == ZR_OK)
         result = open_context(out);
     if (result == ZR_OK)
+        result = open_host_context(out);
+    if (result == ZR_OK)
         result = zr_trainer_create(
             &out->trainer,
             &(struct zr_trainer_options){
@@ -88,7 +110,10 @@ zr_result zr_trainer_state_open(struct zr_trainer_state *out, const struct zr_tr
                                                       .loss_scaling = options->loss_scaling,
                                                       .seed = options->seed,
                                                       .optimizer = options->optimizer,
-                                                      .offload = options->offload},
+                                                      .offload = options->offload,
+                                                      .host_kernels =
+                                                          out->host_context_open ? options->host_kernels : NULL,
+                                                      .host_context = &out->host_context},
                 .model = &out->transformer.model,
                 .recompute = options->shape.recompute,
                 .recompute_modules = options->shape.recompute_layers,
@@ -143,6 +168,10 @@ void zr_trainer_state_close(struct zr_trainer_state *state)
     if (state->context_open)
         state->options.kernels->close(&state->context);
     zr_drop(state->options.arena, &state->context.workspace);
+    if (state->host_context_open)
+        state->options.host_kernels->close(&state->host_context);
+    if (state->host_context.workspace)
+        zr_drop(state->options.offload.host, &state->host_context.workspace);
     zr_transformer_close(&state->transformer);
     memset(state, 0, sizeof *state);
 }

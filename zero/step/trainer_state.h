@@ -13,6 +13,7 @@ struct zr_trainer_state_options {
     zr_arena *arena, *host_arena;
     const struct zr_kernels *kernels;
     void *stream; /* of the kernels, on a card; NULL: the default one */
+    const struct zr_kernels *host_kernels; /* as of struct zr_engine_options; of an optimizer that is offloaded */
     enum zr_isa isa;
     struct zr_parallel parallel;
     const struct zr_mesh *mesh;     /* borrowed; made before, so that its rings come first */
@@ -32,8 +33,8 @@ struct zr_trainer_state_options {
 
 struct zr_trainer_state {
     struct zr_trainer_state_options options;
-    struct zr_kernel_context context; /* the engine points here: do not move the struct */
-    bool context_open;
+    struct zr_kernel_context context, host_context; /* the engine points here: do not move the struct */
+    bool context_open, host_context_open;
     struct zr_transformer transformer;
     zr_trainer *trainer;
     zr_engine *engine; /* the trainer's */

@@ -40,6 +40,10 @@ zr_result zr_card_open(struct zr_rank *rank)
         result = zr_kernels_cuda()->streams->create(&rank->stream, false);
     if (result == ZR_OK)
         result = zr_kernels_cuda()->streams->create(&rank->beside, true);
+    if (result == ZR_OK && zr_train_has_host_tier(rank->config))
+        result = zr_backend_cuda_create(
+            &rank->pinned, &(struct zr_cuda_options){
+                               .device = (int)zr_card_device(rank), .kind = ZR_CUDA_HOST, .numa_node = -1});
     return result == ZR_OK ? ZR_OK : zr_fail(result, "--backend cuda: %s", zr_last_error());
 }
 
@@ -48,6 +52,8 @@ void zr_card_close(struct zr_rank *rank)
     zr_kernels_cuda()->streams->destroy(rank->beside);
     zr_kernels_cuda()->streams->destroy(rank->stream);
     rank->stream = rank->beside = NULL;
+    zr_backend_destroy(rank->pinned);
+    rank->pinned = NULL;
     if (rank->entered)
         zr_backend_leave(rank->device);
     if (rank->device)

@@ -84,11 +84,12 @@ static zr_result open_memory(struct zr_rank *rank)
                                                  .reserve_bytes = 2 * rank->plan.peak_reserved_bytes,
                                                  .limit_bytes = rank->config->memory_limit_bytes});
     if (result == ZR_OK && zr_train_has_host_tier(rank->config))
-        result = zr_arena_create(&rank->host_tier,
-                                 &(struct zr_arena_options){.backend = rank->backend,
-                                                            .name = "host tier",
-                                                            .reserve_bytes = 2 * rank->plan.host_bytes + MIB,
-                                                            .limit_bytes = rank->config->host_limit_bytes});
+        result =
+            zr_arena_create(&rank->host_tier,
+                            &(struct zr_arena_options){.backend = rank->pinned ? rank->pinned : rank->backend,
+                                                       .name = "host tier",
+                                                       .reserve_bytes = 2 * rank->plan.host_bytes + MIB,
+                                                       .limit_bytes = rank->config->host_limit_bytes});
     if (result == ZR_OK && rank->config->over_plan == ZR_OVER_PLAN_FAIL)
         result = zr_arena_set_tag_limits(rank->arena, &rank->plan.tag_limits);
     if (result == ZR_OK && rank->host_tier && rank->config->over_plan == ZR_OVER_PLAN_FAIL)
@@ -240,24 +241,26 @@ zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config
     checkpoints.host = config->checkpoint_offload ? out->host_tier : NULL;
     if (result == ZR_OK)
         result = zr_trainer_state_open(
-            &out->state, &(struct zr_trainer_state_options){.arena = out->arena,
-                                                            .host_arena = out->host_arena,
-                                                            .kernels = out->kernels,
-                                                            .stream = out->stream,
-                                                            .isa = isa,
-                                                            .parallel = zr_thread_pool_parallel(out->pool),
-                                                            .mesh = &out->mesh,
-                                                            .shape = zr_train_shape(config, rank),
-                                                            .stages = &config->stages,
-                                                            .stage = config->stage,
-                                                            .checkpoints = checkpoints,
-                                                            .offload = offload_of(out),
-                                                            .micro_batches = config->micro_batches,
-                                                            .reduce = config->reduce,
-                                                            .precision = config->precision,
-                                                            .loss_scaling = config->loss_scaling,
-                                                            .seed = config->seed,
-                                                            .optimizer = config->optimizer});
+            &out->state,
+            &(struct zr_trainer_state_options){.arena = out->arena,
+                                               .host_arena = out->host_arena,
+                                               .kernels = out->kernels,
+                                               .stream = out->stream,
+                                               .host_kernels = out->device ? zr_kernels_cpu(isa) : NULL,
+                                               .isa = isa,
+                                               .parallel = zr_thread_pool_parallel(out->pool),
+                                               .mesh = &out->mesh,
+                                               .shape = zr_train_shape(config, rank),
+                                               .stages = &config->stages,
+                                               .stage = config->stage,
+                                               .checkpoints = checkpoints,
+                                               .offload = offload_of(out),
+                                               .micro_batches = config->micro_batches,
+                                               .reduce = config->reduce,
+                                               .precision = config->precision,
+                                               .loss_scaling = config->loss_scaling,
+                                               .seed = config->seed,
+                                               .optimizer = config->optimizer});
     if (result == ZR_OK)
         result = keep_places(out);
     if (result == ZR_OK && config->cuda_graph)

@@ -35,8 +35,9 @@ zr_result zr_rank_check_plan_fits(const struct zr_rank *rank)
                        "a smaller --batch, a higher --stage or more --ranks",
                        zr_number_grouped(number[0], device),
                        zr_number_grouped(number[1], config->memory_limit_bytes));
-    if (rank->device)
-        return zr_card_check_plan(rank);
+    zr_result on_card = rank->device ? zr_card_check_plan(rank) : ZR_OK;
+    if (on_card != ZR_OK)
+        return on_card;
     zr_os_machine(&machine);
     if (machine.cgroup_limit_bytes) {
         uint64_t left = machine.cgroup_limit_bytes > machine.cgroup_used_bytes

@@ -56,6 +56,8 @@ static const char *reach_mapping(const struct emu_execution *e, uintptr_t addres
     out->writes = (flags & ZR_CU_ACCESS_READ_WRITE) == ZR_CU_ACCESS_READ_WRITE;
     if (writes && !out->writes)
         return "in a mapping that its device may only read";
+    if (emu_mapping_access(address, &(zr_cu_location){.type = ZR_CU_LOCATION_HOST_NUMA}) != ZR_CU_ACCESS_NONE)
+        return NULL; /* the processor has it open, and keeps it */
     return open_range(out->low, out->high, memory->file->fd, memory->offset_bytes)
                ? NULL
                : "in memory that the emulator cannot open";

@@ -172,9 +172,14 @@ static const char *beside_device(const struct zr_train_config *config)
         (config->shape.tensor > 1 || config->stages.ranks > 1 || config->comm == ZR_TRAIN_COMM_NCCL))
         return "--cuda-graph: with --tp and --pp the host waits within a step, and what NCCL does is not recorded; take "
                "ranks that divide the data and share a card, or leave it out";
-    if (zr_train_has_host_tier(config) || config->offload_parameters != ZR_TIER_NONE)
-        return "--backend cuda: offloads nothing yet; leave out --offload-optimizer, --offload-param and "
-               "--checkpoint-offload, or take --backend host";
+    if (config->cuda_graph && zr_train_has_host_tier(config))
+        return "--cuda-graph: the host updates what is offloaded, and no graph has that; leave it out, or "
+               "--offload-optimizer, --offload-param and --checkpoint-offload";
+    if (config->offload_parameters == ZR_TIER_NVME)
+        return "--offload-param nvme:DIR: with --backend cuda parameters go to this machine's memory alone; take "
+               "--offload-param cpu, or --backend host";
+    if (config->speculative_bytes)
+        return "--speculative-update: with --backend cuda the update waits for the norm; leave it out, or take --backend host";
     if (config->picks_all)
         return "--zero-r auto: weighs by what --backend host measures; give --stage, or pick with --dry-run --backend "
                "host and give what it prints";

@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+"""zr-train --backend cuda with what is offloaded, on the emulated driver, which draws anew how long each copy takes: the bits are
+those of a run without, in any order of the streams; both tiers are as planned; and the host waits where it must, and no more often
+with more work. `train_card_offload.t short`, for mutants, has fewer orders."""
+import os
+import sys
+
+sys.path.insert(0, "tests/support")
+from cuda_train import FP32, LLAMA, near, on_card, on_host, went_well
+from saves import contents
+from zrtest import done, note, ok, path, same
+
+SHORT = sys.argv[1:] == ["short"]
+SMALL = dict(layers=2, hidden=4, heads=1, seq=3, batch=1, steps=3)
+CPU, PARAM, HOST = dict(offload_optimizer="cpu"), dict(offload_optimizer="cpu", offload_param="cpu"), dict(checkpoint_offload=True, recompute="full")
+FILE = dict(offload_optimizer="nvme:" + path("disk"), nvme_depth=8, force=True)
+os.mkdir(path("disk"))
+HALF = dict(precision="bf16")
+# What is trained, what of it is offloaded, and how often the host waits in a step: for the gradients, with each of two host messages
+# until the stream of operations is empty (NCCL's are not waited for), and for each unit's buffer of new parameters in two bytes.
+ROWS = (
+    (dict(stage=0), CPU, 3),
+    (dict(stage=0, layers=4, accumulate=3), CPU, 3),
+    (dict(stage=1, ranks=2, **HALF), CPU, 8),
+    (dict(stage=2, accumulate=2, **HALF), CPU, 8),
+    (dict(stage=3, ranks=2), {**PARAM, **HOST}, 3),
+    (dict(stage=3, ranks=2, accumulate=2, **HALF), PARAM, 3),
+    (dict(stage=3, accumulate=2, **HALF), PARAM, 3),
+    (dict(stage=1), HOST, 0),
+    (dict(stage=2, ranks=2), dict(offload_ratio=0.5, **CPU), 5),  # and before and behind a copy: the squares of what stays
+    (dict(stage=1, **HALF), FILE, 8),
+    (dict(stage=3), {**FILE, "offload_param": "cpu"}, 3),
+    (dict(stage=2, ranks=2, comm="nccl", deterministic=True, layers=1, **HALF), CPU, 5),
+)
+for number, (flags, offload, waits) in enumerate(ROWS):
+    plain = on_card(**{**SMALL, **flags})
+    # The first order is the extreme: nothing runs before the host waits for it.
+    orders = [{"ZR_EMULATOR_TICKS": "100000"}] + [{"ZR_EMULATOR_SEED": str(100 * number + seed)} for seed in range(1 if SHORT else 2)]
+    for order in orders:
+        run, words = on_card(order, **{**SMALL, **flags, **offload}), f"{flags} {offload} {order}"
+        if not went_well(run, words, offload):
+            continue
+        same(run.bits, plain.bits, f"{words}: the bits of a run without")
+        for rank in run.report["ranks"]:
+            same(rank["host_waits_last_step"], waits, f"{words}: so often the host waits in a step")
+            for tier in rank["tiers"].values():
+                pairs = [(tier.get(planned), tier.get(measured)) for planned, measured in
+                         (("planned_by_tag_bytes", "peak_by_tag_bytes"), ("planned_bytes", "peak_bytes"),
+                          ("planned_moved_bytes_per_step", "moved_bytes_per_step"))]
+                ok(all(a == b for a, b in pairs) and pairs[1][0] > 0, f"{words}: the tier's bytes are the plan's") or note(str(pairs))
+
+# A delayed update has other bits, and the processor's losses.
+for flags in (dict(stage=1, steps=4), dict(stage=3, steps=4, **HALF, **{**PARAM})):
+    flags = {**SMALL, **CPU, **flags, "delayed_update": True}
+    host, runs = on_host(**flags), [on_card({"ZR_EMULATOR_SEED": seed}, **flags) for seed in ("71", "72")]
+    if went_well(runs[0], f"{flags}", flags):
+        near(runs[0], host, FP32 if "precision" not in flags else 2e-3, f"{flags}")
+        same(runs[1].bits, runs[0].bits, f"{flags}: in another order")
+
+# Saved, resumed and exported, each as without: by the files' bytes.
+long = {**SMALL, **LLAMA, **dict(stage=3, steps=4, eval_every=2, schedule_lr="constant", warmup=0)}
+plain = on_card(save=path("plain"), export=path("plain.safetensors"), **long)
+run = on_card(save=path("moved"), export=path("moved.safetensors"), **{**long, **PARAM})
+same((run.bits, run.report and run.report["val_loss"]), (plain.bits, plain.report["val_loss"]), "with evaluations") or note(run.err[-600:])
+same(*(contents(path(f"{name}.safetensors")) == contents(path("plain.safetensors")) for name in ("moved", "plain")), "the exported model")
+on_card(save=path("half"), **{**long, **PARAM, "steps": 2})
+for words, start, steps, offload in (("resumed", "half", 4, PARAM), ("resumed where nothing is offloaded", "half", 4, {})):
+    again = on_card(resume=path(start), **{**long, **offload, "steps": steps})
+    same(again.bits, plain.bits[2:], f"{words}: goes on") or note(again.err[-600:])
+started = [on_card(resume=path("plain.safetensors"), **{**long, **offload, "steps": 2}) for offload in ({}, PARAM)]
+same(started[1].bits, started[0].bits, "begun from a model") or note(started[1].err[-600:])
+
+# What cannot be, in words.
+for words, flags in (
+        ("--cuda-graph", dict(cuda_graph=True, stage=1, **CPU)),
+        ("--cuda-graph", dict(cuda_graph=True, **HOST)),
+        ("--offload-param nvme:DIR", dict(stage=3, offload_param="nvme:" + path("disk"), **CPU)),
+        ("--speculative-update", dict(stage=1, speculative_update="1MiB", **CPU)),
+):
+    run = on_card(**{**SMALL, **flags})
+    ok(run.code == 2 and words in run.err, f"refused with `{words}`: {run.err.strip()[-150:]}") or note(f"{run.code} {run.err}")
+ok(not os.listdir(path("disk")), "nothing is left of the files")
+done()
