@@ -18,10 +18,10 @@ struct zr_rank {
     struct zr_local_world *local;
     unsigned rank;
 
-    zr_backend *backend; /* of this machine's memory */
-    zr_backend *device;  /* of a card's; NULL: tensors are in this machine's */
-    zr_backend *pinned;  /* of this machine's memory that the card sees too; NULL: nothing is offloaded */
-    bool entered;        /* the device is this thread's */
+    zr_backend *backend;   /* of this machine's memory */
+    zr_backend *device;    /* of a card's; NULL: tensors are in this machine's */
+    zr_backend *pinned;    /* of this machine's memory that the card sees too; NULL: nothing is offloaded */
+    bool entered;          /* the device is this thread's */
     void *stream, *beside; /* of the device: of kernels; of operations between ranks. NULL: none */
     const struct zr_kernels *kernels;
     zr_arena *host_arena;                                 /* records, stacks, the heap: tag other */
