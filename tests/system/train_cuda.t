@@ -60,6 +60,19 @@ for run_on in (on_host, on_card)[:1 if SHORT else None]:
     each, once = (run_on(ranks=2, stage=1, batch=1, accumulate=3, steps=2, layers=1, reduce=when) for when in ("each", "once"))
     near(once, each, FP32, f"--reduce once {'on the host' if run_on is on_host else 'on a card'}, beside each")
 
+# Beside one dense rank of the processor: what is proved, and what differs by more than nothing is named.
+TINY = dict(layers=1, hidden=4, heads=1, seq=3, batch=1, steps=2)
+for flags in (dict(ranks=2, stage=3), dict(stage=1, precision="bf16"))[:1 if SHORT else None]:
+    proved = on_card(prove=True, **flags, **TINY)
+    ok(proved.code == 0 and "proved: beside one dense rank" in proved.err, f"--prove {flags} finds nothing") or note(proved.err[-600:])
+wrong = on_card(prove=True, tolerance=1e-15, **TINY)
+ok(wrong.code == 1 and "--prove: after step 1" in wrong.err and "(unit " in wrong.err,
+   f"--prove names a tensor that differs by rounding: {wrong.err.strip()[-200:]}")
+# What is picked is what a card can do: of four stages, no pipeline on one card, and no tensor ranks in a graph.
+picked = on_card(zero_r="auto", memory_limit="1GB", ranks=2, stage=None, cuda_graph=True, **{**TINY, "layers": 2, "heads": 2})
+ok(picked.code == 0 and "(taken)" in picked.out and "by 4 plans" in picked.out and "--pp 1 --stage 3" in picked.out,
+   "--zero-r auto takes one of four") or note(picked.out[:900] + picked.err[-600:])
+
 # Saved by the one and resumed by the other, each going on as it would have itself.
 card = on_card(steps=1 if SHORT else 2, save=path("card-run"), sample=3, eval_every=2, export=path("model.safetensors"))
 host = on_host(steps=1 if SHORT else 2, save=path("host-run"), sample=3, eval_every=2)
@@ -98,8 +111,6 @@ for words, code, environment, flags in (
         ("no CUDA device 2", 2, {}, dict(ranks=2, comm="nccl", device=1)),
         ("--comm nccl", 2, {}, dict(ranks=2, comm="mpi")),
         ("--comm nccl", 2, {}, dict(ranks=2, pp=2)),
-        ("--backend host", 2, {}, dict(zero_r="auto", memory_limit="1GB")),
-        ("--prove", 2, {}, dict(prove=True)),
         ("--cuda-graph", 2, {}, dict(cuda_graph=True, ranks=2, tp=2)),
         ("--cuda-graph", 2, {}, dict(cuda_graph=True, ranks=2, comm="nccl")),
         ("--cuda-graph", 2, {}, dict(cuda_graph=True, backend="host")),

@@ -91,7 +91,7 @@ static bool configure(const struct search *search, const struct zr_pick *pick, s
     if (out->reduce == ZR_REDUCE_ONCE && pick->stage > 1)
         return false;
     return (zr_train_mesh(out).data > 1 || pick->stage == 0 || out->offload_parameters) &&
-           !zr_train_offload_words(out) && zr_train_check_stages(out) == ZR_OK;
+           !zr_train_offload_words(out) && !zr_train_device_words(out) && zr_train_check_stages(out) == ZR_OK;
 }
 
 /* Whether it fits; first by what is live, which costs less to find out. */

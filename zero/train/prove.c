@@ -4,7 +4,9 @@
  * step. A tensor's parameters are compared, and its momentum, which is what its gradients have come to. AdamW
  * makes steps of one size out of gradients of any size, of rounding errors too: a bias of attention's keys
  * has no gradient but those. So only parameters count whose momentum is that of their tensor's mean or more;
- * and gradients, which have no such limit, may differ by ten times as much. */
+ * and gradients, which have no such limit, may differ by ten times as much.
+ *
+ * The dense run is the processor's, in this machine's memory; what a card has of the run is copied from there. */
 #include "zero/train/prove.h"
 
 #include <inttypes.h>
@@ -32,7 +34,7 @@ struct zr_prove {
     struct zr_transformer whole; /* whose list names all tensors */
     size_t largest;              /* elements of a tensor */
     float *values[KINDS];        /* [largest]: the dense run's, of one tensor */
-    float *own;                  /* [largest]: what this rank stores of it, or zero */
+    float *own;                  /* [largest]: what this rank stores of it, or zero; or of a piece of it */
     float *chunks;               /* [ranks][CHUNK_FLOATS] */
     double *far;                 /* [ranks][parameters][KINDS]: relative differences; own ones in the first */
     double most[2 + KINDS];      /* of loss, norm and tensors */
@@ -75,6 +77,7 @@ static zr_result open_dense(struct zr_prove *prove)
     const struct zr_kernel_context *context = &rank->state.context;
     struct zr_train_config *config = &prove->config;
     *config = *rank->config;
+    config->backend = ZR_TRAIN_HOST;
     config->shape = zr_shape_dense(&config->shape);
     config->stages = (struct zr_stages){.ranks = 0};
     config->shape.recompute = ZR_RECOMPUTE_NONE;
@@ -248,36 +251,43 @@ static const struct zr_layout_parameter *own_part(const struct zr_prove *prove, 
 
 /* The squares of how far a part is from the dense run's. Where its momentum is below `mean` a parameter does
  * not count. */
-static void add_squares(const struct zr_prove *prove, const struct zr_layout_parameter *p, double mean,
-                        double sum[KINDS])
+static zr_result add_squares(struct zr_prove *prove, const struct zr_layout_parameter *p, double mean,
+                             double sum[KINDS])
 {
-    struct zr_owned owned = owned_of(prove->rank->state.engine, p->parameter.unit);
-    const float *own[KINDS] = {owned.master, owned.momentum};
+    zr_engine *engine = prove->rank->state.engine;
+    struct zr_owned owned = owned_of(engine, p->parameter.unit);
+    const float *states[KINDS] = {owned.master, owned.momentum};
+    zr_result result = ZR_OK;
     for (size_t k = 0, pieces = zr_layout_pieces(p, owned.from, owned.to); k < pieces; k++) {
         struct zr_piece piece = zr_layout_piece(p, owned.from, owned.to, k);
         size_t whole = piece.global_index - p->global_index, at = piece.offset - owned.from;
-        for (size_t i = 0; i < piece.count; i++)
-            for (unsigned kind = 0; kind < KINDS; kind++) {
-                double difference = (double)own[kind][at + i] - (double)prove->values[kind][whole + i];
+        for (unsigned kind = 0; kind < KINDS && result == ZR_OK; kind++) {
+            result = zr_engine_copy(engine, prove->own, states[kind] + at, piece.count * sizeof *prove->own);
+            for (size_t i = 0; i < piece.count && result == ZR_OK; i++) {
+                double difference = (double)prove->own[i] - (double)prove->values[kind][whole + i];
                 if (kind == MOMENTUM || fabs((double)prove->values[MOMENTUM][whole + i]) >= mean)
                     sum[kind] += difference * difference;
             }
+        }
     }
+    return result;
 }
 
 /* How far what this rank stores of a tensor is from the dense run's, beside the size of the whole. */
-static void compare_tensor(const struct zr_prove *prove, size_t index, size_t count, double far[KINDS])
+static zr_result compare_tensor(struct zr_prove *prove, size_t index, size_t count, double far[KINDS])
 {
+    zr_result result = ZR_OK;
     double root = sqrt((double)count),
            size[KINDS] = {size_of(prove->values[PARAMETER], count), size_of(prove->values[MOMENTUM], count)};
     double mean = size[MOMENTUM] / root, sum[KINDS] = {0}; /* root mean square */
     if (size[PARAMETER] < LEAST_PARAMETER * root)
         size[PARAMETER] = LEAST_PARAMETER * root;
-    for (const struct zr_layout_parameter *p = NULL; (p = own_part(prove, index, p));)
-        add_squares(prove, p, mean, sum);
+    for (const struct zr_layout_parameter *p = NULL; result == ZR_OK && (p = own_part(prove, index, p));)
+        result = add_squares(prove, p, mean, sum);
     for (unsigned kind = 0; kind < KINDS; kind++)
         far[kind] = size[kind] > 0 ? sqrt(sum[kind]) / size[kind] : sqrt(sum[kind]);
     far[MOMENTUM] /= GRADIENTS_MORE;
+    return result;
 }
 
 static zr_result compare_tensors(struct zr_prove *prove)
@@ -288,7 +298,7 @@ static zr_result compare_tensors(struct zr_prove *prove)
         memset(prove->far + i * KINDS, 0, KINDS * sizeof *prove->far);
         result = tell_tensor(prove, i);
         if (result == ZR_OK && own_part(prove, i, NULL))
-            compare_tensor(prove, i, zr_parameter_elements(&list->parameters[i]), prove->far + i * KINDS);
+            result = compare_tensor(prove, i, zr_parameter_elements(&list->parameters[i]), prove->far + i * KINDS);
     }
     size_t count = list->parameters_count * KINDS;
     return result == ZR_OK ? zr_comm_host_all_gather(prove->rank->comm, prove->far, count * sizeof(double),
@@ -308,19 +318,21 @@ static void states_of(const struct zr_owned *owned, float *out[STATES])
 }
 
 /* What this rank alone has of a part of a tensor, where it is in the whole. */
-static void lay_out(struct zr_prove *prove, const struct zr_layout_parameter *p, unsigned state)
+static zr_result lay_out(struct zr_prove *prove, const struct zr_layout_parameter *p, unsigned state)
 {
+    zr_result result = ZR_OK;
     zr_engine *engine = prove->rank->state.engine;
     float *states[STATES];
     struct zr_owned owned = owned_of(engine, p->parameter.unit);
     size_t shard = engine->layout.units[p->parameter.unit].shard_elements, from = engine->rank * shard;
     states_of(&owned, states);
     for (size_t k = 0, pieces = zr_layout_pieces(p, from, from + shard);
-         k < pieces && !p->parameter.part.copy; k++) {
+         k < pieces && result == ZR_OK && !p->parameter.part.copy; k++) {
         struct zr_piece piece = zr_layout_piece(p, from, from + shard, k);
-        memcpy(prove->own + (piece.global_index - p->global_index),
-               states[state] + (piece.offset - owned.from), piece.count * sizeof *prove->own);
+        result = zr_engine_copy(engine, prove->own + (piece.global_index - p->global_index),
+                                states[state] + (piece.offset - owned.from), piece.count * sizeof *prove->own);
     }
+    return result;
 }
 
 /* The dense run gets a tensor of the run: what each rank has of it, and zeros, add up. */
@@ -330,8 +342,8 @@ static zr_result take_over(struct zr_prove *prove, size_t index, unsigned state)
     float *to = NULL, *states[STATES];
     zr_result result = ZR_OK;
     memset(prove->own, 0, count * sizeof *prove->own);
-    for (const struct zr_layout_parameter *p = NULL; (p = own_part(prove, index, p));)
-        lay_out(prove, p, state);
+    for (const struct zr_layout_parameter *p = NULL; result == ZR_OK && (p = own_part(prove, index, p));)
+        result = lay_out(prove, p, state);
     if (prove->dense.engine) {
         const struct zr_layout_parameter *p = &prove->dense.engine->layout.parameters[index];
         struct zr_owned owned = owned_of(prove->dense.engine, p->parameter.unit);

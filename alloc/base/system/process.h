@@ -19,8 +19,8 @@ ZR_PRIVATE_API bool zr_process_lives(const struct zr_process *process);
 /* False: it cannot be told from here whether the process lives. */
 bool zr_process_near(const struct zr_process *process);
 /* When this process of this machine began, in the kernel's ticks; 0: there is none. */
-ZR_PRIVATE_API uint64_t zr_process_started(int32_t pid);
+uint64_t zr_process_started(int32_t pid);
 /* Of this process of this machine, which began it or was given it; 0: there is none. */
-ZR_PRIVATE_API int32_t zr_process_parent(int32_t pid);
+int32_t zr_process_parent(int32_t pid);
 
 #endif

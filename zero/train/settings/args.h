@@ -186,6 +186,8 @@ static inline bool zr_train_has_file(const struct zr_train_config *config)
 }
 /* Words for offload that cannot be in such a run; NULL: it can. */
 const char *zr_train_offload_words(const struct zr_train_config *config);
+/* Likewise of what a card has not, or has alone. */
+const char *zr_train_device_words(const struct zr_train_config *config);
 
 /* Whether this process speaks for the run: rank 0's, and not one that is about to become an mpirun. */
 static inline bool zr_train_leads(const struct zr_train_config *config)

@@ -151,9 +151,7 @@ static const char *beside_checkpoints(const struct zr_train_config *config)
     return NULL;
 }
 
-/* Words for an option that what else was asked for leaves without a meaning; NULL: there is none. */
-/* What a card cannot have yet. */
-static const char *beside_device(const struct zr_train_config *config)
+const char *zr_train_device_words(const struct zr_train_config *config)
 {
     if (config->backend != ZR_TRAIN_CUDA)
         return zr_flag_given(config, "device")
@@ -180,12 +178,6 @@ static const char *beside_device(const struct zr_train_config *config)
                "--offload-param cpu, or --backend host";
     if (config->speculative_bytes)
         return "--speculative-update: with --backend cuda the update waits for the norm; leave it out, or take --backend host";
-    if (config->picks_all)
-        return "--zero-r auto: weighs by what --backend host measures; give --stage, or pick with --dry-run --backend "
-               "host and give what it prints";
-    if (config->prove)
-        return "--prove: reads both models where they lie, which a card's host does not see; prove the same options "
-               "with --backend host";
     return NULL;
 }
 
@@ -200,8 +192,8 @@ static const char *without_meaning(const struct zr_train_config *config)
     const char *pipeline = beside_pipeline(config);
     if (pipeline)
         return pipeline;
-    if (beside_device(config))
-        return beside_device(config);
+    if (zr_train_device_words(config))
+        return zr_train_device_words(config);
     const char *checkpoints = beside_checkpoints(config);
     if (checkpoints)
         return checkpoints;
