@@ -54,7 +54,7 @@ for row in most_pairs(3, model=tuple(MODELS), data=(1, 2, 3), tensor=(1, 2), sta
     got = logged(ranks=row["data"] * row["tensor"], tp=row["tensor"], stage=row["stage"], precision=row["precision"], accumulate=row["accumulate"],
                  optimizer=row["optimizer"], bucket_bytes=row["bucket_bytes"], recompute=row["recompute"], no_contiguous=SWITCH[row["scattered"]],
                  checkpoint_offload=SWITCH[row["host"]], offload_optimizer="cpu", offload_param="cpu" if param else None, offload_ratio=row["ratio"],
-                 speculative_update=None if row["ratio"] else row["log"], **SCALES[row["precision"]], **MODELS[row["model"]])
+                 speculative_update=row["log"], **SCALES[row["precision"]], **MODELS[row["model"]])
     words = " ".join(f"{k} {v}" for k, v in row.items())
     if same(got.bits, want.bits, words):
         skipped += "is skipped" in got.err
@@ -89,7 +89,7 @@ for ranks, stage, param in ((1, 0, None), (2, 1, None), (2, 2, None), (4, 3, Non
 # A speculative update: all of its steps are clipped above, a part or none of them here. The log has what a rank updates.
 ok(rolled_back > 0, f"{rolled_back} updates were rolled back")
 for flags in (dict(ranks=1, stage=0, precision="fp32", clip=2.5), dict(ranks=2, stage=1, precision="bf16", accumulate=2, clip=1.8), dict(ranks=3, stage=3, precision="fp16", clip=3, loss_scale_power=17),
-              dict(ranks=2, stage=3, precision="bf16", offload_param="cpu", clip=1000)):
+              dict(ranks=2, stage=3, precision="bf16", offload_param="cpu", clip=1000), dict(ranks=2, stage=2, precision="bf16", clip=1.8, offload_ratio=0.5)):
     runs = [logged(offload_optimizer="cpu", speculative_update=log, **{**SHAPE, **SCALES[flags["precision"]], "steps": 6, **flags}) for log in (None, "1GiB")]
     clipped = sum(norm is None or norm > flags["clip"] for norm in runs[0].norms)  # or skipped
     same((runs[1].bits, runs[1].report["rolled_back_updates"]), (runs[0].bits, clipped), f"{flags}: {clipped} of 6 updates are rolled back") or note(runs[1].err[-600:])

@@ -73,7 +73,8 @@ static size_t place(struct zr_engine *engine, float *log)
     for (size_t u = engine->layout.units_count; u-- > 0;) {
         const struct zr_layout_unit *unit = &engine->layout.units[u];
         size_t count = log_elements(engine, u);
-        if (count > most - length || engine->layout.parameters[unit->first_parameter].parameter.part.shared)
+        if (engine->units[u].stays || count > most - length ||
+            engine->layout.parameters[unit->first_parameter].parameter.part.shared)
             continue;
         if (log)
             engine->speculation.units[u].log = log + length;
@@ -147,14 +148,18 @@ zr_result zr_engine_speculation_open(struct zr_engine *engine)
     if (result != ZR_OK)
         return result;
     memset(speculation->units, 0, units * sizeof *speculation->units);
-    size_t length = place(engine, NULL);
+    size_t length = place(engine, NULL), last = units;
+    while (last > 0 && engine->units[last - 1].stays)
+        last--;
+    if (last == 0) /* nothing is offloaded */
+        return ZR_OK;
     if (length == 0)
         return zr_fail(
             ZR_ERR_INVALID,
             "a log of %zu bytes holds no unit's old values (--speculative-update); that of %s takes "
             "%zu: give as much at least",
-            o->offload.speculative_bytes, engine->layout.units[units - 1].unit.name,
-            log_elements(engine, units - 1) * sizeof *speculation->log);
+            o->offload.speculative_bytes, engine->layout.units[last - 1].unit.name,
+            log_elements(engine, last - 1) * sizeof *speculation->log);
     if (!is_filed(engine))
         result = zr_take(o->offload.host, ZR_TAG_OFFLOAD, length, sizeof *speculation->log,
                          (void **)&speculation->log);

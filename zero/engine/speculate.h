@@ -5,11 +5,11 @@
  * those of an engine that waits for the norm. Private to engine/.
  *
  * Of state in memory the log has an arena's block of its own, tag offload on the host: of each unit in it 4
- * bytes for each element that the rank updates, times 3 (AdamW) or 2 (SGD). Units come into it from the last
- * on, as backward goes, as long as zr_offload.speculative_bytes allow; the others wait for the norm. So do
- * units that ranks of a pipeline share, whose gradients are added up at the end of a step. By the clock of a
- * rehearsal a unit takes the time of its copy to the log, at the host's bandwidth, behind what the caller
- * computes; the update itself takes none, here or elsewhere. */
+ * bytes for each element that the rank updates, times 3 (AdamW) or 2 (SGD). Units that are offloaded come
+ * into it from the last on, as backward goes, as long as zr_offload.speculative_bytes allow; the others wait
+ * for the norm. So do units that ranks of a pipeline share, whose gradients are added up at the end of a
+ * step. By the clock of a rehearsal a unit takes the time of its copy to the log, at the host's bandwidth,
+ * behind what the caller computes; the update itself takes none, here or elsewhere. */
 #ifndef ZR_ENGINE_SPECULATE_H
 #define ZR_ENGINE_SPECULATE_H
 

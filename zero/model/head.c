@@ -71,7 +71,7 @@ static zr_result multiply(struct zr_module_pass *pass, const struct head_rows *r
 }
 
 /* From the gradient of the logits. */
-static zr_result multiply_backward(struct zr_module_pass *pass, const struct head_rows *rows)
+static zr_result logits_backward(struct zr_module_pass *pass, const struct head_rows *rows)
 {
     struct zr_linear linear = linear_of(pass, rows);
     linear.y_stride = linear.out * sizeof(float) / zr_precision_bytes(pass->context->precision);
@@ -151,7 +151,7 @@ static zr_result whole_rows(struct zr_module_pass *pass, const struct head_rows 
     op.all = parts_at(pass, rows->count, zr_shape_tensor(shape));
     if (result == ZR_OK && shared)
         result = pass->kernels->cross_entropy(pass->context, &op);
-    return result == ZR_OK && rows->dx ? multiply_backward(pass, rows) : result;
+    return result == ZR_OK && rows->dx ? logits_backward(pass, rows) : result;
 }
 
 /* Forward and backward: a forward pass has no dx. */
@@ -217,7 +217,7 @@ static zr_result rows_backward(struct zr_module_pass *pass, const struct head_ro
     op.all = parts_at(pass, pass->rows, zr_shape_tensor(shape)) + rows->first;
     if (result == ZR_OK)
         result = pass->kernels->cross_entropy(pass->context, &op);
-    return result == ZR_OK ? multiply_backward(pass, rows) : result;
+    return result == ZR_OK ? logits_backward(pass, rows) : result;
 }
 
 /* All rows of x are here since forward. */

@@ -258,11 +258,18 @@ static const struct way {
     bool offloaded, filed, state_filed;
     double stays;
     size_t log_bytes;
-} ways[] = {{false, false, false, 0, 0},           {true, false, false, 0, 0},
-            {true, false, false, 0, SIZE_MAX / 2}, {true, false, false, 0, 150 << 10},
-            {true, false, false, 0.6, 0},          {true, true, false, 0, 0},
-            {true, true, false, 0.3, 0},           {true, false, true, 0, SIZE_MAX / 2},
-            {true, false, true, 0, 150 << 10}};
+} ways[] = {{false, false, false, 0, 0},
+            {true, false, false, 0, 0},
+            {true, false, false, 0, SIZE_MAX / 2},
+            {true, false, false, 0, 150 << 10},
+            {true, false, false, 0.6, 0},
+            {true, true, false, 0, 0},
+            {true, true, false, 0.3, 0},
+            {true, false, true, 0, SIZE_MAX / 2},
+            {true, false, true, 0, 150 << 10},
+            {true, false, false, 0.6, SIZE_MAX / 2},
+            {true, true, false, 0.3, SIZE_MAX / 2},
+            {true, false, true, 0.3, SIZE_MAX / 2}};
 enum { WAYS = sizeof ways / sizeof *ways };
 
 static int check_log(zr_arena *host, size_t most)
@@ -279,7 +286,7 @@ static int check_places(const struct way *way, const struct plan *plan, zr_arena
     zr_arena *has = way->offloaded ? host : arena, *lacks = way->offloaded ? arena : host;
     bool partly = way->stays > 0;
     if (way->state_filed) {
-        must(state_bytes(arena, ZR_TAG_OPTIMIZER) + state_bytes(host, ZR_TAG_OPTIMIZER) == 0);
+        must((state_bytes(arena, ZR_TAG_OPTIMIZER) > 0) == partly && state_bytes(host, ZR_TAG_OPTIMIZER) == 0);
         must(state_bytes(host, ZR_TAG_OFFLOAD) > 0);
         return 0;
     }
@@ -508,8 +515,13 @@ static int refuse(struct zr_local_world *local, unsigned rank, void *argument)
          "one of the two"},
         {1,
          ZR_REDUCE_EACH,
-         {.host = rig.arena, .optimizer = true, .stays = 0.5, .speculative_bytes = 4096},
-         "all of the state and"},
+         {.host = rig.arena,
+          .optimizer = true,
+          .file = &file,
+          .parameters = true,
+          .parameters_file = &file,
+          .speculative_bytes = 4096},
+         "are in memory"},
         {1, ZR_REDUCE_EACH, {.host = rig.arena, .optimizer = true, .speculative_bytes = 64}, "no unit"},
         {1, ZR_REDUCE_ONCE, {.host = rig.arena, .optimizer = true}, "each micro-batch"}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {

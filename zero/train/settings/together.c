@@ -78,8 +78,8 @@ static const char *ratio_words(const struct zr_train_config *config)
         return NULL;
     if (!config->offload_optimizer)
         return "--offload-ratio: is of --offload-optimizer; give that too, or leave it out";
-    if (config->delayed_update || config->speculative_bytes)
-        return "--offload-ratio: a delayed or speculative update is of all of the optimizer; leave one of the two out";
+    if (config->delayed_update)
+        return "--offload-ratio: a delayed update is of all of the optimizer; leave one of the two out";
     if (automatic && !config->memory_limit_bytes)
         return "--offload-ratio auto: keeps what fits under --memory-limit; give that too, or a number";
     if (automatic && (config->finds_max || config->picks_all || config->stage == ZR_STAGE_AUTO))
@@ -101,9 +101,10 @@ const char *zr_train_offload_words(const struct zr_train_config *config)
     if (config->speculative_bytes && config->delayed_update)
         return "--speculative-update: a delayed update begins when the norm is known, and there is nothing to speculate "
                "on; leave one of the two out";
-    if (config->speculative_bytes && config->offload_parameters == ZR_TIER_NVME)
-        return "--speculative-update: parameters in a file are not written twice; give --offload-param cpu, or leave one "
-               "of the two out";
+    if (config->speculative_bytes && config->offload_optimizer == ZR_TIER_NVME &&
+        config->offload_parameters == ZR_TIER_NVME)
+        return "--speculative-update: of state in a file the parameters are written before the norm is known, and those "
+               "in a file have no room for that; give --offload-param cpu or --offload-optimizer cpu, or leave one out";
     if (config->delayed_update && config->prove)
         return "--delayed-update: other losses than one rank's are what it is for, and --prove compares them; leave one "
                "of the two out";
