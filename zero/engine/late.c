@@ -134,9 +134,13 @@ zr_result zr_engine_late_start(struct zr_engine *engine, const struct zr_engine_
     char *gradients = engine->gradients;
     float *sums = engine->sums;
     zr_assert(!late->pending);
-    zr_result drained = zr_engine_drain(engine); /* new parameters may be written anew */
-    if (drained != ZR_OK)
-        return drained;
+    /* The update's thread, which is to write new parameters where copies read those before, cannot wait for a
+     * card's streams. */
+    for (size_t u = 0; u < engine->layout.units_count && engine->apart; u++) {
+        zr_result copied = zr_engine_await_masters(engine, u);
+        if (copied != ZR_OK)
+            return copied;
+    }
     /* Of which the update needs what does not change. */
     late->context = *zr_engine_compute(engine, engine->options.offload.host).context;
     late->context.parallel = (struct zr_parallel){.threads = 1};
@@ -145,8 +149,8 @@ zr_result zr_engine_late_start(struct zr_engine *engine, const struct zr_engine_
     late->update.context = &late->context;
     for (size_t u = 0; u < engine->layout.units_count; u++) {
         struct zr_unit_state *state = &engine->units[u];
-        late->units[u] =
-            (struct zr_late_unit){zr_engine_shard_gradients(engine, u), engine->units[u].parameter_copy};
+        late->units[u] = (struct zr_late_unit){zr_engine_shard_gradients(engine, u),
+                                               engine->apart ? 0 : state->parameter_copy};
         drop_late(engine, u);
         state->late_sum_shard = state->sum_shard;
         state->late_gradients = state->gradients;
