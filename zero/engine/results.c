@@ -65,8 +65,8 @@ zr_result zr_engine_checksum(const struct zr_engine *engine, struct zr_compute c
                              size_t bytes, uint64_t *sum)
 {
     return bring(engine, compute, sum,
-                 compute.kernels->checksum(compute.context,
-                                           &(struct zr_checksum){bytes, data, place_of(engine, compute, sum)}));
+                 compute.kernels->checksum(
+                     compute.context, &(struct zr_checksum){bytes, data, place_of(engine, compute, sum)}));
 }
 
 zr_result zr_engine_squares(const struct zr_engine *engine, struct zr_compute compute, size_t n,

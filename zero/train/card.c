@@ -38,8 +38,8 @@ zr_result zr_card_open(struct zr_rank *rank)
         result = zr_kernels_cuda()->streams->create(&rank->beside, true);
     if (result == ZR_OK && zr_train_has_host_tier(rank->config))
         result = zr_backend_cuda_create(
-            &rank->pinned, &(struct zr_cuda_options){
-                               .device = (int)device_of(rank), .kind = ZR_CUDA_HOST, .numa_node = -1});
+            &rank->pinned,
+            &(struct zr_cuda_options){.device = (int)device_of(rank), .kind = ZR_CUDA_HOST, .numa_node = -1});
     return result == ZR_OK ? ZR_OK : zr_fail(result, "--backend cuda: %s", zr_last_error());
 }
 

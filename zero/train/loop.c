@@ -300,6 +300,16 @@ static bool pauses_after(const struct loop *loop, uint64_t step, enum zr_request
            (config->save_every && step % config->save_every == 0);
 }
 
+/* Of both tiers. */
+static uint64_t backend_calls(const struct zr_rank *rank)
+{
+    struct zr_arena_stats stats[2] = {{0}};
+    zr_arena_get_stats(rank->arena, &stats[0]);
+    if (rank->host_tier)
+        zr_arena_get_stats(rank->host_tier, &stats[1]);
+    return stats[0].backend_calls_count + stats[1].backend_calls_count;
+}
+
 /* A step with its clock and counters around it. Its seconds run from its start to the next one's; where
  * something else comes between them, to the moment when all that the step has sent has arrived. */
 static zr_result measured_step(struct loop *loop, uint64_t step, struct zr_step_line *line,
@@ -307,7 +317,7 @@ static zr_result measured_step(struct loop *loop, uint64_t step, struct zr_step_
 {
     struct zr_rank *rank = &loop->rank;
     struct history *history = &loop->history;
-    struct zr_arena_stats before, after;
+    struct zr_arena_stats after;
     struct zr_comm_counters sent_before, sent_after;
     struct step under_way = {.loop = loop, .number = step, .line = line};
     /* A delayed update sends what it has found in the step after the one that began it. */
@@ -315,7 +325,7 @@ static zr_result measured_step(struct loop *loop, uint64_t step, struct zr_step_
         !history->counted && (!rank->config->delayed_update || zr_engine_is_late(rank->state.engine));
     uint64_t rolled_back_before = history->rolled_back_updates;
     uint64_t moved = zr_trainer_state_moved_bytes(&rank->state),
-             waited_ns = zr_trainer_state_copies_exposed_ns(&rank->state);
+             waited_ns = zr_trainer_state_copies_exposed_ns(&rank->state), calls_count = backend_calls(rank);
     struct zr_state_file_report file_before, file_after;
     /* What the update before it moves is counted there, and not in the step that is counted. */
     zr_result result =
@@ -323,7 +333,6 @@ static zr_result measured_step(struct loop *loop, uint64_t step, struct zr_step_
 
     if (result != ZR_OK)
         return result;
-    zr_arena_get_stats(rank->arena, &before);
     zr_trainer_state_counters_get(&rank->state, &sent_before);
     zr_engine_get_file_report(rank->state.engine, &file_before);
     result = train_step(&under_way);
@@ -346,7 +355,7 @@ static zr_result measured_step(struct loop *loop, uint64_t step, struct zr_step_
         history->nvme_moved_bytes_per_step = file_after.moved_bytes - file_before.moved_bytes;
     }
     history->host_waits_last_step = rank->state.trainer->host_waits;
-    history->driver_calls_last_step = after.backend_calls_count - before.backend_calls_count;
+    history->driver_calls_last_step = backend_calls(rank) - calls_count;
     uint64_t now_ns = zr_os_now_ns();
     line->step = step;
     line->step_seconds = (double)(now_ns - history->since_ns) * 1e-9;

@@ -152,9 +152,10 @@ static zr_result open_memory(struct zr_rank *rank)
                                                  .name = "training",
                                                  .reserve_bytes = 2 * rank->plan.peak_reserved_bytes,
                                                  .limit_bytes = rank->config->memory_limit_bytes});
+    zr_backend *tier = rank->pinned ? rank->pinned : rank->backend;
     if (result == ZR_OK && zr_train_has_host_tier(rank->config))
         result = zr_arena_create(&rank->host_tier,
-                                 &(struct zr_arena_options){.backend = rank->pinned ? rank->pinned : rank->backend,
+                                 &(struct zr_arena_options){.backend = tier,
                                                             .name = "host tier",
                                                             .reserve_bytes = 2 * rank->plan.host_bytes + MIB,
                                                             .limit_bytes = rank->config->host_limit_bytes});
@@ -320,13 +321,14 @@ zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config
     if (result == ZR_OK)
         result = check_addresses_left(out);
     checkpoints.host = config->checkpoint_offload ? out->host_tier : NULL;
+    const struct zr_kernels *host_kernels = out->device ? zr_kernels_cpu(isa) : NULL;
     if (result == ZR_OK)
         result = zr_trainer_state_open(
             &out->state, &(struct zr_trainer_state_options){.arena = out->arena,
                                                             .host_arena = out->host_arena,
                                                             .kernels = out->kernels,
                                                             .stream = out->stream,
-                                                            .host_kernels = out->device ? zr_kernels_cpu(isa) : NULL,
+                                                            .host_kernels = host_kernels,
                                                             .isa = isa,
                                                             .parallel = zr_thread_pool_parallel(out->pool),
                                                             .mesh = &out->mesh,
