@@ -2,9 +2,9 @@
  * between those of several; and graphs of such work, to be done again. A table like struct zr_kernels, whose
  * `streams` it is. Private to kernels/ and zero/.
  *
- * The device's primary context is current in the calling thread. Nothing here but drain() and await() waits for the card.
- * Streams and events are the driver's (CUstream, CUevent); they are the caller's, and end when no work uses
- * them. Failures are those of the driver, as the kernels' are. */
+ * The device's primary context is current in the calling thread. Nothing here but drain() and await() waits
+ * for the card. Streams and events are the driver's (CUstream, CUevent); they are the caller's, and end when
+ * no work uses them. Failures are those of the driver, as the kernels' are. */
 #ifndef ZR_KERNEL_STREAMS_H
 #define ZR_KERNEL_STREAMS_H
 
@@ -40,8 +40,8 @@ struct zr_kernel_streams {
     /* All of it, in stream order. Not while it is under way in another stream. */
     zr_result (*graph_launch)(void *graph, void *stream);
     void (*graph_destroy)(void *graph); /* NULL does nothing; none of it is under way */
-    /* The host waits for the context's stream, of which and of while_waiting alone it takes notice / for an event
-     * that was recorded, with the context's while_waiting. */
+    /* The host waits for the context's stream, of which and of while_waiting alone it takes notice / for an
+     * event that was recorded, with the context's while_waiting. */
     zr_result (*drain)(const struct zr_kernel_context *context);
     zr_result (*await)(const struct zr_kernel_context *context, void *event);
     /* How often operations of this process have waited for a card so far. */

@@ -164,7 +164,8 @@ static zr_result host_wait(const struct zr_kernel_context *context, zr_cu_event 
     zr_cu_result code = ZR_CU_NOT_READY;
     atomic_fetch_add(&waits_count, 1);
     if (!context->while_waiting)
-        return answer(event ? calls.driver->event_synchronize(event) : calls.driver->stream_synchronize(stream), words);
+        return answer(
+            event ? calls.driver->event_synchronize(event) : calls.driver->stream_synchronize(stream), words);
     for (;;) {
         for (unsigned i = 0; i < QUESTIONS && code == ZR_CU_NOT_READY; i++)
             code = event ? calls.driver->event_query(event) : calls.stream_query(stream);

@@ -17,19 +17,20 @@ FILE = dict(offload_optimizer="nvme:" + path("disk"), nvme_depth=8, force=True)
 os.mkdir(path("disk"))
 HALF = dict(precision="bf16")
 # What is trained, what of it is offloaded, and how often the host waits in a step: for the gradients, with each of two host messages
-# until the stream of operations is empty (NCCL's are not waited for), and for each unit's buffer of new parameters in two bytes.
+# until the stream of operations is empty (NCCL's are not waited for), and for each unit's buffer: of new parameters in two bytes, or
+# of masters from a file.
 ROWS = (
     (dict(stage=0), CPU, 3),
-    (dict(stage=0, layers=4, accumulate=3), CPU, 3),
+    (dict(stage=0, layers=4, accumulate=3, threads=2), CPU, 3),
     (dict(stage=1, ranks=2, **HALF), CPU, 8),
-    (dict(stage=2, accumulate=2, **HALF), CPU, 8),
+    (dict(stage=2, accumulate=2, optimizer="sgd", **HALF), CPU, 8),
     (dict(stage=3, ranks=2), {**PARAM, **HOST}, 3),
     (dict(stage=3, ranks=2, accumulate=2, **HALF), PARAM, 3),
     (dict(stage=3, accumulate=2, **HALF), PARAM, 3),
-    (dict(stage=1), HOST, 0),
+    (dict(stage=1, layers=5), HOST, 0),  # more than there are buffers
     (dict(stage=2, ranks=2), dict(offload_ratio=0.5, **CPU), 5),  # and before and behind a copy: the squares of what stays
-    (dict(stage=1, **HALF), FILE, 8),
-    (dict(stage=3), {**FILE, "offload_param": "cpu"}, 3),
+    (dict(stage=1), FILE, 8),
+    (dict(stage=3, **HALF), {**FILE, "offload_param": "cpu"}, 3),
     (dict(stage=2, ranks=2, comm="nccl", deterministic=True, layers=1, **HALF), CPU, 5),
 )
 for number, (flags, offload, waits) in enumerate(ROWS):

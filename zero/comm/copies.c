@@ -29,9 +29,10 @@ static zr_result run(struct zr_comm *comm, const struct zr_comm_item *item)
         zr_result result = zr_comm_by_stream(comm) ? zr_comm_context(comm, &context) : ZR_OK;
         return result == ZR_OK ? task->run(task->state, context) : result;
     }
-    return comm->options.kernels->executes ? zr_comm_copy(comm, item->all_gather.destination, item->all_gather.source,
-                                                          item->all_gather.shard_bytes)
-                                           : ZR_OK;
+    return comm->options.kernels->executes
+               ? zr_comm_copy(comm, item->all_gather.destination, item->all_gather.source,
+                              item->all_gather.shard_bytes)
+               : ZR_OK;
 }
 
 static zr_result host(struct zr_comm *comm, const struct zr_all_gather *op)

@@ -1,16 +1,16 @@
 /* copies.h: copies between memory and memory behind the caller's work: a communicator of one rank, with its
  * tickets, counters and order. Private to zero/.
  *
- * They run in a thread of their own. Of a card's kernels they run in a stream of their own, each behind what the
- * caller's stream has been given before it, and zr_comm_wait() lets that one wait for it, in place of the host:
- * memory that is not the card's is pinned, then. */
+ * They run in a thread of their own. Of a card's kernels they run in a stream of their own, each behind what
+ * the caller's stream has been given before it, and zr_comm_wait() lets that one wait for it, in place of the
+ * host: memory that is not the card's is pinned, then. */
 #ifndef ZR_COPIES_H
 #define ZR_COPIES_H
 
 #include "zero/comm/clock.h"
 
-/* With kernels that compute nothing it copies nothing. `behind`: of the caller's kernels, borrowed; on a card,
- * that of its stream. zr_comm_destroy() ends it. */
+/* With kernels that compute nothing it copies nothing. `behind`: of the caller's kernels, borrowed; on a
+ * card, that of its stream. zr_comm_destroy() ends it. */
 zr_result zr_copies_create(zr_comm **out, const struct zr_comm_options *options,
                            const struct zr_kernel_context *behind);
 /* Lets the copies of a rehearsal go by a clock, at its host bandwidth. */

@@ -37,7 +37,7 @@ struct zr_engine_update {
     float rate, gradient_scale, correction1, correction2;
     const struct zr_gradient_weight *weight; /* NULL, or where kernels find the scale: see zr_adamw */
     const struct zr_step_rates *rates;       /* likewise the rate and corrections */
-    struct zr_kernel_context *context;       /* of another thread than the step's; NULL: of what computes there */
+    struct zr_kernel_context *context; /* of another thread than the step's; NULL: of what computes there */
 };
 
 enum { ZR_NO_UNIT = UINT32_MAX, ZR_AWAITED_UNITS_MAX = 2, ZR_BOUNCE_BUFFERS = 2 };
@@ -205,7 +205,7 @@ struct zr_engine {
     struct zr_loss_scale scaling;
     size_t segments_count; /* of this rank, see zr_engine_segment() */
     unsigned rank, world;
-    bool brought;   /* the gradients of the step under way are where they are updated, and the host has waited */
+    bool brought;   /* the step's gradients are where they are updated, and the host has waited for them */
     bool simulated; /* the kernels execute nothing: nothing may be read */
     bool apart;     /* the host sees no tensors: what it reads and writes of them is copied; see results.c */
 };

@@ -219,10 +219,10 @@ static zr_result copy_masters(struct zr_engine *engine, const struct zr_owned *o
                               const struct zr_window *window, void *to)
 {
     struct zr_compute compute = zr_engine_compute(engine, engine->options.offload.host);
-    return compute.kernels->convert(compute.context,
-                                    &(struct zr_convert){.n = window->count,
-                                                         .from = {owned->master + window->from, ZR_PRECISION_FP32},
-                                                         .to = {to, ZR_PRECISION_FP32}});
+    return compute.kernels->convert(
+        compute.context, &(struct zr_convert){.n = window->count,
+                                              .from = {owned->master + window->from, ZR_PRECISION_FP32},
+                                              .to = {to, ZR_PRECISION_FP32}});
 }
 
 zr_result zr_engine_window_close(struct zr_engine *engine, size_t unit, const struct zr_owned *owned,

@@ -200,9 +200,8 @@ static zr_result unit_squares(struct zr_engine *engine, size_t unit, double *sum
         double own = 0;
         if (p->parameter.part.copy || !zr_layout_overlap(p, from, from + u->shard_elements, &overlap))
             continue;
-        result =
-            zr_engine_squares(engine, zr_engine_unit_compute(engine, unit), overlap.count,
-                              zr_numbers_at(gradients, overlap.offset - from), &own);
+        result = zr_engine_squares(engine, zr_engine_unit_compute(engine, unit), overlap.count,
+                                   zr_numbers_at(gradients, overlap.offset - from), &own);
         *sum += own;
     }
     return result;

@@ -49,10 +49,10 @@ zr_result zr_engine_round_masters(struct zr_engine *engine, size_t unit)
     for (size_t at = 0; result == ZR_OK && at < owned.to - owned.from; at += window.count) {
         result = zr_engine_window_open(engine, unit, &owned, at, &window);
         if (result == ZR_OK && window.values.at)
-            result = compute.kernels->convert(compute.context,
-                                              &(struct zr_convert){.n = window.count,
-                                                                   .from = {owned.master + at, ZR_PRECISION_FP32},
-                                                                   .to = window.values});
+            result = compute.kernels->convert(
+                compute.context, &(struct zr_convert){.n = window.count,
+                                                      .from = {owned.master + at, ZR_PRECISION_FP32},
+                                                      .to = window.values});
         if (result == ZR_OK)
             result = zr_engine_window_close(engine, unit, &owned, &window);
     }
@@ -73,7 +73,8 @@ struct zr_engine_update zr_engine_update_of(const struct zr_engine *engine, floa
 }
 
 /* Who updates a unit. */
-static struct zr_compute updater_of(const struct zr_engine *engine, size_t unit, const struct zr_engine_update *update)
+static struct zr_compute updater_of(const struct zr_engine *engine, size_t unit,
+                                    const struct zr_engine_update *update)
 {
     struct zr_compute compute = zr_engine_unit_compute(engine, unit);
     if (update->context)
@@ -91,26 +92,26 @@ static zr_result update_part(struct zr_engine *engine, const struct zr_parameter
           weight_decay = o->weight_decay * group->decay_factor;
 
     if (o->kind == ZR_OPTIMIZER_SGD)
-        return compute.kernels->update_sgd(compute.context,
-                                   &(struct zr_update_sgd){.how = {.rate = rate,
-                                                                   .momentum_factor = o->momentum_factor,
-                                                                   .weight_decay = weight_decay,
-                                                                   .gradient_scale = update->gradient_scale,
-                                                                   .weight = update->weight,
-                                                                   .rates = update->rates},
-                                                           .numbers = *numbers});
-    return compute.kernels->update_adamw(compute.context,
-                                 &(struct zr_update_adamw){.how = {.rate = rate,
-                                                                   .beta1 = o->beta1,
-                                                                   .beta2 = o->beta2,
-                                                                   .epsilon = o->epsilon,
-                                                                   .weight_decay = weight_decay,
-                                                                   .gradient_scale = update->gradient_scale,
-                                                                   .correction1 = update->correction1,
-                                                                   .correction2 = update->correction2,
-                                                                   .weight = update->weight,
-                                                                   .rates = update->rates},
-                                                           .numbers = *numbers});
+        return compute.kernels->update_sgd(
+            compute.context, &(struct zr_update_sgd){.how = {.rate = rate,
+                                                             .momentum_factor = o->momentum_factor,
+                                                             .weight_decay = weight_decay,
+                                                             .gradient_scale = update->gradient_scale,
+                                                             .weight = update->weight,
+                                                             .rates = update->rates},
+                                                     .numbers = *numbers});
+    return compute.kernels->update_adamw(
+        compute.context, &(struct zr_update_adamw){.how = {.rate = rate,
+                                                           .beta1 = o->beta1,
+                                                           .beta2 = o->beta2,
+                                                           .epsilon = o->epsilon,
+                                                           .weight_decay = weight_decay,
+                                                           .gradient_scale = update->gradient_scale,
+                                                           .correction1 = update->correction1,
+                                                           .correction2 = update->correction2,
+                                                           .weight = update->weight,
+                                                           .rates = update->rates},
+                                                   .numbers = *numbers});
 }
 
 /* What lies between the tensors of a window that is copied whole: [from, to) of it. */

@@ -282,13 +282,12 @@ zr_result zr_checkpoints_open(struct zr_checkpoints *out, const struct zr_checkp
                                                           .buffer_bytes = bytes_of(out, options->elements),
                                                           .buffers_count = out->buffers_count});
     if (result == ZR_OK && out->stores && policy->host)
-        result =
-            zr_copies_create(&out->copies,
-                             &(struct zr_comm_options){.arena = options->arena,
-                                                       .host_arena = options->host_arena,
-                                                       .kernels = options->kernels,
-                                                       .bucket_bytes = ZR_COMM_LINE_BYTES},
-                             options->context);
+        result = zr_copies_create(&out->copies,
+                                  &(struct zr_comm_options){.arena = options->arena,
+                                                            .host_arena = options->host_arena,
+                                                            .kernels = options->kernels,
+                                                            .bucket_bytes = ZR_COMM_LINE_BYTES},
+                                  options->context);
     if (result != ZR_OK)
         zr_checkpoints_close(out);
     return result;

@@ -92,6 +92,7 @@ zr_result zr_trainer_state_open(struct zr_trainer_state *out, const struct zr_tr
         result = open_context(out);
     if (result == ZR_OK)
         result = open_host_context(out);
+    const struct zr_kernels *host_kernels = out->host_context_open ? options->host_kernels : NULL;
     if (result == ZR_OK)
         result = zr_trainer_create(
             &out->trainer,
@@ -111,8 +112,7 @@ zr_result zr_trainer_state_open(struct zr_trainer_state *out, const struct zr_tr
                                                       .seed = options->seed,
                                                       .optimizer = options->optimizer,
                                                       .offload = options->offload,
-                                                      .host_kernels =
-                                                          out->host_context_open ? options->host_kernels : NULL,
+                                                      .host_kernels = host_kernels,
                                                       .host_context = &out->host_context},
                 .model = &out->transformer.model,
                 .recompute = options->shape.recompute,

@@ -4,8 +4,9 @@
 
 #include "zero/train/rank.h"
 
-/* Sets rank->device and, of a run that offloads, rank->pinned, and makes the device the calling thread's. ZR_ERR_UNAVAILABLE, ZR_ERR_INVALID with words: there
- * is no driver, or no such card. In the process that trains: a driver does not survive fork(). */
+/* Sets rank->device and, of a run that offloads, rank->pinned, and makes the device the calling thread's.
+ * ZR_ERR_UNAVAILABLE, ZR_ERR_INVALID with words: there is no driver, or no such card. In the process that
+ * trains: a driver does not survive fork(). */
 zr_result zr_card_open(struct zr_rank *rank);
 /* Gives them back, in the same thread; what did not open may be closed. */
 void zr_card_close(struct zr_rank *rank);

@@ -40,6 +40,16 @@ void zr_history_skip(struct zr_history *history)
     history->since_ns = zr_os_now_ns();
 }
 
+/* Of both tiers. */
+static uint64_t driver_calls(const struct zr_rank *rank)
+{
+    struct zr_arena_stats stats[2] = {{0}};
+    zr_arena_get_stats(rank->arena, &stats[0]);
+    if (rank->host_tier)
+        zr_arena_get_stats(rank->host_tier, &stats[1]);
+    return stats[0].backend_calls_count + stats[1].backend_calls_count;
+}
+
 zr_result zr_history_step_begin(const struct zr_history *history, struct zr_history_step *out)
 {
     const struct zr_rank *rank = history->rank;
@@ -54,7 +64,7 @@ zr_result zr_history_step_begin(const struct zr_history *history, struct zr_hist
     zr_result result = out->first && delayed ? zr_engine_synchronize(rank->state.engine) : ZR_OK;
     if (result != ZR_OK)
         return result;
-    zr_arena_get_stats(rank->arena, &out->arena);
+    out->driver_calls = driver_calls(rank);
     zr_trainer_state_counters_get(&rank->state, &out->comm);
     zr_engine_get_file_report(rank->state.engine, &out->file);
     return ZR_OK;
@@ -82,7 +92,7 @@ void zr_history_step_end(struct zr_history *history, const struct zr_history_ste
         history->nvme_moved_bytes_per_step = file.moved_bytes - step->file.moved_bytes;
     }
     history->host_waits_last_step = rank->state.trainer->host_waits;
-    history->driver_calls_last_step = arena.backend_calls_count - step->arena.backend_calls_count;
+    history->driver_calls_last_step = driver_calls(rank) - step->driver_calls;
     uint64_t now_ns = zr_os_now_ns();
     line->step_seconds = (double)(now_ns - history->since_ns) * 1e-9;
     history->since_ns = now_ns;

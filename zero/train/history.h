@@ -38,12 +38,10 @@ void zr_history_skip(struct zr_history *history);
 
 /* The counters when a step begins. */
 struct zr_history_step {
-    bool
-        first; /* its traffic is counted as that of every step: whoever ends it has the engine synchronized */
-    struct zr_arena_stats arena;
+    bool first; /* its traffic stands for that of every step; whoever ends it has the engine synchronized */
     struct zr_comm_counters comm;
     struct zr_state_file_report file;
-    uint64_t moved_bytes, waited_ns, rolled_back_updates;
+    uint64_t driver_calls, moved_bytes, waited_ns, rolled_back_updates;
 };
 /* May wait for the update of the step before. */
 zr_result zr_history_step_begin(const struct zr_history *history, struct zr_history_step *out);
