@@ -12,8 +12,8 @@ import time
 
 sys.path.insert(0, "tests/support")
 from pairs import ALL_ROWS
-from zrtest import (BUILD, DEAD, HANG, SEED, ZR_TRAIN, arguments, done, finish, in_steps, leftovers, mpi_missing, note, ok, path,
-                    same, skip, text_file, train, wait_for)
+from zrtest import (BUILD, DEAD, HANG, SEED, SILENT, ZR_TRAIN, arguments, done, finish, in_steps, leftovers, mpi_missing, note, ok,
+                    path, same, skip, text_file, train, wait_for)
 
 RANKS = os.path.abspath(os.path.join(BUILD, "tests", "mpi_ranks"))
 # What Open MPI wants to hear where it runs as root, or with more ranks than cores.
@@ -98,7 +98,7 @@ def kill_one(words, flags, delay, rng, sign=signal.SIGKILL, ranks=3):
         os.unlink(log)
     command = [ZR_TRAIN] + arguments(data=text_file(), steps=100000, layers=2, hidden=64, heads=2, seq=32, batch=4,
                                      comm="mpi", log=log,
-                                     comm_timeout=600 if sign == signal.SIGKILL else 5)
+                                     comm_timeout=600 if sign == signal.SIGKILL else SILENT)
     process = subprocess.Popen(["mpirun", *flags, "-n", str(ranks), *command], stdout=subprocess.DEVNULL,
                                stderr=subprocess.PIPE, text=True, errors="replace", env={**os.environ, **SETTINGS})
     pids = {}
@@ -116,7 +116,8 @@ def kill_one(words, flags, delay, rng, sign=signal.SIGKILL, ranks=3):
         good &= ok(code != 0, f"{words}: exit {code}")
     if sign == signal.SIGSTOP:  # the ranks wait for one another too, and it is none of those
         silent = re.findall(r"rank (\d+) has not answered for (\d+) s", err)
-        good &= ok(silent and all(int(seconds) >= 5 for _, seconds in silent), f"{words}: somebody is named, after 5 s")
+        good &= ok(silent and all(int(seconds) >= SILENT for _, seconds in silent),
+                   f"{words}: somebody is named, after {SILENT} s")
         named = {int(rank) for rank, _ in silent}
         named |= {int(rank) for rank in re.findall(r"rank (\d+) \(pid \d+\) has ended", err)}
         good &= same(named, {victim}, f"{words}: and it is rank {victim} alone")
@@ -135,7 +136,7 @@ def check_deaths():
         kill_one("at a random moment", [], rng.random() * longest, rng)
     kill_one("an mpirun that lets the others live", ["--enable-recovery"], None, rng)
     for _ in range(2 if ALL_ROWS else 1):  # the others use processors as they wait
-        kill_one("a rank of 4 that stands still, --comm-timeout 5", [], None, rng, signal.SIGSTOP, 4)
+        kill_one(f"a rank of 4 that stands still, --comm-timeout {SILENT}", [], None, rng, signal.SIGSTOP, 4)
 
 
 def check_requests():

@@ -12,7 +12,7 @@ import sys
 import time
 
 sys.path.insert(0, "tests/support")
-from zrtest import (DEAD, HANG, SEED, ZR_TRAIN, arguments, done, finish, in_steps, leftovers, note, ok, path, same,
+from zrtest import (DEAD, HANG, SEED, SILENT, ZR_TRAIN, arguments, done, finish, in_steps, leftovers, note, ok, path, same,
                     text_file, train)
 
 SMALL = dict(steps=3, layers=2, hidden=32, heads=2, seq=16, batch=2, seed=11, stage=1, data=text_file())
@@ -152,14 +152,14 @@ def check_deaths():
 
 def check_silence():
     """A rank that neither dies nor answers."""
-    there = begin(2, comm_timeout=5)  # longer than a busy machine takes a processor away
+    there = begin(2, comm_timeout=SILENT)
     still = child_of(there[1].pid)[0]
     os.kill(still, signal.SIGSTOP)
     ends = [finish(process) for process in there]
     err = "\n".join(text for _, text in ends)
-    good = ok(all(code is not None for code, _ in ends), "a rank that stands still: the run ended, --comm-timeout was 5")
+    good = ok(all(code is not None for code, _ in ends), f"a rank that stands still: the run ended, --comm-timeout was {SILENT}")
     silent = re.search(r"rank 1 \(pid \d+\) has not answered for (\d+) s", err)
-    good &= ok(silent and int(silent[1]) >= 5, "and the words name it, and for how long it was silent")
+    good &= ok(silent and int(silent[1]) >= SILENT, "and the words name it, and for how long it was silent")
     good &= ok(all(code != 0 for code, _ in ends), "and no process says that all was well")
     good &= same(leftovers(), [], "and none stays, the one that stood still included")
     if not good:

@@ -11,6 +11,7 @@ FLOAT = 4
 GRANULE = 2 << 20
 GRANULES_PARTLY_USED = 2  # of the pool of tensors
 STEPS = 3  # the last comes after an evaluation
+PLAN_SECONDS = 20  # of a processor: ten times what a plan takes at most here
 FORMULA = 0.001  # of each tag's bytes, on a model of half a billion parameters or more
 
 
@@ -195,7 +196,7 @@ before = processor_seconds()
 run = train(dry_run=True, params="1e12", world_size=1024, stage=3, layers=None, hidden=None, heads=None, ranks=None)
 seconds = processor_seconds() - before
 if same(run.code, 0, "a trillion parameters on 1,024 ranks, dry"):
-    ok(seconds < 10, f"in {seconds:.1f} s")
+    ok(seconds < PLAN_SECONDS, f"in {seconds:.1f} s")
     state_bytes = run.report["ranks"][0]["planned_persistent_bytes"]["state"]
     ok(abs(state_bytes / (16e12 / 1024) - 1) < 0.01, f"a rank keeps {state_bytes / 1e9:.2f} GB of state")
     ok(len(run.report["ranks"]) == 1024, "and each of them is told")
@@ -209,7 +210,7 @@ before = processor_seconds()
 run = train(dry_run=True, params="1e13", world_size=4096, stage=3, precision="bf16", layers=None, hidden=None, heads=None, ranks=None)
 seconds = processor_seconds() - before
 if same(run.code, 0, "ten trillion parameters on 4,096 ranks, dry") or note(run.err):
-    ok(seconds < 20, f"in {seconds:.1f} s")
+    ok(seconds < PLAN_SECONDS, f"in {seconds:.1f} s")
     state_bytes = run.report["ranks"][0]["planned_persistent_bytes"]["state"]
     ok(abs(state_bytes / (16e13 / 4096) - 1) < 0.01, f"a rank keeps {state_bytes / 1e9:.1f} GB of state")
 
@@ -282,7 +283,7 @@ for count in (8, 1000):
         deep[count] = run.report["timeline"]
 if len(deep) == 2:
     seconds = processor_seconds() - start
-    ok(seconds < 8, f"in {seconds:.1f} s of a processor")
+    ok(seconds < PLAN_SECONDS, f"in {seconds:.1f} s of a processor")
     each = (deep[1000]["step_seconds"] - deep[8]["step_seconds"]) / 992
     ok(7 * each < deep[8]["step_seconds"] < 9 * each, f"each of them takes {each:.4f} s")
     for count, line in deep.items():

@@ -45,8 +45,8 @@ static bool huge_pages_to_be_had(void)
     return all;
 }
 
-/* The project's bars are 10 and 100; bench_moves prints what there is. Half of that must hold here,
- * whatever else the machine does: both sides are medians of one run. */
+/* The project's bars are 10 and 100; bench_moves prints what there is. A fifth of that must hold here,
+ * whatever else the machine does: both sides are medians of one run, and a move that copies has 1. */
 static void test_moves(void)
 {
     struct moves moves = {0};
@@ -68,8 +68,8 @@ static void test_moves(void)
         tap_skip("moves beside copies: memory is too scattered here for huge pages");
         return;
     }
-    tap_ok(singles >= 5, "moved granule by granule: %.0f times less than a warm copy", singles);
-    tap_ok(run >= 40, "moved in one run: %.0f times less", run);
+    tap_ok(singles >= 2, "moved granule by granule: %.0f times less than a warm copy", singles);
+    tap_ok(run >= 20, "moved in one run: %.0f times less", run);
 }
 
 /* ---- Resident memory ----------------------------------------------------------------------------------- */
