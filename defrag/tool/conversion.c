@@ -8,7 +8,6 @@
 int zr_tool_read_conversion(struct zr_tool_conversion *out, const char *help, bool takes_at, int argc,
                             char **argv)
 {
-    const char *name = argv[0];
     *out = (struct zr_tool_conversion){.reading = {.device = UINT64_MAX}};
     const struct zr_tool_option options[] = {
         {"--format", ZR_TOOL_WORDS, &out->format},
@@ -18,14 +17,11 @@ int zr_tool_read_conversion(struct zr_tool_conversion *out, const char *help, bo
         {takes_at ? "--at" : NULL, ZR_TOOL_WORDS, &out->at},
         {NULL, ZR_TOOL_FLAG, NULL},
     };
-    struct zr_tool_arguments arguments = {.help = help, .options = options, .takes_files = true};
+    struct zr_tool_arguments arguments = {
+        .help = help, .options = options, .takes_files = true, .takes_one = true};
     int code = zr_tool_parse(&arguments, argc, argv);
     if (code >= 0)
         return code;
-    if (arguments.files_count != 1) {
-        zr_tool_log("%s: one file at a time; see zr %s --help", name, name);
-        return ZR_TOOL_USAGE;
-    }
     out->file = arguments.files[0];
     return -1;
 }

@@ -149,15 +149,11 @@ int zr_tool_map(int argc, char **argv)
         {"--device", ZR_TOOL_COUNT, &settings.reading.device},
         {NULL, ZR_TOOL_FLAG, NULL},
     };
-    settings.arguments = (struct zr_tool_arguments){.help = help, .options = options, .takes_files = true};
+    settings.arguments =
+        (struct zr_tool_arguments){.help = help, .options = options, .takes_files = true, .takes_one = true};
     int code = zr_tool_parse(&settings.arguments, argc, argv);
-    settings.arguments.options = NULL;
     if (code >= 0)
         return code;
-    if (settings.arguments.files_count != 1) {
-        zr_tool_log("map: one file at a time; see zr map --help");
-        return ZR_TOOL_USAGE;
-    }
     if (settings.output && !ends_with(settings.output, ".svg") && !ends_with(settings.output, ".png")) {
         zr_tool_log("map: -o takes a name that ends with .svg or .png, not '%.100s'", settings.output);
         return ZR_TOOL_USAGE;

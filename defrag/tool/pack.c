@@ -70,7 +70,6 @@ static int parse(struct settings *settings, struct zr_tool_arguments *arguments,
     arguments->takes_files = true;
     arguments->options = options;
     int code = zr_tool_parse(arguments, argc, argv);
-    arguments->options = NULL;
     if (code >= 0)
         return code;
     if (settings->output && arguments->files_count > 1)

@@ -181,7 +181,6 @@ int zr_tool_report(int argc, char **argv)
     };
     settings.arguments = (struct zr_tool_arguments){.help = help, .options = options, .takes_files = true};
     int code = zr_tool_parse(&settings.arguments, argc, argv);
-    settings.arguments.options = NULL;
     if (code >= 0)
         return code;
     if (!settings.output || !*settings.output) {

@@ -411,6 +411,5 @@ int zr_tool_stats(int argc, char **argv)
     };
     settings.arguments = (struct zr_tool_arguments){.help = help, .options = options, .takes_files = true};
     int code = zr_tool_parse(&settings.arguments, argc, argv);
-    settings.arguments.options = NULL;
     return code >= 0 ? code : zr_tool_with_memory(work, &settings);
 }

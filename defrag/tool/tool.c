@@ -256,8 +256,13 @@ int zr_tool_parse(struct zr_tool_arguments *arguments, int argc, char **argv)
         }
     }
     arguments->files[arguments->files_count < argc ? arguments->files_count : argc] = NULL;
+    arguments->options = NULL; /* they may be gone when the files are read */
     if (arguments->takes_files && arguments->files_count == 0) {
         zr_tool_log("%s: name a file; see zr %s --help", command, command);
+        return ZR_TOOL_USAGE;
+    }
+    if (arguments->takes_one && arguments->files_count > 1) {
+        zr_tool_log("%s: one file at a time; see zr %s --help", command, command);
         return ZR_TOOL_USAGE;
     }
     return -1;

@@ -80,8 +80,9 @@ struct zr_tool_option {
 
 struct zr_tool_arguments {
     const char *help;                     /* printed for --help, and named after a mistake */
-    const struct zr_tool_option *options; /* the last has no name */
+    const struct zr_tool_option *options; /* the last has no name; NULL once they have been read */
     bool takes_files;                     /* none is a mistake */
+    bool takes_one;                       /* and so are several */
     bool stops_at_file;                   /* what follows the first file is its own */
     char **files;                         /* out: what is no option, in order; within argv */
     int files_count;                      /* out */

@@ -530,14 +530,8 @@ int zr_tool_why(int argc, char **argv)
         {"--json", ZR_TOOL_FLAG, &settings.json},
         {NULL, ZR_TOOL_FLAG, NULL},
     };
-    settings.arguments = (struct zr_tool_arguments){.help = help, .options = options, .takes_files = true};
+    settings.arguments =
+        (struct zr_tool_arguments){.help = help, .options = options, .takes_files = true, .takes_one = true};
     int code = zr_tool_parse(&settings.arguments, argc, argv);
-    settings.arguments.options = NULL;
-    if (code >= 0)
-        return code;
-    if (settings.arguments.files_count != 1) {
-        zr_tool_log("why: one file at a time; see zr why --help");
-        return ZR_TOOL_USAGE;
-    }
-    return zr_tool_with_memory(work, &settings);
+    return code >= 0 ? code : zr_tool_with_memory(work, &settings);
 }

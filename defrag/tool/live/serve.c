@@ -300,7 +300,6 @@ int zr_tool_serve(int argc, char **argv)
                                              {NULL, ZR_TOOL_FLAG, NULL}};
     settings.arguments = (struct zr_tool_arguments){.help = help, .options = options};
     int code = zr_tool_parse(&settings.arguments, argc, argv);
-    settings.arguments.options = NULL;
     if (code >= 0)
         return code;
     if ((settings.socket != NULL) + (settings.listen != NULL) + settings.once > 1) {

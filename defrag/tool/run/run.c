@@ -147,7 +147,6 @@ static int parse(struct settings *settings, struct zr_tool_arguments *arguments,
     };
     *arguments = (struct zr_tool_arguments){.help = help, .options = options, .stops_at_file = true};
     int code = zr_tool_parse(arguments, argc, argv);
-    arguments->options = NULL;
     if (code >= 0)
         return code;
     if (arguments->files_count == 0) {

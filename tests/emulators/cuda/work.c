@@ -424,11 +424,8 @@ PUBLIC zr_cu_result cuMemsetD8Async(zr_cu_address to, unsigned char value, size_
     return emu_leave(code == ZR_CU_SUCCESS ? emu_fill(to, value, bytes, stream, false) : code);
 }
 
-/* Unlike a fill, a kernel's addresses are looked at only while it runs. */
-zr_cu_result emu_launch(zr_cu_stream stream, zr_cu_address address, size_t bytes, unsigned char value)
+static zr_cu_result launch(zr_cu_stream stream, struct emu_work work)
 {
-    struct emu_work work = {
-        .kind = EMU_FILL, .unchecked = true, .to = address, .bytes = bytes, .value = value};
     zr_cu_result code = emu_enter(EMU_launch, EMU_CONTEXT);
     struct zr_cu_context_st *context = emu_current();
     if (code == ZR_CU_SUCCESS && emu_no_stream(&stream, context))
@@ -438,16 +435,17 @@ zr_cu_result emu_launch(zr_cu_stream stream, zr_cu_address address, size_t bytes
     return emu_leave(code);
 }
 
+/* Unlike a fill, a kernel's addresses are looked at only while it runs. */
+zr_cu_result emu_launch(zr_cu_stream stream, zr_cu_address address, size_t bytes, unsigned char value)
+{
+    return launch(stream,
+                  (struct emu_work){
+                      .kind = EMU_FILL, .unchecked = true, .to = address, .bytes = bytes, .value = value});
+}
+
 zr_cu_result emu_library_work(zr_cu_stream stream, enum zr_emulator_step (*step)(void *state), void *state)
 {
-    struct emu_work work = {.kind = EMU_LIBRARY, .step = step, .state = state};
-    zr_cu_result code = emu_enter(EMU_launch, EMU_CONTEXT);
-    struct zr_cu_context_st *context = emu_current();
-    if (code == ZR_CU_SUCCESS && emu_no_stream(&stream, context))
-        code = ZR_CU_INVALID_HANDLE;
-    if (code == ZR_CU_SUCCESS && !emu_captured(context, stream, &work, &code))
-        emu_submit(context, stream, work);
-    return emu_leave(code);
+    return launch(stream, (struct emu_work){.kind = EMU_LIBRARY, .step = step, .state = state});
 }
 
 /* ---- Words --------------------------------------------------------------------------------------------- */
