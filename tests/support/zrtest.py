@@ -20,7 +20,7 @@ TAGS = ["param", "grad", "optimizer", "master", "gathered", "checkpoint", "activ
 SEED = int(os.environ.get("ZR_TEST_SEED", "1"), 0)  # of all draws, as in tests/support/seed.h
 HANG = 600  # seconds by the clock, after which a small program hangs: busy machines take ten times as long as idle ones
 DEAD = 300  # by when a run has ended that knows of a death: a half of --comm-timeout, by which it would hear of it anyhow
-SILENT = 30  # --comm-timeout of a run whose rank stands still: longer than a busy machine takes the others' processor away
+SILENT = 10  # --comm-timeout of a run whose rank stands still: longer than a busy machine takes the others' processor away
 LONG_HANG = 1200  # the same for a step of a long script: all of CI is cut off at 90 minutes, and says nothing then
 PLANNED_TAGS = [tag for tag in TAGS if tag != "other"]
 
