@@ -219,7 +219,8 @@ struct fuzz_target {
     const char *const *words; /* of the format, NULL-ended */
 };
 
-/* Who reads: all there is but a process's own numbers in /proc (alloc/base/system/process.c, backend_host.c). */
+/* Who reads: all there is but a process's own numbers in /proc (alloc/base/system/process.c, backend_host.c).
+ */
 static const struct fuzz_target fuzz_targets[] = {
     {"trace", fuzz_trace, fuzz_trace_words}, /* defrag/trace/sequence.c, pickle.c, rmm.c, minimalloc.c */
     {"lifetimes", fuzz_lifetimes_file, fuzz_trace_words}, /* defrag/trace/lifetimes.c, csv.c */
@@ -232,12 +233,13 @@ static const struct fuzz_target fuzz_targets[] = {
     {"options", fuzz_options, fuzz_option_words},         /* zero/train/settings/args.c */
     {"environment", fuzz_environment, fuzz_environment_words}, /* zero/launch/start.c */
     {"log", fuzz_log, fuzz_log_words},                         /* zero/train/report/log.c: --log, resumed */
-    {"machine", fuzz_machine, fuzz_machine_words},             /* alloc/base/system/machine.c: /proc and cgroups */
-    {"safetensors", fuzz_safetensors, fuzz_tensor_words},      /* zero/checkpoint/safetensors_read.c */
-    {"gpt", fuzz_gpt, fuzz_tensor_words},                      /* zero/checkpoint/model_import.c */
-    {"checkpoint", fuzz_checkpoint, fuzz_manifest_words},      /* zero/checkpoint/checkpoint_load.c */
-    {"state", fuzz_state, fuzz_manifest_words},                /* zero/checkpoint/state.c: zr_engine_load() */
-    {"service", fuzz_service, fuzz_service_words},             /* alloc/service/: what zrd hears */
+    {"machine", fuzz_machine, fuzz_machine_words},        /* alloc/base/system/machine.c: /proc and cgroups */
+    {"safetensors", fuzz_safetensors, fuzz_tensor_words}, /* zero/checkpoint/safetensors_read.c */
+    {"gpt", fuzz_gpt, fuzz_tensor_words},                 /* zero/checkpoint/model_import.c */
+    {"checkpoint", fuzz_checkpoint, fuzz_manifest_words}, /* zero/checkpoint/checkpoint_load.c */
+    {"state", fuzz_state, fuzz_manifest_words},           /* zero/checkpoint/state.c: zr_engine_load() */
+    {"service", fuzz_service, fuzz_service_words},        /* alloc/service/: what zrd hears */
+    {"device", fuzz_service_device, fuzz_service_words},  /* and a device's: alloc/service/stock.c */
 };
 enum { FUZZ_TARGETS = sizeof fuzz_targets / sizeof *fuzz_targets };
 
