@@ -1,5 +1,7 @@
 /* fuzz_service.h: hostile clients of zrd: up to four connections that say what the file says, in any order,
- * with any descriptors. Four bytes make a step: what, which connection, and two numbers. */
+ * with any descriptors. Four bytes make a step: what, which connection, and two numbers. Of the host's
+ * memory, or of the emulated device's: there all connections are one process, which lives and keeps what it
+ * holds. */
 #ifndef ZR_FUZZ_SERVICE_H
 #define ZR_FUZZ_SERVICE_H
 
@@ -9,13 +11,14 @@
 #include "alloc/base/error.h"
 #include "alloc/service/runs.h"
 #include "alloc/service/server.h"
+#include "tests/support/cuda/cuda_support.h"
 #include "tests/support/fuzz/fuzz_ground.h"
 
 enum { FUZZ_SPEAKERS = 4, FUZZ_STEPS_MOST = 512 };
 
 struct fuzz_speaker {
     int line, bell, file;
-    uint64_t asked; /* serial of the last RECLAIM */
+    uint64_t asked, piece; /* serial of the last RECLAIM, number of the last piece that came */
 };
 
 static inline void fuzz_drop(int *fd)
@@ -39,6 +42,8 @@ static inline void fuzz_listen(struct fuzz_speaker *speaker, int *where, char *e
             strcpy(ended, parcel.message.words);
         if (parcel.message.kind == ZR_SERVICE_RECLAIM)
             speaker->asked = parcel.message.serial;
+        if (parcel.message.kind == ZR_SERVICE_GRANTED)
+            speaker->piece = parcel.message.count;
         int *slot = parcel.message.kind == ZR_SERVICE_WELCOME ? &speaker->bell : &speaker->file;
         if (parcel.fds_count == 1) {
             fuzz_drop(slot);
@@ -69,6 +74,7 @@ static inline void fuzz_speak(struct fuzz_speaker *speaker, const unsigned char 
     message.run = 1;
     message.run_count = step[1] & 8 ? 2 : 1;
     message.serial = step[3] & 64 ? speaker->asked : number;
+    message.count = step[3] & 128 ? number : speaker->piece;
     message.flags = step[3];
     message.shares = step[2];
     message.pid = step[2] & 1 ? getpid() : 0;
@@ -151,9 +157,10 @@ static inline void fuzz_hang_up(struct fuzz_speaker *speaker)
     fuzz_drop(&speaker->file);
 }
 
-static inline bool fuzz_service(const unsigned char *data, size_t bytes, zr_result *result)
+static inline bool fuzz_zrd(bool device, const unsigned char *data, size_t bytes, zr_result *result)
 {
     static struct zr_server server;
+    uint64_t memory_bytes;
     struct zr_service_log log = {.fd = -1};
     struct fuzz_speaker speakers[FUZZ_SPEAKERS];
     unsigned before = fuzz_open_count();
@@ -165,7 +172,8 @@ static inline bool fuzz_service(const unsigned char *data, size_t bytes, zr_resu
     server.ledger.within_ns = 1000000;
     for (unsigned i = 0; i < FUZZ_SPEAKERS; i++)
         speakers[i] = (struct fuzz_speaker){.line = -1, .bell = -1, .file = -1};
-    good = good && zr_server_start(&server, &log) == ZR_OK;
+    good = (!device || zr_stock_open(&server.stock, 0, &memory_bytes) == ZR_OK) &&
+           zr_server_start(&server, &log) == ZR_OK;
     for (size_t i = 0; good && i + 4 <= bytes && i < 4 * FUZZ_STEPS_MOST; i += 4) {
         struct fuzz_speaker *speaker = &speakers[data[i + 1] % FUZZ_SPEAKERS];
         if (data[i] == 'O')
@@ -185,10 +193,31 @@ static inline bool fuzz_service(const unsigned char *data, size_t bytes, zr_resu
         fuzz_hang_up(&speakers[i]);
     for (unsigned i = 0; i < 4; i++)
         zr_server_step(&server, 0);
-    good = good && server.clients_count == 0 && server.ledger.held_bytes == 0 && !server.ledger.holders;
+    good = good &&
+           (device || (server.clients_count == 0 && server.ledger.held_bytes == 0 && !server.ledger.holders));
     zr_server_end(&server);
     *result = ended[0] ? zr_fail(ZR_ERR_FORMAT, "%s", ended) : ZR_OK;
     return good && fuzz_open_count() == before && fuzz_answer(*result);
+}
+
+static inline bool fuzz_service(const unsigned char *data, size_t bytes, zr_result *result)
+{
+    return fuzz_zrd(false, data, bytes, result);
+}
+
+static inline bool fuzz_service_device(const unsigned char *data, size_t bytes, zr_result *result)
+{
+    static const unsigned char first[] = "O0  A0 ?G0  D0\020\024";
+    static const struct zr_emulator *emulator;
+    if (!emulator && (emulator = cuda_emulator()))
+        fuzz_zrd(true, first, sizeof first - 1, result); /* what a driver opens stays open from here on */
+    if (!emulator) {
+        *result = zr_fail(ZR_ERR_FORMAT, "built without CUDA");
+        return true;
+    }
+    bool good = fuzz_zrd(true, data, bytes, result);
+    struct zr_emulator_state state = emulator->state();
+    return good && state.memories_count == 0 && state.mappings_count == 0;
 }
 
 #endif
