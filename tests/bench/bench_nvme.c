@@ -1,8 +1,8 @@
 /* bench_nvme.c: the offload file beside fio, on the same blocks of the disk, at the same depth and block
- * size, turn by turn: reads, writes, and both at once, as an update has them. Medians of the turns, and of the
- * turns' ratios, since the disk's own rate changes from turn to turn; also what
- * the threads reach that stand in for io_uring, and an update that computes nothing. bench_nvme [FOLDER
- * [DEPTH]]; by default build/ and the depth that is measured at start. No test: it never fails on time. */
+ * size, turn by turn: reads, writes, and both at once, as an update has them. Medians of the turns, and of
+ * the turns' ratios, since the disk's own rate changes from turn to turn; also what the threads reach that
+ * stand in for io_uring, and an update that computes nothing. bench_nvme [FOLDER [DEPTH]]; by default build/
+ * and the depth that is measured at start. No test: it never fails on time. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -202,7 +202,8 @@ static int close_rank(struct opened *opened)
     return 0;
 }
 
-/* A step and its delayed update, whose first read stalls: that is the update's waiting, and not its computing. */
+/* A step and its delayed update, whose first read stalls: that is the update's waiting, and not its
+ * computing. */
 static int time_update(zr_engine *engine)
 {
     struct zr_step_report report;
