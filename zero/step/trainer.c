@@ -289,8 +289,8 @@ static void leave_gradient(zr_trainer *trainer, size_t module, unsigned micro_ba
     trainer->activations.gradients[0] = NULL;
 }
 
-/* The step's numbers are the host's when all of it has been asked for: its caller can do without the loss until
- * then. */
+/* The step's numbers are the host's when all of it has been asked for: its caller can do without the loss
+ * until then. */
 static bool defers(const struct run *run)
 {
     return run->calls->rate && zr_engine_defers(run->trainer->engine);
