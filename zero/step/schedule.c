@@ -316,8 +316,8 @@ static zr_result fetch(struct builder *builder, const struct item *item, size_t 
 static enum zr_action_kind kind_of(const struct zr_module *module, struct use use)
 {
     return !use.backward || (use.recomputes && zr_module_is_last(module)) ? ZR_ACTION_FORWARD
-           : use.recomputes                                              ? ZR_ACTION_RECOMPUTE
-                                                                         : ZR_ACTION_BACKWARD;
+           : use.recomputes                                               ? ZR_ACTION_RECOMPUTE
+                                                                          : ZR_ACTION_BACKWARD;
 }
 
 static zr_result add_run(struct builder *builder, enum zr_action_kind kind, struct use use)
