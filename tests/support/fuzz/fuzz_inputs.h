@@ -193,7 +193,7 @@ static const char fuzz_two_runs[] =
     "O0  O1  O2  O3  A0 ?A1 ?A2 ?A3 ?G0  G1  H$\050\024I   D0\050\024H!\050\024I!  "
     "E0\024\024I   D1\050\024I!  H*\004\024H+\004\024I*  I+  C2  C0  C1  C3  ";
 /* A device's: two pieces, one again by its number, both given back; then a client that ends with one. */
-static const char fuzz_two_pieces[] = "O0  A0 ?G0  D0\020\024B0  E0\020\024D0\020\024"
-                                      "C0  O1  A1\020\024D1\020\024E1\020\024C1  ";
+static const char fuzz_two_pieces[] = "O0  A0 ?G0  D0\020\021B0  E0\020\021D0\020\021"
+                                      "C0  O1  A1\020\021D1\020\021E1\020\021C1  ";
 
 #endif

@@ -168,7 +168,7 @@ static inline bool fuzz_zrd(bool device, const unsigned char *data, size_t bytes
     bool good = true;
     fuzz_set_pace(data, bytes);
     memset(&server, 0, sizeof server);
-    server.ledger.capacity_bytes = 64 << 20;
+    server.ledger.capacity_bytes = device ? 8 << 20 : 64 << 20; /* a device's is filled */
     server.ledger.within_ns = 1000000;
     for (unsigned i = 0; i < FUZZ_SPEAKERS; i++)
         speakers[i] = (struct fuzz_speaker){.line = -1, .bell = -1, .file = -1};
@@ -207,7 +207,7 @@ static inline bool fuzz_service(const unsigned char *data, size_t bytes, zr_resu
 
 static inline bool fuzz_service_device(const unsigned char *data, size_t bytes, zr_result *result)
 {
-    static const unsigned char first[] = "O0  A0 ?G0  D0\020\024";
+    static const unsigned char first[] = "O0  A0 ?G0  D0\020\021";
     static const struct zr_emulator *emulator;
     if (!emulator && (emulator = cuda_emulator()))
         fuzz_zrd(true, first, sizeof first - 1, result); /* what a driver opens stays open from here on */

@@ -197,7 +197,9 @@ static void fuzz(const struct fuzz_target *target, uint64_t seed, double seconds
         good += result == ZR_OK;
     }
     tap_is(good, firsts, "%s: good files to start from", target->name);
-    for (; seconds > 0 ? runs % 64 || seconds_now() < end : runs < RUNS; runs++) {
+    for (; seconds > 0 ? runs % 64 || seconds_now() < end
+                       : runs < (target->run == fuzz_service_device ? RUNS / 8 : RUNS);
+         runs++) {
         input = corpus[next_random() % 4 ? below(corpus_count) : below(firsts)];
         for (size_t count = below(4) + 1; count > 0; count--)
             mutate_once(&input);
