@@ -502,6 +502,8 @@ zr_result zr_report_exhausted(struct zr_arena *arena, zr_result result, const st
 /* ---- stats.c ------------------------------------------------------------------------------------------- */
 
 void zr_stats_fill(struct zr_arena *arena, struct zr_arena_stats *out);
+/* zr_arena_get_stats() for callers that hold locks. */
+zr_result zr_stats_of(struct zr_arena *arena, struct zr_arena_stats *out);
 
 /* ---- tag_limits.c: of an arena that is bounded --------------------------------------------------------- */
 

@@ -78,7 +78,7 @@ static void add_stripes(struct zr_arena *first_stripe, struct zr_arena_stats *ou
         out->peak_live_bytes = out->live_bytes;
 }
 
-zr_result zr_arena_get_stats(zr_arena *arena, struct zr_arena_stats *out)
+zr_result zr_stats_of(zr_arena *arena, struct zr_arena_stats *out)
 {
     if (!arena || !out)
         return zr_fail(ZR_ERR_INVALID, "statistics need an arena and somewhere to go");

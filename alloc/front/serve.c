@@ -250,12 +250,12 @@ static zr_result begin(void)
     serve.attached = -1;
     zr_result result = zr_folder_runtime(folder, true);
     if (result == ZR_OK)
-        result = zr_publisher_start(&serve.publisher, folder);
+        result = open_socket(folder); /* first: who finds the file connects at once */
     if (result != ZR_OK)
         return result;
-    result = open_socket(folder);
+    result = zr_publisher_start(&serve.publisher, folder);
     if (result != ZR_OK)
-        goto unwind;
+        goto unwind_socket;
     if (!serve.stack)
         serve.stack = zr_pages_take(STACK_BYTES);
     void *stack = serve.stack;
@@ -265,12 +265,12 @@ static zr_result begin(void)
     if (result == ZR_OK)
         return ZR_OK;
     serve.process = 0;
+    unlink(serve.publisher.path);
+    zr_publisher_end(&serve.publisher);
+unwind_socket:
     close(serve.listening);
     serve.listening = -1;
     unlink(serve.socket_path);
-unwind:
-    unlink(serve.publisher.path);
-    zr_publisher_end(&serve.publisher);
     return result;
 }
 
@@ -355,6 +355,15 @@ void zr_serve_start(void)
         atomic_compare_exchange_strong(&zr_serve_state, &state, ZR_SERVE_ON))
         begin();
     errno = error;
+}
+
+/* A program whose steps all follow a plan takes no memory from the system, and so would not hear. */
+zr_result zr_arena_get_stats(zr_arena *arena, struct zr_arena_stats *out)
+{
+    zr_result result = zr_stats_of(arena, out);
+    if (result == ZR_OK && zr_serve_due(arena))
+        zr_serve_start();
+    return result;
 }
 
 /* The process ends, and the thread with it. */

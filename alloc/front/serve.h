@@ -3,11 +3,11 @@
  *
  * It begins when the process's arenas hold 64 MiB (ZR_CONF=publish:on: a granule; publish:off: never), at the
  * next allocation that needs memory and whose caller holds no locks. A smaller process begins at such an
- * allocation where somebody has asked for it, by a file PID.ask in the folder of the live ones (it looks at
- * most a hundred times a second, and by one open(), which the filters of sandboxes let pass or refuse). It
- * never begins in a process that runs with other rights than its user's, in a child of vfork(), or where the
- * folder is not this user's alone: then nothing is shown, and nobody hears of it. A child after fork() begins
- * anew, when it allocates. */
+ * allocation, or where it asks for an arena's statistics, if somebody has asked for it, by a file PID.ask in
+ * the folder of the live ones (it looks at most a hundred times a second, and by one open(), which the
+ * filters of sandboxes let pass or refuse). It never begins in a process that runs with other rights than its
+ * user's, in a child of vfork(), or where the folder is not this user's alone: then nothing is shown, and
+ * nobody hears of it. A child after fork() begins anew, when it allocates. */
 #ifndef ZR_SERVE_H
 #define ZR_SERVE_H
 

@@ -248,7 +248,7 @@ zr_result zr_live_read_devices(struct zr_live *out, long pid)
 enum { WAKE_MS = 3000 };
 
 /* By the names of its mappings: libraries of ours, or an arena's memfd. */
-static bool runs_with_zr(long pid)
+bool zr_live_runs(long pid)
 {
     char path[64], text[4096 + 32];
     struct zr_file file;
@@ -274,7 +274,7 @@ zr_result zr_live_reach(struct zr_live *out, long pid, bool fresh)
     zr_result result = zr_live_read(out, pid, fresh);
     if (result != ZR_ERR_UNAVAILABLE)
         return result;
-    if (!runs_with_zr(pid))
+    if (!zr_live_runs(pid))
         return gone(pid);
     result = zr_folder_runtime(folder, true);
     if (result != ZR_OK)
@@ -292,11 +292,12 @@ zr_result zr_live_reach(struct zr_live *out, long pid, bool fresh)
     unlink(path);
     if (result != ZR_ERR_UNAVAILABLE || has_ended(pid))
         return result;
-    return zr_fail(ZR_ERR_UNAVAILABLE,
-                   "process %ld holds less than 64 MiB, so that no thread of zr's runs in it, and took no "
-                   "memory from the system in %d s, which is when it hears: ask while it allocates, or start "
-                   "it with ZR_CONF=publish:on (with publish:off it never answers)",
-                   pid, WAKE_MS / 1000);
+    return zr_fail(
+        ZR_ERR_UNAVAILABLE,
+        "process %ld holds less than 64 MiB, so that no thread of zr's runs in it, and took no "
+        "memory from the system in %d s, nor asked for its figures, which is when it hears: ask while it "
+        "allocates, or start it with ZR_CONF=publish:on (with publish:off it never answers)",
+        pid, WAKE_MS / 1000);
 }
 
 /* ---- Which there are ----------------------------------------------------------------------------------- */

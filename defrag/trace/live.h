@@ -22,9 +22,12 @@ zr_result zr_live_read(struct zr_live *out, long pid, bool fresh);
 /* The same, taken anew, with what the devices say of their memory. */
 zr_result zr_live_read_devices(struct zr_live *out, long pid);
 
+/* Whether the process has memory of zr's, shown or not. */
+bool zr_live_runs(long pid);
+
 /* The same of zr_live_read(); a process that is too small to show its memory is asked to, for three seconds:
- * it hears when it next takes memory from the system, and shows it from then on. ZR_ERR_UNAVAILABLE, with
- * words: it did not hear, too. */
+ * it hears when it next takes memory from the system or asks for its own figures, and shows it from then on.
+ * ZR_ERR_UNAVAILABLE, with words: it did not hear, too. */
 zr_result zr_live_reach(struct zr_live *out, long pid, bool fresh);
 
 /* The folder in which processes show themselves, which need not be there yet. ZR_ERR_IO, with words: none

@@ -6,6 +6,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/system/lock.h"
+#include "alloc/core/arena_internal.h"
 
 enum { POOLS_MOST = 256 };
 
@@ -119,7 +120,7 @@ static void end_released(void)
     zr_lock_take(&lock);
     for (size_t i = 0; i < POOLS_MOST; i++)
         if (pools[i].arena && pools[i].released && pools[i].thread == 0 &&
-            zr_arena_get_stats(pools[i].arena, &stats) == ZR_OK && stats.blocks_count == 0) {
+            zr_stats_of(pools[i].arena, &stats) == ZR_OK && stats.blocks_count == 0) {
             over[count++] = pools[i].arena;
             pools[i].arena = NULL;
         }

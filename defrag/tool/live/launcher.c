@@ -1,13 +1,14 @@
 /* launcher.c: a launcher's number stands for its ranks'. Stands on defrag/trace/live.c. */
-#include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/system/file.h"
 #include "alloc/base/system/process.h"
 #include "defrag/tool/live/live.h"
 
-enum { RANKS_NAMED = 8 };
+enum { RANKS_NAMED = 8, BELOW_MOST = 64 };
 
 static bool is_below(long pid, long above)
 {
@@ -36,6 +37,32 @@ bool zr_tool_next_rank(long pid, long *rank)
     return false;
 }
 
+/* Where all are too small to show memory: the only one below it with memory of zr's that has none below
+ * itself; 0: there is none, or there are several. */
+static long only_small(long pid)
+{
+    struct zr_folder folder;
+    struct zr_folder_entry entry;
+    long below[BELOW_MOST], only = 0;
+    unsigned count = 0, last_count = 0;
+    if (zr_folder_open(&folder, "/proc") != ZR_OK)
+        return 0;
+    while (count < BELOW_MOST && zr_folder_next(&folder, &entry) == ZR_OK && entry.name) {
+        long number = strtol(entry.name, NULL, 10);
+        if (number > 0 && number != pid && is_below(number, pid) && zr_live_runs(number))
+            below[count++] = number;
+    }
+    zr_folder_close(&folder);
+    for (unsigned i = 0; i < count; i++) {
+        bool last = true;
+        for (unsigned j = 0; j < count; j++)
+            last &= j == i || !is_below(below[j], below[i]);
+        if (last && last_count++ == 0)
+            only = below[i];
+    }
+    return last_count == 1 ? only : 0;
+}
+
 zr_result zr_tool_find_rank(long *pid)
 {
     char names[RANKS_NAMED * 12 + 8];
@@ -49,14 +76,16 @@ zr_result zr_tool_find_rank(long *pid)
             length += (size_t)snprintf(names + length, sizeof names - length, " %ld", next);
     }
     if (count > 1)
-        return zr_fail(ZR_ERR_INVALID, "process %ld holds no memory; the %u below it do: name one of%s%s",
+        return zr_fail(ZR_ERR_INVALID, "process %ld shows no memory; the %u below it do: name one of%s%s",
                        *pid, count, names, count > RANKS_NAMED ? " .." : "");
+    if (count == 0 && holds_nothing(*pid, &shows) && (rank = only_small(*pid)) > 0)
+        count = 1;
     if (count == 1) {
-        zr_tool_log("process %ld holds no memory: this is about process %ld, which it started", *pid, rank);
+        zr_tool_log("process %ld shows no memory: this is about process %ld, which it started", *pid, rank);
         *pid = rank;
     } else if (holds_nothing(*pid, &shows) && shows) {
         return zr_fail(ZR_ERR_UNAVAILABLE,
-                       "process %ld holds no memory, nor does any that it started show some", *pid);
+                       "process %ld has no memory to show, nor does any that it started show some", *pid);
     }
     return ZR_OK;
 }

@@ -191,7 +191,7 @@ static zr_result each_of(long pid, zr_tool_each *each, void *state)
     long rank = 0;
     if (!zr_tool_next_rank(pid, &rank))
         return each(state, pid);
-    zr_tool_log("process %ld holds no memory: this is about those that it started", pid);
+    zr_tool_log("process %ld shows no memory: this is about those that it started", pid);
     do
         result = each(state, rank);
     while (result != ZR_ERR_INVALID && zr_tool_next_rank(pid, &rank));
@@ -256,6 +256,7 @@ struct request {
     long pid;
     uint64_t arena;  /* NO_ARENA: the one that holds most */
     uint64_t stacks; /* of one allocation in so many; 0: not asked for */
+    bool says_arena; /* that was chosen: where a trace may turn out to be of the wrong one */
     const char *file;
     char path[PATH_MAX]; /* of it, whole */
 };
@@ -273,6 +274,14 @@ static zr_result complete(struct request *request)
     const struct zr_published_arena *largest = zr_live_largest(&live);
     if (request->arena == NO_ARENA && !largest)
         return zr_fail(ZR_ERR_UNAVAILABLE, "process %ld has no arena", request->pid);
+    if (request->arena == NO_ARENA && live.arenas_count > 1 && request->says_arena) {
+        char name[ZR_PUBLISHED_NAME_BYTES];
+        memcpy(name, largest->name, sizeof name);
+        zr_make_plain(name);
+        zr_tool_log("this is about arena %" PRIu32
+                    " (%s), which holds most of %u: --arena N is about another",
+                    largest->number, name, live.arenas_count);
+    }
     if (request->arena == NO_ARENA)
         request->arena = largest->number;
     if (!request->file)
@@ -367,7 +376,7 @@ static void wait_attached(int connection, uint64_t seconds)
 
 int zr_tool_attach(int argc, char **argv)
 {
-    struct request request = {.arena = NO_ARENA};
+    struct request request = {.arena = NO_ARENA, .says_arena = true};
     uint64_t seconds = 0;
     char name[32], words[ZR_LIVE_ANSWER_BYTES];
     int connection;
@@ -401,6 +410,20 @@ int zr_tool_attach(int argc, char **argv)
     return result == ZR_ERR_IO ? ZR_TOOL_FINE : zr_tool_fail(result);
 }
 
+/* Where no arena was named, of the first that is recorded: it need not be the one that holds most by now. */
+static zr_result stop(struct request *request, bool chosen)
+{
+    static struct zr_live live;
+    zr_result result = ask(request, "stop", NULL);
+    if (chosen || result != ZR_ERR_INVALID || zr_live_read(&live, request->pid, false) != ZR_OK)
+        return result;
+    for (unsigned i = 0; i < live.arenas_count && result == ZR_ERR_INVALID; i++) {
+        request->arena = live.shown.arenas[i].number;
+        result = ask(request, "stop", NULL);
+    }
+    return result;
+}
+
 int zr_tool_record(int argc, char **argv)
 {
     struct request request = {.arena = NO_ARENA};
@@ -421,11 +444,12 @@ int zr_tool_record(int argc, char **argv)
         zr_tool_log("record: PID start -o FILE, PID stop or PID mark WORDS is wanted; see zr record --help");
         return ZR_TOOL_USAGE;
     }
+    bool chosen = request.arena != NO_ARENA;
     zr_result result = marks ? zr_tool_find_rank(&request.pid) : complete(&request);
     if (result != ZR_OK)
         return zr_tool_fail(result);
     if (!marks)
-        return zr_tool_fail(starts ? start(&request, "record", NULL) : ask(&request, "stop", NULL));
+        return zr_tool_fail(starts ? start(&request, "record", NULL) : stop(&request, chosen));
     snprintf(command, sizeof command, "mark %s", label);
     return zr_tool_fail(zr_live_ask(request.pid, command, ANSWER_MS, words, NULL));
 }
