@@ -3,11 +3,13 @@
 each stream takes; what waits too little shows in the bits. And nobody waits too much: between the first launch of a step and its
 end the host does not wait for the card, by the trainer's own count and by the driver's. A step that is captured and replayed as a
 graph has the same bits, in other orders of its lanes."""
+import os
+import signal
 import sys
 
 sys.path.insert(0, "tests/support")
-from cuda_train import on_card, went_well
-from zrtest import done, note, ok, path, same
+from cuda_train import begin_on_card, on_card, went_well
+from zrtest import DEAD, done, finish, note, ok, path, same, wait_for
 
 SEEDS, SMALL = 12, dict(layers=1, hidden=4, heads=1, seq=3, batch=1, steps=2)
 SHORT = sys.argv[1:] == ["short"]  # for mutants
@@ -42,6 +44,15 @@ for seed, (stage, ranks) in enumerate(CASES):
 for fault in ("cuGraphInstantiateWithFlags:1:2", "cuGraphLaunch:2:2"):
     run = on_card({"ZR_EMULATOR_FAULT": fault}, ranks=2, stage=1, cuda_graph=True, **{**SMALL, "steps": STEPS})
     ok(run.code > 0 and "a step as a graph" in run.err, f"{fault}: the run ends: {run.err.strip()[-200:]}")
+
+# A rank that dies while the others' graphs wait for it: they end, and say who it was.
+log = path("killed.jsonl")
+process = begin_on_card(ranks=2, stage=1, cuda_graph=True, log=log, **{**SMALL, "steps": 100000})
+ok(wait_for(lambda: os.path.exists(log) and open(log).read().count("\n") > 5), "two ranks are in steps that are graphs")
+with open(f"/proc/{process.pid}/task/{process.pid}/children") as file:
+    os.kill(int(file.read().split()[1]), signal.SIGKILL)
+code, err = finish(process, DEAD)
+ok(code not in (None, 0) and "rank 1" in err, f"one is killed: the other ends: {err.strip()[-200:]}")
 
 
 def waits(steps, **flags):

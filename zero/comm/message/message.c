@@ -1,6 +1,9 @@
 /* message.c: a communicator over a transport of messages between two ranks (transport.h): its waits, its
  * birth and its end. The operations are in message_run.c.
  *
+ * A transport sees no card's memory: what it sends of tensors there is copied to this machine's memory first,
+ * and what it receives is copied back, in the stream of the engine's kernels, for which the host waits.
+ *
  * Nothing here blocks inside the transport: a wait tests what is under way, lets others run, and looks from
  * time to time whether the peers that it waits for still live and how long they have been silent. */
 #include "zero/comm/message/message.h"
@@ -19,6 +22,9 @@
                               */
 #define NAP_NS  50000ull     /* then between looks; the compute threads want the core */
 #define POLL_NS 100000000ull /* between looks whether the peers live */
+
+/* The longest message of a tensor on a card: the host's memory does not grow with buckets. */
+#define STAGED_BYTES ((size_t)1 << 20)
 
 enum { LAST_POLLS = 64 }; /* for what one that has ended reported before: it takes a few to come through */
 
@@ -50,6 +56,34 @@ void zr_message_world_close(struct zr_message_world *world)
 
 /* ---- Waiting ------------------------------------------------------------------------------------------- */
 
+/* The place of a message's bytes in this machine's memory. */
+static zr_result stage(struct message_comm *self, struct zr_message_operations *under_way,
+                       struct zr_transport_message *message, bool receives)
+{
+    struct zr_message_operation *operation = &under_way->operations[under_way->count];
+    void *tensor = message->data;
+    message->data = under_way->staging + under_way->count * self->most_bytes;
+    if (receives) {
+        operation->tensor = tensor;
+        operation->staged = message->data;
+        return ZR_OK;
+    }
+    zr_result result = zr_comm_copy(&self->base, message->data, tensor, message->bytes);
+    return result == ZR_OK ? zr_comm_end_copies(&self->base) : result;
+}
+
+/* What has arrived goes where it was sent for. */
+static zr_result unstage(struct message_comm *self, struct zr_message_operations *under_way)
+{
+    zr_result result = ZR_OK;
+    for (unsigned i = 0; i < under_way->count && result == ZR_OK; i++) {
+        const struct zr_message_operation *operation = &under_way->operations[i];
+        if (operation->tensor)
+            result = zr_comm_copy(&self->base, operation->tensor, operation->staged, operation->bytes);
+    }
+    return result == ZR_OK && under_way->count > 0 ? zr_comm_end_copies(&self->base) : result;
+}
+
 /* Hands one message to the transport. */
 static zr_result start(struct message_comm *self, struct zr_message_operations *under_way,
                        const struct zr_transport_message *message, bool receives)
@@ -62,6 +96,10 @@ static zr_result start(struct message_comm *self, struct zr_message_operations *
     own.tag = under_way->tag;
     *operation =
         (struct zr_message_operation){.bytes = message->bytes, .peer = own.peer, .receives = receives};
+    if (under_way->staging)
+        result = stage(self, under_way, &own, receives);
+    if (result != ZR_OK)
+        return result;
     pthread_mutex_lock(&run->lock);
     if ((receives ? run->transport->receive : run->transport->send)(run->transport, &own,
                                                                     &operation->request) == 0)
@@ -240,6 +278,8 @@ zr_result zr_message_wait(struct message_comm *self, struct zr_message_operation
             zr_word_wait(&nobody, 0, NAP_NS);
     }
     end_wait(self->run, &wait);
+    if (result == ZR_OK && under_way->staging)
+        result = unstage(self, under_way);
     if (result == ZR_OK)
         under_way->count = 0;
     return result;
@@ -256,6 +296,8 @@ static void message_close(struct zr_comm *comm)
         give_up(self, &self->under_way[i]);
     give_up(self, &self->host);
     pthread_mutex_unlock(&self->run->lock);
+    if (self->staging)
+        zr_arena_free(comm->options.host_arena, self->staging);
     if (self->ring)
         zr_arena_free(comm->options.arena, self->ring);
 }
@@ -299,6 +341,21 @@ static void lay_out(struct message_comm *self, unsigned world)
 
 _Static_assert(sizeof(struct message_comm) % _Alignof(struct zr_message_operation) == 0, "records follow");
 
+/* Operations of tensors on a card run in the call that hands them in, in the stream of the engine's kernels,
+ * and what they only move comes in messages of a ring's parts as well. */
+static zr_result prepare_staging(struct message_comm *self)
+{
+    self->each_bytes = self->each_bytes < STAGED_BYTES ? self->each_bytes : STAGED_BYTES;
+    self->most_bytes = self->each_bytes;
+    size_t bytes = 2 * (size_t)(self->base.world - 1) * self->each_bytes;
+    self->base.options.beside = NULL;
+    zr_result result =
+        zr_take(self->base.options.host_arena, ZR_TAG_OTHER, 2 * bytes, 1, (void **)&self->staging);
+    for (unsigned i = 0; i < 2 && result == ZR_OK; i++)
+        self->under_way[i].staging = self->staging + i * bytes;
+    return result;
+}
+
 /* Everything of a rank's own, but for its tags. `members` NULL: all ranks of the run; else those of parent.
  */
 static zr_result prepare(struct message_comm **out, const struct zr_comm_options *options,
@@ -333,7 +390,7 @@ static zr_result prepare(struct message_comm **out, const struct zr_comm_options
     result = zr_take(options->arena, ZR_TAG_COMM, zr_comm_ring_bytes(world, options->bucket_bytes), 1,
                      (void **)&self->ring);
     if (result == ZR_OK)
-        result = zr_comm_thread_start(&self->base);
+        result = options->kernels->host_visible ? zr_comm_thread_start(&self->base) : prepare_staging(self);
     if (result == ZR_OK)
         *out = self;
     else

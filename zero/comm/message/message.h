@@ -27,6 +27,7 @@ struct zr_message_operation {
     size_t bytes;
     unsigned peer; /* in the run */
     bool receives, done;
+    void *tensor, *staged; /* a received tensor on a card, and where its message arrives; NULL: no such one */
 };
 
 /* Messages of one tag that are waited for together. */
@@ -35,12 +36,14 @@ struct zr_message_operations {
     unsigned count;
     uint32_t tag;
     uint64_t *received_bytes;
+    char *staging; /* [2 * (world - 1)][most_bytes] of messages of tensors on a card; NULL: of others */
 };
 
 struct message_comm {
     _Alignas(struct zr_message_operation) struct zr_comm base; /* such records follow */
-    struct zr_message_world *run;                              /* borrowed */
-    char *ring;                                                /* two slots, a block of options.arena */
+    struct zr_message_world *run; /* borrowed */
+    char *ring;                   /* two slots, a block of options.arena */
+    char *staging;                /* of under_way, a block of options.host_arena; NULL: none */
     size_t slot_bytes;
     size_t each_bytes;                         /* for one peer in a slot */
     size_t most_bytes;                         /* of one message */

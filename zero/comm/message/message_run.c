@@ -188,8 +188,9 @@ static bool in_ring(const struct zr_comm *comm, size_t bytes)
 static zr_result run_all_gather(struct message_comm *self, const struct zr_all_gather *op)
 {
     char *own = (char *)op->destination + self->base.rank * op->shard_bytes;
-    if (own != op->source)
-        memmove(own, op->source, op->shard_bytes);
+    zr_result result = zr_comm_copy(&self->base, own, op->source, op->shard_bytes);
+    if (result != ZR_OK)
+        return result;
     if (in_ring(&self->base, op->shard_bytes))
         return gather_in_ring(self, op->destination, op->shard_bytes);
     return cross(self, &self->under_way[0],

@@ -161,16 +161,13 @@ const char *zr_train_device_words(const struct zr_train_config *config)
                : config->comm == ZR_TRAIN_COMM_NCCL && !config->dry_run
                    ? "--comm nccl: moves what is on cards; give --backend cuda too, or take --comm local or mpi"
                    : NULL;
-    if (config->comm == ZR_CARRIER_MPI)
-        return "--backend cuda: MPI does not see a card's memory here; take --comm nccl, one card per rank, or leave "
-               "out --comm for ranks that share a card";
-    if (config->stages.ranks > 1 && config->comm == ZR_CARRIER_LOCAL && !config->dry_run)
-        return "--pp: its ranks receive ahead of what they send, for which ranks that share a card have no thread; take "
-               "--comm nccl, one card per rank, or --tp";
+    if (config->stages.ranks > 1 && config->comm != ZR_TRAIN_COMM_NCCL && !config->dry_run)
+        return "--pp: its ranks receive ahead of what they send, for which a card's ranks have no thread; take --comm "
+               "nccl, one card per rank, or --tp";
     if (config->cuda_graph &&
-        (config->shape.tensor > 1 || config->stages.ranks > 1 || config->comm == ZR_TRAIN_COMM_NCCL))
-        return "--cuda-graph: with --tp and --pp the host waits within a step, and what NCCL does is not recorded; take "
-               "ranks that divide the data and share a card, or leave it out";
+        (config->shape.tensor > 1 || config->stages.ranks > 1 || config->comm != ZR_CARRIER_LOCAL))
+        return "--cuda-graph: with --tp, --pp and --comm mpi the host waits within a step, and what NCCL does is not "
+               "recorded; take ranks that divide the data and share a card, or leave it out";
     if (config->cuda_graph && zr_train_has_host_tier(config))
         return "--cuda-graph: the host updates what is offloaded, and no graph has that; leave it out, or "
                "--offload-optimizer, --offload-param and --checkpoint-offload";
@@ -182,6 +179,7 @@ const char *zr_train_device_words(const struct zr_train_config *config)
     return NULL;
 }
 
+/* Words for an option that what else was asked for leaves without a meaning; NULL: there is none. */
 static const char *without_meaning(const struct zr_train_config *config)
 {
     bool adamw = config->optimizer.kind == ZR_OPTIMIZER_ADAMW;
