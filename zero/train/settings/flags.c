@@ -76,7 +76,7 @@ const struct zr_flag zr_flags[] = {
     CHOICE("pipeline-cut", memory, pipeline_cut, "memory", "memory|equal",
            "layers of each stage, for equal peaks or equally many"),
     COUNT("tile", memory, shape.tiles, "1", 1, 65536,
-          "pieces of each product of a layer and of the vocabulary, gathered one by one"),
+          "pieces of each product and of the vocabulary, gathered one by one"),
     SWITCH("sequence-parallel", memory, shape.sequence_parallel,
            "ranks of --tp divide the rows of norms and residuals too"),
     CHOICE("stage", memory, stage, "0", "0|1|2|3|auto",
