@@ -195,7 +195,7 @@ all_scripts := $(test_scripts) $(long_scripts) $(soak_scripts)
 check: packages-check
 	@echo "$(cuda_words)"
 	@$(again) built-check
-	@tests/run --jobs $(JOBS) $(call longest_first,$(test_scripts) $(test_bin))
+	@tests/run --jobs $$(($(JOBS) + 1)) $(call longest_first,$(test_scripts) $(test_bin)) # some wait, for a deadline or a disk
 check-long: packages-check
 	@$(again) packages-long
 	@$(again) built-long

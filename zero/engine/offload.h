@@ -19,8 +19,8 @@ zr_result zr_engine_gradients_leave(struct zr_engine *engine, size_t unit);
 zr_result zr_engine_gradients_return(struct zr_engine *engine, size_t unit);
 /* Likewise to fp32 sums on the host, which they begin or are added to. */
 zr_result zr_engine_gradients_add(struct zr_engine *engine, size_t unit);
-/* Waits for the copy of a unit's gradients / of its parameters, if there is one: on a card the kernels' stream
- * does / the host, before it changes what parameters are copied from. */
+/* Waits for the copy of a unit's gradients / of its parameters, if there is one: on a card the kernels'
+ * stream does / the host, before it changes what parameters are copied from. */
 zr_result zr_engine_await_gradients(struct zr_engine *engine, size_t unit);
 zr_result zr_engine_await_parameters(struct zr_engine *engine, size_t unit);
 zr_result zr_engine_await_masters(struct zr_engine *engine, size_t unit);

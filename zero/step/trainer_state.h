@@ -12,7 +12,7 @@
 struct zr_trainer_state_options {
     zr_arena *arena, *host_arena;
     const struct zr_kernels *kernels;
-    void *stream; /* of the kernels, on a card; NULL: the default one */
+    void *stream;                          /* of the kernels, on a card; NULL: the default one */
     const struct zr_kernels *host_kernels; /* as of struct zr_engine_options */
     enum zr_isa isa;
     struct zr_parallel parallel;

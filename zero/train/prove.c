@@ -6,7 +6,8 @@
  * has no gradient but those. So only parameters count whose momentum is that of their tensor's mean or more;
  * and gradients, which have no such limit, may differ by ten times as much.
  *
- * The dense run is the processor's, in this machine's memory; what a card has of the run is copied from there. */
+ * The dense run is the processor's, in this machine's memory; what a card has of the run is copied from
+ * there. */
 #include "zero/train/prove.h"
 
 #include <inttypes.h>
@@ -298,7 +299,8 @@ static zr_result compare_tensors(struct zr_prove *prove)
         memset(prove->far + i * KINDS, 0, KINDS * sizeof *prove->far);
         result = tell_tensor(prove, i);
         if (result == ZR_OK && own_part(prove, i, NULL))
-            result = compare_tensor(prove, i, zr_parameter_elements(&list->parameters[i]), prove->far + i * KINDS);
+            result =
+                compare_tensor(prove, i, zr_parameter_elements(&list->parameters[i]), prove->far + i * KINDS);
     }
     size_t count = list->parameters_count * KINDS;
     return result == ZR_OK ? zr_comm_host_all_gather(prove->rank->comm, prove->far, count * sizeof(double),
@@ -329,8 +331,9 @@ static zr_result lay_out(struct zr_prove *prove, const struct zr_layout_paramete
     for (size_t k = 0, pieces = zr_layout_pieces(p, from, from + shard);
          k < pieces && result == ZR_OK && !p->parameter.part.copy; k++) {
         struct zr_piece piece = zr_layout_piece(p, from, from + shard, k);
-        result = zr_engine_copy(engine, prove->own + (piece.global_index - p->global_index),
-                                states[state] + (piece.offset - owned.from), piece.count * sizeof *prove->own);
+        result =
+            zr_engine_copy(engine, prove->own + (piece.global_index - p->global_index),
+                           states[state] + (piece.offset - owned.from), piece.count * sizeof *prove->own);
     }
     return result;
 }

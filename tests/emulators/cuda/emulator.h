@@ -92,7 +92,8 @@ struct zr_emulator {
     const char *(*reach)(zr_cu_address address, size_t bytes, bool writes);
     void (*read)(zr_cu_address address, void *out, size_t bytes);
     void (*write)(zr_cu_address address, const void *bytes, size_t count);
-    /* Bytes that no kernel may touch although the program has them, at most 512 ranges; 0 bytes: forgets all. */
+    /* Bytes that no kernel may touch although the program has them, at most 512 ranges; 0 bytes: forgets all.
+     */
     void (*guard)(const void *address, size_t bytes);
     void (*pass)(void); /* moves the clocks by a tick, as a call does: a card works on without one */
     /* What no other memory that was ever mapped there has; 0: nothing is mapped. Takes the lock, as do: */

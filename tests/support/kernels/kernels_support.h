@@ -51,7 +51,8 @@ static inline uint64_t random_seed(void)
 enum { GUARD_BYTES = 128, TENSORS_MAX = 160 };
 static const uint32_t guard_word = 0x7fc0dead; /* a NaN in every precision: what reads it shows */
 
-/* On the emulated card no kernel reads there either, although that may change no number; 0 bytes: forgets all. */
+/* On the emulated card no kernel reads there either, although that may change no number; 0 bytes: forgets
+ * all. */
 static inline void guard(const void *at, size_t bytes)
 {
 #ifdef ZR_TEST_ON_CARD

@@ -286,7 +286,8 @@ static int check_places(const struct way *way, const struct plan *plan, zr_arena
     zr_arena *has = way->offloaded ? host : arena, *lacks = way->offloaded ? arena : host;
     bool partly = way->stays > 0;
     if (way->state_filed) {
-        must((state_bytes(arena, ZR_TAG_OPTIMIZER) > 0) == partly && state_bytes(host, ZR_TAG_OPTIMIZER) == 0);
+        must((state_bytes(arena, ZR_TAG_OPTIMIZER) > 0) == partly &&
+             state_bytes(host, ZR_TAG_OPTIMIZER) == 0);
         must(state_bytes(host, ZR_TAG_OFFLOAD) > 0);
         return 0;
     }

@@ -80,8 +80,10 @@ static void test_refused(void)
         unsigned tiles, tensor;
         size_t kv_heads;
         const char *words;
-    } bad[] = {
-        {5, 1, 4, "--tile 4"}, {16, 1, 1, "--tile 8"}, {UINT32_MAX, 1, 4, "--tile 32"}, {32, 2, 4, "--tile 16"}};
+    } bad[] = {{5, 1, 4, "--tile 4"},
+               {16, 1, 1, "--tile 8"},
+               {UINT32_MAX, 1, 4, "--tile 32"},
+               {32, 2, 4, "--tile 16"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct zr_shape shape = {.layers = 1,
                                  .hidden = 32,

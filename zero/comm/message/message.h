@@ -41,9 +41,9 @@ struct zr_message_operations {
 
 struct message_comm {
     _Alignas(struct zr_message_operation) struct zr_comm base; /* such records follow */
-    struct zr_message_world *run; /* borrowed */
-    char *ring;                   /* two slots, a block of options.arena */
-    char *staging;                /* of under_way, a block of options.host_arena; NULL: none */
+    struct zr_message_world *run;                              /* borrowed */
+    char *ring;                                                /* two slots, a block of options.arena */
+    char *staging; /* of under_way, a block of options.host_arena; NULL: none */
     size_t slot_bytes;
     size_t each_bytes;                         /* for one peer in a slot */
     size_t most_bytes;                         /* of one message */
