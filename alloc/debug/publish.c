@@ -14,11 +14,15 @@
 #include "alloc/base/system/os.h"
 #include "alloc/core/arena_internal.h"
 
-zr_result zr_publisher_start(struct zr_publisher *out, const char *folder)
+void zr_publisher_name(struct zr_publisher *out, const char *folder)
 {
     snprintf(out->path, sizeof out->path, "%s/%ld.live", folder, (long)getpid());
-    out->shown = NULL;
     unlink(out->path);
+}
+
+zr_result zr_publisher_start(struct zr_publisher *out)
+{
+    out->shown = NULL;
     int fd = zr_fault(ZR_FAULT_OPEN)
                  ? -1
                  : open(out->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);

@@ -10,8 +10,11 @@ struct zr_publisher {
     char path[320];
 };
 
-/* Makes the file; what a dead process of the same number left is replaced. ZR_ERR_IO, with words. */
-zr_result zr_publisher_start(struct zr_publisher *out, const char *folder);
+/* Names the file, and removes what a dead process of the same number left there: whoever found that beside
+ * this process's socket would remove both. */
+void zr_publisher_name(struct zr_publisher *out, const char *folder);
+/* Makes the file that was named. ZR_ERR_IO, with words. */
+zr_result zr_publisher_start(struct zr_publisher *out);
 /* The figures of now, as many as are asked for; the others, and an arena whose lock is not to be had, stay as
  * they were. */
 enum zr_refresh {

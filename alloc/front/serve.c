@@ -250,10 +250,12 @@ static zr_result begin(void)
     serve.attached = -1;
     zr_result result = zr_folder_runtime(folder, true);
     if (result == ZR_OK)
-        result = open_socket(folder); /* first: who finds the file connects at once */
+        zr_publisher_name(&serve.publisher, folder);
+    if (result == ZR_OK)
+        result = open_socket(folder); /* before the file: who finds that connects at once */
     if (result != ZR_OK)
         return result;
-    result = zr_publisher_start(&serve.publisher, folder);
+    result = zr_publisher_start(&serve.publisher);
     if (result != ZR_OK)
         goto unwind_socket;
     if (!serve.stack)

@@ -308,7 +308,8 @@ static zr_result work(void *state, zr_arena *arena, int *code)
             print_table(&out.text, &view);
         *code = zr_tool_output_end(&out);
         if (view.failed_count > 0)
-            zr_tool_log("diff: %s", view.failed_room);
+            zr_tool_log("diff: of --fail-if %s: %s", view.failed_count > 1 ? "these hold" : "this holds",
+                        view.failed_room);
         if (*code == ZR_TOOL_FINE && view.failed_count > 0)
             *code = ZR_TOOL_THRESHOLD;
     }

@@ -346,7 +346,7 @@ const struct zr_published_arena *zr_live_largest(const struct zr_live *live)
 {
     const struct zr_published_arena *best = NULL;
     for (unsigned i = 0; i < live->arenas_count; i++)
-        if (!best || live->shown.arenas[i].stats.reserved_bytes > best->stats.reserved_bytes)
+        if (!best || live->shown.arenas[i].stats.peak_live_bytes > best->stats.peak_live_bytes)
             best = &live->shown.arenas[i];
     return best;
 }

@@ -52,7 +52,8 @@ zr_result zr_live_hear(int connection, int timeout_ms, char words[ZR_LIVE_ANSWER
 /* Says on such a connection that it ends. */
 void zr_live_hang_up(int connection);
 
-/* The arena that holds most, of those shown; NULL: there is none. */
+/* The arena that holds most at its peak, of those shown; NULL: there is none. What is reserved says less: a
+ * heap of records may have a slab that is empty. */
 const struct zr_published_arena *zr_live_largest(const struct zr_live *live);
 
 #endif

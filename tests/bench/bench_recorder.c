@@ -96,7 +96,10 @@ static void measure_refresh(void)
 {
     static char folder[] = "/tmp/zr-bench-XXXXXX";
     struct zr_publisher publisher;
-    if (!mkdtemp(folder) || zr_publisher_start(&publisher, folder) != ZR_OK)
+    if (!mkdtemp(folder))
+        return;
+    zr_publisher_name(&publisher, folder);
+    if (zr_publisher_start(&publisher) != ZR_OK)
         return;
     for (unsigned i = 0; i < REFRESHES; i++) {
         double start_ns = processor_ns();
