@@ -38,6 +38,7 @@ zr_result zr_step_graph_want(struct zr_trainer *trainer, bool wanted)
 void zr_step_graph_drop(struct zr_trainer *trainer)
 {
     struct zr_step_graph *self = &trainer->graph;
+    self->steady = false; /* what the next step finds gone it has to map */
     if (!self->graph)
         return;
     streams_of(trainer)->graph_destroy(self->graph);
@@ -54,8 +55,10 @@ zr_result zr_step_graph_begin(struct zr_trainer *trainer)
     if (!self->wanted)
         return ZR_OK;
     self->calls_count = calls_of(trainer);
-    if (self->graph && self->loss_scale != zr_engine_loss_scale(engine))
+    if (self->graph && self->loss_scale != zr_engine_loss_scale(engine)) {
         zr_step_graph_drop(trainer);
+        self->steady = true; /* its memory is there */
+    }
     if (!self->graph && !self->steady)
         return ZR_OK;
     zr_result result = zr_engine_join(engine); /* events of before are none of the graph's */
