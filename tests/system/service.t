@@ -16,8 +16,8 @@ import threading
 sys.path.insert(0, "tests/support")
 from zrd_client import (CLIENT, ENVIRONMENT, FIELDS, FORM, KINDS, MAGIC, MIB, RUNTIME, SOCKET, UUID, ZR, ZRD, Program, Speaker, Zrd,
                         constant, lent, status, use, zr)
-from cuda_train import begin_on_card, on_card
-from zrtest import BUILD, HANG, SEED, done, finish, note, ok, path, same, skip, train, wait_for
+from cuda_train import on_card
+from zrtest import BUILD, HANG, SEED, done, note, ok, path, same, skip, train, wait_for
 
 CAPACITY = 256 * MIB
 
@@ -477,50 +477,6 @@ def check_card_programs():
     same(zr("stop").returncode, 0, "and so is the host's")
 
 
-def check_card_turn():
-    """A run whose steps are graphs is asked for its turn: with the graph goes the memory, and its later steps are another graph."""
-    use("host")
-    host, speakers = Zrd("--capacity", 64 * MIB, "--turn", 10), []
-    use("cuda")
-    card, log, flags = Zrd("--capacity", CAPACITY), path("turn.jsonl"), dict(layers=1, seed=3, schedule_lr="constant", warmup=1)
-    ENVIRONMENT["ZR_CONF"] = "service:required,kernels:emulated"
-    run = begin_on_card(ENVIRONMENT, steps=10000, cuda_graph=True, log=log, json=path("turn.json"), save=path("turn"), **flags)
-
-    def goes_on():
-        steps = [0, 0]
-        def more():
-            if os.path.exists(log):
-                with open(log, encoding="utf-8") as file:
-                    steps[1] = len(file.readlines())
-            steps[0] = steps[0] or steps[1]
-            return steps[1] > steps[0] + 4
-        return ok(wait_for(more), "a run in its steps") and steps[1]
-
-    goes_on()
-    held = lent()
-    use("host")
-    for number in (1, 2):  # of which one at a time has room beside the run; it has had its turn for longest
-        speakers.append(Speaker())
-        same(speakers[-1].ask("plan", plan_base_bytes=2 * MIB, plan_peak_bytes=34 * MIB, run=number, run_count=1)["kind"], "granted", "another is let in")
-        speakers[-1].send("turn")
-    same(speakers[0].hear()["kind"], "granted", "the first has its turn at once")
-    ok(wait_for(lambda: row(run.pid) and not row(run.pid)["in_turn"]), "the second waits, and the run rests before it")
-    use("cuda")
-    ok(lent() < held, f"of {held} bytes of the card it has {lent()}")
-    for speaker in speakers:
-        speaker.close()
-    steps = goes_on()
-    run.terminate()
-    same(finish(run)[0], 0, "until it is to end")
-    with open(path("turn.json"), encoding="utf-8") as file:
-        report = json.load(file)
-    same(report["loss_hex"][:steps], on_card(steps=steps, **flags).losses, "with the losses of steps that are no graphs")
-    graphs = report["ranks"][0]["graph_steps"]
-    ok(4 < graphs < len(report["loss_hex"]) - 2, f"{graphs} of {len(report['loss_hex'])} steps are graphs")
-    ENVIRONMENT["ZR_CONF"] = "service:on"
-    same((card.end(), host.end()), (0, 0), "both end well")
-
-
 def check_programs():
     plain, on = train(ranks=2, stage=1), train(environment={**ENVIRONMENT, "ZR_CONF": "service:required"}, ranks=2, stage=1)
     same((on.code, on.losses), (0, plain.losses), "zr-train on the service: the same losses")
@@ -554,7 +510,6 @@ for kind, count, rounds, churn in (("host", 8, 3, "120 12"), ("cuda", 4, 3, "30 
         check_other_user(service)
     service.end()
 check_device()
-check_card_turn()
 check_card_programs()
 use("host")
 check_deadline()
