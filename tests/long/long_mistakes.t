@@ -20,7 +20,7 @@ MISTAKES = (
      "false", dict(ranks=2, tp=2, sequence_parallel=True), r"(ln_|bias|wpe)"),
     ("a tied embedding is summed once", "sum_over_sharing", "if (!engine->layout.parameters[u->first_parameter].parameter.part.shared)",
      "if (engine)", dict(ranks=2, pp=2, accumulate=2), r"wte\.weight"),
-    ("a micro-batch is scaled wrongly", "backward", "(float)o->micro_batches)", "(float)(o->micro_batches + (trainer->pipelined && action->micro_batch == 1)))",
+    ("a micro-batch is scaled wrongly", "zr_module_pass_backward", "(float)o->micro_batches)", "(float)(o->micro_batches + (trainer->pipelined && action->micro_batch == 1)))",
      dict(ranks=2, pp=2, accumulate=2), r"weight|bias"),
     ("a gathered buffer is stale", "zr_checkpoints_fetch", "return result == ZR_OK ? gather(c, kept) : result;",
      "{ kept->phase = ZR_CHECKPOINT_WHOLE; return result; }", dict(ranks=2, tp=2, recompute="full", partition_activations=True), r"weight|bias"),
