@@ -60,6 +60,7 @@ struct zr_service {
     uint64_t serial;             /* of requests */
     struct zr_service_plan plan; /* that holds where `admitted` */
     bool admitted, in_turn;
+    uint64_t turn, claim_bytes;   /* the number of its turn, and what it takes in it at most from now on */
     _Atomic uint64_t yield_bytes; /* another run lacks them */
     int files[ZR_SERVICE_FILES_MOST];
     unsigned files_count;
@@ -270,6 +271,7 @@ static void write_plan(const struct zr_service *client, struct zr_service_messag
     out->bytes = client->plan.spill_bytes;
     out->run = client->plan.run;
     out->run_count = client->plan.run_count;
+    out->count = client->plan.threads;
 }
 
 static zr_result introduce(struct zr_service *client, int line, struct zr_service_parcel *welcome)
@@ -282,6 +284,8 @@ static zr_result introduce(struct zr_service *client, int line, struct zr_servic
     if (client->admitted) {
         write_plan(client, &hello);
         hello.flags |= client->in_turn ? ZR_SERVICE_IN_TURN : 0;
+        hello.turn = client->turn;
+        hello.claim_bytes = client->claim_bytes;
     }
     snprintf(hello.program, sizeof hello.program, "%s", program_invocation_short_name);
     for (char *at = hello.program; *at; at++)
@@ -442,7 +446,10 @@ zr_result zr_service_lease(struct zr_service *client, size_t bytes, struct zr_se
     message.bytes = bytes;
     pthread_mutex_lock(&client->request_lock);
     atomic_store(&client->waiting, true);
-    zr_result result = ask_or_alone(client, &message, ZR_SERVICE_GRANTED, &answer, &alone);
+    zr_result result;
+    do
+        result = ask_or_alone(client, &message, ZR_SERVICE_GRANTED, &answer, &alone);
+    while (result == ZR_OK && !alone && answer.message.kind == ZR_SERVICE_LATER);
     atomic_store(&client->waiting, false);
     if (result == ZR_OK) {
         pthread_mutex_lock(&client->send_lock);
@@ -516,6 +523,8 @@ static zr_result ask_for_long(struct zr_service *client, struct zr_service_messa
             pthread_mutex_lock(&client->send_lock);
             client->admitted = true;
             client->in_turn = client->in_turn || message->kind == ZR_SERVICE_TURN || alone;
+            client->turn = alone ? 0 : answer.message.turn;
+            client->claim_bytes = client->plan.peak_bytes;
             pthread_mutex_unlock(&client->send_lock);
         }
         pthread_mutex_unlock(&client->request_lock);
@@ -543,6 +552,16 @@ zr_result zr_service_plan(struct zr_service *client, const struct zr_service_pla
 uint64_t zr_service_yield_bytes(const struct zr_service *client)
 {
     return atomic_load_explicit(&client->yield_bytes, memory_order_relaxed);
+}
+
+void zr_service_claim(struct zr_service *client, size_t bytes)
+{
+    struct zr_service_message message = zr_service_message_of(ZR_SERVICE_CLAIM);
+    message.claim_bytes = bytes;
+    pthread_mutex_lock(&client->send_lock);
+    client->claim_bytes = bytes;
+    send_or_break(client, &message);
+    pthread_mutex_unlock(&client->send_lock);
 }
 
 zr_result zr_service_turn(struct zr_service *client, zr_service_waits *waits, void *state)

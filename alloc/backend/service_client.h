@@ -47,7 +47,8 @@ struct zr_service_lease {
     int fd;           /* a device's: to be imported, the receiver's to close; -1: none came */
 };
 /* Leases so many bytes, which are one piece. ZR_ERR_MEMORY: a quota or the machine, in zrd's words.
- * ZR_ERR_UNAVAILABLE: zrd has ended this process's leases, or is required and not there. */
+ * ZR_ERR_UNAVAILABLE: zrd has ended this process's leases, or is required and not there. In a step beside
+ * another run's it may wait for as long as that step takes. */
 zr_result zr_service_lease(struct zr_service *service, size_t bytes, struct zr_service_lease *out);
 /* Another descriptor of a leased piece, the caller's to close. ZR_ERR_UNAVAILABLE: no zrd, or not the one
  * that has lent it. */
@@ -69,7 +70,8 @@ struct zr_service_plan {
     uint64_t peak_bytes;  /* the most of a step, base included */
     uint64_t spill_bytes; /* of the base: what zr_reclaim_set_spill()'s function can give between steps */
     uint32_t run, run_count;
-    bool waits; /* to be let in, where it does not fit now */
+    uint32_t threads; /* that compute, where zr_service_claim() is called in its steps; 0: it is not */
+    bool waits;       /* to be let in, where it does not fit now */
 };
 /* Hears now and then what is waited for. False: it waits no longer. */
 typedef bool zr_service_waits(void *state, const char *words);
@@ -81,6 +83,9 @@ zr_result zr_service_plan(struct zr_service *service, const struct zr_service_pl
                           zr_service_waits *waits, void *state);
 /* What another run lacks, which waits for this one's turn to end; 0: none waits. */
 uint64_t zr_service_yield_bytes(const struct zr_service *service);
+/* In a step: from here to the next zr_service_turn() this process holds `bytes` at most, of which it has
+ * given back what was more. Another run may have the rest. */
+void zr_service_claim(struct zr_service *service, size_t bytes);
 /* Between two steps, or before the first: ends this process's part in the run's turn, and waits for the next
  * one, which comes once all of the run wait. Until then zrd takes what is idle. */
 zr_result zr_service_turn(struct zr_service *service, zr_service_waits *waits, void *state);

@@ -6,13 +6,14 @@
  * ZR_SERVICE_REFUSED with words, and hangs up.
  *
  * A client says HELLO first, and gets a second socket, its bell, on which zrd alone speaks. On the first one
- * each request gets one answer, in order; RETURN, GIVEN, IDLE and LISTEN get none. A tool says no HELLO: it
- * asks STATUS, LIMIT, DRAIN or STOP.
+ * each request gets one answer, in order; RETURN, GIVEN, CLAIM, IDLE and LISTEN get none. A tool says no
+ * HELLO: it asks STATUS, LIMIT, DRAIN or STOP.
  *
  * A run is one process or several that compute together. One that knows what it will take says so (PLAN)
  * before it takes it: the bytes that stay between its steps, and the most of a step. zrd lets it in or
  * refuses it. Then it asks for its turn (TURN), in which it may take its most; it keeps the turn until zrd
- * asks for it (YIELD), and ends it between two steps by asking for the next one.
+ * asks for it (YIELD), and ends it between two steps by asking for the next one. In its step it can say what
+ * it takes at most from there on (CLAIM): then another run's turn may begin before its own has ended.
  *
  * Bytes are counted, not placed: a client's memory lies in files of its own (memfd), which zrd makes and
  * sends and keeps a descriptor of. No other client ever gets these descriptors.
@@ -25,10 +26,10 @@
 
 enum {
     ZR_SERVICE_MAGIC = 0x2e64727a, /* "zrd." */
-    ZR_SERVICE_VERSION = 2,
+    ZR_SERVICE_VERSION = 3,
     ZR_SERVICE_PROGRAM_BYTES = 16,
     ZR_SERVICE_GROUP_BYTES = 48,
-    ZR_SERVICE_WORDS_BYTES = 344,
+    ZR_SERVICE_WORDS_BYTES = 328,
     ZR_SERVICE_FILES_MOST = 16, /* of a client */
     ZR_SERVICE_FDS_MOST = 2,    /* beside a message */
 };
@@ -41,7 +42,7 @@ enum zr_service_kind {
     /* From a client. */
     ZR_SERVICE_HELLO = 1, /* held_bytes: what it holds already; group ("": its cgroup's), program, flags:
                              ZR_SERVICE_LISTENS; what PLAN has, where another zrd has let it in, flags:
-                             ZR_SERVICE_IN_TURN */
+                             ZR_SERVICE_IN_TURN, then turn and claim_bytes */
     ZR_SERVICE_FILE,      /* a file for granules is wanted; of a device: a descriptor of piece `count` */
     ZR_SERVICE_ADOPT,     /* + the file: one that it has already, after zrd has started anew */
     ZR_SERVICE_LEASE,     /* bytes, serial */
@@ -51,8 +52,10 @@ enum zr_service_kind {
     ZR_SERVICE_LISTEN, /* the bell is heard from now on: who has not said so is asked for nothing. No answer
                         */
     ZR_SERVICE_PLAN,   /* plan_base_bytes, plan_peak_bytes of this process; run, run_count; bytes: what of its
-                          base can go to a disk while it waits for its turn */
+                          base can go to a disk while it waits for its turn; count: the threads that compute, of
+                          one that says CLAIM, else 0 */
     ZR_SERVICE_TURN,   /* the process is between two steps, and wants the next turn */
+    ZR_SERVICE_CLAIM,  /* claim_bytes: it holds no more than that until it says TURN. No answer */
     ZR_SERVICE_IDLE,   /* bytes: what it could give now, to INQUIRE. No answer */
     /* From a tool. */
     ZR_SERVICE_STATUS, /* serial: of the last client heard of, 0 for the first; flags: ZR_SERVICE_FRESH */
@@ -63,8 +66,8 @@ enum zr_service_kind {
     ZR_SERVICE_WELCOME, /* + the bell; within_ms: how long a lease may take */
     ZR_SERVICE_DONE,    /* + a file, to FILE; to STATUS: no more clients, and the totals */
     ZR_SERVICE_GRANTED, /* to LEASE: bytes, serial; of a device: + the piece, count: its number; to PLAN: the
-                           run is let in; to TURN: it has its turn */
-    ZR_SERVICE_LATER,   /* to PLAN and TURN: not yet, ask again; words: what it waits for */
+                           run is let in; to TURN: it has its turn, turn: the number of that */
+    ZR_SERVICE_LATER,   /* to PLAN, TURN and LEASE: not yet, ask again; words: what it waits for */
     ZR_SERVICE_REFUSED, /* result (enum zr_result), words */
     ZR_SERVICE_CLIENT,  /* to STATUS: one client; serial is its number */
     /* On the bell. */
@@ -102,6 +105,7 @@ struct zr_service_message {
     uint64_t hard_bytes, soft_bytes;           /* 0: none */
     uint64_t count;                            /* CLIENT: messages that it has sent; DONE: clients */
     uint64_t plan_base_bytes, plan_peak_bytes; /* between steps, and the most of a step; 0: no plan */
+    uint64_t claim_bytes, turn;
     uint64_t idle_bytes,
         reclaim_ns; /* CLIENT: what it has idle, and how long it would take to give that (0: unknown) */
     int32_t pid;

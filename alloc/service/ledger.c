@@ -120,7 +120,7 @@ static uint64_t free_for(const struct zr_ledger *ledger, const struct zr_holder 
 {
     uint64_t free = free_bytes(ledger), left = plan_left(holder);
     if (holder->wanted_bytes <= left)
-        return free;
+        return zr_run_free(ledger, holder, free);
     uint64_t more = zr_runs_unreserved(ledger, free) + left;
     return more < free ? more : free;
 }
@@ -171,12 +171,18 @@ static bool grant(struct zr_ledger *ledger, struct zr_holder *holder)
     return true;
 }
 
+/* Or puts it off: what a run lacks because another's step comes first is there when that ends. */
 static void refuse(struct zr_ledger *ledger, struct zr_holder *holder)
 {
     char wanted[ZR_LEDGER_NUMBER_ROOM], left[ZR_LEDGER_NUMBER_ROOM], all[ZR_LEDGER_NUMBER_ROOM];
     char holders[224];
     zr_ledger_describe(ledger, holders, sizeof holders);
     stop_waiting(ledger, holder);
+    if (!ledger->draining && holder->wanted_bytes <= plan_left(holder) && zr_run_follows(ledger, holder)) {
+        holder->wanted_bytes = 0;
+        ledger->calls->reply(ledger, holder, ZR_SERVICE_LATER, "another run's step comes first");
+        return;
+    }
     if (holder->unmet)
         zr_fail(ZR_ERR_MEMORY, "zrd may lend %s more, and cannot have them: %s",
                 zr_ledger_bytes(left, free_for(ledger, holder)), ledger->unmet_words);
@@ -272,22 +278,29 @@ bool zr_ledger_press(struct zr_ledger *ledger, const struct zr_holder *wanting, 
     return coming > 0;
 }
 
+/* A run that follows another keeps nobody else waiting: it waits for that one's step. */
+static void grant_in_order(struct zr_ledger *ledger)
+{
+    for (struct zr_holder *holder = ledger->first_waiting, *next; holder; holder = next) {
+        next = holder->next_waiting;
+        bool granted = holder->wanted_bytes <= free_for(ledger, holder) && grant(ledger, holder);
+        if (!granted && !zr_run_follows(ledger, holder))
+            return;
+    }
+}
+
 /* Grants what fits, in order; asks for what is missing; refuses whom nobody can help. What a plan has is not
  * refused: those that had nothing idle are asked again. */
 void zr_ledger_serve(struct zr_ledger *ledger, uint64_t now_ns)
 {
     zr_runs_serve(ledger, now_ns);
-    while (ledger->first_waiting &&
-           ledger->first_waiting->wanted_bytes <= free_for(ledger, ledger->first_waiting) &&
-           grant(ledger, ledger->first_waiting))
-        continue;
-    if (!ledger->first_waiting)
-        return;
-    uint64_t wanted = 0;
+    grant_in_order(ledger);
+    uint64_t before = 0;
     for (struct zr_holder *holder = ledger->first_waiting, *next; holder; holder = next) {
         next = holder->next_waiting;
-        wanted += holder->wanted_bytes;
-        uint64_t free = holder->unmet ? 0 : free_for(ledger, holder);
+        uint64_t wanted = before + holder->wanted_bytes, free = holder->unmet ? 0 : free_for(ledger, holder);
+        if (!zr_run_follows(ledger, holder))
+            before = wanted;
         if (wanted <= free || zr_ledger_press(ledger, holder, wanted - free, false, now_ns))
             continue;
         if ((holder->wants_rank == 0 || holder->unmet) && now_ns < holder->wanted_until_ns) {
@@ -295,7 +308,7 @@ void zr_ledger_serve(struct zr_ledger *ledger, uint64_t now_ns)
                 ledger->again_ns = now_ns + AGAIN_NS;
             zr_ledger_due(ledger, ledger->again_ns);
         } else {
-            wanted -= holder->wanted_bytes;
+            before -= before == wanted ? holder->wanted_bytes : 0;
             refuse(ledger, holder);
         }
     }

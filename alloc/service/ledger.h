@@ -95,7 +95,9 @@ struct zr_ledger {
     struct zr_run *runs;
     uint64_t turn_ns;    /* how long a run may keep its turn while others wait */
     uint64_t settled_ns; /* no turns before: clients of a zrd that has ended come back one by one */
-    uint64_t queue_number;
+    bool settling;       /* it is before that */
+    uint64_t queue_number, turn_number;
+    unsigned processors;   /* for runs that compute at once */
     uint64_t again_ns;     /* when everybody may be asked again; 0: no need */
     char unmet_words[160]; /* why the last that is `unmet` is */
 };

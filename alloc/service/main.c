@@ -21,7 +21,14 @@
 #include "alloc/base/system/os.h"
 #include "alloc/service/server.h"
 
-enum { EXIT_USAGE = 2, EXIT_INPUT = 3, WITHIN_MS = 5000, WITHIN_MOST_MS = 600000, TURN_MS = 500 };
+enum {
+    EXIT_USAGE = 2,
+    EXIT_INPUT = 3,
+    WITHIN_MS = 5000,
+    WITHIN_MOST_MS = 600000,
+    TURN_MS = 500,
+    PROCESSORS_MOST = 1 << 20
+};
 
 static const char help[] =
     "Lends one machine's memory to several programs of one user, with quotas, and gets it back.\n"
@@ -36,6 +43,7 @@ static const char help[] =
     "  --capacity BYTES      what may be lent in all; 7/8 of the machine, control group or GPU by itself\n"
     "  --within MS           how long a program has to give back what is asked for; 5000\n"
     "  --turn MS             how long a run with a plan keeps its turn while another waits; 500\n"
+    "  --processors N        what runs that compute at once may use; the machine's by itself, 1: they take turns\n"
     "  --process-hard BYTES  what each process may hold; no limit by itself\n"
     "  --log FILE            standard error by itself\n"
     "\n"
@@ -43,7 +51,7 @@ static const char help[] =
     "what they have, and register again with the next zrd.\n";
 
 struct settings {
-    uint64_t capacity_bytes, within_ms, turn_ms, process_hard_bytes;
+    uint64_t capacity_bytes, within_ms, turn_ms, process_hard_bytes, processors;
     const char *log, *device;
 };
 
@@ -108,6 +116,9 @@ static int read_arguments(struct settings *settings, int argc, char **argv)
             good = good && read_milliseconds(value, &settings->within_ms);
         else if (strcmp(name, "--turn") == 0)
             good = good && read_milliseconds(value, &settings->turn_ms);
+        else if (strcmp(name, "--processors") == 0)
+            good = good && read_bytes(value, &settings->processors) && settings->processors > 0 &&
+                   settings->processors <= PROCESSORS_MOST;
         else if (strcmp(name, "--log") == 0)
             settings->log = value;
         else if (strcmp(name, "--device") == 0)
@@ -131,6 +142,13 @@ static uint64_t capacity_of_machine(void)
     if (machine.cgroup_limit_bytes && (bytes == 0 || machine.cgroup_limit_bytes < bytes))
         bytes = machine.cgroup_limit_bytes;
     return bytes ? bytes / 8 * 7 : UINT64_C(1) << 50;
+}
+
+static unsigned processors_of_machine(void)
+{
+    struct zr_machine machine;
+    zr_os_machine(&machine);
+    return machine.cores_count;
 }
 
 /* ---- The socket ---------------------------------------------------------------------------------------- */
@@ -268,6 +286,7 @@ int main(int argc, char **argv)
     server.ledger.process_hard_bytes = settings.process_hard_bytes;
     server.ledger.within_ns = settings.within_ms * 1000000;
     server.ledger.turn_ns = settings.turn_ms * 1000000;
+    server.ledger.processors = settings.processors ? (unsigned)settings.processors : processors_of_machine();
     zr_result result = serve(&server, settings.device, &log);
     if (result != ZR_OK)
         say(zr_last_error());

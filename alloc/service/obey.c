@@ -12,6 +12,8 @@
 #include "alloc/service/client.h"
 #include "alloc/service/runs.h"
 
+#define TURN_MOST (UINT64_C(1) << 62) /* of a client's word: the turns after it have numbers, too */
+
 static void refuse(struct zr_client *client, zr_result result)
 {
     struct zr_service_message message = zr_service_message_of(ZR_SERVICE_REFUSED);
@@ -57,6 +59,9 @@ static struct zr_run_plan plan_of(const struct zr_service_message *message, bool
                                 .spill_bytes = message->bytes,
                                 .key = message->run,
                                 .count = message->run_count,
+                                .threads = message->count < UINT32_MAX ? (unsigned)message->count : 0,
+                                .turn = admitted && message->turn < TURN_MOST ? message->turn : 0,
+                                .claim_bytes = admitted ? message->claim_bytes : 0,
                                 .admitted = admitted,
                                 .waits = !admitted && message->flags & ZR_SERVICE_WAITS,
                                 .in_turn = admitted && message->flags & ZR_SERVICE_IN_TURN};
@@ -175,6 +180,10 @@ static void obey_client(struct zr_server *server, struct zr_client *client, stru
     }
     case ZR_SERVICE_TURN:
         result = zr_run_turn(ledger, &client->holder, now_ns);
+        zr_ledger_serve(ledger, now_ns);
+        break;
+    case ZR_SERVICE_CLAIM:
+        result = zr_run_claim(ledger, &client->holder, message->claim_bytes);
         zr_ledger_serve(ledger, now_ns);
         break;
     case ZR_SERVICE_IDLE:

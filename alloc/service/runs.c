@@ -11,9 +11,8 @@ enum { MEMBERS_MOST = 4096, WORDS_ROOM = 160 };
 
 /* ---- Sums ---------------------------------------------------------------------------------------------- */
 
-/* What must stay free for the runs, or is theirs: now, and so that the largest step can still be had. */
+/* What runs hold, and what they need so that the largest step can still be had. */
 struct sums {
-    uint64_t committed_bytes;         /* in turn: the peaks, else the bases */
     uint64_t floor_bytes, step_bytes; /* what stays whatever comes, and the most that one adds in its turn */
     uint64_t held_bytes;
 };
@@ -26,7 +25,7 @@ static uint64_t more_of(uint64_t one, uint64_t other)
 /* What the run may take now. */
 static uint64_t committed_to(const struct zr_run *run)
 {
-    return run->in_turn       ? run->peak_bytes
+    return run->in_turn       ? run->claim_bytes
            : !run->begun      ? 0
            : run->spill_bytes ? run->held_bytes
                               : run->base_bytes;
@@ -45,7 +44,6 @@ static struct sums sum_runs(const struct zr_ledger *ledger, const struct zr_run 
     for (const struct zr_run *run = ledger->runs; run; run = run->next) {
         if (!run->admitted && run != also)
             continue;
-        sums.committed_bytes += more_of(committed_to(run), run->held_bytes);
         sums.floor_bytes += floor_of(run);
         sums.step_bytes = more_of(sums.step_bytes, run->peak_bytes - floor_of(run));
         sums.held_bytes += run->held_bytes;
@@ -53,11 +51,61 @@ static struct sums sum_runs(const struct zr_ledger *ledger, const struct zr_run 
     return sums;
 }
 
+/* What all runs hold when the one with this turn holds its most: those before it have ended their steps,
+ * those that follow have what they have now. */
+static uint64_t held_in_turn(const struct zr_ledger *ledger, uint64_t turn)
+{
+    uint64_t bytes = 0;
+    for (const struct zr_run *run = ledger->runs; run; run = run->next)
+        if (run->admitted)
+            bytes += run->in_turn && run->turn < turn   ? run->base_bytes
+                     : run->in_turn && run->turn > turn ? more_of(run->base_bytes, run->held_bytes)
+                                                        : more_of(committed_to(run), run->held_bytes);
+    return bytes;
+}
+
+/* The most of that, over the turns of all runs, or of those before `turn`. */
+static uint64_t most_held(const struct zr_ledger *ledger, uint64_t turn)
+{
+    uint64_t most = 0;
+    bool any = false;
+    for (const struct zr_run *run = ledger->runs; run; run = run->next)
+        if (run->admitted && run->in_turn && run->turn < turn) {
+            most = more_of(most, held_in_turn(ledger, run->turn));
+            any = true;
+        }
+    return any ? most : held_in_turn(ledger, 0);
+}
+
 uint64_t zr_run_allows(const struct zr_holder *holder)
 {
-    if (!holder->run || !holder->run->begun)
+    const struct zr_run *run = holder->run;
+    if (!run || !run->begun)
         return 0;
-    return holder->run->in_turn ? holder->plan_peak_bytes : holder->plan_base_bytes;
+    return !run->in_turn  ? holder->plan_base_bytes
+           : run->threads ? run->claim_bytes
+                          : holder->plan_peak_bytes;
+}
+
+bool zr_run_follows(const struct zr_ledger *ledger, const struct zr_holder *holder)
+{
+    if (!holder->run || !holder->run->in_turn || !holder->run->threads)
+        return false;
+    const struct zr_run *run = ledger->runs;
+    while (run && !(run->in_turn && run->turn < holder->run->turn))
+        run = run->next;
+    return run || ledger->settling; /* those that come back may have come before it */
+}
+
+uint64_t zr_run_free(const struct zr_ledger *ledger, const struct zr_holder *holder, uint64_t free_bytes)
+{
+    if (!zr_run_follows(ledger, holder))
+        return free_bytes;
+    const struct zr_run *run = holder->run;
+    uint64_t own = run->base_bytes > run->held_bytes ? run->base_bytes - run->held_bytes : 0; /* in `most` */
+    uint64_t all = free_bytes + sum_runs(ledger, NULL).held_bytes + own, most = most_held(ledger, run->turn);
+    uint64_t free = ledger->settling || most > all ? 0 : all - most;
+    return free < free_bytes ? free : free_bytes;
 }
 
 uint64_t zr_runs_need(const struct zr_ledger *ledger)
@@ -71,8 +119,9 @@ uint64_t zr_runs_unreserved(const struct zr_ledger *ledger, uint64_t free_bytes)
     if (!ledger->runs)
         return free_bytes;
     struct sums sums = sum_runs(ledger, NULL);
-    uint64_t reserved = more_of(sums.committed_bytes, sums.floor_bytes + sums.step_bytes) - sums.held_bytes;
-    return free_bytes > reserved ? free_bytes - reserved : 0;
+    uint64_t most = more_of(most_held(ledger, UINT64_MAX), sums.floor_bytes + sums.step_bytes);
+    uint64_t free = free_bytes + sums.held_bytes > most ? free_bytes + sums.held_bytes - most : 0;
+    return free < free_bytes ? free : free_bytes;
 }
 
 /* ---- Members ------------------------------------------------------------------------------------------- */
@@ -104,6 +153,7 @@ void zr_run_leave(struct zr_ledger *ledger, struct zr_holder *holder)
     run->base_bytes -= holder->plan_base_bytes;
     run->spill_bytes -= holder->plan_spill_bytes;
     run->peak_bytes -= holder->plan_peak_bytes;
+    run->claim_bytes = run->claim_bytes < run->peak_bytes ? run->claim_bytes : run->peak_bytes;
     run->held_bytes -= holder->held_bytes;
     holder->run = NULL;
     holder->plan_base_bytes = holder->plan_peak_bytes = holder->plan_spill_bytes = 0;
@@ -157,7 +207,8 @@ static void reply(struct zr_ledger *ledger, struct zr_holder *holder, enum zr_se
     ledger->calls->reply(ledger, holder, kind, words);
 }
 
-static void enter(struct zr_run *run, struct zr_holder *holder, const struct zr_run_plan *plan)
+static void enter(struct zr_ledger *ledger, struct zr_run *run, struct zr_holder *holder,
+                  const struct zr_run_plan *plan)
 {
     holder->run = run;
     holder->plan_base_bytes = plan->base_bytes;
@@ -171,6 +222,11 @@ static void enter(struct zr_run *run, struct zr_holder *holder, const struct zr_
     run->waits = run->waits || plan->waits;
     run->admitted = run->begun = run->admitted || plan->admitted;
     run->in_turn = run->in_turn || plan->in_turn;
+    run->threads = plan->count == 1 ? plan->threads : 0;
+    run->turn = plan->turn;
+    run->claim_bytes =
+        run->threads && plan->claim_bytes < run->peak_bytes ? plan->claim_bytes : run->peak_bytes;
+    ledger->turn_number = more_of(ledger->turn_number, plan->turn);
 }
 
 zr_result zr_run_join(struct zr_ledger *ledger, struct zr_holder *holder, const struct zr_run_plan *plan,
@@ -193,7 +249,7 @@ zr_result zr_run_join(struct zr_ledger *ledger, struct zr_holder *holder, const 
             reply(ledger, holder, ZR_SERVICE_REFUSED, "");
         if (result != ZR_OK)
             return ZR_OK;
-        enter(run, holder, plan);
+        enter(ledger, run, holder, plan);
         run->turn_since_ns = now_ns;
     }
     ledger->round++; /* what others have idle may be more than when it asked last */
@@ -216,6 +272,17 @@ zr_result zr_run_turn(struct zr_ledger *ledger, struct zr_holder *holder, uint64
     run->resting_count += !holder->rests;
     holder->spills_no_more = holder->rests && holder->spills_no_more;
     holder->rests = true;
+    return ZR_OK;
+}
+
+zr_result zr_run_claim(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t bytes)
+{
+    struct zr_run *run = holder->run;
+    (void)ledger;
+    if (!run || !run->threads || !run->in_turn)
+        return zr_fail(ZR_ERR_INVALID, "a claim without a turn, or of a run that says none");
+    if (bytes < run->claim_bytes)
+        run->claim_bytes = bytes;
     return ZR_OK;
 }
 
@@ -304,6 +371,8 @@ static void begin_turn(struct zr_ledger *ledger, struct zr_run *run, uint64_t no
     run->in_turn = run->begun = true;
     run->queued = run->resting_count = 0;
     run->turn_since_ns = now_ns;
+    run->turn = ++ledger->turn_number;
+    run->claim_bytes = run->peak_bytes;
     for (struct zr_holder *holder = ledger->holders; holder; holder = holder->next)
         if (holder->run == run) {
             holder->rests = holder->spills_no_more = false;
@@ -312,10 +381,22 @@ static void begin_turn(struct zr_ledger *ledger, struct zr_run *run, uint64_t no
     reply_all(ledger, run, ZR_AWAITS_TURN, ZR_SERVICE_GRANTED, "");
 }
 
+static void ask_turn(struct zr_ledger *ledger, struct zr_run *run, uint64_t lacks)
+{
+    run->yields = true;
+    for (struct zr_holder *holder = ledger->holders; holder; holder = holder->next)
+        if (holder->run == run)
+            ledger->calls->yield(ledger, holder, lacks);
+}
+
+static uint64_t lacked_by(const struct zr_run *run)
+{
+    return run->peak_bytes > run->held_bytes ? run->peak_bytes - run->held_bytes : 0;
+}
+
 /* Turns whose time is over are asked for, the oldest first, until they are enough. */
 static void ask_turns(struct zr_ledger *ledger, const struct zr_run *waits, uint64_t missing, uint64_t now_ns)
 {
-    uint64_t lacks = waits->peak_bytes > waits->held_bytes ? waits->peak_bytes - waits->held_bytes : 0;
     for (const struct zr_run *run = ledger->runs; run; run = run->next)
         if (run->in_turn && run->yields)
             missing -=
@@ -330,13 +411,33 @@ static void ask_turns(struct zr_ledger *ledger, const struct zr_run *waits, uint
             zr_ledger_due(ledger, oldest->turn_since_ns + ledger->turn_ns);
         if (!oldest || now_ns < oldest->turn_since_ns + ledger->turn_ns)
             return;
-        oldest->yields = true;
-        for (struct zr_holder *holder = ledger->holders; holder; holder = holder->next)
-            if (holder->run == oldest)
-                ledger->calls->yield(ledger, holder, lacks);
+        ask_turn(ledger, oldest, lacked_by(waits));
         uint64_t step = oldest->peak_bytes - oldest->base_bytes;
         missing -= missing < step ? missing : step;
     }
+}
+
+/* Whether the run, which does not fit beside those in their turns, can compute beside them all the same. What
+ * spills has no part in it: what rests of it is not sure to come back while others compute. */
+static bool can_follow(const struct zr_ledger *ledger, const struct zr_run *run)
+{
+    bool can = run->threads > 0;
+    unsigned threads = run->threads;
+    for (const struct zr_run *other = ledger->runs; other; other = other->next) {
+        can = can && other->spill_bytes == 0 && (other->threads > 0 || !other->in_turn);
+        threads += other->in_turn ? other->threads : 0;
+    }
+    return can && threads <= ledger->processors;
+}
+
+/* All that compute at once end their turns with their steps, and say their claims. */
+static void begin_beside(struct zr_ledger *ledger, struct zr_run *run, uint64_t now_ns)
+{
+    uint64_t lacks = lacked_by(run);
+    begin_turn(ledger, run, now_ns);
+    for (struct zr_run *other = ledger->runs; other; other = other->next)
+        if (other->in_turn && !other->yields)
+            ask_turn(ledger, other, lacks ? lacks : 1);
 }
 
 /* What must be had for the run's turn beside what others keep, beyond the capacity; *alone: no other has its
@@ -406,6 +507,10 @@ static void give_turns(struct zr_ledger *ledger, uint64_t now_ns)
     while ((run = first_queued(ledger))) {
         bool alone;
         uint64_t missing = missing_for(ledger, run, &alone);
+        if (missing > 0 && !alone && can_follow(ledger, run)) {
+            begin_beside(ledger, run, now_ns);
+            continue;
+        }
         if (missing > 0 && !alone) {
             ask_turns(ledger, run, missing, now_ns);
             return;
@@ -421,6 +526,9 @@ static void give_turns(struct zr_ledger *ledger, uint64_t now_ns)
 
 void zr_runs_serve(struct zr_ledger *ledger, uint64_t now_ns)
 {
+    ledger->settling = now_ns < ledger->settled_ns;
+    if (ledger->settling && ledger->first_waiting)
+        zr_ledger_due(ledger, ledger->settled_ns);
     for (struct zr_run *run = ledger->runs, *next; run; run = next) {
         next = run->next;
         if (!run->admitted && run->members_count == run->expected_count) {

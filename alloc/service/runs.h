@@ -10,6 +10,12 @@
  * is asked to yield once it has had turn_ns. What others hold idle is reclaimed then, and so no run waits for
  * memory in the middle of a step that another needs to end its own.
  *
+ * A run that says in its step what it takes at most from there on (its claim), and how many threads compute,
+ * need not have the memory alone: where there are processors for both, the next one's turn begins at once,
+ * and follows. What a run claims is kept from all that follow it, so the one whose turn began first always
+ * ends its step; one that follows gets what is beyond that, and waits for it in its step. Whose step ends
+ * follows the others in its next one.
+ *
  * Of some bases a part can go to a disk while the run rests (spill). Such a run is let in by what it cannot
  * give, and where the next turn does not fit beside what rests, those that rest are asked for that part.
  * While it rests, what such a run holds is kept for it and no more; its turn comes with its peak. */
@@ -28,15 +34,20 @@ struct zr_run {
     bool told;  /* that it waits */
     bool begun; /* it has had a turn: what stays between steps is there */
     uint64_t turn_since_ns;
-    uint64_t queued; /* its number in the order of waiting for a turn; 0: it does not wait */
+    uint64_t turn;        /* its turn's number: lower ones come first */
+    uint64_t claim_bytes; /* what it takes at most until that ends */
+    unsigned threads;     /* that compute, of a run of one member that says its claims; 0: it does not */
+    uint64_t queued;      /* its number in the order of waiting for a turn; 0: it does not wait */
 };
 
 struct zr_run_plan {
     uint64_t base_bytes, peak_bytes; /* of the holder */
     uint64_t spill_bytes;            /* of its base, that it can give while it rests */
     uint32_t key, count;             /* of its run */
+    unsigned threads;                /* as of struct zr_run */
     bool waits;                      /* to be let in, for as long as it takes */
     bool admitted, in_turn;          /* by another zrd: counted, and asked nothing */
+    uint64_t turn, claim_bytes;      /* where it is in its turn by that */
 };
 
 /* The holder, which is in the ledger, declares its plan, or asks for the answer again. The answer comes once
@@ -45,6 +56,9 @@ zr_result zr_run_join(struct zr_ledger *ledger, struct zr_holder *holder, const 
                       uint64_t now_ns);
 /* The holder rests, and wants its run's next turn. ZR_ERR_INVALID: it was not let in. */
 zr_result zr_run_turn(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t now_ns);
+/* In its turn the holder takes `bytes` at most from here on. ZR_ERR_INVALID: it has no turn, or has not said
+ * that it does this. */
+zr_result zr_run_claim(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t bytes);
 /* The holder's part of its run is over; what it holds is held without a plan. */
 void zr_run_leave(struct zr_ledger *ledger, struct zr_holder *holder);
 
@@ -55,6 +69,10 @@ void zr_runs_tick(struct zr_ledger *ledger, uint64_t now_ns);
 
 /* What the holder may hold by its plan now; 0: it has none that holds. */
 uint64_t zr_run_allows(const struct zr_holder *holder);
+/* Whether the holder's run computes beside one whose turn began before. */
+bool zr_run_follows(const struct zr_ledger *ledger, const struct zr_holder *holder);
+/* Of what is free, what the holder may have by its plan: beside what runs claim that it follows. */
+uint64_t zr_run_free(const struct zr_ledger *ledger, const struct zr_holder *holder, uint64_t free_bytes);
 /* What the runs that were let in need so that the largest step can still be had. */
 uint64_t zr_runs_need(const struct zr_ledger *ledger);
 /* Of what is free, what may be lent to the holder beyond its plan. */

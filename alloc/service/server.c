@@ -15,6 +15,7 @@
 #include "alloc/base/error.h"
 #include "alloc/base/system/os.h"
 #include "alloc/service/client.h"
+#include "alloc/service/runs.h"
 
 enum {
     CLIENTS_MOST = 8192,
@@ -100,6 +101,7 @@ static void reply(struct zr_ledger *ledger, struct zr_holder *holder, enum zr_se
     struct zr_service_message message = zr_service_message_of(kind);
     (void)ledger;
     message.result = kind == ZR_SERVICE_REFUSED ? ZR_ERR_MEMORY : ZR_OK;
+    message.turn = holder->run ? holder->run->turn : 0;
     snprintf(message.words, sizeof message.words, "%s", kind == ZR_SERVICE_REFUSED ? zr_last_error() : words);
     zr_client_say(client_of(holder), client_of(holder)->line, &message, -1);
 }

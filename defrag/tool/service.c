@@ -33,7 +33,8 @@ static const char help[] =
     "  zr service start --device 0                 another zrd, for the memory of a GPU\n"
     "  zr service stop                             programs go on with what they have\n"
     "\n"
-    "zr service start [--capacity BYTES] [--within MS] [--turn MS] [--process-hard BYTES]\n"
+    "zr service start [--capacity BYTES] [--within MS] [--turn MS] [--processors N]\n"
+    "    [--process-hard BYTES]\n"
     "zr service status [--json]\n"
     "zr service limit --pid N|--group NAME [--hard BYTES] [--soft BYTES] [--shares N]\n"
     "zr service limit --capacity BYTES\n"
@@ -172,13 +173,17 @@ zr_result zr_tool_service_need(bool start, const char *device)
 
 static int start(int argc, char **argv)
 {
-    enum { VALUES = 5 };
+    enum { DEVICE = 5, VALUES };
     const char *values[VALUES] = {NULL};
-    static const char *const names[] = {"--capacity", "--within", "--process-hard", "--turn", "--device"};
-    const struct zr_tool_option options[] = {
-        {names[0], ZR_TOOL_WORDS, &values[0]}, {names[1], ZR_TOOL_WORDS, &values[1]},
-        {names[2], ZR_TOOL_WORDS, &values[2]}, {names[3], ZR_TOOL_WORDS, &values[3]},
-        {names[4], ZR_TOOL_WORDS, &values[4]}, {NULL, ZR_TOOL_FLAG, NULL}};
+    static const char *const names[] = {"--capacity", "--within",     "--process-hard",
+                                        "--turn",     "--processors", "--device"};
+    const struct zr_tool_option options[] = {{names[0], ZR_TOOL_WORDS, &values[0]},
+                                             {names[1], ZR_TOOL_WORDS, &values[1]},
+                                             {names[2], ZR_TOOL_WORDS, &values[2]},
+                                             {names[3], ZR_TOOL_WORDS, &values[3]},
+                                             {names[4], ZR_TOOL_WORDS, &values[4]},
+                                             {names[DEVICE], ZR_TOOL_WORDS, &values[DEVICE]},
+                                             {NULL, ZR_TOOL_FLAG, NULL}};
     struct zr_tool_arguments parsed = {.help = help, .options = options};
     char *arguments[ARGUMENTS_MOST] = {NULL}, log[LOG_ROOM];
     char key[ZR_SERVICE_KEY_BYTES];
@@ -187,7 +192,7 @@ static int start(int argc, char **argv)
     int code = zr_tool_parse(&parsed, argc, argv);
     if (code >= 0)
         return code;
-    zr_result result = read_key(values[4], key);
+    zr_result result = read_key(values[DEVICE], key);
     if (result == ZR_OK)
         result = find_running(key, &pid);
     if (result != ZR_OK)

@@ -22,12 +22,12 @@ EMULATOR = os.path.abspath(os.path.join(BUILD, "tests", "emulator"))
 # Device 0 of the emulated driver: all processes share its account, and new memory holds what another left there.
 CARD = {"LD_LIBRARY_PATH": EMULATOR, "ZR_EMULATOR_SHARED": path("card"), "ZR_EMULATOR_DIRTY": "1"}
 UUID = "e0e1e2e3-e4e5-e6e7-e8e9-eaebecedee00"
-FORM = struct.Struct("<IHHII12Qi5I16s48s344s")
-KINDS = ("none hello file adopt lease return given listen plan turn idle status limit drain stop welcome done granted "
+FORM = struct.Struct("<IHHII14Qi5I16s48s328s")
+KINDS = ("none hello file adopt lease return given listen plan turn claim idle status limit drain stop welcome done granted "
          "later refused client reclaim yield inquire ended").split()
 FIELDS = ("magic version kind result flags serial bytes held_bytes peak_bytes resident_bytes hard_bytes soft_bytes count "
-          "plan_base_bytes plan_peak_bytes idle_bytes reclaim_ns pid shares within_ms files_count run run_count program group words").split()
-MAGIC, LISTENS = 0x2E64727A, 128
+          "plan_base_bytes plan_peak_bytes claim_bytes turn idle_bytes reclaim_ns pid shares within_ms files_count run run_count program group words").split()
+MAGIC, VERSION, LISTENS = 0x2E64727A, 3, 128
 
 
 class Memory:
@@ -146,7 +146,7 @@ class Speaker:
                 self.bell.settimeout(120)
 
     def send(self, kind, fds=(), **fields):
-        values = {"magic": MAGIC, "version": 2, "kind": KINDS.index(kind), "program": b"", "group": b"", "words": b"", **fields}
+        values = {"magic": MAGIC, "version": VERSION, "kind": KINDS.index(kind), "program": b"", "group": b"", "words": b"", **fields}
         beside = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         self.line.sendmsg([FORM.pack(*(values.get(name, 0) for name in FIELDS))], beside)
 

@@ -14,8 +14,8 @@ import sys
 import threading
 
 sys.path.insert(0, "tests/support")
-from zrd_client import (CLIENT, ENVIRONMENT, FIELDS, FORM, KINDS, MAGIC, MIB, RUNTIME, SOCKET, UUID, ZR, ZRD, Program, Speaker, Zrd,
-                        constant, lent, status, use, zr)
+from zrd_client import (CLIENT, ENVIRONMENT, FIELDS, FORM, KINDS, MAGIC, MIB, RUNTIME, SOCKET, UUID, VERSION, ZR, ZRD, Program, Speaker,
+                        Zrd, constant, lent, status, use, zr)
 from cuda_train import on_card
 from zrtest import BUILD, HANG, SEED, done, note, ok, path, same, skip, train, wait_for
 
@@ -76,7 +76,7 @@ def check_release():
             except OSError:
                 return
             line.recv(FORM.size)
-            line.send(FORM.pack(MAGIC, 3, KINDS.index("refused"), *[0] * (len(FIELDS) - 6), b"", b"", b""))
+            line.send(FORM.pack(MAGIC, VERSION + 1, KINDS.index("refused"), *[0] * (len(FIELDS) - 6), b"", b"", b""))
             line.close()
 
     other = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -90,7 +90,7 @@ def check_release():
     words = {"a client": required.words, "zr-train": train(environment=ENVIRONMENT).err,
              **{name: got.stderr for name, got in (("status", zr("status")), ("start", zr("start")), ("run --service", run_python("pass", "--service", ZR_CONF="")))}}
     for who, said in words.items():
-        ok(f"process {os.getpid()} speaks version 3" in said and "install zrd and the libraries of one release" in said, f"{who}: {said.strip():.300}")
+        ok(f"process {os.getpid()} speaks version {VERSION + 1}" in said and "install zrd and the libraries of one release" in said, f"{who}: {said.strip():.300}")
     other.shutdown(socket.SHUT_RDWR)
     other.close()
     zrd = Zrd()
@@ -389,7 +389,7 @@ def check_hostile(zrd, garbage_count):
         garbage = Speaker(hello=i % 2 == 1)
         data = bytearray(draws.randbytes(draws.choice([1, 7, 8, 100, FORM.size - 1, FORM.size, FORM.size + 1, 4000])))
         if i % 3 == 0 and len(data) >= 8:
-            data[:8] = FORM.pack(MAGIC, 2, draws.randrange(len(KINDS) + 2), *[0] * 20, b"", b"", b"")[:8]
+            data[:8] = FORM.pack(MAGIC, VERSION, draws.randrange(len(KINDS) + 2), *[0] * (len(FIELDS) - 6), b"", b"", b"")[:8]
         garbage.line.send(data, socket.MSG_NOSIGNAL)
         garbage.close()
     flood = Speaker()
@@ -492,7 +492,7 @@ def check_programs():
 
 
 same((FORM.size, KINDS.index("ended")), (544, len(KINDS) - 1), "the protocol as the header has it")
-same(constant("ZR_SERVICE_MAGIC"), MAGIC, "and its first word")
+same((constant("ZR_SERVICE_MAGIC"), constant("ZR_SERVICE_VERSION")), (MAGIC, VERSION), "and its first words")
 check_alone()
 check_release()
 for kind, count, rounds, churn in (("host", 8, 3, "120 12"), ("cuda", 4, 3, "30 6")):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs with a byte plan under zrd: two whose steps do not fit at once take turns and have their own losses; who does not fit
+"""Runs with a byte plan under zrd: two whose steps do not fit at once take turns or compute beside one another, and have their own losses; who does not fit
 is told before step 1, with exit code 4 and who holds what; ranks rest together; zrd and clients are killed meanwhile. Two on
 the emulated card take turns there."""
 import os
@@ -52,7 +52,7 @@ class Holder(Speaker):
 
 
 def check_two(alone):
-    zrd = Zrd("--capacity", CAPACITY, "--turn", 100)
+    zrd = Zrd("--capacity", CAPACITY, "--turn", 100, "--processors", 1)
     holder = Holder(PEAK - BASE + 2 * MIB)
     runs = [run(seed=seed) for seed in alone]
     ok(wait_for(lambda: len(waits()) == 2), "two runs are let in, whose peaks together are beyond the capacity")
@@ -75,6 +75,38 @@ def check_two(alone):
     rest = CAPACITY - PEAK
     without = train(**{**SHAPE, "memory_limit": rest})
     same((without.code, "step 1/" in without.err), (4, False), f"without the service the second has {rest >> 20} MiB, and fails")
+
+
+def check_beside(alone):
+    """Where there are processors for both, two whose peaks do not fit compute at once: what one's step needs no more the other
+    has. Evaluations come between; zrd is killed, and one of them."""
+    room = ("--capacity", CAPACITY, "--turn", 600000, "--processors", 2)  # none ends a turn for its time
+    zrd = Zrd(*room)
+    logs = [path(f"beside{seed}.log") for seed in alone]
+    flags = {"steps": 20000, "eval_every": 2, "schedule_lr": "constant", "warmup": 1}
+    both = [run(seed=seed, log=log, **flags) for seed, log in zip(alone, logs)]
+    ok(wait_for(lambda: [one["in_turn"] for one in rows()] == [True, True]), "two runs have their turns at once")
+    ok(wait_for(lambda: sum(one["held_bytes"] for one in rows()) > PEAK + BASE), "and hold more than the one's step and the other's rest")
+    same(max(lent() for _ in range(20)) <= CAPACITY, True, "within the capacity")
+    zrd.end(kill=True)
+    zrd = Zrd(*room)
+    ok(wait_for(lambda: [one["in_turn"] for one in rows()] == [True, True]), "a zrd that starts anew has both in their turns")
+    last = {log: os.path.getsize(log) for log in logs if in_steps(log)}
+    ok(wait_for(lambda: all(os.path.getsize(log) > last[log] + 500 for log in logs)), "and both go on")
+    first, second = (one["pid"] for one in rows())
+    os.kill(first, 9)
+    ok(wait_for(lambda: len(rows()) == 1), "one is killed in its step")
+    with open(f"/proc/{second}/stat", encoding="utf-8") as file:
+        os.kill(int(file.read().rsplit(")", 1)[1].split()[1]), signal.SIGTERM)  # who has started the rank
+    got = sorted((one.result()[0] for one in both), key=lambda one: one.code)
+    want = [train(**{**SHAPE, **flags, "steps": 10, "seed": seed}).losses for seed in alone]
+    ok(got[0].code == 0 and got[0].losses[:10] in want, "the other ends when it is to, with its own losses")
+    note(got[0].err[-300:] if got[0].code else "")
+    both = [run(seed=seed) for seed in alone]
+    got = [one.result()[0] for one in both]
+    same([(one.code, one.losses) for one in got], [(0, one.losses) for one, _ in alone.values()], "both end, with their own losses")
+    ok(wait_for(lambda: lent() == 0), "nothing is left")
+    zrd.end()
 
 
 def check_ranks(alone):
@@ -105,7 +137,7 @@ def check_ranks(alone):
 def check_deaths(alone):
     """Of a run that waits to be let in, for its turn, and in its turn."""
     seed = next(iter(alone))
-    zrd = Zrd("--capacity", CAPACITY, "--turn", 600000)  # longer than the test: who waits does so until the other ends
+    zrd = Zrd("--capacity", CAPACITY, "--turn", 600000, "--processors", 1)  # longer than the test: who waits does so until the other ends
     half = Speaker()
     same(half.ask("plan", plan_base_bytes=MIB, plan_peak_bytes=2 * MIB, run=9, run_count=2)["kind"], "later", "a run of two of which one has come")
     first = run(seed=seed, steps=20000)
@@ -305,6 +337,7 @@ single.end()
 CAPACITY = PEAK + BASE + 8 * MIB
 note(f"a run's plan: {BASE >> 20} MiB between steps, {PEAK >> 20} in one")
 check_two(ALONE)
+check_beside(ALONE)
 check_ranks(ALONE)
 check_deaths(ALONE)
 check_spill()

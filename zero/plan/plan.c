@@ -25,11 +25,12 @@ struct rehearsal {
     size_t granule_bytes; /* of the arena */
     struct zr_mesh mesh;  /* its world is the rehearsal's own */
     struct zr_trainer_state state;
-    zr_rehearsal *places;        /* to keep to, or NULL */
-    zr_rehearsal **found_places; /* NULL: nobody asks for places; *found_places NULL: none are found */
-    uint64_t sent_by_step;       /* elements, in the last step */
-    uint64_t sent_by_middle;     /* in its last micro-batch but one */
-    uint64_t moved_by_step;      /* bytes to and from the host tier, in the last step */
+    zr_rehearsal *places;          /* to keep to, or NULL */
+    struct zr_plan_claims *claims; /* to be found in the second step; NULL: not wanted */
+    zr_rehearsal **found_places;   /* NULL: nobody asks for places; *found_places NULL: none are found */
+    uint64_t sent_by_step;         /* elements, in the last step */
+    uint64_t sent_by_middle;       /* in its last micro-batch but one */
+    uint64_t moved_by_step;        /* bytes to and from the host tier, in the last step */
     uint64_t moved_by_middle;
     uint64_t file_moved_by_step; /* to and from the offload files */
     uint64_t file_moved_by_middle;
@@ -96,12 +97,24 @@ static uint64_t allocations_of(const struct rehearsal *rehearsal)
 struct step {
     struct rehearsal *rehearsal;
     zr_rehearsal *watch;              /* of its allocations; NULL: none */
+    struct zr_plan_claims *claims;    /* of its last micro-batch; NULL: not wanted */
     struct zr_timeline_mark marks[3]; /* at the last three beginnings of micro-batches */
     uint64_t begun;                   /* elements sent when the last of them began */
     uint64_t moved, file_moved;       /* bytes then */
     uint64_t allocated;               /* allocations then */
+    zr_result claimed;                /* ZR_OK unless claims could not be kept */
     bool one_pass, begun_once;        /* of a pipeline the step is one pass, which begins once */
 };
+
+static void note_claim(struct step *step, const struct zr_action *action, bool done)
+{
+    const struct zr_schedule *list = &step->rehearsal->state.trainer->step;
+    size_t place = zr_plan_claims_place(list, action);
+    if (done)
+        zr_plan_claims_note(step->claims, step->rehearsal->arena, place);
+    else if (action->kind == ZR_ACTION_LOAD && action->micro_batch + 1 == step->rehearsal->micro_batches)
+        step->claimed = zr_plan_claims_begin(step->claims, step->rehearsal->arena, place + 1);
+}
 
 /* Listens to the executor. */
 static void observe(void *state, const struct zr_action *action, bool done)
@@ -130,6 +143,8 @@ static void observe(void *state, const struct zr_action *action, bool done)
     }
     if (timeline)
         zr_timeline_action(timeline, action, done);
+    if (step->claims)
+        note_claim(step, action, done);
 }
 
 static zr_result load_nothing(void *state, unsigned micro_batch)
@@ -148,7 +163,8 @@ static zr_result rate_zero(void *state, double loss, float *rate)
 }
 
 /* *last_pass: allocations of the last micro-batch and the step's end. */
-static zr_result rehearse_step(struct rehearsal *rehearsal, zr_rehearsal *watch, uint64_t *last_pass)
+static zr_result rehearse_step(struct rehearsal *rehearsal, zr_rehearsal *watch,
+                               struct zr_plan_claims *claims, uint64_t *last_pass)
 {
     zr_trainer *trainer = rehearsal->state.trainer;
     struct zr_timeline *timeline = rehearsal->request->timeline;
@@ -156,6 +172,7 @@ static zr_result rehearse_step(struct rehearsal *rehearsal, zr_rehearsal *watch,
              file_moved = file_report(rehearsal).moved_bytes;
     struct step step = {.rehearsal = rehearsal,
                         .watch = watch,
+                        .claims = claims,
                         .begun = before,
                         .moved = moved,
                         .file_moved = file_moved,
@@ -174,6 +191,7 @@ static zr_result rehearse_step(struct rehearsal *rehearsal, zr_rehearsal *watch,
         result = zr_trainer_step(trainer, &(struct zr_step_calls){.load = load_nothing, .update = rate_zero},
                                  &report);
     trainer->observe = NULL;
+    result = result == ZR_OK ? step.claimed : result;
     if (result == ZR_OK && timeline)
         result = end_timed_step(rehearsal, step.marks);
     rehearsal->sent_by_step = sent_elements(rehearsal) - before;
@@ -196,13 +214,13 @@ static zr_result rehearse_steps(struct rehearsal *rehearsal)
     uint64_t last_pass;
     zr_rehearsal *watch = NULL;
     bool found = false;
-    zr_result result = rehearse_step(rehearsal, NULL, &last_pass);
+    zr_result result = rehearse_step(rehearsal, NULL, NULL, &last_pass);
 
     if (result == ZR_OK && rehearsal->found_places)
         result = do_without(
             zr_rehearsal_create(&watch, rehearsal->arena, last_pass, rehearsal->request->host_arena));
     if (result == ZR_OK)
-        result = rehearse_step(rehearsal, watch, &last_pass);
+        result = rehearse_step(rehearsal, watch, rehearsal->claims, &last_pass);
     if (result == ZR_OK && watch) {
         zr_result placed = zr_rehearsal_place(watch, &found);
         found &= placed == ZR_OK;
@@ -312,6 +330,8 @@ static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
         result = rehearse_steps(rehearsal);
     if (result == ZR_OK)
         result = zr_trainer_evaluate(rehearsal->state.trainer, rehearsal->state.trainer->model->rows, &loss);
+    if (result == ZR_OK && rehearsal->claims)
+        zr_plan_claims_close(rehearsal->claims, rehearsal->arena);
     if (result == ZR_OK)
         result = zr_arena_get_stats(rehearsal->arena, &stats);
     if (result == ZR_OK)
@@ -443,6 +463,7 @@ static zr_result rehearse_placed(struct zr_byte_plan *out, struct rehearsal *reh
 {
     struct zr_byte_plan placed;
     rehearsal->places = *places;
+    rehearsal->claims = rehearsal->request->claims;
     zr_result result = rehearse_alone(&placed, rehearsal);
     if (result != ZR_OK && result != ZR_ERR_ADDRESSES)
         return result;
@@ -453,6 +474,8 @@ static zr_result rehearse_placed(struct zr_byte_plan *out, struct rehearsal *reh
     }
     zr_rehearsal_destroy(*places);
     *places = NULL;
+    if (rehearsal->claims)
+        zr_plan_claims_end(rehearsal->claims);
     return ZR_OK;
 }
 

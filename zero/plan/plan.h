@@ -5,6 +5,7 @@
 
 #include "defrag/zr_defrag.h"
 #include "zero/model/transformer.h"
+#include "zero/plan/claims.h"
 
 struct zr_plan_request {
     struct zr_shape shape;
@@ -34,6 +35,9 @@ struct zr_plan_request {
     /* Gets the places that the plan's reserved bytes count on, of the caller; NULL if there are none. NULL:
      * not wanted. */
     zr_rehearsal **places;
+    /* Gets what the step takes at most from each of its last micro-batch's actions on, where there are
+     * places; of the caller, who has set its arena. NULL: not wanted. */
+    struct zr_plan_claims *claims;
 };
 
 struct zr_byte_plan {

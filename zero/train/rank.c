@@ -63,6 +63,8 @@ static zr_result open_memory(struct zr_rank *rank)
     if (result == ZR_OK)
         result = zr_rank_request(&request, rank->config, rank->rank, rank->host_arena);
     request.places = &rank->places;
+    rank->claims.host_arena = rank->host_arena;
+    request.claims = zr_turns_can_overlap(rank) ? &rank->claims : NULL;
     if (result == ZR_OK)
         result = zr_plan_make(&rank->plan, &request);
     if (result == ZR_OK)
@@ -263,6 +265,8 @@ zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config
                                                .optimizer = config->optimizer});
     if (result == ZR_OK)
         result = keep_places(out);
+    if (result == ZR_OK)
+        zr_turns_claim(out);
     if (result == ZR_OK && config->cuda_graph)
         result = zr_step_graph_want(out->state.trainer, true);
     return result == ZR_OK ? zr_spill_open(out) : result;
@@ -282,6 +286,7 @@ zr_result zr_rank_close(struct zr_rank *rank)
         zr_comm_destroy(rank->comm);
     zr_heap_free(rank->reports);
     zr_timeline_end(&rank->timeline);
+    zr_plan_claims_end(&rank->claims);
     zr_rehearsal_destroy(rank->places);
     if (rank->traced)
         zr_trace_stop(rank->arena);

@@ -30,8 +30,10 @@ struct zr_rank {
     struct zr_offload_file offload_file, parameters_file; /* folder NULL: none */
     bool heap_started;
     struct zr_byte_plan plan;
-    struct zr_spill *spill;      /* NULL: nothing is spilled; see spill.h */
-    zr_rehearsal *places;        /* the places that the plan counts on; NULL: none, or the arena has them */
+    struct zr_spill *spill;       /* NULL: nothing is spilled; see spill.h */
+    zr_rehearsal *places;         /* the places that the plan counts on; NULL: none, or the arena has them */
+    struct zr_plan_claims claims; /* for turns.h; count 0: none */
+    uint64_t told_peak_bytes;     /* of the plan that zrd has */
     struct zr_timeline timeline; /* of rank 0 with --flops; clock.flops_per_second is 0 where there is none */
     zr_comm *comm;               /* of all ranks */
     struct zr_mesh mesh;

@@ -96,6 +96,39 @@ static bool say_waits(void *state, const char *words)
     return request != ZR_REQUEST_END && request != ZR_REQUEST_SAVE_AND_END;
 }
 
+/* A peer that waits for memory in its step would look dead to others; and what spills is not back in time. */
+bool zr_turns_can_overlap(const struct zr_rank *rank)
+{
+    return zr_service_wanted() && rank->config->ranks == 1 && rank->config->backend == ZR_TRAIN_HOST &&
+           rank->config->spill == ZR_TIER_NONE;
+}
+
+/* Listens to the executor. What the step needs no more goes, while another run waits for it. */
+static void claim(void *state, const struct zr_action *action, bool done)
+{
+    struct zr_rank *rank = state;
+    size_t peak = rank->plan.peak_reserved_bytes;
+    if (!done || action->kind != ZR_ACTION_BACKWARD || !zr_turns_wanted(rank))
+        return;
+    size_t place = zr_plan_claims_place(&rank->state.trainer->step, action);
+    const struct zr_plan_claim *now = &rank->claims.at[place];
+    if (place >= rank->claims.count || now->most_bytes >= peak)
+        return;
+    zr_service_gather_begin();
+    zr_result result = zr_arena_trim(rank->arena, now->most_bytes - now->held_bytes, NULL);
+    zr_service_gather_end();
+    if (result == ZR_OK)
+        zr_service_claim(zr_service_host(), rank->told_peak_bytes - (peak - now->most_bytes));
+}
+
+void zr_turns_claim(struct zr_rank *rank)
+{
+    if (rank->claims.count == 0)
+        return;
+    rank->state.trainer->observe = claim;
+    rank->state.trainer->observe_state = rank;
+}
+
 static zr_result await_admission(struct zr_rank *rank, struct zr_service *service, const char *key,
                                  struct zr_service_plan *plan)
 {
@@ -142,6 +175,8 @@ static zr_result admit(struct zr_rank *rank)
     if (result != ZR_OK)
         return result;
     plan = plan_on_host(rank, granule_bytes);
+    plan.threads = rank->claims.count > 0 ? rank->config->threads : 0;
+    rank->told_peak_bytes = plan.peak_bytes;
     return await_admission(rank, zr_service_host(), ZR_SERVICE_HOST, &plan);
 }
 

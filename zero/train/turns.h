@@ -6,6 +6,11 @@
 
 #include "zero/train/rank.h"
 
+/* Whether the run can compute beside another with which it shares memory: the plan is to have claims. Before
+ * the plan is made. */
+bool zr_turns_can_overlap(const struct zr_rank *rank);
+/* From here on steps say their claims while another run needs memory. After the trainer is there. */
+void zr_turns_claim(struct zr_rank *rank);
 /* Before the rank takes what its plan has: tells zrd the plan, and waits for the run's first turn. All ranks
  * of a machine, without a communicator. ZR_ERR_MEMORY, said with the table of holders by the first rank of
  * the machine: the plan does not fit beside what others hold and plan. */

@@ -69,8 +69,9 @@ static void add(unsigned which, uint64_t held_bytes)
     zr_assert(zr_ledger_add(&ledger, &holders[which], "a") == ZR_OK);
 }
 
-static uint64_t spills; /* of the next plan's base */
-static bool waits;      /* and whether it waits to be let in */
+static uint64_t spills;  /* of the next plan's base */
+static bool waits;       /* and whether it waits to be let in */
+static unsigned threads; /* and those that compute beside another's */
 
 /* The answer to what it asks for now; 0: none yet. */
 static enum zr_service_kind plan(unsigned which, uint64_t base, uint64_t peak, uint32_t count, uint64_t now)
@@ -81,6 +82,7 @@ static enum zr_service_kind plan(unsigned which, uint64_t base, uint64_t peak, u
                                                          .peak_bytes = peak,
                                                          .spill_bytes = spills,
                                                          .waits = waits,
+                                                         .threads = threads,
                                                          .key = 7,
                                                          .count = count},
                                    now);
@@ -99,6 +101,62 @@ static enum zr_service_kind turn(unsigned which, uint64_t now)
 static void lease(unsigned which, uint64_t bytes, uint64_t now)
 {
     zr_assert(zr_ledger_lease(&ledger, &holders[which], bytes, 1, now) == ZR_OK);
+}
+
+/* 0, 1 and 2 compute at once, where the peaks of no two fit; 3 has no plan. */
+static void test_beside(void)
+{
+    start();
+    ledger.processors = 2;
+    threads = 1;
+    for (unsigned i = 0; i < 4; i++)
+        add(i, 0);
+    plan(0, 10, 70, 1, 0);
+    turn(0, 0);
+    plan(1, 20, 80, 1, 0);
+    plan(2, 5, 15, 1, 0);
+    lease(0, 40, 0);
+    tap_is(turn(1, 0), ZR_SERVICE_GRANTED,
+           "where there are processors for both, the second's turn begins at once");
+    tap_ok(said[0].yielded == 1 && said[1].yielded == 1, "both are to end it with their steps");
+    tap_is(turn(2, 0), 0, "there are none for the third");
+    lease(1, 25, 0);
+    tap_is(said[1].granted, 1, "who follows has what is beyond the first's claim");
+    lease(1, 20, 0);
+    tap_is(said[1].granted, 1, "and waits for the rest");
+    lease(3, 6, 0);
+    tap_is(said[3].refused, 1, "nobody else has it");
+    lease(0, 30, 0);
+    tap_is(said[0].granted, 2, "the first has all of its claim, although the other asked before it");
+    tap_ok(zr_ledger_tick(&ledger, WITHIN) > WITHIN && said[1].refused == 0 &&
+               said[1].last == ZR_SERVICE_LATER,
+           "who follows is not refused at the deadline, but to ask again");
+    lease(1, 20, WITHIN);
+    turn(2, WITHIN);
+    tap_is(zr_run_claim(&ledger, &holders[2], 5), ZR_ERR_INVALID, "no claim without a turn");
+    zr_ledger_return(&ledger, &holders[0], 20, WITHIN);
+    tap_is(said[1].granted, 1, "what comes back is still the first's");
+    zr_run_claim(&ledger, &holders[0], 50);
+    zr_ledger_serve(&ledger, WITHIN);
+    tap_is(said[1].granted, 2, "until it claims it no more");
+    zr_run_claim(&ledger, &holders[0], 90);
+    lease(0, 6, WITHIN);
+    tap_ok(said[0].granted == 2 && said[0].refused == 1,
+           "a claim never grows: beyond it a run is one of many");
+    zr_ledger_return(&ledger, &holders[0], 40, WITHIN);
+    lease(1, 35, WITHIN);
+    tap_is(said[1].granted, 2, "its next claim is not beyond what the first keeps");
+    tap_is(turn(0, WITHIN), 0, "the first rests: the third has waited for longer");
+    tap_ok(said[2].last == ZR_SERVICE_GRANTED && said[1].granted == 3,
+           "and follows the second, which has all now");
+    lease(2, 15, WITHIN);
+    tap_is(said[2].granted, 0, "again beyond its claim");
+    zr_ledger_remove(&ledger, &holders[1], WITHIN);
+    tap_ok(said[2].granted == 1 && said[0].last == ZR_SERVICE_GRANTED, "whose death lets both go on");
+    for (unsigned i = 0; i < 4; i++)
+        if (i != 1)
+            zr_ledger_remove(&ledger, &holders[i], WITHIN);
+    threads = 0;
 }
 
 /* 0 and 1 alternate, 2 does not fit beside them, 3 has no plan. */
@@ -350,10 +408,26 @@ static void test_mistakes(void)
 }
 
 /* Nobody's plan is passed by what all hold, whatever comes. */
+/* What plans come to at most while the run with this turn ends its step, by the rules of runs.h; what is held
+ * beyond a plan is asked back. */
+static uint64_t most_in(const struct zr_run *turn)
+{
+    uint64_t bytes = 0;
+    for (const struct zr_run *run = ledger.runs; run; run = run->next) {
+        uint64_t rests = !run->begun ? 0 : run->base_bytes - run->spill_bytes;
+        uint64_t has = run->held_bytes < run->claim_bytes ? run->held_bytes : run->claim_bytes;
+        bool follows = run->in_turn && run->turn > turn->turn;
+        if (run->admitted)
+            bytes += run == turn ? turn->claim_bytes : follows && has > rests ? has : rests;
+    }
+    return bytes;
+}
+
 static void test_random(void)
 {
-    uint64_t now = 0, state = run_seed(), wrong = 0, turns = 0;
+    uint64_t now = 0, state = run_seed(), wrong = 0, turns = 0, claims = 0, beside = 0;
     start();
+    ledger.processors = 4;
     for (unsigned i = 0; i < HOLDERS; i++)
         add(i, 0);
     for (unsigned step = 0; step < 20000; step++, now += (state >> 20) % (30 * MS)) {
@@ -364,11 +438,15 @@ static void test_random(void)
             zr_ledger_remove(&ledger, holder, now);
             add(i, 0);
         } else if (what == 1 && !holder->run) {
-            spills = (state >> 58) % 2 ? number / 3 : 0;
+            threads = i >= 4 ? (state >> 59) % 3 : 0;
+            spills = threads || (state >> 58) % 2 ? 0 : number / 3;
             plan(i, number / 2, number + 1, i < 4 ? 2 : 1, now);
         } else if (what == 2 && holder->run && holder->run->admitted && !holder->awaits &&
                    !holder->wanted_bytes) {
             turns += turn(i, now) == ZR_SERVICE_GRANTED;
+        } else if (what == 2 && holder->run && holder->run->in_turn && holder->run->threads) {
+            claims += zr_run_claim(&ledger, holder, holder->held_bytes + number / 2) == ZR_OK;
+            zr_ledger_serve(&ledger, now);
         } else if (what == 3 && holder->asked_bytes) {
             zr_ledger_given(&ledger, holder, holder->asked_serial, now);
         } else if (what < 6 && !holder->wanted_bytes && !holder->awaits) {
@@ -377,23 +455,28 @@ static void test_random(void)
             zr_ledger_return(&ledger, holder, holder->held_bytes < number ? holder->held_bytes : number, now);
         }
         zr_ledger_tick(&ledger, now);
-        uint64_t planned = 0, held = 0;
+        uint64_t held = 0;
+        unsigned in_turn = 0;
         for (const struct zr_run *run = ledger.runs; run; run = run->next) {
-            uint64_t rests = run->base_bytes - run->spill_bytes;
-            planned += !run->admitted ? 0 : run->in_turn ? run->peak_bytes : run->begun ? rests : 0;
+            in_turn += run->in_turn && run->threads > 0;
+            wrong += run->in_turn && most_in(run) > CAPACITY;
             wrong += run->resting_count > run->members_count || run->members_count == 0;
         }
         for (unsigned h = 0; h < HOLDERS; h++)
             held += holders[h].held_bytes;
-        wrong += held != ledger.held_bytes || held > CAPACITY || planned > CAPACITY;
+        wrong += held != ledger.held_bytes || held > CAPACITY;
+        beside += in_turn > 1;
     }
     tap_is(wrong, 0, "20,000 steps at random: plans and what is held stay within the capacity");
-    tap_ok(turns > 100, "%llu turns", (unsigned long long)turns);
+    tap_ok(turns > 100 && claims > 100 && beside > 100, "%llu turns, %llu claims, %llu times several at once",
+           (unsigned long long)turns, (unsigned long long)claims, (unsigned long long)beside);
+    threads = 0;
 }
 
 int main(void)
 {
     test_two();
+    test_beside();
     test_kept();
     test_deadline();
     test_members();
