@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""What turns under zrd cost two trainers whose steps do not fit at once (tests/system/service_runs.t has one of them fail without
-the service). The time of each over its time alone, where alone is on its half of the processors: with half of the threads, beside
-a trainer of the same shape that zrd does not limit. And of both together, the time and the processors' time over the sum of each by itself, which has
-the whole machine. Rounds in turn, medians; prints, and never fails on time. The bar is 1.15."""
+"""What it costs two trainers that their steps do not fit at once under zrd (tests/system/service_runs.t has one of them fail without
+the service). Where the processors are enough for both, they compute beside one another: the time of each over its time alone on
+the machine, and over that beside a trainer of the same shape that zrd does not limit, for several capacities. Where each uses all
+processors, they take turns: the time and the processors' time of both over the sum of each by itself. Rounds in turn,
+medians; prints, and never fails on time. The bar is 1.15. bench_turns.py [beside|turns|spill]."""
 import os
 import resource
 import statistics
@@ -48,24 +49,52 @@ def plan_of(shape):
     return plan["plan_base_bytes"] - spills, plan["plan_peak_bytes"]
 
 
-def measure(words, turn_ms, **flags):
+def shown(rows):
+    """Of each column its median, least and most."""
+    return [f"{statistics.median(column):.3f} ({min(column):.2f} to {max(column):.2f})" for column in zip(*rows)]
+
+
+def beside(**flags):
+    """Half of the processors each; a capacity of both trainers' rest and so much of a step's part."""
+    shape = {**SHAPE, "threads": max(1, SHAPE["threads"] // 2), **flags}
+    floor, peak = plan_of(shape)
+    parts = (1, 1.25, 1.5)
+    rows = {part: [] for part in parts}
+    for _ in range(ROUNDS):
+        alone, free = at_once(shape, FREE)[0][0], at_once(shape, FREE, FREE)[0]
+        for part in parts:
+            zrd = Zrd("--capacity", int(2 * floor + part * (peak - floor)) + 8 * MIB)
+            each = at_once(shape, LIMITED, LIMITED)[0]
+            zrd.end()
+            rows[part].append([*(one / alone for one in each), *(one / other for one, other in zip(each, free)), max(free) / alone])
+    for part in parts:
+        columns = shown(rows[part])
+        print(f"beside one another, steps of {(peak - floor) >> 20} MiB where {part} of that fits beside the two rests of {floor >> 20}: "
+              f"{columns[0]} and {columns[1]} of its time alone, {columns[2]} and {columns[3]} of that beside one without a limit "
+              f"(itself {columns[4]} of alone); {ROUNDS} rounds of {STEPS} steps", flush=True)
+
+
+def turns(words, turn_ms, **flags):
+    """All processors each: who has its turn has them."""
     shape = {**SHAPE, **flags}
     floor, peak = plan_of(shape)
     capacity, rows = peak + floor + 8 * MIB, []
     for _ in range(ROUNDS):
         zrd = Zrd("--capacity", capacity, "--turn", turn_ms)
         single = [at_once(shape, LIMITED) for _ in range(2)]
-        half = {**shape, "threads": max(1, shape["threads"] // 2)}
-        halves = [at_once(half, LIMITED, FREE)[0][0], at_once(half, FREE, LIMITED)[0][1]]
-        each, together, processors = at_once(shape, LIMITED, LIMITED)
+        _, together, processors = at_once(shape, LIMITED, LIMITED)
         zrd.end()
-        rows.append([*(turns / half for turns, half in zip(each, halves)), together / sum(one[1] for one in single),
-                     processors / sum(one[2] for one in single)])
-    columns = [f"{statistics.median(column):.3f} ({min(column):.2f} to {max(column):.2f})" for column in zip(*rows)]
-    print(f"{words}, turns of {turn_ms} ms, {capacity >> 20} MiB for steps of {peak >> 20} of which {floor >> 20} stay: {columns[0]} and {columns[1]} of its "
-          f"time alone; together {columns[2]} of the sum, {columns[3]} of its processors' time; {ROUNDS} rounds of {STEPS} steps", flush=True)
+        rows.append([together / sum(one[1] for one in single), processors / sum(one[2] for one in single)])
+    columns = shown(rows)
+    print(f"{words}, turns of {turn_ms} ms, {capacity >> 20} MiB for steps of {peak >> 20} of which {floor >> 20} stay: together {columns[0]} of the "
+          f"sum of each alone, {columns[1]} of its processors' time; {ROUNDS} rounds of {STEPS} steps", flush=True)
 
 
-measure("steps that alternate", 500, layers=4, hidden=128, heads=4, seq=128, batch=16)
-os.mkdir(path("disk"))
-measure("state that goes to a file", 2000, layers=8, hidden=384, heads=6, seq=64, batch=4, spill=f"nvme:{path('disk')}", force=True)
+WANTED = sys.argv[1:] or ("beside", "turns", "spill")
+if "beside" in WANTED:
+    beside(layers=6, hidden=256, heads=4, seq=256, batch=8)
+if "turns" in WANTED:
+    turns("steps that alternate", 500, layers=4, hidden=128, heads=4, seq=128, batch=16)
+if "spill" in WANTED:
+    os.mkdir(path("disk"))
+    turns("state that goes to a file", 2000, layers=8, hidden=384, heads=6, seq=64, batch=4, spill=f"nvme:{path('disk')}", force=True)

@@ -12,29 +12,34 @@ static size_t reserved_bytes(zr_arena *arena)
 
 zr_result zr_plan_claims_begin(struct zr_plan_claims *claims, zr_arena *arena, size_t count)
 {
-    zr_result result =
-        zr_take(claims->host_arena, ZR_TAG_OTHER, count, sizeof *claims->at, (void **)&claims->at);
+    zr_result result = zr_take(claims->host_arena, ZR_TAG_OTHER, count, sizeof *claims->most_bytes,
+                               (void **)&claims->most_bytes);
     claims->count = result == ZR_OK ? count : 0;
     return result == ZR_OK ? zr_arena_trim(arena, 0, NULL) : result;
 }
 
-/* Nothing goes between two of these calls, so what is reserved is the most that was under blocks. */
+/* Nothing has gone since the last of these calls: what is reserved is the most of what came between. */
 void zr_plan_claims_note(struct zr_plan_claims *claims, zr_arena *arena, size_t place)
 {
-    if (place >= claims->count)
-        return;
-    claims->at[place].most_bytes = reserved_bytes(arena);
+    if (place < claims->count)
+        claims->most_bytes[place] = reserved_bytes(arena);
     zr_arena_trim(arena, 0, NULL);
-    claims->at[place].held_bytes = reserved_bytes(arena);
 }
 
-void zr_plan_claims_close(struct zr_plan_claims *claims, zr_arena *arena)
+void zr_plan_claims_note_after(struct zr_plan_claims *claims, zr_arena *arena)
 {
-    size_t most = reserved_bytes(arena);
+    size_t reserved = reserved_bytes(arena);
+    claims->after_bytes = reserved > claims->after_bytes ? reserved : claims->after_bytes;
+    zr_arena_trim(arena, 0, NULL);
+}
+
+/* From what each action has reached to what comes behind it. */
+void zr_plan_claims_close(struct zr_plan_claims *claims)
+{
+    size_t most = claims->after_bytes;
     for (size_t i = 0; i < claims->count; i++) {
-        size_t reached = claims->at[i].most_bytes;
-        most = most > claims->at[i].held_bytes ? most : claims->at[i].held_bytes;
-        claims->at[i].most_bytes = most;
+        size_t reached = claims->most_bytes[i];
+        claims->most_bytes[i] = most;
         most = most > reached ? most : reached;
     }
 }
@@ -42,6 +47,6 @@ void zr_plan_claims_close(struct zr_plan_claims *claims, zr_arena *arena)
 void zr_plan_claims_end(struct zr_plan_claims *claims)
 {
     if (claims->host_arena)
-        zr_drop(claims->host_arena, &claims->at);
+        zr_drop(claims->host_arena, &claims->most_bytes);
     claims->count = 0;
 }

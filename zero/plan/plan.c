@@ -233,6 +233,27 @@ static zr_result rehearse_steps(struct rehearsal *rehearsal)
     return result;
 }
 
+static void observe_evaluation(void *state, const struct zr_action *action, bool done)
+{
+    struct rehearsal *rehearsal = state;
+    (void)action;
+    if (done)
+        zr_plan_claims_note_after(rehearsal->claims, rehearsal->arena);
+}
+
+static zr_result rehearse_evaluation(struct rehearsal *rehearsal)
+{
+    zr_trainer *trainer = rehearsal->state.trainer;
+    double loss;
+    trainer->observe = rehearsal->claims ? observe_evaluation : NULL;
+    trainer->observe_state = rehearsal;
+    zr_result result = zr_trainer_evaluate(trainer, trainer->model->rows, &loss);
+    trainer->observe = NULL;
+    if (result == ZR_OK && rehearsal->claims)
+        zr_plan_claims_close(rehearsal->claims);
+    return result;
+}
+
 /* What tags reach is noted from here on. */
 static zr_result note_reached(zr_arena *arena)
 {
@@ -292,7 +313,6 @@ static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
     const struct zr_plan_request *request = rehearsal->request;
     struct zr_arena_stats stats;
     struct zr_checkpoint_policy policy = request->checkpoints;
-    double loss;
     policy.host = request->offloads_checkpoints ? rehearsal->host_tier : NULL;
     zr_result result = zr_trainer_state_open(
         &rehearsal->state,
@@ -329,9 +349,7 @@ static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
     if (result == ZR_OK)
         result = rehearse_steps(rehearsal);
     if (result == ZR_OK)
-        result = zr_trainer_evaluate(rehearsal->state.trainer, rehearsal->state.trainer->model->rows, &loss);
-    if (result == ZR_OK && rehearsal->claims)
-        zr_plan_claims_close(rehearsal->claims, rehearsal->arena);
+        result = rehearse_evaluation(rehearsal);
     if (result == ZR_OK)
         result = zr_arena_get_stats(rehearsal->arena, &stats);
     if (result == ZR_OK)

@@ -34,6 +34,7 @@ struct zr_rank {
     zr_rehearsal *places;         /* the places that the plan counts on; NULL: none, or the arena has them */
     struct zr_plan_claims claims; /* for turns.h; count 0: none */
     uint64_t told_peak_bytes;     /* of the plan that zrd has */
+    bool claimed;                 /* in this turn: it keeps to it until the next */
     struct zr_timeline timeline; /* of rank 0 with --flops; clock.flops_per_second is 0 where there is none */
     zr_comm *comm;               /* of all ranks */
     struct zr_mesh mesh;

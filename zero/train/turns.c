@@ -103,22 +103,27 @@ bool zr_turns_can_overlap(const struct zr_rank *rank)
            rank->config->spill == ZR_TIER_NONE;
 }
 
-/* Listens to the executor. What the step needs no more goes, while another run waits for it. */
+/* Listens to the executor. What the step needs no more goes, while another run waits for it; and what comes
+ * in the same turn after that keeps to what was claimed. */
 static void claim(void *state, const struct zr_action *action, bool done)
 {
     struct zr_rank *rank = state;
-    size_t peak = rank->plan.peak_reserved_bytes;
-    if (!done || action->kind != ZR_ACTION_BACKWARD || !zr_turns_wanted(rank))
+    const struct zr_plan_claims *claims = &rank->claims;
+    size_t peak = rank->plan.peak_reserved_bytes, most = peak;
+    if (!done || !(rank->claimed || zr_turns_wanted(rank)))
         return;
-    size_t place = zr_plan_claims_place(&rank->state.trainer->step, action);
-    const struct zr_plan_claim *now = &rank->claims.at[place];
-    if (place >= rank->claims.count || now->most_bytes >= peak)
+    if (action->kind == ZR_ACTION_BACKWARD) {
+        size_t place = zr_plan_claims_place(&rank->state.trainer->step, action);
+        most = place < claims->count ? claims->most_bytes[place] : peak;
+    }
+    if (!rank->claimed && most >= peak)
         return;
     zr_service_gather_begin();
-    zr_result result = zr_arena_trim(rank->arena, now->most_bytes - now->held_bytes, NULL);
+    zr_result result = zr_arena_trim(rank->arena, 0, NULL);
     zr_service_gather_end();
-    if (result == ZR_OK)
-        zr_service_claim(zr_service_host(), rank->told_peak_bytes - (peak - now->most_bytes));
+    rank->claimed = true;
+    if (result == ZR_OK && most < peak)
+        zr_service_claim(zr_service_host(), rank->told_peak_bytes - (peak - most));
 }
 
 void zr_turns_claim(struct zr_rank *rank)
@@ -201,6 +206,7 @@ bool zr_turns_wanted(const struct zr_rank *rank)
 zr_result zr_turns_next(struct zr_rank *rank)
 {
     struct wait wait = {.rank = rank, .begun = true};
+    rank->claimed = false;
     zr_step_graph_drop(rank->state.trainer); /* its memory goes */
     zr_result result = zr_engine_synchronize(rank->state.engine);
     zr_service_gather_begin();

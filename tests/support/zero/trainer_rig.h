@@ -52,7 +52,7 @@ static inline zr_result rig_open(struct rig *rig, const struct zr_shape *shape)
     const struct zr_kernels *kernels = zr_kernels_cpu(zr_isa_best());
     zr_result result;
     memset(rig, 0, sizeof *rig);
-    result = zr_backend_host_create(&rig->backend, &(struct zr_host_options){.granule_bytes = 64 << 10});
+    result = zr_backend_host_create(&rig->backend, &(struct zr_host_options){.granule_bytes = 16 << 10});
     if (result == ZR_OK)
         result = zr_arena_create(
             &rig->arena, &(struct zr_arena_options){.backend = rig->backend, .reserve_bytes = 64 << 20});

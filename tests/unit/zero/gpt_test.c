@@ -19,7 +19,8 @@ enum {
     ROWS = B * T,
     N = ROWS * C,
     WIDE = 4 * C,
-    STEPS = 20
+    STEPS = 20,
+    GRANULE = 16 << 10 /* the rig's */
 };
 
 static const struct zr_shape shape = {.layers = L,
@@ -156,6 +157,81 @@ static void test_against_reference(void)
     tap_is(rig_close(&rig), 0, "nothing is left behind");
 }
 
+/* Holds a step to its claims. */
+struct claimed {
+    struct rig *rig;
+    const struct zr_plan_claims *claims;
+    size_t most_bytes;
+    unsigned said, beyond;
+};
+
+static size_t reserved_in(struct rig *rig)
+{
+    struct zr_arena_stats stats;
+    zr_arena_get_stats(rig->arena, &stats);
+    return stats.reserved_bytes;
+}
+
+static void hold(void *state, const struct zr_action *action, bool done)
+{
+    struct claimed *claimed = state;
+    claimed->beyond += reserved_in(claimed->rig) > claimed->most_bytes;
+    if (done)
+        zr_arena_trim(claimed->rig->arena, 0, NULL);
+    if (!done || action->kind != ZR_ACTION_BACKWARD)
+        return;
+    size_t place = zr_plan_claims_place(&claimed->rig->state.trainer->step, action);
+    size_t most = claimed->claims->most_bytes[place];
+    claimed->beyond += reserved_in(claimed->rig) > most;
+    claimed->said += most < claimed->most_bytes;
+    claimed->most_bytes = most;
+}
+
+/* A step, and an evaluation after it, take no more than what each backward says. */
+static void test_claims(void)
+{
+    for (enum zr_recompute recompute = ZR_RECOMPUTE_NONE; recompute <= ZR_RECOMPUTE_FULL; recompute++) {
+        struct rig rig;
+        struct zr_byte_plan plan = {0};
+        struct zr_shape deep = shape;
+        struct zr_plan_claims claims = {0};
+        zr_rehearsal *places = NULL;
+        double loss, gradient_norm;
+        deep.layers = 8;
+        deep.recompute = recompute;
+        zr_result result = rig_open(&rig, &deep);
+        claims.host_arena = rig.host_arena;
+        if (result == ZR_OK)
+            result = zr_plan_make(&plan, &(struct zr_plan_request){.shape = deep,
+                                                                   .places = &places,
+                                                                   .claims = &claims,
+                                                                   .world = 1,
+                                                                   .threads = 1,
+                                                                   .bucket_bytes = 4096,
+                                                                   .granule_bytes = GRANULE,
+                                                                   .isa = zr_isa_best(),
+                                                                   .host_arena = rig.host_arena});
+        if (result == ZR_OK)
+            result = zr_rehearsal_install(places, rig.arena);
+        zr_rehearsal_destroy(places);
+        for (unsigned step = 1; step <= 3 && result == ZR_OK; step++)
+            result = rig_train(&rig, step, &loss, &gradient_norm);
+        struct claimed claimed = {.rig = &rig, .claims = &claims, .most_bytes = plan.peak_reserved_bytes};
+        rig.state.trainer->observe = hold;
+        rig.state.trainer->observe_state = &claimed;
+        if (result == ZR_OK)
+            result = rig_train(&rig, 4, &loss, &gradient_norm);
+        if (result == ZR_OK)
+            result = zr_trainer_evaluate(rig.state.trainer, ROWS, &loss);
+        claimed.beyond += reserved_in(&rig) > claimed.most_bytes;
+        tap_ok(result == ZR_OK && claimed.beyond == 0 && (claimed.said > 2 || recompute == ZR_RECOMPUTE_FULL),
+               "recompute %d: %u times a step takes less from there on, and does (%u times not)", recompute,
+               claimed.said, claimed.beyond);
+        zr_plan_claims_end(&claims);
+        tap_is(rig_close(&rig), 0, "recompute %d: nothing is left behind", recompute);
+    }
+}
+
 /* The three ways to recompute: same bits; each plan is what the run measures, and its places call no driver.
  */
 static void test_recompute(void)
@@ -170,7 +246,7 @@ static void test_recompute(void)
                                           .world = 1,
                                           .threads = 1,
                                           .bucket_bytes = 4096,
-                                          .granule_bytes = 64 << 10,
+                                          .granule_bytes = GRANULE,
                                           .isa = zr_isa_best()};
         struct zr_arena_stats stats;
         uint64_t calls = 0;
@@ -288,6 +364,7 @@ int main(void)
     test_shapes();
     test_against_reference();
     test_recompute();
+    test_claims();
     test_blame();
     test_faults();
     return tap_done();
