@@ -100,7 +100,8 @@ def check_beside(alone):
         os.kill(int(file.read().rsplit(")", 1)[1].split()[1]), signal.SIGTERM)  # who has started the rank
     got = sorted((one.result()[0] for one in both), key=lambda one: one.code)
     want = [train(**{**SHAPE, **flags, "steps": 10, "seed": seed}).losses for seed in alone]
-    ok(got[0].code == 0 and got[0].losses[:10] in want, "the other ends when it is to, with its own losses")
+    took = got[0].losses[:10] if got[0].code == 0 else []
+    ok(len(took) > 2 and took in [losses[:len(took)] for losses in want], f"the other ends when it is to, after {len(took)} steps or more, with its own losses")
     note(got[0].err[-300:] if got[0].code else "")
     both = [run(seed=seed) for seed in alone]
     got = [one.result()[0] for one in both]
