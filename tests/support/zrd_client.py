@@ -31,13 +31,13 @@ MAGIC, VERSION, LISTENS = 0x2E64727A, 3, 128
 
 
 class Memory:
-    """What zrd lends in the tests that follow: the host's memory, or the emulated device's."""
-    device = False
+    """What zrd lends in the tests that follow: the host's memory, or an emulated device's."""
+    device, number = False, 0
 
 
-def use(kind, **card):
+def use(kind, number=0, **card):
     """"host" or "cuda"; `card`: of the emulated driver, for processes from here on."""
-    Memory.device = kind == "cuda"
+    Memory.device, Memory.number = kind == "cuda", number
     for name in list(ENVIRONMENT):
         if name in CARD or name.startswith("ZR_EMULATOR_"):
             del ENVIRONMENT[name]
@@ -45,7 +45,7 @@ def use(kind, **card):
 
 
 def on_device():
-    return ["--device", "0"] if Memory.device else []
+    return ["--device", str(Memory.number)] if Memory.device else []
 
 
 def zr(*words):
