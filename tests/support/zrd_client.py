@@ -176,6 +176,26 @@ class Speaker:
             os.close(fd)
 
 
+def rows():
+    """The clients with a plan, but for this process."""
+    return [one for one in (status() or {"clients": []})["clients"] if one["plan_peak_bytes"] and one["pid"] != os.getpid()]
+
+
+def waits():
+    return [one for one in rows() if not one["in_turn"]]
+
+
+class Holder(Speaker):
+    """Has the turn, which goes with nobody else's, until it gives it: who runs meanwhile is let in and waits."""
+
+    def __init__(self, peak, base=2 * MIB):
+        super().__init__()
+        assert self.ask("plan", plan_base_bytes=base, plan_peak_bytes=peak, run=9, run_count=1)["kind"] == "granted"
+        while (answer := self.ask("turn"))["kind"] == "later":
+            pass
+        assert answer["kind"] == "granted"
+
+
 def constant(name):
     """A number of the protocol's header, for the form above to be compared with."""
     with open("alloc/backend/service_protocol.h", encoding="utf-8") as file:

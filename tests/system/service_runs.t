@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """Runs with a byte plan under zrd: two whose steps do not fit at once take turns or compute beside one another, and have their own losses; who does not fit
-is told before step 1, with exit code 4 and who holds what; ranks rest together; zrd and clients are killed meanwhile. Two on
-the emulated card take turns there."""
+is told before step 1, with exit code 4 and who holds what; ranks rest together; zrd and clients are killed meanwhile."""
 import os
 import re
 import signal
@@ -10,8 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 sys.path.insert(0, "tests/support")
-from zrd_client import ENVIRONMENT, MIB, Program, Speaker, ZR, Zrd, lent, status, use, zr
-from cuda_train import on_card
+from zrd_client import ENVIRONMENT, MIB, Holder, Program, Speaker, ZR, Zrd, lent, rows, waits, zr
 from zrtest import done, in_steps, note, ok, path, same, text_file, train, wait_for
 
 REQUIRED = {**ENVIRONMENT, "ZR_CONF": "service:required"}
@@ -28,27 +26,6 @@ def run(**flags):
         got = train(environment=REQUIRED, **{**SHAPE, **flags})
         return got, time.monotonic() - start
     return pool.submit(timed)
-
-
-def rows():
-    """The clients with a plan, but for this process."""
-    return [one for one in (status() or {"clients": []})["clients"] if one["plan_peak_bytes"] and one["pid"] != os.getpid()]
-
-
-def waits():
-    return [one for one in rows() if not one["in_turn"]]
-
-
-class Holder(Speaker):
-    """Has the turn, which goes with nobody else's, until it gives it: who runs meanwhile is let in and waits."""
-
-    def __init__(self, peak, base=2 * MIB):
-        super().__init__()
-        same(self.ask("plan", plan_base_bytes=base, plan_peak_bytes=peak, run=9, run_count=1)["kind"], "granted",
-             "one that computes nothing is let in")
-        while (answer := self.ask("turn"))["kind"] == "later":
-            pass
-        same(answer["kind"], "granted", "and has its turn")
 
 
 def check_two(alone):
@@ -293,69 +270,6 @@ def check_others():
     zrd.end()
 
 
-def check_card():
-    """Two runs on one card, the emulated one, with small granules: their steps do not fit at once, and they take turns there, with
-    a rank each or two. Where each rank has a card of its own, a card keeps what runs take, and who does not fit there is told."""
-    shape = {"layers": 1, "hidden": 4, "heads": 1, "seq": 8, "batch": 8, "vocab": 1000}
-    use("host")
-    host = Zrd()
-    use("cuda", ZR_EMULATOR_GRANULARITY="16384")
-    conf = {**ENVIRONMENT, "ZR_CONF": "service:required,kernels:emulated,granule:16k"}
-
-    def start(seed, **flags):
-        return pool.submit(lambda: on_card(environment=conf, seed=seed, **{**shape, **flags}))
-
-    def planned(**flags):
-        """Base and peak of a run's ranks on the card."""
-        probe = start(1, steps=20000, **flags)
-        ranks = flags.get("ranks", 1)
-        assert wait_for(lambda: len([one for one in rows() if one["in_turn"] and one["held_bytes"]]) == ranks)
-        got = [sum(one[name] for one in rows()) for name in ("plan_base_bytes", "plan_peak_bytes")]
-        [os.kill(one["pid"], 9) for one in rows()]
-        probe.result()
-        return got
-
-    for flags in ({}, {"ranks": 2, "stage": 1}):
-        ranks = flags.get("ranks", 1)
-        zrd = Zrd("--capacity", 64 * MIB)
-        alone = [start(seed, **flags).result() for seed in (1, 2)]
-        same([one.code for one in alone], [0, 0], f"{ranks} ranks, alone on the emulated card {alone[0].err[-300:]}")
-        base, peak = planned(**flags)
-        zrd.end()
-        zrd = Zrd("--capacity", peak + base, "--turn", 10)
-        holder = Holder(peak - base, base=0)
-        both = [start(seed, **flags) for seed in (1, 2)]
-        ok(wait_for(lambda: len(waits()) == 2 * ranks), f"two of {peak >> 10} KiB in a step and {base >> 10} between steps are let in, where a card lends {peak + base >> 10}")
-        holder.close()
-        got = [one.result() for one in both]
-        same([(one.code, one.bits) for one in got], [(0, one.bits) for one in alone], "and end with their own losses")
-        note("".join(one.err[-400:] for one in got if one.code))
-        ok(wait_for(lambda: lent() == 0), "nothing is left")
-        zrd.end()
-
-    own = {"ranks": 2, "comm": "nccl", "deterministic": True}
-    cards = []
-    for number in (1, 0):
-        use("cuda", number, ZR_EMULATOR_GRANULARITY="16384")
-        cards.append(Zrd("--capacity", 64 * MIB))
-    alone = [start(seed, **own).result() for seed in (1, 2)]
-    both = [start(seed, **own) for seed in (1, 2)]
-    got = [one.result() for one in both]
-    same([(one.code, one.bits) for one in got], [(0, one.bits) for one in alone], "two whose ranks have a card of their own, with a zrd each")
-    note("".join(one.err[-400:] for one in got if one.code))
-    first = start(1, steps=20000, **own)
-    assert wait_for(lambda: any(one["in_turn"] and one["held_bytes"] for one in rows()))
-    same(zr("limit", "--capacity", rows()[0]["plan_peak_bytes"] * 3 // 2).returncode, 0, "a card with room for one of them")
-    got = start(2, **own).result()
-    ok(got.code == 4 and "step 1/" not in got.err and "pid  program" in got.err, f"the other is told before step 1: {got.err[-300:]}")
-    os.kill(rows()[0]["pid"], 9)
-    ok(first.result().code != 0 and wait_for(lambda: lent() == 0), "nothing is left")
-    for zrd in cards:
-        zrd.end()
-    use("host")
-    host.end()
-
-
 single = Zrd("--capacity", 512 * MIB)
 ALONE = {seed: run(seed=seed).result() for seed in (1, 2)}
 probe = run(steps=1000)
@@ -373,5 +287,4 @@ check_deaths(ALONE)
 check_spill()
 check_wait()
 check_others()
-check_card()
 done()
