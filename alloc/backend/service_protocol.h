@@ -69,7 +69,7 @@ enum zr_service_kind {
                            run is let in; to TURN: it has its turn, turn: the number of that */
     ZR_SERVICE_LATER,   /* to PLAN, TURN and LEASE: not yet, ask again; words: what it waits for */
     ZR_SERVICE_REFUSED, /* result (enum zr_result), words */
-    ZR_SERVICE_CLIENT,  /* to STATUS: one client; serial is its number */
+    ZR_SERVICE_CLIENT, /* to STATUS: one client; serial is its number; turn, claim_bytes: of its run's turn */
     /* On the bell. */
     ZR_SERVICE_RECLAIM, /* bytes are wanted back within_ms; serial; flags: ZR_SERVICE_SPILL */
     ZR_SERVICE_YIELD,   /* another run waits: after the step, bytes are to be given and TURN is to be said */

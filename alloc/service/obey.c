@@ -208,6 +208,8 @@ static void show_client(const struct zr_client *client, struct zr_service_messag
     out->flags = (holder->left ? ZR_SERVICE_LEFT : 0) | (holder->listens ? ZR_SERVICE_LISTENS : 0) |
                  (holder->idle_known ? ZR_SERVICE_IDLE_KNOWN : 0) |
                  (holder->run && holder->run->in_turn ? ZR_SERVICE_IN_TURN : 0);
+    out->turn = holder->run && holder->run->in_turn ? holder->run->turn : 0;
+    out->claim_bytes = out->turn ? holder->run->claim_bytes : 0;
     out->plan_base_bytes = holder->plan_base_bytes;
     out->plan_peak_bytes = holder->plan_peak_bytes;
     out->idle_bytes = holder->idle_bytes;

@@ -65,9 +65,11 @@ def check_beside(alone):
     ok(wait_for(lambda: [one["in_turn"] for one in rows()] == [True, True]), "two runs have their turns at once")
     ok(wait_for(lambda: min(one["held_bytes"] for one in rows()) > CAPACITY - PEAK + 2 * MIB), "and hold, both, more than there is beside the other's peak")
     same(max(lent() for _ in range(20)) <= CAPACITY, True, "within the capacity")
+    turn = max(one["turn"] for one in rows())
     zrd.end(kill=True)
     zrd = Zrd(*room)
     ok(wait_for(lambda: [one["in_turn"] for one in rows()] == [True, True]), "a zrd that starts anew has both in their turns")
+    same(min(one["turn"] for one in rows()) + 1 >= turn, True, "in the same order")
     last = {log: os.path.getsize(log) for log in logs if in_steps(log)}
     ok(wait_for(lambda: all(os.path.getsize(log) > last[log] + 500 for log in logs)), "and both go on")
     first, second = (one["pid"] for one in rows())
@@ -84,6 +86,23 @@ def check_beside(alone):
     got = [one.result()[0] for one in both]
     same([(one.code, one.losses) for one in got], [(0, one.losses) for one, _ in alone.values()], "both end, with their own losses")
     ok(wait_for(lambda: lent() == 0), "nothing is left")
+    zrd.end()
+
+
+def check_followed():
+    """What a zrd that starts anew hears of turns and claims holds: who comes second waits for what the first claims."""
+    zrd = Zrd("--capacity", 100 * MIB, "--processors", 2)
+    plan = {"plan_base_bytes": 10 * MIB, "plan_peak_bytes": 70 * MIB, "run_count": 1, "count": 1, "flags": 128 + 2048}
+    second = Speaker(held_bytes=40 * MIB, claim_bytes=60 * MIB, turn=8, **plan)
+    first = Speaker(held_bytes=30 * MIB, claim_bytes=65 * MIB, turn=7, **plan)
+    second.send("lease", bytes=2 * MIB)
+    first.send("lease", bytes=30 * MIB)
+    same(first.hear()["kind"], "granted", "the first has what it claims")
+    first.send("return", bytes=20 * MIB)
+    first.send("claim", claim_bytes=40 * MIB)
+    same(second.hear()["kind"], "granted", "the second when that is claimed no more")
+    for speaker in (first, second):
+        speaker.close()
     zrd.end()
 
 
@@ -282,6 +301,7 @@ CAPACITY = PEAK + BASE + 8 * MIB
 note(f"a run's plan: {BASE >> 20} MiB between steps, {PEAK >> 20} in one")
 check_two(ALONE)
 check_beside(ALONE)
+check_followed()
 check_ranks(ALONE)
 check_deaths(ALONE)
 check_spill()

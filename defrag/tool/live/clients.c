@@ -129,13 +129,14 @@ void zr_client_json(struct zr_text *text, const struct zr_service_message *clien
                   ", \"held_bytes\": %" PRIu64 ", \"resident_bytes\": %" PRIu64 ", \"peak_bytes\": %" PRIu64
                   ", \"waiting_bytes\": %" PRIu64 ", \"hard_bytes\": %" PRIu64 ", \"soft_bytes\": %" PRIu64
                   ", \"idle_bytes\": %" PRIu64 ", \"reclaim_ns\": %" PRIu64 ", \"plan_base_bytes\": %" PRIu64
-                  ", \"plan_peak_bytes\": %" PRIu64 ", \"in_turn\": %s, \"shares\": %" PRIu32
-                  ", \"messages\": %" PRIu64 ", \"listens\": %s, \"left\": %s}",
+                  ", \"plan_peak_bytes\": %" PRIu64 ", \"in_turn\": %s, \"turn\": %" PRIu64
+                  ", \"claim_bytes\": %" PRIu64 ", \"shares\": %" PRIu32 ", \"messages\": %" PRIu64
+                  ", \"listens\": %s, \"left\": %s}",
                   client->held_bytes, client->resident_bytes, client->peak_bytes, client->bytes,
                   client->hard_bytes, client->soft_bytes, client->idle_bytes, client->reclaim_ns,
                   client->plan_base_bytes, client->plan_peak_bytes,
-                  client->flags & ZR_SERVICE_IN_TURN ? "true" : "false", client->shares, client->count,
-                  client->flags & ZR_SERVICE_LISTENS ? "true" : "false",
+                  client->flags & ZR_SERVICE_IN_TURN ? "true" : "false", client->turn, client->claim_bytes,
+                  client->shares, client->count, client->flags & ZR_SERVICE_LISTENS ? "true" : "false",
                   client->flags & ZR_SERVICE_LEFT ? "true" : "false");
 }
 
