@@ -278,14 +278,32 @@ bool zr_ledger_press(struct zr_ledger *ledger, const struct zr_holder *wanting, 
     return coming > 0;
 }
 
-/* A run that follows another keeps nobody else waiting: it waits for that one's step. */
+/* Whether what the holder waits for is there once runs that follow others have ended their steps. */
+static bool comes_back(const struct zr_ledger *ledger, const struct zr_holder *holder)
+{
+    bool follows = false;
+    for (const struct zr_holder *other = ledger->holders; other; other = other->next)
+        follows = follows || zr_run_follows(ledger, other);
+    return follows && holder->wanted_bytes <= zr_runs_spare(ledger);
+}
+
+/* A run that follows another comes behind all others, and keeps nobody waiting: it waits for that one's step
+ * all the same. */
 static void grant_in_order(struct zr_ledger *ledger)
 {
+    bool waits = false; /* somebody else for what those that follow would have */
+    for (struct zr_holder *holder = ledger->first_waiting, *next; holder && !waits; holder = next) {
+        next = holder->next_waiting;
+        waits = !zr_run_follows(ledger, holder) &&
+                !(holder->wanted_bytes <= free_for(ledger, holder) && grant(ledger, holder));
+    }
+    for (struct zr_holder *holder = ledger->first_waiting; holder && waits; holder = holder->next_waiting)
+        if (!zr_run_follows(ledger, holder) && comes_back(ledger, holder))
+            return;
     for (struct zr_holder *holder = ledger->first_waiting, *next; holder; holder = next) {
         next = holder->next_waiting;
-        bool granted = holder->wanted_bytes <= free_for(ledger, holder) && grant(ledger, holder);
-        if (!granted && !zr_run_follows(ledger, holder))
-            return;
+        if (zr_run_follows(ledger, holder) && holder->wanted_bytes <= free_for(ledger, holder))
+            grant(ledger, holder);
     }
 }
 
@@ -303,7 +321,8 @@ void zr_ledger_serve(struct zr_ledger *ledger, uint64_t now_ns)
             before = wanted;
         if (wanted <= free || zr_ledger_press(ledger, holder, wanted - free, false, now_ns))
             continue;
-        if ((holder->wants_rank == 0 || holder->unmet) && now_ns < holder->wanted_until_ns) {
+        bool waits = holder->wants_rank == 0 || holder->unmet || comes_back(ledger, holder);
+        if (waits && now_ns < holder->wanted_until_ns) {
             if (!ledger->again_ns)
                 ledger->again_ns = now_ns + AGAIN_NS;
             zr_ledger_due(ledger, ledger->again_ns);

@@ -114,6 +114,13 @@ uint64_t zr_runs_need(const struct zr_ledger *ledger)
     return sums.floor_bytes + sums.step_bytes;
 }
 
+uint64_t zr_runs_spare(const struct zr_ledger *ledger)
+{
+    struct sums sums = sum_runs(ledger, NULL);
+    uint64_t need = sums.floor_bytes + sums.step_bytes + ledger->held_bytes - sums.held_bytes;
+    return need < ledger->capacity_bytes ? ledger->capacity_bytes - need : 0;
+}
+
 uint64_t zr_runs_unreserved(const struct zr_ledger *ledger, uint64_t free_bytes)
 {
     if (!ledger->runs)

@@ -75,6 +75,8 @@ bool zr_run_follows(const struct zr_ledger *ledger, const struct zr_holder *hold
 uint64_t zr_run_free(const struct zr_ledger *ledger, const struct zr_holder *holder, uint64_t free_bytes);
 /* What the runs that were let in need so that the largest step can still be had. */
 uint64_t zr_runs_need(const struct zr_ledger *ledger);
+/* What may be lent beyond plans once the runs that follow others have ended their steps. */
+uint64_t zr_runs_spare(const struct zr_ledger *ledger);
 /* Of what is free, what may be lent to the holder beyond its plan. */
 uint64_t zr_runs_unreserved(const struct zr_ledger *ledger, uint64_t free_bytes);
 

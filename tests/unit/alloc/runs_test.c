@@ -103,6 +103,37 @@ static void lease(unsigned which, uint64_t bytes, uint64_t now)
     zr_assert(zr_ledger_lease(&ledger, &holders[which], bytes, 1, now) == ZR_OK);
 }
 
+/* Who follows takes what is free, and gives way to 2, which has no plan and comes later. */
+static void test_newcomer(void)
+{
+    start();
+    ledger.processors = 2;
+    for (unsigned i = 0; i < 3; i++)
+        add(i, 0);
+    plan(0, 10, 60, 1, 0);
+    turn(0, 0);
+    plan(1, 10, 60, 1, 0);
+    turn(1, 0);
+    lease(0, 60, 0);
+    lease(1, 40, 0);
+    lease(2, 41, 0);
+    tap_ok(said[1].granted == 1 && said[2].refused == 1,
+           "beyond what is there between steps a request is refused at once");
+    lease(2, 30, 0);
+    tap_ok(said[2].refused == 1 && said[2].granted == 0, "within that it waits");
+    lease(1, 10, 0);
+    zr_ledger_return(&ledger, &holders[0], 50, 0);
+    zr_run_claim(&ledger, &holders[0], 10);
+    zr_ledger_serve(&ledger, 0);
+    tap_ok(said[2].granted == 1 && said[1].granted == 2,
+           "has what comes back first, and who follows the rest");
+    lease(2, 5, 0);
+    zr_ledger_tick(&ledger, WITHIN);
+    tap_is(said[2].refused, 2, "at the deadline it is refused all the same");
+    for (unsigned i = 0; i < 3; i++)
+        zr_ledger_remove(&ledger, &holders[i], WITHIN);
+}
+
 /* 0, 1 and 2 compute at once, where the peaks of no two fit; 3 has no plan. */
 static void test_beside(void)
 {
@@ -156,6 +187,7 @@ static void test_beside(void)
     for (unsigned i = 0; i < 4; i++)
         if (i != 1)
             zr_ledger_remove(&ledger, &holders[i], WITHIN);
+    test_newcomer();
     threads = 0;
 }
 
