@@ -39,11 +39,25 @@ double zr_comm_clock_disk(struct zr_comm_clock *clock, uint64_t bytes)
     return clock->disk_idle_seconds;
 }
 
-void zr_comm_clock_wait_disk(struct zr_comm_clock *clock, double end_seconds)
+double zr_comm_clock_wait_until(struct zr_comm_clock *clock, double end_seconds)
 {
     double left = clock ? end_seconds - zr_comm_clock_now(clock) : 0;
-    if (left > 0) {
-        clock->waited_seconds += left;
-        clock->nvme_waited_seconds += left;
-    }
+    if (left <= 0)
+        return 0;
+    clock->waited_seconds += left;
+    return left;
+}
+
+void zr_comm_clock_wait_disk(struct zr_comm_clock *clock, double end_seconds)
+{
+    double waited = zr_comm_clock_wait_until(clock, end_seconds);
+    if (clock)
+        clock->nvme_waited_seconds += waited;
+}
+
+/* As a wait: its thread computes beside the one whose operations `flops` counts. */
+void zr_comm_clock_update(struct zr_comm_clock *clock, size_t elements)
+{
+    if (clock && clock->updates_per_second > 0)
+        clock->waited_seconds += (double)elements / clock->updates_per_second;
 }

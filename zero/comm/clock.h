@@ -11,6 +11,7 @@ struct zr_comm_clock {
     double flops_per_second, bytes_per_second;
     double host_bytes_per_second; /* of copies to and from host memory; 0: they take no time */
     double nvme_bytes_per_second; /* of an offload file, read and written at once; 0: they take no time */
+    double updates_per_second;    /* elements that the thread of a delayed update updates; likewise */
     double host_waited_seconds, nvme_waited_seconds; /* of waited_seconds, those for the two */
     double flops;          /* that the caller has done; zr_kernel_context.flops points here */
     double waited_seconds; /* by the caller */
@@ -20,6 +21,7 @@ struct zr_comm_clock {
     double begin_seconds, end_seconds; /* of the last operation */
     double idle_seconds;               /* from here on all are idle */
     double disk_idle_seconds;          /* likewise the disk, which all offload files share */
+    double update_idle_seconds;        /* likewise the thread of a delayed update */
     /* Called for each operation that takes time, when begin_seconds and end_seconds are its own; `label` is
      * that of its caller. NULL: nobody listens. */
     void (*submitted)(void *state, unsigned label);
@@ -49,8 +51,13 @@ void zr_comm_clock_wait(struct zr_comm_clock *clock, const struct zr_comm_clock_
 /* Bytes are handed to the disk, which is one for both directions: they begin when those before them have
  * ended. When they end; 0 where the clock, which may be NULL, knows no disk. */
 double zr_comm_clock_disk(struct zr_comm_clock *clock, uint64_t bytes);
-/* The caller waits for the disk until then. NULL does nothing. */
+/* The caller waits until then. For how long; 0 without a clock. */
+double zr_comm_clock_wait_until(struct zr_comm_clock *clock, double end_seconds);
+/* Likewise for the disk. */
 void zr_comm_clock_wait_disk(struct zr_comm_clock *clock, double end_seconds);
+
+/* The caller, which is the thread of a delayed update, updates so many elements. NULL does nothing. */
+void zr_comm_clock_update(struct zr_comm_clock *clock, size_t elements);
 
 /* The caller's time. */
 static inline double zr_comm_clock_now(const struct zr_comm_clock *clock)

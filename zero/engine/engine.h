@@ -90,7 +90,6 @@ struct zr_late {
     zr_ticket ticket;
     bool pending;                        /* an update was started, and its parameters have not come */
     struct zr_comm_clock *clock;         /* of a rehearsal; NULL: none */
-    double end_seconds;                  /* by it: when the update ends */
     uint64_t waited_ns;                  /* for it, of state in a file */
     _Atomic uint64_t busy_ns, behind_ns; /* of its thread: in all, and of that waiting for the disk */
 };
@@ -388,6 +387,11 @@ zr_result zr_engine_catch_up(struct zr_engine *engine);
 static inline bool zr_engine_is_late(const struct zr_engine *engine)
 {
     return engine->late.pending;
+}
+/* Whether its thread has not been waited for. */
+static inline bool zr_engine_late_is_under_way(const struct zr_engine *engine)
+{
+    return engine->late.ticket > 0;
 }
 
 /* What was copied to the host and back so far, by whatever means. */

@@ -29,6 +29,7 @@ static zr_result update_unit(struct zr_engine *engine, size_t unit)
     if (result == ZR_OK)
         result =
             zr_engine_update_window(engine, unit, late->gradients, &engine->late.update, &owned, &window);
+    zr_comm_clock_update(engine->late.clock, window.count);
     /* Straight to the store: tickets of a unit's copies are the step's. */
     zr_result given = zr_state_store_give(&engine->store, unit, true);
     return result == ZR_OK ? given : result;
@@ -112,7 +113,8 @@ void zr_engine_late_close(struct zr_engine *engine)
     zr_drop(engine->options.host_arena, &late->units);
 }
 
-/* In a rehearsal it runs here, and its waits are none of the step's until the step waits for its end. */
+/* In a rehearsal it runs here, and neither its waits nor its computing are the step's until the step waits
+ * for its end. */
 static zr_result run(struct zr_late *late)
 {
     struct zr_comm_clock *clock = late->clock;
@@ -120,7 +122,7 @@ static zr_result run(struct zr_late *late)
            host = clock ? clock->host_waited_seconds : 0;
     zr_result result = zr_copies_run(late->worker, &late->task, &late->ticket);
     if (clock) {
-        late->end_seconds = zr_comm_clock_now(clock);
+        clock->update_idle_seconds = zr_comm_clock_now(clock);
         clock->waited_seconds = waited;
         clock->nvme_waited_seconds = disk;
         clock->host_waited_seconds = host;
@@ -177,8 +179,10 @@ zr_result zr_engine_late_await(struct zr_engine *engine)
     zr_result result = late->ticket > 0 ? zr_comm_wait(late->worker, late->ticket) : ZR_OK;
     if (late->ticket > 0 && engine->options.offload.file)
         late->waited_ns += zr_os_now_ns() - start_ns;
-    if (late->pending)
-        zr_comm_clock_wait_disk(late->clock, late->end_seconds);
+    if (late->pending && late->clock && engine->options.offload.file)
+        zr_comm_clock_wait_disk(late->clock, late->clock->update_idle_seconds);
+    else if (late->pending && late->clock)
+        zr_comm_clock_wait_until(late->clock, late->clock->update_idle_seconds);
     late->ticket = 0;
     return result;
 }

@@ -161,10 +161,11 @@ struct zr_timeline_mark zr_timeline_mark_now(const struct zr_timeline *timeline)
 {
     const struct zr_comm_clock *clock = &timeline->clock;
     double now = zr_comm_clock_now(clock), behind = clock->idle_seconds - now,
-           disk_behind = clock->disk_idle_seconds - now;
+           disk_behind = clock->disk_idle_seconds - now, update_behind = clock->update_idle_seconds - now;
     struct zr_timeline_mark mark = {.seconds = now,
                                     .behind_seconds = behind > 0 ? behind : 0,
                                     .disk_behind_seconds = disk_behind > 0 ? disk_behind : 0,
+                                    .update_behind_seconds = update_behind > 0 ? update_behind : 0,
                                     .flops = clock->flops,
                                     .comm_seconds = clock->busy_seconds,
                                     .waited_seconds = clock->waited_seconds,
@@ -188,7 +189,8 @@ bool zr_timeline_repeats(const struct zr_timeline_mark *a, const struct zr_timel
     double length = c->seconds - b->seconds;
     return alike(b->seconds - a->seconds, length, length) &&
            alike(b->behind_seconds, c->behind_seconds, length + c->behind_seconds) &&
-           alike(b->disk_behind_seconds, c->disk_behind_seconds, length + c->disk_behind_seconds);
+           alike(b->disk_behind_seconds, c->disk_behind_seconds, length + c->disk_behind_seconds) &&
+           alike(b->update_behind_seconds, c->update_behind_seconds, length + c->update_behind_seconds);
 }
 
 static struct zr_timeline_event moved(struct zr_timeline_event event, double seconds, unsigned micro_batches)

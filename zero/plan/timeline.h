@@ -84,6 +84,7 @@ static inline double zr_timeline_step_seconds(const struct zr_timeline *t)
 struct zr_timeline_mark {
     double seconds, behind_seconds; /* what the communicator still had to do */
     double disk_behind_seconds;     /* likewise the disk */
+    double update_behind_seconds;   /* likewise a delayed update */
     double flops, comm_seconds, waited_seconds, host_waited_seconds, nvme_waited_seconds;
     uint64_t sent_bytes;
     struct zr_timeline_phase phases[ZR_ACTION_KINDS];

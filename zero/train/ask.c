@@ -92,7 +92,10 @@ int zr_ask_policy(struct zr_train_config *config)
 static zr_result measure_tiers(const struct zr_train_config *config, zr_arena *host_arena)
 {
     struct zr_tiers_found found;
-    zr_result result = zr_offload_measure(&found, config, host_arena);
+    enum zr_isa isa;
+    zr_result result = zr_rank_choose_isa(&isa);
+    if (result == ZR_OK)
+        result = zr_offload_measure(&found, config, isa, host_arena);
     return result == ZR_OK ? zr_child_answer(&found, sizeof found) : result;
 }
 

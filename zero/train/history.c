@@ -8,6 +8,8 @@
 #include "alloc/heap/heap.h"
 #include "zero/train/spill.h"
 
+enum { WARM_STEPS = 2 };
+
 zr_result zr_history_open(struct zr_history *history, size_t steps)
 {
     if (steps == 0)
@@ -70,6 +72,13 @@ zr_result zr_history_step_begin(const struct zr_history *history, struct zr_hist
     return ZR_OK;
 }
 
+static void add_waits(struct zr_history_waits *sum, const struct zr_history_waits *waits)
+{
+    sum->seconds += waits->seconds;
+    sum->host_ns += waits->host_ns;
+    sum->nvme_ns += waits->nvme_ns;
+}
+
 void zr_history_step_end(struct zr_history *history, const struct zr_history_step *step,
                          struct zr_step_line *line)
 {
@@ -77,9 +86,10 @@ void zr_history_step_end(struct zr_history *history, const struct zr_history_ste
     struct zr_arena_stats arena;
     struct zr_comm_counters comm;
     struct zr_state_file_report file;
-    history->host_waited_ns += zr_trainer_state_copies_exposed_ns(&rank->state) - step->waited_ns;
     zr_engine_get_file_report(rank->state.engine, &file);
-    history->nvme_waited_ns += file.waited_ns - step->file.waited_ns;
+    struct zr_history_waits waits = {.host_ns =
+                                         zr_trainer_state_copies_exposed_ns(&rank->state) - step->waited_ns,
+                                     .nvme_ns = file.waited_ns - step->file.waited_ns};
     zr_arena_get_stats(rank->arena, &arena);
     zr_trainer_state_counters_get(&rank->state, &comm);
     /* A skipped step sends less; of a file one that is rolled back moves more. */
@@ -101,6 +111,11 @@ void zr_history_step_end(struct zr_history *history, const struct zr_history_ste
     line->reserved_bytes = arena.reserved_bytes;
     history->loss[history->count] = line->loss;
     history->seconds[history->count] = line->step_seconds;
+    waits.seconds = line->step_seconds;
+    add_waits(&history->all, &waits);
+    if (history->count >= WARM_STEPS &&
+        (!rank->config->delayed_update || zr_engine_late_is_under_way(rank->state.engine)))
+        add_waits(&history->usual, &waits);
     history->count++;
 }
 
@@ -115,22 +130,27 @@ static double seconds_from(const struct zr_history *history, size_t first)
 
 double zr_history_tokens_per_second(const struct zr_history *history)
 {
-    size_t skip = history->count > 2 ? 2 : 0;
+    size_t skip = history->count > WARM_STEPS ? WARM_STEPS : 0;
     double seconds = seconds_from(history, skip);
     if (seconds <= 0)
         return 0;
     return (double)((history->count - skip) * zr_train_step_tokens(history->rank->config)) / seconds;
 }
 
-/* Of the seconds of all steps. */
-static double wait_share(const struct zr_history *history, uint64_t waited_ns)
+/* Of a run without usual steps, those of all. */
+static struct zr_history_waits waits_of(const struct zr_history *history)
 {
-    double seconds = seconds_from(history, 0);
+    return history->usual.seconds > 0 ? history->usual : history->all;
+}
+
+static double wait_share(uint64_t waited_ns, double seconds)
+{
     return seconds > 0 ? (double)waited_ns * 1e-9 / seconds : 0;
 }
 
 static void measure_host_tier(const struct zr_history *history, struct zr_rank_report *report)
 {
+    struct zr_history_waits waits = waits_of(history);
     struct zr_arena_stats stats;
     if (!history->rank->host_tier)
         return;
@@ -140,11 +160,12 @@ static void measure_host_tier(const struct zr_history *history, struct zr_rank_r
     memcpy(report->peak_host_tier_by_tag_bytes, stats.peak_by_tag_bytes,
            sizeof report->peak_host_tier_by_tag_bytes);
     report->host_moved_bytes = history->host_moved_bytes_per_step;
-    report->host_wait_share = wait_share(history, history->host_waited_ns);
+    report->host_wait_share = wait_share(waits.host_ns, waits.seconds);
 }
 
 static void measure_file(const struct zr_history *history, struct zr_rank_report *report)
 {
+    struct zr_history_waits waits = waits_of(history);
     struct zr_state_file_report file;
     struct zr_late_report late;
     zr_engine_get_file_report(history->rank->state.engine, &file);
@@ -153,7 +174,7 @@ static void measure_file(const struct zr_history *history, struct zr_rank_report
     zr_engine_get_late_report(history->rank->state.engine, &late);
     report->late_computing_seconds = late.computing_seconds;
     report->late_waiting_seconds = late.waiting_seconds;
-    report->nvme_wait_share = wait_share(history, history->nvme_waited_ns);
+    report->nvme_wait_share = wait_share(waits.nvme_ns, waits.seconds);
 }
 
 void zr_history_measure(const struct zr_history *history, struct zr_rank_report *report)

@@ -10,6 +10,12 @@
 #include "zero/train/rank.h"
 #include "zero/train/report/log.h"
 
+/* What steps took, and waited of that for each tier. */
+struct zr_history_waits {
+    double seconds;
+    uint64_t host_ns, nvme_ns;
+};
+
 struct zr_history {
     const struct zr_rank *rank; /* outlives this */
     size_t count;               /* steps done by this process */
@@ -20,9 +26,11 @@ struct zr_history {
     bool counted;                 /* what a step sends and receives is known: one was not skipped */
     uint64_t sent_elements_per_step, received_bytes_per_step, driver_calls_last_step, host_waits_last_step;
     uint64_t host_moved_bytes_per_step, nvme_moved_bytes_per_step; /* of one step */
-    uint64_t host_waited_ns, nvme_waited_ns;                       /* in all steps */
-    struct zr_comm_counters comm_before;                           /* when the first step began */
-    uint64_t started_ns;                                           /* of the process */
+    /* `usual`: of steps that begin and end as most do. Not the first two, which touch the memory, nor one
+     * whose own delayed update ends within it, as the last step's does. */
+    struct zr_history_waits all, usual;
+    struct zr_comm_counters comm_before; /* when the first step began */
+    uint64_t started_ns;                 /* of the process */
     uint64_t since_ns; /* where the seconds of the step under way begin: where those of the last one ended */
 };
 

@@ -43,6 +43,7 @@ static zr_result time_rank(struct zr_timeline *out, const struct zr_train_config
     out->clock.nvme_bytes_per_second = config->nvme_bytes_per_second > 0
                                            ? config->nvme_bytes_per_second
                                            : config->found.nvme_bytes_per_second;
+    out->clock.updates_per_second = config->found.updates_per_second;
     request.timeline = out;
     result = zr_plan_make(&again, &request);
     out->host_moved_bytes = again.host_moved_bytes_per_step;

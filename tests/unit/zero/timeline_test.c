@@ -705,6 +705,53 @@ static void test_deep(void)
     zr_timeline_end(&short_cut.timeline);
 }
 
+/* A delayed update, whose thread takes `seconds` for all elements, on a disk that takes `disk_seconds`; what
+ * a step takes with forward and backward in no time. */
+static double step_behind_update(const char *folder, unsigned micro_batches, double seconds,
+                                 double disk_seconds)
+{
+    enum { DEEP = 40, ALIGN = 4096 };
+    struct run run = {.layers = DEEP};
+    struct zr_plan_request request = {.shape = shape_of(&run),
+                                      .world = 1,
+                                      .micro_batches = micro_batches,
+                                      .threads = 1,
+                                      .bucket_bytes = 1 << 20,
+                                      .offloads_optimizer = true,
+                                      .delays_update = true,
+                                      .offload_file = {.folder = folder, .align_bytes = ALIGN},
+                                      .host_arena = host_arena};
+    zr_result result = zr_plan_make(&run.plan, &request);
+    zr_timeline_start(&run.timeline, host_arena, 1e18, 1e18);
+    run.timeline.clock.updates_per_second = (double)run.plan.elements / seconds;
+    run.timeline.clock.nvme_bytes_per_second = (double)run.plan.nvme_moved_bytes_per_step / disk_seconds;
+    request.timeline = &run.timeline;
+    if (result == ZR_OK)
+        result = zr_plan_make(&run.plan, &request);
+    double waited = folder ? run.timeline.nvme_waited_seconds : run.timeline.waited_seconds;
+    tap_ok(result == ZR_OK && waited > 0.999 * run.timeline.step_seconds,
+           "%s, %u micro-batches: a step waits for its update, %.3f s", folder ? "on a disk" : "on the host",
+           micro_batches, waited);
+    zr_timeline_end(&run.timeline);
+    return waited;
+}
+
+/* The longer of disk and computing, and the shorter one of a unit or two of the 40 that are alike. */
+static void test_late(unsigned micro_batches)
+{
+    double disk = step_behind_update("/", micro_batches, 1e-6, 3),
+           computing = step_behind_update("/", micro_batches, 3, 1e-6),
+           both = step_behind_update("/", micro_batches, 3, 3),
+           less = step_behind_update("/", micro_batches, 1, 3),
+           more = step_behind_update("/", micro_batches, 3, 1);
+    tap_ok(disk > 2.8 && disk < 3.01 && computing > 2.999 && computing < 3.2,
+           "of the disk %.3f s, of computing %.3f s", disk, computing);
+    tap_ok(both > 2.999 && both < 3.4 && less > 2.8 && less < 3.2 && more > 2.999 && more < 3.2,
+           "each behind the other: %.3f s, of less computing %.3f s, of more %.3f s", both, less, more);
+    double alone = step_behind_update(NULL, micro_batches, 3, 1);
+    tap_ok(alone > 2.999 && alone < 3.001, "without a disk %.3f s", alone);
+}
+
 /* The byte plan itself, without a clock. */
 static void test_repeated_plan(unsigned stage, enum zr_precision precision, unsigned micro_batches)
 {
@@ -778,6 +825,8 @@ int main(void)
         test_cut_off(stage, 7);
     }
     test_deep();
+    test_late(1);
+    test_late(9);
     tap_is(records_end(), 0, "nothing is left behind");
     return tap_done();
 }

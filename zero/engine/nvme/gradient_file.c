@@ -185,7 +185,8 @@ zr_result zr_engine_gradients_take(struct zr_engine *engine, size_t unit)
     void *at = file->pipeline.buffers[unit % SLOTS];
     if (!is_used(engine))
         return ZR_OK;
-    read_by_clock(engine, unit + 1);
+    for (unsigned i = zr_nvme_pipeline_first_ahead((unsigned)unit); i < SLOTS; i++)
+        read_by_clock(engine, unit + i);
     if (file->pass[unit].bytes > 0)
         zr_state_file_wait_by_clock(&engine->store, file->read_seconds[unit % SLOTS]);
     zr_result result = io_of(engine) ? zr_nvme_pipeline_take(&file->pipeline, &at) : ZR_OK;

@@ -8,8 +8,8 @@
  * Reads and writes take turns, so that neither waits for all of the other.
  *
  * An operation takes the event that must have passed before it starts and returns the event of its own end.
- * Nothing else orders two operations. For an update over units: unit i+1 is read and unit i-1 written while
- * the caller computes on unit i (nvme_pipeline.h).
+ * Nothing else orders two operations. For an update over units: unit i-1 is written and units i+1 and i+2
+ * are read while the caller computes on unit i (nvme_pipeline.h).
  *
  * All records and stacks are blocks of the host arena, tag other. A file belongs to the process that opened
  * it: not to a child after fork. Any thread may start, poll and wait; one opens and closes. */

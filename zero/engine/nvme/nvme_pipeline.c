@@ -41,8 +41,12 @@ zr_result zr_nvme_pipeline_take(struct zr_nvme_pipeline *pipeline, void **out)
                        "no unit of the offload file can be taken: none is left, or the last was not "
                        "given back");
     unsigned slot = pipeline->unit % ZR_NVME_PIPELINE_BUFFERS;
-    /* Ahead of the wait: where the disk is the slower one, it is never without work. */
-    zr_result result = start_read(pipeline, pipeline->unit + 1);
+    zr_result result = ZR_OK;
+    /* Ahead of the wait, and as far ahead as there are buffers: the disk has work while one unit's computing
+     * takes longer than others'. */
+    for (unsigned i = zr_nvme_pipeline_first_ahead(pipeline->unit);
+         i < ZR_NVME_PIPELINE_BUFFERS && result == ZR_OK; i++)
+        result = start_read(pipeline, pipeline->unit + i);
     if (result == ZR_OK)
         result = zr_nvme_wait(pipeline->io, pipeline->reads[slot]);
     if (result != ZR_OK)

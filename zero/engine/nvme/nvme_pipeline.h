@@ -1,5 +1,6 @@
 /* nvme_pipeline.h: an update over units that lie in an offload file, with three buffers: while the caller
- * computes on one unit, the next is read and the one before is written. Private to zero/.
+ * computes on one unit, the one before is written, the next is read, and the one after that follows into the
+ * buffer of what was written. Private to zero/.
  *
  * A pass is begin, then take and give for each unit in order, then end. begin() may come long before the
  * first take(), as when backward still runs. One thread uses a pipeline. The struct is the caller's. */
@@ -28,9 +29,16 @@ struct zr_nvme_pipeline {
     zr_nvme_event reads[ZR_NVME_PIPELINE_BUFFERS], writes[ZR_NVME_PIPELINE_BUFFERS];
 };
 
+/* take() of `unit` starts the reads of unit + this, .., unit + ZR_NVME_PIPELINE_BUFFERS - 1. */
+static inline unsigned zr_nvme_pipeline_first_ahead(unsigned unit)
+{
+    return unit == 0 ? 1 : ZR_NVME_PIPELINE_BUFFERS - 1;
+}
+
 /* Starts to read unit 0. ZR_ERR_INVALID: a pass is running. Results of the file, as in all calls. */
 zr_result zr_nvme_pipeline_begin(struct zr_nvme_pipeline *pipeline);
-/* Waits for the next unit and starts to read the one after it. *out is the caller's until give().
+/* Waits for the next unit and starts to read those after it, one for each other buffer; the last of them
+ * comes after the write of what the buffer has. *out is the caller's until give().
  * ZR_ERR_INVALID: the unit before was not given back, or there is none left. */
 zr_result zr_nvme_pipeline_take(struct zr_nvme_pipeline *pipeline, void **out);
 /* Starts to write the unit that was taken, or with `changed` false leaves the file's contents. */

@@ -311,7 +311,8 @@ static zr_result take_in_pass(struct zr_state_store *store, size_t unit, struct 
     if (unit != file->pending)
         return zr_fail(ZR_ERR_INVALID, "unit %zu of the state in the offload file, where unit %u is next",
                        unit, file->pending);
-    read_by_clock(store, (unsigned)unit + 1);
+    for (unsigned i = zr_nvme_pipeline_first_ahead((unsigned)unit); i < ZR_NVME_PIPELINE_BUFFERS; i++)
+        read_by_clock(store, (unsigned)unit + i);
     zr_state_file_wait_by_clock(store, file->read_seconds[unit % ZR_NVME_PIPELINE_BUFFERS]);
     zr_result result = file->io ? zr_nvme_pipeline_take(&file->pipeline, &at) : ZR_OK;
     file->taken = result == ZR_OK;

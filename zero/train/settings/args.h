@@ -58,6 +58,7 @@ struct zr_tiers_found {
     struct zr_folder_found optimizer, parameters;
     /* Of a rank; 0: not measured. The slower disk's, read and written at once, the host's copied. */
     double nvme_bytes_per_second, host_bytes_per_second;
+    double updates_per_second; /* elements of the optimizer, by one thread */
 };
 
 /* One run. Sizes that the table leaves to the program are resolved by zr_args_parse(): what is here is final.

@@ -12,7 +12,7 @@
 #include "zero/train/report/number.h"
 
 #define MEASURED_BYTES ((size_t)32 << 20)
-enum { COPIES = 5 };
+enum { TURNS = 5, STATES = 3 };
 
 /* A folder of nvme:DIR and its option; path NULL: not given. */
 struct folder {
@@ -105,7 +105,7 @@ static zr_result measure_copies(struct zr_tiers_found *out, zr_arena *host_arena
         result = take_memory(host_arena, 0, &to);
     if (result == ZR_OK)
         memset(from, 1, MEASURED_BYTES);
-    for (unsigned i = 0; i < COPIES && result == ZR_OK; i++) {
+    for (unsigned i = 0; i < TURNS && result == ZR_OK; i++) {
         uint64_t start_ns = zr_os_now_ns();
         memcpy(to, from, MEASURED_BYTES);
         double rate = (double)MEASURED_BYTES / ((double)(zr_os_now_ns() - start_ns + 1) * 1e-9);
@@ -122,17 +122,99 @@ static bool times_copies(const struct zr_train_config *config)
            zr_train_has_host_tier(config);
 }
 
+/* Of the host, as the thread of a delayed update has them: state in one block, gradients and parameters in
+ * another. */
+struct update {
+    const struct zr_kernels *kernels;
+    struct zr_kernel_context context;
+    void *states, *others;
+    size_t count; /* of elements */
+};
+
+static zr_result open_update(struct update *out, const struct zr_train_config *config, enum zr_isa isa,
+                             zr_arena *host_arena)
+{
+    *out = (struct update){.kernels = zr_kernels_cpu(isa),
+                           .context = {.parallel = {.threads = 1},
+                                       .isa = isa,
+                                       .precision = (enum zr_precision)config->precision},
+                           .count = MEASURED_BYTES / (STATES * sizeof(float))};
+    struct zr_kernel_context *context = &out->context;
+    context->workspace_bytes = out->kernels->workspace_bytes(&(struct zr_kernel_limits){.threads = 1}, isa);
+    zr_result result = zr_take(host_arena, ZR_TAG_OTHER, context->workspace_bytes, 1, &context->workspace);
+    if (result == ZR_OK)
+        result = take_memory(host_arena, 0, &out->states);
+    if (result == ZR_OK)
+        result = take_memory(host_arena, 0, &out->others);
+    if (result != ZR_OK)
+        return result;
+    memset(out->states, 0, MEASURED_BYTES);
+    memset(out->others, 0, MEASURED_BYTES);
+    return out->kernels->open(context);
+}
+
+static void close_update(struct update *update, zr_arena *host_arena)
+{
+    update->kernels->close(&update->context); /* of one that did not open it does nothing */
+    zr_drop(host_arena, &update->others);
+    zr_drop(host_arena, &update->states);
+    zr_drop(host_arena, &update->context.workspace);
+}
+
+static zr_result update_once(struct update *update, enum zr_optimizer_kind kind)
+{
+    enum zr_precision precision = update->context.precision;
+    float *states = update->states;
+    char *parameters = (char *)update->others + update->count * zr_precision_bytes(precision);
+    struct zr_update numbers = {.n = update->count,
+                                .gradient = {update->others, precision},
+                                .master = states,
+                                .momentum = states + update->count,
+                                .parameter = {parameters, precision}};
+    if (kind == ZR_OPTIMIZER_SGD)
+        return update->kernels->update_sgd(&update->context,
+                                           &(struct zr_update_sgd){.how = {.rate = 1}, .numbers = numbers});
+    numbers.variance = states + 2 * update->count;
+    return update->kernels->update_adamw(
+        &update->context,
+        &(struct zr_update_adamw){.how = {.rate = 1, .epsilon = 1, .correction1 = 1, .correction2 = 1},
+                                  .numbers = numbers});
+}
+
+/* The best of a few. */
+static zr_result measure_updates(struct zr_tiers_found *out, const struct zr_train_config *config,
+                                 enum zr_isa isa, zr_arena *host_arena)
+{
+    struct update update;
+    zr_result result = open_update(&update, config, isa, host_arena);
+    for (unsigned i = 0; i < TURNS && result == ZR_OK; i++) {
+        uint64_t start_ns = zr_os_now_ns();
+        result = update_once(&update, config->optimizer.kind);
+        double rate = (double)update.count / ((double)(zr_os_now_ns() - start_ns + 1) * 1e-9);
+        out->updates_per_second = rate > out->updates_per_second ? rate : out->updates_per_second;
+    }
+    close_update(&update, host_arena);
+    return result;
+}
+
+static bool times_updates(const struct zr_train_config *config)
+{
+    return config->flops_per_second > 0 && config->delayed_update;
+}
+
 bool zr_offload_has_to_measure(const struct zr_train_config *config)
 {
-    return !config->dry_run && (zr_train_has_file(config) || times_copies(config));
+    return !config->dry_run && (zr_train_has_file(config) || times_copies(config) || times_updates(config));
 }
 
 zr_result zr_offload_measure(struct zr_tiers_found *out, const struct zr_train_config *config,
-                             zr_arena *host_arena)
+                             enum zr_isa isa, zr_arena *host_arena)
 {
     *out = (struct zr_tiers_found){.nvme_bytes_per_second = 0};
     zr_result result = look_at_folders(out, config, host_arena);
-    return result == ZR_OK && times_copies(config) ? measure_copies(out, host_arena) : result;
+    if (result == ZR_OK && times_copies(config))
+        result = measure_copies(out, host_arena);
+    return result == ZR_OK && times_updates(config) ? measure_updates(out, config, isa, host_arena) : result;
 }
 
 static struct zr_offload_file file_of(const struct zr_train_config *config, const char *path,

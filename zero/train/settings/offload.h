@@ -9,11 +9,12 @@
 /* Whether something is to be found out about the tiers of such a run. */
 bool zr_offload_has_to_measure(const struct zr_train_config *config);
 /* What config->found has. A disk is written and read for half a second, in 32 MiB of a file, where there is
- * so much room and --nvme-depth is not given; the ranks of a machine share its rate. Copies of the host are
- * timed where the timeline asks for them. ZR_ERR_IO: the folder is missing, cannot be written, or is memory;
- * the words have the way out. Records and buffers come from host_arena and go back. */
+ * so much room and --nvme-depth is not given; the ranks of a machine share its rate. Copies of the host, and
+ * an update by one thread with the host's kernels for `isa`, are timed where the timeline asks for them.
+ * ZR_ERR_IO: the folder is missing, cannot be written, or is memory; the words have the way out. Records and
+ * buffers come from host_arena and go back. */
 zr_result zr_offload_measure(struct zr_tiers_found *out, const struct zr_train_config *config,
-                             zr_arena *host_arena);
+                             enum zr_isa isa, zr_arena *host_arena);
 
 /* The files of a run, of the optimizer's state and of parameters; where these are not offloaded to a file,
  * the folder is NULL. */
