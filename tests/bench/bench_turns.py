@@ -69,7 +69,7 @@ def beside(**flags):
             rows[part].append([*(one / alone for one in each), *(one / other for one, other in zip(each, free)), max(free) / alone])
     for part in parts:
         columns = shown(rows[part])
-        print(f"beside one another, steps of {(peak - floor) >> 20} MiB where {part} of that fits beside the two rests of {floor >> 20}: "
+        print(f"beside one another, {shape['hidden']} wide, steps of {(peak - floor) >> 20} MiB where {part} of that fits beside the two rests of {floor >> 20}: "
               f"{columns[0]} and {columns[1]} of its time alone, {columns[2]} and {columns[3]} of that beside one without a limit "
               f"(itself {columns[4]} of alone); {ROUNDS} rounds of {STEPS} steps", flush=True)
 
@@ -92,7 +92,8 @@ def turns(words, turn_ms, **flags):
 
 WANTED = sys.argv[1:] or ("beside", "turns", "spill")
 if "beside" in WANTED:
-    beside(layers=6, hidden=256, heads=4, seq=256, batch=8)
+    for hidden, batch in ((256, 8), (512, 4)):  # what changes hands is cleared: a part of the step that falls with the width
+        beside(layers=6, hidden=hidden, heads=hidden // 64, seq=256, batch=batch)
 if "turns" in WANTED:
     turns("steps that alternate", 500, layers=4, hidden=128, heads=4, seq=128, batch=16)
 if "spill" in WANTED:
