@@ -5,7 +5,7 @@
 
 #include "zero/train/balance.h"
 #include "zero/train/child.h"
-#include "zero/train/rank_plan.h"
+#include "zero/train/rank/rank_plan.h"
 #include "zero/train/settings/offload.h"
 
 /* The highest stage that such a run may have. */

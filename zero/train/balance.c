@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "zero/model/cut.h"
-#include "zero/train/rank_plan.h"
+#include "zero/train/rank/rank_plan.h"
 #include "zero/train/settings/stages.h"
 
 #define FINE_GRANULE_BYTES ((size_t)2 << 20)

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
-#include "zero/train/rank.h"
+#include "zero/train/rank/rank.h"
 #include "zero/train/report/terminal.h"
 
 static int answer_end = -1; /* in the child of zr_child_ask(): where its answer goes */

@@ -6,7 +6,7 @@
 #include "alloc/base/error.h"
 #include "alloc/base/system/os.h"
 #include "alloc/heap/heap.h"
-#include "zero/train/spill.h"
+#include "zero/train/rank/spill.h"
 
 enum { WARM_STEPS = 2 };
 

@@ -7,7 +7,7 @@
 #ifndef ZR_TRAIN_HISTORY_H
 #define ZR_TRAIN_HISTORY_H
 
-#include "zero/train/rank.h"
+#include "zero/train/rank/rank.h"
 #include "zero/train/report/log.h"
 
 /* What steps took, and waited of that for each tier. */

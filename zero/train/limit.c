@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "zero/train/rank_plan.h"
+#include "zero/train/rank/rank_plan.h"
 #include "zero/train/balance.h"
 #include "zero/train/settings/stages.h"
 

@@ -15,7 +15,7 @@
 #include "zero/train/saves.h"
 #include "zero/train/schedule.h"
 #include "zero/train/report/terminal.h"
-#include "zero/train/turns.h"
+#include "zero/train/rank/turns.h"
 
 struct loop {
     struct zr_rank rank;

@@ -2,7 +2,7 @@
 #ifndef ZR_TRAIN_LOOP_H
 #define ZR_TRAIN_LOOP_H
 
-#include "zero/train/rank.h"
+#include "zero/train/rank/rank.h"
 
 /* A rank's whole life; `argument` is the struct zr_train_config. Returns the rank's exit code. */
 int zr_train_rank(struct zr_local_world *local, unsigned rank, void *argument);

@@ -8,7 +8,7 @@
 #include "zero/train/settings/flags.h"
 #include "zero/train/report/number.h"
 #include "zero/train/limit.h"
-#include "zero/train/rank_time.h"
+#include "zero/train/rank/rank_time.h"
 #include "zero/train/balance.h"
 #include "zero/train/settings/stages.h"
 #include "zero/train/report/terminal.h"

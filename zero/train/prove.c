@@ -19,7 +19,7 @@
 #include "zero/comm/status.h"
 #include "zero/engine/engine.h"
 #include "zero/engine/update.h"
-#include "zero/train/rank_plan.h"
+#include "zero/train/rank/rank_plan.h"
 #include "zero/train/schedule.h"
 #include "zero/train/report/terminal.h"
 

@@ -4,7 +4,7 @@
 #ifndef ZR_TRAIN_PROVE_H
 #define ZR_TRAIN_PROVE_H
 
-#include "zero/train/rank.h"
+#include "zero/train/rank/rank.h"
 
 struct zr_prove;
 

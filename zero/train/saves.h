@@ -5,7 +5,7 @@
 #ifndef ZR_TRAIN_SAVES_H
 #define ZR_TRAIN_SAVES_H
 
-#include "zero/train/rank.h"
+#include "zero/train/rank/rank.h"
 #include "zero/train/report/progress.h"
 
 struct zr_saves {

@@ -8,7 +8,7 @@
 #include "alloc/base/fault.h"
 #include "alloc/base/system/os.h"
 #include "tests/support/tap.h"
-#include "zero/train/thread_pool.h"
+#include "zero/train/rank/thread_pool.h"
 
 enum { THREADS_MAX = 8, RUNS = 5000 };
 

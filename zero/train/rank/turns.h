@@ -4,7 +4,7 @@
 #ifndef ZR_TRAIN_TURNS_H
 #define ZR_TRAIN_TURNS_H
 
-#include "zero/train/rank.h"
+#include "zero/train/rank/rank.h"
 
 /* Whether the run can compute beside another with which it shares memory: the plan is to have claims. Before
  * the plan is made. */

@@ -5,7 +5,7 @@
 #ifndef ZR_TRAIN_RANK_FITS_H
 #define ZR_TRAIN_RANK_FITS_H
 
-#include "zero/train/rank.h"
+#include "zero/train/rank/rank.h"
 
 /* The rank has its plan, and its card where it runs on one. ZR_ERR_MEMORY: beyond --host-limit,
  * --memory-limit, the card, the cgroup, or what the machine has. */

@@ -3,7 +3,7 @@
  * Two threads: the rank's own opens, rests, resumes and closes; the helper thread spills in between, and
  * zr_reclaim_set_spill() is the border between them. */
 #define _GNU_SOURCE
-#include "zero/train/spill.h"
+#include "zero/train/rank/spill.h"
 
 #include <time.h>
 

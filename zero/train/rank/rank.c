@@ -1,5 +1,5 @@
 /* rank.c: opens and closes what a rank holds. */
-#include "zero/train/rank.h"
+#include "zero/train/rank/rank.h"
 
 #include <string.h>
 
@@ -7,14 +7,14 @@
 #include "alloc/base/error.h"
 #include "alloc/heap/heap.h"
 #include "alloc/base/system/os.h"
-#include "zero/train/card.h"
+#include "zero/train/rank/card.h"
 #include "zero/train/settings/agree.h"
-#include "zero/train/rank_fits.h"
-#include "zero/train/rank_plan.h"
-#include "zero/train/rank_time.h"
+#include "zero/train/rank/rank_fits.h"
+#include "zero/train/rank/rank_plan.h"
+#include "zero/train/rank/rank_time.h"
 #include "zero/train/settings/offload.h"
-#include "zero/train/spill.h"
-#include "zero/train/turns.h"
+#include "zero/train/rank/spill.h"
+#include "zero/train/rank/turns.h"
 #include "zero/train/report/terminal.h"
 
 #define MIB ((size_t)1 << 20)

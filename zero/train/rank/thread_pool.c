@@ -9,7 +9,7 @@
 #include "alloc/base/error.h"
 #include "alloc/base/system/os.h"
 #include "zero/comm/local/spin.h"
-#include "zero/train/thread_pool.h"
+#include "zero/train/rank/thread_pool.h"
 
 enum { THREADS_MAX = 1024 };
 static const uint64_t spin_ns = 20000;          /* longer than the gap between two kernels of a layer */

@@ -1,5 +1,5 @@
 /* turns.c: see turns.h. Stands on alloc/backend/service_client.c. */
-#include "zero/train/turns.h"
+#include "zero/train/rank/turns.h"
 
 #include <unistd.h>
 
@@ -8,9 +8,9 @@
 #include "alloc/backend/service_client.h"
 #include "alloc/base/error.h"
 #include "alloc/base/option.h"
-#include "zero/train/card.h"
+#include "zero/train/rank/card.h"
 #include "zero/train/report/terminal.h"
-#include "zero/train/spill.h"
+#include "zero/train/rank/spill.h"
 
 #define MIB ((size_t)1 << 20)
 

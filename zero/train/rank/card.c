@@ -1,5 +1,5 @@
 /* card.c: see card.h. */
-#include "zero/train/card.h"
+#include "zero/train/rank/card.h"
 
 #include <stdio.h>
 

@@ -2,7 +2,7 @@
 #ifndef ZR_TRAIN_CARD_H
 #define ZR_TRAIN_CARD_H
 
-#include "zero/train/rank.h"
+#include "zero/train/rank/rank.h"
 
 /* Sets rank->device and, of a run that offloads, rank->pinned, and makes the device the calling thread's.
  * ZR_ERR_UNAVAILABLE, ZR_ERR_INVALID with words: there is no driver, or no such card. In the process that

@@ -1,11 +1,11 @@
 /* rank_fits.c: see rank_fits.h. */
-#include "zero/train/rank_fits.h"
+#include "zero/train/rank/rank_fits.h"
 
 #include <inttypes.h>
 
 #include "alloc/base/error.h"
 #include "alloc/base/system/os.h"
-#include "zero/train/card.h"
+#include "zero/train/rank/card.h"
 #include "zero/train/report/number.h"
 
 #define MIB ((size_t)1 << 20)

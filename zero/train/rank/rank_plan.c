@@ -1,5 +1,5 @@
 /* rank_plan.c: the request that a rank makes of zero/plan, and what becomes of the answer. */
-#include "zero/train/rank_plan.h"
+#include "zero/train/rank/rank_plan.h"
 
 #include <string.h>
 

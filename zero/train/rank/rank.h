@@ -7,7 +7,7 @@
 #define ZR_TRAIN_RANK_H
 
 #include "zero/step/trainer_state.h"
-#include "zero/train/thread_pool.h"
+#include "zero/train/rank/thread_pool.h"
 #include "zero/plan/timeline.h"
 #include "zero/train/settings/args.h"
 #include "zero/train/data.h"

@@ -7,7 +7,7 @@
 #ifndef ZR_TRAIN_SPILL_H
 #define ZR_TRAIN_SPILL_H
 
-#include "zero/train/rank.h"
+#include "zero/train/rank/rank.h"
 
 struct zr_spill;
 
