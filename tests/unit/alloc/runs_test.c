@@ -122,7 +122,11 @@ static void test_newcomer(void)
     lease(2, 30, 0);
     tap_ok(said[2].refused == 1 && said[2].granted == 0, "within that it waits");
     lease(1, 10, 0);
-    zr_ledger_return(&ledger, &holders[0], 50, 0);
+    zr_ledger_return(&ledger, &holders[0], 10, 0);
+    zr_run_claim(&ledger, &holders[0], 50);
+    zr_ledger_serve(&ledger, 0);
+    tap_ok(said[2].granted == 0 && said[1].granted == 1, "who follows does not have what it waits for");
+    zr_ledger_return(&ledger, &holders[0], 40, 0);
     zr_run_claim(&ledger, &holders[0], 10);
     zr_ledger_serve(&ledger, 0);
     tap_ok(said[2].granted == 1 && said[1].granted == 2,
