@@ -1,7 +1,7 @@
 /* service_client.c: see service_client.h. Stands on service_wire.c and host_common.c.
  *
  * Two locks. `request_lock` is held through a request and its answer, which may take as long as another
- * client is given to yield memory; whoever holds it may connect anew. `send_lock` is held for a message at
+ * client is given to yield memory, or as another run's step; whoever holds it may connect anew. `send_lock` is held for a message at
  * most: what has no answer (RETURN, GIVEN) needs this one alone, and so the helper thread can give memory
  * back while a request waits. Sending and counting are one step under it, so that a new zrd hears of each
  * byte once. */
@@ -59,6 +59,8 @@ struct zr_service {
     uint64_t within_ns;
     uint64_t serial;             /* of requests */
     struct zr_service_plan plan; /* that holds where `admitted` */
+    zr_service_put_off *put_off; /* request_lock */
+    void *put_off_state;         /* likewise */
     bool admitted, in_turn;
     uint64_t turn, claim_bytes;   /* the number of its turn, and what it takes in it at most from now on */
     _Atomic uint64_t yield_bytes; /* another run lacks them */
@@ -435,11 +437,19 @@ static zr_result ask_or_alone(struct zr_service *client, struct zr_service_messa
                   : zr_fail(ZR_ERR_UNAVAILABLE, "zrd does not answer; it is required by ZR_CONF=service");
 }
 
+void zr_service_on_put_off(struct zr_service *client, zr_service_put_off *put_off, void *state)
+{
+    pthread_mutex_lock(&client->request_lock);
+    client->put_off = put_off;
+    client->put_off_state = state;
+    pthread_mutex_unlock(&client->request_lock);
+}
+
 zr_result zr_service_lease(struct zr_service *client, size_t bytes, struct zr_service_lease *out)
 {
     struct zr_service_message message = zr_service_message_of(ZR_SERVICE_LEASE);
     struct zr_service_parcel answer = {0};
-    bool alone = false;
+    bool alone = false, put_off = false;
     *out = (struct zr_service_lease){.fd = -1};
     if (!is_own_process())
         return ZR_OK;
@@ -447,9 +457,16 @@ zr_result zr_service_lease(struct zr_service *client, size_t bytes, struct zr_se
     pthread_mutex_lock(&client->request_lock);
     atomic_store(&client->waiting, true);
     zr_result result;
-    do
+    for (;;) {
         result = ask_or_alone(client, &message, ZR_SERVICE_GRANTED, &answer, &alone);
-    while (result == ZR_OK && !alone && answer.message.kind == ZR_SERVICE_LATER);
+        if (result != ZR_OK || alone || answer.message.kind != ZR_SERVICE_LATER)
+            break;
+        if (client->put_off && !put_off)
+            client->put_off(client->put_off_state, true);
+        put_off = true;
+    }
+    if (client->put_off && put_off)
+        client->put_off(client->put_off_state, false);
     atomic_store(&client->waiting, false);
     if (result == ZR_OK) {
         pthread_mutex_lock(&client->send_lock);

@@ -11,6 +11,7 @@
 enum { GROUPS_MOST = 4096 };
 /* No machine has more. */
 #define BYTES_MOST (UINT64_C(1) << 54)
+#define PUT_OFF_NS UINT64_C(500000000) /* within which who waits for another's step hears something */
 /* What a client may say that it holds: those of all clients have a sum. */
 #define HELD_MOST (UINT64_C(1) << 50)
 #define ASK_BYTES (UINT64_C(64) << 20)
@@ -121,8 +122,8 @@ static uint64_t free_for(const struct zr_ledger *ledger, const struct zr_holder 
     uint64_t free = free_bytes(ledger), left = plan_left(holder);
     if (holder->wanted_bytes <= left)
         return zr_run_free(ledger, holder, free);
-    uint64_t more = zr_runs_unreserved(ledger, free) + left;
-    return more < free ? more : free;
+    uint64_t more = zr_runs_unreserved(ledger, free) + left, most = zr_run_free(ledger, holder, free);
+    return more < most ? more : most;
 }
 
 /* ---- Pressure ------------------------------------------------------------------------------------------ */
@@ -171,6 +172,12 @@ static bool grant(struct zr_ledger *ledger, struct zr_holder *holder)
     return true;
 }
 
+/* What it wants is its plan's, and another run's step comes first. */
+static bool follows_in_plan(const struct zr_ledger *ledger, const struct zr_holder *holder)
+{
+    return holder->wanted_bytes <= plan_left(holder) && zr_run_follows(ledger, holder);
+}
+
 /* Or puts it off: what a run lacks because another's step comes first is there when that ends. */
 static void refuse(struct zr_ledger *ledger, struct zr_holder *holder)
 {
@@ -178,7 +185,7 @@ static void refuse(struct zr_ledger *ledger, struct zr_holder *holder)
     char holders[224];
     zr_ledger_describe(ledger, holders, sizeof holders);
     stop_waiting(ledger, holder);
-    if (!ledger->draining && holder->wanted_bytes <= plan_left(holder) && zr_run_follows(ledger, holder)) {
+    if (!ledger->draining && (holder->put_off || follows_in_plan(ledger, holder))) {
         holder->wanted_bytes = 0;
         ledger->calls->reply(ledger, holder, ZR_SERVICE_LATER, "another run's step comes first");
         return;
@@ -278,13 +285,11 @@ bool zr_ledger_press(struct zr_ledger *ledger, const struct zr_holder *wanting, 
     return coming > 0;
 }
 
-/* Whether what the holder waits for is there once runs that follow others have ended their steps. */
+/* Whether what the holder waits for is there once runs that compute beside others have ended their steps. */
 static bool comes_back(const struct zr_ledger *ledger, const struct zr_holder *holder)
 {
-    bool follows = false;
-    for (const struct zr_holder *other = ledger->holders; other; other = other->next)
-        follows = follows || zr_run_follows(ledger, other);
-    return follows && holder->wanted_bytes <= zr_runs_spare(ledger);
+    return zr_runs_beside(ledger) && !(holder->run && holder->run->in_turn) &&
+           holder->wanted_bytes <= zr_runs_spare(ledger);
 }
 
 /* A run that follows another comes behind all others, and keeps nobody waiting: it waits for that one's step
@@ -314,23 +319,29 @@ void zr_ledger_serve(struct zr_ledger *ledger, uint64_t now_ns)
     zr_runs_serve(ledger, now_ns);
     grant_in_order(ledger);
     uint64_t before = 0;
+    bool asked = false; /* for turns: claims may count less now */
     for (struct zr_holder *holder = ledger->first_waiting, *next; holder; holder = next) {
         next = holder->next_waiting;
         uint64_t wanted = before + holder->wanted_bytes, free = holder->unmet ? 0 : free_for(ledger, holder);
-        if (!zr_run_follows(ledger, holder))
-            before = wanted;
+        bool follows = zr_run_follows(ledger, holder);
+        before = follows ? before : wanted;
+        if (follows && wanted > free && !ledger->settling)
+            asked = zr_run_ask_before(ledger, holder) || asked;
         if (wanted <= free || zr_ledger_press(ledger, holder, wanted - free, false, now_ns))
             continue;
         bool waits = holder->wants_rank == 0 || holder->unmet || comes_back(ledger, holder);
         if (waits && now_ns < holder->wanted_until_ns) {
-            if (!ledger->again_ns)
+            if (!ledger->again_ns && !holder->put_off) /* who is put off asks again by itself */
                 ledger->again_ns = now_ns + AGAIN_NS;
-            zr_ledger_due(ledger, ledger->again_ns);
+            if (ledger->again_ns)
+                zr_ledger_due(ledger, ledger->again_ns);
         } else {
             before -= before == wanted ? holder->wanted_bytes : 0;
             refuse(ledger, holder);
         }
     }
+    if (asked)
+        grant_in_order(ledger);
 }
 
 /* ---- What comes in ------------------------------------------------------------------------------------- */
@@ -428,7 +439,8 @@ zr_result zr_ledger_lease(struct zr_ledger *ledger, struct zr_holder *holder, ui
         return ZR_OK;
     }
     holder->wanted_bytes = bytes;
-    holder->wanted_until_ns = now_ns + ledger->within_ns;
+    holder->put_off = result == ZR_OK && follows_in_plan(ledger, holder);
+    holder->wanted_until_ns = now_ns + (holder->put_off ? PUT_OFF_NS : ledger->within_ns);
     zr_ledger_due(ledger, holder->wanted_until_ns);
     holder->wants_rank = bytes <= plan_left(holder) ? 0 : beyond_soft(ledger, holder, bytes) > 0 ? 2 : 1;
     while (*link && (*link)->wants_rank <= holder->wants_rank)

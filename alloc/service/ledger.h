@@ -9,7 +9,8 @@
  * memory is short, holders are asked one after another, those beyond their soft quota first, then those that
  * hold most for their shares. Each has `within_ns` from when it is asked; whoever has not answered by then is
  * ended. Nobody waits longer for memory than that either: a request is granted or refused `within_ns` after
- * it came. */
+ * it came; but for a run that computes beside another, which is told to ask again until that one's step has
+ * ended. */
 #ifndef ZR_SERVICE_LEDGER_H
 #define ZR_SERVICE_LEDGER_H
 
@@ -49,7 +50,8 @@ struct zr_holder {
     /* Its request under way; 0 bytes: none. */
     struct zr_holder *next_waiting;
     uint64_t wanted_bytes, wanted_serial, wanted_until_ns;
-    bool unmet; /* there was room for it, and the memory could not be had */
+    bool unmet;   /* there was room for it, and the memory could not be had */
+    bool put_off; /* another run's step comes first: when its time is over it is to ask again */
     /* Those of a lower rank come first: 0: its plan has it; 1: within its soft quota; 2: beyond. */
     unsigned wants_rank;
     /* What it was asked for and has not answered; 0 bytes: nothing. */

@@ -51,16 +51,27 @@ static struct sums sum_runs(const struct zr_ledger *ledger, const struct zr_run 
     return sums;
 }
 
-/* What all runs hold when the one with this turn holds its most: those before it have ended their steps,
- * those that follow have what they have now. */
+/* Its turn ends with its step: it is one of those that compute beside one another. */
+static bool ends_with_step(const struct zr_run *run)
+{
+    return run->in_turn && run->threads > 0 && run->yields;
+}
+
+/* What the run holds when the one with this turn holds its most: one before that has ended its step, one that
+ * follows has what it has now. */
+static uint64_t held_beside(const struct zr_run *run, uint64_t turn)
+{
+    if (ends_with_step(run) && run->turn < turn)
+        return run->base_bytes;
+    bool follows = ends_with_step(run) && run->turn > turn;
+    return more_of(follows ? run->base_bytes : committed_to(run), run->held_bytes);
+}
+
 static uint64_t held_in_turn(const struct zr_ledger *ledger, uint64_t turn)
 {
     uint64_t bytes = 0;
     for (const struct zr_run *run = ledger->runs; run; run = run->next)
-        if (run->admitted)
-            bytes += run->in_turn && run->turn < turn   ? run->base_bytes
-                     : run->in_turn && run->turn > turn ? more_of(run->base_bytes, run->held_bytes)
-                                                        : more_of(committed_to(run), run->held_bytes);
+        bytes += run->admitted ? held_beside(run, turn) : 0;
     return bytes;
 }
 
@@ -102,16 +113,25 @@ uint64_t zr_run_free(const struct zr_ledger *ledger, const struct zr_holder *hol
     if (!zr_run_follows(ledger, holder))
         return free_bytes;
     const struct zr_run *run = holder->run;
-    uint64_t own = run->base_bytes > run->held_bytes ? run->base_bytes - run->held_bytes : 0; /* in `most` */
+    uint64_t own = held_beside(run, 0) - run->held_bytes; /* in `most` */
     uint64_t all = free_bytes + sum_runs(ledger, NULL).held_bytes + own, most = most_held(ledger, run->turn);
     uint64_t free = ledger->settling || most > all ? 0 : all - most;
     return free < free_bytes ? free : free_bytes;
 }
 
+bool zr_runs_beside(const struct zr_ledger *ledger)
+{
+    const struct zr_run *run = ledger->runs;
+    while (run && !ends_with_step(run))
+        run = run->next;
+    return run != NULL;
+}
+
 uint64_t zr_runs_need(const struct zr_ledger *ledger)
 {
     struct sums sums = sum_runs(ledger, NULL);
-    return sums.floor_bytes + sums.step_bytes;
+    uint64_t need = sums.floor_bytes + sums.step_bytes;
+    return zr_runs_beside(ledger) ? more_of(need, most_held(ledger, UINT64_MAX)) : need;
 }
 
 uint64_t zr_runs_spare(const struct zr_ledger *ledger)
@@ -214,6 +234,14 @@ static void reply(struct zr_ledger *ledger, struct zr_holder *holder, enum zr_se
     ledger->calls->reply(ledger, holder, kind, words);
 }
 
+static bool is_turn(const struct zr_ledger *ledger, uint64_t turn)
+{
+    const struct zr_run *run = ledger->runs;
+    while (run && !(run->in_turn && run->turn == turn))
+        run = run->next;
+    return run != NULL;
+}
+
 static void enter(struct zr_ledger *ledger, struct zr_run *run, struct zr_holder *holder,
                   const struct zr_run_plan *plan)
 {
@@ -230,9 +258,10 @@ static void enter(struct zr_ledger *ledger, struct zr_run *run, struct zr_holder
     run->admitted = run->begun = run->admitted || plan->admitted;
     run->in_turn = run->in_turn || plan->in_turn;
     run->threads = plan->count == 1 ? plan->threads : 0;
-    run->turn = plan->turn;
-    run->claim_bytes =
-        run->threads && plan->claim_bytes < run->peak_bytes ? plan->claim_bytes : run->peak_bytes;
+    run->turn = is_turn(ledger, plan->turn) ? 0 : plan->turn;
+    run->claim_bytes = run->threads && plan->claim_bytes < run->peak_bytes
+                           ? more_of(plan->claim_bytes, run->base_bytes)
+                           : run->peak_bytes;
     ledger->turn_number = more_of(ledger->turn_number, plan->turn);
 }
 
@@ -288,6 +317,7 @@ zr_result zr_run_claim(struct zr_ledger *ledger, struct zr_holder *holder, uint6
     (void)ledger;
     if (!run || !run->threads || !run->in_turn)
         return zr_fail(ZR_ERR_INVALID, "a claim without a turn, or of a run that says none");
+    bytes = more_of(bytes, run->base_bytes); /* which it has after its step */
     if (bytes < run->claim_bytes)
         run->claim_bytes = bytes;
     return ZR_OK;
@@ -429,9 +459,9 @@ static void ask_turns(struct zr_ledger *ledger, const struct zr_run *waits, uint
 static bool can_follow(const struct zr_ledger *ledger, const struct zr_run *run)
 {
     bool can = run->threads > 0;
-    unsigned threads = run->threads;
+    uint64_t threads = run->threads;
     for (const struct zr_run *other = ledger->runs; other; other = other->next) {
-        can = can && other->spill_bytes == 0 && (other->threads > 0 || !other->in_turn);
+        can = can && (other->spill_bytes == 0 || !other->admitted) && (other->threads > 0 || !other->in_turn);
         threads += other->in_turn ? other->threads : 0;
     }
     return can && threads <= ledger->processors;
@@ -445,6 +475,17 @@ static void begin_beside(struct zr_ledger *ledger, struct zr_run *run, uint64_t 
     for (struct zr_run *other = ledger->runs; other; other = other->next)
         if (other->in_turn && !other->yields)
             ask_turn(ledger, other, lacks ? lacks : 1);
+}
+
+bool zr_run_ask_before(struct zr_ledger *ledger, const struct zr_holder *holder)
+{
+    bool asked = false;
+    for (struct zr_run *run = ledger->runs; run; run = run->next)
+        if (run->in_turn && !run->yields && run->turn <= holder->run->turn) {
+            ask_turn(ledger, run, lacked_by(holder->run) + 1);
+            asked = true;
+        }
+    return asked;
 }
 
 /* What must be had for the run's turn beside what others keep, beyond the capacity; *alone: no other has its
@@ -536,6 +577,9 @@ void zr_runs_serve(struct zr_ledger *ledger, uint64_t now_ns)
     ledger->settling = now_ns < ledger->settled_ns;
     if (ledger->settling && ledger->first_waiting)
         zr_ledger_due(ledger, ledger->settled_ns);
+    for (struct zr_run *run = ledger->runs; run && !ledger->settling; run = run->next)
+        if (run->in_turn && run->turn == 0) /* which no zrd gave it: it comes last */
+            run->turn = ++ledger->turn_number;
     for (struct zr_run *run = ledger->runs, *next; run; run = next) {
         next = run->next;
         if (!run->admitted && run->members_count == run->expected_count) {

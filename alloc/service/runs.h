@@ -73,9 +73,14 @@ uint64_t zr_run_allows(const struct zr_holder *holder);
 bool zr_run_follows(const struct zr_ledger *ledger, const struct zr_holder *holder);
 /* Of what is free, what the holder may have by its plan: beside what runs claim that it follows. */
 uint64_t zr_run_free(const struct zr_ledger *ledger, const struct zr_holder *holder, uint64_t free_bytes);
+/* Asks for the turns of those whose turn began before, and for its own: it lacks what they could claim no
+ * more, and nobody may have waited for a turn. Whether one was asked. */
+bool zr_run_ask_before(struct zr_ledger *ledger, const struct zr_holder *holder);
 /* What the runs that were let in need so that the largest step can still be had. */
 uint64_t zr_runs_need(const struct zr_ledger *ledger);
-/* What may be lent beyond plans once the runs that follow others have ended their steps. */
+/* Whether runs compute beside one another, whose turns end with their steps. */
+bool zr_runs_beside(const struct zr_ledger *ledger);
+/* What may be lent beyond plans once they have. */
 uint64_t zr_runs_spare(const struct zr_ledger *ledger);
 /* Of what is free, what may be lent to the holder beyond its plan. */
 uint64_t zr_runs_unreserved(const struct zr_ledger *ledger, uint64_t free_bytes);

@@ -21,8 +21,9 @@ zr_result zr_plan_claims_begin(struct zr_plan_claims *claims, zr_arena *arena, s
 /* Nothing has gone since the last of these calls: what is reserved is the most of what came between. */
 void zr_plan_claims_note(struct zr_plan_claims *claims, zr_arena *arena, size_t place)
 {
-    if (place < claims->count)
-        claims->most_bytes[place] = reserved_bytes(arena);
+    if (place >= claims->count)
+        return;
+    claims->most_bytes[place] = reserved_bytes(arena);
     zr_arena_trim(arena, 0, NULL);
 }
 

@@ -26,7 +26,7 @@ struct rehearsal {
     struct zr_mesh mesh;  /* its world is the rehearsal's own */
     struct zr_trainer_state state;
     zr_rehearsal *places;          /* to keep to, or NULL */
-    struct zr_plan_claims *claims; /* to be found in the second step; NULL: not wanted */
+    struct zr_plan_claims *claims; /* to be found in a step of their own; NULL: not wanted */
     zr_rehearsal **found_places;   /* NULL: nobody asks for places; *found_places NULL: none are found */
     uint64_t sent_by_step;         /* elements, in the last step */
     uint64_t sent_by_middle;       /* in its last micro-batch but one */
@@ -220,7 +220,7 @@ static zr_result rehearse_steps(struct rehearsal *rehearsal)
         result = do_without(
             zr_rehearsal_create(&watch, rehearsal->arena, last_pass, rehearsal->request->host_arena));
     if (result == ZR_OK)
-        result = rehearse_step(rehearsal, watch, rehearsal->claims, &last_pass);
+        result = rehearse_step(rehearsal, watch, NULL, &last_pass);
     if (result == ZR_OK && watch) {
         zr_result placed = zr_rehearsal_place(watch, &found);
         found &= placed == ZR_OK;
@@ -241,15 +241,19 @@ static void observe_evaluation(void *state, const struct zr_action *action, bool
         zr_plan_claims_note_after(rehearsal->claims, rehearsal->arena);
 }
 
-static zr_result rehearse_evaluation(struct rehearsal *rehearsal)
+/* After all that is measured: what is idle goes at each action, which a step without rivals does not do. */
+static zr_result rehearse_claims(struct rehearsal *rehearsal)
 {
     zr_trainer *trainer = rehearsal->state.trainer;
+    uint64_t last_pass;
     double loss;
-    trainer->observe = rehearsal->claims ? observe_evaluation : NULL;
+    zr_result result = rehearse_step(rehearsal, NULL, rehearsal->claims, &last_pass);
+    trainer->observe = observe_evaluation;
     trainer->observe_state = rehearsal;
-    zr_result result = zr_trainer_evaluate(trainer, trainer->model->rows, &loss);
+    if (result == ZR_OK)
+        result = zr_trainer_evaluate(trainer, trainer->model->rows, &loss);
     trainer->observe = NULL;
-    if (result == ZR_OK && rehearsal->claims)
+    if (result == ZR_OK)
         zr_plan_claims_close(rehearsal->claims);
     return result;
 }
@@ -313,6 +317,7 @@ static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
     const struct zr_plan_request *request = rehearsal->request;
     struct zr_arena_stats stats;
     struct zr_checkpoint_policy policy = request->checkpoints;
+    double loss;
     policy.host = request->offloads_checkpoints ? rehearsal->host_tier : NULL;
     zr_result result = zr_trainer_state_open(
         &rehearsal->state,
@@ -349,7 +354,7 @@ static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
     if (result == ZR_OK)
         result = rehearse_steps(rehearsal);
     if (result == ZR_OK)
-        result = rehearse_evaluation(rehearsal);
+        result = zr_trainer_evaluate(rehearsal->state.trainer, rehearsal->state.trainer->model->rows, &loss);
     if (result == ZR_OK)
         result = zr_arena_get_stats(rehearsal->arena, &stats);
     if (result == ZR_OK)
@@ -358,6 +363,8 @@ static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
         note(out, rehearsal, &stats);
     if (result == ZR_OK && rehearsal->host_tier)
         result = note_host_tier(out, rehearsal->host_tier);
+    if (result == ZR_OK && rehearsal->claims)
+        result = rehearse_claims(rehearsal);
     zr_trainer_state_close(&rehearsal->state);
     return result;
 }

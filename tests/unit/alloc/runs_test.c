@@ -138,6 +138,70 @@ static void test_newcomer(void)
         zr_ledger_remove(&ledger, &holders[i], WITHIN);
 }
 
+/* Two whose peaks fit together keep their turns, and what both claim is nobody else's. */
+static void test_fitting(void)
+{
+    for (threads = 0; threads < 2; threads++) {
+        start();
+        ledger.processors = 2;
+        for (unsigned i = 0; i < 3; i++)
+            add(i, 0);
+        for (unsigned i = 0; i < 2; i++) {
+            plan(i, 10, 45, 1, 0);
+            tap_is(turn(i, 0), ZR_SERVICE_GRANTED, "%u threads: run %u has its turn", threads, i);
+        }
+        lease(2, 11, 0);
+        lease(2, 10, 0);
+        lease(0, 45, 0);
+        lease(1, 45, 0);
+        tap_ok(said[2].refused == 1 && said[2].granted == 1 && said[0].granted == 1 && said[1].granted == 1 &&
+                   said[0].yielded == 0,
+               "%u threads: each has its peak, and who has no plan the rest", threads);
+    }
+}
+
+/* In their turns by a zrd that has ended, of which 1's began later, and 2's by none. */
+static void test_back(void)
+{
+    start();
+    ledger.processors = 3;
+    ledger.settled_ns = 100 * MS;
+    for (unsigned i = 0; i < 3; i++) {
+        add(i, 20);
+        zr_run_join(&ledger, &holders[i],
+                    &(struct zr_run_plan){.base_bytes = 10,
+                                          .peak_bytes = 50,
+                                          .count = 1,
+                                          .threads = 1,
+                                          .admitted = true,
+                                          .in_turn = true,
+                                          .turn = i < 2 ? 5 + i : 0,
+                                          .claim_bytes = i < 2 ? 45 : 50},
+                    0);
+    }
+    lease(0, 10, 0);
+    lease(1, 20, 0);
+    tap_is(said[0].granted + said[1].granted, 0, "until all may have come back nobody has more");
+    zr_ledger_tick(&ledger, 100 * MS);
+    tap_ok(said[0].granted == 1 && said[1].granted == 0, "then who came first, within its claim");
+    tap_ok(said[0].yielded == 1 && said[1].yielded == 1, "both are to say what they need no more");
+    lease(2, 20, 100 * MS);
+    tap_ok(said[2].granted == 0 && holders[2].run->turn == 7, "who had a turn of nobody's comes last");
+    zr_ledger_return(&ledger, &holders[0], 20, 100 * MS);
+    zr_run_claim(&ledger, &holders[0], 10);
+    zr_ledger_serve(&ledger, 100 * MS);
+    tap_ok(said[1].granted == 1 && said[2].granted == 1, "the others have what it claims no more");
+    lease(2, 31, 100 * MS);
+    tap_is(said[2].granted, 1, "but not beyond a plan what others claim");
+    char words[ZR_SERVICE_WORDS_BYTES];
+    struct zr_service_message limit = {.flags = ZR_SERVICE_SET_CAPACITY, .bytes = 94};
+    tap_is(zr_ledger_limit(&ledger, &limit, words, sizeof words, 100 * MS), ZR_ERR_INVALID,
+           "no capacity below what they hold and claim");
+    limit.bytes = 95;
+    tap_is(zr_ledger_limit(&ledger, &limit, words, sizeof words, 100 * MS), ZR_OK, "that much is enough");
+    threads = 0;
+}
+
 /* 0, 1 and 2 compute at once, where the peaks of no two fit; 3 has no plan. */
 static void test_beside(void)
 {
@@ -443,22 +507,31 @@ static void test_mistakes(void)
     tap_ok(said[0].last == 0 && holders[1].run->in_turn, "and one of them may be in its turn");
 }
 
-/* Nobody's plan is passed by what all hold, whatever comes. */
 /* What plans come to at most while the run with this turn ends its step, by the rules of runs.h; what is held
  * beyond a plan is asked back. */
 static uint64_t most_in(const struct zr_run *turn)
 {
     uint64_t bytes = 0;
     for (const struct zr_run *run = ledger.runs; run; run = run->next) {
-        uint64_t rests = !run->begun ? 0 : run->base_bytes - run->spill_bytes;
+        uint64_t floor = run->base_bytes - run->spill_bytes;
+        bool spilled = run->spill_bytes > 0 && !run->in_turn;
+        uint64_t rests = !run->begun                          ? 0
+                         : spilled && run->held_bytes < floor ? run->held_bytes
+                         : spilled                            ? floor
+                                                              : run->base_bytes;
         uint64_t has = run->held_bytes < run->claim_bytes ? run->held_bytes : run->claim_bytes;
-        bool follows = run->in_turn && run->turn > turn->turn;
-        if (run->admitted)
-            bytes += run == turn ? turn->claim_bytes : follows && has > rests ? has : rests;
+        bool ends = run->in_turn && run->threads > 0 && run->yields; /* with its step */
+        if (!run->admitted)
+            continue;
+        if (run == turn || (run->in_turn && !ends))
+            bytes += run->claim_bytes;
+        else
+            bytes += ends && run->turn > turn->turn && has > rests ? has : rests;
     }
     return bytes;
 }
 
+/* Nobody's plan is passed by what all hold, whatever comes. */
 static void test_random(void)
 {
     uint64_t now = 0, state = run_seed(), wrong = 0, turns = 0, claims = 0, beside = 0;
@@ -513,6 +586,8 @@ int main(void)
 {
     test_two();
     test_beside();
+    test_fitting();
+    test_back();
     test_kept();
     test_deadline();
     test_members();

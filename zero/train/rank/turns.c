@@ -96,10 +96,12 @@ static bool say_waits(void *state, const char *words)
     return request != ZR_REQUEST_END && request != ZR_REQUEST_SAVE_AND_END;
 }
 
-/* A peer that waits for memory in its step would look dead to others; and what spills is not back in time. */
+/* A peer that waits for memory in its step would look dead to others; what spills is not back in time; and a
+ * proof takes what no plan has. */
 bool zr_turns_can_overlap(const struct zr_rank *rank)
 {
     return zr_service_wanted() && rank->config->ranks == 1 && rank->config->backend == ZR_TRAIN_HOST &&
+           !rank->config->prove && rank->config->over_plan == ZR_OVER_PLAN_FAIL &&
            rank->config->spill == ZR_TIER_NONE;
 }
 
@@ -126,10 +128,17 @@ static void claim(void *state, const struct zr_action *action, bool done)
         zr_service_claim(zr_service_host(), rank->told_peak_bytes - (peak - most));
 }
 
+static void note_put_off(void *state, bool waits)
+{
+    const struct zr_rank *rank = state;
+    zr_local_busy(rank->local, rank->rank, waits);
+}
+
 void zr_turns_claim(struct zr_rank *rank)
 {
     if (rank->claims.count == 0)
         return;
+    zr_service_on_put_off(zr_service_host(), note_put_off, rank);
     rank->state.trainer->observe = claim;
     rank->state.trainer->observe_state = rank;
 }
