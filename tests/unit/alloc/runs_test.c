@@ -138,6 +138,23 @@ static void test_newcomer(void)
         zr_ledger_remove(&ledger, &holders[i], WITHIN);
 }
 
+/* A lease beyond its plan gives who follows nothing of what another claims. */
+static void test_beyond(void)
+{
+    start();
+    ledger.processors = 2;
+    threads = 1;
+    for (unsigned i = 0; i < 2; i++) {
+        add(i, 0);
+        plan(i, 10, i == 0 ? 60 : 50, 1, 0);
+        turn(i, 0);
+        lease(i, 10, 0);
+    }
+    lease(1, 41, 0);
+    tap_is(said[1].granted, 1, "what goes beyond a plan does not go beyond the first's claim");
+    threads = 0;
+}
+
 /* Two whose peaks fit together keep their turns, and what both claim is nobody else's. */
 static void test_fitting(void)
 {
@@ -586,6 +603,7 @@ int main(void)
 {
     test_two();
     test_beside();
+    test_beyond();
     test_fitting();
     test_back();
     test_kept();
