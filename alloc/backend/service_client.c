@@ -1,10 +1,10 @@
 /* service_client.c: see service_client.h. Stands on service_wire.c and host_common.c.
  *
  * Two locks. `request_lock` is held through a request and its answer, which may take as long as another
- * client is given to yield memory, or as another run's step; whoever holds it may connect anew. `send_lock` is held for a message at
- * most: what has no answer (RETURN, GIVEN) needs this one alone, and so the helper thread can give memory
- * back while a request waits. Sending and counting are one step under it, so that a new zrd hears of each
- * byte once. */
+ * client is given to yield memory, or as another run's step; whoever holds it may connect anew. `send_lock`
+ * is held for a message at most: what has no answer (RETURN, GIVEN) needs this one alone, and so the helper
+ * thread can give memory back while a request waits. Sending and counting are one step under it, so that a
+ * new zrd hears of each byte once. */
 #define _GNU_SOURCE
 #include "alloc/backend/service_client.h"
 

@@ -50,8 +50,8 @@ struct zr_service_lease {
  * ZR_ERR_UNAVAILABLE: zrd has ended this process's leases, or is required and not there. In a step beside
  * another run's it may wait for as long as that step takes. */
 zr_result zr_service_lease(struct zr_service *service, size_t bytes, struct zr_service_lease *out);
-/* Called by a thread whose lease waits for another run's step: after half a second, and when it is there. NULL:
- * nobody, as at the start. */
+/* Called by a thread whose lease waits for another run's step: after half a second, and when it is there.
+ * NULL: nobody, as at the start. */
 typedef void zr_service_put_off(void *state, bool waits);
 void zr_service_on_put_off(struct zr_service *service, zr_service_put_off *put_off, void *state);
 /* Another descriptor of a leased piece, the caller's to close. ZR_ERR_UNAVAILABLE: no zrd, or not the one
