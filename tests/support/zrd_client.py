@@ -81,16 +81,17 @@ class Zrd:
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
     def at_rest(self):
-        """How many descriptors it has when it has heard the ends of all clients: no socket but that which it listens at."""
-        def sockets():
+        """How many descriptors it has when it has heard the ends of all clients: no socket but that which it listens at, and
+        no file of a client's granules."""
+        def of_clients():
             links = []
             for name in os.listdir(f"/proc/{self.pid}/fd"):
                 try:
                     links.append(os.readlink(f"/proc/{self.pid}/fd/{name}"))
                 except FileNotFoundError:
                     pass
-            return [link for link in links if link.startswith("socket:") or "pidfd" in link]
-        wait_for(lambda: len(sockets()) == 1)
+            return [link for link in links if link.startswith("socket:") or "pidfd" in link or ("memfd:" in link and not Memory.device)]
+        wait_for(lambda: len(of_clients()) == 1)
         return self.descriptors()
 
     def end(self, kill=False):
