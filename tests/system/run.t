@@ -108,6 +108,8 @@ got = run(ZR, "run", "--stats", "--", "true", env={"TMPDIR": path("no/folder")})
 ok(got.returncode == 3 and "TMPDIR" in got.stderr, "no folder for figures: words, and the way out")
 got = run("sh", "-c", f"ulimit -f 100; {ZR} run --stats -- true")
 ok(got.returncode == 3 and "File too large" in got.stderr, "under ulimit -f there is none either")
+run("sh", "-c", f"ulimit -f 100; for i in $(seq 300); do {ZR} run --stats -- true; done")
+same(glob.glob(os.environ["TMPDIR"] + "/zr-run-*"), [], "nor, of three hundred such runs, a folder of any name")
 got, report = figures("sh", "-c", f"ulimit -f 1; {PYTHON} -c 'x=[bytes(range(256))*4000 for i in range(9)]'; echo $?")
 ok(got.stdout == "0\n" and report["processes_count"] == 1, "a program under ulimit -f has no record, and runs")
 
@@ -139,11 +141,13 @@ os.kill(child, signal.SIGSTOP)
 ok(wait_for(lambda: state(process.pid) == "T"), "the program stops: zr stops")
 process.send_signal(signal.SIGCONT)
 ok(wait_for(lambda: state(child) == "S" and state(process.pid) == "S"), "zr goes on: the program goes on")
+os.mkdir(os.environ["TMPDIR"] + "/zr-run-making")
+os.utime(os.environ["TMPDIR"] + "/zr-run-making", (time.time() - 100, time.time() - 100))
 process.kill()
 ok(wait_for(lambda: state(child) in ("gone", "Z")), "zr is killed: so is the program")
 process.wait()
 process.stdout.close(), process.stderr.close()
-same(len(glob.glob(os.environ["TMPDIR"] + "/zr-run-*")), 1, "the folder of a killed run stays")
+same(len(glob.glob(os.environ["TMPDIR"] + "/zr-run-*")), 2, "the folders of killed runs stay, of one that had not made its book, too")
 
 
 def none_left():

@@ -11,7 +11,7 @@
 
 /* The folder of one run: ZR_RECORD. */
 struct zr_run_folder {
-    char path[PATH_MAX];
+    char path[PATH_MAX]; /* empty: there is none */
     int fd; /* of the book, locked while this program lives: a folder whose lock is free is nobody's */
     struct zr_record_book *book;
 };

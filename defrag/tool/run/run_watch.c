@@ -14,6 +14,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "alloc/base/error.h"
@@ -22,6 +23,7 @@
 /* ---- The folder ---------------------------------------------------------------------------------------- */
 
 #define FOLDER_NAME "zr-run-"
+enum { MAKING_S = 60 };
 
 static const char *folder_of_folders(void)
 {
@@ -29,7 +31,8 @@ static const char *folder_of_folders(void)
     return folder && folder[0] == '/' ? folder : "/tmp";
 }
 
-/* One that a killed `zr run` has left: its book's lock is free. */
+/* One that a killed `zr run` has left: its book's lock is free, or has had no book for longer than a run
+ * takes to make it. */
 static bool is_left_over(const char *path)
 {
     struct stat status;
@@ -38,7 +41,8 @@ static bool is_left_over(const char *path)
     if (lstat(path, &status) != 0 || !S_ISDIR(status.st_mode) || status.st_uid != geteuid())
         return false;
     int fd = open(book, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    bool free = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0;
+    bool free = fd >= 0 ? flock(fd, LOCK_EX | LOCK_NB) == 0
+                        : errno == ENOENT && time(NULL) - status.st_mtime > MAKING_S;
     if (fd >= 0)
         close(fd);
     return free;
@@ -91,9 +95,14 @@ zr_result zr_run_folder_make(struct zr_run_folder *out)
 {
     *out = (struct zr_run_folder){.fd = -1};
     remove_left_overs();
-    int length = snprintf(out->path, sizeof out->path, "%s/" FOLDER_NAME "XXXXXX", folder_of_folders());
-    if (length < (int)sizeof out->path && mkdtemp(out->path) && make_book(out))
-        return ZR_OK;
+    char path[PATH_MAX];
+    errno = ENAMETOOLONG;
+    int length = snprintf(path, sizeof path, "%s/" FOLDER_NAME "XXXXXX", folder_of_folders());
+    if (length < (int)sizeof path && mkdtemp(path)) {
+        strcpy(out->path, path);
+        if (make_book(out))
+            return ZR_OK;
+    }
     char room[64];
     zr_result result = zr_fail(ZR_ERR_IO, "%s: no folder for the figures there: %s (set TMPDIR to one)",
                                folder_of_folders(), strerror_r(errno, room, sizeof room));
@@ -105,7 +114,7 @@ void zr_run_folder_remove(struct zr_run_folder *folder)
 {
     if (folder->book)
         munmap(folder->book, sizeof *folder->book);
-    if (strchr(folder->path, '/') && folder->path[strlen(folder->path) - 1] != 'X')
+    if (folder->path[0])
         zr_path_remove_folder(folder->path);
     if (folder->fd >= 0)
         close(folder->fd);
