@@ -29,7 +29,7 @@ UNITS = [VOCAB * HIDDEN, SEQ * HIDDEN] + LAYERS * [12 * HIDDEN ** 2 + 13 * HIDDE
 
 def as_planned(run, words, kinds, gradient, parameter=0, micro_batches=1):
     """`kinds` numbers of each element, read and written once. `gradient`: bytes of one that waits in the file, which are written
-    once and read twice; the tied embedding's do not. `parameter`: likewise, written once and read twice for each micro-batch, but
+    once and read once; the tied embedding's do not. `parameter`: likewise, written once and read twice for each micro-batch, but
     for what forward leaves for backward; at most as many units as are gathered at a time."""
     for rank in run.report["ranks"]:
         tiers, ranks = rank["tiers"], len(run.report["ranks"])
@@ -43,7 +43,7 @@ def as_planned(run, words, kinds, gradient, parameter=0, micro_batches=1):
         further = nvme["moved_bytes_per_step"] - 2 * nvme["peak_bytes"] - passes * kept
         good = (nvme["planned_bytes"] == nvme["peak_bytes"] and nvme["planned_moved_bytes_per_step"] == nvme["moved_bytes_per_step"] and
                 exact + filed <= nvme["peak_bytes"] <= exact + filed + 2 * slack and
-                filed - micro_batches * 2 * parameter * max(UNITS) // ranks <= further <= filed + slack * (bool(filed) + passes * bool(parameter)) and
+                -micro_batches * 2 * parameter * max(UNITS) // ranks <= further <= slack * passes * bool(parameter) and
                 (not gradient or host["peak_by_tag_bytes"]["grad"] <= 8 * sum(UNITS[:2]) // ranks + slack) and host["planned_by_tag_bytes"] == host["peak_by_tag_bytes"] and
                 host["peak_by_tag_bytes"]["offload"] <= 3 * (largest + gradient * max(UNITS) // ranks + BLOCK) and (host["peak_by_tag_bytes"]["optimizer"] == 0) == (host["peak_by_tag_bytes"]["master"] == 0) == bool(kinds))
         if not good:

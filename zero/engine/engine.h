@@ -102,10 +102,11 @@ struct zr_speculation {
     bool armed;                     /* the step under way has one */
     float *log;
     struct zr_speculated_unit *units; /* [units_count] */
-    /* Of state in a file: whose unit has which buffer, SIZE_MAX: nobody's; units begun in this step; waits.
-     */
-    size_t recent[ZR_NVME_PIPELINE_BUFFERS];
-    unsigned turn;
+    /* Of state in a file: the order in which backward ends its units, as the last step had it, and as this
+     * one has it so far. */
+    unsigned *order, *seen; /* [filed_count] */
+    unsigned filed_count, seen_count;
+    bool disordered; /* this step has another */
     uint64_t waited_ns;
 };
 
@@ -251,6 +252,9 @@ zr_result zr_engine_squares(const struct zr_engine *engine, struct zr_compute co
 zr_result zr_engine_squares_later(const struct zr_engine *engine, size_t unit, struct zr_numbers x,
                                   double *sum);
 zr_result zr_engine_squares_read(const struct zr_engine *engine, double *sums);
+/* The squares of this rank's shard of a unit, in fixed blocks, as squares_later(). Beside engines of other
+ * parts, those of what no other one counts, tensor by tensor. */
+zr_result zr_engine_unit_squares(struct zr_engine *engine, size_t unit, double *sum);
 /* Numbers of eight bytes in the block of results. */
 size_t zr_engine_results_count(const struct zr_engine *engine);
 /* Weighs the gradients by all ranks' squares_later(), where results are / reads what that came to. */

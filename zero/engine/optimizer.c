@@ -183,9 +183,7 @@ static zr_result blame_gradient(struct zr_engine *engine)
                    name, element);
 }
 
-/* The squares of this rank's shard of a unit, in fixed blocks. Beside engines of other parts, those of what
- * no other one counts, tensor by tensor. */
-static zr_result unit_squares(struct zr_engine *engine, size_t unit, double *sum)
+zr_result zr_engine_unit_squares(struct zr_engine *engine, size_t unit, double *sum)
 {
     const struct zr_layout_unit *u = &engine->layout.units[unit];
     struct zr_numbers gradients = zr_engine_shard_gradients(engine, unit);
@@ -207,21 +205,17 @@ static zr_result unit_squares(struct zr_engine *engine, size_t unit, double *sum
     return result;
 }
 
-/* Of all units, which come from the offload file if they are there. */
-static zr_result all_squares(struct zr_engine *engine, double *out)
+/* Of all units, in engine->squares. Those of gradients in the offload file were counted on their way there.
+ */
+static zr_result all_squares(struct zr_engine *engine)
 {
-    zr_result result = zr_engine_gradients_begin(engine, true);
-    for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++) {
-        result = zr_engine_gradients_take(engine, u);
-        if (result == ZR_OK)
-            result = unit_squares(engine, u, &out[u]);
-        if (result == ZR_OK)
-            result = zr_engine_gradients_give(engine, u);
-    }
+    zr_result result = ZR_OK;
+    for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++)
+        if (!zr_engine_files_gradients(engine, u))
+            result = zr_engine_unit_squares(engine, u, &engine->squares[u]);
     if (result == ZR_OK && !zr_engine_is_part(engine) && !zr_engine_defers(engine))
-        result = zr_engine_squares_read(engine, out);
-    zr_result ended = zr_engine_gradients_end(engine);
-    return result == ZR_OK ? ended : result;
+        result = zr_engine_squares_read(engine, engine->squares);
+    return result;
 }
 
 /* A sum of squares and what its rounding has left out: with both, sums come to the same bits in whatever
@@ -260,7 +254,7 @@ static zr_result gradient_norm(struct zr_engine *engine, double *norm)
     size_t units = engine->layout.units_count;
     double *mine = engine->squares, *all = mine + units, total = 0;
     struct exact exact = {0};
-    zr_result result = all_squares(engine, mine);
+    zr_result result = all_squares(engine);
     if (result == ZR_OK)
         result = zr_comm_host_all_gather(engine->options.comm, mine, units * sizeof *mine, all);
     for (size_t u = 0; u < units && result == ZR_OK; u++)
@@ -355,7 +349,7 @@ static zr_result update_all(struct zr_engine *engine, const struct zr_engine_upd
     size_t behind = zr_engine_offloads(engine), count = engine->layout.units_count;
     zr_result result = zr_state_store_begin(&engine->store);
     if (result == ZR_OK)
-        result = zr_engine_gradients_begin(engine, false);
+        result = zr_engine_gradients_begin(engine);
 
     for (size_t u = 0; u < count + behind && result == ZR_OK; u++) {
         struct zr_numbers gradients;
@@ -415,9 +409,8 @@ static zr_result find_update(struct zr_engine *engine, float rate, struct zr_ste
 {
     float scale = report->clip_scale / report->loss_scale;
     zr_result result = zr_engine_speculation_await_filed(engine);
-    if (result == ZR_OK)
-        result =
-            engine->simulated ? zr_engine_gradients_walk(engine) : judge_gradients(engine, report, &scale);
+    if (result == ZR_OK && !engine->simulated)
+        result = judge_gradients(engine, report, &scale);
     *update = zr_engine_update_of(engine, rate, scale);
     zr_result settled = zr_engine_speculation_settle(
         engine, result == ZR_OK && !report->skipped ? update : NULL, &report->rolled_back);
@@ -459,7 +452,7 @@ zr_result zr_engine_step_begin(struct zr_engine *engine, float rate, struct zr_s
     if (result == ZR_OK)
         result = zr_engine_rates_send(engine, &update);
     if (result == ZR_OK && !engine->simulated)
-        result = all_squares(engine, engine->squares);
+        result = all_squares(engine);
     if (result == ZR_OK)
         result = zr_engine_weigh(engine, &update);
     if (result == ZR_OK)

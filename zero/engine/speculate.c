@@ -66,9 +66,10 @@ static size_t place(struct zr_engine *engine, float *log)
 {
     size_t most = engine->options.offload.speculative_bytes / sizeof *log, length = 0;
     if (is_filed(engine)) { /* the store has decided */
-        for (size_t u = 0; u < engine->layout.units_count; u++)
-            length += zr_state_file_is_twice(&engine->store, u);
-        return length;
+        for (size_t u = engine->layout.units_count; u-- > 0;)
+            if (zr_state_file_is_twice(&engine->store, u))
+                engine->speculation.order[length++] = (unsigned)u;
+        return engine->speculation.filed_count = (unsigned)length;
     }
     for (size_t u = engine->layout.units_count; u-- > 0;) {
         const struct zr_layout_unit *unit = &engine->layout.units[u];
@@ -130,7 +131,7 @@ static zr_result update_filed(void *task_state, struct zr_kernel_context *none)
                                          &window);
     if (result == ZR_OK && !low_precision && !engine->simulated)
         memcpy(owned.parameters.at, view.master, count * sizeof(float));
-    return result == ZR_OK ? zr_state_file_give_ahead(&engine->store, unit) : result;
+    return result == ZR_OK ? zr_state_file_give_ahead(&engine->store) : result;
 }
 
 /* ---- Beside it ----------------------------------------------------------------------------------------- */
@@ -145,9 +146,13 @@ zr_result zr_engine_speculation_open(struct zr_engine *engine)
         return ZR_OK;
     zr_result result =
         zr_take(o->host_arena, ZR_TAG_OTHER, units, sizeof *speculation->units, (void **)&speculation->units);
+    if (result == ZR_OK && is_filed(engine))
+        result = zr_take(o->host_arena, ZR_TAG_OTHER, 2 * units, sizeof *speculation->order,
+                         (void **)&speculation->order);
     if (result != ZR_OK)
         return result;
     memset(speculation->units, 0, units * sizeof *speculation->units);
+    speculation->seen = speculation->order ? speculation->order + units : NULL;
     size_t length = place(engine, NULL), last = units;
     while (last > 0 && engine->units[last - 1].stays)
         last--;
@@ -182,7 +187,19 @@ void zr_engine_speculation_close(struct zr_engine *engine)
     speculation->worker = NULL;
     if (engine->options.offload.host)
         zr_drop(engine->options.offload.host, &speculation->log);
+    zr_drop(engine->options.host_arena, &speculation->order);
     zr_drop(engine->options.host_arena, &speculation->units);
+}
+
+/* The disk has work from here on, forward included. */
+static zr_result begin_reads(struct zr_engine *engine)
+{
+    struct zr_speculation *speculation = &engine->speculation;
+    if (speculation->disordered && speculation->seen_count == speculation->filed_count)
+        memcpy(speculation->order, speculation->seen, speculation->filed_count * sizeof *speculation->order);
+    speculation->seen_count = 0;
+    speculation->disordered = false;
+    return zr_state_file_begin_ahead(&engine->store, speculation->order, speculation->filed_count);
 }
 
 zr_result zr_engine_speculate(zr_engine *engine, float rate)
@@ -202,11 +219,8 @@ zr_result zr_engine_speculate(zr_engine *engine, float rate)
     speculation->context.flops = NULL;
     speculation->update = zr_engine_update_of(engine, rate, 1 / zr_engine_loss_scale(engine));
     speculation->update.context = &speculation->context;
-    speculation->turn = 0;
-    for (unsigned i = 0; i < ZR_NVME_PIPELINE_BUFFERS; i++)
-        speculation->recent[i] = SIZE_MAX;
     speculation->armed = true;
-    return ZR_OK;
+    return is_filed(engine) ? begin_reads(engine) : ZR_OK;
 }
 
 zr_result zr_engine_speculation_await(struct zr_engine *engine, size_t unit)
@@ -233,17 +247,15 @@ zr_result zr_engine_speculation_await_filed(struct zr_engine *engine)
     return first;
 }
 
-/* The state is read behind the three units before. */
-static zr_result begin_read(struct zr_engine *engine, size_t unit)
+/* Whether the unit is the one whose state is read next; else what is left of the step waits for the norm. */
+static bool is_next(struct zr_speculation *speculation, size_t unit)
 {
-    struct zr_speculation *speculation = &engine->speculation;
-    unsigned slot = speculation->turn++ % ZR_NVME_PIPELINE_BUFFERS;
-    zr_result result = zr_engine_speculation_await(engine, speculation->recent[slot]);
-    speculation->recent[slot] = unit;
-    bool uploads = !zr_engine_hosts_parameters(engine, unit);
-    if (uploads)
-        engine->moved_bytes += owned_elements(engine, unit) * engine->parameter_bytes;
-    return result == ZR_OK ? zr_state_file_read_ahead(&engine->store, unit, slot) : result;
+    unsigned place = speculation->seen_count;
+    if (place == speculation->filed_count)
+        return false;
+    speculation->seen[speculation->seen_count++] = (unsigned)unit;
+    speculation->disordered |= speculation->order[place] != unit;
+    return !speculation->disordered;
 }
 
 zr_result zr_engine_speculation_begin(struct zr_engine *engine, size_t unit)
@@ -253,7 +265,7 @@ zr_result zr_engine_speculation_begin(struct zr_engine *engine, size_t unit)
         return ZR_OK;
     struct zr_speculated_unit *own = &speculation->units[unit];
     bool twice = zr_state_file_is_twice(&engine->store, unit);
-    if ((!own->log && !twice) || own->begun)
+    if ((!own->log && !twice) || own->begun || (twice && !is_next(speculation, unit)))
         return ZR_OK;
     zr_result result = zr_engine_await_masters(engine, unit);
     if (result != ZR_OK)
@@ -261,9 +273,8 @@ zr_result zr_engine_speculation_begin(struct zr_engine *engine, size_t unit)
     own->engine = engine;
     own->gradients = zr_engine_shard_gradients(engine, unit);
     own->logged = false;
-    result = twice ? begin_read(engine, unit) : ZR_OK;
-    if (result != ZR_OK)
-        return result;
+    if (twice && !zr_engine_hosts_parameters(engine, unit)) /* the update writes them there */
+        engine->moved_bytes += owned_elements(engine, unit) * engine->parameter_bytes;
     own->task = (struct zr_copies_task){.run = twice ? update_filed : update_unit,
                                         .state = own,
                                         .bytes = twice ? 0 : log_elements(engine, unit) * sizeof *own->log};
@@ -283,7 +294,7 @@ static bool is_assumed(const struct zr_speculation *speculation, const struct zr
 static zr_result settle_filed(struct zr_engine *engine, const struct zr_engine_update *update, bool right,
                               zr_result first, bool *rolled_back)
 {
-    zr_state_file_end_ahead(&engine->store);
+    zr_state_file_end_ahead(&engine->store, right);
     for (size_t u = 0; u < engine->layout.units_count; u++) {
         struct zr_speculated_unit *own = &engine->speculation.units[u];
         if (own->begun && right)

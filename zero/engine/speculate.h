@@ -18,8 +18,9 @@
 /* Of state in an offload file there is no log. Units lie in the file twice, as long as the bytes allow: the
  * update reads a unit from its current place and writes it to the other, which becomes the current one when
  * the norm allows it. Its parameters are written at once; nothing reads them before the step's end, and where
- * the update was wrong they are written again from the current place. The caller's thread starts the reads;
- * three units are under way, and it waits for the fourth, so that memory does not grow. */
+ * the update was wrong they are written again from the current place. The state of the first units is read
+ * from the step's beginning on, in the order in which the last step's backward ended them, that of others as
+ * buffers get free; where backward has another order, the rest of the step waits for the norm. */
 
 zr_result zr_engine_speculation_open(struct zr_engine *engine);
 void zr_engine_speculation_close(struct zr_engine *engine);

@@ -37,7 +37,7 @@ struct zr_state_store_options {
     const struct zr_offload_file *file;
     bool simulated; /* no file: what it would take, and move */
     /* Of the store in a file: units that lie in it twice, from the last one on, as far as these bytes allow,
-     * but for those that ranks of a pipeline share. 0: none. See zr_state_file_read_ahead(). */
+     * but for those that ranks of a pipeline share. 0: none. See zr_state_file_begin_ahead(). */
     uint64_t twice_bytes;
     /* Room in the file behind the store's own, for another use, and memory that it is moved from; 0: none. */
     uint64_t more_bytes;
@@ -106,20 +106,20 @@ double zr_state_file_count(struct zr_state_store *store, uint64_t bytes);
 void zr_state_file_wait_by_clock(struct zr_state_store *store, double end_seconds);
 
 /* Units of a store in a file that lie there twice are updated outside of a pass before it is known whether
- * the update is right. The caller's thread reads one from its current place into buffer `slot`, below
- * ZR_NVME_PIPELINE_BUFFERS, whose unit before has been given; another thread takes it and gives it, which
- * starts to write it to its other place. Keeping makes that the current one, and the pass that comes next
- * passes over the unit; without it nothing has changed. No pass and no other take meanwhile. */
+ * the update is right. The beginning starts to read `count` of them from their current places, in that order,
+ * as many as there are buffers. Another thread takes each and gives it, which starts to write it to its other
+ * place and to read the next. Keeping makes that the current one, and the pass that comes next passes over
+ * the unit; without it nothing has changed. No pass and no other take meanwhile. */
 bool zr_state_file_is_twice(const struct zr_state_store *store, size_t unit);
-zr_result zr_state_file_read_ahead(struct zr_state_store *store, size_t unit, unsigned slot);
+zr_result zr_state_file_begin_ahead(struct zr_state_store *store, const unsigned *order, size_t count);
 zr_result zr_state_file_take_ahead(struct zr_state_store *store, size_t unit, struct zr_state_view *out);
-zr_result zr_state_file_give_ahead(struct zr_state_store *store, size_t unit);
+zr_result zr_state_file_give_ahead(struct zr_state_store *store);
 /* By the clock: until it has been read. */
 void zr_state_file_wait_ahead(struct zr_state_store *store, size_t unit);
-/* When all that was read has been given: what was written of a unit is its state; and, in any case, the end.
- */
+/* When all that was taken has been given: what was written of a unit is its state; and, in any case, the end:
+ * `right`, all of them are kept. */
 void zr_state_file_keep_ahead(struct zr_state_store *store, size_t unit);
-void zr_state_file_end_ahead(struct zr_state_store *store);
+void zr_state_file_end_ahead(struct zr_state_store *store, bool right);
 
 /* Lets a simulated one go by the clock of a rehearsal, at its nvme_bytes_per_second. Nothing for others. */
 void zr_state_store_set_clock(struct zr_state_store *store, struct zr_comm_clock *clock);

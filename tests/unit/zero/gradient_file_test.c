@@ -107,7 +107,7 @@ static bool is_there(const zr_engine *engine, const struct plan *plan, unsigned 
 static int find_them(zr_engine *engine, const struct plan *plan, unsigned step)
 {
     unsigned wrong = 0;
-    must(zr_engine_gradients_begin(engine, true) == ZR_OK);
+    must(zr_engine_gradients_begin(engine) == ZR_OK);
     for (unsigned u = 0; u < UNITS; u++) {
         must(zr_engine_gradients_take(engine, u) == ZR_OK);
         wrong += !is_there(engine, plan, step, u);

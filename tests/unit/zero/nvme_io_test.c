@@ -598,7 +598,8 @@ static void test_measured(bool threads)
 
 enum { UNITS = 11, PASSES = 4 };
 
-/* Numbers count up with each pass, but for every third unit in the last one, which is left as it was. */
+/* Numbers count up with each pass, but for every third unit in the last one, which is left as it was. The
+ * writes of a pass go on behind the next. */
 static bool pass_over(struct zr_nvme_pipeline *pipeline, unsigned pass)
 {
     bool good = zr_nvme_pipeline_begin(pipeline) == ZR_OK;
@@ -614,7 +615,7 @@ static bool pass_over(struct zr_nvme_pipeline *pipeline, unsigned pass)
         for (unsigned i = 1; i < 3 && unit + i < pipeline->units_count && good; i++) {
             zr_nvme_event next = pipeline->reads[(unit + i) % 3];
             bool ahead = false;
-            good = next > pipeline->reads[(unit + i - 1) % 3];
+            good = pipeline->units[unit + i].bytes == 0 || next > pipeline->reads[(unit + i - 1) % 3];
             for (unsigned look = 0; good && !ahead && look < 5000; look++) {
                 good = zr_nvme_poll(pipeline->io, next, &ahead) == ZR_OK;
                 if (!ahead)
@@ -624,7 +625,7 @@ static bool pass_over(struct zr_nvme_pipeline *pipeline, unsigned pass)
         }
         good = good && zr_nvme_pipeline_give(pipeline, pass + 1 < PASSES || unit % 3 != 0) == ZR_OK;
     }
-    return zr_nvme_pipeline_end(pipeline) == ZR_OK && good;
+    return (pass + 2 < PASSES || zr_nvme_pipeline_end(pipeline) == ZR_OK) && good;
 }
 
 static void test_pipeline(bool threads)

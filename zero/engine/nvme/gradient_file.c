@@ -110,11 +110,14 @@ zr_result zr_engine_gradient_write(struct zr_engine *engine, size_t unit)
         slot++;
     if (slot == SLOTS)
         return ZR_OK;
+    zr_result result =
+        engine->simulated ? ZR_OK : zr_engine_unit_squares(engine, unit, &engine->squares[unit]);
     file->owner[slot] = ZR_NO_UNIT;
     engine->units[unit].filed_gradients = NULL;
     zr_state_file_count(&engine->store, file->extents[unit].bytes);
     struct zr_nvme_extent extent = extent_of(engine, unit, file->pipeline.buffers[slot]);
-    return io_of(engine) ? zr_nvme_write(io_of(engine), &extent, &file->writes[slot]) : ZR_OK;
+    return result == ZR_OK && io_of(engine) ? zr_nvme_write(io_of(engine), &extent, &file->writes[slot])
+                                            : result;
 }
 
 /* ---- On their way back --------------------------------------------------------------------------------- */
@@ -155,7 +158,7 @@ static void read_by_clock(struct zr_engine *engine, size_t unit)
         file->read_seconds[unit % SLOTS] = zr_state_file_count(&engine->store, file->pass[unit].bytes);
 }
 
-zr_result zr_engine_gradients_begin(struct zr_engine *engine, bool all)
+zr_result zr_engine_gradients_begin(struct zr_engine *engine)
 {
     struct zr_gradient_file *file = &engine->gradient_file;
     if (!is_used(engine))
@@ -167,10 +170,11 @@ zr_result zr_engine_gradients_begin(struct zr_engine *engine, bool all)
     file->placed = file->placed || io_of(engine);
     for (size_t u = 0; u < engine->layout.units_count; u++) {
         file->pass[u] = file->extents[u];
-        if (!all && zr_engine_speculation_holds(engine, u))
+        if (zr_engine_speculation_holds(engine, u))
             file->pass[u].bytes = 0;
     }
-    read_by_clock(engine, 0);
+    for (unsigned u = 0; u < SLOTS; u++)
+        read_by_clock(engine, u);
     if (result != ZR_OK || !io_of(engine))
         return result;
     file->pipeline.io = io_of(engine);
@@ -185,8 +189,6 @@ zr_result zr_engine_gradients_take(struct zr_engine *engine, size_t unit)
     void *at = file->pipeline.buffers[unit % SLOTS];
     if (!is_used(engine))
         return ZR_OK;
-    for (unsigned i = zr_nvme_pipeline_first_ahead((unsigned)unit); i < SLOTS; i++)
-        read_by_clock(engine, unit + i);
     if (file->pass[unit].bytes > 0)
         zr_state_file_wait_by_clock(&engine->store, file->read_seconds[unit % SLOTS]);
     zr_result result = io_of(engine) ? zr_nvme_pipeline_take(&file->pipeline, &at) : ZR_OK;
@@ -201,22 +203,11 @@ zr_result zr_engine_gradients_give(struct zr_engine *engine, size_t unit)
     if (!is_used(engine))
         return ZR_OK;
     engine->units[unit].filed_gradients = NULL;
+    read_by_clock(engine, unit + SLOTS);
     return io_of(engine) ? zr_nvme_pipeline_give(&file->pipeline, false) : ZR_OK;
 }
 
 zr_result zr_engine_gradients_end(struct zr_engine *engine)
 {
     return is_used(engine) && io_of(engine) ? zr_nvme_pipeline_end(&engine->gradient_file.pipeline) : ZR_OK;
-}
-
-zr_result zr_engine_gradients_walk(struct zr_engine *engine)
-{
-    zr_result result = zr_engine_gradients_begin(engine, true);
-    for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++) {
-        result = zr_engine_gradients_take(engine, u);
-        if (result == ZR_OK)
-            result = zr_engine_gradients_give(engine, u);
-    }
-    zr_result ended = zr_engine_gradients_end(engine);
-    return result == ZR_OK ? ended : result;
 }

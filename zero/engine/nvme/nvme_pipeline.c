@@ -12,6 +12,9 @@ static zr_result start_read(struct zr_nvme_pipeline *pipeline, unsigned unit)
     unsigned slot = unit % ZR_NVME_PIPELINE_BUFFERS;
     if (unit >= pipeline->units_count)
         return ZR_OK;
+    pipeline->reads[slot] = 0;
+    if (pipeline->units[unit].bytes == 0)
+        return ZR_OK;
     return zr_nvme_read(pipeline->io,
                         &(struct zr_nvme_extent){.offset_bytes = pipeline->units[unit].offset_bytes,
                                                  .memory = pipeline->buffers[slot],
@@ -26,12 +29,13 @@ zr_result zr_nvme_pipeline_begin(struct zr_nvme_pipeline *pipeline)
         return zr_fail(ZR_ERR_INVALID,
                        "a pass over the offload file needs its file and units, and none before it "
                        "that runs");
-    memset(pipeline->reads, 0, sizeof pipeline->reads);
-    memset(pipeline->writes, 0, sizeof pipeline->writes);
+    zr_result result = ZR_OK;
     pipeline->unit = 0;
     pipeline->taken = false;
-    pipeline->running = true;
-    return start_read(pipeline, 0);
+    pipeline->running = pipeline->units_count > 0;
+    for (unsigned unit = 0; unit < ZR_NVME_PIPELINE_BUFFERS && result == ZR_OK; unit++)
+        result = start_read(pipeline, unit);
+    return result;
 }
 
 zr_result zr_nvme_pipeline_take(struct zr_nvme_pipeline *pipeline, void **out)
@@ -41,14 +45,7 @@ zr_result zr_nvme_pipeline_take(struct zr_nvme_pipeline *pipeline, void **out)
                        "no unit of the offload file can be taken: none is left, or the last was not "
                        "given back");
     unsigned slot = pipeline->unit % ZR_NVME_PIPELINE_BUFFERS;
-    zr_result result = ZR_OK;
-    /* Ahead of the wait, and as far ahead as there are buffers: the disk has work while one unit's computing
-     * takes longer than others'. */
-    for (unsigned i = zr_nvme_pipeline_first_ahead(pipeline->unit);
-         i < ZR_NVME_PIPELINE_BUFFERS && result == ZR_OK; i++)
-        result = start_read(pipeline, pipeline->unit + i);
-    if (result == ZR_OK)
-        result = zr_nvme_wait(pipeline->io, pipeline->reads[slot]);
+    zr_result result = zr_nvme_wait(pipeline->io, pipeline->reads[slot]);
     if (result != ZR_OK)
         return result;
     pipeline->taken = true;
@@ -61,29 +58,35 @@ zr_result zr_nvme_pipeline_give(struct zr_nvme_pipeline *pipeline, bool changed)
     if (!pipeline || !pipeline->taken)
         return zr_fail(ZR_ERR_INVALID, "no unit of the offload file is taken");
     unsigned slot = pipeline->unit % ZR_NVME_PIPELINE_BUFFERS;
-    const struct zr_nvme_unit *unit = &pipeline->units[pipeline->unit++];
+    unsigned number = pipeline->unit++;
+    const struct zr_nvme_unit *unit = &pipeline->units[number];
+    zr_result result = ZR_OK;
     pipeline->taken = false;
-    pipeline->writes[slot] = 0;
-    if (!changed)
-        return ZR_OK;
-    return zr_nvme_write(pipeline->io,
-                         &(struct zr_nvme_extent){.offset_bytes = unit->offset_bytes,
-                                                  .memory = pipeline->buffers[slot],
-                                                  .bytes = unit->bytes,
-                                                  .after = pipeline->reads[slot]},
-                         &pipeline->writes[slot]);
+    pipeline->running = pipeline->unit < pipeline->units_count;
+    if (changed && unit->bytes > 0)
+        result = zr_nvme_write(pipeline->io,
+                               &(struct zr_nvme_extent){.offset_bytes = pipeline->targets
+                                                                            ? pipeline->targets[number]
+                                                                            : unit->offset_bytes,
+                                                        .memory = pipeline->buffers[slot],
+                                                        .bytes = unit->bytes,
+                                                        .after = pipeline->reads[slot]},
+                               &pipeline->writes[slot]);
+    /* As far ahead as there are buffers: the disk has work while one unit's computing takes longer. */
+    return result == ZR_OK ? start_read(pipeline, number + ZR_NVME_PIPELINE_BUFFERS) : result;
 }
 
 zr_result zr_nvme_pipeline_end(struct zr_nvme_pipeline *pipeline)
 {
     zr_result result = ZR_OK;
-    if (!pipeline || !pipeline->running)
+    if (!pipeline || !pipeline->io)
         return ZR_OK;
     for (unsigned slot = 0; slot < ZR_NVME_PIPELINE_BUFFERS; slot++) {
         zr_result read = zr_nvme_wait(pipeline->io, pipeline->reads[slot]);
         zr_result written = zr_nvme_wait(pipeline->io, pipeline->writes[slot]);
         if (result == ZR_OK)
             result = read != ZR_OK ? read : written;
+        pipeline->reads[slot] = pipeline->writes[slot] = 0;
     }
     pipeline->running = pipeline->taken = false;
     return result;

@@ -3,7 +3,8 @@
  * buffer of what was written. Private to zero/.
  *
  * A pass is begin, then take and give for each unit in order, then end. begin() may come long before the
- * first take(), as when backward still runs. One thread uses a pipeline. The struct is the caller's. */
+ * first take(), as when backward still runs; the last writes of a pass may go on when it is all given, behind
+ * another pass through the same buffers. One thread at a time uses a pipeline. The struct is the caller's. */
 #ifndef ZR_NVME_PIPELINE_H
 #define ZR_NVME_PIPELINE_H
 
@@ -21,27 +22,25 @@ struct zr_nvme_pipeline {
     /* The caller's, set before begin(): all outlive the pass. */
     zr_nvme_io *io;
     const struct zr_nvme_unit *units;
+    const uint64_t
+        *targets; /* [units_count]: where units are written, in bytes; NULL: where they were read */
     unsigned units_count;
     void *buffers[ZR_NVME_PIPELINE_BUFFERS]; /* each holds the largest unit */
     /* The pipeline's own; all zeros before the first pass. */
-    bool running, taken;
-    unsigned unit; /* that is taken, or will be next */
+    bool running, taken; /* running: begun, and not all given */
+    unsigned unit;       /* that is taken, or will be next */
     zr_nvme_event reads[ZR_NVME_PIPELINE_BUFFERS], writes[ZR_NVME_PIPELINE_BUFFERS];
 };
 
-/* take() of `unit` starts the reads of unit + this, .., unit + ZR_NVME_PIPELINE_BUFFERS - 1. */
-static inline unsigned zr_nvme_pipeline_first_ahead(unsigned unit)
-{
-    return unit == 0 ? 1 : ZR_NVME_PIPELINE_BUFFERS - 1;
-}
-
-/* Starts to read unit 0. ZR_ERR_INVALID: a pass is running. Results of the file, as in all calls. */
+/* Starts to read the first units, one for each buffer, which comes after the write of what it still has. The
+ * last pass has ended, or had the same units in the same order, or others. ZR_ERR_INVALID: one is running.
+ * Results of the file, as in all calls. */
 zr_result zr_nvme_pipeline_begin(struct zr_nvme_pipeline *pipeline);
-/* Waits for the next unit and starts to read those after it, one for each other buffer; the last of them
- * comes after the write of what the buffer has. *out is the caller's until give().
+/* Waits for the next unit. *out is the caller's until give().
  * ZR_ERR_INVALID: the unit before was not given back, or there is none left. */
 zr_result zr_nvme_pipeline_take(struct zr_nvme_pipeline *pipeline, void **out);
-/* Starts to write the unit that was taken, or with `changed` false leaves the file's contents. */
+/* Starts to write the unit that was taken, or with `changed` false leaves the file's contents; and to read
+ * the one that has the buffer next. */
 zr_result zr_nvme_pipeline_give(struct zr_nvme_pipeline *pipeline, bool changed);
 /* Waits for all that was started, also after a failure or in the middle of a pass: the buffers are free then,
  * and what was not given back is as it was. */

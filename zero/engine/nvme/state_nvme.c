@@ -18,9 +18,9 @@ enum { KINDS = 3, NO_UNIT = UINT32_MAX };
 
 /* Of a unit that lies in the file twice. */
 struct ahead_unit {
-    bool twice, kept; /* kept: the next pass passes over it */
-    unsigned slot;
+    bool twice, kept;     /* kept: the next pass passes over it */
     uint64_t other_bytes; /* the offset of the place that is not current */
+    double read_seconds;  /* by the clock: when it has been read */
 };
 
 struct zr_state_file {
@@ -31,17 +31,17 @@ struct zr_state_file {
     _Atomic uint64_t moved_bytes; /* a delayed update moves them in a thread of its own */
     void *buffers;                /* ZR_NVME_PIPELINE_BUFFERS in a row */
     struct zr_nvme_pipeline pipeline;
-    bool passing;                                  /* between begin and end */
-    bool taken;                                    /* in a pass: the unit `pending` is */
-    unsigned held;                                 /* the unit in the first buffer outside of a pass */
-    unsigned pending;                              /* of a pass: the unit that is taken, or will be next */
-    struct zr_comm_clock *clock;                   /* NULL: none */
+    bool passing;                /* between begin and end */
+    bool taken;                  /* in a pass: the unit `pending` is */
+    bool disordered;             /* what is under way has to end before units in another order */
+    unsigned held;               /* the unit in the first buffer outside of a pass */
+    unsigned pending;            /* of a pass: the place of the unit that is taken, or will be next */
+    struct zr_comm_clock *clock; /* NULL: none */
     double read_seconds[ZR_NVME_PIPELINE_BUFFERS]; /* by the clock: when it has been read */
-    struct zr_nvme_unit *pass;                     /* [units_count] of a pass; no bytes: passed over */
-    struct ahead_unit *ahead;                      /* [units_count] */
-    bool runs_ahead;                               /* something was read ahead in this step */
-    zr_nvme_event ahead_reads[ZR_NVME_PIPELINE_BUFFERS], ahead_writes[ZR_NVME_PIPELINE_BUFFERS];
-    double ahead_seconds[ZR_NVME_PIPELINE_BUFFERS], written_seconds; /* by the clock */
+    /* Of a pass, or of what runs ahead, in order; no bytes: passed over. Their places to write to: ahead. */
+    struct zr_nvme_unit *pass; /* [units_count] */
+    uint64_t *targets;         /* [units_count] */
+    struct ahead_unit *ahead;  /* [units_count] */
 };
 
 static bool has_kind(const struct zr_state_store *store, unsigned kind)
@@ -90,12 +90,12 @@ void zr_state_file_wait_by_clock(struct zr_state_store *store, double end_second
     zr_comm_clock_wait_disk(store->file->clock, end_seconds);
 }
 
-static void read_by_clock(struct zr_state_store *store, unsigned unit)
+static void read_by_clock(struct zr_state_store *store, unsigned place)
 {
     struct zr_state_file *file = store->file;
-    if (unit < file->units_count)
-        file->read_seconds[unit % ZR_NVME_PIPELINE_BUFFERS] =
-            zr_state_file_count(store, file->pass[unit].bytes);
+    if (place < file->pipeline.units_count)
+        file->read_seconds[place % ZR_NVME_PIPELINE_BUFFERS] =
+            zr_state_file_count(store, file->pass[place].bytes);
 }
 
 /* ---- Open and close ------------------------------------------------------------------------------------ */
@@ -108,6 +108,7 @@ static void nvme_close(struct zr_state_store *store)
     zr_nvme_close(file->io); /* its contents end with it: a failure that nobody saw is of no use now */
     zr_drop(store->options.arena, &file->buffers);
     zr_drop(store->options.host_arena, &file->ahead);
+    zr_drop(store->options.host_arena, &file->targets);
     zr_drop(store->options.host_arena, &file->pass);
     zr_drop(store->options.host_arena, &file->units);
     zr_drop(store->options.host_arena, &store->file);
@@ -168,6 +169,9 @@ static zr_result nvme_open(struct zr_state_store *store)
         result =
             zr_take(o->host_arena, ZR_TAG_OTHER, file->units_count, sizeof *file->pass, (void **)&file->pass);
     if (result == ZR_OK)
+        result = zr_take(o->host_arena, ZR_TAG_OTHER, file->units_count, sizeof *file->targets,
+                         (void **)&file->targets);
+    if (result == ZR_OK)
         result = zr_take(o->host_arena, ZR_TAG_OTHER, file->units_count, sizeof *file->ahead,
                          (void **)&file->ahead);
     if (result == ZR_OK) {
@@ -189,77 +193,124 @@ static zr_result nvme_open(struct zr_state_store *store)
                                                                .log = o->file->log,
                                                                .log_state = o->file->log_state});
     file->pipeline.io = file->io;
-    file->pipeline.units = file->pass;
-    file->pipeline.units_count = (unsigned)file->units_count;
     return result;
+}
+
+/* ---- Units in an order --------------------------------------------------------------------------------- */
+
+/* Those of `pass`. What is under way goes on where it reads and writes nothing of them in another order. */
+static zr_result begin_units(struct zr_state_store *store, size_t count, const uint64_t *targets)
+{
+    struct zr_state_file *file = store->file;
+    struct zr_nvme_pipeline *pipeline = &file->pipeline;
+    zr_result result = file->disordered || pipeline->running ? zr_nvme_pipeline_end(pipeline) : ZR_OK;
+    file->disordered = false;
+    file->held = NO_UNIT;
+    file->pending = 0;
+    file->taken = false;
+    pipeline->units = file->pass;
+    pipeline->units_count = (unsigned)count;
+    pipeline->targets = targets;
+    for (unsigned place = 0; place < ZR_NVME_PIPELINE_BUFFERS; place++)
+        read_by_clock(store, place);
+    return result == ZR_OK && file->io ? zr_nvme_pipeline_begin(pipeline) : result;
+}
+
+static zr_result take_next(struct zr_state_store *store, size_t unit, struct zr_state_view *out)
+{
+    struct zr_state_file *file = store->file;
+    void *at = file->pipeline.buffers[file->pending % ZR_NVME_PIPELINE_BUFFERS];
+    zr_result result = file->io ? zr_nvme_pipeline_take(&file->pipeline, &at) : ZR_OK;
+    file->taken = result == ZR_OK;
+    view(store, unit, at, out);
+    return result;
+}
+
+static zr_result give_next(struct zr_state_store *store, bool changed)
+{
+    struct zr_state_file *file = store->file;
+    unsigned place = file->pending++;
+    file->taken = false;
+    if (changed)
+        zr_state_file_count(store, file->pass[place].bytes);
+    read_by_clock(store, place + ZR_NVME_PIPELINE_BUFFERS);
+    return file->io ? zr_nvme_pipeline_give(&file->pipeline, changed) : ZR_OK;
+}
+
+/* ---- A pass -------------------------------------------------------------------------------------------- */
+
+static zr_result nvme_begin(struct zr_state_store *store)
+{
+    struct zr_state_file *file = store->file;
+    bool moves_twice = false;
+    if (file->passing)
+        return zr_fail(ZR_ERR_INVALID, "a pass over the state in the offload file is under way");
+    for (size_t u = 0; u < file->units_count; u++) {
+        file->pass[u] = file->units[u];
+        if (file->ahead[u].kept)
+            file->pass[u].bytes = 0;
+        file->ahead[u].kept = false;
+        moves_twice |= file->ahead[u].twice && file->pass[u].bytes > 0;
+    }
+    file->passing = true;
+    zr_result result = begin_units(store, file->units_count, NULL);
+    file->disordered = moves_twice; /* what runs ahead next has them in another order */
+    return result;
+}
+
+static zr_result take_in_pass(struct zr_state_store *store, size_t unit, struct zr_state_view *out)
+{
+    struct zr_state_file *file = store->file;
+    if (unit != file->pending)
+        return zr_fail(ZR_ERR_INVALID, "unit %zu of the state in the offload file, where unit %u is next",
+                       unit, file->pending);
+    if (file->pass[unit].bytes > 0)
+        zr_state_file_wait_by_clock(store, file->read_seconds[unit % ZR_NVME_PIPELINE_BUFFERS]);
+    return take_next(store, unit, out);
+}
+
+static zr_result nvme_end(struct zr_state_store *store)
+{
+    struct zr_state_file *file = store->file;
+    bool all = file->pending == file->units_count;
+    file->passing = false;
+    /* A pass that was broken off is not waited for behind anything else. */
+    return file->io && !all ? zr_nvme_pipeline_end(&file->pipeline) : ZR_OK;
 }
 
 /* ---- Ahead of the norm --------------------------------------------------------------------------------- */
-
-/* What was written ahead has left its buffer. */
-static zr_result await_ahead(struct zr_state_store *store)
-{
-    struct zr_state_file *file = store->file;
-    zr_result result = ZR_OK;
-    for (unsigned i = 0; i < ZR_NVME_PIPELINE_BUFFERS && file->io; i++) {
-        zr_result written = zr_nvme_wait(file->io, file->ahead_writes[i]);
-        result = result == ZR_OK ? written : result;
-        file->ahead_writes[i] = 0;
-    }
-    zr_state_file_wait_by_clock(store, file->written_seconds);
-    file->written_seconds = 0;
-    return result;
-}
 
 bool zr_state_file_is_twice(const struct zr_state_store *store, size_t unit)
 {
     return store->file && store->file->ahead[unit].twice;
 }
 
-static struct zr_nvme_extent ahead_extent(const struct zr_state_file *file, size_t unit)
-{
-    return (struct zr_nvme_extent){.memory = file->pipeline.buffers[file->ahead[unit].slot],
-                                   .bytes = file->units[unit].bytes};
-}
-
-zr_result zr_state_file_read_ahead(struct zr_state_store *store, size_t unit, unsigned slot)
+zr_result zr_state_file_begin_ahead(struct zr_state_store *store, const unsigned *order, size_t count)
 {
     struct zr_state_file *file = store->file;
-    zr_result result = ZR_OK;
-    if (!file->runs_ahead) { /* behind the last writes of the step before */
-        result = file->io ? zr_nvme_pipeline_end(&file->pipeline) : ZR_OK;
-        if (result == ZR_OK)
-            result = await_ahead(store);
-        file->held = NO_UNIT;
+    for (size_t i = 0; i < count; i++) {
+        file->pass[i] = file->units[order[i]];
+        file->targets[i] = file->ahead[order[i]].other_bytes;
     }
-    file->runs_ahead = true;
-    file->ahead[unit].slot = slot;
-    file->ahead_seconds[slot] = zr_state_file_count(store, file->units[unit].bytes);
-    struct zr_nvme_extent extent = ahead_extent(file, unit);
-    extent.offset_bytes = file->units[unit].offset_bytes;
-    extent.after = file->ahead_writes[slot];
-    return result == ZR_OK && file->io ? zr_nvme_read(file->io, &extent, &file->ahead_reads[slot]) : result;
+    return begin_units(store, count, file->targets);
 }
 
 zr_result zr_state_file_take_ahead(struct zr_state_store *store, size_t unit, struct zr_state_view *out)
 {
     struct zr_state_file *file = store->file;
-    view(store, unit, ahead_extent(file, unit).memory, out);
-    return file->io ? zr_nvme_wait(file->io, file->ahead_reads[file->ahead[unit].slot]) : ZR_OK;
+    if (file->clock)
+        file->ahead[unit].read_seconds = file->read_seconds[file->pending % ZR_NVME_PIPELINE_BUFFERS];
+    return take_next(store, unit, out);
 }
 
-zr_result zr_state_file_give_ahead(struct zr_state_store *store, size_t unit)
+zr_result zr_state_file_give_ahead(struct zr_state_store *store)
 {
-    struct zr_state_file *file = store->file;
-    struct zr_nvme_extent extent = ahead_extent(file, unit);
-    extent.offset_bytes = file->ahead[unit].other_bytes;
-    file->written_seconds = zr_state_file_count(store, extent.bytes);
-    return file->io ? zr_nvme_write(file->io, &extent, &file->ahead_writes[file->ahead[unit].slot]) : ZR_OK;
+    return give_next(store, true);
 }
 
 void zr_state_file_wait_ahead(struct zr_state_store *store, size_t unit)
 {
-    zr_state_file_wait_by_clock(store, store->file->ahead_seconds[store->file->ahead[unit].slot]);
+    zr_state_file_wait_by_clock(store, store->file->ahead[unit].read_seconds);
 }
 
 void zr_state_file_keep_ahead(struct zr_state_store *store, size_t unit)
@@ -271,62 +322,9 @@ void zr_state_file_keep_ahead(struct zr_state_store *store, size_t unit)
     file->ahead[unit].kept = true;
 }
 
-void zr_state_file_end_ahead(struct zr_state_store *store)
+void zr_state_file_end_ahead(struct zr_state_store *store, bool right)
 {
-    store->file->runs_ahead = false;
-}
-
-/* ---- A pass -------------------------------------------------------------------------------------------- */
-
-static zr_result nvme_begin(struct zr_state_store *store)
-{
-    struct zr_state_file *file = store->file;
-    zr_result result = ZR_OK;
-    if (file->passing)
-        return zr_fail(ZR_ERR_INVALID, "a pass over the state in the offload file is under way");
-    if (file->io)
-        result = zr_nvme_pipeline_end(&file->pipeline); /* of the pass before: its last writes */
-    bool all_kept = true;
-    for (size_t u = 0; u < file->units_count; u++) {
-        file->pass[u] = file->units[u];
-        if (file->ahead[u].kept)
-            file->pass[u].bytes = 0;
-        file->ahead[u].kept = false;
-        all_kept = all_kept && file->pass[u].bytes == 0;
-    }
-    if (result == ZR_OK && !all_kept) /* else nothing is moved, and the last writes go on */
-        result = await_ahead(store);
-    file->held = NO_UNIT;
-    file->pending = 0;
-    file->passing = true;
-    file->taken = false;
-    read_by_clock(store, 0);
-    return result == ZR_OK && file->io ? zr_nvme_pipeline_begin(&file->pipeline) : result;
-}
-
-static zr_result take_in_pass(struct zr_state_store *store, size_t unit, struct zr_state_view *out)
-{
-    struct zr_state_file *file = store->file;
-    void *at = file->pipeline.buffers[unit % ZR_NVME_PIPELINE_BUFFERS];
-    if (unit != file->pending)
-        return zr_fail(ZR_ERR_INVALID, "unit %zu of the state in the offload file, where unit %u is next",
-                       unit, file->pending);
-    for (unsigned i = zr_nvme_pipeline_first_ahead((unsigned)unit); i < ZR_NVME_PIPELINE_BUFFERS; i++)
-        read_by_clock(store, (unsigned)unit + i);
-    zr_state_file_wait_by_clock(store, file->read_seconds[unit % ZR_NVME_PIPELINE_BUFFERS]);
-    zr_result result = file->io ? zr_nvme_pipeline_take(&file->pipeline, &at) : ZR_OK;
-    file->taken = result == ZR_OK;
-    view(store, unit, at, out);
-    return result;
-}
-
-static zr_result nvme_end(struct zr_state_store *store)
-{
-    struct zr_state_file *file = store->file;
-    bool all = file->pending == file->units_count;
-    file->passing = false;
-    /* A pass that was broken off is not waited for behind anything else. */
-    return file->io && !all ? zr_nvme_pipeline_end(&file->pipeline) : ZR_OK;
+    store->file->disordered = !right || store->file->pipeline.running;
 }
 
 /* ---- Single units -------------------------------------------------------------------------------------- */
@@ -361,8 +359,6 @@ static zr_result nvme_take(struct zr_state_store *store, size_t unit, struct zr_
     if (file->io)
         result = zr_nvme_pipeline_end(&file->pipeline);
     if (result == ZR_OK)
-        result = await_ahead(store);
-    if (result == ZR_OK)
         result = transfer(store, unit, zr_nvme_read);
     if (result == ZR_OK)
         file->held = (unsigned)unit;
@@ -376,11 +372,7 @@ static zr_result nvme_give(struct zr_state_store *store, size_t unit, bool chang
         return changed && file->held == unit ? transfer(store, unit, zr_nvme_write) : ZR_OK;
     if (!file->taken || unit != file->pending)
         return ZR_OK; /* whoever could not take it knows why */
-    file->taken = false;
-    file->pending++;
-    if (changed)
-        zr_state_file_count(store, file->pass[unit].bytes);
-    return file->io ? zr_nvme_pipeline_give(&file->pipeline, changed) : ZR_OK;
+    return give_next(store, changed);
 }
 
 const struct zr_state_store_table zr_state_store_nvme = {.name = "nvme",
