@@ -159,6 +159,7 @@ struct zr_offload_file {
     bool force;         /* take a folder that lies in memory (tmpfs), for tests */
     size_t align_bytes; /* of its blocks, a power of two; 0: 4096 */
     unsigned depth;     /* transfers under way at a time; 0: measured at the start */
+    unsigned buffers;   /* of the optimizer's: of the largest unit, in the arena, 3 to 16; 0: 3 */
     /* What a person should know: what this machine refuses, a disk that stalls. NULL: nobody listens. */
     void (*log)(void *state, const char *words);
     void *log_state;
@@ -166,7 +167,7 @@ struct zr_offload_file {
 struct zr_offload {
     zr_arena *host; /* host memory; NULL: nothing is offloaded */
     bool optimizer;
-    /* With `optimizer`: masters, momentum and variance are in a file without a name, and the arena has three
+    /* With `optimizer`: masters, momentum and variance are in a file without a name, and the arena has its
      * buffers of the largest unit of them (tag offload). Borrowed while the engine lives. NULL: all of them
      * are in the arena. ZR_ERR_IO: the folder, with words and the way out. zr_engine_segment() then gives
      * nothing. */

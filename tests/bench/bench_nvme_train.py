@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 """What state on a disk costs in time: a step with that of the optimizer, with a delayed update too, and with parameters, beside the
 longer of a step without and of the disk's own time for the bytes at the rate that the run measures; and the share of waiting
-that the timeline promises beside the measured one; and with a speculative update beside without. In turn, the round with the
-median ratio; prints, and never fails on time.
+that the timeline promises beside the measured one. In turn, the round with the median ratio; prints, and never fails on time.
 bench_nvme_train.py [FOLDER]; ZR_STEPS, ZR_ROUNDS, ZR_THREADS (all processors) and ZR_BATCH (4: with fewer the disk is the longer one)."""
 import os
 import statistics
@@ -37,21 +36,17 @@ without, report = measured()
 plan = train(**{**SHAPE, "dry_run": True, "flops": 1e9, "bandwidth": 1e12}).report["timeline"]
 print(f"{report['parameters'] / 1e6:.0f} M parameters, {SHAPE['precision']}, 1 rank, --threads {SHAPE['threads']}, batch {SHAPE['batch']}: "
       f"a step without offload takes {without:.3f} s, {plan['flops'] / without / 1e9:.0f} GFLOP/s with its update; {ROUNDS} rounds")
-for words, more in (("in a file", {}), ("and a delayed update", dict(delayed_update=True)),
+AHEAD = dict(clip=1e9, speculative_update="64GiB")
+for words, more in (("in a file", {}), ("and a speculative update", AHEAD), ("with six buffers", {**AHEAD, "offload_buffers": 6}),
+                    ("and a delayed update", dict(delayed_update=True)),
                     ("parameters in a file, optimizer on the host", dict(stage=3, offload_optimizer="cpu", offload_param="nvme:" + FOLDER)),
                     ("both in files", dict(stage=3, offload_param="nvme:" + FOLDER))):
     rounds = sorted((beside(plan["flops"], **more) for _ in range(ROUNDS)), key=lambda one: one[0])
     ratio, without, seconds, disk, report = rounds[len(rounds) // 2]
     tier, promised = report["ranks"][0]["tiers"]["nvme"], report["timeline"]["tiers"]["nvme"]
     late = report["ranks"][0].get("delayed_update")
-    update = f"; of an update {late['computing_seconds'] / STEPS:.3f} s computing and {late['waiting_seconds'] / STEPS:.3f} s for the disk" if late else ""
+    update = f"; {report['rolled_back_updates']} rolled back" if "speculative_update" in more else ""
+    update += f"; of an update {late['computing_seconds'] / STEPS:.3f} s computing and {late['waiting_seconds'] / STEPS:.3f} s for the disk" if late else ""
     print(f"{words}: {seconds:.3f} s, {ratio:.2f} times ({rounds[0][0]:.2f} to {rounds[-1][0]:.2f}) the longer of {without:.3f} s and the disk's {disk:.3f} s "
           f"for {promised['moved_bytes'] / 1e9:.2f} GB at {promised['bytes_per_second'] / 1e6:.0f} MB/s; waiting {tier['wait_share']:.1%}, promised "
           f"{promised['wait_share']:.1%}{update}", flush=True)
-
-away = dict(offload_optimizer="nvme:" + FOLDER, clip=1e9)
-pairs = [(measured(**away), measured(**away, speculative_update="64GiB")) for _ in range(ROUNDS)]
-ratios = sorted(b[0] / a[0] for a, b in pairs)
-plain, ahead = pairs[-1][0][1], pairs[-1][1][1]
-print(f"a speculative update: {statistics.median(pair[1][0] for pair in pairs):.3f} s, {statistics.median(ratios):.3f} times as long as without (of {len(pairs)} rounds {ratios[0]:.3f} to {ratios[-1]:.3f}); "
-      f"waiting {plain['ranks'][0]['tiers']['nvme']['wait_share']:.1%} -> {ahead['ranks'][0]['tiers']['nvme']['wait_share']:.1%}, {ahead['rolled_back_updates']} rolled back")

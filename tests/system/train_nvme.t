@@ -27,10 +27,10 @@ FP16 = dict(precision="fp16", loss_scale_power=24, loss_scale_hysteresis=1)  # t
 UNITS = [VOCAB * HIDDEN, SEQ * HIDDEN] + LAYERS * [12 * HIDDEN ** 2 + 13 * HIDDEN] + [2 * HIDDEN]
 
 
-def as_planned(run, words, kinds, gradient, parameter=0, micro_batches=1):
+def as_planned(run, words, kinds, gradient, parameter=0, micro_batches=1, buffers=3):
     """`kinds` numbers of each element, read and written once. `gradient`: bytes of one that waits in the file, which are written
     once and read once; the tied embedding's do not. `parameter`: likewise, written once and read twice for each micro-batch, but
-    for what forward leaves for backward; at most as many units as are gathered at a time."""
+    for what forward leaves for backward; at most as many units as are gathered at a time. `buffers` units are on the host at a time."""
     for rank in run.report["ranks"]:
         tiers, ranks = rank["tiers"], len(run.report["ranks"])
         nvme, host = tiers["nvme"], tiers["host"]
@@ -45,22 +45,22 @@ def as_planned(run, words, kinds, gradient, parameter=0, micro_batches=1):
                 exact + filed <= nvme["peak_bytes"] <= exact + filed + 2 * slack and
                 -micro_batches * 2 * parameter * max(UNITS) // ranks <= further <= slack * passes * bool(parameter) and
                 (not gradient or host["peak_by_tag_bytes"]["grad"] <= 8 * sum(UNITS[:2]) // ranks + slack) and host["planned_by_tag_bytes"] == host["peak_by_tag_bytes"] and
-                host["peak_by_tag_bytes"]["offload"] <= 3 * (largest + gradient * max(UNITS) // ranks + BLOCK) and (host["peak_by_tag_bytes"]["optimizer"] == 0) == (host["peak_by_tag_bytes"]["master"] == 0) == bool(kinds))
+                (buffers - 1) * kinds * 4 * max(UNITS) // ranks <= host["peak_by_tag_bytes"]["offload"] <= buffers * (largest + gradient * max(UNITS) // ranks + BLOCK) and (host["peak_by_tag_bytes"]["optimizer"] == 0) == (host["peak_by_tag_bytes"]["master"] == 0) == bool(kinds))
         if not good:
             return ok(False, f"{words}: tiers") or note(f"{tiers} {exact} {slack}")
     return ok(True, f"{words}: files of {kinds} numbers for each element, {gradient} bytes of gradients, {parameter} of parameters, buffers on the host")
 
 
 for flags in (dict(ranks=1, stage=0), dict(ranks=1, stage=0, precision="bf16", accumulate=3), dict(ranks=2, stage=1, **FP16),
-              dict(ranks=3, stage=2, precision="bf16"), dict(ranks=2, stage=3, optimizer="sgd", precision="bf16"),
+              dict(ranks=3, stage=2, precision="bf16"), dict(ranks=2, stage=3, optimizer="sgd", precision="bf16", offload_buffers=5),
               dict(ranks=4, tp=2, stage=3, offload_param="cpu", precision="bf16", accumulate=2), dict(ranks=2, pp=2, stage=0, accumulate=2),
               dict(ranks=2, stage=2, precision="bf16", offload_ratio=0.5)):
-    want = logged(**{**flags, "stage": 0, "offload_param": None, "offload_ratio": None}, **SHAPE)
+    want = logged(**{**flags, "stage": 0, "offload_param": None, "offload_ratio": None, "offload_buffers": None}, **SHAPE)
     got = logged(**flags, **NVME, **SHAPE)
     words = " ".join(f"{k} {v}" for k, v in flags.items())
     same((got.code, got.bits), (0, want.bits), words) or note(got.err[-600:])
     if got.code == 0 and "fp16" not in words and "tp" not in words and "pp" not in words and "ratio" not in words:
-        as_planned(got, words, 2 if "sgd" in words else 3, 0 if "accumulate" in words else 2 if "bf16" in words else 4)
+        as_planned(got, words, 2 if "sgd" in words else 3, 0 if "accumulate" in words else 2 if "bf16" in words else 4, buffers=flags.get("offload_buffers", 3))
 DISK = "nvme:" + FOLDER
 for tier, flags in (("cpu", dict(ranks=1, recompute="full")), (DISK, dict(ranks=1)), (DISK, dict(ranks=3, precision="bf16", accumulate=3)),
                     (DISK, dict(ranks=2, **FP16)), ("cpu", dict(ranks=4, tp=2, precision="bf16"))):  # parameters in a file, and the optimizer's state on the host or in another
@@ -87,8 +87,8 @@ for flags, where in ((dict(ranks=1), {}), (dict(ranks=2, stage=2, precision="bf1
 # A speculative update: state lies twice in the file, as far as the bytes allow, and what was wrong is made again from what it was.
 for flags, log in ((dict(ranks=1, clip=2.5), "1GiB"), (dict(ranks=2, stage=1, precision="bf16", accumulate=2, clip=1.8), "300KiB"), (dict(ranks=2, stage=2, precision="bf16", clip=1000), "1GiB"),
                    (dict(ranks=3, stage=3, clip=3, **{**FP16, "loss_scale_power": 17}), "1GiB"), (dict(ranks=2, stage=3, precision="bf16", offload_param="cpu", clip=1000, optimizer="sgd"), "100KiB"),
-                   (dict(ranks=2, pp=2, accumulate=2, clip=1000, precision="bf16"), "1GiB"), (dict(ranks=2, stage=2, precision="bf16", clip=1000, offload_ratio=0.6), "1GiB")):
-    runs = [logged(**{**SHAPE, "steps": 6, **flags, **more}) for more in (dict(stage=0, offload_param=None, offload_ratio=None), NVME, dict(**NVME, speculative_update=log, **(dict(save=path("speculated"), save_every=3) if flags["clip"] == 1.8 else {})))]
+                   (dict(ranks=2, pp=2, accumulate=2, clip=1000, precision="bf16", offload_buffers=4), "1GiB"), (dict(ranks=2, stage=2, precision="bf16", clip=1000, offload_ratio=0.6), "1GiB")):
+    runs = [logged(**{**SHAPE, "steps": 6, **flags, **more}) for more in (dict(stage=0, offload_param=None, offload_ratio=None, offload_buffers=None), NVME, dict(**NVME, speculative_update=log, **(dict(save=path("speculated"), save_every=3) if flags["clip"] == 1.8 else {})))]
     clipped = sum(norm is None or norm > flags["clip"] for norm in runs[0].norms)
     if not same((runs[2].code, runs[2].bits, runs[2].report and runs[2].report["rolled_back_updates"]), (0, runs[0].bits, clipped), f"--speculative-update {log} {flags}: {clipped} of 6 are rolled back"):
         note(runs[2].err[-600:])
@@ -205,7 +205,7 @@ config = path("config.json")
 with open(config, "w") as file:
     json.dump({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": "/local", "buffer_count": 4, "pipeline_read": True},
                                      "offload_param": {"device": "nvme", "nvme_path": "/other", "buffer_count": 5, "pin_memory": True, "max_in_cpu": 1000}}}, file)
-plans = [train(ranks=2, dry_run=True, layers=LAYERS, **more) for more in (dict(config=config, stage=None), dict(stage=3, offload_optimizer="nvme:/local", offload_param="nvme:/other"))]
+plans = [train(ranks=2, dry_run=True, layers=LAYERS, **more) for more in (dict(config=config, stage=None), dict(stage=3, offload_optimizer="nvme:/local", offload_param="nvme:/other", offload_buffers=4))]
 ok(plans[0].code == plans[1].code == 0 and plans[0].report["ranks"] == plans[1].report["ranks"], "DeepSpeed's keys are the flags") or note(plans[0].err)
 same(os.listdir(FOLDER), [], "the folder shows nothing in the end")
 leftovers()

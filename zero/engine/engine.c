@@ -39,7 +39,7 @@ static zr_result open_stores(struct zr_engine *engine)
         .file = o->offload.file,
         .more_bytes = engine->gradient_file.bytes,
         .more_memory = engine->gradient_file.slots,
-        .more_memory_bytes = ZR_NVME_PIPELINE_BUFFERS * engine->gradient_file.slot_bytes,
+        .more_memory_bytes = engine->gradient_file.pipeline.buffers_count * engine->gradient_file.slot_bytes,
         .simulated = engine->simulated,
         .twice_bytes = o->offload.file ? o->offload.speculative_bytes : 0};
     zr_result result = zr_state_store_open(

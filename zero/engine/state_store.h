@@ -69,7 +69,7 @@ struct zr_state_store {
     struct zr_state_file *file; /* of the store in a file */
 };
 
-/* `nvme` keeps all of it in an offload file, and three buffers of the largest unit in memory: behind the work
+/* `nvme` keeps all of it in an offload file, and some buffers of the largest unit in memory: behind the work
  * on unit i of a pass, unit i-1 is written and the two after unit i are read. Its first failure is every
  * later call's, too; that of a pass's last writes is found by the next pass, take or save. */
 extern const struct zr_state_store_table zr_state_store_memory, zr_state_store_nvme;
@@ -110,6 +110,10 @@ void zr_state_file_wait_by_clock(struct zr_state_store *store, double end_second
  * as many as there are buffers. Another thread takes each and gives it, which starts to write it to its other
  * place and to read the next. Keeping makes that the current one, and the pass that comes next passes over
  * the unit; without it nothing has changed. No pass and no other take meanwhile. */
+static inline unsigned zr_state_file_buffers(const struct zr_offload_file *file)
+{
+    return file->buffers ? file->buffers : ZR_NVME_BUFFERS_LEAST;
+}
 bool zr_state_file_is_twice(const struct zr_state_store *store, size_t unit);
 zr_result zr_state_file_begin_ahead(struct zr_state_store *store, const unsigned *order, size_t count);
 zr_result zr_state_file_take_ahead(struct zr_state_store *store, size_t unit, struct zr_state_view *out);

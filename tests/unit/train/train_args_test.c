@@ -102,6 +102,8 @@ static const struct {
      {"--cuda-graph", "--offload-optimizer"}},
     {"--data x --backend cuda --stage 1 --offload-optimizer cpu --speculative-update 1GiB",
      {"--speculative-update"}},
+    {"--data x --offload-optimizer cpu --offload-buffers 4", {"--offload-buffers", "nvme:DIR"}},
+    {"--data x --offload-optimizer nvme:/x --offload-buffers 2", {"--offload-buffers 2", "3 to 16"}},
     {"--data x --backend sim", {"--backend sim", "--dry-run"}},
     {"--data x --world-size 4", {"--world-size", "--dry-run"}},
     {"--dry-run --world-size 0", {"--world-size 0"}},

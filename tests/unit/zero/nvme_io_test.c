@@ -634,13 +634,13 @@ static void test_pipeline(bool threads)
     uint64_t at = 0, written = 0;
     void *data;
     zr_nvme_io *io = open_file(threads);
-    struct zr_nvme_pipeline pipeline = {.io = io, .units = units, .units_count = UNITS};
+    struct zr_nvme_pipeline pipeline = {.io = io, .units = units, .units_count = UNITS, .buffers_count = 3};
     for (unsigned i = 0; i < UNITS; i++) {
         units[i] = (struct zr_nvme_unit){at, (i * 5 % BUFFER_BLOCKS) * block_bytes};
         at += units[i].bytes;
         written += units[i].bytes * (i % 3 ? PASSES : PASSES - 1);
     }
-    for (unsigned i = 0; i < ZR_NVME_PIPELINE_BUFFERS; i++)
+    for (unsigned i = 0; i < pipeline.buffers_count; i++)
         pipeline.buffers[i] = memory + i * BUFFER_BLOCKS * block_bytes;
     for (unsigned pass = 0; pass < PASSES; pass++)
         tap_ok(io && pass_over(&pipeline, pass), "pass %u over %d units: each has what the last one left",

@@ -106,7 +106,7 @@ static zr_result hand_over(zr_engine *engine, unsigned unit, uint64_t seed, bool
     return result == ZR_OK ? zr_engine_reduce(engine, unit) : result;
 }
 
-/* The last unit first, and unit 0 first as well as last. */
+/* The last unit first, and unit 0 first as well as last; from step 3 on unit 1 comes before unit 2. */
 static zr_result backward(zr_engine *engine, const struct plan *plan, unsigned step, unsigned rank)
 {
     zr_result result = ZR_OK;
@@ -116,7 +116,7 @@ static zr_result backward(zr_engine *engine, const struct plan *plan, unsigned s
         if (result == ZR_OK)
             result = hand_over(engine, 0, seed + 5000, false);
         for (unsigned u = UNITS; u-- > 0 && result == ZR_OK;)
-            result = hand_over(engine, u, seed, bad);
+            result = hand_over(engine, step >= 3 && (u == 1 || u == 2) ? 3 - u : u, seed, bad);
     }
     return result;
 }
@@ -302,7 +302,8 @@ static int check_places(const struct way *way, const struct plan *plan, zr_arena
 static int compare_ways(struct rig *rig, const struct plan *plan, zr_arena *host, float clip)
 {
     const char *scratch = getenv("TMPDIR");
-    const struct zr_offload_file file = {.folder = scratch ? scratch : "/tmp", .force = true, .depth = 4};
+    const struct zr_offload_file file = {
+        .folder = scratch ? scratch : "/tmp", .force = true, .depth = 4, .buffers = plan->world == 1 ? 5 : 0};
     struct digest digests[WAYS][STEPS + 1];
     struct zr_engine_options options = options_of(rig, plan);
     options.optimizer.clip = clip;

@@ -4,8 +4,6 @@
 
 #include <string.h>
 
-enum { SLOTS = ZR_NVME_PIPELINE_BUFFERS };
-
 static bool is_used(const struct zr_engine *engine)
 {
     return engine->gradient_file.bytes > 0;
@@ -41,18 +39,19 @@ zr_result zr_engine_gradient_file_open(struct zr_engine *engine)
         file->bytes += bytes;
         file->slot_bytes = bytes > file->slot_bytes ? bytes : file->slot_bytes;
     }
-    for (unsigned i = 0; i < SLOTS; i++)
+    file->pipeline.buffers_count = zr_state_file_buffers(o->offload.file);
+    for (unsigned i = 0; i < file->pipeline.buffers_count; i++)
         file->owner[i] = file->used[i] = ZR_NO_UNIT;
     if (!is_used(engine))
         return ZR_OK;
-    if (__builtin_mul_overflow(file->slot_bytes, (size_t)SLOTS, &all_bytes))
+    if (__builtin_mul_overflow(file->slot_bytes, (size_t)file->pipeline.buffers_count, &all_bytes))
         return zr_fail(ZR_ERR_INVALID, "slots of %zu bytes overflow the address space", file->slot_bytes);
     result = zr_name_call(
         zr_arena_alloc(o->offload.host,
                        &(struct zr_request){.bytes = all_bytes, .alignment = align, .tag = ZR_TAG_OFFLOAD},
                        &file->slots),
         __func__, "the slots of gradients");
-    for (unsigned i = 0; i < SLOTS && result == ZR_OK; i++)
+    for (unsigned i = 0; i < file->pipeline.buffers_count && result == ZR_OK; i++)
         file->pipeline.buffers[i] = (char *)file->slots + i * file->slot_bytes;
     return result;
 }
@@ -87,7 +86,7 @@ zr_result zr_engine_gradient_slot(struct zr_engine *engine, size_t unit)
     zr_result result = ZR_OK;
     if (!is_used(engine) || !zr_engine_files_gradients(engine, unit))
         return ZR_OK;
-    unsigned slot = file->turn++ % SLOTS;
+    unsigned slot = file->turn++ % file->pipeline.buffers_count;
     /* They come and end in one order, so that who has the slot is among the oldest. */
     while (result == ZR_OK && file->owner[slot] != ZR_NO_UNIT)
         result = zr_engine_end_reduction(engine, engine->first_staged);
@@ -106,9 +105,9 @@ zr_result zr_engine_gradient_write(struct zr_engine *engine, size_t unit)
 {
     struct zr_gradient_file *file = &engine->gradient_file;
     unsigned slot = 0;
-    while (slot < SLOTS && (!is_used(engine) || file->owner[slot] != unit))
+    while (slot < file->pipeline.buffers_count && (!is_used(engine) || file->owner[slot] != unit))
         slot++;
-    if (slot == SLOTS)
+    if (slot == file->pipeline.buffers_count)
         return ZR_OK;
     zr_result result =
         engine->simulated ? ZR_OK : zr_engine_unit_squares(engine, unit, &engine->squares[unit]);
@@ -126,7 +125,7 @@ static zr_result await_writes(struct zr_engine *engine)
 {
     struct zr_gradient_file *file = &engine->gradient_file;
     zr_result result = ZR_OK;
-    for (unsigned i = 0; i < SLOTS; i++) {
+    for (unsigned i = 0; i < file->pipeline.buffers_count; i++) {
         zr_result ended = wait_for(engine, file->writes[i]);
         result = result == ZR_OK ? ended : result;
         file->writes[i] = 0;
@@ -155,7 +154,8 @@ static void read_by_clock(struct zr_engine *engine, size_t unit)
 {
     struct zr_gradient_file *file = &engine->gradient_file;
     if (unit < engine->layout.units_count && file->pass[unit].bytes > 0)
-        file->read_seconds[unit % SLOTS] = zr_state_file_count(&engine->store, file->pass[unit].bytes);
+        file->read_seconds[unit % file->pipeline.buffers_count] =
+            zr_state_file_count(&engine->store, file->pass[unit].bytes);
 }
 
 zr_result zr_engine_gradients_begin(struct zr_engine *engine)
@@ -173,7 +173,7 @@ zr_result zr_engine_gradients_begin(struct zr_engine *engine)
         if (zr_engine_speculation_holds(engine, u))
             file->pass[u].bytes = 0;
     }
-    for (unsigned u = 0; u < SLOTS; u++)
+    for (unsigned u = 0; u < file->pipeline.buffers_count; u++)
         read_by_clock(engine, u);
     if (result != ZR_OK || !io_of(engine))
         return result;
@@ -186,11 +186,11 @@ zr_result zr_engine_gradients_begin(struct zr_engine *engine)
 zr_result zr_engine_gradients_take(struct zr_engine *engine, size_t unit)
 {
     struct zr_gradient_file *file = &engine->gradient_file;
-    void *at = file->pipeline.buffers[unit % SLOTS];
     if (!is_used(engine))
         return ZR_OK;
+    void *at = file->pipeline.buffers[unit % file->pipeline.buffers_count];
     if (file->pass[unit].bytes > 0)
-        zr_state_file_wait_by_clock(&engine->store, file->read_seconds[unit % SLOTS]);
+        zr_state_file_wait_by_clock(&engine->store, file->read_seconds[unit % file->pipeline.buffers_count]);
     zr_result result = io_of(engine) ? zr_nvme_pipeline_take(&file->pipeline, &at) : ZR_OK;
     if (zr_engine_files_gradients(engine, unit))
         engine->units[unit].filed_gradients = at;
@@ -203,7 +203,7 @@ zr_result zr_engine_gradients_give(struct zr_engine *engine, size_t unit)
     if (!is_used(engine))
         return ZR_OK;
     engine->units[unit].filed_gradients = NULL;
-    read_by_clock(engine, unit + SLOTS);
+    read_by_clock(engine, unit + file->pipeline.buffers_count);
     return io_of(engine) ? zr_nvme_pipeline_give(&file->pipeline, false) : ZR_OK;
 }
 

@@ -1,7 +1,7 @@
-/* nvme_pipeline.c: read-ahead and write-behind over three buffers. See nvme_pipeline.h.
+/* nvme_pipeline.c: read-ahead and write-behind over some buffers. See nvme_pipeline.h.
  *
- * Unit n uses buffer n modulo 3. Its read comes after the write of unit n - 3, which used the buffer before;
- * the file's own queue sees to that, so nothing here waits but take() and end(). */
+ * Of N buffers unit n uses buffer n modulo N. Its read comes after the write of unit n - N, which used it
+ * before; the file's own queue sees to that, so nothing here waits but take() and end(). */
 #include <string.h>
 
 #include "alloc/base/error.h"
@@ -9,7 +9,7 @@
 
 static zr_result start_read(struct zr_nvme_pipeline *pipeline, unsigned unit)
 {
-    unsigned slot = unit % ZR_NVME_PIPELINE_BUFFERS;
+    unsigned slot = unit % pipeline->buffers_count;
     if (unit >= pipeline->units_count)
         return ZR_OK;
     pipeline->reads[slot] = 0;
@@ -25,15 +25,16 @@ static zr_result start_read(struct zr_nvme_pipeline *pipeline, unsigned unit)
 
 zr_result zr_nvme_pipeline_begin(struct zr_nvme_pipeline *pipeline)
 {
-    if (!pipeline || !pipeline->io || (pipeline->units_count > 0 && !pipeline->units) || pipeline->running)
+    if (!pipeline || !pipeline->io || (pipeline->units_count > 0 && !pipeline->units) || pipeline->running ||
+        pipeline->buffers_count == 0 || pipeline->buffers_count > ZR_NVME_BUFFERS_MOST)
         return zr_fail(ZR_ERR_INVALID,
-                       "a pass over the offload file needs its file and units, and none before it "
+                       "a pass over the offload file needs its file, buffers and units, and none before it "
                        "that runs");
     zr_result result = ZR_OK;
     pipeline->unit = 0;
     pipeline->taken = false;
     pipeline->running = pipeline->units_count > 0;
-    for (unsigned unit = 0; unit < ZR_NVME_PIPELINE_BUFFERS && result == ZR_OK; unit++)
+    for (unsigned unit = 0; unit < pipeline->buffers_count && result == ZR_OK; unit++)
         result = start_read(pipeline, unit);
     return result;
 }
@@ -44,7 +45,7 @@ zr_result zr_nvme_pipeline_take(struct zr_nvme_pipeline *pipeline, void **out)
         return zr_fail(ZR_ERR_INVALID,
                        "no unit of the offload file can be taken: none is left, or the last was not "
                        "given back");
-    unsigned slot = pipeline->unit % ZR_NVME_PIPELINE_BUFFERS;
+    unsigned slot = pipeline->unit % pipeline->buffers_count;
     zr_result result = zr_nvme_wait(pipeline->io, pipeline->reads[slot]);
     if (result != ZR_OK)
         return result;
@@ -57,7 +58,7 @@ zr_result zr_nvme_pipeline_give(struct zr_nvme_pipeline *pipeline, bool changed)
 {
     if (!pipeline || !pipeline->taken)
         return zr_fail(ZR_ERR_INVALID, "no unit of the offload file is taken");
-    unsigned slot = pipeline->unit % ZR_NVME_PIPELINE_BUFFERS;
+    unsigned slot = pipeline->unit % pipeline->buffers_count;
     unsigned number = pipeline->unit++;
     const struct zr_nvme_unit *unit = &pipeline->units[number];
     zr_result result = ZR_OK;
@@ -73,7 +74,7 @@ zr_result zr_nvme_pipeline_give(struct zr_nvme_pipeline *pipeline, bool changed)
                                                         .after = pipeline->reads[slot]},
                                &pipeline->writes[slot]);
     /* As far ahead as there are buffers: the disk has work while one unit's computing takes longer. */
-    return result == ZR_OK ? start_read(pipeline, number + ZR_NVME_PIPELINE_BUFFERS) : result;
+    return result == ZR_OK ? start_read(pipeline, number + pipeline->buffers_count) : result;
 }
 
 zr_result zr_nvme_pipeline_end(struct zr_nvme_pipeline *pipeline)
@@ -81,7 +82,7 @@ zr_result zr_nvme_pipeline_end(struct zr_nvme_pipeline *pipeline)
     zr_result result = ZR_OK;
     if (!pipeline || !pipeline->io)
         return ZR_OK;
-    for (unsigned slot = 0; slot < ZR_NVME_PIPELINE_BUFFERS; slot++) {
+    for (unsigned slot = 0; slot < pipeline->buffers_count; slot++) {
         zr_result read = zr_nvme_wait(pipeline->io, pipeline->reads[slot]);
         zr_result written = zr_nvme_wait(pipeline->io, pipeline->writes[slot]);
         if (result == ZR_OK)

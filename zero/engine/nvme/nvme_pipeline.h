@@ -1,4 +1,5 @@
-/* nvme_pipeline.h: an update over units that lie in an offload file, with three buffers: while the caller
+/* nvme_pipeline.h: an update over units that lie in an offload file, with some buffers, three of
+ * which will do: while the caller
  * computes on one unit, the one before is written, the next is read, and the one after that follows into the
  * buffer of what was written. Private to zero/.
  *
@@ -10,7 +11,7 @@
 
 #include "zero/engine/nvme/nvme_io.h"
 
-enum { ZR_NVME_PIPELINE_BUFFERS = 3 };
+enum { ZR_NVME_BUFFERS_LEAST = 3, ZR_NVME_BUFFERS_MOST = 16 };
 
 /* Where a unit lies in the file. No two overlap. */
 struct zr_nvme_unit {
@@ -25,11 +26,12 @@ struct zr_nvme_pipeline {
     const uint64_t
         *targets; /* [units_count]: where units are written, in bytes; NULL: where they were read */
     unsigned units_count;
-    void *buffers[ZR_NVME_PIPELINE_BUFFERS]; /* each holds the largest unit */
+    unsigned buffers_count;
+    void *buffers[ZR_NVME_BUFFERS_MOST]; /* each holds the largest unit */
     /* The pipeline's own; all zeros before the first pass. */
     bool running, taken; /* running: begun, and not all given */
     unsigned unit;       /* that is taken, or will be next */
-    zr_nvme_event reads[ZR_NVME_PIPELINE_BUFFERS], writes[ZR_NVME_PIPELINE_BUFFERS];
+    zr_nvme_event reads[ZR_NVME_BUFFERS_MOST], writes[ZR_NVME_BUFFERS_MOST];
 };
 
 /* Starts to read the first units, one for each buffer, which comes after the write of what it still has. The

@@ -1,4 +1,4 @@
-/* state_nvme.c: the state store in an offload file: three buffers in memory, all else on the disk. See
+/* state_nvme.c: the state store in an offload file: some buffers in memory, all else on the disk. See
  * state_store.h.
  *
  * A unit's extent of the file holds its masters, momentum and variance one after the other, padded to a
@@ -29,7 +29,7 @@ struct zr_state_file {
     size_t units_count, buffer_bytes;
     uint64_t bytes;
     _Atomic uint64_t moved_bytes; /* a delayed update moves them in a thread of its own */
-    void *buffers;                /* ZR_NVME_PIPELINE_BUFFERS in a row */
+    void *buffers;                /* of the pipeline, in a row */
     struct zr_nvme_pipeline pipeline;
     bool passing;                /* between begin and end */
     bool taken;                  /* in a pass: the unit `pending` is */
@@ -37,7 +37,7 @@ struct zr_state_file {
     unsigned held;               /* the unit in the first buffer outside of a pass */
     unsigned pending;            /* of a pass: the place of the unit that is taken, or will be next */
     struct zr_comm_clock *clock; /* NULL: none */
-    double read_seconds[ZR_NVME_PIPELINE_BUFFERS]; /* by the clock: when it has been read */
+    double read_seconds[ZR_NVME_BUFFERS_MOST]; /* by the clock: when it has been read */
     /* Of a pass, or of what runs ahead, in order; no bytes: passed over. Their places to write to: ahead. */
     struct zr_nvme_unit *pass; /* [units_count] */
     uint64_t *targets;         /* [units_count] */
@@ -94,7 +94,7 @@ static void read_by_clock(struct zr_state_store *store, unsigned place)
 {
     struct zr_state_file *file = store->file;
     if (place < file->pipeline.units_count)
-        file->read_seconds[place % ZR_NVME_PIPELINE_BUFFERS] =
+        file->read_seconds[place % file->pipeline.buffers_count] =
             zr_state_file_count(store, file->pass[place].bytes);
 }
 
@@ -140,7 +140,7 @@ static zr_result take_buffers(struct zr_state_store *store, size_t align_bytes)
 {
     struct zr_state_file *file = store->file;
     size_t all_bytes;
-    if (__builtin_mul_overflow(file->buffer_bytes, (size_t)ZR_NVME_PIPELINE_BUFFERS, &all_bytes))
+    if (__builtin_mul_overflow(file->buffer_bytes, (size_t)file->pipeline.buffers_count, &all_bytes))
         return zr_fail(ZR_ERR_INVALID, "buffers of %zu bytes overflow the address space", file->buffer_bytes);
     zr_result result =
         zr_name_call(zr_arena_alloc(store->options.arena,
@@ -148,7 +148,7 @@ static zr_result take_buffers(struct zr_state_store *store, size_t align_bytes)
                                         .bytes = all_bytes, .alignment = align_bytes, .tag = ZR_TAG_OFFLOAD},
                                     &file->buffers),
                      __func__, "the buffers of the offload file");
-    for (unsigned i = 0; i < ZR_NVME_PIPELINE_BUFFERS && result == ZR_OK; i++)
+    for (unsigned i = 0; i < file->pipeline.buffers_count && result == ZR_OK; i++)
         file->pipeline.buffers[i] = (char *)file->buffers + i * file->buffer_bytes;
     return result;
 }
@@ -163,6 +163,7 @@ static zr_result nvme_open(struct zr_state_store *store)
     struct zr_state_file *file = memset(store->file, 0, sizeof *file);
     file->units_count = o->layout->units_count;
     file->held = NO_UNIT;
+    file->pipeline.buffers_count = zr_state_file_buffers(o->file);
     result =
         zr_take(o->host_arena, ZR_TAG_OTHER, file->units_count, sizeof *file->units, (void **)&file->units);
     if (result == ZR_OK)
@@ -182,8 +183,9 @@ static zr_result nvme_open(struct zr_state_store *store)
     }
     if (result != ZR_OK || o->simulated || file->bytes == 0)
         return result;
-    const struct zr_nvme_buffer buffers[] = {{file->buffers, ZR_NVME_PIPELINE_BUFFERS * file->buffer_bytes},
-                                             {o->more_memory, o->more_memory_bytes}};
+    const struct zr_nvme_buffer buffers[] = {
+        {file->buffers, file->pipeline.buffers_count * file->buffer_bytes},
+        {o->more_memory, o->more_memory_bytes}};
     result = zr_nvme_open(&file->io, &(struct zr_nvme_options){.folder = {o->file->folder, o->file->force},
                                                                .file_bytes = file->bytes + o->more_bytes,
                                                                .host_arena = o->host_arena,
@@ -211,7 +213,7 @@ static zr_result begin_units(struct zr_state_store *store, size_t count, const u
     pipeline->units = file->pass;
     pipeline->units_count = (unsigned)count;
     pipeline->targets = targets;
-    for (unsigned place = 0; place < ZR_NVME_PIPELINE_BUFFERS; place++)
+    for (unsigned place = 0; place < file->pipeline.buffers_count; place++)
         read_by_clock(store, place);
     return result == ZR_OK && file->io ? zr_nvme_pipeline_begin(pipeline) : result;
 }
@@ -219,7 +221,7 @@ static zr_result begin_units(struct zr_state_store *store, size_t count, const u
 static zr_result take_next(struct zr_state_store *store, size_t unit, struct zr_state_view *out)
 {
     struct zr_state_file *file = store->file;
-    void *at = file->pipeline.buffers[file->pending % ZR_NVME_PIPELINE_BUFFERS];
+    void *at = file->pipeline.buffers[file->pending % file->pipeline.buffers_count];
     zr_result result = file->io ? zr_nvme_pipeline_take(&file->pipeline, &at) : ZR_OK;
     file->taken = result == ZR_OK;
     view(store, unit, at, out);
@@ -233,7 +235,7 @@ static zr_result give_next(struct zr_state_store *store, bool changed)
     file->taken = false;
     if (changed)
         zr_state_file_count(store, file->pass[place].bytes);
-    read_by_clock(store, place + ZR_NVME_PIPELINE_BUFFERS);
+    read_by_clock(store, place + file->pipeline.buffers_count);
     return file->io ? zr_nvme_pipeline_give(&file->pipeline, changed) : ZR_OK;
 }
 
@@ -265,7 +267,7 @@ static zr_result take_in_pass(struct zr_state_store *store, size_t unit, struct 
         return zr_fail(ZR_ERR_INVALID, "unit %zu of the state in the offload file, where unit %u is next",
                        unit, file->pending);
     if (file->pass[unit].bytes > 0)
-        zr_state_file_wait_by_clock(store, file->read_seconds[unit % ZR_NVME_PIPELINE_BUFFERS]);
+        zr_state_file_wait_by_clock(store, file->read_seconds[unit % file->pipeline.buffers_count]);
     return take_next(store, unit, out);
 }
 
@@ -299,7 +301,7 @@ zr_result zr_state_file_take_ahead(struct zr_state_store *store, size_t unit, st
 {
     struct zr_state_file *file = store->file;
     if (file->clock)
-        file->ahead[unit].read_seconds = file->read_seconds[file->pending % ZR_NVME_PIPELINE_BUFFERS];
+        file->ahead[unit].read_seconds = file->read_seconds[file->pending % file->pipeline.buffers_count];
     return take_next(store, unit, out);
 }
 
@@ -411,7 +413,7 @@ void zr_state_store_get_report(const struct zr_state_store *store, struct zr_sta
     if (file->io)
         zr_nvme_get_report(file->io, &report);
     *out = (struct zr_state_file_report){.file_bytes = file->bytes + store->options.more_bytes,
-                                         .buffers_bytes = ZR_NVME_PIPELINE_BUFFERS * file->buffer_bytes,
+                                         .buffers_bytes = file->pipeline.buffers_count * file->buffer_bytes,
                                          .moved_bytes = file->moved_bytes,
                                          .waited_ns = report.waited_ns,
                                          .waited_behind_ns = report.waited_behind_ns,

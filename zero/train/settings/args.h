@@ -108,6 +108,7 @@ struct zr_train_config {
     unsigned offload_parameters;                /* likewise */
     bool delayed_update;                        /* of --offload-optimizer */
     size_t speculative_bytes;                   /* of --speculative-update; 0: none */
+    unsigned offload_buffers;                   /* of --offload-optimizer nvme:DIR */
     size_t host_limit_bytes;                    /* of the host tier, per rank; 0: none */
     double offload_ratio;                       /* of the elements, that is offloaded */
     char offload_folder[ZR_TRAIN_PATH_ROOM];    /* of --offload-optimizer nvme:DIR; "": none */

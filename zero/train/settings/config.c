@@ -44,7 +44,6 @@ struct config_key {
 };
 
 #define PINNED    "true or false: on a processor nothing is to pin"
-#define OF_NVME   "a whole number: there are three of one unit"
 #define PIPELINED "true or false: nvme reads ahead in any case"
 #define OF_SLOTS  "a whole number: one for a unit gathered"
 
@@ -67,7 +66,7 @@ static const struct config_key keys[] = {
     {"zero_optimization.offload_optimizer.pin_memory", KEY_EITHER, PINNED, 0, NULL},
     {"zero_optimization.offload_optimizer.nvme_path", KEY_FOLDER, "DIR of --offload-optimizer nvme:DIR", 0,
      NULL},
-    {"zero_optimization.offload_optimizer.buffer_count", KEY_COUNT, OF_NVME, 0, NULL},
+    {"zero_optimization.offload_optimizer.buffer_count", KEY_FLAG, "offload-buffers", 0, NULL},
     {"zero_optimization.offload_optimizer.fast_init", KEY_FALSE, NULL, 0, NULL},
     {"zero_optimization.offload_optimizer.ratio", KEY_FLAG, "offload-ratio", 0, NULL},
     {"zero_optimization.offload_optimizer.pipeline_read", KEY_EITHER, PIPELINED, 0, NULL},

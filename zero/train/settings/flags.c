@@ -108,6 +108,8 @@ const struct zr_flag zr_flags[] = {
            "the host updates while the next step computes: other losses"),
     {"speculative-update", memory, "BYTES", "the host updates before the norm is known; room to undo that",
      NULL, "none", NULL, ZR_FLAG_BYTES, FIELD(speculative_bytes), 4096, 1e18},
+    {"offload-buffers", memory, "N", "units of state in a file that are in memory at a time", "3", NULL, NULL,
+     ZR_FLAG_COUNT, FIELD(offload_buffers), 3, 16},
     {"host-limit", memory, "BYTES", "largest arena of what a rank keeps in host memory", NULL, "none", NULL,
      ZR_FLAG_BYTES, FIELD(host_limit_bytes), 1 << 20, 1e18},
     {"nvme-depth", memory, "N", "transfers of a file under way at a time", NULL, "measured", NULL,

@@ -226,7 +226,9 @@ static struct zr_offload_file file_of(const struct zr_train_config *config, cons
 
 struct zr_offload_file zr_offload_file_of(const struct zr_train_config *config)
 {
-    return file_of(config, optimizer_folder(config).path, &config->found.optimizer);
+    struct zr_offload_file file = file_of(config, optimizer_folder(config).path, &config->found.optimizer);
+    file.buffers = config->offload_buffers;
+    return file;
 }
 
 struct zr_offload_file zr_offload_parameters_file_of(const struct zr_train_config *config)
