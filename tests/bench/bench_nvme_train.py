@@ -40,7 +40,8 @@ AHEAD = dict(clip=1e9, speculative_update="64GiB")
 for words, more in (("in a file", {}), ("and a speculative update", AHEAD), ("with six buffers", {**AHEAD, "offload_buffers": 6}),
                     ("and a delayed update", dict(delayed_update=True)),
                     ("parameters in a file, optimizer on the host", dict(stage=3, offload_optimizer="cpu", offload_param="nvme:" + FOLDER)),
-                    ("both in files", dict(stage=3, offload_param="nvme:" + FOLDER))):
+                    ("both in files", dict(stage=3, offload_param="nvme:" + FOLDER)),
+                    ("and a speculative update with six buffers", {**AHEAD, "offload_buffers": 6, "stage": 3, "offload_param": "nvme:" + FOLDER})):
     rounds = sorted((beside(plan["flops"], **more) for _ in range(ROUNDS)), key=lambda one: one[0])
     ratio, without, seconds, disk, report = rounds[len(rounds) // 2]
     tier, promised = report["ranks"][0]["tiers"]["nvme"], report["timeline"]["tiers"]["nvme"]

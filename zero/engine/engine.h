@@ -102,6 +102,8 @@ struct zr_speculation {
     bool armed;                     /* the step under way has one */
     float *log;
     struct zr_speculated_unit *units; /* [units_count] */
+    /* Of state and parameters in files: new parameters, [shards_elements], until the norm allows them. */
+    void *parameters;
     /* Of state in a file: the order in which backward ends its units, as the last step had it, and as this
      * one has it so far. */
     unsigned *order, *seen; /* [filed_count] */

@@ -156,10 +156,6 @@ static zr_result check_offload(const struct zr_engine_options *options)
     if (offload->speculative_bytes > 0 && offload->delayed)
         return zr_fail(ZR_ERR_INVALID, "a delayed update knows the norm before it begins, and has nothing to "
                                        "speculate on; take one of the two");
-    if (offload->speculative_bytes > 0 && offload->file && offload->parameters_file)
-        return zr_fail(ZR_ERR_INVALID,
-                       "an update can be speculative where the state or the parameters that are "
-                       "offloaded are in memory");
     if ((offload->optimizer || offload->parameters) && !offload->host)
         return zr_fail(ZR_ERR_INVALID, "offload needs an arena of host memory, in zr_engine_options.offload");
     if (offload->file && (!offload->optimizer || !offload->file->folder))

@@ -192,18 +192,14 @@ static zr_result publish_unit(struct zr_engine *engine, size_t unit)
 {
     const void *from = new_parameters(engine, unit).at;
     size_t bytes = engine->layout.units[unit].shard_elements * engine->parameter_bytes;
-    void *slot;
-    if (!zr_engine_files_parameters(engine, unit))
-        return zr_copies_start(engine->copies,
-                               &(struct zr_host_copy){.to = zr_engine_shard(engine, unit),
-                                                      .from = from,
-                                                      .bytes = bytes,
-                                                      .stays = zr_engine_hosts_parameters(engine, unit)},
-                               &engine->units[unit].parameter_copy);
-    zr_result result = zr_engine_parameter_slot(engine, unit, &slot);
-    if (result == ZR_OK)
-        result = zr_engine_copy(engine, slot, from, bytes);
-    return result == ZR_OK ? zr_engine_parameter_write(engine, unit) : result;
+    if (zr_engine_files_parameters(engine, unit))
+        return zr_engine_parameter_put(engine, unit, from);
+    return zr_copies_start(engine->copies,
+                           &(struct zr_host_copy){.to = zr_engine_shard(engine, unit),
+                                                  .from = from,
+                                                  .bytes = bytes,
+                                                  .stays = zr_engine_hosts_parameters(engine, unit)},
+                           &engine->units[unit].parameter_copy);
 }
 
 zr_result zr_engine_late_publish(struct zr_engine *engine)

@@ -330,7 +330,7 @@ static bool tells_others(const struct zr_engine *engine, size_t unit)
     return engine->options.stage > 0 && engine->world > 1 && engine->units[unit].resident;
 }
 
-/* A unit that has its update: its parameters come from its masters; of state in a file they are there. */
+/* A unit that has its update: its parameters come from its masters; of state in a file they are made. */
 static zr_result publish_held(struct zr_engine *engine, size_t unit)
 {
     struct zr_owned owned;
@@ -338,7 +338,8 @@ static zr_result publish_held(struct zr_engine *engine, size_t unit)
         return zr_engine_round_masters(engine, unit);
     zr_result result = zr_engine_take_owned(engine, unit, &owned);
     zr_result given = zr_engine_give_owned(engine, unit, false);
-    return result == ZR_OK ? given : result;
+    result = result == ZR_OK ? given : result;
+    return result == ZR_OK ? zr_engine_speculation_publish(engine, unit) : result;
 }
 
 /* Updates unit after unit; the all-gather of each runs while the next is updated. Where parameters come from

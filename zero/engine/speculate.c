@@ -8,6 +8,7 @@
 
 #include "alloc/base/system/os.h"
 #include "zero/engine/late.h"
+#include "zero/engine/nvme/parameter_file.h"
 #include "zero/engine/offload.h"
 
 enum { KINDS = 3 };
@@ -105,7 +106,13 @@ static zr_result update_unit(void *task_state, struct zr_kernel_context *none)
     return result == ZR_OK ? given : result;
 }
 
-/* The same of state in a file; parameters go where they belong. */
+static void *new_parameters(const struct zr_engine *engine, size_t unit)
+{
+    return (char *)engine->speculation.parameters +
+           engine->layout.units[unit].shard_offset * engine->parameter_bytes;
+}
+
+/* The same of state in a file; parameters go where they belong, or wait for the norm where that is a file. */
 static zr_result update_filed(void *task_state, struct zr_kernel_context *none)
 {
     struct zr_speculated_unit *own = task_state;
@@ -122,7 +129,8 @@ static zr_result update_filed(void *task_state, struct zr_kernel_context *none)
     owned.to = owned.from + count;
     owned.parameters.precision = engine->options.precision;
     owned.parameters.at = whole ? zr_engine_parameter_place(engine, engine->units[unit].parameters_at)
-                                : zr_engine_shard(engine, unit);
+                          : zr_engine_files_parameters(engine, unit) ? new_parameters(engine, unit)
+                                                                     : zr_engine_shard(engine, unit);
     struct zr_window window = {.count = count};
     if (low_precision)
         window.values = owned.parameters;
@@ -168,6 +176,9 @@ zr_result zr_engine_speculation_open(struct zr_engine *engine)
     if (!is_filed(engine))
         result = zr_take(o->offload.host, ZR_TAG_OFFLOAD, length, sizeof *speculation->log,
                          (void **)&speculation->log);
+    else if (o->offload.parameters_file)
+        result = zr_take(o->offload.host, ZR_TAG_PARAM, engine->layout.shards_elements,
+                         engine->parameter_bytes, &speculation->parameters);
     if (result != ZR_OK)
         return result;
     place(engine, speculation->log);
@@ -185,8 +196,10 @@ void zr_engine_speculation_close(struct zr_engine *engine)
     if (speculation->worker)
         zr_comm_destroy(speculation->worker); /* after what it has under way */
     speculation->worker = NULL;
-    if (engine->options.offload.host)
+    if (engine->options.offload.host) {
+        zr_drop(engine->options.offload.host, &speculation->parameters);
         zr_drop(engine->options.offload.host, &speculation->log);
+    }
     zr_drop(engine->options.host_arena, &speculation->order);
     zr_drop(engine->options.host_arena, &speculation->units);
 }
@@ -301,7 +314,8 @@ static zr_result settle_filed(struct zr_engine *engine, const struct zr_engine_u
             zr_state_file_keep_ahead(&engine->store, u);
         if (!own->begun || right)
             continue;
-        zr_result back = first == ZR_OK && !update ? zr_engine_round_masters(engine, u) : ZR_OK;
+        bool written = !update && !zr_engine_files_parameters(engine, u);
+        zr_result back = first == ZR_OK && written ? zr_engine_round_masters(engine, u) : ZR_OK;
         first = first == ZR_OK ? back : first;
         *rolled_back = true;
         own->begun = false;
@@ -340,6 +354,13 @@ zr_result zr_engine_speculation_settle(struct zr_engine *engine, const struct zr
 bool zr_engine_speculation_holds(const struct zr_engine *engine, size_t unit)
 {
     return engine->speculation.units && engine->speculation.units[unit].begun;
+}
+
+zr_result zr_engine_speculation_publish(struct zr_engine *engine, size_t unit)
+{
+    return zr_engine_files_parameters(engine, unit)
+               ? zr_engine_parameter_put(engine, unit, new_parameters(engine, unit))
+               : ZR_OK;
 }
 
 void zr_engine_speculation_forget(struct zr_engine *engine, size_t unit)

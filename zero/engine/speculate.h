@@ -18,9 +18,10 @@
 /* Of state in an offload file there is no log. Units lie in the file twice, as long as the bytes allow: the
  * update reads a unit from its current place and writes it to the other, which becomes the current one when
  * the norm allows it. Its parameters are written at once; nothing reads them before the step's end, and where
- * the update was wrong they are written again from the current place. The state of the first units is read
- * from the step's beginning on, in the order in which the last step's backward ended them, that of others as
- * buffers get free; where backward has another order, the rest of the step waits for the norm. */
+ * the update was wrong they are written again from the current place. Parameters that belong in a file wait
+ * for the norm in the arena, 2 or 4 bytes for each of this rank's (tag param). The state of the first units
+ * is read from the step's beginning on, in the order in which the last step's backward ended them, that of
+ * others as buffers get free; where backward has another order, the rest of the step waits for the norm. */
 
 zr_result zr_engine_speculation_open(struct zr_engine *engine);
 void zr_engine_speculation_close(struct zr_engine *engine);
@@ -33,6 +34,9 @@ zr_result zr_engine_speculation_begin(struct zr_engine *engine, size_t unit);
  * is rolled back, and *rolled_back is true. */
 zr_result zr_engine_speculation_settle(struct zr_engine *engine, const struct zr_engine_update *update,
                                        bool *rolled_back);
+/* The update of a unit of state in a file stays: its parameters go to their file, if that is where they
+ * belong. */
+zr_result zr_engine_speculation_publish(struct zr_engine *engine, size_t unit);
 /* Whether a unit has its update. */
 bool zr_engine_speculation_holds(const struct zr_engine *engine, size_t unit);
 void zr_engine_speculation_forget(struct zr_engine *engine, size_t unit);

@@ -253,7 +253,7 @@ static size_t state_bytes(zr_arena *arena, zr_tag tag)
 
 /* In one place; on the host; there with a log of all that is updated, and of a part of it; there but for a
  * part of the units; with parameters in a file, too, and that but for a part; state in a file, updated ahead,
- * all of it or a part. */
+ * all of it or a part; the last two in other ways; both in files. */
 static const struct way {
     bool offloaded, filed, state_filed;
     double stays;
@@ -269,7 +269,9 @@ static const struct way {
             {true, false, true, 0, 150 << 10},
             {true, false, false, 0.6, SIZE_MAX / 2},
             {true, true, false, 0.3, SIZE_MAX / 2},
-            {true, false, true, 0.3, SIZE_MAX / 2}};
+            {true, false, true, 0.3, SIZE_MAX / 2},
+            {true, true, true, 0, SIZE_MAX / 2},
+            {true, true, true, 0.3, 150 << 10}};
 enum { WAYS = sizeof ways / sizeof *ways };
 
 static int check_log(zr_arena *host, size_t most)
@@ -515,15 +517,6 @@ static int refuse(struct zr_local_world *local, unsigned rank, void *argument)
          ZR_REDUCE_EACH,
          {.host = rig.arena, .optimizer = true, .delayed = true, .speculative_bytes = 4096},
          "one of the two"},
-        {1,
-         ZR_REDUCE_EACH,
-         {.host = rig.arena,
-          .optimizer = true,
-          .file = &file,
-          .parameters = true,
-          .parameters_file = &file,
-          .speculative_bytes = 4096},
-         "are in memory"},
         {1, ZR_REDUCE_EACH, {.host = rig.arena, .optimizer = true, .speculative_bytes = 64}, "no unit"},
         {1, ZR_REDUCE_ONCE, {.host = rig.arena, .optimizer = true}, "each micro-batch"}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {

@@ -194,3 +194,13 @@ zr_result zr_engine_parameter_write(struct zr_engine *engine, size_t unit)
     file->extents[unit].written = slot->event;
     return result;
 }
+
+zr_result zr_engine_parameter_put(struct zr_engine *engine, size_t unit, const void *from)
+{
+    void *slot;
+    zr_result result = zr_engine_parameter_slot(engine, unit, &slot);
+    if (result == ZR_OK)
+        result = zr_engine_copy(engine, slot, from,
+                                engine->layout.units[unit].shard_elements * engine->parameter_bytes);
+    return result == ZR_OK ? zr_engine_parameter_write(engine, unit) : result;
+}

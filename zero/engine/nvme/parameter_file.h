@@ -30,5 +30,7 @@ void zr_engine_parameter_let_go(struct zr_engine *engine, size_t unit);
 /* A slot for a shard that is about to change / has. */
 zr_result zr_engine_parameter_slot(struct zr_engine *engine, size_t unit, void **out);
 zr_result zr_engine_parameter_write(struct zr_engine *engine, size_t unit);
+/* Both, of one that `from` has. */
+zr_result zr_engine_parameter_put(struct zr_engine *engine, size_t unit, const void *from);
 
 #endif

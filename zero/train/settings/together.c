@@ -101,10 +101,6 @@ const char *zr_train_offload_words(const struct zr_train_config *config)
     if (config->speculative_bytes && config->delayed_update)
         return "--speculative-update: a delayed update begins when the norm is known, and there is nothing to speculate "
                "on; leave one of the two out";
-    if (config->speculative_bytes && config->offload_optimizer == ZR_TIER_NVME &&
-        config->offload_parameters == ZR_TIER_NVME)
-        return "--speculative-update: of state in a file the parameters are written before the norm is known, and those "
-               "in a file have no room for that; give --offload-param cpu or --offload-optimizer cpu, or leave one out";
     if (zr_flag_given(config, "offload-buffers") && config->offload_optimizer != ZR_TIER_NVME)
         return "--offload-buffers: is of --offload-optimizer nvme:DIR; give that too, or leave it out";
     if (config->delayed_update && config->prove)
