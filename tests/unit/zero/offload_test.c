@@ -15,7 +15,7 @@
 
 /* What is compared: all in one place, on the host, partly there, and of plans with parameters these in a
  * file, where some stay. */
-enum { UNITS = 7, PARAMETERS = 2 * UNITS, STEPS = 4, BUCKET = 4096 };
+enum { UNITS = 7, PARAMETERS = 2 * UNITS, STEPS = 5, BUCKET = 4096 };
 static struct zr_parameter parameters[PARAMETERS];
 static struct zr_unit units[UNITS];
 
@@ -106,7 +106,7 @@ static zr_result hand_over(zr_engine *engine, unsigned unit, uint64_t seed, bool
     return result == ZR_OK ? zr_engine_reduce(engine, unit) : result;
 }
 
-/* The last unit first, and unit 0 first as well as last; from step 3 on unit 1 comes before unit 2. */
+/* The last unit first, and unit 0 first as well as last; from step 3 on unit 3 comes before unit 4. */
 static zr_result backward(zr_engine *engine, const struct plan *plan, unsigned step, unsigned rank)
 {
     zr_result result = ZR_OK;
@@ -116,7 +116,7 @@ static zr_result backward(zr_engine *engine, const struct plan *plan, unsigned s
         if (result == ZR_OK)
             result = hand_over(engine, 0, seed + 5000, false);
         for (unsigned u = UNITS; u-- > 0 && result == ZR_OK;)
-            result = hand_over(engine, step >= 3 && (u == 1 || u == 2) ? 3 - u : u, seed, bad);
+            result = hand_over(engine, step >= 3 && (u == 3 || u == 4) ? 7 - u : u, seed, bad);
     }
     return result;
 }
