@@ -29,14 +29,16 @@ void zr_comm_clock_submit(struct zr_comm_clock *clock, struct zr_comm_clock_queu
         clock->submitted(clock->state, operation->label);
 }
 
-double zr_comm_clock_disk(struct zr_comm_clock *clock, uint64_t bytes)
+double zr_comm_clock_disk(struct zr_comm_clock *clock, enum zr_clock_file file, uint64_t bytes)
 {
     if (!clock || clock->nvme_bytes_per_second <= 0)
         return 0;
-    double now = zr_comm_clock_now(clock),
-           begin = now > clock->disk_idle_seconds ? now : clock->disk_idle_seconds;
-    clock->disk_idle_seconds = begin + (double)bytes / clock->nvme_bytes_per_second;
-    return clock->disk_idle_seconds;
+    double *own = &clock->disk_idle_seconds[file], *other = &clock->disk_idle_seconds[!file];
+    double now = zr_comm_clock_now(clock), begin = now > *own ? now : *own,
+           seconds = (double)bytes / clock->nvme_bytes_per_second, shared = *other - begin;
+    shared = shared < 0 ? 0 : shared < seconds ? shared : seconds;
+    *other += shared;
+    return *own = begin + seconds + shared;
 }
 
 double zr_comm_clock_wait_until(struct zr_comm_clock *clock, double end_seconds)

@@ -7,6 +7,9 @@
 
 #include "zero/comm/comm.h"
 
+/* The offload files of an engine, which share a disk. */
+enum zr_clock_file { ZR_CLOCK_STATE, ZR_CLOCK_PARAMETERS };
+
 struct zr_comm_clock {
     double flops_per_second, bytes_per_second;
     double host_bytes_per_second; /* of copies to and from host memory; 0: they take no time */
@@ -20,7 +23,7 @@ struct zr_comm_clock {
     double busy_seconds;
     double begin_seconds, end_seconds; /* of the last operation */
     double idle_seconds;               /* from here on all are idle */
-    double disk_idle_seconds;          /* likewise the disk, which all offload files share */
+    double disk_idle_seconds[2];       /* likewise the disk, for each enum zr_clock_file */
     double update_idle_seconds;        /* likewise the thread of a delayed update */
     /* Called for each operation that takes time, when begin_seconds and end_seconds are its own; `label` is
      * that of its caller. NULL: nobody listens. */
@@ -48,9 +51,16 @@ void zr_comm_clock_submit(struct zr_comm_clock *clock, struct zr_comm_clock_queu
 void zr_comm_clock_wait(struct zr_comm_clock *clock, const struct zr_comm_clock_queue *queue,
                         zr_ticket ticket, zr_ticket submitted);
 
-/* Bytes are handed to the disk, which is one for both directions: they begin when those before them have
- * ended. When they end; 0 where the clock, which may be NULL, knows no disk. */
-double zr_comm_clock_disk(struct zr_comm_clock *clock, uint64_t bytes);
+/* Bytes are handed to the disk, which is one for both directions: they begin when those before them of the
+ * same file have ended, and as long as the other file has something under way each gets half of the rate.
+ * When they end; 0 where the clock, which may be NULL, knows no disk. */
+double zr_comm_clock_disk(struct zr_comm_clock *clock, enum zr_clock_file file, uint64_t bytes);
+/* When both files are idle. */
+static inline double zr_comm_clock_disk_idle(const struct zr_comm_clock *clock)
+{
+    const double *idle = clock->disk_idle_seconds;
+    return idle[0] > idle[1] ? idle[0] : idle[1];
+}
 /* The caller waits until then. For how long; 0 without a clock. */
 double zr_comm_clock_wait_until(struct zr_comm_clock *clock, double end_seconds);
 /* Likewise for the disk. */

@@ -161,7 +161,8 @@ struct zr_timeline_mark zr_timeline_mark_now(const struct zr_timeline *timeline)
 {
     const struct zr_comm_clock *clock = &timeline->clock;
     double now = zr_comm_clock_now(clock), behind = clock->idle_seconds - now,
-           disk_behind = clock->disk_idle_seconds - now, update_behind = clock->update_idle_seconds - now;
+           disk_behind = zr_comm_clock_disk_idle(clock) - now,
+           update_behind = clock->update_idle_seconds - now;
     struct zr_timeline_mark mark = {.seconds = now,
                                     .behind_seconds = behind > 0 ? behind : 0,
                                     .disk_behind_seconds = disk_behind > 0 ? disk_behind : 0,

@@ -214,12 +214,15 @@ static void test_clock(void)
     zr_state_store_close(&store);
     zr_layout_end(&layout);
     struct zr_comm_clock_queue queue = {.end_seconds = 0}; /* a gather of what the disk still reads */
-    double read = zr_comm_clock_disk(&clock, 10 * 4096);
+    double read = zr_comm_clock_disk(&clock, ZR_CLOCK_STATE, 10 * 4096);
     zr_comm_clock_submit(&clock, &queue,
                          &(struct zr_comm_clock_operation){
                              .ticket = 1, .bytes = 5, .bytes_per_second = 1, .ready_seconds = read});
     tap_ok(read > zr_comm_clock_now(&clock) && queue.end_seconds == read + 5,
            "what waits for the disk begins when it is done");
+    double shares = zr_comm_clock_disk(&clock, ZR_CLOCK_PARAMETERS, 4 * 4096) - zr_comm_clock_now(&clock);
+    tap_ok(shares == 8 && clock.disk_idle_seconds[ZR_CLOCK_STATE] == read + 4,
+           "two files share the disk, and both take longer");
 }
 
 /* Every transfer of a life fails once. */

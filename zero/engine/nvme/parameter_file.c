@@ -158,7 +158,7 @@ zr_result zr_engine_parameter_read(struct zr_engine *engine, size_t unit, struct
     struct zr_nvme_extent extent = extent_of(file, unit, slot);
     file->moved_bytes += extent.bytes;
     slot->event = 0;
-    slot->end_seconds = zr_comm_clock_disk(file->clock, extent.bytes);
+    slot->end_seconds = zr_comm_clock_disk(file->clock, ZR_CLOCK_PARAMETERS, extent.bytes);
     slot->before = (struct zr_comm_before){wait_before_gather, slot, slot->end_seconds};
     *out = (struct zr_parameter_source){extent.memory, &slot->before};
     return file->io ? zr_nvme_read(file->io, &extent, &slot->event) : ZR_OK;
@@ -189,7 +189,7 @@ zr_result zr_engine_parameter_write(struct zr_engine *engine, size_t unit)
     struct zr_nvme_extent extent = extent_of(file, unit, slot);
     slot->unit = ZR_NO_UNIT;
     file->moved_bytes += extent.bytes;
-    slot->end_seconds = zr_comm_clock_disk(file->clock, extent.bytes);
+    slot->end_seconds = zr_comm_clock_disk(file->clock, ZR_CLOCK_PARAMETERS, extent.bytes);
     zr_result result = file->io ? zr_nvme_write(file->io, &extent, &slot->event) : ZR_OK;
     file->extents[unit].written = slot->event;
     return result;

@@ -82,7 +82,7 @@ static size_t round_up(size_t bytes, size_t align_bytes)
 double zr_state_file_count(struct zr_state_store *store, uint64_t bytes)
 {
     store->file->moved_bytes += bytes;
-    return zr_comm_clock_disk(store->file->clock, bytes);
+    return zr_comm_clock_disk(store->file->clock, ZR_CLOCK_STATE, bytes);
 }
 
 void zr_state_file_wait_by_clock(struct zr_state_store *store, double end_seconds)
