@@ -26,6 +26,9 @@ COSINE = ({"scheduler": {"type": "WarmupCosineLR", "params": {**WARM, "cos_min_r
           dict(schedule_lr="cosine", min_lr=0.0005, warmup=1, steps=4))
 
 STAGE3 = ({"zero_optimization": {"stage": 3}}, dict(stage=3))
+DISK = path("disk")
+os.mkdir(DISK)
+FILED = ({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": DISK}}}, dict(stage=3, offload_optimizer="nvme:" + DISK))
 OFFLOADED = ({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}}, dict(stage=3, offload_optimizer="cpu"))
 
 # Key: a value, the options that are the same, what is around it.
@@ -57,6 +60,7 @@ EQUAL = {
     "scheduler.params.cos_min_ratio": (0.25, dict(min_lr=0.00025), COSINE),
     "zero_optimization.offload_optimizer.device": ("cpu", dict(offload_optimizer="cpu"), STAGE3),
     "zero_optimization.offload_optimizer.ratio": (0.4, dict(offload_ratio=0.4), OFFLOADED),
+    "zero_optimization.offload_optimizer.buffer_count": (5, dict(offload_buffers=5), FILED),
     "zero_optimization.offload_param.device": ("cpu", dict(offload_param="cpu"), OFFLOADED),
     "activation_checkpointing.cpu_checkpointing": (True, dict(checkpoint_offload=True), NOTHING),
 }
@@ -98,6 +102,8 @@ def run(config=None, **flags):
         with open(path("config.json"), "w") as file:
             json.dump(config, file)
     settings = {**MODEL, **flags}
+    if DISK in json.dumps([config, flags]):
+        settings.update(force=True, nvme_depth=4)
     if config is not None:  # options would win
         settings.update(stage=None, steps=None if "scheduler" in config else settings["steps"],
                         batch=None if "batch_size" in json.dumps(config) else settings["batch"])
@@ -106,7 +112,7 @@ def run(config=None, **flags):
     if os.path.exists(log):
         with open(log) as file:
             lines = [json.loads(line) for line in file]
-    return (got.code, got.losses, got.report and [rank["planned_bytes"] for rank in got.report["ranks"]],
+    return (got.code, got.losses, got.report and [(rank["planned_bytes"], rank.get("tiers", {}).get("host", {}).get("planned_bytes")) for rank in got.report["ranks"]],
             [[line.get(name) for name in ("rate", "gradient_norm", "loss_scale", "skipped")] for line in lines])
 
 
