@@ -183,7 +183,7 @@ static void obey_client(struct zr_server *server, struct zr_client *client, stru
         zr_ledger_serve(ledger, now_ns);
         break;
     case ZR_SERVICE_CLAIM:
-        result = zr_run_claim(ledger, &client->holder, message->claim_bytes);
+        result = zr_run_claim(&client->holder, message->claim_bytes);
         zr_ledger_serve(ledger, now_ns);
         break;
     case ZR_SERVICE_IDLE:

@@ -258,7 +258,8 @@ static void enter(struct zr_ledger *ledger, struct zr_run *run, struct zr_holder
     run->admitted = run->begun = run->admitted || plan->admitted;
     run->in_turn = run->in_turn || plan->in_turn;
     run->threads = plan->count == 1 ? plan->threads : 0;
-    run->turn = is_turn(ledger, plan->turn) ? 0 : plan->turn;
+    if (run->turn == 0 && !is_turn(ledger, plan->turn)) /* the first of its members says it for all */
+        run->turn = plan->turn;
     run->claim_bytes = run->threads && plan->claim_bytes < run->peak_bytes
                            ? more_of(plan->claim_bytes, run->base_bytes)
                            : run->peak_bytes;
@@ -311,10 +312,9 @@ zr_result zr_run_turn(struct zr_ledger *ledger, struct zr_holder *holder, uint64
     return ZR_OK;
 }
 
-zr_result zr_run_claim(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t bytes)
+zr_result zr_run_claim(struct zr_holder *holder, uint64_t bytes)
 {
     struct zr_run *run = holder->run;
-    (void)ledger;
     if (!run || !run->threads || !run->in_turn)
         return zr_fail(ZR_ERR_INVALID, "a claim without a turn, or of a run that says none");
     bytes = more_of(bytes, run->base_bytes); /* which it has after its step */

@@ -58,7 +58,7 @@ zr_result zr_run_join(struct zr_ledger *ledger, struct zr_holder *holder, const 
 zr_result zr_run_turn(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t now_ns);
 /* In its turn the holder takes `bytes` at most from here on. ZR_ERR_INVALID: it has no turn, or has not said
  * that it does this. */
-zr_result zr_run_claim(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t bytes);
+zr_result zr_run_claim(struct zr_holder *holder, uint64_t bytes);
 /* The holder's part of its run is over; what it holds is held without a plan. */
 void zr_run_leave(struct zr_ledger *ledger, struct zr_holder *holder);
 

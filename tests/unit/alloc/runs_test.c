@@ -123,11 +123,11 @@ static void test_newcomer(void)
     tap_ok(said[2].refused == 1 && said[2].granted == 0, "within that it waits");
     lease(1, 10, 0);
     zr_ledger_return(&ledger, &holders[0], 10, 0);
-    zr_run_claim(&ledger, &holders[0], 50);
+    zr_run_claim(&holders[0], 50);
     zr_ledger_serve(&ledger, 0);
     tap_ok(said[2].granted == 0 && said[1].granted == 1, "who follows does not have what it waits for");
     zr_ledger_return(&ledger, &holders[0], 40, 0);
-    zr_run_claim(&ledger, &holders[0], 10);
+    zr_run_claim(&holders[0], 10);
     zr_ledger_serve(&ledger, 0);
     tap_ok(said[2].granted == 1 && said[1].granted == 2,
            "has what comes back first, and who follows the rest");
@@ -205,7 +205,7 @@ static void test_back(void)
     lease(2, 20, 100 * MS);
     tap_ok(said[2].granted == 0 && holders[2].run->turn == 7, "who had a turn of nobody's comes last");
     zr_ledger_return(&ledger, &holders[0], 20, 100 * MS);
-    zr_run_claim(&ledger, &holders[0], 10);
+    zr_run_claim(&holders[0], 10);
     zr_ledger_serve(&ledger, 100 * MS);
     tap_ok(said[1].granted == 1 && said[2].granted == 1, "the others have what it claims no more");
     lease(2, 31, 100 * MS);
@@ -217,6 +217,20 @@ static void test_back(void)
     limit.bytes = 95;
     tap_is(zr_ledger_limit(&ledger, &limit, words, sizeof words, 100 * MS), ZR_OK, "that much is enough");
     threads = 0;
+    start();
+    const struct zr_run_plan ranks = {.base_bytes = 10,
+                                      .peak_bytes = 30,
+                                      .key = 8,
+                                      .count = 2,
+                                      .admitted = true,
+                                      .in_turn = true,
+                                      .turn = 5};
+    for (unsigned i = 0; i < 2; i++) {
+        add(i, 10);
+        zr_run_join(&ledger, &holders[i], &ranks, 0);
+    }
+    tap_ok(holders[0].run == holders[1].run && holders[0].run->turn == 5,
+           "ranks of one run keep its turn's number");
 }
 
 /* 0, 1 and 2 compute at once, where the peaks of no two fit; 3 has no plan. */
@@ -249,13 +263,13 @@ static void test_beside(void)
            "who follows is not refused at the deadline, but to ask again");
     lease(1, 20, WITHIN);
     turn(2, WITHIN);
-    tap_is(zr_run_claim(&ledger, &holders[2], 5), ZR_ERR_INVALID, "no claim without a turn");
+    tap_is(zr_run_claim(&holders[2], 5), ZR_ERR_INVALID, "no claim without a turn");
     zr_ledger_return(&ledger, &holders[0], 20, WITHIN);
     tap_is(said[1].granted, 1, "what comes back is still the first's");
-    zr_run_claim(&ledger, &holders[0], 50);
+    zr_run_claim(&holders[0], 50);
     zr_ledger_serve(&ledger, WITHIN);
     tap_is(said[1].granted, 2, "until it claims it no more");
-    zr_run_claim(&ledger, &holders[0], 90);
+    zr_run_claim(&holders[0], 90);
     lease(0, 6, WITHIN);
     tap_ok(said[0].granted == 2 && said[0].refused == 1,
            "a claim never grows: beyond it a run is one of many");
@@ -571,7 +585,7 @@ static void test_random(void)
                    !holder->wanted_bytes) {
             turns += turn(i, now) == ZR_SERVICE_GRANTED;
         } else if (what == 2 && holder->run && holder->run->in_turn && holder->run->threads) {
-            claims += zr_run_claim(&ledger, holder, holder->held_bytes + number / 2) == ZR_OK;
+            claims += zr_run_claim(holder, holder->held_bytes + number / 2) == ZR_OK;
             zr_ledger_serve(&ledger, now);
         } else if (what == 3 && holder->asked_bytes) {
             zr_ledger_given(&ledger, holder, holder->asked_serial, now);
