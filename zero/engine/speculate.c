@@ -106,7 +106,7 @@ static zr_result update_unit(void *task_state, struct zr_kernel_context *none)
     return result == ZR_OK ? given : result;
 }
 
-static void *new_parameters(const struct zr_engine *engine, size_t unit)
+static void *parameters_to_be(const struct zr_engine *engine, size_t unit)
 {
     return (char *)engine->speculation.parameters +
            engine->layout.units[unit].shard_offset * engine->parameter_bytes;
@@ -129,7 +129,7 @@ static zr_result update_filed(void *task_state, struct zr_kernel_context *none)
     owned.to = owned.from + count;
     owned.parameters.precision = engine->options.precision;
     owned.parameters.at = whole ? zr_engine_parameter_place(engine, engine->units[unit].parameters_at)
-                          : zr_engine_files_parameters(engine, unit) ? new_parameters(engine, unit)
+                          : zr_engine_files_parameters(engine, unit) ? parameters_to_be(engine, unit)
                                                                      : zr_engine_shard(engine, unit);
     struct zr_window window = {.count = count};
     if (low_precision)
@@ -359,7 +359,7 @@ bool zr_engine_speculation_holds(const struct zr_engine *engine, size_t unit)
 zr_result zr_engine_speculation_publish(struct zr_engine *engine, size_t unit)
 {
     return zr_engine_files_parameters(engine, unit)
-               ? zr_engine_parameter_put(engine, unit, new_parameters(engine, unit))
+               ? zr_engine_parameter_put(engine, unit, parameters_to_be(engine, unit))
                : ZR_OK;
 }
 
