@@ -60,7 +60,8 @@ run("zr, by its own test", [os.path.join("tests", "system", "tool.t")], {"BUILD"
 run("zr replay of a trace of zr-train", [built("bin/zr"), "replay", path("trace.zrt"), "--repeat", "3"])
 disk = path("disk")
 os.mkdir(disk)
-for words, flags in (("speculates on fp16", dict(ranks=3, precision="fp16", loss_scale_power=17, loss_scale_hysteresis=1, clip=3, speculative_update="1GiB")),
+for words, flags in (("speculates on fp16", dict(ranks=3, precision="fp16", loss_scale_power=17, loss_scale_hysteresis=1, clip=3, speculative_update="1GiB", offload_buffers=4,
+                                                     offload_param="nvme:" + disk)),
                      ("speculates on a part of it", dict(ranks=2, precision="bf16", clip=1.8, accumulate=2, speculative_update="300KiB")),
                      ("is a step late", dict(ranks=2, precision="bf16", offload_param="nvme:" + disk, delayed_update=True)),
                      ("is a step late in fp32", dict(delayed_update=True))):

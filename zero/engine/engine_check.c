@@ -161,6 +161,10 @@ static zr_result check_offload(const struct zr_engine_options *options)
     if (offload->file && (!offload->optimizer || !offload->file->folder))
         return zr_fail(ZR_ERR_INVALID, "an offload file is of the optimizer, which has to be offloaded too, "
                                        "and needs a folder");
+    if (offload->file && offload->file->buffers > 0 &&
+        (offload->file->buffers < ZR_NVME_BUFFERS_LEAST || offload->file->buffers > ZR_NVME_BUFFERS_MOST))
+        return zr_fail(ZR_ERR_INVALID, "an offload file with %u buffers; it takes %d to %d",
+                       offload->file->buffers, ZR_NVME_BUFFERS_LEAST, ZR_NVME_BUFFERS_MOST);
     if (!(offload->stays >= 0 && offload->stays <= 1))
         return zr_fail(ZR_ERR_INVALID, "a part of %g cannot stay where it is; take 0 to 1", offload->stays);
     if (offload->stays > 0 && offload->delayed)

@@ -19,6 +19,7 @@ struct zr_speculated_unit {
     struct zr_numbers gradients;
     float *log;  /* its old values, kind after kind; NULL: it is not in the log */
     bool begun;  /* its update was handed in, and is not rolled back */
+    bool ended;  /* its gradients, in this step */
     bool logged; /* the worker's, until its ticket has been waited for: the old values are there */
     zr_ticket ticket;
 };
@@ -210,6 +211,8 @@ static zr_result begin_reads(struct zr_engine *engine)
     struct zr_speculation *speculation = &engine->speculation;
     if (speculation->disordered && speculation->seen_count == speculation->filed_count)
         memcpy(speculation->order, speculation->seen, speculation->filed_count * sizeof *speculation->order);
+    for (size_t u = 0; u < engine->layout.units_count; u++)
+        speculation->units[u].ended = false;
     speculation->seen_count = 0;
     speculation->disordered = false;
     return zr_state_file_begin_ahead(&engine->store, speculation->order, speculation->filed_count);
@@ -261,14 +264,16 @@ zr_result zr_engine_speculation_await_filed(struct zr_engine *engine)
 }
 
 /* Whether the unit is the one whose state is read next; else what is left of the step waits for the norm. */
-static bool is_next(struct zr_speculation *speculation, size_t unit)
+static bool is_next(struct zr_engine *engine, size_t unit)
 {
-    unsigned place = speculation->seen_count;
-    if (place == speculation->filed_count)
+    struct zr_speculation *speculation = &engine->speculation;
+    if (speculation->units[unit].ended) /* it was not when its gradients ended */
         return false;
-    speculation->seen[speculation->seen_count++] = (unsigned)unit;
+    unsigned place = speculation->seen_count++;
+    speculation->units[unit].ended = true;
+    speculation->seen[place] = (unsigned)unit;
     speculation->disordered |= speculation->order[place] != unit;
-    return !speculation->disordered;
+    return !speculation->disordered && zr_state_file_runs_ahead(&engine->store);
 }
 
 zr_result zr_engine_speculation_begin(struct zr_engine *engine, size_t unit)
@@ -278,7 +283,7 @@ zr_result zr_engine_speculation_begin(struct zr_engine *engine, size_t unit)
         return ZR_OK;
     struct zr_speculated_unit *own = &speculation->units[unit];
     bool twice = zr_state_file_is_twice(&engine->store, unit);
-    if ((!own->log && !twice) || own->begun || (twice && !is_next(speculation, unit)))
+    if ((!own->log && !twice) || own->begun || (twice && !is_next(engine, unit)))
         return ZR_OK;
     zr_result result = zr_engine_await_masters(engine, unit);
     if (result != ZR_OK)

@@ -109,13 +109,15 @@ void zr_state_file_wait_by_clock(struct zr_state_store *store, double end_second
  * the update is right. The beginning starts to read `count` of them from their current places, in that order,
  * as many as there are buffers. Another thread takes each and gives it, which starts to write it to its other
  * place and to read the next. Keeping makes that the current one, and the pass that comes next passes over
- * the unit; without it nothing has changed. No pass and no other take meanwhile. */
+ * the unit; without it nothing has changed. A pass, or the take of a single unit, ends it if
+ * nothing was taken before, and never comes later. */
 static inline unsigned zr_state_file_buffers(const struct zr_offload_file *file)
 {
     return file->buffers ? file->buffers : ZR_NVME_BUFFERS_LEAST;
 }
 bool zr_state_file_is_twice(const struct zr_state_store *store, size_t unit);
 zr_result zr_state_file_begin_ahead(struct zr_state_store *store, const unsigned *order, size_t count);
+bool zr_state_file_runs_ahead(const struct zr_state_store *store);
 zr_result zr_state_file_take_ahead(struct zr_state_store *store, size_t unit, struct zr_state_view *out);
 zr_result zr_state_file_give_ahead(struct zr_state_store *store);
 /* By the clock: until it has been read. */

@@ -33,6 +33,7 @@ struct zr_state_file {
     struct zr_nvme_pipeline pipeline;
     bool passing;                /* between begin and end */
     bool taken;                  /* in a pass: the unit `pending` is */
+    bool runs_ahead;             /* units are read, and may be taken and given, outside of a pass */
     bool disordered;             /* what is under way has to end before units in another order */
     unsigned held;               /* the unit in the first buffer outside of a pass */
     unsigned pending;            /* of a pass: the place of the unit that is taken, or will be next */
@@ -207,6 +208,7 @@ static zr_result begin_units(struct zr_state_store *store, size_t count, const u
     struct zr_nvme_pipeline *pipeline = &file->pipeline;
     zr_result result = file->disordered || pipeline->running ? zr_nvme_pipeline_end(pipeline) : ZR_OK;
     file->disordered = false;
+    file->runs_ahead = targets != NULL;
     file->held = NO_UNIT;
     file->pending = 0;
     file->taken = false;
@@ -297,6 +299,11 @@ zr_result zr_state_file_begin_ahead(struct zr_state_store *store, const unsigned
     return begin_units(store, count, file->targets);
 }
 
+bool zr_state_file_runs_ahead(const struct zr_state_store *store)
+{
+    return store->file->runs_ahead;
+}
+
 zr_result zr_state_file_take_ahead(struct zr_state_store *store, size_t unit, struct zr_state_view *out)
 {
     struct zr_state_file *file = store->file;
@@ -327,6 +334,7 @@ void zr_state_file_keep_ahead(struct zr_state_store *store, size_t unit)
 void zr_state_file_end_ahead(struct zr_state_store *store, bool right)
 {
     store->file->disordered = !right || store->file->pipeline.running;
+    store->file->runs_ahead = false;
 }
 
 /* ---- Single units -------------------------------------------------------------------------------------- */
@@ -358,6 +366,7 @@ static zr_result nvme_take(struct zr_state_store *store, size_t unit, struct zr_
     if (file->held == unit)
         return ZR_OK;
     file->held = NO_UNIT;
+    file->runs_ahead = false;
     if (file->io)
         result = zr_nvme_pipeline_end(&file->pipeline);
     if (result == ZR_OK)
