@@ -1,5 +1,5 @@
-/* kernels_support.h: what the kernels' test programs share: lent threads, tensors between guard words, a seed
- * that is printed and can be given again (ZR_SEED), and one child process per instruction set. */
+/* kernels_support.h: what the kernels' test programs share: lent threads, tensors between guard words, and
+ * one child process per instruction set. */
 #ifndef ZR_KERNELS_SUPPORT_H
 #define ZR_KERNELS_SUPPORT_H
 
@@ -14,7 +14,7 @@
 #include "kernels/zr_kernels.h"
 #include "tests/support/kernels/kernels_calls.h"
 #include "tests/support/kernels/kernels_reference.h"
-#include "tests/support/random.h"
+#include "tests/support/seed.h"
 #include "tests/support/tap.h"
 #ifdef ZR_TEST_ON_CARD
 #include "tests/support/kernels/kernels_card.h"
@@ -33,17 +33,6 @@ static inline uint64_t random_bits(void)
 static inline double random_unit(void)
 {
     return (double)(int64_t)(random_bits() >> 11) * 0x1p-52 - 1.0;
-}
-
-static inline uint64_t random_seed(void)
-{
-    const char *given = getenv("ZR_SEED");
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    uint64_t seed =
-        given != NULL ? strtoull(given, NULL, 0) : (uint64_t)now.tv_nsec ^ (uint64_t)now.tv_sec << 20;
-    printf("# seed: ZR_SEED=%llu\n", (unsigned long long)seed);
-    return seed;
 }
 
 /* ---- Tensors ------------------------------------------------------------------------------------------- */

@@ -34,7 +34,7 @@ static vf vf_pairs(vf sum, vf a, vf b)
 
 int main(void)
 {
-    random_state = random_seed();
+    random_state = run_seed();
     if (zr_isa_best() < ZR_ISA_AVX512) { /* nor may this program do more: it is compiled for AVX-512 */
         tap_skip("avx512_bf16 by hand: the rest of it needs AVX-512, which this processor does not have");
         return tap_done();

@@ -15,7 +15,7 @@ int main(void)
                   {"avx2", ZR_ISA_AVX2, &zr_panels_avx2, true},
                   {"avx512", ZR_ISA_AVX512, &zr_panels_avx512, true},
                   {"avx512_bf16", ZR_ISA_AVX512_BF16, &zr_panels_avx512_bf16, false}};
-    random_state = random_seed();
+    random_state = run_seed();
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
         if (zr_isa_best() < tables[i].needs) {
             tap_skip("%s: this processor does not have it", tables[i].name);

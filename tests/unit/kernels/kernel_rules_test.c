@@ -337,7 +337,7 @@ static void test_isa(enum zr_isa isa)
 
 int main(void)
 {
-    random_state = random_seed();
+    random_state = run_seed();
     check_names();
     check_refusals();
     check_sizes();

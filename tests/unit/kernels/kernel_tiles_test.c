@@ -72,7 +72,7 @@ static void tile_multiply(int sum, int left, int right)
 
 int main(void)
 {
-    random_state = random_seed();
+    random_state = run_seed();
     if (zr_isa_best() < ZR_ISA_AVX512) {
         tap_skip("amx by hand: the rest of it needs AVX-512, which this processor does not have");
         return tap_done();

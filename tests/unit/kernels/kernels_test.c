@@ -330,7 +330,7 @@ static void test_isa(enum zr_isa isa)
 
 int main(void)
 {
-    base_seed = random_seed();
+    base_seed = run_seed();
     for_each_isa(test_isa);
     return tap_done();
 }

@@ -311,7 +311,7 @@ static void test_gradients(void)
 
 int main(void)
 {
-    base_seed = random_state = random_seed();
+    base_seed = random_state = run_seed();
     test_gradients();
     for_each_isa(test_isa);
     return tap_done();
