@@ -263,9 +263,10 @@ ZR_API zr_result zr_engine_reduce(zr_engine *engine, unsigned unit);
 ZR_API float zr_engine_loss_scale(const zr_engine *engine);
 
 /* Before the first gradient of a step: the learning rate that the step will have, from which updates begin
- * that zr_offload.speculative_bytes allow. Where zr_engine_step() then gets another one, they are undone.
- * Without a call, or where nothing is allowed, nothing is speculated. ZR_ERR_INVALID: in the middle of a
- * step, or a rate below 0 or not finite. */
+ * that zr_offload.speculative_bytes allow. Where zr_engine_step() then gets another one, clips or skips, they
+ * are undone and made again, if at all: leave the call out behind a step that was clipped or skipped, as the
+ * next one often is. Without a call, or where nothing is allowed, nothing is speculated. ZR_ERR_INVALID: in
+ * the middle of a step, or a rate below 0 or not finite. */
 ZR_API zr_result zr_engine_speculate(zr_engine *engine, float rate);
 
 struct zr_step_report {

@@ -36,17 +36,16 @@ without, report = measured()
 plan = train(**{**SHAPE, "dry_run": True, "flops": 1e9, "bandwidth": 1e12}).report["timeline"]
 print(f"{report['parameters'] / 1e6:.0f} M parameters, {SHAPE['precision']}, 1 rank, --threads {SHAPE['threads']}, batch {SHAPE['batch']}: "
       f"a step without offload takes {without:.3f} s, {plan['flops'] / without / 1e9:.0f} GFLOP/s with its update; {ROUNDS} rounds")
-AHEAD = dict(clip=1e9, speculative_update="64GiB")
-for words, more in (("in a file", {}), ("and a speculative update", AHEAD), ("with six buffers", {**AHEAD, "offload_buffers": 6}),
-                    ("and a delayed update", dict(delayed_update=True)),
-                    ("parameters in a file, optimizer on the host", dict(stage=3, offload_optimizer="cpu", offload_param="nvme:" + FOLDER)),
-                    ("both in files", dict(stage=3, offload_param="nvme:" + FOLDER)),
-                    ("and a speculative update with six buffers", {**AHEAD, "offload_buffers": 6, "stage": 3, "offload_param": "nvme:" + FOLDER})):
+PARAM = dict(stage=3, offload_param="nvme:" + FOLDER)
+for words, more in (("in a file", dict(clip=1e9)), ("with six buffers", dict(clip=1e9, offload_buffers=6)), ("every step clipped", {}),
+                    ("without a speculative update", dict(speculative_update="none")), ("a delayed update", dict(delayed_update=True)),
+                    ("parameters in a file, optimizer on the host", dict(PARAM, offload_optimizer="cpu")), ("both in files", PARAM),
+                    ("and a speculative update with six buffers", dict(PARAM, clip=1e9, speculative_update="64GiB", offload_buffers=6))):
     rounds = sorted((beside(plan["flops"], **more) for _ in range(ROUNDS)), key=lambda one: one[0])
     ratio, without, seconds, disk, report = rounds[len(rounds) // 2]
     tier, promised = report["ranks"][0]["tiers"]["nvme"], report["timeline"]["tiers"]["nvme"]
     late = report["ranks"][0].get("delayed_update")
-    update = f"; {report['rolled_back_updates']} rolled back" if "speculative_update" in more else ""
+    update = f"; {report['speculative_updates']} speculative, {report['rolled_back_updates']} rolled back" if "rolled_back_updates" in report else ""
     update += f"; of an update {late['computing_seconds'] / STEPS:.3f} s computing and {late['waiting_seconds'] / STEPS:.3f} s for the disk" if late else ""
     print(f"{words}: {seconds:.3f} s, {ratio:.2f} times ({rounds[0][0]:.2f} to {rounds[-1][0]:.2f}) the longer of {without:.3f} s and the disk's {disk:.3f} s "
           f"for {promised['moved_bytes'] / 1e9:.2f} GB at {promised['bytes_per_second'] / 1e6:.0f} MB/s; waiting {tier['wait_share']:.1%}, promised "

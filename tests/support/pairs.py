@@ -36,6 +36,12 @@ def most_pairs(seed, **factors):
     return rows if ALL_ROWS else rows[:(len(rows) + 1) // 2]
 
 
+def rolled_back(norms, clip):
+    """How many updates are made again: a step that is clipped, or skipped and has no norm, is not speculated on, nor is the next."""
+    wrong = [norm is None or norm > clip for norm in norms]
+    return sum(now and not before for before, now in zip([False] + wrong, wrong))
+
+
 def logged(**flags):
     """A run with the norms of its gradients, from its log, and its bits: loss and norm of each step, both exact. A
     norm shows the last bits of what a loss may round away."""

@@ -10,14 +10,14 @@ import sys
 import time
 
 sys.path.insert(0, "tests/support")
-from pairs import logged
+from pairs import logged, rolled_back
 from saves import contents
 from zrtest import ZR_TRAIN, arguments, done, kill_session, leftovers, note, ok, path, same, start_quickly, text_file, train
 
 start_quickly(fp32_alone=True)
 FOLDER = path("disk")
 os.mkdir(FOLDER)
-NVME, BLOCK = dict(offload_optimizer="nvme:" + FOLDER, nvme_depth=8, force=True), 4096
+NVME, BLOCK = dict(offload_optimizer="nvme:" + FOLDER, nvme_depth=8, force=True, speculative_update="none"), 4096
 PARAM = dict(stage=3, offload_param="nvme:" + FOLDER, nvme_depth=8, force=True)
 LAYERS, HIDDEN, SEQ, VOCAB = 3, 48, 12, 256
 SHAPE = dict(layers=LAYERS, hidden=HIDDEN, heads=4, seq=SEQ, batch=2, steps=4, clip=0.5, eval_every=2)
@@ -85,13 +85,13 @@ for flags, where in ((dict(ranks=1), {}), (dict(ranks=2, stage=2, precision="bf1
        all(tier.get("planned_by_tag_bytes") == tier.get("peak_by_tag_bytes") for tier in tiers), "its parameters wait on the host for the step's end") or note(f"{new} {tiers}")
 
 # A speculative update: state lies twice in the file, as far as the bytes allow, and what was wrong is made again from what it was.
-for flags, log in ((dict(ranks=1, clip=2.5), "1GiB"), (dict(ranks=2, stage=1, precision="bf16", accumulate=2, clip=1.8), "300KiB"), (dict(ranks=2, stage=2, precision="bf16", clip=1000), "1GiB"),
-                   (dict(ranks=3, stage=3, clip=3, **{**FP16, "loss_scale_power": 17}), "1GiB"), (dict(ranks=2, stage=3, precision="bf16", offload_param="cpu", clip=1000, optimizer="sgd"), "100KiB"),
+for flags, log in ((dict(ranks=1, clip=2.1), "1GiB"), (dict(ranks=2, stage=1, precision="bf16", accumulate=2, clip=1.8), "300KiB"), (dict(ranks=2, stage=2, precision="bf16", clip=1000), "1GiB"),
+                   (dict(ranks=3, stage=3, clip=1.75, **{**FP16, "loss_scale_power": 17}), "1GiB"), (dict(ranks=2, stage=3, precision="bf16", offload_param="cpu", clip=1000, optimizer="sgd"), "100KiB"),
                    (dict(ranks=2, pp=2, accumulate=2, clip=1000, precision="bf16", offload_buffers=4), "1GiB"), (dict(ranks=2, stage=2, precision="bf16", clip=1000, offload_ratio=0.6), "1GiB"),
-                   (dict(ranks=2, stage=3, precision="bf16", clip=2.4, offload_param=DISK), "1GiB"), (dict(ranks=1, clip=1000, stage=3, offload_param=DISK), "200KiB")):
-    runs = [logged(**{**SHAPE, "steps": 6, **flags, **more}) for more in (dict(stage=0, offload_param=None, offload_ratio=None, offload_buffers=None), NVME, dict(**NVME, speculative_update=log, **(dict(save=path("speculated"), save_every=3) if flags["clip"] == 1.8 else {})))]
-    clipped = sum(norm is None or norm > flags["clip"] for norm in runs[0].norms)
-    if not same((runs[2].code, runs[2].bits, runs[2].report and runs[2].report["rolled_back_updates"]), (0, runs[0].bits, clipped), f"--speculative-update {log} {flags}: {clipped} of 6 are rolled back"):
+                   (dict(ranks=2, stage=3, precision="bf16", clip=1.92, offload_param=DISK), "1GiB"), (dict(ranks=1, clip=1000, stage=3, offload_param=DISK), "200KiB")):
+    runs = [logged(**{**SHAPE, "steps": 12, **flags, **more}) for more in (dict(stage=0, offload_param=None, offload_ratio=None, offload_buffers=None), NVME, dict(**{**NVME, "speculative_update": log}, **(dict(save=path("speculated"), save_every=3) if flags["clip"] == 1.8 else {})))]
+    again = rolled_back(runs[0].norms, flags["clip"])
+    if not same((runs[2].code, runs[2].bits, runs[2].report and runs[2].report["rolled_back_updates"]), (0, runs[0].bits, again), f"--speculative-update {log} {flags}: {again} of 12 are rolled back"):
         note(runs[2].err[-600:])
         continue
     for once, rank in zip(runs[1].report["ranks"], runs[2].report["ranks"]):
@@ -101,8 +101,17 @@ for flags, log in ((dict(ranks=1, clip=2.5), "1GiB"), (dict(ranks=2, stage=1, pr
         ok(once["peak_bytes"] < nvme["peak_bytes"] <= 2 * once["peak_bytes"] and nvme["moved_bytes_per_step"] <= once["moved_bytes_per_step"], "it takes space for more of the state, and moves no more")
     if flags["clip"] != 1.8:
         continue
-    resumed = logged(**{**SHAPE, "steps": 6, **flags, "stage": 0}, resume=os.path.join(path("speculated"), "step-00000003"))
+    resumed = logged(**{**SHAPE, "steps": 12, **flags, "stage": 0}, resume=os.path.join(path("speculated"), "step-00000003"))
     same(resumed.bits, runs[0].bits[3:], "its checkpoint has the current half") or note(resumed.err[-300:])
+
+peaks = []
+for words, flags, begun in (("as much as all of the state", dict(speculative_update="1GiB"), 4), ("what is there", {}, 4), ("so is asked for", dict(speculative_update="auto"), 4), ("in ranks", dict(ranks=2, stage=1), 4),
+                            ("with clipping in every step", dict(clip=1e-6), 1), ("not under a limit", dict(nvme_limit="2MB"), None), ("nor late", dict(delayed_update=True), None),
+                            ("nor for more memory", PARAM, None), ("nor on the host", dict(offload_optimizer="cpu", nvme_depth=None, force=None), None)):
+    run = train(**{**SHAPE, **NVME, "ranks": 1, "clip": 1000, "speculative_update": None, **flags})
+    peaks.append(run.report["ranks"][0]["tiers"].get("nvme", {}).get("peak_bytes"))
+    same((run.code, run.report.get("speculative_updates"), "state twice is more than" in run.err), (0, begun, "nvme_limit" in flags), f"an update is speculative: {words}") or note(run.err[-300:])
+ok(peaks[0] == peaks[1] == peaks[2] > peaks[5], "which has twice the room of state") or note(f"{peaks}")
 
 # Checkpoints, both ways.
 here, disk = path("here"), path("disk-saved")
@@ -142,7 +151,7 @@ same(intact, 3, "nothing is left of processes that are killed")
 same(logged(ranks=2, precision="bf16", resume=here, stage=1, **{**SHAPE, "steps": 7}).bits, resumed[0].bits, "and the checkpoint loads")
 
 # Plans and their limits; no folder is looked at.
-PLAN = dict(ranks=None, dry_run=True, world_size=4, stage=2, precision="bf16", layers=24, hidden=256, heads=8, seq=32, batch=1,
+PLAN = dict(ranks=None, dry_run=True, speculative_update="none", world_size=4, stage=2, precision="bf16", layers=24, hidden=256, heads=8, seq=32, batch=1,
             offload_optimizer="nvme:/not/here")
 plan = train(**PLAN)
 need = plan.report["ranks"][0]["tiers"]["nvme"]["planned_bytes"]

@@ -5,6 +5,7 @@
 
 #include "zero/train/balance.h"
 #include "zero/train/child.h"
+#include "zero/train/limit.h"
 #include "zero/train/rank/rank_plan.h"
 #include "zero/train/settings/offload.h"
 
@@ -68,6 +69,27 @@ int zr_ask_ratio(struct zr_train_config *config)
 {
     return zr_child_ask(config, "--offload-ratio auto", pick_ratio, &config->offload_ratio,
                         sizeof config->offload_ratio);
+}
+
+static zr_result find_room(const struct zr_train_config *config, zr_arena *host_arena)
+{
+    struct zr_train_config changed = *config;
+    struct zr_byte_plan plan;
+    changed.speculative_bytes = SIZE_MAX;
+    bool fits = zr_limit_plan_largest(&plan, &changed, host_arena) == ZR_OK &&
+                zr_limit_fits(&changed, &plan) &&
+                (config->dry_run || zr_offload_has_ample_space(&changed, &plan));
+    return zr_child_answer(&fits, sizeof fits);
+}
+
+int zr_ask_speculation(struct zr_train_config *config)
+{
+    bool fits = false;
+    int code = config->speculates_if_room
+                   ? zr_child_ask(config, "--speculative-update auto", find_room, &fits, sizeof fits)
+                   : -1;
+    config->speculative_bytes = fits ? SIZE_MAX : config->speculative_bytes;
+    return code;
 }
 
 static zr_result weigh_policy(const struct zr_train_config *config, zr_arena *host_arena)

@@ -20,6 +20,9 @@ int zr_ask_stage(struct zr_train_config *config, struct zr_stage_pick *out);
 int zr_ask_all(struct zr_train_config *config, struct zr_picks *out);
 /* For --offload-ratio auto: sets config->offload_ratio; see zr_pick_ratio(). */
 int zr_ask_ratio(struct zr_train_config *config);
+/* For --speculative-update auto: sets config->speculative_bytes to SIZE_MAX where the limits have room for
+ * all of the state twice and, but in a dry run, half of what is free on the disk. */
+int zr_ask_speculation(struct zr_train_config *config);
 
 /* Sets config->policy_use, of rank 0; does nothing of the policy zr. */
 int zr_ask_policy(struct zr_train_config *config);

@@ -9,6 +9,8 @@
 #include "zero/train/rank/spill.h"
 
 enum { WARM_STEPS = 2 };
+/* A step that is measured waits for its last writes; where none is a usual one, no more than these do. */
+enum { MEASURED_MOST = 16 };
 
 zr_result zr_history_open(struct zr_history *history, size_t steps)
 {
@@ -57,8 +59,9 @@ zr_result zr_history_step_begin(const struct zr_history *history, struct zr_hist
     const struct zr_rank *rank = history->rank;
     bool delayed = rank->config->delayed_update;
     /* A delayed update sends what it has found in the step after the one that began it. */
-    *out = (struct zr_history_step){.first = !history->counted &&
+    *out = (struct zr_history_step){.first = !history->counted && history->measured < MEASURED_MOST &&
                                              (!delayed || zr_engine_is_late(rank->state.engine)),
+                                    .speculative_updates = history->speculative_updates,
                                     .rolled_back_updates = history->rolled_back_updates,
                                     .moved_bytes = zr_trainer_state_moved_bytes(&rank->state),
                                     .waited_ns = zr_trainer_state_copies_exposed_ns(&rank->state)};
@@ -92,10 +95,12 @@ void zr_history_step_end(struct zr_history *history, const struct zr_history_ste
                                      .nvme_ns = file.waited_ns - step->file.waited_ns};
     zr_arena_get_stats(rank->arena, &arena);
     zr_trainer_state_counters_get(&rank->state, &comm);
-    /* A skipped step sends less; of a file one that is rolled back moves more. */
+    /* A skipped step sends less; an update that waits for the norm, or is made again, moves more or less. */
     if (step->first && !line->skipped) {
+        history->measured++;
         history->counted =
-            step->rolled_back_updates == history->rolled_back_updates || !rank->offload_file.folder;
+            (!rank->config->speculative_bytes || step->speculative_updates < history->speculative_updates) &&
+            (!rank->offload_file.folder || step->rolled_back_updates == history->rolled_back_updates);
         history->sent_elements_per_step = comm.sent_elements - step->comm.sent_elements;
         history->received_bytes_per_step = comm.received_bytes - step->comm.received_bytes;
         history->host_moved_bytes_per_step = zr_trainer_state_moved_bytes(&rank->state) - step->moved_bytes;

@@ -22,8 +22,9 @@ struct zr_history {
     double *loss, *seconds;     /* [steps of zr_history_open()]; from the heap */
     bool validated;
     double validation_loss;
-    uint64_t rolled_back_updates; /* of a speculative update */
-    bool counted;                 /* what a step sends and receives is known: one was not skipped */
+    uint64_t speculative_updates, rolled_back_updates;
+    unsigned measured; /* steps that were not skipped, until `counted` */
+    bool counted;      /* what a usual step sends and receives is known */
     uint64_t sent_elements_per_step, received_bytes_per_step, driver_calls_last_step, host_waits_last_step;
     uint64_t host_moved_bytes_per_step, nvme_moved_bytes_per_step; /* of one step */
     /* `usual`: of steps that begin and end as most do. Not the first two, which touch the memory, nor one
@@ -49,7 +50,7 @@ struct zr_history_step {
     bool first; /* its traffic stands for that of every step; whoever ends it has the engine synchronized */
     struct zr_comm_counters comm;
     struct zr_state_file_report file;
-    uint64_t driver_calls, moved_bytes, waited_ns, rolled_back_updates;
+    uint64_t driver_calls, moved_bytes, waited_ns, speculative_updates, rolled_back_updates;
 };
 /* May wait for the update of the step before. */
 zr_result zr_history_step_begin(const struct zr_history *history, struct zr_history_step *out);

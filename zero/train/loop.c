@@ -28,9 +28,10 @@ struct loop {
     struct zr_prove *prove; /* NULL: not asked for */
     bool resuming;          /* a checkpoint could not be read: what is damaged is a file */
     bool refusal_said;
-    bool ended;  /* a signal asked for the end */
-    bool yields; /* its turn after the step, by agreement */
-    bool alike;  /* the failure at hand is that of all ranks, in the same words */
+    bool norm_mattered; /* the last step was clipped or skipped, and so will be the next: it waits */
+    bool ended;         /* a signal asked for the end */
+    bool yields;        /* its turn after the step, by agreement */
+    bool alike;         /* the failure at hand is that of all ranks, in the same words */
 };
 
 static bool speaks(const struct loop *loop)
@@ -158,8 +159,11 @@ static zr_result train_step(struct step *step)
     struct zr_step_line *line = step->line;
     struct zr_step_report report;
     loop->alike = false;
-    zr_result result =
-        zr_engine_speculate(loop->rank.state.engine, zr_schedule_rate(loop->rank.config, step->number));
+    bool speculates = loop->rank.config->speculative_bytes && !loop->norm_mattered;
+    zr_result result = ZR_OK;
+    if (speculates)
+        result =
+            zr_engine_speculate(loop->rank.state.engine, zr_schedule_rate(loop->rank.config, step->number));
     if (result == ZR_OK)
         result = zr_trainer_step(
             loop->rank.state.trainer,
@@ -171,6 +175,8 @@ static zr_result train_step(struct step *step)
         return result;
     line->gradient_norm = report.gradient_norm;
     line->skipped = report.skipped;
+    loop->norm_mattered = report.skipped || report.clip_scale < 1;
+    loop->history.speculative_updates += speculates;
     loop->history.rolled_back_updates += report.rolled_back;
     if (loop->rank.config->precision == ZR_PRECISION_FP16)
         line->loss_scale = (double)report.loss_scale;
@@ -355,8 +361,9 @@ static zr_result report_end(struct loop *loop)
                                     .parameters = zr_engine_elements(loop->rank.state.engine),
                                     .resumed_step = loop->saves.resumed_step,
                                     .steps_count = loop->history.count,
+                                    .speculative_updates = loop->history.speculative_updates,
                                     .rolled_back_updates = loop->history.rolled_back_updates,
-                                    .all_skipped = loop->history.count > 0 && !loop->history.counted,
+                                    .all_skipped = loop->history.count > 0 && !loop->history.measured,
                                     .loss = loop->history.loss,
                                     .step_seconds = loop->history.seconds,
                                     .tokens_per_second = zr_history_tokens_per_second(&loop->history),

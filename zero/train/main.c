@@ -104,6 +104,18 @@ static int pick_ratio(void)
     return code;
 }
 
+/* Says where --speculative-update auto is none for want of room. -1, or an exit code. */
+static int find_room(void)
+{
+    int code = zr_ask_speculation(&config);
+    if (code < 0 && config.speculates_if_room && config.speculative_bytes == 0 && zr_train_leads(&config))
+        zr_say(
+            "--speculative-update auto: the optimizer's state twice is more than --nvme-limit or half of what is "
+            "free in nvme:%s; the update waits for the norm, and a step for the disk",
+            config.offload_folder);
+    return code;
+}
+
 /* Prints what --zero-r auto has come to. -1, or an exit code. */
 static int pick_all(void)
 {
@@ -157,6 +169,8 @@ int main(int argc, char **argv)
     if ((code = zr_ask_cut(&config)) >= 0)
         return code;
     if (config.offload_ratio < 0 && (code = pick_ratio()) >= 0)
+        return code;
+    if ((code = find_room()) >= 0)
         return code;
     if ((code = weigh_policy()) >= 0)
         return code;

@@ -484,10 +484,9 @@ static void print_loss(struct zr_page *page, const struct zr_run_report *run)
             (double)run->scaling.scale);
     if (run->config->speculative_bytes)
         zr_text_print(&page->text,
-                      "  speculative update: of %zu steps %" PRIu64
-                      " were rolled back, for clipping or a gradient "
-                      "that is not finite\n",
-                      run->steps_count, run->rolled_back_updates);
+                      "  speculative update: in %" PRIu64 " of %zu steps, and %" PRIu64
+                      " were rolled back, for clipping or a gradient that is not finite\n",
+                      run->speculative_updates, run->steps_count, run->rolled_back_updates);
     zr_chart_draw(&page->text, &(struct zr_chart){.values = run->loss,
                                                   .count = run->steps_count,
                                                   .first = run->resumed_step + 1,

@@ -64,7 +64,8 @@ struct zr_run_report {
     uint64_t parameters;          /* elements, without padding */
     uint64_t resumed_step;        /* 0: from the start */
     size_t steps_count;           /* done by this process; may be fewer than asked for */
-    uint64_t rolled_back_updates; /* of --speculative-update */
+    uint64_t speculative_updates; /* begun before the norm was known */
+    uint64_t rolled_back_updates; /* of these */
     bool all_skipped;   /* of these, in fp16: none updated anything, nor took what an update takes */
     const double *loss; /* [steps_count], mean over ranks */
     const double *step_seconds;

@@ -306,6 +306,8 @@ zr_result zr_report_json(const struct zr_run_report *run)
         add(&out, "skipped_steps", count_of(run->scaling.skipped_steps));
     }
     if (run->config->speculative_bytes)
+        add(&out, "speculative_updates", count_of(run->speculative_updates));
+    if (run->config->speculative_bytes)
         add(&out, "rolled_back_updates", count_of(run->rolled_back_updates));
     if (run->sample)
         add(&out, "sample", json_stringn(run->sample, run->sample_bytes));

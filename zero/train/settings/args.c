@@ -249,6 +249,19 @@ static int apply_zero_r(struct zr_train_config *config)
     return -1;
 }
 
+/* State in a file lies there twice if it can, which costs no memory. The ranks of another launcher would each
+ * ask a disk that the others are filling. */
+static void resolve_speculation(struct zr_train_config *config)
+{
+    if (config->speculative_bytes != SIZE_MAX)
+        return;
+    config->speculative_bytes = 0;
+    config->speculates_if_room = config->offload_optimizer == ZR_TIER_NVME &&
+                                 config->offload_parameters != ZR_TIER_NVME && !config->delayed_update &&
+                                 config->backend != ZR_TRAIN_CUDA && !config->finds_max &&
+                                 config->start.kind == ZR_START_FORK && !config->by_mpi;
+}
+
 /* Works out what was left to the program. */
 static void resolve(struct zr_train_config *config)
 {
@@ -277,6 +290,7 @@ static void resolve(struct zr_train_config *config)
     if (config->stages.ranks > 1)
         zr_stages_cut_equally(&config->stages, shape->layers);
     resolve_optimizer(&config->optimizer);
+    resolve_speculation(config);
     resolve_loss_scaling(config);
 }
 

@@ -107,7 +107,8 @@ struct zr_train_config {
     unsigned offload_optimizer;                 /* enum zr_tier */
     unsigned offload_parameters;                /* likewise */
     bool delayed_update;                        /* of --offload-optimizer */
-    size_t speculative_bytes;                   /* of --speculative-update; 0: none */
+    size_t speculative_bytes;                   /* of --speculative-update; 0: none, SIZE_MAX: of all state */
+    bool speculates_if_room;                    /* --speculative-update auto, see zr_ask_speculation() */
     unsigned offload_buffers;                   /* of --offload-optimizer nvme:DIR */
     size_t host_limit_bytes;                    /* of the host tier, per rank; 0: none */
     double offload_ratio;                       /* of the elements, that is offloaded */

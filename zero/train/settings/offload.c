@@ -238,19 +238,22 @@ struct zr_offload_file zr_offload_parameters_file_of(const struct zr_train_confi
 
 /* ---- Whether a plan fits ------------------------------------------------------------------------------- */
 
+static uint64_t of_ranks_here(const struct zr_train_config *config, uint64_t rank_bytes)
+{
+    uint64_t all_bytes;
+    return __builtin_mul_overflow(rank_bytes, (uint64_t)config->ranks_here, &all_bytes) ? UINT64_MAX
+                                                                                        : all_bytes;
+}
+
 /* What all ranks here take in a folder. */
 static zr_result check_folder(const struct zr_train_config *config, struct folder folder, uint64_t rank_bytes)
 {
     char number[2][ZR_NUMBER_ROOM];
     struct zr_nvme_probe probe;
-    uint64_t all_bytes;
+    uint64_t all_bytes = of_ranks_here(config, rank_bytes);
     zr_result result = zr_nvme_probe_folder(&(struct zr_nvme_folder){folder.path, config->force}, &probe);
-    if (result != ZR_OK)
+    if (result != ZR_OK || all_bytes <= probe.free_bytes)
         return result;
-    if (__builtin_mul_overflow(rank_bytes, (uint64_t)config->ranks_here, &all_bytes))
-        all_bytes = UINT64_MAX;
-    if (all_bytes <= probe.free_bytes)
-        return ZR_OK;
     return zr_fail(ZR_ERR_IO,
                    "%s nvme:%s: the plan takes %s bytes there, of %u rank(s), and %s are free; make room for "
                    "%" PRIu64 " more, name a folder on a larger disk, or try a higher --stage",
@@ -284,4 +287,12 @@ zr_result zr_offload_check_space(const struct zr_train_config *config, const str
     if (result == ZR_OK && parameters.path)
         result = check_folder(config, parameters, parameter_bytes);
     return result;
+}
+
+bool zr_offload_has_ample_space(const struct zr_train_config *config, const struct zr_byte_plan *plan)
+{
+    struct zr_nvme_probe probe;
+    const struct zr_nvme_folder folder = {optimizer_folder(config).path, config->force};
+    return zr_nvme_probe_folder(&folder, &probe) == ZR_OK &&
+           of_ranks_here(config, plan->nvme_bytes) <= probe.free_bytes / 2;
 }

@@ -31,5 +31,7 @@ static inline double zr_offload_stays(const struct zr_train_config *config)
 /* Whether the files of the ranks of this machine fit. ZR_ERR_IO, or ZR_ERR_MEMORY of --nvme-limit: they do
  * not; the words have the bytes. */
 zr_result zr_offload_check_space(const struct zr_train_config *config, const struct zr_byte_plan *plan);
+/* Whether the optimizer's folder has twice as much: the rest is for checkpoints, and for others. */
+bool zr_offload_has_ample_space(const struct zr_train_config *config, const struct zr_byte_plan *plan);
 
 #endif

@@ -117,7 +117,7 @@ static void store_whole(const struct zr_flag *flag, struct zr_train_config *conf
 
 static int store_count(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
 {
-    bool bytes = flag->kind == ZR_FLAG_BYTES;
+    bool bytes = flag->kind != ZR_FLAG_COUNT && flag->kind != ZR_FLAG_VOCAB;
     uint64_t number;
     bool read = bytes ? zr_args_read_bytes(value, &number) : read_count(value, &number);
     if (!read && !is_beyond(value))
@@ -127,6 +127,15 @@ static int store_count(const struct zr_flag *flag, struct zr_train_config *confi
     if (!read || (double)number < flag->least || (double)number > flag->most)
         return zr_flag_wrong(flag, value, "is out of range; give %.0f to %.0f", flag->least, flag->most);
     store_whole(flag, config, number);
+    return -1;
+}
+
+static int store_room(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
+{
+    bool automatic = strcmp(value, "auto") == 0;
+    if (!automatic && strcmp(value, "none") != 0)
+        return store_count(flag, config, value);
+    store_whole(flag, config, automatic ? SIZE_MAX : 0);
     return -1;
 }
 
@@ -250,6 +259,8 @@ int zr_flag_store_in(const struct zr_flag *flag, struct zr_train_config *config,
     case ZR_FLAG_COUNT:
     case ZR_FLAG_BYTES:
         return store_count(flag, config, value);
+    case ZR_FLAG_ROOM:
+        return store_room(flag, config, value);
     case ZR_FLAG_REAL:
         return store_real(flag, config, value);
     case ZR_FLAG_CHOICE:
@@ -352,6 +363,11 @@ void zr_flag_print(struct zr_text *text, const struct zr_flag *flag, const struc
         zr_text_print(text, " %.*s", (int)strcspn(choice, "|"), choice);
         if (config->shape.recompute_layers)
             zr_text_print(text, ":%u", config->shape.recompute_layers);
+    } else if (flag->kind == ZR_FLAG_ROOM &&
+               (config->speculates_if_room || whole_field(flag, config) == SIZE_MAX)) {
+        zr_text_print(text, " auto");
+    } else if (flag->kind == ZR_FLAG_ROOM && whole_field(flag, config) == 0) {
+        zr_text_print(text, " none");
     } else if (flag->kind == ZR_FLAG_TEXT) {
         print_quoted(text, (const char *)config + flag->offset);
     } else if (flag->kind == ZR_FLAG_RATIO && config->offload_ratio < 0) {
