@@ -159,7 +159,7 @@ struct zr_offload_file {
     bool force;         /* take a folder that lies in memory (tmpfs), for tests */
     size_t align_bytes; /* of its blocks, a power of two; 0: 4096 */
     unsigned depth;     /* transfers under way at a time; 0: measured at the start */
-    unsigned buffers;   /* of the optimizer's: of the largest unit, in the arena, 3 to 16; 0: 3 */
+    unsigned buffers;   /* of the optimizer's: each as long as the largest unit, in the arena, 3 to 16; 0: 3 */
     /* What a person should know: what this machine refuses, a disk that stalls. NULL: nobody listens. */
     void (*log)(void *state, const char *words);
     void *log_state;

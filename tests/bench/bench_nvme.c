@@ -128,9 +128,12 @@ static double pipeline_rate(zr_nvme_io *io)
     void *data;
     for (uint64_t at = 0; at < file_bytes && count < 64; at += 2 * OPERATION_BYTES)
         units[count++] = (struct zr_nvme_unit){at, 2 * OPERATION_BYTES};
-    struct zr_nvme_pipeline pipeline = {.io = io, .units = units, .units_count = count, .buffers_count = 3};
-    for (unsigned i = 0; i < pipeline.buffers_count; i++)
-        pipeline.buffers[i] = memory + (size_t)i * 2 * OPERATION_BYTES;
+    struct zr_nvme_pipeline pipeline = {.io = io,
+                                        .units = units,
+                                        .units_count = count,
+                                        .buffers_count = 3,
+                                        .buffer_bytes = (size_t)2 * OPERATION_BYTES,
+                                        .buffers = memory};
     uint64_t start_ns = now_ns();
     must(zr_nvme_pipeline_begin(&pipeline));
     for (unsigned i = 0; i < count; i++) {

@@ -118,14 +118,14 @@ struct zr_gradient_file {
     bool placed;                  /* their offsets count from the beginning of the file */
     uint64_t bytes;
     size_t slot_bytes;
-    void *slots;                          /* the pipeline's buffers, in a row */
+    void *slots;                          /* of the pipeline, in a row */
     struct zr_nvme_unit *pass;            /* [units_count], of a pass; no bytes: passed over */
     unsigned used[ZR_NVME_BUFFERS_MOST];  /* the last unit that was in it */
     unsigned owner[ZR_NVME_BUFFERS_MOST]; /* the unit that is being reduced into it; ZR_NO_UNIT */
     zr_nvme_event writes[ZR_NVME_BUFFERS_MOST];
     unsigned turn;
     struct zr_nvme_pipeline pipeline;
-    double read_seconds[ZR_NVME_BUFFERS_MOST]; /* by the clock of a rehearsal: when it has been read */
+    double read_seconds[ZR_NVME_PLACES]; /* by the clock of a rehearsal: when a unit has been read, modulo */
 };
 
 /* Parameters in an offload file; see nvme/parameter_file.h. Zeros: none are. */

@@ -14,6 +14,19 @@ static zr_nvme_io *io_of(const struct zr_engine *engine)
     return zr_state_file_io(&engine->store);
 }
 
+static void *slot_of(const struct zr_gradient_file *file, unsigned slot)
+{
+    return (char *)file->slots + slot * file->slot_bytes;
+}
+
+/* The pipeline starts to read a unit. */
+static void count_read(void *state, unsigned unit)
+{
+    struct zr_engine *engine = state;
+    struct zr_gradient_file *file = &engine->gradient_file;
+    file->read_seconds[unit % ZR_NVME_PLACES] = zr_state_file_count(&engine->store, file->pass[unit].bytes);
+}
+
 /* ---- Life ---------------------------------------------------------------------------------------------- */
 
 zr_result zr_engine_gradient_file_open(struct zr_engine *engine)
@@ -51,8 +64,12 @@ zr_result zr_engine_gradient_file_open(struct zr_engine *engine)
                        &(struct zr_request){.bytes = all_bytes, .alignment = align, .tag = ZR_TAG_OFFLOAD},
                        &file->slots),
         __func__, "the slots of gradients");
-    for (unsigned i = 0; i < file->pipeline.buffers_count && result == ZR_OK; i++)
-        file->pipeline.buffers[i] = (char *)file->slots + i * file->slot_bytes;
+    file->pipeline.buffers = file->slots;
+    file->pipeline.buffer_bytes = file->slot_bytes;
+    file->pipeline.units = file->pass;
+    file->pipeline.units_count = (unsigned)units;
+    file->pipeline.starts = count_read;
+    file->pipeline.state = engine;
     return result;
 }
 
@@ -97,7 +114,7 @@ zr_result zr_engine_gradient_slot(struct zr_engine *engine, size_t unit)
     file->writes[slot] = 0;
     file->used[slot] = (unsigned)unit;
     file->owner[slot] = (unsigned)unit;
-    engine->units[unit].filed_gradients = file->pipeline.buffers[slot];
+    engine->units[unit].filed_gradients = slot_of(file, slot);
     return result;
 }
 
@@ -114,7 +131,7 @@ zr_result zr_engine_gradient_write(struct zr_engine *engine, size_t unit)
     file->owner[slot] = ZR_NO_UNIT;
     engine->units[unit].filed_gradients = NULL;
     zr_state_file_count(&engine->store, file->extents[unit].bytes);
-    struct zr_nvme_extent extent = extent_of(engine, unit, file->pipeline.buffers[slot]);
+    struct zr_nvme_extent extent = extent_of(engine, unit, slot_of(file, slot));
     return result == ZR_OK && io_of(engine) ? zr_nvme_write(io_of(engine), &extent, &file->writes[slot])
                                             : result;
 }
@@ -150,14 +167,6 @@ zr_result zr_engine_gradient_fetch(struct zr_engine *engine, size_t unit)
     return result;
 }
 
-static void read_by_clock(struct zr_engine *engine, size_t unit)
-{
-    struct zr_gradient_file *file = &engine->gradient_file;
-    if (unit < engine->layout.units_count && file->pass[unit].bytes > 0)
-        file->read_seconds[unit % file->pipeline.buffers_count] =
-            zr_state_file_count(&engine->store, file->pass[unit].bytes);
-}
-
 zr_result zr_engine_gradients_begin(struct zr_engine *engine)
 {
     struct zr_gradient_file *file = &engine->gradient_file;
@@ -173,14 +182,8 @@ zr_result zr_engine_gradients_begin(struct zr_engine *engine)
         if (zr_engine_speculation_holds(engine, u))
             file->pass[u].bytes = 0;
     }
-    for (unsigned u = 0; u < file->pipeline.buffers_count; u++)
-        read_by_clock(engine, u);
-    if (result != ZR_OK || !io_of(engine))
-        return result;
     file->pipeline.io = io_of(engine);
-    file->pipeline.units = file->pass;
-    file->pipeline.units_count = (unsigned)engine->layout.units_count;
-    return zr_nvme_pipeline_begin(&file->pipeline);
+    return result == ZR_OK ? zr_nvme_pipeline_begin(&file->pipeline) : result;
 }
 
 zr_result zr_engine_gradients_take(struct zr_engine *engine, size_t unit)
@@ -188,10 +191,10 @@ zr_result zr_engine_gradients_take(struct zr_engine *engine, size_t unit)
     struct zr_gradient_file *file = &engine->gradient_file;
     if (!is_used(engine))
         return ZR_OK;
-    void *at = file->pipeline.buffers[unit % file->pipeline.buffers_count];
+    void *at = NULL;
     if (file->pass[unit].bytes > 0)
-        zr_state_file_wait_by_clock(&engine->store, file->read_seconds[unit % file->pipeline.buffers_count]);
-    zr_result result = io_of(engine) ? zr_nvme_pipeline_take(&file->pipeline, &at) : ZR_OK;
+        zr_state_file_wait_by_clock(&engine->store, file->read_seconds[unit % ZR_NVME_PLACES]);
+    zr_result result = zr_nvme_pipeline_take(&file->pipeline, &at);
     if (zr_engine_files_gradients(engine, unit))
         engine->units[unit].filed_gradients = at;
     return result;
@@ -203,11 +206,10 @@ zr_result zr_engine_gradients_give(struct zr_engine *engine, size_t unit)
     if (!is_used(engine))
         return ZR_OK;
     engine->units[unit].filed_gradients = NULL;
-    read_by_clock(engine, unit + file->pipeline.buffers_count);
-    return io_of(engine) ? zr_nvme_pipeline_give(&file->pipeline, false) : ZR_OK;
+    return zr_nvme_pipeline_give(&file->pipeline, false);
 }
 
 zr_result zr_engine_gradients_end(struct zr_engine *engine)
 {
-    return is_used(engine) && io_of(engine) ? zr_nvme_pipeline_end(&engine->gradient_file.pipeline) : ZR_OK;
+    return is_used(engine) ? zr_nvme_pipeline_end(&engine->gradient_file.pipeline) : ZR_OK;
 }

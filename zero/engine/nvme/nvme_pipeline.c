@@ -1,42 +1,101 @@
-/* nvme_pipeline.c: read-ahead and write-behind over some buffers. See nvme_pipeline.h.
+/* nvme_pipeline.c: read-ahead and write-behind over some slots of memory. See nvme_pipeline.h.
  *
- * Of N buffers unit n uses buffer n modulo N. Its read comes after the write of unit n - N, which used it
- * before; the file's own queue sees to that, so nothing here waits but take() and end(). */
+ * A read comes after the writes of the units whose places it gets, and after that of the same extent of the
+ * file in the pass before. Writes come one after the other, so that the last of these stands for all. The
+ * file's own queue sees to that: nothing here waits but take() and end(). */
 #include <string.h>
 
 #include "alloc/base/error.h"
 #include "zero/engine/nvme/nvme_pipeline.h"
 
-static zr_result start_read(struct zr_nvme_pipeline *pipeline, unsigned unit)
+/* Of a unit that has one: from `unit` on, until `next`. */
+static struct zr_nvme_place *place_of(struct zr_nvme_pipeline *pipeline, unsigned unit)
 {
-    unsigned slot = unit % pipeline->buffers_count;
-    if (unit >= pipeline->units_count)
-        return ZR_OK;
-    pipeline->reads[slot] = 0;
-    if (pipeline->units[unit].bytes == 0)
+    return &pipeline->places[(pipeline->turn - (pipeline->next - unit)) % ZR_NVME_PLACES];
+}
+
+static bool overlap(uint64_t a, uint64_t b, size_t a_bytes, size_t b_bytes)
+{
+    return a < b + b_bytes && b < a + a_bytes;
+}
+
+/* Whether there is one for `next`, and where. */
+static bool find_place(struct zr_nvme_pipeline *pipeline, size_t *out)
+{
+    size_t bytes = pipeline->units[pipeline->next].bytes, slot_bytes = pipeline->buffer_bytes;
+    *out = pipeline->free_bytes;
+    if (bytes > 0 && *out % slot_bytes + bytes > slot_bytes)
+        *out += slot_bytes - *out % slot_bytes;
+    if (*out >= slot_bytes * pipeline->buffers_count)
+        *out = 0;
+    if (pipeline->next - pipeline->unit == ZR_NVME_PLACES)
+        return false;
+    for (unsigned unit = pipeline->unit; unit < pipeline->next; unit++) {
+        const struct zr_nvme_place *other = place_of(pipeline, unit);
+        if (overlap(*out, other->at_bytes, bytes, other->bytes))
+            return false;
+    }
+    return true;
+}
+
+static zr_nvme_event last_in_the_way(const struct zr_nvme_pipeline *pipeline, size_t at_bytes,
+                                     const struct zr_nvme_unit *unit)
+{
+    zr_nvme_event after = pipeline->earlier;
+    for (unsigned i = 0; i < ZR_NVME_PLACES; i++) {
+        const struct zr_nvme_place *other = &pipeline->places[i];
+        if (other->write > after &&
+            (overlap(at_bytes, other->at_bytes, unit->bytes, other->bytes) ||
+             overlap(unit->offset_bytes, other->written_bytes, unit->bytes, other->bytes)))
+            after = other->write;
+    }
+    return after;
+}
+
+static zr_result start_read(struct zr_nvme_pipeline *pipeline, size_t at_bytes)
+{
+    const struct zr_nvme_unit *unit = &pipeline->units[pipeline->next];
+    struct zr_nvme_place *place = &pipeline->places[pipeline->turn % ZR_NVME_PLACES];
+    zr_nvme_event after = last_in_the_way(pipeline, at_bytes, unit);
+    if (place->write > pipeline->earlier)
+        pipeline->earlier = place->write;
+    *place = (struct zr_nvme_place){.at_bytes = at_bytes, .bytes = unit->bytes};
+    if (pipeline->starts)
+        pipeline->starts(pipeline->state, pipeline->next);
+    pipeline->free_bytes = at_bytes + unit->bytes;
+    pipeline->next++;
+    pipeline->turn++;
+    if (unit->bytes == 0 || !pipeline->io)
         return ZR_OK;
     return zr_nvme_read(pipeline->io,
-                        &(struct zr_nvme_extent){.offset_bytes = pipeline->units[unit].offset_bytes,
-                                                 .memory = pipeline->buffers[slot],
-                                                 .bytes = pipeline->units[unit].bytes,
-                                                 .after = pipeline->writes[slot]},
-                        &pipeline->reads[slot]);
+                        &(struct zr_nvme_extent){.offset_bytes = unit->offset_bytes,
+                                                 .memory = (char *)pipeline->buffers + at_bytes,
+                                                 .bytes = unit->bytes,
+                                                 .after = after},
+                        &place->read);
+}
+
+/* As far ahead as there is room: the disk has work while one unit's computing takes longer. */
+static zr_result start_reads(struct zr_nvme_pipeline *pipeline)
+{
+    zr_result result = ZR_OK;
+    size_t at_bytes;
+    while (result == ZR_OK && pipeline->next < pipeline->units_count && find_place(pipeline, &at_bytes))
+        result = start_read(pipeline, at_bytes);
+    return result;
 }
 
 zr_result zr_nvme_pipeline_begin(struct zr_nvme_pipeline *pipeline)
 {
-    if (!pipeline || !pipeline->io || (pipeline->units_count > 0 && !pipeline->units) || pipeline->running ||
-        pipeline->buffers_count == 0 || pipeline->buffers_count > ZR_NVME_BUFFERS_MOST)
+    if (!pipeline || (pipeline->units_count > 0 && !pipeline->units) || pipeline->running ||
+        pipeline->buffers_count == 0)
         return zr_fail(ZR_ERR_INVALID,
-                       "a pass over the offload file needs its file, buffers and units, and none before it "
-                       "that runs");
-    zr_result result = ZR_OK;
-    pipeline->unit = 0;
+                       "a pass over the offload file needs its units and memory for some of them, and none "
+                       "before it that runs");
+    pipeline->unit = pipeline->next = 0;
     pipeline->taken = false;
     pipeline->running = pipeline->units_count > 0;
-    for (unsigned unit = 0; unit < pipeline->buffers_count && result == ZR_OK; unit++)
-        result = start_read(pipeline, unit);
-    return result;
+    return start_reads(pipeline);
 }
 
 zr_result zr_nvme_pipeline_take(struct zr_nvme_pipeline *pipeline, void **out)
@@ -45,12 +104,14 @@ zr_result zr_nvme_pipeline_take(struct zr_nvme_pipeline *pipeline, void **out)
         return zr_fail(ZR_ERR_INVALID,
                        "no unit of the offload file can be taken: none is left, or the last was not "
                        "given back");
-    unsigned slot = pipeline->unit % pipeline->buffers_count;
-    zr_result result = zr_nvme_wait(pipeline->io, pipeline->reads[slot]);
+    if (pipeline->unit == pipeline->next) /* a read that could not be started */
+        return zr_fail(ZR_ERR_IO, "unit %u of the offload file was not read", pipeline->unit);
+    const struct zr_nvme_place *place = place_of(pipeline, pipeline->unit);
+    zr_result result = pipeline->io ? zr_nvme_wait(pipeline->io, place->read) : ZR_OK;
     if (result != ZR_OK)
         return result;
     pipeline->taken = true;
-    *out = pipeline->buffers[slot];
+    *out = (char *)pipeline->buffers + place->at_bytes;
     return ZR_OK;
 }
 
@@ -58,37 +119,40 @@ zr_result zr_nvme_pipeline_give(struct zr_nvme_pipeline *pipeline, bool changed)
 {
     if (!pipeline || !pipeline->taken)
         return zr_fail(ZR_ERR_INVALID, "no unit of the offload file is taken");
-    unsigned slot = pipeline->unit % pipeline->buffers_count;
+    struct zr_nvme_place *place = place_of(pipeline, pipeline->unit);
     unsigned number = pipeline->unit++;
-    const struct zr_nvme_unit *unit = &pipeline->units[number];
     zr_result result = ZR_OK;
+    place->written_bytes =
+        pipeline->targets ? pipeline->targets[number] : pipeline->units[number].offset_bytes;
     pipeline->taken = false;
     pipeline->running = pipeline->unit < pipeline->units_count;
-    if (changed && unit->bytes > 0)
+    if (changed && place->bytes > 0 && pipeline->io) {
         result = zr_nvme_write(pipeline->io,
-                               &(struct zr_nvme_extent){.offset_bytes = pipeline->targets
-                                                                            ? pipeline->targets[number]
-                                                                            : unit->offset_bytes,
-                                                        .memory = pipeline->buffers[slot],
-                                                        .bytes = unit->bytes,
-                                                        .after = pipeline->reads[slot]},
-                               &pipeline->writes[slot]);
-    /* As far ahead as there are buffers: the disk has work while one unit's computing takes longer. */
-    return result == ZR_OK ? start_read(pipeline, number + pipeline->buffers_count) : result;
+                               &(struct zr_nvme_extent){.offset_bytes = place->written_bytes,
+                                                        .memory = (char *)pipeline->buffers + place->at_bytes,
+                                                        .bytes = place->bytes,
+                                                        .after = pipeline->last},
+                               &place->write);
+        pipeline->last = result == ZR_OK ? place->write : pipeline->last;
+    }
+    return result == ZR_OK ? start_reads(pipeline) : result;
 }
 
 zr_result zr_nvme_pipeline_end(struct zr_nvme_pipeline *pipeline)
 {
     zr_result result = ZR_OK;
-    if (!pipeline || !pipeline->io)
+    if (!pipeline)
         return ZR_OK;
-    for (unsigned slot = 0; slot < pipeline->buffers_count; slot++) {
-        zr_result read = zr_nvme_wait(pipeline->io, pipeline->reads[slot]);
-        zr_result written = zr_nvme_wait(pipeline->io, pipeline->writes[slot]);
-        if (result == ZR_OK)
-            result = read != ZR_OK ? read : written;
-        pipeline->reads[slot] = pipeline->writes[slot] = 0;
+    for (unsigned i = 0; i < ZR_NVME_PLACES && pipeline->io; i++) {
+        zr_result read = zr_nvme_wait(pipeline->io, pipeline->places[i].read);
+        result = result == ZR_OK ? read : result;
+        pipeline->places[i].read = pipeline->places[i].write = 0;
     }
+    if (pipeline->io) {
+        zr_result written = zr_nvme_wait(pipeline->io, pipeline->last);
+        result = result == ZR_OK ? written : result;
+    }
+    pipeline->last = pipeline->earlier = 0;
     pipeline->running = pipeline->taken = false;
     return result;
 }

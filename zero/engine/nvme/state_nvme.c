@@ -26,19 +26,18 @@ struct ahead_unit {
 struct zr_state_file {
     zr_nvme_io *io; /* NULL: simulated */
     struct zr_nvme_unit *units;
-    size_t units_count, buffer_bytes;
+    size_t units_count;
     uint64_t bytes;
     _Atomic uint64_t moved_bytes; /* a delayed update moves them in a thread of its own */
-    void *buffers;                /* of the pipeline, in a row */
     struct zr_nvme_pipeline pipeline;
-    bool passing;                /* between begin and end */
-    bool taken;                  /* in a pass: the unit `pending` is */
-    bool runs_ahead;             /* units are read, and may be taken and given, outside of a pass */
-    bool disordered;             /* what is under way has to end before units in another order */
-    unsigned held;               /* the unit in the first buffer outside of a pass */
-    unsigned pending;            /* of a pass: the place of the unit that is taken, or will be next */
-    struct zr_comm_clock *clock; /* NULL: none */
-    double read_seconds[ZR_NVME_BUFFERS_MOST]; /* by the clock: when it has been read */
+    bool passing;                        /* between begin and end */
+    bool taken;                          /* in a pass: the unit `pending` is */
+    bool runs_ahead;                     /* units are read, and may be taken and given, outside of a pass */
+    bool disordered;                     /* what is under way has to end before units in another order */
+    unsigned held;                       /* the unit in the first buffer outside of a pass */
+    unsigned pending;                    /* of a pass: the place of the unit that is taken, or will be next */
+    struct zr_comm_clock *clock;         /* NULL: none */
+    double read_seconds[ZR_NVME_PLACES]; /* by the clock: when a place of a pass has been read, modulo */
     /* Of a pass, or of what runs ahead, in order; no bytes: passed over. Their places to write to: ahead. */
     struct zr_nvme_unit *pass; /* [units_count] */
     uint64_t *targets;         /* [units_count] */
@@ -91,12 +90,12 @@ void zr_state_file_wait_by_clock(struct zr_state_store *store, double end_second
     zr_comm_clock_wait_disk(store->file->clock, end_seconds);
 }
 
-static void read_by_clock(struct zr_state_store *store, unsigned place)
+/* The pipeline starts to read a unit. */
+static void count_read(void *state, unsigned place)
 {
-    struct zr_state_file *file = store->file;
-    if (place < file->pipeline.units_count)
-        file->read_seconds[place % file->pipeline.buffers_count] =
-            zr_state_file_count(store, file->pass[place].bytes);
+    struct zr_state_store *store = state;
+    store->file->read_seconds[place % ZR_NVME_PLACES] =
+        zr_state_file_count(store, store->file->pass[place].bytes);
 }
 
 /* ---- Open and close ------------------------------------------------------------------------------------ */
@@ -107,7 +106,7 @@ static void nvme_close(struct zr_state_store *store)
     if (!file)
         return;
     zr_nvme_close(file->io); /* its contents end with it: a failure that nobody saw is of no use now */
-    zr_drop(store->options.arena, &file->buffers);
+    zr_drop(store->options.arena, &file->pipeline.buffers);
     zr_drop(store->options.host_arena, &file->ahead);
     zr_drop(store->options.host_arena, &file->targets);
     zr_drop(store->options.host_arena, &file->pass);
@@ -122,7 +121,8 @@ static void lay_out(struct zr_state_store *store, size_t align_bytes)
         size_t bytes = round_up(bytes_of(store, u), align_bytes);
         file->units[u] = (struct zr_nvme_unit){file->bytes, bytes};
         file->bytes += bytes;
-        file->buffer_bytes = bytes > file->buffer_bytes ? bytes : file->buffer_bytes;
+        file->pipeline.buffer_bytes =
+            bytes > file->pipeline.buffer_bytes ? bytes : file->pipeline.buffer_bytes;
     }
     uint64_t left = store->options.twice_bytes;
     for (size_t u = file->units_count; u-- > 0;) {
@@ -141,16 +141,15 @@ static zr_result take_buffers(struct zr_state_store *store, size_t align_bytes)
 {
     struct zr_state_file *file = store->file;
     size_t all_bytes;
-    if (__builtin_mul_overflow(file->buffer_bytes, (size_t)file->pipeline.buffers_count, &all_bytes))
-        return zr_fail(ZR_ERR_INVALID, "buffers of %zu bytes overflow the address space", file->buffer_bytes);
+    if (__builtin_mul_overflow(file->pipeline.buffer_bytes, (size_t)file->pipeline.buffers_count, &all_bytes))
+        return zr_fail(ZR_ERR_INVALID, "buffers of %zu bytes overflow the address space",
+                       file->pipeline.buffer_bytes);
     zr_result result =
         zr_name_call(zr_arena_alloc(store->options.arena,
                                     &(struct zr_request){
                                         .bytes = all_bytes, .alignment = align_bytes, .tag = ZR_TAG_OFFLOAD},
-                                    &file->buffers),
+                                    &file->pipeline.buffers),
                      __func__, "the buffers of the offload file");
-    for (unsigned i = 0; i < file->pipeline.buffers_count && result == ZR_OK; i++)
-        file->pipeline.buffers[i] = (char *)file->buffers + i * file->buffer_bytes;
     return result;
 }
 
@@ -165,6 +164,8 @@ static zr_result nvme_open(struct zr_state_store *store)
     file->units_count = o->layout->units_count;
     file->held = NO_UNIT;
     file->pipeline.buffers_count = zr_state_file_buffers(o->file);
+    file->pipeline.starts = count_read;
+    file->pipeline.state = store;
     result =
         zr_take(o->host_arena, ZR_TAG_OTHER, file->units_count, sizeof *file->units, (void **)&file->units);
     if (result == ZR_OK)
@@ -185,7 +186,7 @@ static zr_result nvme_open(struct zr_state_store *store)
     if (result != ZR_OK || o->simulated || file->bytes == 0)
         return result;
     const struct zr_nvme_buffer buffers[] = {
-        {file->buffers, file->pipeline.buffers_count * file->buffer_bytes},
+        {file->pipeline.buffers, file->pipeline.buffers_count * file->pipeline.buffer_bytes},
         {o->more_memory, o->more_memory_bytes}};
     result = zr_nvme_open(&file->io, &(struct zr_nvme_options){.folder = {o->file->folder, o->file->force},
                                                                .file_bytes = file->bytes + o->more_bytes,
@@ -215,16 +216,14 @@ static zr_result begin_units(struct zr_state_store *store, size_t count, const u
     pipeline->units = file->pass;
     pipeline->units_count = (unsigned)count;
     pipeline->targets = targets;
-    for (unsigned place = 0; place < file->pipeline.buffers_count; place++)
-        read_by_clock(store, place);
-    return result == ZR_OK && file->io ? zr_nvme_pipeline_begin(pipeline) : result;
+    return result == ZR_OK ? zr_nvme_pipeline_begin(pipeline) : result;
 }
 
 static zr_result take_next(struct zr_state_store *store, size_t unit, struct zr_state_view *out)
 {
     struct zr_state_file *file = store->file;
-    void *at = file->pipeline.buffers[file->pending % file->pipeline.buffers_count];
-    zr_result result = file->io ? zr_nvme_pipeline_take(&file->pipeline, &at) : ZR_OK;
+    void *at = NULL;
+    zr_result result = zr_nvme_pipeline_take(&file->pipeline, &at);
     file->taken = result == ZR_OK;
     view(store, unit, at, out);
     return result;
@@ -237,8 +236,7 @@ static zr_result give_next(struct zr_state_store *store, bool changed)
     file->taken = false;
     if (changed)
         zr_state_file_count(store, file->pass[place].bytes);
-    read_by_clock(store, place + file->pipeline.buffers_count);
-    return file->io ? zr_nvme_pipeline_give(&file->pipeline, changed) : ZR_OK;
+    return zr_nvme_pipeline_give(&file->pipeline, changed);
 }
 
 /* ---- A pass -------------------------------------------------------------------------------------------- */
@@ -269,7 +267,7 @@ static zr_result take_in_pass(struct zr_state_store *store, size_t unit, struct 
         return zr_fail(ZR_ERR_INVALID, "unit %zu of the state in the offload file, where unit %u is next",
                        unit, file->pending);
     if (file->pass[unit].bytes > 0)
-        zr_state_file_wait_by_clock(store, file->read_seconds[unit % file->pipeline.buffers_count]);
+        zr_state_file_wait_by_clock(store, file->read_seconds[unit % ZR_NVME_PLACES]);
     return take_next(store, unit, out);
 }
 
@@ -279,7 +277,7 @@ static zr_result nvme_end(struct zr_state_store *store)
     bool all = file->pending == file->units_count;
     file->passing = false;
     /* A pass that was broken off is not waited for behind anything else. */
-    return file->io && !all ? zr_nvme_pipeline_end(&file->pipeline) : ZR_OK;
+    return !all ? zr_nvme_pipeline_end(&file->pipeline) : ZR_OK;
 }
 
 /* ---- Ahead of the norm --------------------------------------------------------------------------------- */
@@ -308,7 +306,7 @@ zr_result zr_state_file_take_ahead(struct zr_state_store *store, size_t unit, st
 {
     struct zr_state_file *file = store->file;
     if (file->clock)
-        file->ahead[unit].read_seconds = file->read_seconds[file->pending % file->pipeline.buffers_count];
+        file->ahead[unit].read_seconds = file->read_seconds[file->pending % ZR_NVME_PLACES];
     return take_next(store, unit, out);
 }
 
@@ -350,7 +348,7 @@ static zr_result transfer(struct zr_state_store *store, size_t unit, transfer_ca
         return ZR_OK;
     zr_result result = call(file->io,
                             &(struct zr_nvme_extent){.offset_bytes = file->units[unit].offset_bytes,
-                                                     .memory = file->buffers,
+                                                     .memory = file->pipeline.buffers,
                                                      .bytes = file->units[unit].bytes},
                             &event);
     return result == ZR_OK ? zr_nvme_wait(file->io, event) : result;
@@ -362,13 +360,12 @@ static zr_result nvme_take(struct zr_state_store *store, size_t unit, struct zr_
     zr_result result = ZR_OK;
     if (file->passing)
         return take_in_pass(store, unit, out);
-    view(store, unit, file->buffers, out);
+    view(store, unit, file->pipeline.buffers, out);
     if (file->held == unit)
         return ZR_OK;
     file->held = NO_UNIT;
     file->runs_ahead = false;
-    if (file->io)
-        result = zr_nvme_pipeline_end(&file->pipeline);
+    result = zr_nvme_pipeline_end(&file->pipeline);
     if (result == ZR_OK)
         result = transfer(store, unit, zr_nvme_read);
     if (result == ZR_OK)
@@ -422,7 +419,8 @@ void zr_state_store_get_report(const struct zr_state_store *store, struct zr_sta
     if (file->io)
         zr_nvme_get_report(file->io, &report);
     *out = (struct zr_state_file_report){.file_bytes = file->bytes + store->options.more_bytes,
-                                         .buffers_bytes = file->pipeline.buffers_count * file->buffer_bytes,
+                                         .buffers_bytes =
+                                             file->pipeline.buffers_count * file->pipeline.buffer_bytes,
                                          .moved_bytes = file->moved_bytes,
                                          .waited_ns = report.waited_ns,
                                          .waited_behind_ns = report.waited_behind_ns,
