@@ -258,7 +258,7 @@ static void enter(struct zr_ledger *ledger, struct zr_run *run, struct zr_holder
     run->admitted = run->begun = run->admitted || plan->admitted;
     run->in_turn = run->in_turn || plan->in_turn;
     run->threads = plan->count == 1 ? plan->threads : 0;
-    if (run->turn == 0 && !is_turn(ledger, plan->turn)) /* the first of its members says it for all */
+    if (plan->turn > run->turn && !is_turn(ledger, plan->turn)) /* a rank that was away says an older one */
         run->turn = plan->turn;
     run->claim_bytes = run->threads && plan->claim_bytes < run->peak_bytes
                            ? more_of(plan->claim_bytes, run->base_bytes)

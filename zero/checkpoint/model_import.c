@@ -8,68 +8,30 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/sort.h"
 #include "alloc/heap/heap.h"
 #include "zero/checkpoint/state.h"
 #include "zero/comm/status.h"
 #include "zero/engine/engine.h"
 #include "zero/engine/update.h"
 #include "zero/checkpoint/model_file.h"
+#include "zero/checkpoint/model_names.h"
 #include "zero/checkpoint/safetensors_read.h"
 
 enum { FILES_MOST = 1024 };
 #define PIECE_ELEMENTS (((size_t)256 << 10) / sizeof(float))
 
-/* What Hugging Face's transformers writes of an architecture. */
-static const struct convention {
-    const char *model_type; /* in config.json */
-    const char *prefix;     /* of all names, or of none */
-    const char *layer;      /* of the names of a layer's tensors, before its number */
-    const char *masks[2];   /* tensors of a layer that say nothing; or NULL */
-    const char *conv1d;     /* of layer 0: tells [in, out] from [out, in]; NULL: always as the list has it */
-} conventions[ZR_ARCH_COUNT] = {
-    [ZR_ARCH_GPT2] = {.model_type = "gpt2",
-                      .prefix = "transformer.",
-                      .layer = "h.",
-                      .masks = {".attn.bias", ".attn.masked_bias"},
-                      .conv1d = "h.0.attn.c_attn.weight"},
-    [ZR_ARCH_LLAMA] = {.model_type = "llama",
-                       .prefix = "model.",
-                       .layer = "model.layers.",
-                       .masks = {".self_attn.rotary_emb.inv_freq", NULL}},
-};
-
-/* A parameter of the model and where its values are. */
-struct place {
-    uint64_t filled; /* elements that the file has; the rest are zero */
-    bool found;
-    const struct zr_safetensors *file;
-    struct zr_safetensors_tensor tensor;
-};
-
-struct named {
-    const char *name;
-    size_t index;
-};
-
 struct import {
     const struct zr_model_file *model;
-    const struct convention *convention;
     struct zr_safetensors *files; /* [files_count], zr_heap */
     size_t files_count;
     json_t *config; /* config.json; NULL: there is none */
     struct zr_transformer transformer;
-    const struct zr_parameter *parameters; /* [count], the transformer's */
-    struct place *places;                  /* [count], zr_heap */
-    struct named *names;                   /* [count], zr_heap: the parameters by name */
-    size_t count;
-    uint64_t layers;   /* that the file has tensors of */
-    struct place head; /* of a model whose head is tied */
-    bool linear;       /* GPT-2's matrices are [out, in] */
-    bool summed;       /* the file has a checksum, as an export of zr-train's has */
-    uint64_t checksum; /* that the file has */
-    uint64_t sum;      /* of what this rank has read */
-    float *piece;      /* [PIECE_ELEMENTS], zr_heap */
+    struct zr_model_names names; /* of the transformer's parameters */
+    bool linear;                 /* GPT-2's matrices are [out, in] */
+    bool summed;                 /* the file has a checksum, as an export of zr-train's has */
+    uint64_t checksum;           /* that the file has */
+    uint64_t sum;                /* of what this rank has read */
+    float *piece;                /* [PIECE_ELEMENTS], zr_heap */
 };
 
 /* ---- Files --------------------------------------------------------------------------------------------- */
@@ -214,102 +176,6 @@ static zr_result open_files(struct import *import)
     return result;
 }
 
-/* ---- Names --------------------------------------------------------------------------------------------- */
-
-static bool before(const void *a, const void *b)
-{
-    return strcmp(((const struct named *)a)->name, ((const struct named *)b)->name) < 0;
-}
-
-/* The index of a parameter of this model, or the list's length. */
-static size_t find_parameter(const struct import *import, const char *name)
-{
-    size_t from = 0, to = import->count;
-    while (from < to) {
-        size_t middle = from + (to - from) / 2;
-        int order = strcmp(import->names[middle].name, name);
-        if (order == 0)
-            return import->names[middle].index;
-        if (order < 0)
-            from = middle + 1;
-        else
-            to = middle;
-    }
-    return import->count;
-}
-
-/* Reads the layer of "h.12.attn...."; `rest` is from the dot after it on. False for another name. */
-static bool read_layer(const struct import *import, const char *name, uint64_t *layer, const char **rest)
-{
-    size_t length = strlen(import->convention->layer);
-    if (strncmp(name, import->convention->layer, length) != 0 || name[length] < '0' || name[length] > '9')
-        return false;
-    *layer = 0;
-    for (name += length; *name >= '0' && *name <= '9'; name++)
-        if (*layer > UINT32_MAX) /* no model has as many */
-            return false;
-        else
-            *layer = 10 * *layer + (uint64_t)(*name - '0');
-    *rest = name;
-    return *name == '.';
-}
-
-static bool is_mask(const struct convention *convention, const char *rest)
-{
-    for (size_t i = 0; i < sizeof convention->masks / sizeof *convention->masks; i++)
-        if (convention->masks[i] && strcmp(rest, convention->masks[i]) == 0)
-            return true;
-    return false;
-}
-
-/* The name as the list has it: GPT-2's without the prefix, LLaMA's with it. */
-static const char *plain_name(const struct import *import, const char *full, char room[256])
-{
-    const char *prefix = import->convention->prefix;
-    bool has = strncmp(full, prefix, strlen(prefix)) == 0,
-         wants = strncmp(import->parameters[0].name, prefix, strlen(prefix)) == 0;
-    if (has && !wants)
-        return full + strlen(prefix);
-    if (has == wants || strcmp(full, "lm_head.weight") == 0 || strlen(full) > 200)
-        return full;
-    snprintf(room, 256, "%s%s", prefix, full);
-    return room;
-}
-
-/* Takes note of one entry of a header. */
-static zr_result take_entry(struct import *import, const struct zr_safetensors *file, const char *full,
-                            json_t *entry)
-{
-    char room[256];
-    const char *name = plain_name(import, full, room), *rest;
-    struct place *into;
-    uint64_t layer;
-
-    if (read_layer(import, name, &layer, &rest)) {
-        if (is_mask(import->convention, rest))
-            return ZR_OK; /* the same for all */
-        if (layer >= import->layers)
-            import->layers = layer + 1;
-    }
-    size_t at = find_parameter(import, name);
-    if (at < import->count)
-        into = &import->places[at];
-    else if (strcmp(full, "lm_head.weight") == 0)
-        into = &import->head;
-    else if (import->layers > import->model->shape.layers)
-        return ZR_OK; /* its number of layers is told when all are known */
-    else
-        return zr_fail(ZR_ERR_FORMAT, "'%s' has a tensor that is no part of a model of --arch %s: %.100s",
-                       file->path, zr_architecture_name(import->model->shape.architecture), full);
-    if (into->found)
-        return zr_fail(ZR_ERR_FORMAT,
-                       "'%s' has tensor %.48s twice: with and without a prefix, or in two files", file->path,
-                       name);
-    into->found = true;
-    into->file = file;
-    return zr_safetensors_describe(file, full, entry, &into->tensor);
-}
-
 /* ---- Settings ------------------------------------------------------------------------------------------ */
 
 static zr_result other_size(const struct import *import, const char *option, uint64_t theirs, uint64_t ours)
@@ -343,10 +209,10 @@ static zr_result check_config(const struct import *import)
                  {llama ? "head_dim" : "", "--hidden / --heads", shape->hidden / shape->heads}};
     const char *type = json_string_value(json_object_get(import->config, "model_type"));
 
-    if (type && strcmp(type, import->convention->model_type) != 0)
+    if (type && strcmp(type, import->names.convention->model_type) != 0)
         return zr_fail(ZR_ERR_FORMAT,
                        "'%s': its config.json says that it is a %.32s, and this run has --arch %s",
-                       import->model->path, type, import->convention->model_type);
+                       import->model->path, type, import->names.convention->model_type);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         json_t *value = json_object_get(import->config, sizes[i].key);
         if (json_is_integer(value) && json_integer_value(value) != (json_int_t)sizes[i].ours)
@@ -389,26 +255,19 @@ static zr_result check_notes(const struct import *import)
 
 /* ---- Shapes -------------------------------------------------------------------------------------------- */
 
-static const struct place *place_of(const struct import *import, const char *name)
-{
-    size_t at = find_parameter(import, name);
-    return at < import->count && import->places[at].found && import->places[at].tensor.dimensions == 2
-               ? &import->places[at]
-               : NULL;
-}
-
 /* LLaMA's own sizes, which one tensor of layer 0 each tells. */
 static zr_result check_llama(const struct import *import)
 {
     const struct zr_shape *shape = &import->transformer.shape;
-    const struct place *k = place_of(import, "model.layers.0.self_attn.k_proj.weight"),
-                       *gate = place_of(import, "model.layers.0.mlp.gate_proj.weight");
+    const struct zr_model_names *names = &import->names;
+    const struct zr_model_place *k = zr_model_names_matrix(names, "model.layers.0.self_attn.k_proj.weight"),
+                                *gate = zr_model_names_matrix(names, "model.layers.0.mlp.gate_proj.weight");
     size_t width = shape->hidden / shape->heads;
     if (k && k->tensor.shape[0] != width * shape->kv_heads && k->tensor.shape[0] % width == 0)
         return other_size(import, "--kv-heads", k->tensor.shape[0] / width, shape->kv_heads);
     if (gate && gate->tensor.shape[0] != shape->ffn)
         return other_size(import, "--ffn", gate->tensor.shape[0], shape->ffn);
-    if (!shape->tied && !import->places[import->count - 1].found)
+    if (!shape->tied && !names->places[names->count - 1].found)
         return zr_fail(ZR_ERR_FORMAT,
                        "'%s' has no lm_head.weight: its head is tied; resume with --tie-embeddings",
                        import->model->path);
@@ -419,10 +278,11 @@ static zr_result check_llama(const struct import *import)
 static zr_result check_sizes(const struct import *import)
 {
     const struct zr_shape *shape = &import->transformer.shape;
+    const struct zr_model_names *names = &import->names;
     bool gpt2 = shape->architecture == ZR_ARCH_GPT2;
-    const struct place *embedding = place_of(import, import->parameters[0].name),
-                       *positions = gpt2 ? place_of(import, "wpe.weight") : embedding;
-    size_t last = import->count - (gpt2 || shape->tied ? 1 : 2);
+    const struct zr_model_place *embedding = zr_model_names_matrix(names, names->parameters[0].name),
+                                *positions = gpt2 ? zr_model_names_matrix(names, "wpe.weight") : embedding;
+    size_t last = names->count - (gpt2 || shape->tied ? 1 : 2);
 
     if (!embedding || !positions)
         return zr_fail(
@@ -430,7 +290,7 @@ static zr_result check_sizes(const struct import *import)
             "'%s' is no model of --arch %s: it has no matrices %s; give a folder that --save wrote "
             "to, or such a model as safetensors",
             import->model->path, zr_architecture_name(shape->architecture),
-            gpt2 ? "wte.weight and wpe.weight" : import->parameters[0].name);
+            gpt2 ? "wte.weight and wpe.weight" : names->parameters[0].name);
     if (embedding->tensor.shape[1] != shape->hidden)
         return other_size(import, "--hidden", embedding->tensor.shape[1], shape->hidden);
     if (embedding->tensor.shape[0] != shape->vocabulary &&
@@ -438,13 +298,13 @@ static zr_result check_sizes(const struct import *import)
         return other_size(import, "--vocab", embedding->tensor.shape[0], shape->vocabulary);
     if (gpt2 && positions->tensor.shape[0] != shape->sequence)
         return other_size(import, "--seq", positions->tensor.shape[0], shape->sequence);
-    if (import->layers < shape->layers && !import->places[last].found)
+    if (names->layers < shape->layers && !names->places[last].found)
         return zr_fail(ZR_ERR_FORMAT,
                        "'%s' is a part of a model: it ends after %" PRIu64
                        " layers and has no %s; give the whole model, or the index of its files",
-                       import->model->path, import->layers, import->parameters[last].name);
-    if (import->layers != shape->layers)
-        return other_size(import, "--layers", import->layers, shape->layers);
+                       import->model->path, names->layers, names->parameters[last].name);
+    if (names->layers != shape->layers)
+        return other_size(import, "--layers", names->layers, shape->layers);
     return gpt2 ? ZR_OK : check_llama(import);
 }
 
@@ -457,21 +317,22 @@ static bool has_shape(const struct zr_safetensors_tensor *tensor, uint64_t rows,
 /* A matrix of a block: those of both embeddings and of the head are never turned. */
 static bool is_turned(const struct import *import, size_t index)
 {
-    const struct zr_parameter *p = &import->parameters[index];
+    const struct zr_parameter *p = &import->names.parameters[index];
     return import->linear && p->shape[1] && p->group == ZR_GROUP_MATRICES;
 }
 
 /* Conv1D has [in, out], Linear [out, in]: c_attn, which is not square, tells for all. */
 static zr_result check_shapes(struct import *import)
 {
-    const struct zr_safetensors_tensor *embedding = &import->places[0].tensor;
-    const struct place *conv1d =
-        import->convention->conv1d ? place_of(import, import->convention->conv1d) : NULL;
+    const struct zr_model_names *names = &import->names;
+    const struct zr_safetensors_tensor *embedding = &names->places[0].tensor;
+    const struct zr_model_place *conv1d =
+        names->convention->conv1d ? zr_model_names_matrix(names, names->convention->conv1d) : NULL;
 
     import->linear = conv1d && conv1d->tensor.shape[1] == import->model->shape.hidden;
-    for (size_t i = 0; i < import->count; i++) {
-        const struct zr_parameter *p = &import->parameters[i];
-        struct place *place = &import->places[i];
+    for (size_t i = 0; i < names->count; i++) {
+        const struct zr_parameter *p = &names->parameters[i];
+        struct zr_model_place *place = &names->places[i];
         bool turned = is_turned(import, i);
         uint64_t rows = p->shape[turned], columns = p->shape[!turned];
 
@@ -486,16 +347,17 @@ static zr_result check_shapes(struct import *import)
                            "], which this run's --layers, --hidden, --vocab and --seq give it",
                            place->file->path, p->name, rows, columns ? ", " : "", columns);
     }
-    if (import->head.found && !has_shape(&import->head.tensor, embedding->shape[0], embedding->shape[1]))
+    if (names->head.found && !has_shape(&names->head.tensor, embedding->shape[0], embedding->shape[1]))
         return zr_fail(ZR_ERR_FORMAT, "'%s': lm_head.weight has another shape than %s",
-                       import->head.file->path, import->parameters[0].name);
+                       names->head.file->path, names->parameters[0].name);
     return ZR_OK;
 }
 
 /* The head of this model is the embedding itself: one of its own would be lost. */
 static zr_result check_head(const struct import *import)
 {
-    const struct place *embedding = &import->places[0], *head = &import->head;
+    const struct zr_model_names *names = &import->names;
+    const struct zr_model_place *embedding = &names->places[0], *head = &names->head;
     size_t half = PIECE_ELEMENTS / 2;
     uint64_t count = embedding->tensor.elements;
     zr_result result = ZR_OK;
@@ -510,7 +372,7 @@ static zr_result check_head(const struct import *import)
                 ZR_ERR_FORMAT,
                 "'%s': lm_head.weight is not %s, and this model's head is tied to it; give a model "
                 "whose head is",
-                head->file->path, import->parameters[0].name);
+                head->file->path, names->parameters[0].name);
     }
     return result;
 }
@@ -522,18 +384,11 @@ static zr_result list_parameters(struct import *import)
         zr_transformer_open(&import->transformer, shape, import->model->engine->options.host_arena);
     if (result)
         return result;
-    import->convention = &conventions[shape->architecture];
-    import->parameters = import->transformer.parameters;
-    import->count = import->transformer.model.list.parameters_count;
-    import->places = zr_heap_zalloc(import->count, sizeof *import->places);
-    import->names = zr_heap_zalloc(import->count, sizeof *import->names);
+    result = zr_model_names_open(&import->names, &import->transformer);
+    if (result)
+        return result;
     import->piece = zr_heap_alloc(PIECE_ELEMENTS * sizeof(float));
-    if (!import->places || !import->names || !import->piece)
-        return ZR_ERR_HOST_MEMORY;
-    for (size_t i = 0; i < import->count; i++)
-        import->names[i] = (struct named){import->parameters[i].name, i};
-    zr_sort_in_place(&(struct zr_sort_records){import->names, import->count, sizeof *import->names, before});
-    return ZR_OK;
+    return import->piece ? ZR_OK : ZR_ERR_HOST_MEMORY;
 }
 
 static zr_result start(struct import *import)
@@ -545,8 +400,8 @@ static zr_result start(struct import *import)
         json_t *root = import->files[f].root;
         for (void *at = json_object_iter(root); at && !result; at = json_object_iter_next(root, at))
             if (strcmp(json_object_iter_key(at), "__metadata__") != 0)
-                result = take_entry(import, &import->files[f], json_object_iter_key(at),
-                                    json_object_iter_value(at));
+                result = zr_model_names_take(&import->names, &import->files[f], json_object_iter_key(at),
+                                             json_object_iter_value(at));
     }
     if (!result)
         result = check_notes(import);
@@ -568,15 +423,14 @@ static void finish(struct import *import)
     json_decref(import->config);
     zr_heap_free(import->files);
     zr_heap_free(import->piece);
-    zr_heap_free(import->names);
-    zr_heap_free(import->places);
+    zr_model_names_close(&import->names);
     zr_transformer_close(&import->transformer);
 }
 
 /* ---- The data ------------------------------------------------------------------------------------------ */
 
 /* What a shard has of a matrix, out of its transposed tensor: a run of rows of one column after the other. */
-static zr_result read_transposed(const struct import *import, const struct place *place,
+static zr_result read_transposed(const struct import *import, const struct zr_model_place *place,
                                  const struct zr_layout_parameter *p, struct zr_overlap wanted, float *out)
 {
     size_t columns = p->parameter.shape[1], first = wanted.offset - p->offset, end = first + wanted.count;
@@ -607,7 +461,7 @@ static zr_result check_finite(const struct import *import, size_t index, const f
     for (size_t i = 0; i < count; i++)
         if (!isfinite(values[i]))
             return zr_fail(ZR_ERR_CORRUPT, "'%s' is damaged: tensor %s has a value that is no number",
-                           import->places[index].file->path, import->parameters[index].name);
+                           import->names.places[index].file->path, import->names.parameters[index].name);
     return ZR_OK;
 }
 
@@ -615,7 +469,7 @@ static zr_result check_finite(const struct import *import, size_t index, const f
 static zr_result read_part(struct import *import, size_t index, const struct zr_safetensors_part *part,
                            float *out)
 {
-    const struct place *place = &import->places[index];
+    const struct zr_model_place *place = &import->names.places[index];
     uint64_t there = place->filled > part->first ? place->filled - part->first : 0;
     struct zr_safetensors_part filled = {part->first, there < part->count ? (size_t)there : part->count};
     zr_result result;
@@ -633,8 +487,8 @@ static zr_result read_values(struct import *import, const struct zr_layout_param
 {
     const struct zr_engine *engine = import->model->engine;
     size_t shard = engine->layout.units[p->parameter.unit].shard_elements, from = engine->rank * shard;
-    size_t index = find_parameter(import, p->parameter.name);
-    const struct place *place = &import->places[index];
+    size_t index = zr_model_names_find(&import->names, p->parameter.name);
+    const struct zr_model_place *place = &import->names.places[index];
     zr_result result = ZR_OK;
 
     if (is_turned(import, index)) {

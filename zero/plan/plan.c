@@ -490,17 +490,17 @@ static zr_result rehearse_placed(struct zr_byte_plan *out, struct rehearsal *reh
     rehearsal->places = *places;
     rehearsal->claims = rehearsal->request->claims;
     zr_result result = rehearse_alone(&placed, rehearsal);
-    if (result != ZR_OK && result != ZR_ERR_ADDRESSES)
-        return result;
     if (result == ZR_OK && zr_plan_prefers_places(placed.peak_reserved_bytes, out->peak_reserved_bytes,
                                                   rehearsal->granule_bytes)) {
         *out = placed;
         return ZR_OK;
     }
+    if (rehearsal->claims) /* where memory has run out they are half found */
+        zr_plan_claims_end(rehearsal->claims);
+    if (result != ZR_OK && result != ZR_ERR_ADDRESSES)
+        return result;
     zr_rehearsal_destroy(*places);
     *places = NULL;
-    if (rehearsal->claims)
-        zr_plan_claims_end(rehearsal->claims);
     return ZR_OK;
 }
 

@@ -36,7 +36,7 @@ struct zr_plan_request {
      * not wanted. */
     zr_rehearsal **places;
     /* Gets what the step takes at most from each of its last micro-batch's actions on, where there are
-     * places; of the caller, who has set its arena. NULL: not wanted. */
+     * places; of the caller, who has set its arena. None where there is no plan. NULL: not wanted. */
     struct zr_plan_claims *claims;
 };
 

@@ -217,20 +217,31 @@ static void test_back(void)
     limit.bytes = 95;
     tap_is(zr_ledger_limit(&ledger, &limit, words, sizeof words, 100 * MS), ZR_OK, "that much is enough");
     threads = 0;
-    start();
-    const struct zr_run_plan ranks = {.base_bytes = 10,
-                                      .peak_bytes = 30,
-                                      .key = 8,
-                                      .count = 2,
-                                      .admitted = true,
-                                      .in_turn = true,
-                                      .turn = 5};
-    for (unsigned i = 0; i < 2; i++) {
-        add(i, 10);
-        zr_run_join(&ledger, &holders[i], &ranks, 0);
+}
+
+/* Ranks of one run come back with its turn's number, or with that of an earlier turn: it was away when this
+ * one came. */
+static void test_ranks_back(void)
+{
+    static const uint64_t turns[][2] = {{5, 5}, {3, 5}, {5, 3}, {0, 5}};
+    for (size_t at = 0; at < sizeof turns / sizeof *turns; at++) {
+        start();
+        for (unsigned i = 0; i < 2; i++) {
+            add(i, 10);
+            zr_run_join(&ledger, &holders[i],
+                        &(struct zr_run_plan){.base_bytes = 10,
+                                              .peak_bytes = 30,
+                                              .key = 8,
+                                              .count = 2,
+                                              .admitted = true,
+                                              .in_turn = turns[at][i] == 5,
+                                              .turn = turns[at][i]},
+                        0);
+        }
+        tap_ok(holders[0].run == holders[1].run && holders[0].run->in_turn && holders[0].run->turn == 5,
+               "ranks of one run that come back with turns %llu and %llu keep the latest",
+               (unsigned long long)turns[at][0], (unsigned long long)turns[at][1]);
     }
-    tap_ok(holders[0].run == holders[1].run && holders[0].run->turn == 5,
-           "ranks of one run keep its turn's number");
 }
 
 /* 0, 1 and 2 compute at once, where the peaks of no two fit; 3 has no plan. */
@@ -620,6 +631,7 @@ int main(void)
     test_beyond();
     test_fitting();
     test_back();
+    test_ranks_back();
     test_kept();
     test_deadline();
     test_members();

@@ -232,6 +232,92 @@ static void test_claims(void)
     }
 }
 
+/* A plan, and what comes of it where a pass of a fault site fails. */
+struct claiming {
+    struct rig *rig;
+    bool wants_claims;
+    enum zr_fault_site site;
+    uint64_t nth; /* the pass that fails; 0: none */
+    uint64_t passes;
+    bool placed;
+    size_t claims_count, left_bytes;
+    size_t most_bytes; /* from the first claim on */
+};
+
+/* The records of claims have an arena of their own, whose first memory they are. */
+static zr_result claim(struct claiming *claiming)
+{
+    struct rig *rig = claiming->rig;
+    struct zr_plan_claims claims = {0};
+    struct zr_byte_plan plan;
+    struct zr_arena_stats before, after;
+    zr_rehearsal *places = NULL;
+    zr_result result = zr_arena_create(
+        &claims.host_arena, &(struct zr_arena_options){.backend = rig->backend, .reserve_bytes = 1 << 20});
+    if (result != ZR_OK)
+        return result;
+    zr_arena_get_stats(rig->host_arena, &before);
+    zr_fault_set(claiming->site, claiming->nth);
+    result = zr_plan_make(&plan, &(struct zr_plan_request){.shape = shape,
+                                                           .places = &places,
+                                                           .claims = claiming->wants_claims ? &claims : NULL,
+                                                           .world = 1,
+                                                           .threads = 1,
+                                                           .bucket_bytes = 4096,
+                                                           .granule_bytes = GRANULE,
+                                                           .isa = zr_isa_best(),
+                                                           .host_arena = rig->host_arena});
+    claiming->passes = zr_fault_set(claiming->site, 0);
+    claiming->placed = places != NULL;
+    claiming->claims_count = claims.count;
+    claiming->most_bytes = claims.count > 0 ? claims.most_bytes[claims.count - 1] : 0;
+    zr_rehearsal_destroy(places);
+    zr_plan_claims_end(&claims);
+    zr_arena_destroy(claims.host_arena, &claiming->left_bytes);
+    zr_arena_get_stats(rig->host_arena, &after);
+    claiming->left_bytes += after.live_bytes - before.live_bytes;
+    return result;
+}
+
+/* Memory runs out at each place while claims are found, which is behind all that a plan without them does:
+ * then there is no plan, or one without places and claims, or the arena has found other memory. */
+static void test_claims_faults(void)
+{
+    static const enum zr_fault_site sites[] = {ZR_FAULT_CREATE, ZR_FAULT_MAP, ZR_FAULT_ACCESS,
+                                               ZR_FAULT_METADATA};
+    enum { EACH = 32, STRIDE = 7 }; /* records have many passes: the first of them, and some of the others */
+    struct rig rig;
+    tap_result(gpt_open(&rig, ZR_RECOMPUTE_NONE), ZR_OK, "a model whose claims are to be found");
+    for (size_t s = 0; s < sizeof sites / sizeof *sites; s++) {
+        struct claiming without = {.rig = &rig, .site = sites[s]}, with = without;
+        unsigned count = 0, failed = 0, bare = 0, same = 0;
+        size_t left_bytes = 0;
+        with.wants_claims = true;
+        zr_result result = claim(&with); /* it takes what the next ones find */
+        if (result == ZR_OK)
+            result = claim(&without);
+        if (result == ZR_OK)
+            result = claim(&with);
+        for (uint64_t nth = without.passes + 1; result == ZR_OK && nth <= with.passes;
+             nth += nth < without.passes + EACH ? 1 : STRIDE) {
+            struct claiming with_fault = with;
+            with_fault.nth = nth;
+            bool made = claim(&with_fault) == ZR_OK, none = !with_fault.placed && !with_fault.claims_count;
+            failed += !made && none;
+            bare += made && none;
+            same += made && with_fault.placed && with_fault.claims_count == with.claims_count &&
+                    with_fault.most_bytes == with.most_bytes;
+            left_bytes += with_fault.left_bytes;
+            count++;
+        }
+        tap_ok(count > 0 && count == failed + bare + same && left_bytes == 0,
+               "%s fails while claims are found, %u times: no plan %u times, no claims %u, all the same %u; "
+               "%zu bytes left behind",
+               zr_fault_site_name(sites[s]), count, failed, bare, same, left_bytes);
+    }
+    tap_is(rig_close(&rig), 0, "nothing is left behind");
+}
+
 /* The three ways to recompute: same bits; each plan is what the run measures, and its places call no driver.
  */
 static void test_recompute(void)
@@ -365,6 +451,7 @@ int main(void)
     test_against_reference();
     test_recompute();
     test_claims();
+    test_claims_faults();
     test_blame();
     test_faults();
     return tap_done();
