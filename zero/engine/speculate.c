@@ -194,6 +194,7 @@ zr_result zr_engine_speculation_open(struct zr_engine *engine)
 void zr_engine_speculation_close(struct zr_engine *engine)
 {
     struct zr_speculation *speculation = &engine->speculation;
+    speculation->armed = false;
     if (speculation->worker)
         zr_comm_destroy(speculation->worker); /* after what it has under way */
     speculation->worker = NULL;

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "alloc/base/fault.h"
 #include "tests/support/zero/engine_rig.h"
 #include "zero/engine/engine.h"
 #include "tests/support/kernels/half.h"
@@ -496,6 +497,63 @@ static int follow_late(struct zr_local_world *local, unsigned rank, void *argume
     return 0;
 }
 
+/* ---- Steps that are broken off ------------------------------------------------------------------------- */
+
+/* An update that takes long, and whether the gradients were there until its end. */
+static zr_arena *gradients_arena;
+static size_t gradients_bytes;
+static _Atomic unsigned updates, early;
+
+static zr_result update_slowly(struct zr_kernel_context *context, const struct zr_update_adamw *args)
+{
+    zr_result result = zr_kernels_cpu(ZR_ISA_PLAIN)->update_adamw(context, args);
+    usleep(20000);
+    early += state_bytes(gradients_arena, ZR_TAG_GRAD) < gradients_bytes;
+    updates++;
+    return result;
+}
+
+/* Everything is handed over, and the engine ends, while updates ahead of the norm read gradients. */
+static int end_in_a_step(struct rig *rig, struct zr_engine_options *options, const struct plan *plan)
+{
+    struct zr_kernels slow = *rig->kernels;
+    slow.update_adamw = update_slowly;
+    options->kernels = &slow;
+    gradients_bytes = 0;
+    must(zr_engine_create(&rig->engine, options) == ZR_OK);
+    must(zr_engine_speculate(rig->engine, 0.01f) == ZR_OK);
+    must(backward(rig->engine, plan, 0, zr_comm_rank(rig->comm)) == ZR_OK);
+    must(zr_engine_synchronize(rig->engine) == ZR_OK);
+    gradients_bytes = state_bytes(gradients_arena, ZR_TAG_GRAD);
+    zr_engine_destroy(rig->engine);
+    rig->engine = NULL;
+    must(updates > 0 && early == 0);
+    return 0;
+}
+
+static int break_off(struct zr_local_world *local, unsigned rank, void *argument)
+{
+    const struct plan *plan = argument;
+    const char *scratch = getenv("TMPDIR");
+    const struct zr_offload_file file = {.folder = scratch ? scratch : "/tmp", .force = true, .depth = 4};
+    struct rig rig;
+    size_t leaked = 1;
+    must(open_rank(&rig, local, rank, plan) == ZR_OK);
+    must(zr_arena_create(&gradients_arena, &(struct zr_arena_options){.backend = rig.backend,
+                                                                      .reserve_bytes = 64 << 20}) == ZR_OK);
+    for (int filed = 0; filed < 2; filed++) {
+        struct zr_engine_options options = options_of(&rig, plan);
+        options.offload = (struct zr_offload){.host = gradients_arena,
+                                              .optimizer = true,
+                                              .file = filed ? &file : NULL,
+                                              .speculative_bytes = SIZE_MAX / 2};
+        must(end_in_a_step(&rig, &options, plan) == 0);
+    }
+    must(zr_arena_destroy(gradients_arena, &leaked) == ZR_OK && leaked == 0);
+    must(rig_close(&rig) == 0);
+    return 0;
+}
+
 /* ---- What is refused ----------------------------------------------------------------------------------- */
 
 static int refuse(struct zr_local_world *local, unsigned rank, void *argument)
@@ -564,6 +622,7 @@ int main(void)
                plan.scattered ? ", scattered" : "");
     }
     struct plan plan = plans[6];
+    tap_is(rig_launch(2, break_off, &plan), 0, "an engine that ends in a step waits for updates ahead of it");
     tap_is(rig_launch(2, refuse, &plan), 0, "what cannot be is refused with words");
     return tap_done();
 }
