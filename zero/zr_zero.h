@@ -184,7 +184,7 @@ struct zr_offload {
     /* The part of all elements, 0 to 1, whose state, gradients and (of `parameters`) parameters stay in
      * zr_engine_options.arena, by units in a row, as many as are within it. Not with `delayed`. */
     double stays;
-    /* With `optimizer`, without `parameters_file`, `delayed` and `stays`, and the same bits: a unit is
+    /* With `optimizer`, without `delayed`, and the same bits: a unit is
      * updated in a thread of its own as soon as its gradients are there, before the norm is known, and rolled
      * back where the norm demands that; see zr_engine_speculate(). Bytes of the arena (tag offload), with
      * `file` of the file, that old values may take: of each unit 12 for each element that this rank updates,
@@ -264,8 +264,10 @@ ZR_API float zr_engine_loss_scale(const zr_engine *engine);
 
 /* Before the first gradient of a step: the learning rate that the step will have, from which updates begin
  * that zr_offload.speculative_bytes allow. Where zr_engine_step() then gets another one, they are undone.
- * Without a call, or where nothing is allowed, nothing is speculated. ZR_ERR_INVALID: in the middle of a
- * step, or a rate below 0 or not finite. */
+ * From a unit's last gradient until the step's end nobody gathers it: with zr_offload.file it may be new
+ * already. zr_engine_verify_replicas() and zr_engine_verify_finite() undo what has begun, and the step
+ * updates all. Without a call, or where nothing is allowed, nothing is speculated. ZR_ERR_INVALID: in the
+ * middle of a step, or a rate below 0 or not finite. */
 ZR_API zr_result zr_engine_speculate(zr_engine *engine, float rate);
 
 struct zr_step_report {

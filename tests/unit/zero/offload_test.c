@@ -12,6 +12,7 @@
 #include "alloc/base/fault.h"
 #include "tests/support/zero/engine_rig.h"
 #include "zero/engine/engine.h"
+#include "zero/engine/speculate.h"
 #include "tests/support/kernels/half.h"
 #include "tests/support/tap.h"
 
@@ -531,6 +532,23 @@ static int end_in_a_step(struct rig *rig, struct zr_engine_options *options, con
     return 0;
 }
 
+/* Who asks between backward and the step finds the parameters that the step began with. */
+static int ask_in_a_step(struct rig *rig, const struct zr_engine_options *options, const struct plan *plan)
+{
+    struct zr_step_report report;
+    must(zr_engine_create(&rig->engine, options) == ZR_OK);
+    must(zr_engine_speculate(rig->engine, 0.01f) == ZR_OK);
+    must(backward(rig->engine, plan, 0, zr_comm_rank(rig->comm)) == ZR_OK);
+    must(zr_engine_synchronize(rig->engine) == ZR_OK);
+    must(zr_engine_speculation_await_filed(rig->engine) == ZR_OK);
+    must(zr_engine_verify_replicas(rig->engine) == ZR_OK && zr_engine_verify_finite(rig->engine) == ZR_OK);
+    must(zr_engine_step(rig->engine, 0.01f, &report) == ZR_OK);
+    must(zr_engine_verify_replicas(rig->engine) == ZR_OK);
+    zr_engine_destroy(rig->engine);
+    rig->engine = NULL;
+    return 0;
+}
+
 static int break_off(struct zr_local_world *local, unsigned rank, void *argument)
 {
     const struct plan *plan = argument;
@@ -547,6 +565,7 @@ static int break_off(struct zr_local_world *local, unsigned rank, void *argument
                                               .optimizer = true,
                                               .file = filed ? &file : NULL,
                                               .speculative_bytes = SIZE_MAX / 2};
+        must(ask_in_a_step(&rig, &options, plan) == 0);
         must(end_in_a_step(&rig, &options, plan) == 0);
     }
     must(zr_arena_destroy(gradients_arena, &leaked) == ZR_OK && leaked == 0);
@@ -622,7 +641,7 @@ int main(void)
                plan.scattered ? ", scattered" : "");
     }
     struct plan plan = plans[6];
-    tap_is(rig_launch(2, break_off, &plan), 0, "an engine that ends in a step waits for updates ahead of it");
+    tap_is(rig_launch(2, break_off, &plan), 0, "in a step, updates ahead of it are waited for, and not seen");
     tap_is(rig_launch(2, refuse, &plan), 0, "what cannot be is refused with words");
     return tap_done();
 }
