@@ -183,7 +183,8 @@ zr_result zr_engine_late_await(struct zr_engine *engine)
         zr_comm_clock_wait_disk(late->clock, late->clock->update_idle_seconds);
     else if (late->pending && late->clock)
         zr_comm_clock_wait_until(late->clock, late->clock->update_idle_seconds);
-    late->ticket = 0;
+    if (result == ZR_OK) /* else whoever asks again has to hear of it, too */
+        late->ticket = 0;
     return result;
 }
 

@@ -549,6 +549,66 @@ static int ask_in_a_step(struct rig *rig, const struct zr_engine_options *option
     return 0;
 }
 
+/* A disk that has failed has failed for every call that follows, in words of the folder. */
+static int lose_the_disk(struct rig *rig, struct zr_engine_options *options, const struct plan *plan)
+{
+    const struct zr_offload_file *file = options->offload.file;
+    struct zr_step_report report;
+    const void *parameters_at;
+    void *base;
+    bool adds;
+    must(zr_engine_create(&rig->engine, options) == ZR_OK);
+    zr_engine *engine = rig->engine;
+    if (options->offload.delayed) {
+        must(backward(engine, plan, 0, 0) == ZR_OK && zr_engine_step(engine, 0.01f, &report) == ZR_OK);
+        must(zr_engine_synchronize(engine) == ZR_OK && backward(engine, plan, 0, 0) == ZR_OK);
+    }
+    zr_fault_set(ZR_FAULT_DISK_READ, 1);
+    if (options->offload.delayed)
+        must(zr_engine_step(engine, 0.01f, &report) == ZR_OK);
+    for (unsigned i = 0; i < 3 && options->offload.delayed; i++) {
+        must(zr_engine_save(engine, saved_path()) == ZR_ERR_IO && strstr(zr_last_error(), file->folder));
+        must(zr_engine_synchronize(engine) == ZR_ERR_IO && strstr(zr_last_error(), file->folder));
+    }
+    for (unsigned i = 0; i < 3 && !options->offload.delayed; i++) {
+        must(zr_engine_gather(engine, 1, &parameters_at) == ZR_ERR_IO);
+        must(strstr(zr_last_error(), file->folder));
+    }
+    must(options->offload.delayed || zr_engine_gradients(engine, 1, &base, &adds) == ZR_OK);
+    for (unsigned i = 0; i < 6 && !options->offload.delayed; i++)
+        must(zr_engine_reduce(engine, 1) == ZR_ERR_IO && strstr(zr_last_error(), file->folder));
+    zr_fault_set(ZR_FAULT_DISK_READ, 0);
+    zr_engine_destroy(engine);
+    rig->engine = NULL;
+    return 0;
+}
+
+static int lose_disks(struct zr_local_world *local, unsigned rank, void *argument)
+{
+    const struct plan *plan = argument;
+    const char *scratch = getenv("TMPDIR");
+    const struct zr_offload_file file = {.folder = scratch ? scratch : "/tmp", .force = true, .depth = 4};
+    struct rig rig;
+    zr_arena *host = NULL;
+    size_t leaked = 1;
+    must(open_rank(&rig, local, rank, plan) == ZR_OK);
+    must(zr_arena_create(
+             &host, &(struct zr_arena_options){.backend = rig.backend, .reserve_bytes = 64 << 20}) == ZR_OK);
+    for (int delayed = 0; delayed < 2; delayed++) {
+        struct zr_engine_options options = options_of(&rig, plan);
+        options.offload = (struct zr_offload){.host = host,
+                                              .optimizer = true,
+                                              .parameters = true,
+                                              .file = &file,
+                                              .parameters_file = delayed ? NULL : &file,
+                                              .delayed = delayed};
+        must(lose_the_disk(&rig, &options, plan) == 0);
+    }
+    must(zr_arena_destroy(host, &leaked) == ZR_OK && leaked == 0);
+    must(rig_close(&rig) == 0);
+    return 0;
+}
+
 static int break_off(struct zr_local_world *local, unsigned rank, void *argument)
 {
     const struct plan *plan = argument;
@@ -642,6 +702,8 @@ int main(void)
     }
     struct plan plan = plans[6];
     tap_is(rig_launch(2, break_off, &plan), 0, "in a step, updates ahead of it are waited for, and not seen");
+    struct plan alone = plans[5];
+    tap_is(rig_launch(1, lose_disks, &alone), 0, "after a failure of the disk nothing is found well again");
     tap_is(rig_launch(2, refuse, &plan), 0, "what cannot be is refused with words");
     return tap_done();
 }
