@@ -221,7 +221,9 @@ struct zr_engine_options {
     bool scattered_gradients;
     struct zr_offload offload;
     /* Where the host sees no tensors: what computes on those that are offloaded, in memory that the host and
-     * `kernels` both see. Borrowed, and the context is open with them. NULL: `kernels` does, in `context`. */
+     * `kernels` both see. Borrowed, and the context is open with them. NULL: `kernels` does, in `context`,
+     * which is not allowed with offload.file; nor, with or without them, are offload.speculative_bytes and
+     * parameters_file. */
     const struct zr_kernels *host_kernels;
     struct zr_kernel_context *host_context;
 };

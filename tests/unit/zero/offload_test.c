@@ -678,6 +678,20 @@ static int refuse(struct zr_local_world *local, unsigned rank, void *argument)
         must(zr_engine_create(&engine, &options) == ZR_ERR_INVALID &&
              strstr(zr_last_error(), wrong[i].words));
     }
+    struct zr_kernels blind = *rig.kernels; /* as of a card */
+    blind.host_visible = false;
+    const struct zr_offload apart[] = {
+        {.host = rig.arena, .optimizer = true, .speculative_bytes = 1 << 20},
+        {.host = rig.arena, .optimizer = true, .parameters = true, .parameters_file = &file},
+        {.host = rig.arena, .optimizer = true, .file = &file}};
+    for (size_t i = 0; i < sizeof apart / sizeof *apart; i++) {
+        struct zr_engine_options options = options_of(&rig, &plan);
+        options.kernels = &blind;
+        options.stage = 3;
+        options.offload = apart[i];
+        must(zr_engine_create(&engine, &options) == ZR_ERR_INVALID &&
+             strstr(zr_last_error(), "does not see"));
+    }
     must(rig_close(&rig) == 0);
     return 0;
 }
