@@ -159,7 +159,7 @@ struct zr_offload_file {
     bool force;         /* take a folder that lies in memory (tmpfs), for tests */
     size_t align_bytes; /* of its blocks, a power of two; 0: 4096 */
     unsigned depth;     /* transfers under way at a time; 0: measured at the start */
-    unsigned buffers;   /* of the optimizer's: each as long as the largest unit, in the arena, 3 to 16; 0: 3 */
+    unsigned buffers;   /* of the optimizer's, each as long as its largest unit: 3 to 16; 0: 3 */
     /* What a person should know: what this machine refuses, a disk that stalls. NULL: nobody listens. */
     void (*log)(void *state, const char *words);
     void *log_state;
@@ -184,7 +184,7 @@ struct zr_offload {
     /* The part of all elements, 0 to 1, whose state, gradients and (of `parameters`) parameters stay in
      * zr_engine_options.arena, by units in a row, as many as are within it. Not with `delayed`. */
     double stays;
-    /* With `optimizer`, without `parameters_file`, `delayed` and `stays`, and the same bits: a unit is
+    /* With `optimizer`, without `delayed`, and the same bits: a unit is
      * updated in a thread of its own as soon as its gradients are there, before the norm is known, and rolled
      * back where the norm demands that; see zr_engine_speculate(). Bytes of the arena (tag offload), with
      * `file` of the file, that old values may take: of each unit 12 for each element that this rank updates,
@@ -221,7 +221,9 @@ struct zr_engine_options {
     bool scattered_gradients;
     struct zr_offload offload;
     /* Where the host sees no tensors: what computes on those that are offloaded, in memory that the host and
-     * `kernels` both see. Borrowed, and the context is open with them. NULL: `kernels` does, in `context`. */
+     * `kernels` both see. Borrowed, and the context is open with them. NULL: `kernels` does, in `context`,
+     * which is not allowed with offload.file; nor, with or without them, are offload.speculative_bytes and
+     * parameters_file. */
     const struct zr_kernels *host_kernels;
     struct zr_kernel_context *host_context;
 };
@@ -265,8 +267,10 @@ ZR_API float zr_engine_loss_scale(const zr_engine *engine);
 /* Before the first gradient of a step: the learning rate that the step will have, from which updates begin
  * that zr_offload.speculative_bytes allow. Where zr_engine_step() then gets another one, clips or skips, they
  * are undone and made again, if at all: leave the call out behind a step that was clipped or skipped, as the
- * next one often is. Without a call, or where nothing is allowed, nothing is speculated. ZR_ERR_INVALID: in
- * the middle of a step, or a rate below 0 or not finite. */
+ * next one often is. From a unit's last gradient until the step's end nobody gathers it: with
+ * zr_offload.file it may be new already. zr_engine_verify_replicas() and zr_engine_verify_finite() undo what
+ * has begun, and the step updates all. Without a call, or where nothing is allowed, nothing is speculated.
+ * ZR_ERR_INVALID: in the middle of a step, or a rate below 0 or not finite. */
 ZR_API zr_result zr_engine_speculate(zr_engine *engine, float rate);
 
 struct zr_step_report {

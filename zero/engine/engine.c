@@ -277,6 +277,7 @@ void zr_engine_destroy(zr_engine *engine)
         return;
     zr_arena *arena = engine->options.arena, *host_arena = engine->options.host_arena,
              *state_arena = zr_engine_state_arena(engine);
+    zr_engine_speculation_close(engine); /* its thread reads gradients */
     if (engine->units) {
         zr_engine_synchronize(
             engine); /* a lost peer has ended the communicator's work too: nothing still writes */
@@ -289,7 +290,6 @@ void zr_engine_destroy(zr_engine *engine)
     }
     zr_drop(host_arena, &engine->squares);
     zr_drop(arena, &engine->results);
-    zr_engine_speculation_close(engine);
     zr_state_store_close(&engine->staying);
     zr_state_store_close(&engine->store);
     zr_engine_gradient_file_close(engine);

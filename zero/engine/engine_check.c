@@ -145,6 +145,25 @@ static zr_result check_parameters(const struct zr_engine_options *options)
     return ZR_OK;
 }
 
+/* Where kernels compute behind the host, on tensors that it does not see. */
+static zr_result check_offload_apart(const struct zr_engine_options *options)
+{
+    const struct zr_offload *offload = &options->offload;
+    if (!options->kernels->executes || options->kernels->host_visible)
+        return ZR_OK;
+    if (offload->speculative_bytes > 0 || offload->parameters_file)
+        return zr_fail(ZR_ERR_INVALID,
+                       "a speculative update and a file of parameters are of the host, which does not see "
+                       "the tensors of \"%s\"; leave them out",
+                       options->kernels->name);
+    if (offload->file && !(options->host_kernels && options->host_kernels->host_visible))
+        return zr_fail(ZR_ERR_INVALID,
+                       "an offload file is read and written by the host, which does not see when \"%s\" has "
+                       "ended; give host_kernels, too",
+                       options->kernels->name);
+    return ZR_OK;
+}
+
 static zr_result check_offload(const struct zr_engine_options *options)
 {
     const struct zr_offload *offload = &options->offload;
@@ -228,5 +247,7 @@ zr_result zr_engine_check_options(const struct zr_engine_options *options)
         result = check_gradient_uses(options);
     if (result == ZR_OK)
         result = check_offload(options);
+    if (result == ZR_OK)
+        result = check_offload_apart(options);
     return result == ZR_OK ? check_parameters(options) : result;
 }

@@ -17,18 +17,20 @@ size_t zr_engine_offset(const zr_engine *engine, size_t parameter)
     return engine->layout.parameters[parameter].offset;
 }
 
-static zr_result start_gathering(struct zr_engine *engine, size_t unit)
+static void drop_unit(struct zr_engine *engine, size_t unit)
+{
+    zr_drop(engine->options.arena, &engine->units[unit].gathered);
+    engine->gathered_units--;
+}
+
+/* Into the unit's block. */
+static zr_result fill_gathered(struct zr_engine *engine, size_t unit)
 {
     const struct zr_layout_unit *u = &engine->layout.units[unit];
     struct zr_unit_state *state = &engine->units[unit];
-    zr_result result = zr_take(engine->options.arena, ZR_TAG_GATHERED, u->padded_elements,
-                               engine->parameter_bytes, &state->gathered);
-    if (result != ZR_OK)
-        return zr_name_unit(result, u->unit.name);
-    engine->gathered_units++;
     size_t shard_bytes = u->shard_elements * engine->parameter_bytes;
     struct zr_parameter_source source = {zr_engine_shard(engine, unit), NULL};
-    result = zr_engine_parameter_read(engine, unit, &source);
+    zr_result result = zr_engine_parameter_read(engine, unit, &source);
     if (result != ZR_OK)
         return result;
     if (zr_engine_hosts_parameters(engine, unit) && engine->world == 1)
@@ -57,21 +59,30 @@ static zr_result start_gathering(struct zr_engine *engine, size_t unit)
     return result;
 }
 
-/* Also of what is kept whole, after an update. */
+static zr_result start_gathering(struct zr_engine *engine, size_t unit)
+{
+    const struct zr_layout_unit *u = &engine->layout.units[unit];
+    zr_result result = zr_take(engine->options.arena, ZR_TAG_GATHERED, u->padded_elements,
+                               engine->parameter_bytes, &engine->units[unit].gathered);
+    if (result != ZR_OK)
+        return zr_name_unit(result, u->unit.name);
+    engine->gathered_units++;
+    result = fill_gathered(engine, unit);
+    if (result != ZR_OK) /* nothing is on its way there */
+        drop_unit(engine, unit);
+    return result;
+}
+
+/* Also of what is kept whole, after an update. What has failed has failed for whoever asks again. */
 zr_result zr_engine_await_gather(struct zr_engine *engine, size_t unit)
 {
     zr_result read = zr_engine_parameter_await(engine, unit);
     zr_result copied = zr_engine_await_parameters(engine, unit);
     zr_result result = zr_comm_wait(engine->options.comm, engine->units[unit].parameter_ticket);
-    engine->units[unit].parameter_ticket = 0;
+    if (result == ZR_OK)
+        engine->units[unit].parameter_ticket = 0;
     zr_engine_parameter_let_go(engine, unit);
     return read != ZR_OK ? read : copied != ZR_OK ? copied : result;
-}
-
-static void drop_unit(struct zr_engine *engine, size_t unit)
-{
-    zr_drop(engine->options.arena, &engine->units[unit].gathered);
-    engine->gathered_units--;
 }
 
 zr_result zr_engine_drop_gathered(struct zr_engine *engine)

@@ -52,8 +52,9 @@ static zr_result update_all(void *state, struct zr_kernel_context *none)
     for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++)
         result = update_unit(engine, u);
     zr_result ended = zr_state_store_end(&engine->store);
-    atomic_fetch_add(&engine->late.behind_ns, behind_ns(engine) - before_ns);
+    /* In this order: a report takes the second from the first. */
     atomic_fetch_add(&engine->late.busy_ns, zr_os_now_ns() - start_ns);
+    atomic_fetch_add(&engine->late.behind_ns, behind_ns(engine) - before_ns);
     return result == ZR_OK ? ended : result;
 }
 
@@ -183,7 +184,8 @@ zr_result zr_engine_late_await(struct zr_engine *engine)
         zr_comm_clock_wait_disk(late->clock, late->clock->update_idle_seconds);
     else if (late->pending && late->clock)
         zr_comm_clock_wait_until(late->clock, late->clock->update_idle_seconds);
-    late->ticket = 0;
+    if (result == ZR_OK) /* else whoever asks again has to hear of it, too */
+        late->ticket = 0;
     return result;
 }
 

@@ -94,11 +94,13 @@ uint64_t zr_engine_host_moved_bytes(const struct zr_engine *engine)
 
 /* ---- Gradients of one rank ----------------------------------------------------------------------------- */
 
-/* Whoever uses what was copied: the kernels' stream where copies have one, or the host. */
+/* Whoever uses what was copied: the kernels' stream where copies have one, or the host. What has failed has
+ * failed for whoever asks again. */
 static zr_result wait_for(struct zr_engine *engine, zr_ticket *ticket)
 {
     zr_result result = *ticket > 0 ? zr_comm_wait(engine->copies, *ticket) : ZR_OK;
-    *ticket = 0;
+    if (result == ZR_OK)
+        *ticket = 0;
     return result;
 }
 

@@ -1,6 +1,7 @@
 /* parameter_sync.c: whole replicas from their owners' parts, proofs that all ranks agree, and the pieces of
  * the model that this rank owns, for checkpoints. */
 #include "zero/engine/late.h"
+#include "zero/engine/speculate.h"
 #include "zero/engine/update.h"
 #include "zero/engine/nvme/parameter_file.h"
 #include "zero/engine/offload.h"
@@ -77,6 +78,14 @@ zr_result zr_engine_synchronize(zr_engine *engine)
         first = zr_engine_copy(engine, NULL, NULL, 0);
     /* Peers may still gather from this rank's shard. */
     return first == ZR_OK && engine->world > 1 ? zr_comm_synchronize(engine->options.comm) : first;
+}
+
+/* The same, and what was updated ahead of the norm is as it was: its update is the step's own. */
+static zr_result synchronize_as_it_was(struct zr_engine *engine)
+{
+    bool rolled_back;
+    zr_result result = zr_engine_speculation_settle(engine, NULL, &rolled_back);
+    return result == ZR_OK ? zr_engine_synchronize(engine) : result;
 }
 
 /* At stage 0 everyone holds the whole state, of which it has loaded its shard. */
@@ -216,7 +225,7 @@ zr_result zr_engine_verify_replicas(zr_engine *engine)
 
     if (result != ZR_OK || engine->simulated || (engine->world == 1 && !zr_engine_is_part(engine)))
         return result;
-    result = zr_engine_synchronize(engine);
+    result = synchronize_as_it_was(engine);
     if (result == ZR_OK)
         result = replica_checksum(engine, &mine);
     if (result == ZR_OK)
@@ -247,7 +256,9 @@ static zr_result kept_parameters(struct zr_engine *engine, size_t unit, void **o
 
 zr_result zr_engine_verify_finite(zr_engine *engine)
 {
-    zr_result result = zr_engine_synchronize(engine);
+    zr_result result = zr_engine_check_call(engine, __func__, engine);
+    if (result == ZR_OK)
+        result = synchronize_as_it_was(engine);
     if (result != ZR_OK || engine->simulated)
         return result;
     for (size_t u = 0; u < engine->layout.units_count; u++) {

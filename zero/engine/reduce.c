@@ -74,7 +74,8 @@ zr_result zr_engine_end_reduction(struct zr_engine *engine, size_t unit)
     zr_result copied = zr_engine_await_gradients(engine, unit);
     zr_result result = zr_comm_wait(engine->options.comm, state->reduce_ticket);
     result = copied != ZR_OK ? copied : result;
-    state->reduce_ticket = 0;
+    if (result == ZR_OK)
+        state->reduce_ticket = 0;
     if (result == ZR_OK) /* gradients in a slot are there until they are written */
         result = zr_engine_speculation_begin(engine, unit);
     if (result == ZR_OK)

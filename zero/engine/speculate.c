@@ -63,6 +63,15 @@ static zr_result move_old(struct zr_engine *engine, size_t unit, enum direction 
     return result == ZR_OK ? given : result;
 }
 
+/* Whether a unit is updated ahead where there is room: it is offloaded, and this rank's gradients of it are
+ * the step's. */
+static bool is_for_log(const struct zr_engine *engine, size_t unit)
+{
+    const struct zr_layout *layout = &engine->layout;
+    return !engine->units[unit].stays &&
+           !layout->parameters[layout->units[unit].first_parameter].parameter.part.shared;
+}
+
 /* Places of units in a log that begins at `log`; its length in elements. */
 static size_t place(struct zr_engine *engine, float *log)
 {
@@ -74,10 +83,8 @@ static size_t place(struct zr_engine *engine, float *log)
         return engine->speculation.filed_count = (unsigned)length;
     }
     for (size_t u = engine->layout.units_count; u-- > 0;) {
-        const struct zr_layout_unit *unit = &engine->layout.units[u];
         size_t count = log_elements(engine, u);
-        if (engine->units[u].stays || count > most - length ||
-            engine->layout.parameters[unit->first_parameter].parameter.part.shared)
+        if (!is_for_log(engine, u) || count > most - length)
             continue;
         if (log)
             engine->speculation.units[u].log = log + length;
@@ -163,9 +170,9 @@ zr_result zr_engine_speculation_open(struct zr_engine *engine)
     memset(speculation->units, 0, units * sizeof *speculation->units);
     speculation->seen = speculation->order ? speculation->order + units : NULL;
     size_t length = place(engine, NULL), last = units;
-    while (last > 0 && engine->units[last - 1].stays)
+    while (last > 0 && !is_for_log(engine, last - 1))
         last--;
-    if (last == 0) /* nothing is offloaded */
+    if (last == 0) /* none is, however large the log */
         return ZR_OK;
     if (length == 0)
         return zr_fail(
@@ -194,6 +201,7 @@ zr_result zr_engine_speculation_open(struct zr_engine *engine)
 void zr_engine_speculation_close(struct zr_engine *engine)
 {
     struct zr_speculation *speculation = &engine->speculation;
+    speculation->armed = false;
     if (speculation->worker)
         zr_comm_destroy(speculation->worker); /* after what it has under way */
     speculation->worker = NULL;

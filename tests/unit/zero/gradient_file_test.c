@@ -44,10 +44,17 @@ static const struct plan plans[] = {{1, 0, 1, ZR_PRECISION_FP32, false, false, U
                                     {1, 0, 1, ZR_PRECISION_BF16, true, false, 0},
                                     {2, 1, 1, ZR_PRECISION_FP32, false, true, 0}};
 
-/* A clock that goes a second each time that it is read: a transfer that stalls does so for some ten looks. */
+/* A clock that goes a second each time that it is read: a transfer that stalls does so for some ten looks.
+ * Whoever asks meanwhile for the times of a delayed update is not told of more than there was. */
+static const zr_engine *timed;
+static _Atomic bool mistold;
 static uint64_t hasty_clock(void)
 {
     static _Atomic uint64_t now_ns;
+    struct zr_late_report late = {0};
+    if (timed)
+        zr_engine_get_late_report(timed, &late);
+    mistold |= late.computing_seconds > 1e6;
     return now_ns += 1000000000;
 }
 
@@ -208,6 +215,7 @@ static int time_update(zr_engine *engine)
 {
     struct zr_step_report report;
     struct zr_late_report late;
+    timed = engine;
     zr_os_clock_set(hasty_clock);
     zr_fault_set(ZR_FAULT_DISK_STALL, 1);
     zr_result result = zr_engine_step(engine, 0.01f, &report);
@@ -217,7 +225,8 @@ static int time_update(zr_engine *engine)
     zr_os_clock_set(NULL);
     zr_engine_get_late_report(engine, &late);
     must(result == ZR_OK && late.waiting_seconds >= 1);
-    must(late.computing_seconds >= 1 && late.computing_seconds < 1e6);
+    must(late.computing_seconds >= 1 && late.computing_seconds < 1e6 && !mistold);
+    timed = NULL;
     return 0;
 }
 

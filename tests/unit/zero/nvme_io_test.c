@@ -592,6 +592,12 @@ static void test_measured(bool threads)
            "is %u at %.0f MB/s, and counts as no step's traffic", report.depth,
            report.bytes_per_second * 1e-6);
     zr_nvme_close(io);
+    io = NULL;
+    options.stall_ns = 600000000; /* of which a stall has two: longer than a measurement */
+    zr_fault_set(ZR_FAULT_DISK_STALL, 1);
+    tap_result(zr_nvme_open(&io, &options), ZR_OK, "and of a disk that is slow to begin with");
+    zr_fault_set(ZR_FAULT_DISK_STALL, 0);
+    zr_nvme_close(io);
 }
 
 /* ---- The pipeline -------------------------------------------------------------------------------------- */

@@ -9,8 +9,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "alloc/base/fault.h"
 #include "tests/support/zero/engine_rig.h"
 #include "zero/engine/engine.h"
+#include "zero/engine/speculate.h"
 #include "tests/support/kernels/half.h"
 #include "tests/support/tap.h"
 
@@ -496,6 +498,141 @@ static int follow_late(struct zr_local_world *local, unsigned rank, void *argume
     return 0;
 }
 
+/* ---- Steps that are broken off ------------------------------------------------------------------------- */
+
+/* An update that takes long, and whether the gradients were there until its end. */
+static zr_arena *gradients_arena;
+static size_t gradients_bytes;
+static _Atomic unsigned updates, early;
+
+static zr_result update_slowly(struct zr_kernel_context *context, const struct zr_update_adamw *args)
+{
+    zr_result result = zr_kernels_cpu(ZR_ISA_PLAIN)->update_adamw(context, args);
+    usleep(20000);
+    early += state_bytes(gradients_arena, ZR_TAG_GRAD) < gradients_bytes;
+    updates++;
+    return result;
+}
+
+/* Everything is handed over, and the engine ends, while updates ahead of the norm read gradients. */
+static int end_in_a_step(struct rig *rig, struct zr_engine_options *options, const struct plan *plan)
+{
+    struct zr_kernels slow = *rig->kernels;
+    slow.update_adamw = update_slowly;
+    options->kernels = &slow;
+    gradients_bytes = 0;
+    must(zr_engine_create(&rig->engine, options) == ZR_OK);
+    must(zr_engine_speculate(rig->engine, 0.01f) == ZR_OK);
+    must(backward(rig->engine, plan, 0, zr_comm_rank(rig->comm)) == ZR_OK);
+    must(zr_engine_synchronize(rig->engine) == ZR_OK);
+    gradients_bytes = state_bytes(gradients_arena, ZR_TAG_GRAD);
+    zr_engine_destroy(rig->engine);
+    rig->engine = NULL;
+    must(updates > 0 && early == 0);
+    return 0;
+}
+
+/* Who asks between backward and the step finds the parameters that the step began with. */
+static int ask_in_a_step(struct rig *rig, const struct zr_engine_options *options, const struct plan *plan)
+{
+    struct zr_step_report report;
+    must(zr_engine_create(&rig->engine, options) == ZR_OK);
+    must(zr_engine_speculate(rig->engine, 0.01f) == ZR_OK);
+    must(backward(rig->engine, plan, 0, zr_comm_rank(rig->comm)) == ZR_OK);
+    must(zr_engine_synchronize(rig->engine) == ZR_OK);
+    must(zr_engine_speculation_await_filed(rig->engine) == ZR_OK);
+    must(zr_engine_verify_replicas(rig->engine) == ZR_OK && zr_engine_verify_finite(rig->engine) == ZR_OK);
+    must(zr_engine_step(rig->engine, 0.01f, &report) == ZR_OK);
+    must(zr_engine_verify_replicas(rig->engine) == ZR_OK);
+    zr_engine_destroy(rig->engine);
+    rig->engine = NULL;
+    return 0;
+}
+
+/* A disk that has failed has failed for every call that follows, in words of the folder. */
+static int lose_the_disk(struct rig *rig, struct zr_engine_options *options, const struct plan *plan)
+{
+    const struct zr_offload_file *file = options->offload.file;
+    struct zr_step_report report;
+    const void *parameters_at;
+    void *base;
+    bool adds;
+    must(zr_engine_create(&rig->engine, options) == ZR_OK);
+    zr_engine *engine = rig->engine;
+    if (options->offload.delayed) {
+        must(backward(engine, plan, 0, 0) == ZR_OK && zr_engine_step(engine, 0.01f, &report) == ZR_OK);
+        must(zr_engine_synchronize(engine) == ZR_OK && backward(engine, plan, 0, 0) == ZR_OK);
+    }
+    zr_fault_set(ZR_FAULT_DISK_READ, 1);
+    if (options->offload.delayed)
+        must(zr_engine_step(engine, 0.01f, &report) == ZR_OK);
+    for (unsigned i = 0; i < 3 && options->offload.delayed; i++) {
+        must(zr_engine_save(engine, saved_path()) == ZR_ERR_IO && strstr(zr_last_error(), file->folder));
+        must(zr_engine_synchronize(engine) == ZR_ERR_IO && strstr(zr_last_error(), file->folder));
+    }
+    for (unsigned i = 0; i < 3 && !options->offload.delayed; i++) {
+        must(zr_engine_gather(engine, 1, &parameters_at) == ZR_ERR_IO);
+        must(strstr(zr_last_error(), file->folder));
+    }
+    must(options->offload.delayed || zr_engine_gradients(engine, 1, &base, &adds) == ZR_OK);
+    for (unsigned i = 0; i < 6 && !options->offload.delayed; i++)
+        must(zr_engine_reduce(engine, 1) == ZR_ERR_IO && strstr(zr_last_error(), file->folder));
+    zr_fault_set(ZR_FAULT_DISK_READ, 0);
+    zr_engine_destroy(engine);
+    rig->engine = NULL;
+    return 0;
+}
+
+static int lose_disks(struct zr_local_world *local, unsigned rank, void *argument)
+{
+    const struct plan *plan = argument;
+    const char *scratch = getenv("TMPDIR");
+    const struct zr_offload_file file = {.folder = scratch ? scratch : "/tmp", .force = true, .depth = 4};
+    struct rig rig;
+    zr_arena *host = NULL;
+    size_t leaked = 1;
+    must(open_rank(&rig, local, rank, plan) == ZR_OK);
+    must(zr_arena_create(
+             &host, &(struct zr_arena_options){.backend = rig.backend, .reserve_bytes = 64 << 20}) == ZR_OK);
+    for (int delayed = 0; delayed < 2; delayed++) {
+        struct zr_engine_options options = options_of(&rig, plan);
+        options.offload = (struct zr_offload){.host = host,
+                                              .optimizer = true,
+                                              .parameters = true,
+                                              .file = &file,
+                                              .parameters_file = delayed ? NULL : &file,
+                                              .delayed = delayed};
+        must(lose_the_disk(&rig, &options, plan) == 0);
+    }
+    must(zr_arena_destroy(host, &leaked) == ZR_OK && leaked == 0);
+    must(rig_close(&rig) == 0);
+    return 0;
+}
+
+static int break_off(struct zr_local_world *local, unsigned rank, void *argument)
+{
+    const struct plan *plan = argument;
+    const char *scratch = getenv("TMPDIR");
+    const struct zr_offload_file file = {.folder = scratch ? scratch : "/tmp", .force = true, .depth = 4};
+    struct rig rig;
+    size_t leaked = 1;
+    must(open_rank(&rig, local, rank, plan) == ZR_OK);
+    must(zr_arena_create(&gradients_arena, &(struct zr_arena_options){.backend = rig.backend,
+                                                                      .reserve_bytes = 64 << 20}) == ZR_OK);
+    for (int filed = 0; filed < 2; filed++) {
+        struct zr_engine_options options = options_of(&rig, plan);
+        options.offload = (struct zr_offload){.host = gradients_arena,
+                                              .optimizer = true,
+                                              .file = filed ? &file : NULL,
+                                              .speculative_bytes = SIZE_MAX / 2};
+        must(ask_in_a_step(&rig, &options, plan) == 0);
+        must(end_in_a_step(&rig, &options, plan) == 0);
+    }
+    must(zr_arena_destroy(gradients_arena, &leaked) == ZR_OK && leaked == 0);
+    must(rig_close(&rig) == 0);
+    return 0;
+}
+
 /* ---- What is refused ----------------------------------------------------------------------------------- */
 
 static int refuse(struct zr_local_world *local, unsigned rank, void *argument)
@@ -541,6 +678,20 @@ static int refuse(struct zr_local_world *local, unsigned rank, void *argument)
         must(zr_engine_create(&engine, &options) == ZR_ERR_INVALID &&
              strstr(zr_last_error(), wrong[i].words));
     }
+    struct zr_kernels blind = *rig.kernels; /* as of a card */
+    blind.host_visible = false;
+    const struct zr_offload apart[] = {
+        {.host = rig.arena, .optimizer = true, .speculative_bytes = 1 << 20},
+        {.host = rig.arena, .optimizer = true, .parameters = true, .parameters_file = &file},
+        {.host = rig.arena, .optimizer = true, .file = &file}};
+    for (size_t i = 0; i < sizeof apart / sizeof *apart; i++) {
+        struct zr_engine_options options = options_of(&rig, &plan);
+        options.kernels = &blind;
+        options.stage = 3;
+        options.offload = apart[i];
+        must(zr_engine_create(&engine, &options) == ZR_ERR_INVALID &&
+             strstr(zr_last_error(), "does not see"));
+    }
     must(rig_close(&rig) == 0);
     return 0;
 }
@@ -564,6 +715,9 @@ int main(void)
                plan.scattered ? ", scattered" : "");
     }
     struct plan plan = plans[6];
+    tap_is(rig_launch(2, break_off, &plan), 0, "in a step, updates ahead of it are waited for, and not seen");
+    struct plan alone = plans[5];
+    tap_is(rig_launch(1, lose_disks, &alone), 0, "after a failure of the disk nothing is found well again");
     tap_is(rig_launch(2, refuse, &plan), 0, "what cannot be is refused with words");
     return tap_done();
 }

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "alloc/base/fault.h"
+#include "alloc/base/system/os.h"
 #include "tests/support/folder.h"
 #include "tests/support/seed.h"
 #include "tests/support/tap.h"
@@ -46,7 +47,7 @@ static zr_result make_layout(struct zr_layout *out, const struct variant *varian
 
 static zr_result open_store(struct zr_state_store *out, const struct zr_state_store_table *table,
                             const struct zr_layout *layout, const struct variant *variant,
-                            const struct zr_offload_file *file)
+                            const struct zr_offload_file *file, uint64_t twice_bytes)
 {
     static const struct zr_offload_file none;
     return zr_state_store_open(out, table,
@@ -57,6 +58,7 @@ static zr_result open_store(struct zr_state_store *out, const struct zr_state_st
                                                                 .variance = variant->variance,
                                                                 .host_arena = records,
                                                                 .file = file ? file : &none,
+                                                                .twice_bytes = twice_bytes,
                                                                 .simulated = !file});
 }
 
@@ -122,13 +124,13 @@ static void test_same_bits(const struct variant *variant, const struct zr_offloa
     struct zr_layout layout;
     unsigned wrong = 0;
     zr_result result = make_layout(&layout, variant);
-    zr_result opened = open_store(&file, &zr_state_store_nvme, &layout, variant, options);
+    zr_result opened = open_store(&file, &zr_state_store_nvme, &layout, variant, options, 0);
     if (!tap_ok(result == ZR_OK && opened == ZR_OK, "a store in a file: %s", variant->what)) {
         tap_note("%s", zr_last_error());
         return;
     }
-    open_store(&memory, &zr_state_store_memory, &layout, variant, NULL);
-    open_store(&dry, &zr_state_store_nvme, &layout, variant, NULL);
+    open_store(&memory, &zr_state_store_memory, &layout, variant, NULL, 0);
+    open_store(&dry, &zr_state_store_nvme, &layout, variant, NULL, 0);
     struct zr_state_store *const stores[] = {&memory, &file, &dry};
     for (unsigned s = 0; s < 2; s++)
         wrong += clear_all(stores[s]) != ZR_OK;
@@ -177,7 +179,7 @@ static void test_clock(void)
     struct zr_state_file_report report;
     struct zr_layout layout;
     if (!tap_ok(make_layout(&layout, variant) == ZR_OK &&
-                    open_store(&store, &zr_state_store_nvme, &layout, variant, NULL) == ZR_OK,
+                    open_store(&store, &zr_state_store_nvme, &layout, variant, NULL, 0) == ZR_OK,
                 "a simulated store with a clock"))
         return;
     zr_state_store_set_clock(&store, &clock);
@@ -239,7 +241,7 @@ static void test_faults(const struct zr_offload_file *options)
             zr_result result = make_layout(&layout, variant);
             zr_fault_set(sites[s], failures + 1);
             if (result == ZR_OK)
-                result = open_store(&store, &zr_state_store_nvme, &layout, variant, options);
+                result = open_store(&store, &zr_state_store_nvme, &layout, variant, options, 0);
             bool open = result == ZR_OK;
             if (result == ZR_OK)
                 result = clear_all(&store);
@@ -265,13 +267,63 @@ static void test_faults(const struct zr_offload_file *options)
     tap_is(folder_entries(folder), 0, "nothing is left in the folder");
 }
 
+/* A clock that goes a second each time that it is read: a transfer that stalls does so for some ten looks. */
+static uint64_t hasty_clock(void)
+{
+    static _Atomic uint64_t now_ns;
+    return now_ns += 1000000000;
+}
+
+/* All units ahead of a pass, from the last on; the pass has nothing left to do; and another pass comes while
+ * unit 1 is still being written. */
+static void test_pass_behind_ahead(const struct zr_offload_file *options)
+{
+    static const unsigned order[UNITS] = {6, 5, 4, 3, 2, 0, 1};
+    struct zr_state_store store;
+    struct zr_state_view view;
+    struct zr_layout layout;
+    zr_result result = make_layout(&layout, &variants[0]);
+    if (result == ZR_OK)
+        result = open_store(&store, &zr_state_store_nvme, &layout, &variants[0], options, SIZE_MAX / 2);
+    if (!tap_ok(result == ZR_OK && clear_all(&store) == ZR_OK, "a store whose units lie twice"))
+        return;
+    zr_os_clock_set(hasty_clock);
+    result = zr_state_file_begin_ahead(&store, order, UNITS);
+    for (unsigned i = 0; i < UNITS && result == ZR_OK; i++) {
+        result = zr_state_file_take_ahead(&store, order[i], &view);
+        if (result == ZR_OK)
+            view.master[0] = 100 + (float)order[i];
+        if (order[i] == 1)
+            zr_fault_set(ZR_FAULT_DISK_STALL, 1);
+        if (result == ZR_OK)
+            result = zr_state_file_give_ahead(&store);
+        zr_state_file_keep_ahead(&store, order[i]);
+    }
+    zr_state_file_end_ahead(&store, true);
+    for (unsigned pass = 0; pass < 2 && result == ZR_OK; pass++) {
+        result = zr_state_store_begin(&store);
+        for (size_t u = 0; u < UNITS && result == ZR_OK; u++) {
+            result = zr_state_store_take(&store, u, &view);
+            if (result == ZR_OK && pass == 1 && view.master[0] != 100 + (float)u)
+                result = ZR_ERR_CORRUPT;
+            zr_state_store_give(&store, u, true);
+        }
+        zr_state_store_end(&store);
+    }
+    tap_result(result, ZR_OK, "a pass in another order waits for what was written ahead of the one before");
+    zr_fault_set(ZR_FAULT_DISK_STALL, 0);
+    zr_os_clock_set(NULL);
+    zr_state_store_close(&store);
+    zr_layout_end(&layout);
+}
+
 static void test_misuse(const struct zr_offload_file *options)
 {
     struct zr_state_store store;
     struct zr_state_view view;
     struct zr_layout layout;
     if (!tap_ok(make_layout(&layout, &variants[1]) == ZR_OK &&
-                    open_store(&store, &zr_state_store_nvme, &layout, &variants[1], options) == ZR_OK,
+                    open_store(&store, &zr_state_store_nvme, &layout, &variants[1], options, 0) == ZR_OK,
                 "a store to misuse"))
         return;
     zr_state_store_begin(&store);
@@ -282,7 +334,7 @@ static void test_misuse(const struct zr_offload_file *options)
     zr_state_store_end(&store);
     zr_state_store_close(&store);
     struct zr_offload_file missing = {.folder = "/nowhere/at/all", .depth = 4};
-    tap_result(open_store(&store, &zr_state_store_nvme, &layout, &variants[1], &missing), ZR_ERR_IO,
+    tap_result(open_store(&store, &zr_state_store_nvme, &layout, &variants[1], &missing, 0), ZR_ERR_IO,
                "a folder that is missing");
     zr_layout_end(&layout);
 }
@@ -303,6 +355,7 @@ int main(void)
         test_same_bits(&variants[v], &options, &random);
     test_clock();
     test_faults(&options);
+    test_pass_behind_ahead(&options);
     test_misuse(&options);
     zr_arena_destroy(arena, &left);
     zr_arena_destroy(records, &left_records);

@@ -103,6 +103,9 @@ zr_result zr_engine_gradient_slot(struct zr_engine *engine, size_t unit)
     zr_result result = ZR_OK;
     if (!is_used(engine) || !zr_engine_files_gradients(engine, unit))
         return ZR_OK;
+    for (unsigned i = 0; i < file->pipeline.buffers_count; i++) /* of a reduction that failed: nobody's */
+        if (file->owner[i] != ZR_NO_UNIT && !engine->units[file->owner[i]].staged)
+            file->owner[i] = ZR_NO_UNIT;
     unsigned slot = file->turn++ % file->pipeline.buffers_count;
     /* They come and end in one order, so that who has the slot is among the oldest. */
     while (result == ZR_OK && file->owner[slot] != ZR_NO_UNIT)

@@ -59,8 +59,8 @@ struct zr_nvme_options {
     const struct zr_nvme_buffer
         *buffers; /* at most ZR_NVME_BUFFERS; none: nothing is registered or measured */
     unsigned buffers_count;
-    /* 0: measured with the first buffer, which loses its contents: for about half a second, or as long as the
-     * disk takes for 32 MiB and each depth once. */
+    /* 0: measured with the first buffer, which loses its contents: for about half a second; on a slow disk
+     * for as long as it takes for 32 MiB, and then for a second or the first depth. */
     unsigned depth;
     size_t piece_bytes; /* 0: 512 KiB */
     /* Not NULL: a write that failed ends writes alone, what was written before it can still be read, and

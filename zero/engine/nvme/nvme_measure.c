@@ -69,7 +69,6 @@ zr_result zr_nvme_measure(zr_nvme_io *io)
 {
     unsigned most = io->ring_used ? ZR_NVME_DEPTH_MOST : ZR_NVME_THREADS, tried = 0;
     double rates[ZR_NVME_DEPTH_MOST];
-    uint64_t start_ns = zr_os_now_ns();
     size_t span_bytes = SPAN_MOST_BYTES;
 
     if (io->depth != 0) {
@@ -85,8 +84,9 @@ zr_result zr_nvme_measure(zr_nvme_io *io)
     if (io->options.buffers_count == 0 || span_bytes == 0)
         return ZR_OK;
     zr_result result = write_both_halves(io, span_bytes);
-    for (unsigned depth = 1; result == ZR_OK && depth <= most && zr_os_now_ns() - start_ns < all_ns;
-         depth *= 2) {
+    uint64_t start_ns = zr_os_now_ns(); /* from here: of a slow disk, too, one depth is tried at least */
+    for (unsigned depth = 1;
+         result == ZR_OK && depth <= most && (tried == 0 || zr_os_now_ns() - start_ns < all_ns); depth *= 2) {
         set_depth(io, depth);
         result = measure_depth(io, span_bytes, &rates[tried++]);
     }

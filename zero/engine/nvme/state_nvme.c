@@ -34,6 +34,7 @@ struct zr_state_file {
     bool taken;                          /* in a pass: the unit `pending` is */
     bool runs_ahead;                     /* units are read, and may be taken and given, outside of a pass */
     bool disordered;                     /* what is under way has to end before units in another order */
+    bool passed_over;                    /* the last pass had none of what had run ahead, in another order */
     unsigned held;                       /* the unit in the first buffer outside of a pass */
     unsigned pending;                    /* of a pass: the place of the unit that is taken, or will be next */
     struct zr_comm_clock *clock;         /* NULL: none */
@@ -244,17 +245,20 @@ static zr_result give_next(struct zr_state_store *store, bool changed)
 static zr_result nvme_begin(struct zr_state_store *store)
 {
     struct zr_state_file *file = store->file;
-    bool moves_twice = false;
+    bool moves_twice = false, passes_over = false;
     if (file->passing)
         return zr_fail(ZR_ERR_INVALID, "a pass over the state in the offload file is under way");
     for (size_t u = 0; u < file->units_count; u++) {
         file->pass[u] = file->units[u];
         if (file->ahead[u].kept)
             file->pass[u].bytes = 0;
+        passes_over |= file->ahead[u].kept;
         file->ahead[u].kept = false;
         moves_twice |= file->ahead[u].twice && file->pass[u].bytes > 0;
     }
     file->passing = true;
+    file->disordered |= file->passed_over && !passes_over;
+    file->passed_over = passes_over;
     zr_result result = begin_units(store, file->units_count, NULL);
     file->disordered = moves_twice; /* what runs ahead next has them in another order */
     return result;
