@@ -320,7 +320,7 @@ static bool is_assumed(const struct zr_speculation *speculation, const struct zr
 static zr_result settle_filed(struct zr_engine *engine, const struct zr_engine_update *update, bool right,
                               zr_result first, bool *rolled_back)
 {
-    zr_state_file_end_ahead(&engine->store, right);
+    zr_state_file_end_ahead(&engine->store);
     for (size_t u = 0; u < engine->layout.units_count; u++) {
         struct zr_speculated_unit *own = &engine->speculation.units[u];
         if (own->begun && right)

@@ -122,10 +122,10 @@ zr_result zr_state_file_take_ahead(struct zr_state_store *store, size_t unit, st
 zr_result zr_state_file_give_ahead(struct zr_state_store *store);
 /* By the clock: until it has been read. */
 void zr_state_file_wait_ahead(struct zr_state_store *store, size_t unit);
-/* When all that was taken has been given: what was written of a unit is its state; and, in any case, the end:
- * `right`, all of them are kept. */
+/* When all that was taken has been given: what was written of a unit is its state; and, in any case, the end.
+ */
 void zr_state_file_keep_ahead(struct zr_state_store *store, size_t unit);
-void zr_state_file_end_ahead(struct zr_state_store *store, bool right);
+void zr_state_file_end_ahead(struct zr_state_store *store);
 
 /* Lets a simulated one go by the clock of a rehearsal, at its nvme_bytes_per_second. Nothing for others. */
 void zr_state_store_set_clock(struct zr_state_store *store, struct zr_comm_clock *clock);

@@ -299,7 +299,7 @@ static void test_pass_behind_ahead(const struct zr_offload_file *options)
             result = zr_state_file_give_ahead(&store);
         zr_state_file_keep_ahead(&store, order[i]);
     }
-    zr_state_file_end_ahead(&store, true);
+    zr_state_file_end_ahead(&store);
     for (unsigned pass = 0; pass < 2 && result == ZR_OK; pass++) {
         result = zr_state_store_begin(&store);
         for (size_t u = 0; u < UNITS && result == ZR_OK; u++) {

@@ -33,8 +33,6 @@ struct zr_state_file {
     bool passing;                        /* between begin and end */
     bool taken;                          /* in a pass: the unit `pending` is */
     bool runs_ahead;                     /* units are read, and may be taken and given, outside of a pass */
-    bool disordered;                     /* what is under way has to end before units in another order */
-    bool passed_over;                    /* the last pass had none of what had run ahead, in another order */
     unsigned held;                       /* the unit in the first buffer outside of a pass */
     unsigned pending;                    /* of a pass: the place of the unit that is taken, or will be next */
     struct zr_comm_clock *clock;         /* NULL: none */
@@ -203,13 +201,12 @@ static zr_result nvme_open(struct zr_state_store *store)
 
 /* ---- Units in an order --------------------------------------------------------------------------------- */
 
-/* Those of `pass`. What is under way goes on where it reads and writes nothing of them in another order. */
+/* Those of `pass`. The last writes of what was before go on. */
 static zr_result begin_units(struct zr_state_store *store, size_t count, const uint64_t *targets)
 {
     struct zr_state_file *file = store->file;
     struct zr_nvme_pipeline *pipeline = &file->pipeline;
-    zr_result result = file->disordered || pipeline->running ? zr_nvme_pipeline_end(pipeline) : ZR_OK;
-    file->disordered = false;
+    zr_result result = pipeline->running ? zr_nvme_pipeline_end(pipeline) : ZR_OK;
     file->runs_ahead = targets != NULL;
     file->held = NO_UNIT;
     file->pending = 0;
@@ -245,23 +242,16 @@ static zr_result give_next(struct zr_state_store *store, bool changed)
 static zr_result nvme_begin(struct zr_state_store *store)
 {
     struct zr_state_file *file = store->file;
-    bool moves_twice = false, passes_over = false;
     if (file->passing)
         return zr_fail(ZR_ERR_INVALID, "a pass over the state in the offload file is under way");
     for (size_t u = 0; u < file->units_count; u++) {
         file->pass[u] = file->units[u];
         if (file->ahead[u].kept)
             file->pass[u].bytes = 0;
-        passes_over |= file->ahead[u].kept;
         file->ahead[u].kept = false;
-        moves_twice |= file->ahead[u].twice && file->pass[u].bytes > 0;
     }
     file->passing = true;
-    file->disordered |= file->passed_over && !passes_over;
-    file->passed_over = passes_over;
-    zr_result result = begin_units(store, file->units_count, NULL);
-    file->disordered = moves_twice; /* what runs ahead next has them in another order */
-    return result;
+    return begin_units(store, file->units_count, NULL);
 }
 
 static zr_result take_in_pass(struct zr_state_store *store, size_t unit, struct zr_state_view *out)
@@ -333,9 +323,8 @@ void zr_state_file_keep_ahead(struct zr_state_store *store, size_t unit)
     file->ahead[unit].kept = true;
 }
 
-void zr_state_file_end_ahead(struct zr_state_store *store, bool right)
+void zr_state_file_end_ahead(struct zr_state_store *store)
 {
-    store->file->disordered = !right || store->file->pipeline.running;
     store->file->runs_ahead = false;
 }
 
