@@ -2,18 +2,22 @@
 """What state on a disk costs in time: a step with that of the optimizer, with a delayed update too, and with parameters, beside the
 longer of a step without and of the disk's own time for the bytes at the rate that the run measures; and the share of waiting
 that the timeline promises beside the measured one. In turn, the round with the median ratio; prints, and never fails on time.
-bench_nvme_train.py [FOLDER]; ZR_STEPS, ZR_ROUNDS, ZR_THREADS (all processors) and ZR_BATCH (4: with fewer the disk is the longer one)."""
+bench_nvme_train.py [FOLDER]; ZR_STEPS, ZR_ROUNDS, ZR_THREADS (all processors), ZR_BATCH (4: with fewer the disk is the longer one) and
+ZR_VOCAB (256, bytes; with GPT-2's 50257 the embedding is the largest unit)."""
 import os
 import statistics
 import sys
 
 sys.path.insert(0, "tests/support")
-from zrtest import train
+from zrtest import token_shard, train
 
 FOLDER = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("BUILD", "build"))
 STEPS, WARM, ROUNDS = int(os.environ.get("ZR_STEPS", 8)), 2, int(os.environ.get("ZR_ROUNDS", 3))
 SHAPE = dict(layers=12, hidden=768, heads=12, seq=128, batch=int(os.environ.get("ZR_BATCH", 4)),
              threads=int(os.environ.get("ZR_THREADS", os.cpu_count())), eval_every=0, steps=STEPS, precision="bf16", timeout=1200)
+VOCABULARY = int(os.environ.get("ZR_VOCAB", 256))
+if VOCABULARY != 256:
+    SHAPE.update(vocab=VOCABULARY, data=token_shard([i * 7919 % VOCABULARY for i in range(100000)]))
 
 
 def measured(**flags):

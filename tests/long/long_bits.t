@@ -4,12 +4,11 @@ recomputation and threads in turn, each stage of each under mpirun too; fp16 wit
 embedding is longer than a bucket of 64 MiB."""
 import itertools
 import random
-import struct
 import sys
 
 sys.path.insert(0, "tests/support")
 from pairs import logged
-from zrtest import LONG_HANG, done, mpi_missing, note, ok, path, same, skip
+from zrtest import LONG_HANG, done, mpi_missing, note, ok, same, skip, token_shard
 
 # Buckets are cut to a model's largest unit: for each shape those that differ. The last is cut.
 SHAPES = [
@@ -89,12 +88,8 @@ def wide_matrix():
 
 
 def tokens(vocabulary, count):
-    """A shard of tokens as llm.c writes it."""
     rng = random.Random(3)
-    with open(path("tokens.bin"), "wb") as file:
-        file.write(struct.pack("<256i", 20240520, 1, count, *[0] * 253))
-        file.write(struct.pack(f"<{count}H", *[rng.randrange(vocabulary) for _ in range(count)]))
-    return path("tokens.bin")
+    return token_shard([rng.randrange(vocabulary) for _ in range(count)])
 
 
 def large_vocabulary():

@@ -1,5 +1,4 @@
 """cuda_train.py: zr-train --backend cuda on the emulated driver, beside --backend host: tests/system/train_cuda.t, soak_train_cuda.t."""
-import array
 import atexit
 import os
 import random
@@ -7,7 +6,7 @@ import struct
 import subprocess
 
 from pairs import logged
-from zrtest import BUILD, PLANNED_TAGS, ZR_TRAIN, arguments, note, ok, path, same
+from zrtest import BUILD, PLANNED_TAGS, ZR_TRAIN, arguments, note, ok, path, same, token_shard
 
 EMULATOR = os.path.abspath(os.path.join(BUILD, "tests", "emulator"))
 VOCABULARY, FP32 = 24, 1e-5  # of the processor's losses
@@ -18,11 +17,7 @@ LLAMA = dict(arch="llama", heads=4, kv_heads=2, hidden=16, ffn=13)
 def tokens():
     """A shard of tokens, of so few kinds that the kernels have little to do."""
     rng, where = random.Random(5), path("tokens.bin")
-    if not os.path.exists(where):
-        some = array.array("H", [rng.randrange(VOCABULARY) for _ in range(4000)])
-        with open(where, "wb") as file:
-            file.write((array.array("i", [20240520, 1, len(some)] + [0] * 253)).tobytes() + some.tobytes())
-    return where
+    return where if os.path.exists(where) else token_shard([rng.randrange(VOCABULARY) for _ in range(4000)])
 
 
 PTX, SASS = 1, 2

@@ -1,6 +1,7 @@
 """zrtest.py: TAP 13 and zr-train for the test scripts (tests/*.t), which are Python with its standard library alone.
 
 BUILD names the build folder. Everything a test writes lies in one temporary folder that goes with the test."""
+import array
 import atexit
 import json
 import os
@@ -91,6 +92,13 @@ def text_file(name="text.txt", size=16000, seed=7):
         with open(where, "w") as file:
             file.write(text[:size])
     return where
+
+
+def token_shard(tokens, name="tokens.bin"):
+    """A file of tokens as llm.c writes it."""
+    with open(path(name), "wb") as file:
+        file.write(array.array("i", [20240520, 1, len(tokens)] + [0] * 253).tobytes() + array.array("H", tokens).tobytes())
+    return path(name)
 
 
 class Run:

@@ -10,23 +10,15 @@ import sys
 
 sys.path.insert(0, "tests/support")
 from saves import contents, read_checkpoint, read_safetensors, step_folder, write_safetensors
-from zrtest import PLANNED_TAGS, SEED, done, note, ok, path, same, start_quickly, train
+from zrtest import PLANNED_TAGS, SEED, done, note, ok, path, same, start_quickly, token_shard, train
 
 start_quickly()
 # Rows of padding: 4 of 64. As many layers as it takes for stage 3 to have something to gather.
 LAYERS, HIDDEN, HEADS, SEQ, VOCAB = 6, 24, 2, 12, 60
 
 
-def token_shard():
-    rng = random.Random(5)
-    tokens = array.array("H", [rng.randrange(VOCAB) for _ in range(20000)])
-    header = array.array("i", [20240520, 1, len(tokens)] + [0] * 253)
-    with open(path("tokens.bin"), "wb") as file:
-        file.write(header.tobytes() + tokens.tobytes())
-    return path("tokens.bin")
-
-
-BASE = dict(data=token_shard(), vocab=VOCAB, layers=LAYERS, hidden=HIDDEN, heads=HEADS, seq=SEQ, batch=2, seed=11,
+rng = random.Random(5)
+BASE = dict(data=token_shard([rng.randrange(VOCAB) for _ in range(20000)]), vocab=VOCAB, layers=LAYERS, hidden=HIDDEN, heads=HEADS, seq=SEQ, batch=2, seed=11,
             eval_every=0, steps=4)
 
 

@@ -6,7 +6,6 @@ import json
 import os
 import random
 import signal
-import struct
 import subprocess
 import sys
 
@@ -14,14 +13,12 @@ sys.path.insert(0, "tests/support")
 from pairs import logged, most_pairs
 from saves import contents, read_safetensors, write_safetensors
 from zrtest import (ZR_TRAIN, arguments, done, finish, in_steps, leftovers, mpi_missing, note, ok, path, same, skip,
-                    start_quickly, text_file, train, wait_for)
+                    start_quickly, text_file, token_shard, train, wait_for)
 
 start_quickly(fp32_alone=True)
 VOCAB = 1009  # prime: no number of ranks divides it, nor its 1,024 stored rows into equal shares of words
-shard, rng = path("shard.bin"), random.Random(3)
-tokens = array.array("H", [int(VOCAB * rng.random() ** 3) for _ in range(20000)])
-with open(shard, "wb") as file:
-    file.write(struct.pack("<256i", 20240520, 1, len(tokens), *[0] * 253) + tokens.tobytes())
+rng = random.Random(3)
+shard = token_shard([int(VOCAB * rng.random() ** 3) for _ in range(20000)])
 SHAPE = dict(data=shard, vocab=VOCAB, layers=3, hidden=48, heads=12, seq=12, batch=2, steps=10, clip=0.5, eval_every=0)
 MODELS = {"gpt2": SHAPE, "llama": {**SHAPE, "arch": "llama", "kv_heads": 12, "ffn": 60},
           "tied llama": {**SHAPE, "arch": "llama", "kv_heads": 4, "ffn": 36, "tie_embeddings": True}}

@@ -107,9 +107,9 @@ void zr_state_file_wait_by_clock(struct zr_state_store *store, double end_second
 
 /* Units of a store in a file that lie there twice are updated outside of a pass before it is known whether
  * the update is right. The beginning starts to read `count` of them from their current places, in that order,
- * as many as have room in the buffers. Another thread takes each and gives it, which starts to write it to its other
- * place and to read the next. Keeping makes that the current one, and the pass that comes next passes over
- * the unit; without it nothing has changed. A pass, or the take of a single unit, ends it if
+ * as many as have room in the buffers. Another thread takes each and gives it, which starts to write it to
+ * its other place and to read the next. Keeping makes that the current one, and the pass that comes next
+ * passes over the unit; without it nothing has changed. A pass, or the take of a single unit, ends it if
  * nothing was taken before, and never comes later. */
 static inline unsigned zr_state_file_buffers(const struct zr_offload_file *file)
 {
