@@ -25,7 +25,8 @@ static const struct {
              {"prctl", SYS_prctl},
              {"getrusage", SYS_getrusage},
              {"kill", SYS_kill},
-             {"fallocate", SYS_fallocate}};
+             {"fallocate", SYS_fallocate},
+             {"io_uring_setup", SYS_io_uring_setup}};
 
 enum { CALLS = sizeof calls / sizeof *calls };
 static const struct {

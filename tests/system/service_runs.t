@@ -4,13 +4,14 @@ is told before step 1, with exit code 4 and who holds what; ranks rest together;
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 sys.path.insert(0, "tests/support")
 from zrd_client import ENVIRONMENT, MIB, Holder, Program, Speaker, ZR, Zrd, lent, rows, waits, zr
-from zrtest import done, in_steps, note, ok, path, same, text_file, train, wait_for
+from zrtest import BUILD, done, in_steps, note, ok, path, same, text_file, train, wait_for
 
 REQUIRED = {**ENVIRONMENT, "ZR_CONF": "service:required"}
 # Some 60 MiB in a step, of which 4 stay between steps.
@@ -226,6 +227,14 @@ def check_spill():
     got = [one.result() for one in both]
     same([(one.code, one.losses) for one in got], [(0, one.losses) for one in wanted], "whose disk stalls keeps its memory as well, and no lease ends")
     ok(got[0].code or got[0].report["ranks"][0]["spill"]["write_seconds"] > 1, "although it has waited for the disk")
+    forbid = (os.path.join(BUILD, "tests", "forbid"), "io_uring_setup")
+    if subprocess.run([*forbid, "true"], stderr=subprocess.DEVNULL).returncode == 0:  # by threads: others go on beside the one that stalls
+        holder = Holder(planned)
+        both = [start("disk_stall:1", seed=1, prefix=forbid), start(seed=2)]
+        assert wait_for(lambda: len(waits()) == 2)
+        holder.close()
+        got = [one.result() for one in both]
+        same([(one.code, one.losses) for one in got], [(0, one.losses) for one in wanted], "all that is moved together is waited for") or note(got[0].err[-300:])
     both = [start(seed=seed, steps=20000) for seed in (1, 2)]
     ok(wait_for(lambda: any(one["held_bytes"] < base // 2 < one["peak_bytes"] for one in waits())), "one is in its file")
     for one in rows():

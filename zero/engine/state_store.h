@@ -70,8 +70,9 @@ struct zr_state_store {
 };
 
 /* `nvme` keeps all of it in an offload file, and some buffers of the largest unit in memory: behind the work
- * on unit i of a pass, unit i-1 is written and the two after unit i are read. Its first failure is every
- * later call's, too; that of a pass's last writes is found by the next pass, take or save. */
+ * on unit i of a pass, unit i-1 is written and as many after unit i are read as there are buffers but one.
+ * Its first failure is every later call's, too; that of a pass's last writes is found by the next pass, take
+ * or save. */
 extern const struct zr_state_store_table zr_state_store_memory, zr_state_store_nvme;
 
 /* Takes what is kept, its contents undefined. On failure nothing is left. */

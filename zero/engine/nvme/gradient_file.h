@@ -2,9 +2,10 @@
  * update. Private to engine/.
  *
  * Of an engine with an offload file: units that have one gradient in a step (no accumulation, not tied), but
- * for a delayed update. A shard is reduced into one of three slots on the host; when its reduction has ended
- * its squares are counted for the norm, and it is written. The update reads all of them in a pass over the
- * units in order that reads ahead. Between take and give of a pass, zr_engine_shard_gradients() is in memory.
+ * for a delayed update. A shard is reduced into one of the slots on the host, as many as the store has
+ * buffers; when its reduction has ended its squares are counted for the norm, and it is written. The update
+ * reads all of them in a pass over the units in order that reads ahead. Between take and give of a pass,
+ * zr_engine_shard_gradients() is in memory.
  */
 #ifndef ZR_ENGINE_GRADIENT_FILE_H
 #define ZR_ENGINE_GRADIENT_FILE_H

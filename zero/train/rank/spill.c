@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #include "zero/train/rank/spill.h"
 
+#include <string.h>
 #include <time.h>
 
 #include "alloc/backend/backend.h"
@@ -36,8 +37,8 @@ struct zr_spill {
     uint64_t file_bytes, used_bytes;
     struct away *away; /* [away_most]; from the heap */
     size_t away_count, away_most;
-    zr_nvme_event written; /* of the last batch, which may still be under way where the disk stalls */
-    bool failed;           /* a write has */
+    zr_nvme_event written[AT_ONCE]; /* of the last batch, which may be under way where the disk stalls */
+    bool failed;                    /* a write has */
     struct zr_spill_report report;
 };
 
@@ -142,15 +143,17 @@ static size_t choose(const struct zr_rank *rank, size_t bytes, struct away out[A
     return count;
 }
 
-/* Starts to write them, or to read them. */
+/* Starts to write them, or to read them. Nothing orders their ends. */
 static zr_result start(struct zr_spill *spill, const struct away *away, size_t count, bool write,
-                       zr_nvme_event *event)
+                       zr_nvme_event events[AT_ONCE])
 {
     zr_result result = ZR_OK;
+    memset(events, 0, AT_ONCE * sizeof *events);
     for (size_t i = 0; i < count && result == ZR_OK; i++) {
         const struct zr_nvme_extent extent = {
             .offset_bytes = away[i].offset_bytes, .memory = away[i].part.memory, .bytes = away[i].part.bytes};
-        result = write ? zr_nvme_write(spill->io, &extent, event) : zr_nvme_read(spill->io, &extent, event);
+        result = write ? zr_nvme_write(spill->io, &extent, &events[i])
+                       : zr_nvme_read(spill->io, &extent, &events[i]);
     }
     return result;
 }
@@ -158,10 +161,12 @@ static zr_result start(struct zr_spill *spill, const struct away *away, size_t c
 /* Whether the last batch is in the file by then. A disk that stalls costs the turn, not the leases. */
 static zr_result await_written(const struct zr_spill *spill, uint64_t until_ns, bool *out)
 {
-    zr_result result;
-    while ((result = zr_nvme_poll(spill->io, spill->written, out)) == ZR_OK && !*out &&
-           zr_os_now_ns() < until_ns)
-        nanosleep(&(struct timespec){.tv_nsec = 500000}, NULL);
+    zr_result result = ZR_OK;
+    *out = true;
+    for (size_t i = 0; i < AT_ONCE && *out && result == ZR_OK; i++)
+        while ((result = zr_nvme_poll(spill->io, spill->written[i], out)) == ZR_OK && !*out &&
+               zr_os_now_ns() < until_ns)
+            nanosleep(&(struct timespec){.tv_nsec = 500000}, NULL);
     return result;
 }
 
@@ -193,7 +198,7 @@ static size_t spill_some(void *state, size_t bytes, uint64_t until_ns)
         size_t count = choose(rank, bytes - (size_t)(spill->used_bytes - before_bytes), chosen);
         if (count == 0)
             break;
-        result = start(spill, chosen, count, true, &spill->written);
+        result = start(spill, chosen, count, true, spill->written);
         if (result == ZR_OK)
             result = await_written(spill, until_ns, &written);
         for (size_t i = 0; i < count && written && result == ZR_OK; i++)
@@ -221,7 +226,7 @@ zr_result zr_spill_resume(struct zr_rank *rank)
 {
     struct zr_spill *spill = rank->spill;
     uint64_t start_ns = zr_os_now_ns();
-    zr_nvme_event event = 0;
+    zr_nvme_event events[AT_ONCE];
     zr_result result = ZR_OK;
     zr_reclaim_set_spill(NULL, NULL);
     if (!spill || spill->away_count == 0)
@@ -232,9 +237,9 @@ zr_result zr_spill_resume(struct zr_rank *rank)
         while (done < count && (result = zr_spill_occupy(away[done].arena, &away[done].part)) == ZR_OK)
             done++;
         if (result == ZR_OK)
-            result = start(spill, away, count, false, &event);
-        if (result == ZR_OK)
-            result = zr_nvme_wait(spill->io, event);
+            result = start(spill, away, count, false, events);
+        for (size_t i = 0; i < count && result == ZR_OK; i++)
+            result = zr_nvme_wait(spill->io, events[i]);
         spill->away_count -= count;
     }
     spill->used_bytes = 0;
