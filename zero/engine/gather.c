@@ -62,8 +62,9 @@ static zr_result fill_gathered(struct zr_engine *engine, size_t unit)
 static zr_result start_gathering(struct zr_engine *engine, size_t unit)
 {
     const struct zr_layout_unit *u = &engine->layout.units[unit];
+    struct zr_unit_state *state = &engine->units[unit];
     zr_result result = zr_take(engine->options.arena, ZR_TAG_GATHERED, u->padded_elements,
-                               engine->parameter_bytes, &engine->units[unit].gathered);
+                               engine->parameter_bytes, &state->gathered);
     if (result != ZR_OK)
         return zr_name_unit(result, u->unit.name);
     engine->gathered_units++;
