@@ -502,7 +502,7 @@ static int follow_late(struct zr_local_world *local, unsigned rank, void *argume
 
 /* An update that takes long, and whether the gradients were there until its end. */
 static zr_arena *gradients_arena;
-static size_t gradients_bytes;
+static _Atomic size_t gradients_bytes;
 static _Atomic unsigned updates, early;
 
 static zr_result update_slowly(struct zr_kernel_context *context, const struct zr_update_adamw *args)
