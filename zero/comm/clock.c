@@ -57,6 +57,15 @@ void zr_comm_clock_wait_disk(struct zr_comm_clock *clock, double end_seconds)
         clock->nvme_waited_seconds += waited;
 }
 
+double zr_comm_clock_update_ahead(struct zr_comm_clock *clock, double ready_seconds, size_t elements)
+{
+    double begin = zr_comm_clock_now(clock);
+    begin = begin > ready_seconds ? begin : ready_seconds;
+    begin = begin > clock->update_idle_seconds ? begin : clock->update_idle_seconds;
+    double seconds = clock->updates_per_second > 0 ? (double)elements / clock->updates_per_second : 0;
+    return clock->update_idle_seconds = begin + seconds;
+}
+
 /* As a wait: its thread computes beside the one whose operations `flops` counts. */
 void zr_comm_clock_update(struct zr_comm_clock *clock, size_t elements)
 {

@@ -14,7 +14,7 @@ struct zr_comm_clock {
     double flops_per_second, bytes_per_second;
     double host_bytes_per_second; /* of copies to and from host memory; 0: they take no time */
     double nvme_bytes_per_second; /* of an offload file, read and written at once; 0: they take no time */
-    double updates_per_second;    /* elements that the thread of a delayed update updates; likewise */
+    double updates_per_second;    /* elements that an update's own thread updates; likewise */
     double host_waited_seconds, nvme_waited_seconds; /* of waited_seconds, those for the two */
     double flops;          /* that the caller has done; zr_kernel_context.flops points here */
     double waited_seconds; /* by the caller */
@@ -24,7 +24,7 @@ struct zr_comm_clock {
     double begin_seconds, end_seconds; /* of the last operation */
     double idle_seconds;               /* from here on all are idle */
     double disk_idle_seconds[2];       /* likewise the disk, for each enum zr_clock_file */
-    double update_idle_seconds;        /* likewise the thread of a delayed update */
+    double update_idle_seconds;        /* likewise an update's own thread */
     /* Called for each operation that takes time, when begin_seconds and end_seconds are its own; `label` is
      * that of its caller. NULL: nobody listens. */
     void (*submitted)(void *state, unsigned label);
@@ -68,6 +68,10 @@ void zr_comm_clock_wait_disk(struct zr_comm_clock *clock, double end_seconds);
 
 /* The caller, which is the thread of a delayed update, updates so many elements. NULL does nothing. */
 void zr_comm_clock_update(struct zr_comm_clock *clock, size_t elements);
+
+/* The thread of a speculative update updates so many, which are in memory at `ready_seconds`, behind those
+ * before them. When it has. */
+double zr_comm_clock_update_ahead(struct zr_comm_clock *clock, double ready_seconds, size_t elements);
 
 /* The caller's time. */
 static inline double zr_comm_clock_now(const struct zr_comm_clock *clock)

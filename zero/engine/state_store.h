@@ -121,7 +121,7 @@ zr_result zr_state_file_begin_ahead(struct zr_state_store *store, const unsigned
 bool zr_state_file_runs_ahead(const struct zr_state_store *store);
 zr_result zr_state_file_take_ahead(struct zr_state_store *store, size_t unit, struct zr_state_view *out);
 zr_result zr_state_file_give_ahead(struct zr_state_store *store);
-/* By the clock: until it has been read. */
+/* By the clock: until it has been updated, by one thread in the order in which units are taken. */
 void zr_state_file_wait_ahead(struct zr_state_store *store, size_t unit);
 /* When all that was taken has been given: what was written of a unit is its state; and, in any case, the end.
  */

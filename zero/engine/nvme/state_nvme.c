@@ -20,7 +20,7 @@ enum { KINDS = 3, NO_UNIT = UINT32_MAX };
 struct ahead_unit {
     bool twice, kept;     /* kept: the next pass passes over it */
     uint64_t other_bytes; /* the offset of the place that is not current */
-    double read_seconds;  /* by the clock: when it has been read */
+    double end_seconds;   /* by the clock: when it has been updated */
 };
 
 struct zr_state_file {
@@ -300,7 +300,9 @@ zr_result zr_state_file_take_ahead(struct zr_state_store *store, size_t unit, st
 {
     struct zr_state_file *file = store->file;
     if (file->clock)
-        file->ahead[unit].read_seconds = file->read_seconds[file->pending % ZR_NVME_PLACES];
+        file->ahead[unit].end_seconds =
+            zr_comm_clock_update_ahead(file->clock, file->read_seconds[file->pending % ZR_NVME_PLACES],
+                                       zr_state_store_elements(store, unit));
     return take_next(store, unit, out);
 }
 
@@ -311,7 +313,7 @@ zr_result zr_state_file_give_ahead(struct zr_state_store *store)
 
 void zr_state_file_wait_ahead(struct zr_state_store *store, size_t unit)
 {
-    zr_state_file_wait_by_clock(store, store->file->ahead[unit].read_seconds);
+    zr_state_file_wait_by_clock(store, store->file->ahead[unit].end_seconds);
 }
 
 void zr_state_file_keep_ahead(struct zr_state_store *store, size_t unit)

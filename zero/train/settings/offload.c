@@ -122,7 +122,7 @@ static bool times_copies(const struct zr_train_config *config)
            zr_train_has_host_tier(config);
 }
 
-/* Of the host, as the thread of a delayed update has them: state in one block, gradients and parameters in
+/* Of the host, as an update's own thread has them: state in one block, gradients and parameters in
  * another. */
 struct update {
     const struct zr_kernels *kernels;
@@ -199,7 +199,9 @@ static zr_result measure_updates(struct zr_tiers_found *out, const struct zr_tra
 
 static bool times_updates(const struct zr_train_config *config)
 {
-    return config->flops_per_second > 0 && config->delayed_update;
+    bool ahead = config->offload_optimizer == ZR_TIER_NVME &&
+                 (config->speculative_bytes || config->speculates_if_room);
+    return config->flops_per_second > 0 && (config->delayed_update || ahead);
 }
 
 bool zr_offload_has_to_measure(const struct zr_train_config *config)
