@@ -222,7 +222,7 @@ static double difference(const struct zr_cross_entropy *share, const struct zr_c
     return most;
 }
 
-/* Logits of 200 to either side of zero, beside one call for all columns. */
+/* Logits of 200 to either side of zero, beside one call for all columns. The first share has nothing once. */
 static double case_softmax(struct zr_kernel_context *c, const struct shape *s)
 {
     static const float bad[] = {NAN, INFINITY};
@@ -242,6 +242,8 @@ static double case_softmax(struct zr_kernel_context *c, const struct shape *s)
         unsigned count = turn / SPOILED_KINDS + 1;
         enum spoiled how = turn % SPOILED_KINDS;
         cut(n, count, at);
+        if (turn == SPOILED_KINDS) /* of two */
+            at[1] = 0;
         for (unsigned i = 0; i < count; i++) {
             shares[i] = share_of(&described, logits, at[i], at[i + 1]);
             shares[i].losses = own->at;
