@@ -5,7 +5,9 @@
  *   foreign        the C library's own malloc's objects are freed and resized by whoever serves malloc here
  *   threads N S    eight threads allocate while one forks N times, and each child allocates and frees; every
  *                  object's contents are checked whenever it is touched; a child that takes longer than S
- * seconds (300) dies denied         the same as calls, once seccomp refuses madvise, mremap and memfd_create
+ *                  seconds (300) dies
+ *   denied         the same as calls, once seccomp refuses madvise, mremap and memfd_create
+ *   kept           large objects are freed and taken again, once it refuses mmap, too: no memory is lost
  *   twice, wild    frees an object of that many bytes twice; frees a pointer into its middle: must not return
  *   returns        holds many large objects, frees them, and prints what stays resident, in MiB */
 #define _GNU_SOURCE
@@ -317,7 +319,7 @@ static void forks(unsigned count, unsigned seconds)
 
 /* ---- A system that refuses ----------------------------------------------------------------------------- */
 
-static void deny(void)
+static void deny(bool mmap_too)
 {
 #define REFUSE(call)                                                                                         \
     BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (call), 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM)
@@ -327,6 +329,7 @@ static void deny(void)
         REFUSE(SYS_mremap),
         REFUSE(SYS_memfd_create),
         REFUSE(SYS_membarrier),
+        REFUSE(mmap_too ? SYS_mmap : SYS_membarrier),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
     struct sock_fprog program = {.len = sizeof filter / sizeof *filter, .filter = filter};
@@ -361,12 +364,31 @@ static void returns(void)
     printf(" %zu\n", resident_mib());
 }
 
+/* Memory that cannot go back is used again. */
+static void kept(void)
+{
+    enum { COUNT = 24, ROUNDS = 50 };
+    unsigned char *objects[COUNT];
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        for (unsigned i = 0; i < COUNT; i++) {
+            objects[i] = malloc(1 << 20);
+            CHECK(objects[i]);
+            memset(objects[i], 1, 1 << 20);
+        }
+        if (round == 1)
+            deny(true);
+        for (unsigned i = 0; i < COUNT; i++)
+            free(objects[i]);
+    }
+    CHECK(resident_mib() < 4 * COUNT);
+}
+
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
     size_t number = argc > 2 ? strtoul(argv[2], NULL, 10) : 0;
     if (strcmp(what, "denied") == 0)
-        deny();
+        deny(false);
     if (strcmp(what, "calls") == 0 || strcmp(what, "denied") == 0) {
         every_call();
     } else if (strcmp(what, "foreign") == 0) {
@@ -384,6 +406,8 @@ int main(int argc, char **argv)
         return 4;
     } else if (strcmp(what, "returns") == 0) {
         returns();
+    } else if (strcmp(what, "kept") == 0) {
+        kept();
     } else {
         return 2;
     }

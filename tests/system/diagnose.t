@@ -220,6 +220,10 @@ def test_stats_at():
     for at, want in (("1", [0, 0, 1]), ("5", [0, 1, 1])):
         report = parsed("stats", holes_file, "--at", at)
         same([one["index"] for one in report["unusable_free_space"]][:3], want, f"--at {at}: unusable for 1, 4 and 16 MiB")
+    steps = write("steps.zrt", zrt([(MAP, 0, 3 * GRANULE, "other", 0)] + [record for number in range(4) for record in (
+        (ALLOC, number * MIB, MIB, "grad", 0), (MARK, ("step", "step of 2", "step", "step of 2")[number], 0, "other", 0))]))
+    for at, live in (("mark:step", 3), ("mark:step of 2", 4), ("mark:of", 4)):
+        same(parsed("stats", steps, "--at", at)["moments"]["at"]["live_bytes"], live * MIB, f"--at {at}: the last such mark")
     same(sum(s["live_bytes"] for s in parsed("stats", holes_file, "--at", "2")["segments"]), MIB, "segments are those of the moment")
     run = zr("stats", holes_file, "--at", "5")
     ok("at       5" in run.stdout and "after 5 events" in run.stdout and "live at that moment, by tag" in run.stdout, "in the table") or note(run.stdout)

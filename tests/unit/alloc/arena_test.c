@@ -10,6 +10,7 @@
 #include "alloc/base/error.h"
 #include "alloc/core/bins.h"
 #include "alloc/base/option.h"
+#include "alloc/front/reclaim.h"
 #include "alloc/plan/plan.h"
 #include "tests/support/arena_support.h"
 #include "tests/support/child.h"
@@ -518,8 +519,51 @@ static void test_limits(void)
 #endif
 }
 
+/* A free extent of just the size that is asked for, with memory under it and without. */
+static void test_exact_fit(void)
+{
+    struct pair pair = make_pair(&(struct setting){.granule_bytes = 64 << 10});
+    enum { PART = 40 << 10 };
+    char *low = take(pair.arena, PART), *high = take(pair.arena, PART), *wall = take(pair.arena, PART);
+    zr_arena_free(pair.arena, low);
+    zr_arena_free(pair.arena, high);
+    tap_ok(take(pair.arena, (size_t)(wall - low)) == low, "a block fills the free extent of its size");
+    enum { LARGE = 8 * (64 << 10) };
+    char *large = take(pair.arena, LARGE);
+    take(pair.arena, LARGE);
+    zr_arena_free(pair.arena, large);
+    zr_arena_trim(pair.arena, 0, NULL);
+    tap_ok(take(pair.arena, LARGE) == large, "and one whose memory went back to the system");
+    end_pair(&pair);
+}
+
+/* Idle memory goes back as far as it is asked for, and an arena that a thread is at work on counts as busy.
+ */
+static void test_reclaim(void)
+{
+    struct pair pair = make_pair(&(struct setting){.granule_bytes = 64 << 10});
+    size_t granule = 64 << 10;
+    struct zr_arena_stats stats;
+    bool busy = false;
+    zr_arena_free(pair.arena, take(pair.arena, 8 * granule));
+    tap_ok(zr_reclaim(granule, NULL, &busy) == granule && !busy, "one granule of eight");
+    zr_arena_get_stats(pair.arena, &stats);
+    tap_is(stats.reserved_bytes, 7 * granule, "leaves seven");
+    zr_lock_take(&pair.arena->lock);
+    tap_ok(zr_reclaim(granule, NULL, &busy) == 0 && busy, "none while a thread allocates, which is told");
+    zr_lock_give(&pair.arena->lock);
+    busy = false;
+    zr_lock_take(&pair.arena->supply);
+    tap_ok(zr_reclaim(granule, NULL, &busy) == 0 && busy, "nor while one maps memory");
+    zr_lock_give(&pair.arena->supply);
+    tap_is(zr_reclaim(SIZE_MAX, NULL, &busy), 7 * granule, "and all of it");
+    end_pair(&pair);
+}
+
 int main(void)
 {
+    test_exact_fit();
+    test_reclaim();
     test_arguments();
     test_frees();
     test_runs();

@@ -182,6 +182,26 @@ static void test_quotas(void)
     tap_is(zr_ledger_add(&ledger, &holders[3], "c"), ZR_ERR_UNAVAILABLE, "who comes new is sent away");
 }
 
+/* What a group holds may reach its quota, and no more. A request that leaves lets those behind it have
+ * memory. */
+static void test_edges(void)
+{
+    char words[344];
+    start(1000);
+    add(0, "a", 300), add(1, "a", 100), add(2, "b", 400);
+    limit("a", 0, ZR_SERVICE_SET_HARD, 500, words);
+    zr_ledger_lease(&ledger, &holders[0], 101, 1, 0);
+    tap_is(said[0].refused, 1, "a byte beyond a group's hard quota");
+    zr_ledger_lease(&ledger, &holders[0], 100, 2, 0);
+    tap_is(said[0].granted, 1, "up to the quota");
+    limit("a", 0, ZR_SERVICE_SET_HARD, 0, words);
+    zr_ledger_lease(&ledger, &holders[0], 200, 3, 0);
+    zr_ledger_lease(&ledger, &holders[1], 50, 3, 0);
+    tap_is(said[1].granted, 0, "a request behind one that is too large for what is free");
+    zr_ledger_leave(&ledger, &holders[0], 0);
+    tap_is(said[1].granted, 1, "has memory as soon as that one has left");
+}
+
 /* Each request has one answer, in time; no grant passes the capacity; sums are sums. */
 static void test_random(void)
 {
@@ -241,6 +261,7 @@ int main(void)
     test_deadline();
     test_unmet();
     test_quotas();
+    test_edges();
     test_random();
     return tap_done();
 }

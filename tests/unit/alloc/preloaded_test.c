@@ -107,6 +107,8 @@ static void test_record(void)
         all += 40000 + i % STEPS * 20000;
         left += i % 10 ? 0 : 40000 + i % STEPS * 20000;
     }
+    tap_is(run((const char *[]){calls, "kept", NULL}), 0,
+           "memory that the system does not take back is used again");
     struct zr_record_book *book = make_book(folder);
     tap_ok(book != NULL, "a book");
     if (!book)

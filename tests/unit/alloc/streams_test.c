@@ -280,6 +280,27 @@ static void test_count_of_frees(void)
     stop();
 }
 
+/* An event from before the count has come round says nothing of what is freed now. */
+static void test_old_event(void)
+{
+    start(0);
+    char *a = take_on(GRANULE, 1);
+    take_on(GRANULE, 9);
+    char *b = take_on(2 * GRANULE, 1);
+    take_on(GRANULE, 9);
+    zr_arena_free(arena, a);
+    take_on(GRANULE, 2);
+    tap_is(arena->streams[1]->marks_count, 1, "an event behind the first free");
+    for (unsigned i = 0; i < 3; i++) {
+        arena->streams[1]->freed += UINT32_C(1) << 30;
+        zr_arena_free(arena, b);
+        b = take_on(2 * GRANULE, 1);
+    }
+    zr_arena_free(arena, b);
+    tap_ok(take_on(2 * GRANULE, 2) != b, "a block whose stream has not got there is nobody else's");
+    stop();
+}
+
 /* With the addresses used up, what is kept warm is a gap like any other. */
 static void test_addresses(void)
 {
@@ -307,6 +328,7 @@ int main(void)
     test_warm_kept();
     test_late_free();
     test_count_of_frees();
+    test_old_event();
     test_addresses();
     test_order();
     test_events();

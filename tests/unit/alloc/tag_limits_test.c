@@ -113,6 +113,24 @@ static void test_edge(bool host)
     end(0);
 }
 
+/* A request for which there is no memory leaves nothing of what it would have had. */
+static void test_no_memory(void)
+{
+    void *block[2], *more;
+    begin(false, 1);
+    zr_arena_destroy(arena, NULL);
+    tap_result(
+        zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend, .limit_bytes = 2 * GRANULE}),
+        ZR_OK, "an arena of two granules");
+    set(ZR_TAG_GRAD, 4 * GRANULE);
+    tap_result(ask(ZR_TAG_GRAD, 3 * GRANULE, &more), ZR_ERR_MEMORY, "three are too many");
+    tap_result(ask(ZR_TAG_GRAD, GRANULE, &block[0]), ZR_OK, "one is there");
+    tap_result(ask(ZR_TAG_GRAD, GRANULE, &block[1]), ZR_OK, "and another, within the tag limit");
+    for (int i = 0; i < 2; i++)
+        zr_arena_free(arena, block[i]);
+    end(0);
+}
+
 /* Set late, they take nothing from what is there. */
 static void test_late(void)
 {
@@ -460,6 +478,7 @@ int main(void)
 {
     test_edge(true);
     test_edge(false);
+    test_no_memory();
     test_late();
     test_together();
     test_rehearsal();

@@ -43,6 +43,26 @@ static void body_out_of_step(struct environment *rank)
     check_ok(rank, zr_comm_destroy(comm));
 }
 
+/* A rank that reads from one peer alone sees what the others run, too. */
+static void body_out_of_step_elsewhere(struct environment *rank)
+{
+    zr_comm *comm = open_comm(rank);
+    float buffer[64] = {0}, all[3 * 64];
+    zr_ticket ticket;
+    if (rank->rank == 2)
+        check_ok(rank,
+                 zr_comm_all_gather(comm,
+                                    &(struct zr_all_gather){
+                                        .source = buffer, .destination = all, .shard_bytes = sizeof buffer},
+                                    &ticket));
+    else
+        check_ok(rank, zr_comm_broadcast(
+                           comm, &(struct zr_broadcast){.buffer = buffer, .bytes = sizeof buffer, .root = 0},
+                           &ticket));
+    check(rank, zr_comm_wait(comm, ticket) == ZR_ERR_PEER, "ranks out of step went on");
+    check_ok(rank, zr_comm_destroy(comm));
+}
+
 static void body_invalid(struct environment *rank)
 {
     zr_comm *comm = open_comm(rank);
@@ -147,6 +167,8 @@ static void test_mistakes(void)
 {
     tap_is(launch(&(struct test_case){.body = body_out_of_step, .world = 3, .bucket_bytes = 128}), 0,
            "ranks out of step get an error with words");
+    tap_is(launch(&(struct test_case){.body = body_out_of_step_elsewhere, .world = 3, .bucket_bytes = 128}),
+           0, "and those that read nothing from the rank that is");
     tap_is(launch(&(struct test_case){.body = body_invalid, .world = 2, .bucket_bytes = 128}), 0,
            "mistakes are refused and change nothing");
     tap_is(launch(&(struct test_case){.body = body_silent, .world = 3, .bucket_bytes = 128}), 0,

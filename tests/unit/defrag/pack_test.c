@@ -39,6 +39,27 @@ static struct zr_buffer life(uint64_t lower, uint64_t upper, uint64_t bytes)
     return (struct zr_buffer){.lower = lower, .upper = upper, .bytes = bytes};
 }
 
+/* Fitting in order stops at a limit: the height itself is within it, a unit less is not. */
+static void test_limit(void)
+{
+    struct zr_lifetimes set = set_of(3);
+    struct zr_scratch own = {.arena = host_arena};
+    struct zr_pack_problem problem;
+    struct zr_fit fit;
+    struct zr_pack_budget budget = {.until_ns = UINT64_MAX, .work_left = UINT64_MAX};
+    buffers[0] = life(0, 4, 5), buffers[1] = life(1, 3, 3), buffers[2] = life(2, 4, 2);
+    bool made =
+        zr_pack_problem_make(&problem, &set, 1, &own) == ZR_OK && zr_fit_make(&fit, &problem, &own) == ZR_OK;
+    if (!tap_ok(made, "a problem of height 10"))
+        return zr_scratch_end(&own);
+    zr_fit_order(&fit, ZR_FIT_BY_SIZE);
+    uint64_t height = zr_fit_run(&fit, 0, ZR_FIT_FAILED - 1, &budget);
+    tap_is(height, problem.bound_units, "placed at the lower bound");
+    tap_is(zr_fit_run(&fit, 0, height, &budget), height, "within a limit of that height");
+    tap_is(zr_fit_run(&fit, 0, height - 1, &budget), ZR_FIT_FAILED, "and not within a unit less");
+    zr_scratch_end(&own);
+}
+
 /* Whether two are alive at one time, be it in a later period of one of them. Nothing meets what is empty. */
 static bool meet(const struct zr_lifetimes *set, const struct zr_buffer *a, const struct zr_buffer *b)
 {
@@ -606,6 +627,7 @@ int main(void)
 {
     if (!tap_ok(records_begin() == ZR_OK && mkdtemp(scratch), "an arena and a folder: %s", zr_last_error()))
         return tap_done();
+    test_limit();
     test_sort();
     test_checker();
     test_by_hand();

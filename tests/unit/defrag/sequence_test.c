@@ -104,6 +104,22 @@ static void test_rmm(void)
     zr_sequence_end(&sequence);
 }
 
+/* As many threads as a trace can number, and one more. */
+static void test_threads(void)
+{
+    enum { THREADS = 65536, ROW = 32 };
+    char *text = malloc((THREADS + 2) * ROW);
+    size_t used = (size_t)sprintf(text, "%s", RMM);
+    for (unsigned i = 0; i < THREADS; i++)
+        used += (size_t)sprintf(text + used, "%u,1,allocate,%u,1,0\n", i, (i + 1) * 16);
+    tap_result(read_text(text), ZR_OK, "65,536 threads");
+    tap_is(sequence.events[THREADS - 1].thread, THREADS - 1, "each with its number");
+    zr_sequence_end(&sequence);
+    sprintf(text + used, "%u,1,allocate,8,1,0\n", THREADS);
+    refused(read_text(text), "more than 65,536 threads", "and one more");
+    free(text);
+}
+
 static void test_minimalloc(void)
 {
     is_read(read_text(MINIMALLOC "7,5,9,10\n3,0,5,20\n1,5,6,30\n2,4,4,99\n4,1,2,0\n"), "minimalloc",
@@ -446,6 +462,7 @@ int main(void)
     snprintf(path, sizeof path, "/proc/self/fd/%d", file_fd);
     snprintf(trace_path, sizeof trace_path, "%s/trace", scratch);
     test_rmm();
+    test_threads();
     test_minimalloc();
     test_long_lines();
     test_refused_texts();

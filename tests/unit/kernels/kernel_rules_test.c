@@ -9,6 +9,8 @@
 #include "kernels/cpu/products/gemm.h"
 #include "kernels/cpu/loops/loops.h"
 #include "kernels/cpu/products/panels.h"
+#include "kernels/checksum.h"
+#include "tests/support/kernels/kernels_calls.h"
 #include "tests/support/kernels/kernels_reference.h"
 #include "tests/support/kernels/kernels_support.h"
 
@@ -280,6 +282,66 @@ static void check_mode(struct zr_kernel_context *c, const struct zr_kernels *ker
            "%s: the caller's floating-point mode neither matters nor changes", zr_isa_name(c->isa));
 }
 
+/* Sums and searches beyond one part of the work: more than one thread's share, more than one round of a sum.
+ */
+static void check_reductions(struct zr_kernel_context *c, const struct zr_kernels *kernels)
+{
+    enum { ROUND = 4096 * 4096, COUNT = ROUND + 4096 + 5, SEARCHED = 1 << 20 };
+    uint16_t *bits = calloc(COUNT, sizeof *bits);
+    struct zr_numbers x = {bits, ZR_PRECISION_BF16};
+    if (!bits)
+        return (void)tap_ok(false, "memory");
+    for (size_t i = 0; i < 7; i++) { /* 1 in the first round, 2 in the second, and 1 in the last block */
+        bits[i * 4096] = 0x3f80;
+        bits[ROUND + i] = 0x4000;
+    }
+    bits[COUNT - 1] = 0x3f80;
+    tap_ok(squares_of(kernels, c, COUNT, x) == 7 + 7 * 4 + 1, "%s: a sum of squares beyond one round",
+           zr_isa_name(c->isa));
+    bits[0] = bits[SEARCHED - 1] = 0x7f80;
+    tap_is(nonfinite_of(kernels, c, SEARCHED, x), 0, "%s: the first infinity, not the one found last",
+           zr_isa_name(c->isa));
+    free(bits);
+}
+
+/* The definition in kernels/checksum.h, with the end of the data filled up with zeros. */
+static uint64_t plain_checksum(const char *data, size_t bytes)
+{
+    enum { BLOCK = 1 << 16, LANES = 8 };
+    uint64_t sum = zr_hash_mix(bytes), lane[LANES], word[LANES];
+    for (size_t block = 0; block * BLOCK < bytes; block++) {
+        size_t end = bytes < (block + 1) * BLOCK ? bytes : (block + 1) * BLOCK;
+        uint64_t hash = zr_hash_begin(block);
+        for (uint64_t j = 0; j < LANES; j++)
+            lane[j] = zr_hash_mix(hash + j);
+        for (size_t at = block * BLOCK; at < end; at += sizeof word) {
+            char part[sizeof word] = {0};
+            memcpy(part, data + at, end - at < sizeof part ? end - at : sizeof part);
+            memcpy(word, part, sizeof word);
+            for (size_t j = 0; j < LANES; j++)
+                lane[j] = zr_hash_step(lane[j], word[j]);
+        }
+        for (size_t j = 0; j < LANES; j++)
+            hash = zr_hash_join(hash, lane[j], j);
+        sum += zr_hash_mix(hash ^ (end - block * BLOCK));
+    }
+    return zr_hash_mix(sum);
+}
+
+static void check_checksums(struct zr_kernel_context *c, const struct zr_kernels *kernels)
+{
+    enum { MOST = 3 * 65536 };
+    static const size_t sizes[] = {0, 1, 63, 64, 65, 127, 65535, 65536, 65537, MOST - 1, MOST};
+    static char data[MOST];
+    size_t wrong = 0;
+    for (size_t i = 0; i < MOST; i++)
+        data[i] = (char)random_bits();
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        wrong += checksum_of(kernels, c, sizes[i], data) != plain_checksum(data, sizes[i]);
+    tap_is(wrong, 0, "%s: checksums of whole blocks and words, and of one byte more and less",
+           zr_isa_name(c->isa));
+}
+
 /* All three forms of a product without the library: shapes beyond one block in every direction. */
 static void check_refused_library(struct zr_kernel_context *c, const struct zr_kernels *kernels)
 {
@@ -321,6 +383,8 @@ static void test_isa(enum zr_isa isa)
     check_normal(&context, kernels);
     check_addresses(&context, kernels);
     check_mode(&context, kernels);
+    check_reductions(&context, kernels);
+    check_checksums(&context, kernels);
     if (isa != ZR_ISA_PLAIN) {
         bool opened = context_begin(&other, limits, ZR_ISA_PLAIN, &threads);
         tap_ok(!opened && strstr(zr_last_error(), "oneDNN") != NULL,

@@ -366,6 +366,28 @@ static void test_short(bool threads)
     tap_is(wrong, 0, "one that moves a part goes on with the rest");
 }
 
+/* What a transfer came to: interrupted, a part that ends within a block, nothing, all. */
+static void test_advance(void)
+{
+    static zr_nvme_io io = {.last = 1, .oldest = 1, .under_way = 1};
+    struct zr_nvme_operation *operation = &io.operations[1];
+    struct zr_nvme_piece piece = {.operation = operation, .memory = memory, .bytes = 4 * block_bytes};
+    io.file.align_bytes = block_bytes;
+    io.under_way_bytes = piece.bytes;
+    *operation = (struct zr_nvme_operation){.event = 1, .bytes = piece.bytes, .issued_bytes = piece.bytes};
+    tap_ok(!zr_nvme_advance_piece(&io, &piece, -EINTR) && io.error == 0 && piece.bytes == 4 * block_bytes,
+           "a transfer that a signal interrupts is made again");
+    tap_ok(!zr_nvme_advance_piece(&io, &piece, (long)block_bytes + 700) &&
+               piece.memory == memory + block_bytes && piece.offset_bytes == block_bytes &&
+               piece.bytes == 3 * block_bytes,
+           "one that ends within a block goes on from the block's start");
+    tap_ok(!zr_nvme_advance_piece(&io, &piece, 1) && piece.bytes == 3 * block_bytes,
+           "less than a block is nothing");
+    tap_ok(zr_nvme_advance_piece(&io, &piece, (long)(3 * block_bytes)) && io.error == 0 && operation->done &&
+               io.under_way_bytes == 0 && io.moved_bytes[0] == 4 * block_bytes,
+           "and the rest ends it, each byte counted once");
+}
+
 /* On a busy machine the one that waits may sleep through a stall: then there is another one. */
 static void test_stall(bool threads)
 {
@@ -476,9 +498,11 @@ static void test_folders(void)
     chmod(folder, 0700);
     tap_is(in_child_within(with_file_limit, 20), 0, "a limit on files, instead of its signal");
     if (statfs("/dev/shm", &system) == 0 && system.f_type == 0x01021994) {
+        int before = open_descriptors();
         tap_ok(open_in("/dev/shm", block_bytes, false) == ZR_ERR_IO &&
                    SAID(zr_last_error(), "/dev/shm", "memory", "--force"),
                "memory is refused");
+        tap_is(open_descriptors(), before, "with no descriptor left");
         tap_result(open_in("/dev/shm", block_bytes, true), ZR_OK, "unless it is forced");
     } else {
         tap_skip("/dev/shm is no tmpfs here");
@@ -702,6 +726,7 @@ int main(void)
     if (!tap_ok(make_ground(), "an arena"))
         return tap_done();
     test_choice();
+    test_advance();
     for (int threads = 0; threads < 2; threads++) {
         tap_note("%s", threads ? "by threads" : "by io_uring");
         test_random(threads, &state);

@@ -238,6 +238,23 @@ static void test_lists(const char *words, const struct zr_pipeline *pipeline)
 
 /* ---- Parts of a model ---------------------------------------------------------------------------------- */
 
+/* Modules that can recompute, counted in the whole model up to each module here. */
+static unsigned wrong_counts(const struct zr_cut *cut, const struct zr_model *whole)
+{
+    unsigned wrong = 0;
+    for (unsigned p = 0; p < cut->parts_count; p++) {
+        const struct zr_cut_part *part = &cut->parts[p];
+        size_t first = whole->modules_count * part->stage / cut->stages_count;
+        for (size_t m = part->first; m < part->end; m++) {
+            size_t before = 0;
+            for (size_t k = 0; k < first + m - part->first; k++)
+                before += whole->modules[k].type->recomputes;
+            wrong += cut->recomputing_before[m] != before;
+        }
+    }
+    return wrong;
+}
+
 /* The ranks' parts are the model: each tensor is stored, and counts once; only what is shared is there twice.
  */
 static void test_parts(const char *words, const struct zr_pipeline *pipeline, bool tied)
@@ -278,6 +295,7 @@ static void test_parts(const char *words, const struct zr_pipeline *pipeline, bo
         wrong += at + cut.model.list.left_out != zr_parameter_list_elements(whole);
         for (size_t u = 0; u < cut.model.list.units_count; u++)
             uses += cut.model.list.units[u].gradient_uses;
+        wrong += wrong_counts(&cut, &transformer.model);
         wrong += cut.shares && (cut.sharing_count != 2 || cut.sharing[0] != 0 || cut.sharing[1] != RANKS - 1);
         zr_cut_close(&cut);
     }
@@ -288,6 +306,24 @@ static void test_parts(const char *words, const struct zr_pipeline *pipeline, bo
                copies == apart,
            "%s: the parts are the model, %u copies", words, copies);
     zr_transformer_close(&transformer);
+}
+
+/* The first unit is read by three ranks, the second by the first two of them. */
+static void test_shared_by_others(const struct zr_model *model)
+{
+    static const size_t stages[] = {2, 1, 2};
+    struct zr_pipeline pipeline = {.modules = stages};
+    struct zr_module modules[5];
+    struct zr_model other = *model;
+    struct zr_cut cut;
+    memcpy(modules, model->modules, sizeof modules);
+    modules[2].units[0] = 0;
+    modules[2].units[1] = 1;
+    modules[2].units_count = 2;
+    modules[4].units[0] = 0;
+    other.modules = modules;
+    tap_result(zr_cut_open(&cut, &(struct zr_cut_request){&other, &pipeline, 3, 0, host_arena}),
+               ZR_ERR_INVALID, "units that are shared by three ranks and by two: %s", zr_last_error());
 }
 
 static void test_refused(void)
@@ -317,6 +353,7 @@ static void test_refused(void)
         tap_result(zr_cut_open(&cut, &(struct zr_cut_request){&transformer.model, &refused[i].pipeline,
                                                               refused[i].ranks, 0, host_arena}),
                    ZR_ERR_INVALID, "%s", refused[i].words);
+    test_shared_by_others(&transformer.model);
     zr_transformer_close(&transformer);
 }
 

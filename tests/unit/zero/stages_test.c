@@ -318,6 +318,7 @@ static void test_plans(void)
                              .precision = (enum zr_precision)draw(0, 2)};
         for (unsigned stage = 0; stage < 4; stage++) {
             failed += plan(&plans[stage], &shape, &run, stage) != ZR_OK;
+            more += plans[stage].whole_parameters > plans[stage].elements;
             if (stage == 0)
                 continue;
             more += plans[stage].peak_bytes > plans[stage - 1].peak_bytes;
