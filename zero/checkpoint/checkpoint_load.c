@@ -405,10 +405,13 @@ zr_result zr_checkpoint_resume(const struct zr_checkpoint *checkpoint, uint64_t 
 
     *step = 0;
     if (zr_path_kind_get(checkpoint->folder, &kind) == ZR_OK && kind == ZR_PATH_FILE)
-        return zr_model_import(&(struct zr_model_file){.path = checkpoint->folder,
-                                                       .engine = checkpoint->engine,
-                                                       .comm = checkpoint->comm,
-                                                       .shape = checkpoint->shape});
+        return zr_model_import(
+            &(struct zr_model_file){.path = checkpoint->folder,
+                                    .engine = checkpoint->engine,
+                                    .comm = checkpoint->comm,
+                                    .shape = checkpoint->shape,
+                                    .assumed = checkpoint->assumed_shape,
+                                    .dropout = checkpoint->origin ? &checkpoint->origin->dropout : NULL});
     json_set_alloc_funcs(zr_heap_alloc, zr_heap_free);
     zr_result result = find_checkpoint(&load);
     if (!result)
