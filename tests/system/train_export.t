@@ -209,6 +209,13 @@ for name, data in (("cut", model[:-100]), ("short", model[:5]), ("headless", mod
     with open(path(name), "wb") as file:
         file.write(data)
     refused(f"a file that is {name}", path(name), [])
+for name, begins, needle in (("pytorch_model.bin", b"PK\3\4\0\0\x08\x08", "PyTorch"), ("zip.pth", b"PK\3\4\0\0\0\0", "PyTorch"),
+                             ("old.pth", b"\x80\2\x8a\x0al\xfc\x9cF", "PyTorch"), ("model.gguf", b"GGUF\3\0\0\0", "GGUF"),
+                             ("tf_model.h5", b"\x89HDF\r\n\x1a\n", "HDF5"), ("pointer", b"version https://git-lfs.example/spec/v1\n", "git lfs pull"),
+                             ("page", b"<!DOCTYPE html><html>", "HTML")):
+    with open(path(name), "wb") as file:
+        file.write(begins + bytes(200))
+    refused(f"{name}, by what it begins with", path(name), [needle])
 
 # ---- Models in several files, and in folders
 def in_two(folder, tensors, begins):
@@ -239,6 +246,11 @@ for words, weight_map in (("a file outside", {"wte.weight": "../whole.safetensor
                           ("a hidden file", {"wte.weight": ".safetensors"}), ("nothing", {})):
     write_index("hf", weight_map)
     refused(f"an index of {words}", index, [])
+write_index("hf", {"wte.weight": "pytorch_model-00001-of-00002.bin"})
+os.mkdir(path("torch"))
+os.link(path("pytorch_model.bin"), path("torch/pytorch_model.bin"))
+refused("a folder of PyTorch's files", path("torch"), ["'pytorch_model.bin'", "save_pretrained"])
+refused("an index of PyTorch's files", index, ["files of PyTorch", "save_pretrained"])
 write_index("hf", {"wte.weight": "gone.safetensors"})
 run = train(**BASE, ranks=2, resume=index)
 ok(run.code == 3 and "gone.safetensors" in run.err, "a file that is gone is named") or note(run.err[-800:])

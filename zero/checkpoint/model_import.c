@@ -88,6 +88,12 @@ static zr_result read_json(const char *path, json_t **out)
 static zr_result open_part(struct import *import, const char *name)
 {
     char path[ZR_SAFETENSORS_PATH_ROOM];
+    if (name && (ends_with(name, ".bin") || ends_with(name, ".pth")))
+        return zr_fail(
+            ZR_ERR_FORMAT,
+            "'%s' names files of PyTorch, as '%.100s', and no safetensors files; load the model in "
+            "transformers and write it again with model.save_pretrained(DIR, safe_serialization=True)",
+            import->model->path, name);
     /* A name alone: nothing outside the folder is ever opened. */
     if (!name || name[0] == '.' || strchr(name, '/') || !ends_with(name, ".safetensors"))
         return zr_fail(ZR_ERR_FORMAT, "'%s' names a file that is no safetensors file beside it: '%.100s'",
