@@ -225,6 +225,13 @@ gpu-check:
 		$(MAKE) --no-print-directory --silent $(jobs) built-gpu-check)
 	@tests/support/gpu_check.py $(if $(GPU_EMULATED),--emulated) $(GPU_STAGE) || [ $$? = 77 ]
 
+# Models that transformers 4 and 5 save, and their losses: tests/support/hf_check.py has the table. Not in CI: it fetches
+# transformers and torch from PyPI once, 6 GB in $(BUILD)/hf.
+.PHONY: check-hf
+check-hf: packages-check
+	@$(again) $(BUILD)/bin/zr-train
+	@tests/run --verbose tests/support/hf_check.py
+
 # The figures. Benchmarks are no tests: they print medians, ratios and the machine, and never fail on time.
 bench_programs := $(patsubst tests/bench/%.c,$(BUILD)/tests/%,$(wildcard tests/bench/bench_*.c))
 .PHONY: bench built-bench bench-store

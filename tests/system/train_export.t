@@ -109,6 +109,17 @@ def package_agrees(file, want):
 package_agrees(first, tensors)
 
 # ---- Files of other makers
+def config_in(folder, **keys):
+    """A config.json, as transformers saves beside a model; makes the folder."""
+    os.makedirs(path(folder), exist_ok=True)
+    with open(path(f"{folder}/config.json"), "w") as file:
+        json.dump(keys, file)
+
+
+GPT2_CONFIG = dict(model_type="gpt2", n_head=HEADS, n_embd=HIDDEN, n_layer=LAYERS, n_positions=SEQ, vocab_size=VOCAB,
+                   activation_function="gelu_new", layer_norm_epsilon=1e-5, resid_pdrop=0.25, torch_dtype="float32")
+for folder in ("foreign", "hf", "one"):
+    config_in(folder, **GPT2_CONFIG)
 frozen = dict(lr=0, steps=1)  # a step that changes nothing
 for ranks, stage in ((2, 3), (3, 1)):
     run_ok(f"{ranks} ranks start from the file", ranks=ranks, stage=stage, resume=first, export=path("back"), **frozen)
@@ -129,10 +140,10 @@ for name in random.Random(3).sample(sorted(tensors), len(tensors)):
 linear["transformer.h.0.attn.bias"] = ("U8", [1, 1, 2, 2], bytes(4))
 linear["transformer.h.1.attn.masked_bias"] = ("F32", [], bytes(4))
 linear["lm_head.weight"] = tensors["wte.weight"]
-write_safetensors(path("linear"), linear)
+write_safetensors(path("foreign/linear"), linear)
 for ranks, stage in ((1, 0), (3, 3)):
     run_ok(f"{ranks} ranks take [out, in], a prefix, masks, a tied head and any order", ranks=ranks, stage=stage,
-           resume=path("linear"), export=path("back"), **frozen)
+           resume=path("foreign/linear"), export=path("back"), **frozen)
     same_bytes(path("back"), model, "and hold the same model")
 
 narrow, widened = {}, {}
@@ -146,8 +157,8 @@ for name, (_, shape, data) in tensors.items():
         packed = struct.pack(f"<{len(values)}e", *values)
         narrow[name] = ("F16", shape, packed)
         widened[name] = struct.pack(f"<{len(values)}f", *struct.unpack(f"<{len(values)}e", packed))
-write_safetensors(path("narrow"), narrow)
-run_ok("2 ranks take BF16 and F16", ranks=2, stage=2, resume=path("narrow"), export=path("back"), **frozen)
+write_safetensors(path("foreign/narrow"), narrow)
+run_ok("2 ranks take BF16 and F16", ranks=2, stage=2, resume=path("foreign/narrow"), export=path("back"), **frozen)
 def numbers(data):
     return struct.unpack(f"<{len(data) // 4}f", data)
 
@@ -176,8 +187,8 @@ refused("other --heads", first, ["--heads 2"], heads=3)
 def damaged(name, change):
     into = dict(tensors)
     into = change(into) or into
-    write_safetensors(path(name), into)
-    return path(name)
+    write_safetensors(path(f"foreign/{name}"), into)
+    return path(f"foreign/{name}")
 
 
 refused("a tensor missing", damaged("missing", lambda t: t.pop("h.1.ln_2.bias") and None), ["h.1.ln_2.bias"])
@@ -198,11 +209,17 @@ for name, data in (("cut", model[:-100]), ("short", model[:5]), ("headless", mod
     with open(path(name), "wb") as file:
         file.write(data)
     refused(f"a file that is {name}", path(name), [])
+for name, begins, needle in (("pytorch_model.bin", b"PK\3\4\0\0\x08\x08", "PyTorch"), ("zip.pth", b"PK\3\4\0\0\0\0", "PyTorch"),
+                             ("old.pth", b"\x80\2\x8a\x0al\xfc\x9cF", "PyTorch"), ("model.gguf", b"GGUF\3\0\0\0", "GGUF"),
+                             ("tf_model.h5", b"\x89HDF\r\n\x1a\n", "HDF5"), ("pointer", b"version https://git-lfs.example/spec/v1\n", "git lfs pull"),
+                             ("page", b"<!DOCTYPE html><html>", "HTML")):
+    with open(path(name), "wb") as file:
+        file.write(begins + bytes(200))
+    refused(f"{name}, by what it begins with", path(name), [needle])
 
 # ---- Models in several files, and in folders
 def in_two(folder, tensors, begins):
     """Those whose names begin so, and the rest, with their index: the way of Hugging Face's transformers."""
-    os.mkdir(path(folder))
     names = [f"model-{i + 1:05}-of-00002.safetensors" for i in range(2)]
     parts = [{name: tensor for name, tensor in tensors.items() if name.startswith(begins) == first}
              for first in (True, False)]
@@ -223,20 +240,32 @@ for i, part in enumerate(hf):
 refused("their folder", path("hf"), ["2 files of safetensors", "model.safetensors.index.json"])
 run_ok("2 ranks take the index of both", ranks=2, stage=3, resume=index, export=path("back"), **frozen)
 same_bytes(path("back"), model, "and hold the same model")
-os.link(hf[0], path("part"))
-refused("the first by another name", path("part"), ["a part of a model", "ln_f.bias"])
+os.link(hf[0], path("foreign/part"))
+refused("the first by another name", path("foreign/part"), ["a part of a model", "ln_f.bias"])
 for words, weight_map in (("a file outside", {"wte.weight": "../whole.safetensors"}), ("no file", {"wte.weight": 3}),
                           ("a hidden file", {"wte.weight": ".safetensors"}), ("nothing", {})):
     write_index("hf", weight_map)
     refused(f"an index of {words}", index, [])
+write_index("hf", {"wte.weight": "pytorch_model-00001-of-00002.bin"})
+os.mkdir(path("torch"))
+os.link(path("pytorch_model.bin"), path("torch/pytorch_model.bin"))
+refused("a folder of PyTorch's files", path("torch"), ["'pytorch_model.bin'", "save_pretrained"])
+refused("an index of PyTorch's files", index, ["files of PyTorch", "save_pretrained"])
 write_index("hf", {"wte.weight": "gone.safetensors"})
 run = train(**BASE, ranks=2, resume=index)
 ok(run.code == 3 and "gone.safetensors" in run.err, "a file that is gone is named") or note(run.err[-800:])
-os.mkdir(path("one"))
 os.rename(damaged("whole", lambda t: None), path("one/model.safetensors"))
 refused("a folder with a model in it", path("one"), [f"give --resume '{path('one/model.safetensors')}'"])
-run_ok("which may be given", ranks=2, stage=3, resume=path("one/model.safetensors"), export=path("back"), **frozen)
+run = run_ok("which may be given", ranks=2, stage=3, resume=path("one/model.safetensors"), export=path("back"), **frozen)
 same_bytes(path("back"), model, "and loads")
+ok("dropout of 0.25" in run.err, "and its dropout, which zr-train leaves out, is told") or note(run.err)
+config_in("one", **{**GPT2_CONFIG, "activation_function": "gelu"})
+refused("one of another GELU", path("one/model.safetensors"), ["activation_function 'gelu'"])
+os.link(first, path("one/exported"))
+refused("an export beside it", path("one/exported"), ["activation_function 'gelu'"])
+config_in("one", train_micro_batch_size_per_gpu=2)
+run_ok("an export says all itself: beside it may be a file of --config", ranks=1, stage=0, resume=path("one/exported"), **frozen)
+config_in("one", **GPT2_CONFIG)
 os.rename(path("one/model.safetensors"), path("one/model-00001-of-00001.safetensors"))
 run_ok("by the name of one of one file too", ranks=2, stage=3, resume=path("one/model-00001-of-00001.safetensors"), **frozen)
 refused("the state of a checkpoint", os.path.join(step_folder(saved, 4), "state.safetensors"),
@@ -254,17 +283,11 @@ shapes = {"model.embed_tokens.weight": [VOCAB, h], "model.norm.weight": [h], "lm
 rng = random.Random(6)
 theirs = {name: ("F32", shape, array.array("f", [rng.gauss(0, 0.05) + 1e-30 for _ in range(shape[0] * (shape + [1])[1])]).tobytes())
           for name, shape in shapes.items()}
+LLAMA_CONFIG = dict(model_type="llama", num_attention_heads=HEADS, num_key_value_heads=KV, rope_theta=500, rms_norm_eps=1e-5,
+                    rope_scaling=None)
+config_in("llama", **LLAMA_CONFIG)
 in_two("llama", theirs, ("model.embed", "model.layers.0"))
-index, config = path("llama/model.safetensors.index.json"), path("llama/config.json")
-
-
-def configure(**changes):
-    with open(config, "w") as file:
-        json.dump({"model_type": "llama", "num_attention_heads": HEADS, "num_key_value_heads": KV, "rope_theta": 500,
-                   "rms_norm_eps": 1e-5, "rope_scaling": None, **changes}, file)
-
-
-configure()
+index = path("llama/model.safetensors.index.json")
 for ranks, stage in ((1, 0), (2, 3), (3, 1)):
     run_ok(f"LLaMA in two files: {ranks} ranks at stage {stage}", ranks=ranks, stage=stage, resume=index,
            export=path("back"), **LLAMA, **frozen)
@@ -283,10 +306,11 @@ bare = {name.removeprefix("model."): tensor for name, tensor in theirs.items() i
 bare["layers.0.self_attn.rotary_emb.inv_freq"] = ("F32", [2], bytes(8))
 write_safetensors(path("bare"), bare)
 run_ok("names without a prefix, a tied head, a table of angles", ranks=2, stage=3, resume=path("bare"), export=path("back"),
-       tie_embeddings=True, **LLAMA, **frozen)
+       tie_embeddings=True, assume_shape=True, **LLAMA, **frozen)
 same(read_safetensors(path("back"))[0], {name: tensor for name, tensor in theirs.items() if name != "lm_head.weight"},
      "and hold the same")
-refused("a tied head for one of its own", path("bare"), ["--tie-embeddings"], **LLAMA)
+refused("a tied head for one of its own", path("bare"), ["--tie-embeddings"], assume_shape=True, **LLAMA)
+refused("a file without config.json", path("bare"), ["no config.json", "--assume-shape"], tie_embeddings=True, **LLAMA)
 refused("a head of its own for a tied one", path("trained"), ["lm_head.weight"], tie_embeddings=True, **LLAMA)
 refused("a LLaMA for a GPT-2", path("trained"), ["--arch gpt2"])
 refused("a GPT-2 for a LLaMA", first, ["--arch llama"], **LLAMA)
@@ -303,7 +327,7 @@ ok(run.code == 3 and "--arch llama" in run.err, "a checkpoint of a LLaMA for a G
 for words, changes, needle in (("heads", dict(num_attention_heads=4), "--heads"), ("a base", dict(rope_theta=10000.0), "rope_theta"),
                                ("norms", dict(rms_norm_eps=1e-6), "--norm-epsilon"), ("scaled angles", dict(rope_scaling={"factor": 8}), "rope_scaling"),
                                ("another kind", dict(model_type="mistral"), "mistral")):
-    configure(**changes)
+    config_in("llama", **{**LLAMA_CONFIG, **changes})
     refused(f"a config.json of other {words}", index, [needle], **LLAMA)
 
 # ---- Headers with wrong bytes: refused, or harmless

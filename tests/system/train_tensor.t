@@ -104,7 +104,7 @@ for name, (kind, shape, data) in tensors.items():  # as torch.nn.Linear has them
         turned = array.array("f", [values[r * columns + c] for c in range(columns) for r in range(rows)])
         tensors[name] = kind, shape[::-1], turned.tobytes()
 write_safetensors(path("turned"), tensors)
-run = train(ranks=4, tp=2, stage=3, resume=path("turned"), export=path("back"), **{**SHAPE, "steps": 1, "lr": 0, "min_lr": 0, "weight_decay": 0})
+run = train(ranks=4, tp=2, stage=3, resume=path("turned"), assume_shape=True, export=path("back"), **{**SHAPE, "steps": 1, "lr": 0, "min_lr": 0, "weight_decay": 0})
 same({k: v for k, v in read_safetensors(path("back"))[0].items()} if run.code == 0 else run.err[-600:],
      read_safetensors(path("gpt2.first"))[0], "matrices [out, in] come in at tp 2 by 2, and go out as they were")
 texts = [train(ranks=tensor, tp=tensor, sample=20, temperature=0, resume=path("gpt2.first"), **{**SHAPE, "steps": 1, "lr": 0, "min_lr": 0},

@@ -15,6 +15,7 @@ struct zr_checkpoint_origin {
     uint64_t micro_batches; /* per step */
     uint64_t step_tokens;   /* of all ranks */
     uint64_t passed_over;   /* the newest step of the folder, where it has no manifest; 0: it has one */
+    double dropout;         /* of an imported model, see struct zr_model_file */
 };
 
 struct zr_checkpoint {
@@ -24,6 +25,7 @@ struct zr_checkpoint {
     struct zr_shape shape; /* batch and recompute are noted, and may differ when resuming */
     uint64_t seed;
     unsigned stage;
+    bool assumed_shape;                  /* resuming: see struct zr_model_file */
     unsigned micro_batches;              /* per step; noted, and may differ when resuming */
     struct zr_checkpoint_origin *origin; /* resuming fills it; NULL: not asked for */
     unsigned keep; /* steps that stay in the folder, the new one among them; 0: all. Later steps, as of
@@ -48,7 +50,7 @@ void zr_checkpoint_let_go(struct zr_checkpoint_hold *hold, const char *folder);
 zr_result zr_checkpoint_save(const struct zr_checkpoint *checkpoint, uint64_t step);
 
 /* Loads the newest complete step of `folder` (or that very step folder) into the engine, publishes it and
- * stores its number in *step. Where `folder` is a file, it is taken for a GPT-2 as safetensors, and *step is
+ * stores its number in *step. Where `folder` is a file, it is taken for a model as safetensors, and *step is
  * 0: see zr_model_import(). Collective: the same result on every rank. ZR_ERR_FORMAT: no checkpoint there,
  * not one of ours, another shape or seed (the words name the flag), or a file is damaged (the words name
  * it). ZR_ERR_CORRUPT: a file changed while it was read. */

@@ -89,11 +89,17 @@ zr_result zr_checkpoint_newest(const char *folder, bool *found, uint64_t *step)
     return result;
 }
 
-/* There is no step in the folder: perhaps it is one with a model as safetensors, whose name is then said. */
+static bool ends_with(const char *name, const char *tail)
+{
+    size_t length = strlen(name), tail_length = strlen(tail);
+    return length > tail_length && strcmp(name + length - tail_length, tail) == 0;
+}
+
+/* There is no step in the folder: perhaps it is one with a model as safetensors, whose name is then said, or
+ * in another format, which is said when that is opened. */
 static zr_result tell_no_checkpoint(const char *folder)
 {
-    static const char tail[] = ".safetensors";
-    char name[256] = "";
+    char name[256] = "", other[256] = "";
     struct zr_folder listing;
     struct zr_folder_entry entry;
     size_t count = 0;
@@ -102,8 +108,9 @@ static zr_result tell_no_checkpoint(const char *folder)
     if (result)
         return result;
     while ((result = zr_folder_next(&listing, &entry)) == ZR_OK && entry.name) {
-        size_t length = strlen(entry.name);
-        if (length < sizeof tail || strcmp(entry.name + length - (sizeof tail - 1), tail) != 0)
+        if (ends_with(entry.name, ".bin") || ends_with(entry.name, ".pth") || ends_with(entry.name, ".gguf"))
+            snprintf(other, sizeof other, "%s", entry.name);
+        if (!ends_with(entry.name, ".safetensors"))
             continue;
         snprintf(name, sizeof name, "%s", entry.name);
         count++;
@@ -122,6 +129,13 @@ static zr_result tell_no_checkpoint(const char *folder)
                        "--resume '%s': there is no checkpoint in it; to start from the model in it, give "
                        "--resume '%s/%s'",
                        folder, folder, name);
+    if (other[0])
+        return zr_fail(
+            ZR_ERR_FORMAT,
+            "--resume '%s': there is neither a checkpoint nor a safetensors file in it; '%s' is a model "
+            "in another format: load it in transformers and write it again with "
+            "model.save_pretrained(DIR, safe_serialization=True)",
+            folder, other);
     return zr_fail(ZR_ERR_FORMAT,
                    "--resume '%s': there is no complete checkpoint in it (step-... with a manifest.json); "
                    "give the folder that --save wrote to",
@@ -405,10 +419,13 @@ zr_result zr_checkpoint_resume(const struct zr_checkpoint *checkpoint, uint64_t 
 
     *step = 0;
     if (zr_path_kind_get(checkpoint->folder, &kind) == ZR_OK && kind == ZR_PATH_FILE)
-        return zr_model_import(&(struct zr_model_file){.path = checkpoint->folder,
-                                                       .engine = checkpoint->engine,
-                                                       .comm = checkpoint->comm,
-                                                       .shape = checkpoint->shape});
+        return zr_model_import(
+            &(struct zr_model_file){.path = checkpoint->folder,
+                                    .engine = checkpoint->engine,
+                                    .comm = checkpoint->comm,
+                                    .shape = checkpoint->shape,
+                                    .assumed = checkpoint->assumed_shape,
+                                    .dropout = checkpoint->origin ? &checkpoint->origin->dropout : NULL});
     json_set_alloc_funcs(zr_heap_alloc, zr_heap_free);
     zr_result result = find_checkpoint(&load);
     if (!result)

@@ -14,6 +14,8 @@ struct zr_model_file {
     zr_engine *engine; /* all borrowed */
     zr_comm *comm;
     struct zr_shape shape;
+    bool assumed;    /* importing: without a config.json the shape is taken for the model's */
+    double *dropout; /* importing: the largest rate that config.json names; NULL: not asked for */
 };
 
 /* Writes the parameters in fp32, without rows of padding; see zr_state_write(). Collective. */
@@ -23,8 +25,9 @@ zr_result zr_model_export(const struct zr_model_file *file);
  * 0. The path is a file of safetensors, or the index of several beside it (*.index.json). Names may lack
  * "model." or begin with "transformer.", GPT-2's matrices may be [out, in] as torch.nn.Linear has them (all
  * or none of them), numbers F32, BF16 or F16; masks are passed over; a tied head must be the embedding. Rows
- * that the file has not become zero. A config.json beside it must not contradict this run. Collective: the
- * same result on every rank. ZR_ERR_FORMAT: no such file, or of another shape (the words name the flag); the
+ * that the file has not become zero. Each key of the config.json beside it must be one that this run computes
+ * (model_config.h); a file without one is refused, unless zr exported it or `assumed`. Collective: the same
+ * result on every rank. ZR_ERR_FORMAT: no such file, or of another shape (the words name the flag); the
  * engine is untouched. ZR_ERR_CORRUPT: a value is not finite, or a
  * file that has zr's checksum does not fit it. */
 zr_result zr_model_import(const struct zr_model_file *file);

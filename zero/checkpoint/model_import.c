@@ -13,6 +13,7 @@
 #include "zero/comm/status.h"
 #include "zero/engine/engine.h"
 #include "zero/engine/update.h"
+#include "zero/checkpoint/model_config.h"
 #include "zero/checkpoint/model_file.h"
 #include "zero/checkpoint/model_names.h"
 #include "zero/checkpoint/safetensors_read.h"
@@ -87,6 +88,12 @@ static zr_result read_json(const char *path, json_t **out)
 static zr_result open_part(struct import *import, const char *name)
 {
     char path[ZR_SAFETENSORS_PATH_ROOM];
+    if (name && (ends_with(name, ".bin") || ends_with(name, ".pth")))
+        return zr_fail(
+            ZR_ERR_FORMAT,
+            "'%s' names files of PyTorch, as '%.100s', and no safetensors files; load the model in "
+            "transformers and write it again with model.save_pretrained(DIR, safe_serialization=True)",
+            import->model->path, name);
     /* A name alone: nothing outside the folder is ever opened. */
     if (!name || name[0] == '.' || strchr(name, '/') || !ends_with(name, ".safetensors"))
         return zr_fail(ZR_ERR_FORMAT, "'%s' names a file that is no safetensors file beside it: '%.100s'",
@@ -186,56 +193,59 @@ static zr_result other_size(const struct import *import, const char *option, uin
                    import->model->path, option, theirs, ours, option, theirs);
 }
 
-static zr_result check_real(const struct import *import, const char *key, double ours, const char *way_out)
+static const char *note_of(const struct import *import, const char *key)
 {
-    json_t *value = json_object_get(import->config, key);
-    double theirs = json_number_value(value);
-    if (!json_is_number(value) || fabs(theirs - ours) <= 1e-6 * ours)
-        return ZR_OK;
-    return zr_fail(ZR_ERR_FORMAT, "'%s': its config.json has %s %g, and this run %g; %s", import->model->path,
-                   key, theirs, ours, way_out);
+    return json_string_value(json_object_get(json_object_get(import->files[0].root, "__metadata__"), key));
 }
 
-/* What the tensors do not tell: a config.json beside them, where there is one, and what zr-train notes. */
+/* Whether the file notes, as an export of zr-train does, all that its tensors do not tell. */
+static bool is_noted(const struct import *import)
+{
+    bool llama = import->transformer.shape.architecture == ZR_ARCH_LLAMA;
+    return note_of(import, "n_head") &&
+           (!llama || (note_of(import, "n_kv_head") && note_of(import, "rope_theta") &&
+                       note_of(import, "norm_epsilon")));
+}
+
+static bool has_head(const struct import *import)
+{
+    bool has = false;
+    for (size_t f = 0; f < import->files_count; f++)
+        has |= json_object_get(import->files[f].root, "lm_head.weight") != NULL;
+    return has;
+}
+
+/* What the tensors do not tell: a config.json beside them. Beside what zr-train exported may be any other
+ * config.json, as a file of --config. */
 static zr_result check_config(const struct import *import)
 {
-    const struct zr_shape *shape = &import->transformer.shape;
-    bool llama = shape->architecture == ZR_ARCH_LLAMA;
-    const struct {
-        const char *key, *option;
-        uint64_t ours;
-    } sizes[] = {{llama ? "num_attention_heads" : "n_head", "--heads", shape->heads},
-                 {llama ? "num_key_value_heads" : "", "--kv-heads", shape->kv_heads},
-                 {llama ? "head_dim" : "", "--hidden / --heads", shape->hidden / shape->heads}};
-    const char *type = json_string_value(json_object_get(import->config, "model_type"));
-
-    if (type && strcmp(type, import->names.convention->model_type) != 0)
-        return zr_fail(ZR_ERR_FORMAT,
-                       "'%s': its config.json says that it is a %.32s, and this run has --arch %s",
-                       import->model->path, type, import->names.convention->model_type);
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        json_t *value = json_object_get(import->config, sizes[i].key);
-        if (json_is_integer(value) && json_integer_value(value) != (json_int_t)sizes[i].ours)
-            return other_size(import, sizes[i].option, (uint64_t)json_integer_value(value), sizes[i].ours);
-    }
-    if (!llama)
+    const struct zr_model_config config = {import->model->path, import->config, &import->transformer.shape,
+                                           has_head(import)};
+    double dropout = 0;
+    if (!import->config || (is_noted(import) && !json_object_get(import->config, "model_type")))
         return ZR_OK;
-    json_t *scaling = json_object_get(import->config, "rope_scaling");
-    if (scaling && !json_is_null(scaling))
-        return zr_fail(ZR_ERR_FORMAT,
-                       "'%s': its config.json has rope_scaling, which this version does not compute; give a "
-                       "model without it",
-                       import->model->path);
-    zr_result result = check_real(import, "rope_theta", shape->rope_theta, "resume with --rope-theta");
-    return result ? result
-                  : check_real(import, "rms_norm_eps", shape->norm_epsilon, "resume with --norm-epsilon");
+    zr_result result = zr_model_config_check(&config, &dropout);
+    if (!result && import->model->dropout)
+        *import->model->dropout = dropout;
+    return result;
+}
+
+/* Whether something tells what the tensors do not. */
+static zr_result check_told(const struct import *import)
+{
+    if (import->config || import->model->assumed || is_noted(import))
+        return ZR_OK;
+    return zr_fail(ZR_ERR_FORMAT,
+                   "'%s' has no config.json beside it, and tensors alone do not tell a model's heads, norms, "
+                   "angles and activation; put its config.json there, or, if this run's options have them "
+                   "right, give --assume-shape",
+                   import->model->path);
 }
 
 /* What zr-train's own export notes. */
 static zr_result check_notes(const struct import *import)
 {
     const struct zr_shape *shape = &import->transformer.shape;
-    json_t *notes = json_object_get(import->files[0].root, "__metadata__");
     const struct {
         const char *key, *option;
         double ours;
@@ -244,7 +254,7 @@ static zr_result check_notes(const struct import *import)
                  {"rope_theta", "--rope-theta", shape->rope_theta},
                  {"norm_epsilon", "--norm-epsilon", shape->norm_epsilon}};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        const char *theirs = json_string_value(json_object_get(notes, kinds[i].key));
+        const char *theirs = note_of(import, kinds[i].key);
         if (theirs && strtod(theirs, NULL) != kinds[i].ours)
             return zr_fail(ZR_ERR_FORMAT, "'%s' is a model with %s %.15g, this run has %g; give %s %.15g",
                            import->model->path, kinds[i].option, strtod(theirs, NULL), kinds[i].ours,
@@ -262,12 +272,19 @@ static zr_result check_llama(const struct import *import)
     const struct zr_model_names *names = &import->names;
     const struct zr_model_place *k = zr_model_names_matrix(names, "model.layers.0.self_attn.k_proj.weight"),
                                 *gate = zr_model_names_matrix(names, "model.layers.0.mlp.gate_proj.weight");
+    const struct zr_model_place *q = zr_model_names_matrix(names, "model.layers.0.self_attn.q_proj.weight");
     size_t width = shape->hidden / shape->heads;
+    if (q && q->tensor.shape[0] != shape->hidden)
+        return zr_fail(ZR_ERR_FORMAT,
+                       "'%s': its queries have %" PRIu64
+                       " channels, and zr-train's heads share the %zu of --hidden; "
+                       "give a model whose head_dim is hidden_size / num_attention_heads",
+                       import->model->path, q->tensor.shape[0], shape->hidden);
     if (k && k->tensor.shape[0] != width * shape->kv_heads && k->tensor.shape[0] % width == 0)
         return other_size(import, "--kv-heads", k->tensor.shape[0] / width, shape->kv_heads);
     if (gate && gate->tensor.shape[0] != shape->ffn)
         return other_size(import, "--ffn", gate->tensor.shape[0], shape->ffn);
-    if (!shape->tied && !names->places[names->count - 1].found)
+    if (!shape->tied && !names->places[names->count - 1].found) /* one that assumes its shape */
         return zr_fail(ZR_ERR_FORMAT,
                        "'%s' has no lm_head.weight: its head is tied; resume with --tie-embeddings",
                        import->model->path);
@@ -370,9 +387,12 @@ static zr_result check_head(const struct import *import)
         if (!result && memcmp(import->piece, import->piece + half, part.count * sizeof(float)) != 0)
             return zr_fail(
                 ZR_ERR_FORMAT,
-                "'%s': lm_head.weight is not %s, and this model's head is tied to it; give a model "
-                "whose head is",
-                head->file->path, names->parameters[0].name);
+                "'%s': lm_head.weight is not %s, and with tie_word_embeddings the head is that; give a model "
+                "whose head is%s",
+                head->file->path, names->parameters[0].name,
+                import->transformer.shape.architecture == ZR_ARCH_GPT2
+                    ? ""
+                    : ", or, if the file's own head is meant, make tie_word_embeddings false in config.json");
     }
     return result;
 }
@@ -396,6 +416,8 @@ static zr_result start(struct import *import)
     zr_result result = list_parameters(import);
     if (!result)
         result = open_files(import);
+    if (!result)
+        result = check_config(import);
     for (size_t f = 0; f < import->files_count && !result; f++) {
         json_t *root = import->files[f].root;
         for (void *at = json_object_iter(root); at && !result; at = json_object_iter_next(root, at))
@@ -408,7 +430,7 @@ static zr_result start(struct import *import)
     if (!result)
         result = check_sizes(import);
     if (!result)
-        result = check_config(import);
+        result = check_told(import);
     if (!result)
         result = check_shapes(import);
     if (!result && zr_comm_rank(import->model->comm) == 0)

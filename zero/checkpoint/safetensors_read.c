@@ -118,6 +118,56 @@ static zr_result check_extents(const struct zr_safetensors *file)
 
 /* ---- The header ---------------------------------------------------------------------------------------- */
 
+/* A file of another format, by how it begins: what it is and what to do, for a file whose first eight bytes
+ * are no length of a header. NULL: none that is known. */
+static const char *other_format(const unsigned char *head, size_t bytes)
+{
+    static const char pytorch[] =
+        "a file of PyTorch (as pytorch_model.bin or .pth) and no safetensors file; load it in transformers and "
+        "write it again with model.save_pretrained(DIR, safe_serialization=True)";
+    static const struct {
+        const char *begins;
+        size_t bytes;
+        const char *words;
+    } formats[] = {
+        {"PK\x03\x04", 4, pytorch}, /* a zip archive */
+        {"\x80\x02", 2, pytorch},   /* pickles, the second and later protocols */
+        {"\x80\x03", 2, pytorch},
+        {"\x80\x04", 2, pytorch},
+        {"\x80\x05", 2, pytorch},
+        {"GGUF", 4,
+         "a GGUF file of llama.cpp and no safetensors file; give the model that it was made from, as safetensors"},
+        {"ggml", 4,
+         "a file of llama.cpp and no safetensors file; give the model that it was made from, as safetensors"},
+        {"\x89HDF", 4,
+         "an HDF5 file (as tf_model.h5) and no safetensors file; load it in transformers 4 with from_tf=True and "
+         "write it again with model.save_pretrained(DIR, safe_serialization=True)"},
+        {"\x93NUMPY", 6, "an array of NumPy and no safetensors file; write it with the safetensors package"},
+        {"version https://git-lfs", 23,
+         "a pointer of Git LFS in place of the file; fetch that with git lfs pull"},
+        {"<", 1,
+         "a page of HTML or XML and no safetensors file; fetch the file itself, by its download link"},
+        {"{", 1,
+         "a JSON text and no safetensors file; the index of a model in several files is called *.index.json"},
+    };
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
+        if (bytes >= formats[i].bytes && memcmp(head, formats[i].begins, formats[i].bytes) == 0)
+            return formats[i].words;
+    return NULL;
+}
+
+/* What to say of a file that has no header of the format. */
+static zr_result no_header(const struct zr_safetensors *file, const char *what)
+{
+    unsigned char head[32];
+    size_t bytes = file->bytes < sizeof head ? (size_t)file->bytes : sizeof head;
+    zr_result result = zr_file_read_at(&file->file, 0, head, bytes);
+    const char *words = result ? NULL : other_format(head, bytes);
+    if (result)
+        return result;
+    return words ? zr_fail(ZR_ERR_FORMAT, "'%s' is %s", file->path, words) : damaged(file, what);
+}
+
 static zr_result read_header(struct zr_safetensors *file)
 {
     json_error_t error;
@@ -132,22 +182,15 @@ static zr_result read_header(struct zr_safetensors *file)
     result = zr_file_read_at(&file->file, 0, &header, 8);
     if (result)
         return result;
-    bool too_long = header > file->bytes - 8 || header > ZR_SAFETENSORS_HEADER_MAX;
-    if (too_long && ((const char *)&header)[0] == '{')
-        return zr_fail(
-            ZR_ERR_FORMAT,
-            "'%s' is a JSON text and no safetensors file; the index of a model in several files is called "
-            "*.index.json",
-            file->path);
-    if (too_long)
-        return damaged(file, "its header would be longer than it is");
+    if (header > file->bytes - 8 || header > ZR_SAFETENSORS_HEADER_MAX)
+        return no_header(file, "its header would be longer than it is");
     text = zr_heap_alloc(header + 1);
     if (!text)
         return ZR_ERR_HOST_MEMORY;
     file->data_bytes = 8 + header;
     result = zr_file_read_at(&file->file, 8, text, header);
     if (!result && (header == 0 || text[0] != '{'))
-        result = damaged(file, "it does not begin with a header");
+        result = no_header(file, "it does not begin with a header");
     if (!result) {
         json_set_alloc_funcs(zr_heap_alloc, zr_heap_free);
         file->root = json_loadb(text, header, JSON_REJECT_DUPLICATES, &error);

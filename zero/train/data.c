@@ -8,7 +8,15 @@
 #include "alloc/base/error.h"
 
 #define SHARD_MAGIC        20240520
+#define WIDE_SHARD_MAGIC   20240801
 #define SHARD_HEADER_BYTES 1024
+#define SHARD_VOCABULARY   65536 /* that two bytes count */
+/* One byte in so many that is a control character is more than any text has. */
+#define CONTROLS_SHARE 50
+/* What to do with tokens without a header, as in the train.bin of nanoGPT. */
+#define RAW_TOKENS                                                                                            \
+    "for raw tokens of two bytes (as in nanoGPT's train.bin) put llm.c's header before them, 256 numbers of " \
+    "four bytes: 20240520, 1, the count of tokens, and zeros, and give --vocab V"
 /* About as many tokens as give a validation loss to two decimals, and still take seconds at most. */
 #define VALIDATION_TOKENS 16384
 
@@ -19,20 +27,72 @@ static int32_t little_int32(const unsigned char *at)
     return (int32_t)((uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24);
 }
 
+/* A shard of llm.c's scripts that this version does not read, by its magic number and version. */
+static zr_result check_version(const struct zr_data *data, int32_t magic, int32_t version)
+{
+    const char *path = data->options.path;
+    if (magic == WIDE_SHARD_MAGIC)
+        return zr_fail(
+            ZR_ERR_FORMAT,
+            "'%s' is a token shard of llm.c with tokens of four bytes, as for Llama 3 (version %d), and "
+            "zr-train reads those of two bytes (version 1): make it again with a vocabulary of at most 65,536",
+            path, (int)version);
+    if (magic == SHARD_MAGIC && version != 1)
+        return zr_fail(
+            ZR_ERR_FORMAT,
+            "'%s' is a token shard of version %d; version 1 can be read: make it again with llm.c's "
+            "data scripts",
+            path, (int)version);
+    return ZR_OK;
+}
+
+/* Whether bytes are no text: UTF-8 and its like have next to no control characters but white space. */
+static bool is_binary(const unsigned char *bytes, size_t count)
+{
+    size_t controls = 0;
+    for (size_t i = 0; i < count; i++)
+        controls += bytes[i] < 32 && !(bytes[i] >= '\b' && bytes[i] <= '\r') && bytes[i] != 27;
+    return controls * CONTROLS_SHARE > count;
+}
+
+static zr_result check_text(const struct zr_data *data, uint64_t size_bytes)
+{
+    unsigned char piece[16384];
+    size_t count = size_bytes < sizeof piece ? (size_t)size_bytes : sizeof piece;
+    zr_result result = zr_file_read_at(&data->file, 0, piece, count);
+    if (result || !is_binary(piece, count))
+        return result;
+    if (count >= 2 && ((piece[0] == 0xff && piece[1] == 0xfe) || (piece[0] == 0xfe && piece[1] == 0xff)))
+        return zr_fail(
+            ZR_ERR_FORMAT,
+            "'%s' is text in UTF-16, of which --vocab byte makes two tokens a letter; convert it: iconv "
+            "-f UTF-16 -t UTF-8",
+            data->options.path);
+    return zr_fail(ZR_ERR_FORMAT,
+                   "'%s' is not text, it has binary data; " RAW_TOKENS "; for anything else give a text",
+                   data->options.path);
+}
+
 static zr_result read_text(struct zr_data *data, uint64_t size_bytes)
 {
     unsigned char head[8];
+    zr_result result;
     if (size_bytes >= SHARD_HEADER_BYTES) {
-        zr_result result = zr_file_read_at(&data->file, 0, head, sizeof head);
+        result = zr_file_read_at(&data->file, 0, head, sizeof head);
+        if (!result)
+            result = check_version(data, little_int32(head), little_int32(head + 4));
         if (result)
             return result;
-        if (little_int32(head) == SHARD_MAGIC && little_int32(head + 4) == 1)
+        if (little_int32(head) == SHARD_MAGIC)
             return zr_fail(
                 ZR_ERR_FORMAT,
                 "'%s' is a token shard, not text: say how many tokens there are, --vocab 50257 for "
                 "GPT-2's",
                 data->options.path);
     }
+    result = check_text(data, size_bytes);
+    if (result)
+        return result;
     data->token_bytes = 1;
     data->lead_bytes = 0;
     data->tokens_count = size_bytes;
@@ -54,17 +114,14 @@ static zr_result read_shard_header(struct zr_data *data, uint64_t size_bytes)
     if (result)
         return result;
     int32_t magic = little_int32(head), version = little_int32(head + 4), count = little_int32(head + 8);
+    result = check_version(data, magic, version);
+    if (result)
+        return result;
     if (magic != SHARD_MAGIC)
         return zr_fail(
             ZR_ERR_FORMAT,
-            "'%s' is not a token shard: it starts with %d, not with %d (for text use --vocab byte)", path,
-            (int)magic, SHARD_MAGIC);
-    if (version != 1)
-        return zr_fail(
-            ZR_ERR_FORMAT,
-            "'%s' is a token shard of version %d; version 1 can be read: make it again with llm.c's "
-            "data scripts",
-            path, (int)version);
+            "'%s' is not a token shard: it starts with %d, not with %d; for text use --vocab byte, " RAW_TOKENS,
+            path, (int)magic, SHARD_MAGIC);
     uint64_t wanted = count < 0 ? 0 : SHARD_HEADER_BYTES + 2 * (uint64_t)count;
     if (count < 0 || wanted != size_bytes)
         return zr_fail(
@@ -73,6 +130,12 @@ static zr_result read_shard_header(struct zr_data *data, uint64_t size_bytes)
             "file again",
             path, (int)count, (unsigned long long)size_bytes,
             ((long long)size_bytes - SHARD_HEADER_BYTES) / 2);
+    if (data->options.vocabulary > SHARD_VOCABULARY)
+        return zr_fail(
+            ZR_ERR_FORMAT,
+            "'%s' has tokens of two bytes, which are below %d, and --vocab is %zu: where the shard was made with "
+            "so many, larger tokens have lost bits; give the --vocab that it was made with, %d at most",
+            path, SHARD_VOCABULARY, data->options.vocabulary, SHARD_VOCABULARY);
     data->token_bytes = 2;
     data->lead_bytes = SHARD_HEADER_BYTES;
     data->tokens_count = (uint64_t)count;

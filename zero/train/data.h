@@ -1,10 +1,11 @@
 /* data.h: the training text, as windows of tokens read straight from the file.
  *
- * A file is any text (its bytes are the tokens) or an llm.c token shard. Its last twentieth, at least one
- * window, is held out for validation; no training window reaches into it. A window is sequence + 1 tokens:
- * inputs, and targets one further on. Which window a sequence gets depends on (seed, step, global index of
- * the sequence) alone, so a resumed run needs no state and another number of ranks with the same global batch
- * reads the same text. One struct belongs to one thread; it holds a descriptor and numbers, no memory. */
+ * A file is any text (its bytes are the tokens; binary data is refused) or an llm.c token shard of two bytes
+ * a token. Its last twentieth, at least one window, is held out for validation; no training window reaches
+ * into it. A window is sequence + 1 tokens: inputs, and targets one further on. Which window a sequence gets
+ * depends on (seed, step, global index of the sequence) alone, so a resumed run needs no state and another
+ * number of ranks with the same global batch reads the same text. One struct belongs to one thread; it holds
+ * a descriptor and numbers, no memory. */
 #ifndef ZR_TRAIN_DATA_H
 #define ZR_TRAIN_DATA_H
 
@@ -12,7 +13,7 @@
 
 struct zr_data_options {
     const char *path;
-    bool bytes;             /* any file, one token per byte; else a token shard */
+    bool bytes;             /* a text, one token per byte; else a token shard */
     size_t vocabulary;      /* every token is below it */
     size_t sequence, batch; /* batch: per rank */
     unsigned world;

@@ -85,6 +85,7 @@ zr_result zr_saves_resume(struct zr_saves *saves)
     if (!saves->rank->config->resume[0])
         return ZR_OK;
     checkpoint.origin = &origin;
+    checkpoint.assumed_shape = saves->rank->config->assume_shape;
     result = zr_checkpoint_resume(&checkpoint, &saves->resumed_step);
     if (result != ZR_OK)
         return result;
@@ -94,6 +95,8 @@ zr_result zr_saves_resume(struct zr_saves *saves)
         zr_say("resumed after step %" PRIu64 " from %s", saves->resumed_step, saves->rank->config->resume);
     else if (zr_rank_logs(saves->rank))
         zr_say("starts from the parameters in %s", saves->rank->config->resume);
+    if (zr_rank_logs(saves->rank) && origin.dropout > 0)
+        zr_say("its config.json has dropout of %g, which zr-train leaves out", origin.dropout);
     if (zr_rank_logs(saves->rank) && origin.passed_over)
         zr_say("%s also has step %" PRIu64
                ", which is not whole: its manifest.json is missing; it was passed "

@@ -23,12 +23,12 @@ static void write_file(const void *data, size_t bytes)
     close(fd);
 }
 
-/* A text of which no two pieces are alike. */
+/* A text of which no two pieces are alike, without control characters. */
 static unsigned char text_byte(uint64_t i)
 {
     uint32_t x = (uint32_t)i * 2654435761u;
     x = (x ^ x >> 15) * 2246822519u;
-    return (unsigned char)(x >> 13 ^ x >> 24);
+    return (unsigned char)(x >> 13 ^ x >> 24) | 32;
 }
 
 static void write_text(size_t bytes)
@@ -145,6 +145,7 @@ static void test_shards(void)
     } bad[] = {{0, 20240521, "not a token shard", "another magic"},
                {0, 0, "not a token shard", "no magic"},
                {1, 2, "version 2", "another version"},
+               {0, 20240801, "four bytes", "tokens of four bytes"},
                {2, 4001, "damaged", "a count above the size"},
                {2, 3999, "damaged", "a count below the size"},
                {2, -1, "damaged", "a negative count"},
@@ -170,6 +171,43 @@ static void test_shards(void)
     write_file(&shard, sizeof shard);
     options = bytes_options(16, 4, 1);
     refused(&options, ZR_ERR_FORMAT, "--vocab 50257", "a shard taken for text");
+    options = shard_options();
+    options.vocabulary = 65536;
+    tap_result(zr_data_open(&data, &options), ZR_OK, "as many tokens as two bytes count");
+    zr_data_close(&data);
+    options.vocabulary = 128256;
+    refused(&options, ZR_ERR_FORMAT, "--vocab is 128256", "more tokens than two bytes count");
+}
+
+/* Files that are neither a text nor a shard that can be read. */
+static void test_binary(void)
+{
+    static struct shard shard;
+    struct zr_data_options text = bytes_options(16, 4, 1), tokens = shard_options();
+    struct zr_data data;
+    unsigned char utf16[2048] = {0xff, 0xfe};
+
+    make_shard(&shard);
+    shard.header[0] = 20240801;
+    shard.header[1] = 7;
+    write_file(&shard, sizeof shard);
+    refused(&text, ZR_ERR_FORMAT, "four bytes", "llm.c's shard for Llama 3, as text");
+    refused(&tokens, ZR_ERR_FORMAT, "version 7", "the same as tokens");
+    shard.header[0] = 20240520;
+    write_file(&shard, sizeof shard);
+    refused(&text, ZR_ERR_FORMAT, "version 7", "a shard of another version, as text");
+    write_file(shard.tokens, sizeof shard.tokens);
+    refused(&text, ZR_ERR_FORMAT, "nanoGPT", "raw tokens as text");
+    refused(&tokens, ZR_ERR_FORMAT, "nanoGPT", "raw tokens as a shard");
+    for (size_t i = 2; i < sizeof utf16; i += 2)
+        utf16[i] = 'a';
+    write_file(utf16, sizeof utf16);
+    refused(&text, ZR_ERR_FORMAT, "UTF-16", "text in UTF-16");
+    for (size_t i = 0; i < sizeof utf16; i++)
+        utf16[i] = (unsigned char)(i % 64 == 0 ? 0 : 192 + i % 64); /* no UTF-8, with some zeros */
+    write_file(utf16, sizeof utf16);
+    tap_result(zr_data_open(&data, &text), ZR_OK, "text of another encoding, with a few zeros");
+    zr_data_close(&data);
 }
 
 static void test_foreign_tokens(void)
@@ -355,6 +393,7 @@ int main(void)
     snprintf(path, sizeof path, "%s/text", folder);
     test_odd_files();
     test_shards();
+    test_binary();
     test_foreign_tokens();
     test_train_windows();
     test_narrow();

@@ -67,6 +67,7 @@ struct zr_train_config {
     char data[ZR_TRAIN_PATH_ROOM]; /* "" with --dry-run only */
     char save[ZR_TRAIN_PATH_ROOM]; /* folders and files: "" when not asked for */
     char resume[ZR_TRAIN_PATH_ROOM];
+    bool assume_shape; /* of a model in --resume that has no config.json */
     char export[ZR_TRAIN_PATH_ROOM];
     char log[ZR_TRAIN_PATH_ROOM];
     char json[ZR_TRAIN_PATH_ROOM]; /* "-": standard output */

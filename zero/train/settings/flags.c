@@ -170,6 +170,8 @@ const struct zr_flag zr_flags[] = {
     COUNT("keep", files, keep, "0", 0, 1000000, "newest checkpoints that stay in the folder; 0: all"),
     TEXT("resume", files, "DIR|FILE", resume,
          "go on from the newest checkpoint, or start from a model as safetensors"),
+    SWITCH("assume-shape", files, assume_shape,
+           "--resume FILE without a config.json: the options are its shape"),
     TEXT("export", files, "FILE", export, "the model as one safetensors file, after the last step"),
     TEXT("log", files, "FILE.jsonl", log, "a line of JSON per step"),
     TEXT("json", files, "FILE", json, "all numbers of the run; - is standard output"),

@@ -1,0 +1,191 @@
+#!/usr/bin/env python3
+"""`make check-hf`: models that transformers 4 and 5 save, imported by zr-train. Each row of the table is a configuration; each
+is either imported, and its loss is transformers' on the same tokens to within 1e-5, or refused by the name of a key.
+
+    tests/support/hf_check.py              needs a network at first: transformers and torch come from PyPI, 6 GB in BUILD/hf
+    tests/support/hf_check.py --save DIR   what the virtual environment's Python runs: saves the models and their losses
+
+It is not in CI."""
+import json
+import os
+import random
+import subprocess
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+LAYERS, HIDDEN, HEADS, SEQ, VOCAB, FFN = 2, 24, 3, 16, 60, 40
+CLOSE = 1e-5
+GPT2 = dict(n_layer=LAYERS, n_embd=HIDDEN, n_head=HEADS, n_positions=SEQ, vocab_size=VOCAB, bos_token_id=0, eos_token_id=0)
+LLAMA = dict(num_hidden_layers=LAYERS, hidden_size=HIDDEN, num_attention_heads=HEADS, intermediate_size=FFN, vocab_size=VOCAB,
+             max_position_embeddings=64, bos_token_id=0, eos_token_id=0)
+SCALED = dict(factor=2.0, original_max_position_embeddings=8)
+
+# Name: architecture, what differs from GPT2 or LLaMA, and the key that refuses it (None: imported). "rope" is written as the
+# version does; "class" is another model of transformers; "own_head" is put into the file beside a tied embedding.
+ROWS = {
+    "gpt2": ("gpt2", {}, None),
+    "gpt2-heads": ("gpt2", dict(n_head=6), None),
+    "gpt2-tanh": ("gpt2", dict(activation_function="gelu_pytorch_tanh"), None),
+    "gpt2-fast": ("gpt2", dict(activation_function="gelu_fast"), None),
+    "gpt2-inner-4": ("gpt2", dict(n_inner=4 * HIDDEN), None),
+    "gpt2-upcast": ("gpt2", dict(reorder_and_upcast_attn=True, attn_implementation="eager"), None),
+    "gpt2-dropout": ("gpt2", dict(resid_pdrop=0.5, embd_pdrop=0.5, attn_pdrop=0.5), None),
+    "gpt2-bf16": ("gpt2", dict(half=True), None),
+    "gpt2-parts": ("gpt2", dict(parts=True), None),
+    "gpt2-erf": ("gpt2", dict(activation_function="gelu"), "activation_function"),
+    "gpt2-relu": ("gpt2", dict(activation_function="relu"), "activation_function"),
+    "gpt2-epsilon": ("gpt2", dict(layer_norm_epsilon=1e-3), "layer_norm_epsilon"),
+    "gpt2-epsilon-near": ("gpt2", dict(layer_norm_epsilon=1e-6), "layer_norm_epsilon"),
+    "gpt2-inner": ("gpt2", dict(n_inner=64), "n_inner"),
+    "gpt2-unscaled": ("gpt2", dict(scale_attn_weights=False), "scale_attn_weights"),
+    "gpt2-by-layer": ("gpt2", dict(scale_attn_by_inverse_layer_idx=True), "scale_attn_by_inverse_layer_idx"),
+    "gpt2-cross": ("gpt2", dict(add_cross_attention=True), "add_cross_attention"),
+    "gpt2-untied": ("gpt2", dict(tie_word_embeddings=False), "tie_word_embeddings"),
+    "gpt2-unknown": ("gpt2", dict(attention_temperature=2.0), "attention_temperature"),
+    "llama": ("llama", {}, None),
+    "llama-kv": ("llama", dict(num_key_value_heads=1), None),
+    "llama-epsilon": ("llama", dict(rms_norm_eps=1e-3), None),
+    "llama-theta": ("llama", dict(rope=dict(rope_type="default", rope_theta=123.0)), None),
+    "llama-tied": ("llama", dict(tie_word_embeddings=True), None),
+    "llama-swish": ("llama", dict(hidden_act="swish"), None),
+    "llama-head-dim": ("llama", dict(head_dim=8), None),
+    "llama-limit": ("llama", dict(max_position_embeddings=8), None),
+    "llama-dropout": ("llama", dict(attention_dropout=0.5), None),
+    "llama-parts": ("llama", dict(parts=True), None),
+    "llama-wide-heads": ("llama", dict(head_dim=16), "head_dim"),
+    "llama-gelu": ("llama", dict(hidden_act="gelu"), "hidden_act"),
+    "llama-bias": ("llama", dict(attention_bias=True), "attention_bias"),
+    "llama-mlp-bias": ("llama", dict(mlp_bias=True), "mlp_bias"),
+    "llama-llama3": ("llama", dict(rope=dict(SCALED, rope_type="llama3", low_freq_factor=1.0, high_freq_factor=4.0)), "rope_type"),
+    "llama-linear": ("llama", dict(rope=dict(rope_type="linear", factor=2.0)), "rope_type"),
+    "llama-dynamic": ("llama", dict(rope=dict(SCALED, rope_type="dynamic")), "rope_type"),
+    "llama-yarn": ("llama", dict(rope=dict(SCALED, rope_type="yarn")), "rope_type"),
+    "llama-partial": ("llama", dict(partial_rotary_factor=0.5), "partial_rotary_factor"),
+    "llama-window": ("llama", dict(sliding_window=8), "sliding_window"),
+    "llama-own-head": ("llama", dict(tie_word_embeddings=True, own_head=True), "tie_word_embeddings"),
+    "mistral": ("llama", {"class": "mistral"}, "model_type"),
+    "qwen2": ("llama", {"class": "qwen2"}, "model_type"),
+}
+
+
+# ---- In the virtual environment
+def settings_of(arch, changes, version):
+    settings = dict(GPT2 if arch == "gpt2" else LLAMA, **changes)
+    rope = settings.pop("rope", None)
+    if rope and version >= 5:
+        settings["rope_parameters"] = dict({"rope_theta": 10000.0}, **rope)
+    elif rope:
+        theta = rope.get("rope_theta", 10000.0)
+        settings.update(rope_theta=theta, rope_scaling={key: value for key, value in rope.items() if key != "rope_theta"})
+    return settings
+
+
+def save_models(folder):
+    import torch
+    import transformers
+    from safetensors.torch import load_file, save_file
+    version = int(transformers.__version__.split(".")[0])
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    with open(os.path.join(folder, "tokens.json")) as file:
+        tokens = torch.tensor([json.load(file)])
+    losses = {"version": transformers.__version__}
+    for row, (arch, changes, refused_by) in ROWS.items():
+        settings = settings_of(arch, changes, version)
+        half, parts, own_head = (settings.pop(name, False) for name in ("half", "parts", "own_head"))
+        eager = settings.pop("attn_implementation", None)
+        torch.manual_seed(1)
+        config = transformers.AutoConfig.for_model(settings.pop("class", arch), **settings)
+        model = transformers.AutoModelForCausalLM.from_config(config, **({"attn_implementation": eager} if eager else {})).eval()
+        with torch.no_grad():
+            for name, tensor in model.named_parameters():
+                norm = "norm" in name or "ln_" in name
+                tensor.normal_(1.0 if norm and name.endswith("weight") else 0.0, 0.2)
+            if half:
+                model = model.to(torch.bfloat16)
+        where = os.path.join(folder, row)
+        model.save_pretrained(where, **({"max_shard_size": 10000} if parts else {}))
+        if own_head:
+            file = os.path.join(where, "model.safetensors")
+            tensors = load_file(file)
+            tensors["lm_head.weight"] = torch.randn(VOCAB, HIDDEN)
+            save_file(tensors, file, metadata={"format": "pt"})
+        if refused_by:  # transformers itself cannot run each of them
+            continue
+        model = model.float()
+        with torch.no_grad():
+            logits = model(tokens[:, :-1]).logits.double()
+        losses[row] = torch.nn.functional.cross_entropy(logits[0], tokens[0, 1:]).item()
+    with open(os.path.join(folder, "losses.json"), "w") as file:
+        json.dump(losses, file)
+
+
+# ---- zr-train
+def environment(version, home):
+    """The Python that has transformers of a version, and its path; both have one torch."""
+    python, packages = os.path.join(home, "venv", "bin", "python"), os.path.join(home, f"transformers-{version}")
+    if not os.path.exists(os.path.join(home, "torch.done")):
+        subprocess.run([sys.executable, "-m", "venv", os.path.join(home, "venv")], check=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", "torch>=2.4,<2.7", "numpy"], check=True)
+        open(os.path.join(home, "torch.done"), "w").close()
+    if not os.path.exists(packages + ".done"):
+        subprocess.run([python, "-m", "pip", "install", "--quiet", "--target", packages, f"transformers>={version},<{version + 1}"],
+                       check=True)
+        open(packages + ".done", "w").close()
+    return python, packages
+
+
+def options_of(arch, changes):
+    """What a user gives zr-train for such a model."""
+    options = dict(layers=LAYERS, hidden=HIDDEN, heads=changes.get("n_head", HEADS), seq=SEQ, vocab=VOCAB, arch=arch)
+    if arch == "llama":
+        options.update(ffn=FFN, kv_heads=changes.get("num_key_value_heads", HEADS), norm_epsilon=changes.get("rms_norm_eps", 1e-6),
+                       rope_theta=changes.get("rope", {}).get("rope_theta", 10000.0),
+                       tie_embeddings=changes.get("tie_word_embeddings") or None)
+    return options
+
+
+def check(version, home):
+    from zrtest import note, ok, path, token_shard, train
+    folder = path(f"transformers-{version}")
+    os.mkdir(folder)
+    # The last window of so short a shard is the only one that validates.
+    rng = random.Random(4)
+    tokens = [rng.randrange(VOCAB) for _ in range(4 * (SEQ + 1))]
+    with open(os.path.join(folder, "tokens.json"), "w") as file:
+        json.dump(tokens[-SEQ - 1:], file)
+    python, packages = environment(version, home)
+    subprocess.run([python, os.path.abspath(__file__), "--save", folder], check=True, stdout=subprocess.DEVNULL,
+                   env={**os.environ, "PYTHONPATH": packages, "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""})
+    with open(os.path.join(folder, "losses.json")) as file:
+        losses = json.load(file)
+    for row, (arch, changes, refused_by) in ROWS.items():
+        model = os.path.join(folder, row, "model.safetensors.index.json" if changes.get("parts") else "model.safetensors")
+        run = train(data=token_shard(tokens), resume=model, steps=1, batch=1, lr=0, eval_every=1, **options_of(arch, changes))
+        if run.code == 0 and refused_by:
+            good, words = False, f"{row}: imported, and {refused_by} ought to refuse it"
+        elif run.code == 0:
+            error = abs(run.report["val_loss"] / losses[row] - 1)
+            good = error <= CLOSE
+            words = f"{row}: loss {losses[row]:.6f}, off by {error:.1e}"
+        else:
+            good = run.code == 3 and refused_by is not None and refused_by in run.err
+            words = f"{row}: refused by {refused_by}" if good else f"{row}: refused, and not by {refused_by}"
+        ok(good, f"transformers {losses['version']}: {words}") or note(f"exit {run.code}: {run.err[-600:]}")
+
+
+def main():
+    if sys.argv[1:2] == ["--save"]:
+        save_models(sys.argv[2])
+        return
+    sys.path.insert(0, HERE)
+    from zrtest import BUILD, done
+    home = os.path.abspath(os.path.join(BUILD, "hf"))
+    os.makedirs(home, exist_ok=True)
+    for version in (4, 5):
+        check(version, home)
+    done()
+
+
+if __name__ == "__main__":
+    main()
