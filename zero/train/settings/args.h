@@ -147,6 +147,8 @@ struct zr_train_config {
     double tolerance;          /* of that; 0: by the precision */
     bool dry_run;
     unsigned world_size; /* as given; `ranks` is what counts */
+    /* A plan takes these where they are not given, and the report says so. */
+    bool plans_vocabulary, plans_sequence, plans_threads;
     unsigned unused;     /* where options with a single choice so far are stored */
     unsigned backend;    /* enum zr_train_backend */
     bool cuda_graph;     /* a step is recorded, and repeated as a graph */
@@ -212,9 +214,5 @@ struct zr_args_change {
 };
 void zr_args_print(struct zr_text *text, const struct zr_train_config *config,
                    const struct zr_args_change *changes, size_t changes_count);
-
-/* Reads "65536", "64KiB", "4MiB", "2GB", "1.75TB" (KB, MB, GB, TB are powers of 1000; KiB .. TiB of 1024).
- * False: no such number, or no whole number of bytes. */
-bool zr_args_read_bytes(const char *text, uint64_t *out);
 
 #endif
