@@ -110,15 +110,27 @@ zr_result zr_live_hear(int connection, int timeout_ms, char words[ZR_LIVE_ANSWER
     }
 }
 
+/* A line is far below what a socket takes at once on which nothing waits. */
+static bool send_line(int connection, const char *command)
+{
+    struct iovec pieces[2] = {{(char *)(uintptr_t)command, strlen(command)}, {(char *)(uintptr_t) "\n", 1}};
+    struct msghdr message = {.msg_iov = pieces, .msg_iovlen = 2};
+    return sendmsg(connection, &message, MSG_NOSIGNAL) == (ssize_t)pieces[0].iov_len + 1;
+}
+
+zr_result zr_live_say(int connection, const char *command, int timeout_ms, char words[ZR_LIVE_ANSWER_BYTES])
+{
+    words[0] = '\0';
+    return send_line(connection, command) ? zr_live_hear(connection, timeout_ms, words)
+                                          : zr_fail(ZR_ERR_IO, "the process has ended, or does not listen");
+}
+
 zr_result zr_live_send(long pid, const char *command, int *connection)
 {
     zr_result result = open_connection(connection, pid);
     if (result != ZR_OK)
         return result;
-    /* A line is far below what a fresh socket takes at once. */
-    struct iovec pieces[2] = {{(char *)(uintptr_t)command, strlen(command)}, {(char *)(uintptr_t) "\n", 1}};
-    struct msghdr message = {.msg_iov = pieces, .msg_iovlen = 2};
-    if (sendmsg(*connection, &message, MSG_NOSIGNAL) == (ssize_t)pieces[0].iov_len + 1)
+    if (send_line(*connection, command))
         return ZR_OK;
     close(*connection);
     *connection = -1;

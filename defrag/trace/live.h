@@ -49,6 +49,8 @@ zr_result zr_live_ask(long pid, const char *command, int timeout_ms, char words[
 zr_result zr_live_send(long pid, const char *command, int *connection);
 /* What it says on a connection that stayed. */
 zr_result zr_live_hear(int connection, int timeout_ms, char words[ZR_LIVE_ANSWER_BYTES]);
+/* Sends one more command on such a connection, and waits for its answer. */
+zr_result zr_live_say(int connection, const char *command, int timeout_ms, char words[ZR_LIVE_ANSWER_BYTES]);
 /* Says on such a connection that it ends. */
 void zr_live_hang_up(int connection);
 
