@@ -280,6 +280,32 @@ bool zr_live_runs(long pid)
     return found;
 }
 
+/* The file of the process's program; false: it has ended, or is another user's. */
+static bool program_of(const char *pid, char *out, size_t room_bytes)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%s/exe", pid);
+    ssize_t bytes = readlink(path, out, room_bytes - 1);
+    out[bytes > 0 ? bytes : 0] = '\0';
+    return bytes > 0;
+}
+
+bool zr_live_is_quiet(long pid)
+{
+    static struct zr_live live;
+    char path[64], number[24], program[4096], own[4096];
+    struct stat status;
+    snprintf(path, sizeof path, "/proc/%ld", pid);
+    snprintf(number, sizeof number, "%ld", pid);
+    if (stat(path, &status) != 0 || status.st_uid != geteuid() ||
+        !program_of(number, program, sizeof program) ||
+        (program_of("self", own, sizeof own) && strcmp(program, own) == 0))
+        return false;
+    const char *slash = strrchr(program, '/');
+    return (strcmp(slash ? slash + 1 : program, "zrd") == 0 || zr_live_runs(pid)) &&
+           zr_live_read(&live, pid, false) == ZR_ERR_UNAVAILABLE;
+}
+
 zr_result zr_live_reach(struct zr_live *out, long pid, bool fresh)
 {
     char folder[ZR_FOLDER_BYTES], path[ZR_FOLDER_BYTES + 32];

@@ -83,7 +83,7 @@ def killed(command, again):
     left = len(os.listdir(folder)) > 0
     shown = subprocess.run([ZR, "ps", "--json"], env=ENVIRONMENT, capture_output=True, text=True, timeout=LONG_HANG)
     read = subprocess.run([ZR, "stats", *traces()], capture_output=True, text=True, timeout=LONG_HANG)
-    return there, left, json.loads(shown.stdout)["processes"], os.listdir(folder), ended in (0, 1, 2, 3), read.returncode in (0, 3)
+    return there, left, [one for one in json.loads(shown.stdout)["processes"] if one["arenas"]], os.listdir(folder), ended in (0, 1, 2, 3), read.returncode in (0, 3)
 
 
 alone, attaches, runs = trainer("alone.json", 0), 0, []

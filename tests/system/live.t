@@ -66,10 +66,15 @@ class Program:
         self.process.stdout.close()
 
 
-def shown():
-    """What zr ps shows, by process."""
+def listed():
+    """What zr ps has, by process: of this whole machine, others' tests among it."""
     got = zr("ps", "--json")
     return {process["pid"]: process for process in json.loads(got.stdout)["processes"]} if got.returncode == 0 else None
+
+
+def shown():
+    """Those that show their arenas, in this test's own folder."""
+    return {pid: process for pid, process in listed().items() if process["arenas"]}
 
 
 def left():
@@ -104,7 +109,6 @@ def is_trace(where, least):
 
 # ---- What is shown
 same(shown(), {}, "no process, and no folder: zr ps shows none")
-ok("64 MiB" in zr("ps").stderr, "and says when one is shown")
 program = Program()
 now = shown()
 ok(list(now) == [program.pid], "a process with 96 MiB is shown")
@@ -287,7 +291,11 @@ same((shown(), left()), ({}, []), "what became another program by exec is shown 
 program.kill()
 program = Program("publish:off")
 same((shown(), left()), ({}, []), "publish:off shows nothing")
+one = listed().get(program.pid, {})
+ok(one.get("program") == "python3" and one["resident_bytes"] > HELD, f"but that it runs on zr, and what is resident: {one}")
+ok(re.search(rf"^ *{program.pid} python3 +- \(resident\) ", zr("ps").stdout, re.M) and zr("ps", program.pid).returncode == 0, "in a line of its own")
 program.end()
+ok(program.pid not in listed(), "until it ends")
 
 # ---- Processes below 64 MiB: no thread, until one is asked
 def threads(program):
@@ -304,7 +312,7 @@ def asking(*words):
 
 program = Program(held=4 << 20)
 program.obey("kept = []")
-same((shown(), left(), threads(program)), ({}, [], 1), "a small process shows nothing, and has one thread")
+same((shown(), left(), threads(program), program.pid in listed()), ({}, [], 1, True), "a small process shows no figures, has one thread, and is listed")
 for _ in range(5):  # it is given 3 s, which a busy machine may take from it
     run = asking("snapshot", program.pid, "--arena", "small", "-o", path("small.zrt"))
     for _ in range(20):
@@ -352,7 +360,7 @@ same(json.load(open(report))["loss_hex"] if os.path.exists(report) else None, al
 
 for ranks in (1, 2):  # a user knows the number of what was started; what is asked for is its ranks'
     trainer = subprocess.Popen([ZR, "run", "--stats", "--", ZR_TRAIN, *arguments(data=text_file(), **{**settings, "steps": 10 ** 6, "ranks": ranks})],
-                               env={**ENVIRONMENT, "ZR_CONF": "publish:on"}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                               env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     wait_for(lambda: sum("training" in str(one) for one in (shown() or {}).values()) == ranks)
     training = {pid for pid, one in shown().items() if "training" in str(one)}
     words, said = "this is about process" if ranks == 1 else "name one of", []
@@ -373,7 +381,7 @@ for ranks in (1, 2):  # a user knows the number of what was started; what is ask
     trainer.terminate()
     trainer.wait()
 
-# A small one in its steps takes no memory from the system: it hears as it counts what the step took.
+# A small one in its steps takes no memory from the system: it shows itself from the start.
 trainer = subprocess.Popen([ZR_TRAIN, *arguments(data=text_file(), **{**settings, "steps": 10 ** 6})], env=ENVIRONMENT, stdout=subprocess.DEVNULL,
                            stderr=subprocess.PIPE, text=True)
 next(line for line in trainer.stderr if "step 1/" in line)

@@ -272,6 +272,8 @@ def check_tools():
     ok("zrd lends" in said["top"].stdout and words in said["top"].stdout, "top has zrd's totals and clients")
     ok(f'zr_service_held_bytes{{pid="{idle.pid}",program="service_client",group="a"}}' in said["serve"].stdout
        and f"zr_service_capacity_bytes {CAPACITY}\n" in said["serve"].stdout, "serve its metrics")
+    got = subprocess.run([ZR, "ps", "--json"], capture_output=True, text=True, timeout=HANG, env=ENVIRONMENT, stdin=subprocess.DEVNULL)
+    ok({status()["pid"], idle.pid, other.pid} <= {one["pid"] for one in json.loads(got.stdout)["processes"]}, "ps has zrd, and clients of any size")
     ok("zrd has lent it" in said["ledger"].stdout, "ledger what of a process's memory is leased")
     ok(words in said["why"].stdout and re.search(r"MiB idle, reclaimable in \d+ ms", said["why"].stdout), "why who holds what, and how soon it comes back")
     note(said["why"].stdout[said["why"].stdout.find("now zrd"):].strip())

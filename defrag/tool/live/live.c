@@ -31,8 +31,10 @@ static const char ps_help[] =
     "zr ps [PID..] [options]\n"
     "  --json  for programs\n"
     "\n"
-    "A process is shown once its arenas hold 64 MiB, or zr attach, snapshot or record has asked it; with\n"
-    "ZR_CONF=publish:on at once, with publish:off never. What processes that were killed have left is removed.\n";
+    "Each process that runs on zr is shown: under zr run, zr-train, zrd (zr service status has what it lends), and programs\n"
+    "linked with libzr. Its arenas have figures from zr-train's start on, of other programs once they hold 64 MiB, or\n"
+    "once zr attach, snapshot or record has asked; with ZR_CONF=publish:on at once, with publish:off never. Until then there is\n"
+    "a line with what is resident. What processes that were killed have left is removed.\n";
 
 static const char snapshot_help[] =
     "Writes what a running process holds now, as a .zrt.\n"
@@ -63,7 +65,7 @@ static const char attach_help[] =
     "  --stacks N    with the call stack of one allocation in N, 1: of each; a stack takes some microseconds\n"
     "\n"
     "A process with several arenas has a file for each: step-large.zrt and step-small.zrt for step.zrt. Arenas that it makes\n"
-    "meanwhile have one, too. The process goes on meanwhile, without the fast path of its plan. It is over when zr is, however zr ends.\n";
+    "meanwhile have one, too. The process goes on, without the fast path of its plan. It is over when zr is, however zr ends.\n";
 
 static const char record_help[] =
     "Starts, marks and ends a record of a running process, which goes on without zr.\n"
@@ -153,6 +155,58 @@ static void table_process(struct zr_text *text, const struct zr_live *live)
     }
 }
 
+/* A process whose arenas have no figures: what the kernel says of it. */
+struct quiet {
+    long pid;
+    char program[ZR_PUBLISHED_NAME_BYTES];
+    uint64_t resident_bytes;
+};
+
+/* The start of a file of /proc. */
+static bool read_start(const char *path, char *out, size_t room_bytes)
+{
+    struct zr_file file;
+    size_t got = 0;
+    if (zr_file_open(&file, path) != ZR_OK)
+        return false;
+    zr_result result = zr_file_read(&file, out, room_bytes - 1, &got);
+    zr_file_close(&file);
+    out[result == ZR_OK ? got : 0] = '\0';
+    return result == ZR_OK && got > 0;
+}
+
+/* False: it has ended. */
+static bool read_quiet(struct quiet *out, long pid)
+{
+    char path[64], text[256];
+    unsigned long long all = 0, resident = 0;
+    *out = (struct quiet){.pid = pid};
+    snprintf(path, sizeof path, "/proc/%ld/comm", pid);
+    if (!read_start(path, text, sizeof text))
+        return false;
+    snprintf(out->program, sizeof out->program, "%.*s", (int)strcspn(text, "\n"), text);
+    snprintf(path, sizeof path, "/proc/%ld/statm", pid);
+    if (!read_start(path, text, sizeof text) || sscanf(text, "%llu %llu", &all, &resident) != 2)
+        return false;
+    out->resident_bytes = resident * (uint64_t)sysconf(_SC_PAGESIZE);
+    return true;
+}
+
+static void print_quiet(struct zr_text *text, struct quiet *quiet, bool json)
+{
+    char number[ZR_TOOL_NUMBER_ROOM];
+    if (json) {
+        zr_text_print(text, "{\"pid\": %ld, ", quiet->pid);
+        zr_tool_json_words(text, "program", quiet->program);
+        zr_text_print(text, ", \"arenas_count\": null, \"arenas\": [], \"resident_bytes\": %" PRIu64 "}",
+                      quiet->resident_bytes);
+        return;
+    }
+    zr_make_plain(quiet->program);
+    zr_text_print(text, "%8ld %-16.16s %5s %-12s %10s %10s %10s %10s %10s\n", quiet->pid, quiet->program, "-",
+                  "(resident)", "-", zr_tool_bytes(number, quiet->resident_bytes), "-", "-", "-");
+}
+
 struct shown {
     struct zr_text *text;
     bool json, any;
@@ -163,15 +217,19 @@ static zr_result show_process(void *state, long pid)
 {
     static struct zr_live live;
     struct shown *shown = state;
+    struct quiet quiet;
     zr_result result = zr_live_read(&live, pid, true);
-    if (result != ZR_OK)
+    bool is_quiet = result == ZR_ERR_UNAVAILABLE && zr_live_is_quiet(pid) && read_quiet(&quiet, pid);
+    if (result != ZR_OK && !is_quiet)
         return result;
-    if (shown->json) {
+    if (shown->json)
         zr_text_print(shown->text, shown->any ? ",\n " : "");
+    if (is_quiet)
+        print_quiet(shown->text, &quiet, shown->json);
+    else if (shown->json)
         json_process(shown->text, &live);
-    } else {
+    else
         table_process(shown->text, &live);
-    }
     shown->any = true;
     return ZR_OK;
 }
@@ -221,6 +279,21 @@ int zr_tool_each_process(const struct zr_tool_arguments *arguments, bool all, zr
     return code;
 }
 
+/* Those that show nothing by themselves. */
+static void show_quiet(struct shown *shown)
+{
+    struct zr_folder folder;
+    struct zr_folder_entry entry;
+    if (zr_folder_open(&folder, "/proc") != ZR_OK)
+        return;
+    while (zr_folder_next(&folder, &entry) == ZR_OK && entry.name) {
+        long pid = strtol(entry.name, NULL, 10);
+        if (pid > 0 && zr_live_is_quiet(pid))
+            show_process(shown, pid);
+    }
+    zr_folder_close(&folder);
+}
+
 int zr_tool_ps(int argc, char **argv)
 {
     bool json = false;
@@ -240,17 +313,17 @@ int zr_tool_ps(int argc, char **argv)
     code = zr_tool_each_process(&arguments, true, show_process, &shown);
     if (code == ZR_TOOL_USAGE && !shown.any)
         return code;
+    if (arguments.files_count == 0)
+        show_quiet(&shown);
     if (json)
         zr_text_print(&out.text, "]}\n");
     int written = zr_tool_output_end(&out);
-    char folder[ZR_FOLDER_BYTES];
-    if (!json && !shown.any && code == ZR_TOOL_FINE && written == ZR_TOOL_FINE)
-        zr_tool_log("ps: no process of this user shows its memory%s%s",
-                    zr_live_folder(folder) == ZR_OK
-                        ? ": one does once its arenas hold 64 MiB, or at once with "
-                          "ZR_CONF=publish:on, in "
-                        : ", nor can: ",
-                    zr_live_folder(folder) == ZR_OK ? folder : zr_last_error());
+    char name[ZR_FOLDER_BYTES];
+    bool can_show = zr_live_folder(name) == ZR_OK;
+    if (!json && written == ZR_TOOL_FINE && !can_show)
+        zr_tool_log("ps: no process of this user can show the figures of its arenas: %s", zr_last_error());
+    else if (!json && written == ZR_TOOL_FINE && !shown.any && code == ZR_TOOL_FINE)
+        zr_tool_log("ps: no process of this user runs on zr");
     return written != ZR_TOOL_FINE ? written : code;
 }
 
