@@ -103,14 +103,17 @@ static const struct option_row table[ZR_OPTION_COUNT] = {
 };
 
 static _Atomic uint64_t values[ZR_OPTION_COUNT];
+static bool is_given[ZR_OPTION_COUNT]; /* by ZR_CONF; written by the initialiser */
 static char bad_words[300]; /* why ZR_CONF was refused; "" if it was not. Written by the initialiser */
 static bool help_wanted;
 static char group_name[48]; /* written by the initialiser */
 
 static void put_defaults(void)
 {
-    for (unsigned i = 0; i < ZR_OPTION_COUNT; i++)
+    for (unsigned i = 0; i < ZR_OPTION_COUNT; i++) {
         atomic_store(&values[i], table[i].fallback);
+        is_given[i] = false;
+    }
 }
 
 /* ---- Reading ------------------------------------------------------------------------------------------- */
@@ -183,6 +186,7 @@ static zr_result read_one(struct piece item)
             return zr_fail(ZR_ERR_INVALID, "ZR_CONF: `%.*s` is no value for %s (%s); ZR_CONF=help lists them",
                            (int)value.length, value.text, table[i].name, table[i].help);
         atomic_store(&values[i], number);
+        is_given[i] = true;
         return ZR_OK;
     }
     return zr_fail(ZR_ERR_INVALID, "ZR_CONF: no option is called `%.*s`; ZR_CONF=help lists them",
@@ -233,6 +237,13 @@ uint64_t zr_option_get(enum zr_option_name name)
 {
     zr_init();
     return atomic_load_explicit(&values[name], memory_order_relaxed);
+}
+
+void zr_option_prefer(enum zr_option_name name, uint64_t value)
+{
+    zr_init();
+    if (!is_given[name])
+        atomic_store(&values[name], value);
 }
 
 const char *zr_option_group(void)

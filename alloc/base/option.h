@@ -37,6 +37,8 @@ enum zr_check_level {
 
 /* Any thread. */
 uint64_t zr_option_get(enum zr_option_name name);
+/* A program's own default, which ZR_CONF overrules. Not while an arena lives. */
+void zr_option_prefer(enum zr_option_name name, uint64_t value);
 /* A group's name as the allocator service has it: what is blank or no ASCII becomes '_', and what has no room
  * is cut. */
 void zr_group_name(char *out, size_t room_bytes, const char *text);

@@ -5,7 +5,7 @@
  *     ledger                   the same, with what the devices say of their memory
  *     trim                     gives back what is idle
  *     snapshot ARENA PATH      writes what is there now as a .zrt
- *     attach ARENA PATH        records, until the connection ends
+ *     attach ARENA PATH        records, until the connection ends, on which more lines may follow
  *     record ARENA PATH        records, until stop
  *     stop ARENA
  *     mark WORDS               in every trace that is written

@@ -160,6 +160,21 @@ zr_result zr_trace_start_foreign(unsigned number, const char *path)
     return result;
 }
 
+/* Whether one is recorded from outside. An arena whose lock is not to be had counts as one. */
+static bool any_foreign(void)
+{
+    bool any = false;
+    zr_arenas_close();
+    for (struct zr_arena *arena = NULL; !any && (arena = zr_arenas_next(arena));) {
+        bool locked = zr_lock_take_within(&arena->lock, 100000000);
+        any = !locked || arena->trace_is_foreign;
+        if (locked)
+            zr_lock_give(&arena->lock);
+    }
+    zr_arenas_unlock();
+    return any;
+}
+
 zr_result zr_trace_stop_foreign(unsigned number)
 {
     struct zr_arena *arena = lock_numbered(number);
@@ -171,7 +186,7 @@ zr_result zr_trace_stop_foreign(unsigned number)
     else
         zr_fail(ZR_ERR_INVALID, "nobody records arena '%s' from outside", arena->name);
     unlock(arena);
-    if (trace && zr_stacks_every() != zr_option_get(ZR_OPTION_STACKS)) /* they were for this trace */
+    if (trace && zr_stacks_every() != zr_option_get(ZR_OPTION_STACKS) && !any_foreign())
         zr_arenas_set_stacks((uint32_t)zr_option_get(ZR_OPTION_STACKS));
     return trace ? zr_trace_close(trace) : ZR_ERR_INVALID;
 }

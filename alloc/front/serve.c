@@ -2,7 +2,7 @@
  *
  * One connection at a time, each with a second to say its line and to hear the answer; the rest wait in the
  * socket's queue, or are turned away by it. Only a connection that has said `attach` stays, beside the
- * others. */
+ * others, and may say more lines; its records end with it. */
 #define _GNU_SOURCE
 #include "alloc/front/serve.h"
 
@@ -32,7 +32,8 @@
 #define REFRESH_MS  1000
 #define LOOK_NS     UINT64_C(10000000) /* between two looks for a request */
 #define QUEUE_MOST  16
-#define DESCRIPTOR  200 /* from here on: programs that close what they do not know begin below */
+enum { ATTACHED_MOST = 64 }; /* arenas that one connection records */
+#define DESCRIPTOR 200       /* from here on: programs that close what they do not know begin below */
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 #define STACK_BYTES ((size_t)4 << 20)
 #else
@@ -51,7 +52,8 @@ static struct {
     struct zr_thread thread;
     void *stack;  /* of the thread, or of the next one: a child has it, since its C library looks at it */
     int attached; /* a connection; -1: none */
-    unsigned attached_arena;
+    unsigned attached_arenas[ATTACHED_MOST];
+    unsigned attached_count;
 } serve = {.listening = -1, .attached = -1};
 
 /* ---- Connections --------------------------------------------------------------------------------------- */
@@ -125,10 +127,36 @@ static void detach(void)
 {
     if (serve.attached < 0)
         return;
-    bool good = zr_trace_stop_foreign(serve.attached_arena) == ZR_OK;
-    answer(serve.attached, good, good ? "the record is whole" : zr_last_error());
+    char words[256] = "";
+    unsigned whole_count = 0;
+    bool good = true;
+    for (unsigned i = 0; i < serve.attached_count; i++) {
+        zr_result result = zr_trace_stop_foreign(serve.attached_arenas[i]);
+        whole_count += result == ZR_OK;
+        good = good && result != ZR_ERR_IO;
+        if (result != ZR_OK && (result == ZR_ERR_IO || !words[0]))
+            snprintf(words, sizeof words, "%s", zr_last_error());
+    }
+    good = good && whole_count > 0; /* one of several arenas may have been destroyed meanwhile */
+    answer(serve.attached, good, good ? "the record is whole" : words);
     close(serve.attached);
     serve.attached = -1;
+    serve.attached_count = 0;
+}
+
+/* The first arena of a connection, or another one beside those that it records already. */
+static zr_result attach(const struct zr_command *command, int connection)
+{
+    if (serve.attached >= 0 && serve.attached != connection)
+        return zr_fail(ZR_ERR_INVALID, "somebody is attached to this process already");
+    if (serve.attached_count == ATTACHED_MOST)
+        return zr_fail(ZR_ERR_INVALID, "one connection records %d arenas at most", ATTACHED_MOST);
+    zr_result result = zr_trace_start_foreign(command->arena, command->text);
+    if (result != ZR_OK)
+        return result;
+    serve.attached = connection;
+    serve.attached_arenas[serve.attached_count++] = command->arena;
+    return ZR_OK;
 }
 
 static zr_result obey(const struct zr_command *command, int connection, char *words, size_t room_bytes)
@@ -146,14 +174,7 @@ static zr_result obey(const struct zr_command *command, int connection, char *wo
     case ZR_COMMAND_SNAPSHOT:
         return zr_trace_snapshot(command->arena, command->text);
     case ZR_COMMAND_ATTACH:
-        if (serve.attached >= 0)
-            return zr_fail(ZR_ERR_INVALID, "somebody is attached to this process already");
-        serve.attached = connection;
-        serve.attached_arena = command->arena;
-        zr_result result = zr_trace_start_foreign(command->arena, command->text);
-        if (result != ZR_OK)
-            serve.attached = -1;
-        return result;
+        return attach(command, connection);
     case ZR_COMMAND_RECORD:
         return zr_trace_start_foreign(command->arena, command->text);
     case ZR_COMMAND_STOP:
@@ -170,17 +191,25 @@ static zr_result obey(const struct zr_command *command, int connection, char *wo
     }
 }
 
-static void serve_connection(int connection)
+/* Hears one line and answers it; false: there was none. */
+static bool serve_line(int connection)
 {
     char line[ZR_COMMAND_BYTES], words[128] = "";
     struct zr_command command;
-    size_t length = is_of_this_user(connection) ? hear(connection, line) : 0;
-    if (length > 0) {
-        zr_result result = zr_command_read(&command, line, length);
-        if (result == ZR_OK)
-            result = obey(&command, connection, words, sizeof words);
-        answer(connection, result == ZR_OK, result == ZR_OK ? words : zr_last_error());
-    }
+    size_t length = hear(connection, line);
+    if (length == 0)
+        return false;
+    zr_result result = zr_command_read(&command, line, length);
+    if (result == ZR_OK)
+        result = obey(&command, connection, words, sizeof words);
+    answer(connection, result == ZR_OK, result == ZR_OK ? words : zr_last_error());
+    return true;
+}
+
+static void serve_connection(int connection)
+{
+    if (is_of_this_user(connection))
+        serve_line(connection);
     if (connection != serve.attached)
         close(connection);
 }
@@ -200,7 +229,7 @@ static void *run(void *nothing)
             zr_publisher_refresh(&serve.publisher, ZR_REFRESH_COUNTERS);
         if (ready <= 0)
             continue;
-        if (fds[1].revents)
+        if (fds[1].revents && !serve_line(serve.attached))
             detach();
         int connection =
             fds[0].revents & POLLIN ? accept4(serve.listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK) : -1;

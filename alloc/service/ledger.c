@@ -351,8 +351,9 @@ void zr_ledger_serve(struct zr_ledger *ledger, uint64_t now_ns)
 zr_result zr_ledger_add(struct zr_ledger *ledger, struct zr_holder *holder, const char *group)
 {
     if (ledger->draining && holder->held_bytes == 0)
-        return zr_fail(ZR_ERR_UNAVAILABLE, "zrd is draining and lends no memory: `zr service drain --end` "
-                                           "makes it lend again");
+        return zr_fail(ZR_ERR_UNAVAILABLE,
+                       "zrd is draining and lends no memory: `zr service drain --end%s` makes it lend again",
+                       ledger->device_option);
     if (holder->held_bytes > HELD_MOST)
         return zr_fail(ZR_ERR_INVALID, "no process holds %llu bytes", (unsigned long long)holder->held_bytes);
     zr_result result = have_group(ledger, group, &holder->group);
@@ -404,17 +405,18 @@ static zr_result check_hard(const struct zr_ledger *ledger, const struct zr_hold
     uint64_t hard = holder->hard_bytes ? holder->hard_bytes : ledger->process_hard_bytes;
     if (hard && (bytes > hard || holder->held_bytes > hard - bytes))
         return zr_fail(ZR_ERR_MEMORY,
-                       "pid %d holds %s of its hard quota of %s, and wants %s more: `zr service limit --pid "
-                       "%d --hard BYTES` raises it",
+                       "pid %d holds %s of its hard quota of %s, and wants %s more: `zr service limit%s "
+                       "--pid %d --hard BYTES` raises it",
                        (int)holder->pid, zr_size_print_in(held, holder->held_bytes, hard),
-                       zr_size_print(quota, hard), zr_size_print_in(more, bytes, hard), (int)holder->pid);
+                       zr_size_print(quota, hard), zr_size_print_in(more, bytes, hard), ledger->device_option,
+                       (int)holder->pid);
     if (group->hard_bytes && (bytes > group->hard_bytes || group->held_bytes > group->hard_bytes - bytes))
         return zr_fail(ZR_ERR_MEMORY,
                        "group %s holds %s of its hard quota of %s, and pid %d wants %s more: `zr service "
-                       "limit --group %s --hard BYTES` raises it",
+                       "limit%s --group %s --hard BYTES` raises it",
                        group->name, zr_size_print_in(held, group->held_bytes, group->hard_bytes),
                        zr_size_print(quota, group->hard_bytes), (int)holder->pid,
-                       zr_size_print_in(more, bytes, group->hard_bytes), group->name);
+                       zr_size_print_in(more, bytes, group->hard_bytes), ledger->device_option, group->name);
     if (bytes > ledger->capacity_bytes)
         return zr_fail(ZR_ERR_MEMORY, "zrd lends %s in all, and %s are wanted",
                        zr_size_print(quota, ledger->capacity_bytes),
@@ -435,8 +437,10 @@ zr_result zr_ledger_lease(struct zr_ledger *ledger, struct zr_holder *holder, ui
      */
     zr_result result = bytes <= plan_left(holder) ? ZR_OK : check_hard(ledger, holder, bytes);
     if (result == ZR_OK && ledger->draining)
-        result = zr_fail(ZR_ERR_MEMORY, "zrd is draining and lends no memory: `zr service drain --end` makes "
-                                        "it lend again");
+        result =
+            zr_fail(ZR_ERR_MEMORY,
+                    "zrd is draining and lends no memory: `zr service drain --end%s` makes it lend again",
+                    ledger->device_option);
     if (result != ZR_OK) {
         ledger->calls->answer(ledger, holder, result);
         return ZR_OK;
@@ -552,8 +556,8 @@ static zr_result quotas_of(struct zr_ledger *ledger, const struct zr_service_mes
             holder = holder->next;
         if (!holder)
             return zr_fail(ZR_ERR_INVALID,
-                           "process %d holds nothing of zrd's; `zr service status` shows who does",
-                           (int)message->pid);
+                           "process %d holds nothing of zrd's; `zr service status%s` shows who does",
+                           (int)message->pid, ledger->device_option);
         *out = (struct quotas){&holder->hard_bytes, &holder->soft_bytes, NULL, holder->held_bytes, ""};
         snprintf(out->who, sizeof out->who, "pid %d", (int)holder->pid);
         return ZR_OK;
@@ -564,6 +568,20 @@ static zr_result quotas_of(struct zr_ledger *ledger, const struct zr_service_mes
     group->kept = true;
     *out = (struct quotas){&group->hard_bytes, &group->soft_bytes, &group->shares, group->held_bytes, ""};
     snprintf(out->who, sizeof out->who, "group %s", group->name);
+    return ZR_OK;
+}
+
+zr_result zr_ledger_check_capacity(const struct zr_ledger *ledger, uint64_t bytes)
+{
+    char wanted[ZR_LEDGER_NUMBER_ROOM], most[ZR_LEDGER_NUMBER_ROOM];
+    zr_ledger_bytes(wanted, bytes);
+    if (bytes < ledger->least_bytes)
+        return zr_fail(ZR_ERR_INVALID, "a capacity of %s lends nothing: the least is a granule, %s", wanted,
+                       zr_ledger_bytes(most, ledger->least_bytes));
+    if (ledger->most_bytes > 0 && bytes > ledger->most_bytes)
+        return zr_fail(ZR_ERR_INVALID, "a capacity of %s is more than the %s has, %s", wanted,
+                       ledger->device_option[0] ? "device" : "machine",
+                       zr_ledger_bytes(most, ledger->most_bytes));
     return ZR_OK;
 }
 
@@ -583,14 +601,16 @@ static zr_result check_limit(const struct zr_ledger *ledger, const struct zr_ser
     if (message->bytes > BYTES_MOST || message->hard_bytes > BYTES_MOST || message->soft_bytes > BYTES_MOST)
         return zr_fail(ZR_ERR_INVALID, "no machine has as much memory");
     if (capacity && message->bytes == 0)
-        return zr_fail(ZR_ERR_INVALID, "a capacity of 0 lends nothing: `zr service drain` is for that");
+        return zr_fail(ZR_ERR_INVALID, "a capacity of 0 lends nothing: `zr service drain%s` is for that",
+                       ledger->device_option);
     if (capacity && message->bytes < zr_runs_need(ledger))
         return zr_fail(
             ZR_ERR_INVALID,
             "runs that were let in need %s in their largest step, and %s would end one of them: end "
-            "it first, `zr service status` shows them",
-            zr_ledger_bytes(planned, zr_runs_need(ledger)), zr_ledger_bytes(wanted, message->bytes));
-    return ZR_OK;
+            "it first, `zr service status%s` shows them",
+            zr_ledger_bytes(planned, zr_runs_need(ledger)), zr_ledger_bytes(wanted, message->bytes),
+            ledger->device_option);
+    return capacity ? zr_ledger_check_capacity(ledger, message->bytes) : ZR_OK;
 }
 
 /* What is held beyond a new quota is asked back; nobody is ended for it but who does not answer. */

@@ -84,7 +84,10 @@ struct zr_ledger_calls {
 struct zr_ledger {
     const struct zr_ledger_calls *calls;
     uint64_t capacity_bytes, held_bytes, within_ns;
-    uint64_t process_hard_bytes; /* of each process without one of its own; 0: none */
+    uint64_t process_hard_bytes;      /* of each process without one of its own; 0: none */
+    uint64_t least_bytes, most_bytes; /* of a capacity: a granule, what there is; 0: not known */
+    char device_option[56]; /* " --device UUID", which each zr service needs to reach this zrd; "": the host's
+                             */
     bool draining;
     struct zr_holder *holders;
     struct zr_group *groups;
@@ -135,6 +138,8 @@ uint64_t zr_ledger_tick(struct zr_ledger *ledger, uint64_t now_ns);
  * success, in `words`, say what is held beyond it. */
 zr_result zr_ledger_limit(struct zr_ledger *ledger, const struct zr_service_message *message, char *words,
                           size_t room_bytes, uint64_t now_ns);
+/* ZR_ERR_INVALID, with words: less than a granule, or more than the machine or the device has. */
+zr_result zr_ledger_check_capacity(const struct zr_ledger *ledger, uint64_t bytes);
 /* Takes all quotas of groups away. No holders are there yet. */
 void zr_ledger_unlimit(struct zr_ledger *ledger);
 /* Lends no more, and asks everybody for what is idle; or lends again. */

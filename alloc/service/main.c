@@ -41,7 +41,8 @@ static const char help[] =
     "  ZR_CONF=service:on zr-train ..           a program that takes its memory from there\n"
     "\n"
     "  --device N            a GPU's memory in place of the host's: its number, or its UUID; one zrd for each\n"
-    "  --capacity BYTES      what may be lent in all; 7/8 of the machine, control group or GPU by itself\n"
+    "  --capacity BYTES      what may be lent in all, from a granule to all that there is; 7/8 of the machine, control group\n"
+    "                        or GPU by itself\n"
     "  --within MS           how long a program has to give back what is asked for; 5000\n"
     "  --turn MS             how long a run with a plan keeps its turn while another waits; 500\n"
     "  --processors N        what runs that compute at once may use; the machine's by itself, 1: they take turns\n"
@@ -139,14 +140,15 @@ static int read_arguments(struct settings *settings, int argc, char **argv)
     return -1;
 }
 
-static uint64_t capacity_of_machine(void)
+/* Of the machine or the control group; 0: not known. */
+static uint64_t memory_of_machine(void)
 {
     struct zr_machine machine;
     zr_os_machine(&machine);
     uint64_t bytes = machine.memory_bytes;
     if (machine.cgroup_limit_bytes && (bytes == 0 || machine.cgroup_limit_bytes < bytes))
         bytes = machine.cgroup_limit_bytes;
-    return bytes ? bytes / 8 * 7 : UINT64_C(1) << 50;
+    return bytes;
 }
 
 static unsigned processors_of_machine(void)
@@ -220,21 +222,32 @@ static void name_limits(struct zr_limits *out, const struct sockaddr_un *address
         out->path[0] = '\0';
 }
 
-/* Its key, and where it is a device its memory. */
+/* Its key, where it is a device its memory, and what may be lent of it. */
 static zr_result open_device(struct zr_server *server, const char *device, struct sockaddr_un *address)
 {
+    struct zr_ledger *ledger = &server->ledger;
     char key[ZR_SERVICE_KEY_BYTES] = ZR_SERVICE_HOST;
-    uint64_t capacity_bytes;
+    size_t granule_bytes = 0;
     int ordinal;
-    zr_result result = device ? zr_cuda_device_find(device, &ordinal, key) : ZR_OK;
+    zr_result result = zr_backend_granule(0, &granule_bytes);
+    ledger->least_bytes = granule_bytes;
+    ledger->most_bytes = device ? 0 : memory_of_machine();
+    if (result == ZR_OK)
+        result = device ? zr_cuda_device_find(device, &ordinal, key) : ZR_OK;
     if (result == ZR_OK)
         result = zr_service_address(key, address, true);
     if (result == ZR_OK)
         result = take_lock(address);
     if (result == ZR_OK && device)
-        result = zr_stock_open(&server->stock, ordinal, &capacity_bytes);
-    if (result == ZR_OK && device && server->ledger.capacity_bytes == 0)
-        server->ledger.capacity_bytes = capacity_bytes;
+        result = zr_stock_open(&server->stock, ordinal, &ledger->most_bytes);
+    if (result == ZR_OK && device) {
+        ledger->least_bytes = server->stock.backend->can.granule_bytes;
+        snprintf(ledger->device_option, sizeof ledger->device_option, " --device %s", key);
+    }
+    if (result == ZR_OK && ledger->capacity_bytes > 0)
+        result = zr_ledger_check_capacity(ledger, ledger->capacity_bytes);
+    else if (result == ZR_OK)
+        ledger->capacity_bytes = ledger->most_bytes ? ledger->most_bytes / 8 * 7 : UINT64_C(1) << 50;
     return result;
 }
 
@@ -286,8 +299,7 @@ int main(int argc, char **argv)
     }
     umask(077);
     raise_descriptors();
-    server.ledger.capacity_bytes =
-        settings.capacity_bytes || settings.device ? settings.capacity_bytes : capacity_of_machine();
+    server.ledger.capacity_bytes = settings.capacity_bytes;
     server.ledger.process_hard_bytes = settings.process_hard_bytes;
     server.ledger.within_ns = settings.within_ms * 1000000;
     server.ledger.turn_ns = settings.turn_ms * 1000000;
@@ -296,5 +308,5 @@ int main(int argc, char **argv)
     if (result != ZR_OK)
         say(zr_last_error());
     zr_service_log_close(&log);
-    return result == ZR_OK ? 0 : EXIT_INPUT;
+    return result == ZR_OK ? 0 : result == ZR_ERR_INVALID ? EXIT_USAGE : EXIT_INPUT;
 }

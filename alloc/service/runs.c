@@ -204,10 +204,10 @@ static zr_result check_quotas(const struct zr_ledger *ledger, const struct zr_ho
     if (hard && peak > hard)
         return zr_fail(
             ZR_ERR_MEMORY,
-            "the plan takes %s and the hard quota of pid %d is %s: `zr service limit --pid %d --hard "
+            "the plan takes %s and the hard quota of pid %d is %s: `zr service limit%s --pid %d --hard "
             "BYTES` raises it",
             zr_size_print(planned, peak), (int)joining->pid, zr_size_print_in(quota, hard, peak),
-            (int)joining->pid);
+            ledger->device_option, (int)joining->pid);
     for (const struct zr_holder *holder = ledger->holders; holder && group->hard_bytes; holder = holder->next)
         if (holder->group == group && holder != joining)
             sum += more_of(holder->plan_peak_bytes, holder->held_bytes);

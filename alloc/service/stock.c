@@ -9,7 +9,7 @@ enum { PLACE_BITS = 20 };
 #define PIECES_MOST  ((size_t)1 << PLACE_BITS)
 #define PIECES_BYTES (PIECES_MOST * sizeof(struct zr_piece))
 
-zr_result zr_stock_open(struct zr_stock *stock, int ordinal, uint64_t *capacity_bytes)
+zr_result zr_stock_open(struct zr_stock *stock, int ordinal, uint64_t *total_bytes)
 {
     struct zr_backend_memory memory;
     zr_result result = zr_backend_cuda_open(&stock->backend, &(struct zr_cuda_options){.device = ordinal});
@@ -26,7 +26,7 @@ zr_result zr_stock_open(struct zr_stock *stock, int ordinal, uint64_t *capacity_
     /* Clients have granules of any size that the device allows. */
     stock->backend->can.granule_bytes = stock->backend->can.least_granule_bytes;
     stock->serial = zr_os_now_ns() >> PLACE_BITS << 4;
-    *capacity_bytes = (uint64_t)memory.total_bytes / 8 * 7;
+    *total_bytes = memory.total_bytes;
     return ZR_OK;
 }
 

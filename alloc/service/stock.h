@@ -31,7 +31,7 @@ struct zr_stock {
 
 /* Takes a context of the device. *capacity_bytes: 7/8 of its memory. ZR_ERR_UNAVAILABLE: there is no driver,
  * or the device cannot share memory. */
-zr_result zr_stock_open(struct zr_stock *stock, int ordinal, uint64_t *capacity_bytes);
+zr_result zr_stock_open(struct zr_stock *stock, int ordinal, uint64_t *total_bytes);
 void zr_stock_close(struct zr_stock *stock);
 /* A piece of zeros, added to `owner`'s. ZR_ERR_MEMORY: the device has less left than zrd may lend. */
 zr_result zr_stock_lend(struct zr_stock *stock, struct zr_pieces *owner, uint64_t bytes,

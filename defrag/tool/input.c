@@ -39,11 +39,80 @@ static zr_result keep_standard_input(struct zr_tool_source *input)
     return result;
 }
 
+enum { PID_DIGITS = 9 };
+
+/* PID, or PID/ARENA. */
 static bool is_process(const char *name)
 {
     size_t digits = strspn(name, "0123456789");
-    return digits > 0 && digits < 10 && name[digits] == '\0' && name[0] != '0' && access(name, F_OK) != 0;
+    return digits > 0 && digits <= PID_DIGITS && (name[digits] == '\0' || name[digits] == '/') &&
+           name[0] != '0' && access(name, F_OK) != 0;
 }
+
+/* ---- Names --------------------------------------------------------------------------------------------- */
+
+struct name {
+    const char *given; /* NULL: of an arena */
+    char arena[PID_DIGITS + 3 + ZR_TOOL_ARENA_WORD];
+};
+
+static zr_result add_arenas(struct zr_vector *list, const char *number)
+{
+    static struct zr_live live;
+    char word[ZR_TOOL_ARENA_WORD];
+    long pid;
+    if (!zr_tool_read_pid(number, &pid))
+        return ZR_ERR_INVALID;
+    zr_result result = zr_tool_find_rank(&pid);
+    if (result == ZR_OK)
+        result = zr_live_reach(&live, pid, false);
+    if (result == ZR_OK && live.arenas_count == 0)
+        result = zr_fail(ZR_ERR_UNAVAILABLE, "process %ld has no arena", pid);
+    for (unsigned i = 0; i < live.arenas_count && result == ZR_OK; i++) {
+        struct name name = {0};
+        zr_tool_arena_word(word, &live, i);
+        snprintf(name.arena, sizeof name.arena, "%ld/%s", pid, word);
+        result = zr_vector_add(list, &name);
+    }
+    if (result == ZR_OK && live.shown.arenas_count > live.arenas_count)
+        zr_tool_log("process %ld has %" PRIu32 " arenas: this is about the first %u", pid,
+                    live.shown.arenas_count, live.arenas_count);
+    return result;
+}
+
+zr_result zr_tool_names_make(struct zr_tool_names *out, const struct zr_tool_arguments *arguments,
+                             zr_arena *arena)
+{
+    zr_result result = ZR_OK;
+    out->has_process = false;
+    zr_vector_init(&out->list, arena, sizeof(struct name));
+    for (int i = 0; i < arguments->files_count && result == ZR_OK; i++) {
+        bool all_arenas = is_process(arguments->files[i]) && !strchr(arguments->files[i], '/');
+        out->has_process = out->has_process || all_arenas;
+        result = all_arenas ? add_arenas(&out->list, arguments->files[i])
+                            : zr_vector_add(&out->list, &(struct name){.given = arguments->files[i]});
+    }
+    return result;
+}
+
+void zr_tool_names_end(struct zr_tool_names *names)
+{
+    zr_vector_end(&names->list);
+}
+
+const char *zr_tool_name(const struct zr_tool_names *names, size_t index)
+{
+    const struct name *name = zr_vector_at(&names->list, index);
+    return name->given ? name->given : name->arena;
+}
+
+const char *zr_tool_name_arena(const struct zr_tool_names *names, size_t index)
+{
+    const struct name *name = zr_vector_at(&names->list, index);
+    return name->given ? NULL : strchr(name->arena, '/') + 1;
+}
+
+/* ---- A process's arena --------------------------------------------------------------------------------- */
 
 /* The figures of the arena, after its blocks were written down: no peak is below what is live there. The
  * older ones stay where the process has ended meanwhile. */
@@ -64,17 +133,22 @@ static zr_result take_process(struct zr_tool_input *input, struct zr_published_a
     enum { PATIENCE_MS = 60000 };
     char folder[ZR_FOLDER_BYTES], path[ZR_FOLDER_BYTES + 40], command[sizeof path + 40],
         words[ZR_LIVE_ANSWER_BYTES];
+    char number[PID_DIGITS + 1];
+    const char *slash = strchr(input->name, '/');
+    unsigned index;
     long pid;
-    if (!zr_tool_read_pid(input->name, &pid))
+    snprintf(number, sizeof number, "%.*s", (int)strspn(input->name, "0123456789"), input->name);
+    if (!zr_tool_read_pid(number, &pid))
         return ZR_ERR_INVALID;
     zr_result result = zr_tool_find_rank(&pid);
     if (result == ZR_OK)
         result = zr_live_reach(&live, pid, true);
-    const struct zr_published_arena *largest = result == ZR_OK ? zr_live_largest(&live) : NULL;
-    if (largest)
-        *arena = *largest;
-    else if (result == ZR_OK)
+    if (result == ZR_OK && live.arenas_count == 0)
         result = zr_fail(ZR_ERR_UNAVAILABLE, "process %ld has no arena", pid);
+    if (result == ZR_OK)
+        result = zr_tool_find_arena(&index, &live, slash ? slash + 1 : NULL);
+    if (result == ZR_OK)
+        *arena = live.shown.arenas[index];
     if (result == ZR_OK)
         result = zr_folder_runtime(folder, false);
     if (result != ZR_OK)

@@ -40,11 +40,27 @@ struct zr_tool_reading {
     uint64_t unit_bytes;
 };
 
-/* A name that is no file's and that is a number is a process's: what its arena that holds most has now. The
- * caller ends *out in any case. The name is borrowed. Says on stderr where a file ends before its end. */
+/* A name that is no file's and that is a number is a process's, PID or PID/ARENA: what the arena has now, by
+ * its name or number, or the only one. ZR_ERR_INVALID, with their names: the process has several. The caller
+ * ends *out in any case. The name is borrowed. Says on stderr where a file ends before its end. */
 zr_result zr_tool_input_open(struct zr_tool_input *out, const char *name,
                              const struct zr_tool_reading *reading, zr_arena *arena);
 void zr_tool_input_end(struct zr_tool_input *input);
+
+/* What the user's names stand for: a process's number for each of its arenas, PID/ARENA, a launcher's for its
+ * only rank's; another name for itself. The list is its arena's to serve, and takes no more names once it is
+ * read. */
+struct zr_tool_names {
+    struct zr_vector list; /* private: the names */
+    bool has_process;      /* a number among them: there may be any number of names */
+};
+zr_result zr_tool_names_make(struct zr_tool_names *out, const struct zr_tool_arguments *arguments,
+                             zr_arena *arena);
+void zr_tool_names_end(struct zr_tool_names *names);
+/* Lives as long as the list and the arguments. */
+const char *zr_tool_name(const struct zr_tool_names *names, size_t index);
+/* The arena's word in a name of the list; NULL: it is a file's. */
+const char *zr_tool_name_arena(const struct zr_tool_names *names, size_t index);
 
 /* A subcommand's work on one arena of its own; returns an exit code, everything said. */
 int zr_tool_with_memory(zr_result (*work)(void *state, zr_arena *arena, int *code), void *state);

@@ -12,6 +12,7 @@
 #include "alloc/base/error.h"
 #include "defrag/report/picture.h"
 #include "defrag/tool/input.h"
+#include "defrag/tool/live/live.h"
 
 static const char help[] =
     "Draws what lies where in memory: live blocks, pending ones, free extents.\n"
@@ -22,9 +23,10 @@ static const char help[] =
     "  zr map snapshot.pickle --at peak -o map.svg\n"
     "\n"
     "zr map FILE [options]\n"
-    "  FILE          a .zrt trace, a PyTorch snapshot or an RMM log; - is standard input\n"
+    "  FILE          a .zrt trace, a PyTorch snapshot or an RMM log; - is standard input; or the number of a process: each of\n"
+    "                its arenas; 4711/large is one alone\n"
     "  --at MOMENT   " ZR_MOMENT_WORDS " (default: the failure, or else the end)\n"
-    "  -o FILE       a picture, .svg or .png, in place of text\n"
+    "  -o FILE       a picture, .svg or .png, in place of text; of each arena of a process: map-large.svg for map.svg\n"
     "  --columns N   of the text (default: the terminal's, or 80)\n"
     "  --rows N      of the text, at most (default 16)\n"
     "  --device N    of a snapshot of several devices (default: the one with the most events)\n"
@@ -47,7 +49,15 @@ static unsigned terminal_columns(const struct settings *settings)
     return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
-static int print_text(const struct settings *settings, const struct zr_vector *extents, const char *words)
+/* What is drawn: a file, or one of the arenas of a process. */
+struct subject {
+    const char *name;
+    const char *output; /* the picture's; NULL: text */
+    bool named, first;  /* the text begins with the name; it is the first */
+};
+
+static int print_text(const struct settings *settings, const struct subject *subject,
+                      const struct zr_vector *extents, const char *words)
 {
     struct zr_tool_output out;
     const char *no_colour = getenv("NO_COLOR");
@@ -57,6 +67,11 @@ static int print_text(const struct settings *settings, const struct zr_vector *e
                                  .unicode = strcasecmp(nl_langinfo(CODESET), "UTF-8") == 0,
                                  .colour = isatty(STDOUT_FILENO) && (!no_colour || !*no_colour)};
     zr_tool_output_start(&out);
+    if (subject->named) {
+        zr_text_print(&out.text, "%s", subject->first ? "" : "\n");
+        zr_text_put_plain(&out.text, subject->name);
+        zr_text_print(&out.text, ": ");
+    }
     zr_text_print(&out.text, "%s\n", words);
     zr_address_map_print(&out.text, extents->items, extents->count, &style);
     return zr_tool_output_end(&out);
@@ -68,16 +83,15 @@ static bool ends_with(const char *name, const char *end)
     return length > own && strcmp(name + length - own, end) == 0;
 }
 
-static zr_result write_picture(const struct settings *settings, const struct zr_picture *picture,
-                               zr_arena *arena)
+static zr_result write_picture(const char *output, const struct zr_picture *picture, zr_arena *arena)
 {
     struct zr_file file;
     struct zr_text text;
     char buffer[8192];
-    zr_result result = zr_file_create(&file, settings->output, ZR_CREATE_REPLACE);
+    zr_result result = zr_file_create(&file, output, ZR_CREATE_REPLACE);
     if (result != ZR_OK)
         return result;
-    if (ends_with(settings->output, ".png")) {
+    if (ends_with(output, ".png")) {
         result = zr_picture_png(&file, picture, arena);
     } else {
         zr_text_start(&text, &file, buffer, sizeof buffer);
@@ -88,8 +102,8 @@ static zr_result write_picture(const struct settings *settings, const struct zr_
     return result == ZR_OK ? closed : result;
 }
 
-static zr_result show(const struct settings *settings, struct zr_tool_input *input, struct zr_memory *memory,
-                      zr_arena *arena, int *code)
+static zr_result show(const struct settings *settings, const struct subject *subject,
+                      struct zr_tool_input *input, struct zr_memory *memory, zr_arena *arena, int *code)
 {
     struct zr_vector extents;
     struct zr_memory_figures figures;
@@ -101,25 +115,25 @@ static zr_result show(const struct settings *settings, struct zr_tool_input *inp
              input->recording.has_maps ? zr_tool_bytes(room[2], figures.reserved_bytes) : "not known");
     zr_vector_init(&extents, arena, sizeof(struct zr_map_extent));
     zr_result result = zr_tool_extents(&extents, memory);
-    if (result == ZR_OK && settings->output)
+    if (result == ZR_OK && subject->output)
         result = write_picture(
-            settings,
+            subject->output,
             &(struct zr_picture){
                 .extents = extents.items, .count = extents.count, .title = input->name, .subtitle = words},
             arena);
     else if (result == ZR_OK)
-        *code = print_text(settings, &extents, words);
+        *code = print_text(settings, subject, &extents, words);
     zr_vector_end(&extents);
     return result;
 }
 
-static zr_result work(void *state, zr_arena *arena, int *code)
+static zr_result draw(const struct settings *settings, const struct subject *subject, zr_arena *arena,
+                      int *code)
 {
-    const struct settings *settings = state;
     struct zr_tool_input input;
     struct zr_memory memory = {0};
     uint64_t records_count;
-    zr_result result = zr_tool_input_open(&input, settings->arguments.files[0], &settings->reading, arena);
+    zr_result result = zr_tool_input_open(&input, subject->name, &settings->reading, arena);
     if (result == ZR_OK && !input.recording.has_addresses)
         result = zr_fail(ZR_ERR_FORMAT, "'%s' does not say where its buffers lie: zr pack gives them places",
                          input.name);
@@ -132,9 +146,34 @@ static zr_result work(void *state, zr_arena *arena, int *code)
     if (result == ZR_OK)
         result = zr_moment_reach(&memory, &input.recording, records_count, NULL);
     if (result == ZR_OK)
-        result = show(settings, &input, &memory, arena, code);
+        result = show(settings, subject, &input, &memory, arena, code);
     zr_memory_end(&memory);
     zr_tool_input_end(&input);
+    return result;
+}
+
+/* The file, or each arena of the process. */
+static zr_result work(void *state, zr_arena *arena, int *code)
+{
+    const struct settings *settings = state;
+    struct zr_tool_names names;
+    char output[PATH_MAX];
+    zr_result result = zr_tool_names_make(&names, &settings->arguments, arena);
+    for (size_t i = 0; i < names.list.count && result == ZR_OK && *code == ZR_TOOL_FINE; i++) {
+        struct subject subject = {.name = zr_tool_name(&names, i),
+                                  .output = settings->output,
+                                  .named = names.has_process,
+                                  .first = i == 0};
+        if (settings->output && names.list.count > 1) {
+            result = zr_tool_arena_file(output, settings->output, zr_tool_name_arena(&names, i));
+            subject.output = output;
+        }
+        if (result == ZR_OK)
+            result = draw(settings, &subject, arena, code);
+        if (result == ZR_OK && subject.output == output)
+            zr_tool_log("%s is in %s", subject.name, output);
+    }
+    zr_tool_names_end(&names);
     return result;
 }
 

@@ -148,7 +148,8 @@ static zr_result add_file(struct zr_page *page, const char *name, const struct s
 static zr_result work(void *state, zr_arena *arena, int *code)
 {
     const struct settings *settings = state;
-    struct output out;
+    struct output out = {.file.fd = -1, .spill.file.fd = -1};
+    struct zr_tool_names names;
     void *room;
     (void)code;
     zr_result result = zr_arena_alloc(
@@ -156,16 +157,19 @@ static zr_result work(void *state, zr_arena *arena, int *code)
     if (result != ZR_OK)
         return result;
     struct zr_page *page = room;
-    result = open_output(&out, settings);
+    result = zr_tool_names_make(&names, &settings->arguments, arena);
+    if (result == ZR_OK)
+        result = open_output(&out, settings);
     if (result == ZR_OK) {
         zr_page_start(page, &out.file, &out.spill);
-        for (int i = 0; i < settings->arguments.files_count && result == ZR_OK; i++)
-            result = add_file(page, settings->arguments.files[i], settings, arena);
+        for (size_t i = 0; i < names.list.count && result == ZR_OK; i++)
+            result = add_file(page, zr_tool_name(&names, i), settings, arena);
         if (result == ZR_OK)
             result = zr_page_finish(page);
     }
     zr_tool_progress_say(NULL);
     result = close_output(&out, result);
+    zr_tool_names_end(&names);
     zr_arena_free(arena, page);
     return result;
 }

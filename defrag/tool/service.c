@@ -30,6 +30,7 @@ static const char help[] =
     "  zr service limit --pid 4711 --hard 4GiB     a process never gets more\n"
     "  zr service limit --group web --shares 3     of memory that all want, three parts to one\n"
     "  zr service drain                            takes back what is idle, and lends no more\n"
+    "  zr service drain --end                      lends again\n"
     "  zr service start --device 0                 another zrd, for the memory of a GPU\n"
     "  zr service stop                             programs go on with what they have\n"
     "\n"
@@ -45,7 +46,7 @@ static const char help[] =
     "  start   options as zrd --help explains them\n"
     "  status  who holds what; of the host's memory and of each GPU's; exit code 1: no zrd serves\n"
     "  limit   a process, or a group (ZR_GROUP of a program, else its control group's name); 0 takes a quota away\n"
-    "  drain   exit code 1: some is held still. --end lends again\n";
+    "  drain   exit code 1: some is held still. --end lends again; zrd of a GPU needs --device here, too\n";
 
 /* ---- Asking zrd ---------------------------------------------------------------------------------------- */
 
@@ -97,6 +98,31 @@ static _Noreturn void become_zrd(const char *program, char **arguments, const ch
     _exit(127);
 }
 
+/* With zrd's last words, which are the end of its log. */
+static zr_result ended_at_once(int status, const char *log)
+{
+    char text[1024];
+    struct zr_file file;
+    uint64_t bytes = 0;
+    size_t got = 0;
+    zr_result result = zr_file_open(&file, log);
+    if (result == ZR_OK)
+        result = zr_file_size(&file, &bytes);
+    uint64_t start = bytes > sizeof text - 1 ? bytes - (sizeof text - 1) : 0;
+    if (result == ZR_OK)
+        result = zr_file_read_at(&file, start, text, (size_t)(bytes - start));
+    got = result == ZR_OK ? (size_t)(bytes - start) : 0;
+    zr_file_close(&file);
+    while (got > 0 && text[got - 1] == '\n')
+        got--;
+    text[got] = '\0';
+    const char *line = strrchr(text, '\n') ? strrchr(text, '\n') + 1 : text;
+    bool usage = WIFEXITED(status) && WEXITSTATUS(status) == 2;
+    return strncmp(line, "zrd: ", 5) == 0
+               ? zr_fail(usage ? ZR_ERR_INVALID : ZR_ERR_UNAVAILABLE, "%s", line + 5)
+               : zr_fail(ZR_ERR_UNAVAILABLE, "zrd has ended at once: see the end of '%s'", log);
+}
+
 /* Waits until it answers, or has ended. */
 static zr_result await_zrd(const char *key, pid_t child, const char *log)
 {
@@ -108,7 +134,7 @@ static zr_result await_zrd(const char *key, pid_t child, const char *log)
         if (ask_once(key, &status, &answer) == ZR_OK && answer.pid == child)
             return ZR_OK;
         if (waitpid(child, &code, WNOHANG) == child)
-            return zr_fail(ZR_ERR_UNAVAILABLE, "zrd has ended at once: see the end of '%s'", log);
+            return ended_at_once(code, log);
         usleep(5000);
     }
     return zr_fail(ZR_ERR_UNAVAILABLE, "zrd does not answer: see the end of '%s'", log);
@@ -257,13 +283,14 @@ static bool show_one(struct zr_text *text, const char *key, bool json)
 {
     struct zr_service_message totals;
     char number[2][ZR_TOOL_NUMBER_ROOM];
-    bool host = strcmp(key, ZR_SERVICE_HOST) == 0;
+    bool host = strcmp(key, ZR_SERVICE_HOST) == 0, draining;
     if (!is_served(key))
         return false;
     zr_text_print(text, json ? "\"clients\": [" : "");
     if (zr_service_query(key, &(struct zr_service_question){.fresh = ZR_SERVICE_AWAITED}, show_client,
                          &(struct listing){text, json, false}, &totals) != ZR_OK)
         totals = zr_service_message_of(ZR_SERVICE_DONE);
+    draining = totals.flags & ZR_SERVICE_DRAINING;
     if (json)
         zr_text_print(text,
                       "], \"pid\": %" PRId32 ", \"capacity_bytes\": %" PRIu64 ", \"lent_bytes\": %" PRIu64
@@ -271,12 +298,13 @@ static bool show_one(struct zr_text *text, const char *key, bool json)
                       totals.pid, totals.bytes, totals.held_bytes, totals.hard_bytes, totals.within_ms,
                       totals.flags & ZR_SERVICE_DRAINING ? "true" : "false");
     else
-        zr_text_print(text,
-                      "%s of %s%s%s are lent to %" PRIu64 " processes by zrd, process %" PRId32 "%s%s%s\n",
-                      zr_tool_bytes(number[0], totals.held_bytes), zr_tool_bytes(number[1], totals.bytes),
-                      host ? "" : " of device ", host ? "" : key, totals.count, totals.pid,
-                      totals.flags & ZR_SERVICE_DRAINING ? ", which is draining" : "",
-                      totals.words[0] ? "\n" : "", totals.words);
+        zr_text_print(
+            text, "%s of %s%s%s are lent to %" PRIu64 " processes by zrd, process %" PRId32 "%s%s%s%s%s%s\n",
+            zr_tool_bytes(number[0], totals.held_bytes), zr_tool_bytes(number[1], totals.bytes),
+            host ? "" : " of device ", host ? "" : key, totals.count, totals.pid,
+            draining ? ", which is draining (zr service drain --end" : "",
+            draining && !host ? " --device " : "", draining && !host ? key : "",
+            draining ? " lends again)" : "", totals.words[0] ? "\n" : "", totals.words);
     return true;
 }
 
@@ -341,6 +369,16 @@ static int limit(int argc, char **argv)
         (shares != NOT_GIVEN && shares > UINT32_MAX)) {
         zr_tool_log("limit: a group's name has %zu letters at most, a process and shares are small numbers",
                     sizeof message.group - 1);
+        return ZR_TOOL_USAGE;
+    }
+    if ((hard != NOT_GIVEN || soft != NOT_GIVEN || shares != NOT_GIVEN) && (pid == 0) == !group) {
+        zr_tool_log(
+            "limit: --hard, --soft and --shares are of a process or of a group: give --pid N or --group NAME%s",
+            group ? ", not both" : "");
+        return ZR_TOOL_USAGE;
+    }
+    if (hard == NOT_GIVEN && soft == NOT_GIVEN && shares == NOT_GIVEN && capacity == NOT_GIVEN) {
+        zr_tool_log("limit: nothing is set: give --hard, --soft, --shares or --capacity");
         return ZR_TOOL_USAGE;
     }
     message.pid = (int32_t)pid;

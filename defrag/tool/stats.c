@@ -13,12 +13,12 @@ static const char help[] =
     "  zr stats run.zrt --json\n"
     "  zr stats snapshot.pickle --segments\n"
     "  zr stats run.zrt --at 12.5s                 or --at 'mark:epoch 2'\n"
-    "  zr stats 4711                               a process that runs: what it holds now\n"
+    "  zr stats 4711                               a process that runs: what each of its arenas holds now\n"
     "  ssh host cat run.zrt | zr stats -\n"
     "\n"
     "zr stats FILE.. [options]\n"
     "  FILE          a .zrt trace, a PyTorch snapshot, an RMM log or a MiniMalloc CSV; - is standard input; or the number of\n"
-    "                a process, as zr ps has it: its arena that holds most\n"
+    "                a process, as zr ps has it: each of its arenas; 4711/large is one alone, by its name or number\n"
     "  --at MOMENT   one column more: " ZR_MOMENT_WORDS "\n"
     "  --segments    each segment (PyTorch) or mapped stretch (.zrt), at that moment, or else at the end\n"
     "  --device N    of a snapshot of several devices (default: the one with the most events)\n"
@@ -352,9 +352,10 @@ static void table(struct zr_text *text, const struct view *view, bool segments)
 
 /* ---- The subcommand ------------------------------------------------------------------------------------ */
 
-static void show(struct zr_text *text, const struct view *view, const struct settings *settings, bool first)
+/* `several`: the JSON is a list, which it is of a process, too. */
+static void show(struct zr_text *text, const struct view *view, const struct settings *settings, bool first,
+                 bool several)
 {
-    bool several = settings->arguments.files_count > 1;
     if (!settings->json) {
         zr_text_print(text, first ? "" : "\n");
         table(text, view, settings->segments);
@@ -372,29 +373,33 @@ static void show(struct zr_text *text, const struct view *view, const struct set
 static zr_result work(void *state, zr_arena *arena, int *code)
 {
     const struct settings *settings = state;
-    const struct zr_tool_arguments *arguments = &settings->arguments;
+    struct zr_tool_names names;
     struct zr_vector views;
     struct zr_tool_output out;
     zr_vector_init(&views, arena, sizeof(struct view));
-    zr_result result = zr_vector_reserve(&views, (size_t)arguments->files_count);
-    for (int i = 0; i < arguments->files_count && result == ZR_OK; i++) {
+    zr_result result = zr_tool_names_make(&names, &settings->arguments, arena);
+    bool several = names.has_process || names.list.count > 1;
+    if (result == ZR_OK)
+        result = zr_vector_reserve(&views, names.list.count);
+    for (size_t i = 0; i < names.list.count && result == ZR_OK; i++) {
         struct view *view = memset(zr_vector_at(&views, views.count++), 0, sizeof(struct view));
         view->input.source.fd = -1;
-        result = look(view, arguments->files[i], settings, arena);
+        result = look(view, zr_tool_name(&names, i), settings, arena);
     }
     if (result == ZR_OK) {
         zr_tool_output_start(&out);
         if (settings->json)
-            zr_text_print(&out.text, "{\"version\": 1, %s", views.count > 1 ? "\"results\": [" : "");
+            zr_text_print(&out.text, "{\"version\": 1, %s", several ? "\"results\": [" : "");
         for (size_t i = 0; i < views.count; i++)
-            show(&out.text, zr_vector_at(&views, i), settings, i == 0);
+            show(&out.text, zr_vector_at(&views, i), settings, i == 0, several);
         if (settings->json)
-            zr_text_print(&out.text, views.count > 1 ? "\n]}\n" : "}\n");
+            zr_text_print(&out.text, several ? "\n]}\n" : "}\n");
         *code = zr_tool_output_end(&out);
     }
     for (size_t i = 0; i < views.count; i++)
         forget(zr_vector_at(&views, i));
     zr_vector_end(&views);
+    zr_tool_names_end(&names);
     return result;
 }
 

@@ -19,7 +19,8 @@ static const char help[] =
     "  zr why snapshot.pickle --size 2GiB --at peak --capacity 24GB\n"
     "\n"
     "zr why FILE [options]\n"
-    "  FILE              a .zrt trace, a PyTorch snapshot, an RMM log, a CSV of events or of lifetimes; - is standard input\n"
+    "  FILE              a .zrt trace, a PyTorch snapshot, an RMM log, a CSV of events or of lifetimes; - is standard input;\n"
+    "                    or the number of a process: each of its arenas; 4711/large is one alone\n"
     "  --size BYTES      of the request (default: of the last one that was refused)\n"
     "  --at MOMENT       " ZR_MOMENT_WORDS " (default: the failure, or else the end)\n"
     "  --capacity BYTES  of the device or the limit (default: what a snapshot says was free when the request was refused;\n"
@@ -133,13 +134,12 @@ static void answer_by_replay(struct view *view, const struct zr_memory *memory)
             answer->verdict = ZR_VERDICT_FITS;
 }
 
-static zr_result look(struct view *view, const struct settings *settings, zr_arena *arena)
+static zr_result look(struct view *view, const char *file, const struct settings *settings, zr_arena *arena)
 {
     struct zr_recording *recording = &view->input.recording;
     struct zr_memory memory = {0};
     zr_vector_init(&view->pins, arena, sizeof(struct zr_pin));
-    zr_result result =
-        zr_tool_input_open(&view->input, settings->arguments.files[0], &settings->reading, arena);
+    zr_result result = zr_tool_input_open(&view->input, file, &settings->reading, arena);
     if (result == ZR_OK)
         result = ask(view, settings);
     if (result == ZR_OK)
@@ -228,9 +228,7 @@ static void print_json(struct zr_text *text, struct view *view)
 {
     const struct zr_answer *answer = &view->answer;
     bool maps = view->input.recording.has_maps;
-    zr_text_print(text,
-                  "{\"version\": 1, \"verdict\": \"%s\", \"size_bytes\": %" PRIu64
-                  ", \"free_bytes\": %" PRIu64 ", ",
+    zr_text_print(text, "\"verdict\": \"%s\", \"size_bytes\": %" PRIu64 ", \"free_bytes\": %" PRIu64 ", ",
                   zr_verdict_name(answer->verdict), view->question.size_bytes, answer->free_bytes);
     zr_tool_json_number(text, "largest_free_run_bytes", answer->largest_free_run_bytes, maps);
     zr_text_print(text, ",\n");
@@ -257,7 +255,7 @@ static void print_json(struct zr_text *text, struct view *view)
     zr_tool_json_number(text, "pending_bytes", answer->pending_bytes, view->input.recording.has_pending);
     json_reason(text, &view->reasoning);
     json_clients(text, view);
-    zr_text_print(text, "}\n");
+    zr_text_print(text, "}");
 }
 
 /* ---- Words --------------------------------------------------------------------------------------------- */
@@ -497,23 +495,56 @@ static void print_words(struct zr_text *text, struct view *view)
 
 /* ---- The subcommand ------------------------------------------------------------------------------------ */
 
+/* The JSON of a process is a list of its arenas. */
+static void print(struct zr_text *text, const struct zr_vector *views, bool json, bool is_list)
+{
+    if (json)
+        zr_text_print(text, "{\"version\": 1, %s", is_list ? "\"results\": [" : "");
+    for (size_t i = 0; i < views->count; i++) {
+        struct view *view = zr_vector_at(views, i);
+        if (!json) {
+            zr_text_print(text, i ? "\n" : "");
+            print_words(text, view);
+            continue;
+        }
+        if (is_list) {
+            zr_text_print(text, i ? ",\n {" : "\n {");
+            zr_tool_json_words(text, "file", view->input.name);
+            zr_text_print(text, ", ");
+        }
+        print_json(text, view);
+    }
+    if (json)
+        zr_text_print(text, is_list ? "\n]}\n" : "\n");
+}
+
 static zr_result work(void *state, zr_arena *arena, int *code)
 {
     const struct settings *settings = state;
-    struct view view = {0};
+    struct zr_tool_names names;
+    struct zr_vector views;
     struct zr_tool_output out;
-    view.input.source.fd = -1;
-    zr_result result = look(&view, settings, arena);
+    zr_vector_init(&views, arena, sizeof(struct view));
+    zr_result result = zr_tool_names_make(&names, &settings->arguments, arena);
+    if (result == ZR_OK)
+        result = zr_vector_reserve(&views, names.list.count);
+    for (size_t i = 0; i < names.list.count && result == ZR_OK; i++) {
+        struct view *view = memset(zr_vector_at(&views, views.count++), 0, sizeof(struct view));
+        view->input.source.fd = -1;
+        result = look(view, zr_tool_name(&names, i), settings, arena);
+    }
     if (result == ZR_OK) {
         zr_tool_output_start(&out);
-        if (settings->json)
-            print_json(&out.text, &view);
-        else
-            print_words(&out.text, &view);
+        print(&out.text, &views, settings->json, names.has_process);
         *code = zr_tool_output_end(&out);
     }
-    zr_vector_end(&view.pins);
-    zr_tool_input_end(&view.input);
+    for (size_t i = 0; i < views.count; i++) {
+        struct view *view = zr_vector_at(&views, i);
+        zr_vector_end(&view->pins);
+        zr_tool_input_end(&view->input);
+    }
+    zr_vector_end(&views);
+    zr_tool_names_end(&names);
     return result;
 }
 

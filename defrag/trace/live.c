@@ -110,15 +110,27 @@ zr_result zr_live_hear(int connection, int timeout_ms, char words[ZR_LIVE_ANSWER
     }
 }
 
+/* A line is far below what a socket takes at once on which nothing waits. */
+static bool send_line(int connection, const char *command)
+{
+    struct iovec pieces[2] = {{(char *)(uintptr_t)command, strlen(command)}, {(char *)(uintptr_t) "\n", 1}};
+    struct msghdr message = {.msg_iov = pieces, .msg_iovlen = 2};
+    return sendmsg(connection, &message, MSG_NOSIGNAL) == (ssize_t)pieces[0].iov_len + 1;
+}
+
+zr_result zr_live_say(int connection, const char *command, int timeout_ms, char words[ZR_LIVE_ANSWER_BYTES])
+{
+    words[0] = '\0';
+    return send_line(connection, command) ? zr_live_hear(connection, timeout_ms, words)
+                                          : zr_fail(ZR_ERR_IO, "the process has ended, or does not listen");
+}
+
 zr_result zr_live_send(long pid, const char *command, int *connection)
 {
     zr_result result = open_connection(connection, pid);
     if (result != ZR_OK)
         return result;
-    /* A line is far below what a fresh socket takes at once. */
-    struct iovec pieces[2] = {{(char *)(uintptr_t)command, strlen(command)}, {(char *)(uintptr_t) "\n", 1}};
-    struct msghdr message = {.msg_iov = pieces, .msg_iovlen = 2};
-    if (sendmsg(*connection, &message, MSG_NOSIGNAL) == (ssize_t)pieces[0].iov_len + 1)
+    if (send_line(*connection, command))
         return ZR_OK;
     close(*connection);
     *connection = -1;
@@ -266,6 +278,32 @@ bool zr_live_runs(long pid)
     }
     zr_file_close(&file);
     return found;
+}
+
+/* The file of the process's program; false: it has ended, or is another user's. */
+static bool program_of(const char *pid, char *out, size_t room_bytes)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%s/exe", pid);
+    ssize_t bytes = readlink(path, out, room_bytes - 1);
+    out[bytes > 0 ? bytes : 0] = '\0';
+    return bytes > 0;
+}
+
+bool zr_live_is_quiet(long pid)
+{
+    static struct zr_live live;
+    char path[64], number[24], program[4096], own[4096];
+    struct stat status;
+    snprintf(path, sizeof path, "/proc/%ld", pid);
+    snprintf(number, sizeof number, "%ld", pid);
+    if (stat(path, &status) != 0 || status.st_uid != geteuid() ||
+        !program_of(number, program, sizeof program) ||
+        (program_of("self", own, sizeof own) && strcmp(program, own) == 0))
+        return false;
+    const char *slash = strrchr(program, '/');
+    return (strcmp(slash ? slash + 1 : program, "zrd") == 0 || zr_live_runs(pid)) &&
+           zr_live_read(&live, pid, false) == ZR_ERR_UNAVAILABLE;
 }
 
 zr_result zr_live_reach(struct zr_live *out, long pid, bool fresh)

@@ -25,6 +25,10 @@ zr_result zr_live_read_devices(struct zr_live *out, long pid);
 /* Whether the process has memory of zr's, shown or not. */
 bool zr_live_runs(long pid);
 
+/* Whether the process is this user's, has memory of zr's or is zrd, is no other zr of this program's, and
+ * does not show its memory. */
+bool zr_live_is_quiet(long pid);
+
 /* The same of zr_live_read(); a process that is too small to show its memory is asked to, for three seconds:
  * it hears when it next takes memory from the system or asks for its own figures, and shows it from then on.
  * ZR_ERR_UNAVAILABLE, with words: it did not hear, too. */
@@ -49,6 +53,8 @@ zr_result zr_live_ask(long pid, const char *command, int timeout_ms, char words[
 zr_result zr_live_send(long pid, const char *command, int *connection);
 /* What it says on a connection that stayed. */
 zr_result zr_live_hear(int connection, int timeout_ms, char words[ZR_LIVE_ANSWER_BYTES]);
+/* Sends one more command on such a connection, and waits for its answer. */
+zr_result zr_live_say(int connection, const char *command, int timeout_ms, char words[ZR_LIVE_ANSWER_BYTES]);
 /* Says on such a connection that it ends. */
 void zr_live_hang_up(int connection);
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """A hundred attaches to trainers that run, and a hundred to a preloaded python3: neither is disturbed. And processes that are
 killed in the middle of an attach: their traces are read up to there, and the next zr ps cleans what they leave."""
+import glob
 import json
 import os
 import subprocess
@@ -66,18 +67,23 @@ def killed(command, again):
     """Killed while somebody is attached: what the attach says, and what is left after the next zr ps."""
     program = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     folder, trace = os.path.join(path("runtime"), "zr"), path(f"killed-{again}.zrt")
+
+    def traces():
+        """Of the arenas that there are by then: one has the name itself, of several each its own."""
+        return [one for one in glob.glob(path(f"killed-{again}*.zrt")) if os.path.getsize(one) > 0]
+
     wait_for(lambda: len([name for name in os.listdir(folder) if name.endswith(".sock")]) >= 2)  # the launcher's and the rank's
     attached = subprocess.Popen([ZR, "attach", str(program.pid), "-o", trace], env=ENVIRONMENT, stdout=subprocess.DEVNULL,
                                 stderr=subprocess.DEVNULL)
-    there = wait_for(lambda: os.path.exists(trace) and os.path.getsize(trace) > 0)
+    there = bool(wait_for(traces))
     time.sleep(0.1 * again)
     program.kill()
     program.wait()
     ended = attached.wait(timeout=LONG_HANG)
     left = len(os.listdir(folder)) > 0
     shown = subprocess.run([ZR, "ps", "--json"], env=ENVIRONMENT, capture_output=True, text=True, timeout=LONG_HANG)
-    read = subprocess.run([ZR, "stats", trace], capture_output=True, text=True, timeout=LONG_HANG)
-    return there, left, json.loads(shown.stdout)["processes"], os.listdir(folder), ended in (0, 1, 2, 3), read.returncode in (0, 3)
+    read = subprocess.run([ZR, "stats", *traces()], capture_output=True, text=True, timeout=LONG_HANG)
+    return there, left, [one for one in json.loads(shown.stdout)["processes"] if one["arenas"]], os.listdir(folder), ended in (0, 1, 2, 3), read.returncode in (0, 3)
 
 
 alone, attaches, runs = trainer("alone.json", 0), 0, []

@@ -150,9 +150,12 @@ def train(environment=None, timeout=HANG, prefix=(), **flags):
         settings.setdefault("threads", 1)
     if _plain_fp32 and settings.get("precision") in (None, "fp32"):
         environment = {**PLAIN, **(environment or {})}
+    environment = {**os.environ, **(environment or {})}
+    if "ZR_FAULT" in environment:  # a run outlives what fails as it shows itself to zr ps, and the fault is spent
+        environment["ZR_CONF"] = ",".join(filter(None, [environment.get("ZR_CONF"), "publish:off"]))
     command = list(prefix) + [ZR_TRAIN] + arguments(**settings)
     got = subprocess.run(command, capture_output=True, timeout=timeout, text=True, errors="replace",
-                         env={**os.environ, **(environment or {})}, stdin=subprocess.DEVNULL)
+                         env=environment, stdin=subprocess.DEVNULL)
     parsed = None
     if os.path.exists(report):
         with open(report) as file:

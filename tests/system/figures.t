@@ -7,12 +7,13 @@ import collections
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import zlib
 
 sys.path.insert(0, "tests/support")
-from zrtest import BUILD, HANG, TAGS, done, note, ok, path, same, train
+from zrtest import BUILD, HANG, TAGS, done, note, ok, path, same, train, wait_for
 
 ZR, LIBRARY = (os.path.abspath(os.path.join(BUILD, name)) for name in ("bin/zr", "lib/libzr.so"))
 PYTHON, MIB = "/usr/bin/python3", 1 << 20
@@ -109,6 +110,12 @@ def test_same_figures():
     for words, file in (("a snapshot", path("now.zrt")), ("the trace of the run", path("run.zrt"))):
         same(of_file(file), ps, f"zr stats of {words} has them")
         same(of_page(file), ps, f"and the page of {words}")
+    attach = subprocess.Popen([ZR, "attach", str(program.pid), "-o", path("all.zrt")], env=ENVIRONMENT, stderr=subprocess.DEVNULL)
+    wait_for(lambda: os.path.exists(path("all-large.zrt")) and os.path.exists(path("all-small.zrt")))
+    program.obey("third = arena(b'third'); take(third, 5 * MIB, GRAD)")
+    ok(wait_for(lambda: os.path.exists(path("all-third.zrt"))), "zr attach records an arena that comes meanwhile")
+    attach.send_signal(signal.SIGINT)
+    same((attach.wait(timeout=HANG), of_file(path("all-third.zrt"))["live_bytes"]), (0, 5 * MIB), "with its blocks")
     program.end()
 
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, "tests/support")
-from zrtest import BUILD, HANG, done, note, ok, path, same, skip
+from zrtest import BUILD, HANG, done, note, ok, path, same, skip, wait_for
 
 ZR = os.path.abspath(os.path.join(BUILD, "bin", "zr"))
 os.makedirs(path("runtime"), 0o700)
@@ -90,7 +90,10 @@ def test_completion():
     os.makedirs(path("a folder"))
     same(completed("stats", "a f"), ["a folder"], "with blanks in its name")
     ok("ls" in completed("run", "--", "l"), "a program behind --")
-    same(completed("ledger", ""), [], "processes, of which there are none")
+    program = subprocess.Popen([ZR, "run", "--", "sleep", "1000"], env=ENVIRONMENT)
+    ok(wait_for(lambda: str(program.pid) in completed("ledger", "")), "processes")
+    program.kill()
+    program.wait()
     with open(os.path.join(BUILD, "share", "completions", "zr")) as built:
         same(built.read() == SCRIPT, True, "it is the one that is installed")
 

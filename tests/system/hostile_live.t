@@ -111,7 +111,7 @@ def look(words, wanted=None):
     for command in (("ps", "--json"), ("top", "--once", "--json")):
         good = check(words, *command, parses=True) and good
     if wanted is not None:
-        pids = [one["pid"] for one in json.loads(zr("ps", "--json").stdout)["processes"]]
+        pids = [one["pid"] for one in json.loads(zr("ps", "--json").stdout)["processes"] if one["arenas_count"] is not None]
         good = same(pids, wanted, f"{words}: who is shown") and good
     return good
 

@@ -15,7 +15,7 @@ import threading
 
 sys.path.insert(0, "tests/support")
 from zrd_client import (CLIENT, ENVIRONMENT, FIELDS, FORM, KINDS, MAGIC, MIB, RUNTIME, SOCKET, UUID, VERSION, ZR, ZRD, Program, Speaker,
-                        Zrd, constant, lent, status, use, zr)
+                        Zrd, constant, lent, on_device, status, use, zr)
 from cuda_train import on_card
 from zrtest import BUILD, HANG, SEED, done, note, ok, path, same, skip, train, wait_for
 
@@ -185,6 +185,9 @@ def check_quotas():
     for words in refused:
         got = zr("limit", *words)
         ok(got.returncode in (2, 3) and len(got.stderr) > 20, f"limit {' '.join(map(str, words))}: {got.stderr.strip()}")
+    for words, want in ((("--hard", "1MiB"), "--pid N or --group NAME"), ((), "--capacity"), (("--capacity", 112), "granule"), (("--capacity", "900TiB"), "more than")):
+        got = zr("limit", *words)
+        ok(got.returncode == 2 and want in got.stderr, f"limit {' '.join(map(str, words))}: {got.stderr.strip()}")
     client.end()
 
 
@@ -247,8 +250,9 @@ def check_reclaim():
     idle.obey("give")
     got = zr("drain")
     same((got.returncode, lent()), (0, 0), "drain takes back what is idle")
-    ok("draining" in idle.obey("take 5"), "and lends no more")
-    zr("drain", "--end")
+    back = f"zr service drain --end{f' --device {UUID}' if on_device() else ''}"  # pasted as it stands
+    ok(f"`{back}`" in idle.obey("take 5") and back in zr("status").stdout, "and lends no more; the refusal and the status say what ends it")
+    subprocess.run(f"PATH={os.path.dirname(ZR)}:$PATH {back}", shell=True, env=ENVIRONMENT, check=True, timeout=HANG)
     same(idle.obey("take 5"), "", "until its end")
     same(zr("drain").returncode, 1, "what is in use is told by the exit code")
     zr("drain", "--end")
@@ -272,6 +276,8 @@ def check_tools():
     ok("zrd lends" in said["top"].stdout and words in said["top"].stdout, "top has zrd's totals and clients")
     ok(f'zr_service_held_bytes{{pid="{idle.pid}",program="service_client",group="a"}}' in said["serve"].stdout
        and f"zr_service_capacity_bytes {CAPACITY}\n" in said["serve"].stdout, "serve its metrics")
+    got = subprocess.run([ZR, "ps", "--json"], capture_output=True, text=True, timeout=HANG, env=ENVIRONMENT, stdin=subprocess.DEVNULL)
+    ok({status()["pid"], idle.pid, other.pid} <= {one["pid"] for one in json.loads(got.stdout)["processes"]}, "ps has zrd, and clients of any size")
     ok("zrd has lent it" in said["ledger"].stdout, "ledger what of a process's memory is leased")
     ok(words in said["why"].stdout and re.search(r"MiB idle, reclaimable in \d+ ms", said["why"].stdout), "why who holds what, and how soon it comes back")
     note(said["why"].stdout[said["why"].stdout.find("now zrd"):].strip())
@@ -525,6 +531,12 @@ if full:
     ok("lines of its log could not be written: make room" in (said := zr("status").stdout), f"and is said: {said.splitlines()[-1]}")
     deaf_log.terminate()
     same(deaf_log.wait(timeout=HANG), 0, "and it ends well")
+for kind, least in (("host", "2.00 MiB"), ("cuda", "64.0 KiB")):
+    use(kind)
+    for capacity, want in ((112, f"a capacity of 112 bytes lends nothing: the least is a granule, {least}"), ("900TiB", "a capacity of 900 TiB is more than the")):
+        got = zr("start", "--capacity", capacity)
+        ok(got.returncode == 2 and got.stderr.startswith(f"zr: {want}"), f"start --capacity {capacity}: {got.stderr.strip()}")
+use("host")
 for words in (["--capacity"], ["--capacity", "1XB"], ["--within", "1"], ["--nothing", "1"]):
     got = subprocess.run([ZRD, *words], capture_output=True, text=True, timeout=HANG, env=ENVIRONMENT)
     same((got.returncode, "zrd --help" in got.stderr), (2, True), f"zrd {' '.join(words)} is a mistake")

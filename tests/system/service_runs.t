@@ -274,7 +274,7 @@ def check_wait():
     got = waiting.result()[0]
     ok(got.code != 0 and "a signal asks for the end" in got.err and "step 1/" not in got.err, f"Ctrl-C ends one that waits, {got.code}: {got.err[-200:]}")
     ok(wait_for(lambda: not rows()), "and nothing is planned any more")
-    got = zr("limit", "--capacity", "1MiB")
+    got = zr("limit", "--capacity", "2MiB")
     same(got.returncode, 0, "without plans a capacity may be small")
     got = run(wait=True).result()[0]
     same(got.code, 4, "who would never fit is refused all the same")

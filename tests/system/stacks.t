@@ -155,7 +155,7 @@ def test_attached():
         counts = []
         for turn, stacks in enumerate((0, 1, 0)):
             trace = path(f"attached.{turn}.zrt")
-            same(zr("record", program.pid, "start", "-o", trace, *(("--stacks", stacks) if stacks else ())).returncode, 0,
+            same(zr("record", program.pid, "start", "--arena", "large", "-o", trace, *(("--stacks", stacks) if stacks else ())).returncode, 0,
                  f"record {'with' if stacks else 'without'} stacks")
             for _ in range(4):
                 program.stdin.write("\n")

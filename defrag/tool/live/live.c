@@ -13,12 +13,12 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/system/os.h"
+#include "alloc/debug/command.h"
 #include "defrag/tool/live/live.h"
 
 /* Writing the blocks of a large process takes a while. */
 enum { ANSWER_MS = 60000 };
-#define NO_ARENA UINT64_MAX
-enum { MOST_STACKS = 999999 };
+enum { MOST_STACKS = 999999, ASKED_MOST = 64 };
 
 static const char ps_help[] =
     "The processes of this user whose memory zr manages.\n"
@@ -31,36 +31,41 @@ static const char ps_help[] =
     "zr ps [PID..] [options]\n"
     "  --json  for programs\n"
     "\n"
-    "A process is shown once its arenas hold 64 MiB, or zr attach, snapshot or record has asked it; with\n"
-    "ZR_CONF=publish:on at once, with publish:off never. What processes that were killed have left is removed.\n";
+    "Each process that runs on zr is shown: under zr run, zr-train, zrd (zr service status has what it lends), and programs\n"
+    "linked with libzr. Its arenas have figures from zr-train's start on, of other programs once they hold 64 MiB, or\n"
+    "once zr attach, snapshot or record has asked; with ZR_CONF=publish:on at once, with publish:off never. Until then there is\n"
+    "a line with what is resident. What processes that were killed have left is removed.\n";
 
 static const char snapshot_help[] =
     "Writes what a running process holds now, as a .zrt.\n"
     "\n"
     "Examples\n"
-    "  zr snapshot 4711 -o now.zrt && zr stats now.zrt\n"
-    "  zr snapshot 4711 --arena 1 -o small.zrt\n"
+    "  zr snapshot 4711 -o now.zrt && zr stats now*.zrt\n"
+    "  zr snapshot 4711 --arena large -o large.zrt\n"
     "\n"
     "zr snapshot PID -o FILE [options]\n"
-    "  -o FILE       the process writes it; an ordinary file of that name is replaced\n"
-    "  --arena N     of this one, as zr ps numbers them; else of the one that holds most\n";
+    "  -o FILE       the process writes it; an ordinary file of that name is replaced; a process with several arenas has a\n"
+    "                file for each: now-large.zrt and now-small.zrt for now.zrt\n"
+    "  --arena NAME  of this one alone, by the name or number that zr ps shows\n";
 
 static const char attach_help[] =
     "Records what a running process allocates and frees, with what was live before, as a .zrt.\n"
     "\n"
     "Examples\n"
-    "  zr attach 4711 -o step.zrt --seconds 10 && zr replay step.zrt\n"
-    "  zr attach 4711                               until Ctrl-C, to zr-4711.zrt\n"
+    "  zr attach 4711 -o step.zrt --seconds 10 && zr replay step*.zrt\n"
+    "  zr attach 4711                               until Ctrl-C, to zr-4711.zrt, or zr-4711-ARENA.zrt for each arena\n"
     "  zr attach 4711 -o step.zrt --stacks 100     with the call stack of one allocation in a hundred\n"
+    "  zr attach 4711 -o large.zrt --arena large\n"
     "\n"
     "zr attach PID [options]\n"
     "  PID           or of what started it, as zr-train, mpirun and zr run do: where one alone shows memory\n"
     "  -o FILE       the process writes it; an ordinary file of that name is replaced\n"
     "  --seconds N   ends by itself\n"
-    "  --arena N     of this one, as zr ps numbers them; else of the one that holds most\n"
+    "  --arena NAME  of this one alone, by the name or number that zr ps shows\n"
     "  --stacks N    with the call stack of one allocation in N, 1: of each; a stack takes some microseconds\n"
     "\n"
-    "The process goes on meanwhile, without the fast path of its plan. It is over when zr is, however zr ends.\n";
+    "A process with several arenas has a file for each: step-large.zrt and step-small.zrt for step.zrt. Arenas that it makes\n"
+    "meanwhile have one, too. The process goes on, without the fast path of its plan. It is over when zr is, however zr ends.\n";
 
 static const char record_help[] =
     "Starts, marks and ends a record of a running process, which goes on without zr.\n"
@@ -73,8 +78,9 @@ static const char record_help[] =
     "zr record PID start -o FILE [options]\n"
     "zr record PID mark WORDS\n"
     "zr record PID stop [options]\n"
-    "  -o FILE       start: the process writes it; an ordinary file of that name is replaced\n"
-    "  --arena N     of this one, as zr ps numbers them; else of the one that holds most\n"
+    "  -o FILE       start: the process writes it; an ordinary file of that name is replaced; a process with several arenas\n"
+    "                has a file for each: FILE-ARENA\n"
+    "  --arena NAME  of this one alone, by the name or number that zr ps shows\n"
     "  --stacks N    start: with the call stack of one allocation in N, 1: of each\n";
 
 /* ---- zr ps --------------------------------------------------------------------------------------------- */
@@ -149,6 +155,58 @@ static void table_process(struct zr_text *text, const struct zr_live *live)
     }
 }
 
+/* A process whose arenas have no figures: what the kernel says of it. */
+struct quiet {
+    long pid;
+    char program[ZR_PUBLISHED_NAME_BYTES];
+    uint64_t resident_bytes;
+};
+
+/* The start of a file of /proc. */
+static bool read_start(const char *path, char *out, size_t room_bytes)
+{
+    struct zr_file file;
+    size_t got = 0;
+    if (zr_file_open(&file, path) != ZR_OK)
+        return false;
+    zr_result result = zr_file_read(&file, out, room_bytes - 1, &got);
+    zr_file_close(&file);
+    out[result == ZR_OK ? got : 0] = '\0';
+    return result == ZR_OK && got > 0;
+}
+
+/* False: it has ended. */
+static bool read_quiet(struct quiet *out, long pid)
+{
+    char path[64], text[256];
+    unsigned long long all = 0, resident = 0;
+    *out = (struct quiet){.pid = pid};
+    snprintf(path, sizeof path, "/proc/%ld/comm", pid);
+    if (!read_start(path, text, sizeof text))
+        return false;
+    snprintf(out->program, sizeof out->program, "%.*s", (int)strcspn(text, "\n"), text);
+    snprintf(path, sizeof path, "/proc/%ld/statm", pid);
+    if (!read_start(path, text, sizeof text) || sscanf(text, "%llu %llu", &all, &resident) != 2)
+        return false;
+    out->resident_bytes = resident * (uint64_t)sysconf(_SC_PAGESIZE);
+    return true;
+}
+
+static void print_quiet(struct zr_text *text, struct quiet *quiet, bool json)
+{
+    char number[ZR_TOOL_NUMBER_ROOM];
+    if (json) {
+        zr_text_print(text, "{\"pid\": %ld, ", quiet->pid);
+        zr_tool_json_words(text, "program", quiet->program);
+        zr_text_print(text, ", \"arenas_count\": null, \"arenas\": [], \"resident_bytes\": %" PRIu64 "}",
+                      quiet->resident_bytes);
+        return;
+    }
+    zr_make_plain(quiet->program);
+    zr_text_print(text, "%8ld %-16.16s %5s %-12s %10s %10s %10s %10s %10s\n", quiet->pid, quiet->program, "-",
+                  "(resident)", "-", zr_tool_bytes(number, quiet->resident_bytes), "-", "-", "-");
+}
+
 struct shown {
     struct zr_text *text;
     bool json, any;
@@ -159,15 +217,19 @@ static zr_result show_process(void *state, long pid)
 {
     static struct zr_live live;
     struct shown *shown = state;
+    struct quiet quiet;
     zr_result result = zr_live_read(&live, pid, true);
-    if (result != ZR_OK)
+    bool is_quiet = result == ZR_ERR_UNAVAILABLE && zr_live_is_quiet(pid) && read_quiet(&quiet, pid);
+    if (result != ZR_OK && !is_quiet)
         return result;
-    if (shown->json) {
+    if (shown->json)
         zr_text_print(shown->text, shown->any ? ",\n " : "");
+    if (is_quiet)
+        print_quiet(shown->text, &quiet, shown->json);
+    else if (shown->json)
         json_process(shown->text, &live);
-    } else {
+    else
         table_process(shown->text, &live);
-    }
     shown->any = true;
     return ZR_OK;
 }
@@ -217,6 +279,21 @@ int zr_tool_each_process(const struct zr_tool_arguments *arguments, bool all, zr
     return code;
 }
 
+/* Those that show nothing by themselves. */
+static void show_quiet(struct shown *shown)
+{
+    struct zr_folder folder;
+    struct zr_folder_entry entry;
+    if (zr_folder_open(&folder, "/proc") != ZR_OK)
+        return;
+    while (zr_folder_next(&folder, &entry) == ZR_OK && entry.name) {
+        long pid = strtol(entry.name, NULL, 10);
+        if (pid > 0 && zr_live_is_quiet(pid))
+            show_process(shown, pid);
+    }
+    zr_folder_close(&folder);
+}
+
 int zr_tool_ps(int argc, char **argv)
 {
     bool json = false;
@@ -236,17 +313,17 @@ int zr_tool_ps(int argc, char **argv)
     code = zr_tool_each_process(&arguments, true, show_process, &shown);
     if (code == ZR_TOOL_USAGE && !shown.any)
         return code;
+    if (arguments.files_count == 0)
+        show_quiet(&shown);
     if (json)
         zr_text_print(&out.text, "]}\n");
     int written = zr_tool_output_end(&out);
-    char folder[ZR_FOLDER_BYTES];
-    if (!json && !shown.any && code == ZR_TOOL_FINE && written == ZR_TOOL_FINE)
-        zr_tool_log("ps: no process of this user shows its memory%s%s",
-                    zr_live_folder(folder) == ZR_OK
-                        ? ": one does once its arenas hold 64 MiB, or at once with "
-                          "ZR_CONF=publish:on, in "
-                        : ", nor can: ",
-                    zr_live_folder(folder) == ZR_OK ? folder : zr_last_error());
+    char name[ZR_FOLDER_BYTES];
+    bool can_show = zr_live_folder(name) == ZR_OK;
+    if (!json && written == ZR_TOOL_FINE && !can_show)
+        zr_tool_log("ps: no process of this user can show the figures of its arenas: %s", zr_last_error());
+    else if (!json && written == ZR_TOOL_FINE && !shown.any && code == ZR_TOOL_FINE)
+        zr_tool_log("ps: no process of this user runs on zr");
     return written != ZR_TOOL_FINE ? written : code;
 }
 
@@ -254,58 +331,166 @@ int zr_tool_ps(int argc, char **argv)
 
 struct request {
     long pid;
-    uint64_t arena;  /* NO_ARENA: the one that holds most */
-    uint64_t stacks; /* of one allocation in so many; 0: not asked for */
-    bool says_arena; /* that was chosen: where a trace may turn out to be of the wrong one */
+    const char *arena; /* the one that was named, by its name or number; NULL: all */
+    uint64_t stacks;   /* of one allocation in so many; 0: not asked for */
     const char *file;
-    char path[PATH_MAX]; /* of it, whole */
+    /* Those that were asked about: of an attach, arenas that come later are recorded, too. */
+    struct zr_tool_arena_name {
+        uint32_t number;
+        char name[ZR_PUBLISHED_NAME_BYTES];
+    } asked[ASKED_MOST];
+    unsigned asked_count;
 };
 
-/* Whole, and the process and the arena chosen. */
+void zr_tool_arena_word(char out[ZR_TOOL_ARENA_WORD], const struct zr_live *live, unsigned index)
+{
+    const struct zr_published_arena *arena = &live->shown.arenas[index];
+    bool twice = false;
+    snprintf(out, ZR_TOOL_ARENA_WORD, "%s", arena->name[0] ? arena->name : "arena");
+    for (char *at = out; *at; at++)
+        if (!strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.", *at))
+            *at = '-';
+    for (unsigned i = 0; i < live->arenas_count; i++)
+        twice = twice || (i != index && strcmp(live->shown.arenas[i].name, arena->name) == 0);
+    size_t length = strlen(out);
+    if (twice)
+        snprintf(out + length, ZR_TOOL_ARENA_WORD - length, "-%" PRIu32, arena->number);
+}
+
+zr_result zr_tool_find_arena(unsigned *index, const struct zr_live *live, const char *word)
+{
+    char words[512] = "", name[ZR_TOOL_ARENA_WORD], number[16];
+    size_t length = 0;
+    for (*index = 0; *index < live->arenas_count; ++*index) {
+        zr_tool_arena_word(name, live, *index);
+        snprintf(number, sizeof number, "%" PRIu32, live->shown.arenas[*index].number);
+        if (word ? strcmp(word, name) == 0 || strcmp(word, number) == 0 : live->arenas_count == 1)
+            return ZR_OK;
+        if (length < sizeof words)
+            length += (size_t)snprintf(words + length, sizeof words - length, "%s %s (%s)", length ? "," : "",
+                                       name, number);
+    }
+    if (!word)
+        return zr_fail(ZR_ERR_INVALID,
+                       "process %" PRId32 " has several arenas: name one, as %" PRId32 "/%s:%s",
+                       live->shown.process.pid, live->shown.process.pid, live->shown.arenas[0].name, words);
+    return zr_fail(ZR_ERR_INVALID, "process %" PRId32 " has no arena '%s'; it has%s", live->shown.process.pid,
+                   word, words[0] ? words : " none");
+}
+
+zr_result zr_tool_arena_file(char out[PATH_MAX], const char *file, const char *word)
+{
+    const char *slash = strrchr(file, '/'), *dot = strrchr(file, '.');
+    size_t stem = dot && dot > (slash ? slash + 1 : file) ? (size_t)(dot - file) : strlen(file);
+    int length = snprintf(out, PATH_MAX, "%.*s-%s%s", (int)stem, file, word, file + stem);
+    return length > 0 && length < PATH_MAX ? ZR_OK : zr_fail(ZR_ERR_INVALID, "'%s' is too long", file);
+}
+
+/* What the process shows, asked for by the request. */
+static struct zr_live live_of_request;
+
+/* The process found, which is that of a launcher's only rank, too; and the arena, if one was named. */
 static zr_result complete(struct request *request)
 {
-    static struct zr_live live;
-    char folder[PATH_MAX];
+    struct zr_live *live = &live_of_request;
+    unsigned index;
     zr_result result = zr_tool_find_rank(&request->pid);
     if (result == ZR_OK)
-        result = zr_live_reach(&live, request->pid, false);
+        result = zr_live_reach(live, request->pid, false);
+    if (result == ZR_OK && live->arenas_count == 0)
+        result = zr_fail(ZR_ERR_UNAVAILABLE, "process %ld has no arena", request->pid);
+    if (result == ZR_OK && request->arena)
+        result = zr_tool_find_arena(&index, live, request->arena);
+    if (result == ZR_OK && !request->arena && live->shown.arenas_count > live->arenas_count)
+        zr_tool_log("process %ld has %" PRIu32 " arenas: this is about the first %u", request->pid,
+                    live->shown.arenas_count, live->arenas_count);
+    return result;
+}
+
+/* Marks the arena as asked about; false: it was, or another one is wanted. */
+static bool is_next(struct request *request, unsigned index)
+{
+    const struct zr_published_arena *arena = &live_of_request.shown.arenas[index];
+    unsigned wanted;
+    if (request->arena &&
+        (zr_tool_find_arena(&wanted, &live_of_request, request->arena) != ZR_OK || wanted != index))
+        return false;
+    for (unsigned i = 0; i < request->asked_count; i++)
+        if (request->asked[i].number == arena->number && strcmp(request->asked[i].name, arena->name) == 0)
+            return false;
+    if (request->asked_count == ASKED_MOST)
+        return false;
+    struct zr_tool_arena_name *asked = &request->asked[request->asked_count++];
+    asked->number = arena->number;
+    memcpy(asked->name, arena->name, sizeof asked->name);
+    return true;
+}
+
+/* One command about one arena: its file is the request's own where there is no other arena to record. */
+static zr_result ask(const struct request *request, const char *word, unsigned index, int *connection)
+{
+    const struct zr_live *live = &live_of_request;
+    char command[PATH_MAX + PATH_MAX + 64], words[ZR_LIVE_ANSWER_BYTES],
+        folder[PATH_MAX] = "", name[ZR_TOOL_ARENA_WORD], file[PATH_MAX] = "";
+    zr_result result = ZR_OK;
+    bool alone = request->arena || (live->arenas_count == 1 && request->asked_count == 1);
+    zr_tool_arena_word(name, live, index);
+    if (request->file && alone)
+        snprintf(file, sizeof file, "%s", request->file);
+    else if (request->file)
+        result = zr_tool_arena_file(file, request->file, name);
+    if (result == ZR_OK && file[0] && file[0] != '/' && !getcwd(folder, sizeof folder))
+        result = zr_fail(ZR_ERR_IO, "the present folder has no name");
     if (result != ZR_OK)
         return result;
-    const struct zr_published_arena *largest = zr_live_largest(&live);
-    if (request->arena == NO_ARENA && !largest)
-        return zr_fail(ZR_ERR_UNAVAILABLE, "process %ld has no arena", request->pid);
-    if (request->arena == NO_ARENA && live.arenas_count > 1 && request->says_arena) {
-        char name[ZR_PUBLISHED_NAME_BYTES];
-        memcpy(name, largest->name, sizeof name);
-        zr_make_plain(name);
-        zr_tool_log("this is about arena %" PRIu32
-                    " (%s), which holds most of %u: --arena N is about another",
-                    largest->number, name, live.arenas_count);
-    }
-    if (request->arena == NO_ARENA)
-        request->arena = largest->number;
-    if (!request->file)
-        return ZR_OK;
-    bool whole = request->file[0] == '/';
-    if (!whole && !getcwd(folder, sizeof folder))
-        return zr_fail(ZR_ERR_IO, "the present folder has no name");
-    int length = snprintf(request->path, sizeof request->path, "%s%s%s", whole ? "" : folder,
-                          whole ? "" : "/", request->file);
-    return length > 0 && (size_t)length < sizeof request->path - 64
-               ? ZR_OK
-               : zr_fail(ZR_ERR_INVALID, "'%s' is too long", request->file);
+    int length =
+        snprintf(command, sizeof command, "%s %" PRIu32 "%s%s%s%s", word, live->shown.arenas[index].number,
+                 file[0] ? " " : "", folder, folder[0] ? "/" : "", file);
+    if (length >= ZR_COMMAND_BYTES)
+        return zr_fail(ZR_ERR_INVALID, "'%s' is too long", file);
+    result = connection && *connection >= 0
+                 ? zr_live_say(*connection, command, ANSWER_MS, words)
+                 : zr_live_ask(request->pid, command, ANSWER_MS, words, connection);
+    if (result == ZR_OK && file[0] && !alone)
+        zr_tool_log("arena %" PRIu32 " (%s) goes to %s", live->shown.arenas[index].number, name, file);
+    return result;
 }
 
-static zr_result ask(const struct request *request, const char *word, int *connection)
+/* The same about each that was not asked about yet. An arena that says no is left out, which is said, unless
+ * none says yes. */
+static zr_result ask_all(struct request *request, const char *word, int *connection)
 {
-    char command[PATH_MAX + 64], words[ZR_LIVE_ANSWER_BYTES];
-    snprintf(command, sizeof command, "%s %" PRIu64 "%s%s", word, request->arena, request->file ? " " : "",
-             request->path);
-    return zr_live_ask(request->pid, command, ANSWER_MS, words, connection);
+    static char refusals[ZR_PUBLISHED_ARENAS][ZR_LIVE_ANSWER_BYTES];
+    bool stops = strcmp(word, "stop") == 0; /* most arenas may not be recorded, and that is no failure */
+    char name[ZR_TOOL_ARENA_WORD];
+    bool refused[ZR_PUBLISHED_ARENAS] = {0};
+    unsigned first = ZR_PUBLISHED_ARENAS, good_count = 0;
+    zr_result result = ZR_OK;
+    for (unsigned i = 0; i < live_of_request.arenas_count && result == ZR_OK; i++) {
+        if (!is_next(request, i))
+            continue;
+        result = ask(request, word, i, connection);
+        good_count += result == ZR_OK;
+        if (result != ZR_ERR_INVALID)
+            continue;
+        snprintf(refusals[i], sizeof refusals[i], "%s", zr_last_error());
+        refused[i] = true;
+        first = first < i ? first : i;
+        result = stops && !strstr(refusals[i], "nobody records") ? result : ZR_OK;
+    }
+    if (result == ZR_OK && good_count == 0 && first < ZR_PUBLISHED_ARENAS)
+        return zr_fail(ZR_ERR_INVALID, "%s", refusals[first]);
+    for (unsigned i = 0; i < live_of_request.arenas_count && result == ZR_OK && !stops; i++) {
+        zr_tool_arena_word(name, &live_of_request, i);
+        if (refused[i])
+            zr_tool_log("arena %" PRIu32 " (%s) is left out: %s", live_of_request.shown.arenas[i].number,
+                        name, refusals[i]);
+    }
+    return result;
 }
 
-/* Starts a trace, with call stacks where they are wanted. */
-static zr_result start(const struct request *request, const char *word, int *connection)
+/* Starts the traces, with call stacks where they are wanted. */
+static zr_result start(struct request *request, const char *word, int *connection)
 {
     char command[64], words[ZR_LIVE_ANSWER_BYTES];
     zr_result result = ZR_OK;
@@ -314,7 +499,7 @@ static zr_result start(const struct request *request, const char *word, int *con
     snprintf(command, sizeof command, "stacks %" PRIu64, request->stacks);
     if (request->stacks > 0)
         result = zr_live_ask(request->pid, command, ANSWER_MS, words, NULL);
-    return result == ZR_OK ? ask(request, word, connection) : result;
+    return result == ZR_OK ? ask_all(request, word, connection) : result;
 }
 
 /* One number first, and at most so many words behind it. Below 0: go on. */
@@ -335,9 +520,9 @@ static int parse(struct request *request, struct zr_tool_arguments *arguments, i
 
 int zr_tool_snapshot(int argc, char **argv)
 {
-    struct request request = {.arena = NO_ARENA};
+    struct request request = {0};
     const struct zr_tool_option options[] = {{"-o", ZR_TOOL_WORDS, &request.file},
-                                             {"--arena", ZR_TOOL_COUNT, &request.arena},
+                                             {"--arena", ZR_TOOL_WORDS, &request.arena},
                                              {NULL, ZR_TOOL_FLAG, NULL}};
     struct zr_tool_arguments arguments = {.help = snapshot_help, .options = options};
     int code = parse(&request, &arguments, 0, argc, argv);
@@ -348,7 +533,7 @@ int zr_tool_snapshot(int argc, char **argv)
         return ZR_TOOL_USAGE;
     }
     zr_result result = complete(&request);
-    return zr_tool_fail(result == ZR_OK ? ask(&request, "snapshot", NULL) : result);
+    return zr_tool_fail(result == ZR_OK ? ask_all(&request, "snapshot", NULL) : result);
 }
 
 static volatile sig_atomic_t interrupted;
@@ -359,8 +544,9 @@ static void interrupt(int number)
     interrupted = 1;
 }
 
-/* Until the time is over (0: no end), a signal, or the process has ended. */
-static void wait_attached(int connection, uint64_t seconds)
+/* Until the time is over (0: no end), a signal, or the process has ended. Arenas that come are recorded, too.
+ */
+static void wait_attached(struct request *request, int connection, uint64_t seconds)
 {
     uint64_t start_ns = zr_os_now_ns(), most_ns = seconds < UINT32_MAX ? seconds * 1000000000 : UINT64_MAX;
     struct pollfd poll_fd = {.fd = connection, .events = POLLIN};
@@ -371,17 +557,22 @@ static void wait_attached(int connection, uint64_t seconds)
         uint64_t left_ms = seconds > 0 ? (most_ns - passed_ns) / 1000000 + 1 : 1000;
         if (poll(&poll_fd, 1, left_ms < 1000 ? (int)left_ms : 1000) > 0)
             return;
+        zr_result result = request->arena ? ZR_OK : zr_live_read(&live_of_request, request->pid, false);
+        if (!request->arena && result == ZR_OK)
+            result = ask_all(request, "attach", &connection);
+        if (result == ZR_ERR_INVALID)
+            zr_tool_log("an arena that came meanwhile is left out: %s", zr_last_error());
     }
 }
 
 int zr_tool_attach(int argc, char **argv)
 {
-    struct request request = {.arena = NO_ARENA, .says_arena = true};
+    struct request request = {0};
     uint64_t seconds = 0;
     char name[32], words[ZR_LIVE_ANSWER_BYTES];
-    int connection;
+    int connection = -1;
     const struct zr_tool_option options[] = {{"-o", ZR_TOOL_WORDS, &request.file},
-                                             {"--arena", ZR_TOOL_COUNT, &request.arena},
+                                             {"--arena", ZR_TOOL_WORDS, &request.arena},
                                              {"--seconds", ZR_TOOL_COUNT, &seconds},
                                              {"--stacks", ZR_TOOL_COUNT, &request.stacks},
                                              {NULL, ZR_TOOL_FLAG, NULL}};
@@ -399,9 +590,12 @@ int zr_tool_attach(int argc, char **argv)
     zr_result result = complete(&request);
     if (result == ZR_OK)
         result = start(&request, "attach", &connection);
-    if (result != ZR_OK)
+    if (result != ZR_OK) {
+        if (connection >= 0)
+            close(connection);
         return zr_tool_fail(result);
-    wait_attached(connection, seconds);
+    }
+    wait_attached(&request, connection, seconds);
     zr_live_hang_up(connection);
     result = zr_live_hear(connection, ANSWER_MS, words);
     close(connection);
@@ -410,26 +604,12 @@ int zr_tool_attach(int argc, char **argv)
     return result == ZR_ERR_IO ? ZR_TOOL_FINE : zr_tool_fail(result);
 }
 
-/* Where no arena was named, of the first that is recorded: it need not be the one that holds most by now. */
-static zr_result stop(struct request *request, bool chosen)
-{
-    static struct zr_live live;
-    zr_result result = ask(request, "stop", NULL);
-    if (chosen || result != ZR_ERR_INVALID || zr_live_read(&live, request->pid, false) != ZR_OK)
-        return result;
-    for (unsigned i = 0; i < live.arenas_count && result == ZR_ERR_INVALID; i++) {
-        request->arena = live.shown.arenas[i].number;
-        result = ask(request, "stop", NULL);
-    }
-    return result;
-}
-
 int zr_tool_record(int argc, char **argv)
 {
-    struct request request = {.arena = NO_ARENA};
+    struct request request = {0};
     char command[256], words[ZR_LIVE_ANSWER_BYTES];
     const struct zr_tool_option options[] = {{"-o", ZR_TOOL_WORDS, &request.file},
-                                             {"--arena", ZR_TOOL_COUNT, &request.arena},
+                                             {"--arena", ZR_TOOL_WORDS, &request.arena},
                                              {"--stacks", ZR_TOOL_COUNT, &request.stacks},
                                              {NULL, ZR_TOOL_FLAG, NULL}};
     struct zr_tool_arguments arguments = {.help = record_help, .options = options};
@@ -444,12 +624,11 @@ int zr_tool_record(int argc, char **argv)
         zr_tool_log("record: PID start -o FILE, PID stop or PID mark WORDS is wanted; see zr record --help");
         return ZR_TOOL_USAGE;
     }
-    bool chosen = request.arena != NO_ARENA;
     zr_result result = marks ? zr_tool_find_rank(&request.pid) : complete(&request);
     if (result != ZR_OK)
         return zr_tool_fail(result);
     if (!marks)
-        return zr_tool_fail(starts ? start(&request, "record", NULL) : stop(&request, chosen));
+        return zr_tool_fail(starts ? start(&request, "record", NULL) : ask_all(&request, "stop", NULL));
     snprintf(command, sizeof command, "mark %s", label);
     return zr_tool_fail(zr_live_ask(request.pid, command, ANSWER_MS, words, NULL));
 }

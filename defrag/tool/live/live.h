@@ -2,6 +2,8 @@
 #ifndef ZR_TOOL_LIVE_H
 #define ZR_TOOL_LIVE_H
 
+#include <limits.h>
+
 #include "defrag/tool/tool.h"
 #include "defrag/trace/live.h"
 
@@ -15,6 +17,14 @@ void zr_tool_arena_figures(struct zr_tool_figure out[ZR_TOOL_FIGURES],
                            const struct zr_published_arena *arena);
 /* An object of JSON: the figures of one arena. */
 void zr_tool_json_arena(struct zr_text *text, const struct zr_published_arena *arena);
+/* Arenas in words and file names: the name with other letters than a file name's replaced, with the number
+ * behind it where another arena of the process has the same. */
+enum { ZR_TOOL_ARENA_WORD = ZR_PUBLISHED_NAME_BYTES + 12 };
+void zr_tool_arena_word(char out[ZR_TOOL_ARENA_WORD], const struct zr_live *live, unsigned index);
+/* The arena with this word or number; NULL: the only one. ZR_ERR_INVALID, with those that there are. */
+zr_result zr_tool_find_arena(unsigned *index, const struct zr_live *live, const char *word);
+/* "step.zrt" and "large": "step-large.zrt". ZR_ERR_INVALID: too long. */
+zr_result zr_tool_arena_file(char out[PATH_MAX], const char *file, const char *word);
 /* A process's number; false: it is none, which is said. */
 bool zr_tool_read_pid(const char *text, long *out);
 

@@ -30,6 +30,12 @@ static void test_options(void)
         tap_result(zr_option_set(bad[i]), ZR_ERR_INVALID, "`%s` is refused: %s", bad[i], zr_last_error());
         tap_is(zr_option_get(ZR_OPTION_CHECK), 1, "and leaves the defaults");
     }
+    zr_option_set("publish:off");
+    zr_option_prefer(ZR_OPTION_PUBLISH, 2);
+    tap_is(zr_option_get(ZR_OPTION_PUBLISH), 1, "a program's own default does not overrule ZR_CONF");
+    zr_option_set("check:2");
+    zr_option_prefer(ZR_OPTION_PUBLISH, 2);
+    tap_is(zr_option_get(ZR_OPTION_PUBLISH), 2, "and holds where ZR_CONF says nothing");
     tap_result(zr_option_set("help"), ZR_OK, "help");
     tap_ok(zr_option_help_wanted(), "is wanted");
     size_t length = zr_option_help(help, sizeof help);

@@ -5,6 +5,7 @@
 
 #include "alloc/backend/service_client.h"
 #include "alloc/base/error.h"
+#include "alloc/base/option.h"
 #include "alloc/heap/heap.h"
 #include "alloc/base/system/os.h"
 #include "zero/train/rank/card.h"
@@ -59,6 +60,7 @@ static zr_result open_memory(struct zr_rank *rank)
 {
     size_t stacks = (size_t)rank->config->threads * THREAD_RESERVE_BYTES;
     struct zr_plan_request request;
+    zr_option_prefer(ZR_OPTION_PUBLISH, 2); /* zr ps shows a trainer of any size */
     zr_result result = open_host_memory(rank, HOST_RESERVE_MIB * MIB + stacks);
     if (result == ZR_OK)
         result = zr_rank_request(&request, rank->config, rank->rank, rank->host_arena);
