@@ -258,6 +258,24 @@ def check_settings():
     same([finish(process)[0] for process in there], [0, 0], "other threads, limits and time-outs: they train")
 
 
+def check_folders():
+    """What a rank finds in its own folder decides for no other."""
+    def resumed(words, needle, folders, **flags):
+        key = fresh_port()
+        there = [start(like_torchrun(rank, 2, key), resume=folder, comm_timeout=SILENT, **{**SMALL, **flags})
+                 for rank, folder in enumerate(folders)]
+        ends = [finish(process) for process in there]
+        good = same([code for code, _ in ends], [3 if needle else 0] * 2, words)
+        if not (ok(needle in "".join(err for _, err in ends), f"and words: {needle}") and good):
+            note("\n".join(err[-300:] for _, err in ends))
+    for folder, steps in (("far", 4), ("near", 2)):
+        train(**{**SMALL, "steps": steps}, ranks=2, save=path(folder), export=path(folder + ".safetensors"))
+    resumed("two checkpoints of one run: exit 3", "--resume is step 4 for rank 0, and step 2 for rank 1", (path("far"), path("near")))
+    resumed("a model and a checkpoint: exit 3", "a file for rank 0, and step 2", (path("far.safetensors"), path("near")))
+    same_place = path("near/../near")
+    resumed("a folder by two names, with nothing to save", "", (path("near"), same_place), save=path("near"), steps=2)
+
+
 def check_names():
     """What launchers call this machine, and their jobs."""
     for address in ("a-host-that-nobody-knows.example", "ip6-localhost"):
@@ -279,6 +297,7 @@ def check_names():
 
 check_losses()
 check_settings()
+check_folders()
 check_names()
 check_deaths()
 check_silence()

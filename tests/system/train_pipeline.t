@@ -11,8 +11,8 @@ import sys
 sys.path.insert(0, "tests/support")
 from pairs import logged, most_pairs
 from saves import contents, read_safetensors, write_safetensors
-from zrtest import (ZR_TRAIN, arguments, done, finish, in_steps, leftovers, mpi_missing, note, ok, path, same, skip,
-                    start_quickly, text_file, train)
+from zrtest import (SILENT, ZR_TRAIN, arguments, done, finish, in_steps, leftovers, mpi_missing, note, ok, path, same, skip,
+                    start_quickly, text_file, token_shard, train)
 
 start_quickly(fp32_alone=True)
 SHAPE = dict(data=text_file(), layers=8, hidden=32, heads=4, seq=8, batch=2, steps=10, clip=0.5, eval_every=0, accumulate=4)
@@ -140,6 +140,14 @@ write_safetensors(path("huge"), tensors)
 for flags in (dict(), dict(schedule="vhalf"), *([dict(schedule="vhalf", comm="mpi")] if not mpi_missing() else [])):
     run = train(ranks=2, pp=2, resume=path("huge"), assume_shape=True, comm_timeout=20, **{**SHAPE, "lr": 0, "min_lr": 0}, **flags)
     ok(run.code == 1 and "--pp 1 has the same" in run.err, f"nor does a loss that is none leave ranks waiting: {flags}") or note(f"{run.code} {run.err[-600:]}")
+# The last round of a validation leaves a data rank without a window, and one stage of the two has something to gather.
+rng = random.Random(1)
+few = dict(data=token_shard([rng.randrange(5000) for _ in range(6000)]), vocab=5000, layers=4, seq=16, batch=4, steps=2, eval_every=1,
+           warmup=1, ranks=4, stage=3, comm_timeout=SILENT)
+parts, other = train(pp=2, **few), train(pp=2, **{**few, "stage": 1})
+ok(parts.code == other.code == 0 and parts.report["val_loss"] == other.report["val_loss"],
+   "a round of validation that leaves a rank without a window: the loss of another stage") or note(f"{parts.code} {other.code} {parts.err[-500:]}")
+
 log = path("killed.jsonl")
 process = subprocess.Popen([ZR_TRAIN, *arguments(ranks=4, pp=4, log=log, **{**SHAPE, "steps": 100000})],
                            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True)

@@ -412,13 +412,58 @@ static zr_result read_state(const struct load *load)
     return result;
 }
 
+/* What a rank has found under the name that it was given. */
+struct finding {
+    uint64_t step;
+    bool is_file;
+};
+
+static void describe_finding(const struct finding *finding, char out[64])
+{
+    if (finding->is_file)
+        snprintf(out, 64, "a file");
+    else
+        snprintf(out, 64, "step %" PRIu64, finding->step);
+}
+
+/* What the ranks read next, and exchange about it, follows from what they have found: on machines that do not
+ * share a disk that may differ. */
+static zr_result agree_on_finding(const struct zr_checkpoint *checkpoint, const struct finding *mine)
+{
+    struct finding all[ZR_MAX_WORLD];
+    zr_result result = zr_comm_host_all_gather(checkpoint->comm, mine, sizeof *mine, all);
+    for (unsigned p = 1; p < zr_comm_world(checkpoint->comm) && result == ZR_OK; p++) {
+        char words[2][64];
+        if (all[p].is_file == all[0].is_file && all[p].step == all[0].step)
+            continue;
+        describe_finding(&all[0], words[0]);
+        describe_finding(&all[p], words[1]);
+        result = zr_fail(ZR_ERR_FORMAT,
+                         "--resume is %s for rank 0, and %s for rank %u; give all ranks the same checkpoint",
+                         words[0], words[1], p);
+    }
+    return result;
+}
+
 zr_result zr_checkpoint_resume(const struct zr_checkpoint *checkpoint, uint64_t *step)
 {
     struct load load = {.checkpoint = checkpoint};
+    struct finding finding = {0};
     enum zr_path_kind kind;
 
     *step = 0;
-    if (zr_path_kind_get(checkpoint->folder, &kind) == ZR_OK && kind == ZR_PATH_FILE)
+    json_set_alloc_funcs(zr_heap_alloc, zr_heap_free);
+    finding.is_file = zr_path_kind_get(checkpoint->folder, &kind) == ZR_OK && kind == ZR_PATH_FILE;
+    zr_result result = finding.is_file ? ZR_OK : find_checkpoint(&load);
+    if (!result && !finding.is_file)
+        result = read_manifest(&load);
+    result = zr_comm_all_status(checkpoint->comm, result);
+    finding.step = load.step;
+    if (!result)
+        result = agree_on_finding(checkpoint, &finding);
+    if (result)
+        return result;
+    if (finding.is_file)
         return zr_model_import(
             &(struct zr_model_file){.path = checkpoint->folder,
                                     .engine = checkpoint->engine,
@@ -426,13 +471,7 @@ zr_result zr_checkpoint_resume(const struct zr_checkpoint *checkpoint, uint64_t 
                                     .shape = checkpoint->shape,
                                     .assumed = checkpoint->assumed_shape,
                                     .dropout = checkpoint->origin ? &checkpoint->origin->dropout : NULL});
-    json_set_alloc_funcs(zr_heap_alloc, zr_heap_free);
-    zr_result result = find_checkpoint(&load);
-    if (!result)
-        result = read_manifest(&load);
-    result = zr_comm_all_status(checkpoint->comm, result);
-    if (!result)
-        result = read_state(&load);
+    result = read_state(&load);
     if (result)
         return result;
     *step = load.step;

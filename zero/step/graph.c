@@ -46,6 +46,18 @@ void zr_step_graph_drop(struct zr_trainer *trainer)
     self->graph = NULL;
 }
 
+/* A step is recorded by all ranks or by none: they launch a graph together. Whether a step has called for
+ * memory is known to each rank for itself. */
+static zr_result agree_on_recording(const struct zr_trainer *trainer, bool *records)
+{
+    zr_comm *comm = trainer->engine->options.comm;
+    bool mine = *records, all[ZR_MAX_WORLD];
+    zr_result result = zr_comm_host_all_gather(comm, &mine, sizeof mine, all);
+    for (unsigned p = 0; p < zr_comm_world(comm) && result == ZR_OK; p++)
+        *records = *records && all[p];
+    return result;
+}
+
 zr_result zr_step_graph_begin(struct zr_trainer *trainer)
 {
     struct zr_step_graph *self = &trainer->graph;
@@ -59,9 +71,11 @@ zr_result zr_step_graph_begin(struct zr_trainer *trainer)
         zr_step_graph_drop(trainer);
         self->steady = true; /* its memory is there */
     }
-    if (!self->graph && !self->steady)
-        return ZR_OK;
-    zr_result result = zr_engine_join(engine); /* events of before are none of the graph's */
+    bool graph = self->graph || self->steady;
+    zr_result result = self->graph ? ZR_OK : agree_on_recording(trainer, &graph);
+    if (result != ZR_OK || !graph)
+        return result;
+    result = zr_engine_join(engine); /* events of before are none of the graph's */
     if (result == ZR_OK && self->graph) {
         self->repeats = true;
         return zr_comm_again(comm);

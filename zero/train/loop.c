@@ -63,8 +63,8 @@ static zr_result validate(struct loop *loop)
                                     zr_trainer_input(trainer, ZR_INPUT_TARGETS), &count);
         if (result != ZR_OK)
             return result;
-        if (count == 0 && !zr_engine_gathers(rank->state.engine))
-            continue; /* else it has to take part, on whatever batch is there */
+        /* A rank without a window takes part with one row of whatever batch is there: whether an evaluation
+         * gathers differs between the stages of a pipeline, so no rank can tell that nobody waits for it. */
         result = zr_trainer_evaluate(trainer, (count ? count : 1) * rank->config->shape.sequence, &loss);
         if (result != ZR_OK)
             return result;

@@ -77,19 +77,35 @@ static void say_other_batches(const struct zr_saves *saves, const struct zr_chec
                origin->step_tokens, ours);
 }
 
+/* Whether what is resumed is what --save names. Ranks that were started one by one may spell it differently,
+ * and all of them save a step, or none. */
+static zr_result saves_where_it_resumes(const struct zr_saves *saves, bool *out)
+{
+    const struct zr_train_config *config = saves->rank->config;
+    bool mine = strcmp(config->resume, config->save) == 0, all[ZR_MAX_WORLD];
+    zr_result result = zr_comm_host_all_gather(saves->rank->comm, &mine, sizeof mine, all);
+    *out = mine;
+    for (unsigned p = 0; p < zr_comm_world(saves->rank->comm) && result == ZR_OK; p++)
+        *out = *out && all[p];
+    return result;
+}
+
 zr_result zr_saves_resume(struct zr_saves *saves)
 {
     struct zr_checkpoint checkpoint = checkpoint_of(saves, saves->rank->config->resume);
     struct zr_checkpoint_origin origin = {0};
+    bool same_place = false;
     zr_result result;
     if (!saves->rank->config->resume[0])
         return ZR_OK;
     checkpoint.origin = &origin;
     checkpoint.assumed_shape = saves->rank->config->assume_shape;
     result = zr_checkpoint_resume(&checkpoint, &saves->resumed_step);
+    if (result == ZR_OK)
+        result = saves_where_it_resumes(saves, &same_place);
     if (result != ZR_OK)
         return result;
-    if (strcmp(saves->rank->config->resume, saves->rank->config->save) == 0)
+    if (same_place)
         saves->saved_step = saves->resumed_step;
     if (zr_rank_logs(saves->rank) && saves->resumed_step)
         zr_say("resumed after step %" PRIu64 " from %s", saves->resumed_step, saves->rank->config->resume);

@@ -27,6 +27,9 @@ static uint32_t hash(const struct zr_flag *flag, const struct zr_train_config *c
     const unsigned char given = field[0] != '\0';
     size_t bytes = flag->room_bytes;
     uint32_t sum = UINT32_C(0x811c9dc5); /* FNV-1a */
+    /* The cut that each process has made by its own plan decides who talks to whom about which layer. */
+    for (size_t i = 0; strcmp(flag->name, "pipeline-cut") == 0 && i < sizeof config->stages.layers; i++)
+        sum = (sum ^ ((const unsigned char *)config->stages.layers)[i]) * UINT32_C(0x01000193);
     if (strcmp(flag->name, "prompt") == 0) {
         bytes = strlen(config->prompt);
     } else if (flag->kind == ZR_FLAG_TEXT) {
