@@ -146,8 +146,9 @@ static inline bool fuzz_config_holds(struct zr_train_config *config, const struc
 {
     if (!fuzz_options_hold(config) || zr_config_resolve_batch(rest, config) != ZR_OK)
         return fuzz_options_hold(config) && fuzz_plain_words();
-    return rest->train_batch == 0 ||
-           rest->train_batch == (uint64_t)config->shape.batch * config->micro_batches * config->ranks;
+    return rest->train_batch == 0 || rest->train_batch == (uint64_t)config->shape.batch *
+                                                              config->micro_batches *
+                                                              zr_train_data_ranks(config);
 }
 
 /* The same settings in another order and with other blanks: *other gets what they come to. */
