@@ -51,7 +51,7 @@ static inline bool fuzz_windows(const struct zr_data *file, const unsigned char 
     bool good = true;
     for (uint64_t step = 1; step < 4 + rounds && good; step++) {
         bool held = step >= 4;
-        struct zr_data_place place = {held ? step - 4 : step, 0};
+        struct zr_data_place place = {.step = held ? step - 4 : step};
         zr_result got = held ? zr_data_validation(file, &place, tokens, targets, &count)
                              : zr_data_train(file, &place, tokens, targets);
         good = fuzz_answer(got) && (!scanned || got == ZR_OK);
@@ -146,8 +146,9 @@ static inline bool fuzz_config_holds(struct zr_train_config *config, const struc
 {
     if (!fuzz_options_hold(config) || zr_config_resolve_batch(rest, config) != ZR_OK)
         return fuzz_options_hold(config) && fuzz_plain_words();
-    return rest->train_batch == 0 ||
-           rest->train_batch == (uint64_t)config->shape.batch * config->micro_batches * config->ranks;
+    return rest->train_batch == 0 || rest->train_batch == (uint64_t)config->shape.batch *
+                                                              config->micro_batches *
+                                                              zr_train_data_ranks(config);
 }
 
 /* The same settings in another order and with other blanks: *other gets what they come to. */

@@ -46,7 +46,7 @@ zr_result zr_rank_check_plan_fits(const struct zr_rank *rank)
             return zr_fail(ZR_ERR_MEMORY,
                            "the plan takes %s for %u rank(s), and this cgroup's memory.max leaves %s of %s; "
                            "raise the limit, or try --recompute full, a smaller --batch or model",
-                           zr_size_print(number[0], all), config->ranks,
+                           zr_size_print(number[0], all), config->ranks_here,
                            zr_size_print_in(number[1], left, all),
                            zr_size_print_in(number[2], machine.cgroup_limit_bytes, all));
     }
@@ -56,13 +56,13 @@ zr_result zr_rank_check_plan_fits(const struct zr_rank *rank)
             "the plan takes %s for %u rank(s), and under vm.overcommit_memory = 2 the system has %s "
             "left to promise; raise vm.overcommit_ratio, or try --recompute full, a smaller "
             "--batch or model",
-            zr_size_print(number[0], all), config->ranks,
+            zr_size_print(number[0], all), config->ranks_here,
             zr_size_print_in(number[1], machine.commit_left_bytes, all));
     if (machine.memory_available_bytes && all > machine.memory_available_bytes)
         return zr_fail(ZR_ERR_MEMORY,
                        "the plan takes %s for %u rank(s), and this machine has %s available; try --recompute "
                        "full, a smaller --batch or model, or fewer --ranks",
-                       zr_size_print(number[0], all), config->ranks,
+                       zr_size_print(number[0], all), config->ranks_here,
                        zr_size_print_in(number[1], machine.memory_available_bytes, all));
     return ZR_OK;
 }

@@ -186,11 +186,13 @@ static int count_ranks(struct zr_train_config *config)
     if (!config->dry_run &&
         (zr_start_read(&config->start) != ZR_OK ||
          zr_start_check(&config->start, goes_by_mpi(config),
-                        zr_flag_given(config, "ranks") ? config->ranks : 0, &config->ranks) != ZR_OK)) {
+                        zr_flag_given(config, "ranks") ? config->world : 0, &config->world) != ZR_OK)) {
         zr_say("%s", zr_last_error());
         return ZR_EXIT_USAGE;
     }
-    config->ranks_here = config->start.local_world ? config->start.local_world : config->ranks;
+    config->ranks_here = config->start.local_world ? config->start.local_world : config->world;
+    if (config->dry_run && config->world_size)
+        config->world = config->world_size;
     return -1;
 }
 
@@ -284,6 +286,13 @@ static void resolve_plan(struct zr_train_config *config)
         config->threads = PLANNED_THREADS;
 }
 
+/* A tenth of the steps. Fewer than 20 make the loss of the first steps jump, more than 100 are of no use. */
+static uint64_t default_warmup(uint64_t steps)
+{
+    uint64_t most = steps / 2 < 100 ? steps / 2 : 100, tenth = steps / 10 > 20 ? steps / 10 : 20;
+    return tenth < most ? tenth : most;
+}
+
 /* Works out what was left to the program. */
 static void resolve(struct zr_train_config *config)
 {
@@ -294,12 +303,10 @@ static void resolve(struct zr_train_config *config)
     if (config->parameters > 0)
         zr_shape_choose(shape, config->parameters);
     zr_shape_complete(shape);
-    if (config->dry_run && config->world_size)
-        config->ranks = config->world_size;
     if (config->min_rate < 0)
         config->min_rate = config->rate / 10;
     if (config->warmup == UINT64_MAX)
-        config->warmup = config->steps / 10 < 100 ? config->steps / 10 : 100;
+        config->warmup = default_warmup(config->steps);
     if (config->threads == 0) {
         struct zr_machine machine;
         zr_os_machine(&machine);
