@@ -403,6 +403,21 @@ static int drain(int argc, char **argv)
     return ZR_TOOL_THRESHOLD;
 }
 
+/* Ends the zrd at the other end and waits for that. */
+static zr_result stop_one(int line)
+{
+    struct zr_service_message message = zr_service_message_of(ZR_SERVICE_STOP), answer;
+    struct zr_service_parcel none;
+    zr_result result = zr_service_ask(line, &message, &answer);
+    if (result == ZR_OK && zr_service_receive(line, &none, END_NS) == ZR_ERR_TIMEOUT)
+        result = zr_fail(ZR_ERR_TIMEOUT,
+                         "zrd, process %" PRId32 ", has not ended yet: end it with `kill -9 %" PRId32 "`",
+                         zr_service_peer(line), zr_service_peer(line));
+    close(line);
+    return result;
+}
+
+/* A second zrd, of an older release, may listen at the other address: zr_service_connect() finds it next. */
 static int stop(int argc, char **argv)
 {
     const char *device = NULL;
@@ -410,20 +425,16 @@ static int stop(int argc, char **argv)
     const struct zr_tool_option options[] = {{"--device", ZR_TOOL_WORDS, &device},
                                              {NULL, ZR_TOOL_FLAG, NULL}};
     struct zr_tool_arguments arguments = {.help = help, .options = options};
-    struct zr_service_message message = zr_service_message_of(ZR_SERVICE_STOP), answer;
-    struct zr_service_parcel none;
     int line, code = zr_tool_parse(&arguments, argc, argv);
     if (code >= 0)
         return code;
     zr_result result = read_key(device, key);
     if (result == ZR_OK)
         result = zr_service_connect(key, &line);
-    if (result == ZR_OK) {
-        result = zr_service_ask(line, &message, &answer);
-        if (result == ZR_OK && zr_service_receive(line, &none, END_NS) == ZR_ERR_TIMEOUT)
-            result = zr_fail(ZR_ERR_TIMEOUT, "zrd has not ended yet");
-        close(line);
-    }
+    if (result == ZR_OK)
+        result = stop_one(line);
+    if (result == ZR_OK && zr_service_connect(key, &line) == ZR_OK)
+        result = stop_one(line);
     return zr_tool_fail(result);
 }
 

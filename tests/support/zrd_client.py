@@ -81,7 +81,7 @@ class Zrd:
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
     def at_rest(self):
-        """How many descriptors it has when it has heard the ends of all clients: no socket but that which it listens at, and
+        """How many descriptors it has when it has heard the ends of all clients: no socket but the two that it listens at, and
         no file of a client's granules."""
         def of_clients():
             links = []
@@ -91,7 +91,7 @@ class Zrd:
                 except FileNotFoundError:
                     pass
             return [link for link in links if link.startswith("socket:") or "pidfd" in link or ("memfd:" in link and not Memory.device)]
-        wait_for(lambda: len(of_clients()) == 1)
+        wait_for(lambda: len(of_clients()) == 2)
         return self.descriptors()
 
     def end(self, kill=False):

@@ -8,6 +8,7 @@ import random
 import re
 import resource
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -65,6 +66,46 @@ def check_alone():
     late.end()
     ok(wait_for(lambda: lent() == 0), "until it ends")
     zrd.end()
+
+
+def check_folder():
+    """The folder of the socket, or the socket, is removed: one zrd lends one capacity, and makes its socket again."""
+    folder = os.path.dirname(SOCKET)
+    zrd, client, other = Zrd("--capacity", 64 * MIB), Program(), Program()
+    same((client.obey("take 40"), zr("limit", "--group", "red", "--hard", "30MiB").returncode), ("", 0), "a client has 40 of 64 MiB, and a limit is set")
+    for what, remove in (("folder", lambda: shutil.rmtree(folder)), ("socket", lambda: os.unlink(SOCKET))):
+        os.kill(zrd.pid, signal.SIGSTOP)
+        remove()
+        second = subprocess.run([ZRD, "--capacity", "64MiB"], env=ENVIRONMENT, capture_output=True, text=True, timeout=HANG, stdin=subprocess.DEVNULL)
+        ok(second.returncode == 3 and f"`kill {zrd.pid}` ends it" in second.stderr, f"the {what} is removed: a second zrd finds the first: {second.stderr.strip()}")
+        os.kill(zrd.pid, signal.SIGCONT)
+        got = zr("start", "--capacity", "64MiB")
+        ok(got.returncode == 0 and f"as process {zrd.pid}" in got.stderr, f"so does a start: {got.stderr.strip()}")
+        ok(wait_for(lambda: os.path.exists(SOCKET)), "the socket is made again")
+        ok("zrd has " in other.obey("take 30") and lent() == 40 * MIB, "and no more than the capacity is lent")
+        ok("its socket was removed" in zrd.words(), "the log says so")
+    with open(SOCKET + ".limits", encoding="utf-8") as file:
+        ok("group 31457280 0 1 red" in file.read(), "and the limits are written there again")
+    shutil.rmtree(folder)
+    same((zr("stop").returncode, zrd.process.wait(timeout=HANG), client.obey("look")), (0, 0, ""), "stop ends a zrd without a folder, and its client goes on")
+    zrd.process.stderr.close()
+    zrd = Zrd("--capacity", 64 * MIB)
+    ok(wait_for(lambda: lent() == 40 * MIB), "and is a client of the next one")
+    os.chmod(folder, 0o755)
+    same(zr("stop").returncode, 0, "a zrd whose folder others may enter is stopped")
+    zrd.end()
+    taken = {"others may enter it": lambda: None, "a symbolic link": lambda: (os.rename(folder, folder + ".away"), os.symlink("nowhere", folder)), "a file": lambda: (os.unlink(folder), open(folder, "x", encoding="utf-8").close())}
+    for what, make in taken.items():
+        make()
+        required = Program("service:required")
+        required.end()
+        for words in (required.words, zr("status").stderr, zr("start").stderr):
+            ok(f"'{folder}' is no folder of this user's alone (mode 0700): remove it" in words, f"a folder that is not zrd's, {what}: {words.strip()}")
+    os.unlink(folder)
+    os.rename(folder + ".away", folder)
+    os.chmod(folder, 0o700)
+    for one in (client, other):
+        one.end()
 
 
 def check_release():
@@ -494,6 +535,7 @@ def check_programs():
 same((FORM.size, KINDS.index("ended")), (544, len(KINDS) - 1), "the protocol as the header has it")
 same((constant("ZR_SERVICE_MAGIC"), constant("ZR_SERVICE_VERSION")), (MAGIC, VERSION), "and its first words")
 check_alone()
+check_folder()
 check_release()
 for kind, count, rounds, churn in (("host", 8, 3, "120 12"), ("cuda", 4, 3, "30 6")):
     check_random(kind, count, rounds, churn)
