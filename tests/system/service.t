@@ -15,8 +15,8 @@ import sys
 import threading
 
 sys.path.insert(0, "tests/support")
-from zrd_client import (CLIENT, ENVIRONMENT, FIELDS, FORM, KINDS, MAGIC, MIB, RUNTIME, SOCKET, UUID, VERSION, ZR, ZRD, Program, Speaker,
-                        Zrd, constant, lent, status, use, zr)
+from zrd_client import (CLIENT, ENVIRONMENT, FIELDS, FORM, KINDS, MAGIC, MIB, RUNTIME, SOCKET, UUID, VERSION, ZR, ZRD, FakeZrd, Program, Speaker,
+                        Zrd, constant, lent, send, status, use, zr)
 from cuda_train import on_card
 from zrtest import BUILD, HANG, SEED, done, note, ok, path, same, skip, train, wait_for
 
@@ -350,6 +350,36 @@ def check_deadline():
     zrd.end()
 
 
+def check_ended():
+    """A client whose leases zrd has ended says why, whatever zrd it meets next, and does not register again."""
+    zrd = Zrd("--capacity", CAPACITY, "--within", 400)
+    ended, other = Program(), Program()
+    same(ended.obey("take 200"), "", "a client")
+    os.kill(ended.pid, signal.SIGSTOP)
+    same((other.obey("take 100"), other.end()), ("", 0), "is stopped, and another gets its memory")
+    zrd.end(kill=True)
+    zrd = Zrd("--capacity", CAPACITY)
+    before = len(zrd.words())
+    ended.say("take 5")
+    os.kill(ended.pid, signal.SIGCONT)
+    words = ended.hear()
+    ok("heard nothing for 400 ms" in words, f"the next zrd is there when it goes on, and it says: {words}")
+    said = zrd.words()[before:]
+    ok(said.count(f"pid {ended.pid} ") <= 1, f"to the next zrd it is at most one line: {said}")
+    clients = [Program(), Program()]
+    for client in clients:
+        client.obey("take 5")
+    ended.end(kill=True)
+    zrd.end(kill=True)
+    why = b"it is told why"
+    for client, kind in zip(clients, ("adopt", "lease")):
+        fake = FakeZrd(**{kind: lambda line, bell: send(bell, "ended", words=why)})
+        same(client.obey("take 30"), why.decode(), f"a zrd that ends it at its {kind}: it knows the reason")
+        ok(fake.hellos < 4, f"and has not registered time and again: {fake.hellos}")
+        fake.close()
+        client.end(kill=True)
+
+
 def check_device():
     """What is a device's alone: no zrd can take memory from a process that lives, and importers keep pages."""
     use("cuda", ZR_EMULATOR_MEMORY=str(256 * MIB))
@@ -555,6 +585,7 @@ check_device()
 check_card_programs()
 use("host")
 check_deadline()
+check_ended()
 check_limits_kept()
 service = Zrd()
 check_programs()
