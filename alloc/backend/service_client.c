@@ -323,7 +323,7 @@ static zr_result introduce(struct zr_service *client, int line, struct zr_servic
             *at = '?';
     snprintf(hello.group, sizeof hello.group, "%s", zr_option_group());
     zr_result result = zr_service_send(line, &hello, -1, false);
-    if (result == ZR_OK)
+    if (result == ZR_OK || result == ZR_ERR_PEER) /* it may have turned this process away, with words */
         result = await(line, ZR_SERVICE_WELCOME, ANSWER_NS, welcome);
     for (unsigned i = 0; result == ZR_OK && i < client->files_count; i++) {
         result = zr_service_send(line, &adopt, client->files[i], false);

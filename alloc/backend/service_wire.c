@@ -189,6 +189,7 @@ static void take_descriptors(struct msghdr *header, struct zr_service_parcel *ou
 zr_result zr_service_receive(int line, struct zr_service_parcel *out, uint64_t timeout_ns)
 {
     uint64_t start_ns = timeout_ns ? zr_os_now_ns() : 0;
+    bool was_reset = false; /* the other end has hung up, and what it said last comes after this error */
     memset(out, 0, sizeof *out);
     for (;;) {
         union descriptors beside;
@@ -200,6 +201,10 @@ zr_result zr_service_receive(int line, struct zr_service_parcel *out, uint64_t t
             take_descriptors(&header, out);
             out->bytes = header.msg_flags & MSG_TRUNC ? sizeof out->message + 1 : (size_t)got;
             return ZR_OK;
+        }
+        if (got < 0 && errno == ECONNRESET && !was_reset) {
+            was_reset = true;
+            continue;
         }
         if (got == 0 || (errno != EINTR && errno != EAGAIN))
             return zr_fail(ZR_ERR_PEER, "the other end of the service's socket is gone");

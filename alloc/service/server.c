@@ -219,6 +219,18 @@ static bool listen_to(struct zr_server *server, int fd, struct zr_source *source
     return epoll_ctl(server->epoll, EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
+/* A process that has not been heard yet. */
+static void turn_away(struct zr_server *server, int line, const char *words)
+{
+    struct zr_service_message refused = zr_service_message_of(ZR_SERVICE_REFUSED);
+    refused.result = ZR_ERR_UNAVAILABLE;
+    snprintf(refused.words, sizeof refused.words, "zrd %s", words);
+    if (line >= 0)
+        zr_service_send(line, &refused, -1, true);
+    zr_service_log(server->log, "%s", words);
+    close_fd(&line);
+}
+
 void zr_server_admit(struct zr_server *server, int line)
 {
     struct ucred peer = {0};
@@ -229,8 +241,7 @@ void zr_server_admit(struct zr_server *server, int line)
         return;
     }
     if (server->clients_count >= CLIENTS_MOST || !zr_slab_reserve(&server->client_records, 1)) {
-        zr_service_log(server->log, "has no room for another client (pid %d)", (int)peer.pid);
-        close(line);
+        turn_away(server, line, "has no room for another client: it serves 8192 at most");
         return;
     }
     struct zr_client *client = zr_slab_take(&server->client_records);
@@ -261,9 +272,9 @@ static void accept_all(struct zr_server *server, int listening)
             /* Told, not left waiting in the queue. */
             close_fd(&server->spare);
             line = accept4(listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-            close_fd(&line);
+            turn_away(server, line,
+                      "has no descriptor left for another client: raise `ulimit -n` where it is started");
             server->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
-            zr_service_log(server->log, "has no descriptor left for another client: raise `ulimit -n`");
             return;
         }
         if (line < 0)

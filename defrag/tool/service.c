@@ -88,7 +88,7 @@ static zr_result find_zrd(char *out, size_t room_bytes)
 static _Noreturn void become_zrd(const char *program, char **arguments, const char *log)
 {
     int null = open("/dev/null", O_RDWR | O_CLOEXEC);
-    int file = open(log, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    int file = open(log, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
     setsid();
     dup2(null, STDIN_FILENO);
     dup2(null, STDOUT_FILENO);
@@ -114,7 +114,7 @@ static zr_result await_zrd(const char *key, pid_t child, const char *log)
     return zr_fail(ZR_ERR_UNAVAILABLE, "zrd does not answer: see the end of '%s'", log);
 }
 
-enum { ARGUMENTS_MOST = 16, LOG_ROOM = ZR_FOLDER_BYTES + 16 + ZR_SERVICE_KEY_BYTES };
+enum { ARGUMENTS_MOST = 20, LOG_ROOM = ZR_FOLDER_BYTES + 16 + ZR_SERVICE_KEY_BYTES };
 
 /* Where it runs already, its number; 0: it does not. ZR_ERR_UNAVAILABLE: one of another release does. */
 static zr_result find_running(const char *key, int32_t *pid)
@@ -148,7 +148,13 @@ static zr_result start_zrd(const char *key, char *arguments[ARGUMENTS_MOST], int
         return result;
     bool host = strcmp(key, ZR_SERVICE_HOST) == 0;
     snprintf(log, LOG_ROOM, "%s/zrd%s%s.log", folder, host ? "" : "-", host ? "" : key);
+    static char option[] = "--log";
+    unsigned count = 1;
+    while (arguments[count])
+        count++;
     arguments[0] = program;
+    arguments[count] = option;
+    arguments[count + 1] = log;
     pid_t child = fork();
     if (child == 0)
         become_zrd(program, arguments, log);

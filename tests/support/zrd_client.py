@@ -66,10 +66,10 @@ def lent():
 class Zrd:
     """In the foreground, with what `options` say."""
 
-    def __init__(self, *options):
+    def __init__(self, *options, **starting):
         self.log = path("zrd.log")
         self.process = subprocess.Popen([ZRD, *map(str, options), *on_device(), "--log", self.log], env=ENVIRONMENT,
-                                        stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+                                        stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, **starting)
         atexit.register(self.process.kill)  # where the test breaks off
         self.pid = self.process.pid
         assert wait_for(lambda: self.process.poll() is not None or (status() or {}).get("pid") == self.pid)

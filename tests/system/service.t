@@ -15,7 +15,7 @@ import sys
 import threading
 
 sys.path.insert(0, "tests/support")
-from zrd_client import (CLIENT, ENVIRONMENT, FIELDS, FORM, KINDS, MAGIC, MIB, RUNTIME, SOCKET, UUID, VERSION, ZR, ZRD, FakeZrd, Program, Speaker,
+from zrd_client import (CLIENT, ENVIRONMENT, FIELDS, FORM, KINDS, LISTENS, MAGIC, MIB, RUNTIME, SOCKET, UUID, VERSION, ZR, ZRD, FakeZrd, Program, Speaker,
                         Zrd, constant, lent, send, status, use, zr)
 from cuda_train import on_card
 from zrtest import BUILD, HANG, SEED, done, note, ok, path, same, skip, train, wait_for
@@ -493,6 +493,30 @@ def check_thousand(zrd):
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+def check_full():
+    """A zrd without descriptors says so to each process that it turns away."""
+    zrd = Zrd("--capacity", CAPACITY, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40)))
+    crowd, heard = [], []
+    for _ in range(40):
+        one = Speaker(hello=False)
+        crowd.append(one)
+        try:
+            one.send("hello", program=b"speaker", flags=LISTENS)
+        except BrokenPipeError:
+            pass
+        heard.append(one.hear() or one.hear())
+    same({one and one["kind"] for one in heard}, {"welcome", "refused"}, "more clients than a zrd has descriptors for")
+    ok(all("no descriptor left" in one["words"] for one in heard if one["kind"] == "refused"), f"all are told: {heard[-1]['words']}")
+    required, got = Program("service:required"), [zr("status"), zr("start"), zr("drain")]
+    for words in (required.words, *(one.stderr for one in got)):
+        ok("raise `ulimit -n` where it is started" in words, f"and so are clients and tools: {words.strip()}")
+    same((required.end(), [one.returncode for one in got]), (4, [1, 1, 1]), "which end")
+    for one in crowd:
+        one.close()
+    ok(wait_for(lambda: (status() or {}).get("pid") == zrd.pid), "it serves again when they have gone")
+    zrd.end()
+
+
 def check_other_user(zrd):
     if os.geteuid() != 0 or not shutil.which("setpriv"):
         skip("another user: needs root and setpriv")
@@ -584,6 +608,7 @@ for kind, count, rounds, churn in (("host", 8, 3, "120 12"), ("cuda", 4, 3, "30 
 check_device()
 check_card_programs()
 use("host")
+check_full()
 check_deadline()
 check_ended()
 check_limits_kept()
