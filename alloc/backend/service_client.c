@@ -30,6 +30,8 @@
 #define ANSWER_NS    UINT64_C(2000000000)  /* for what zrd answers at once */
 #define REQUIRED_NS  UINT64_C(60000000000) /* a restart of zrd takes less */
 #define RETRY_NS     UINT64_C(500000000)
+#define WAIT_NS      UINT64_C(20000000) /* of a required zrd: the first of its waits, each twice the last */
+#define WAIT_MOST_NS UINT64_C(1000000000)
 #define HUNG_NS      UINT64_C(30000000000) /* the same for a zrd that is there and does not answer */
 #define MARGIN_NS    UINT64_C(2000000000)  /* beyond what zrd says that a lease may take */
 #define GATHER_BYTES ((uint64_t)64 << 20)
@@ -244,6 +246,31 @@ static bool is_host(const struct zr_service *client)
     return client == &services[0];
 }
 
+/* ---- The end of the leases ----------------------------------------------------------------------------- */
+
+/* send_lock. The leases are over, and for good: zrd has taken the memory. */
+static void end(struct zr_service *client, const char *words)
+{
+    hang_up(client);
+    client->state = ENDED;
+    snprintf(client->words, sizeof client->words, "%s", words);
+}
+
+/* send_lock. Whether zrd has ended the leases: it says why on the bell before it hangs up. Other messages of
+ * a lost connection mean nothing any more. */
+static bool hear_end(struct zr_service *client, int bell)
+{
+    struct zr_service_parcel parcel;
+    bool ended = false;
+    while (!ended && zr_service_receive(bell, &parcel, 0) == ZR_OK) {
+        ended = zr_service_parcel_check(bell, &parcel) == ZR_OK && parcel.message.kind == ZR_SERVICE_ENDED;
+        if (ended)
+            end(client, parcel.message.words);
+        zr_service_parcel_end(&parcel);
+    }
+    return ended;
+}
+
 /* ---- Registering --------------------------------------------------------------------------------------- */
 
 /* A message of the kind wanted or, where that is GRANTED, LATER; or zrd's refusal in its words. */
@@ -276,6 +303,7 @@ static void write_plan(const struct zr_service *client, struct zr_service_messag
     out->count = client->plan.threads;
 }
 
+/* What was not accepted ends the leases: hear_end(). */
 static zr_result introduce(struct zr_service *client, int line, struct zr_service_parcel *welcome)
 {
     struct zr_service_message hello = zr_service_message_of(ZR_SERVICE_HELLO);
@@ -295,7 +323,7 @@ static zr_result introduce(struct zr_service *client, int line, struct zr_servic
             *at = '?';
     snprintf(hello.group, sizeof hello.group, "%s", zr_option_group());
     zr_result result = zr_service_send(line, &hello, -1, false);
-    if (result == ZR_OK)
+    if (result == ZR_OK || result == ZR_ERR_PEER) /* it may have turned this process away, with words */
         result = await(line, ZR_SERVICE_WELCOME, ANSWER_NS, welcome);
     for (unsigned i = 0; result == ZR_OK && i < client->files_count; i++) {
         result = zr_service_send(line, &adopt, client->files[i], false);
@@ -303,8 +331,10 @@ static zr_result introduce(struct zr_service *client, int line, struct zr_servic
             result = await(line, ZR_SERVICE_DONE, ANSWER_NS, &done);
         if (result == ZR_OK)
             zr_service_parcel_end(&done);
-        else
-            zr_service_parcel_end(welcome);
+    }
+    if (result != ZR_OK && welcome->fds_count > 0) {
+        hear_end(client, welcome->fds[0]);
+        zr_service_parcel_end(welcome);
     }
     return result;
 }
@@ -312,8 +342,10 @@ static zr_result introduce(struct zr_service *client, int line, struct zr_servic
 /* request_lock and send_lock. Without zrd the process is alone, and the words say why. */
 static zr_result join(struct zr_service *client)
 {
-    struct zr_service_parcel welcome;
+    struct zr_service_parcel welcome = {0};
     int line = -1;
+    if (is_ours(&client->bell) && hear_end(client, client->bell.fd))
+        return zr_fail(ZR_ERR_UNAVAILABLE, "%s", client->words);
     hang_up(client);
     zr_result result = zr_service_connect(client->key, &line);
     if (result == ZR_OK)
@@ -321,6 +353,8 @@ static zr_result join(struct zr_service *client)
     if (result != ZR_OK) {
         if (line >= 0)
             close(line);
+        if (client->state == ENDED)
+            return zr_fail(ZR_ERR_UNAVAILABLE, "%s", client->words);
         client->state = ALONE;
         client->again_ns = zr_os_now_ns() + (result == ZR_ERR_TIMEOUT ? HUNG_NS : RETRY_NS);
         snprintf(client->words, sizeof client->words, "%s", zr_last_error());
@@ -340,7 +374,7 @@ static zr_result join(struct zr_service *client)
  * or a failure. */
 static zr_result make_ready(struct zr_service *client)
 {
-    uint64_t start_ns = zr_os_now_ns();
+    uint64_t start_ns = zr_os_now_ns(), wait_ns = WAIT_NS;
     zr_result result = ZR_OK;
     for (;;) {
         pthread_mutex_lock(&client->send_lock);
@@ -353,7 +387,7 @@ static zr_result make_ready(struct zr_service *client)
             result = ZR_OK;
         } else {
             result = join(client);
-            if (!zr_service_required())
+            if (client->state != ENDED && !zr_service_required())
                 result = ZR_OK;
             else if (result != ZR_OK)
                 result = zr_fail(ZR_ERR_UNAVAILABLE, "%s", client->words);
@@ -363,7 +397,8 @@ static zr_result make_ready(struct zr_service *client)
         pthread_mutex_unlock(&client->send_lock);
         if (!again)
             return result;
-        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+        nanosleep(&(struct timespec){.tv_sec = wait_ns / 1000000000, .tv_nsec = wait_ns % 1000000000}, NULL);
+        wait_ns = 2 * wait_ns < WAIT_MOST_NS ? 2 * wait_ns : WAIT_MOST_NS;
     }
 }
 
@@ -663,14 +698,6 @@ void zr_service_listen(void)
 int zr_service_bell(const struct zr_service *client)
 {
     return atomic_load(&client->heard);
-}
-
-/* send_lock. The leases are over, and for good: zrd has taken the memory. */
-static void end(struct zr_service *client, const char *words)
-{
-    hang_up(client);
-    client->state = ENDED;
-    snprintf(client->words, sizeof client->words, "%s", words);
 }
 
 bool zr_service_is_waiting(const struct zr_service *client)

@@ -16,14 +16,15 @@ static zr_result ask(int line, const struct zr_service_message *message, uint64_
 {
     struct zr_service_parcel parcel = {0};
     zr_result result = zr_service_send(line, message, -1, false);
-    if (result == ZR_OK)
+    if (result == ZR_OK || result == ZR_ERR_PEER) /* it may have turned this process away, with words */
         result = zr_service_receive(line, &parcel, patience_ns ? patience_ns : ANSWER_NS);
     if (result == ZR_OK)
         result = zr_service_parcel_check(line, &parcel);
     zr_service_parcel_end(&parcel);
     *answer = parcel.message;
     if (result == ZR_OK && answer->kind == ZR_SERVICE_REFUSED)
-        result = zr_fail(ZR_ERR_INVALID, "%s", answer->words);
+        result = zr_fail(answer->result == ZR_ERR_UNAVAILABLE ? ZR_ERR_UNAVAILABLE : ZR_ERR_INVALID, "%s",
+                         answer->words);
     return result;
 }
 

@@ -4,9 +4,11 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "alloc/base/error.h"
@@ -45,35 +47,87 @@ static void way_to_start(char out[sizeof "zr service start --device " + ZR_SERVI
     sprintf(out, "zr service start%s%s", host ? "" : " --device ", host ? "" : key);
 }
 
-zr_result zr_service_connect(const char *key, int *out)
+socklen_t zr_service_name(const char *key, struct sockaddr_un *out)
 {
+    uint64_t scope = UINT64_C(0xcbf29ce484222325); /* FNV-1a */
+    struct stat processes;
+    for (const char *at = zr_folder_scope(); *at; at++)
+        scope = (scope ^ (unsigned char)*at) * UINT64_C(0x100000001b3);
+    bool known = stat("/proc/self/ns/pid", &processes) == 0;
+    *out = (struct sockaddr_un){.sun_family = AF_UNIX};
+    int length = snprintf(out->sun_path + 1, sizeof out->sun_path - 1, "zr-service-%lu-%lu-%016llx-%s",
+                          (unsigned long)geteuid(), known ? (unsigned long)processes.st_ino : 0,
+                          (unsigned long long)scope, key);
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
+}
+
+int32_t zr_service_peer(int line)
+{
+    return (int32_t)peer_of(line).pid;
+}
+
+/* A way to reach zrd, and its words where nobody answers. */
+struct door {
     struct sockaddr_un address;
-    struct timeval patience = {.tv_sec = SEND_PATIENCE_S};
-    char start[sizeof "zr service start --device " + ZR_SERVICE_KEY_BYTES];
-    *out = -1;
-    way_to_start(start, key);
-    if (zr_service_address(key, &address, false) != ZR_OK)
-        return zr_fail(ZR_ERR_UNAVAILABLE, "no zrd serves this user: type `%s`", start);
+    socklen_t bytes;
+    const char *name, *start; /* of the socket; the command that starts a zrd there */
+    struct timeval patience;  /* while its queue is full */
+};
+
+static zr_result knock(const struct door *door, int *out)
+{
+    const struct timeval patience = {.tv_sec = SEND_PATIENCE_S};
     int line = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (line < 0)
         return zr_fail(ZR_ERR_UNAVAILABLE, "no socket could be had (error %d): raise `ulimit -n`", errno);
-    setsockopt(line, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+    setsockopt(line, SOL_SOCKET, SO_SNDTIMEO, &door->patience, sizeof door->patience);
     zr_result result = ZR_OK;
-    if (connect(line, (const struct sockaddr *)&address, sizeof address) != 0)
+    if (connect(line, (const struct sockaddr *)&door->address, door->bytes) != 0)
         result =
             errno == ECONNREFUSED
-                ? zr_fail(ZR_ERR_UNAVAILABLE, "the zrd of '%s' has ended: type `%s`", address.sun_path, start)
+                ? zr_fail(ZR_ERR_UNAVAILABLE, "the zrd of '%s' has ended: type `%s`", door->name, door->start)
             : errno == ENOENT
-                ? zr_fail(ZR_ERR_UNAVAILABLE, "no zrd listens at '%s': type `%s`", address.sun_path, start)
+                ? zr_fail(ZR_ERR_UNAVAILABLE, "no zrd listens at '%s': type `%s`", door->name, door->start)
                 : zr_fail(errno == EAGAIN ? ZR_ERR_TIMEOUT : ZR_ERR_UNAVAILABLE,
-                          "zrd at '%s' does not answer (error %d)", address.sun_path, errno);
+                          "zrd at '%s' does not answer (error %d)", door->name, errno);
     else if (peer_of(line).uid != geteuid())
-        result = zr_fail(ZR_ERR_UNAVAILABLE, "another user listens at '%s': remove it", address.sun_path);
+        result = zr_fail(ZR_ERR_UNAVAILABLE, "another user listens at '%s': remove it", door->name);
+    setsockopt(line, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
     if (result == ZR_OK)
         *out = line;
     else
         close(line);
     return result;
+}
+
+/* The folder of this user's sockets is missing, or it is not this user's alone. */
+static zr_result fail_without_folder(const char *start)
+{
+    char folder[ZR_FOLDER_BYTES], words[ZR_SERVICE_WORDS_BYTES];
+    struct stat status;
+    zr_folder_runtime(folder, false);
+    snprintf(words, sizeof words, "%s", zr_last_error());
+    return lstat(folder, &status) != 0
+               ? zr_fail(ZR_ERR_UNAVAILABLE, "no zrd serves this user: type `%s`", start)
+               : zr_fail(ZR_ERR_UNAVAILABLE, "%s; then type `%s`", words, start);
+}
+
+zr_result zr_service_connect(const char *key, int *out)
+{
+    char start[sizeof "zr service start --device " + ZR_SERVICE_KEY_BYTES], words[ZR_SERVICE_WORDS_BYTES];
+    struct door door = {
+        .bytes = sizeof door.address, .start = start, .patience = {.tv_sec = SEND_PATIENCE_S}};
+    *out = -1;
+    way_to_start(start, key);
+    zr_result result = zr_service_address(key, &door.address, false);
+    door.name = door.address.sun_path;
+    result = result == ZR_OK ? knock(&door, out) : fail_without_folder(start);
+    if (result != ZR_ERR_UNAVAILABLE)
+        return result;
+    snprintf(words, sizeof words, "%s", zr_last_error());
+    door.bytes = zr_service_name(key, &door.address);
+    door.patience = (struct timeval){.tv_usec = 1000}; /* any user can listen there, and accept nobody */
+    return knock(&door, out) == ZR_OK ? ZR_OK : zr_fail(ZR_ERR_UNAVAILABLE, "%s", words);
 }
 
 /* ---- Messages ------------------------------------------------------------------------------------------ */
@@ -135,6 +189,7 @@ static void take_descriptors(struct msghdr *header, struct zr_service_parcel *ou
 zr_result zr_service_receive(int line, struct zr_service_parcel *out, uint64_t timeout_ns)
 {
     uint64_t start_ns = timeout_ns ? zr_os_now_ns() : 0;
+    bool was_reset = false; /* the other end has hung up, and what it said last comes after this error */
     memset(out, 0, sizeof *out);
     for (;;) {
         union descriptors beside;
@@ -146,6 +201,10 @@ zr_result zr_service_receive(int line, struct zr_service_parcel *out, uint64_t t
             take_descriptors(&header, out);
             out->bytes = header.msg_flags & MSG_TRUNC ? sizeof out->message + 1 : (size_t)got;
             return ZR_OK;
+        }
+        if (got < 0 && errno == ECONNRESET && !was_reset) {
+            was_reset = true;
+            continue;
         }
         if (got == 0 || (errno != EINTR && errno != EAGAIN))
             return zr_fail(ZR_ERR_PEER, "the other end of the service's socket is gone");

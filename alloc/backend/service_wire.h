@@ -2,6 +2,7 @@
 #ifndef ZR_SERVICE_WIRE_H
 #define ZR_SERVICE_WIRE_H
 
+#include <sys/socket.h>
 #include <sys/un.h>
 
 #include "alloc/backend/service_protocol.h"
@@ -19,9 +20,15 @@ struct zr_service_parcel {
 /* Where this user's zrd of the key listens. ZR_ERR_IO: there is no folder for it, and none can be had if
  * `make`. */
 zr_result zr_service_address(const char *key, struct sockaddr_un *out, bool make);
-/* Connects to zrd, which must run as this user. ZR_ERR_UNAVAILABLE, with the way out: none is there.
- * ZR_ERR_TIMEOUT: it does not accept. */
+/* The abstract name at which it listens as well, and which no removal of a folder takes away: one for each
+ * user, process-number space, key and zr_folder_scope(). Returns the address's length. */
+socklen_t zr_service_name(const char *key, struct sockaddr_un *out);
+/* Connects to zrd, which must run as this user, by the socket in the folder or else by the abstract name.
+ * ZR_ERR_UNAVAILABLE, with the way out: none is there. ZR_ERR_TIMEOUT: it does not accept. */
 zr_result zr_service_connect(const char *key, int *out);
+
+/* The process at the other end; 0: not known. */
+int32_t zr_service_peer(int line);
 
 /* All zeros but for what opens it. */
 struct zr_service_message zr_service_message_of(enum zr_service_kind kind);

@@ -55,13 +55,18 @@ static struct zr_client *owner_of(const struct zr_server *server, const struct s
 zr_result zr_client_adopt_file(struct zr_server *server, struct zr_client *client, int fd)
 {
     struct stat status;
+    int seals = fcntl(fd, F_GET_SEALS);
+    if (seals > 0 && seals & F_SEAL_GROW) /* see empty() */
+        return zr_fail(ZR_ERR_INVALID, "an earlier zrd ended this process's leases and took its memory");
     /* A file of any other kind has no seals, or cannot get any: it is not zrd's to change. */
-    if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode) || fcntl(fd, F_GET_SEALS) != 0 ||
+    if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode) || seals != 0 ||
         (fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDWR)
         return zr_fail(ZR_ERR_INVALID, "what is to be adopted is no file that a client may have");
     if (client->files_count >= ZR_SERVICE_FILES_MOST)
         return zr_fail(ZR_ERR_INVALID, "a client has %d files at most", ZR_SERVICE_FILES_MOST);
     struct zr_client *owner = owner_of(server, &status);
+    if (owner && owner->holder.pid == client->holder.pid)
+        zr_client_hear(server, owner); /* that it has hung up */
     if (owner && !owner->holder.left && !owner->doomed)
         return zr_fail(ZR_ERR_INVALID, "the file is pid %d's already", (int)owner->holder.pid);
     if (owner) { /* a connection of this process's, or its parent's, that was lost */

@@ -91,7 +91,7 @@ void zr_limits_load(struct zr_limits *limits, struct zr_ledger *ledger, struct z
 {
     struct stat status;
     limits->own_capacity_bytes = ledger->capacity_bytes;
-    int fd = limits->path[0] ? open(limits->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW) : -1;
+    int fd = limits->path[0] ? open(limits->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK) : -1;
     if (fd < 0)
         return;
     bool sane = fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && status.st_size < FILE_MOST_BYTES;
@@ -101,12 +101,20 @@ void zr_limits_load(struct zr_limits *limits, struct zr_ledger *ledger, struct z
     unsigned wrong = got < 0 ? 1 : read_text(limits, ledger, text);
     if (text)
         zr_pages_give(text, (size_t)status.st_size + 1);
+    limits->is_written = wrong == 0;
     if (wrong == 0)
         return;
     ledger->capacity_bytes = limits->own_capacity_bytes;
     limits->processes_count = 0;
     zr_ledger_unlimit(ledger);
     set_aside(limits, wrong, log);
+}
+
+void zr_limits_name(struct zr_limits *limits, const char *socket_path)
+{
+    int length = snprintf(limits->path, sizeof limits->path, "%s.limits", socket_path);
+    if (length < 0 || (size_t)length >= sizeof limits->path)
+        limits->path[0] = '\0';
 }
 
 /* ---- Writing ------------------------------------------------------------------------------------------- */
@@ -148,7 +156,8 @@ static zr_result save(const struct zr_limits *limits, const struct zr_ledger *le
     if (!limits->path[0])
         return ZR_OK;
     snprintf(aside, sizeof aside, "%s.new", limits->path);
-    struct writing to = {.fd = open(aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600)};
+    struct writing to = {
+        .fd = open(aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600)};
     to.good = to.fd >= 0;
     if (to.good)
         write_all(limits, ledger, &to);
@@ -190,7 +199,14 @@ zr_result zr_limits_note(struct zr_limits *limits, const struct zr_ledger *ledge
 {
     if (limit->pid)
         note_process(limits, ledger, limit->pid);
+    limits->is_written = true;
     return save(limits, ledger);
+}
+
+zr_result zr_limits_move(struct zr_limits *limits, const struct zr_ledger *ledger, const char *socket_path)
+{
+    zr_limits_name(limits, socket_path);
+    return limits->is_written ? save(limits, ledger) : ZR_OK;
 }
 
 void zr_limits_apply(const struct zr_limits *limits, struct zr_holder *holder)

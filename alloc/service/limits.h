@@ -14,6 +14,7 @@ enum { ZR_LIMITS_PROCESSES_MOST = 256, ZR_LIMITS_PATH_ROOM = 160 };
 struct zr_limits {
     char path[ZR_LIMITS_PATH_ROOM]; /* "": nothing is kept */
     uint64_t own_capacity_bytes;    /* the command line's */
+    bool is_written;                /* there is a file */
     struct {
         int32_t pid;
         uint64_t began, hard_bytes, soft_bytes; /* began: in the kernel's ticks */
@@ -21,6 +22,10 @@ struct zr_limits {
     unsigned processes_count;
 };
 
+/* The file lies beside zrd's socket. */
+void zr_limits_name(struct zr_limits *limits, const char *socket_path);
+/* The socket lies there now: what the file had is written there. ZR_ERR_IO, with words. */
+zr_result zr_limits_move(struct zr_limits *limits, const struct zr_ledger *ledger, const char *socket_path);
 /* Reads the file into the ledger, whose capacity is the command line's. One that is damaged is set aside, and
  * the log says so; what its lines said does not hold then. */
 void zr_limits_load(struct zr_limits *limits, struct zr_ledger *ledger, struct zr_service_log *log);

@@ -7,10 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -158,37 +156,7 @@ static unsigned processors_of_machine(void)
     return machine.cores_count;
 }
 
-/* ---- The socket ---------------------------------------------------------------------------------------- */
-
-/* One zrd at a time: the lock goes with its process, however that ends. */
-static zr_result take_lock(const struct sockaddr_un *address)
-{
-    char path[sizeof address->sun_path + 8];
-    snprintf(path, sizeof path, "%s.lock", address->sun_path);
-    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd < 0)
-        return zr_fail(ZR_ERR_IO, "cannot make '%s' (error %d)", path, errno);
-    if (flock(fd, LOCK_EX | LOCK_NB) == 0)
-        return ZR_OK; /* held to the end */
-    close(fd);
-    return zr_fail(ZR_ERR_UNAVAILABLE, "another zrd serves this user there: `zr service status` shows it");
-}
-
-/* A socket that a dead zrd has left is nobody's: its lock is ours. */
-static zr_result open_socket(const struct sockaddr_un *address, int *out)
-{
-    enum { QUEUE_MOST = 1024 };
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    unlink(address->sun_path);
-    if (fd < 0 || bind(fd, (const struct sockaddr *)address, sizeof *address) != 0 ||
-        chmod(address->sun_path, 0600) != 0 || listen(fd, QUEUE_MOST) != 0) {
-        if (fd >= 0)
-            close(fd);
-        return zr_fail(ZR_ERR_IO, "cannot listen at '%s' (error %d)", address->sun_path, errno);
-    }
-    *out = fd;
-    return ZR_OK;
-}
+/* ---- The service --------------------------------------------------------------------------------------- */
 
 static int open_signals(void)
 {
@@ -214,16 +182,8 @@ static void raise_descriptors(void)
     }
 }
 
-/* Beside the socket. */
-static void name_limits(struct zr_limits *out, const struct sockaddr_un *address)
-{
-    int length = snprintf(out->path, sizeof out->path, "%s.limits", address->sun_path);
-    if (length < 0 || (size_t)length >= sizeof out->path)
-        out->path[0] = '\0';
-}
-
 /* Its key, where it is a device its memory, and what may be lent of it. */
-static zr_result open_device(struct zr_server *server, const char *device, struct sockaddr_un *address)
+static zr_result open_device(struct zr_server *server, const char *device, struct zr_service_log *log)
 {
     struct zr_ledger *ledger = &server->ledger;
     char key[ZR_SERVICE_KEY_BYTES] = ZR_SERVICE_HOST;
@@ -235,9 +195,7 @@ static zr_result open_device(struct zr_server *server, const char *device, struc
     if (result == ZR_OK)
         result = device ? zr_cuda_device_find(device, &ordinal, key) : ZR_OK;
     if (result == ZR_OK)
-        result = zr_service_address(key, address, true);
-    if (result == ZR_OK)
-        result = take_lock(address);
+        result = zr_listener_open(&server->listener, key, log);
     if (result == ZR_OK && device)
         result = zr_stock_open(&server->stock, ordinal, &ledger->most_bytes);
     if (result == ZR_OK && device) {
@@ -253,30 +211,27 @@ static zr_result open_device(struct zr_server *server, const char *device, struc
 
 static zr_result serve(struct zr_server *server, const char *device, struct zr_service_log *log)
 {
-    struct sockaddr_un address;
     char capacity[ZR_LEDGER_NUMBER_ROOM];
-    int listening = -1, signals = open_signals();
-    zr_result result = open_device(server, device, &address);
+    const char *path = server->listener.address.sun_path;
+    int signals = open_signals();
+    zr_result result = open_device(server, device, log);
     if (result == ZR_OK)
         result = zr_server_start(server, log);
     if (result != ZR_OK)
         return result;
-    name_limits(&server->limits, &address);
+    zr_limits_name(&server->limits, path);
     zr_limits_load(&server->limits, &server->ledger, log);
-    result = open_socket(&address, &listening);
+    result = zr_listener_start(&server->listener);
     if (result == ZR_OK)
-        result = zr_server_listen(server, listening);
+        result = zr_server_listen(server);
     if (result == ZR_OK && signals >= 0)
         result = zr_server_stop_by(server, signals);
     if (result == ZR_OK) {
-        zr_service_log(log, "lends %s at %s", zr_ledger_bytes(capacity, server->ledger.capacity_bytes),
-                       address.sun_path);
+        zr_service_log(log, "lends %s at %s", zr_ledger_bytes(capacity, server->ledger.capacity_bytes), path);
         while (!server->stop)
             zr_server_step(server, -1);
         zr_service_log(log, "ends");
     }
-    if (listening >= 0)
-        unlink(address.sun_path);
     zr_server_end(server);
     return result;
 }

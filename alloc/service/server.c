@@ -219,6 +219,18 @@ static bool listen_to(struct zr_server *server, int fd, struct zr_source *source
     return epoll_ctl(server->epoll, EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
+/* A process that has not been heard yet. */
+static void turn_away(struct zr_server *server, int line, const char *words)
+{
+    struct zr_service_message refused = zr_service_message_of(ZR_SERVICE_REFUSED);
+    refused.result = ZR_ERR_UNAVAILABLE;
+    snprintf(refused.words, sizeof refused.words, "zrd %s", words);
+    if (line >= 0)
+        zr_service_send(line, &refused, -1, true);
+    zr_service_log(server->log, "%s", words);
+    close_fd(&line);
+}
+
 void zr_server_admit(struct zr_server *server, int line)
 {
     struct ucred peer = {0};
@@ -229,8 +241,7 @@ void zr_server_admit(struct zr_server *server, int line)
         return;
     }
     if (server->clients_count >= CLIENTS_MOST || !zr_slab_reserve(&server->client_records, 1)) {
-        zr_service_log(server->log, "has no room for another client (pid %d)", (int)peer.pid);
-        close(line);
+        turn_away(server, line, "has no room for another client: it serves 8192 at most");
         return;
     }
     struct zr_client *client = zr_slab_take(&server->client_records);
@@ -253,22 +264,53 @@ void zr_server_admit(struct zr_server *server, int line)
         zr_client_doom(server, client, false, "epoll has no room for it");
 }
 
-static void accept_all(struct zr_server *server)
+static void accept_all(struct zr_server *server, int listening)
 {
-    for (unsigned i = 0; i < EVENTS_AT_ONCE; i++) {
-        int line = accept4(server->listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    for (unsigned i = 0; listening >= 0 && i < EVENTS_AT_ONCE; i++) {
+        int line = accept4(listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (line < 0 && (errno == EMFILE || errno == ENFILE) && server->spare >= 0) {
             /* Told, not left waiting in the queue. */
             close_fd(&server->spare);
-            line = accept4(server->listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-            close_fd(&line);
+            line = accept4(listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+            turn_away(server, line,
+                      "has no descriptor left for another client: raise `ulimit -n` where it is started");
             server->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
-            zr_service_log(server->log, "has no descriptor left for another client: raise `ulimit -n`");
             return;
         }
         if (line < 0)
             return;
         zr_server_admit(server, line);
+    }
+}
+
+/* Accepts at the listener's sockets, as far as they are there. */
+static bool attend(struct zr_server *server)
+{
+    static struct zr_source listening = {ZR_SOURCE_LISTENING, NULL}, folder = {ZR_SOURCE_FOLDER, NULL};
+    const struct zr_listener *listener = &server->listener;
+    return (listener->socket < 0 || listen_to(server, listener->socket, &listening)) &&
+           (listener->watch < 0 || listen_to(server, listener->watch, &folder));
+}
+
+static uint64_t folder_due_ns(const struct zr_server *server)
+{
+    return server->listener.key[0] ? server->listener.due_ns : UINT64_MAX;
+}
+
+/* Makes the socket again where its folder was removed, and writes the limits beside it. */
+static void look_at_folder(struct zr_server *server, uint64_t now_ns)
+{
+    bool again = false;
+    zr_result result = zr_listener_check(&server->listener, now_ns, &again, server->log);
+    if (again) {
+        result =
+            attend(server) ? ZR_OK : zr_fail(ZR_ERR_UNAVAILABLE, "epoll takes no socket (error %d)", errno);
+        if (zr_limits_move(&server->limits, &server->ledger, server->listener.address.sun_path) != ZR_OK)
+            zr_service_log(server->log, "the limits: %s", zr_last_error());
+    }
+    if (result != ZR_OK) {
+        zr_service_log(server->log, "%s", zr_last_error());
+        server->stop = true;
     }
 }
 
@@ -300,7 +342,11 @@ static void take_event(struct zr_server *server, const struct zr_source *source)
 {
     switch (source->kind) {
     case ZR_SOURCE_LISTENING:
-        accept_all(server);
+        accept_all(server, server->listener.socket);
+        accept_all(server, server->listener.name);
+        break;
+    case ZR_SOURCE_FOLDER:
+        look_at_folder(server, zr_os_now_ns());
         break;
     case ZR_SOURCE_SIGNAL:
         server->stop = true;
@@ -329,7 +375,9 @@ static bool tells_an_end(const struct epoll_event *event)
 void zr_server_step(struct zr_server *server, int timeout_ms)
 {
     struct epoll_event events[EVENTS_AT_ONCE];
-    uint64_t now_ns = zr_os_now_ns(), due_ns = server->ledger.due_ns;
+    uint64_t now_ns = zr_os_now_ns(), due_ns = server->ledger.due_ns, folder_ns = folder_due_ns(server);
+    if (folder_ns < due_ns)
+        due_ns = folder_ns;
     if (due_ns != UINT64_MAX) {
         uint64_t left_ms = due_ns > now_ns ? (due_ns - now_ns) / 1000000 + 1 : 0;
         if (timeout_ms < 0 || left_ms < (uint64_t)timeout_ms)
@@ -349,6 +397,8 @@ void zr_server_step(struct zr_server *server, int timeout_ms)
     now_ns = zr_os_now_ns();
     zr_ledger_tick(&server->ledger, now_ns);
     look_around(server, now_ns);
+    if (now_ns >= folder_due_ns(server))
+        look_at_folder(server, now_ns);
     finish_doomed(server);
 }
 
@@ -357,7 +407,7 @@ zr_result zr_server_start(struct zr_server *server, struct zr_service_log *log)
     server->log = log;
     server->started_ns = zr_os_now_ns();
     server->ledger.calls = &calls;
-    server->listening = server->spare = -1;
+    server->spare = -1;
     zr_ledger_start(&server->ledger);
     zr_slab_init(&server->client_records, sizeof(struct zr_client), ZR_POOL_FAULTS);
     server->epoll = epoll_create1(EPOLL_CLOEXEC);
@@ -365,12 +415,11 @@ zr_result zr_server_start(struct zr_server *server, struct zr_service_log *log)
                               : zr_fail(ZR_ERR_UNAVAILABLE, "the system gives no epoll (error %d)", errno);
 }
 
-zr_result zr_server_listen(struct zr_server *server, int listening)
+zr_result zr_server_listen(struct zr_server *server)
 {
-    static struct zr_source source = {ZR_SOURCE_LISTENING, NULL};
-    server->listening = listening;
+    static struct zr_source name = {ZR_SOURCE_LISTENING, NULL};
     server->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    return listen_to(server, listening, &source)
+    return attend(server) && (server->listener.name < 0 || listen_to(server, server->listener.name, &name))
                ? ZR_OK
                : zr_fail(ZR_ERR_UNAVAILABLE, "epoll takes no socket (error %d)", errno);
 }
@@ -385,6 +434,7 @@ zr_result zr_server_stop_by(struct zr_server *server, int fd)
 
 void zr_server_end(struct zr_server *server)
 {
+    zr_listener_close(&server->listener); /* first: a client that is hung up on may start the next zrd */
     for (struct zr_client *client = server->clients, *next; client; client = next) {
         next = client->next;
         close_fd(&client->line);
@@ -397,7 +447,6 @@ void zr_server_end(struct zr_server *server)
     server->clients = NULL;
     zr_stock_close(&server->stock);
     close_fd(&server->spare);
-    close_fd(&server->listening);
     close_fd(&server->epoll);
     zr_slab_end(&server->client_records);
     zr_ledger_end(&server->ledger);

@@ -6,6 +6,7 @@
 #include "alloc/backend/service_wire.h"
 #include "alloc/service/ledger.h"
 #include "alloc/service/limits.h"
+#include "alloc/service/listener.h"
 #include "alloc/service/log.h"
 #include "alloc/service/stock.h"
 
@@ -18,7 +19,7 @@ struct zr_client;
 
 /* What an event of epoll is about. */
 struct zr_source {
-    enum { ZR_SOURCE_LISTENING, ZR_SOURCE_SIGNAL, ZR_SOURCE_LINE, ZR_SOURCE_PROCESS } kind;
+    enum { ZR_SOURCE_LISTENING, ZR_SOURCE_FOLDER, ZR_SOURCE_SIGNAL, ZR_SOURCE_LINE, ZR_SOURCE_PROCESS } kind;
     struct zr_client *client;
 };
 
@@ -27,7 +28,8 @@ struct zr_server {
     struct zr_service_log *log;
     struct zr_limits limits;
     struct zr_stock stock;       /* of a device's zrd */
-    int epoll, listening, spare; /* spare: closed to answer one connection when descriptors are used up */
+    struct zr_listener listener; /* open before zr_server_listen() */
+    int epoll, spare;            /* spare: closed to answer one connection when descriptors are used up */
     struct zr_client *clients;   /* the newest first */
     unsigned clients_count, unregistered_count, left_count;
     bool doomed; /* some of them are over */
@@ -45,10 +47,10 @@ static inline bool zr_server_has_device(const struct zr_server *server)
 /* capacity_bytes and within_ns of the ledger are set, and `stock` of a device's. ZR_ERR_UNAVAILABLE: the
  * system gives no epoll. */
 zr_result zr_server_start(struct zr_server *server, struct zr_service_log *log);
-/* Hangs up on everybody. Their files are theirs. */
+/* Hangs up on everybody, and closes the listener. Clients keep their files. */
 void zr_server_end(struct zr_server *server);
-/* Accepts at this socket from here on. */
-zr_result zr_server_listen(struct zr_server *server, int listening);
+/* Accepts at its listener's sockets from here on. */
+zr_result zr_server_listen(struct zr_server *server);
 /* A connection, the server's from here on. */
 void zr_server_admit(struct zr_server *server, int line);
 /* Waits for something to do, at most so long (-1: no end), and does it. */

@@ -89,7 +89,7 @@ static zr_result find_zrd(char *out, size_t room_bytes)
 static _Noreturn void become_zrd(const char *program, char **arguments, const char *log)
 {
     int null = open("/dev/null", O_RDWR | O_CLOEXEC);
-    int file = open(log, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    int file = open(log, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
     setsid();
     dup2(null, STDIN_FILENO);
     dup2(null, STDOUT_FILENO);
@@ -140,7 +140,7 @@ static zr_result await_zrd(const char *key, pid_t child, const char *log)
     return zr_fail(ZR_ERR_UNAVAILABLE, "zrd does not answer: see the end of '%s'", log);
 }
 
-enum { ARGUMENTS_MOST = 16, LOG_ROOM = ZR_FOLDER_BYTES + 16 + ZR_SERVICE_KEY_BYTES };
+enum { ARGUMENTS_MOST = 20, LOG_ROOM = ZR_FOLDER_BYTES + 16 + ZR_SERVICE_KEY_BYTES };
 
 /* Where it runs already, its number; 0: it does not. ZR_ERR_UNAVAILABLE: one of another release does. */
 static zr_result find_running(const char *key, int32_t *pid)
@@ -174,7 +174,13 @@ static zr_result start_zrd(const char *key, char *arguments[ARGUMENTS_MOST], int
         return result;
     bool host = strcmp(key, ZR_SERVICE_HOST) == 0;
     snprintf(log, LOG_ROOM, "%s/zrd%s%s.log", folder, host ? "" : "-", host ? "" : key);
+    static char option[] = "--log";
+    unsigned count = 1;
+    while (arguments[count])
+        count++;
     arguments[0] = program;
+    arguments[count] = option;
+    arguments[count + 1] = log;
     pid_t child = fork();
     if (child == 0)
         become_zrd(program, arguments, log);
@@ -441,6 +447,21 @@ static int drain(int argc, char **argv)
     return ZR_TOOL_THRESHOLD;
 }
 
+/* Ends the zrd at the other end and waits for that. */
+static zr_result stop_one(int line)
+{
+    struct zr_service_message message = zr_service_message_of(ZR_SERVICE_STOP), answer;
+    struct zr_service_parcel none;
+    zr_result result = zr_service_ask(line, &message, &answer);
+    if (result == ZR_OK && zr_service_receive(line, &none, END_NS) == ZR_ERR_TIMEOUT)
+        result = zr_fail(ZR_ERR_TIMEOUT,
+                         "zrd, process %" PRId32 ", has not ended yet: end it with `kill -9 %" PRId32 "`",
+                         zr_service_peer(line), zr_service_peer(line));
+    close(line);
+    return result;
+}
+
+/* A second zrd, of an older release, may listen at the other address: zr_service_connect() finds it next. */
 static int stop(int argc, char **argv)
 {
     const char *device = NULL;
@@ -448,20 +469,16 @@ static int stop(int argc, char **argv)
     const struct zr_tool_option options[] = {{"--device", ZR_TOOL_WORDS, &device},
                                              {NULL, ZR_TOOL_FLAG, NULL}};
     struct zr_tool_arguments arguments = {.help = help, .options = options};
-    struct zr_service_message message = zr_service_message_of(ZR_SERVICE_STOP), answer;
-    struct zr_service_parcel none;
     int line, code = zr_tool_parse(&arguments, argc, argv);
     if (code >= 0)
         return code;
     zr_result result = read_key(device, key);
     if (result == ZR_OK)
         result = zr_service_connect(key, &line);
-    if (result == ZR_OK) {
-        result = zr_service_ask(line, &message, &answer);
-        if (result == ZR_OK && zr_service_receive(line, &none, END_NS) == ZR_ERR_TIMEOUT)
-            result = zr_fail(ZR_ERR_TIMEOUT, "zrd has not ended yet");
-        close(line);
-    }
+    if (result == ZR_OK)
+        result = stop_one(line);
+    if (result == ZR_OK && zr_service_connect(key, &line) == ZR_OK)
+        result = stop_one(line);
     return zr_tool_fail(result);
 }
 

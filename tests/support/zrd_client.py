@@ -8,6 +8,7 @@ import re
 import socket
 import struct
 import subprocess
+import threading
 
 from zrtest import BUILD, HANG, path, wait_for
 
@@ -65,10 +66,10 @@ def lent():
 class Zrd:
     """In the foreground, with what `options` say."""
 
-    def __init__(self, *options):
+    def __init__(self, *options, **starting):
         self.log = path("zrd.log")
         self.process = subprocess.Popen([ZRD, *map(str, options), *on_device(), "--log", self.log], env=ENVIRONMENT,
-                                        stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+                                        stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, **starting)
         atexit.register(self.process.kill)  # where the test breaks off
         self.pid = self.process.pid
         assert wait_for(lambda: self.process.poll() is not None or (status() or {}).get("pid") == self.pid)
@@ -81,7 +82,7 @@ class Zrd:
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
     def at_rest(self):
-        """How many descriptors it has when it has heard the ends of all clients: no socket but that which it listens at, and
+        """How many descriptors it has when it has heard the ends of all clients: no socket but the two that it listens at, and
         no file of a client's granules."""
         def of_clients():
             links = []
@@ -91,7 +92,7 @@ class Zrd:
                 except FileNotFoundError:
                     pass
             return [link for link in links if link.startswith("socket:") or "pidfd" in link or ("memfd:" in link and not Memory.device)]
-        wait_for(lambda: len(of_clients()) == 1)
+        wait_for(lambda: len(of_clients()) == 2)
         return self.descriptors()
 
     def end(self, kill=False):
@@ -132,6 +133,54 @@ class Program:
         return code
 
 
+def send(line, kind, fds=(), **fields):
+    values = {"magic": MAGIC, "version": VERSION, "kind": KINDS.index(kind), "program": b"", "group": b"", "words": b"", **fields}
+    beside = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+    line.sendmsg([FORM.pack(*(values.get(name, 0) for name in FIELDS))], beside)
+
+
+class FakeZrd:
+    """Answers each message by `answers` (kind: function of the line, the bell and the number of the connection), in a thread."""
+
+    def __init__(self, **answers):
+        self.answers, self.hellos = answers, 0
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        if os.path.exists(SOCKET):
+            os.unlink(SOCKET)
+        self.socket.bind(SOCKET)
+        self.socket.listen(64)
+        self.thread = threading.Thread(target=self.serve, daemon=True)
+        self.thread.start()
+
+    def serve(self):
+        while True:
+            try:
+                line = self.socket.accept()[0]
+            except OSError:
+                return
+            threading.Thread(target=self.talk, args=[line], daemon=True).start()
+
+    def talk(self, line):
+        bell, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with line, bell:
+            while data := socket.recv_fds(line, FORM.size, 2)[0]:
+                kind = KINDS[FORM.unpack(data)[2]]
+                if kind == "hello":
+                    self.hellos += 1
+                    send(line, "welcome", [other.fileno()], within_ms=1000)
+                    other.close()
+                elif kind == "adopt" and "adopt" not in self.answers:
+                    send(line, "done")
+                elif kind in self.answers:
+                    self.answers[kind](line, bell)
+                    return
+
+    def close(self):
+        self.socket.shutdown(socket.SHUT_RDWR)
+        self.socket.close()
+        self.thread.join()
+
+
 class Speaker:
     """A connection that says what it is told to."""
 
@@ -147,9 +196,7 @@ class Speaker:
                 self.bell.settimeout(120)
 
     def send(self, kind, fds=(), **fields):
-        values = {"magic": MAGIC, "version": VERSION, "kind": KINDS.index(kind), "program": b"", "group": b"", "words": b"", **fields}
-        beside = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
-        self.line.sendmsg([FORM.pack(*(values.get(name, 0) for name in FIELDS))], beside)
+        send(self.line, kind, fds, **fields)
 
     def hear(self, where=None):
         """A message as a dictionary; None: the other end has hung up."""

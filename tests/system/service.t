@@ -8,14 +8,15 @@ import random
 import re
 import resource
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import threading
 
 sys.path.insert(0, "tests/support")
-from zrd_client import (CLIENT, ENVIRONMENT, FIELDS, FORM, KINDS, MAGIC, MIB, RUNTIME, SOCKET, UUID, VERSION, ZR, ZRD, Program, Speaker,
-                        Zrd, constant, lent, on_device, status, use, zr)
+from zrd_client import (CLIENT, ENVIRONMENT, FIELDS, FORM, KINDS, LISTENS, MAGIC, MIB, RUNTIME, SOCKET, UUID, VERSION, ZR, ZRD, FakeZrd, Program, Speaker,
+                        Zrd, constant, lent, on_device, send, status, use, zr)
 from cuda_train import on_card
 from zrtest import BUILD, HANG, SEED, done, note, ok, path, same, skip, train, wait_for
 
@@ -65,6 +66,46 @@ def check_alone():
     late.end()
     ok(wait_for(lambda: lent() == 0), "until it ends")
     zrd.end()
+
+
+def check_folder():
+    """The folder of the socket, or the socket, is removed: one zrd lends one capacity, and makes its socket again."""
+    folder = os.path.dirname(SOCKET)
+    zrd, client, other = Zrd("--capacity", 64 * MIB), Program(), Program()
+    same((client.obey("take 40"), zr("limit", "--group", "red", "--hard", "30MiB").returncode), ("", 0), "a client has 40 of 64 MiB, and a limit is set")
+    for what, remove in (("folder", lambda: shutil.rmtree(folder)), ("socket", lambda: os.unlink(SOCKET))):
+        os.kill(zrd.pid, signal.SIGSTOP)
+        remove()
+        second = subprocess.run([ZRD, "--capacity", "64MiB"], env=ENVIRONMENT, capture_output=True, text=True, timeout=HANG, stdin=subprocess.DEVNULL)
+        ok(second.returncode == 3 and f"`kill {zrd.pid}` ends it" in second.stderr, f"the {what} is removed: a second zrd finds the first: {second.stderr.strip()}")
+        os.kill(zrd.pid, signal.SIGCONT)
+        got = zr("start", "--capacity", "64MiB")
+        ok(got.returncode == 0 and f"as process {zrd.pid}" in got.stderr, f"so does a start: {got.stderr.strip()}")
+        ok(wait_for(lambda: os.path.exists(SOCKET)), "the socket is made again")
+        ok("zrd has " in other.obey("take 30") and lent() == 40 * MIB, "and no more than the capacity is lent")
+        ok("its socket was removed" in zrd.words(), "the log says so")
+    with open(SOCKET + ".limits", encoding="utf-8") as file:
+        ok("group 31457280 0 1 red" in file.read(), "and the limits are written there again")
+    shutil.rmtree(folder)
+    same((zr("stop").returncode, zrd.process.wait(timeout=HANG), client.obey("look")), (0, 0, ""), "stop ends a zrd without a folder, and its client goes on")
+    zrd.process.stderr.close()
+    zrd = Zrd("--capacity", 64 * MIB)
+    ok(wait_for(lambda: lent() == 40 * MIB), "and is a client of the next one")
+    os.chmod(folder, 0o755)
+    same(zr("stop").returncode, 0, "a zrd whose folder others may enter is stopped")
+    zrd.end()
+    taken = {"others may enter it": lambda: None, "a symbolic link": lambda: (os.rename(folder, folder + ".away"), os.symlink("nowhere", folder)), "a file": lambda: (os.unlink(folder), open(folder, "x", encoding="utf-8").close())}
+    for what, make in taken.items():
+        make()
+        required = Program("service:required")
+        required.end()
+        for words in (required.words, zr("status").stderr, zr("start").stderr):
+            ok(f"'{folder}' is no folder of this user's alone (mode 0700): remove it" in words, f"a folder that is not zrd's, {what}: {words.strip()}")
+    os.unlink(folder)
+    os.rename(folder + ".away", folder)
+    os.chmod(folder, 0o700)
+    for one in (client, other):
+        one.end()
 
 
 def check_release():
@@ -315,6 +356,36 @@ def check_deadline():
     zrd.end()
 
 
+def check_ended():
+    """A client whose leases zrd has ended says why, whatever zrd it meets next, and does not register again."""
+    zrd = Zrd("--capacity", CAPACITY, "--within", 400)
+    ended, other = Program(), Program()
+    same(ended.obey("take 200"), "", "a client")
+    os.kill(ended.pid, signal.SIGSTOP)
+    same((other.obey("take 100"), other.end()), ("", 0), "is stopped, and another gets its memory")
+    zrd.end(kill=True)
+    zrd = Zrd("--capacity", CAPACITY)
+    before = len(zrd.words())
+    ended.say("take 5")
+    os.kill(ended.pid, signal.SIGCONT)
+    words = ended.hear()
+    ok("heard nothing for 400 ms" in words, f"the next zrd is there when it goes on, and it says: {words}")
+    said = zrd.words()[before:]
+    ok(said.count(f"pid {ended.pid} ") <= 1, f"to the next zrd it is at most one line: {said}")
+    clients = [Program(), Program()]
+    for client in clients:
+        client.obey("take 5")
+    ended.end(kill=True)
+    zrd.end(kill=True)
+    why = b"it is told why"
+    for client, kind in zip(clients, ("adopt", "lease")):
+        fake = FakeZrd(**{kind: lambda line, bell: send(bell, "ended", words=why)})
+        same(client.obey("take 30"), why.decode(), f"a zrd that ends it at its {kind}: it knows the reason")
+        ok(fake.hellos < 4, f"and has not registered time and again: {fake.hellos}")
+        fake.close()
+        client.end(kill=True)
+
+
 def check_device():
     """What is a device's alone: no zrd can take memory from a process that lives, and importers keep pages."""
     use("cuda", ZR_EMULATOR_MEMORY=str(256 * MIB))
@@ -428,6 +499,30 @@ def check_thousand(zrd):
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+def check_full():
+    """A zrd without descriptors says so to each process that it turns away."""
+    zrd = Zrd("--capacity", CAPACITY, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40)))
+    crowd, heard = [], []
+    for _ in range(40):
+        one = Speaker(hello=False)
+        crowd.append(one)
+        try:
+            one.send("hello", program=b"speaker", flags=LISTENS)
+        except BrokenPipeError:
+            pass
+        heard.append(one.hear() or one.hear())
+    same({one and one["kind"] for one in heard}, {"welcome", "refused"}, "more clients than a zrd has descriptors for")
+    ok(all("no descriptor left" in one["words"] for one in heard if one["kind"] == "refused"), f"all are told: {heard[-1]['words']}")
+    required, got = Program("service:required"), [zr("status"), zr("start"), zr("drain")]
+    for words in (required.words, *(one.stderr for one in got)):
+        ok("raise `ulimit -n` where it is started" in words, f"and so are clients and tools: {words.strip()}")
+    same((required.end(), [one.returncode for one in got]), (4, [1, 1, 1]), "which end")
+    for one in crowd:
+        one.close()
+    ok(wait_for(lambda: (status() or {}).get("pid") == zrd.pid), "it serves again when they have gone")
+    zrd.end()
+
+
 def check_other_user(zrd):
     if os.geteuid() != 0 or not shutil.which("setpriv"):
         skip("another user: needs root and setpriv")
@@ -500,6 +595,7 @@ def check_programs():
 same((FORM.size, KINDS.index("ended")), (544, len(KINDS) - 1), "the protocol as the header has it")
 same((constant("ZR_SERVICE_MAGIC"), constant("ZR_SERVICE_VERSION")), (MAGIC, VERSION), "and its first words")
 check_alone()
+check_folder()
 check_release()
 for kind, count, rounds, churn in (("host", 8, 3, "120 12"), ("cuda", 4, 3, "30 6")):
     check_random(kind, count, rounds, churn)
@@ -518,7 +614,9 @@ for kind, count, rounds, churn in (("host", 8, 3, "120 12"), ("cuda", 4, 3, "30 
 check_device()
 check_card_programs()
 use("host")
+check_full()
 check_deadline()
+check_ended()
 check_limits_kept()
 service = Zrd()
 check_programs()

@@ -44,6 +44,14 @@ const char *zr_folder_temporary(void)
     return temporary_folder;
 }
 
+const char *zr_folder_scope(void)
+{
+    char usual[64];
+    zr_init();
+    snprintf(usual, sizeof usual, "/run/user/%ld", (long)geteuid());
+    return strcmp(runtime_base, usual) == 0 ? "" : runtime_base;
+}
+
 /* Nobody else can put a file there. */
 static zr_result check_own(const char *path)
 {

@@ -14,6 +14,9 @@ const char *zr_folder_temporary(void);
  * Makes it (mode 0700) where `make`; it must be a folder of this user's that nobody else may enter, and no
  * symbolic link. ZR_ERR_IO, with words: it is not, or cannot be had. */
 zr_result zr_folder_runtime(char out[ZR_FOLDER_BYTES], bool make);
+/* The XDG_RUNTIME_DIR that sets this process's folder apart from the user's other processes; "": none does.
+ * It stays the same when folders are removed or made. */
+const char *zr_folder_scope(void);
 /* What the environment says, for init.c and for tests; NULL: it is not set. */
 void zr_folders_read(const char *temporary, const char *runtime);
 

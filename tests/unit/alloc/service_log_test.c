@@ -1,0 +1,95 @@
+/* service_log_test.c: zrd's log: a flood of lines of one kind leaves the others there, and a full file is
+ * kept as the generation before. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "alloc/service/log.h"
+#include "tests/support/tap.h"
+
+static char folder[] = "/tmp/zr-log-XXXXXX", path[64], before[64], text[4 << 20];
+
+static size_t read_log(const char *from)
+{
+    FILE *file = fopen(from, "re");
+    size_t got = file ? fread(text, 1, sizeof text - 1, file) : 0;
+    text[got] = '\0';
+    if (file)
+        fclose(file);
+    return got;
+}
+
+static unsigned count(const char *words)
+{
+    unsigned found = 0;
+    for (const char *at = text; (at = strstr(at, words)); at++)
+        found++;
+    return found;
+}
+
+static void test_flood(void)
+{
+    enum { LINES = 20000 };
+    struct zr_service_log log;
+    tap_ok(zr_service_log_open(&log, path), "a log");
+    zr_service_log(&log, "lends 64 MiB");
+    for (int i = 0; i < LINES; i++)
+        zr_service_log(&log, "refuses user %d (pid %d): not its own", i % 7, i);
+    zr_service_log(&log, "drains");
+    zr_service_log_close(&log);
+    read_log(path);
+    unsigned written = count(": refuses user"), left_out = 0;
+    const char *words = " lines like this one were left out: refuses user";
+    for (const char *at = text; (at = strstr(at, words)); at++) {
+        const char *number = at;
+        while (number[-1] >= '0' && number[-1] <= '9')
+            number--;
+        left_out += (unsigned)atoi(number);
+        written--;
+    }
+    tap_ok(written >= ZR_LOG_BURST && written < LINES / 10, "of %d lines of one kind %u are written", LINES,
+           written);
+    tap_is(written + left_out, LINES, "and the others counted");
+    tap_ok(count("lends 64 MiB") == 1 && count("drains") == 1, "other lines are all there");
+}
+
+static void test_generations(void)
+{
+    struct zr_service_log log;
+    char words[] = "a line of its own kind: aaaa", padding[600];
+    struct stat now, old;
+    memset(padding, '.', sizeof padding - 1);
+    padding[sizeof padding - 1] = '\0';
+    tap_ok(zr_service_log_open(&log, path), "it goes on");
+    for (int i = 0; i < 2500; i++) {
+        for (int at = 0, rest = i; at < 4; at++, rest /= 16)
+            words[sizeof words - 2 - (size_t)at] = (char)('a' + rest % 16);
+        zr_service_log(&log, "%s %s", words, padding);
+    }
+    tap_ok(stat(path, &now) == 0 && stat(before, &old) == 0, "a full file is moved");
+    tap_ok(now.st_size > 0 && old.st_size > 1 << 20 && old.st_size < (1 << 20) + 2000, "which has a MiB");
+    read_log(before);
+    tap_ok(count("lends 64 MiB") == 1, "and the first line");
+    read_log(path);
+    tap_ok(count(words) == 1, "the last is in the new one");
+    unlink(path);
+    zr_service_log(&log, "goes on");
+    read_log(path);
+    tap_ok(count("goes on") == 1, "one that was removed is made again");
+    zr_service_log_close(&log);
+}
+
+int main(void)
+{
+    if (!mkdtemp(folder))
+        return 1;
+    snprintf(path, sizeof path, "%s/log", folder);
+    snprintf(before, sizeof before, "%s/log.1", folder);
+    test_flood();
+    test_generations();
+    unlink(path);
+    unlink(before);
+    rmdir(folder);
+    return tap_done();
+}
