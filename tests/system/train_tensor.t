@@ -139,13 +139,19 @@ run = train(ranks=None, dry_run=True, world_size=400, tp=16, layers=2, hidden=51
 same(run.code, 0, "400 ranks, 16 of them per layer, are planned") or note(run.err)
 config = path("config.json")
 with open(config, "w") as file:
-    json.dump({"train_batch_size": 6, "gradient_accumulation_steps": 3}, file)  # 1 x 3 x 2, on 4 ranks
-run = train(config=config, ranks=4, tp=2, batch=None, **{k: v for k, v in SHAPE.items() if k != "batch"}, dry_run=True)
-ok(run.code == 0, "train_batch_size counts data ranks") or note(run.err)
+    json.dump({"train_batch_size": 6, "gradient_accumulation_steps": 3}, file)
+for mesh in (dict(ranks=4, tp=2), dict(ranks=4, pp=2), dict(ranks=4, tp=2, pp=2), dict(ranks=None, world_size=4, pp=2)):
+    run = train(config=config, batch=None, **mesh, **{k: v for k, v in SHAPE.items() if k != "batch"}, dry_run=True)
+    ok(run.code == 0 and "\n72 tokens a step" in run.out, f"train_batch_size counts the data ranks of {mesh}") or note(run.out + run.err)
 run = train(config=config, ranks=1, tp=2, dry_run=True)
 ok(run.code == 2 and "--ranks 2" in run.err, "of which there is none where --tp is more than the ranks") or note(f"{run.code} {run.err}")
 timed = train(ranks=4, tp=2, dry_run=True, flops=1e12, bandwidth=1e9, **SHAPE)
 ok(timed.code == 0 and timed.report["timeline"]["waiting_seconds"] > 0,
    "a step timeline waits for the sums of tensor ranks") or note(timed.err)
+# 4 sequences of 16, one window held out, and a token more.
+for mesh in (dict(ranks=2, tp=2), dict(ranks=2, pp=2)):
+    for missing, code in ((0, 0), (1, 3)):
+        run = train(data=text_file(f"text-{missing}", 4 * 16 + 18 - missing), **mesh, steps=1, batch=4, seq=16, eval_every=0)
+        same(run.code, code, f"{missing} bytes short of a batch of the one data rank of {mesh}") or note(run.err)
 same(leftovers(), [], "and no process is left")
 done()

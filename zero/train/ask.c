@@ -14,7 +14,7 @@ static unsigned highest_stage(const struct zr_train_config *config)
 {
     if (config->offload_parameters != ZR_TIER_NONE)
         return 3;
-    return zr_train_mesh(config).data == 1 ? 0 : config->reduce == ZR_REDUCE_ONCE ? 1 : 3;
+    return zr_train_data_ranks(config) == 1 ? 0 : config->reduce == ZR_REDUCE_ONCE ? 1 : 3;
 }
 
 /* The stage whose plan takes the fewest bytes, of equal ones the lowest, which sends least; to the pipe. */

@@ -87,17 +87,18 @@ static zr_result split(struct zr_data *data)
     uint64_t window = (uint64_t)options->sequence + 1, batch_tokens, wanted;
 
     if (__builtin_mul_overflow((uint64_t)options->sequence, (uint64_t)options->batch, &batch_tokens) ||
-        __builtin_mul_overflow(batch_tokens, (uint64_t)options->world, &batch_tokens) ||
+        __builtin_mul_overflow(batch_tokens, (uint64_t)options->data_ranks, &batch_tokens) ||
         __builtin_add_overflow(batch_tokens, window + 1, &wanted))
-        return zr_fail(ZR_ERR_INVALID, "a batch of %zu x %zu tokens on %u ranks is beyond any file",
-                       options->batch, options->sequence, options->world);
+        return zr_fail(ZR_ERR_INVALID, "a batch of %zu x %zu tokens on %u data ranks is beyond any file",
+                       options->batch, options->sequence, options->data_ranks);
     if (data->tokens_count < wanted)
         return zr_fail(ZR_ERR_FORMAT,
-                       "'%s' is too short: a batch takes %llu %s (--ranks %u x --batch %zu x --seq %zu), "
+                       "'%s' is too short: a batch takes %llu %s (%u data ranks x --batch %zu x --seq %zu), "
                        "validation %llu, "
                        "and it has %llu; give more text, or lower --batch or --seq",
-                       options->path, (unsigned long long)batch_tokens, unit, options->world, options->batch,
-                       options->sequence, (unsigned long long)window, (unsigned long long)data->tokens_count);
+                       options->path, (unsigned long long)batch_tokens, unit, options->data_ranks,
+                       options->batch, options->sequence, (unsigned long long)window,
+                       (unsigned long long)data->tokens_count);
     uint64_t tail = data->tokens_count / 20;
     if (tail < window || data->tokens_count - tail <= batch_tokens)
         tail = window;
@@ -115,10 +116,10 @@ zr_result zr_data_open(struct zr_data *out, const struct zr_data_options *option
     zr_result result;
 
     *out = (struct zr_data){.options = *options, .file = {.fd = -1}};
-    if (options->sequence == 0 || options->batch == 0 || options->world == 0 || options->vocabulary == 0 ||
-        (options->bytes && options->vocabulary < 256))
-        return zr_fail(ZR_ERR_INVALID, "data of %zu x %zu tokens below %zu on %u ranks makes no sense",
-                       options->batch, options->sequence, options->vocabulary, options->world);
+    if (options->sequence == 0 || options->batch == 0 || options->data_ranks == 0 ||
+        options->vocabulary == 0 || (options->bytes && options->vocabulary < 256))
+        return zr_fail(ZR_ERR_INVALID, "data of %zu x %zu tokens below %zu on %u data ranks makes no sense",
+                       options->batch, options->sequence, options->vocabulary, options->data_ranks);
     result = zr_file_open_regular(&out->file, options->path);
     if (result)
         return result;
@@ -242,7 +243,7 @@ zr_result zr_data_train(const struct zr_data *data, const struct zr_data_place *
 
 uint64_t zr_data_validation_rounds(const struct zr_data *data)
 {
-    uint64_t per_round = (uint64_t)data->options.world * data->options.batch;
+    uint64_t per_round = (uint64_t)data->options.data_ranks * data->options.batch;
     return (data->validation_windows + per_round - 1) / per_round;
 }
 
@@ -251,7 +252,7 @@ zr_result zr_data_validation(const struct zr_data *data, const struct zr_data_pl
 {
     const struct zr_data_options *options = &data->options;
     uint64_t windows = data->validation_windows;
-    uint64_t first = (place->step * options->world + place->rank) * options->batch;
+    uint64_t first = (place->step * options->data_ranks + place->rank) * options->batch;
     uint64_t spare = data->tokens_count - data->train_count - options->sequence - 1;
 
     *count = 0;

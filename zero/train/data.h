@@ -15,7 +15,7 @@ struct zr_data_options {
     bool bytes;             /* any file, one token per byte; else a token shard */
     size_t vocabulary;      /* every token is below it */
     size_t sequence, batch; /* batch: per rank */
-    unsigned world;
+    unsigned data_ranks;
     uint64_t seed;
 };
 

@@ -31,8 +31,8 @@ zr_result zr_limit_plan_largest(struct zr_byte_plan *out, const struct zr_train_
     unsigned pipeline = zr_train_pipeline(config);
     struct zr_byte_plan one;
     zr_result result = zr_rank_plan(out, config, 0, host_arena);
-    for (unsigned p = 1; p <= pipeline && result == ZR_OK && config->ranks > 1; p++) {
-        result = zr_rank_plan(&one, config, p < pipeline ? zr_train_first_rank(config, p) : config->ranks - 1,
+    for (unsigned p = 1; p <= pipeline && result == ZR_OK && config->world > 1; p++) {
+        result = zr_rank_plan(&one, config, p < pipeline ? zr_train_first_rank(config, p) : config->world - 1,
                               host_arena);
         size_t host = one.host_reserved_bytes > out->host_reserved_bytes ? one.host_reserved_bytes
                                                                          : out->host_reserved_bytes;
@@ -240,9 +240,9 @@ static zr_result try_out(struct search *search, const struct zr_train_config *co
  * step needs whole gradients. */
 static unsigned highest_stage(const struct zr_train_config *config)
 {
-    unsigned highest = zr_train_mesh(config).data == 1 && !config->offload_parameters ? 0
-                       : config->reduce == ZR_REDUCE_ONCE                             ? 1
-                                                                                      : 3;
+    unsigned highest = zr_train_data_ranks(config) == 1 && !config->offload_parameters ? 0
+                       : config->reduce == ZR_REDUCE_ONCE                              ? 1
+                                                                                       : 3;
     return highest > config->stage ? highest : config->stage;
 }
 
@@ -257,7 +257,7 @@ static zr_result try_stages(struct search *search, struct zr_train_config change
             changed.stage++;
             result = try_out(search, &changed, fits);
         }
-        if (result != ZR_OK || *fits || changed.ranks == 1 || changed.reduce != ZR_REDUCE_ONCE)
+        if (result != ZR_OK || *fits || changed.world == 1 || changed.reduce != ZR_REDUCE_ONCE)
             return result;
         changed.reduce = ZR_REDUCE_EACH;
     }
@@ -299,7 +299,7 @@ static zr_result try_recompute(struct search *search, struct zr_train_config cha
 static bool passes_through(const struct zr_train_config *config)
 {
     return zr_shape_tensor(&config->shape) == 1 &&
-           (config->offload_optimizer || (config->stage >= 2 && zr_train_mesh(config).data > 1));
+           (config->offload_optimizer || (config->stage >= 2 && zr_train_data_ranks(config) > 1));
 }
 
 /* The fewest tiles that fit, more than the given number. */

@@ -75,7 +75,7 @@ static zr_result validate(struct loop *loop)
         return result;
     loop->history.validated = true;
     loop->history.validation_loss =
-        mean.loss * zr_train_mesh(rank->config).data / (double)rank->data.validation_windows;
+        mean.loss * zr_train_data_ranks(rank->config) / (double)rank->data.validation_windows;
     return ZR_OK;
 }
 
@@ -357,7 +357,7 @@ static zr_result report_end(struct loop *loop)
         struct zr_run_report run = {.config = config,
                                     .ranks = loop->rank.reports,
                                     .host_arena = loop->rank.host_arena,
-                                    .world = config->ranks,
+                                    .world = config->world,
                                     .parameters = zr_engine_elements(loop->rank.state.engine),
                                     .resumed_step = loop->saves.resumed_step,
                                     .steps_count = loop->history.count,
@@ -425,12 +425,12 @@ static void say_failure(const struct loop *loop, zr_result result)
 
     /* Of a lost peer and of a run cut short the launcher has said which and why; mpirun does not say so much.
      */
-    if (loop->rank.config->ranks > 1 && !loop->rank.config->by_mpi &&
+    if (loop->rank.config->world > 1 && !loop->rank.config->by_mpi &&
         (result == ZR_ERR_PEER || result == ZR_ERR_INTERRUPTED))
         return;
     if (!zr_local_first_message(loop->rank.local, zr_last_error()))
         return;
-    if (loop->rank.config->ranks > 1 && loop->rank.comm && !loop->alike)
+    if (loop->rank.config->world > 1 && loop->rank.comm && !loop->alike)
         snprintf(who, sizeof who, "rank %u: ", loop->rank.rank);
     if (step > 0)
         snprintf(when, sizeof when, "after step %" PRIu64 ": ", step);

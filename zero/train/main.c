@@ -36,13 +36,14 @@ static void clean_up(void *argument)
 static zr_result check_data(void)
 {
     struct zr_data data;
-    zr_result result = zr_data_open(&data, &(struct zr_data_options){.path = config.data,
-                                                                     .bytes = config.bytes,
-                                                                     .vocabulary = config.shape.vocabulary,
-                                                                     .sequence = config.shape.sequence,
-                                                                     .batch = config.shape.batch,
-                                                                     .world = config.ranks,
-                                                                     .seed = config.seed});
+    zr_result result =
+        zr_data_open(&data, &(struct zr_data_options){.path = config.data,
+                                                      .bytes = config.bytes,
+                                                      .vocabulary = config.shape.vocabulary,
+                                                      .sequence = config.shape.sequence,
+                                                      .batch = config.shape.batch,
+                                                      .data_ranks = zr_train_data_ranks(&config),
+                                                      .seed = config.seed});
     if (result != ZR_OK)
         return result;
     result = zr_data_scan(&data);
@@ -192,7 +193,7 @@ int main(int argc, char **argv)
     code = zr_start_launch(&(struct zr_start_run){
         .start = &config.start,
         .join_mpi = config.by_mpi ? zr_mpi_run : NULL,
-        .options = &(struct zr_launch_options){.world = config.ranks,
+        .options = &(struct zr_launch_options){.world = config.world,
                                                .rank_main = zr_train_rank,
                                                .argument = &config,
                                                .clean_up = clean_up,

@@ -90,7 +90,7 @@ static bool configure(const struct search *search, const struct zr_pick *pick, s
     zr_pick_apply(out, pick);
     if (out->reduce == ZR_REDUCE_ONCE && pick->stage > 1)
         return false;
-    return (zr_train_mesh(out).data > 1 || pick->stage == 0 || out->offload_parameters) &&
+    return (zr_train_data_ranks(out) > 1 || pick->stage == 0 || out->offload_parameters) &&
            !zr_train_offload_words(out) && !zr_train_device_words(out) && zr_train_check_stages(out) == ZR_OK;
 }
 
@@ -174,7 +174,7 @@ zr_result zr_pick_find(struct zr_picks *out, const struct zr_train_config *confi
     struct zr_train_config timed = *config;
     struct search search = {out, &timed, host_arena};
     char number[ZR_NUMBER_ROOM];
-    unsigned ranks = config->ranks;
+    unsigned world = config->world;
     zr_result result = ZR_OK;
 
     memset(out, 0, sizeof *out);
@@ -184,9 +184,9 @@ zr_result zr_pick_find(struct zr_picks *out, const struct zr_train_config *confi
     }
     if (timed.host_bytes_per_second <= 0)
         timed.host_bytes_per_second = timed.bytes_per_second;
-    for (unsigned tensor = 1; tensor <= ranks && tensor <= TENSOR_MOST; tensor++)
-        for (unsigned pipeline = 1; pipeline <= ranks / tensor && result == ZR_OK; pipeline++) {
-            if (ranks % (tensor * pipeline) != 0)
+    for (unsigned tensor = 1; tensor <= world && tensor <= TENSOR_MOST; tensor++)
+        for (unsigned pipeline = 1; pipeline <= world / tensor && result == ZR_OK; pipeline++) {
+            if (world % (tensor * pipeline) != 0)
                 continue;
             say_progress(&search, tensor, pipeline);
             result = try_mesh(&search, tensor, pipeline);
@@ -197,7 +197,7 @@ zr_result zr_pick_find(struct zr_picks *out, const struct zr_train_config *confi
             "--zero-r auto: no mesh of --ranks %u has all the options that were given; leave some of "
             "--tp, --pp, --stage, --recompute, --sequence-parallel, --partition-activations, "
             "--schedule and --interleave out, or give other --ranks",
-            ranks);
+            world);
     if (result == ZR_OK && out->count == 0)
         return zr_fail(
             ZR_ERR_MEMORY,

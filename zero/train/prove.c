@@ -36,9 +36,9 @@ struct zr_prove {
     size_t largest;              /* elements of a tensor */
     float *values[KINDS];        /* [largest]: the dense run's, of one tensor */
     float *own;                  /* [largest]: what this rank stores of it, or zero; or of a piece of it */
-    float *chunks;               /* [ranks][CHUNK_FLOATS] */
-    double *far;                 /* [ranks][parameters][KINDS]: relative differences; own ones in the first */
-    double most[2 + KINDS];      /* of loss, norm and tensors */
+    float *chunks;               /* [world][CHUNK_FLOATS] */
+    double *far;            /* [world + 1][parameters][KINDS]: relative differences; own ones in the first */
+    double most[2 + KINDS]; /* of loss, norm and tensors */
     /* Rank 0's. */
     struct zr_train_config config;
     zr_arena *arena;
@@ -56,7 +56,7 @@ static zr_result load(void *state, unsigned micro_batch)
 {
     struct zr_prove *prove = state;
     const struct zr_train_config *config = prove->rank->config;
-    unsigned data = zr_train_mesh(config).data;
+    unsigned data = zr_train_data_ranks(config);
     struct zr_data_place place = {.step = (prove->step - 1) * config->micro_batches + micro_batch / data + 1,
                                   .rank = micro_batch % data};
     return zr_data_train(&prove->rank->data, &place, zr_trainer_input(prove->dense.trainer, ZR_INPUT_TOKENS),
@@ -82,8 +82,8 @@ static zr_result open_dense(struct zr_prove *prove)
     config->shape = zr_shape_dense(&config->shape);
     config->stages = (struct zr_stages){.ranks = 0};
     config->shape.recompute = ZR_RECOMPUTE_NONE;
-    config->micro_batches *= zr_train_mesh(rank->config).data;
-    config->ranks = 1;
+    config->micro_batches *= zr_train_data_ranks(rank->config);
+    config->world = 1;
     config->stage = 0;
     config->reduce = ZR_REDUCE_EACH;
     config->checkpoints = (struct zr_checkpoint_policy){0};
@@ -137,8 +137,8 @@ static zr_result open(struct zr_prove *prove)
     for (unsigned kind = 0; kind < KINDS; kind++)
         prove->values[kind] = zr_heap_zalloc(prove->largest, sizeof(float));
     prove->own = zr_heap_zalloc(prove->largest, sizeof(float));
-    prove->chunks = zr_heap_zalloc((size_t)config->ranks * CHUNK_FLOATS, sizeof(float));
-    prove->far = zr_heap_zalloc((size_t)(config->ranks + 1) * list->parameters_count, KINDS * sizeof(double));
+    prove->chunks = zr_heap_zalloc((size_t)config->world * CHUNK_FLOATS, sizeof(float));
+    prove->far = zr_heap_zalloc((size_t)(config->world + 1) * list->parameters_count, KINDS * sizeof(double));
     if (!prove->values[PARAMETER] || !prove->values[MOMENTUM] || !prove->own || !prove->chunks || !prove->far)
         return ZR_ERR_HOST_MEMORY;
     return prove->rank->rank == 0 ? open_dense(prove) : ZR_OK;
@@ -358,7 +358,7 @@ static zr_result take_over(struct zr_prove *prove, size_t index, unsigned state)
         part = count - at < CHUNK_FLOATS ? count - at : CHUNK_FLOATS;
         result =
             zr_comm_host_all_gather(prove->rank->comm, prove->own + at, part * sizeof *to, prove->chunks);
-        for (unsigned r = 0; to && result == ZR_OK && r < prove->rank->config->ranks; r++)
+        for (unsigned r = 0; to && result == ZR_OK && r < prove->rank->config->world; r++)
             for (size_t i = 0; i < part; i++)
                 to[at + i] += prove->chunks[r * part + i];
     }
@@ -410,7 +410,7 @@ static zr_result judge(struct zr_prove *prove, const struct zr_prove_step *step,
         prove->most[i] = worse(fabs(run[i] - dense[i]) / fabs(dense[i]), prove->most[i]);
     for (size_t i = 0; i < list->parameters_count && what == KINDS; i++)
         for (unsigned kind = KINDS; kind-- > 0;)
-            for (unsigned r = 0; r < prove->rank->config->ranks; r++) {
+            for (unsigned r = 0; r < prove->rank->config->world; r++) {
                 double here = far[(r * list->parameters_count + i) * KINDS + kind];
                 prove->most[2 + kind] = worse(here, prove->most[2 + kind]);
                 if (is_too_far(prove, here) && !(here <= furthest)) {

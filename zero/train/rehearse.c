@@ -65,7 +65,7 @@ static zr_result check_limit(const struct zr_train_config *config, zr_arena *hos
 static zr_result plan_ranks(const struct zr_train_config *config, unsigned pipeline_rank,
                             struct zr_rank_report *reports, struct zr_byte_plan *plan, zr_arena *host_arena)
 {
-    unsigned count = config->ranks / zr_train_pipeline(config), last = count - 1;
+    unsigned count = config->world / zr_train_pipeline(config), last = count - 1;
     struct zr_byte_plan first = {0};
     bool alike = false;
     for (unsigned i = 0; i < count; i++) {
@@ -88,7 +88,7 @@ static zr_result plan_ranks(const struct zr_train_config *config, unsigned pipel
 static zr_result rehearse(const struct zr_train_config *config, const struct zr_limit_found *found,
                           zr_arena *host_arena)
 {
-    struct zr_rank_report *reports = zr_heap_zalloc(config->ranks, sizeof *reports);
+    struct zr_rank_report *reports = zr_heap_zalloc(config->world, sizeof *reports);
     struct zr_byte_plan plan = {0};
     struct zr_timeline timeline = {.clock = {.flops = 0}};
     struct zr_limit_advice advice = {.fits = true};
@@ -97,7 +97,7 @@ static zr_result rehearse(const struct zr_train_config *config, const struct zr_
     for (unsigned p = 0; result == ZR_OK && p < zr_train_pipeline(config); p++)
         result = plan_ranks(config, p, reports, &plan, host_arena);
     if (result == ZR_OK)
-        result = zr_report_plan(config, plan.elements, reports, config->ranks);
+        result = zr_report_plan(config, plan.elements, reports, config->world);
     if (result == ZR_OK)
         result = zr_report_stages(config, reports, host_arena);
     if (result == ZR_OK && found)

@@ -45,7 +45,7 @@ static void try_team(unsigned threads, unsigned ranks)
     unsigned late = 0;
     memset(&record, 0, sizeof(record));
     record.parts = threads;
-    struct zr_thread_pool_options options = {.host_arena = arena, .threads = threads, .ranks = ranks};
+    struct zr_thread_pool_options options = {.host_arena = arena, .threads = threads, .ranks_here = ranks};
     tap_result(zr_thread_pool_create(&pool, &options), ZR_OK, "%u threads, %u ranks", threads, ranks);
     if (!pool)
         return;

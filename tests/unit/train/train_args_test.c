@@ -196,7 +196,7 @@ static void test_defaults(void)
     tap_ok(strcmp(config.data, "x") == 0 && config.bytes, "text as bytes");
     tap_is(config.shape.vocabulary, 256, "256 entries");
     tap_is(config.shape.vocabulary_padded, 256, "without padding");
-    tap_is(config.ranks, 1, "one rank");
+    tap_is(config.world, 1, "one rank");
     tap_ok(config.threads >= 1, "at least one thread");
     tap_is(config.warmup, 20, "warm-up is a tenth of the steps");
     tap_ok(config.min_rate == config.rate / 10, "the least rate is a tenth");
@@ -229,7 +229,7 @@ static void test_every_option(void)
            "the shape");
     tap_ok(!config.bytes && config.shape.vocabulary == 50257 && config.shape.vocabulary_padded == 50304,
            "GPT-2's vocabulary, padded to 64");
-    tap_ok(config.ranks == 3 && config.stage == 1 && config.threads == 2 && config.bucket_bytes == 65536 &&
+    tap_ok(config.world == 3 && config.stage == 1 && config.threads == 2 && config.bucket_bytes == 65536 &&
                config.shape.recompute == ZR_RECOMPUTE_FULL && config.memory_limit_bytes == 2147483648u,
            "ranks and memory");
     tap_ok(config.seed == 42 && config.rate == 3e-4f && config.min_rate == 1e-5f && config.warmup == 2 &&
@@ -254,9 +254,9 @@ static void test_every_option(void)
     tap_is(parse("--data x --vocab 300 --prompt -1"), 2, "a token below 0");
     tap_is(parse("--data x --vocab 300 --prompt 99999999999999999999"), 2, "a token beyond any number");
     tap_is(parse("--dry-run --world-size 1024 --backend sim"), -1, "a byte plan needs no data");
-    tap_ok(config.dry_run && config.backend == ZR_TRAIN_SIM && config.ranks == 1024, "and any world");
+    tap_ok(config.dry_run && config.backend == ZR_TRAIN_SIM && config.world == 1024, "and any world");
     tap_is(parse("--find-max layers --memory-limit 1GB --world-size 8"), -1, "the largest is looked for");
-    tap_ok(config.finds_max && config.dry_run && config.ranks == 8, "in a dry run");
+    tap_ok(config.finds_max && config.dry_run && config.world == 8, "in a dry run");
     tap_is(parse("--dry-run --flops 312e12 --bandwidth 25e9"), -1, "speeds for the timeline");
     tap_ok(config.flops_per_second == 312e12 && config.bytes_per_second == 25e9, "as they are given");
 }

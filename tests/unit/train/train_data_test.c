@@ -40,14 +40,14 @@ static void write_text(size_t bytes)
     free(text);
 }
 
-static struct zr_data_options bytes_options(size_t sequence, size_t batch, unsigned world)
+static struct zr_data_options bytes_options(size_t sequence, size_t batch, unsigned data_ranks)
 {
     return (struct zr_data_options){.path = path,
                                     .bytes = true,
                                     .vocabulary = 256,
                                     .sequence = sequence,
                                     .batch = batch,
-                                    .world = world,
+                                    .data_ranks = data_ranks,
                                     .seed = 7};
 }
 
@@ -85,8 +85,8 @@ static void test_odd_files(void)
     tap_result(zr_data_open(&data, &options), ZR_OK, "one batch and one window are enough");
     tap_is(data.train_count, 129, "all but the window are for training");
     zr_data_close(&data);
-    options.world = 200;
-    refused(&options, ZR_ERR_FORMAT, "--ranks 200", "more ranks than the text has batches for");
+    options.data_ranks = 200;
+    refused(&options, ZR_ERR_FORMAT, "200 data ranks", "more ranks than the text has batches for");
     options.sequence = SIZE_MAX / 2;
     tap_result(zr_data_open(&data, &options), ZR_ERR_INVALID, "a batch that overflows");
     options.sequence = 0;
@@ -107,7 +107,7 @@ struct shard {
 static struct zr_data_options shard_options(void)
 {
     return (struct zr_data_options){
-        .path = path, .vocabulary = 50257, .sequence = 16, .batch = 4, .world = 1, .seed = 7};
+        .path = path, .vocabulary = 50257, .sequence = 16, .batch = 4, .data_ranks = 1, .seed = 7};
 }
 
 static void make_shard(struct shard *shard)

@@ -131,13 +131,13 @@ static zr_result open_peers(struct zr_rank *rank)
         result = zr_mesh_open(&rank->mesh, rank->comm, mesh, bucket_bytes);
     if (result != ZR_OK)
         return result;
-    rank->reports = zr_heap_zalloc(config->ranks, sizeof *rank->reports);
+    rank->reports = zr_heap_zalloc(config->world, sizeof *rank->reports);
     if (!rank->reports)
         return ZR_ERR_HOST_MEMORY;
     zr_rank_note_plan(&mine, &rank->plan, rank->rank);
     result = zr_rank_exchange_reports(rank, &mine);
     if (result == ZR_OK && rank->rank == 0)
-        result = zr_report_plan(config, rank->plan.elements, rank->reports, config->ranks);
+        result = zr_report_plan(config, rank->plan.elements, rank->reports, config->world);
     if (result == ZR_OK && rank->rank == 0)
         result = zr_report_stages(config, rank->reports, rank->host_arena);
     if (result == ZR_OK && rank->rank == 0)
@@ -156,7 +156,7 @@ static zr_result open_trace(struct zr_rank *rank)
         return ZR_OK;
     zr_text_start(&text, NULL, path, sizeof path);
     zr_text_print(&text, "%s", rank->config->trace);
-    if (rank->config->ranks > 1)
+    if (rank->config->world > 1)
         zr_text_print(&text, ".%u", rank->rank);
     if (text.result != ZR_OK)
         return text.result;
@@ -231,13 +231,13 @@ zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config
                                                                     .vocabulary = config->shape.vocabulary,
                                                                     .sequence = config->shape.sequence,
                                                                     .batch = config->shape.batch,
-                                                                    .world = zr_train_mesh(config).data,
+                                                                    .data_ranks = zr_train_data_ranks(config),
                                                                     .seed = config->seed});
     if (result == ZR_OK)
-        result =
-            zr_thread_pool_create(&out->pool, &(struct zr_thread_pool_options){.host_arena = out->host_arena,
-                                                                               .threads = config->threads,
-                                                                               .ranks = config->ranks});
+        result = zr_thread_pool_create(&out->pool,
+                                       &(struct zr_thread_pool_options){.host_arena = out->host_arena,
+                                                                        .threads = config->threads,
+                                                                        .ranks_here = config->ranks_here});
     if (result == ZR_OK)
         result = zr_rank_check_addresses_left(out);
     checkpoints.host = config->checkpoint_offload ? out->host_tier : NULL;

@@ -43,7 +43,7 @@ struct zr_rank {
     bool traced;
     struct zr_trainer_state state;
     struct zr_data data;
-    struct zr_rank_report *reports; /* [ranks]; all ranks' numbers, filled by an exchange; from the heap */
+    struct zr_rank_report *reports; /* [world]; all ranks' numbers, filled by an exchange; from the heap */
 };
 
 /* What several ranks have to say alike, one says. */

@@ -48,7 +48,7 @@ zr_result zr_rank_check_plan_fits(const struct zr_rank *rank)
                            "the plan takes %" PRIu64
                            " MiB for %u rank(s), and this cgroup's memory.max leaves %" PRIu64 " of %" PRIu64
                            " MiB; raise the limit, or try --recompute full, a smaller --batch or model",
-                           (uint64_t)(all / MIB), config->ranks, (uint64_t)(left / MIB),
+                           (uint64_t)(all / MIB), config->ranks_here, (uint64_t)(left / MIB),
                            (uint64_t)(machine.cgroup_limit_bytes / MIB));
     }
     if (machine.overcommit_strict && all > machine.commit_left_bytes)
@@ -57,12 +57,13 @@ zr_result zr_rank_check_plan_fits(const struct zr_rank *rank)
                        " MiB for %u rank(s), and under vm.overcommit_memory = 2 the system has %" PRIu64
                        " MiB left to promise; raise vm.overcommit_ratio, or try --recompute full, a smaller "
                        "--batch or model",
-                       (uint64_t)(all / MIB), config->ranks, (uint64_t)(machine.commit_left_bytes / MIB));
+                       (uint64_t)(all / MIB), config->ranks_here,
+                       (uint64_t)(machine.commit_left_bytes / MIB));
     if (machine.memory_available_bytes && all > machine.memory_available_bytes)
         return zr_fail(ZR_ERR_MEMORY,
                        "the plan takes %" PRIu64 " MiB for %u rank(s), and this machine has %" PRIu64
                        " MiB available; try --recompute full, a smaller --batch or model, or fewer --ranks",
-                       (uint64_t)(all / MIB), config->ranks,
+                       (uint64_t)(all / MIB), config->ranks_here,
                        (uint64_t)(machine.memory_available_bytes / MIB));
     return ZR_OK;
 }

@@ -39,7 +39,7 @@ zr_result zr_rank_request(struct zr_plan_request *out, const struct zr_train_con
                                     .optimizer = config->optimizer,
                                     .stages = config->stages,
                                     .rank = rank,
-                                    .world = config->ranks,
+                                    .world = config->world,
                                     .threads = config->threads,
                                     .bucket_bytes = config->bucket_bytes,
                                     .checkpoints = config->checkpoints,

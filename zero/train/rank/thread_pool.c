@@ -123,7 +123,8 @@ zr_result zr_thread_pool_create(zr_thread_pool **out, const struct zr_thread_poo
     zr_os_machine(&machine);
     pool->host_arena = options->host_arena;
     pool->threads = options->threads;
-    pool->spins = (uint64_t)options->threads * (options->ranks ? options->ranks : 1) <= machine.cores_count;
+    pool->spins =
+        (uint64_t)options->threads * (options->ranks_here ? options->ranks_here : 1) <= machine.cores_count;
     for (; pool->started < workers; pool->started++) {
         struct worker *worker = &pool->workers[pool->started];
         worker->pool = pool;

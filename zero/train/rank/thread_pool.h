@@ -13,8 +13,8 @@ typedef struct zr_thread_pool zr_thread_pool;
 struct zr_thread_pool_options {
     zr_arena *host_arena; /* records and stacks, tag other */
     unsigned threads;     /* of this rank, the calling one included; at least 1 */
-    unsigned ranks; /* that share this machine. Waits spin for a moment only when ranks * threads fit the
-                     * cores; otherwise a waiting thread gives its core up at once. 0: 1 */
+    unsigned ranks_here;  /* ranks of this machine. Waits spin for a moment only when ranks_here * threads fit
+                           * the  cores; otherwise a waiting thread gives its core up at once. 0: 1 */
 };
 
 /* Starts threads - 1 workers. On success *out owns them until zr_thread_pool_destroy().

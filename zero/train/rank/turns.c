@@ -100,7 +100,7 @@ static bool say_waits(void *state, const char *words)
  * proof takes what no plan has. */
 bool zr_turns_can_overlap(const struct zr_rank *rank)
 {
-    return zr_service_wanted() && rank->config->ranks == 1 && rank->config->backend == ZR_TRAIN_HOST &&
+    return zr_service_wanted() && rank->config->world == 1 && rank->config->backend == ZR_TRAIN_HOST &&
            !rank->config->prove && rank->config->over_plan == ZR_OVER_PLAN_FAIL &&
            rank->config->spill == ZR_TIER_NONE;
 }

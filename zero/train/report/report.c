@@ -72,7 +72,7 @@ static void print_model(struct zr_page *page, const struct zr_train_config *conf
                   shape->architecture == ZR_ARCH_LLAMA ? "LLaMA" : "GPT",
                   zr_number_counted(number, (double)parameters), shape->layers, shape->hidden, shape->heads,
                   shape->vocabulary);
-    zr_text_print(&page->text, "%u %s, ", config->ranks, config->ranks == 1 ? "rank" : "ranks");
+    zr_text_print(&page->text, "%u %s, ", config->world, config->world == 1 ? "rank" : "ranks");
     if (zr_shape_tensor(shape) > 1)
         zr_text_print(&page->text, "%u of them to a layer%s, ", shape->tensor,
                       shape->sequence_parallel ? ", sequence parallel" : "");
@@ -145,7 +145,7 @@ static void print_whole(struct zr_page *page, const struct zr_train_config *conf
                         const struct zr_rank_report *rank, uint64_t parameters)
 {
     char share[32] = "all";
-    if ((zr_train_mesh(config).data - 1) * (size_t)ZR_COMM_LINE_BYTES > config->bucket_bytes)
+    if ((zr_train_data_ranks(config) - 1) * (size_t)ZR_COMM_LINE_BYTES > config->bucket_bytes)
         zr_text_print(&page->text, "  comm has more than --bucket-bytes: %d bytes for each other rank\n",
                       ZR_COMM_LINE_BYTES);
     if (rank->whole_gradients)

@@ -114,7 +114,7 @@ zr_result zr_report_end(const struct zr_run_report *run);
 zr_result zr_report_json(const struct zr_run_report *run);
 /* Removes what an unfinished zr_report_json() left beside `path`. Async-signal-safe. */
 void zr_report_clean_up(const char *path);
-/* The same for a --dry-run: the planned numbers only, of config->ranks ranks. */
+/* The same for a --dry-run: the planned numbers only, of config->world ranks. */
 struct zr_plan_report {
     const struct zr_train_config *config;
     const struct zr_limit_found *found;   /* by --find-max; NULL: it was not asked for */

@@ -367,7 +367,7 @@ zr_result zr_report_json_plan(const struct zr_plan_report *plan)
     zr_result result = output_open(&out, config->json);
     if (result)
         return result;
-    add_shape(&out, config, plan->parameters, config->ranks);
+    add_shape(&out, config, plan->parameters, config->world);
     add(&out, "steps", count_of(0));
     add(&out, "dry_run", json_boolean(config->dry_run || config->finds_max));
     if (plan->found)
@@ -378,6 +378,6 @@ zr_result zr_report_json_plan(const struct zr_plan_report *plan)
         add(&out, "timeline", zr_report_timeline_json(config, plan->timeline));
     if (config->stages.ranks > 1 && plan->ranks)
         add(&out, "pipeline", zr_report_stages_json(config, plan->ranks, plan->timeline, plan->host_arena));
-    add_ranks(&out, &(struct ranks_view){plan->ranks, plan->ranks ? config->ranks : 0, false, true});
+    add_ranks(&out, &(struct ranks_view){plan->ranks, plan->ranks ? config->world : 0, false, true});
     return output_close(&out, config->json);
 }

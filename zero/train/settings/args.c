@@ -184,11 +184,13 @@ static int count_ranks(struct zr_train_config *config)
     if (!config->dry_run &&
         (zr_start_read(&config->start) != ZR_OK ||
          zr_start_check(&config->start, goes_by_mpi(config),
-                        zr_flag_given(config, "ranks") ? config->ranks : 0, &config->ranks) != ZR_OK)) {
+                        zr_flag_given(config, "ranks") ? config->world : 0, &config->world) != ZR_OK)) {
         zr_say("%s", zr_last_error());
         return ZR_EXIT_USAGE;
     }
-    config->ranks_here = config->start.local_world ? config->start.local_world : config->ranks;
+    config->ranks_here = config->start.local_world ? config->start.local_world : config->world;
+    if (config->dry_run && config->world_size)
+        config->world = config->world_size;
     return -1;
 }
 
@@ -271,8 +273,6 @@ static void resolve(struct zr_train_config *config)
     if (config->parameters > 0)
         zr_shape_choose(shape, config->parameters);
     zr_shape_complete(shape);
-    if (config->dry_run && config->world_size)
-        config->ranks = config->world_size;
     if (config->min_rate < 0)
         config->min_rate = config->rate / 10;
     if (config->warmup == UINT64_MAX)

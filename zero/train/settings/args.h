@@ -82,13 +82,13 @@ struct zr_train_config {
 
     uint64_t steps;
     uint64_t seed;
-    unsigned ranks;        /* processes; with --dry-run and --world-size: the world */
+    unsigned world;        /* processes of the mesh: --ranks, or --world-size of a --dry-run */
     unsigned comm;         /* enum zr_comm_carrier, or ZR_TRAIN_COMM_NCCL */
     bool by_mpi;           /* ranks talk by MPI, with NCCL their host messages */
     bool deterministic;    /* with NCCL: sums in rank order */
     unsigned comm_timeout; /* seconds */
     struct zr_start start; /* how the ranks come to be */
-    unsigned ranks_here;   /* of them on this machine */
+    unsigned ranks_here;   /* processes on this machine */
     unsigned stage;
     unsigned micro_batches; /* per step, at least 1 */
     uint32_t reduce;        /* enum zr_reduce_when */
@@ -145,7 +145,7 @@ struct zr_train_config {
     bool prove;                /* compare with one dense rank after each step */
     double tolerance;          /* of that; 0: by the precision */
     bool dry_run;
-    unsigned world_size; /* as given; `ranks` is what counts */
+    unsigned world_size; /* as given; `world` is what counts */
     unsigned unused;     /* where options with a single choice so far are stored */
     unsigned backend;    /* enum zr_train_backend */
     bool cuda_graph;     /* a step is recorded, and repeated as a graph */
@@ -160,7 +160,13 @@ static inline struct zr_mesh_shape zr_train_mesh(const struct zr_train_config *c
     unsigned tensor = (unsigned)zr_shape_tensor(&config->shape),
              pipeline = config->stages.ranks > 1 ? config->stages.ranks : 1;
     return (struct zr_mesh_shape){
-        .data = config->ranks / tensor / pipeline, .tensor = tensor, .pipeline = pipeline};
+        .data = config->world / tensor / pipeline, .tensor = tensor, .pipeline = pipeline};
+}
+
+/* Ranks that see different batches: a step has this many times a rank's sequences. */
+static inline unsigned zr_train_data_ranks(const struct zr_train_config *config)
+{
+    return zr_train_mesh(config).data;
 }
 
 /* The model as rank `rank` has it. */
@@ -174,7 +180,7 @@ static inline struct zr_shape zr_train_shape(const struct zr_train_config *confi
 /* Tokens of one step, all ranks together. */
 static inline uint64_t zr_train_step_tokens(const struct zr_train_config *config)
 {
-    return (uint64_t)zr_train_mesh(config).data * config->micro_batches * config->shape.batch *
+    return (uint64_t)zr_train_data_ranks(config) * config->micro_batches * config->shape.batch *
            config->shape.sequence;
 }
 
@@ -196,7 +202,7 @@ const char *zr_train_device_words(const struct zr_train_config *config);
 static inline bool zr_train_leads(const struct zr_train_config *config)
 {
     return config->start.rank == 0 &&
-           !(config->comm == ZR_CARRIER_MPI && config->start.kind == ZR_START_FORK && config->ranks > 1);
+           !(config->comm == ZR_CARRIER_MPI && config->start.kind == ZR_START_FORK && config->world > 1);
 }
 
 /* Reads the command line. Returns -1 when the run may go on, else the exit code to end with: help and version

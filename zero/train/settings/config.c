@@ -607,27 +607,26 @@ zr_result zr_config_read(const char *path, struct zr_train_config *config, struc
 
 zr_result zr_config_resolve_batch(const struct zr_config_rest *rest, struct zr_train_config *config)
 {
-    uint64_t ranks = (config->dry_run && config->world_size ? config->world_size : config->ranks) /
-                     zr_shape_tensor(&config->shape);
+    uint64_t data_ranks = zr_train_data_ranks(config);
     uint64_t batch = config->shape.batch, accumulate = config->micro_batches;
     bool has_batch = rest->has_batch || zr_flag_given(config, "batch");
     bool has_accumulate = rest->has_accumulate || zr_flag_given(config, "accumulate");
     char number[32];
 
-    if (rest->train_batch == 0 || ranks == 0) /* fewer than --tp, which is refused after this */
+    if (rest->train_batch == 0 || data_ranks == 0) /* fewer ranks than the mesh: refused after this */
         return ZR_OK;
     if (!has_batch)
-        batch = rest->train_batch / (ranks * accumulate);
+        batch = rest->train_batch / (data_ranks * accumulate);
     else if (!has_accumulate)
-        accumulate = rest->train_batch / (ranks * batch);
-    if (batch * accumulate * ranks != rest->train_batch)
+        accumulate = rest->train_batch / (data_ranks * batch);
+    if (batch * accumulate * data_ranks != rest->train_batch)
         return zr_fail(ZR_ERR_INVALID,
                        "--config '%.200s': train_batch_size is %" PRIu64 ", and %s%" PRIu64
                        " sequences x %s%" PRIu64 " micro-batches x %" PRIu64
                        " data ranks do not make it; change one, or leave train_batch_size out",
                        config->config_file, rest->train_batch, has_batch ? "" : "any whole number near ",
                        batch, has_batch && !has_accumulate ? "any whole number near " : "", accumulate,
-                       ranks);
+                       data_ranks);
     snprintf(number, sizeof number, "%" PRIu64, batch);
     if (zr_flag_store("batch", config, number) >= 0)
         return ZR_ERR_INVALID;

@@ -20,7 +20,7 @@ struct zr_config_rest {
  * value that cannot be; each with file, line and path. Runs before the fork; gives back all memory. */
 zr_result zr_config_read(const char *path, struct zr_train_config *config, struct zr_config_rest *rest);
 
-/* train_batch_size = batch * accumulate * ranks: works out what was not given, and checks the rest. */
+/* train_batch_size = batch * accumulate * data ranks: works out what was not given, and checks the rest. */
 zr_result zr_config_resolve_batch(const struct zr_config_rest *rest, struct zr_train_config *config);
 
 /* Writes the keys of the optimizer, the scheduler and the clipping that neither file nor options gave, each

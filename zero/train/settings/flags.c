@@ -66,7 +66,7 @@ const struct zr_flag zr_flags[] = {
     CHOICE("precision", model, precision, "fp32", "fp32|bf16|fp16",
            "of parameters, gradients, activations; else fp32"),
 
-    COUNT("ranks", memory, ranks, "1", 1, 256, "processes that train together"),
+    COUNT("ranks", memory, world, "1", 1, 256, "processes that train together"),
     COUNT("tp", memory, shape.tensor, "1", 1, 256, "ranks that divide each layer (tensor parallel)"),
     COUNT("pp", memory, stages.ranks, "1", 1, 256, "ranks that divide the layers (pipeline parallel)"),
     CHOICE("schedule", memory, stages.schedule, "1f1b", "1f1b|naive|gpipe|vhalf",

@@ -140,9 +140,9 @@ static zr_result check_traces(const struct zr_train_config *config, const struct
 {
     char trace[ZR_TRAIN_PATH_ROOM + 16];
 
-    if (!config->trace[0] || config->ranks < 2 || config->dry_run)
+    if (!config->trace[0] || config->world < 2 || config->dry_run)
         return ZR_OK;
-    for (unsigned rank = 0; rank < config->ranks; rank++) {
+    for (unsigned rank = 0; rank < config->world; rank++) {
         snprintf(trace, sizeof trace, "%s.%u", config->trace, rank);
         for (size_t i = 0; i < count; i++)
             if (files[i].path[0] && files[i].path != config->trace && same_place(trace, files[i].path))

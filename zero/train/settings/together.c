@@ -106,7 +106,7 @@ const char *zr_train_offload_words(const struct zr_train_config *config)
     if (config->delayed_update && config->prove)
         return "--delayed-update: other losses than one rank's are what it is for, and --prove compares them; leave one "
                "of the two out";
-    bool several = zr_train_mesh(config).data > 1, automatic = config->stage == ZR_STAGE_AUTO;
+    bool several = zr_train_data_ranks(config) > 1, automatic = config->stage == ZR_STAGE_AUTO;
     if (config->offload_parameters && !config->offload_optimizer)
         return "--offload-param: new parameters come from the optimizer, which is on the device; give "
                "--offload-optimizer cpu too";
@@ -278,19 +278,19 @@ static bool divides_ranks(const struct zr_train_config *config)
 {
     unsigned tensor = (unsigned)zr_shape_tensor(&config->shape), pipeline = config->stages.ranks,
              each = tensor * pipeline, below = tensor;
-    if (config->ranks % each == 0)
+    if (config->world % each == 0)
         return true;
-    while (config->ranks % below != 0)
+    while (config->world % below != 0)
         below--;
     if (pipeline > 1)
         zr_say("--pp %u%s: %u ranks make no whole mesh; give --%s %u", pipeline,
-               tensor > 1 ? " and --tp" : "", config->ranks,
+               tensor > 1 ? " and --tp" : "", config->world,
                config->dry_run && config->world_size ? "world-size" : "ranks",
-               (config->ranks / each + 1) * each);
+               (config->world / each + 1) * each);
     else
-        zr_say("--tp %u: does not divide %u ranks; give --tp %u, or --%s %u", tensor, config->ranks, below,
+        zr_say("--tp %u: does not divide %u ranks; give --tp %u, or --%s %u", tensor, config->world, below,
                config->dry_run && config->world_size ? "world-size" : "ranks",
-               (config->ranks / tensor + 1) * tensor);
+               (config->world / tensor + 1) * tensor);
     return false;
 }
 
