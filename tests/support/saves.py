@@ -116,6 +116,17 @@ def read_checkpoint(folder):
     return manifest, kinds
 
 
+def change_manifest(folder, change):
+    """Calls change(manifest) and writes what that has made of it, with its checksum."""
+    name = os.path.join(folder, "manifest.json")
+    manifest = json.loads(contents(name))
+    del manifest["manifest_checksum"]
+    change(manifest)
+    text = json.dumps(manifest, indent=1).encode()[:-2]
+    with open(name, "wb") as file:
+        file.write(text + f',\n "manifest_checksum": "{checksum(text):016x}"}}\n'.encode())
+
+
 def steps_in(folder):
     """The numbers of the steps that are there by name, in order."""
     names = os.listdir(folder) if os.path.isdir(folder) else []

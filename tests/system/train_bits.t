@@ -3,13 +3,14 @@
 recomputation, threads, communicators, repeats and resumed runs, at every world size, precision and number of
 micro-batches. All pairs of settings here, all of them in long_bits.t."""
 import os
+import re
 import signal
 import subprocess
 import sys
 
 sys.path.insert(0, "tests/support")
 from pairs import logged, most_pairs, pairwise
-from saves import contents, read_checkpoint
+from saves import change_manifest, contents, read_checkpoint
 from zrtest import (ZR_TRAIN, arguments, done, finish, in_steps, mpi_missing, note, ok, path, same, skip, text_file,
                     train)
 
@@ -146,6 +147,45 @@ there = max((int(name.split("-")[1]) for name in os.listdir(folder) if name.star
 ok(code in (0, 143) and there > 0, f"SIGTERM saves step {there}") or note(f"{code} {err[-500:]}")
 run, whole = (train(stage=stage, resume=where, **{**how, "steps": there + 5}) for stage, where in ((3, folder), (0, None)))
 same(run.losses, (whole.losses or [])[-5:], "and the rest is the uninterrupted run's, at another stage too")
+
+# Another mesh, batch or number of micro-batches, of as many rows: the same sequences, and losses but for rounding.
+folder, rows = path("rows"), {**ODD, "hidden": 24, "heads": 4, "steps": 5}
+whole = train(**{**rows, "ranks": 2, "batch": 3, "accumulate": 2}, save=folder, save_every=2)
+for ranks, batch, accumulate, more in ((1, 12, 1, {}), (1, 1, 12, {}), (3, 2, 2, {}), (4, 3, 2, dict(tp=2)), (2, 2, 6, dict(pp=2))):
+    run = train(**{**rows, "ranks": ranks, "batch": batch, "accumulate": accumulate, **more}, resume=os.path.join(folder, "step-00000002"))
+    pairs = list(zip(run.report["loss"], whole.report["loss"][2:])) if run.report and whole.report else []
+    ok(len(pairs) == 3 and all(abs(a - b) < 1e-5 for a, b in pairs), f"resumed on {ranks} ranks x {batch} x {accumulate} {more}: to 1e-5") or \
+        note(f"{pairs}\n{run.err}{whole.err}")
+    same("same but for rounding" in run.err, accumulate != 2, "which is said where --accumulate is another") or note(run.err)
+
+# A checkpoint of an older zr-train, whose manifest has no number of an order: it goes on in its own, in which a micro-batch counts
+# as a step. At a rate of zero the loss of a step is that of its sequences.
+folder, still = path("older"), {**ODD, "lr": 0, "steps": 9}
+steps = train(**still, save=path("newer"), save_every=2)
+train(**{**still, "accumulate": 3, "steps": 1}, save=folder)
+change_manifest(os.path.join(folder, "step-00000001"), lambda manifest: (manifest.pop("data_order"), manifest.pop("course")))
+losses = steps.report["loss"] if steps.report else [0] * 9
+for stop in (2, 3):  # the second goes on from what the first has saved
+    run = train(**{**still, "accumulate": 3, "steps": stop}, resume=folder, save=folder)
+    got, want = run.report["loss"] if run.report else [0], [sum(losses[3 * stop - 3:3 * stop]) / 3]
+    ok(len(got) == 1 and abs(got[0] - want[0]) < 1e-6, f"step {stop} of an older checkpoint has the sequences that it would have had") or \
+        note(f"{got} {want}\n{run.err}")
+    ok("older zr-train" in run.err, "and that is said") or note(run.err)
+change_manifest(os.path.join(folder, "step-00000003"), lambda manifest: manifest.update(data_order=3))
+run = train(**{**still, "accumulate": 3}, resume=folder)
+ok(run.code == 3 and "order 3" in run.err, "an order that is not known is refused") or note(f"{run.code} {run.err}")
+
+# What changes in a run that goes on is said, and nothing of what does not.
+SAID = "learning rate goes on by other settings"
+for words, flags, needles in (("nothing", {}, ()), ("another end", dict(steps=12), (SAID, "--steps 12 (it had 9)", "--warmup 6 (it had 4)")),
+                              ("a schedule", dict(schedule_lr="linear"), (SAID, "--schedule-lr linear (it had cosine)")),
+                              ("a rate", dict(lr=0.002, min_lr=0), (SAID, "--lr 0.002 (it had 0)", "step 9 has ", "and had 0 by those")),
+                              ("a text", dict(data=text_file("other.txt", seed=8)), ("other.txt' is not the data", "of other values")),
+                              ("a longer text", dict(data=text_file("longer.txt", size=17000)), ("it had 16000 tokens, this has 17000",))):
+    run = train(**{**still, **flags}, resume=path("newer/step-00000008"))
+    lines = [line for line in run.err.splitlines() if not re.match("zr-train: (resumed after|step 9|step 1[0-2])", line)]
+    ok(run.code == 0 and len(lines) == bool(needles) and all(needle in run.err for needle in needles), f"{words} is another: {lines}") or \
+        note(f"{run.code} {run.err}")
 
 # The same state in other worlds: read and written again, nothing is different.
 manifest, kinds = read_checkpoint(os.path.join(path("save-4-3"), "step-00000003"))

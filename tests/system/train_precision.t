@@ -9,7 +9,7 @@ import sys
 
 sys.path.insert(0, "tests/support")
 from saves import read_safetensors
-from zrtest import done, note, ok, path, same, train
+from zrtest import done, note, ok, path, same, text_file, train
 
 NARROW = ("bf16", "fp16")
 MODEL = dict(layers=6, hidden=21, heads=3, seq=11, batch=2, clip=0.5)
@@ -55,6 +55,14 @@ for precision in ("fp32",) + NARROW:
 for precision in NARROW:
     if "fp32" in ends and precision in ends:
         ok(0 <= abs(ends[precision] - ends["fp32"]) < 0.1, f"{precision} ends within 0.1 of fp32's {ends['fp32']:.4f}")
+
+# A short first run with README's shape climbs slowly enough: no step is far above the best before it.
+for seed in range(1, 6) if os.environ.get("ZR_TEST_ROWS") == "all" else (2, 5):
+    run = train(ranks=2, stage=1, layers=4, hidden=192, heads=6, seq=64, batch=4, steps=30, seed=seed, eval_every=0,
+                data=text_file("longer.txt", size=60000))
+    loss = run.report["loss"] if run.report else [0, 9]
+    above = max(after - min(loss[:i + 1]) for i, after in enumerate(loss[1:]))
+    ok(above < 0.5, f"30 steps from seed {seed}: at most {above:.3f} above the best before") or note(run.err)
 
 # A scale that overflows at first: steps are skipped on all ranks alike, at every stage.
 SCALED = dict(MODEL, precision="fp16", loss_scale_power=20, loss_scale_hysteresis=1, loss_scale_window=3, steps=12)

@@ -10,8 +10,19 @@
 
 #include "zero/model/transformer.h"
 
+/* What the later steps of a run depend on beside its state, the shape and the seed; zeros where the manifest
+ * does not say. */
+struct zr_checkpoint_course {
+    uint64_t steps, warmup; /* of the whole run */
+    char schedule[16];      /* of the learning rate: "cosine", as --schedule-lr has it */
+    double rate, min_rate;
+    uint64_t data_order; /* of a manifest without one: 1 */
+    uint64_t data_tokens, data_checksum;
+};
+
 /* How the run that saved went through its data (zeros where the manifest does not say), and what is newer. */
 struct zr_checkpoint_origin {
+    struct zr_checkpoint_course course;
     uint64_t micro_batches; /* per step */
     uint64_t step_tokens;   /* of all ranks */
     uint64_t passed_over;   /* the newest step of the folder, where it has no manifest; 0: it has one */
@@ -25,6 +36,7 @@ struct zr_checkpoint {
     uint64_t seed;
     unsigned stage;
     unsigned micro_batches;              /* per step; noted, and may differ when resuming */
+    struct zr_checkpoint_course course;  /* likewise */
     struct zr_checkpoint_origin *origin; /* resuming fills it; NULL: not asked for */
     unsigned keep; /* steps that stay in the folder, the new one among them; 0: all. Later steps, as of
                     * another run, are neither counted nor removed */

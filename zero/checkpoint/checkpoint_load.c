@@ -162,6 +162,16 @@ static bool get_whole(json_t *object, const char *key, uint64_t *out)
     return true;
 }
 
+/* The checksum of 16 digits that a value is. */
+static bool get_checksum(json_t *object, const char *key, uint64_t *out)
+{
+    const char *sum = json_string_value(json_object_get(object, key));
+    if (!sum || strlen(sum) != 16 || strspn(sum, "0123456789abcdef") != 16)
+        return false;
+    *out = strtoull(sum, NULL, 16);
+    return true;
+}
+
 static json_t *parse(const char *text, size_t bytes, const char *name)
 {
     json_error_t error;
@@ -276,12 +286,9 @@ static zr_result check_shape(const struct load *load, json_t *root, const char *
 /* The checksum that its state has to have. */
 static zr_result read_state_entry(struct load *load, json_t *root, const char *name)
 {
-    const char *sum = json_string_value(json_object_get(json_object_get(root, "state"), "checksum"));
-
-    if (!sum || strlen(sum) != 16 || strspn(sum, "0123456789abcdef") != 16)
-        return damaged(name, "it has no checksum of its state");
-    load->state_checksum = strtoull(sum, NULL, 16);
-    return ZR_OK;
+    return get_checksum(json_object_get(root, "state"), "checksum", &load->state_checksum)
+               ? ZR_OK
+               : damaged(name, "it has no checksum of its state");
 }
 
 static zr_result read_whole(const struct zr_file *file, uint64_t bytes, char **out)
@@ -297,12 +304,38 @@ static zr_result read_whole(const struct zr_file *file, uint64_t bytes, char **o
     return result;
 }
 
-/* What does not have to be the same. */
-static void read_origin(struct zr_checkpoint_origin *origin, json_t *root)
+/* Without its order in data a run would go on with others; all else is there to be told. */
+static zr_result read_course(struct zr_checkpoint_course *course, json_t *root, const char *name)
 {
-    if (origin && (!get_whole(root, "accumulate", &origin->micro_batches) ||
-                   !get_whole(root, "step_tokens", &origin->step_tokens)))
+    json_t *object = json_object_get(root, "course"), *rate = json_object_get(object, "rate"),
+           *least = json_object_get(object, "min_rate");
+    const char *schedule = json_string_value(json_object_get(object, "schedule"));
+
+    course->data_order = 1;
+    if (json_object_get(root, "data_order") && !get_whole(root, "data_order", &course->data_order))
+        return damaged(name, "the order of its data is no number");
+    if (!object)
+        return ZR_OK;
+    if (!get_whole(object, "steps", &course->steps) || !get_whole(object, "warmup", &course->warmup) ||
+        !get_whole(object, "data_tokens", &course->data_tokens) ||
+        !get_checksum(object, "data_checksum", &course->data_checksum) || !json_is_number(rate) ||
+        !json_is_number(least) || !schedule || strlen(schedule) >= sizeof course->schedule)
+        return damaged(name, "its course is incomplete");
+    memcpy(course->schedule, schedule, strlen(schedule) + 1);
+    course->rate = json_number_value(rate);
+    course->min_rate = json_number_value(least);
+    return ZR_OK;
+}
+
+/* What does not have to be the same. */
+static zr_result read_origin(struct zr_checkpoint_origin *origin, json_t *root, const char *name)
+{
+    if (!origin)
+        return ZR_OK;
+    if (!get_whole(root, "accumulate", &origin->micro_batches) ||
+        !get_whole(root, "step_tokens", &origin->step_tokens))
         origin->micro_batches = origin->step_tokens = 0;
+    return read_course(&origin->course, root, name);
 }
 
 static zr_result check_manifest(struct load *load, json_t *root, const char *name)
@@ -318,8 +351,9 @@ static zr_result check_manifest(struct load *load, json_t *root, const char *nam
                        version, ZR_CHECKPOINT_VERSION);
     if (!get_whole(root, "step", &load->step))
         return damaged(name, "it has no step");
-    read_origin(load->checkpoint->origin, root);
-    zr_result result = check_shape(load, root, name);
+    zr_result result = read_origin(load->checkpoint->origin, root, name);
+    if (!result)
+        result = check_shape(load, root, name);
     return result ? result : read_state_entry(load, root, name);
 }
 

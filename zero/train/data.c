@@ -11,6 +11,8 @@
 #define SHARD_HEADER_BYTES 1024
 /* About as many tokens as give a validation loss to two decimals, and still take seconds at most. */
 #define VALIDATION_TOKENS 16384
+/* Of the checksum; the first and the last lie at the ends. */
+enum { SAMPLES = 8, SAMPLE_BYTES = 4096 };
 
 /* ---- Opening ------------------------------------------------------------------------------------------- */
 
@@ -79,8 +81,23 @@ static zr_result read_shard_header(struct zr_data *data, uint64_t size_bytes)
     return ZR_OK;
 }
 
-/* Divides the tokens into training and validation. */
-static zr_result split(struct zr_data *data)
+/* Divides the tokens into training and validation, of which there are enough. */
+static void split(struct zr_data *data)
+{
+    const struct zr_data_options *options = &data->options;
+    uint64_t window = (uint64_t)options->sequence + 1, tail = data->tokens_count / 20;
+    uint64_t batch_tokens = (uint64_t)options->sequence * options->batch * options->data_ranks;
+
+    if (tail < window || (data->order == ZR_DATA_ORDER_BATCHES && data->tokens_count - tail <= batch_tokens))
+        tail = window;
+    data->train_count = data->tokens_count - tail;
+
+    uint64_t most = VALIDATION_TOKENS / options->sequence, disjoint = (tail - 1) / options->sequence;
+    most = most < 8 ? 8 : most;
+    data->validation_windows = disjoint < most ? disjoint : most;
+}
+
+static zr_result check_length(const struct zr_data *data)
 {
     const struct zr_data_options *options = &data->options;
     const char *unit = options->bytes ? "bytes" : "tokens";
@@ -99,15 +116,25 @@ static zr_result split(struct zr_data *data)
                        options->path, (unsigned long long)batch_tokens, unit, options->data_ranks,
                        options->batch, options->sequence, (unsigned long long)window,
                        (unsigned long long)data->tokens_count);
-    uint64_t tail = data->tokens_count / 20;
-    if (tail < window || data->tokens_count - tail <= batch_tokens)
-        tail = window;
-    data->train_count = data->tokens_count - tail;
-
-    uint64_t most = VALIDATION_TOKENS / options->sequence, disjoint = (tail - 1) / options->sequence;
-    most = most < 8 ? 8 : most;
-    data->validation_windows = disjoint < most ? disjoint : most;
     return ZR_OK;
+}
+
+/* FNV-1a of samples, evenly spread. */
+static zr_result sum_samples(struct zr_data *data)
+{
+    unsigned char sample[SAMPLE_BYTES];
+    uint64_t bytes = data->tokens_count * data->token_bytes;
+    size_t take = bytes < sizeof sample ? (size_t)bytes : sizeof sample;
+    zr_result result = ZR_OK;
+
+    data->checksum = 0xcbf29ce484222325u;
+    for (unsigned i = 0; i < SAMPLES && result == ZR_OK; i++) {
+        uint64_t at = (uint64_t)((unsigned __int128)(bytes - take) * i / (SAMPLES - 1));
+        result = zr_file_read_at(&data->file, data->lead_bytes + at, sample, take);
+        for (size_t k = 0; k < take && result == ZR_OK; k++)
+            data->checksum = (data->checksum ^ sample[k]) * 0x100000001b3u;
+    }
+    return result;
 }
 
 zr_result zr_data_open(struct zr_data *out, const struct zr_data_options *options)
@@ -115,7 +142,7 @@ zr_result zr_data_open(struct zr_data *out, const struct zr_data_options *option
     uint64_t size_bytes = 0;
     zr_result result;
 
-    *out = (struct zr_data){.options = *options, .file = {.fd = -1}};
+    *out = (struct zr_data){.options = *options, .file = {.fd = -1}, .order = ZR_DATA_ORDER_LATEST};
     if (options->sequence == 0 || options->batch == 0 || options->data_ranks == 0 ||
         options->vocabulary == 0 || (options->bytes && options->vocabulary < 256))
         return zr_fail(ZR_ERR_INVALID, "data of %zu x %zu tokens below %zu on %u data ranks makes no sense",
@@ -133,9 +160,13 @@ zr_result zr_data_open(struct zr_data *out, const struct zr_data_options *option
     }
     result = options->bytes ? read_text(out, size_bytes) : read_shard_header(out, size_bytes);
     if (!result)
-        result = split(out);
+        result = check_length(out);
     if (!result)
+        result = sum_samples(out);
+    if (!result) {
+        split(out);
         return ZR_OK;
+    }
 unwind:
     zr_data_close(out);
     return result;
@@ -145,6 +176,12 @@ void zr_data_close(struct zr_data *data)
 {
     zr_file_close(&data->file);
     data->file.fd = -1;
+}
+
+void zr_data_set_order(struct zr_data *data, enum zr_data_order order)
+{
+    data->order = order;
+    split(data);
 }
 
 static zr_result bad_token(const struct zr_data *data, uint64_t index, unsigned token)
@@ -228,10 +265,15 @@ zr_result zr_data_train(const struct zr_data *data, const struct zr_data_place *
     const struct zr_data_options *options = &data->options;
     uint64_t starts_count =
         data->train_count - options->sequence; /* a window ends within the training part */
+    uint64_t step = place->step,
+             block = (uint64_t)place->micro_batch * options->data_ranks + place->data_rank;
 
+    if (data->order == ZR_DATA_ORDER_BATCHES) {
+        step = (step - 1) * options->micro_batches + place->micro_batch + 1;
+        block = place->data_rank;
+    }
     for (size_t row = 0; row < options->batch; row++) {
-        uint64_t global = (uint64_t)place->rank * options->batch + row;
-        uint64_t random = mix(mix(mix(options->seed) ^ place->step) ^ global);
+        uint64_t random = mix(mix(mix(options->seed) ^ step) ^ (block * options->batch + row));
         uint64_t start = (uint64_t)(((unsigned __int128)random * starts_count) >> 64);
         size_t at = row * options->sequence;
         zr_result result = read_window(data, start, tokens + at, targets + at);
@@ -252,7 +294,7 @@ zr_result zr_data_validation(const struct zr_data *data, const struct zr_data_pl
 {
     const struct zr_data_options *options = &data->options;
     uint64_t windows = data->validation_windows;
-    uint64_t first = (place->step * options->data_ranks + place->rank) * options->batch;
+    uint64_t first = (place->step * options->data_ranks + place->data_rank) * options->batch;
     uint64_t spare = data->tokens_count - data->train_count - options->sequence - 1;
 
     *count = 0;

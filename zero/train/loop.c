@@ -56,7 +56,7 @@ static zr_result validate(struct loop *loop)
     zr_result result;
 
     for (uint64_t round = 0; round < zr_data_validation_rounds(&rank->data); round++) {
-        struct zr_data_place place = {.step = round, .rank = rank->place.data};
+        struct zr_data_place place = {.step = round, .data_rank = rank->place.data};
         size_t count;
         double loss;
         result = zr_data_validation(&rank->data, &place, zr_trainer_input(trainer, ZR_INPUT_TOKENS),
@@ -111,14 +111,13 @@ struct step {
     enum zr_request_kind request; /* what signals had asked for by the time that the ranks spoke */
 };
 
-/* Each micro-batch has a number of its own in the data's order. */
 static zr_result load_batch(void *state, unsigned micro_batch)
 {
     const struct step *step = state;
     struct zr_rank *rank = &step->loop->rank;
     zr_trainer *trainer = rank->state.trainer;
-    struct zr_data_place place = {.step = (step->number - 1) * rank->config->micro_batches + micro_batch + 1,
-                                  .rank = rank->place.data};
+    struct zr_data_place place = {
+        .step = step->number, .data_rank = rank->place.data, .micro_batch = micro_batch};
     return zr_data_train(&rank->data, &place, zr_trainer_input(trainer, ZR_INPUT_TOKENS),
                          zr_trainer_input(trainer, ZR_INPUT_TARGETS));
 }

@@ -43,6 +43,7 @@ static zr_result check_data(void)
                                                       .sequence = config.shape.sequence,
                                                       .batch = config.shape.batch,
                                                       .data_ranks = zr_train_data_ranks(&config),
+                                                      .micro_batches = config.micro_batches,
                                                       .seed = config.seed});
     if (result != ZR_OK)
         return result;

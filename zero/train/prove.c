@@ -55,10 +55,9 @@ struct zr_prove {
 static zr_result load(void *state, unsigned micro_batch)
 {
     struct zr_prove *prove = state;
-    const struct zr_train_config *config = prove->rank->config;
-    unsigned data = zr_train_data_ranks(config);
-    struct zr_data_place place = {.step = (prove->step - 1) * config->micro_batches + micro_batch / data + 1,
-                                  .rank = micro_batch % data};
+    unsigned data_ranks = zr_train_data_ranks(prove->rank->config);
+    struct zr_data_place place = {
+        .step = prove->step, .data_rank = micro_batch % data_ranks, .micro_batch = micro_batch / data_ranks};
     return zr_data_train(&prove->rank->data, &place, zr_trainer_input(prove->dense.trainer, ZR_INPUT_TOKENS),
                          zr_trainer_input(prove->dense.trainer, ZR_INPUT_TARGETS));
 }

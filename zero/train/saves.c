@@ -2,11 +2,31 @@
 #include "zero/train/saves.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "zero/checkpoint/checkpoint.h"
 #include "zero/checkpoint/model_file.h"
 #include "zero/train/report/terminal.h"
+#include "zero/train/schedule.h"
+
+static const char *const schedules[] = {
+    [ZR_RATE_COSINE] = "cosine", [ZR_RATE_LINEAR] = "linear", [ZR_RATE_CONSTANT] = "constant"};
+
+static struct zr_checkpoint_course course_of(const struct zr_saves *saves)
+{
+    const struct zr_train_config *config = saves->rank->config;
+    const struct zr_data *data = &saves->rank->data;
+    struct zr_checkpoint_course course = {.steps = config->steps,
+                                          .warmup = config->warmup,
+                                          .rate = (double)config->rate,
+                                          .min_rate = (double)config->min_rate,
+                                          .data_order = data->order,
+                                          .data_tokens = data->tokens_count,
+                                          .data_checksum = data->checksum};
+    snprintf(course.schedule, sizeof course.schedule, "%s", schedules[config->rate_kind]);
+    return course;
+}
 
 static struct zr_checkpoint checkpoint_of(const struct zr_saves *saves, const char *folder)
 {
@@ -18,6 +38,7 @@ static struct zr_checkpoint checkpoint_of(const struct zr_saves *saves, const ch
                                   .seed = config->seed,
                                   .stage = config->stage,
                                   .micro_batches = config->micro_batches,
+                                  .course = course_of(saves),
                                   .keep = config->keep};
 }
 
@@ -66,15 +87,92 @@ static void say_other_batches(const struct zr_saves *saves, const struct zr_chec
 {
     const struct zr_train_config *config = saves->rank->config;
     uint64_t ours = zr_train_step_tokens(config);
-    if (origin->step_tokens == 0 || !zr_rank_logs(saves->rank))
+    if (origin->step_tokens == 0)
         return; /* none, or none that says */
     if (origin->micro_batches != config->micro_batches)
-        zr_say("it was made with --accumulate %" PRIu64 ", this run has %u", origin->micro_batches,
-               config->micro_batches);
+        zr_say("it was made with --accumulate %" PRIu64 ", this run has %u%s", origin->micro_batches,
+               config->micro_batches,
+               origin->step_tokens != ours ? ""
+               : saves->rank->data.order == ZR_DATA_ORDER_LATEST
+                   ? ": a step has the same sequences, and its loss is the same but for rounding"
+                   : ": in the data's order of the zr-train that made it, a step has other sequences");
     if (origin->step_tokens != ours)
         zr_say("its steps had %" PRIu64 " tokens each, those of this run have %" PRIu64
                ": losses and the order of the data differ from a run that goes on as it was",
                origin->step_tokens, ours);
+}
+
+/* Writes an option that differs: " --lr 0.002 (it had 0.001)". */
+static void put_other(struct zr_text *text, const char *option, double ours, double theirs)
+{
+    if (ours != theirs)
+        zr_text_print(text, "%s --%s %.6g (it had %.6g)", text->used_bytes ? "," : "", option, ours, theirs);
+}
+
+/* Another course of the learning rate. Where the rate is constant, another end of the run is none. */
+static void say_other_rate(const struct zr_saves *saves, const struct zr_checkpoint_course *course)
+{
+    const struct zr_train_config *config = saves->rank->config;
+    struct zr_train_config theirs = *config;
+    uint64_t next = saves->resumed_step + 1;
+    struct zr_text text;
+    char words[512];
+
+    zr_text_start(&text, NULL, words, sizeof words - 1);
+    for (unsigned kind = 0; kind < sizeof schedules / sizeof *schedules; kind++)
+        if (strcmp(course->schedule, schedules[kind]) == 0)
+            theirs.rate_kind = (enum zr_rate_kind)kind;
+    theirs.steps = course->steps;
+    theirs.warmup = course->warmup;
+    theirs.rate = (float)course->rate;
+    theirs.min_rate = (float)course->min_rate;
+    bool constant = config->rate_kind == ZR_RATE_CONSTANT && theirs.rate_kind == ZR_RATE_CONSTANT;
+    if (config->rate_kind != theirs.rate_kind)
+        zr_text_print(&text, " --schedule-lr %s (it had %s)", schedules[config->rate_kind],
+                      schedules[theirs.rate_kind]);
+    put_other(&text, "lr", (double)config->rate, course->rate);
+    if (config->warmup > saves->resumed_step || theirs.warmup > saves->resumed_step || !constant)
+        put_other(&text, "warmup", (double)config->warmup, (double)course->warmup);
+    if (!constant) {
+        put_other(&text, "min-lr", (double)config->min_rate, course->min_rate);
+        put_other(&text, "steps", (double)config->steps, (double)course->steps);
+    }
+    words[text.used_bytes] = '\0';
+    if (text.used_bytes)
+        zr_say("the learning rate goes on by other settings than the checkpoint's:%s; step %" PRIu64
+               " has %.3g, and had %.3g by those",
+               words, next, (double)zr_schedule_rate(config, next), (double)zr_schedule_rate(&theirs, next));
+}
+
+static void say_other_data(const struct zr_saves *saves, const struct zr_checkpoint_course *course)
+{
+    const struct zr_data *data = &saves->rank->data;
+    if (data->order != ZR_DATA_ORDER_LATEST)
+        zr_say(
+            "%s was saved by an older zr-train, in whose order the data goes on: with another --accumulate, "
+            "steps of as many tokens have other sequences",
+            saves->rank->config->resume);
+    if (course->data_tokens == 0 ||
+        (course->data_tokens == data->tokens_count && course->data_checksum == data->checksum))
+        return;
+    zr_say("--data '%s' is not the data that the checkpoint was trained on (it had %" PRIu64
+           " tokens, this has %" PRIu64
+           "%s): steps have other sequences, and what is held out may have been trained on",
+           saves->rank->config->data, course->data_tokens, data->tokens_count,
+           course->data_tokens == data->tokens_count ? ", of other values" : "");
+}
+
+/* Steps go on in the order in which they were begun. */
+static zr_result take_order(struct zr_saves *saves, const struct zr_checkpoint_course *course)
+{
+    if (course->data_order > ZR_DATA_ORDER_LATEST || (saves->resumed_step && course->data_order == 0))
+        return zr_fail(ZR_ERR_FORMAT,
+                       "--resume '%s': its data has order %" PRIu64
+                       ", and this zr-train knows 1 to %d; resume it with the zr-train that saved it",
+                       saves->rank->config->resume, course->data_order, ZR_DATA_ORDER_LATEST);
+    if (course->data_order)
+        zr_data_set_order(&saves->rank->data, (enum zr_data_order)course->data_order);
+    return ZR_OK;
 }
 
 zr_result zr_saves_resume(struct zr_saves *saves)
@@ -86,20 +184,28 @@ zr_result zr_saves_resume(struct zr_saves *saves)
         return ZR_OK;
     checkpoint.origin = &origin;
     result = zr_checkpoint_resume(&checkpoint, &saves->resumed_step);
+    if (result == ZR_OK)
+        result = take_order(saves, &origin.course);
     if (result != ZR_OK)
         return result;
     if (strcmp(saves->rank->config->resume, saves->rank->config->save) == 0)
         saves->saved_step = saves->resumed_step;
-    if (zr_rank_logs(saves->rank) && saves->resumed_step)
-        zr_say("resumed after step %" PRIu64 " from %s", saves->resumed_step, saves->rank->config->resume);
-    else if (zr_rank_logs(saves->rank))
+    if (!zr_rank_logs(saves->rank))
+        return ZR_OK;
+    if (saves->resumed_step == 0) {
         zr_say("starts from the parameters in %s", saves->rank->config->resume);
-    if (zr_rank_logs(saves->rank) && origin.passed_over)
+        return ZR_OK;
+    }
+    zr_say("resumed after step %" PRIu64 " from %s", saves->resumed_step, saves->rank->config->resume);
+    if (origin.passed_over)
         zr_say("%s also has step %" PRIu64
                ", which is not whole: its manifest.json is missing; it was passed "
                "over",
                saves->rank->config->resume, origin.passed_over);
     say_other_batches(saves, &origin);
+    say_other_data(saves, &origin.course);
+    if (origin.course.steps)
+        say_other_rate(saves, &origin.course);
     return ZR_OK;
 }
 

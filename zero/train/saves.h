@@ -9,7 +9,7 @@
 #include "zero/train/report/progress.h"
 
 struct zr_saves {
-    const struct zr_rank *rank;   /* open, and outlives this */
+    struct zr_rank *rank;         /* open, and outlives this */
     struct zr_progress *progress; /* its live line ends before something is logged; outlives this */
     uint64_t resumed_step;        /* 0: the run starts anew */
     uint64_t saved_step;          /* the newest in the folder of --save; UINT64_MAX: none */

@@ -51,7 +51,7 @@ static inline bool fuzz_windows(const struct zr_data *file, const unsigned char 
     bool good = true;
     for (uint64_t step = 1; step < 4 + rounds && good; step++) {
         bool held = step >= 4;
-        struct zr_data_place place = {held ? step - 4 : step, 0};
+        struct zr_data_place place = {.step = held ? step - 4 : step};
         zr_result got = held ? zr_data_validation(file, &place, tokens, targets, &count)
                              : zr_data_train(file, &place, tokens, targets);
         good = fuzz_answer(got) && (!scanned || got == ZR_OK);

@@ -203,8 +203,15 @@ static void test_defaults(void)
     tap_ok(config.optimizer.epsilon > 0 && config.optimizer.beta1 == 0.9f, "AdamW is set");
     tap_ok(!config.dry_run && config.backend == ZR_TRAIN_HOST && config.memory_limit_bytes == 0,
            "nothing else is asked for");
-    tap_is(parse("--data x --steps 1000000"), -1, "many steps");
-    tap_is(config.warmup, 100, "at most 100 steps of warm-up");
+    static const struct {
+        const char *line;
+        uint64_t warmup;
+    } rows[] = {{"--data x --steps 1", 0},    {"--data x --steps 7", 3},
+                {"--data x --steps 39", 19},  {"--data x --steps 150", 20},
+                {"--data x --steps 990", 99}, {"--data x --steps 1000000", 100}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        tap_ok(parse(rows[i].line) == -1 && config.warmup == rows[i].warmup, "%s: %llu steps of warm-up",
+               rows[i].line, (unsigned long long)rows[i].warmup);
     tap_is(parse("--data x --ranks 200"), -1, "more ranks than cores");
     tap_is(config.threads, 1, "one thread each");
     tap_is(parse("--data x --lr 0"), -1, "a rate of zero");

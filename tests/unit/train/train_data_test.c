@@ -131,7 +131,8 @@ static void test_shards(void)
     write_file(&shard, sizeof shard);
     tap_result(zr_data_open(&data, &options), ZR_OK, "a good shard");
     tap_result(zr_data_scan(&data), ZR_OK, "all its tokens are in the vocabulary");
-    tap_result(zr_data_train(&data, &(struct zr_data_place){1, 0}, tokens, targets), ZR_OK, "a batch");
+    tap_result(zr_data_train(&data, &(struct zr_data_place){.step = 1, .data_rank = 0}, tokens, targets),
+               ZR_OK, "a batch");
     bool good = true;
     for (int i = 0; i < 64; i++)
         good &= targets[i] == (tokens[i] + 31) % 50257 && (i % 16 == 15 || tokens[i + 1] == targets[i]);
@@ -191,7 +192,7 @@ static void test_foreign_tokens(void)
         shard.tokens[i] = 65535;
     write_file(&shard, sizeof shard);
     zr_data_open(&data, &options);
-    result = zr_data_train(&data, &(struct zr_data_place){1, 0}, tokens, targets);
+    result = zr_data_train(&data, &(struct zr_data_place){.step = 1, .data_rank = 0}, tokens, targets);
     tap_result(result, ZR_ERR_FORMAT, "so does a window, of a file that changed since");
     options.vocabulary = 1;
     zr_data_close(&data);
@@ -228,7 +229,8 @@ static void test_train_windows(void)
     zr_data_open(&data, &options);
     tap_is(data.train_count, BYTES - BYTES / 20, "a twentieth is held out");
     for (uint64_t step = 1; step <= 400; step++) {
-        zr_data_train(&data, &(struct zr_data_place){step, (unsigned)(step % WORLD)}, tokens, targets);
+        zr_data_train(&data, &(struct zr_data_place){.step = step, .data_rank = (unsigned)(step % WORLD)},
+                      tokens, targets);
         for (size_t row = 0; row < BATCH; row++) {
             uint64_t at = find_window(tokens + row * LENGTH, targets + row * LENGTH, LENGTH, BYTES);
             found &= at != UINT64_MAX;
@@ -254,7 +256,7 @@ static void test_narrow(void)
     write_text(18); /* 10 for training, 8 held out */
     tap_result(zr_data_open(&data, &options), ZR_OK, "a text of 18 bytes");
     for (uint64_t step = 1; step <= 100; step++) {
-        zr_data_train(&data, &(struct zr_data_place){step, 0}, tokens, targets);
+        zr_data_train(&data, &(struct zr_data_place){.step = step, .data_rank = 0}, tokens, targets);
         uint64_t at = find_window(tokens, targets, 7, 18);
         inside &= at < 3;
         if (at < 3)
@@ -265,7 +267,7 @@ static void test_narrow(void)
     zr_data_close(&data);
     options = bytes_options(1, 1, 1);
     zr_data_open(&data, &options);
-    zr_data_train(&data, &(struct zr_data_place){1, 0}, tokens, targets);
+    zr_data_train(&data, &(struct zr_data_place){.step = 1, .data_rank = 0}, tokens, targets);
     tap_ok(find_window(tokens, targets, 1, 18) != UINT64_MAX, "sequences of one token");
     zr_data_close(&data);
 }
@@ -283,7 +285,7 @@ static void test_determinism(void)
         options = bytes_options(LENGTH, batch, world);
         zr_data_open(&data, &options);
         for (unsigned rank = 0; rank < world; rank++)
-            zr_data_train(&data, &(struct zr_data_place){12345678901, rank},
+            zr_data_train(&data, &(struct zr_data_place){.step = 12345678901, .data_rank = rank},
                           tokens[world / 2] + rank * batch * LENGTH, targets);
         zr_data_close(&data);
     }
@@ -292,14 +294,90 @@ static void test_determinism(void)
            "1, 2 and 4 ranks with one global batch read the same text");
     options = bytes_options(LENGTH, GLOBAL, 1);
     zr_data_open(&data, &options);
-    zr_data_train(&data, &(struct zr_data_place){12345678902, 0}, tokens[1], targets);
+    zr_data_train(&data, &(struct zr_data_place){.step = 12345678902, .data_rank = 0}, tokens[1], targets);
     tap_ok(memcmp(tokens[0], tokens[1], sizeof tokens[0]) != 0, "the next step reads another");
     zr_data_close(&data);
     options.seed = 8;
     zr_data_open(&data, &options);
-    zr_data_train(&data, &(struct zr_data_place){12345678901, 0}, tokens[1], targets);
+    zr_data_train(&data, &(struct zr_data_place){.step = 12345678901, .data_rank = 0}, tokens[1], targets);
     tap_ok(memcmp(tokens[0], tokens[1], sizeof tokens[0]) != 0, "another seed reads another");
     zr_data_close(&data);
+}
+
+/* All rows of a step, by number: the starts of their windows. */
+static void step_starts(struct zr_data_options options, enum zr_data_order order, uint64_t step,
+                        uint64_t *starts)
+{
+    enum { LENGTH = 16, ROWS = 12, BYTES = 300 };
+    int32_t tokens[ROWS * LENGTH], targets[ROWS * LENGTH];
+    struct zr_data data;
+
+    zr_data_open(&data, &options);
+    zr_data_set_order(&data, order);
+    for (unsigned m = 0; m < options.micro_batches; m++)
+        for (unsigned r = 0; r < options.data_ranks; r++) {
+            zr_data_train(&data, &(struct zr_data_place){.step = step, .data_rank = r, .micro_batch = m},
+                          tokens, targets);
+            for (size_t row = 0; row < options.batch; row++)
+                *starts++ = find_window(tokens + row * LENGTH, targets + row * LENGTH, LENGTH, BYTES);
+        }
+    zr_data_close(&data);
+}
+
+/* The text is so short that a batch of some of these is more than what is not held out. */
+static void test_orders(void)
+{
+    enum { ROWS = 12 };
+    static const unsigned meshes[][3] = {{1, 12, 1}, {1, 1, 12}, {12, 1, 1}, {2, 3, 2}, {3, 2, 2}, {4, 3, 1}};
+    uint64_t starts[3][ROWS];
+
+    write_text(300);
+    for (size_t i = 0; i < sizeof meshes / sizeof *meshes; i++) {
+        struct zr_data_options options = bytes_options(16, meshes[i][1], meshes[i][0]);
+        options.micro_batches = meshes[i][2];
+        step_starts(options, ZR_DATA_ORDER_ROWS, 77, starts[i > 0]);
+        tap_ok(memcmp(starts[0], starts[i > 0], sizeof *starts) == 0,
+               "%u data ranks x %u rows x %u micro-batches: the windows of 12 rows", meshes[i][0],
+               meshes[i][1], meshes[i][2]);
+    }
+    /* The older order: 6 steps of one micro-batch are 3 of two. */
+    struct zr_data_options options = bytes_options(16, 3, 2);
+    options.micro_batches = 1;
+    step_starts(options, ZR_DATA_ORDER_BATCHES, 5, starts[0]);
+    step_starts(options, ZR_DATA_ORDER_BATCHES, 6, starts[0] + ROWS / 2);
+    step_starts(options, ZR_DATA_ORDER_ROWS, 5, starts[1]);
+    step_starts(options, ZR_DATA_ORDER_ROWS, 6, starts[1] + ROWS / 2);
+    options.micro_batches = 2;
+    step_starts(options, ZR_DATA_ORDER_BATCHES, 3, starts[2]);
+    tap_ok(memcmp(starts[0], starts[2], sizeof *starts) == 0,
+           "the order of older checkpoints counts micro-batches");
+    tap_ok(memcmp(starts[0], starts[1], sizeof *starts) == 0, "and is the same where a step has one");
+    step_starts(options, ZR_DATA_ORDER_ROWS, 3, starts[2]);
+    tap_ok(memcmp(starts[0], starts[2], sizeof *starts) != 0, "and another where it has two");
+}
+
+static void test_checksum(void)
+{
+    struct zr_data_options options = bytes_options(16, 1, 1);
+    struct zr_data data;
+    uint64_t first, other[2];
+
+    write_text(100000);
+    zr_data_open(&data, &options);
+    first = data.checksum;
+    zr_data_close(&data);
+    for (int end = 0; end < 2; end++) {
+        write_text(100000);
+        int fd = open(path, O_WRONLY);
+        if (pwrite(fd, "\xff\xfe", 2, end ? 99998 : 0) != 2)
+            abort();
+        close(fd);
+        zr_data_open(&data, &options);
+        other[end] = data.checksum;
+        zr_data_close(&data);
+    }
+    tap_ok(first != other[0] && first != other[1] && other[0] != other[1],
+           "texts that differ have other checksums");
 }
 
 /* Collects the starts of all validation windows of a world; returns their number. */
@@ -314,7 +392,8 @@ static size_t validation_starts(unsigned world, size_t batch, size_t bytes, uint
     zr_data_open(&data, &options);
     for (uint64_t round = 0; round < zr_data_validation_rounds(&data); round++)
         for (unsigned rank = 0; rank < world; rank++) {
-            if (zr_data_validation(&data, &(struct zr_data_place){round, rank}, tokens, targets, &count))
+            if (zr_data_validation(&data, &(struct zr_data_place){.step = round, .data_rank = rank}, tokens,
+                                   targets, &count))
                 return 0;
             for (size_t row = 0; row < count; row++)
                 starts[total++] = find_window(tokens + row * LENGTH, targets + row * LENGTH, LENGTH, bytes);
@@ -359,6 +438,8 @@ int main(void)
     test_train_windows();
     test_narrow();
     test_determinism();
+    test_orders();
+    test_checksum();
     test_validation();
     unlink(path);
     rmdir(folder);

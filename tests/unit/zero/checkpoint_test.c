@@ -32,6 +32,7 @@ struct stand {
     zr_engine *engine;
     struct zr_kernel_context context;
     struct zr_checkpoint checkpoint;
+    struct zr_checkpoint_origin origin;
 };
 
 static const struct zr_shape shape = {.layers = 3,
@@ -41,6 +42,15 @@ static const struct zr_shape shape = {.layers = 3,
                                       .vocabulary_padded = 64,
                                       .sequence = 13,
                                       .batch = 2};
+
+static const struct zr_checkpoint_course course = {.steps = 300,
+                                                   .warmup = 21,
+                                                   .schedule = "linear",
+                                                   .rate = 0.1,
+                                                   .min_rate = 1e-9,
+                                                   .data_order = 2,
+                                                   .data_tokens = 1 << 30,
+                                                   .data_checksum = 0xfedcba9876543210};
 
 struct scene {
     int (*act)(struct stand *stand, const struct scene *scene);
@@ -135,6 +145,8 @@ static int rank_main(struct zr_local_world *local, unsigned rank, void *argument
                                               .shape = shape,
                                               .seed = 5,
                                               .stage = scene->stage,
+                                              .course = course,
+                                              .origin = &stand.origin,
                                               .keep = scene->keep};
     if (!result) {
         code = scene->act(&stand, scene);
@@ -250,6 +262,8 @@ static int act_resume(struct stand *stand, const struct scene *scene)
         zr_fail(ZR_ERR_CORRUPT, "resumed at step %llu", (unsigned long long)step);
         return 4;
     }
+    if (memcmp(&stand->origin.course, &course, sizeof course) != 0)
+        return 6;
     return holds(stand, scene->salt) ? 0 : 5;
 }
 
@@ -478,6 +492,11 @@ static const struct {
     {NULL, "step", "-1", "no step"},
     {NULL, "step", "1.5", "no step"},
     {NULL, "step", NULL, "no step"},
+    {NULL, "data_order", "\"2\"", "order of its data"},
+    {NULL, "course", "[]", "course"},
+    {"course", "schedule", "\"much longer than a schedule\"", "course"},
+    {"course", "data_checksum", "7", "course"},
+    {"course", "rate", NULL, "course"},
     {NULL, "seed", "6", "--seed 6"},
     {NULL, "seed", "[]", "no seed"},
     {NULL, "parameters", "1", "other parameters"},

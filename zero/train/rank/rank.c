@@ -232,6 +232,7 @@ zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config
                                                                     .sequence = config->shape.sequence,
                                                                     .batch = config->shape.batch,
                                                                     .data_ranks = zr_train_data_ranks(config),
+                                                                    .micro_batches = config->micro_batches,
                                                                     .seed = config->seed});
     if (result == ZR_OK)
         result = zr_thread_pool_create(&out->pool,

@@ -264,6 +264,13 @@ static void resolve_speculation(struct zr_train_config *config)
                                  config->start.kind == ZR_START_FORK && !config->by_mpi;
 }
 
+/* A tenth of the steps. Fewer than 20 make the loss of the first steps jump, more than 100 are of no use. */
+static uint64_t default_warmup(uint64_t steps)
+{
+    uint64_t most = steps / 2 < 100 ? steps / 2 : 100, tenth = steps / 10 > 20 ? steps / 10 : 20;
+    return tenth < most ? tenth : most;
+}
+
 /* Works out what was left to the program. */
 static void resolve(struct zr_train_config *config)
 {
@@ -276,7 +283,7 @@ static void resolve(struct zr_train_config *config)
     if (config->min_rate < 0)
         config->min_rate = config->rate / 10;
     if (config->warmup == UINT64_MAX)
-        config->warmup = config->steps / 10 < 100 ? config->steps / 10 : 100;
+        config->warmup = default_warmup(config->steps);
     if (config->threads == 0) {
         struct zr_machine machine;
         zr_os_machine(&machine);
