@@ -73,7 +73,7 @@ static inline bool fuzz_data(const unsigned char *data, size_t bytes, zr_result 
                                                             .vocabulary = text ? 256 : FUZZ_VOCABULARY,
                                                             .sequence = FUZZ_LENGTH,
                                                             .batch = FUZZ_BATCH,
-                                                            .world = 1,
+                                                            .data_ranks = 1,
                                                             .seed = 3});
     if (*result != ZR_OK)
         return fuzz_answer(*result) && file.file.fd == -1;
@@ -171,7 +171,7 @@ static inline bool fuzz_config(const unsigned char *data, size_t bytes, zr_resul
 {
     static struct zr_train_config defaults, config, other;
     struct zr_config_rest rest, other_rest;
-    if (defaults.ranks == 0)
+    if (defaults.world == 0)
         fuzz_config_defaults(&defaults);
     config = other = defaults;
     if (!fuzz_write(data, bytes))

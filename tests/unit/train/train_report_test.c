@@ -91,7 +91,7 @@ static struct zr_run_report make_run(void)
                   .batch = 3},
         .bytes = true,
         .steps = STEPS,
-        .ranks = 2,
+        .world = 2,
         .stage = 1,
         .threads = 1,
         .sample = 10,
