@@ -1,5 +1,6 @@
 /* extras.c: what programs call about their memory besides: glibc's statistics and settings, and jemalloc's
- * own names, for programs that are linked with it and reach ours instead. See preload.h. */
+ * own names, for programs that are linked with it and reach ours instead; those of its control interface are
+ * in control.c. See preload.h. */
 #define _GNU_SOURCE
 #include "alloc/preload/preload.h"
 
@@ -11,6 +12,7 @@
 #define JEMALLOC_NO_RENAME
 #include <jemalloc/jemalloc.h>
 
+#include "alloc/preload/control.h"
 #include "alloc/preload/large.h"
 
 /* ---- glibc's ------------------------------------------------------------------------------------------- */
@@ -20,23 +22,17 @@ struct usage {
     struct zr_large_stats large;
 };
 
-static size_t control_number(const char *name)
-{
-    size_t number = 0, bytes = sizeof number;
-    return zr_je_mallctl(name, &number, &bytes, NULL, 0) == 0 ? number : 0;
-}
-
 static struct usage usage_now(void)
 {
     struct usage usage = {0};
-    uint64_t epoch = 1;
+    struct zr_control_figures small;
     if (!zr_preload_start())
         return usage;
-    zr_je_mallctl("epoch", NULL, NULL, &epoch, sizeof epoch);
+    zr_control_figures(&small);
     if (!zr_preload.alone)
         zr_large_get_stats(&usage.large);
-    usage.live_bytes = control_number("stats.allocated") + usage.large.live_bytes;
-    usage.small_resident_bytes = control_number("stats.resident");
+    usage.live_bytes = small.live_bytes + usage.large.live_bytes;
+    usage.small_resident_bytes = small.resident_bytes;
     return usage;
 }
 
@@ -69,12 +65,12 @@ ZR_EXPORT int malloc_trim(size_t pad)
     (void)pad;
     if (!zr_preload_start())
         return 0;
-    size_t before = control_number("stats.resident");
+    struct zr_control_figures before, after;
+    zr_control_figures(&before);
     bool given = !zr_preload.alone && zr_large_trim() > 0;
-    zr_je_mallctl("arena.4096.purge", NULL, NULL, NULL, 0); /* MALLCTL_ARENAS_ALL */
-    uint64_t epoch = 1;
-    zr_je_mallctl("epoch", NULL, NULL, &epoch, sizeof epoch);
-    return given || control_number("stats.resident") < before;
+    zr_control_purge();
+    zr_control_figures(&after);
+    return given || after.resident_bytes < before.resident_bytes;
 }
 
 /* glibc's settings are about its own ways; none applies. 1: taken, as glibc says of each that it knows. */
@@ -174,27 +170,4 @@ ZR_EXPORT size_t nallocx(size_t bytes, int flags)
     return bytes > ZR_SMALL_BYTES && bytes <= PTRDIFF_MAX / 2 && is_plain(flags) && !zr_preload.alone
                ? zr_large_class_bytes(bytes)
                : zr_je_nallocx(bytes, flags);
-}
-
-ZR_EXPORT int mallctl(const char *name, void *old_value, size_t *old_bytes, void *new_value, size_t new_bytes)
-{
-    return zr_preload_start() ? zr_je_mallctl(name, old_value, old_bytes, new_value, new_bytes) : EAGAIN;
-}
-
-ZR_EXPORT int mallctlnametomib(const char *name, size_t *mib, size_t *length)
-{
-    return zr_preload_start() ? zr_je_mallctlnametomib(name, mib, length) : EAGAIN;
-}
-
-ZR_EXPORT int mallctlbymib(const size_t *mib, size_t length, void *old_value, size_t *old_bytes,
-                           void *new_value, size_t new_bytes)
-{
-    return zr_preload_start() ? zr_je_mallctlbymib(mib, length, old_value, old_bytes, new_value, new_bytes)
-                              : EAGAIN;
-}
-
-ZR_EXPORT void malloc_stats_print(void (*write)(void *, const char *), void *argument, const char *options)
-{
-    if (zr_preload_start())
-        zr_je_malloc_stats_print(write, argument, options);
 }

@@ -11,6 +11,7 @@
 #include "alloc/base/option.h"
 #include "alloc/base/slab.h"
 #include "alloc/debug/recorder.h"
+#include "alloc/preload/control.h"
 #include "alloc/preload/pages.h"
 #include "alloc/preload/preload.h"
 #include "alloc/preload/recording.h"
@@ -470,7 +471,7 @@ static void keep(char *block, unsigned mark)
         give_back_kept(most, now);
     /* jemalloc's own clock ticks with its large objects, which are here. */
     if (round)
-        zr_je_mallctl("arena.4096.decay", NULL, NULL, NULL, 0); /* MALLCTL_ARENAS_ALL */
+        zr_control_try_decay();
 }
 
 bool zr_large_free(void *pointer)

@@ -39,6 +39,9 @@ struct zr_preload {
     struct zr_span
         fast;     /* of `small`, what free() may take for jemalloc's without a further look: all or none */
     bool checked; /* ZR_CONF=check:3: a small object that is freed twice is noticed, at some cost */
+    /* The program has given jemalloc functions of its own, as extent hooks: what lies in no range is
+     * jemalloc's, as it is for a program that has jemalloc for its malloc. */
+    _Atomic bool hooked;
     zr_arena *small_arena, *large_arena;
 };
 extern struct zr_preload zr_preload;
@@ -48,9 +51,16 @@ static inline bool zr_span_has(struct zr_span span, const void *pointer)
     return (uintptr_t)pointer - span.first < span.bytes;
 }
 
+/* The bootstrap buffer: objects are never reused. NULL: it is full. */
+void *zr_bootstrap_alloc(size_t bytes, size_t alignment);
+bool zr_bootstrap_has(const void *pointer);
+size_t zr_bootstrap_bytes(const void *pointer);
+
 static inline bool zr_is_small(const void *pointer)
 {
-    return zr_span_has(zr_preload.small, pointer) || zr_preload.alone;
+    return zr_span_has(zr_preload.small, pointer) || zr_preload.alone ||
+           (unlikely(atomic_load_explicit(&zr_preload.hooked, memory_order_relaxed)) &&
+            !zr_span_has(zr_preload.large, pointer) && !zr_bootstrap_has(pointer));
 }
 
 static inline bool zr_preload_ready(void)
@@ -78,11 +88,6 @@ bool zr_preload_start(void);
  */
 void zr_preload_report(void);
 
-/* The bootstrap buffer: objects are never reused. NULL: it is full. */
-void *zr_bootstrap_alloc(size_t bytes, size_t alignment);
-bool zr_bootstrap_has(const void *pointer);
-size_t zr_bootstrap_bytes(const void *pointer);
-
 /* The functions of whoever allocates after us in the order of symbols, for its own pointers; found at the
  * first use. */
 struct zr_next_malloc {
@@ -104,7 +109,7 @@ size_t zr_object_bytes(const void *object);
 /* Where small objects are checked: one of jemalloc's that is the caller's from now on. */
 void *zr_object_fresh(void *object);
 
-/* jemalloc under its prefix. */
+/* jemalloc under its prefix; its control interface is control.c's. */
 void *zr_je_malloc(size_t bytes);
 void *zr_je_calloc(size_t count, size_t bytes);
 void *zr_je_realloc(void *object, size_t bytes);
@@ -117,10 +122,5 @@ void zr_je_dallocx(void *object, int flags);
 void zr_je_sdallocx(void *object, size_t bytes, int flags);
 size_t zr_je_nallocx(size_t bytes, int flags);
 size_t zr_je_malloc_usable_size(void *object);
-int zr_je_mallctl(const char *name, void *old_value, size_t *old_bytes, void *new_value, size_t new_bytes);
-int zr_je_mallctlnametomib(const char *name, size_t *mib, size_t *length);
-int zr_je_mallctlbymib(const size_t *mib, size_t length, void *old_value, size_t *old_bytes, void *new_value,
-                       size_t new_bytes);
-void zr_je_malloc_stats_print(void (*write)(void *, const char *), void *argument, const char *options);
 
 #endif

@@ -1,5 +1,5 @@
 # libzr_malloc.so: the preloaded malloc. jemalloc under the prefix zr_je_ as in the host heap; besides, its mmap and
-# munmap are led to the arena, its clock to the record, and it has no constructor: start.c decides when it starts. Only the names of the malloc family, and setrlimit's, are exported, and nothing but libc is needed.
+# munmap are led to the arena, its clock to the record, its locks to control.c, and it has no constructor: start.c decides when it starts. Only the names of the malloc family, and setrlimit's, are exported, and nothing but libc is needed.
 preload_src := $(wildcard alloc/preload/*.c)
 preload_jemalloc := $(BUILD)/obj/libzr_jemalloc_preload.a
 preload_library := $(BUILD)/lib/libzr_malloc.so
@@ -7,6 +7,7 @@ preload_library := $(BUILD)/lib/libzr_malloc.so
 $(preload_jemalloc): $(heap_library) alloc/preload/preload.mk
 	objcopy --redefine-sym mmap=zr_je_mmap --redefine-sym munmap=zr_je_munmap --redefine-sym madvise=zr_je_madvise \
 		--redefine-sym clock_gettime=zr_je_clock_gettime \
+		$(foreach call,lock trylock unlock,--redefine-sym pthread_mutex_$(call)=zr_je_pthread_mutex_$(call)) \
 		--remove-section .init_array --remove-section .rela.init_array $< $@.new && mv $@.new $@
 
 # The compiler may not make calloc out of malloc and memset inside calloc itself.

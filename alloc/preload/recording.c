@@ -16,6 +16,7 @@
 #include "alloc/core/arena_internal.h"
 #include "alloc/debug/stacks.h"
 #include "alloc/debug/trace.h"
+#include "alloc/preload/control.h"
 #include "alloc/preload/large.h"
 #include "alloc/preload/preload.h"
 #include "alloc/preload/say.h"
@@ -36,7 +37,6 @@ static struct {
     struct zr_lock lock;      /* not held across fork: a child writes no trace */
     _Atomic bool traces;      /* the trace goes on */
     _Atomic uint64_t sample_next_ns;
-    _Atomic bool sampling;
 } own;
 
 static uint64_t now_ns(clockid_t clock)
@@ -60,28 +60,18 @@ void zr_recording_tick(bool grown)
     }
 }
 
-static size_t control_number(const char *name)
-{
-    size_t number = 0, bytes = sizeof number;
-    return zr_je_mallctl(name, &number, &bytes, NULL, 0) == 0 ? number : 0;
-}
-
 void zr_recording_sample(void)
 {
-    bool idle = false;
+    struct zr_control_figures figures;
     atomic_store_explicit(&zr_recording.sample_due, false, memory_order_relaxed);
     zr_small_open();
-    if (!own.record || !atomic_compare_exchange_strong(&own.sampling, &idle, true))
-        return;
     int error = errno;
-    uint64_t epoch = 1, start = now_ns(CLOCK_MONOTONIC);
-    zr_je_mallctl("epoch", NULL, NULL, &epoch, sizeof epoch);
-    zr_large_note_small(control_number("stats.allocated"),
-                        control_number("stats.active") +
-                            control_number("stats.arenas.4096.pdirty") * ZR_PAGE_BYTES);
+    uint64_t start = now_ns(CLOCK_MONOTONIC);
+    if (!own.record || !zr_control_try_figures(&figures))
+        return; /* the next tick asks again */
+    zr_large_note_small(figures.live_bytes, figures.held_bytes);
     uint64_t end = now_ns(CLOCK_MONOTONIC), pause = (end - start) * SAMPLE_SHARE;
     atomic_store(&own.sample_next_ns, end + (pause > SAMPLE_NS ? pause : SAMPLE_NS));
-    atomic_store(&own.sampling, false);
     errno = error;
 }
 
@@ -216,7 +206,6 @@ void zr_recording_after_fork_in_child(void)
     own.lock = (struct zr_lock){0};
     own.trace = NULL; /* the kernel has wiped the writer */
     atomic_store(&own.traces, false);
-    atomic_store(&own.sampling, false);
     own.record = own.record ? zr_record_in_child(own.record) : NULL;
     zr_recording.on = own.record != NULL;
 }

@@ -17,6 +17,7 @@
 #include "alloc/base/error.h"
 #include "alloc/base/option.h"
 #include "alloc/core/arena_internal.h"
+#include "alloc/preload/control.h"
 #include "alloc/preload/large.h"
 #include "alloc/preload/pages.h"
 #include "alloc/preload/recording.h"
@@ -172,6 +173,7 @@ int zr_je_pthread_atfork(void (*before)(void), void (*parent)(void), void (*chil
 
 static void before_fork(void)
 {
+    zr_control_before_fork();
     jemalloc_fork.before();
     zr_large_before_fork();
 }
@@ -180,12 +182,14 @@ static void after_fork_parent(void)
 {
     zr_large_after_fork(false);
     jemalloc_fork.parent();
+    zr_control_after_fork(false);
 }
 
 static void after_fork_child(void)
 {
     zr_large_after_fork(true);
     jemalloc_fork.child();
+    zr_control_after_fork(true);
     if (zr_recording.on)
         zr_recording_after_fork_in_child();
 }

@@ -9,7 +9,10 @@
  *   denied         the same as calls, once seccomp refuses madvise, mremap and memfd_create
  *   kept           large objects are freed and taken again, once it refuses mmap, too: no memory is lost
  *   twice, wild    frees an object of that many bytes twice; frees a pointer into its middle: must not return
- *   returns        holds many large objects, frees them, and prints what stays resident, in MiB */
+ *   returns        holds many large objects, frees them, and prints what stays resident, in MiB
+ *   control        every call of jemalloc's control interface, while four threads allocate, some of them
+ *                  inside functions that jemalloc calls; one that does not return within a minute is named
+ *   small          small objects until one is refused, and 9 more; prints how many there were before */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -24,10 +27,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#define JEMALLOC_NO_RENAME
+#include <jemalloc/jemalloc.h>
 
 #pragma GCC diagnostic ignored "-Wuse-after-free"
 #pragma GCC diagnostic ignored "-Wfree-nonheap-object"
@@ -383,6 +390,253 @@ static void kept(void)
     CHECK(resident_mib() < 4 * COUNT);
 }
 
+/* ---- jemalloc's control interface ---------------------------------------------------------------------- */
+
+int mallctl(const char *, void *, size_t *, void *, size_t) __attribute__((weak));
+int mallctlnametomib(const char *, size_t *, size_t *) __attribute__((weak));
+int mallctlbymib(const size_t *, size_t, void *, size_t *, void *, size_t) __attribute__((weak));
+void malloc_stats_print(void (*)(void *, const char *), void *, const char *) __attribute__((weak));
+void *mallocx(size_t, int) __attribute__((weak));
+void dallocx(void *, int) __attribute__((weak));
+
+static const char *_Atomic stage = "start";
+static struct worker own = {.seed = 7};
+
+/* A thread: jemalloc holds signals back while it starts one of its own. */
+static void *watch(void *argument)
+{
+    sleep(60);
+    char line[100]; /* nothing that allocates */
+    int length = snprintf(line, sizeof line, "%s does not return\n", stage);
+    _exit(write(2, line, (size_t)length) < 0 || argument ? 4 : 5);
+}
+
+/* Written with `bytes` of the value; then some work, so that malloc has something to say. */
+static int set(const char *name, unsigned long value, size_t bytes)
+{
+    stage = name;
+    int error = mallctl(name, NULL, NULL, bytes ? &value : NULL, bytes);
+    for (unsigned i = 0; i < 50; i++)
+        step(&own);
+    return error;
+}
+
+static unsigned get_number(const char *name)
+{
+    unsigned value = 0;
+    size_t bytes = sizeof value;
+    stage = name;
+    CHECK(mallctl(name, &value, &bytes, NULL, 0) == 0);
+    return value;
+}
+
+/* All that allocates, and asks, in a function that jemalloc calls. */
+static void ask_inside(void)
+{
+    free(malloc(100));
+    free(calloc(1, 3 << 20));
+    CHECK(mallinfo2().fordblks < SIZE_MAX / 2);
+    malloc_trim(0);
+    uint64_t epoch = 1;
+    int error = mallctl("epoch", NULL, NULL, &epoch, sizeof epoch);
+    CHECK(error == 0 || error == EAGAIN);
+}
+
+static void write_nothing(void *argument, const char *text)
+{
+    (void)argument;
+    if (strstr(text, "Version"))
+        ask_inside();
+}
+
+static void call_each(void)
+{
+    static const struct {
+        const char *name;
+        unsigned long value;
+        size_t bytes;
+    } plain[] = {{"background_thread", 1, 1},
+                 {"max_background_threads", 2, sizeof(size_t)},
+                 {"epoch", 1, sizeof(uint64_t)},
+                 {"thread.tcache.flush", 0, 0},
+                 {"thread.tcache.enabled", 0, 1},
+                 {"thread.tcache.enabled", 1, 1},
+                 {"thread.idle", 0, 0},
+                 {"thread.arena", 0, sizeof(unsigned)},
+                 {"arena.0.decay", 0, 0},
+                 {"arena.0.purge", 0, 0},
+                 {"arena.4096.decay", 0, 0},
+                 {"arena.4096.purge", 0, 0},
+                 {"arena.0.dirty_decay_ms", 10, sizeof(ssize_t)},
+                 {"arenas.muzzy_decay_ms", 10, sizeof(ssize_t)},
+                 {"stats.mutexes.reset", 0, 0},
+                 {"background_thread", 0, 1}};
+    size_t mib[8], length = 8, count = 0, bytes = sizeof count;
+    for (unsigned i = 0; i < sizeof plain / sizeof *plain; i++)
+        CHECK(set(plain[i].name, plain[i].value, plain[i].bytes) == 0);
+    CHECK(set("prof.active", 1, 1) != 0 && set("no.such.name", 0, 0) == ENOENT);
+    CHECK(get_number("arenas.narenas") > 0);
+    unsigned long cache = get_number("tcache.create");
+    CHECK(set("tcache.flush", cache, sizeof(unsigned)) == 0 &&
+          set("tcache.destroy", cache, sizeof(unsigned)) == 0);
+    stage = "mallctlbymib";
+    CHECK(mallctlnametomib("stats.arenas.0.small.allocated", mib, &length) == 0);
+    CHECK(mallctlbymib(mib, length, &count, &bytes, NULL, 0) == 0);
+    stage = "malloc_stats_print";
+    malloc_stats_print(write_nothing, NULL, "");
+    stage = "mallinfo2, malloc_info, malloc_trim";
+    ask_inside();
+    FILE *file = fopen("/dev/null", "w");
+    CHECK(file && malloc_info(0, file) == 0);
+    fclose(file);
+}
+
+static void *switch_background(void *argument)
+{
+    for (unsigned char on = 1; !over; on ^= 1, usleep(100))
+        CHECK(mallctl("background_thread", NULL, NULL, &on, 1) == 0);
+    return argument;
+}
+
+/* Forks beside a thread that is inside the control interface nearly always. */
+static void fork_beside(void)
+{
+    pthread_t thread;
+    int status;
+    stage = "background_thread beside fork";
+    CHECK(pthread_create(&thread, NULL, switch_background, NULL) == 0);
+    for (unsigned i = 0; i < 8; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(60);
+            ask_inside();
+            for (unsigned k = 0; k < 100; k++)
+                step(&own);
+            _exit(mallctl("arena.0.purge", NULL, NULL, NULL, 0));
+        }
+        CHECK(waitpid(child, &status, 0) == child && status == 0);
+    }
+    over = true;
+    pthread_join(thread, NULL);
+    over = false;
+}
+
+/* A program's extent hook runs under its arena's locks, allocates, and waits for a lock of the program's,
+ * under which others allocate. */
+static pthread_mutex_t programs_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void *map_extent(extent_hooks_t *hooks, void *at, size_t bytes, size_t alignment, bool *zero,
+                        bool *commit, unsigned arena)
+{
+    (void)hooks, (void)arena;
+    char *got =
+        at ? MAP_FAILED
+           : mmap(NULL, bytes + alignment, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    *zero = *commit = true;
+    return got == MAP_FAILED ? NULL : got + (-(uintptr_t)got & (alignment - 1));
+}
+
+static bool split_extent(extent_hooks_t *hooks, void *at, size_t bytes, size_t first_bytes,
+                         size_t second_bytes, bool committed, unsigned arena)
+{
+    (void)hooks, (void)at, (void)committed, (void)arena;
+    return first_bytes + second_bytes != bytes;
+}
+
+static atomic_bool merging;
+
+/* Under a lock that jemalloc takes for its statistics. */
+static bool merge_extents(extent_hooks_t *hooks, void *at, size_t bytes, void *next, size_t next_bytes,
+                          bool committed, unsigned arena)
+{
+    (void)hooks, (void)next_bytes, (void)committed, (void)arena;
+    ask_inside();
+    merging = true;
+    pthread_mutex_lock(&programs_lock);
+    pthread_mutex_unlock(&programs_lock);
+    merging = false;
+    return (char *)at + bytes != next;
+}
+
+static void *use_arena(void *argument)
+{
+    void *objects[8];
+    while (!over) {
+        for (unsigned i = 0; i < 8; i++)
+            CHECK(
+                (objects[i] = mallocx(4 << 20, MALLOCX_ARENA(*(unsigned *)argument) | MALLOCX_TCACHE_NONE)));
+        for (unsigned i = 0; i < 8; i++)
+            dallocx(objects[i], MALLOCX_TCACHE_NONE);
+    }
+    return NULL;
+}
+
+static void hook_extents(void)
+{
+    static extent_hooks_t hooks = {.alloc = map_extent, .split = split_extent, .merge = merge_extents},
+                          *given = &hooks;
+    unsigned arena;
+    size_t bytes = sizeof arena;
+    char name[64];
+    pthread_t thread;
+    stage = "arenas.create with extent hooks";
+    CHECK(mallctl("arenas.create", &arena, &bytes, &given, sizeof given) == 0);
+    stage = "malloc beside extent hooks";
+    CHECK(pthread_create(&thread, NULL, use_arena, &arena) == 0);
+    for (unsigned i = 0; i < 5; i++) {
+        pthread_mutex_lock(&programs_lock);
+        while (!merging)
+            usleep(100);
+        for (unsigned k = 0; k < 400; k++) /* more memory than ever: zr run --stats looks */
+            CHECK(malloc(10000));
+        pthread_mutex_unlock(&programs_lock);
+        usleep(1000);
+    }
+    over = true;
+    pthread_join(thread, NULL);
+    for (unsigned i = 0; i < 3; i++) {
+        snprintf(name, sizeof name, "arena.%u.%s", arena, (const char *[]){"purge", "reset", "destroy"}[i]);
+        CHECK(set(name, 0, 0) == 0);
+    }
+}
+
+static void control(void)
+{
+    enum { THREADS = 4 };
+    pthread_t threads[THREADS], watcher;
+    CHECK(mallctl && mallctlnametomib && mallctlbymib && malloc_stats_print && mallocx && dallocx);
+    CHECK(pthread_create(&watcher, NULL, watch, NULL) == 0);
+    CHECK(set("background_thread", 1, 1) == 0); /* jemalloc's first memory: more to note than ever after */
+    for (unsigned round = 0; round < 2; round++) {
+        over = false;
+        for (uintptr_t i = 0; i < THREADS; i++)
+            CHECK(pthread_create(&threads[i], NULL, work, (void *)(i + 1)) == 0);
+        for (unsigned i = 0; i < 4 && round == 0; i++)
+            call_each();
+        if (round == 1)
+            hook_extents();
+        over = true;
+        for (unsigned i = 0; i < THREADS; i++)
+            pthread_join(threads[i], NULL);
+        over = false;
+        if (round == 0)
+            fork_beside();
+    }
+    drop(&own);
+}
+
+/* ---- Small objects under a limit ----------------------------------------------------------------------- */
+
+static void small(void)
+{
+    size_t count = 0;
+    while (malloc(1000))
+        count++;
+    for (unsigned i = 0; i < 9; i++)
+        CHECK(!malloc(1000) && errno == ENOMEM);
+    printf("%zu\n", count);
+}
+
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
@@ -408,6 +662,10 @@ int main(int argc, char **argv)
         returns();
     } else if (strcmp(what, "kept") == 0) {
         kept();
+    } else if (strcmp(what, "control") == 0) {
+        control();
+    } else if (strcmp(what, "small") == 0) {
+        small();
     } else {
         return 2;
     }

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """zr run and libzr_malloc.so: every call of malloc's family, threads that fork, a system that refuses, what is written on
 standard error, the options of zr run, programs that cannot be preloaded, and programs that people have."""
+import glob
 import os
 import re
 import signal
@@ -47,6 +48,26 @@ same(sorted(names - plus_plus), sorted(FAMILY), "the library shows malloc's fami
 same(len(plus_plus), 20, "and every form of new and delete")
 needed = subprocess.run(["readelf", "-d", LIBRARY], capture_output=True, text=True, check=True).stdout
 same(sorted(re.findall(r"NEEDED.*\[(\w+)", needed)), ["ld", "libc", "libm"], "it needs the C library and its parts")
+
+# What the library calls of jemalloc, by its objects. The control interface waits for locks: control.c alone calls it.
+JEMALLOC = {"control": "mallctl mallctlbymib mallctlnametomib malloc_stats_print",
+            "malloc": "calloc free malloc malloc_usable_size mallocx realloc",
+            "extras": "dallocx mallocx nallocx rallocx sallocx sdallocx xallocx",
+            "start": "free malloc"}
+
+
+def undefined(file):
+    shown = subprocess.run(["nm", "-u", file], capture_output=True, text=True, check=True).stdout
+    return {line.split()[-1] for line in shown.splitlines() if " U " in line}
+
+
+objects = {os.path.basename(file)[:-2]: undefined(file) for file in glob.glob(os.path.join(BUILD, "obj/alloc/preload/*.o"))}
+called = {name: " ".join(sorted(symbol[6:] for symbol in symbols if symbol.startswith("zr_je_"))) for name, symbols in objects.items()}
+same({name: symbols for name, symbols in called.items() if symbols}, JEMALLOC, "each call of jemalloc that the library makes is a known one")
+locks = {symbol for symbol in undefined(os.path.join(BUILD, "obj/libzr_jemalloc_preload.a"))
+         if re.search(r"pthread_(mutex|rwlock|spin)_.*lock", symbol)}
+same(sorted(locks), [f"zr_je_pthread_mutex_{call}" for call in ("lock", "trylock", "unlock")], "and each of jemalloc's locks is counted")
+fine(preloaded(CALLS, "control"), "each call of jemalloc's control interface returns, beside threads, forks and a program's own hooks")
 
 fine(preloaded(CALLS, "calls"), "every call: addresses, sizes, contents, errors")
 got = preloaded(CALLS, "denied")

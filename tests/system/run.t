@@ -97,6 +97,10 @@ ok(got.stdout == "None\n" and "shortage" in report["verdict"] and "its limit is 
 same(report["root"]["failed_bytes"], 200000000, "and how much was asked for")
 got = run(ZR, "run", "--stats", "--", "sh", "-c", "exit 7")
 same(got.returncode, 7, "an exit code passes")
+got = run(ZR, "run", "--stats", "--", CALLS, "control")
+ok(got.returncode == 0 and got.stderr.count("zr: the program gives jemalloc functions of its own") == 1,
+   "a program that makes each call of jemalloc's control interface, beside threads, forks and hooks of its own: none waits for itself")
+note(got.stderr)
 many = run(ZR, "run", "--stats", "--", CALLS, "threads", "50")
 ok(many.returncode == 0 and "by all 51 processes at once" in many.stderr, "threads and fifty forks, counted")
 for what in ("true", "./README.md", "nosuchprogram"):
