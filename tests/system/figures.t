@@ -169,6 +169,37 @@ def test_host_ledger():
     same(json.loads(zr("ledger", "--json"))["processes"], [], "a process that has gone is in none")
 
 
+# A program that maps memory right before and behind each anonymous mapping where there is room, which the kernel then joins.
+JOINING = """
+import ctypes, sys
+held, kept = bytearray(b"x") * (80 << 20), [bytes(100 * (i % 100 + 1)) for i in range(40000)]
+libc = ctypes.CDLL(None)
+libc.mmap.restype, libc.mmap.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_size_t] + 3 * [ctypes.c_int] + [ctypes.c_long]
+with open("/proc/self/maps") as file:
+    anonymous = [[int(one, 16) for one in line.split()[0].split("-")] for line in file if " rw-p 00000000 00:00 0 \\n" in line]
+sum = 0
+for first, end in anonymous:
+    for size in (2 << 20, 64 << 10):
+        for at in (first - size, end):
+            if libc.mmap(at, size, 3, 0x104022, -1, 0) == at:  # MAP_FIXED_NOREPLACE, MAP_NORESERVE as an arena has it
+                ctypes.memset(at, 1, size)
+                sum += size
+print(sum, flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_joined_mappings():
+    """What lies beside an arena in one mapping of the kernel's is counted beside it, and the arena as the arena."""
+    program = Program(ZR, "run", "--", PYTHON, "-c", JOINING, PYTHONMALLOC="malloc")
+    got = ledger(program.pid)["host"]
+    named, objects, beside = rows(got, "name"), 80 * MIB + sum(100 * (i % 100 + 1) for i in range(40000)), int(program.first)
+    arenas = sum(rows(got, "tag").values()) + named.get("free in the arenas", 0) + named["of these not touched yet"]
+    ok(beside > 0 and objects <= arenas <= objects + 40 * MIB and beside <= named["other anonymous memory"] <= beside + 16 * MIB,
+       f"{beside} bytes beside arenas of {objects} and some: {arenas}, {named}")
+    program.end()
+
+
 def test_device_ledger():
     """Two processes on one card: each sees the other's bytes, and what was there before it came."""
     emulator = os.path.abspath(os.path.join(BUILD, "tests", "emulator"))
@@ -199,6 +230,7 @@ def test_device_ledger():
 test_same_figures()
 test_ranks()
 test_host_ledger()
+test_joined_mappings()
 test_device_ledger()
 same(zr("ledger", "init", code=2), "", "a name is no process")
 done()

@@ -47,6 +47,9 @@ HOLD = ("import ctypes,os,sys;m=ctypes.CDLL(None);m.malloc.restype=ctypes.c_void
         "m.memset.argtypes=m.free.argtypes=[ctypes.c_void_p];m.memset.argtypes=[ctypes.c_void_p,ctypes.c_int,ctypes.c_size_t]\n"
         "def take(n,size):\n  p=[m.malloc(size) for _ in range(n)]\n  [m.memset(x,1,size) for x in p]\n  return p\n"
         "def drop(p):\n  for x in p: m.free(x)\n")
+got, report = figures(PYTHON, "-c", HOLD + "p=[take(1,40*1000) for _ in range(70)]; os.kill(os.getpid(), 9)")
+ok(report["sum"]["peak_held_bytes"] >= report["root"]["peak_held_bytes"] and report["sum"]["live_at_peak_bytes"] >= report["root"]["live_at_peak_bytes"],
+   f"the sum is no less than a part of it, where that has grown by little when it is killed: {report['sum']}")
 got, report = figures(PYTHON, "-c", HOLD + "p=take(40,3*1000*1000); drop(p[::2])")
 same(got.returncode, 0, "a program under --stats and --json")
 lines = got.stderr.splitlines()

@@ -2,6 +2,7 @@
  * and /proc. See ledger.h. */
 #include "defrag/tool/live/ledger.h"
 
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -94,28 +95,58 @@ static bool is_library(const char *name)
     return end && (end[3] == '\0' || end[3] == '.' || end[3] == ' ');
 }
 
-static bool is_in_arena(const struct zr_live *live, uint64_t address, const char *path)
+/* A mapping of the process, as /proc/PID/smaps has it. */
+struct mapping {
+    uint64_t first, end; /* addresses */
+    enum kind kind;      /* of what is in no arena's range */
+};
+
+/* What of the mapping is resident, in [first, end), by the kernel's table of pages; 0: it is not to be read.
+ */
+static uint64_t present_bytes(int pagemap, uint64_t first, uint64_t end)
 {
-    if (begins(path, "/memfd:zr (deleted)")) /* of contiguous pools too, whose addresses are their own */
-        return true;
-    for (unsigned i = 0; i < live->arenas_count; i++) {
-        const struct zr_published_arena *arena = &live->shown.arenas[i];
-        for (unsigned r = 0; r < arena->ranges_count && arena->visible; r++)
-            if (address >= arena->ranges[r].address &&
-                address - arena->ranges[r].address < arena->ranges[r].bytes)
-                return true;
+    uint64_t entries[512], page_bytes = (uint64_t)sysconf(_SC_PAGESIZE), count = 0;
+    for (uint64_t page = first / page_bytes, last = end / page_bytes; pagemap >= 0 && page < last;) {
+        uint64_t wanted = last - page < 512 ? last - page : 512;
+        ssize_t got = pread(pagemap, entries, wanted * sizeof *entries, (off_t)(page * sizeof *entries));
+        if (got < (ssize_t)sizeof *entries)
+            return 0;
+        for (ssize_t i = 0; i < got / (ssize_t)sizeof *entries; i++)
+            count += entries[i] >> 63;
+        page += (uint64_t)got / sizeof *entries;
     }
-    return false;
+    return count * page_bytes;
 }
 
-/* By its first address, and by what /proc/PID/smaps calls it; `program` is what /proc/PID/exe is. */
-static enum kind kind_of(const struct zr_live *live, uint64_t address, const char *path, const char *program)
+/* What the arenas have of a mapping's resident bytes. The kernel joins neighbours, so a mapping may begin
+ * before an arena's range or end behind it: of such a one, the pages in the range. */
+static uint64_t arenas_share(const struct zr_live *live, const struct mapping *mapping,
+                             uint64_t resident_bytes, int pagemap)
+{
+    uint64_t share = 0;
+    for (unsigned i = 0; i < live->arenas_count; i++) {
+        const struct zr_published_arena *arena = &live->shown.arenas[i];
+        for (unsigned r = 0; r < arena->ranges_count && arena->visible; r++) {
+            uint64_t first = arena->ranges[r].address, end = first + arena->ranges[r].bytes;
+            if (end < first || end <= mapping->first || first >= mapping->end)
+                continue;
+            if (first <= mapping->first && end >= mapping->end)
+                return resident_bytes;
+            share += present_bytes(pagemap, first > mapping->first ? first : mapping->first,
+                                   end < mapping->end ? end : mapping->end);
+        }
+    }
+    return share < resident_bytes ? share : resident_bytes;
+}
+
+/* By what /proc/PID/smaps calls it; `program` is what /proc/PID/exe is. */
+static enum kind kind_of(const char *path, const char *program)
 {
     static const char *const device_libraries[] = {"libcuda",  "libcudart", "libcublas",     "libcudnn",
                                                    "libcufft", "libcurand", "libcusolver",   "libcusparse",
                                                    "libnccl",  "libnv",     "libtorch_cuda", "libc10_cuda"};
     const char *name = strrchr(path, '/');
-    if (is_in_arena(live, address, path))
+    if (begins(path, "/memfd:zr (deleted)")) /* of contiguous pools too, whose addresses are their own */
         return IN_ARENA;
     if (path[0] == '[')
         return begins(path, "[heap]")    ? HEAP
@@ -184,7 +215,7 @@ static zr_result read_smaps(const struct zr_live *live, uint64_t sums[KINDS_COUN
 {
     char path[64], program[4096], *line;
     struct lines lines = {.held_bytes = 0};
-    enum kind kind = ANONYMOUS;
+    struct mapping mapping = {.kind = ANONYMOUS};
     long pid = live->shown.process.pid;
     uint64_t bytes;
     snprintf(path, sizeof path, "/proc/%ld/exe", pid);
@@ -194,16 +225,23 @@ static zr_result read_smaps(const struct zr_live *live, uint64_t sums[KINDS_COUN
     zr_result result = zr_file_open(&lines.file, path);
     if (result != ZR_OK)
         return result;
+    snprintf(path, sizeof path, "/proc/%ld/pagemap", pid);
+    int pagemap = open(path, O_RDONLY | O_CLOEXEC);
     while ((result = next_line(&lines, &line)) == ZR_OK && line) {
         unsigned long long first, last;
         int name = 0;
-        if (!rolled && sscanf(line, "%llx-%llx %*4s %*x %*s %*u %n", &first, &last, &name) == 2 && name > 0)
-            kind = kind_of(live, first, line + name, program);
-        else if (read_resident(line, &bytes) && rolled)
+        if (!rolled && sscanf(line, "%llx-%llx %*4s %*x %*s %*u %n", &first, &last, &name) == 2 && name > 0) {
+            mapping = (struct mapping){first, last, kind_of(line + name, program)};
+        } else if (read_resident(line, &bytes) && rolled) {
             *rolled = bytes;
-        else if (read_resident(line, &bytes))
-            sums[kind] += bytes;
+        } else if (read_resident(line, &bytes)) {
+            uint64_t share = arenas_share(live, &mapping, bytes, pagemap);
+            sums[IN_ARENA] += share;
+            sums[mapping.kind] += bytes - share;
+        }
     }
+    if (pagemap >= 0)
+        close(pagemap);
     zr_file_close(&lines.file);
     return result;
 }

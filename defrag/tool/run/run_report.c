@@ -82,9 +82,9 @@ static const struct zr_record *largest_of_device(const struct summary *summary, 
     return largest;
 }
 
-/* What all processes held of the device at once, and what of that was live: to a MiB of each process, so
- * never less than what one of them held. */
-static void sum_of_device(const struct summary *summary, unsigned memory, const struct zr_record *largest,
+/* What all processes held of a memory at once, and what of that was live. The sum is counted to a MiB of each
+ * process: it is never less than what one of them held. */
+static void sum_of_memory(const struct summary *summary, unsigned memory, const struct zr_record *largest,
                           uint64_t *held_bytes, uint64_t *live_bytes)
 {
     const struct zr_record_book *book = summary->report->folder->book;
@@ -379,7 +379,7 @@ static void show_devices(const struct summary *summary)
         if (!largest)
             continue;
         uint64_t held = largest->memory[i].peak_held_bytes, live = largest->memory[i].live_at_peak_bytes;
-        sum_of_device(summary, i, largest, &sum_held, &sum_live);
+        sum_of_memory(summary, i, largest, &sum_held, &sum_live);
         if (sum_held > held)
             snprintf(others, sizeof others, "; by all processes at once at most %s", bytes(sum_held).text);
         zr_tool_log("device %-3u peak held %s, live then %s, %.1f %% of it, by %s [%d]%s",
@@ -391,13 +391,13 @@ static void show_devices(const struct summary *summary)
 static void show_host(const struct summary *summary)
 {
     const struct zr_record *largest = summary->largest;
-    const struct zr_record_book *book = summary->report->folder->book;
     char others[200] = "";
-    uint64_t held = FIGURE(largest, peak_held_bytes), live = FIGURE(largest, live_at_peak_bytes);
-    uint64_t sum = atomic_load(&book->sums[ZR_RECORD_HOST].peak_held_bytes); /* to a MiB of each process */
+    uint64_t held = FIGURE(largest, peak_held_bytes), live = FIGURE(largest, live_at_peak_bytes), sum,
+             sum_live;
+    sum_of_memory(summary, ZR_RECORD_HOST, largest, &sum, &sum_live);
     if (summary->processes_count > 1)
         snprintf(others, sizeof others, "; by all %u processes at once at most %s", summary->processes_count,
-                 bytes(sum > held ? sum : held).text);
+                 bytes(sum).text);
     uint64_t resident = resident_bytes(summary, largest);
     zr_tool_log("peak held  %s%s%s by %s [%d]%s", bytes(held).text, resident ? ", resident at most " : "",
                 resident ? bytes(resident).text : "", largest->program, largest->process, others);
@@ -487,7 +487,7 @@ static void print_device_sums(struct zr_text *text, const struct summary *summar
         uint64_t held, live;
         if (!largest)
             continue;
-        sum_of_device(summary, i, largest, &held, &live);
+        sum_of_memory(summary, i, largest, &held, &live);
         zr_text_print(
             text, "%s{\"device\": %u, \"peak_held_bytes\": %" PRIu64 ", \"live_at_peak_bytes\": %" PRIu64 "}",
             shown++ ? ", " : "", i - ZR_RECORD_DEVICE, held, live);
@@ -498,6 +498,9 @@ static void print_json(struct zr_text *text, const struct summary *summary)
 {
     const struct zr_record_book *book = summary->report->folder->book;
     const struct zr_run_end *end = summary->report->end;
+    uint64_t sum = 0, sum_live = 0;
+    if (summary->largest)
+        sum_of_memory(summary, ZR_RECORD_HOST, summary->largest, &sum, &sum_live);
     zr_text_print(text, "{\"version\": 1, \"command\": [");
     for (char **word = summary->report->command; *word; word++) {
         zr_text_print(text, word == summary->report->command ? "" : ", ");
@@ -511,8 +514,7 @@ static void print_json(struct zr_text *text, const struct summary *summary)
     zr_text_print(text,
                   " \"sum\": {\"peak_held_bytes\": %" PRIu64 ", \"live_at_peak_bytes\": %" PRIu64
                   ", \"devices\": [",
-                  atomic_load(&book->sums[ZR_RECORD_HOST].peak_held_bytes),
-                  atomic_load(&book->sums[ZR_RECORD_HOST].live_at_peak_bytes));
+                  sum, sum_live);
     print_device_sums(text, summary);
     zr_text_print(text, "]},\n \"root\": ");
     if (summary->root)
