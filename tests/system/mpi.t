@@ -40,6 +40,14 @@ def check_operations():
             note(got.stderr[-800:])
 
 
+def check_circle():
+    """Ranks that wait for one another in three groups tell each other what they are in."""
+    got = mpirun(4, RANKS, "circle", 65536)
+    said = [line for line in got.stderr.splitlines() if line.startswith("# rank ")]  # whoever is last, mpirun may have killed
+    ok(got.returncode == 1 and said and not any("wrong: " in line for line in said),
+       "4 ranks, 3 of which wait in a circle: all end, with the ranks' names") or note(got.stderr[-800:])
+
+
 def check_losses():
     for ranks in (2, 3, 4):
         precision = {2: "fp32", 3: "bf16", 4: "fp16"}[ranks]
@@ -215,6 +223,7 @@ if why:
     skip(why)
 else:
     check_operations()
+    check_circle()
     check_losses()
     check_deaths()
     check_requests()

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
+#include "zero/comm/calls.h"
 #include "zero/comm/comm.h"
 #include "zero/comm/local/local.h"
 
@@ -53,8 +54,11 @@ static void run_item(struct zr_comm *comm, const struct zr_comm_item *item, zr_t
         result = before->run(before->state);
     if (result == ZR_OK)
         result = zr_comm_stream_begin(comm);
-    if (result == ZR_OK)
+    if (result == ZR_OK) {
+        zr_calls_begin(comm, item, ticket);
         result = comm->table->run(comm, item);
+        zr_calls_end(comm, item);
+    }
     if (result == ZR_OK)
         result = zr_comm_stream_end(comm, ticket);
     pthread_mutex_lock(&comm->lock);
@@ -108,8 +112,10 @@ static void wait_locked(struct zr_comm *comm, zr_ticket ticket)
     if (comm->completed >= ticket)
         return;
     uint64_t start_ns = zr_os_now_ns();
+    zr_calls_wait(comm, ticket);
     while (comm->completed < ticket)
         pthread_cond_wait(&comm->progress, &comm->lock);
+    zr_calls_go_on(comm);
     comm->counters.exposed_ns += zr_os_now_ns() - start_ns;
 }
 
@@ -118,7 +124,9 @@ static void wait_locked(struct zr_comm *comm, zr_ticket ticket)
 static void run_here(struct zr_comm *comm, const struct zr_comm_item *item)
 {
     uint64_t start_ns = zr_os_now_ns();
+    zr_calls_wait(comm, comm->submitted + 1);
     run_item(comm, item, comm->submitted + 1);
+    zr_calls_go_on(comm);
     comm->counters.exposed_ns += zr_os_now_ns() - start_ns;
 }
 
@@ -130,6 +138,8 @@ zr_result zr_comm_submit(struct zr_comm *comm, const struct zr_comm_item *item, 
     if (comm->submitted >= ZR_COMM_QUEUE_COUNT)
         wait_locked(comm, comm->submitted - ZR_COMM_QUEUE_COUNT + 1); /* full: the oldest makes room */
     result = repeat_failure(comm);
+    if (result == ZR_OK)
+        zr_calls_submit(comm, item);
     if (result == ZR_OK && comm->threaded) {
         comm->queue[++comm->submitted % ZR_COMM_QUEUE_COUNT] = *item;
         pthread_cond_signal(&comm->work);
@@ -157,13 +167,18 @@ zr_result zr_comm_run_host(struct zr_comm *comm, const struct zr_all_gather *op)
     if (result != ZR_OK)
         return result;
     uint64_t before_bytes = comm->host_received_bytes;
+    const struct zr_comm_item item = {.kind = ZR_COMM_HOST, .all_gather = *op};
     result = zr_comm_drain(comm);
-    if (result == ZR_OK)
+    if (result == ZR_OK) {
+        zr_calls_begin(comm, &item, 0);
+        zr_calls_wait(comm, 0);
         result = comm->table->host(comm, op);
+        zr_calls_end(comm, &item);
+        zr_calls_go_on(comm);
+    }
     pthread_mutex_lock(&comm->lock);
     if (result == ZR_OK)
-        count_item(comm, &(struct zr_comm_item){.kind = ZR_COMM_HOST, .all_gather = *op},
-                   comm->host_received_bytes - before_bytes);
+        count_item(comm, &item, comm->host_received_bytes - before_bytes);
     remember_failure(comm, result);
     result = result == ZR_OK ? ZR_OK : repeat_failure(comm);
     pthread_mutex_unlock(&comm->lock);
@@ -340,6 +355,7 @@ zr_result zr_comm_destroy(zr_comm *comm)
     if (!comm)
         return ZR_OK;
     zr_comm_thread_stop(comm); /* after the last submitted operation has ended, well or not */
+    zr_calls_close(comm);
     comm->table->close(comm);
     zr_comm_context_close(comm);
     pthread_cond_destroy(&comm->progress);

@@ -41,6 +41,7 @@ enum zr_comm_recording { ZR_COMM_BEGINS, ZR_COMM_ENDS, ZR_COMM_DROPS };
  * operation is running or waiting then, and the memory of the communicator itself is freed by the front. */
 struct zr_comm_table {
     const char *name;
+    bool meets; /* no operation ends on a rank before all others have begun it */
     /* What this rank sends to others for it; NULL: what it takes straight from each to each. */
     uint64_t (*sent_bytes)(const struct zr_comm *comm, const struct zr_comm_item *item);
     zr_result (*run)(struct zr_comm *comm, const struct zr_comm_item *item);
@@ -72,9 +73,10 @@ struct zr_comm {
     struct zr_comm_options options;
     struct zr_local_world *local; /* NULL: no launcher behind this rank */
     unsigned rank, world;
-    unsigned run_rank;       /* this rank's number in the run */
-    bool threaded;           /* false: operations run inside the call that submits them */
-    struct zr_thread thread; /* valid when threaded */
+    unsigned run_rank;            /* this rank's number in the run */
+    struct zr_local_calls *calls; /* what is noted of its operations; NULL: nothing. See calls.h */
+    bool threaded;                /* false: operations run inside the call that submits them */
+    struct zr_thread thread;      /* valid when threaded */
     /* Taken from other ranks so far; counted by `run` at each copy, sum or arrival, and looked at by whoever
      * calls it. Likewise by `host`. */
     uint64_t received_bytes, host_received_bytes;

@@ -1,14 +1,16 @@
 /* liveness.c: see liveness.h. Below message.c; messages with a tag of their own, which meet no data. */
 #include "zero/comm/liveness.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "alloc/base/system/os.h"
+#include "zero/comm/calls.h"
 
-enum { ASK = 0x7a720001, HERE, LOST, FIRST, LOGGED };
+enum { ASK = 0x7a720001, HERE, LOST, FIRST, LOGGED, ASK_CALLS, CALLS };
 enum { MESSAGES_A_POLL = 4 * ZR_MAX_WORLD };
-#define REPORT_NS 20000000ull /* for what was reported to be on its way */
+#define REPORT_NS 250000000ull /* for what was reported to be on its way: peers look every 100 ms */
 #define NAP_NS    1000000ull
 
 /* ---- Messages ------------------------------------------------------------------------------------------ */
@@ -44,15 +46,17 @@ static void post(struct zr_liveness *liveness, unsigned peer, const struct zr_li
     arrived(liveness, operation);
     if (operation->under_way)
         return;
-    operation->message = *message;
+    size_t bytes = message->kind == CALLS ? sizeof(*message) : offsetof(struct zr_liveness_message, record);
+    memcpy(&operation->message, message, offsetof(struct zr_liveness_message, record));
+    if (message->kind == CALLS)
+        zr_calls_copy(&operation->message.record, &liveness->local->ranks[liveness->transport->rank].record);
     operation->message.from = liveness->transport->rank;
     operation->under_way =
-        liveness->transport->send(liveness->transport,
-                                  &(struct zr_transport_message){.peer = peer,
-                                                                 .data = &operation->message,
-                                                                 .bytes = sizeof(operation->message),
-                                                                 .tag = liveness->tag},
-                                  &operation->request) == 0;
+        liveness->transport->send(
+            liveness->transport,
+            &(struct zr_transport_message){
+                .peer = peer, .data = &operation->message, .bytes = bytes, .tag = liveness->tag},
+            &operation->request) == 0;
     arrived(liveness, operation);
 }
 
@@ -63,17 +67,23 @@ static void post_all(struct zr_liveness *liveness, const struct zr_liveness_mess
             post(liveness, p, message);
 }
 
-/* What this rank ends after: it waits a moment until all of it is on its way. */
+/* What this rank ends after: it waits a moment until all of it is on its way, behind what a peer that looks
+ * from time to time has not taken yet. */
 static void post_last(struct zr_liveness *liveness, const struct zr_liveness_message *message)
 {
     _Atomic uint32_t nobody = 0;
     uint64_t until_ns = zr_os_now_ns() + REPORT_NS;
-    bool under_way = true;
-    post_all(liveness, message);
+    bool posted[ZR_MAX_WORLD] = {false}, under_way = true;
     while (under_way && zr_os_now_ns() < until_ns) {
         under_way = false;
         for (unsigned p = 0; p < liveness->transport->world; p++) {
+            if (p == liveness->transport->rank)
+                continue;
             arrived(liveness, &liveness->outbox[p]);
+            if (!posted[p] && !liveness->outbox[p].under_way) {
+                post(liveness, p, message);
+                posted[p] = true;
+            }
             under_way |= liveness->outbox[p].under_way;
         }
         if (under_way)
@@ -92,7 +102,9 @@ static void give_up(struct zr_liveness *liveness, struct zr_liveness_operation *
 
 void zr_liveness_open(struct zr_liveness *liveness, struct zr_transport *transport, uint32_t tag)
 {
-    memset(liveness, 0, sizeof(*liveness));
+    memset(liveness, 0, offsetof(struct zr_liveness, outbox));
+    for (unsigned p = 0; p < transport->world; p++)
+        liveness->outbox[p].under_way = false;
     liveness->transport = transport;
     liveness->tag = tag;
     listen(liveness);
@@ -121,6 +133,12 @@ static void take_in(struct zr_liveness *liveness, const struct zr_liveness_messa
         liveness->first[from] = message->hash;
     if (message->kind == LOGGED)
         liveness->logged = message->hash;
+    if (message->kind == ASK_CALLS && liveness->local)
+        post(liveness, from, &(struct zr_liveness_message){.kind = CALLS, .round = message->round});
+    if (message->kind == CALLS && liveness->local && message->round == liveness->round) {
+        zr_calls_copy(&liveness->local->ranks[from].answers[message->round % 2], &message->record);
+        liveness->answered[from][message->round % 2] = message->round;
+    }
     if (message->kind == LOST && liveness->lost == ZR_OK) {
         liveness->lost = (zr_result)message->result;
         snprintf(liveness->text, sizeof(liveness->text), "%.*s", (int)sizeof(message->text) - 1,
@@ -168,6 +186,48 @@ bool zr_liveness_find(const struct zr_liveness *liveness, const struct zr_rank_s
         }
     }
     return false;
+}
+
+/* Ranks of MPI that have ended are found by their processes. */
+static bool none_has_ended(const void *state, unsigned rank)
+{
+    (void)state;
+    (void)rank;
+    return false;
+}
+
+/* The answers to one question. */
+static void view_round(const struct zr_liveness *liveness, uint32_t round, struct zr_calls_view *out)
+{
+    for (unsigned p = 0; p < liveness->transport->world; p++)
+        out->records[p] =
+            liveness->answered[p][round % 2] == round ? &liveness->local->ranks[p].answers[round % 2] : NULL;
+}
+
+/* An answer that comes after the next question was asked is not taken: those to the one before were all read
+ * before the first of those to the last was given. */
+zr_result zr_liveness_look(struct zr_liveness *liveness)
+{
+    unsigned rank = liveness->transport->rank, world = liveness->transport->world;
+    struct zr_calls_view first, second;
+    uint64_t now_ns = zr_os_now_ns();
+    zr_result result = ZR_OK;
+    if (!liveness->local || now_ns - liveness->asked_ns < ZR_CALLS_PATIENCE_NS)
+        return ZR_OK;
+    struct zr_local_rank *own = &liveness->local->ranks[rank];
+    if (liveness->round > 1) {
+        view_round(liveness, liveness->round - 1, &first);
+        view_round(liveness, liveness->round, &second);
+        second.records[rank] = &own->record;
+        result = zr_calls_check(&(struct zr_calls_look){
+            .first = &first, .second = &second, .world = world, .rank = rank, .ended = none_has_ended});
+    }
+    liveness->asked_ns = now_ns;
+    liveness->round++;
+    zr_calls_copy(&own->answers[liveness->round % 2], &own->record);
+    liveness->answered[rank][liveness->round % 2] = liveness->round;
+    post_all(liveness, &(struct zr_liveness_message){.kind = ASK_CALLS, .round = liveness->round});
+    return result;
 }
 
 void zr_liveness_report(struct zr_liveness *liveness, zr_result result, const char *text)

@@ -9,8 +9,9 @@
 
 #include "zero/comm/message/transport.h"
 #include "zero/comm/zr_comm.h"
+#include "zero/launch/control.h"
 
-enum { ZR_LIVENESS_WORDS = ZR_MAX_WORLD / 64, ZR_LIVENESS_TEXT_BYTES = 160 };
+enum { ZR_LIVENESS_WORDS = ZR_MAX_WORLD / 64, ZR_LIVENESS_TEXT_BYTES = 256 };
 
 /* Ranks, a bit each. */
 struct zr_rank_set {
@@ -34,6 +35,8 @@ struct zr_liveness_message {
     uint64_t hash;              /* FIRST, LOGGED: of what is to be logged */
     struct zr_rank_set awaited; /* HERE */
     char text[ZR_LIVENESS_TEXT_BYTES];
+    uint32_t round;                /* ASK_CALLS, CALLS: which look this is for */
+    struct zr_local_record record; /* CALLS, and sent with no other */
 };
 
 struct zr_liveness_operation {
@@ -46,14 +49,19 @@ struct zr_liveness_operation {
 struct zr_liveness {
     struct zr_transport *transport;
     uint32_t tag;
-    struct zr_liveness_operation inbox; /* from anyone; under way as long as this rank listens */
-    struct zr_liveness_operation outbox[ZR_MAX_WORLD]; /* to each peer one at a time */
-    struct zr_rank_set awaited[ZR_MAX_WORLD];          /* by those that have answered */
-    uint64_t answered_ns[ZR_MAX_WORLD];                /* when; 0: never */
-    uint64_t first[ZR_MAX_WORLD];                      /* hash of what a rank would log; 0: nothing */
-    uint64_t logged;                                   /* hash of what one has logged; 0: nothing */
-    zr_result lost;                                    /* not ZR_OK: another rank has reported who is lost */
+    struct zr_rank_set awaited[ZR_MAX_WORLD]; /* by those that have answered */
+    uint64_t answered_ns[ZR_MAX_WORLD];       /* when; 0: never */
+    uint64_t first[ZR_MAX_WORLD];             /* hash of what a rank would log; 0: nothing */
+    uint64_t logged;                          /* hash of what one has logged; 0: nothing */
+    zr_result lost;                           /* not ZR_OK: another rank has reported who is lost */
     char text[ZR_LIVENESS_TEXT_BYTES];
+    struct zr_local_world *local;       /* this rank's own record, and its answers; NULL: none */
+    uint32_t round;                     /* the last look of this rank that others were asked for; 0: none */
+    uint32_t answered[ZR_MAX_WORLD][2]; /* the round that answers[round % 2] of a rank is of */
+    uint64_t asked_ns;                  /* when that was */
+    struct zr_liveness_operation inbox; /* from anyone; under way as long as this rank listens */
+    struct zr_liveness_operation outbox[ZR_MAX_WORLD]; /* to each peer one at a time; last, and as many as
+                                                           there are */
 };
 
 /* Starts to listen, and stops; what is under way is given up. */
@@ -67,6 +75,9 @@ void zr_liveness_ask(struct zr_liveness *liveness);
  * `asked_ns`. False: all have, and *out is one of those that are waited for. */
 bool zr_liveness_find(const struct zr_liveness *liveness, const struct zr_rank_set *waits_for,
                       uint64_t asked_ns, unsigned *out);
+/* Whether the ranks are out of step (zero/comm/calls.h), at most once a second: looks at what they have
+ * answered to the last two questions, and asks the next. ZR_ERR_PEER, with the ranks and what they are in. */
+zr_result zr_liveness_look(struct zr_liveness *liveness);
 /* Reports a failure to all the others, as well as can be done in a moment; that this rank is about to log
  * something, or has done so. */
 void zr_liveness_report(struct zr_liveness *liveness, zr_result result, const char *text);

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "zero/comm/comm.h"
+#include "zero/comm/calls.h"
 #include "zero/comm/take.h"
 
 size_t zr_mesh_world_bucket_bytes(struct zr_mesh_shape shape, size_t bucket_bytes)
@@ -48,6 +48,10 @@ zr_result zr_mesh_open(struct zr_mesh *out, zr_comm *world, struct zr_mesh_shape
         result = open_group(&out->tensor, world, tensor, bucket_bytes);
     if (result == ZR_OK && shape.pipeline > 1)
         result = open_group(&out->pipeline, world, pipeline, ZR_COMM_LINE_BYTES);
+    if (out->data != world)
+        zr_calls_name(out->data, "data");
+    zr_calls_name(out->tensor, "tensor");
+    zr_calls_name(out->pipeline, "pipeline");
     if (result != ZR_OK)
         zr_mesh_close(out);
     return result;

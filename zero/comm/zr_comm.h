@@ -17,7 +17,8 @@
  * type that is none, sizes beyond memory. Elements that are added are aligned to their size, which is not
  * looked at; what only moves needs no alignment. One on nothing is done at once. What fails under way fails
  * the wait, and every call after it, alike: ZR_ERR_PEER or ZR_ERR_TIMEOUT with the name of a dead or lost
- * peer, ZR_ERR_INTERRUPTED where the run was told to end. The communicator is then good for its end alone.
+ * peer, ZR_ERR_PEER too with the operations of two ranks that are out of step, ZR_ERR_INTERRUPTED where the
+ * run was told to end. The communicator is then good for its end alone.
  *
  * On a card with streams (see zr_comm_options.beside) the caller's stream waits in place of the host, and
  * what fails under way is found by whoever waits for the card: zr_comm_guard() is for it. A host message

@@ -12,7 +12,7 @@
 
 #include "zero/launch/zr_launch.h"
 
-enum { ZR_LOCAL_STATUS_BYTES = 48, ZR_LOCAL_REASON_BYTES = 192, ZR_LOCAL_PLACES = 64 };
+enum { ZR_LOCAL_STATUS_BYTES = 48, ZR_LOCAL_REASON_BYTES = 256, ZR_LOCAL_PLACES = 64 };
 /* Communicators of a rank at a time, groups included, and what one piece of a host message holds. */
 enum { ZR_LOCAL_RINGS = 24, ZR_LOCAL_HOST_BYTES = 512 };
 #define ZR_LOCAL_POLL_NS 50000000ull /* the longest sleep of a rank that waits */
@@ -88,6 +88,38 @@ struct zr_local_opening {
     struct zr_local_place places[ZR_LOCAL_PLACES];
 };
 
+/* The operations of one channel of a communicator, as a rank is in them. */
+struct zr_local_call {
+    _Atomic uint64_t begun, ended; /* the number of the last one, from 1 */
+    _Atomic uint64_t ticket;       /* of the one that has begun; 0: a host message */
+    /* Of operation n in place n % 2. Kind: an enum zr_comm_kind, and ZR_LOCAL_MEETS where it ends on no rank
+     * before all members have begun it. */
+    _Atomic uint64_t bytes[2];
+    _Atomic uint32_t kind[2];
+};
+enum { ZR_LOCAL_MEETS = 1u << 8 };
+enum zr_local_channel { ZR_LOCAL_DATA, ZR_LOCAL_HOST, ZR_LOCAL_CHANNELS };
+
+/* One communicator of a rank. */
+struct zr_local_calls {
+    _Alignas(64) _Atomic uint64_t key; /* 0: none. Written last */
+    _Atomic uint64_t submitted;        /* the number of the last operation that was handed in */
+    struct zr_local_call channels[ZR_LOCAL_CHANNELS];
+    uint64_t members[ZR_MAX_WORLD / 64]; /* ranks of the run, a bit each */
+    char group[16];
+};
+
+/* What a rank waits for, for those that wait for it. Written by that rank alone; the protocol is in
+ * zero/comm/calls.h. */
+struct zr_local_record {
+    struct zr_local_calls calls[ZR_LOCAL_RINGS];
+    /* Of the thread that hands operations in: (times << 8) | (1 + 2 * place in calls + channel), or | 0 where
+     * it does not wait; and the ticket. */
+    _Atomic uint64_t waits, ticket;
+    _Atomic uint64_t thread;  /* which one that is; 0: none has yet */
+    _Atomic uint64_t several; /* 1: more than one has, and what one of them does not do another may */
+};
+
 struct zr_local_rank {
     struct zr_local_ring rings[ZR_LOCAL_RINGS];
     struct zr_local_opening opening;
@@ -100,6 +132,8 @@ struct zr_local_rank {
     _Atomic bool whole;          /* this rank has one; this rank only */
     _Atomic uint32_t heartbeats; /* moves with every call on a communicator; this rank only */
     _Atomic uint32_t statuses;   /* with every status */
+    struct zr_local_record record;
+    struct zr_local_record answers[2]; /* of a rank of MPI, for this one alone; see liveness.h */
 
     /* For the launcher and the peers' messages. */
     _Atomic bool ended; /* the launcher has seen the end of the process */
@@ -125,6 +159,7 @@ struct zr_local_world {
     _Atomic bool orphaned;          /* a rank has said on stderr that the launcher is gone */
     _Atomic uint64_t first_message; /* hash of the first words of zr_local_first_message(); 0: none yet */
     _Atomic uint32_t said;          /* 1: they have been said, or others */
+    _Atomic bool out_of_step;       /* a rank has found that: no launcher has words for it */
 
     /* Passing the descriptors of the rings round: whose turn it is to send. */
     _Alignas(64) _Atomic uint32_t turn; /* attempt * world + rank */
@@ -179,6 +214,9 @@ struct zr_local_end {
 };
 bool zr_local_end(struct zr_local_world *local, const struct zr_local_end *end);
 void zr_local_wake(struct zr_local_world *local);
+/* rank.c: the ranks of this machine are out of step, as zr_last_error() says: ends the run with these words.
+ * Returns ZR_ERR_PEER, with the words of whoever was first to end it. */
+zr_result zr_local_out_of_step(struct zr_local_world *local, unsigned rank);
 
 /* launch.c: the launcher of some of the ranks of a run: all of them, or the one that was started here. */
 struct zr_local_part {

@@ -176,6 +176,23 @@ void zr_local_read_status(const struct zr_local_rank *rank, char *out)
     out[ZR_LOCAL_STATUS_BYTES - 1] = '\0';
 }
 
+zr_result zr_local_out_of_step(struct zr_local_world *local, unsigned rank)
+{
+    char words[ZR_LOCAL_REASON_BYTES];
+    snprintf(words, sizeof(words), "%s", zr_last_error());
+    if (atomic_load(&local->abort) == 0) {
+        atomic_store(&local->out_of_step, true); /* first: it is looked at where the end is seen */
+        zr_local_end(local, &(struct zr_local_end){ZR_LOCAL_BY_RANK, rank, ZR_ERR_PEER, words});
+    }
+    uint32_t abort = atomic_load(&local->abort);
+    return zr_fail((zr_result)(abort & 255), "%s", local->ranks[abort >> 9].message[abort >> 8 & 1]);
+}
+
+bool zr_local_is_out_of_step(const struct zr_local_world *local)
+{
+    return local && atomic_load(&local->out_of_step);
+}
+
 bool zr_local_first_message(struct zr_local_world *local, const char *words)
 {
     uint64_t hash = UINT64_C(0xcbf29ce484222325), first = 0; /* FNV-1a */

@@ -60,6 +60,10 @@ ZR_API void zr_local_busy(struct zr_local_world *local, unsigned rank, bool busy
 /* What the rank is doing, for the reason printed when it dies: "step 17". Cut at 47 bytes. */
 ZR_API void zr_local_set_status(struct zr_local_world *local, unsigned rank, const char *text);
 
+/* Whether the run ends because its ranks are out of step: ZR_ERR_PEER of which the launcher has said nothing.
+ */
+ZR_API bool zr_local_is_out_of_step(const struct zr_local_world *local);
+
 /* True for the first rank of the run that asks with these words, and for words other than the first. For what
  * all ranks find alike, and one of them should say; it calls zr_local_message_logged() then. The others wait
  * here until it has, or for ten seconds, after which it is theirs to say: a rank that ends in failure may

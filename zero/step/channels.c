@@ -1,8 +1,10 @@
 /* channels.c: see channels.h. */
 #include "zero/step/channels.h"
 
+#include <stdio.h>
 #include <string.h>
 
+#include "zero/comm/calls.h"
 #include "zero/comm/mesh.h"
 #include "zero/comm/take.h"
 
@@ -13,8 +15,13 @@ static zr_result open_channel(struct zr_channel *out, const struct zr_pipeline *
                               unsigned to)
 {
     const unsigned ranks[] = {from, to};
-    return zr_comm_group(&out->comm, pipeline->comm, ranks, 2,
-                         pipeline->bucket_bytes > 0 ? pipeline->bucket_bytes : SLOT_BYTES);
+    char name[32];
+    zr_result result = zr_comm_group(&out->comm, pipeline->comm, ranks, 2,
+                                     pipeline->bucket_bytes > 0 ? pipeline->bucket_bytes : SLOT_BYTES);
+    snprintf(name, sizeof name, "stage %u to %u", from, to);
+    if (result == ZR_OK)
+        zr_calls_name(out->comm, name);
+    return result;
 }
 
 /* Every rank goes through the boundaries of the pipeline in one order, so that no two wait for each other. */
@@ -48,6 +55,7 @@ zr_result zr_channels_open(struct zr_channels *out, const struct zr_cut *cut,
     if (result == ZR_OK && cut->shares)
         result = zr_comm_group(&out->sharing, pipeline->comm, cut->sharing, cut->sharing_count,
                                pipeline->bucket_bytes > 0 ? pipeline->bucket_bytes : SLOT_BYTES);
+    zr_calls_name(out->sharing, "embedding");
     if (result != ZR_OK)
         zr_channels_close(out);
     return result;

@@ -425,7 +425,7 @@ static void say_failure(const struct loop *loop, zr_result result)
     /* Of a lost peer and of a run cut short the launcher has said which and why; mpirun does not say so much.
      */
     if (loop->rank.config->world > 1 && !loop->rank.config->by_mpi &&
-        (result == ZR_ERR_PEER || result == ZR_ERR_INTERRUPTED))
+        (result == ZR_ERR_PEER || result == ZR_ERR_INTERRUPTED) && !zr_local_is_out_of_step(loop->rank.local))
         return;
     if (!zr_local_first_message(loop->rank.local, zr_last_error()))
         return;

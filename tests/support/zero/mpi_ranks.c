@@ -8,6 +8,7 @@
 #define _GNU_SOURCE
 #include <unistd.h>
 
+#include "tests/support/zero/comm_circle.h"
 #include "tests/support/zero/comm_groups.h"
 #include "zero/comm/message/message.h"
 #include "zero/comm/message/mpi_start.h"
@@ -223,6 +224,11 @@ static unsigned run_task(zr_comm *comm, const struct task *task)
 {
     if (strcmp(task->what, "large") == 0)
         return large_operations(comm, task->bytes);
+    if (strcmp(task->what, "circle") == 0) {
+        bool named = wait_in_circle(comm) == ZR_ERR_PEER && names_the_circle();
+        fprintf(stderr, "# rank %u: %s%s\n", zr_comm_rank(comm), named ? "" : "wrong: ", zr_last_error());
+        return 1;
+    }
     unsigned failures = trial_operations(comm, &(struct trial_options){.seed = task->seed});
     if (zr_comm_world(comm) % 4 == 0)
         failures += mesh_operations(comm, task->seed, false);
@@ -282,7 +288,7 @@ int main(int argc, char **argv)
         task.most_bytes = strtoull(argv[5], NULL, 10);
     if (task.bytes == 0 || zr_start_read(&start) != ZR_OK || start.kind != ZR_START_MPI) {
         fprintf(stderr, "usage: mpirun -n N mpi_ranks operations BUCKET direct|ring|auto SEED [MOST] | large "
-                        "BYTES direct|ring|auto\n");
+                        "BYTES direct|ring|auto | circle BUCKET\n");
         return 2;
     }
     struct zr_launch_options options = {.world = start.world, .rank_main = run_rank, .argument = &task};

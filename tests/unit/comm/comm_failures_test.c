@@ -165,7 +165,7 @@ static void test_silent_before(void)
 
 static void test_mistakes(void)
 {
-    tap_is(launch(&(struct test_case){.body = body_out_of_step, .world = 3, .bucket_bytes = 128}), 0,
+    tap_is(launch(&(struct test_case){.body = body_out_of_step, .world = 3, .bucket_bytes = 128}), 1,
            "ranks out of step get an error with words");
     tap_is(launch(&(struct test_case){.body = body_out_of_step_elsewhere, .world = 3, .bucket_bytes = 128}),
            0, "and those that read nothing from the rank that is");

@@ -6,6 +6,7 @@
 #include "alloc/base/error.h"
 #include "alloc/base/struct_bytes.h"
 #include "kernels/streams.h"
+#include "zero/comm/calls.h"
 #include "zero/comm/comm.h"
 #include "zero/comm/local/local_ring.h"
 #include "zero/comm/local/local_mapping.h"
@@ -55,6 +56,7 @@ zr_result zr_local_lost(const struct zr_local_world *local, unsigned rank, uint6
 static zr_result sleep_for(struct zr_local_world *local, const struct zr_local_wait *wait)
 {
     uint32_t seen;
+    uint64_t looked_ns = 0;
     zr_result result = ZR_OK;
     struct zr_timeout timeout = zr_timeout_begin();
     if (wait->sleepers)
@@ -67,6 +69,11 @@ static zr_result sleep_for(struct zr_local_world *local, const struct zr_local_w
         if (result == ZR_ERR_PEER && reached(wait->word, wait->target, &seen) && !atomic_load(&local->abort))
             result = ZR_OK; /* it did its part before it ended */
         uint64_t waited_ns = zr_timeout_waited_ns(&timeout);
+        if (result == ZR_OK && wait->looks && waited_ns - looked_ns >= ZR_CALLS_PATIENCE_NS) {
+            looked_ns = waited_ns;
+            if (zr_calls_check_local(local, wait->rank) != ZR_OK)
+                result = zr_local_out_of_step(local, wait->rank);
+        }
         if (result == ZR_OK && waited_ns > wait->timeout_ns)
             result = zr_local_lost(local, wait->peer, waited_ns);
     }
@@ -93,7 +100,9 @@ zr_result zr_local_wait_for_peer(const struct local_comm *comm, unsigned p, _Ato
                                                      .sleepers = sleepers,
                                                      .target = target,
                                                      .peer = comm->peers[p].rank,
-                                                     .timeout_ns = comm->base.options.timeout_ns});
+                                                     .timeout_ns = comm->base.options.timeout_ns,
+                                                     .looks = true,
+                                                     .rank = comm->base.run_rank});
 }
 
 zr_result zr_local_await_word(const struct local_comm *comm, unsigned p, _Atomic uint32_t *word,
@@ -244,6 +253,7 @@ static zr_result again(struct zr_comm *comm)
 }
 
 static const struct zr_comm_table local_table = {.name = "local",
+                                                 .meets = true,
                                                  .run = zr_local_run,
                                                  .host = zr_local_host,
                                                  .group = zr_local_group,
@@ -339,6 +349,19 @@ zr_result zr_local_prepare(struct local_comm **out, const struct zr_comm_options
     return result;
 }
 
+/* The ring of a communicator's first rank tells it from others, with the count of host messages in it: each
+ * communicator has some. */
+void zr_local_calls_open(struct local_comm *comm)
+{
+    unsigned ranks[ZR_MAX_WORLD];
+    const struct zr_local_peer *first = &comm->peers[0];
+    uint64_t ring = (uint64_t)(first->ring - comm->base.local->ranks[first->rank].rings);
+    for (unsigned p = 0; p < comm->base.world; p++)
+        ranks[p] = comm->peers[p].rank;
+    zr_calls_open(&comm->base,
+                  UINT64_C(1) << 63 | (uint64_t)first->rank << 48 | ring << 32 | first->host_posted, ranks);
+}
+
 /* Tells the peers how far this rank has come, and learns it of them: all have a communicator, or none. */
 static zr_result agree(const struct zr_local_share *share, zr_result mine)
 {
@@ -412,6 +435,8 @@ zr_result zr_comm_local_create(zr_comm **out, const struct zr_comm_options *opti
         zr_local_mappings_open(comm);
     zr_result agreed = agree(&share, result);
     if (result == ZR_OK && agreed == ZR_OK) {
+        zr_local_calls_open(comm);
+        zr_calls_name(&comm->base, "world");
         *out = &comm->base;
         return ZR_OK;
     }

@@ -19,6 +19,8 @@ struct zr_local_wait {
     uint32_t target;
     unsigned peer; /* who moves the word: its number in the run */
     uint64_t timeout_ns;
+    bool looks; /* `rank`, which waits, looks from time to time whether the ranks are out of step (calls.h) */
+    unsigned rank;
 };
 zr_result zr_local_wait_for(struct zr_local_world *local, const struct zr_local_wait *wait);
 /* The failure of a peer (or ZR_LOCAL_ALL) that lives, as far as the system knows, and has been silent for too

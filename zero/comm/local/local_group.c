@@ -243,8 +243,10 @@ static zr_result be_born(struct birth *birth, struct outcome *outcome)
     change(birth->own, 0);
     if (result != ZR_OK || !prepared || outcome->others != ZR_OK)
         return result != ZR_OK ? result : outcome->others;
-    if (outcome->mine == ZR_OK)
+    if (outcome->mine == ZR_OK) {
         zr_local_mappings_open(birth->comm);
+        zr_local_calls_open(birth->comm);
+    }
     return agree(birth, outcome->mine);
 }
 

@@ -47,12 +47,14 @@ static zr_result read(struct local_comm *comm, const struct zr_all_gather *op, u
                                    peer->host_posted + piece + 1);
         if (result != ZR_OK)
             return result;
-        if (peer->ring->host_bytes[piece & 1] != op->shard_bytes)
-            return zr_fail(ZR_ERR_PEER,
-                           "the ranks are out of step: a host message of rank %u has %llu bytes, and of rank "
-                           "%u %zu",
-                           peer->rank, (unsigned long long)peer->ring->host_bytes[piece & 1],
-                           comm->base.run_rank, op->shard_bytes);
+        if (peer->ring->host_bytes[piece & 1] != op->shard_bytes) {
+            zr_fail(ZR_ERR_PEER,
+                    "the ranks are out of step: a host message of rank %u has %llu bytes, and of rank "
+                    "%u %zu",
+                    peer->rank, (unsigned long long)peer->ring->host_bytes[piece & 1], comm->base.run_rank,
+                    op->shard_bytes);
+            return zr_local_out_of_step(comm->base.local, comm->base.run_rank);
+        }
         if (part > 0)
             memcpy((char *)op->destination + p * op->shard_bytes + (size_t)index * ZR_LOCAL_HOST_BYTES,
                    peer->ring->host[piece & 1], part);

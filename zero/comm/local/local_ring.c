@@ -84,14 +84,15 @@ static zr_result peer_slot(struct local_comm *comm, unsigned p, struct zr_local_
     if (comm->queues) /* it is not there yet */
         return ZR_OK;
     struct zr_local_piece theirs = peer->ring->pieces[comm->read & 1];
-    if (theirs.kind != piece.kind || theirs.bytes != piece.bytes)
-        return zr_fail(
-            ZR_ERR_PEER,
-            "the ranks are out of step: rank %u runs %s with shards of %llu bytes where rank %u runs "
-            "%s with %llu",
-            peer->rank, zr_comm_kind_name((enum zr_comm_kind)theirs.kind), (unsigned long long)theirs.bytes,
-            comm->base.run_rank, zr_comm_kind_name((enum zr_comm_kind)piece.kind),
-            (unsigned long long)piece.bytes);
+    if (theirs.kind != piece.kind || theirs.bytes != piece.bytes) {
+        zr_fail(ZR_ERR_PEER,
+                "the ranks are out of step: rank %u runs %s with shards of %llu bytes where rank %u runs "
+                "%s with %llu",
+                peer->rank, zr_comm_kind_name((enum zr_comm_kind)theirs.kind),
+                (unsigned long long)theirs.bytes, comm->base.run_rank,
+                zr_comm_kind_name((enum zr_comm_kind)piece.kind), (unsigned long long)piece.bytes);
+        return zr_local_out_of_step(comm->base.local, comm->base.run_rank);
+    }
     return ZR_OK;
 }
 
@@ -521,11 +522,13 @@ static zr_result receive_part(struct local_comm *comm, const struct zr_transfer 
                 return result;
             continue;
         }
-        if (parcel.bytes != op->receive_bytes)
-            return zr_fail(ZR_ERR_PEER,
-                           "the ranks are out of step: rank %u sends %llu bytes where rank %u receives %zu",
-                           comm->peers[op->from].rank, (unsigned long long)parcel.bytes, comm->base.run_rank,
-                           op->receive_bytes);
+        if (parcel.bytes != op->receive_bytes) {
+            zr_fail(ZR_ERR_PEER,
+                    "the ranks are out of step: rank %u sends %llu bytes where rank %u receives %zu",
+                    comm->peers[op->from].rank, (unsigned long long)parcel.bytes, comm->base.run_rank,
+                    op->receive_bytes);
+            return zr_local_out_of_step(comm->base.local, comm->base.run_rank);
+        }
         result = zr_comm_copy(&comm->base, (char *)op->receive + first,
                               comm->peers[op->from].slots + (next & 1) * comm->slot_bytes, bytes);
         if (result == ZR_OK)

@@ -41,6 +41,8 @@ struct zr_local_seats {
  */
 zr_result zr_local_prepare(struct local_comm **out, const struct zr_comm_options *options,
                            const struct zr_local_seats *seats);
+/* The operations of a communicator whose peers are known are noted from here on. */
+void zr_local_calls_open(struct local_comm *comm);
 /* Waits for a word that peer p moves. */
 zr_result zr_local_wait_for_peer(const struct local_comm *comm, unsigned p, _Atomic uint32_t *word,
                                  _Atomic uint32_t *sleepers, uint32_t target);

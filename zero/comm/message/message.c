@@ -14,6 +14,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/struct_bytes.h"
+#include "zero/comm/calls.h"
 #include "zero/launch/timeout.h"
 #include "zero/comm/take.h"
 
@@ -42,7 +43,9 @@ struct zr_message_wait {
 
 void zr_message_world_open(struct zr_message_world *world, struct zr_transport *transport)
 {
-    memset(world, 0, sizeof(*world));
+    world->waits = NULL;
+    world->introduced = false;
+    world->contexts = 0;
     world->transport = transport;
     pthread_mutex_init(&world->lock, NULL);
     zr_liveness_open(&world->liveness, transport, TAG_LIVENESS);
@@ -219,6 +222,8 @@ static zr_result check_wait(struct message_comm *self, const struct zr_message_o
     zr_result result = as_reported(&run->liveness);
     if (result == ZR_OK)
         result = check_dead(run, wait);
+    if (result == ZR_OK && waited_ns >= ZR_CALLS_PATIENCE_NS)
+        result = zr_liveness_look(&run->liveness);
     if (result == ZR_OK)
         result = check_silent(self, wait, waited_ns);
     if (result != ZR_OK && run->liveness.lost == ZR_OK)
@@ -523,6 +528,7 @@ static zr_result message_group(struct zr_comm **out, struct zr_comm *base,
     if (result == ZR_OK) {
         self->base.local = base->local;
         set_context(self, birth.context);
+        zr_calls_open(&self->base, (birth.key * UINT64_C(0x100000001b3) ^ birth.context) | 1, self->ranks);
         *out = &self->base;
         return ZR_OK;
     }

@@ -9,6 +9,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/system/module.h"
+#include "zero/comm/calls.h"
 #include "zero/comm/message/message.h"
 #include "zero/comm/message/mpi_start.h"
 #include "zero/launch/control.h"
@@ -53,6 +54,19 @@ bool zr_mpi_joined(void)
     return mpi.joined;
 }
 
+/* Its operations are noted, for ranks that wait for this one. */
+static void follow(zr_comm *comm)
+{
+    unsigned ranks[ZR_MAX_WORLD];
+    for (unsigned p = 0; p < comm->world; p++)
+        ranks[p] = p;
+    pthread_mutex_lock(&mpi.world.lock);
+    mpi.world.liveness.local = comm->local;
+    pthread_mutex_unlock(&mpi.world.lock);
+    zr_calls_open(comm, 1, ranks);
+    zr_calls_name(comm, "world");
+}
+
 zr_result zr_comm_mpi_create(zr_comm **out, const struct zr_comm_options *options,
                              struct zr_local_world *local, unsigned rank)
 {
@@ -67,6 +81,8 @@ zr_result zr_comm_mpi_create(zr_comm **out, const struct zr_comm_options *option
         (*out)->local = local;
         (*out)->run_rank = rank;
     }
+    if (result == ZR_OK && mpi.transport.world > 1)
+        follow(*out);
     return result;
 }
 
