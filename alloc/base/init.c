@@ -1,4 +1,6 @@
-/* init.c: the one initialiser, and the one reader of the environment. */
+/* init.c: the one initialiser, and the one reader of the environment. In a program that has other rights than
+ * its caller (a set-user-ID program) no variable is set. */
+#define _GNU_SOURCE
 #include "alloc/base/init.h"
 
 #include <pthread.h>
@@ -12,10 +14,10 @@ static _Atomic bool done;
 
 static void initialise(void)
 {
-    zr_fault_read(getenv("ZR_FAULT"));
-    zr_option_read(getenv("ZR_CONF"));
-    zr_group_read(getenv("ZR_GROUP"));
-    zr_folders_read(getenv("TMPDIR"), getenv("XDG_RUNTIME_DIR"));
+    zr_fault_read(secure_getenv("ZR_FAULT"));
+    zr_option_read(secure_getenv("ZR_CONF"));
+    zr_group_read(secure_getenv("ZR_GROUP"));
+    zr_folders_read(secure_getenv("TMPDIR"), secure_getenv("XDG_RUNTIME_DIR"));
     atomic_store_explicit(&done, true, memory_order_release);
 }
 

@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "alloc/base/error.h"
@@ -18,7 +19,7 @@
 #include "alloc/plan/follow_internal.h"
 
 /* Files of a process; after a file of an arena, the next a minute later. */
-enum { FILES_MOST = 8 };
+enum { FILES_MOST = 8, NUMBERS_MOST = 10000 };
 #define AGAIN_NS UINT64_C(60000000000)
 /* More blocks than this are not written with the lock held. */
 enum { BLOCKS_MOST = 4 << 20 };
@@ -297,6 +298,7 @@ static bool open_file(struct zr_trace **out, char *path, size_t room_bytes, cons
                       uint64_t start_ns)
 {
     static _Atomic unsigned files_count;
+    struct stat taken;
     const struct zr_trace_origin origin = {.name = arena->name,
                                            .base = arena->base,
                                            .reserve_bytes = arena->range_bytes,
@@ -305,7 +307,7 @@ static bool open_file(struct zr_trace **out, char *path, size_t room_bytes, cons
                                            .own = true};
     if (atomic_load(&files_count) >= FILES_MOST)
         return false;
-    for (unsigned number = 1; number <= 2 * FILES_MOST; number++) {
+    for (unsigned number = 1; number <= NUMBERS_MOST; number++) {
         int length = snprintf(path, room_bytes, "%s/zr-%ld-%s-%u.zrt", zr_folder_temporary(), (long)getpid(),
                               arena->name, number);
         if (length < 0 || (size_t)length >= room_bytes)
@@ -318,8 +320,8 @@ static bool open_file(struct zr_trace **out, char *path, size_t room_bytes, cons
             atomic_fetch_add(&files_count, 1);
             return true;
         }
-        if (access(path, F_OK) != 0)
-            return false; /* not for want of a name */
+        if (lstat(path, &taken) != 0) /* a symbolic link to nothing takes the name, too */
+            return false;             /* not for want of a name */
     }
     return false;
 }

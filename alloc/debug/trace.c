@@ -372,6 +372,15 @@ static struct zr_trace *make_writer(size_t page_bytes)
     return page;
 }
 
+/* Another process's descriptor of a file that has no name any more, "/proc/PID/fd/N": `zr why PID` waits for
+ * what is written there, and nothing is left behind if it is killed. */
+static bool is_nameless(const char *path)
+{
+    struct stat status;
+    return strncmp(path, "/proc/", 6) == 0 && stat(path, &status) == 0 && S_ISREG(status.st_mode) &&
+           status.st_nlink == 0;
+}
+
 /* A file of our own even if one of that name is there: emptying that would pull the pages from under whoever
  * writes or reads it through a mapping. */
 static zr_result create_anew(struct zr_file *file, const char *path)
@@ -382,12 +391,16 @@ static zr_result create_anew(struct zr_file *file, const char *path)
     file->fd = -1;
     if (path && result == ZR_OK)
         result = zr_path_replaceable(path, &replaceable);
+    if (result == ZR_OK && !replaceable && is_nameless(path))
+        return zr_file_create(file, path, ZR_CREATE_REPLACE);
     if (result == ZR_OK && !replaceable && kind != ZR_PATH_FOLDER)
         return zr_fail(ZR_ERR_IO, "cannot write a trace to '%s': it is no ordinary file; give another name",
                        path);
     if (result == ZR_OK && kind == ZR_PATH_FILE)
         result = zr_path_unlink(path);
-    return result == ZR_OK ? zr_file_create(file, path, ZR_CREATE_REPLACE) : result;
+    /* Another process that makes the name meanwhile, a symbolic link for one, makes this fail. */
+    enum zr_create_mode mode = path && kind != ZR_PATH_FOLDER ? ZR_CREATE_NEW : ZR_CREATE_REPLACE;
+    return result == ZR_OK ? zr_file_create(file, path, mode) : result;
 }
 
 zr_result zr_trace_open(struct zr_trace **out, const char *path, const struct zr_trace_origin *origin)
@@ -419,7 +432,7 @@ zr_result zr_trace_open(struct zr_trace **out, const char *path, const struct zr
     if (error != 0) {
         result = zr_fail(ZR_ERR_IO, "cannot start the trace '%s': %s (choose a folder with room for it)",
                          trace->file.name, strerror_r(error, room, sizeof room));
-        if (trace->file.regular) /* never a device that somebody named */
+        if (trace->file.regular && !is_nameless(path)) /* never a device that somebody named */
             zr_path_unlink(path);
         goto unwind;
     }

@@ -122,7 +122,7 @@ static struct zr_record *find_record(void)
 
 struct zr_record *zr_record_open(const char **words)
 {
-    const char *folder = getenv("ZR_RECORD");
+    const char *folder = secure_getenv("ZR_RECORD");
     int error = errno;
     *words = NULL;
     if (!folder || !*folder)

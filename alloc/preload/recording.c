@@ -192,10 +192,11 @@ void zr_recording_note(size_t live_bytes, size_t held_bytes, size_t large_held_b
 void zr_recording_start(void)
 {
     const char *words;
-    own.trace_wanted = zr_preload.alone ? NULL : getenv("ZR_TRACE");
+    own.trace_wanted = zr_preload.alone ? NULL : secure_getenv("ZR_TRACE");
     own.record = zr_record_open(&words);
     if (words)
-        zr_say("ZR_RECORD=%s: %s: this process has no part in zr run's figures", getenv("ZR_RECORD"), words);
+        zr_say("ZR_RECORD=%s: %s: this process has no part in zr run's figures", secure_getenv("ZR_RECORD"),
+               words);
     zr_recording.on = own.record || own.trace_wanted;
     if (own.record)
         own.record->memory[ZR_RECORD_HOST].limit_bytes = zr_option_get(ZR_OPTION_LIMIT);

@@ -28,7 +28,7 @@ void zr_say(const char *format, ...)
 zr_result zr_trace_as_asked(zr_arena *arena, const char *variable, const char *suffix)
 {
     char path[4096], *file;
-    const char *text = getenv(variable);
+    const char *text = secure_getenv(variable);
     if (!text)
         return ZR_OK;
     long writer = strtol(text, &file, 10);

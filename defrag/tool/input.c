@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/system/folders.h"
 #include "defrag/tool/live/live.h"
 
 static void read_from_descriptor(struct zr_tool_source *source, const char *called)
@@ -131,9 +130,7 @@ static zr_result take_process(struct zr_tool_input *input, struct zr_published_a
 {
     static struct zr_live live;
     enum { PATIENCE_MS = 60000 };
-    char folder[ZR_FOLDER_BYTES], path[ZR_FOLDER_BYTES + 40], command[sizeof path + 40],
-        words[ZR_LIVE_ANSWER_BYTES];
-    char number[PID_DIGITS + 1];
+    char command[80], words[ZR_LIVE_ANSWER_BYTES], number[PID_DIGITS + 1];
     const char *slash = strchr(input->name, '/');
     unsigned index;
     long pid;
@@ -149,17 +146,13 @@ static zr_result take_process(struct zr_tool_input *input, struct zr_published_a
         result = zr_tool_find_arena(&index, &live, slash ? slash + 1 : NULL);
     if (result == ZR_OK)
         *arena = live.shown.arenas[index];
-    if (result == ZR_OK)
-        result = zr_folder_runtime(folder, false);
     if (result != ZR_OK)
         return result;
-    snprintf(path, sizeof path, "%s/input-%ld.zrt", folder, (long)getpid());
-    snprintf(command, sizeof command, "snapshot %u %s", arena->number, path);
+    if ((input->source.fd = memfd_create("zr-input", MFD_CLOEXEC)) < 0)
+        return zr_fail(ZR_ERR_IO, "the blocks of process %ld cannot be kept: %s", pid, strerror(errno));
+    snprintf(command, sizeof command, "snapshot %u /proc/%ld/fd/%d", arena->number, (long)getpid(),
+             input->source.fd);
     result = zr_live_ask(pid, command, PATIENCE_MS, words, NULL);
-    if (result == ZR_OK &&
-        (input->source.fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)) < 0)
-        result = zr_fail(ZR_ERR_IO, "process %ld did not write down its blocks: %s", pid, strerror(errno));
-    unlink(path);
     if (result == ZR_OK)
         read_again(arena, &live, pid);
     read_from_descriptor(&input->source, "what the process holds now");

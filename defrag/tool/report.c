@@ -64,16 +64,15 @@ static zr_result check_inputs(const struct settings *settings, const char *parti
 
 static zr_result open_spill(struct output *out)
 {
-    char path[4200];
+    char beside[sizeof out->partial];
     const char *folder = getenv("TMPDIR");
-    if (out->aside)
-        snprintf(path, sizeof path, "%s.columns", out->partial);
-    else
-        snprintf(path, sizeof path, "%.4000s/zr-report-%d.columns", folder && *folder ? folder : "/tmp",
-                 (int)getpid());
-    zr_path_unlink(path); /* one that was killed left it */
-    zr_result result = zr_file_create(&out->spill.file, path, ZR_CREATE_NEW);
-    return result == ZR_OK ? zr_path_unlink(path) : result;
+    if (!out->aside)
+        return zr_file_create_nameless(&out->spill.file, folder && *folder ? folder : "/tmp");
+    snprintf(beside, sizeof beside, "%s", out->partial);
+    char *slash = strrchr(beside, '/');
+    if (slash)
+        slash[slash == beside] = '\0';
+    return zr_file_create_nameless(&out->spill.file, slash ? beside : ".");
 }
 
 static zr_result open_output(struct output *out, const struct settings *settings)

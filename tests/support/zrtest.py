@@ -3,12 +3,15 @@
 BUILD names the build folder. Everything a test writes lies in one temporary folder that goes with the test."""
 import array
 import atexit
+import contextlib
+import ctypes
 import json
 import os
 import random
 import shlex
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -219,6 +222,22 @@ def run_limited(command, timeout=LONG_HANG, **settings):
             note("what it wrote is not at its end: a process in a session of its own stays")
         done()
     return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+@contextlib.contextmanager
+def made_in(folder):
+    """The names that are made in the folder meanwhile, however short they last: a list that is filled at the end."""
+    libc, names = ctypes.CDLL(None), []
+    watch = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+    assert watch >= 0 and libc.inotify_add_watch(watch, os.fsencode(folder), 0x100) >= 0  # IN_CREATE
+    yield names
+    with contextlib.suppress(BlockingIOError):
+        while data := os.read(watch, 1 << 16):
+            while data:
+                length = struct.unpack_from("iIII", data)[3]
+                names.append(os.fsdecode(data[16:16 + length].rstrip(b"\0")))
+                data = data[16 + length:]
+    os.close(watch)
 
 
 def wait_for(condition, seconds=120):

@@ -11,7 +11,7 @@ import sys
 import zlib
 
 sys.path.insert(0, "tests/support")
-from zrtest import BUILD, HANG, SEED, done, note, ok, path, same, skip
+from zrtest import BUILD, HANG, SEED, done, made_in, note, ok, path, same, skip
 from drawn_trace import BASE, GRANULE, TAGS, Trace
 
 ZR = os.path.abspath(os.path.join(BUILD, "bin", "zr"))
@@ -208,6 +208,12 @@ def test_mistakes():
             file.write(content)
         refused(f"{name} for a trace", 3, name, path(name), "-o", path("x.html"))
     ok(not os.path.exists(path("x.html")) and not os.path.exists(path("x.html.partial")), "of what failed nothing is left")
+    folder = path("made")
+    os.mkdir(folder)
+    with made_in(folder) as names:
+        run = zr("report", cut, "-o", "-", env={**os.environ, "TMPDIR": folder})
+        beside = zr("report", cut, "-o", os.path.join(folder, "cut.html"))
+    same((run.returncode, beside.returncode, sorted(names)), (0, 0, ["cut.html.partial"]), "nothing has a name on the way but the page")
     run = zr("report", cut, "-o", path("cut.html"))
     ok(run.returncode == 0 and "cut short" in run.stderr, "a trace that is cut short is shown up to the cut") or note(run)
     ok(Data(read(path("cut.html"))[0], 0).meta["cut_short"], "and the page knows")

@@ -259,6 +259,14 @@ def check_limits_kept():
     os.rmdir(kept + ".new")
     ok(got.returncode == 0 and "the next zrd will not know it" in got.stderr, f"no file can be written: {got.stderr.strip()}")
     zrd.end()
+    os.unlink(kept)
+    os.mkfifo(kept)
+    os.mkfifo(kept + ".new")
+    zrd = Zrd("--capacity", CAPACITY)
+    got = zr("limit", "--group", "red", "--hard", "30MiB")
+    ok(got.returncode == 0 and "the next zrd will not know it" in got.stderr and os.path.exists(kept + ".bad"), f"a named pipe for the file stops nothing: {got.stderr.strip()}")
+    os.unlink(kept + ".bad")
+    zrd.end()
     for damaged in (text[:-4], text.replace("group", "gruop"), "", "\0" * 100, text.replace("20971520", "x")):
         with open(kept, "w", encoding="utf-8") as file:
             file.write(damaged)
@@ -578,6 +586,22 @@ def check_card_programs():
     same(zr("stop").returncode, 0, "and so is the host's")
 
 
+def check_set_user_id():
+    """A program with other rights than its caller obeys none of the caller's variables."""
+    program = path("set_user_id")
+    shutil.copy(CLIENT, program)
+    if os.geteuid() != 0 or os.statvfs(program).f_flag & os.ST_NOSUID:
+        skip("a set-user-ID program: needs root and a file system that knows such programs")
+        return
+    for mode, said in ((0o755, ["no ", "no "]), (0o4755, ["ok ", "ok "])):
+        os.chown(program, 65534, 65534)
+        os.chmod(program, mode)
+        got = [subprocess.run([program], input=orders, capture_output=True, text=True, timeout=HANG, cwd="/", env={**os.environ, **environment}).stdout.splitlines()
+               for orders, environment in (("", {"ZR_CONF": "nonsense:1"}), ("take 5\n", {"ZR_CONF": "", "ZR_FAULT": "reserve:1,map:1"}))]
+        same([lines[-1][:3] for lines in got], said, f"mode {mode:o}: {got}")
+    os.unlink(program)
+
+
 def check_programs():
     plain, on = train(ranks=2, stage=1), train(environment={**ENVIRONMENT, "ZR_CONF": "service:required"}, ranks=2, stage=1)
     same((on.code, on.losses), (0, plain.losses), "zr-train on the service: the same losses")
@@ -618,6 +642,7 @@ check_full()
 check_deadline()
 check_ended()
 check_limits_kept()
+check_set_user_id()
 service = Zrd()
 check_programs()
 service.end()

@@ -15,7 +15,7 @@ import time
 import zlib
 
 sys.path.insert(0, "tests/support")
-from zrtest import BUILD, HANG, TAGS, ZR_TRAIN, arguments, done, note, ok, path, same, skip, text_file, wait_for
+from zrtest import BUILD, HANG, TAGS, ZR_TRAIN, arguments, done, made_in, note, ok, path, same, skip, text_file, wait_for
 
 ZR, LIBRARY = (os.path.abspath(os.path.join(BUILD, name)) for name in ("bin/zr", "lib/libzr.so"))
 RUNTIME = path("runtime")
@@ -278,14 +278,13 @@ def check_processes(screen, first, second):
 
 
 def check_once(first, second):
-    with open(os.path.join(RUNTIME, "zr", "top-4194304.zrt"), "w"):
-        pass
-    got = json.loads(zr("top", "--once", "--json").stdout)["processes"]
+    with made_in(os.path.join(RUNTIME, "zr")) as names:
+        got = json.loads(zr("top", "--once", "--json").stdout)["processes"]
+        same(zr("stats", str(first.pid)).returncode, 0, "zr stats of a process")
     listed = [process for process in json.loads(zr("ps", "--json").stdout)["processes"] if process["arenas"]]
     same([[process["pid"], process["arenas"]] for process in got], [[process["pid"], process["arenas"]] for process in listed],
          "--once --json has the figures of zr ps")
-    same([name for name in os.listdir(os.path.join(RUNTIME, "zr")) if name.startswith("top-")], [],
-         "what a killed zr top left is removed, and this one leaves nothing")
+    same([name for name in names if name.endswith(".zrt")], [], "what a process writes down for them has no name, which a killed zr would leave behind")
     for process, program in zip(got, (first, second)):
         large = process["arenas"][0]
         same({(holder["tag"], holder["requested_bytes"]): holder["blocks_count"] for holder in process["holders"]},

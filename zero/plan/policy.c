@@ -2,26 +2,11 @@
 #define _GNU_SOURCE
 #include "zero/plan/policy.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
 
+#include "alloc/base/error.h"
+#include "alloc/base/system/file.h"
 #include "zero/comm/take.h"
-
-enum { PATH_ROOM = 4096 };
-
-static zr_result make_file(const char *folder, char path[PATH_ROOM])
-{
-    snprintf(path, PATH_ROOM, "%s/zr-policy-XXXXXX", folder);
-    int fd = mkstemp(path);
-    if (fd < 0)
-        return zr_fail(ZR_ERR_IO,
-                       "--policy: no file %s for a trace (error %d); set TMPDIR to a folder with room", path,
-                       errno);
-    close(fd);
-    return ZR_OK;
-}
 
 /* Memory that is there before everything else. */
 static zr_result put_first(struct zr_sequence *sequence, uint64_t bytes, zr_arena *host_arena)
@@ -64,14 +49,16 @@ zr_result zr_policy_weigh(struct zr_policy_use *out, const struct zr_plan_reques
     struct zr_plan_request traced = *request;
     struct zr_byte_plan plan;
     struct zr_sequence sequence = {.events = NULL};
-    char path[PATH_ROOM];
-    zr_result result = make_file(folder, path);
-    if (result != ZR_OK)
-        return result;
+    struct zr_file file;
+    char path[40];
+    if (zr_file_create_nameless(&file, folder) != ZR_OK)
+        return zr_fail(ZR_ERR_IO, "--policy: no file in '%s' for a trace; set TMPDIR to a folder with room",
+                       folder);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", file.fd);
     traced.trace = path;
     traced.live_only = true;
     traced.places = NULL;
-    result = zr_plan_make(&plan, &traced);
+    zr_result result = zr_plan_make(&plan, &traced);
     if (result == ZR_OK)
         result = zr_sequence_read(&sequence, &(struct zr_read_options){.path = path}, request->host_arena);
     if (result == ZR_OK && !request->checkpoints.scattered && !request->offloads_checkpoints)
@@ -79,6 +66,6 @@ zr_result zr_policy_weigh(struct zr_policy_use *out, const struct zr_plan_reques
     if (result == ZR_OK)
         result = replay(out, &sequence, policy, capacity_bytes);
     zr_sequence_end(&sequence);
-    unlink(path);
+    zr_file_close(&file);
     return result;
 }

@@ -156,6 +156,21 @@ zr_result zr_file_create(struct zr_file *out, const char *path, enum zr_create_m
                      mode == ZR_CREATE_NOT ? "write to" : "create", mode == ZR_CREATE_OWN);
 }
 
+/* Some file systems have names for all their files: there it has one for a moment. */
+zr_result zr_file_create_nameless(struct zr_file *out, const char *folder)
+{
+    char path[PATH_ROOM];
+    static _Atomic unsigned number;
+    zr_result result = open_with(out, folder, O_RDWR | O_TMPFILE, "create a file in", true);
+    if (result == ZR_OK || (errno != EOPNOTSUPP && errno != EISDIR))
+        return result;
+    int length = snprintf(path, sizeof path, "%s/.zr-%ld-%u", folder, (long)getpid(), number++);
+    if (length < 0 || (size_t)length >= sizeof path)
+        return file_error("create a file in", folder, ENAMETOOLONG);
+    result = open_with(out, path, O_RDWR | O_CREAT | O_EXCL, "create", true);
+    return result == ZR_OK ? zr_path_unlink(path) : result;
+}
+
 struct zr_file zr_file_borrow(int fd, const char *name)
 {
     struct zr_file file = {.fd = fd};

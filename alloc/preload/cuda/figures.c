@@ -1,5 +1,6 @@
 /* figures.c: what is written down of the devices' memory where `zr run --stats` asks for it: figures in the
  * process's record (alloc/preload/record.h), which libzr_malloc.so has too. See cuda.h. */
+#define _GNU_SOURCE
 #include "alloc/preload/cuda/cuda.h"
 
 #include <stdlib.h>
@@ -33,8 +34,8 @@ void zr_cuda_figures_start(const struct zr_cuda_device *device)
         atomic_store_explicit(&own.record, zr_record_open(&words), memory_order_release);
     }
     if (words)
-        zr_say("ZR_RECORD=%s: %s: zr run's figures have no devices of this process", getenv("ZR_RECORD"),
-               words);
+        zr_say("ZR_RECORD=%s: %s: zr run's figures have no devices of this process",
+               secure_getenv("ZR_RECORD"), words);
     struct zr_record *record = record_of(device);
     if (record)
         record->memory[ZR_RECORD_DEVICE + device->ordinal].limit_bytes = zr_option_get(ZR_OPTION_LIMIT);

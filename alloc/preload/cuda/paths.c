@@ -70,7 +70,7 @@ void zr_cuda_paths_check(void)
     int version = 0;
     unsigned missed = 0, taken = 0;
     bool verbose = zr_option_get(ZR_OPTION_VERBOSE);
-    const char *strict = getenv("ZR_STRICT");
+    const char *strict = secure_getenv("ZR_STRICT");
     if (!verbose && !(strict && *strict == '1'))
         return;
     zr_cu_result (*driver_version)(int *) = NULL;

@@ -9,13 +9,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "alloc/base/error.h"
 #include "alloc/base/system/os.h"
 #include "defrag/tool/input.h"
 
-enum { SILENT_TURNS = 10, LOOK_MS = 60000, LEAVE_MS = 2000, LOOK_SHARE = 50 };
+enum { SILENT_TURNS = 10, LOOK_MS = 60000, LOOK_SHARE = 50 };
 #define LOOK_LEAST_NS UINT64_C(2000000000)
 
 /* ---- Processes ----------------------------------------------------------------------------------------- */
@@ -337,12 +338,14 @@ static void stop_asking(struct zr_top *top)
     if (top->connection >= 0)
         close(top->connection);
     top->connection = -1;
-    unlink(top->path);
+    if (top->kept >= 0)
+        close(top->kept);
+    top->kept = -1;
 }
 
 void zr_top_look_ask(struct zr_top *top, const struct zr_top_process *process, int arena)
 {
-    char folder[ZR_FOLDER_BYTES], command[sizeof top->path + 64];
+    char command[80];
     int index = zr_top_arena(process, arena);
     uint64_t now_ns = zr_os_now_ns(), pause_ns = top->look_cost_ns * LOOK_SHARE;
     if (top->connection >= 0 || index < 0 || process->state != ZR_TOP_LIVE)
@@ -354,14 +357,17 @@ void zr_top_look_ask(struct zr_top *top, const struct zr_top_process *process, i
     top->asked_pid = process->pid;
     top->asked_arena = number;
     top->asked_ns = now_ns;
-    zr_result result = zr_folder_runtime(folder, false);
+    zr_result result = ZR_OK;
+    if ((top->kept = memfd_create("zr-top", MFD_CLOEXEC)) < 0)
+        result = zr_fail(ZR_ERR_IO, "its blocks cannot be kept: %s", strerror(errno));
     if (result == ZR_OK) {
-        snprintf(top->path, sizeof top->path, "%s/top-%ld.zrt", folder, (long)getpid());
-        snprintf(command, sizeof command, "snapshot %u %s", number, top->path);
+        snprintf(command, sizeof command, "snapshot %u /proc/%ld/fd/%d", number, (long)getpid(), top->kept);
         result = zr_live_send(process->pid, command, &top->connection);
     }
-    if (result != ZR_OK)
+    if (result != ZR_OK) {
         fail_look(top, zr_last_error());
+        stop_asking(top);
+    }
 }
 
 int zr_top_look_waits(const struct zr_top *top)
@@ -374,14 +380,9 @@ static void take(struct zr_top *top, int patience_ms)
     char words[ZR_LIVE_ANSWER_BYTES];
     zr_result result = zr_live_hear(top->connection, patience_ms, words);
     top->look_cost_ns = zr_os_now_ns() - top->asked_ns;
-    int fd = result == ZR_OK ? open(top->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK) : -1;
-    if (result == ZR_OK && fd < 0)
-        result = zr_fail(ZR_ERR_IO, "the process did not write down its blocks");
-    stop_asking(top);
     if (result == ZR_OK)
-        result = read_look(top, fd);
-    if (fd >= 0)
-        close(fd);
+        result = read_look(top, top->kept);
+    stop_asking(top);
     if (result != ZR_OK) {
         fail_look(top, zr_last_error());
         return;
@@ -419,39 +420,16 @@ bool zr_top_look_now(struct zr_top *top, const struct zr_top_process *process, i
 
 /* ---- Beginning and end --------------------------------------------------------------------------------- */
 
-/* Files of looks whose zr top was killed. */
-static void clean(void)
-{
-    char path[ZR_FOLDER_BYTES], file[ZR_FOLDER_BYTES + 300];
-    struct zr_folder folder;
-    struct zr_folder_entry entry;
-    if (zr_folder_runtime(path, false) != ZR_OK || zr_folder_open(&folder, path) != ZR_OK)
-        return;
-    while (zr_folder_next(&folder, &entry) == ZR_OK && entry.name) {
-        char *end;
-        long pid = strncmp(entry.name, "top-", 4) == 0 ? strtol(entry.name + 4, &end, 10) : 0;
-        if (pid > 0 && strcmp(end, ".zrt") == 0 && kill((pid_t)pid, 0) != 0 && errno == ESRCH &&
-            snprintf(file, sizeof file, "%s/%s", path, entry.name) < (int)sizeof file)
-            unlink(file);
-    }
-    zr_folder_close(&folder);
-}
-
 void zr_top_start(struct zr_top *top, zr_arena *memory)
 {
     memset(top, 0, sizeof *top);
     top->memory = memory;
-    top->connection = -1;
+    top->connection = top->kept = -1;
     zr_vector_init(&top->look.extents, memory, sizeof(struct zr_map_extent));
-    clean();
 }
 
 void zr_top_end(struct zr_top *top)
 {
-    char words[ZR_LIVE_ANSWER_BYTES];
-    if (top->connection >= 0) /* it may not have begun, and would leave a file */
-        zr_live_hear(top->connection, LEAVE_MS, words);
-    if (top->connection >= 0)
-        stop_asking(top);
+    stop_asking(top);
     zr_vector_end(&top->look.extents);
 }

@@ -60,7 +60,7 @@ struct zr_top {
     long asked_pid;
     unsigned asked_arena;
     uint64_t asked_ns, look_cost_ns; /* what the last one took */
-    char path[ZR_FOLDER_BYTES + 40];
+    int kept;                        /* while `connection` is open: what is asked for is written there */
 };
 
 /* The arena serves the records until zr_top_end(). */

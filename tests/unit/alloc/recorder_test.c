@@ -255,6 +255,34 @@ static void check_causes(void)
 
 /* ---- What goes wrong in it ----------------------------------------------------------------------------- */
 
+/* Links to nothing have the names that the next files would get. */
+static void check_links(void)
+{
+    enum { LINKS = 40 };
+    struct setting setting = {.granule_bytes = GRANULE};
+    char link[LINKS][128];
+    zr_arena *arena = NULL;
+    void *block;
+    unsigned linked = 0;
+    for (unsigned i = 0; i < LINKS; i++) {
+        snprintf(link[i], sizeof link[i], "%s/zr-%ld-linked-%u.zrt", folder, (long)getpid(), i + 1);
+        linked += symlink("nowhere", link[i]) == 0;
+    }
+    tap_is(linked, LINKS, "links to nothing");
+    zr_option_set("recorder:64k");
+    zr_backend *backend = backend_of(&setting);
+    zr_arena_create(
+        &arena, &(struct zr_arena_options){.backend = backend, .name = "linked", .reserve_bytes = RESERVE});
+    tap_result(zr_arena_alloc(arena, &(struct zr_request){.bytes = 2 * RESERVE}, &block), ZR_ERR_ADDRESSES,
+               "a request fails");
+    const char *path = named_file();
+    tap_ok(strstr(path, "-41.zrt") && unlink(path) == 0, "its file has the next free number: %s", path);
+    zr_arena_destroy(arena, NULL);
+    zr_backend_destroy(backend);
+    for (unsigned i = 0; i < LINKS; i++)
+        unlink(link[i]);
+}
+
 static void check_faults(void)
 {
     struct setting setting = {.granule_bytes = GRANULE};
@@ -299,6 +327,7 @@ int main(void)
     char trace[128];
     snprintf(trace, sizeof trace, "%s/whole.zrt", folder);
     unlink(trace);
+    check_links();
     check_faults();
     check_causes();
     rmdir(folder);
