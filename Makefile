@@ -48,7 +48,7 @@ ALL_CFLAGS := -std=gnu11 $(OPT) -g -fPIC -fvisibility=hidden -fno-math-errno -ff
 ALL_LDFLAGS := -pthread $(if $(SANITIZE),-fsanitize=$(SANITIZE)) $(LDFLAGS)
 
 # ---- packages: each set is installed by the targets that need it ---------------------------------------------
-packages_build := gcc libc6-dev binutils libdnnl-dev libjemalloc-dev liburcu-dev libjansson-dev zlib1g-dev \
+packages_build := gcc libc6-dev binutils libdnnl-dev libjemalloc-dev libjansson-dev zlib1g-dev \
 	libncurses-dev liburing-dev libdw-dev
 packages_demo  := $(packages_build) bible-kjv bible-kjv-text
 packages_check := $(packages_build) perl python3 sqlite3 valgrind strace pkg-config libopenmpi-dev openmpi-bin tmux
@@ -140,7 +140,6 @@ include alloc/heap/heap.mk
 include alloc/preload/preload.mk
 include alloc/preload/cuda/cuda.mk
 
-urcu_libs := -lurcu-bp -lurcu-cds
 # The compiler's unwinder, for call stacks: a library has a copy of its own, which knows nothing of code that others make
 # at run time, and so has no locks that a malloc could meet. Programs take the shared one.
 unwind_libs := -static-libgcc
@@ -210,7 +209,7 @@ $(BUILD)/lib/libzr.map: $(wildcard alloc/*.h alloc/*/*.h alloc/*/*/*.h) Makefile
 		'$(patsubst %,%;,$(call marked,ZR_PRIVATE_API,alloc/*.h alloc/*/*.h alloc/*/*/*.h))' '};' > $@
 # It stays loaded: threads that have used it call it when they end, and fork() does.
 $(BUILD)/lib/libzr.so.$(version): $(call obj,$(alloc_src) $(defrag_src)) $(BUILD)/lib/libzr.map
-	$(call link_library,libzr) -Wl,-z,nodelete $(filter %.o,$^) -Wl,--version-script=$(BUILD)/lib/libzr.map $(ALL_LDFLAGS) $(urcu_libs) $(unwind_libs)
+	$(call link_library,libzr) -Wl,-z,nodelete $(filter %.o,$^) -Wl,--version-script=$(BUILD)/lib/libzr.map $(ALL_LDFLAGS) $(unwind_libs)
 
 # What the headers declare is pulled out of the archive, and whatever that needs: the bundled model is not.
 $(BUILD)/lib/libzr_zero.so.$(version): $(BUILD)/lib/libzr_zero.a $(BUILD)/lib/libzr.so $(zr_zero_headers) Makefile
@@ -222,7 +221,7 @@ train_obj := $(call obj,$(train_src) $(zero_src) $(comm_src) $(kernels_src) $(de
 $(BUILD)/bin/zr-train: $(train_obj) $(heap_library)
 	@mkdir -p $(@D)
 	@echo "  link  $@"
-	@$(CC) -o $@ $(train_obj) $(heap_library) $(heap_ldflags) $(ALL_LDFLAGS) $(urcu_libs) $(zero_libs) -ljansson -lm
+	@$(CC) -o $@ $(train_obj) $(heap_library) $(heap_ldflags) $(ALL_LDFLAGS) $(zero_libs) -ljansson -lm
 
 # Plain C and MPI, nothing of zr's: transport.h is all that the two know of each other.
 $(BUILD)/bin/libzr_comm_mpi.so: zero/comm/message/mpi/mpi.c zero/comm/message/transport.h $(BUILD)/config
@@ -235,7 +234,7 @@ tool_obj := $(call obj,$(tool_src) alloc/preload/record.c $(page_src) $(defrag_s
 $(BUILD)/bin/zr: $(tool_obj)
 	@mkdir -p $(@D)
 	@echo "  link  $@"
-	@$(CC) -o $@ $^ $(ALL_LDFLAGS) $(urcu_libs) -lz -lncursesw -ldw -lelf -ldl
+	@$(CC) -o $@ $^ $(ALL_LDFLAGS) -lz -lncursesw -ldw -lelf -ldl
 $(manuals): $(BUILD)/bin/zr
 	@mkdir -p $(@D)
 	@echo "  page  $@"
@@ -247,7 +246,7 @@ $(completion): $(BUILD)/bin/zr
 $(BUILD)/bin/zrd: $(call obj,$(service_src)) $(BUILD)/lib/libzr.a
 	@mkdir -p $(@D)
 	@echo "  link  $@"
-	@$(CC) -o $@ $^ $(ALL_LDFLAGS) $(urcu_libs)
+	@$(CC) -o $@ $^ $(ALL_LDFLAGS)
 # What the assembler puts into it.
 $(BUILD)/obj/defrag/report/page/page_text.o: $(addprefix defrag/report/page/,page.css page.html page_data.js page_draw.js page_map.js page.js)
 
@@ -260,7 +259,7 @@ $(BUILD)/examples/lines: examples/resmlp.c
 $(BUILD)/examples/%: examples/%.c $(BUILD)/lib/libzr.a
 	@mkdir -p $(@D)
 	@echo "  link  $@"
-	@$(CC) $(ALL_CFLAGS) -o $@ $(filter %.c,$^) $(archives) $(BUILD)/lib/libzr.a $(ALL_LDFLAGS) $(urcu_libs) $(archives_libs)
+	@$(CC) $(ALL_CFLAGS) -o $@ $(filter %.c,$^) $(archives) $(BUILD)/lib/libzr.a $(ALL_LDFLAGS) $(archives_libs)
 
 # ---- install -----------------------------------------------------------------------------------------------------
 # Everything goes under DESTDIR first, as packages are made. uninstall removes the same files, and folders of zr's own.
@@ -308,7 +307,7 @@ install-built:
 	for name in libzr libzr_zero; do \
 		ln -sf $$name.so.$(version) $(call to,$(LIBDIR))/$$name.so.$(major) && \
 		ln -sf $$name.so.$(major) $(call to,$(LIBDIR))/$$name.so || exit 1; done
-	@$(call pkgconfig,zr,memory for training over virtual memory maps,,-lzr,$(urcu_libs) -pthread -ldl)
+	@$(call pkgconfig,zr,memory for training over virtual memory maps,,-lzr,-pthread -ldl)
 	@$(call pkgconfig,zr_zero,the ZeRO stage engine of zr with its kernels and communicators,zr,-lzr_zero,$(kernels_libs) -luring -lm)
 	for header in $(zr_headers) $(zr_zero_headers); do \
 		install -m 644 $$header $(call to,$(own_include))/$$header || exit 1; done

@@ -1,5 +1,5 @@
 /* arena.c: an arena in 30 lines. Builds against libzr alone:
- *     cc -I. examples/arena.c -o arena build/lib/libzr.a -lurcu-bp -lurcu-cds -pthread */
+ *     cc -I. examples/arena.c -o arena build/lib/libzr.a -pthread */
 #include <stdio.h>
 #include <string.h>
 

@@ -12,7 +12,7 @@ long_scripts := $(wildcard tests/long/long_*.t)
 # What a test program links: all but zr-train's main. Rooms that a test does not use are dropped by the linker.
 test_support_obj = $(call obj,$(filter-out zero/train/main.c,$(train_src)) $(zero_src) $(comm_src) $(kernels_src) \
 	$(filter-out alloc/service/main.c,$(service_src)) $(page_src) $(defrag_src) $(heap_src) $(alloc_src))
-test_libs = $(heap_library) $(heap_ldflags) $(ALL_LDFLAGS) $(urcu_libs) $(zero_libs) -ljansson -lz -ldl -lm
+test_libs = $(heap_library) $(heap_ldflags) $(ALL_LDFLAGS) $(zero_libs) -ljansson -lz -ldl -lm
 
 $(BUILD)/tests/libzr_test.a: $(test_support_obj)
 	@mkdir -p $(@D)
@@ -154,14 +154,14 @@ service_client := $(BUILD)/tests/service_client
 $(service_client): tests/support/service_client.c $(BUILD)/lib/libzr.a
 	@mkdir -p $(@D)
 	@echo "  link  $@"
-	@$(CC) $(ALL_CFLAGS) -o $@ $^ $(ALL_LDFLAGS) $(urcu_libs)
+	@$(CC) $(ALL_CFLAGS) -o $@ $^ $(ALL_LDFLAGS)
 
 # Programs that run out of memory, each for another reason: tests/system/why_failures.t.
 failing := $(BUILD)/tests/failing
 $(failing): tests/support/failing.c $(BUILD)/lib/libzr.a
 	@mkdir -p $(@D)
 	@echo "  link  $@"
-	@$(CC) $(ALL_CFLAGS) -o $@ $^ $(ALL_LDFLAGS) $(urcu_libs) -ldl
+	@$(CC) $(ALL_CFLAGS) -o $@ $^ $(ALL_LDFLAGS) -ldl
 $(failing): | $(emulator)
 
 # A program that uses CUDA and knows nothing of zr, bare and linked with the (emulated) driver: tests/system/preload_cuda.t.

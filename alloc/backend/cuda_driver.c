@@ -14,10 +14,10 @@
 enum { PATH_ROOM_BYTES = 4096, ASKED_ROOM_BYTES = 256 };
 
 static struct zr_lock load_lock;
-static _Thread_local bool loading;                  /* this thread has it */
-static char path[PATH_ROOM_BYTES] = "libcuda.so.1"; /* lock: load_lock */
-static struct zr_cuda_driver driver;                /* lock: load_lock until `loaded`, constant after */
-static void *library;                               /* the same */
+static __thread bool loading __attribute__((tls_model("initial-exec"))); /* this thread has it */
+static char path[PATH_ROOM_BYTES] = "libcuda.so.1";                      /* lock: load_lock */
+static struct zr_cuda_driver driver; /* lock: load_lock until `loaded`, constant after */
+static void *library;                /* the same */
 static _Atomic bool loaded;
 
 /* ---- Words --------------------------------------------------------------------------------------------- */

@@ -1,12 +1,11 @@
-/* index.c: the tree of block starts, read under liburcu. Stands on slab.c. */
+/* index.c: the tree of block starts, read without a lock. Stands on slab.c and readers.c. */
 #include "alloc/core/index.h"
 
 #include <stdatomic.h>
 #include <string.h>
-#include <urcu/urcu-bp.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/system/fork.h"
+#include "alloc/core/readers.h"
 
 enum {
     CHUNK_SHIFT = ZR_INDEX_LEAF_BITS,
@@ -29,17 +28,8 @@ static inline size_t top_bytes(size_t regions_count)
     return regions_count * sizeof(void *) + (regions_count + 63) / 64 * sizeof(uint64_t);
 }
 
-static void after_fork(bool child)
-{
-    if (child)
-        urcu_bp_after_fork_child();
-    else
-        urcu_bp_after_fork_parent();
-}
-
 zr_result zr_index_init(struct zr_index *index, size_t range_bytes)
 {
-    static const struct zr_fork_room room = {.close = urcu_bp_before_fork, .open = after_fork};
     size_t count = region_of((range_bytes - 1) >> ZR_UNIT_SHIFT) + 1;
     memset(index, 0, sizeof *index);
     index->regions = zr_pages_take(top_bytes(count));
@@ -50,10 +40,7 @@ zr_result zr_index_init(struct zr_index *index, size_t range_bytes)
     zr_slab_init(&index->region_records, sizeof(struct zr_index_region), ZR_POOL_FAULTS);
     zr_slab_init(&index->nodes, sizeof(struct zr_index_node), ZR_POOL_FAULTS);
     zr_slab_init(&index->leaves, sizeof(struct zr_index_leaf), ZR_POOL_FAULTS);
-    zr_fork_register(ZR_FORK_INDEX, &room);
-    /* liburcu ends the process where there is no memory for a thread's first read: now there mostly is. */
-    zr_index_read_lock();
-    zr_index_read_unlock();
+    zr_readers_prepare();
     return ZR_OK;
 }
 
@@ -261,33 +248,4 @@ struct zr_extent *zr_index_before(const struct zr_index *index, size_t offset_by
             return block;
     }
     return NULL;
-}
-
-/* ThreadSanitizer does not see the barriers inside liburcu: what a grace period orders is said in its terms.
- */
-#if defined(__SANITIZE_THREAD__)
-#include <sanitizer/tsan_interface.h>
-static char grace_period;
-#define reads_end()        __tsan_release(&grace_period)
-#define reads_have_ended() __tsan_acquire(&grace_period)
-#else
-#define reads_end()        ((void)0)
-#define reads_have_ended() ((void)0)
-#endif
-
-void zr_index_read_lock(void)
-{
-    urcu_bp_read_lock();
-}
-
-void zr_index_read_unlock(void)
-{
-    reads_end();
-    urcu_bp_read_unlock();
-}
-
-void zr_index_synchronize(void)
-{
-    urcu_bp_synchronize_rcu();
-    reads_have_ended();
 }

@@ -9,8 +9,8 @@
  *
  * Writers hold the arena's lock; readers no lock, and writers know nothing of them. An extent that has left
  * the index may be used again at once: readers copy what it says and ask its sequence whether that was of one
- * moment. Nodes stay until the index ends. A read section of liburcu (bp flavour) is for what is found by way
- * of a block: the records of a plan, which go after a grace period.
+ * moment. Nodes stay until the index ends. A read section (readers.h) is for what is found by way of a
+ * block: the records of a plan, which go after a grace period.
  *
  * Why a reader is right while writers work: for as long as a block is live, the bits on its path are set, and
  * between it and any address in it no other block starts. A slot turns from a block to a node that has the
@@ -279,10 +279,5 @@ struct zr_extent *zr_index_exact(const struct zr_index *index, size_t offset_byt
  * far, in the copy (zr_extent_read()). Any thread; the block itself may be another by now without the arena's
  * lock. */
 struct zr_extent *zr_index_before(const struct zr_index *index, size_t offset_bytes, struct zr_extent *copy);
-
-void zr_index_read_lock(void);
-void zr_index_read_unlock(void);
-/* Waits until every read section that runs now has ended. No lock may be held that a reader could want. */
-void zr_index_synchronize(void);
 
 #endif

@@ -23,8 +23,8 @@ enum { FILES_MOST = 8 };
 /* More blocks than this are not written with the lock held. */
 enum { BLOCKS_MOST = 4 << 20 };
 
-__thread bool zr_recorder_held;
-__thread uint8_t zr_recorder_files;
+__thread bool zr_recorder_held __attribute__((tls_model("initial-exec")));
+__thread uint8_t zr_recorder_files __attribute__((tls_model("initial-exec")));
 
 /* ---- The ring ------------------------------------------------------------------------------------------ */
 

@@ -28,7 +28,7 @@ static _Atomic uint32_t every; /* 0: none; the option's value comes first */
 static _Atomic bool every_set;
 static _Atomic uint64_t asked_count;
 
-__thread uint32_t zr_call_stack_number;
+__thread uint32_t zr_call_stack_number __attribute__((tls_model("initial-exec")));
 /* Below it the unwinder's own calls would come here again. */
 #define BUSY UINT32_MAX
 

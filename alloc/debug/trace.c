@@ -51,7 +51,8 @@ struct zr_trace {
                    */
 };
 
-__thread uint32_t zr_trace_own_thread; /* dynamic TLS would call malloc */
+/* Dynamic thread-local memory would call malloc. */
+__thread uint32_t zr_trace_own_thread __attribute__((tls_model("initial-exec")));
 
 uint32_t zr_trace_thread(void)
 {

@@ -9,6 +9,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/struct_bytes.h"
+#include "alloc/core/readers.h"
 #include "alloc/debug/recorder.h"
 #include "alloc/debug/stacks.h"
 #include "alloc/debug/trace.h"
@@ -268,12 +269,12 @@ zr_result zr_arena_find(zr_arena *arena, const void *pointer, struct zr_block_in
     *out = (struct zr_block_info){0};
     if (offset < arena->range_bytes) {
         struct zr_extent copy;
-        zr_index_read_lock();
+        zr_reading *reading = zr_read_begin();
         const struct zr_extent *block = zr_block_before(arena, offset, &copy);
         found = block && offset < zr_extent_end(&copy);
         if (found)
             *out = zr_block_info_of(arena, &copy);
-        zr_index_read_unlock();
+        zr_read_end(reading);
     }
     const struct zr_pool_calls *pools = atomic_load(&arena->first_stripe->pool_calls);
     return found || (pools && pools->find(arena->first_stripe, pointer, out))

@@ -21,7 +21,7 @@ static inline struct zr_arena *stripe_in(struct zr_arena *first_stripe, unsigned
     return seat == 0 ? first_stripe : first_stripe->stripes[seat - 1];
 }
 
-__thread struct zr_seat zr_own_seat;
+__thread struct zr_seat zr_own_seat __attribute__((tls_model("initial-exec")));
 
 /* Another seat for this thread, if there is one or can be. */
 static __attribute__((noinline)) unsigned change_seat(struct zr_arena *first_stripe, unsigned count,

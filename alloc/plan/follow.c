@@ -27,7 +27,7 @@ enum {
 /* ---- Threads ------------------------------------------------------------------------------------------- */
 
 static _Atomic uint32_t threads_count;
-__thread uint32_t zr_thread_own_number;
+__thread uint32_t zr_thread_own_number __attribute__((tls_model("initial-exec")));
 
 static uint32_t number_thread(void)
 {

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
+#include "alloc/core/readers.h"
 #include "alloc/plan/follow_internal.h"
 
 /* ---- Installing ---------------------------------------------------------------------------------------- */
@@ -406,7 +407,7 @@ static zr_result put_in_force(struct zr_arena *arena, struct zr_follow_plan *mad
 static void free_dead(struct zr_follow_plan *dead)
 {
     if (dead)
-        zr_index_synchronize();
+        zr_readers_wait();
     while (dead) {
         struct zr_follow_plan *next = dead->next;
         zr_pages_give(dead, dead->pages_bytes);

@@ -36,7 +36,7 @@ void zr_fork_give(struct zr_fork_locks *locks, struct zr_lock *lock)
 static const struct zr_fork_room *_Atomic rooms[ZR_FORK_COUNT];
 
 /* A bit for each room that was there when the fork began; of the thread that forks. */
-static __thread uint16_t forking;
+static __thread uint16_t forking __attribute__((tls_model("initial-exec")));
 _Static_assert(ZR_FORK_COUNT <= 16, "a bit for each room");
 
 static const struct zr_fork_room *room_at(unsigned order)

@@ -2,7 +2,7 @@
  * Private to alloc/.
  *
  * Two kinds of locks. Leaves, whose holders wait for no other lock of zr's or for leaves in one order (lists,
- * backends, liburcu, error texts), are taken and waited for. Those of arenas, pools and rings may be held by
+ * backends, readers, error texts), are taken and waited for. Those of arenas, pools and rings may be held by
  * a thread that waits for another of them in whatever order, as in a map callback that allocates
  * from another arena: nobody may wait for one with another in its hands. So fork() tries to have them all,
  * each for a while, and where one does not come it gives back what it has, lets the others go on, and tries
@@ -33,7 +33,7 @@ enum zr_fork_order {
     ZR_FORK_ARENAS,
     ZR_FORK_BACKENDS,
     ZR_FORK_SERVICE, /* the connection to zrd, which a child has not */
-    ZR_FORK_INDEX,
+    ZR_FORK_READERS,
     ZR_FORK_RECLAIM,
     ZR_FORK_SERVE, /* nothing to take: what a child forgets */
     ZR_FORK_COUNT

@@ -4,6 +4,7 @@
  * left behind. Some walks take strides here and steps in `failures_test all` (tests/long/long_shadow.t). */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -13,6 +14,7 @@
 #include "alloc/backend/backend.h"
 #include "alloc/base/fault.h"
 #include "alloc/base/system/os.h"
+#include "tests/support/child.h"
 #include "tests/support/cuda/cuda_support.h"
 #include "tests/support/seed.h"
 #include "tests/support/tap.h"
@@ -408,6 +410,72 @@ static void test_first_words(void)
 #endif
 }
 
+/* ---- A process without memory -------------------------------------------------------------------------- */
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+enum { STARVED = 40 };
+
+static zr_arena *starved_arena;
+static pthread_barrier_t starving;
+
+static bool finds(void *block)
+{
+    struct zr_block_info info;
+    return zr_arena_find(starved_arena, (char *)block + 99, &info) == ZR_OK && info.address == block &&
+           zr_arena_find(starved_arena, &info, &info) == ZR_ERR_FOREIGN;
+}
+
+/* The block, if all was well. */
+static void *search_and_free(void *block)
+{
+    pthread_barrier_wait(&starving);
+    pthread_barrier_wait(&starving);
+    bool good = finds(block) && zr_arena_free(starved_arena, block) == ZR_OK;
+    pthread_barrier_wait(&starving);
+    return good ? block : NULL;
+}
+
+static int search_starved(void)
+{
+    const struct rlimit none = {0, 0};
+    zr_backend *backend;
+    pthread_t threads[STARVED];
+    void *blocks[STARVED + 1], *given;
+    bool good = zr_backend_host_create(&backend, NULL) == ZR_OK &&
+                zr_arena_create(&starved_arena, &(struct zr_arena_options){.backend = backend}) == ZR_OK;
+    pthread_barrier_init(&starving, NULL, STARVED + 1);
+    for (unsigned i = 0; i <= STARVED && good; i++)
+        good = zr_arena_alloc(starved_arena, &(struct zr_request){.bytes = 1000}, &blocks[i]) == ZR_OK;
+    for (unsigned i = 0; i < STARVED && good; i++)
+        good = pthread_create(&threads[i], NULL, search_and_free, blocks[i]) == 0;
+    if (!good)
+        return 1;
+    pthread_barrier_wait(&starving);
+    good = setrlimit(RLIMIT_AS, &none) == 0;
+    pthread_barrier_wait(&starving);
+    pthread_barrier_wait(&starving);
+    for (unsigned i = 0; i < STARVED; i++)
+        good &= pthread_join(threads[i], &given) == 0 && given == blocks[i];
+    int status = 1;
+    pid_t child = fork();
+    if (child == 0)
+        _exit(finds(blocks[STARVED]) ? 0 : 1);
+    waitpid(child, &status, 0);
+    return good && status == 0 ? 0 : 2;
+}
+#endif
+
+/* No thread needs memory in order to search, to free or to be told, nor does a child of fork(). */
+static void test_starved(void)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    tap_skip("threads without memory: a sanitizer reserves terabytes itself");
+#else
+    tap_is(in_child_within(search_starved, 300), 0,
+           "%d threads of a process without memory search and free, then its child does", STARVED);
+#endif
+}
+
 int main(int count, char **arguments)
 {
     static const struct setting settings[] = {{"sim", SIM, (size_t)2 << 20, 0, 0},
@@ -417,6 +485,7 @@ int main(int count, char **arguments)
     unsigned seed = (unsigned)run_seed();
     every_one = count > 1 && strcmp(arguments[1], "all") == 0;
     test_first_words(); /* before any other failure */
+    test_starved();
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
         if (settings[i].kind == GPU && !(emulator = cuda_emulator()))
             tap_skip("failures of an emulated GPU: %s", zr_last_error());

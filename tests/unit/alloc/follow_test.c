@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "alloc/base/system/os.h"
-#include "alloc/core/index.h"
+#include "alloc/core/readers.h"
 #include "tests/support/zero/plan_runs.h"
 #include "tests/support/seed.h"
 
@@ -345,13 +345,13 @@ static _Atomic bool reads, installed, seen_early;
 static void *read_for_a_while(void *argument)
 {
     (void)argument;
-    zr_index_read_lock();
+    zr_reading *reading = zr_read_begin();
     atomic_store(&reads, true);
     for (unsigned ms = 0; ms < 200 && !atomic_load(&seen_early); ms++) {
         usleep(1000);
         atomic_store(&seen_early, atomic_load(&installed));
     }
-    zr_index_read_unlock();
+    zr_read_end(reading);
     return NULL;
 }
 

@@ -2,18 +2,20 @@
  * lock of theirs stays held in the child, none stops the parent, and the child can go on with the arena. */
 #define _GNU_SOURCE
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "alloc/core/readers.h"
 #include "alloc/pool/contiguous.h"
 #include "tests/support/blocks.h"
 #include "tests/support/child.h"
 #include "tests/support/tap.h"
 
 #define GRANULE ((size_t)64 << 10)
-enum { BLOCKS = 2000, PATIENCE_SECONDS = 120 };
+enum { BLOCKS = 2000, PATIENCE_SECONDS = 120, WAIT_SECONDS = 30 };
 
 static _Atomic bool over;
 static void *block; /* live throughout */
@@ -68,12 +70,17 @@ static int fork_beside_failures(void)
 
 /* ---- Readers and frees --------------------------------------------------------------------------------- */
 
-/* Inside a read section of the index nearly all the time. */
+static _Atomic bool reads;
+
+/* Inside a read section all the time. */
 static void *search(void *argument)
 {
     struct zr_block_info info;
+    zr_reading *reading = zr_read_begin();
+    atomic_store(&reads, true);
     while (!atomic_load(&over))
         zr_arena_find(arena, block, &info);
+    zr_read_end(reading);
     return argument;
 }
 
@@ -88,6 +95,7 @@ static int free_batches(void)
             return 1;
     if (zr_arena_find(arena, block, &info) != ZR_OK || info.address != block)
         return 3;
+    zr_readers_wait(); /* the thread in a section is the parent's alone */
     return zr_arena_check(arena) == ZR_OK ? 0 : 4;
 }
 
@@ -98,11 +106,13 @@ static void test_readers(void)
     unsigned bad = 0;
     atomic_store(&over, false);
     pthread_create(&reader, NULL, search, NULL);
+    while (!atomic_load(&reads))
+        sched_yield();
     for (unsigned i = 0; i < FORKS && !bad; i++)
-        bad += in_child_within(free_batches, PATIENCE_SECONDS) != 0;
+        bad += in_child_within(free_batches, WAIT_SECONDS) != 0;
     atomic_store(&over, true);
     pthread_join(reader, NULL);
-    tap_is(bad, 0, "children forked beside a reader free and search");
+    tap_is(bad, 0, "children forked beside a reader free, search and wait for readers");
 }
 
 /* ---- Pools and rings ----------------------------------------------------------------------------------- */

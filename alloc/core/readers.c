@@ -1,0 +1,104 @@
+/* readers.c: counters of read sections. Stands on base/system/fork.h.
+ *
+ * The counters are those of sleepable RCU in the Linux kernel, in a simpler form: a section ends by the
+ * counter that it began with, so each counter alone says how many of its sections run. A writer that finds a
+ * counter at 0 after it has taken a record away is done with that counter: both sides use read-modify-writes
+ * of it, which have one order, and a section that begins later sees what the writer did before. Each place
+ * has two counters: sections that begin while a writer waits use the other one, so the wait ends.
+ *
+ * Why not liburcu: every flavour ends the process where it has no memory. bp maps its registry as threads
+ * begin to read, and aborts if the system refuses; its registry is private, so it can be neither counted
+ * (other libraries register too) nor grown ahead. memb, mb and qsbr keep a thread's record in the library's
+ * thread-local memory, which glibc allocates on first use where the library was opened by dlopen(), and glibc
+ * exits if it cannot; after fork() the records of the threads that are gone stay in the registry, on stacks
+ * that the child uses again. A pair of calls takes 6 ns with memb, 7.5 ns with bp and 9.5 ns here,
+ * of the 20 ns of a search. */
+#include "alloc/core/readers.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <time.h>
+
+#include "alloc/base/system/fork.h"
+
+enum { PLACES_SHIFT = 6, PLACES = 1 << PLACES_SHIFT };
+
+/* On a cache line of its own. */
+struct place {
+    zr_reading running[2];
+} __attribute__((aligned(64)));
+
+static struct place places[PLACES];
+static _Atomic unsigned side; /* the counters of new sections */
+
+static pthread_mutex_t waiting = PTHREAD_MUTEX_INITIALIZER; /* for writers, each of whom changes `side` */
+
+static const long first_pause_ns = 1000, last_pause_ns = 1000000;
+
+/* Its address tells threads apart. */
+static __thread char here __attribute__((tls_model("initial-exec")));
+
+static struct place *own_place(void)
+{
+    /* Stacks lie at regular distances; the golden ratio spreads those. */
+    return &places[(uintptr_t)&here * UINT64_C(0x9e3779b97f4a7c15) >> (64 - PLACES_SHIFT)];
+}
+
+static void close_readers(void)
+{
+    pthread_mutex_lock(&waiting);
+}
+
+static void open_readers(bool child)
+{
+    for (size_t i = 0; i < PLACES && child; i++) {
+        atomic_store(&places[i].running[0], 0);
+        atomic_store(&places[i].running[1], 0);
+    }
+    pthread_mutex_unlock(&waiting);
+}
+
+void zr_readers_prepare(void)
+{
+    static const struct zr_fork_room room = {.close = close_readers, .open = open_readers};
+    zr_fork_register(ZR_FORK_READERS, &room);
+}
+
+zr_reading *zr_read_begin(void)
+{
+    unsigned now = atomic_load_explicit(&side, memory_order_relaxed);
+    zr_reading *reading = &own_place()->running[now];
+    atomic_fetch_add_explicit(reading, 1, memory_order_acquire);
+    return reading;
+}
+
+void zr_read_end(zr_reading *reading)
+{
+    atomic_fetch_sub_explicit(reading, 1, memory_order_release);
+}
+
+/* A read-modify-write also where it reads alone: see the top. */
+static bool runs(zr_reading *reading)
+{
+    return atomic_fetch_add_explicit(reading, 0, memory_order_acq_rel) != 0;
+}
+
+static void wait_for(zr_reading *reading)
+{
+    for (long pause_ns = first_pause_ns; runs(reading);
+         pause_ns = pause_ns < last_pause_ns ? 2 * pause_ns : pause_ns)
+        nanosleep(&(struct timespec){.tv_nsec = pause_ns}, NULL);
+}
+
+void zr_readers_wait(void)
+{
+    pthread_mutex_lock(&waiting);
+    for (unsigned round = 0; round < 2; round++) {
+        unsigned old = atomic_load_explicit(&side, memory_order_relaxed);
+        atomic_store_explicit(&side, 1 - old, memory_order_relaxed);
+        for (size_t i = 0; i < PLACES; i++)
+            wait_for(&places[i].running[old]);
+    }
+    pthread_mutex_unlock(&waiting);
+}
