@@ -200,7 +200,7 @@ $(BUILD)/lib/libzr.a $(BUILD)/lib/libzr_zero.a:
 # libNAME.so and libNAME.so.0 are links to the file with the whole version.
 $(BUILD)/lib/%.so: $(BUILD)/lib/%.so.$(version)
 	@ln -sf $(<F) $@.$(major) && ln -sf $(@F).$(major) $@
-link_library = @mkdir -p $(@D); echo "  link  $@"; $(CC) -shared -Wl,-soname,$(1).so.$(major) -Wl,-z,defs \
+link_library = @mkdir -p $(@D); echo "  link  $@"; $(CC) -shared -Wl,-soname,$(1).so.$(major) -Wl,-z,defs -Wl,-z,now \
 	-Wl,-Bsymbolic-functions -Wl,-rpath,'$$ORIGIN' -o $@
 
 $(BUILD)/lib/libzr.map: $(wildcard alloc/*.h alloc/*/*.h alloc/*/*/*.h) Makefile

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """What the objects need and what the library shows, read with nm: zero/ and kernels/ can reach no allocation function
-but zr's own, alloc/ none of malloc's family, and the libraries export the functions that their public headers declare
+but zr's own, alloc/ none of malloc's family, no library a way to end its process but the known ones, and they export the functions that their public headers declare
 and no more."""
 import functools
 import glob
@@ -130,6 +130,66 @@ def check_rooms(whitelist):
             note(f"{path} needs {' '.join(names)}")
         ok(not bad, f"{room}/ needs nothing that is not on the whitelist")
     return allowed
+
+
+# ---- What can end a process ----
+
+# Calls that end the process (or the thread), or may. glibc exits in __tls_get_addr() where it has no memory for a
+# library's thread-local data, and aborts in pthread_exit() and pthread_cancel() where it cannot load libgcc_s.
+ENDERS = re.compile(r"""abort|v?errx?|error|error_at_line|exit|_exit|_Exit|quick_exit|exit_group|daemon|raise|gsignal|psignal
+    |kill|killpg|tkill|tgkill|sigqueue|pthread_kill|pthread_sigqueue|pthread_exit|pthread_cancel|thrd_exit|exec\w+|fexecve|posix_spawnp?
+    |__assert\w*|__fortify_fail|__chk_fail|__longjmp_chk|longjmp|siglongjmp|_longjmp|__tls_get_addr|___tls_get_addr|_ZSt9terminatev
+    |__cxa_pure_virtual|_Unwind_Resume|__cxa_throw|_ZSt17__throw_bad_allocv|\w*(?:rcu|cds_lfht)\w*""", re.X)
+
+# The ones there are, with their reasons. zr_assert_failed() is the check of zr's own records, of which
+# zr_assert_handler_set() makes a value.
+ENDS = {
+    "alloc/base/error.o": {"abort": "zr_assert_failed(): zr's own records are damaged, and no handler is set"},
+    "alloc/preload/start.o": {"abort": "a block of the preloaded malloc is freed twice, or operator new fails without a C++ library that throws"},
+    "alloc/preload/record.o": {"kill": "signal 0: does the process live?"},
+    "alloc/preload/cuda/paths.o": {"_exit": "zr run --strict asked for the end"},
+    "defrag/trace/live.o": {"kill": "signal 0: does the process live?"},
+    "zero/launch/launch.o": {"kill": "ranks that the launcher has started"},
+    "zero/launch/mpirun.o": {"kill": "mpirun that it has started, and itself to stop with it", "execvp": "its child becomes mpirun",
+                             "_exit": "its child that could not"},
+    "zero/launch/rank.o": {"_exit": "a rank that the launcher has started ends"},
+}
+# What a library has from archives that are not zr's. libgcc's unwinder aborts where its own tables are damaged; jemalloc
+# where its options (opt.abort, off) say so or its records are damaged, and its profiler, which is off, exits.
+ARCHIVES_END = {"libzr.so": {"abort"}, "libzr_cuda.so": {"abort"}, "libzr_malloc.so": {"abort", "_exit"}, "libzr_zero.so": set()}
+# Programs, whose own business it is.
+PROGRAMS = ("defrag/tool/", "zero/train/", "alloc/service/", "tests/", "examples/")
+
+
+def ends(names):
+    return {name for name in names if ENDERS.fullmatch(name)}
+
+
+def check_ends():
+    """A library returns its failures: a call that may end the process is in the tables above, or a fault."""
+    found = {}
+    for path in sorted(listed()):
+        name = os.path.relpath(path, f"{BUILD}/obj")
+        if not name.startswith(PROGRAMS) and os.path.exists(name[:-2] + ".c") and ends(needs(path)):
+            found[name] = sorted(ends(needs(path)))
+    same(found, {path: sorted(why) for path, why in ENDS.items()}, "no object of a library can end its process but for a reason that is known")
+    for library, archives in ARCHIVES_END.items():
+        own = set().union(*(why for path, why in ENDS.items()))
+        undefined = ends(name for name, letter in nm("--dynamic", "--undefined-only", f"{BUILD}/lib/{library}"))
+        same(sorted(undefined - own - archives), [], f"nor has {library} another way from an archive")
+        flags = subprocess.run(["readelf", "--dynamic", "--wide", f"{BUILD}/lib/{library}"], check=True, capture_output=True, text=True).stdout
+        ok("Flags: NOW" in flags, "and a function that it misses is told by dlopen(), instead of by the end at the first call")
+    hidden = re.compile(r"SYS_(?:exit|exit_group|t?g?kill|execve\w*|rt_sigqueueinfo)\b|__NR_\w+|__builtin_(?:trap|abort)|\b(?:ud2|int3|hlt)\b")
+    sources = [path for room in ("alloc", "defrag", "kernels", "zero") for path in glob.glob(f"{room}/**/*.[ch]", recursive=True)]
+    same([path for path in sources if not path.startswith(PROGRAMS) and hidden.search(without_comments(path))], [],
+         "and none has one that is no function")
+    for name, source in {
+        "abort": "#include <stdlib.h>\nvoid f(void) { abort(); }",
+        "__assert_fail": "#undef NDEBUG\n#include <assert.h>\nvoid f(int a) { assert(a); }",
+        "__tls_get_addr": "__thread int own;\nint f(void) { return own; }",
+        "urcu_bp_register": "void urcu_bp_register(void);\nvoid f(void) { urcu_bp_register(); }",
+    }.items():
+        same(sorted(ends(needs(compile_object("ends" + name, source)))), [name], f"an object that needs {name} is seen")
 
 
 def check_that_it_can_fail(allowed):
@@ -329,6 +389,7 @@ def main():
     allowed = check_rooms(read_whitelist())
     check_that_it_can_fail(allowed)
     check_alloc()
+    check_ends()
     check_shown()
     check_library()
     check_dlopen()
