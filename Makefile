@@ -5,7 +5,7 @@
 #   make bench      the figures                make check-asan   the tests under AddressSanitizer (-ubsan, -tsan)
 #   make check-mutants  defects made on purpose, each of which a test must catch
 #   make install    programs, libraries, headers, pkg-config files, manual pages, completion to PREFIX (/usr/local); make uninstall
-#   make fuzz       hostile files for libFuzzer, hostile askers for the live socket, FUZZ_SECONDS each
+#   make fuzz       hostile files and calls for libFuzzer, hostile askers for the live socket, FUZZ_SECONDS each
 #   make lint       formatting, static checks  make clean
 #   make demo-fragmentation  a program that dies with memory free, and what helps; needs no GPU
 #   make gpu-check  the CUDA backend on a card, in stages (GPU_STAGE="train latency"); says so where there is none
@@ -53,9 +53,9 @@ packages_build := gcc libc6-dev binutils libdnnl-dev libjemalloc-dev libjansson-
 packages_demo  := $(packages_build) bible-kjv bible-kjv-text
 packages_check := $(packages_build) perl python3 sqlite3 valgrind strace pkg-config libopenmpi-dev openmpi-bin tmux
 # Debian's Python names its suite by its version: to be asked once it is there.
-packages_long  = $(packages_check) chromium git openssl redis-server postgresql nodejs \
+packages_long  = $(packages_check) clang chromium git openssl redis-server postgresql nodejs \
 	libpython$(shell /usr/bin/python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')-testsuite
-packages_soak  := $(packages_check) python3-torch chromium libreoffice-writer-nogui unzip
+packages_soak  := $(packages_check) clang python3-torch chromium libreoffice-writer-nogui unzip
 packages_bench := $(packages_build) libopenblas-pthread-dev libmimalloc-dev python3 valgrind libopenmpi-dev \
 	openmpi-bin fio
 packages_fuzz  := $(packages_build) clang python3

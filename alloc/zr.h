@@ -220,9 +220,10 @@ ZR_API zr_result zr_arena_free(zr_arena *arena, void *block);
 /* Notes that a second stream uses the block, too. After the free, the memory goes to nobody until that stream
  * has passed the point of the free; the free itself does not wait. Call it before the free, before or after
  * giving the stream its work. On a backend whose streams are synchronous (host, sim) it only checks the
- * pointer. Any thread. ZR_ERR_FOREIGN: no block begins there. ZR_ERR_INVALID on cuda: the stream is a peer
- * device's or another context's, which no event of this one follows; the block is as it was. Let a stream of
- * the arena's device wait for the peer's work and name that one, or wait for that work before the free. */
+ * pointer. Any thread. ZR_ERR_FOREIGN: no block begins there. ZR_ERR_HOST_MEMORY: there is no record for the
+ * stream, and the block is as it was. ZR_ERR_INVALID on cuda: the stream is a peer device's or another
+ * context's, which no event of this one follows; the block is as it was. Let a stream of the arena's device
+ * wait for the peer's work and name that one, or wait for that work before the free. */
 ZR_API zr_result zr_block_use(zr_arena *arena, const void *block, uint64_t stream);
 
 /* Gives idle granules back to the backend until at most `keep_bytes` of them remain. Memory that a stream may

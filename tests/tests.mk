@@ -187,7 +187,9 @@ built-check: built-scripts $(test_bin)
 built-long: built-check
 	@$(again) BUILD=$(BUILD)/both-sanitizers SANITIZE=address,undefined built-check
 	@$(again) BUILD=$(BUILD)/thread SANITIZE=thread $(addprefix $(BUILD)/thread/,tests/shadow_test bin/zr-train)
+	@$(again) $(fuzz_build) $(fuzz_folder)/tests/api_entry
 built-soak: built-check $(BUILD)/tests/bench_moves $(BUILD)/tests/bench_comm $(if $(mpicc),$(BUILD)/tests/mpi_stock)
+	@$(again) $(fuzz_build) $(fuzz_folder)/tests/api_entry
 
 all_scripts := $(test_scripts) $(long_scripts) $(soak_scripts)
 .PHONY: check check-long check-asan check-ubsan check-tsan $(patsubst %,check-%,$(test_names)) \
@@ -198,6 +200,7 @@ check: packages-check
 	@tests/run --jobs $$(($(JOBS) + 1)) $(call longest_first,$(test_scripts) $(test_bin)) # some wait, for a deadline or a disk
 check-long: packages-check
 	@$(again) packages-long
+	@$(again) packages-libfuzzer
 	@$(again) built-long
 	@tests/run --jobs $(JOBS) $(call longest_first,$(long_scripts))
 # Shards beyond 2 GiB, every stage on more ranks under mpirun, and what goes by the clock: communication hidden behind
@@ -205,6 +208,7 @@ check-long: packages-check
 .PHONY: soak
 soak: packages-check
 	@$(again) packages-soak
+	@$(again) packages-libfuzzer
 	@$(again) built-soak
 	@tests/run $(soak_scripts)
 $(patsubst %,check-%,$(test_names)): check-%: packages-check
@@ -240,26 +244,32 @@ bench: packages-bench
 bench-store: export ZR_BENCH_STORE := 1
 bench-store: bench
 
-# The readers of every file format under libFuzzer, for FUZZ_SECONDS, and as long the live socket under gcc's sanitizers;
-# or each of FUZZ_TARGET for as long: "trace recording lifetimes zrt socket". What it finds stays in the folder.
+# The readers of every file format under libFuzzer, for FUZZ_SECONDS, and as long the calls of alloc/zr.h and the live socket;
+# or each of FUZZ_TARGET for as long: "trace recording lifetimes zrt api socket". What it finds stays in the folder.
 FUZZ_SECONDS ?= 120
 fuzz_folder := $(BUILD)/fuzz
 fuzz_both := $(BUILD)/both-sanitizers
+fuzz_build := BUILD=$(fuzz_folder) CC=clang SANITIZE=address,undefined,fuzzer-no-link CFLAGS=-Wno-unknown-warning-option
 $(BUILD)/tests/fuzz_entry: tests/support/fuzz/fuzz_entry.c $(BUILD)/tests/libzr_test.a $(heap_library)
 	@mkdir -p $(@D)
 	@echo "  link  $@"
 	@$(CC) $(ALL_CFLAGS) -fsanitize=fuzzer -o $@ $< $(BUILD)/tests/libzr_test.a $(test_libs)
+# Calls of alloc/zr.h alone: what they need is in libzr.a.
+$(BUILD)/tests/api_entry: tests/support/fuzz/api_entry.c $(BUILD)/lib/libzr.a
+	@mkdir -p $(@D)
+	@echo "  link  $@"
+	@$(CC) $(ALL_CFLAGS) -fsanitize=fuzzer -o $@ $(filter %.c %.a,$^) $(ALL_LDFLAGS) -ldl
 .PHONY: fuzz
 fuzz: packages-fuzz
 	@$(again) packages-libfuzzer
 	@$(again) $(BUILD)/tests/fuzz_test
-	@$(again) BUILD=$(fuzz_folder) CC=clang SANITIZE=address,undefined,fuzzer-no-link \
-		CFLAGS=-Wno-unknown-warning-option $(fuzz_folder)/tests/fuzz_entry
+	@$(again) $(fuzz_build) $(fuzz_folder)/tests/fuzz_entry $(fuzz_folder)/tests/api_entry
 	@$(again) BUILD=$(fuzz_both) SANITIZE=address,undefined $(addprefix $(fuzz_both)/bin/,zr zr-train)
 	@mkdir -p $(fuzz_folder)/corpus $(fuzz_folder)/found
 	@$(BUILD)/tests/fuzz_test --corpus $(fuzz_folder)/corpus
-	@for target in $(or $(FUZZ_TARGET),all socket); do echo "== $$target"; \
-		if [ $$target = socket ]; then BUILD=$(fuzz_both) python3 tests/support/fuzz/fuzz_socket.py $(FUZZ_SECONDS) $$RANDOM; else \
+	@for target in $(or $(FUZZ_TARGET),all api socket); do echo "== $$target"; \
+		if [ $$target = api ]; then BUILD=$(BUILD) python3 tests/support/fuzz/fuzz_api.py $(FUZZ_SECONDS); \
+		elif [ $$target = socket ]; then BUILD=$(fuzz_both) python3 tests/support/fuzz/fuzz_socket.py $(FUZZ_SECONDS) $$RANDOM; else \
 		$$([ $$target = all ] || echo env ZR_FUZZ_TARGET=$$target) $(fuzz_folder)/tests/fuzz_entry -max_total_time=$(FUZZ_SECONDS) \
 		-timeout=20 -rss_limit_mb=2048 -max_len=16384 -print_final_stats=1 -dict=$(fuzz_folder)/corpus.words \
 		-artifact_prefix=$(fuzz_folder)/found/ $(fuzz_folder)/corpus; fi || exit 1; done

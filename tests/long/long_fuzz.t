@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """fuzz_test.c on each format, under AddressSanitizer and UndefinedBehaviorSanitizer together, from seeds that stay the
-same: what fails on one machine fails on all. Then for some seconds each the readers of traces, and the live socket with
-both its sides. `make fuzz` looks further, from no seed at all."""
+same: what fails on one machine fails on all. Then for some seconds each the readers of traces, the live socket with
+both its sides, and the calls of alloc/zr.h. `make fuzz` looks further, from no seed at all."""
 import os
+import re
 import sys
 
 sys.path.insert(0, "tests/support")
@@ -27,4 +28,6 @@ for target in ("trace", "recording", "lifetimes", "zrt"):
 got = run_limited([sys.executable, "tests/support/fuzz/fuzz_socket.py", str(SECONDS)], timeout=SECONDS + LONG_HANG,
                   env={**os.environ, "BUILD": os.path.join(BUILD, "both-sanitizers")})
 ok(got.returncode == 0, f"the live socket: {got.stdout.count('ok ')} checks") or note((got.stdout + got.stderr)[-3000:])
+got = run_limited([sys.executable, "tests/support/fuzz/fuzz_api.py", str(3 * SECONDS)], timeout=3 * SECONDS + 2 * LONG_HANG)
+ok(got.returncode == 0, "the calls of alloc/zr.h: " + "".join(re.findall(r"- (.*)", got.stdout))) or note((got.stdout + got.stderr)[-3000:])
 done()
