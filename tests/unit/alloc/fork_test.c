@@ -15,7 +15,7 @@
 #include "tests/support/tap.h"
 
 #define GRANULE ((size_t)64 << 10)
-enum { BLOCKS = 2000, PATIENCE_SECONDS = 120 };
+enum { BLOCKS = 2000, PATIENCE_SECONDS = 120, WAIT_SECONDS = 30 };
 
 static _Atomic bool over;
 static void *block; /* live throughout */
@@ -109,7 +109,7 @@ static void test_readers(void)
     while (!atomic_load(&reads))
         sched_yield();
     for (unsigned i = 0; i < FORKS && !bad; i++)
-        bad += in_child_within(free_batches, PATIENCE_SECONDS) != 0;
+        bad += in_child_within(free_batches, WAIT_SECONDS) != 0;
     atomic_store(&over, true);
     pthread_join(reader, NULL);
     tap_is(bad, 0, "children forked beside a reader free, search and wait for readers");
