@@ -144,8 +144,7 @@ static bool read_value(const struct option_row *row, struct piece value, uint64_
 {
     switch (row->type) {
     case TYPE_BYTES:
-        return zr_size_read(value.text, value.length, out) == ZR_OK && *out >= row->least &&
-               *out <= row->most;
+        return !zr_size_read(value.text, value.length, out) && *out >= row->least && *out <= row->most;
     case TYPE_BOOL:
         if (piece_is(value, "true") || piece_is(value, "on") || piece_is(value, "1"))
             *out = 1;
@@ -175,12 +174,11 @@ static zr_result read_one(struct piece item)
             continue;
         struct piece value = {colon ? colon + 1 : "", colon ? item.length - name.length - 1 : 0};
         uint64_t number = 0;
-        if (table[i].type == TYPE_BYTES && zr_size_read(value.text, value.length, &number) != ZR_OK) {
-            char words[256];
-            snprintf(words, sizeof words, "%s", zr_last_error());
+        const char *words =
+            table[i].type == TYPE_BYTES ? zr_size_read(value.text, value.length, &number) : NULL;
+        if (words)
             return zr_fail(ZR_ERR_INVALID, "ZR_CONF: `%.*s` of %s %s",
                            value.length < 40 ? (int)value.length : 40, value.text, table[i].name, words);
-        }
         if (!read_value(&table[i], value, &number) ||
             (i == ZR_OPTION_GRANULE && (number & (number - 1)) != 0))
             return zr_fail(ZR_ERR_INVALID, "ZR_CONF: `%.*s` is no value for %s (%s); ZR_CONF=help lists them",

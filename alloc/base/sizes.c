@@ -1,22 +1,14 @@
-/* sizes.c: reads and prints sizes in bytes; see sizes.h. Stands on error.c, for the words of a refusal. */
+/* sizes.c: reads and prints sizes in bytes; see sizes.h. Stands on the C library alone. */
 #include "alloc/base/sizes.h"
 
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "alloc/base/error.h"
-
 /* ---- Reading ------------------------------------------------------------------------------------------- */
 
 enum { DECIMALS_MOST = 19 };
-
-static zr_result refuse(const char *problem)
-{
-    return zr_fail(ZR_ERR_INVALID,
-                   "%s; give a size such as 1048576, 16G or 16GiB (powers of 1024), 16GB (of 1000) or 1.5GiB",
-                   problem);
-}
+#define FORMS "; give a size such as 1048576, 16G or 16GiB (powers of 1024), 16GB (of 1000) or 1.5GiB"
 
 static bool is_digit(char sign)
 {
@@ -46,7 +38,7 @@ static uint64_t unit_bytes(const char *unit, size_t length)
     return bytes;
 }
 
-zr_result zr_size_read(const char *text, size_t length, uint64_t *out)
+const char *zr_size_read(const char *text, size_t length, uint64_t *out)
 {
     size_t at = 0, decimals = 0;
     uint64_t whole = 0, part = 0, scale = 1, bytes; /* part / scale stands behind the point */
@@ -57,9 +49,9 @@ zr_result zr_size_read(const char *text, size_t length, uint64_t *out)
                   __builtin_add_overflow(whole, digit, &whole);
     }
     if (at == 0)
-        return refuse(length > 1 && text[0] == '-' && is_digit(text[1])
-                          ? "is out of range: a size is not negative"
-                          : "is no size");
+        return length > 1 && text[0] == '-' && is_digit(text[1])
+                   ? "is out of range: a size is not negative" FORMS
+                   : "is no size" FORMS;
     if (at < length && text[at] == '.') {
         for (at++; at < length && is_digit(text[at]); at++, decimals++) {
             if (decimals >= DECIMALS_MOST) {
@@ -70,19 +62,19 @@ zr_result zr_size_read(const char *text, size_t length, uint64_t *out)
             scale *= 10;
         }
         if (decimals == 0)
-            return refuse("has no digit behind the point");
+            return "has no digit behind the point" FORMS;
     }
     uint64_t unit = unit_bytes(text + at, length - at);
     if (unit == 0)
-        return refuse("ends in no unit of a size");
+        return "ends in no unit of a size" FORMS;
     unsigned __int128 fraction = (unsigned __int128)part * unit;
     if (too_fine || fraction % scale != 0)
-        return refuse("is no whole number of bytes");
+        return "is no whole number of bytes" FORMS;
     if (beyond || __builtin_mul_overflow(whole, unit, &bytes) ||
         __builtin_add_overflow(bytes, (uint64_t)(fraction / scale), &bytes))
-        return refuse("is out of range: more than 2^64 - 1 bytes");
+        return "is out of range: more than 2^64 - 1 bytes" FORMS;
     *out = bytes;
-    return ZR_OK;
+    return NULL;
 }
 
 /* ---- Printing ------------------------------------------------------------------------------------------ */

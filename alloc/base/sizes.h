@@ -13,18 +13,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "alloc/zr.h"
-
 /* For a --help. */
 #define ZR_SIZE_HELP                                                                                         \
     "Sizes are bytes, or end in K, M, G, T or KiB, MiB, GiB, TiB (powers of 1024) or KB, MB, GB, TB (of "    \
     "1000), in\neither case: 16G, 1.5GiB, 16GB.\n"
 
-/* Reads all of the `length` bytes of `text`, which need no final zero. ZR_ERR_INVALID, with a message that
- * names the problem ("is no size; give ..") and shows the accepted forms, for a caller that names the text
- * before it: no size, negative, above 2^64 - 1 bytes, no whole number of bytes, more than 19 digits behind
- * the point, words behind the size. *out is set on success alone. */
-zr_result zr_size_read(const char *text, size_t length, uint64_t *out);
+/* Reads all of the `length` bytes of `text`, which need no final zero. NULL: it is read, and *out set. Else
+ * the problem and the accepted forms ("is no size; give .."), for a caller that names the text before them:
+ * no size, negative, above 2^64 - 1 bytes, no whole number of bytes, more than 19 digits behind the point,
+ * words behind the size. */
+const char *zr_size_read(const char *text, size_t length, uint64_t *out);
 
 enum { ZR_SIZE_ROOM = 16 };
 

@@ -77,13 +77,12 @@ static void say(const char *words)
 
 static bool read_size(const char *name, const char *text, uint64_t *out)
 {
-    zr_result result = zr_size_read(text, strlen(text), out);
-    if (result == ZR_OK && *out > UINT64_C(1) << 54)
-        result = zr_fail(ZR_ERR_INVALID, "is out of range: more than 16 PiB");
-    if (result == ZR_OK)
-        return true;
-    put(STDERR_FILENO, "zrd: %s '%.40s' %s; see zrd --help\n", name, text, zr_last_error());
-    return false;
+    const char *problem = zr_size_read(text, strlen(text), out);
+    if (!problem && *out > UINT64_C(1) << 54)
+        problem = "is out of range: more than 16 PiB";
+    if (problem)
+        put(STDERR_FILENO, "zrd: %s '%.40s' %s; see zrd --help\n", name, text, problem);
+    return !problem;
 }
 
 static bool read_count(const char *text, uint64_t *out)

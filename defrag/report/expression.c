@@ -137,11 +137,9 @@ static zr_result read_amount(const char **at, double *out)
     if (length == 0)
         return ZR_OK;
     *at += length;
-    if (zr_size_read(start, (size_t)(*at - start), &bytes) != ZR_OK) {
-        char words[256];
-        snprintf(words, sizeof words, "%s", zr_last_error());
+    const char *words = zr_size_read(start, (size_t)(*at - start), &bytes);
+    if (words)
         return zr_fail(ZR_ERR_INVALID, "'%.*s' %s", (int)(*at - start < 40 ? *at - start : 40), start, words);
-    }
     *out = (double)bytes;
     return ZR_OK;
 }

@@ -82,25 +82,33 @@ static bool read_count(const char *text, uint64_t *out)
     return at != text && *at == '\0';
 }
 
-/* Sets what the option is for. False: its value is no good; *want says what would be, or, where it is NULL,
- * zr_last_error() what is wrong. */
-static bool set(const struct zr_tool_option *option, const char *text, const char **want)
+enum { PROBLEM_ROOM = 300 };
+
+/* Sets what the option is for. False: its value is no good, as `problem` says. */
+static bool set(const struct zr_tool_option *option, const char *text, char problem[PROBLEM_ROOM])
 {
+    const char *words, *want = "some words";
     switch (option->kind) {
     case ZR_TOOL_FLAG:
         *(bool *)option->value = true;
         return true;
     case ZR_TOOL_BYTES:
-        *want = NULL;
-        return zr_size_read(text, strlen(text), option->value) == ZR_OK;
+        words = zr_size_read(text, strlen(text), option->value);
+        if (words)
+            snprintf(problem, PROBLEM_ROOM, "'%.40s' %s", text, words);
+        return !words;
     case ZR_TOOL_COUNT:
-        *want = "a whole number below 2^64";
-        return read_count(text, option->value);
+        if (read_count(text, option->value))
+            return true;
+        want = "a whole number below 2^64";
+        break;
     default:
-        *want = "some words";
         *(const char **)option->value = text;
-        return text[0] != '\0';
+        if (text[0])
+            return true;
     }
+    snprintf(problem, PROBLEM_ROOM, "takes %s, not '%.40s'", want, text);
+    return false;
 }
 
 /* The option that an argument names; *value gets what follows its "=", or NULL. */
@@ -193,8 +201,8 @@ static int reject(const char *command, const char *argument, const char *what)
 
 int zr_tool_parse(struct zr_tool_arguments *arguments, int argc, char **argv)
 {
-    const char *value, *want = "";
-    char words[300];
+    const char *value;
+    char problem[PROBLEM_ROOM];
     bool ended = false;
     arguments->files = argv; /* files move to the front: argv[0] is read no more when one gets there */
     arguments->files_count = 0;
@@ -226,13 +234,8 @@ int zr_tool_parse(struct zr_tool_arguments *arguments, int argc, char **argv)
         if (option->kind != ZR_TOOL_FLAG && !value && ++i == argc)
             return reject(command, option->name, "needs a value");
         value = value || option->kind == ZR_TOOL_FLAG ? value : argv[i];
-        if (!set(option, value, &want)) {
-            if (want)
-                snprintf(words, sizeof words, "takes %s, not '%.40s'", want, value);
-            else
-                snprintf(words, sizeof words, "'%.40s' %s", value, zr_last_error());
-            return reject(command, option->name, words);
-        }
+        if (!set(option, value, problem))
+            return reject(command, option->name, problem);
     }
     arguments->files[arguments->files_count < argc ? arguments->files_count : argc] = NULL;
     arguments->options = NULL; /* they may be gone when the files are read */

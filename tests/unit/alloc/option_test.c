@@ -46,7 +46,7 @@ static void test_options(void)
     tap_ok(!zr_option_help_wanted(), "no help");
 }
 
-static zr_result read_text(const char *text, uint64_t *out)
+static const char *read_text(const char *text, uint64_t *out)
 {
     return zr_size_read(text, strlen(text), out);
 }
@@ -109,15 +109,14 @@ static void test_sizes_read(void)
                {"99999999999999999999999999999999999999999999G", "more than 2^64 - 1"}};
     uint64_t bytes;
     for (size_t i = 0; i < sizeof good / sizeof *good; i++)
-        tap_ok(read_text(good[i].text, &bytes) == ZR_OK && bytes == good[i].bytes, "%s is a size",
-               good[i].text);
+        tap_ok(!read_text(good[i].text, &bytes) && bytes == good[i].bytes, "%s is a size", good[i].text);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         bytes = 7;
-        tap_ok(read_text(bad[i].text, &bytes) == ZR_ERR_INVALID && bytes == 7 &&
-                   strstr(zr_last_error(), bad[i].words) && strstr(zr_last_error(), "16GB (of 1000)"),
-               "'%s' is refused: %s", bad[i].text, zr_last_error());
+        const char *problem = read_text(bad[i].text, &bytes);
+        tap_ok(problem && bytes == 7 && strstr(problem, bad[i].words) && strstr(problem, "16GB (of 1000)"),
+               "'%s' is refused: %s", bad[i].text, problem ? problem : "no");
     }
-    tap_ok(zr_size_read("64kiB,check:3", 5, &bytes) == ZR_OK && bytes == 65536, "what follows is not read");
+    tap_ok(!zr_size_read("64kiB,check:3", 5, &bytes) && bytes == 65536, "what follows is not read");
     tap_ok(zr_option_set("granule:64KiB,limit:1.5GB,recorder:1M") == ZR_OK &&
                zr_option_get(ZR_OPTION_GRANULE) == 65536 && zr_option_get(ZR_OPTION_LIMIT) == 1500000000 &&
                zr_option_get(ZR_OPTION_RECORDER) == 1048576,

@@ -440,11 +440,15 @@ static zr_result read_word(const struct reader *reader, const char *path, size_t
 static zr_result check_equal(const struct reader *reader, const char *path, const char *other)
 {
     const json_t *a = get(reader, path), *b = get(reader, other);
-    if (!a || !b || json_equal(a, b) ||
-        (json_is_number(a) && json_is_number(b) && number_of(a) == number_of(b)))
+    if (!a || !b)
         return ZR_OK;
-    if (!json_is_number(a) || !json_is_number(b))
-        return refuse(reader, path, "and %s differ; here the two are one, so give the same", other);
+    if (json_is_string(a) || json_is_string(b)) /* sizes with their units */
+        return json_is_string(a) && json_is_string(b) &&
+                       strcmp(json_string_value(a), json_string_value(b)) == 0
+                   ? ZR_OK
+                   : refuse(reader, path, "and %s differ; here the two are one, so give the same", other);
+    if (number_of(a) == number_of(b))
+        return ZR_OK;
     return refuse(reader, path, "is %g and %s is %g; here the two are one, so give the same", number_of(a),
                   other, number_of(b));
 }

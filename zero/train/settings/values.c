@@ -96,8 +96,9 @@ static int store_size(const struct zr_flag *flag, struct zr_train_config *config
 {
     char least[ZR_SIZE_ROOM], most[ZR_SIZE_ROOM];
     uint64_t bytes;
-    if (zr_size_read(value, strlen(value), &bytes) != ZR_OK)
-        return zr_flag_wrong(flag, value, "%s", zr_last_error());
+    const char *problem = zr_size_read(value, strlen(value), &bytes);
+    if (problem)
+        return zr_flag_wrong(flag, value, "%s", problem);
     if ((double)bytes < flag->least || (double)bytes > flag->most)
         return zr_flag_wrong(flag, value, "is out of range; give %s (%.0f) to %s",
                              zr_size_print(least, (uint64_t)flag->least), flag->least,
