@@ -6,6 +6,7 @@ import glob
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -249,6 +250,21 @@ same([run(ZR, "doctor", "--", "nosuchprogram").returncode, run(ZR, "doctor", "--
 subprocess.run([COMPILER, "-static", source, "-o", path("static")], check=True)
 got = run(ZR, "doctor", "--", path("static"))
 ok(got.returncode == 1 and "linked statically" in got.stdout, "a static program cannot be preloaded")
+# Scripts as chromium, Google's Chrome, firefox and pip's venvs have them: the program behind is looked at, and none is run.
+os.makedirs(path("lib/app"), exist_ok=True)
+shutil.copy(path("static"), path("lib/app/static"))
+for number, text in enumerate((
+        f"""APPNAME=static\nGDB=/nowhere/gdb\nLIBDIR={path('lib')}/app\ntouch {path('ran')}\nwant_debug=0
+if [ $want_debug -eq 1 ] ; then\n  exec $GDB "$LIBDIR/$APPNAME" -x /tmp/x\nelse\n  exec $LIBDIR/$APPNAME $FLAGS "$@"\nfi\n""",
+        """export WRAPPER="`readlink -f "$0"`"\nHERE="`dirname "$WRAPPER"`"\nexec < /dev/null\nexec > >(exec cat)
+# exec /bin/true\nexec -a "$0" "$HERE/lib/app/static" \\\n  "$@"\n""",
+        """cd "${OTHER:-/}" || exit 1\nhere=$(cd "$(dirname "$0")" && pwd); export X='a b'\nX=1 "${here}/lib/app/static" --flag "$@" && exit 0\n""",
+        "exec env A=b ./script.1 \"$@\"\n")):
+    with open(path(f"script.{number}"), "w", encoding="ascii") as file:
+        file.write(f"#!/bin/{'sh' if number else 'bash -e'}\n{text}")
+    os.chmod(path(f"script.{number}"), 0o755)
+    got = run(ZR, "doctor", "--", path(f"script.{number}"), cwd=path(""))
+    ok(got.returncode == 1 and f"{path('lib/app/static')}: it is linked statically" in got.stdout and not os.path.exists(path("ran")), f"nor can it by script {number}") or note(got.stdout)
 with open(path("broken"), "wb") as file, open(own, "rb") as whole:
     file.write(whole.read()[:3000])
 os.chmod(path("broken"), 0o755)

@@ -2,6 +2,7 @@
  * takes memory. Stands on doctor_elf.c. */
 #define _GNU_SOURCE
 #include "defrag/tool/run/doctor.h"
+#include "defrag/tool/run/script.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -196,9 +197,25 @@ static void look_at_libraries(struct zr_doctor *doctor, const struct zr_program 
                   count);
 }
 
-void zr_doctor_look_at_program(struct zr_doctor *doctor, const struct zr_program *program,
+/* Through scripts that wrap one another, to the program at the end. */
+static void follow_scripts(struct zr_doctor *doctor, struct zr_program *program)
+{
+    enum { SCRIPTS_MOST = 8 };
+    char target[PATH_MAX];
+    for (unsigned i = 0; i < SCRIPTS_MOST && zr_script_target(program->path, target); i++) {
+        zr_doctor_add(doctor, ZR_DOCTOR_NOTE, "script", "%s is a script, which starts %s", program->path,
+                      target);
+        if (!zr_program_find(target, program))
+            return;
+    }
+}
+
+void zr_doctor_look_at_program(struct zr_doctor *doctor, const struct zr_program *named,
                                struct zr_doctor_wanted wanted)
 {
+    struct zr_program last = *named;
+    const struct zr_program *program = &last;
+    follow_scripts(doctor, &last);
     if (program->obstacle[0]) {
         zr_doctor_add(doctor, ZR_DOCTOR_BAD, "preload", "%s: %s", program->path, program->obstacle);
         return;
