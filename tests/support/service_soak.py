@@ -235,8 +235,8 @@ def rough(seconds):
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128k,mode=700", "tmpfs", RUNTIME], capture_output=True, check=False).returncode == 0
     if not mounted:
         skip("a full disk below the folder: needs the right to mount")
+    rough = Rough(random.Random(SEED))
     try:
-        rough = Rough(random.Random(SEED))
         rough.fill = rough.fill if mounted else lambda: None
         end, rounds = time.monotonic() + seconds, 0
         while time.monotonic() < end and not rough.bad:
@@ -247,5 +247,7 @@ def rough(seconds):
             same(client.end(), 0, "a client ends well")
         same(rough.zrd.end(), 0, "and so does zrd")
     finally:
+        for client in rough.clients:  # a stopped one does not hear that its orders end
+            client.process.kill()
         if mounted:
             subprocess.run(["umount", "-l", RUNTIME], check=False)
