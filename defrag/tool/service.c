@@ -192,7 +192,7 @@ zr_result zr_tool_service_need(bool start, const char *device)
 {
     static char option[] = "--device";
     char *arguments[ARGUMENTS_MOST] = {NULL}, log[LOG_ROOM], key[ZR_SERVICE_KEY_BYTES];
-    int32_t pid;
+    int32_t pid = 0;
     zr_result result = read_key(device, key);
     if (result == ZR_OK)
         result = find_running(key, &pid);

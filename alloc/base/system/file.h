@@ -39,7 +39,7 @@ ZR_PRIVATE_API zr_result zr_file_open_regular(struct zr_file *out, const char *p
 ZR_PRIVATE_API zr_result zr_file_create(struct zr_file *out, const char *path, enum zr_create_mode mode);
 /* Creates a file without a name for writing and reading back, mode 0600, on the file system of `folder`:
  * whatever ends the process, it is gone with the descriptor. */
-ZR_PRIVATE_API zr_result zr_file_create_nameless(struct zr_file *out, const char *folder);
+zr_result zr_file_create_nameless(struct zr_file *out, const char *folder);
 /* Makes a file of a descriptor that stays the caller's: standard output, a pipe. Do not zr_file_close() it.
  */
 struct zr_file zr_file_borrow(int fd, const char *name);
