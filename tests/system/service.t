@@ -396,8 +396,8 @@ def check_ended():
 
 def check_device():
     """What is a device's alone: no zrd can take memory from a process that lives, and importers keep pages."""
-    use("cuda", ZR_EMULATOR_MEMORY=str(256 * MIB))
-    options = ("--capacity", "1GiB", "--within", 400)
+    use("cuda", ZR_EMULATOR_MEMORY=str(448 * MIB), ZR_EMULATOR_CONTEXT=str(64 * MIB))  # the contexts of three processes leave 256
+    options = ("--capacity", "448MiB", "--within", 400)
     zrd, speaker = Zrd(*options), Speaker()
     lease = speaker.ask("lease", bytes=4 * MIB)
     same((lease["kind"], len(speaker.fds), row(os.getpid())["resident_bytes"]), ("granted", 1, 4 * MIB), "a piece comes by descriptor")
@@ -656,7 +656,7 @@ if full:
     same(deaf_log.wait(timeout=HANG), 0, "and it ends well")
 for kind, least in (("host", "2.00 MiB"), ("cuda", "64.0 KiB")):
     use(kind)
-    for capacity, want in ((112, f"a capacity of 112 bytes lends nothing: the least is a granule, {least}"), ("900TiB", "a capacity of 900 TiB is more than the")):
+    for capacity, want in ((112, f"a capacity of 112 B lends nothing: the least is a granule, {least}"), ("900TiB", "a capacity of 900 TiB is more than the")):
         got = zr("start", "--capacity", capacity)
         ok(got.returncode == 2 and got.stderr.startswith(f"zr: {want}"), f"start --capacity {capacity}: {got.stderr.strip()}")
 use("host")
