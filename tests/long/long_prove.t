@@ -8,12 +8,12 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 sys.path.insert(0, "tests/support")
-from pairs import pairwise
-from zrtest import done, leftovers, note, ok, path, same, train
+from pairs import hard_to_prove, pairwise
+from zrtest import SEED, arguments, done, leftovers, note, ok, path, same, train
 
 DISK = path("disk")
 os.mkdir(DISK)
-COUNT = int(os.environ.get("ZR_PROVE", 300))
+COUNT, HARD = int(os.environ.get("ZR_PROVE", 300)), int(os.environ.get("ZR_PROVE_HARD", 60))
 SHAPES = (dict(hidden=48, heads=12, seq=12), dict(hidden=36, heads=6, seq=8), dict(hidden=24, heads=6, seq=6), dict(hidden=24, heads=4, seq=5))
 FACTORS = dict(shape=SHAPES, arch=("gpt2", "llama"), tp=(1, 2, 3), data=(1, 2), pp=(None, None, 2, 3), schedule=(None, "naive", "gpipe", "1f1b", "vhalf"),
                interleave=(None, None, 2), pipeline_cut=(None, "memory", "equal"), stage=(0, 1, 2, 3),
@@ -72,6 +72,10 @@ with ThreadPoolExecutor(2) as pool:
         kinds["refused" if refused else "proved" if proved else "neither"] = kinds.get("refused" if refused else "proved" if proved else "neither", 0) + 1
         ok(refused or proved, words) or note(f"{got.code} {got.err[-500:]}")
 ok(kinds.get("proved", 0) > COUNT / 3, f"of {COUNT} settings {kinds.get('proved', 0)} are proved, {kinds.get('refused', 0)} refused")
+hard = list(hard_to_prove(SEED, HARD))
+with ThreadPoolExecutor(2) as pool:
+    for row, got in zip(hard, pool.map(lambda row: train(**row), hard)):
+        ok(got.code == 0 and "proved: beside one dense rank" in got.err, "right: " + " ".join(arguments(**row))) or note(f"{got.code} {got.err[-500:]}")
 got = train(ranks=2, tp=2, prove=True, tolerance=1e-9, steps=3)
 ok(got.code == 1 and re.search(r"--prove: after step 1 .* \(unit \S+\) is on rank \d by \S+ of its size", got.err),
    "what differs is named, with its unit and rank") or note(got.err)

@@ -10,6 +10,29 @@ from zrtest import path, train
 ALL_ROWS = os.environ.get("ZR_TEST_ROWS") == "all"
 
 
+def hard_to_prove(seed, count):
+    """Right runs of many ranks whose rounding --prove has to tell from a mistake: any loss scale, sequences of one token."""
+    rng = random.Random(seed)
+    pick = rng.choice
+    while count > 0:
+        tp, pp, data = pick((1, 1, 2, 3)), pick((1, 1, 2)), pick((1, 2, 3))
+        if not 1 < tp * pp * data < 7:
+            continue
+        heads, seq, llama = pick((6, 12)), pick((1, 1, 2, 6, 12)), pick((False, True))
+        row = dict(ranks=tp * pp * data, tp=tp, pp=pp if pp > 1 else None, precision=pick(("fp32", "bf16", "fp16", "fp16")), heads=heads,
+                   hidden=heads * pick((2, 4, 8)), layers=pick((2, 4)), seq=seq, batch=pick((1, 2, 3)), accumulate=pick((1, 2, 4)),
+                   stage=pick((0, 1, 2, 3)) if data > 1 else 0, optimizer=pick(("adamw", "adamw", "sgd")), clip=pick((0, 0.5, 1)),
+                   lr=pick((1e-4, 1e-3, 1e-2)), warmup=pick((0, 1)), seed=rng.randint(1, 10**6), steps=4, prove=True, eval_every=0,
+                   recompute=pick(("none", "full", "selective")), sequence_parallel=pick((None, True)) if tp > 1 and seq % tp == 0 else None)
+        if llama:
+            row.update(arch="llama", ffn=72, kv_heads=pick((None, tp)), tie_embeddings=pick((None, True)))
+        if row["precision"] == "fp16":
+            row.update(loss_scale_power=pick((0, 2, 6, 10, 14, 16, 17, 18, 19, 20, 22, 24)), loss_scale_hysteresis=pick((1, 2)),
+                       loss_scale_window=pick((1, 1000)))
+        count -= 1
+        yield row
+
+
 def pairwise(seed, **factors):
     """Rows as dictionaries; few, but not the fewest."""
     rng = random.Random(seed)

@@ -10,9 +10,9 @@ import subprocess
 import sys
 
 sys.path.insert(0, "tests/support")
-from pairs import logged, most_pairs
+from pairs import hard_to_prove, logged, most_pairs
 from saves import contents, read_safetensors, write_safetensors
-from zrtest import (ZR_TRAIN, arguments, done, finish, in_steps, leftovers, mpi_missing, note, ok, path, same, skip,
+from zrtest import (SEED, ZR_TRAIN, arguments, done, finish, in_steps, leftovers, mpi_missing, note, ok, path, same, skip,
                     start_quickly, text_file, token_shard, train, wait_for)
 
 start_quickly(fp32_alone=True)
@@ -133,6 +133,13 @@ for words, flags, needle in (("ranks", dict(ranks=4, tp=3), "--ranks 6"), ("head
                              ("nothing", dict(ranks=2, sequence_parallel=True), "--tp 2")):
     run = train(**flags)
     ok(run.code == 2 and needle in run.err, f"{words} that do not divide: {run.err.strip()[:110]}") or note(f"{run.code} {run.err}")
+
+# --prove takes no rounding for a mistake. More of these in long_prove.t.
+for row in (row for row in hard_to_prove(SEED, 9) if row["ranks"] == 2):
+    run = train(**row)
+    ok(run.code == 0 and "proved: beside one dense rank" in run.err, "right: " + " ".join(arguments(**row))) or note(f"{run.code} {run.err[-500:]}")
+run = train(ranks=2, tp=2, precision="fp16", loss_scale_power=32, loss_scale_hysteresis=9, prove=True)
+ok(run.code == 0 and "every step was skipped" in run.err, "that no gradient was compared is said") or note(f"{run.code} {run.err[-500:]}")
 
 # Plans of meshes that are not there, and settings of a file.
 run = train(ranks=None, dry_run=True, world_size=400, tp=16, layers=2, hidden=512, heads=16, batch=16, seq=64)

@@ -260,7 +260,11 @@ static void write_log(struct loop *loop, const struct zr_step_line *line)
 static zr_result prove(struct loop *loop, const struct zr_step_line *line)
 {
     zr_result result =
-        zr_prove_step(loop->prove, &(struct zr_prove_step){line->step, line->loss, line->gradient_norm});
+        zr_prove_step(loop->prove, &(struct zr_prove_step){.number = line->step,
+                                                           .loss = line->loss,
+                                                           .gradient_norm = line->gradient_norm,
+                                                           .loss_scale = line->loss_scale,
+                                                           .skipped = line->skipped});
     loop->alike = result == ZR_ERR_CORRUPT;
     return result;
 }

@@ -4,12 +4,14 @@
  * step. A tensor's parameters are compared, and its momentum, which is what its gradients have come to. AdamW
  * makes steps of one size out of gradients of any size, of rounding errors too: a bias of attention's keys
  * has no gradient but those. So only parameters count whose momentum is that of their tensor's mean or more;
- * and gradients, which have no such limit, may differ by ten times as much.
+ * and gradients, which have no such limit, may differ by ten times as much. In sequences of one token all of
+ * the queries' and keys' gradients are rounding errors: what is below the unit's noise counts nowhere.
  *
  * The dense run is the processor's, in this machine's memory; what a card has of the run is copied from
  * there. */
 #include "zero/train/prove.h"
 
+#include <float.h>
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -26,6 +28,16 @@
 enum { CHUNK_FLOATS = 4096, GRADIENTS_MORE = 10 };
 
 enum kind { PARAMETER, MOMENTUM, KINDS };
+/* Rounding errors of a unit's gradients, beside the largest of them: in all precisions sums are made in fp32,
+ * and are right to a few of its epsilons of what was added. */
+#define NOISE (8 * (double)FLT_EPSILON)
+/* The least that fp16 has, with the loss scale in it: what is smaller is lost or doubled. */
+#define NOISE_FP16 0x1p-24
+
+/* In fp16 the run and the dense rank round differently, and where one overflows the other may not. Both do at
+ * this times the loss scale, or neither at this part of it. */
+#define OVERFLOW_MARGIN 16
+
 /* The size of an element of a matrix at first, and so of a bias, which begins as zero. */
 #define LEAST_PARAMETER 0.02
 
@@ -37,8 +49,10 @@ struct zr_prove {
     float *values[KINDS];        /* [largest]: the dense run's, of one tensor */
     float *own;                  /* [largest]: what this rank stores of it, or zero; or of a piece of it */
     float *chunks;               /* [world][CHUNK_FLOATS] */
-    double *far;            /* [world + 1][parameters][KINDS]: relative differences; own ones in the first */
-    double most[2 + KINDS]; /* of loss, norm and tensors */
+    float *noise;                /* [units]: root mean square of the momentum that rounding may come to */
+    double *far;             /* [world + 1][parameters][KINDS]: relative differences; own ones in the first */
+    double most[2 + KINDS];  /* of loss, norm and tensors */
+    uint64_t steps, skipped; /* that were looked at; of them those whose loss alone was compared */
     /* Rank 0's. */
     struct zr_train_config config;
     zr_arena *arena;
@@ -87,6 +101,8 @@ static zr_result open_dense(struct zr_prove *prove)
     config->reduce = ZR_REDUCE_EACH;
     config->checkpoints = (struct zr_checkpoint_policy){0};
     config->checkpoint_offload = false;
+    config->loss_scaling.constant = false; /* each step has the scale of the run's */
+    config->loss_scaling.least = FLT_MIN;
     config->offload_optimizer = config->offload_parameters = ZR_TIER_NONE;
     config->speculative_bytes = 0;
     zr_result result = zr_rank_plan(&plan, config, 0, rank->host_arena);
@@ -138,7 +154,9 @@ static zr_result open(struct zr_prove *prove)
     prove->own = zr_heap_zalloc(prove->largest, sizeof(float));
     prove->chunks = zr_heap_zalloc((size_t)config->world * CHUNK_FLOATS, sizeof(float));
     prove->far = zr_heap_zalloc((size_t)(config->world + 1) * list->parameters_count, KINDS * sizeof(double));
-    if (!prove->values[PARAMETER] || !prove->values[MOMENTUM] || !prove->own || !prove->chunks || !prove->far)
+    prove->noise = zr_heap_zalloc(list->units_count, sizeof *prove->noise);
+    if (!prove->noise || !prove->values[PARAMETER] || !prove->values[MOMENTUM] || !prove->own ||
+        !prove->chunks || !prove->far)
         return ZR_ERR_HOST_MEMORY;
     return prove->rank->rank == 0 ? open_dense(prove) : ZR_OK;
 }
@@ -175,6 +193,7 @@ void zr_prove_close(struct zr_prove *prove)
     zr_comm_destroy(prove->comm);
     if (prove->arena)
         zr_arena_destroy(prove->arena, NULL);
+    zr_heap_free(prove->noise);
     zr_heap_free(prove->far);
     zr_heap_free(prove->chunks);
     zr_heap_free(prove->own);
@@ -236,6 +255,26 @@ static double size_of(const float *values, size_t count)
     return sqrt(sum);
 }
 
+/* The noise of each unit, on all ranks. */
+static zr_result tell_noise(struct zr_prove *prove, const struct zr_prove_step *step)
+{
+    const struct zr_parameter_list *list = &prove->whole.model.list;
+    zr_engine *engine = prove->dense.engine;
+    double least = step->loss_scale > 0 ? NOISE_FP16 / step->loss_scale : 0;
+
+    for (size_t u = 0; u < list->units_count; u++)
+        prove->noise[u] = 0;
+    for (size_t i = 0; engine && i < list->parameters_count; i++) {
+        const struct zr_layout_parameter *p = &engine->layout.parameters[i];
+        struct zr_owned owned = owned_of(engine, p->parameter.unit);
+        size_t count = zr_parameter_elements(&list->parameters[i]);
+        double noise = NOISE * size_of(owned.momentum + p->offset, count) / sqrt((double)count) + least;
+        float *of_unit = &prove->noise[list->parameters[i].unit];
+        *of_unit = (double)*of_unit < noise ? (float)noise : *of_unit;
+    }
+    return tell(prove, engine ? prove->noise : NULL, list->units_count, prove->noise);
+}
+
 /* What this rank has of the whole model's tensor number `index`, behind `after` (NULL: the first); NULL: that
  * is all. Of tiles there are several. */
 static const struct zr_layout_parameter *own_part(const struct zr_prove *prove, size_t index,
@@ -249,9 +288,9 @@ static const struct zr_layout_parameter *own_part(const struct zr_prove *prove, 
     return NULL;
 }
 
-/* The squares of how far a part is from the dense run's. Where its momentum is below `mean` a parameter does
+/* The squares of how far a part is from the dense run's. Where its momentum is below `least` a parameter does
  * not count. */
-static zr_result add_squares(struct zr_prove *prove, const struct zr_layout_parameter *p, double mean,
+static zr_result add_squares(struct zr_prove *prove, const struct zr_layout_parameter *p, double least,
                              double sum[KINDS])
 {
     zr_engine *engine = prove->rank->state.engine;
@@ -265,7 +304,7 @@ static zr_result add_squares(struct zr_prove *prove, const struct zr_layout_para
             result = zr_engine_copy(engine, prove->own, states[kind] + at, piece.count * sizeof *prove->own);
             for (size_t i = 0; i < piece.count && result == ZR_OK; i++) {
                 double difference = (double)prove->own[i] - (double)prove->values[kind][whole + i];
-                if (kind == MOMENTUM || fabs((double)prove->values[MOMENTUM][whole + i]) >= mean)
+                if (kind == MOMENTUM || fabs((double)prove->values[MOMENTUM][whole + i]) >= least)
                     sum[kind] += difference * difference;
             }
         }
@@ -273,27 +312,30 @@ static zr_result add_squares(struct zr_prove *prove, const struct zr_layout_para
     return result;
 }
 
-/* How far what this rank stores of a tensor is from the dense run's, beside the size of the whole. */
+/* How far what this rank stores of a tensor is from the dense run's, beside the size of the whole; momentum
+ * beyond the noise. */
 static zr_result compare_tensor(struct zr_prove *prove, size_t index, size_t count, double far[KINDS])
 {
     zr_result result = ZR_OK;
     double root = sqrt((double)count),
            size[KINDS] = {size_of(prove->values[PARAMETER], count), size_of(prove->values[MOMENTUM], count)};
     double mean = size[MOMENTUM] / root, sum[KINDS] = {0}; /* root mean square */
+    double noise = (double)prove->noise[prove->whole.model.list.parameters[index].unit];
     if (size[PARAMETER] < LEAST_PARAMETER * root)
         size[PARAMETER] = LEAST_PARAMETER * root;
     for (const struct zr_layout_parameter *p = NULL; result == ZR_OK && (p = own_part(prove, index, p));)
-        result = add_squares(prove, p, mean, sum);
-    for (unsigned kind = 0; kind < KINDS; kind++)
-        far[kind] = size[kind] > 0 ? sqrt(sum[kind]) / size[kind] : sqrt(sum[kind]);
-    far[MOMENTUM] /= GRADIENTS_MORE;
+        result = add_squares(prove, p, mean > noise ? mean : noise, sum);
+    double beyond = sqrt(sum[MOMENTUM]) - noise * root;
+    far[PARAMETER] = sqrt(sum[PARAMETER]) / size[PARAMETER];
+    far[MOMENTUM] =
+        beyond <= 0 ? 0 : beyond / (mean > noise ? size[MOMENTUM] : noise * root) / GRADIENTS_MORE;
     return result;
 }
 
-static zr_result compare_tensors(struct zr_prove *prove)
+static zr_result compare_tensors(struct zr_prove *prove, const struct zr_prove_step *step)
 {
     const struct zr_parameter_list *list = &prove->whole.model.list;
-    zr_result result = ZR_OK;
+    zr_result result = tell_noise(prove, step);
     for (size_t i = 0; i < list->parameters_count && result == ZR_OK; i++) {
         memset(prove->far + i * KINDS, 0, KINDS * sizeof *prove->far);
         result = tell_tensor(prove, i);
@@ -373,15 +415,80 @@ static zr_result follow_run(struct zr_prove *prove)
     for (size_t i = 0; i < prove->whole.model.list.parameters_count; i++)
         for (unsigned state = 0; state < states && result == ZR_OK; state++)
             result = take_over(prove, i, state);
-    if (result == ZR_OK && prove->dense.engine) {
-        struct zr_loss_scale scaling;
-        zr_engine_scaling(run, &scaling);
-        result = zr_engine_set_scaling(prove->dense.engine, &scaling);
-        if (result == ZR_OK)
-            result = zr_engine_publish(prove->dense.engine, zr_engine_steps_done(run));
-    }
+    if (result == ZR_OK && prove->dense.engine)
+        result = zr_engine_publish(prove->dense.engine, zr_engine_steps_done(run));
     return zr_comm_all_status(prove->rank->comm, result);
 }
+
+/* ---- A step -------------------------------------------------------------------------------------------- */
+
+/* What the dense step has come to, on all ranks. */
+struct dense_step {
+    double loss, norm;
+    bool skipped;
+    bool overflows_soon; /* of one that is not skipped where the run's is */
+};
+
+/* The dense rank's step, at a loss scale of `factor` times the run's. Its micro-batches are those of all data
+ * ranks, and each has a smaller share of the loss: with so much larger a scale, gradients have the run's
+ * size. */
+static zr_result step_dense(struct zr_prove *prove, const struct zr_prove_step *step, double factor,
+                            struct dense_step *out)
+{
+    struct zr_step_report report = {0};
+    double scale = step->loss_scale * zr_train_data_ranks(prove->rank->config) * factor;
+    zr_result result = ZR_OK;
+    if (step->loss_scale > 0)
+        result = zr_engine_set_scaling(
+            prove->dense.engine,
+            &(struct zr_loss_scale){.scale = (float)(scale < ZR_LOSS_SCALE_MOST ? scale : ZR_LOSS_SCALE_MOST),
+                                    .hysteresis_left = 1});
+    if (result == ZR_OK)
+        result =
+            zr_trainer_step(prove->dense.trainer,
+                            &(struct zr_step_calls){.state = prove, .load = load, .update = update}, &report);
+    out->loss = prove->loss;
+    out->norm = report.gradient_norm;
+    out->skipped = report.skipped;
+    return result;
+}
+
+/* Where the dense step alone overflows, a smaller scale has the same gradients. */
+static zr_result step_dense_like_run(struct zr_prove *prove, const struct zr_prove_step *step,
+                                     struct dense_step *out)
+{
+    zr_result result = step_dense(prove, step, 1, out);
+    for (double factor = 0.5;
+         result == ZR_OK && out->skipped && !step->skipped && factor * OVERFLOW_MARGIN >= 1; factor /= 2)
+        result = step_dense(prove, step, factor, out);
+    return result;
+}
+
+/* Tells all ranks what rank 0 has found. */
+static zr_result tell_step(struct zr_prove *prove, zr_result result, struct dense_step *dense)
+{
+    struct dense_step all[ZR_MAX_WORLD];
+    result = zr_comm_all_status(prove->rank->comm, result);
+    if (result == ZR_OK)
+        result = zr_comm_host_all_gather(prove->rank->comm, dense, sizeof *dense, all);
+    if (result == ZR_OK)
+        *dense = all[0];
+    return result;
+}
+
+/* The run has skipped the step, and the dense rank has not: is it near to that? Collective. */
+static zr_result find_overflow(struct zr_prove *prove, const struct zr_prove_step *step,
+                               struct dense_step *dense)
+{
+    struct dense_step larger = {0};
+    zr_result result = follow_run(prove); /* its update is undone */
+    if (result == ZR_OK && prove->rank->rank == 0)
+        result = step_dense(prove, step, OVERFLOW_MARGIN, &larger);
+    dense->overflows_soon = larger.skipped;
+    return tell_step(prove, result, dense);
+}
+
+/* ---- The verdict --------------------------------------------------------------------------------------- */
 
 /* NaN is too far as well. */
 static bool is_too_far(const struct zr_prove *prove, double far)
@@ -394,19 +501,16 @@ static double worse(double a, double b)
     return a > b || a != a ? a : b;
 }
 
-static zr_result judge(struct zr_prove *prove, const struct zr_prove_step *step, const double dense[2])
+/* Of the tensors, the first that is too far, in its furthest kind. */
+static zr_result judge_tensors(struct zr_prove *prove, const struct zr_prove_step *step, bool norm_differs)
 {
     static const char *const kinds[KINDS] = {"", "the gradient of "};
     const struct zr_parameter_list *list = &prove->whole.model.list;
-    const char *const names[2] = {"the loss", "the norm of the gradients"};
-    const double run[2] = {step->loss, step->gradient_norm},
-                 *far = prove->far + list->parameters_count * KINDS;
+    const double *far = prove->far + list->parameters_count * KINDS;
     double furthest = prove->tolerance;
     size_t tensor = 0;
     unsigned who = 0, what = KINDS;
 
-    for (unsigned i = 0; i < 2; i++)
-        prove->most[i] = worse(fabs(run[i] - dense[i]) / fabs(dense[i]), prove->most[i]);
     for (size_t i = 0; i < list->parameters_count && what == KINDS; i++)
         for (unsigned kind = KINDS; kind-- > 0;)
             for (unsigned r = 0; r < prove->rank->config->world; r++) {
@@ -419,58 +523,93 @@ static zr_result judge(struct zr_prove *prove, const struct zr_prove_step *step,
                     what = kind;
                 }
             }
+    if (what == KINDS)
+        return ZR_OK;
     double times = what == MOMENTUM ? GRADIENTS_MORE : 1;
-    bool clips = prove->rank->config->optimizer.clip > 0 &&
-                 is_too_far(prove, fabs(run[1] - dense[1]) / fabs(dense[1]));
-    if (what < KINDS)
-        return zr_fail(
-            ZR_ERR_CORRUPT,
-            "--prove: after step %" PRIu64 " %s%s (unit %s) is on rank %u by %.2g of its size from that of "
-            "one dense rank; %.2g is allowed (--tolerance)%s",
-            step->number, kinds[what], list->parameters[tensor].name,
-            list->units[list->parameters[tensor].unit].name, who, times * furthest, times * prove->tolerance,
-            clips
-                ? "; the norm differs too, and clipping by it changes every tensor: --clip 0 names the first that "
-                  "is wrong"
-                : "");
-    for (unsigned i = 0; i < 2; i++)
-        if (is_too_far(prove, fabs(run[i] - dense[i]) / fabs(dense[i])))
-            return zr_fail(ZR_ERR_CORRUPT,
-                           "--prove: %s of step %" PRIu64
-                           " is %.9g, and %.9g on one dense rank; %.2g of it may "
-                           "differ (--tolerance), and no tensor does",
-                           names[i], step->number, run[i], dense[i], prove->tolerance);
-    return ZR_OK;
+    return zr_fail(
+        ZR_ERR_CORRUPT,
+        "--prove: after step %" PRIu64 " %s%s (unit %s) is on rank %u by %.2g of its size from that of "
+        "one dense rank; %.2g is allowed (--tolerance)%s",
+        step->number, kinds[what], list->parameters[tensor].name,
+        list->units[list->parameters[tensor].unit].name, who, times * furthest, times * prove->tolerance,
+        norm_differs && prove->rank->config->optimizer.clip > 0
+            ? "; the norm differs too, and clipping by it changes every tensor: --clip 0 names the first that "
+              "is wrong"
+            : "");
+}
+
+/* Of a step that one has skipped and the other has not there are no gradients to compare. */
+static zr_result judge(struct zr_prove *prove, const struct zr_prove_step *step,
+                       const struct dense_step *dense)
+{
+    const char *const names[2] = {"the loss", "the norm of the gradients"};
+    const double run[2] = {step->loss, step->gradient_norm}, theirs[2] = {dense->loss, dense->norm};
+    unsigned count = step->skipped || dense->skipped ? 1 : 2;
+    double far[2] = {0, 0};
+
+    if (dense->skipped && !step->skipped)
+        return zr_fail(ZR_ERR_CORRUPT,
+                       "--prove: step %" PRIu64
+                       " is skipped on one dense rank at a %dth of the run's loss scale, "
+                       "for a gradient that is not finite in fp16, and the run has found none",
+                       step->number, OVERFLOW_MARGIN);
+    if (step->skipped && !dense->skipped && !dense->overflows_soon)
+        return zr_fail(ZR_ERR_CORRUPT,
+                       "--prove: step %" PRIu64
+                       " is skipped for a gradient that is not finite in fp16, and on one dense rank "
+                       "all are finite at %d times the loss scale",
+                       step->number, OVERFLOW_MARGIN);
+    for (unsigned i = 0; i < count; i++) {
+        far[i] = fabs(run[i] - theirs[i]) / fabs(theirs[i]);
+        prove->most[i] = worse(far[i], prove->most[i]);
+    }
+    zr_result result =
+        step->skipped != dense->skipped ? ZR_OK : judge_tensors(prove, step, is_too_far(prove, far[1]));
+    for (unsigned i = 0; i < count && result == ZR_OK; i++)
+        if (is_too_far(prove, far[i]))
+            result =
+                zr_fail(ZR_ERR_CORRUPT,
+                        "--prove: %s of step %" PRIu64 " is %.9g, and %.9g on one dense rank; %.2g of it may "
+                        "differ (--tolerance), and no tensor does",
+                        names[i], step->number, run[i], theirs[i], prove->tolerance);
+    return result;
 }
 
 zr_result zr_prove_step(struct zr_prove *prove, const struct zr_prove_step *step)
 {
-    double dense[2] = {0}, all[2 * ZR_MAX_WORLD];
+    struct dense_step dense = {0};
     zr_result result = zr_engine_synchronize(prove->rank->state.engine);
     prove->step = step->number;
-    if (result == ZR_OK && prove->rank->rank == 0) {
-        struct zr_step_report report = {0};
-        result =
-            zr_trainer_step(prove->dense.trainer,
-                            &(struct zr_step_calls){.state = prove, .load = load, .update = update}, &report);
-        dense[0] = prove->loss;
-        dense[1] = report.gradient_norm;
-    }
-    result = zr_comm_all_status(prove->rank->comm, result);
+    if (result == ZR_OK && prove->rank->rank == 0)
+        result = step_dense_like_run(prove, step, &dense);
+    result = tell_step(prove, result, &dense);
+    if (result == ZR_OK && step->skipped == dense.skipped)
+        result = compare_tensors(prove, step);
+    else if (result == ZR_OK && step->skipped)
+        result = find_overflow(prove, step, &dense);
+    prove->steps++;
+    prove->skipped += step->skipped;
     if (result == ZR_OK)
-        result = zr_comm_host_all_gather(prove->rank->comm, dense, sizeof dense, all);
-    if (result == ZR_OK)
-        result = compare_tensors(prove);
-    if (result == ZR_OK)
-        result = judge(prove, step, all);
+        result = judge(prove, step, &dense);
     return result == ZR_OK ? follow_run(prove) : result;
 }
 
 void zr_prove_print(const struct zr_prove *prove)
 {
-    zr_say(
-        "proved: beside one dense rank the loss differs by %.1e at most, the norm of the gradients by %.1e, "
-        "tensors by %.1e, their gradients by %.1e of their size",
-        prove->most[0], prove->most[1], prove->most[2 + PARAMETER],
-        GRADIENTS_MORE * prove->most[2 + MOMENTUM]);
+    if (prove->steps > prove->skipped)
+        zr_say(
+            "proved: beside one dense rank the loss differs by %.1e at most, the norm of the gradients by %.1e, "
+            "tensors by %.1e, their gradients by %.1e of their size",
+            prove->most[0], prove->most[1], prove->most[2 + PARAMETER],
+            GRADIENTS_MORE * prove->most[2 + MOMENTUM]);
+    else
+        zr_say(
+            "proved: beside one dense rank the loss differs by %.1e at most, and nothing more: every step was "
+            "skipped for a gradient that is not finite in fp16; give a lower --loss-scale-power, or more --steps",
+            prove->most[0]);
+    if (prove->skipped && prove->steps > prove->skipped)
+        zr_say(
+            "of %" PRIu64 " of %" PRIu64
+            " steps the loss alone was compared: they were skipped for a gradient that is not finite in fp16",
+            prove->skipped, prove->steps);
 }

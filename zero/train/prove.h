@@ -17,6 +17,8 @@ void zr_prove_close(struct zr_prove *prove);
 struct zr_prove_step {
     uint64_t number;
     double loss, gradient_norm;
+    double loss_scale; /* of fp16; else 0 */
+    bool skipped;      /* a gradient overflowed, and nothing was updated */
 };
 /* Trains the dense step and compares. Collective. ZR_ERR_CORRUPT: the words name the first that differs, its
  * tensor, layer and rank; the same on every rank. */
