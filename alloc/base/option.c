@@ -9,6 +9,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/init.h"
+#include "alloc/base/sizes.h"
 
 enum option_type { TYPE_WHOLE, TYPE_BYTES, TYPE_BOOL, TYPE_CHOICE };
 
@@ -102,7 +103,7 @@ static const struct option_row table[ZR_OPTION_COUNT] = {
 };
 
 static _Atomic uint64_t values[ZR_OPTION_COUNT];
-static char bad_words[256]; /* why ZR_CONF was refused; "" if it was not. Written by the initialiser */
+static char bad_words[300]; /* why ZR_CONF was refused; "" if it was not. Written by the initialiser */
 static bool help_wanted;
 static char group_name[48]; /* written by the initialiser */
 
@@ -124,8 +125,7 @@ static bool piece_is(struct piece piece, const char *word)
     return strlen(word) == piece.length && memcmp(word, piece.text, piece.length) == 0;
 }
 
-/* A whole number with an optional k, m or g (powers of 1,024) where `units`. */
-static bool read_whole(struct piece value, bool units, uint64_t *out)
+static bool read_whole(struct piece value, uint64_t *out)
 {
     uint64_t number = 0;
     size_t i = 0;
@@ -133,23 +133,15 @@ static bool read_whole(struct piece value, bool units, uint64_t *out)
         if (__builtin_mul_overflow(number, 10, &number) ||
             __builtin_add_overflow(number, (uint64_t)(value.text[i] - '0'), &number))
             return false;
-    if (i == 0)
-        return false;
-    if (units && i + 1 == value.length) {
-        static const char letters[] = "kmg";
-        const char *unit = strchr(letters, value.text[i] | 0x20);
-        if (!unit || !*unit ||
-            __builtin_mul_overflow(number, UINT64_C(1) << (10 * (unit - letters + 1)), &number))
-            return false;
-        i++;
-    }
     *out = number;
-    return i == value.length;
+    return i > 0 && i == value.length;
 }
 
 static bool read_value(const struct option_row *row, struct piece value, uint64_t *out)
 {
     switch (row->type) {
+    case TYPE_BYTES:
+        return !zr_size_read(value.text, value.length, out) && *out >= row->least && *out <= row->most;
     case TYPE_BOOL:
         if (piece_is(value, "true") || piece_is(value, "on") || piece_is(value, "1"))
             *out = 1;
@@ -166,7 +158,7 @@ static bool read_value(const struct option_row *row, struct piece value, uint64_
             }
         return false;
     default:
-        return read_whole(value, row->type == TYPE_BYTES, out) && *out >= row->least && *out <= row->most;
+        return read_whole(value, out) && *out >= row->least && *out <= row->most;
     }
 }
 
@@ -179,6 +171,11 @@ static zr_result read_one(struct piece item)
             continue;
         struct piece value = {colon ? colon + 1 : "", colon ? item.length - name.length - 1 : 0};
         uint64_t number = 0;
+        const char *words =
+            table[i].type == TYPE_BYTES ? zr_size_read(value.text, value.length, &number) : NULL;
+        if (words)
+            return zr_fail(ZR_ERR_INVALID, "ZR_CONF: `%.*s` of %s %s",
+                           value.length < 40 ? (int)value.length : 40, value.text, table[i].name, words);
         if (!read_value(&table[i], value, &number) ||
             (i == ZR_OPTION_GRANULE && (number & (number - 1)) != 0))
             return zr_fail(ZR_ERR_INVALID, "ZR_CONF: `%.*s` is no value for %s (%s); ZR_CONF=help lists them",

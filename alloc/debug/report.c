@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/sizes.h"
 #include "alloc/debug/trace_format.h"
 
 /* A granule is advised down to a sixteenth: finer ones cost more mappings than they save memory. */
@@ -166,27 +167,19 @@ struct amount {
     char text[48];
 };
 
-/* "1.50 GB" */
 static struct amount amount(size_t bytes)
 {
-    static const char *const units[] = {"bytes", "kB", "MB", "GB", "TB", "PB"};
     struct amount out;
-    double number = (double)bytes;
-    unsigned unit = 0;
-    while (number >= 1000 && unit < 5) {
-        number /= 1000;
-        unit++;
-    }
-    snprintf(out.text, sizeof out.text, unit ? "%.2f %s" : "%.0f %s", number, units[unit]);
+    zr_size_print(out.text, bytes);
     return out;
 }
 
-/* "1.50 GB (1500000256 bytes)": rounded, a run that is just too short would look long enough. */
+/* "1.40 GiB (1500000256 bytes)": rounded, a run that is just too short would look long enough. */
 static struct amount exact(size_t bytes)
 {
     struct amount out = amount(bytes);
     size_t length = strlen(out.text);
-    if (bytes >= 1000)
+    if (bytes >= 1024)
         snprintf(out.text + length, sizeof out.text - length, " (%zu bytes)", bytes);
     return out;
 }

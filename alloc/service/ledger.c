@@ -6,6 +6,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/option.h"
+#include "alloc/base/sizes.h"
 #include "alloc/service/runs.h"
 
 enum { GROUPS_MOST = 4096 };
@@ -195,9 +196,10 @@ static void refuse(struct zr_ledger *ledger, struct zr_holder *holder)
                 zr_ledger_bytes(left, free_for(ledger, holder)), ledger->unmet_words);
     else
         zr_fail(ZR_ERR_MEMORY, "zrd has %s of %s left%s, %s wanted, none idle; held by %s",
-                zr_ledger_bytes(left, free_for(ledger, holder)), zr_ledger_bytes(all, ledger->capacity_bytes),
+                zr_size_print_in(left, free_for(ledger, holder), ledger->capacity_bytes),
+                zr_size_print(all, ledger->capacity_bytes),
                 free_for(ledger, holder) < free_bytes(ledger) ? " beside what runs have planned" : "",
-                zr_ledger_bytes(wanted, holder->wanted_bytes), holders);
+                zr_size_print_in(wanted, holder->wanted_bytes, ledger->capacity_bytes), holders);
     ledger->calls->answer(ledger, holder, ZR_ERR_MEMORY);
     holder->wanted_bytes = 0;
 }
@@ -404,18 +406,19 @@ static zr_result check_hard(const struct zr_ledger *ledger, const struct zr_hold
         return zr_fail(ZR_ERR_MEMORY,
                        "pid %d holds %s of its hard quota of %s, and wants %s more: `zr service limit --pid "
                        "%d --hard BYTES` raises it",
-                       (int)holder->pid, zr_ledger_bytes(held, holder->held_bytes),
-                       zr_ledger_bytes(quota, hard), zr_ledger_bytes(more, bytes), (int)holder->pid);
+                       (int)holder->pid, zr_size_print_in(held, holder->held_bytes, hard),
+                       zr_size_print(quota, hard), zr_size_print_in(more, bytes, hard), (int)holder->pid);
     if (group->hard_bytes && (bytes > group->hard_bytes || group->held_bytes > group->hard_bytes - bytes))
         return zr_fail(ZR_ERR_MEMORY,
                        "group %s holds %s of its hard quota of %s, and pid %d wants %s more: `zr service "
                        "limit --group %s --hard BYTES` raises it",
-                       group->name, zr_ledger_bytes(held, group->held_bytes),
-                       zr_ledger_bytes(quota, group->hard_bytes), (int)holder->pid,
-                       zr_ledger_bytes(more, bytes), group->name);
+                       group->name, zr_size_print_in(held, group->held_bytes, group->hard_bytes),
+                       zr_size_print(quota, group->hard_bytes), (int)holder->pid,
+                       zr_size_print_in(more, bytes, group->hard_bytes), group->name);
     if (bytes > ledger->capacity_bytes)
         return zr_fail(ZR_ERR_MEMORY, "zrd lends %s in all, and %s are wanted",
-                       zr_ledger_bytes(quota, ledger->capacity_bytes), zr_ledger_bytes(more, bytes));
+                       zr_size_print(quota, ledger->capacity_bytes),
+                       zr_size_print_in(more, bytes, ledger->capacity_bytes));
     return ZR_OK;
 }
 

@@ -162,7 +162,7 @@ uint64_t zr_ledger_soft_bytes(const struct zr_ledger *ledger, const struct zr_gr
 /* "pid 71 (python3) 4.1 GiB, ..": the largest holders, cut to the room. */
 void zr_ledger_describe(const struct zr_ledger *ledger, char *out, size_t room_bytes);
 enum { ZR_LEDGER_NUMBER_ROOM = 32 };
-/* "1.50 GiB". */
+/* zr_size_print() of alloc/base/sizes.h. */
 const char *zr_ledger_bytes(char out[ZR_LEDGER_NUMBER_ROOM], uint64_t bytes);
 
 #endif

@@ -1,23 +1,12 @@
 /* ledger_words.c: numbers and holders in words, and how fast holders give; see ledger.h. */
 #include <stdio.h>
 
+#include "alloc/base/sizes.h"
 #include "alloc/service/ledger.h"
 
 const char *zr_ledger_bytes(char out[ZR_LEDGER_NUMBER_ROOM], uint64_t bytes)
 {
-    static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB"};
-    double value = (double)bytes;
-    unsigned unit = 0;
-    while (value >= 1000 && unit < 5) {
-        value /= 1024;
-        unit++;
-    }
-    snprintf(out, ZR_LEDGER_NUMBER_ROOM, "%.*f %s",
-             unit == 0 || value >= 100 ? 0
-             : value >= 10             ? 1
-                                       : 2,
-             value, units[unit]);
-    return out;
+    return zr_size_print(out, bytes);
 }
 
 void zr_ledger_describe(const struct zr_ledger *ledger, char *out, size_t room_bytes)

@@ -18,6 +18,7 @@
 #include "alloc/backend/cuda_device.h"
 #include "alloc/base/error.h"
 #include "alloc/base/option.h"
+#include "alloc/base/sizes.h"
 #include "alloc/base/system/os.h"
 #include "alloc/service/server.h"
 
@@ -46,7 +47,7 @@ static const char help[] =
     "  --processors N        what runs that compute at once may use; the machine's by itself, 1: they take turns\n"
     "  --process-hard BYTES  what each process may hold; no limit by itself\n"
     "  --log FILE            standard error by itself\n"
-    "\n"
+    "\n" ZR_SIZE_HELP
     "zr service status shows who holds what, zr service limit sets quotas. SIGTERM ends it: programs go on with\n"
     "what they have, and register again with the next zrd.\n";
 
@@ -74,28 +75,27 @@ static void say(const char *words)
 
 /* ---- The command line ---------------------------------------------------------------------------------- */
 
-/* 1048576, 512MiB, 16GB: powers of 1024 with an i, of 1000 without. */
-static bool read_bytes(const char *text, uint64_t *out)
+static bool read_size(const char *name, const char *text, uint64_t *out)
 {
-    static const char letters[] = "KMGT";
+    const char *problem = zr_size_read(text, strlen(text), out);
+    if (!problem && *out > UINT64_C(1) << 54)
+        problem = "is out of range: more than 16 PiB";
+    if (problem)
+        put(STDERR_FILENO, "zrd: %s '%.40s' %s; see zrd --help\n", name, text, problem);
+    return !problem;
+}
+
+static bool read_count(const char *text, uint64_t *out)
+{
     char *end;
     errno = 0;
-    unsigned long long number = strtoull(text, &end, 10);
-    if (*text < '0' || *text > '9' || errno != 0)
-        return false;
-    const char *unit = *end ? strchr(letters, *end) : NULL;
-    uint64_t factor = 1, base = unit && end[1] == 'i' ? 1024 : 1000;
-    for (const char *at = letters; unit && at <= unit; at++)
-        factor *= base;
-    end += unit ? 1 + (end[1] == 'i') : 0;
-    end += *end == 'B';
-    return *end == '\0' && !__builtin_mul_overflow((uint64_t)number, factor, out) &&
-           *out <= UINT64_C(1) << 54;
+    *out = strtoull(text, &end, 10);
+    return *text >= '0' && *text <= '9' && errno == 0 && *end == '\0';
 }
 
 static bool read_milliseconds(const char *text, uint64_t *out)
 {
-    return read_bytes(text, out) && *out >= 10 && *out <= WITHIN_MOST_MS;
+    return read_count(text, out) && *out >= 10 && *out <= WITHIN_MOST_MS;
 }
 
 /* Below 0: go on; else the exit code. */
@@ -106,18 +106,21 @@ static int read_arguments(struct settings *settings, int argc, char **argv)
         bool good = value != NULL;
         if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0)
             return put(STDOUT_FILENO, "%s", help) ? 0 : EXIT_INPUT;
-        if (strcmp(name, "--version") == 0)
+        if (strcmp(name, "--version") == 0 || strcmp(name, "-V") == 0)
             return put(STDOUT_FILENO, "zrd %d.%d\n", ZR_VERSION_MAJOR, ZR_VERSION_MINOR) ? 0 : EXIT_INPUT;
-        if (strcmp(name, "--capacity") == 0)
-            good = good && read_bytes(value, &settings->capacity_bytes) && settings->capacity_bytes > 0;
-        else if (strcmp(name, "--process-hard") == 0)
-            good = good && read_bytes(value, &settings->process_hard_bytes);
+        uint64_t *size = strcmp(name, "--capacity") == 0       ? &settings->capacity_bytes
+                         : strcmp(name, "--process-hard") == 0 ? &settings->process_hard_bytes
+                                                               : NULL;
+        if (size && value && !read_size(name, value, size))
+            return EXIT_USAGE;
+        if (size)
+            good = good && (size != &settings->capacity_bytes || *size > 0);
         else if (strcmp(name, "--within") == 0)
             good = good && read_milliseconds(value, &settings->within_ms);
         else if (strcmp(name, "--turn") == 0)
             good = good && read_milliseconds(value, &settings->turn_ms);
         else if (strcmp(name, "--processors") == 0)
-            good = good && read_bytes(value, &settings->processors) && settings->processors > 0 &&
+            good = good && read_count(value, &settings->processors) && settings->processors > 0 &&
                    settings->processors <= PROCESSORS_MOST;
         else if (strcmp(name, "--log") == 0)
             settings->log = value;

@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/sizes.h"
 
 enum { MEMBERS_MOST = 4096, WORDS_ROOM = 160 };
 #define BYTES_MOST (UINT64_C(1) << 50) /* of a plan: those of all clients have a sum */
@@ -205,7 +206,7 @@ static zr_result check_quotas(const struct zr_ledger *ledger, const struct zr_ho
             ZR_ERR_MEMORY,
             "the plan takes %s and the hard quota of pid %d is %s: `zr service limit --pid %d --hard "
             "BYTES` raises it",
-            zr_ledger_bytes(planned, peak), (int)joining->pid, zr_ledger_bytes(quota, hard),
+            zr_size_print(planned, peak), (int)joining->pid, zr_size_print_in(quota, hard, peak),
             (int)joining->pid);
     for (const struct zr_holder *holder = ledger->holders; holder && group->hard_bytes; holder = holder->next)
         if (holder->group == group && holder != joining)
@@ -215,8 +216,9 @@ static zr_result check_quotas(const struct zr_ledger *ledger, const struct zr_ho
             ZR_ERR_MEMORY,
             "the plan takes %s and others of group %s hold or plan %s of its hard quota of %s: `zr "
             "service limit --group %s --hard BYTES` raises it",
-            zr_ledger_bytes(planned, peak), group->name, zr_ledger_bytes(others, sum),
-            zr_ledger_bytes(quota, group->hard_bytes), group->name);
+            zr_size_print_in(planned, peak, group->hard_bytes), group->name,
+            zr_size_print_in(others, sum, group->hard_bytes), zr_size_print(quota, group->hard_bytes),
+            group->name);
     return ZR_OK;
 }
 
@@ -335,14 +337,16 @@ static void reply_all(struct zr_ledger *ledger, const struct zr_run *run, enum z
 
 static void refuse(struct zr_ledger *ledger, struct zr_run *run, const struct sums *with, uint64_t unplanned)
 {
-    char number[5][ZR_LEDGER_NUMBER_ROOM];
+    char number[5][ZR_SIZE_ROOM];
+    uint64_t most = more_of(run->peak_bytes, ledger->capacity_bytes);
     zr_fail(ZR_ERR_MEMORY,
             "the plan takes %s in a step and %s between steps, and zrd lends %s, of which other runs keep %s "
             "and %s are held without a plan",
-            zr_ledger_bytes(number[0], run->peak_bytes), zr_ledger_bytes(number[1], floor_of(run)),
-            zr_ledger_bytes(number[2], ledger->capacity_bytes),
-            zr_ledger_bytes(number[3], with->floor_bytes - floor_of(run)),
-            zr_ledger_bytes(number[4], unplanned));
+            zr_size_print_in(number[0], run->peak_bytes, most),
+            zr_size_print_in(number[1], floor_of(run), most),
+            zr_size_print_in(number[2], ledger->capacity_bytes, most),
+            zr_size_print_in(number[3], with->floor_bytes - floor_of(run), most),
+            zr_size_print_in(number[4], unplanned, most));
     reply_all(ledger, run, ZR_AWAITS_ADMISSION, ZR_SERVICE_REFUSED, "");
     unsigned left = run->members_count;
     for (struct zr_holder *holder = ledger->holders; holder && left > 0; holder = holder->next)
@@ -359,7 +363,8 @@ static const char *why_waits(const struct zr_run *run, char *words, size_t room_
     if (run->waits && run->members_count == run->expected_count)
         snprintf(words, room_bytes,
                  "waits to be let in: its %s in a step and %s between steps do not fit beside others",
-                 zr_ledger_bytes(peak, run->peak_bytes), zr_ledger_bytes(base, floor_of(run)));
+                 zr_size_print(peak, run->peak_bytes),
+                 zr_size_print_in(base, floor_of(run), run->peak_bytes));
     else
         snprintf(words, room_bytes, "waits to be let in");
     return words;

@@ -1,9 +1,11 @@
-/* address_map.c: memory as rows of text. Stands on alloc/base/system/text.c alone. */
+/* address_map.c: memory as rows of text. Stands on sizes.c and system/text.c of alloc/base. */
 #include "defrag/report/address_map.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "alloc/base/sizes.h"
 
 enum { ROWS = 16, LABEL_COLUMNS = 20, COLUMNS_LEAST = 20, LABELS_FROM = 60 };
 
@@ -118,15 +120,11 @@ static uint32_t colour_of(const struct zr_map_cell *cell)
 static void legend(struct zr_text *text, const struct zr_map_style *style, uint64_t cell_bytes,
                    const bool tags[ZR_TAG_COUNT])
 {
-    static const char *const units[] = {"KiB", "MiB", "GiB", "TiB"};
+    char cell[ZR_SIZE_ROOM];
     uint32_t now = 0;
-    double value = (double)cell_bytes / 1024;
-    unsigned unit = 0;
-    for (; value >= 1023.95 && unit + 1 < sizeof units / sizeof *units; unit++)
-        value /= 1024;
     zr_text_print(text, style->unicode ? "█ live, ▃ in part, ▒ pending, ░ free"
                                        : "# live, + and - in part, p pending, . free");
-    zr_text_print(text, "; a cell is %.1f %s\n", value, units[unit]);
+    zr_text_print(text, "; a cell is %s\n", zr_size_print(cell, cell_bytes));
     for (unsigned tag = 0; tag < ZR_TAG_COUNT && style->colour; tag++) {
         if (!tags[tag])
             continue;

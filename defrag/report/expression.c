@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/sizes.h"
 
 /* ---- Figures ------------------------------------------------------------------------------------------- */
 
@@ -126,19 +127,21 @@ static bool read_number(const char **at, double *out)
     return any;
 }
 
-static void read_unit(const char **at, double *value)
+/* A size, or a number, which may be small or have any fraction. */
+static zr_result read_amount(const char **at, double *out)
 {
-    static const struct {
-        const char *name;
-        double bytes;
-    } units[] = {{"KiB", 1024.}, {"MiB", 1048576.}, {"GiB", 1073741824.}, {"TiB", 1099511627776.},
-                 {"KB", 1e3},    {"MB", 1e6},       {"GB", 1e9},          {"TB", 1e12}};
-    for (size_t i = 0; i < sizeof units / sizeof *units; i++)
-        if (strncmp(*at, units[i].name, strlen(units[i].name)) == 0) {
-            *value *= units[i].bytes;
-            *at += strlen(units[i].name);
-            return;
-        }
+    const char *start = *at;
+    uint64_t bytes;
+    read_number(at, out); /* the caller has seen that there is one */
+    size_t length = strcspn(*at, ", \t");
+    if (length == 0)
+        return ZR_OK;
+    *at += length;
+    const char *words = zr_size_read(start, (size_t)(*at - start), &bytes);
+    if (words)
+        return zr_fail(ZR_ERR_INVALID, "'%.*s' %s", (int)(*at - start < 40 ? *at - start : 40), start, words);
+    *out = (double)bytes;
+    return ZR_OK;
 }
 
 static zr_result read_figure(const char **at, struct zr_condition *out)
@@ -175,6 +178,7 @@ zr_result zr_condition_read(const char **at, struct zr_condition *out)
     next = skip(next + strlen(out->op));
     bool plus = *next == '+';
     next += plus;
+    const char *number = next;
     if (!read_number(&next, &out->value))
         return zr_fail(ZR_ERR_INVALID,
                        "after '%s' comes a value such as 1.05x, +5%%, +64MiB or 24GB, not '%.20s'", out->op,
@@ -187,7 +191,10 @@ zr_result zr_condition_read(const char **at, struct zr_condition *out)
         out->kind = ZR_CONDITION_PER_CENT;
         next++;
     } else {
-        read_unit(&next, &out->value);
+        next = number;
+        result = read_amount(&next, &out->value);
+        if (result != ZR_OK)
+            return result;
     }
     out->words_bytes = (int)(next - out->words);
     next = skip(next);

@@ -22,7 +22,7 @@ static const char help[] =
     "  A, B            .zrt traces, PyTorch snapshots, RMM logs or MiniMalloc CSVs, of the same kind or not\n"
     "  --fail-if EXPR  exit 1 if any condition holds, conditions being separated by commas: FIGURE OP VALUE, where FIGURE is\n"
     "                  a name of the table, OP is >, >=, <, <=, == or !=, and VALUE is 1.05x (of A's), +5% or +64MiB (over\n"
-    "                  A's), or a number with or without KB, MB, GB, TB, KiB, MiB, GiB, TiB\n"
+    "                  A's), or a number or a size: 24G, 24GB, 1.5GiB\n"
     "  --policy P[,Q]  replays A under P, B (or A again) under Q, for the figures replay.*: zr, caching, expandable, bestfit\n"
     "  --capacity BYTES  of the device that they are replayed on (default: without end)\n"
     "  --device N      of snapshots of several devices (default: the one with the most events)\n"

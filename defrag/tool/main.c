@@ -5,6 +5,7 @@
 
 #include "alloc/base/fault.h"
 #include "alloc/base/option.h"
+#include "alloc/base/sizes.h"
 #include "defrag/tool/tool.h"
 
 static const char help[] =
@@ -42,8 +43,7 @@ static const char help[] =
     "  service   one owner of the machine's memory for several programs: zrd\n"
     "\n"
     "Each has --help, and where zr is installed a page: man zr-stats. zr completion bash prints a script for the shell.\n"
-    "\n"
-    "Exit codes: 0 fine, 1 a threshold failed, 2 usage, 3 bad input, 4 out of memory.\n";
+    "\n" ZR_SIZE_HELP "Exit codes: 0 fine, 1 a threshold failed, 2 usage, 3 bad input, 4 out of memory.\n";
 
 static const struct zr_tool_subcommand subcommands[] = {
     /* clang-format off: one a line */

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/sizes.h"
 
 /* ---- Words --------------------------------------------------------------------------------------------- */
 
@@ -69,7 +70,7 @@ int zr_tool_fail(zr_result result)
 
 /* ---- Options ------------------------------------------------------------------------------------------- */
 
-static bool read_count(const char *text, const char **rest, uint64_t *out)
+static bool read_count(const char *text, uint64_t *out)
 {
     uint64_t value = 0;
     const char *at = text;
@@ -78,53 +79,36 @@ static bool read_count(const char *text, const char **rest, uint64_t *out)
             __builtin_add_overflow(value, (uint64_t)(*at - '0'), &value))
             return false;
     *out = value;
-    *rest = at;
-    return at != text;
+    return at != text && *at == '\0';
 }
 
-static bool read_bytes(const char *text, uint64_t *out)
-{
-    static const struct {
-        const char *name;
-        uint64_t bytes;
-    } units[] = {{"", 1},
-                 {"KB", 1000},
-                 {"MB", 1000000},
-                 {"GB", 1000000000},
-                 {"TB", UINT64_C(1000000000000)},
-                 {"KiB", UINT64_C(1) << 10},
-                 {"MiB", UINT64_C(1) << 20},
-                 {"GiB", UINT64_C(1) << 30},
-                 {"TiB", UINT64_C(1) << 40}};
-    const char *rest;
-    uint64_t value;
-    if (!read_count(text, &rest, &value))
-        return false;
-    for (size_t i = 0; i < sizeof units / sizeof *units; i++)
-        if (strcmp(rest, units[i].name) == 0)
-            return !__builtin_mul_overflow(value, units[i].bytes, out);
-    return false;
-}
+enum { PROBLEM_ROOM = 300 };
 
-/* Sets what the option is for. False: its value is no good; *want says what would be. */
-static bool set(const struct zr_tool_option *option, const char *text, const char **want)
+/* Sets what the option is for. False: its value is no good, as `problem` says. */
+static bool set(const struct zr_tool_option *option, const char *text, char problem[PROBLEM_ROOM])
 {
-    const char *rest;
+    const char *words, *want = "some words";
     switch (option->kind) {
     case ZR_TOOL_FLAG:
         *(bool *)option->value = true;
         return true;
     case ZR_TOOL_BYTES:
-        *want = "plain bytes or KiB, MiB, GiB, TiB (of 1024), KB, MB, GB, TB (of 1000)";
-        return read_bytes(text, option->value);
+        words = zr_size_read(text, strlen(text), option->value);
+        if (words)
+            snprintf(problem, PROBLEM_ROOM, "'%.40s' %s", text, words);
+        return !words;
     case ZR_TOOL_COUNT:
-        *want = "a whole number below 2^64";
-        return read_count(text, &rest, option->value) && *rest == '\0';
+        if (read_count(text, option->value))
+            return true;
+        want = "a whole number below 2^64";
+        break;
     default:
-        *want = "some words";
         *(const char **)option->value = text;
-        return text[0] != '\0';
+        if (text[0])
+            return true;
     }
+    snprintf(problem, PROBLEM_ROOM, "takes %s, not '%.40s'", want, text);
+    return false;
 }
 
 /* The option that an argument names; *value gets what follows its "=", or NULL. */
@@ -217,8 +201,8 @@ static int reject(const char *command, const char *argument, const char *what)
 
 int zr_tool_parse(struct zr_tool_arguments *arguments, int argc, char **argv)
 {
-    const char *value, *want = "";
-    char words[200];
+    const char *value;
+    char problem[PROBLEM_ROOM];
     bool ended = false;
     arguments->files = argv; /* files move to the front: argv[0] is read no more when one gets there */
     arguments->files_count = 0;
@@ -250,10 +234,8 @@ int zr_tool_parse(struct zr_tool_arguments *arguments, int argc, char **argv)
         if (option->kind != ZR_TOOL_FLAG && !value && ++i == argc)
             return reject(command, option->name, "needs a value");
         value = value || option->kind == ZR_TOOL_FLAG ? value : argv[i];
-        if (!set(option, value, &want)) {
-            snprintf(words, sizeof words, "takes %s, not '%.40s'", want, value);
-            return reject(command, option->name, words);
-        }
+        if (!set(option, value, problem))
+            return reject(command, option->name, problem);
     }
     arguments->files[arguments->files_count < argc ? arguments->files_count : argc] = NULL;
     arguments->options = NULL; /* they may be gone when the files are read */
@@ -283,16 +265,7 @@ int zr_tool_output_end(struct zr_tool_output *out)
 
 const char *zr_tool_bytes(char out[ZR_TOOL_NUMBER_ROOM], uint64_t bytes)
 {
-    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-    double value = (double)bytes;
-    unsigned unit = 0;
-    if (bytes == 0)
-        return strcpy(out, "0");
-    for (; value >= 1023.5 && unit + 1 < sizeof units / sizeof *units; unit++)
-        value /= 1024;
-    int decimals = unit == 0 || value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2;
-    snprintf(out, ZR_TOOL_NUMBER_ROOM, "%.*f %s", decimals, value, units[unit]);
-    return out;
+    return zr_size_print(out, bytes);
 }
 
 /* ---- Memory -------------------------------------------------------------------------------------------- */

@@ -67,7 +67,7 @@ int zr_tool_fail(zr_result result);
 
 enum zr_tool_kind {
     ZR_TOOL_FLAG = 0, /* bool: no value */
-    ZR_TOOL_BYTES,    /* uint64_t: 1048576, 64KiB, 80GB: powers of 1024 with an i, of 1000 without */
+    ZR_TOOL_BYTES,    /* uint64_t: as sizes.h of alloc/base reads it */
     ZR_TOOL_COUNT,    /* uint64_t */
     ZR_TOOL_WORDS,    /* const char *: as it stands */
 };
@@ -112,7 +112,7 @@ void zr_tool_output_start(struct zr_tool_output *out);
 int zr_tool_output_end(struct zr_tool_output *out);
 
 enum { ZR_TOOL_NUMBER_ROOM = 40 };
-/* "1.50 GiB", "640 KiB", "0". Fills `out` and returns it. */
+/* zr_size_print() of alloc/base/sizes.h. */
 const char *zr_tool_bytes(char out[ZR_TOOL_NUMBER_ROOM], uint64_t bytes);
 
 /* ---- Memory -------------------------------------------------------------------------------------------- */

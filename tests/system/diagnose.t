@@ -345,7 +345,7 @@ def test_map():
     # 64 MiB in ever more cells, of which each says how large it is.
     footers = {rows: zr("map", small, "--at", "now", "--columns", "84", "--rows", str(rows), env=plain).stdout.splitlines()[-1].split("a cell is ")[1]
                for rows in (1, 2, 100)}
-    same(footers, {1: "1.0 MiB", 2: "512.0 KiB", 100: "10.2 KiB"}, "a cell's size, in the unit that suits it")
+    same(footers, {1: "1.00 MiB", 2: "512 KiB", 100: "10.2 KiB"}, "a cell's size, in the unit that suits it")
     run = zr("map", small, "--at", "7", "--columns", "116", "--rows", "1", env=plain)
     # After the five that make what was there before, and two: 8 live, 24 free; 20 free, 4 live; 4 live, 4 free; 32 to go.
     same(rows_of(run), ["#" * 8 + "." * 24 + "." * 20 + "#" * 4 + "#" * 4 + "." * 4 + "." * 32], "and as it was before")

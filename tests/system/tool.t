@@ -104,6 +104,29 @@ def test_usage():
     ok(run.returncode == 0 and '"--odd"' in run.stdout, "after -- a name may look like an option")
 
 
+def test_sizes():
+    """All programs, their options, ZR_CONF and JSON read sizes alike."""
+    bytes_of = lambda size: json.loads(zr("why", lifetimes, "--size", size, "--capacity", "1g", "--json").stdout)["size_bytes"]
+    plan = lambda **settings: subprocess.run([f"{BUILD}/bin/zr-train", "--dry-run", "--json", "-", "--layers", "1", "--hidden", "16", "--heads", "1",
+                                              *settings.pop("more", [])], capture_output=True, text=True, timeout=HANG, **settings)
+    forms = {"16k": 1 << 14, "16K": 1 << 14, "16KiB": 1 << 14, "16kib": 1 << 14, "16KB": 16000, "16kb": 16000, "1.5KiB": 1536, "4194304": 1 << 22}
+    same({form: bytes_of(form) for form in forms}, forms, "zr's options read each form of a size")
+    same(len({plan(more=["--bucket-bytes", form]).stdout for form in ("16k", "16K", "16KiB", "16kib", "16384")}), 1, "zr-train's options too")
+    for form, want in (("64k", 0), ("64KiB", 0), ("64kib", 0), ("0.0625MiB", 0), ("64KB", 2), ("64K7", 2), ("1.1KiB", 2)):
+        run = plan(env={**os.environ, "ZR_CONF": f"granule:{form}"})
+        ok(run.returncode == want and (want == 0 or f"`{form}`" in run.stderr), f"ZR_CONF=granule:{form}") or note(run.stderr)
+    config = write("sizes.json", '{"zero_optimization": {"reduce_bucket_size": "16k", "allgather_bucket_size": "16k"}}')
+    same(plan(more=["--config", config]).stdout, plan(more=["--bucket-bytes", "16KiB"]).stdout, "and a JSON's string is one")
+    for value, words in (('"16x"', "16GB (of 1000)"), ('"4096"', "its unit"), ("4096.5", "whole number of elements")):
+        run = plan(more=["--config", write("sizes.json", f'{{"bf16": {{"enabled": true}}, "zero_optimization": {{"reduce_bucket_size": {value}}}}}')])
+        ok(run.returncode == 2 and words in run.stderr, f"a bucket of {value} is refused") or note(run.stderr)
+    for size in ("16X", "-1", "1.1GiB", "99999999999TB"):
+        refused(f"--size {size}", 2, [f"'{size}'", "16G or 16GiB (powers of 1024), 16GB (of 1000) or 1.5GiB"], "why", lifetimes, "--size", size)
+        for program, option in (("zrd", "--capacity"), ("zrd", "--process-hard"), ("zr-train", "--memory-limit")):
+            run = subprocess.run([f"{BUILD}/bin/{program}", option, size], capture_output=True, text=True, timeout=HANG)
+            ok(run.returncode == 2 and "16GB (of 1000)" in run.stderr, f"{program} {option} {size} is refused in the same words") or note(run.stderr)
+
+
 def test_input():
     refused("a file that is not there", 3, ["nowhere.zrt"], "replay", path("nowhere.zrt"))
     refused("a folder", 3, [FOLDER], "replay", FOLDER)
@@ -388,6 +411,7 @@ def test_objects():
 
 
 test_usage()
+test_sizes()
 test_input()
 test_output()
 test_numbers()

@@ -10,10 +10,11 @@ function rgb(hex) { return [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2),
 function word(parts) { return (255 << 24 | parts[2] << 16 | parts[1] << 8 | parts[0]) >>> 0; }
 function mix(from, to, part) { return from.map((value, i) => Math.round(value + (to[i] - value) * part)); }
 
+/* As zr_size_print() of alloc/base/sizes.h. */
 function bytesWords(bytes) {
   let unit = 0;
-  for (; Math.abs(bytes) >= 1024 && unit < 6; unit++) bytes /= 1024;
-  return `${unit && Math.abs(bytes) < 100 ? bytes.toPrecision(3) : Math.round(bytes)} ${["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"][unit]}`;
+  for (; Math.abs(bytes) >= 1023.5 && unit < 6; unit++) bytes /= 1024;
+  return `${unit && Math.abs(bytes) < 99.95 ? bytes.toPrecision(3) : Math.round(bytes)} ${["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"][unit]}`;
 }
 
 /* A time; with `step_ns`, as exact as neighbours so far apart need it. */

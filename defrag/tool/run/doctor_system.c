@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/sizes.h"
 #include "alloc/base/system/os.h"
 #include "defrag/trace/live.h"
 
@@ -130,7 +131,7 @@ static void look_at_memory(struct zr_doctor *doctor)
     char limit[ZR_TOOL_NUMBER_ROOM], used[ZR_TOOL_NUMBER_ROOM];
     zr_os_machine(&machine);
     zr_tool_bytes(limit, machine.memory_bytes);
-    zr_tool_bytes(used, machine.memory_available_bytes);
+    zr_size_print_in(used, machine.memory_available_bytes, machine.memory_bytes);
     zr_doctor_add(doctor, ZR_DOCTOR_FINE, "memory", "%s, %s of it available", limit, used);
     if (machine.overcommit_strict) {
         struct zr_doctor_finding *finding = zr_doctor_add(
@@ -146,7 +147,7 @@ static void look_at_memory(struct zr_doctor *doctor)
         return;
     }
     zr_tool_bytes(limit, machine.cgroup_limit_bytes);
-    zr_tool_bytes(used, machine.cgroup_used_bytes);
+    zr_size_print_in(used, machine.cgroup_used_bytes, machine.cgroup_limit_bytes);
     bool close_to_it = machine.cgroup_used_bytes > machine.cgroup_limit_bytes / 10 * 9;
     struct zr_doctor_finding *finding = zr_doctor_add(
         doctor, close_to_it ? ZR_DOCTOR_NOTE : ZR_DOCTOR_FINE, "cgroup",

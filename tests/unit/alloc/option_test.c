@@ -9,6 +9,7 @@
 #include "alloc/base/error.h"
 #include "alloc/base/fault.h"
 #include "alloc/base/option.h"
+#include "alloc/base/sizes.h"
 #include "alloc/base/slab.h"
 #include "tests/support/tap.h"
 
@@ -37,6 +38,121 @@ static void test_options(void)
     tap_ok(zr_option_help(cut, sizeof cut) == length && strlen(cut) == 9, "and is cut to the room there is");
     tap_result(zr_option_set(NULL), ZR_OK, "the defaults again");
     tap_ok(!zr_option_help_wanted(), "no help");
+}
+
+static const char *read_text(const char *text, uint64_t *out)
+{
+    return zr_size_read(text, strlen(text), out);
+}
+
+static void test_sizes_read(void)
+{
+    static const struct {
+        const char *text;
+        uint64_t bytes;
+    } good[] = {{"0", 0},
+                {"1", 1},
+                {"1b", 1},
+                {"16G", 17179869184},
+                {"16g", 17179869184},
+                {"16GiB", 17179869184},
+                {"16gib", 17179869184},
+                {"16GB", 16000000000},
+                {"16gb", 16000000000},
+                {"1.5GiB", 1610612736},
+                {"1.5g", 1610612736},
+                {"1.50000000000000000000GiB", 1610612736},
+                {"1.75TB", 1750000000000},
+                {"0.001KB", 1},
+                {"0.5k", 512},
+                {"3KB", 3000},
+                {"2m", 2097152},
+                {"1TiB", 1099511627776},
+                {"1P", 1125899906842624},
+                {"15EiB", 17293822569102704640u},
+                {"1.000000000000000001EB", 1000000000000000001},
+                {"18446744073709551615", UINT64_MAX}};
+    static const struct {
+        const char *text, *words;
+    } bad[] = {{"", "no size"},
+               {"GiB", "no size"},
+               {"x", "no size"},
+               {"+1", "no size"},
+               {" 1", "no size"},
+               {"nan", "no size"},
+               {"-1", "not negative"},
+               {"-16G", "not negative"},
+               {"1 KiB", "ends in no unit"},
+               {"1KiB ", "ends in no unit"},
+               {"1GiBs", "ends in no unit"},
+               {"1Gi", "ends in no unit"},
+               {"1iB", "ends in no unit"},
+               {"1Q", "ends in no unit"},
+               {"1e9", "ends in no unit"},
+               {"0x10", "ends in no unit"},
+               {"1.5.5GiB", "ends in no unit"},
+               {"1.GiB", "no digit"},
+               {"1.5", "no whole number of bytes"},
+               {"1.1GiB", "no whole number of bytes"},
+               {"0.0001KB", "no whole number of bytes"},
+               {"16777215.9999999999TiB", "no whole number of bytes"},
+               {"1.00000000000000000001EB", "no whole number of bytes"},
+               {"18446744073709551616", "more than 2^64 - 1"},
+               {"16777216TiB", "more than 2^64 - 1"},
+               {"16E", "more than 2^64 - 1"},
+               {"99999999999999999999999999999999999999999999G", "more than 2^64 - 1"}};
+    uint64_t bytes;
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++)
+        tap_ok(!read_text(good[i].text, &bytes) && bytes == good[i].bytes, "%s is a size", good[i].text);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        bytes = 7;
+        const char *problem = read_text(bad[i].text, &bytes);
+        tap_ok(problem && bytes == 7 && strstr(problem, bad[i].words) && strstr(problem, "16GB (of 1000)"),
+               "'%s' is refused: %s", bad[i].text, problem ? problem : "no");
+    }
+    tap_ok(!zr_size_read("64kiB,check:3", 5, &bytes) && bytes == 65536, "what follows is not read");
+    tap_ok(zr_option_set("granule:64KiB,limit:1.5GB,recorder:1M") == ZR_OK &&
+               zr_option_get(ZR_OPTION_GRANULE) == 65536 && zr_option_get(ZR_OPTION_LIMIT) == 1500000000 &&
+               zr_option_get(ZR_OPTION_RECORDER) == 1048576,
+           "ZR_CONF's sizes are the same");
+    tap_ok(zr_option_set("limit:1.1GiB") == ZR_ERR_INVALID &&
+               strstr(zr_last_error(), "ZR_CONF: `1.1GiB` of limit is no whole"),
+           "and refused in the same words: %s", zr_last_error());
+    zr_option_set(NULL);
+}
+
+static void test_sizes_printed(void)
+{
+    static const struct {
+        uint64_t bytes, largest_bytes;
+        const char *text;
+    } rows[] = {{0, 0, "0"},
+                {1, 1, "1 B"},
+                {1023, 1023, "1023 B"},
+                {1024, 1024, "1.00 KiB"},
+                {10234, 10234, "9.99 KiB"},
+                {10235, 10235, "10.0 KiB"},
+                {102348, 102348, "99.9 KiB"},
+                {102349, 102349, "100 KiB"},
+                {1047552, 1047552, "1023 KiB"},
+                {1048575, 1048575, "1.00 MiB"},
+                {1610612736, 1610612736, "1.50 GiB"},
+                {16208536928256, 16208536928256, "14.7 TiB"}, /* 15457664 MiB */
+                {UINT64_MAX, UINT64_MAX, "16.0 EiB"},
+                {0, 1 << 30, "0"},
+                {16789798912, 16208536928256, "0.015 TiB"},
+                {268435456, 1610612736, "0.250 GiB"},
+                {600000, 1 << 30, "0.001 GiB"},
+                {500000, 1 << 30, "488 KiB"},
+                {1610612736, 1 << 20, "1536 MiB"}};
+    char out[ZR_SIZE_ROOM];
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        zr_size_print_in(out, rows[i].bytes, rows[i].largest_bytes);
+        tap_ok(strcmp(out, rows[i].text) == 0, "%llu beside %llu is %s: %s",
+               (unsigned long long)rows[i].bytes, (unsigned long long)rows[i].largest_bytes, rows[i].text,
+               out);
+    }
+    tap_ok(strcmp(zr_size_print(out, 9663676416), "9.00 GiB") == 0, "a size alone is in its own unit");
 }
 
 /* What a program of its own makes of the environment. */
@@ -173,6 +289,8 @@ int main(int count, char **arguments)
     if (count > 1 && strcmp(arguments[1], "environment") == 0)
         return in_environment();
     test_options();
+    test_sizes_read();
+    test_sizes_printed();
     test_environment(arguments[0]);
     test_errors();
     test_records();

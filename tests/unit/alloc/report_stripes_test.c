@@ -53,9 +53,9 @@ static void test_holes(bool ask_sibling, bool holes_in_sibling)
     void *none = take_as(asked, 2 * GRANULE, ZR_TAG_COMM, 0);
     tap_ok(none == NULL, "%s is asked, holes in %s: %s", ask_sibling ? "the stripe" : "the head",
            holes_in_sibling ? "the stripe" : "the head", zr_last_error());
-    says("arena \"shared\" has no 131.07 kB (131072 bytes) for comm: fragmentation. ");
-    says("393.22 kB live (262.14 kB of it grad), 131.07 kB free in 4 holes, ");
-    says("the largest free run 32.77 kB (32768 bytes), pinned by blocks of param (131.07 kB). ");
+    says("arena \"shared\" has no 128 KiB (131072 bytes) for comm: fragmentation. ");
+    says("384 KiB live (256 KiB of it grad), 128 KiB free in 4 holes, ");
+    says("the largest free run 32.0 KiB (32768 bytes), pinned by blocks of param (128 KiB). ");
     says("ZR_CONF=granule:32k");
     says("524288 of its limit of 524288 bytes");
     tap_ok(take_as(asked, 4 * GRANULE, ZR_TAG_COMM, 0) == NULL, "more than is free anywhere");

@@ -70,15 +70,15 @@ static bool helps(const char *words)
     return strstr(help_said(), words) != NULL;
 }
 
-/* "65.54 kB" and "65.54 kB (65536 bytes)"; -1 if there is no amount. */
+/* "64.0 KiB" and "64.0 KiB (65536 bytes)"; -1 if there is no amount. */
 static double rounded_bytes(const char *text)
 {
-    static const char *const units[] = {"bytes", "kB", "MB", "GB", "TB"};
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
     double number, unit_bytes = 1;
     char unit[8];
     if (sscanf(text, "%lf %5[a-zA-Z]", &number, unit) != 2)
         return -1;
-    for (unsigned i = 0; i < sizeof units / sizeof *units; i++, unit_bytes *= 1000)
+    for (unsigned i = 0; i < sizeof units / sizeof *units; i++, unit_bytes *= 1024)
         if (strcmp(unit, units[i]) == 0)
             return number * unit_bytes;
     return -1;
@@ -91,15 +91,17 @@ static bool is_about(const char *text, size_t bytes)
     return told >= 0 && difference <= (double)bytes / 199 && -difference <= (double)bytes / 199;
 }
 
-/* "256 bytes", "65.54 kB (65536 bytes)"; SIZE_MAX if the text says no whole number of bytes. */
+/* "256 B", "64.0 KiB (65536 bytes)"; SIZE_MAX if the text says no whole number of bytes. */
 static size_t exact_bytes(const char *text)
 {
     const char *bracket = strchr(text, '(');
     const char *whole =
-        bracket && strspn(text, "0123456789. kMGTB") == (size_t)(bracket - text) ? bracket + 1 : text;
+        bracket && strspn(text, "0123456789. KMGTiB") == (size_t)(bracket - text) ? bracket + 1 : text;
     char *end;
     unsigned long long bytes = strtoull(whole, &end, 10);
-    return end > whole && strncmp(end, " bytes", 6) == 0 ? (size_t)bytes : SIZE_MAX;
+    const char *unit = whole != text ? " bytes" : bytes > 0 ? " B" : "";
+    bool exact = end > whole && strncmp(end, unit, strlen(unit)) == 0;
+    return exact ? (size_t)bytes : SIZE_MAX;
 }
 
 static size_t largest_said(void)

@@ -313,7 +313,7 @@ static void test_two(void)
     tap_is(plan(1, 30, 70, 1, 0), ZR_SERVICE_GRANTED, "another, whose steps fit by turns alone");
     tap_is(turn(1, 0), 0, "it waits for its turn");
     tap_ok(plan(2, 15, 16, 1, 0) == ZR_SERVICE_REFUSED && !holders[2].run &&
-               strstr(zr_last_error(), "50 bytes"),
+               strstr(zr_last_error(), "keep 50 B "),
            "a third does not fit: %s", zr_last_error());
     tap_is(plan(2, 5, 5, 1, 0), ZR_SERVICE_GRANTED, "unless it is small");
     lease(0, 60, 0);

@@ -1,9 +1,8 @@
 /* rank_fits.c: see rank_fits.h. */
 #include "zero/train/rank/rank_fits.h"
 
-#include <inttypes.h>
-
 #include "alloc/base/error.h"
+#include "alloc/base/sizes.h"
 #include "alloc/base/system/os.h"
 #include "zero/train/rank/card.h"
 #include "zero/train/report/number.h"
@@ -21,7 +20,7 @@ zr_result zr_rank_check_plan_fits(const struct zr_rank *rank)
            need = rank->device ? host : device + host; /* both are memory of this machine, but a card's */
     uint64_t all = (uint64_t)need * config->ranks_here;
     struct zr_machine machine;
-    char number[2][ZR_NUMBER_ROOM];
+    char number[3][ZR_NUMBER_ROOM];
 
     if (config->host_limit_bytes && host > config->host_limit_bytes)
         return zr_fail(
@@ -45,25 +44,26 @@ zr_result zr_rank_check_plan_fits(const struct zr_rank *rank)
                             : 0;
         if (all > left)
             return zr_fail(ZR_ERR_MEMORY,
-                           "the plan takes %" PRIu64
-                           " MiB for %u rank(s), and this cgroup's memory.max leaves %" PRIu64 " of %" PRIu64
-                           " MiB; raise the limit, or try --recompute full, a smaller --batch or model",
-                           (uint64_t)(all / MIB), config->ranks, (uint64_t)(left / MIB),
-                           (uint64_t)(machine.cgroup_limit_bytes / MIB));
+                           "the plan takes %s for %u rank(s), and this cgroup's memory.max leaves %s of %s; "
+                           "raise the limit, or try --recompute full, a smaller --batch or model",
+                           zr_size_print(number[0], all), config->ranks,
+                           zr_size_print_in(number[1], left, all),
+                           zr_size_print_in(number[2], machine.cgroup_limit_bytes, all));
     }
     if (machine.overcommit_strict && all > machine.commit_left_bytes)
-        return zr_fail(ZR_ERR_MEMORY,
-                       "the plan takes %" PRIu64
-                       " MiB for %u rank(s), and under vm.overcommit_memory = 2 the system has %" PRIu64
-                       " MiB left to promise; raise vm.overcommit_ratio, or try --recompute full, a smaller "
-                       "--batch or model",
-                       (uint64_t)(all / MIB), config->ranks, (uint64_t)(machine.commit_left_bytes / MIB));
+        return zr_fail(
+            ZR_ERR_MEMORY,
+            "the plan takes %s for %u rank(s), and under vm.overcommit_memory = 2 the system has %s "
+            "left to promise; raise vm.overcommit_ratio, or try --recompute full, a smaller "
+            "--batch or model",
+            zr_size_print(number[0], all), config->ranks,
+            zr_size_print_in(number[1], machine.commit_left_bytes, all));
     if (machine.memory_available_bytes && all > machine.memory_available_bytes)
         return zr_fail(ZR_ERR_MEMORY,
-                       "the plan takes %" PRIu64 " MiB for %u rank(s), and this machine has %" PRIu64
-                       " MiB available; try --recompute full, a smaller --batch or model, or fewer --ranks",
-                       (uint64_t)(all / MIB), config->ranks,
-                       (uint64_t)(machine.memory_available_bytes / MIB));
+                       "the plan takes %s for %u rank(s), and this machine has %s available; try --recompute "
+                       "full, a smaller --batch or model, or fewer --ranks",
+                       zr_size_print(number[0], all), config->ranks,
+                       zr_size_print_in(number[1], machine.memory_available_bytes, all));
     return ZR_OK;
 }
 
@@ -71,6 +71,7 @@ zr_result zr_rank_check_addresses_left(const struct zr_rank *rank)
 {
     struct zr_machine machine;
     struct zr_resident resident;
+    char number[3][ZR_SIZE_ROOM];
     size_t need = (LIBRARY_MIB + (size_t)rank->config->threads * LIBRARY_THREAD_MIB) * MIB;
 
     zr_os_machine(&machine);
@@ -78,8 +79,10 @@ zr_result zr_rank_check_addresses_left(const struct zr_rank *rank)
         resident.address_bytes + need <= machine.address_limit_bytes)
         return ZR_OK;
     return zr_fail(ZR_ERR_ADDRESSES,
-                   "`ulimit -v` allows %" PRIu64 " MiB of addresses, %zu are in use, and the libraries need "
-                   "%zu more; type `ulimit -v %zu` or `ulimit -v unlimited`",
-                   (uint64_t)(machine.address_limit_bytes / MIB), resident.address_bytes / MIB, need / MIB,
+                   "`ulimit -v` allows %s of addresses, %s are in use, and the libraries need %s more; type "
+                   "`ulimit -v %zu` or `ulimit -v unlimited`",
+                   zr_size_print(number[0], machine.address_limit_bytes),
+                   zr_size_print_in(number[1], resident.address_bytes, machine.address_limit_bytes),
+                   zr_size_print_in(number[2], need, machine.address_limit_bytes),
                    (resident.address_bytes + need + MIB) / 1024);
 }

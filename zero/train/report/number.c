@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "alloc/base/sizes.h"
+
 const char *zr_number_exact(char out[ZR_NUMBER_ROOM], double value)
 {
     if (!isfinite(value))
@@ -26,17 +28,7 @@ const char *zr_number_hex(char out[ZR_NUMBER_ROOM], double value)
 
 const char *zr_number_bytes(char out[ZR_NUMBER_ROOM], uint64_t bytes)
 {
-    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-    double value = (double)bytes;
-    unsigned unit = 0;
-
-    if (bytes == 0)
-        return strcpy(out, "0");
-    for (; value >= 1023.5 && unit + 1 < sizeof units / sizeof *units; unit++)
-        value /= 1024;
-    int decimals = unit == 0 || value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2;
-    snprintf(out, ZR_NUMBER_ROOM, "%.*f %s", decimals, value, units[unit]);
-    return out;
+    return zr_size_print(out, bytes);
 }
 
 const char *zr_number_grouped(char out[ZR_NUMBER_ROOM], uint64_t value)

@@ -13,7 +13,7 @@ enum { ZR_NUMBER_ROOM = 40 };
 const char *zr_number_exact(char out[ZR_NUMBER_ROOM], double value);
 /* The bits, as C's %a writes them: "0x1.8p+1". */
 const char *zr_number_hex(char out[ZR_NUMBER_ROOM], double value);
-/* "1.50 GiB", "640 KiB", "0". */
+/* zr_size_print() of alloc/base/sizes.h: "1.50 GiB", "640 KiB", "0". */
 const char *zr_number_bytes(char out[ZR_NUMBER_ROOM], uint64_t bytes);
 /* "1,234,567". */
 const char *zr_number_grouped(char out[ZR_NUMBER_ROOM], uint64_t value);

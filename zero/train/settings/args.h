@@ -212,8 +212,4 @@ struct zr_args_change {
 void zr_args_print(struct zr_text *text, const struct zr_train_config *config,
                    const struct zr_args_change *changes, size_t changes_count);
 
-/* Reads "65536", "64KiB", "4MiB", "2GB", "1.75TB" (KB, MB, GB, TB are powers of 1000; KiB .. TiB of 1024).
- * False: no such number, or no whole number of bytes. */
-bool zr_args_read_bytes(const char *text, uint64_t *out);
-
 #endif

@@ -18,7 +18,7 @@ enum { FILE_MOST_BYTES = 64 << 10, MEMORY_BYTES = 32 << 20, PATH_ROOM = 160 };
 enum key_kind {
     KEY_OBJECT,
     KEY_FLAG,     /* a number, as the option `equals` */
-    KEY_ELEMENTS, /* likewise, times the bytes of an element */
+    KEY_ELEMENTS, /* likewise, times the bytes of an element; a string is a size in bytes */
     KEY_WORD,     /* a string, read by read_words() */
     KEY_BATCH,    /* train_batch_size */
     KEY_BETAS,    /* two numbers */
@@ -315,13 +315,22 @@ static unsigned element_bytes(const struct reader *reader)
     return is_on(reader, "bf16.enabled") || is_on(reader, "fp16.enabled") ? 2 : 4;
 }
 
-/* A size in elements of an option in bytes, whose limits are said in elements too. */
+/* A size in elements of an option in bytes, whose limits are said in elements too. As a string it is one in
+ * bytes, with a unit to tell it from elements. */
 static zr_result read_elements(const struct reader *reader, const struct config_key *key, const json_t *value)
 {
     unsigned bytes = element_bytes(reader);
-    zr_result result = store_number(reader, key->path, key->equals, value, bytes);
+    const char *size = json_string_value(value);
+    if (size && size[0] && !strchr("0123456789", size[strlen(size) - 1]))
+        return store(reader, key->path, key->equals, size);
+    if (!json_is_number(value))
+        return refuse(reader, key->path,
+                      "must be a number of elements, or a string with a size in bytes and its unit, as "
+                      "\"4MiB\"");
+    bool whole = number_of(value) == floor(number_of(value));
+    zr_result result = whole ? store_number(reader, key->path, key->equals, value, bytes) : ZR_ERR_INVALID;
     const struct zr_flag *flag = zr_flag_find(key->equals);
-    if (result == ZR_OK || !json_is_number(value))
+    if (result == ZR_OK)
         return result;
     return refuse(reader, key->path, "takes a whole number of elements from %.0f to %.0f (of %u bytes each)",
                   flag->least / bytes, flag->most / bytes, bytes);
@@ -431,7 +440,14 @@ static zr_result read_word(const struct reader *reader, const char *path, size_t
 static zr_result check_equal(const struct reader *reader, const char *path, const char *other)
 {
     const json_t *a = get(reader, path), *b = get(reader, other);
-    if (!a || !b || number_of(a) == number_of(b))
+    if (!a || !b)
+        return ZR_OK;
+    if (json_is_string(a) || json_is_string(b)) /* sizes with their units */
+        return json_is_string(a) && json_is_string(b) &&
+                       strcmp(json_string_value(a), json_string_value(b)) == 0
+                   ? ZR_OK
+                   : refuse(reader, path, "and %s differ; here the two are one, so give the same", other);
+    if (number_of(a) == number_of(b))
         return ZR_OK;
     return refuse(reader, path, "is %g and %s is %g; here the two are one, so give the same", number_of(a),
                   other, number_of(b));

@@ -8,7 +8,7 @@
 enum zr_flag_kind {
     ZR_FLAG_TEXT,      /* a path or words, into a char array */
     ZR_FLAG_COUNT,     /* a whole number of least .. most */
-    ZR_FLAG_BYTES,     /* likewise, with KiB, MiB, GB ... */
+    ZR_FLAG_BYTES,     /* likewise, a size: sizes.h of alloc/base */
     ZR_FLAG_ROOM,      /* likewise, or none, or auto */
     ZR_FLAG_REAL,      /* a number of least .. most */
     ZR_FLAG_CHOICE,    /* one of `choices`; its index is stored */

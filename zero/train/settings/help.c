@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "alloc/base/sizes.h"
 #include "alloc/base/system/file.h"
 #include "zero/train/settings/config.h"
 
@@ -26,8 +27,7 @@ static const char ending[] =
     "\n"
     "What a file leaves out of optimizer, scheduler and gradient_clipping is as without a file, which is\n"
     "not as with DeepSpeed; the run names it, with the values that it takes.\n"
-    "\n"
-    "Sizes may end in KB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB (of 1024).\n"
+    "\n" ZR_SIZE_HELP
     "Exit codes: 0 fine, 1 a check failed, 2 usage, 3 bad input or output, 4 out of memory,\n"
     "128 + n signal n killed a rank or cut the run short.\n";
 

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/sizes.h"
 #include "zero/train/report/terminal.h"
 #include "zero/train/settings/flags.h"
 
@@ -28,43 +29,6 @@ static bool is_beyond(const char *text)
 {
     text += text[0] == '-';
     return text[0] && text[strspn(text, "0123456789")] == '\0';
-}
-
-bool zr_args_read_bytes(const char *text, uint64_t *out)
-{
-    static const struct {
-        const char *name;
-        uint64_t bytes;
-    } units[] = {
-        {"", 1},
-        {"B", 1},
-        {"KB", 1000},
-        {"MB", 1000000},
-        {"GB", 1000000000},
-        {"TB", 1000000000000},
-        {"KiB", UINT64_C(1) << 10},
-        {"MiB", UINT64_C(1) << 20},
-        {"GiB", UINT64_C(1) << 30},
-        {"TiB", UINT64_C(1) << 40},
-    };
-    char *end;
-    uint64_t part = 0, scale = 1; /* behind the point: part / scale */
-    if (text[0] < '0' || text[0] > '9')
-        return false;
-    errno = 0;
-    uint64_t number = strtoull(text, &end, 10);
-    if (errno != 0)
-        return false;
-    if (end[0] == '.' && end[1] >= '0' && end[1] <= '9')
-        for (end++; *end >= '0' && *end <= '9' && scale < 1000000000; end++, scale *= 10)
-            part = part * 10 + (uint64_t)(*end - '0');
-    for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
-        unsigned __int128 bytes = (unsigned __int128)part * units[i].bytes;
-        if (strcmp(end, units[i].name) == 0)
-            return bytes % scale == 0 && !__builtin_mul_overflow(number, units[i].bytes, out) &&
-                   !__builtin_add_overflow(*out, (uint64_t)(bytes / scale), out);
-    }
-    return false;
 }
 
 static bool read_real(const char *text, double *out)
@@ -117,16 +81,29 @@ static void store_whole(const struct zr_flag *flag, struct zr_train_config *conf
 
 static int store_count(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
 {
-    bool bytes = flag->kind != ZR_FLAG_COUNT && flag->kind != ZR_FLAG_VOCAB;
     uint64_t number;
-    bool read = bytes ? zr_args_read_bytes(value, &number) : read_count(value, &number);
+    bool read = read_count(value, &number);
     if (!read && !is_beyond(value))
-        return zr_flag_wrong(
-            flag, value, "is no %s; give %s from %.0f to %.0f", bytes ? "number of bytes" : "whole number",
-            bytes ? "plain bytes or KiB, MiB, GiB," : "a whole number", flag->least, flag->most);
+        return zr_flag_wrong(flag, value, "is no whole number; give a whole number from %.0f to %.0f",
+                             flag->least, flag->most);
     if (!read || (double)number < flag->least || (double)number > flag->most)
         return zr_flag_wrong(flag, value, "is out of range; give %.0f to %.0f", flag->least, flag->most);
     store_whole(flag, config, number);
+    return -1;
+}
+
+static int store_size(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
+{
+    char least[ZR_SIZE_ROOM], most[ZR_SIZE_ROOM];
+    uint64_t bytes;
+    const char *problem = zr_size_read(value, strlen(value), &bytes);
+    if (problem)
+        return zr_flag_wrong(flag, value, "%s", problem);
+    if ((double)bytes < flag->least || (double)bytes > flag->most)
+        return zr_flag_wrong(flag, value, "is out of range; give %s (%.0f) to %s",
+                             zr_size_print(least, (uint64_t)flag->least), flag->least,
+                             zr_size_print(most, (uint64_t)flag->most));
+    store_whole(flag, config, bytes);
     return -1;
 }
 
@@ -134,7 +111,7 @@ static int store_room(const struct zr_flag *flag, struct zr_train_config *config
 {
     bool automatic = strcmp(value, "auto") == 0;
     if (!automatic && strcmp(value, "none") != 0)
-        return store_count(flag, config, value);
+        return store_size(flag, config, value);
     store_whole(flag, config, automatic ? SIZE_MAX : 0);
     return -1;
 }
@@ -256,8 +233,9 @@ int zr_flag_store_in(const struct zr_flag *flag, struct zr_train_config *config,
     switch (flag->kind) {
     case ZR_FLAG_TEXT:
         return store_text(flag, config, value);
-    case ZR_FLAG_COUNT:
     case ZR_FLAG_BYTES:
+        return store_size(flag, config, value);
+    case ZR_FLAG_COUNT:
         return store_count(flag, config, value);
     case ZR_FLAG_ROOM:
         return store_room(flag, config, value);
