@@ -4,7 +4,7 @@
 #   make check      all tests, six minutes     make check-long   the wide matrices and soaks
 #   make bench      the figures                make check-asan   the tests under AddressSanitizer (-ubsan, -tsan)
 #   make check-mutants  defects made on purpose, each of which a test must catch
-#   make install    programs, libraries, headers, pkg-config files, manual pages, completion to PREFIX (/usr/local); make uninstall
+#   make install    programs, libraries, headers, pkg-config files, manual pages, completion to PREFIX or prefix (/usr/local); make uninstall
 #   make fuzz       hostile files for libFuzzer, hostile askers for the live socket, FUZZ_SECONDS each
 #   make lint       formatting, static checks  make clean
 #   make demo-fragmentation  a program that dies with memory free, and what helps; needs no GPU
@@ -264,6 +264,14 @@ $(BUILD)/examples/%: examples/%.c $(BUILD)/lib/libzr.a
 
 # ---- install -----------------------------------------------------------------------------------------------------
 # Everything goes under DESTDIR first, as packages are made. uninstall removes the same files, and folders of zr's own.
+# GNU's names on the command line (prefix=/usr, bindir=, libdir=, includedir=, docdir=, mandir=) are the same; an empty
+# prefix is the root. Those of its names that would move files here and are not supported are refused.
+typed = $(filter command,$(origin $(1)))
+gnu_name = $(if $(call typed,$(2)),$(if $(call typed,$(1)),$(error $(1)= and $(2)=: the two are one; give one of them),$(eval $(1) = $$($(2)))))
+$(foreach name,PREFIX:prefix BINDIR:bindir LIBDIR:libdir INCLUDEDIR:includedir DOCDIR:docdir MANDIR:mandir,$(call \
+	gnu_name,$(firstword $(subst :, ,$(name))),$(lastword $(subst :, ,$(name)))))
+$(foreach name,exec_prefix datarootdir datadir man1dir,$(if $(call typed,$(name)),$(error $(name)=$($(name)): is not \
+	supported here; give prefix=, bindir=, libdir=, includedir=, docdir= or mandir=)))
 PREFIX ?= /usr/local
 DESTDIR ?=
 BINDIR ?= $(PREFIX)/bin

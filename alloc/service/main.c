@@ -47,6 +47,7 @@ static const char help[] =
     "  --processors N        what runs that compute at once may use; the machine's by itself, 1: they take turns\n"
     "  --process-hard BYTES  what each process may hold; no limit by itself\n"
     "  --log FILE            standard error by itself\n"
+    "  --version, -V         the version\n"
     "\n" ZR_SIZE_HELP
     "zr service status shows who holds what, zr service limit sets quotas. SIGTERM ends it: programs go on with\n"
     "what they have, and register again with the next zrd.\n";

@@ -43,6 +43,7 @@ static const char help[] =
     "  service   one owner of the machine's memory for several programs: zrd\n"
     "\n"
     "Each has --help, and where zr is installed a page: man zr-stats. zr completion bash prints a script for the shell.\n"
+    "zr --version, or -V, prints the version.\n"
     "\n" ZR_SIZE_HELP "Exit codes: 0 fine, 1 a threshold failed, 2 usage, 3 bad input, 4 out of memory.\n";
 
 static const struct zr_tool_subcommand subcommands[] = {
@@ -139,7 +140,7 @@ int main(int argc, char **argv)
         return run(2, (char *[]){argv[2], "--help", NULL});
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0)
         return print(help);
-    if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "version") == 0) {
+    if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0 || strcmp(argv[1], "version") == 0) {
         char version[40];
         snprintf(version, sizeof version, "zr %d.%d\n", ZR_VERSION_MAJOR, ZR_VERSION_MINOR);
         return print(version);

@@ -61,6 +61,22 @@ def check_blanks():
         ok(setting.split("=")[0] + "=" in got.stderr, "and the words name it")
 
 
+def check_names():
+    """GNU's names of the folders are the same as ours; what would be ignored is refused."""
+    def dry(*settings):
+        got = run(["make", "--no-print-directory", "--dry-run", "install-built", f"BUILD={BUILD}", f"DESTDIR={STAGE}", *settings], cwd=os.getcwd())
+        return got.returncode, got.stdout, got.stderr
+
+    default = dry()
+    for ours, theirs in (["PREFIX=/usr"], ["prefix=/usr"]), (["PREFIX="], ["prefix="]), (["PREFIX=/usr", "LIBDIR=/usr/lib64", "MANDIR=/m"], ["prefix=/usr", "libdir=/usr/lib64", "mandir=/m"]):
+        got = dry(*theirs)
+        ok(got[0] == 0 and got == dry(*ours) != default, f"make install {' '.join(theirs)} is {' '.join(ours)}") or note(got[2][-500:])
+    ok(f"'{STAGE}/bin'" in dry("prefix=")[1], "an empty prefix is the root, below DESTDIR")
+    for settings in (["PREFIX=/a", "prefix=/b"], ["exec_prefix=/a"], ["datarootdir=/a"], ["datadir=/a"]):
+        got = dry(*settings)
+        ok(got[:2] == (2, "") and settings[-1].split("=")[0] + "=" in got[2], f"make install {' '.join(settings)} is refused by name") or note(got[2][-500:])
+
+
 def check_files():
     there = [name for name in files() if not name.startswith("share/") and not name.endswith("libzr_comm_mpi.so")]
     pages = [f"share/man/man1/{name}" for name in os.listdir(os.path.join(BUILD, "share", "man1")) if name.endswith(".1")]
@@ -329,6 +345,7 @@ def main():
     if make("install-built"):
         check_files()
         check_blanks()
+        check_names()
         check_headers()
         check_learner()
         if check_example():

@@ -226,6 +226,18 @@ for stage, gigabytes in enumerate([120, 31.4, 16.6, 1.875]):
         ok(abs(kept["state"] / exact - 1) < 0.01, f"a rank keeps {kept['state'] / 1e9:.2f} GB, by the formula {exact / 1e9:.2f}")
         ok(abs(kept["state"] / 1e9 / gigabytes - 1) < 0.01, f"which are {gigabytes} GB within a percent")
 
+# A plan of --params says what it takes for what is not given, and of ranks elsewhere is the same on every machine.
+plan = dict(data=None, dry_run=True, params="7.5e9", world_size=64, stage=3, precision="bf16", layers=None, hidden=None, heads=None, ranks=None, vocab=None, seq=None,
+            threads=None)
+run, given = train(**plan), train(**{**plan, "vocab": 50257, "seq": 1024, "threads": 1})
+ok("\ntaken where not given: --vocab 50257 (GPT-2's) --seq 1024 (GPT-2's) --threads 1\n" in run.out and "50257 tokens" in run.out, "GPT-2's tokens and context are said") or note(run.out[:400])
+same((run.report, "taken where" in given.out), (given.report, False), "and are the same where they are given")
+one = train(prefix=("taskset", "-c", "0"), **plan)
+same(one.report, run.report, "a machine of one core plans the same")
+ok("256 tokens" in (run := train(**{**plan, "vocab": "byte", "seq": 128})).out and "given: --threads 1\n" in run.out, "an option stands")
+run = train(**{**{name: value for name, value in plan.items() if name != "data"}, "params": "1e6", "threads": 1, "world_size": 2})
+ok("256 tokens" in run.out and "sequences of 128\n" in run.out and "taken where" not in run.out, "as does the data's kind")
+
 # What is sent passes through two slots of --bucket-bytes, never more; where that cannot be, it is not taken.
 slots = dict(dry_run=True, params="1e9", stage=3, layers=None, hidden=None, heads=None, ranks=None)
 for world, size, least in [(1025, 65536, 65536), (1026, 65536, 65600), (256, 4096, 16320), (65, 4096, 4096), (4, 5000, 192)]:

@@ -87,6 +87,16 @@ static void print_model(struct zr_page *page, const struct zr_train_config *conf
                       "losses differ\n");
     zr_text_print(&page->text, "%s tokens a step, in sequences of %zu\n",
                   zr_number_grouped(number, zr_train_step_tokens(config)), shape->sequence);
+    if (config->plans_vocabulary || config->plans_sequence || config->plans_threads) {
+        zr_text_print(&page->text, "taken where not given:");
+        if (config->plans_vocabulary)
+            zr_text_print(&page->text, " --vocab %zu (GPT-2's)", shape->vocabulary);
+        if (config->plans_sequence)
+            zr_text_print(&page->text, " --seq %zu (GPT-2's)", shape->sequence);
+        if (config->plans_threads)
+            zr_text_print(&page->text, " --threads %u", config->threads);
+        zr_text_print(&page->text, "\n");
+    }
 }
 
 size_t zr_report_state_bytes(const size_t by_tag_bytes[ZR_TAG_COUNT])

@@ -106,6 +106,8 @@ static int find_and_store(struct zr_train_config *config, int argc, char **argv,
 
     if (strcmp(argument, "-h") == 0)
         argument = "--help";
+    if (strcmp(argument, "-V") == 0)
+        argument = "--version";
     if (argument[0] != '-' || argument[1] != '-' || argument[2] == '\0') {
         zr_say("'%.200s' is no option; options look like --steps 100 (zr-train --help lists them)", argument);
         return ZR_EXIT_USAGE;
@@ -262,11 +264,32 @@ static void resolve_speculation(struct zr_train_config *config)
                                  config->start.kind == ZR_START_FORK && !config->by_mpi;
 }
 
+/* What a plan without data leaves open: GPT-2's tokens and context, since a model of so many parameters is
+ * planned for text in tokens, and, where the ranks are elsewhere, as many threads whatever this machine has.
+ */
+static void resolve_plan(struct zr_train_config *config)
+{
+    enum { GPT2_VOCABULARY = 50257, GPT2_SEQUENCE = 1024, PLANNED_THREADS = 1 };
+    bool of_text = config->dry_run && config->parameters > 0 && !config->data[0];
+    config->plans_vocabulary = of_text && !zr_flag_given(config, "vocab");
+    config->plans_sequence = of_text && !zr_flag_given(config, "seq");
+    config->plans_threads = config->dry_run && config->world_size && config->threads == 0;
+    if (config->plans_vocabulary) {
+        config->shape.vocabulary = GPT2_VOCABULARY;
+        config->bytes = false;
+    }
+    if (config->plans_sequence)
+        config->shape.sequence = GPT2_SEQUENCE;
+    if (config->plans_threads)
+        config->threads = PLANNED_THREADS;
+}
+
 /* Works out what was left to the program. */
 static void resolve(struct zr_train_config *config)
 {
     struct zr_shape *shape = &config->shape;
 
+    resolve_plan(config);
     shape->vocabulary_padded = (shape->vocabulary + 63) / 64 * 64;
     if (config->parameters > 0)
         zr_shape_choose(shape, config->parameters);

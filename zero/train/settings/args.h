@@ -146,12 +146,14 @@ struct zr_train_config {
     double tolerance;          /* of that; 0: by the precision */
     bool dry_run;
     unsigned world_size; /* as given; `ranks` is what counts */
-    unsigned unused;     /* where options with a single choice so far are stored */
-    unsigned backend;    /* enum zr_train_backend */
-    bool cuda_graph;     /* a step is recorded, and repeated as a graph */
-    unsigned device;     /* the card of --backend cuda, of all ranks of this machine */
-    bool finds_max;      /* --find-max was given: a dry run */
-    unsigned find_max;   /* enum zr_limit_size */
+    /* A plan takes these where they are not given, and the report says so. */
+    bool plans_vocabulary, plans_sequence, plans_threads;
+    unsigned unused;   /* where options with a single choice so far are stored */
+    unsigned backend;  /* enum zr_train_backend */
+    bool cuda_graph;   /* a step is recorded, and repeated as a graph */
+    unsigned device;   /* the card of --backend cuda, of all ranks of this machine */
+    bool finds_max;    /* --find-max was given: a dry run */
+    unsigned find_max; /* enum zr_limit_size */
 };
 
 /* The ranks as a mesh. */

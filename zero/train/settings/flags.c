@@ -45,8 +45,8 @@ const struct zr_flag zr_flags[] = {
     COUNT("seed", data, seed, "1", 0, 9007199254740992.0,
           "of initial values, order of the data and the sample"),
 
-    {"params", model, "N", "parameters, as 124e6: the shape is chosen, and printed", NULL, NULL, NULL,
-     ZR_FLAG_REAL, FIELD(parameters), 1000, 1e15},
+    {"params", model, "N", "parameters, as 124e6, choose a shape; no --data: --vocab 50257 --seq 1024", NULL,
+     NULL, NULL, ZR_FLAG_REAL, FIELD(parameters), 1000, 1e15},
     COUNT("layers", model, shape.layers, "4", 1, 65536, "transformer blocks"),
     COUNT("hidden", model, shape.hidden, "128", 1, 1 << 20, "channels; a multiple of --heads"),
     COUNT("heads", model, shape.heads, "4", 1, 65536, "attention heads"),
@@ -81,8 +81,8 @@ const struct zr_flag zr_flags[] = {
            "ranks of --tp divide the rows of norms and residuals too"),
     CHOICE("stage", memory, stage, "0", "0|1|2|3|auto",
            "ZeRO: 1 divides optimizer, 2 gradients, 3 parameters; auto picks"),
-    {"threads", memory, "N", "threads of each rank", NULL, "cores / ranks", NULL, ZR_FLAG_COUNT,
-     FIELD(threads), 0, 1024},
+    {"threads", memory, "N", "threads of each rank", NULL, "cores / ranks; 1 with --world-size", NULL,
+     ZR_FLAG_COUNT, FIELD(threads), 0, 1024},
     {"bucket-bytes", memory, "BYTES", "a slot of the communication buffers: 4096 or more, 64 per rank",
      "4MiB", NULL, NULL, ZR_FLAG_BYTES, FIELD(bucket_bytes), 4096, 1 << 30},
     {"memory-limit", memory, "BYTES", "largest arena of a rank's tensors (`other` is beside it)", NULL,
@@ -196,7 +196,7 @@ const struct zr_flag zr_flags[] = {
     {"nvme-bandwidth", other, "F", "bytes a second of nvme:DIR; with --flops", NULL, "measured, no dry run",
      NULL, ZR_FLAG_REAL, FIELD(nvme_bytes_per_second), 1, 1e18},
     {"help", other, NULL, "this text", NULL, NULL, NULL, ZR_FLAG_HELP, 0, 0, 0, 0},
-    {"version", other, NULL, "the version", NULL, NULL, NULL, ZR_FLAG_VERSION, 0, 0, 0, 0},
+    {"version", other, NULL, "the version; -V is the same", NULL, NULL, NULL, ZR_FLAG_VERSION, 0, 0, 0, 0},
 };
 _Static_assert(offsetof(struct zr_shape, recompute_layers) ==
                    offsetof(struct zr_shape, recompute) + sizeof(unsigned),
