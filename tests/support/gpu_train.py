@@ -24,10 +24,13 @@ import sys
 import tempfile
 import time
 
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from sizes import size
+
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.path.abspath(os.environ.get("BUILD", os.path.join(ROOT, "build")))
 ZR, LIBRARY = os.path.join(BUILD, "bin", "zr"), os.path.join(BUILD, "lib", "libzr_cuda.so")
-ABSENT, MIB = 77, 1 << 20
+ABSENT = 77
 WARM = 10  # steps before the clock starts
 HANG = 1800  # seconds, after which a run is given up
 
@@ -217,7 +220,7 @@ def judge(name, answer, first):
         words += ", the same" if answer is not first else ""
     if answer["reserved"] == 0:
         good, words = False, f"{words}; NOTHING came from zr's arena"
-    reserved = "not told" if answer["reserved"] is None else f"{answer['reserved'] / MIB:.0f} MiB"
+    reserved = "not told" if answer["reserved"] is None else size(answer['reserved'])
     return good, f"  {name:10} peak reserved {reserved:>10}, {answer['rate']:7.2f} steps/s, {words}"
 
 

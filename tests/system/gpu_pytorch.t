@@ -123,7 +123,7 @@ def check_training():
             ("no driver", 77, [r"zr: .*: not run: no GPU \(.+\)"], {}),
             ("a driver without cards", 77, [r"zr: .*: not run: no GPU \(.+\)"], {"LD_LIBRARY_PATH": emulator, "ZR_EMULATOR_DEVICES": "0"}),
             ("a card, and one framework", 0, [r"zr: PyTorch: not run: PyTorch is not installed .*", r"CuPy 0 on a fake, 30 steps.*",
-             r"  native +peak reserved +9 MiB, .* answers .*", r"  preload +peak reserved +[1-9]\d+ MiB, .*, the same", r"zr: JAX: not run: JAX is not installed .*"],
+             r"  native +peak reserved +9\.00 MiB, .* answers .*", r"  preload +peak reserved +[1-9][\d.]+ MiB, .*, the same", r"zr: JAX: not run: JAX is not installed .*"],
              {"LD_LIBRARY_PATH": emulator, "PYTHONPATH": folder}),
             ("answers that differ", 1, [r"  preload .*: DIFFERENT from step 0 on"], {"LD_LIBRARY_PATH": emulator, "PYTHONPATH": folder, "FAKE": "wrong"}),
             ("one that dies", 1, [r"  preload +failed: exit code 5"], {"LD_LIBRARY_PATH": emulator, "PYTHONPATH": folder, "FAKE": "dies"})):

@@ -13,6 +13,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, "tests/support")
+from sizes import size
 from zrtest import BUILD, FOLDER, HANG, done, note, ok, path, same, skip
 
 ZR = os.path.abspath(os.path.join(BUILD, "bin", "zr"))
@@ -109,7 +110,10 @@ def test_usage():
 
 
 def test_sizes():
-    """All programs, their options, ZR_CONF and JSON read sizes alike."""
+    """All programs, their options, ZR_CONF and JSON read sizes alike; Python's scripts print them as the programs do."""
+    draw = random.Random(3)
+    for bytes_ in (1, 1023, 1024, 10234, 10235, 1047552, 1048575, *(int(2 ** draw.uniform(0, 43)) for _ in range(8))):
+        ok(f": {size(bytes_)} on stream" in zr("why", lifetimes, "--size", str(bytes_), "--capacity", "1g").stdout, f"{bytes_} bytes are {size(bytes_)}")
     bytes_of = lambda size: json.loads(zr("why", lifetimes, "--size", size, "--capacity", "1g", "--json").stdout)["size_bytes"]
     plan = lambda **settings: subprocess.run([f"{BUILD}/bin/zr-train", "--dry-run", "--json", "-", "--layers", "1", "--hidden", "16", "--heads", "1",
                                               *settings.pop("more", [])], capture_output=True, text=True, timeout=HANG, **settings)
@@ -124,11 +128,11 @@ def test_sizes():
     for value, words in (('"16x"', "16GB (of 1000)"), ('"4096"', "its unit"), ("4096.5", "whole number of elements")):
         run = plan(more=["--config", write("sizes.json", f'{{"bf16": {{"enabled": true}}, "zero_optimization": {{"reduce_bucket_size": {value}}}}}')])
         ok(run.returncode == 2 and words in run.stderr, f"a bucket of {value} is refused") or note(run.stderr)
-    for size in ("16X", "-1", "1.1GiB", "99999999999TB"):
-        refused(f"--size {size}", 2, [f"'{size}'", "16G or 16GiB (powers of 1024), 16GB (of 1000) or 1.5GiB"], "why", lifetimes, "--size", size)
+    for text in ("16X", "-1", "1.1GiB", "99999999999TB"):
+        refused(f"--size {text}", 2, [f"'{text}'", "16G or 16GiB (powers of 1024), 16GB (of 1000) or 1.5GiB"], "why", lifetimes, "--size", text)
         for program, option in (("zrd", "--capacity"), ("zrd", "--process-hard"), ("zr-train", "--memory-limit")):
-            run = subprocess.run([f"{BUILD}/bin/{program}", option, size], capture_output=True, text=True, timeout=HANG)
-            ok(run.returncode == 2 and "16GB (of 1000)" in run.stderr, f"{program} {option} {size} is refused in the same words") or note(run.stderr)
+            run = subprocess.run([f"{BUILD}/bin/{program}", option, text], capture_output=True, text=True, timeout=HANG)
+            ok(run.returncode == 2 and "16GB (of 1000)" in run.stderr, f"{program} {option} {text} is refused in the same words") or note(run.stderr)
 
 
 def test_input():
