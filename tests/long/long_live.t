@@ -81,9 +81,14 @@ def killed(command, again):
     program.wait()
     ended = attached.wait(timeout=LONG_HANG)
     left = len(os.listdir(folder)) > 0
-    shown = subprocess.run([ZR, "ps", "--json"], env=ENVIRONMENT, capture_output=True, text=True, timeout=LONG_HANG)
+
+    def shown():
+        """Also what the killed one has left is cleaned by this."""
+        got = subprocess.run([ZR, "ps", "--json"], env=ENVIRONMENT, capture_output=True, text=True, timeout=LONG_HANG)
+        return [one for one in json.loads(got.stdout)["processes"] if one["arenas"]]
+    wait_for(lambda: not shown() and not os.listdir(folder))
     read = subprocess.run([ZR, "stats", *traces()], capture_output=True, text=True, timeout=LONG_HANG)
-    return there, left, [one for one in json.loads(shown.stdout)["processes"] if one["arenas"]], os.listdir(folder), ended in (0, 1, 2, 3), read.returncode in (0, 3)
+    return there, left, shown(), os.listdir(folder), ended in (0, 1, 2, 3), read.returncode in (0, 3)
 
 
 alone, attaches, runs = trainer("alone.json", 0), 0, []

@@ -8,7 +8,7 @@ sys.path.insert(0, "tests/support")
 from concurrent.futures import ThreadPoolExecutor
 
 from zrd_client import ENVIRONMENT, MIB, Zrd, lent, status
-from zrtest import done, note, ok, path, same, text_file, train
+from zrtest import done, note, ok, path, same, settles, text_file, train
 
 SHAPE = {"layers": 24, "hidden": 512, "heads": 8, "seq": 16, "batch": 1, "steps": 4, "data": text_file(), "force": True}
 ENVIRONMENT = {**ENVIRONMENT, "ZR_CONF": "service:required"}
@@ -38,7 +38,7 @@ def check():
             if one["spilled_bytes"]:
                 note(f"{one['times']} times, {one['spilled_bytes'] >> 20} MiB: "
                      f"{one['write_seconds'] / one['spilled_bytes'] * 2**30:.2f} s a GiB to go, {one['read_seconds'] / one['spilled_bytes'] * 2**30:.2f} s back (the deadline is 5 s)")
-        same((lent(), os.listdir(disk), "leases end" in zrd.words()), (0, [], False), "nothing is left, and nobody was late")
+        settles(lambda: same((lent(), os.listdir(disk), "leases end" in zrd.words()), (0, [], False), "nothing is left, and nobody was late"))
         zrd.end()
 
 

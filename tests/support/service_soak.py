@@ -12,7 +12,7 @@ import subprocess
 import time
 
 from zrd_client import ENVIRONMENT, MIB, RUNTIME, SOCKET, ZRD, Program, Zrd, lent, status, use, zr
-from zrtest import HANG, SEED, ok, path, same, skip, wait_for
+from zrtest import HANG, SEED, ok, path, same, settles, skip, wait_for
 
 CLIENTS = 8
 OPTIONS = ("--capacity", 384 * MIB, "--within", 300000)
@@ -37,7 +37,7 @@ def play(zrd, clients, draws, counts, most):
     bad = [words for words in (client.hear() for client in clients) if words]
     if not wait_for(lambda: {one["pid"] for one in status()["clients"]} == {client.pid for client in clients}):
         bad.append("zrd's clients are not those that live")
-    now = status()
+    now = wait_for(lambda: found if (found := status())["lent_bytes"] == sum(one["held_bytes"] for one in found["clients"]) else None) or status()
     if now["lent_bytes"] != sum(one["held_bytes"] for one in now["clients"]):
         bad.append("what is lent is not what is held")
     bad += [f"{one} takes more than it holds" for one in now["clients"] if one["resident_bytes"] > one["held_bytes"]]
@@ -60,7 +60,7 @@ def soak(kind, seconds):
     ok(counts["rounds"] > 2 and counts["deaths"] > 0 and counts["restarts"] > 0, "and there was something to see")
     same([client.obey("look") + client.obey("give") + client.obey("trim") for client in clients], [""] * len(clients),
          "no byte was changed by another")
-    same(lent(), 0, "at the end all is back")
+    settles(lambda: same(lent(), 0, "at the end all is back"))
     same([client.end() for client in clients], [0] * len(clients), "they end well")
     same(zrd.end(), 0, "and so does zrd")
 

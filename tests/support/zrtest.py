@@ -29,6 +29,7 @@ LONG_HANG = 1200  # the same for a step of a long script: all of CI is cut off a
 PLANNED_TAGS = [tag for tag in TAGS if tag != "other"]
 
 _count = _failed = 0
+_attempt = None  # in settles(): what was checked, as calls that print it
 FOLDER = tempfile.mkdtemp(prefix="zr-test-")
 atexit.register(shutil.rmtree, FOLDER, True)
 
@@ -36,6 +37,9 @@ atexit.register(shutil.rmtree, FOLDER, True)
 def ok(good, words):
     """One check. Returns whether it held."""
     global _count, _failed
+    if _attempt is not None:
+        _attempt.append((ok, good, words))
+        return bool(good)
     if _count == 0:
         print("TAP version 13")
     _count += 1
@@ -70,6 +74,9 @@ def mpi_missing():
 
 
 def note(words):
+    if _attempt is not None:
+        _attempt.append((note, words))
+        return
     for line in str(words).splitlines():
         print("# " + line, flush=True)
 
@@ -248,6 +255,29 @@ def wait_for(condition, seconds=120):
         if value or late:
             return value
         time.sleep(0.01)
+
+
+def settles(check, seconds=120):
+    """Runs check(), whose checks are of what another process draws, lists or says, until all of them hold at once: on a busy
+    host it may not have come to that. They are printed once, as they were at last. check() reads anew each time."""
+    global _attempt
+    limit = time.monotonic() + seconds
+    while True:
+        late, calls, failure = time.monotonic() >= limit, [], None
+        _attempt = calls
+        try:
+            check()
+        except (LookupError, OSError, StopIteration, TypeError, ValueError) as error:  # what it looks for is not there yet
+            failure = error
+        finally:
+            _attempt = None
+        if late or (failure is None and all(call[1] for call in calls if call[0] is ok)):
+            break
+        time.sleep(0.02)
+    for call, *words in calls:
+        call(*words)
+    if failure is not None:
+        raise failure
 
 
 def in_steps(log):

@@ -13,7 +13,7 @@ import sys
 import zlib
 
 sys.path.insert(0, "tests/support")
-from zrtest import BUILD, HANG, TAGS, done, note, ok, path, same, train, wait_for
+from zrtest import BUILD, HANG, TAGS, done, note, ok, path, same, settles, train, wait_for
 
 ZR, LIBRARY = (os.path.abspath(os.path.join(BUILD, name)) for name in ("bin/zr", "lib/libzr.so"))
 PYTHON, MIB = "/usr/bin/python3", 1 << 20
@@ -95,8 +95,7 @@ def test_same_figures():
     program = Program(PYTHON, "tests/support/live_program.py", LIBRARY)
     zr("record", program.pid, "start", "--arena", 0, "-o", path("run.zrt"))
     program.obey("kept += [take(large, 3 * MIB + 5, ACTIVATION) for _ in range(4)]; give(large, kept.pop(0)); give(large, kept.pop(-2))")
-    ps = of_arena(json.loads(zr("ps", program.pid, "--json"))["processes"][0])
-    top = of_arena(json.loads(zr("top", program.pid, "--once", "--json"))["processes"][0])
+    ps, top = (wait_for(lambda: (found := json.loads(zr(*words, program.pid, "--json"))["processes"]) and of_arena(found[0])) for words in (["ps"], ["top", "--once"]))
     zr("snapshot", program.pid, "--arena", 0, "-o", path("now.zrt"))
     zr("record", program.pid, "stop", "--arena", 0)
     blocks = json.loads(program.first)["kept"][1:] + [[0, 3 * MIB + 5, TAGS.index("activation")]] * 3
@@ -145,23 +144,26 @@ def rows(part, name):
 def test_host_ledger():
     program = Program(PYTHON, "tests/support/live_program.py", LIBRARY)
     program.obey("import ctypes; ctypes.memset(kept[0][0], 1, 4 * MIB); beside = bytearray(b'x') * (40 * MIB)")
-    got = ledger(program.pid)["host"]
-    by_tag = collections.Counter()
-    for _, size, tag in json.loads(program.first)["kept"] + [[0, MIB, TAGS.index("grad")]]:
-        by_tag[TAGS[tag]] += size
-    same(rows(got, "tag"), dict(by_tag), "a row for each tag, both arenas together")
-    named = rows(got, "name")
-    with open(f"/proc/{program.pid}/smaps") as file:
-        text = file.read()
-    resident = [int(kib) * 1024 for kib in re.findall(r"^Rss:\s+(\d+) kB", text, re.M)]
-    arenas = sum(int(kib) * 1024 for name, kib in re.findall(r"^[0-9a-f]+-[0-9a-f]+ \S+ \S+ \S+ \d+ *(.*)\nSize:.*\n(?:.*\n){2}Rss:\s+(\d+) kB",
-                                                             text, re.M) if name.startswith("/memfd:zr"))
-    same(got["total_bytes"] - got["residual_bytes"], sum(resident), "every mapping has a row")
-    same(sum(by_tag.values()) + named.get("free in the arenas", 0) + named["of these not touched yet"], arenas,
-         "what is resident in the arenas is the kernel's count of their mappings")
-    ok(arenas >= 4 * MIB and named["other anonymous memory"] + named.get("heap, beside the arenas", 0) >= 40 * MIB,
-       "what was touched is there, and what lies beside")
-    ok(abs(got["residual_bytes"]) <= MIB, f"residual: {got['residual_bytes']} bytes")
+
+    def check():
+        got = ledger(program.pid)["host"]
+        by_tag = collections.Counter()
+        for _, size, tag in json.loads(program.first)["kept"] + [[0, MIB, TAGS.index("grad")]]:
+            by_tag[TAGS[tag]] += size
+        same(rows(got, "tag"), dict(by_tag), "a row for each tag, both arenas together")
+        named = rows(got, "name")
+        with open(f"/proc/{program.pid}/smaps") as file:
+            text = file.read()
+        resident = [int(kib) * 1024 for kib in re.findall(r"^Rss:\s+(\d+) kB", text, re.M)]
+        arenas = sum(int(kib) * 1024 for name, kib in re.findall(r"^[0-9a-f]+-[0-9a-f]+ \S+ \S+ \S+ \d+ *(.*)\nSize:.*\n(?:.*\n){2}Rss:\s+(\d+) kB",
+                                                                 text, re.M) if name.startswith("/memfd:zr"))
+        same(got["total_bytes"] - got["residual_bytes"], sum(resident), "every mapping has a row")
+        same(sum(by_tag.values()) + named.get("free in the arenas", 0) + named["of these not touched yet"], arenas,
+             "what is resident in the arenas is the kernel's count of their mappings")
+        ok(arenas >= 4 * MIB and named["other anonymous memory"] + named.get("heap, beside the arenas", 0) >= 40 * MIB,
+           "what was touched is there, and what lies beside")
+        ok(abs(got["residual_bytes"]) <= MIB, f"residual: {got['residual_bytes']} bytes")
+    settles(check)
     table = zr("ledger")
     ok(f"process {program.pid}" in table and "live: grad" in table and "residual" in table, "and as a table, of every process")
     program.end()
@@ -192,11 +194,14 @@ sys.stdin.readline()
 def test_joined_mappings():
     """What lies beside an arena in one mapping of the kernel's is counted beside it, and the arena as the arena."""
     program = Program(ZR, "run", "--", PYTHON, "-c", JOINING, PYTHONMALLOC="malloc")
-    got = ledger(program.pid)["host"]
-    named, objects, beside = rows(got, "name"), 80 * MIB + sum(100 * (i % 100 + 1) for i in range(40000)), int(program.first)
-    arenas = sum(rows(got, "tag").values()) + named.get("free in the arenas", 0) + named["of these not touched yet"]
-    ok(beside > 0 and objects <= arenas <= objects + 40 * MIB and beside <= named["other anonymous memory"] <= beside + 16 * MIB,
-       f"{beside} bytes beside arenas of {objects} and some: {arenas}, {named}")
+
+    def check():
+        got = ledger(program.pid)["host"]
+        named, objects, beside = rows(got, "name"), 80 * MIB + sum(100 * (i % 100 + 1) for i in range(40000)), int(program.first)
+        arenas = sum(rows(got, "tag").values()) + named.get("free in the arenas", 0) + named["of these not touched yet"]
+        ok(beside > 0 and objects <= arenas <= objects + 40 * MIB and beside <= named["other anonymous memory"] <= beside + 16 * MIB,
+           f"{beside} bytes beside arenas of {objects} and some: {arenas}, {named}")
+    settles(check)
     program.end()
 
 
@@ -206,24 +211,30 @@ def test_device_ledger():
     first, program = (Program(ZR, "run", "--cuda", "--", PYTHON, "-c", DEVICE, LD_LIBRARY_PATH=emulator, ZR_EMULATOR_MEMORY=str(CAPACITY),
                               ZR_EMULATOR_SHARED=path("card"), ZR_EMULATOR_CONTEXT=str(CONTEXT)) for _ in range(2))
     same((first.first, program.first), ("there\n", "there\n"), "two programs on the emulated driver")
-    zr("ps", first.pid, program.pid)  # figures of now in both files
-    for own, other, before in ((program, first, 2 * CONTEXT + BESIDE), (first, program, CONTEXT)):
-        device, = ledger(own.pid)["devices"]
-        same((device["capacity_bytes"], device["capacity_bytes"] - device["free_bytes"]), (CAPACITY, device["total_bytes"]),
-             "the device's total is what its driver says is used")
-        same(rows(device, "tag"), {"other": 100 * MIB}, "what the program has through zr")
-        named = rows(device, "name")
-        same(named.pop("there before zr: the context, others"), before, "what was there before it, to the byte")
-        same(sum(named.values()), 30 * MIB, "what it has freed is kept")
-        same([row for row in device["rows"] if "pid" in row], [{"program": "python3", "pid": other.pid, "bytes": 130 * MIB}],
-             "what the other one holds")
-        same(device["residual_bytes"], BESIDE + (own == first) * (BESIDE + CONTEXT), "what was made past zr is the residual, to the byte")
+
+    def check():
+        zr("ps", first.pid, program.pid)  # figures of now in both files
+        for own, other, before in ((program, first, 2 * CONTEXT + BESIDE), (first, program, CONTEXT)):
+            device, = ledger(own.pid)["devices"]
+            same((device["capacity_bytes"], device["capacity_bytes"] - device["free_bytes"]), (CAPACITY, device["total_bytes"]),
+                 "the device's total is what its driver says is used")
+            same(rows(device, "tag"), {"other": 100 * MIB}, "what the program has through zr")
+            named = rows(device, "name")
+            same(named.pop("there before zr: the context, others"), before, "what was there before it, to the byte")
+            same(sum(named.values()), 30 * MIB, "what it has freed is kept")
+            same([row for row in device["rows"] if "pid" in row], [{"program": "python3", "pid": other.pid, "bytes": 130 * MIB}],
+                 "what the other one holds")
+            same(device["residual_bytes"], BESIDE + (own == first) * (BESIDE + CONTEXT), "what was made past zr is the residual, to the byte")
+    settles(check)
     table = zr("ledger", program.pid)
     ok("residual: libraries" in table and f"process {first.pid}, python3" in table, "and as a table")
     first.end()
-    device, = ledger(program.pid)["devices"]
-    same(([row for row in device["rows"] if "pid" in row], device["residual_bytes"]), ([], 0),
-         "of one that was killed there is no row; what it left is not given twice")
+
+    def check_alone():
+        device, = ledger(program.pid)["devices"]
+        same(([row for row in device["rows"] if "pid" in row], device["residual_bytes"]), ([], 0),
+             "of one that was killed there is no row; what it left is not given twice")
+    settles(check_alone)
     program.end()
 
 

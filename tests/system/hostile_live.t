@@ -12,7 +12,7 @@ import sys
 import threading
 
 sys.path.insert(0, "tests/support")
-from zrtest import BUILD, HANG, SEED, done, note, ok, path, same
+from zrtest import BUILD, HANG, SEED, done, note, ok, path, same, settles
 
 ZR = os.path.abspath(os.path.join(BUILD, "bin", "zr"))
 RUNTIME = path("runtime")
@@ -120,7 +120,7 @@ template = own(genuine())
 here = [os.getpid()]
 liar = Liar()
 show(template)
-ok(look("a good one", here), "a process that shows what another does is believed, as it is this user's own")
+settles(lambda: ok(look("a good one", here), "a process that shows what another does is believed, as it is this user's own"))
 
 for words, at, value, wanted in (
         ("a sequence that is odd for good", SEQUENCE_AT, b"\x01\0\0\0", []),
@@ -133,10 +133,10 @@ for words, at, value, wanted in (
     data = bytearray(template)
     data[at:at + len(value)] = value
     show(data)
-    ok(look(words, wanted), words)
+    settles(lambda: ok(look(words, wanted), words))
 for cut in (0, 7, 8, 20, len(template) // 2, len(template) - 1):
     show(template[:cut])
-    ok(look(f"cut after {cut} bytes", []), f"a file of {cut} bytes is nobody's")
+    settles(lambda: ok(look(f"cut after {cut} bytes", []), f"a file of {cut} bytes is nobody's"))
 good = True
 for _ in range(ROUNDS):
     data = bytearray(template)

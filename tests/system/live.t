@@ -13,7 +13,7 @@ import sys
 import time
 
 sys.path.insert(0, "tests/support")
-from zrtest import BUILD, FOLDER, HANG, ZR_TRAIN, arguments, done, note, ok, path, same, skip, text_file, train, wait_for
+from zrtest import BUILD, FOLDER, HANG, ZR_TRAIN, arguments, done, note, ok, path, same, settles, skip, text_file, train, wait_for
 
 ZR = os.path.abspath(os.path.join(BUILD, "bin", "zr"))
 RUNTIME, FILES = path("runtime"), path("files")
@@ -108,22 +108,28 @@ def is_trace(where, least):
 
 
 # ---- What is shown
-same(shown(), {}, "no process, and no folder: zr ps shows none")
+settles(lambda: same(shown(), {}, "no process, and no folder: zr ps shows none"))
 program = Program()
-now = shown()
+now = wait_for(shown)
 ok(list(now) == [program.pid], "a process with 96 MiB is shown")
 arenas = {arena["name"]: arena for arena in now[program.pid]["arenas"]}
 same(sorted(arenas), ["large", "small"], "with its arenas")
 ok(HELD <= arenas["large"]["live_bytes"] <= arenas["large"]["reserved_bytes"] <= arenas["large"]["peak_reserved_bytes"],
    "and their figures")
 same(arenas["large"]["live_bytes"], sum(tag["live_bytes"] for tag in arenas["large"]["tags"].values()), "live by tag adds up")
-same([(name, stat.S_IMODE(os.stat(os.path.join(FOLDER_OF, name)).st_mode)) for name in left()],
-     [(f"{program.pid}.live", 0o600), (f"{program.pid}.sock", 0o600)], "its file and its socket are its user's alone")
+settles(lambda: same([(name, stat.S_IMODE(os.stat(os.path.join(FOLDER_OF, name)).st_mode)) for name in left()],
+                     [(f"{program.pid}.live", 0o600), (f"{program.pid}.sock", 0o600)], "its file and its socket are its user's alone"))
 same(stat.S_IMODE(os.stat(FOLDER_OF).st_mode), 0o700, "in a folder that is, too")
 program.obey("more = bytearray(64 << 20)")
-grown = {arena["name"]: arena["live_bytes"] for arena in shown()[program.pid]["arenas"]}["large"] - arenas["large"]["live_bytes"]
-ok(64 << 20 <= grown <= 80 << 20, f"the figures are of now: {grown >> 20} MiB more")  # sizes are rounded up by a quarter at most
-same([zr("ps", program.pid).returncode, zr("ps", 1).returncode, zr("ps", "x").returncode], [0, 1, 2], "zr ps PID")
+
+
+def check_growth():
+    grown = {arena["name"]: arena["live_bytes"] for arena in shown()[program.pid]["arenas"]}["large"] - arenas["large"]["live_bytes"]
+    ok(64 << 20 <= grown <= 80 << 20, f"the figures are of now: {grown >> 20} MiB more")  # sizes are rounded up by a quarter at most
+
+
+settles(check_growth)
+settles(lambda: same([zr("ps", program.pid).returncode, zr("ps", 1).returncode, zr("ps", "x").returncode], [0, 1, 2], "zr ps PID"))
 
 # ---- Traces from outside
 snapshot, attached, record = path("snap.zrt"), path("attached.zrt"), path("record.zrt")
@@ -131,7 +137,7 @@ got = zr("snapshot", program.pid, "--arena", "large", "-o", snapshot)
 ok(got.returncode == 0 and is_trace(snapshot, 1), f"zr snapshot: {got.stderr}")
 got = json.loads(zr("replay", snapshot, "--policy", "bestfit", "--json").stdout)["results"][0]
 ok(got["lower_bound_bytes"] >= HELD + (64 << 20), "the blocks of now are in it")
-arena = max(shown()[program.pid]["arenas"], key=lambda one: one["reserved_bytes"])
+arena = max(wait_for(lambda: shown().get(program.pid))["arenas"], key=lambda one: one["reserved_bytes"])
 large = f"{program.pid}/large"
 report = json.loads(zr("stats", large, "--json").stdout)
 now, peak = report["moments"]["now"], report["moments"]["peak"]
@@ -249,18 +255,18 @@ if os.geteuid() == 0 and subprocess.run(["setpriv", "--version"], capture_output
     code += "; s.sendall(b'stats\\n'); print(s.recv(100))"
     got = subprocess.run([*as_nobody, PYTHON, "-c", code], capture_output=True, text=True)
     ok(got.stdout in ("b''\n", "") and "ok" not in got.stdout, "and gets no answer where it could")
-    same(shown(), {}, "a folder that others may enter is not believed")
+    settles(lambda: same(shown(), {}, "a folder that others may enter is not believed"))
     os.chmod(FOLDER_OF, 0o700)
 else:
     skip("another user: needs root and setpriv")
 
 # ---- Processes that end
 same(program.end(), 0, "the program ends as ever")
-same(left(), [], "and leaves nothing")
+settles(lambda: same(left(), [], "and leaves nothing"))
 program = Program()
 program.kill()
-ok(len(left()) == 2, "one that is killed leaves its file and socket")
-same((shown(), left()), ({}, []), "until the next zr ps")
+settles(lambda: ok(len(left()) == 2, "one that is killed leaves its file and socket"))
+settles(lambda: same((shown(), left()), ({}, []), "until the next zr ps"))
 program = Program()
 stale = os.path.join(FOLDER_OF, "1.live")
 with open(os.path.join(FOLDER_OF, f"{program.pid}.live"), "rb") as file:
@@ -269,7 +275,7 @@ for name, made_up in [("1.live", data), ("2.live", b"ZRLIVE1\0" + b"\xff" * len(
     with open(os.path.join(FOLDER_OF, name), "wb", opener=lambda where, flags: os.open(where, flags, 0o600)) as file:
         file.write(made_up)
 os.symlink("/etc/passwd", os.path.join(FOLDER_OF, "4.live"))
-same(sorted(shown()), [program.pid], "files of nobody, of somebody else, and links are not believed")
+settles(lambda: same(sorted(shown()), [program.pid], "files of nobody, of somebody else, and links are not believed"))
 ok(not os.path.exists(stale), "a number that has another process now is cleaned")
 
 os.unlink(os.path.join(FOLDER_OF, "3.live")), os.unlink(os.path.join(FOLDER_OF, "4.live"))
@@ -278,24 +284,24 @@ os.unlink(os.path.join(FOLDER_OF, "3.live")), os.unlink(os.path.join(FOLDER_OF, 
 program.obey("pid = os.fork() or ([bytearray(3 << 20) for _ in range(9)], __import__('time').sleep(1e4))")
 ok(wait_for(lambda: len(now := shown()) == 2 and program.pid in now), "a child is shown beside its parent")
 program.obey("os.kill(pid, 9); os.waitpid(pid, 0)")
-same(list(shown()), [program.pid], "until it is killed; the parent stays")
+settles(lambda: same(list(shown()), [program.pid], "until it is killed; the parent stays"))
 program.obey("os.closerange(3, 4096)")
 program.obey("import socket; mine = socket.socket(); mine.bind(('127.0.0.1', 0)); mine.listen()")
 ok(program.obey("w = bytearray(1 << 20)"), "a program that closes all descriptors goes on")
-same(shown(), {}, "and is shown no more")
+settles(lambda: same(shown(), {}, "and is shown no more"))
 program.kill()
 program = Program()
 os.write(program.process.stdin.fileno(), b"os.execv('/bin/sleep', ['sleep', '1000'])\n")
 wait_for(lambda: b"sleep" in open(f"/proc/{program.pid}/cmdline", "rb").read()[:8])
-same((shown(), left()), ({}, []), "what became another program by exec is shown no more")
+settles(lambda: same((shown(), left()), ({}, []), "what became another program by exec is shown no more"))
 program.kill()
 program = Program("publish:off")
-same((shown(), left()), ({}, []), "publish:off shows nothing")
-one = listed().get(program.pid, {})
+settles(lambda: same((shown(), left()), ({}, []), "publish:off shows nothing"))
+one = wait_for(lambda: listed().get(program.pid)) or {}
 ok(one.get("program") == "python3" and one["resident_bytes"] > HELD, f"but that it runs on zr, and what is resident: {one}")
-ok(re.search(rf"^ *{program.pid} python3 +- \(resident\) ", zr("ps").stdout, re.M) and zr("ps", program.pid).returncode == 0, "in a line of its own")
+settles(lambda: ok(re.search(rf"^ *{program.pid} python3 +- \(resident\) ", zr("ps").stdout, re.M) and zr("ps", program.pid).returncode == 0, "in a line of its own"))
 program.end()
-ok(program.pid not in listed(), "until it ends")
+settles(lambda: ok(program.pid not in listed(), "until it ends"))
 
 # ---- Processes below 64 MiB: no thread, until one is asked
 def threads(program):
@@ -312,7 +318,7 @@ def asking(*words):
 
 program = Program(held=4 << 20)
 program.obey("kept = []")
-same((shown(), left(), threads(program), program.pid in listed()), ({}, [], 1, True), "a small process shows no figures, has one thread, and is listed")
+settles(lambda: same((shown(), left(), threads(program), program.pid in listed()), ({}, [], 1, True), "a small process shows no figures, has one thread, and is listed"))
 for _ in range(5):  # it is given 3 s, which a busy machine may take from it
     run = asking("snapshot", program.pid, "--arena", "small", "-o", path("small.zrt"))
     for _ in range(20):
@@ -322,13 +328,13 @@ for _ in range(5):  # it is given 3 s, which a busy machine may take from it
     if "took no memory" not in words:
         break
 ok(words == "" and run.returncode == 0 and is_trace(path("small.zrt"), 1), "it hears as it takes memory")
-same((list(shown()), left(), threads(program)), ([program.pid], [f"{program.pid}.live", f"{program.pid}.sock"], 2), "and shows itself from then on")
+settles(lambda: same((list(shown()), left(), threads(program)), ([program.pid], [f"{program.pid}.live", f"{program.pid}.sock"], 2), "and shows itself from then on"))
 same(zr("attach", program.pid, "-o", path("small.zrt"), "--seconds", 1).returncode, 0, "as any other")
 program.end()
 program = Program(held=4 << 20)
 got = zr("attach", program.pid, "-o", path("quiet.zrt"))
 ok(got.returncode == 1 and "took no memory" in got.stderr and "publish:on" in got.stderr, f"one that takes none: {got.stderr}")
-same((left(), threads(program)), ([], 1), "is as it was")
+settles(lambda: same((left(), threads(program)), ([], 1), "is as it was"))
 for _ in range(5):
     run = asking("attach", program.pid, "-o", path("quiet.zrt"))
     program.kill()
@@ -342,7 +348,7 @@ got = zr("attach", other.pid, "-o", path("quiet.zrt"))
 other.kill()
 ok(got.returncode == 1 and "does not run with zr" in got.stderr, f"a process without zr is told at once: {time.monotonic() - started:.1f} s")
 open(os.path.join(FOLDER_OF, f"{program.pid}.ask"), "w").close()
-same((shown(), left()), ({}, []), "what one that asked has left goes with the process")
+settles(lambda: same((shown(), left()), ({}, []), "what one that asked has left goes with the process"))
 
 # ---- A trainer
 settings = dict(steps=300, layers=2, hidden=64, heads=2, seq=32, batch=4, ranks=1)
@@ -361,8 +367,11 @@ same(json.load(open(report))["loss_hex"] if os.path.exists(report) else None, al
 for ranks in (1, 2):  # a user knows the number of what was started; what is asked for is its ranks'
     trainer = subprocess.Popen([ZR, "run", "--stats", "--", ZR_TRAIN, *arguments(data=text_file(), **{**settings, "steps": 10 ** 6, "ranks": ranks})],
                                env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_for(lambda: sum("training" in str(one) for one in (shown() or {}).values()) == ranks)
-    training = {pid for pid, one in shown().items() if "training" in str(one)}
+
+    def in_training():
+        found = {pid for pid, one in shown().items() if "training" in str(one)}
+        return found if len(found) == ranks else None
+    training = wait_for(in_training)
     words, said = "this is about process" if ranks == 1 else "name one of", []
 
     def attaches_to_ranks():
@@ -372,10 +381,9 @@ for ranks in (1, 2):  # a user knows the number of what was started; what is ask
 
     ok(wait_for(attaches_to_ranks, 60), f"of a launcher, {ranks} rank(s): {said[-1].strip()}")
     for words in (["ps", "--json"], ["ledger", "--json"], ["top", "--once", "--json"]):
-        got = json.loads(zr(*words, trainer.pid).stdout or "{}")
-        same({one["pid"] for one in got.get("processes", [])}, training, f"zr {words[0]} of a launcher: {ranks} rank(s)")
-    got = [pid for pid in training if f'pid="{pid}"' in zr("serve", "--once", trainer.pid).stdout]
-    same(len(got), ranks, "and zr serve")
+        settles(lambda: same({one["pid"] for one in json.loads(zr(*words, trainer.pid).stdout)["processes"]}, training,
+                             f"zr {words[0]} of a launcher: {ranks} rank(s)"))
+    settles(lambda: same(sorted(set(re.findall(r'pid="(\d+)"', zr("serve", "--once", trainer.pid).stdout))), sorted(map(str, training)), "and zr serve"))
     got = zr("stats", trainer.pid, "--json")
     ok(any(one["moments"]["peak"]["live_bytes"] > 1 << 20 for one in json.loads(got.stdout)["results"]) if ranks == 1 else "name one of" in got.stderr, f"and zr stats: {got.stderr.strip()}")
     trainer.terminate()

@@ -12,7 +12,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, "tests/support")
-from zrtest import BUILD, HANG, done, note, ok, path, same, wait_for
+from zrtest import BUILD, HANG, done, note, ok, path, same, settles, wait_for
 
 ZR, LIBRARY = (os.path.abspath(os.path.join(BUILD, name)) for name in ("bin/zr", "lib/libzr.so"))
 RUNTIME = path("runtime")
@@ -75,21 +75,29 @@ program.stdout.readline()
 server, words = serve()
 same(words, f"zr: serve: /metrics at {SOCKET}\n", "it says where")
 same(stat.S_IMODE(os.stat(SOCKET).st_mode), 0o600, "its socket is its user's alone")
-status, text = get(SOCKET)
-same(status, 200, "it answers")
-metrics = samples(text)
-for arena in json.loads(zr("ps", "--json").stdout)["processes"][0]["arenas"]:
-    labels = {"pid": str(program.pid), "program": 'p\\"y\\\\??', "arena": str(arena["number"]), "name": arena["name"]}
-    key = tuple(sorted(labels.items()))
-    want = {name: value for name, value in arena.items() if isinstance(value, int) and name not in ("number", "stripes_count")}
-    got = {name: metrics.get("zr_arena_" + (name if name == "blocks_count" else re.sub("_count$", "_total", name)), {}).get(key)
-           for name in want}
-    got["blocks_count"] = metrics["zr_arena_blocks"][key]
-    same(got, want, f"arena {arena['name']}: the figures of zr ps")
-    same([[metrics[f"zr_arena_tag_{which}_bytes"][tuple(sorted({**labels, "tag": tag}.items()))] for which in ("live", "peak")]
-          for tag in arena["tags"]], [[tag["live_bytes"], tag["peak_bytes"]] for tag in arena["tags"].values()], "and by tag")
-same(list(metrics["zr_process_up"].values()), [1], "the process is up")
-same(samples(zr("serve", "--once").stdout), metrics, "--once prints the same")
+metrics = {}
+
+
+def check_metrics():
+    status, text = get(SOCKET)
+    same(status, 200, "it answers")
+    metrics.clear()
+    metrics.update(samples(text))
+    for arena in json.loads(zr("ps", "--json").stdout)["processes"][0]["arenas"]:
+        labels = {"pid": str(program.pid), "program": 'p\\"y\\\\??', "arena": str(arena["number"]), "name": arena["name"]}
+        key = tuple(sorted(labels.items()))
+        want = {name: value for name, value in arena.items() if isinstance(value, int) and name not in ("number", "stripes_count")}
+        got = {name: metrics.get("zr_arena_" + (name if name == "blocks_count" else re.sub("_count$", "_total", name)), {}).get(key)
+               for name in want}
+        got["blocks_count"] = metrics["zr_arena_blocks"][key]
+        same(got, want, f"arena {arena['name']}: the figures of zr ps")
+        same([[metrics[f"zr_arena_tag_{which}_bytes"][tuple(sorted({**labels, "tag": tag}.items()))] for which in ("live", "peak")]
+              for tag in arena["tags"]], [[tag["live_bytes"], tag["peak_bytes"]] for tag in arena["tags"].values()], "and by tag")
+    same(list(metrics["zr_process_up"].values()), [1], "the process is up")
+    same(samples(zr("serve", "--once").stdout), metrics, "--once prints the same")
+
+
+settles(check_metrics)
 with open("examples/grafana.json") as file:
     board = json.load(file)
 asked = set(re.findall(r"zr_[a-z_]+", json.dumps([panel["targets"] for panel in board["panels"]] + board["templating"]["list"])))
@@ -123,11 +131,11 @@ for host, status in (("127.0.0.1:1", 200), ("localhost", 200), ("evil.example:80
 program.send_signal(signal.SIGSTOP)
 threads = f"/proc/{program.pid}/task"
 wait_for(lambda: all(open(f"{threads}/{thread}/stat").read().rsplit(")", 1)[1].split()[0] == "T" for thread in os.listdir(threads)))
-same(list(samples(get(port, "GET /metrics HTTP/1.1\r\n\r\n")[1])["zr_process_up"].values()), [0], "one that is stopped is not up")
+settles(lambda: same(list(samples(get(port, "GET /metrics HTTP/1.1\r\n\r\n")[1])["zr_process_up"].values()), [0], "one that is stopped is not up"))
 program.kill()
 program.wait()
-got = samples(get(port, "GET /metrics HTTP/1.1\r\n\r\n")[1])
-same((list(got["zr_process_up"].values()), got.get("zr_arena_live_bytes")), ([0], None), "one that is gone has no figures")
+settles(lambda: same((list((got := samples(get(port, "GET /metrics HTTP/1.1\r\n\r\n")[1]))["zr_process_up"].values()), got.get("zr_arena_live_bytes")),
+                     ([0], None), "one that is gone has no figures"))
 server.kill()
 server.wait()
 server, _ = serve("--socket", path("own.sock"))

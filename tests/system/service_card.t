@@ -26,9 +26,9 @@ def planned(**flags):
     """Base and peak of a run's ranks on the card."""
     probe = start(1, steps=20000, **flags)
     ranks = flags.get("ranks", 1)
-    assert wait_for(lambda: len([one for one in rows() if one["in_turn"] and one["held_bytes"]]) == ranks)
-    got = [sum(one[name] for one in rows()) for name in ("plan_base_bytes", "plan_peak_bytes")]
-    [os.kill(one["pid"], 9) for one in rows()]
+    there = wait_for(lambda: found if len(found := [one for one in rows() if one["in_turn"] and one["held_bytes"]]) == ranks else None)
+    got = [sum(one[name] for one in there) for name in ("plan_base_bytes", "plan_peak_bytes")]
+    [os.kill(one["pid"], 9) for one in there]
     probe.result()
     return got
 
@@ -67,10 +67,10 @@ same([(one.code, one.bits) for one in got], [(0, one.bits) for one in alone], "t
 note("".join(one.err[-400:] for one in got if one.code))
 first = start(1, steps=20000, **own)
 assert wait_for(lambda: any(one["in_turn"] and one["held_bytes"] for one in rows()))
-same(zr("limit", "--capacity", rows()[0]["plan_peak_bytes"] * 3 // 2).returncode, 0, "a card with room for one of them")
+same(zr("limit", "--capacity", wait_for(rows)[0]["plan_peak_bytes"] * 3 // 2).returncode, 0, "a card with room for one of them")
 got = start(2, **own).result()
 ok(got.code == 4 and "step 1/" not in got.err and "pid  program" in got.err, f"the other is told before step 1: {got.err[-300:]}")
-os.kill(rows()[0]["pid"], 9)
+os.kill(wait_for(rows)[0]["pid"], 9)
 ok(first.result().code != 0 and wait_for(lambda: lent() == 0), "nothing is left")
 for zrd in cards:
     zrd.end()

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 sys.path.insert(0, "tests/support")
 from zrd_client import ENVIRONMENT, MIB, Holder, Program, Speaker, ZR, Zrd, lent, rows, waits, zr
-from zrtest import BUILD, done, in_steps, note, ok, path, same, text_file, train, wait_for
+from zrtest import BUILD, done, in_steps, note, ok, path, same, settles, text_file, train, wait_for
 
 REQUIRED = {**ENVIRONMENT, "ZR_CONF": "service:required"}
 # Some 60 MiB in a step, of which 4 stay between steps.
@@ -34,7 +34,7 @@ def check_two(alone):
     holder = Holder(PEAK - BASE + 2 * MIB)
     runs = [run(seed=seed) for seed in alone]
     ok(wait_for(lambda: len(waits()) == 2), "two runs are let in, whose peaks together are beyond the capacity")
-    same(sum(one["plan_peak_bytes"] for one in rows()) > CAPACITY, True, f"their plans: {[one['plan_peak_bytes'] >> 20 for one in rows()]} MiB of {CAPACITY >> 20}")
+    settles(lambda: same(sum(one["plan_peak_bytes"] for one in rows()) > CAPACITY, True, f"their plans: {[one['plan_peak_bytes'] >> 20 for one in rows()]} MiB of {CAPACITY >> 20}"))
     beyond = run(batch=48).result()[0]
     ok(beyond.code == 4 and "step 1/" not in beyond.err, "a third that truly does not fit is refused before step 1")
     table = re.findall(r"^ *(\d+)  zr-train +\S+ +(?:[\d.]+ [KMG]iB|0) +([\d.]+) MiB", beyond.err, re.M)
@@ -70,10 +70,10 @@ def check_beside(alone):
     zrd.end(kill=True)
     zrd = Zrd(*room)
     ok(wait_for(lambda: [one["in_turn"] for one in rows()] == [True, True]), "a zrd that starts anew has both in their turns")
-    same(min(one["turn"] for one in rows()) + 1 >= turn, True, "in the same order")
+    settles(lambda: same(min(one["turn"] for one in rows()) + 1 >= turn, True, "in the same order"))
     last = {log: os.path.getsize(log) for log in logs if in_steps(log)}
     ok(wait_for(lambda: all(os.path.getsize(log) > last[log] + 500 for log in logs)), "and both go on")
-    first, second = (one["pid"] for one in rows())
+    first, second = (one["pid"] for one in wait_for(rows))
     os.kill(first, 9)
     ok(wait_for(lambda: len(rows()) == 1), "one is killed in its step")
     with open(f"/proc/{second}/stat", encoding="utf-8") as file:
@@ -119,7 +119,7 @@ def check_ranks(alone):
     wanted = [train(**{**SHAPE, **flags}), train(**{**SHAPE, **tier})]
     zrd = Zrd("--capacity", CAPACITY + 24 * MIB, "--turn", 600000)
     first = run(**flags, steps=20000, save=path("ranks"), log=path("ranks.log"))
-    ok(in_steps(path("ranks.log")) and [one["in_turn"] for one in rows()] == [True, True], "a run of two ranks, in its turn")
+    ok(in_steps(path("ranks.log")) and wait_for(lambda: [one["in_turn"] for one in rows()] == [True, True]), "a run of two ranks, in its turn")
     second = run(**tier)
     ok(wait_for(lambda: len(rows()) == 3 and len(waits()) == 1), "and one with an offload tier, which waits for it")
     note([(one["plan_base_bytes"] >> 20, one["plan_peak_bytes"] >> 20) for one in rows()])
@@ -128,7 +128,7 @@ def check_ranks(alone):
     got = second.result()[0]
     same((got.code, got.losses), (0, wanted[1].losses), "zrd is killed and starts anew: who waited ends, with its own losses")
     note(got.err[-300:] if got.code else "")
-    with open(f"/proc/{rows()[0]['pid']}/stat", encoding="utf-8") as file:
+    with open(f"/proc/{wait_for(rows)[0]['pid']}/stat", encoding="utf-8") as file:
         os.kill(int(file.read().rsplit(")", 1)[1].split()[1]), signal.SIGTERM)  # who has started the ranks
     got = first.result()[0]
     same((got.code, got.losses[:10]), (0, wanted[0].losses), "and who had the turn goes on, until it is to end")
@@ -145,7 +145,7 @@ def check_deaths(alone):
     same(half.ask("plan", plan_base_bytes=MIB, plan_peak_bytes=2 * MIB, run=9, run_count=2)["kind"], "later", "a run of two of which one has come")
     first = run(seed=seed, steps=20000)
     ok(wait_for(lambda: any(one["in_turn"] and one["held_bytes"] > 32 * MIB for one in rows())), "a run in its turn")
-    pid = rows()[0]["pid"]
+    pid = wait_for(rows)[0]["pid"]
     second = run(seed=seed)
     ok(wait_for(lambda: any(one["pid"] != pid for one in waits())), "and one that waits")
     os.kill(next(one["pid"] for one in rows() if one["pid"] != pid), 9)
@@ -182,7 +182,7 @@ def check_spill():
     same([one.report["ranks"][0]["spill"]["spilled_bytes"] for one in wanted], [0, 0], "a run alone spills nothing")
     both = [start(seed=seed, steps=20000) for seed in (1, 2)]
     assert wait_for(lambda: len(rows()) == 2 and all(one["held_bytes"] > 32 * MIB for one in rows()))
-    peak, base = (rows()[0][name] for name in ("plan_peak_bytes", "plan_base_bytes"))
+    peak, base = (wait_for(rows)[0][name] for name in ("plan_peak_bytes", "plan_base_bytes"))
     for one in rows():
         os.kill(one["pid"], 9)
     [one.result() for one in both]
@@ -195,7 +195,7 @@ def check_spill():
     assert wait_for(lambda: len(rows()) == 1)
     got = start(seed=2, spill="none", force=None).result()
     same((got.code, "step 1/" in got.err), (4, False), f"without --spill {peak >> 20} MiB in a step and {base >> 20} between steps do not fit twice in {room[1] >> 20}")
-    os.kill(rows()[0]["pid"], 9)
+    os.kill(wait_for(rows)[0]["pid"], 9)
     without[0].result()
     holder = Holder(planned)
     both = [start(seed=seed) for seed in (1, 2)]
@@ -239,7 +239,7 @@ def check_spill():
     ok(wait_for(lambda: any(one["held_bytes"] < base // 2 < one["peak_bytes"] for one in waits())), "one is in its file")
     for one in rows():
         os.kill(one["pid"], 9)
-    same([one.result().code == 0 for one in both] + [lent(), os.listdir(disk)], [False, False, 0, []], "kill -9 leaves neither memory nor a file")
+    settles(lambda: same([one.result().code == 0 for one in both] + [lent(), os.listdir(disk)], [False, False, 0, []], "kill -9 leaves neither memory nor a file"))
     both = [start(seed=seed) for seed in (1, 2)]
     wait_for(lambda: all(one.done() for one in both) or any(one["held_bytes"] < base // 2 and one["peak_bytes"] > base // 2 for one in waits()))
     zrd.end(kill=True)
@@ -269,7 +269,7 @@ def check_wait():
         program.obey("take 40")
     waiting = run(wait=True)
     assert wait_for(waits)
-    with open(f"/proc/{waits()[0]['pid']}/stat", encoding="utf-8") as file:
+    with open(f"/proc/{wait_for(waits)[0]['pid']}/stat", encoding="utf-8") as file:
         os.kill(int(file.read().rsplit(")", 1)[1].split()[1]), signal.SIGINT)  # who has started the rank
     got = waiting.result()[0]
     ok(got.code != 0 and "a signal asks for the end" in got.err and "step 1/" not in got.err, f"Ctrl-C ends one that waits, {got.code}: {got.err[-200:]}")
@@ -307,8 +307,8 @@ single = Zrd("--capacity", 512 * MIB)
 ALONE = {seed: run(seed=seed).result() for seed in (1, 2)}
 probe = run(steps=1000)
 assert wait_for(lambda: len(rows()) == 1)
-PEAK, BASE = rows()[0]["plan_peak_bytes"], rows()[0]["plan_base_bytes"]
-os.kill(rows()[0]["pid"], 9)
+PEAK, BASE = wait_for(rows)[0]["plan_peak_bytes"], wait_for(rows)[0]["plan_base_bytes"]
+os.kill(wait_for(rows)[0]["pid"], 9)
 probe.result()
 single.end()
 CAPACITY = PEAK + BASE + 8 * MIB

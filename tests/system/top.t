@@ -15,7 +15,7 @@ import time
 import zlib
 
 sys.path.insert(0, "tests/support")
-from zrtest import BUILD, HANG, TAGS, ZR_TRAIN, arguments, done, made_in, note, ok, path, same, skip, text_file, wait_for
+from zrtest import BUILD, HANG, TAGS, ZR_TRAIN, arguments, done, made_in, note, ok, path, same, settles, skip, text_file, wait_for
 
 ZR, LIBRARY = (os.path.abspath(os.path.join(BUILD, name)) for name in ("bin/zr", "lib/libzr.so"))
 RUNTIME = path("runtime")
@@ -164,7 +164,7 @@ def check_picture(screen, program, columns, rows):
         pictures[:] = pictures[1], picture
         return pictures[0] == picture and picture[0].startswith("zr top   2 processes ") and picture[rows - 1].startswith("q end ") and \
             "largest holders" in "\n".join(picture) and not time.sleep(0.3) and screen.rows() == picture
-    ok(wait_for(drawn), f"{size}: the holders are there")
+    ok(wait_for(drawn, 10), f"{size}: the holders are there")
     picture = pictures[1][:rows]
     text, large = "\n".join(picture), now["large"]
     ok(picture[0].startswith("zr top   2 processes ") and picture[-1].startswith("q end "), f"{size}: first and last row")
@@ -195,10 +195,10 @@ def check_screens(first, second):
     screen.shows(rf"^{first.pid} python3   all 2 arenas", "with all its arenas")
     screen.keys("Tab")
     screen.shows(r"   arena 0 large", "tab: one of them")
-    check_picture(screen, first, 80, 24)
+    settles(lambda: check_picture(screen, first, 80, 24))
     screen.resize(200, 50)
     screen.shows(r"^ *held .*holders|peak res\.    blocks", "200 x 50: the wider table")
-    check_picture(screen, first, 200, 50)
+    settles(lambda: check_picture(screen, first, 200, 50))
     ok(wait_for(lambda: re.search(r"\[4(?:8;5;)?", "".join(screen.rows("-e")))), "in colours")
     screen.keys("Down")
     screen.shows(rf"^>\s*{second.pid} ", "down: the next process")
@@ -251,6 +251,11 @@ def check_screens(first, second):
     return screen
 
 
+def once():
+    """Of zr top --once, by process."""
+    return {process["pid"]: process for process in json.loads(zr("top", "--once", "--json").stdout)["processes"]}
+
+
 def check_processes(screen, first, second):
     """Some stop, die, and come."""
     second.process.send_signal(signal.SIGSTOP)
@@ -263,7 +268,7 @@ def check_processes(screen, first, second):
     third = Program("\x1b[31m\nname\udcff of more than thirty-one letters")
     screen.shows(r"^zr top   3 processes", "one that comes is there")
     screen.shows(rf"^.\s*{third.pid} \?\[31m\?name", "its name is no escape sequence")
-    got = {process["pid"]: process for process in json.loads(zr("top", "--once", "--json").stdout)["processes"]}
+    got = wait_for(lambda: found if third.pid in (found := once()) else None)
     same(got[third.pid]["program"][:11], "\x1b[31m\nname\ufffd", "JSON has it escaped")
     screen.keys("Up", "Up", *["Down"] * sorted(got).index(third.pid))
     screen.shows(rf"^>\s*{third.pid} ", "it is chosen")
@@ -311,7 +316,7 @@ def check_trace(program):
     same(zr("record", program.pid, "start", "--arena", 0, "-o", trace).returncode, 0, "zr record start")
     program.obey("some = [take(large, (1 + i % 7) * MIB // 4, i % 11) for i in range(200)]")
     program.obey("for one in some[::2]: give(large, one)")
-    large = json.loads(zr("top", "--once", "--json", program.pid).stdout)["processes"][0]["arenas"][0]
+    large = wait_for(lambda: once().get(program.pid))["arenas"][0]
     same([zr("record", program.pid, "stop", "--arena", 0).returncode, zr("report", trace, "-o", page).returncode], [0, 0],
          "and stop, and zr report")
     moments = json.loads(zr("stats", "--json", trace).stdout)["moments"]
@@ -361,7 +366,7 @@ def check_ranks():
     trainer.wait(timeout=HANG)
     screen.keys("x", "x", "q")
     screen.ends(0, "q ends it")
-    same([one for one in os.listdir(os.path.join(RUNTIME, "zr")) if one.split(".")[0] in map(str, ranks)], [], "and nothing of them is left")
+    settles(lambda: same([one for one in os.listdir(os.path.join(RUNTIME, "zr")) if one.split(".")[0] in map(str, ranks)], [], "and nothing of them is left"))
 
 
 def check_ends(screen, first):
@@ -385,14 +390,14 @@ def check_ends(screen, first):
     Screen(80, 24, 1).shows("process 1 shows no memory", "so is a process that is none")
     screen = Screen(80, 24, before="NO_COLOR=1")
     screen.shows("largest holders", "NO_COLOR")
-    ok("[48;5;" not in "".join(screen.rows("-e")), "has no colours")
+    settles(lambda: ok("largest holders" in (text := "".join(screen.rows("-e"))) and "[48;5;" not in text, "has no colours"))
     screen.tmux("kill-server")
 
 
-ok("No process of this user" in zr("top", "--once").stdout, "no process, and it says so")
-same(json.loads(zr("top", "--once", "--json").stdout), {"version": 1, "processes": [], "service": None}, "nor is one in the JSON")
+settles(lambda: ok("No process of this user" in zr("top", "--once").stdout, "no process, and it says so"))
+settles(lambda: same(json.loads(zr("top", "--once", "--json").stdout), {"version": 1, "processes": [], "service": None}, "nor is one in the JSON"))
 programs = sorted([Program(), Program()], key=lambda program: program.pid)
-check_once(*programs)
+settles(lambda: check_once(*programs))
 check_refusals(programs[0])
 check_trace(programs[1])
 if shutil.which("tmux"):
