@@ -169,6 +169,14 @@ def test_attached():
                 ok(any("python3" in frame or "libpython" in frame or "Py" in frame for frame in framed),
                    "the interpreter's frames are there") or note(growth)
         same((counts[0], counts[1] > 0, counts[2]), (0, True, 0), "stacks last as long as the trace that they were asked for")
+        same([zr("record", program.pid, *words).returncode for words in (["start", "--stacks", 1, "-o", path("all.zrt")], ["stop", "--arena", "small"])],
+             [0, 0], "of two arenas that are recorded with stacks, one is stopped")
+        program.stdin.write("\n")
+        program.stdin.flush()
+        program.stdout.readline()
+        same(zr("record", program.pid, "stop").returncode, 0, "and then the other")
+        growth = [one["of"] for one in json.loads(zr("diff", path("all-large.zrt"), path("all-large.zrt"), "--json").stdout)["growth"]]
+        ok(any("(" in of for of in growth), "whose stacks went on") or note(growth)
         same(zr("attach", program.pid, "--stacks", 1000000, "-o", path("x")).returncode, 2, "one in a million is too rare")
     finally:
         program.stdin.close()
