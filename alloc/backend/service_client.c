@@ -57,6 +57,8 @@ struct zr_service {
     uint64_t held_bytes;
     uint64_t returned_bytes; /* that zrd has not been told of: those who return gather */
     unsigned gathering_count;
+    uint64_t line_number,
+        heard_number;  /* of connections: of this one, and of that on which the bell rang last */
     uint64_t again_ns; /* when zrd is to be looked for again */
     uint64_t within_ns;
     uint64_t serial;             /* of requests */
@@ -364,6 +366,7 @@ static zr_result join(struct zr_service *client)
     client->bell = socket_of(welcome.fds[0]);
     client->within_ns = (uint64_t)welcome.message.within_ms * 1000000;
     client->state = JOINED;
+    client->line_number++;
     client->joined_once = true;
     client->words[0] = '\0';
     atomic_store(&client->heard, client->bell.fd);
@@ -715,6 +718,7 @@ bool zr_service_hear(struct zr_service *client, struct zr_service_message *out)
         zr_result result = zr_service_receive(fd, &parcel, 0);
         if (result == ZR_OK && zr_service_parcel_check(fd, &parcel) == ZR_OK) {
             *out = parcel.message;
+            client->heard_number = client->line_number;
             reclaim = out->kind == ZR_SERVICE_RECLAIM || out->kind == ZR_SERVICE_INQUIRE;
             if (out->kind == ZR_SERVICE_YIELD)
                 atomic_store(&client->yield_bytes, out->bytes ? out->bytes : 1);
@@ -732,13 +736,21 @@ bool zr_service_hear(struct zr_service *client, struct zr_service_message *out)
     return reclaim;
 }
 
+/* send_lock. An answer to what another zrd, or this one before a reconnection, has asked means nothing to
+ * this connection: zrd ends a client for it. */
+static void answer_bell(struct zr_service *client, const struct zr_service_message *message)
+{
+    if (client->heard_number == client->line_number)
+        send_or_break(client, message);
+}
+
 void zr_service_given(struct zr_service *client, const struct zr_service_message *reclaim, size_t bytes)
 {
     struct zr_service_message message = zr_service_message_of(ZR_SERVICE_GIVEN);
     message.serial = reclaim->serial;
     message.bytes = bytes;
     pthread_mutex_lock(&client->send_lock);
-    send_or_break(client, &message);
+    answer_bell(client, &message);
     pthread_mutex_unlock(&client->send_lock);
 }
 
@@ -747,7 +759,7 @@ void zr_service_tell_idle(struct zr_service *client, size_t bytes)
     struct zr_service_message message = zr_service_message_of(ZR_SERVICE_IDLE);
     message.bytes = bytes;
     pthread_mutex_lock(&client->send_lock);
-    send_or_break(client, &message);
+    answer_bell(client, &message);
     pthread_mutex_unlock(&client->send_lock);
 }
 
