@@ -29,7 +29,7 @@ static const char ending[] =
     "\n"
     "Sizes may end in KB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB (of 1024).\n"
     "Exit codes: 0 fine, 1 a check failed, 2 usage, 3 bad input or output, 4 out of memory,\n"
-    "128 + n signal n killed a rank or cut the run short.\n";
+    "128 + n signal n ended the run, saved or cut short, or killed a rank.\n";
 
 /* "(default 4MiB)", "" where there is none. */
 static void default_words(const struct zr_flag *flag, char *out, size_t room_bytes)
