@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """However a run ends, it ends whole, with the reason, and nothing of it stays."""
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -44,13 +45,13 @@ def children(pid):
         return [int(child) for child in file.read().split()]
 
 
-def start(ranks, **flags):
+def start(ranks, stdout=subprocess.PIPE, **flags):
     """A run that is in its steps."""
     log = path("log.jsonl")
     if os.path.exists(log):
         os.unlink(log)
     process = subprocess.Popen([ZR_TRAIN] + arguments(**{**FLAGS, "ranks": ranks, "log": log, **flags}),
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+                               stdout=stdout, stderr=subprocess.PIPE, text=True, start_new_session=True)
     in_steps(log)
     return process, children(process.pid)
 
@@ -79,23 +80,36 @@ process, pids = start(2)
 os.kill(process.pid, signal.SIGKILL)
 ends("the launcher killed by -9", process, pids, ["launcher"], [-9])
 
-for sig, codes in ((signal.SIGINT, (0, 130)), (signal.SIGTERM, (0, 143))):
+for sig in (signal.SIGINT, signal.SIGTERM):
     process, pids = start(2)
     os.killpg(process.pid, sig) if sig == signal.SIGINT else process.send_signal(sig)
-    err = ends(f"{sig.name}", process, pids, [], codes)
-    ok("ended by a signal" in err or f"{sig.name}:" in err, f"{sig.name}: the words name it") or note(err)
+    err = ends(f"{sig.name}", process, pids, [f"{sig.name}: "], (128 + sig,))
+    ok("nothing was saved" in err.strip().splitlines()[-1], f"{sig.name}: the last line says that nothing was saved") or note(err)
 
-# SIGTERM with a folder saves first; the run can be taken up from there.
-saved = path("saved")
-process, pids = start(2, save=saved)
+# With a folder both save first; the command that is printed goes on from there, and the clock saves as well.
+for sig in (signal.SIGINT, signal.SIGTERM):
+    saved, words = path(f"saved-by-{sig.name}"), f"{sig.name} with --save"
+    process, pids = start(2, stdout=open(path("out"), "w"), save=saved)
+    os.killpg(process.pid, sig) if sig == signal.SIGINT else process.send_signal(sig)
+    err = ends(words, process, pids, ["saved step", f"ended by {sig.name} after step", "  saves "], (128 + sig,))
+    ok("nothing was saved" not in err, f"{words}: and does not say that nothing was") or note(err)
+    steps = os.listdir(saved)
+    same(len(steps), 1, f"{words}: one checkpoint")
+    with open(path("out")) as file:
+        command = re.search(r"go on from where it stands:\n((?:.*\\\n)*.*)", file.read())
+    if ok(command, f"{words}: a command goes on from there"):
+        size = os.path.getsize(path("log.jsonl"))
+        again = subprocess.Popen(["sh", "-c", "exec " + command[1].strip()], cwd=FOLDER, stdout=subprocess.DEVNULL,
+                                 stderr=subprocess.PIPE, text=True, start_new_session=True)
+        ok(wait_for(lambda: os.path.getsize(path("log.jsonl")) > size), f"{words}: which trains")
+        again.send_signal(sig)
+        code, err = finish(again)
+        ok(code == 128 + sig and f"resumed after step {int(steps[0].split('-')[1])} " in err, f"{words}: from the step that was saved") or note(err)
+process, pids = start(2, save=path("by-clock"), save_every="1s")
+ok(wait_for(lambda: os.path.isdir(path("by-clock")) and len([n for n in os.listdir(path("by-clock")) if n.startswith("step-")]) > 1),
+   "--save-every 1s saves again and again")
 process.send_signal(signal.SIGTERM)
-ends("SIGTERM with --save", process, pids, ["saved step"], (0, 143))
-steps = os.listdir(saved)
-same(len(steps), 1, "SIGTERM left one checkpoint")
-step = int(steps[0].split("-")[1]) if steps else 0
-again = train(**{**FLAGS, "steps": step + 2, "ranks": 2, "resume": saved})
-same(again.code, 0, "it can be resumed")
-same(again.report and again.report["steps"], 2, "and goes on where it ended")
+ends("and ends when it is to", process, pids, ["saved step"], (143,))
 
 # SIGUSR1 saves and goes on.
 saved = path("saved-1")
@@ -105,7 +119,7 @@ ok(wait_for(lambda: os.path.isdir(saved) and len([n for n in os.listdir(saved) i
 size = os.path.getsize(path("log.jsonl"))
 ok(wait_for(lambda: os.path.getsize(path("log.jsonl")) > size) and process.poll() is None, "and the run goes on")
 process.send_signal(signal.SIGINT)
-ends("Ctrl-C afterwards", process, pids, [], (0, 130))
+ends("Ctrl-C afterwards", process, pids, ["saved step"], (130,))
 
 # Killed in the middle of saving, by a rank's death and by the launcher's: no temporary file stays.
 for victim in ("rank", "launcher"):

@@ -17,9 +17,6 @@ enum { ZR_LOCAL_STATUS_BYTES = 48, ZR_LOCAL_REASON_BYTES = 256, ZR_LOCAL_PLACES 
 enum { ZR_LOCAL_RINGS = 24, ZR_LOCAL_HOST_BYTES = 512 };
 #define ZR_LOCAL_POLL_NS 50000000ull /* the longest sleep of a rank that waits */
 
-/* What signals have asked for; bits of zr_local_world.ends. */
-enum { ZR_LOCAL_END_SAVING = 1u, ZR_LOCAL_END_NOW = 2u };
-
 /* What a piece in the ring is, so that ranks that fell out of step are told apart from slow ones. */
 struct zr_local_piece {
     uint64_t kind, bytes;
@@ -154,7 +151,8 @@ struct zr_local_world {
      * whatever moment somebody dies, the run goes on or all know why it does not. */
     _Atomic uint32_t abort; /* ((2 * rank + reporter) << 8) | zr_result */
 
-    _Atomic uint32_t ends;          /* ZR_LOCAL_END_* */
+    _Atomic uint32_t ends;          /* the first signal that has asked for the end; 0: none has */
+    _Atomic bool followed;          /* and the ranks end for it */
     _Atomic uint32_t saves;         /* 1: SIGUSR1 came; the first rank to see it takes it */
     _Atomic bool orphaned;          /* a rank has said on stderr that the launcher is gone */
     _Atomic uint64_t first_message; /* hash of the first words of zr_local_first_message(); 0: none yet */
@@ -235,11 +233,13 @@ void zr_local_log(const char *format, ...) __attribute__((format(printf, 1, 2)))
 
 /* rank.c: this process's own ends of the sockets, for share.c. */
 const struct zr_local_sockets *zr_local_own_sockets(void);
+/* A signal asks for the end. */
+void zr_local_ask_for_end(struct zr_local_world *local, int signal_number);
 /* Signals as requests. */
 void zr_local_follow_signals(struct zr_local_world *local);
 /* The same for a rank of mpirun, which passes on neither SIGTERM nor SIGINT as such: it ends the run on them.
  * They are held, and taken at zr_local_request(). */
-enum { ZR_MPIRUN_SAVE_AND_END = SIGUSR2, ZR_MPIRUN_END = SIGURG };
+enum { ZR_MPIRUN_SAVE_AND_END = SIGUSR2, ZR_MPIRUN_INTERRUPT = SIGURG };
 #define ZR_MPIRUN_FORWARDS "SIGURG" /* beside those that it forwards anyway */
 void zr_local_hold_mpirun_signals(void);
 void zr_local_follow_mpirun(struct zr_local_world *local);

@@ -101,7 +101,8 @@ static void end_by_request(struct launcher *launcher, const char *why)
         return;
     const char *name = sigabbrev_np(launcher->request);
     snprintf(reason, sizeof(reason), "SIG%s: %s", name ? name : "?", why);
-    zr_local_log("%s; the run is cut short", reason);
+    zr_local_log("%s; the run is cut short%s", reason,
+                 launcher->options->save_within_ns == 0 ? ", and nothing was saved" : "");
     launcher->forced = true;
     end_ranks(launcher, ZR_ERR_INTERRUPTED, reason);
 }
@@ -191,7 +192,7 @@ static void ask_for_end(struct launcher *launcher, int signal_number)
     launcher->request = signal_number;
     launcher->asked_ns = launcher->now_ns;
     launcher->deadline_ns = launcher->now_ns + DEADLINE_NS;
-    atomic_fetch_or(&launcher->local->ends, signal_number == SIGINT ? ZR_LOCAL_END_NOW : ZR_LOCAL_END_SAVING);
+    zr_local_ask_for_end(launcher->local, signal_number);
 }
 
 static void take_signal(struct launcher *launcher, int signal_number)
@@ -267,7 +268,7 @@ static void stretch_deadline(struct launcher *launcher)
 {
     uint64_t within_ns = launcher->options->save_within_ns, patience_ns = launcher->silent_ns;
     uint64_t now_ns = launcher->now_ns;
-    if (within_ns == 0 || atomic_load(&launcher->local->ends) & ZR_LOCAL_END_NOW)
+    if (within_ns == 0)
         return;
     if (launcher->silent_last_ns > patience_ns)
         patience_ns = launcher->silent_last_ns;
@@ -297,8 +298,9 @@ static void end_in_time(struct launcher *launcher)
 static void keep_deadlines(struct launcher *launcher)
 {
     uint64_t now_ns = launcher->now_ns;
-    if (launcher->request == 0 && atomic_load(&launcher->local->ends) != 0)
-        ask_for_end(launcher, SIGTERM); /* a rank was asked directly */
+    int asked = zr_local_end_signal(launcher->local);
+    if (launcher->request == 0 && asked != 0)
+        ask_for_end(launcher, asked); /* a rank was asked directly, or another launcher */
     note_progress(launcher);
     if (has_deadline(launcher)) {
         stretch_deadline(launcher);
@@ -448,6 +450,8 @@ static int exit_code(const struct launcher *launcher)
 {
     if (launcher->forced)
         return EXIT_SIGNAL + launcher->request;
+    if (launcher->code <= EXIT_FAILED && atomic_load(&launcher->local->followed))
+        return EXIT_SIGNAL + zr_local_end_signal(launcher->local);
     /* A run that another of its launchers has ended is no success here either. */
     return launcher->code == 0 && launcher->ending ? EXIT_FAILED : launcher->code;
 }

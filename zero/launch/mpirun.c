@@ -56,14 +56,15 @@ static void cut_short(struct watch *watch, const char *why)
         return;
     watch->forced = true;
     watch->forced_ns = zr_os_now_ns();
-    zr_local_log("SIG%s: %s; the run is cut short", name ? name : "?", why);
+    zr_local_log("SIG%s: %s; the run is cut short%s", name ? name : "?", why,
+                 watch->save_within_ns == 0 ? ", and nothing was saved" : "");
     kill(watch->mpirun, SIGTERM);
 }
 
 /* Ranks that have it take no notice of a second one. */
 static void pass_on(struct watch *watch)
 {
-    kill(watch->mpirun, watch->request == SIGINT ? ZR_MPIRUN_END : ZR_MPIRUN_SAVE_AND_END);
+    kill(watch->mpirun, watch->request == SIGINT ? ZR_MPIRUN_INTERRUPT : ZR_MPIRUN_SAVE_AND_END);
     watch->pause_ns = watch->pause_ns == 0 ? AGAIN_NS : 2 * watch->pause_ns;
     watch->again_ns = zr_os_now_ns() + watch->pause_ns;
 }
@@ -76,7 +77,7 @@ static void ask_for_end(struct watch *watch, int signal_number)
             cut_short(watch, "asked for a second time");
         return;
     }
-    bool saves = signal_number != SIGINT && watch->save_within_ns > DEADLINE_NS;
+    bool saves = watch->save_within_ns > DEADLINE_NS;
     watch->request = signal_number;
     watch->asked_ns = now_ns;
     watch->deadline_ns = now_ns + (saves ? watch->save_within_ns : DEADLINE_NS);
@@ -111,12 +112,14 @@ static void take_signal(struct watch *watch, int signal_number)
     }
 }
 
-/* A request that came before mpirun, or its ranks, could take one has ended them by its own signal. */
+/* Ranks that have followed a request end with 0, or mpirun would have words for it. One that came before
+ * mpirun, or its ranks, could take one has ended them by its own signal. */
 static int code_of(const struct watch *watch, int status)
 {
     int code = WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_SIGNAL + WTERMSIG(status);
-    bool early = code == EXIT_SIGNAL + ZR_MPIRUN_SAVE_AND_END || code == EXIT_SIGNAL + ZR_MPIRUN_END;
-    return watch->forced || (watch->request != 0 && early) ? EXIT_SIGNAL + watch->request : code;
+    bool early = code == EXIT_SIGNAL + ZR_MPIRUN_SAVE_AND_END || code == EXIT_SIGNAL + ZR_MPIRUN_INTERRUPT;
+    return watch->forced || (watch->request != 0 && (early || code == 0)) ? EXIT_SIGNAL + watch->request
+                                                                          : code;
 }
 
 static int watch_over(struct watch *watch, const sigset_t *signals)
@@ -152,6 +155,7 @@ static bool write_line(const char **line, char *number, char **argv)
                                          "OMPI_MCA_hwloc_base_binding_policy=none",
                                          "OMPI_MCA_mpi_yield_when_idle=1",
                                          ("OMPI_MCA_ess_base_forward_signals=" ZR_MPIRUN_FORWARDS),
+                                         (ZR_MPIRUN_STARTED "=1"),
                                          "mpirun",
                                          "-n"};
     size_t count = sizeof(before) / sizeof(*before), given = 0;

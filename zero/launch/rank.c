@@ -54,14 +54,20 @@ static void end_without_launcher(int signal_number)
     _exit(1);
 }
 
+void zr_local_ask_for_end(struct zr_local_world *local, int signal_number)
+{
+    uint32_t none = 0;
+    atomic_compare_exchange_strong(&local->ends, &none, (uint32_t)signal_number);
+}
+
 /* SIGTERM and SIGUSR1 sent to a rank by its number mean the run: the launcher sees the word and follows up.
  */
 static void pass_request_on(int signal_number)
 {
     if (signal_number == SIGTERM || signal_number == ZR_MPIRUN_SAVE_AND_END)
-        atomic_fetch_or(&self.local->ends, ZR_LOCAL_END_SAVING);
-    else if (signal_number == SIGINT || signal_number == ZR_MPIRUN_END)
-        atomic_fetch_or(&self.local->ends, ZR_LOCAL_END_NOW);
+        zr_local_ask_for_end(self.local, SIGTERM);
+    else if (signal_number == SIGINT || signal_number == ZR_MPIRUN_INTERRUPT)
+        zr_local_ask_for_end(self.local, SIGINT);
     else
         atomic_store(&self.local->saves, 1);
 }
@@ -92,7 +98,7 @@ static void mpirun_signals(sigset_t *out)
     sigemptyset(out);
     sigaddset(out, SIGUSR1);
     sigaddset(out, ZR_MPIRUN_SAVE_AND_END);
-    sigaddset(out, ZR_MPIRUN_END);
+    sigaddset(out, ZR_MPIRUN_INTERRUPT);
 }
 
 /* They stay held: a rank looks for them between its steps, and no handler runs amid its arithmetic. */
@@ -218,10 +224,20 @@ enum zr_request_kind zr_local_own_request(struct zr_local_world *local)
     if (!local)
         return ZR_REQUEST_NONE;
     take_held_signals();
-    uint32_t ends = atomic_load(&local->ends);
-    if (ends & ZR_LOCAL_END_NOW)
-        return ZR_REQUEST_END;
-    if (ends & ZR_LOCAL_END_SAVING)
+    if (atomic_load(&local->ends) != 0)
         return ZR_REQUEST_SAVE_AND_END;
     return atomic_exchange(&local->saves, 0) ? ZR_REQUEST_SAVE : ZR_REQUEST_NONE;
+}
+
+int zr_local_end_signal(const struct zr_local_world *local)
+{
+    return local ? (int)atomic_load(&local->ends) : 0;
+}
+
+void zr_local_request_followed(struct zr_local_world *local, int signal_number)
+{
+    if (!local)
+        return;
+    zr_local_ask_for_end(local, signal_number);
+    atomic_store(&local->followed, true);
 }

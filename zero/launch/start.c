@@ -159,6 +159,7 @@ zr_result zr_start_read(struct zr_start *out)
     const struct source *source = find_source();
     memset(out, 0, sizeof(*out));
     out->world = 1;
+    out->under_zr = variable(ZR_MPIRUN_STARTED);
     return source ? read_source(source, out) : ZR_OK;
 }
 

@@ -23,7 +23,10 @@ struct zr_start {
     unsigned nodes;       /* machines that the ranks are on; 0: nobody has said */
     char key[96];         /* what the ranks of this run, and no others, have in common */
     const char *key_name; /* the variable that it is of; NULL: there is none */
+    bool under_zr;        /* a process of zr has started mpirun, and knows what it was asked for */
 };
+/* What it is told by. */
+#define ZR_MPIRUN_STARTED "ZR_STARTED_MPIRUN"
 
 /* Reads the environment. ZR_ERR_INVALID, with words that name the variable: one that is missing beside
  * another, is no number, or contradicts another of the same launcher. Of several launchers the first counts

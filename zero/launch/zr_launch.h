@@ -26,32 +26,38 @@ struct zr_launch_options {
      * launcher died: removes half-written files. NULL: nothing to remove. */
     void (*clean_up)(void *argument);
     uint64_t join_timeout_ns; /* for ranks that others have started to find each other; 0, or more: 60 s */
-    /* How long a step under way may go on after SIGTERM or SIGHUP to be saved, as long as the ranks get on.
-     * 0: there is nothing to save to. */
+    /* How long a step under way may go on after such a signal to be saved, as long as the ranks get on. 0:
+     * there is nothing to save to. */
     uint64_t save_within_ns;
 };
 
 /* Forks the ranks, passes signals on, waits for all. Call it with one thread, before the process has made a
  * backend. The exit code of the run: 0; the first failing rank's, 128 + the signal if one killed it;
- * 128 + the signal if a request had to be enforced; 2: bad options; 4: the system refused what a launch
- * needs.
+ * 128 + the signal if a request was followed or had to be enforced; 2: bad options; 4: the system refused
+ * what a launch needs.
  *
  * A rank that dies or fails ends the others within a second, and the reason is printed on stderr. If the
  * launcher dies the ranks end by themselves. SIGTERM, SIGHUP and SIGINT become requests (zr_local_request());
  * a second one, or a deadline of 1.5 s with no save in progress, ends the ranks, and SIGQUIT does at once.
- * The deadline of SIGTERM and SIGHUP moves, within save_within_ns, while ranks get on: 5 s from their last
+ * The deadline moves, within save_within_ns, while ranks get on: 5 s from their last
  * call on a communicator, or thrice the longest time between two such calls in the step before. Two within
  * 0.1 s are one: timeout(1) signals the process and its group. SIGUSR1 is passed on. SIGTERM or SIGUSR1 sent
  * to a rank by its number counts as sent to the run. */
 ZR_API int zr_local_launch(const struct zr_launch_options *options);
 
-/* What the signals asked for, weakest first. SIGUSR1: save and go on. SIGTERM: save and end. SIGINT: end. */
-enum zr_request_kind { ZR_REQUEST_NONE = 0, ZR_REQUEST_SAVE, ZR_REQUEST_SAVE_AND_END, ZR_REQUEST_END };
+/* What the signals asked for, weakest first. SIGUSR1: save and go on. SIGINT, SIGTERM, SIGHUP: save and end.
+ */
+enum zr_request_kind { ZR_REQUEST_NONE = 0, ZR_REQUEST_SAVE, ZR_REQUEST_SAVE_AND_END };
 
 /* What this rank knows of; a save that is asked for is told once. Ranks may know of different requests: they
  * agree on the strongest, in a message that they exchange anyhow, or by zr_local_request() in zr_comm.h.
  * `local` NULL: ZR_REQUEST_NONE. */
 ZR_API enum zr_request_kind zr_local_own_request(struct zr_local_world *local);
+/* The signal that asked for the end, as far as this rank knows; 0: none has. */
+ZR_API int zr_local_end_signal(const struct zr_local_world *local);
+/* This rank ends because of that signal, or of the one that another rank knows of, and what there is to save
+ * is saved: rank_main() returns 0, and the run's exit code is 128 + the signal. */
+ZR_API void zr_local_request_followed(struct zr_local_world *local, int signal_number);
 
 /* Says that a save (or another step that must not be cut short) is in progress, so that the deadline waits.
  */

@@ -2,6 +2,7 @@
 #include "zero/train/loop.h"
 
 #include <inttypes.h>
+#include <signal.h>
 #include <stdio.h>
 
 #include "alloc/heap/heap.h"
@@ -29,7 +30,7 @@ struct loop {
     bool resuming;          /* a checkpoint could not be read: what is damaged is a file */
     bool refusal_said;
     bool norm_mattered; /* the last step was clipped or skipped, and so will be the next: it waits */
-    bool ended;         /* a signal asked for the end */
+    int ended;          /* the signal that asked for the end; 0: none */
     bool yields;        /* its turn after the step, by agreement */
     bool alike;         /* the failure at hand is that of all ranks, in the same words */
 };
@@ -103,12 +104,19 @@ static void say_refused(struct loop *loop, const struct zr_step_message *agreed)
            agreed->refusals.n, agreed->refusals.k);
 }
 
+/* What signals asked for, agreed on by all ranks. */
+struct asked {
+    enum zr_request_kind kind;
+    int end_signal; /* that asked for the end */
+};
+
 /* A step under way. */
 struct step {
     struct loop *loop;
     uint64_t number;
     struct zr_step_line *line;
     enum zr_request_kind request; /* what signals had asked for by the time that the ranks spoke */
+    int end_signal;
 };
 
 static zr_result load_batch(void *state, unsigned micro_batch)
@@ -129,13 +137,22 @@ static zr_result rate_of_step(void *state, float *rate)
     return ZR_OK;
 }
 
+/* When it is time for a save is for the clock of one rank to say, so that all save the same step. */
+static enum zr_request_kind own_request(const struct loop *loop)
+{
+    enum zr_request_kind request = zr_local_own_request(loop->rank.local);
+    bool due = request == ZR_REQUEST_NONE && loop->rank.rank == 0 && zr_saves_due(&loop->saves);
+    return due ? ZR_REQUEST_SAVE : request;
+}
+
 /* The ranks speak while the gradients are still being reduced. */
 static zr_result before_update(void *state, double loss, float *rate)
 {
     struct step *step = state;
     struct loop *loop = step->loop;
     struct zr_step_message agreed, mine = {.loss = loss,
-                                           .request = zr_local_own_request(loop->rank.local),
+                                           .request = own_request(loop),
+                                           .end_signal = zr_local_end_signal(loop->rank.local),
                                            .yields = zr_turns_wanted(&loop->rank),
                                            .refusals = loop->rank.state.context.refusals};
     zr_result result = zr_step_message_gather(loop->rank.config, loop->rank.comm, &mine, &agreed);
@@ -143,6 +160,7 @@ static zr_result before_update(void *state, double loss, float *rate)
         return result;
     step->line->loss = agreed.loss;
     step->request = agreed.request;
+    step->end_signal = agreed.end_signal;
     loop->yields = agreed.yields;
     say_refused(loop, &agreed);
     *rate = zr_schedule_rate(loop->rank.config, step->number);
@@ -205,7 +223,7 @@ static bool pauses_after(const struct loop *loop, uint64_t step, enum zr_request
 /* A step with its clock and counters around it. Its seconds run from its start to the next one's; where
  * something else comes between them, to the moment when all that the step has sent has arrived. */
 static zr_result measured_step(struct loop *loop, uint64_t step, struct zr_step_line *line,
-                               enum zr_request_kind *request)
+                               struct asked *request)
 {
     struct step under_way = {.loop = loop, .number = step, .line = line};
     struct zr_history_step measured;
@@ -214,32 +232,48 @@ static zr_result measured_step(struct loop *loop, uint64_t step, struct zr_step_
         return result;
     line->step = step;
     result = train_step(&under_way);
-    *request = under_way.request;
-    if (result == ZR_OK && (measured.first || pauses_after(loop, step, *request)))
+    *request = (struct asked){under_way.request, under_way.end_signal};
+    if (result == ZR_OK && (measured.first || pauses_after(loop, step, request->kind)))
         result = zr_engine_synchronize(loop->rank.state.engine);
     if (result == ZR_OK)
         zr_history_step_end(&loop->history, &measured, line);
     return result;
 }
 
-/* What signals asked for, agreed on by all ranks. */
-static zr_result follow_request(struct loop *loop, uint64_t step, enum zr_request_kind request)
+static const char *signal_name(const struct loop *loop)
 {
-    zr_result result = ZR_OK;
-    if (request == ZR_REQUEST_NONE)
+    return loop->ended == SIGINT ? "SIGINT" : loop->ended == SIGHUP ? "SIGHUP" : "SIGTERM";
+}
+
+/* A save is announced where it is made. */
+static zr_result follow_request(struct loop *loop, uint64_t step, struct asked request)
+{
+    bool saves = loop->rank.config->save[0], ends = request.kind == ZR_REQUEST_SAVE_AND_END;
+    if (request.kind == ZR_REQUEST_NONE)
         return ZR_OK;
-    if (speaks(loop) && !loop->rank.config->save[0] && request != ZR_REQUEST_END) {
+    if (speaks(loop) && !saves && !ends) {
         zr_progress_break(&loop->progress);
         zr_say("a signal asks for a save, and there is no folder to save to; give --save DIR");
     }
-    if (request != ZR_REQUEST_END)
-        result = save(loop, step);
-    loop->ended = request != ZR_REQUEST_SAVE;
-    if (speaks(loop) && loop->ended) {
+    zr_result result = save(loop, step);
+    if (result != ZR_OK || !ends)
+        return result;
+    loop->ended = request.end_signal;
+    zr_local_request_followed(loop->rank.local, request.end_signal);
+    if (speaks(loop)) {
         zr_progress_break(&loop->progress);
-        zr_say("ended by a signal after step %" PRIu64, step);
+        zr_say("ended by %s after step %" PRIu64, signal_name(loop), step);
     }
-    return result;
+    return ZR_OK;
+}
+
+/* The last line of a run that a signal ended. */
+static void say_nothing_saved(const struct loop *loop)
+{
+    const struct zr_train_config *config = loop->rank.config;
+    if (loop->ended && speaks(loop) && (!config->save[0] || config->export[0]))
+        zr_say("%s: nothing was %s", signal_name(loop),
+               config->save[0] ? "exported" : "saved; with --save DIR a run that a signal ends is saved");
 }
 
 /* A log that cannot be written, on a full disk, costs the log and not the run: that goes on and saves, says
@@ -275,9 +309,10 @@ static zr_result run_steps(struct loop *loop)
     zr_result result = ZR_OK;
 
     zr_history_start(&loop->history);
+    zr_saves_start(&loop->saves);
     for (uint64_t step = loop->saves.resumed_step + 1; step <= config->steps && !loop->ended; step++) {
         struct zr_step_line line = {0};
-        enum zr_request_kind request = ZR_REQUEST_NONE;
+        struct asked request = {ZR_REQUEST_NONE, 0};
         char note[32];
         snprintf(note, sizeof note, "step %" PRIu64, step);
         zr_local_set_status(loop->rank.local, loop->rank.rank, note);
@@ -309,7 +344,7 @@ static zr_result run_steps(struct loop *loop)
             result = zr_turns_next(&loop->rank);
         if (result != ZR_OK)
             return result;
-        if (loop->yields || pauses_after(loop, step, request))
+        if (loop->yields || pauses_after(loop, step, request.kind))
             zr_history_skip(&loop->history);
     }
     if (loop->ended)
@@ -417,6 +452,8 @@ static zr_result run(struct loop *loop, struct zr_local_world *local, unsigned r
         result = report_end(loop);
     if (result == ZR_OK && loop->prove && speaks(loop))
         zr_prove_print(loop->prove);
+    if (result == ZR_OK)
+        say_nothing_saved(loop);
     return result;
 }
 
@@ -451,6 +488,16 @@ static enum zr_exit exit_of(const struct loop *loop, zr_result result)
     return result == ZR_ERR_CORRUPT && !loop->resuming ? ZR_EXIT_FAILED : zr_exit_of(result);
 }
 
+/* A signal ends a run that still waits to be let in, with nothing to save. */
+static bool ends_before_it_begins(const struct loop *loop, zr_result result)
+{
+    int signal_number = zr_local_end_signal(loop->rank.local);
+    if (result != ZR_ERR_INTERRUPTED || loop->rank.comm || signal_number == 0)
+        return false;
+    zr_local_request_followed(loop->rank.local, signal_number);
+    return true;
+}
+
 int zr_train_rank(struct zr_local_world *local, unsigned rank, void *argument)
 {
     struct loop loop = {.rank = {.config = argument, .rank = rank, .data = {.file = {.fd = -1}}},
@@ -477,6 +524,7 @@ int zr_train_rank(struct zr_local_world *local, unsigned rank, void *argument)
         zr_local_message_logged(local);
         result = loop.log_result;
     }
+    bool early = ends_before_it_begins(&loop, result);
     zr_history_close(&loop.history);
     zr_prove_close(loop.prove);
     closed = zr_rank_close(&loop.rank);
@@ -485,5 +533,5 @@ int zr_train_rank(struct zr_local_world *local, unsigned rank, void *argument)
         if (result == ZR_OK)
             result = closed;
     }
-    return (int)exit_of(&loop, result);
+    return early ? 0 : (int)exit_of(&loop, result);
 }

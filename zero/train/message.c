@@ -17,6 +17,8 @@ zr_result zr_step_message_gather(const struct zr_train_config *config, zr_comm *
             out->loss += all[r].loss;
         if (all[r].request > out->request)
             out->request = all[r].request;
+        if (out->end_signal == 0)
+            out->end_signal = all[r].end_signal;
         out->yields = out->yields || all[r].yields;
         if (out->refusals.count == 0) {
             out->rank = r;

@@ -10,7 +10,8 @@
 
 struct zr_step_message {
     double loss;
-    enum zr_request_kind request; /* of a signal */
+    enum zr_request_kind request; /* of a signal, or of rank 0's clock */
+    int end_signal;               /* the signal, where it asks for the end */
     bool yields;                  /* another run waits for the turn of this one */
     unsigned rank;                /* whose refusals these are; set by the call below */
     struct zr_kernel_refusals refusals;

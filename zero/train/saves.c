@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "alloc/base/system/os.h"
 #include "zero/checkpoint/checkpoint.h"
 #include "zero/checkpoint/model_file.h"
 #include "zero/train/report/terminal.h"
@@ -42,6 +43,30 @@ static struct zr_checkpoint checkpoint_of(const struct zr_saves *saves, const ch
                                   .keep = config->keep};
 }
 
+/* When the next save comes, after one of `step`. */
+static void note_next(struct zr_saves *saves, uint64_t step)
+{
+    const struct zr_train_config *config = saves->rank->config;
+    struct zr_progress *progress = saves->progress;
+    uint64_t every = config->save_every, next = every ? (step / every + 1) * every : config->steps;
+    if (!config->save[0])
+        return;
+    saves->due_ns = zr_os_now_ns() + config->save_seconds * UINT64_C(1000000000);
+    progress->save_step = next < config->steps ? next : config->steps;
+    progress->save_ns = config->save_seconds ? saves->due_ns : 0;
+}
+
+void zr_saves_start(struct zr_saves *saves)
+{
+    note_next(saves, saves->resumed_step);
+}
+
+bool zr_saves_due(const struct zr_saves *saves)
+{
+    const struct zr_train_config *config = saves->rank->config;
+    return config->save[0] && config->save_seconds && zr_os_now_ns() >= saves->due_ns;
+}
+
 zr_result zr_saves_save(struct zr_saves *saves, uint64_t step)
 {
     struct zr_checkpoint checkpoint = checkpoint_of(saves, saves->rank->config->save);
@@ -55,6 +80,7 @@ zr_result zr_saves_save(struct zr_saves *saves, uint64_t step)
     if (result != ZR_OK)
         return result;
     saves->saved_step = step;
+    note_next(saves, step);
     if (zr_rank_logs(saves->rank)) {
         zr_progress_break(saves->progress);
         zr_say("saved step %" PRIu64 " in %s", step, saves->rank->config->save);

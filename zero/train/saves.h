@@ -13,7 +13,13 @@ struct zr_saves {
     struct zr_progress *progress; /* its live line ends before something is logged; outlives this */
     uint64_t resumed_step;        /* 0: the run starts anew */
     uint64_t saved_step;          /* the newest in the folder of --save; UINT64_MAX: none */
+    uint64_t due_ns;              /* with --save-every TIME; this rank's clock */
 };
+
+/* The run's steps begin: so does the time to the first save, and the screen shows how long that is. */
+void zr_saves_start(struct zr_saves *saves);
+/* Whether it is over. */
+bool zr_saves_due(const struct zr_saves *saves);
 
 /* --resume, --save and --export; each does nothing where it was not asked for. Collective, and so are
  * failures: those of zr_checkpoint_resume(), zr_checkpoint_save() and zr_model_export(), in the same words on

@@ -94,8 +94,10 @@ static inline int train(const struct scene *scene, struct zr_local_world *local,
             atomic_fetch_add(&board->saves, 1);
             zr_local_busy(local, rank, false);
         }
-        if (request == ZR_REQUEST_SAVE_AND_END || request == ZR_REQUEST_END)
+        if (request == ZR_REQUEST_SAVE_AND_END) {
+            zr_local_request_followed(local, zr_local_end_signal(local));
             return 0;
+        }
         nap_ms(1);
     }
 }

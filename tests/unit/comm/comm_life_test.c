@@ -16,7 +16,7 @@ static void body_small(struct environment *rank)
     zr_comm *comm = open_comm(rank);
     uint8_t mine[301], *all = take(rank, sizeof(mine) * rank->world);
     struct zr_comm_counters counters;
-    enum zr_request_kind kind = ZR_REQUEST_END;
+    enum zr_request_kind kind = ZR_REQUEST_SAVE_AND_END;
     for (size_t bytes = 0; bytes <= sizeof(mine); bytes += 7) {
         memset(mine, (int)(rank->rank + bytes), sizeof(mine));
         memset(all, 0xee, sizeof(mine) * rank->world);

@@ -196,7 +196,7 @@ static void test_stopped_run(void)
     tap_ok(wait_for(&board->steps, steps + 5), "a stopped run goes on");
     kill(run.launcher, SIGTERM);
     run.asked_ns = zr_os_now_ns();
-    check_end(&run, "and ends when asked", 0, NULL);
+    check_end(&run, "and ends when asked", 143, NULL);
 
     const struct scene waiting = {.name = "waiting", .act = wait_for_one, .timeout_ms = 8000};
     run = start(&waiting);

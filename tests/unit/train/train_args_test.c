@@ -146,6 +146,9 @@ static const struct {
     {"--data x --clip -1", {"--clip -1"}},
     {"--data x --eval-every -5", {"--eval-every -5"}},
     {"--data x --save-every 5", {"--save-every", "--save DIR"}},
+    {"--data x --save-every 5m", {"--save-every", "--save DIR"}},
+    {"--data x --save s --save-every 5d", {"--save-every 5d", "neither steps nor time"}},
+    {"--data x --save s --save-every m", {"--save-every m", "neither steps nor time"}},
     {"--data x --config", {"--config", "needs a value"}},
     {"--data x --config ''", {"--config", "empty"}},
     {"--data x --save ''", {"--save", "empty"}},
@@ -251,6 +254,12 @@ static void test_every_option(void)
            "the files");
     tap_ok(config.sample == 11 && strcmp(config.prompt, "11,7") == 0 && config.temperature == 0.7f,
            "the text");
+    tap_is(parse("--data x --save s"), -1, "checkpoints without a number of steps between them");
+    tap_ok(config.save_every == 0 && config.save_seconds == 600, "every ten minutes");
+    tap_is(parse("--data x --save s --save-every 2h"), -1, "a time");
+    tap_ok(config.save_every == 0 && config.save_seconds == 7200, "of two hours");
+    tap_is(parse("--data x --save-every 0"), -1, "none, and nowhere to");
+    tap_ok(config.save_every == 0 && config.save_seconds == 0, "at the end alone");
     tap_is(parse("--data=a=b --steps=9 --prompt="), -1, "values after an equals sign");
     tap_ok(strcmp(config.data, "a=b") == 0 && config.steps == 9, "are read to their end");
     tap_is(parse("--data x --steps 3 --steps 4"), -1, "the last one wins");

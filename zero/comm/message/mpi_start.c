@@ -14,7 +14,7 @@
 #include "zero/comm/message/mpi_start.h"
 #include "zero/launch/control.h"
 
-enum { EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_MEMORY = 4 };
+enum { EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_MEMORY = 4, EXIT_SIGNAL = 128 };
 
 static struct {
     struct zr_transport transport;
@@ -114,6 +114,8 @@ int zr_mpi_run(const struct zr_launch_options *options, const struct zr_start *s
         /* One that was never of the run has left nothing, and the files may be those of another run. */
         if (code != 0 && options->clean_up)
             options->clean_up(options->argument);
+        if (code == 0 && atomic_load(&control.local->followed) && !start->under_zr)
+            code = EXIT_SIGNAL + zr_local_end_signal(control.local);
     }
     zr_local_control_end(&control);
     return code;

@@ -92,8 +92,7 @@ static bool say_waits(void *state, const char *words)
     if (says && wait->table && waits_long(wait->rank))
         zr_report_holders(wait->table);
     wait->said = true;
-    enum zr_request_kind request = wait->begun ? ZR_REQUEST_NONE : zr_local_own_request(wait->rank->local);
-    return request != ZR_REQUEST_END && request != ZR_REQUEST_SAVE_AND_END;
+    return wait->begun || zr_local_own_request(wait->rank->local) != ZR_REQUEST_SAVE_AND_END;
 }
 
 /* A peer that waits for memory in its step would look dead to others; what spills is not back in time; and a

@@ -35,6 +35,21 @@ static double seconds_left(const struct zr_progress *progress, uint64_t step)
     return seconds / (double)(step - progress->first_step) * (double)(progress->steps - step);
 }
 
+/* "saves in 9 min 20 s", or "saves at 60"; false: nothing is saved. */
+static bool describe_save(const struct zr_progress *progress, uint64_t step, char out[64])
+{
+    uint64_t now_ns = zr_os_now_ns();
+    char number[ZR_NUMBER_ROOM];
+    if (progress->save_step == 0)
+        return false;
+    double until = progress->save_ns > now_ns ? (double)(progress->save_ns - now_ns) * 1e-9 : 0;
+    if (progress->save_ns && until < seconds_left(progress, step))
+        snprintf(out, 64, "saves in %s", zr_number_seconds(number, until));
+    else
+        snprintf(out, 64, "saves at %" PRIu64, progress->save_step);
+    return true;
+}
+
 /* A bar of `width` cells: eighths of a block in UTF-8, '#' and '.' without. Returns the bytes used. */
 static size_t draw_bar(const struct zr_progress *progress, uint64_t step, unsigned width, char *out)
 {
@@ -61,7 +76,7 @@ static size_t draw_bar(const struct zr_progress *progress, uint64_t step, unsign
 static unsigned draw_words(const struct zr_progress *progress, const struct zr_step_line *line, unsigned room,
                            char text[512])
 {
-    char pieces[6][64], number[ZR_NUMBER_ROOM];
+    char pieces[7][64], number[ZR_NUMBER_ROOM];
     size_t count = 0;
     unsigned used = 0;
 
@@ -73,6 +88,7 @@ static unsigned draw_words(const struct zr_progress *progress, const struct zr_s
     snprintf(pieces[count++], 64, "%s left", zr_number_seconds(number, seconds_left(progress, line->step)));
     if (progress->validation_loss >= 0)
         snprintf(pieces[count++], 64, "val %.4f", progress->validation_loss);
+    count += describe_save(progress, line->step, pieces[count]);
     text[0] = '\0';
     for (size_t i = 0; i < count; i++) {
         unsigned length = (unsigned)strlen(pieces[i]) + (i ? 2 : 0);
@@ -104,13 +120,15 @@ static void draw_line(struct zr_progress *progress, const struct zr_step_line *l
 
 static void print_line(struct zr_progress *progress, const struct zr_step_line *line)
 {
-    char number[2][ZR_NUMBER_ROOM], validation[48] = "";
+    char number[2][ZR_NUMBER_ROOM], validation[48] = "", save[64];
+    bool saves = line->step < progress->steps && describe_save(progress, line->step, save);
     if (progress->unshown)
         snprintf(validation, sizeof validation, "  val %.4f", progress->validation_loss);
     progress->unshown = false;
-    zr_say("step %" PRIu64 "/%" PRIu64 "  loss %.4f%s  %s tok/s  %s left", line->step, progress->steps,
+    zr_say("step %" PRIu64 "/%" PRIu64 "  loss %.4f%s  %s tok/s  %s left%s%s", line->step, progress->steps,
            line->loss, validation, zr_number_counted(number[0], progress->smoothed_tokens_per_second),
-           zr_number_seconds(number[1], seconds_left(progress, line->step)));
+           zr_number_seconds(number[1], seconds_left(progress, line->step)), saves ? "  " : "",
+           saves ? save : "");
 }
 
 void zr_progress_step(struct zr_progress *progress, const struct zr_step_line *line)

@@ -14,6 +14,8 @@ struct zr_progress {
     double smoothed_tokens_per_second;
     double validation_loss; /* last one known, below 0: none */
     bool unshown;           /* and no plain line has had it */
+    uint64_t save_step;     /* the next save is after this one at the latest; 0: there is none */
+    uint64_t save_ns;       /* or from this time on; 0: no time is set */
     bool open;              /* a live line stands on the terminal */
 };
 

@@ -134,11 +134,12 @@ struct zr_train_config {
     uint64_t warmup; /* steps */
     struct zr_optimizer_options optimizer;
 
-    uint64_t save_every; /* steps; 0: at the end only */
-    unsigned keep;       /* checkpoints in the folder; 0: all */
-    uint64_t eval_every; /* steps; 0: never; else after the last step too */
-    size_t sample;       /* tokens of text at the end */
-    float temperature;   /* 0: always the likeliest */
+    uint64_t save_every;   /* steps; 0: not by their number */
+    uint64_t save_seconds; /* likewise; 0: not by time. Behind save_every: --save-every sets both */
+    unsigned keep;         /* checkpoints in the folder; 0: all */
+    uint64_t eval_every;   /* steps; 0: never; else after the last step too */
+    size_t sample;         /* tokens of text at the end */
+    float temperature;     /* 0: always the likeliest */
 
     const char *program;       /* as it was called, for the next command; borrowed from argv */
     bool given[ZR_FLAGS_MOST]; /* [i]: option i of the table was on the command line */

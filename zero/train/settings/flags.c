@@ -28,6 +28,9 @@
 /* What is recomputed, and of how many layers, side by side. */
 #define RECOMPUTE_FIELDS offsetof(struct zr_train_config, shape.recompute), 2 * sizeof(unsigned)
 
+/* Steps and seconds, side by side. */
+#define EVERY_FIELDS(field) offsetof(struct zr_train_config, field), 2 * sizeof(uint64_t)
+
 static const char model[] = "Model", data[] = "Data and steps", memory[] = "Ranks and memory",
                   optimizing[] = "Optimizer", files[] = "Files", text[] = "Text at the end",
                   other[] = "Other";
@@ -165,8 +168,9 @@ const struct zr_flag zr_flags[] = {
          "its least; a step with overflow then ends the run"),
 
     TEXT("config", files, "FILE.json", config_file, "settings as DeepSpeed names them; options win over it"),
-    TEXT("save", files, "DIR", save, "checkpoints go here; SIGUSR1 saves at once, SIGTERM saves and ends"),
-    COUNT("save-every", files, save_every, "0", 0, 1e12, "steps between checkpoints; 0: after the last only"),
+    TEXT("save", files, "DIR", save, "checkpoints go here; Ctrl-C and SIGTERM save and end, SIGUSR1 saves"),
+    {"save-every", files, "STEPS|TIME", "between checkpoints, time as 30s, 10m, 2h; 0: at the end only",
+     "10m", NULL, NULL, ZR_FLAG_EVERY, EVERY_FIELDS(save_every), 0, 1e12},
     COUNT("keep", files, keep, "0", 0, 1000000, "newest checkpoints that stay in the folder; 0: all"),
     TEXT("resume", files, "DIR|FILE", resume,
          "go on from the newest checkpoint, or start from a model as safetensors"),

@@ -15,6 +15,7 @@ enum zr_flag_kind {
     ZR_FLAG_TIER,      /* likewise, or nvme:DIR, whose folder is stored beside it */
     ZR_FLAG_VOCAB,     /* byte, or a number */
     ZR_FLAG_RATIO,     /* a number of least .. most, or auto */
+    ZR_FLAG_EVERY,     /* a whole number of steps, or of seconds, minutes or hours */
     ZR_FLAG_RECOMPUTE, /* one of `choices`; the last one with ":N" of N layers */
     ZR_FLAG_SWITCH,    /* no argument */
     ZR_FLAG_HELP,

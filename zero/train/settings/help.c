@@ -29,7 +29,7 @@ static const char ending[] =
     "not as with DeepSpeed; the run names it, with the values that it takes.\n"
     "\n" ZR_SIZE_HELP
     "Exit codes: 0 fine, 1 a check failed, 2 usage, 3 bad input or output, 4 out of memory,\n"
-    "128 + n signal n killed a rank or cut the run short.\n";
+    "128 + n signal n ended the run, saved or cut short, or killed a rank.\n";
 
 /* "(default 4MiB)", "" where there is none. */
 static void default_words(const struct zr_flag *flag, char *out, size_t room_bytes)

@@ -214,7 +214,8 @@ static const char *without_meaning(const struct zr_train_config *config)
         return "--tolerance: is of --prove; give that too, or leave it out";
     if (config->prove && (config->dry_run || config->resume[0]))
         return "--prove: compares a run from its first step; leave out --dry-run and --resume";
-    if (config->save_every && !config->save[0])
+    if (zr_flag_given(config, "save-every") && (config->save_every || config->save_seconds) &&
+        !config->save[0])
         return "--save-every: needs --save DIR, where the checkpoints go";
     if (config->assume_shape && !config->resume[0])
         return "--assume-shape: is of --resume FILE, a model without a config.json; give that too, or leave it out";

@@ -116,6 +116,30 @@ static int store_room(const struct zr_flag *flag, struct zr_train_config *config
     return -1;
 }
 
+/* The number of steps or, with a unit, the seconds after it. */
+static int store_every(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
+{
+    static const struct {
+        char unit;
+        uint64_t seconds;
+    } units[] = {{'s', 1}, {'m', 60}, {'h', 3600}};
+    char digits[24] = "";
+    size_t length = strlen(value), unit = 0, count = sizeof units / sizeof *units;
+    uint64_t number, every[2] = {0, 0};
+    while (unit < count && (length == 0 || value[length - 1] != units[unit].unit))
+        unit++;
+    if (unit < count && length < sizeof digits)
+        memcpy(digits, value, length - 1);
+    if (!read_count(unit < count ? digits : value, &number))
+        return zr_flag_wrong(flag, value,
+                             "is neither steps nor time; give a whole number of steps, or 30s, 10m, 2h");
+    if ((double)number > flag->most)
+        return zr_flag_wrong(flag, value, "is out of range; give at most %.0f", flag->most);
+    every[unit < count] = number * (unit < count ? units[unit].seconds : 1);
+    memcpy((char *)config + flag->offset, every, sizeof every);
+    return -1;
+}
+
 static int store_choice(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
 {
     int index = choice_index(flag->choices, value);
@@ -241,6 +265,8 @@ int zr_flag_store_in(const struct zr_flag *flag, struct zr_train_config *config,
         return store_room(flag, config, value);
     case ZR_FLAG_REAL:
         return store_real(flag, config, value);
+    case ZR_FLAG_EVERY:
+        return store_every(flag, config, value);
     case ZR_FLAG_CHOICE:
         return store_choice(flag, config, value);
     case ZR_FLAG_TIER:
@@ -341,6 +367,11 @@ void zr_flag_print(struct zr_text *text, const struct zr_flag *flag, const struc
         zr_text_print(text, " %.*s", (int)strcspn(choice, "|"), choice);
         if (config->shape.recompute_layers)
             zr_text_print(text, ":%u", config->shape.recompute_layers);
+    } else if (flag->kind == ZR_FLAG_EVERY) {
+        uint64_t every[2];
+        memcpy(every, (const char *)config + flag->offset, sizeof every);
+        zr_text_print(text, " %llu%s", (unsigned long long)(every[1] ? every[1] : every[0]),
+                      every[1] ? "s" : "");
     } else if (flag->kind == ZR_FLAG_ROOM &&
                (config->speculates_if_room || whole_field(flag, config) == SIZE_MAX)) {
         zr_text_print(text, " auto");
