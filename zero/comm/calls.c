@@ -9,7 +9,8 @@
 
 /* ---- Noting -------------------------------------------------------------------------------------------- */
 
-static __thread char own_thread __attribute__((tls_model("initial-exec"))); /* its address tells threads apart */
+static __thread char own_thread
+    __attribute__((tls_model("initial-exec"))); /* its address tells threads apart */
 
 static struct zr_local_record *record_of(const struct zr_comm *comm)
 {

@@ -4,9 +4,9 @@
  * a token. Its last twentieth, at least one window, is held out for validation; no training window reaches
  * into it. A window is sequence + 1 tokens: inputs, and targets one further on. The sequences of a step are
  * rows, numbered over its micro-batches and the data ranks of each. Which window a row gets depends on the
- * file, the sequence, the seed, the step and the row's number alone: a resumed run needs no state, and another
- * mesh, batch or number of micro-batches with as many rows per step reads the same windows. One struct belongs
- * to one thread; it holds a descriptor and numbers, no memory. */
+ * file, the sequence, the seed, the step and the row's number alone: a resumed run needs no state, and
+ * another mesh, batch or number of micro-batches with as many rows per step reads the same windows. One
+ * struct belongs to one thread; it holds a descriptor and numbers, no memory. */
 #ifndef ZR_TRAIN_DATA_H
 #define ZR_TRAIN_DATA_H
 
