@@ -123,6 +123,15 @@ static bool whole_granules(const zr_backend *backend, size_t bytes)
     return (bytes & (backend->can.granule_bytes - 1)) == 0;
 }
 
+void zr_backend_raise_limit(zr_backend *backend, size_t bytes)
+{
+    size_t granule_bytes = backend->can.granule_bytes;
+    pthread_mutex_lock(&backend->lock);
+    if (backend->limit_bytes > 0)
+        backend->limit_bytes += (bytes + granule_bytes - 1) & ~(granule_bytes - 1);
+    pthread_mutex_unlock(&backend->lock);
+}
+
 size_t zr_backend_held_bytes(struct zr_backend *backend)
 {
     pthread_mutex_lock(&backend->lock);

@@ -176,6 +176,9 @@ ZR_PRIVATE_API zr_result zr_backend_enter(zr_backend *backend);
 ZR_PRIVATE_API void zr_backend_leave(zr_backend *backend);
 /* What the handles come to that were created and are not gone. Any thread. */
 size_t zr_backend_held_bytes(struct zr_backend *backend);
+/* Allows so many bytes beyond the limit, in whole granules, for what a process cannot do without. Any thread.
+ */
+void zr_backend_raise_limit(zr_backend *backend, size_t bytes);
 /* Stretches of mappings held now, all arenas together, to compare with can.vma_budget. */
 size_t zr_backend_pieces_count(struct zr_backend *backend);
 

@@ -120,16 +120,20 @@ ZR_EXPORT void *mallocx(size_t bytes, int flags)
 {
     if (!zr_preload_start())
         return NULL;
-    if (!is_plain(flags) || zr_preload.alone)
-        return zr_object_fresh(zr_je_mallocx(bytes, flags));
+    if (!is_plain(flags) || zr_preload.alone) {
+        void *object = zr_object_fresh(zr_je_mallocx(bytes, flags));
+        return object ? object : zr_object_refused(bytes);
+    }
     return zr_object_alloc(bytes, (size_t)1 << (flags & 0x3f), flags & MALLOCX_ZERO);
 }
 
 ZR_EXPORT void *rallocx(void *object, size_t bytes, int flags)
 {
     size_t old_bytes = zr_object_bytes(object);
-    if (zr_is_small(object) && !zr_preload.checked && (!is_plain(flags) || bytes <= ZR_SMALL_BYTES))
-        return zr_je_rallocx(object, bytes, flags);
+    if (zr_is_small(object) && !zr_preload.checked && (!is_plain(flags) || bytes <= ZR_SMALL_BYTES)) {
+        void *moved = zr_je_rallocx(object, bytes, flags);
+        return moved ? moved : zr_object_refused(bytes);
+    }
     void *moved = mallocx(bytes, flags);
     if (!moved)
         return NULL;

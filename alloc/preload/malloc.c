@@ -21,6 +21,19 @@ static void *no_memory(void)
     return NULL;
 }
 
+__attribute__((noinline, cold)) void *zr_object_refused(size_t bytes)
+{
+    if (zr_recording.on && bytes <= ZR_SMALL_BYTES)
+        zr_recording_refused(bytes);
+    return no_memory();
+}
+
+/* Of jemalloc's answer. */
+static inline void *answered(void *object, size_t bytes)
+{
+    return likely(object) ? object : zr_object_refused(bytes);
+}
+
 /* ---- Objects of any kind ------------------------------------------------------------------------------- */
 
 static bool is_large(size_t bytes)
@@ -51,8 +64,7 @@ __attribute__((noinline)) void *zr_object_alloc(size_t bytes, size_t alignment, 
     int flags = zero ? MALLOCX_ZERO : 0;
     if (alignment > 16 || bytes <= 8) /* jemalloc's class of 8 bytes is alone in not being aligned to 16 */
         flags |= MALLOCX_LG_ALIGN(__builtin_ctzl(alignment));
-    void *object = zr_object_fresh(zr_je_mallocx(bytes ? bytes : 1, flags));
-    return object ? object : no_memory();
+    return zr_object_fresh(answered(zr_je_mallocx(bytes ? bytes : 1, flags), bytes));
 }
 
 __attribute__((noinline)) size_t zr_object_bytes(const void *object)
@@ -154,8 +166,7 @@ __attribute__((noinline)) void *zr_object_resize(void *object, size_t bytes)
         return zr_next_malloc()->realloc ? zr_next_malloc()->realloc(object, bytes) : no_memory();
     if (is_large(bytes) || zr_preload.checked)
         return resize_by_copy(object, zr_je_malloc_usable_size(object), bytes);
-    void *moved = zr_je_realloc(object, bytes);
-    return moved ? moved : no_memory();
+    return answered(zr_je_realloc(object, bytes), bytes);
 }
 
 /* ---- The C family -------------------------------------------------------------------------------------- */
@@ -188,7 +199,7 @@ ZR_EXPORT void *calloc(size_t count, size_t bytes)
 ZR_EXPORT void *realloc(void *object, size_t bytes)
 {
     if (likely(bytes - 1 < ZR_SMALL_BYTES) && likely(zr_span_has(zr_preload.fast, object)))
-        return zr_je_realloc(object, bytes);
+        return answered(zr_je_realloc(object, bytes), bytes);
     return zr_object_resize(object, bytes);
 }
 

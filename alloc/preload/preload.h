@@ -42,6 +42,7 @@ struct zr_preload {
     /* The program has given jemalloc functions of its own, as extent hooks: what lies in no range is
      * jemalloc's, as it is for a program that has jemalloc for its malloc. */
     _Atomic bool hooked;
+    bool counted; /* small objects are refused under a limit, and `zr run --stats` wants to know */
     zr_arena *small_arena, *large_arena;
 };
 extern struct zr_preload zr_preload;
@@ -71,7 +72,8 @@ static inline bool zr_preload_ready(void)
 /* What malloc() may take for jemalloc's without a further look. */
 static inline void zr_small_open(void)
 {
-    atomic_store_explicit(&zr_preload.small_end, zr_preload.checked ? 0 : ZR_SMALL_BYTES + 1,
+    atomic_store_explicit(&zr_preload.small_end,
+                          zr_preload.checked || zr_preload.counted ? 0 : ZR_SMALL_BYTES + 1,
                           memory_order_release);
 }
 
@@ -106,6 +108,8 @@ void *zr_object_alloc(size_t bytes, size_t alignment, bool zero);
 void *zr_object_resize(void *object, size_t bytes);
 void zr_object_free(void *object);
 size_t zr_object_bytes(const void *object);
+/* A small object was not to be had: notes it. NULL, and errno. */
+void *zr_object_refused(size_t bytes);
 /* Where small objects are checked: one of jemalloc's that is the caller's from now on. */
 void *zr_object_fresh(void *object);
 

@@ -15,5 +15,5 @@ $(BUILD)/obj/alloc/preload/%.o: OBJ_CFLAGS := -fno-builtin -fno-semantic-interpo
 $(preload_library): $(call obj,$(preload_src)) $(BUILD)/lib/libzr.a $(preload_jemalloc)
 	@mkdir -p $(@D)
 	@echo "  link  $@"
-	@$(CC) -shared -Wl,-soname,libzr_malloc.so -Wl,-z,defs -Wl,-z,now -Wl,-Bsymbolic-functions -Wl,--gc-sections -o $@ $(call obj,$(preload_src)) \
+	@$(CC) -shared -Wl,-soname,libzr_malloc.so -Wl,-z,defs -Wl,-z,now -Wl,-Bsymbolic-functions -Wl,--gc-sections $(foreach part,_ _enabled_,-Wl$(comma)--wrap=zr_je_je_tsd_tcache$(part)data_init) -o $@ $(call obj,$(preload_src)) \
 		$(BUILD)/lib/libzr.a $(preload_jemalloc) $(heap_ldflags) $(ALL_LDFLAGS) $(unwind_libs)

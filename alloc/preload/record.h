@@ -30,6 +30,10 @@ enum {
 };
 #define ZR_RECORD_FILE "record" /* in the folder */
 
+/* The least limit under which libzr_malloc.so serves a process: jemalloc's first memory takes five granules
+ * of 2 MiB, a large block one, a second thread two. */
+#define ZR_RECORD_LEAST_LIMIT_BYTES ((size_t)16 << 20)
+
 /* Of one kind of memory. Held: handed out, or kept after it was freed. */
 struct zr_record_figures {
     _Atomic uint64_t live_bytes, held_bytes;

@@ -75,6 +75,16 @@ void zr_recording_sample(void)
     errno = error;
 }
 
+void zr_recording_refused(size_t bytes)
+{
+    if (!own.record)
+        return;
+    zr_recording_tick(false);
+    if (atomic_load(&zr_recording.sample_due))
+        zr_recording_sample();
+    zr_record_failure(own.record, ZR_RECORD_HOST, bytes);
+}
+
 /* ---- The trace ----------------------------------------------------------------------------------------- */
 
 static zr_result write_map(void *argument, void *address, size_t bytes)
@@ -200,6 +210,7 @@ void zr_recording_start(void)
     zr_recording.on = own.record || own.trace_wanted;
     if (own.record)
         own.record->memory[ZR_RECORD_HOST].limit_bytes = zr_option_get(ZR_OPTION_LIMIT);
+    zr_preload.counted = own.record && zr_option_get(ZR_OPTION_LIMIT) > 0;
 }
 
 void zr_recording_after_fork_in_child(void)

@@ -31,6 +31,8 @@ void zr_recording_alloc(const void *block, size_t bytes, size_t reserved_bytes);
 void zr_recording_free(const void *block);
 /* lock: that of large.c */
 void zr_recording_note(size_t live_bytes, size_t held_bytes, size_t large_held_bytes);
+/* A small object that was not to be had. */
+void zr_recording_refused(size_t bytes);
 /* jemalloc, in the middle of something, is at work. The next malloc takes the sample. */
 void zr_recording_tick(bool grown);
 void zr_recording_sample(void);

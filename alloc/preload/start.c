@@ -20,6 +20,7 @@
 #include "alloc/preload/control.h"
 #include "alloc/preload/large.h"
 #include "alloc/preload/pages.h"
+#include "alloc/preload/record.h"
 #include "alloc/preload/recording.h"
 #include "alloc/preload/say.h"
 
@@ -113,10 +114,40 @@ ssize_t zr_je_readlink(const char *path, char *buffer, size_t bytes)
     return -1;
 }
 
+/* Set while jemalloc makes a thread's cache, which it uses from then on without a look whether it is there.
+ */
+static __thread bool making_cache __attribute__((tls_model("initial-exec")));
+
+/* preload.mk leads the calls of tsd.c and ctl.c here. */
+#define MAKE_CACHE(name)                                                                                     \
+    bool __real_zr_je_je_##name(void *thread);                                                               \
+    bool __wrap_zr_je_je_##name(void *thread);                                                               \
+    bool __wrap_zr_je_je_##name(void *thread)                                                                \
+    {                                                                                                        \
+        making_cache = true;                                                                                 \
+        bool failed = __real_zr_je_je_##name(thread);                                                        \
+        making_cache = false;                                                                                \
+        return failed;                                                                                       \
+    }
+MAKE_CACHE(tsd_tcache_enabled_data_init)
+MAKE_CACHE(tsd_tcache_data_init)
+
+/* A block of the small arena. A thread's cache comes beyond a limit, too: 24 KiB, of a granule that others
+ * share. */
+static void *take_block(const struct zr_request *request)
+{
+    void *block = NULL;
+    zr_result result = zr_arena_alloc(zr_preload.small_arena, request, &block);
+    if (result != ZR_OK && making_cache) {
+        zr_backend_raise_limit(zr_preload.small_arena->backend, request->bytes);
+        result = zr_arena_alloc(zr_preload.small_arena, request, &block);
+    }
+    return result == ZR_OK ? block : NULL;
+}
+
 /* A stretch of memory is a block of the small arena. */
 void *zr_je_mmap(void *address, size_t bytes, int protection, int flags, int fd, off_t offset)
 {
-    void *block = NULL;
     if (unlikely(zr_recording.on))
         zr_recording_tick(true);
     if (!zr_preload.small_arena || flags & MAP_FIXED)
@@ -125,7 +156,8 @@ void *zr_je_mmap(void *address, size_t bytes, int protection, int flags, int fd,
     struct zr_request request = {.bytes = bytes,
                                  .alignment = bytes >= granule_bytes ? granule_bytes : ZR_PAGE_BYTES,
                                  .tag = ZR_TAG_OTHER};
-    if (address || zr_arena_alloc(zr_preload.small_arena, &request, &block) != ZR_OK) {
+    void *block = address ? NULL : take_block(&request);
+    if (!block) {
         errno = ENOMEM;
         return MAP_FAILED;
     }
@@ -264,8 +296,20 @@ static __attribute__((destructor)) void end(void)
     zr_recording_end();
 }
 
+/* jemalloc would end the process by a signal, later. */
+static void check_limit(void)
+{
+    uint64_t limit = zr_option_get(ZR_OPTION_LIMIT);
+    if (limit == 0 || limit >= ZR_RECORD_LEAST_LIMIT_BYTES)
+        return;
+    zr_say("ZR_CONF=limit:%llu is too small: malloc needs %zu MiB to start; give at least limit:%zum",
+           (unsigned long long)limit, ZR_RECORD_LEAST_LIMIT_BYTES >> 20, ZR_RECORD_LEAST_LIMIT_BYTES >> 20);
+    _exit(2);
+}
+
 static void start(void)
 {
+    check_limit();
     if (start_arenas() != ZR_OK) {
         zr_say("%s: jemalloc alone serves this process, without zr's arena", zr_last_error());
         zr_preload.large_arena = zr_preload.small_arena = NULL;

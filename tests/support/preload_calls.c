@@ -627,14 +627,34 @@ static void control(void)
 
 /* ---- Small objects under a limit ----------------------------------------------------------------------- */
 
-static void small(void)
+static void *take_and_free(void *argument)
 {
+    void *object = malloc(10);
+    printf(" %d", object != NULL);
+    free(object);
+    return argument;
+}
+
+static void small(unsigned threads)
+{
+    static char output[1000];
+    static void *first[200];
     size_t count = 0;
+    pthread_t thread;
+    setvbuf(stdout, output, _IOFBF, sizeof output);
+    for (unsigned i = 0; i < 200; i++)
+        first[i] = malloc(i % 2 ? 300 : 1000);
     while (malloc(1000))
         count++;
     for (unsigned i = 0; i < 9; i++)
         CHECK(!malloc(1000) && errno == ENOMEM);
-    printf("%zu\n", count);
+    printf("%zu", count);
+    for (unsigned i = 0; i < 200; i++)
+        free(first[i]); /* for what the C library allocates for a thread */
+    for (unsigned i = 0; i < threads; i++)
+        if (pthread_create(&thread, NULL, take_and_free, NULL) == 0)
+            pthread_join(thread, NULL);
+    printf("\n");
 }
 
 int main(int argc, char **argv)
@@ -665,7 +685,7 @@ int main(int argc, char **argv)
     } else if (strcmp(what, "control") == 0) {
         control();
     } else if (strcmp(what, "small") == 0) {
-        small();
+        small((unsigned)number);
     } else {
         return 2;
     }

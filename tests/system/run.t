@@ -70,7 +70,7 @@ got, report = figures(PYTHON, "-c", HOLD + "p=take(40,3*1000*1000); drop(p)", op
 replayed = json.loads(run(ZR, "replay", trace, "--policy", "caching", "--json").stdout)["results"][0]
 same((replayed["lower_bound_bytes"], replayed["peak_reserved_bytes"]),
      (report["replay"]["lower_bound_bytes"], report["replay"]["caching_peak_reserved_bytes"]), "zr replay of the --trace agrees")
-same(report["next"], f"zr why {trace}", "which fragments, and zr why of it is the next command")
+same(report["next"], f"zr replay {trace}", "and is the next command: nothing was refused that zr why could explain")
 
 CLOSES = HOLD + ("p=take(3,1000*1000); f=os.open(sys.argv[1],os.O_RDWR|os.O_CREAT); first=f; os.closerange(f+1,4000); os.write(f,b'mine')\n"
                  "for i in range(300): os.dup2(f,600+i)\n"
@@ -99,6 +99,70 @@ got, report = figures(PYTHON, "-c", HOLD + "p=take(10,3*1000*1000); print(m.mall
 ok(got.stdout == "None\n" and "shortage" in report["verdict"] and "its limit is 100 MiB" in report["verdict"],
    "a request beyond --limit: the verdict says so")
 same(report["root"]["failed_bytes"], 200000000, "and how much was asked for")
+for limit in ("8", "1MB", "4MiB", "8MiB", "15MiB"):
+    got = run(ZR, "run", "--limit", limit, "--", "true")
+    ok(got.returncode == 2 and got.stderr.count("\n") == 1 and "at least --limit 16MiB" in got.stderr, f"--limit {limit} is refused, with the least")
+got = run("/bin/true", env={"LD_PRELOAD": LIBRARY, "ZR_CONF": "limit:4m"})
+ok(got.returncode == 2 and "at least limit:16m" in got.stderr, "and ZR_CONF=limit:4m")
+got = run(ZR, "run", "--limit", "16MiB", "--", CALLS, "small")
+ok(got.returncode == 0 and int(got.stdout) > 500 and got.stderr.count("\n") <= 1, "--limit 16MiB serves a program")
+for limit in ("16MiB", "40MiB"):
+    got = run(ZR, "run", "--limit", limit, "--", CALLS, "small", "4")
+    ok(got.returncode == 0 and len(got.stdout.split()) == 5, f"at --limit {limit} threads that start when all is taken find their caches")
+    note(f"{got.returncode} {got.stdout} {got.stderr}")
+got, report = figures(CALLS, "small", options=["--limit", "20MiB"])
+ok(report["root"]["failed_count"] in (10, 11) and "shortage" in report["verdict"] and "requests were refused" in report["verdict"]
+   and report["root"]["live_at_failure_bytes"] > 1000 * int(got.stdout) * 0.95, "small objects that are refused are counted, and explained")
+
+# ---- The next command, each that is printed, as it is typed
+
+SH = {**os.environ, "PATH": os.path.dirname(ZR) + ":" + os.environ["PATH"]}
+NEXT = []
+
+
+def follow(words, command, options=(), env=None, wanted="."):
+    """What is printed as the next command, run by sh: its output."""
+    file = path("next.json")
+    run(ZR, "run", "--stats", "--json", file, *options, "--", *command, env=env, cwd=path("next"))
+    with open(file, encoding="utf-8") as opened:
+        report = json.load(opened)
+    got = run("sh", "-c", report["next"], env={**SH, **(env or {})}, cwd=path("next"))
+    if not ok(re.search(wanted, report["next"], re.S) and got.returncode == 0 and "$'" not in report["next"], f"next, {words}: it runs"):
+        note(f"{report['next']!r}: {got.returncode} {got.stdout[-500:]} {got.stderr[-1500:]}")
+    NEXT.append(report["next"])
+    return got
+
+
+os.mkdir(path("next"))
+BIG = [PYTHON, "-c", HOLD + "p=take(20,3*1000*1000); print(sys.argv[1:])"]
+REFUSED = [PYTHON, "-c", HOLD + "p=take(10,3*1000*1000); print(m.malloc(200*1000*1000))"]
+ODD = ["", "a b", "it's", "100 %d \\n", "x\ny\n\n", "\n", "\x1b[31m\t'", "$HOME `id`", "\xe9", "*", "-x"]
+got = follow("a block above 32 KiB, and arguments of all kinds", BIG + ODD, wanted=r"^zr run --trace blocks.zrt -- .* && zr replay blocks.zrt$")
+same(got.stdout.splitlines()[0], str(ODD), "and its arguments are the same")
+follow("options", BIG, options=["--malloc", "--strict", "--stacks", "5", "--limit", "200MiB"],
+       wanted=r"^zr run --malloc --strict --stacks 5 --limit 209715200 --trace blocks.zrt -- ")
+follow("a program that fails", [PYTHON, "-c", BIG[2] + "\nsys.exit(7)"], wanted="; zr replay blocks.zrt$")
+follow("blocks of other processes", ["sh", "-c", f"{PYTHON} -c 'x=[bytes(3000000)]*2'; {PYTHON} -c 'x=bytes(5000000)'; :"], wanted="; done$")
+follow("a block that is refused", REFUSED, options=["--limit", "100MiB"], wanted=r"^zr why .*/zr-\d+-large-1.zrt$")
+got = follow("the same without a flight recorder", REFUSED, options=["--limit", "100MiB"], env={"ZR_CONF": "recorder:0"},
+             wanted=r"^zr run --limit 104857600 --trace .* && zr replay")
+ok(got.stdout.startswith("None\n"), "it is refused again")
+follow("a --trace", BIG, options=["--trace", path("next/own.zrt")], wanted="^zr replay .*/own.zrt$")
+follow("a --trace with a refused block", REFUSED, options=["--trace", "own.zrt", "--limit", "100MiB"], wanted="^zr why own.zrt$")
+follow("a --trace of another process", ["sh", "-c", f"{PYTHON} -c 'x=bytes(3000000)'; :"], options=["--trace", "own.zrt"],
+       wanted=r"^zr replay own.zrt.\d+$")
+follow("small objects that are refused", [CALLS, "small"], options=["--limit", "20MiB"], wanted="^zr run --stats --limit 42MiB -- ")
+follow("no process that was served", ["true"], options=["--cuda"], wanted="^zr doctor -- true$")
+for words, options in (("no large block", []), ("nor with --trace", ["--trace", path("next/none.zrt")])):
+    got, report = figures("true", options=options)
+    same(report["next"], "nothing: there is no block above 32 KiB to look at", f"next, {words}: no command")
+got, report = figures(*BIG, "x" * 3000)
+ok(report["next"].startswith("the same with --trace FILE"), "next, a long command: words")
+# Each form that run_report.c has: one more there needs a line above.
+with open("defrag/tool/run/run_report.c", encoding="utf-8") as file:
+    forms = set(re.findall(r'"(zr (?:why|replay|run|doctor|[a-z]+))\b', file.read()))
+same({form for form in forms if not any(form in line for line in NEXT)}, set(), "each form of the next command was run")
+
 got = run(ZR, "run", "--stats", "--", "sh", "-c", "exit 7")
 same(got.returncode, 7, "an exit code passes")
 got = run(ZR, "run", "--stats", "--", CALLS, "control")

@@ -29,7 +29,8 @@ static const char help[] =
     "  --malloc        preloads libzr_malloc.so alone\n"
     "  --cuda          preloads libzr_cuda.so alone; neither of the two: both\n"
     "  --limit BYTES   what the program may hold: a malloc beyond returns NULL. Blocks of 2 MiB are counted, touched\n"
-    "                  or not; each process has a limit of its own, and so has each device in it\n"
+    "                  or not; each process has a limit of its own, and so has each device in it. At least 16MiB, unless\n"
+    "                  with --cuda\n"
     "  --stats         at the end, on standard error: what was held at the peak, what of it was live, what a caching\n"
     "                  allocator would have held for the same blocks, a verdict, the next command\n"
     "  --json FILE     the same as JSON, with the figures of each process\n"
@@ -159,6 +160,14 @@ static int parse(struct settings *settings, struct zr_tool_arguments *arguments,
     }
     if (!settings->malloc && !settings->cuda)
         settings->malloc = settings->cuda = true;
+    if (settings->malloc && settings->limit_bytes > 0 &&
+        settings->limit_bytes < ZR_RECORD_LEAST_LIMIT_BYTES) {
+        zr_tool_log("run: --limit %" PRIu64 " is too small: malloc needs %zuMiB to start; give at least "
+                    "--limit %zuMiB",
+                    settings->limit_bytes, ZR_RECORD_LEAST_LIMIT_BYTES >> 20,
+                    ZR_RECORD_LEAST_LIMIT_BYTES >> 20);
+        return ZR_TOOL_USAGE;
+    }
     return -1;
 }
 
@@ -186,6 +195,18 @@ static int become(const struct zr_program *program, char **command)
     return error == ENOENT ? NOT_FOUND : NOT_RUN;
 }
 
+/* What the next command has to repeat, beside --limit. */
+static void put_options(const struct settings *settings, char *out, size_t room_bytes)
+{
+    char stacks[40] = "";
+    if (settings->stacks > 0)
+        snprintf(stacks, sizeof stacks, " --stacks %" PRIu64, settings->stacks);
+    snprintf(out, room_bytes, "%s%s%s%s%s%s%s%s", settings->malloc && !settings->cuda ? " --malloc" : "",
+             settings->cuda && !settings->malloc ? " --cuda" : "", settings->strict ? " --strict" : "",
+             settings->service ? " --service" : "", settings->device ? " --device " : "",
+             settings->device ? settings->device : "", settings->wait ? " --wait" : "", stacks);
+}
+
 /* Runs it beside zr, and shows its figures. */
 static int run_with_figures(struct settings *settings, const struct zr_program *program, char **command)
 {
@@ -193,6 +214,8 @@ static int run_with_figures(struct settings *settings, const struct zr_program *
     struct zr_run_end end;
     if (zr_run_folder_make(&folder) != ZR_OK)
         return zr_tool_fail(ZR_ERR_IO);
+    char options[256];
+    put_options(settings, options, sizeof options);
     settings->folder = &folder;
     const struct zr_run_start start = {.path = program->path,
                                        .command = command,
@@ -205,6 +228,8 @@ static int run_with_figures(struct settings *settings, const struct zr_program *
                                                                   .json = settings->json,
                                                                   .stats = settings->stats,
                                                                   .malloc = settings->malloc,
+                                                                  .options = options,
+                                                                  .limit_bytes = settings->limit_bytes,
                                                                   .folder = &folder,
                                                                   .end = &end});
     zr_run_folder_remove(&folder);

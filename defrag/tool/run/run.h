@@ -42,6 +42,8 @@ struct zr_run_report {
     char **command;
     const char *trace, *json; /* NULL: not asked for */
     bool stats, malloc;       /* whether libzr_malloc.so was to be preloaded */
+    const char *options;      /* the others that the next run needs, each after a blank */
+    uint64_t limit_bytes;     /* --limit; 0: none */
     const struct zr_run_folder *folder;
     const struct zr_run_end *end;
 };

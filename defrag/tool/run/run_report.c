@@ -2,6 +2,7 @@
  * records of the processes, and on replay. */
 #include "defrag/tool/run/run.h"
 
+#include <ctype.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,7 +16,7 @@
 #include "alloc/debug/trace_format.h"
 #include "defrag/zr_defrag.h"
 
-enum { WORDS_ROOM = 1024 };
+enum { WORDS_ROOM = 1024, NEXT_ROOM = 1900, SMALL_MOST_BYTES = 32 << 10 };
 
 /* What is shown, worked out once. */
 struct summary {
@@ -29,7 +30,7 @@ struct summary {
     bool whole;                      /* its trace goes to its end */
     size_t events_count;
     struct zr_replay_report caching;
-    char verdict[WORDS_ROOM], next[WORDS_ROOM];
+    char verdict[WORDS_ROOM], next[NEXT_ROOM];
     char refused[WORDS_ROOM]; /* the recorder's file of a device that refused memory; "": none */
 };
 
@@ -197,21 +198,28 @@ static void judge_failure(struct summary *summary)
 {
     uint64_t asked = FIGURE(summary->failed, failed_bytes), limit = FIGURE(summary->failed, limit_bytes);
     uint64_t live = FIGURE(summary->failed, live_at_failure_bytes);
-    if (limit > 0 && live + asked > limit)
+    uint64_t count = FIGURE(summary->failed, failed_count);
+    char who[200], more[100] = "";
+    snprintf(who, sizeof who, "%s [%d] asked for %s with %s live", summary->failed->program,
+             summary->failed->process, bytes(asked).text, bytes(live).text);
+    if (count > 1)
+        snprintf(more, sizeof more, "; %" PRIu64 " requests were refused", count);
+    if (limit == 0)
+        snprintf(summary->verdict, sizeof summary->verdict, "the system refused: %s%s", who, more);
+    else if (live + asked > limit)
+        snprintf(summary->verdict, sizeof summary->verdict, "shortage: %s, and its limit is %s%s", who,
+                 bytes(limit).text, more);
+    else if (asked <= SMALL_MOST_BYTES)
         snprintf(summary->verdict, sizeof summary->verdict,
-                 "shortage: %s [%d] asked for %s with %s live, and its limit is %s", summary->failed->program,
-                 summary->failed->process, bytes(asked).text, bytes(live).text, bytes(limit).text);
-    else if (limit > 0)
+                 "shortage: %s, and its limit is %s; the rest of it, %s, is jemalloc's records and memory "
+                 "that it takes in advance for small objects, in whole granules of 2 MiB%s",
+                 who, bytes(limit).text, bytes(limit - live).text, more);
+    else
         snprintf(
             summary->verdict, sizeof summary->verdict,
-            "fragmentation: %s [%d] asked for %s with %s live, below its limit of %s; the rest is in freed blocks, rounding "
-            "and granules of 2 MiB used in part",
-            summary->failed->program, summary->failed->process, bytes(asked).text, bytes(live).text,
-            bytes(limit).text);
-    else
-        snprintf(summary->verdict, sizeof summary->verdict,
-                 "the system refused: %s [%d] asked for %s with %s live", summary->failed->program,
-                 summary->failed->process, bytes(asked).text, bytes(live).text);
+            "fragmentation: %s, below its limit of %s; the rest is in freed blocks, rounding and granules of 2 "
+            "MiB used in part%s",
+            who, bytes(limit).text, more);
 }
 
 /* Written by a process of this run: numbers of processes come again, and files stay. */
@@ -296,69 +304,126 @@ static void judge(struct summary *summary)
             bytes(summary->caching.peak_reserved_bytes).text, bytes(summary->caching.lower_bound_bytes).text);
 }
 
-/* A word of the command as a shell takes it; what is not plain is quoted. */
+/* A word of the command as any shell takes it. Control characters, which a terminal would obey, are printf's;
+ * "$(..)" loses line ends at the end of a word, which are quoted as they are. */
 static void put_word(struct zr_text *text, const char *word)
 {
-    if (*word && strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./=:,@%+") ==
-                     strlen(word)) {
-        zr_text_print(text, " %s", word);
-        return;
+    size_t bytes = strlen(word), ends = 0;
+    while (ends < bytes && word[bytes - 1 - ends] == '\n')
+        ends++;
+    bool plain = true, quotable = true;
+    for (size_t i = 0; i < bytes - ends; i++) {
+        unsigned char c = (unsigned char)word[i];
+        plain &= isalnum(c) || strchr("_-./=:,@%+", c);
+        quotable &= c >= 32 && c != 127;
     }
-    zr_text_print(text, " $'");
-    for (; *word; word++)
-        if (*word == '\'' || *word == '\\')
-            zr_text_print(text, "\\%c", *word);
+    zr_text_print(text, plain && bytes > 0 && ends == 0 ? " " : quotable ? " '" : " \"$(printf '");
+    for (size_t i = 0; i < bytes - ends; i++) {
+        unsigned char c = (unsigned char)word[i];
+        if (c == '\'')
+            zr_text_print(text, "'\\''");
+        else if (!quotable && (c < 32 || c == 127))
+            zr_text_print(text, "\\%03o", c);
         else
-            zr_text_print(text, (unsigned char)*word < 32 ? "\\%03o" : "%c", (unsigned char)*word);
-    zr_text_print(text, "'");
+            zr_text_print(text, !quotable && (c == '%' || c == '\\') ? "%c%c" : "%c", c, c);
+    }
+    if (!quotable)
+        zr_text_print(text, "')\"%s", ends ? "'" : "");
+    for (; ends > 0; ends--)
+        zr_text_print(text, "\n");
+    if (!plain || bytes == 0 || word[bytes - 1] == '\n')
+        zr_text_print(text, quotable || word[bytes - 1] == '\n' ? "'" : "");
+}
+
+static void put_command(struct zr_text *text, char **command)
+{
+    for (; *command; command++)
+        put_word(text, *command);
 }
 
 /* What the flight recorder of the process that got nothing has written: the command for it. */
-static bool advise_file(struct summary *summary)
+static bool advise_file(const struct summary *summary, struct zr_text *text)
 {
     char path[WORDS_ROOM];
-    struct zr_text text;
     if (!summary->failed && !summary->refused[0])
         return false;
     if (!summary->failed)
         snprintf(path, sizeof path, "%s", summary->refused);
     else
         snprintf(path, sizeof path, "%s/zr-%d-large-1.zrt", zr_folder_temporary(), summary->failed->process);
-    if (access(path, R_OK) != 0)
+    if (access(path, R_OK) != 0 || !is_of_run(summary, path))
         return false;
-    zr_text_start(&text, NULL, summary->next, sizeof summary->next);
-    zr_text_print(&text, "zr why");
-    put_word(&text, path);
+    zr_text_print(text, "zr why");
+    put_word(text, path);
     return true;
+}
+
+/* Of the trace that was asked for. */
+static bool advise_trace(const struct summary *summary, struct zr_text *text)
+{
+    char path[PATH_MAX];
+    if (!summary->report->trace || !summary->traced || !trace_path(summary, summary->traced, path))
+        return false;
+    bool refused = summary->failed == summary->traced && summary->whole &&
+                   FIGURE(summary->failed, failed_bytes) > SMALL_MOST_BYTES;
+    zr_text_print(text, refused && zr_tool_has("why") ? "zr why" : "zr replay");
+    put_word(text, path);
+    return true;
+}
+
+/* The files that a run with --trace FILE will write: FILE and a suffix, by processes whose numbers are not
+ * known yet with another. NULL: none of a kind that zr replay reads. */
+static const struct zr_record *traced_next_time(const struct summary *summary, const char **suffix)
+{
+    const struct zr_record *device = largest_of_device(summary, ZR_RECORD_DEVICE);
+    *suffix = summary->traced || !summary->report->malloc ? "" : ".gpu";
+    if (summary->traced)
+        return summary->traced;
+    return device && device->memory[ZR_RECORD_DEVICE].peak_held_bytes > 0 ? device : NULL;
+}
+
+static void advise_run(const struct summary *summary, struct zr_text *text)
+{
+    const struct zr_run_report *report = summary->report;
+    const char *suffix, *file = access(".", W_OK) == 0 ? "blocks.zrt" : "/tmp/blocks.zrt";
+    const struct zr_record *traced = traced_next_time(summary, &suffix);
+    uint64_t limit = summary->failed ? FIGURE(summary->failed, limit_bytes) : 0;
+    if (!traced && limit == 0) {
+        zr_text_print(text, "nothing: there is no block above 32 KiB to look at");
+        return;
+    }
+    if (!traced) {
+        zr_text_print(text, "zr run --stats%s --limit %" PRIu64 "MiB --", report->options,
+                      (limit >> 20) * 2 + 2);
+        put_command(text, report->command);
+        return;
+    }
+    zr_text_print(text, "zr run%s", report->options);
+    if (report->limit_bytes > 0)
+        zr_text_print(text, " --limit %" PRIu64, report->limit_bytes);
+    zr_text_print(text, " --trace %s --", file);
+    put_command(text, report->command);
+    /* `;` where the program fails: its trace is there nevertheless. */
+    zr_text_print(text, report->end->status == 0 ? " && " : "; ");
+    if (traced->process == report->folder->book->root)
+        zr_text_print(text, "zr replay %s%s", file, suffix);
+    else
+        zr_text_print(text, "for f in %s*; do zr replay \"$f\"; done", file);
 }
 
 static void advise(struct summary *summary)
 {
-    const struct zr_run_report *report = summary->report;
     struct zr_text text;
-    const char *trace = report->trace ? report->trace : "blocks.zrt";
-    if (!report->trace && advise_file(summary))
-        return;
     zr_text_start(&text, NULL, summary->next, sizeof summary->next);
-    bool look = summary->failed || fragments(summary);
-    if (!summary->root && !summary->largest)
+    if (!summary->root && !summary->largest) {
         zr_text_print(&text, "zr doctor --");
-    else if (!look)
-        zr_text_print(&text, report->trace ? "zr replay" : "zr run --trace blocks.zrt --");
-    else if (!report->trace)
-        zr_text_print(&text, "zr run --trace %s --", trace);
-    if (report->trace && summary->largest) {
-        text.used_bytes = 0;
-        zr_text_print(&text, look && zr_tool_has("why") ? "zr why" : "zr replay");
-        put_word(&text, trace);
-        return;
+        put_command(&text, summary->report->command);
+    } else if (!advise_trace(summary, &text) && !advise_file(summary, &text)) {
+        advise_run(summary, &text);
     }
-    for (char **word = report->command; *word; word++)
-        put_word(&text, *word);
-    if (summary->largest)
-        zr_text_print(&text, " && zr %s %s", look && zr_tool_has("why") ? "why" : "replay", trace);
     if (text.result != ZR_OK)
-        snprintf(summary->next, sizeof summary->next, "zr run --trace blocks.zrt -- ...");
+        snprintf(summary->next, sizeof summary->next,
+                 "the same with --trace FILE, then zr replay FILE (the command is too long to be shown)");
 }
 
 /* Of the root the kernel tells it after its death, too. 0: unknown. */
