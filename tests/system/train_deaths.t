@@ -2,6 +2,7 @@
 """However a run ends, it ends whole, with the reason, and nothing of it stays."""
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -105,11 +106,20 @@ for sig in (signal.SIGINT, signal.SIGTERM):
         again.send_signal(sig)
         code, err = finish(again)
         ok(code == 128 + sig and f"resumed after step {int(steps[0].split('-')[1])} " in err, f"{words}: from the step that was saved") or note(err)
-process, pids = start(2, save=path("by-clock"), save_every="1s")
-ok(wait_for(lambda: os.path.isdir(path("by-clock")) and len([n for n in os.listdir(path("by-clock")) if n.startswith("step-")]) > 1),
-   "--save-every 1s saves again and again")
-process.send_signal(signal.SIGTERM)
-ends("and ends when it is to", process, pids, ["saved step"], (143,))
+def saved_by_clock():
+    folder = path("by-clock")
+    return {name for name in os.listdir(folder) if name.startswith("step-")} if os.path.isdir(folder) else set()
+
+
+for keep, words in (({}, "the last one stays"), ({"keep": 0}, "with --keep 0 all stay")):
+    shutil.rmtree(path("by-clock"), ignore_errors=True)
+    process, pids = start(2, save=path("by-clock"), save_every="1s", **keep)
+    seen = set()
+    ok(wait_for(lambda: seen.update(saved_by_clock()) or len(seen) > 2), "--save-every 1s saves again and again")
+    process.send_signal(signal.SIGTERM)
+    ends("and ends when it is to", process, pids, ["saved step"], (143,))
+    left = saved_by_clock()  # the last by the clock, and the one at the end
+    ok(left >= seen if keep else len(left) <= 2 and max(seen) <= max(left), f"of those by the clock {words}") or note(f"{sorted(left)}, seen {sorted(seen)}")
 
 # SIGUSR1 saves and goes on.
 saved = path("saved-1")

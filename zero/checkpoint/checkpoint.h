@@ -40,8 +40,9 @@ struct zr_checkpoint {
     unsigned micro_batches;              /* per step; noted, and may differ when resuming */
     struct zr_checkpoint_course course;  /* likewise */
     struct zr_checkpoint_origin *origin; /* resuming fills it; NULL: not asked for */
-    unsigned keep; /* steps that stay in the folder, the new one among them; 0: all. Later steps, as of
-                    * another run, are neither counted nor removed */
+    uint64_t replaced; /* an older step, which goes when the new one is there; 0: none. Of the first rank */
+    unsigned keep;     /* steps that stay in the folder, the new one among them; 0: all. Later steps, as of
+                        * another run, are neither counted nor removed */
 };
 
 /* The folder of --save, held for one run: two that save to one folder would sweep each other's unfinished

@@ -217,31 +217,43 @@ static zr_result count_older(const struct save *save, size_t *count, uint64_t *o
     return result;
 }
 
-/* Keeps this step and the last ones before it. What goes loses its name first, in one move: at no moment does
- * a step that is not whole have one. zr_checkpoint_clean_up() then removes it. */
+/* Removes a step. It loses its name first, in one move: at no moment does a step that is not whole have one.
+ */
+static zr_result drop(const struct zr_checkpoint *checkpoint, uint64_t step)
+{
+    char name[64], from[ZR_CHECKPOINT_PATH_ROOM], to[ZR_CHECKPOINT_PATH_ROOM];
+    enum zr_path_kind kind;
+    zr_checkpoint_step_name(name, step, ZR_CHECKPOINT_STEP);
+    zr_result result = zr_path_join(from, sizeof from, &(struct zr_path_parts){checkpoint->folder, name});
+    zr_checkpoint_step_name(name, step, ZR_CHECKPOINT_PARTIAL);
+    if (!result)
+        result = zr_path_join(to, sizeof to, &(struct zr_path_parts){checkpoint->folder, name});
+    if (!result)
+        result = zr_path_kind_get(from, &kind);
+    if (result || kind == ZR_PATH_NONE)
+        return result;
+    result = zr_path_rename(&(struct zr_rename){from, to});
+    if (!result) /* or a power cut could bring back the name, and not the files */
+        result = zr_path_sync_folder(checkpoint->folder);
+    if (!result)
+        zr_checkpoint_clean_up(checkpoint->folder);
+    return result;
+}
+
+/* Keeps this step and the last ones before it, without the one that it replaces. */
 static zr_result drop_older(const struct save *save)
 {
     const struct zr_checkpoint *checkpoint = save->checkpoint;
-    char name[64], from[ZR_CHECKPOINT_PATH_ROOM], to[ZR_CHECKPOINT_PATH_ROOM];
     size_t count;
     uint64_t oldest = 0;
-    zr_result result = ZR_OK;
+    bool replaces = checkpoint->replaced != 0 && checkpoint->replaced < save->step;
+    zr_result result = replaces ? drop(checkpoint, checkpoint->replaced) : ZR_OK;
 
     while (checkpoint->keep && !result) {
         result = count_older(save, &count, &oldest);
         if (result || count < checkpoint->keep)
             break;
-        zr_checkpoint_step_name(name, oldest, ZR_CHECKPOINT_STEP);
-        result = zr_path_join(from, sizeof from, &(struct zr_path_parts){checkpoint->folder, name});
-        zr_checkpoint_step_name(name, oldest, ZR_CHECKPOINT_PARTIAL);
-        if (!result)
-            result = zr_path_join(to, sizeof to, &(struct zr_path_parts){checkpoint->folder, name});
-        if (!result)
-            result = zr_path_rename(&(struct zr_rename){from, to});
-        if (!result) /* or a power cut could bring back the name, and not the files */
-            result = zr_path_sync_folder(checkpoint->folder);
-        if (!result)
-            zr_checkpoint_clean_up(checkpoint->folder);
+        result = drop(checkpoint, oldest);
     }
     return result;
 }

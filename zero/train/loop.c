@@ -138,11 +138,11 @@ static zr_result rate_of_step(void *state, float *rate)
 }
 
 /* When it is time for a save is for the clock of one rank to say, so that all save the same step. */
-static enum zr_request_kind own_request(const struct loop *loop)
+static enum zr_request_kind own_request(struct loop *loop)
 {
     enum zr_request_kind request = zr_local_own_request(loop->rank.local);
-    bool due = request == ZR_REQUEST_NONE && loop->rank.rank == 0 && zr_saves_due(&loop->saves);
-    return due ? ZR_REQUEST_SAVE : request;
+    loop->saves.by_clock = request == ZR_REQUEST_NONE && loop->rank.rank == 0 && zr_saves_due(&loop->saves);
+    return loop->saves.by_clock ? ZR_REQUEST_SAVE : request;
 }
 
 /* The ranks speak while the gradients are still being reduced. */

@@ -9,6 +9,7 @@
 #include "zero/checkpoint/checkpoint.h"
 #include "zero/checkpoint/model_file.h"
 #include "zero/train/report/terminal.h"
+#include "zero/train/settings/flags.h"
 #include "zero/train/schedule.h"
 
 static const char *const schedules[] = {
@@ -74,12 +75,15 @@ zr_result zr_saves_save(struct zr_saves *saves, uint64_t step)
 
     if (!saves->rank->config->save[0] || saves->saved_step == step)
         return ZR_OK;
+    if (saves->by_clock && !zr_flag_given(saves->rank->config, "keep"))
+        checkpoint.replaced = saves->clock_step;
     zr_local_busy(saves->rank->local, saves->rank->rank, true);
     result = zr_checkpoint_save(&checkpoint, step);
     zr_local_busy(saves->rank->local, saves->rank->rank, false);
     if (result != ZR_OK)
         return result;
     saves->saved_step = step;
+    saves->clock_step = saves->by_clock ? step : saves->clock_step;
     note_next(saves, step);
     if (zr_rank_logs(saves->rank)) {
         zr_progress_break(saves->progress);

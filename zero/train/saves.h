@@ -14,6 +14,10 @@ struct zr_saves {
     uint64_t resumed_step;        /* 0: the run starts anew */
     uint64_t saved_step;          /* the newest in the folder of --save; UINT64_MAX: none */
     uint64_t due_ns;              /* with --save-every TIME; this rank's clock */
+    /* Rank 0: whether the clock asks for the save of the step under way, and the last step that is saved for
+     * that reason; 0: none. Without --keep the next such save replaces it, or the disk would fill up. */
+    bool by_clock;
+    uint64_t clock_step;
 };
 
 /* The run's steps begin: so does the time to the first save, and the screen shows how long that is. */
