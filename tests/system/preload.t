@@ -152,5 +152,5 @@ if subprocess.run([compiler, "-fsanitize=address", source, "-o", program], captu
 
 # ---- Programs that people have
 
-programs.check(programs.FAST)
+programs.check(programs.FAST, at_once=2, how=programs.WATCH)
 done()
