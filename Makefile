@@ -51,11 +51,15 @@ ALL_LDFLAGS := -pthread $(if $(SANITIZE),-fsanitize=$(SANITIZE)) $(LDFLAGS)
 packages_build := gcc libc6-dev binutils libdnnl-dev libjemalloc-dev libjansson-dev zlib1g-dev \
 	libncurses-dev liburing-dev libdw-dev
 packages_demo  := $(packages_build) bible-kjv bible-kjv-text
-packages_check := $(packages_build) perl python3 sqlite3 valgrind strace pkg-config libopenmpi-dev openmpi-bin tmux
+packages_check := $(packages_build) perl python3 sqlite3 valgrind strace pkg-config libopenmpi-dev openmpi-bin tmux jq rsync
 # Debian's Python names its suite by its version: to be asked once it is there.
 packages_long  = $(packages_check) clang chromium git openssl redis-server postgresql nodejs \
 	libpython$(shell /usr/bin/python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')-testsuite
-packages_soak  := $(packages_check) clang python3-torch chromium libreoffice-writer-nogui unzip
+packages_soak  = $(packages_long) python3-torch libreoffice-writer-nogui unzip memcached nginx-light curl mariadb-server \
+	haproxy ruby php-cli clang python3-numpy ffmpeg imagemagick vim-nox screen lua5.4 gawk bc tcl guile-3.0 ghostscript \
+	poppler-utils graphviz gnuplot-nox octave r-base-core ocaml-nox default-jdk-headless golang-go rustc gnupg wget \
+	zstd xz-utils bzip2 p7zip zip file cmake ninja-build sox pandoc xsltproc libxml2-utils gdb socat sbcl \
+	swi-prolog-nox erlang-base valac busybox openssh-client bison flex nasm
 packages_bench := $(packages_build) libopenblas-pthread-dev libmimalloc-dev python3 valgrind libopenmpi-dev \
 	openmpi-bin fio
 packages_fuzz  := $(packages_build) clang python3

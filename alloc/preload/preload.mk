@@ -1,5 +1,5 @@
 # libzr_malloc.so: the preloaded malloc. jemalloc under the prefix zr_je_ as in the host heap; besides, its mmap and
-# munmap are led to the arena, its clock to the record, its locks to control.c, and it has no constructor: start.c decides when it starts. Only the names of the malloc family, and setrlimit's, are exported, and nothing but libc is needed.
+# munmap are led to the arena, its clock to the record, its locks to control.c, and it has no constructor: start.c decides when it starts. Only the names of the malloc family, setrlimit's and dlopen are exported, and nothing but libc is needed.
 preload_src := $(wildcard alloc/preload/*.c)
 preload_jemalloc := $(BUILD)/obj/libzr_jemalloc_preload.a
 preload_library := $(BUILD)/lib/libzr_malloc.so

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Programs that take a gigabyte of packages, with zr's malloc and without; and zr doctor of one that has its own."""
+"""Programs that take gigabytes of packages, with zr's malloc and without, most of them under zr run --stats --trace; and zr
+doctor of one that has its own malloc."""
 import subprocess
 import sys
 
@@ -8,6 +9,7 @@ sys.path.insert(0, "tests/system")
 from zrtest import LONG_HANG, done, note, ok, skip
 import programs
 
+programs.check(programs.WATCHED, at_once=2, how=programs.WATCH)
 has_torch = subprocess.run([programs.PYTHON, "-c", "import torch"], capture_output=True).returncode == 0
 if not has_torch:
     skip("PyTorch is not installed (python3-torch)")

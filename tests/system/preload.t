@@ -20,7 +20,7 @@ FAMILY = """malloc free calloc realloc reallocarray memalign posix_memalign alig
     malloc_trim mallinfo mallinfo2 mallopt malloc_info malloc_stats cfree free_sized free_aligned_sized
     __libc_malloc __libc_free __libc_cfree __libc_calloc __libc_realloc __libc_reallocarray __libc_memalign __libc_valloc
     __libc_pvalloc __posix_memalign
-    setrlimit setrlimit64 prlimit prlimit64
+    setrlimit setrlimit64 prlimit prlimit64 dlopen
     mallocx rallocx xallocx sallocx dallocx sdallocx nallocx mallctl mallctlnametomib mallctlbymib malloc_stats_print
     """.split()
 
@@ -44,7 +44,7 @@ def fine(got, words):
 shown = subprocess.run(["nm", "-D", "--defined-only", LIBRARY], capture_output=True, text=True, check=True).stdout
 names = {line.split()[2].split("@")[0] for line in shown.splitlines() if line.split()[1] != "A"}
 plus_plus = {name for name in names if re.match(r"_Z[nd][wal]", name)}
-same(sorted(names - plus_plus), sorted(FAMILY), "the library shows malloc's family, and what bounds addresses, and nothing else")
+same(sorted(names - plus_plus), sorted(FAMILY), "the library shows malloc's family, what bounds addresses, dlopen, and nothing else")
 same(len(plus_plus), 20, "and every form of new and delete")
 needed = subprocess.run(["readelf", "-d", LIBRARY], capture_output=True, text=True, check=True).stdout
 same(sorted(re.findall(r"NEEDED.*\[(\w+)", needed)), ["libc", "libm"], "it needs the C library, and nothing of the loader that allocates")
@@ -152,5 +152,5 @@ if subprocess.run([compiler, "-fsanitize=address", source, "-o", program], captu
 
 # ---- Programs that people have
 
-programs.check(programs.FAST)
+programs.check(programs.FAST, at_once=2, how=programs.WATCH)
 done()

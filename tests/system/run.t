@@ -270,17 +270,22 @@ PLUGIN = """#include <stdlib.h>
 static __thread char *own; static char *kept[50];
 __attribute__((constructor)) static void begin(void) { for (int i = 0; i < 50; i++) kept[i] = calloc(1, 1000 << i % 10); }
 __attribute__((destructor)) static void end(void) { for (int i = 0; i < 50; i++) { if (kept[i][999]) abort(); free(kept[i]); } }
-char *give(void) { if (!own) own = strdup("thread"); free(own); own = 0; return malloc(70000); }"""
+char *give(void) { if (!own) own = strdup("thread"); free(own); own = 0; return malloc(70000); }
+void take(void *p) { free(p); }"""
 HOST = """#include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>
-static void *work(void *path) { for (int i = 0; i < 100; i++) { void *all = dlopen(path, RTLD_NOW); if (!all) exit(9);
+static int flags = RTLD_NOW;
+static void *work(void *path) { for (int i = 0; i < 100; i++) { void *all = dlopen(path, flags); if (!all) exit(9);
+  void (*take)(void *); *(void **)&take = dlsym(all, "take"); take(malloc(100)); take(malloc(100000));
   char *(*give)(void); *(void **)&give = dlsym(all, "give"); char *got = give(); got[69999] = 1; if (dlclose(all)) exit(8); free(got); } return 0; }
-int main(int n, char **a) { pthread_t t[4]; for (int i = 0; i < 4; i++) pthread_create(t + i, 0, work, a[1]); for (int i = 0; i < 4; i++) pthread_join(t[i], 0); return n - 2; }"""
-for text, program, flags in (PLUGIN, "plugin.so", ["-shared", "-fPIC"]), (HOST, "host", ["-pthread", "-ldl"]):
+int main(int n, char **a) { pthread_t t[4]; if (n > 2) flags |= RTLD_DEEPBIND; for (int i = 0; i < 4; i++) pthread_create(t + i, 0, work, a[1]); for (int i = 0; i < 4; i++) pthread_join(t[i], 0); return 0; }"""
+for text, program, flags in (PLUGIN, "plugin.so", ["-shared", "-fPIC"]), (HOST, "host", ["-pthread", "-ldl", "-Wl,-rpath,$ORIGIN"]):
     subprocess.run([COMPILER, "-x", "c", "-", *flags, "-o", path(program)], input=text, text=True, check=True)
 got = run(ZR, "run", "--", path("host"), path("plugin.so"))
 same((got.returncode, got.stderr), (0, ""), "four threads load and unload a library that allocates as it comes and goes")
+got = run(ZR, "run", "--", path("host"), "plugin.so", "deep")
+same((got.returncode, got.stderr), (0, ""), "and with RTLD_DEEPBIND, by a name that only the program's own paths lead to")
 got = run("sh", "-c", f"ulimit -d 200000; {ZR} run -- {PYTHON} -c 'print(len([bytes(range(256))*4000 for i in range(150)]))'")
 same((got.returncode, got.stdout), (0, "150\n"), "under ulimit -d of 200 MB a program has 150")
 

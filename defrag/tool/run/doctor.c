@@ -18,8 +18,7 @@ static const char help[] =
     "\n"
     "zr doctor [--json] [-- PROGRAM ARGUMENT..]\n"
     "  PROGRAM   is looked at too, and each library that its loader would load; of a shell script that wraps a program, that\n"
-    "            program. Nothing of them is run. What the program\n"
-    "            loads later, by dlopen(), cannot be seen, nor that it would do so with RTLD_DEEPBIND, past a preload\n"
+    "            program. Nothing of them is run. What the program loads later, by dlopen(), cannot be seen\n"
     "  --json    the findings for programs\n"
     "\n"
     "The exit code is 1 where something is bad, 3 where there is no such program.\n";

@@ -107,8 +107,8 @@ static void look_at_file(struct zr_doctor *doctor, const char *path, bool is_pro
     if (is_program && (zr_doctor_names(&file, "dlopen") || zr_doctor_names(&file, "dlmopen")))
         zr_doctor_add(
             doctor, ZR_DOCTOR_NOTE, file.name,
-            "it loads libraries as it runs (dlopen): these are not seen here, nor whether with RTLD_DEEPBIND, "
-            "past a preload");
+            "it loads libraries as it runs (dlopen): these are not seen here; with --cuda alone those with "
+            "RTLD_DEEPBIND go past it");
     zr_doctor_close(&file);
 }
 
