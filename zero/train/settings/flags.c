@@ -172,7 +172,7 @@ const struct zr_flag zr_flags[] = {
     {"save-every", files, "STEPS|TIME", "between checkpoints, time as 30s, 10m, 2h; 0: at the end only",
      "10m", NULL, NULL, ZR_FLAG_EVERY, EVERY_FIELDS(save_every), 0, 1e12},
     COUNT("keep", files, keep, "0", 0, 1000000,
-          "newest checkpoints that stay; 0: all. Not given: of those by the clock the last"),
+          "newest checkpoints that stay; 0: all. Not given: one of those by the clock"),
     TEXT("resume", files, "DIR|FILE", resume,
          "go on from the newest checkpoint, or start from a model as safetensors"),
     SWITCH("assume-shape", files, assume_shape,
