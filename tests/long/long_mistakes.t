@@ -2,6 +2,7 @@
 """Mistakes that parallel training is prone to, each put into a copy of the tree: --prove ends the run and names a tensor."""
 import importlib.machinery
 import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -41,15 +42,15 @@ def prove(tree, flags):
 
 
 with tempfile.TemporaryDirectory() as folder:
-    tree = mutants.Tree(folder)
+    tree, sources = mutants.Tree(folder), mutants.Sources()
     for words, function, text, instead, flags, tensor in MISTAKES:
         code, said = prove(tree, flags)
         ok(code == 0 and "proved: beside one dense rank" in said, f"without it {' '.join(arguments(**flags))} is right") or note(f"{code} {said[-600:]}")
-        found, defined = mutants.places(tree.folder, mutants.Mutant("", function, "", text, instead))
+        found, _ = sources.places(mutants.Mutant("", function, "", text, instead))
         same(len(found), 1, f"{function}() has what is to be wrong")
         if len(found) != 1:
             continue
-        path, start, end = found[0]
+        path, start, end = os.path.join(tree.folder, found[0][0]), *found[0][1:]
         source = open(path).read()
         with open(path, "w") as file:
             file.write(source[:start] + instead + source[end:])
