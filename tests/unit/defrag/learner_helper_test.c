@@ -129,7 +129,7 @@ static void test_ends(void)
     make_steps(300, 60);
     size_t shared = shared_bytes();
     bool endless = false;
-    for (unsigned i = 0; i < 5 && !endless; i++) { /* once on a busy machine there was a plan after all */
+    for (unsigned i = 0; i < 5 && !endless; i++) { /* a plan was found once on a loaded host */
         if (i > 0)
             end_quietly();
         begin_working(ENDLESS, 4);
