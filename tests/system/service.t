@@ -371,6 +371,7 @@ def check_ended():
     zrd = Zrd("--capacity", CAPACITY, "--within", 1000)
     ended, other = Program(), Program()
     same(ended.obey("take 200"), "", "a client")
+    ok(wait_for(lambda: row(ended.pid)["listens"]), "hears its bell: until then zrd asks it for nothing")
     os.kill(ended.pid, signal.SIGSTOP)
     ok(wait_for(lambda: not other.obey("take 100")), "is stopped, and another gets its memory")
     other.end()
