@@ -82,9 +82,9 @@ def left():
 
 
 def connect(pid):
-    there = socket.socket(socket.AF_UNIX)
-    there.settimeout(HANG)
+    there = socket.socket(socket.AF_UNIX)  # which waits where the queue is full
     there.connect(os.path.join(FOLDER_OF, f"{pid}.sock"))
+    there.settimeout(HANG)
     return there
 
 
@@ -250,10 +250,34 @@ for words, data, answers in [
 ]:
     answer = ask(program.pid, data)
     ok(answer.startswith(answers) if answers else answer == b"", f"{words}: {answer[:60]!r}")
-crowd = [connect(program.pid) for _ in range(12)]  # who say nothing
+def crowd():
+    """64 who say nothing, or half a line, and stay."""
+    there = [connect(program.pid) for _ in range(64)]
+    for one in there[::2]:
+        try:
+            one.send(b"sta")
+        except OSError:  # it is closed already
+            pass
+    return there
+
+
+def check_crowd():
+    there, began = crowd(), time.monotonic()
+    answer, seconds = ask(program.pid, b"stats\n"), time.monotonic() - began
+    code, _ = zr("stats", program.pid).returncode, [one.close() for one in there]
+    ok(answer == b"ok \n" and seconds < 1 and code == 0, f"beside 64 silent ones, the next is answered at once: {seconds:.1f} s")
+
+
+beside = subprocess.Popen([ZR, "attach", str(program.pid), "--arena", "0", "-o", path("beside.zrt")], stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+wait_for(lambda: os.path.exists(path("beside.zrt")))
+settles(check_crowd)
+there = crowd()
 ok(program.obey("y = bytearray(1 << 20)"), "silent askers do not hold up the program")
-for one in crowd:
+for one in there:
     one.close()
+same((ask(program.pid, b"sta", shut=False), beside.poll()), (b"", None), "one that says half a line is closed; an attached one is not")
+beside.send_signal(signal.SIGINT)
+same((beside.communicate(timeout=HANG)[1], beside.returncode, is_trace(path("beside.zrt"), 1)), ("", 0, True), "nor do they end a zr attach")
 ok(ask(program.pid, b"stats\n") == b"ok \n", "and the next one is answered")
 slow = connect(program.pid)
 for letter in b"stat":
@@ -418,8 +442,8 @@ trainer.communicate()
 # ---- Those that do not answer
 for words, run in waiting:
     said = run.communicate(timeout=HANG)[1]
-    reason = r"process \d+ does not answer \(state .*" if words[1] == mute.pid else f"process {stopped.pid} is stopped: `kill -CONT {stopped.pid}` lets it go on"
-    ok(run.returncode == 1 and re.fullmatch(rf"zr: {reason}; waiting at most 10 s\nzr: {reason} \(no answer for 1\d\.\d s\)\n", said),
+    reason = r"process \d+ (does not answer \(state|waits in the kernel).*" if words[1] == mute.pid else f"process {stopped.pid} is stopped: `kill -CONT {stopped.pid}` lets it go on"
+    ok(run.returncode == 1 and re.fullmatch(rf"zr: {reason}; waiting at most 10 s\nzr: {reason} \(no answer for \d+\.\d s\)\n", said),
        f"zr {words[0]} of one that does not answer says why, and gives up") or note(said)
 mute.kill()
 for words in (["ps"], ["ledger"]):
