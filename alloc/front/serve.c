@@ -1,8 +1,8 @@
 /* serve.c: see serve.h. Stands on publish.c, command.c, tracing.c and arena.c.
  *
- * One connection at a time, each with a second to say its line and to hear the answer; the rest wait in the
- * socket's queue, or are turned away by it. Only a connection that has said `attach` stays, beside the
- * others, and may say more lines; its records end with it. */
+ * Connections are heard side by side, each with a second to say its line; where there are too many, the one
+ * that has been silent longest is closed for the next. One line is answered at a time. Only a connection that
+ * has said `attach` stays, and may say more lines; its records end with it. */
 #define _GNU_SOURCE
 #include "alloc/front/serve.h"
 
@@ -32,6 +32,7 @@
 #define REFRESH_MS  1000
 #define LOOK_NS     UINT64_C(10000000) /* between two looks for a request */
 #define QUEUE_MOST  16
+#define HEARD_MOST  16       /* connections at a time */
 enum { ATTACHED_MOST = 64 }; /* arenas that one connection records */
 #define DESCRIPTOR 200       /* from here on: programs that close what they do not know begin below */
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
@@ -42,6 +43,14 @@ enum { ATTACHED_MOST = 64 }; /* arenas that one connection records */
 
 _Atomic uint32_t zr_serve_state;
 
+struct connection {
+    int fd;               /* -1: none */
+    ino_t inode;          /* of it: as below */
+    uint64_t deadline_ns; /* of its line; UINT64_MAX: none, of an attached one that says nothing */
+    size_t used;
+    char line[ZR_COMMAND_BYTES];
+};
+
 static struct {
     int listening; /* -1: none */
     dev_t device;  /* of it: a program may close what is not its own, and open another there */
@@ -50,68 +59,103 @@ static struct {
     struct zr_publisher publisher;
     char socket_path[sizeof(((struct sockaddr_un *)0)->sun_path)];
     struct zr_thread thread;
-    void *stack;  /* of the thread, or of the next one: a child has it, since its C library looks at it */
-    int attached; /* a connection; -1: none */
+    void *stack; /* of the thread, or of the next one: a child has it, since its C library looks at it */
+    struct connection heard[HEARD_MOST];
+    struct connection *attached; /* one of them, or NULL */
     unsigned attached_arenas[ATTACHED_MOST];
     unsigned attached_count;
-} serve = {.listening = -1, .attached = -1};
+} serve = {.listening = -1};
 
 /* ---- Connections --------------------------------------------------------------------------------------- */
 
-/* Whether the descriptor is still the socket that was made. */
-static bool is_ours(int fd)
+/* Whether the descriptor is still the socket that was made: all sockets are of one device. */
+static bool is_ours(int fd, ino_t inode)
 {
     struct stat status;
-    return fd >= 0 && fstat(fd, &status) == 0 && status.st_dev == serve.device &&
-           status.st_ino == serve.inode;
+    return fd >= 0 && fstat(fd, &status) == 0 && status.st_dev == serve.device && status.st_ino == inode;
 }
 
-static bool is_of_this_user(int connection)
+static bool is_of_this_user(int fd)
 {
     struct ucred peer;
     socklen_t bytes = sizeof peer;
-    return getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 && peer.uid == geteuid();
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 && peer.uid == geteuid();
 }
 
-/* Waits for the connection until the deadline; false: it passed, or the other side is gone. */
-static bool await(int connection, short what, uint64_t deadline_ns)
+static void end_connection(struct connection *connection)
 {
-    uint64_t now_ns = zr_os_now_ns();
-    struct pollfd poll_fd = {.fd = connection, .events = what};
-    return now_ns < deadline_ns && poll(&poll_fd, 1, (int)((deadline_ns - now_ns) / 1000000) + 1) == 1 &&
-           (poll_fd.revents & what);
+    if (is_ours(connection->fd, connection->inode))
+        close(connection->fd);
+    connection->fd = -1;
 }
 
-/* A line, without its end; its length, 0: none came in time. */
-static size_t hear(int connection, char line[ZR_COMMAND_BYTES])
+/* Takes the next one, in the place of the longest silent where there is no other. NULL: there is none. */
+static struct connection *begin_connection(void)
 {
-    uint64_t deadline_ns = zr_os_now_ns() + PATIENCE_NS;
-    size_t used = 0;
-    while (used < ZR_COMMAND_BYTES - 1 && await(connection, POLLIN, deadline_ns)) {
-        ssize_t got = recv(connection, line + used, ZR_COMMAND_BYTES - 1 - used, MSG_DONTWAIT);
-        if (got <= 0 && (got == 0 || (errno != EINTR && errno != EAGAIN)))
-            return 0;
-        char *end = got > 0 ? memchr(line + used, '\n', (size_t)got) : NULL;
-        used += got > 0 ? (size_t)got : 0;
-        if (end) {
-            *end = '\0';
-            return (size_t)(end - line);
-        }
+    struct connection *place = NULL;
+    struct stat status;
+    int fd = accept4(serve.listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0) {
+        poll(NULL, 0, 100); /* out of descriptors, as a rule: not again at once */
+        return NULL;
     }
-    return 0;
+    for (unsigned i = 0; i < HEARD_MOST; i++) {
+        struct connection *each = &serve.heard[i];
+        bool better = !place || (place->fd >= 0 && (each->fd < 0 || each->deadline_ns < place->deadline_ns));
+        if (each != serve.attached && better)
+            place = each;
+    }
+    end_connection(place);
+    if (!is_of_this_user(fd) || fstat(fd, &status) != 0) {
+        close(fd);
+        return NULL;
+    }
+    place->fd = fd;
+    place->inode = status.st_ino;
+    place->deadline_ns = zr_os_now_ns() + PATIENCE_NS;
+    place->used = 0;
+    return place;
 }
 
-static void answer(int connection, bool good, const char *words)
+/* The line's length, without its end, once it is whole; 0: it is not; -1: it never will be. */
+static int hear(struct connection *connection)
+{
+    size_t room_bytes = ZR_COMMAND_BYTES - 1 - connection->used;
+    char *at = connection->line + connection->used;
+    if (!is_ours(connection->fd, connection->inode))
+        return -1;
+    ssize_t got = recv(connection->fd, at, room_bytes, MSG_DONTWAIT);
+    if (got < 0 && (errno == EINTR || errno == EAGAIN))
+        return 0;
+    char *end = got > 0 ? memchr(at, '\n', (size_t)got) : NULL;
+    if (!end && (got <= 0 || (size_t)got == room_bytes))
+        return -1;
+    connection->used += (size_t)got;
+    if (!end)
+        return 0;
+    *end = '\0';
+    return end > connection->line ? (int)(end - connection->line) : -1;
+}
+
+/* Waits for the other side to read, at most as long as for a line. False: it does not. */
+static bool answer(const struct connection *connection, bool good, const char *words)
 {
     char line[1100];
-    uint64_t deadline_ns = zr_os_now_ns() + PATIENCE_NS;
+    uint64_t deadline_ns = zr_os_now_ns() + PATIENCE_NS, now_ns;
     int length = snprintf(line, sizeof line, "%s %s\n", good ? "ok" : "no", words);
-    for (size_t sent = 0; sent < (size_t)length && await(connection, POLLOUT, deadline_ns);) {
-        ssize_t more = send(connection, line + sent, (size_t)length - sent, MSG_DONTWAIT | MSG_NOSIGNAL);
+    size_t sent = 0;
+    while (sent < (size_t)length && (now_ns = zr_os_now_ns()) < deadline_ns) {
+        struct pollfd poll_fd = {.fd = connection->fd, .events = POLLOUT};
+        if (!is_ours(connection->fd, connection->inode))
+            return false;
+        if (poll(&poll_fd, 1, (int)((deadline_ns - now_ns) / 1000000) + 1) <= 0)
+            continue;
+        ssize_t more = send(connection->fd, line + sent, (size_t)length - sent, MSG_DONTWAIT | MSG_NOSIGNAL);
         if (more < 0 && errno != EINTR && errno != EAGAIN)
-            return;
+            return false;
         sent += more > 0 ? (size_t)more : 0;
     }
+    return sent == (size_t)length;
 }
 
 /* ---- Commands ------------------------------------------------------------------------------------------ */
@@ -125,7 +169,7 @@ static zr_result trim_all(char *words, size_t room_bytes)
 
 static void detach(void)
 {
-    if (serve.attached < 0)
+    if (!serve.attached)
         return;
     char words[256] = "";
     unsigned whole_count = 0;
@@ -139,15 +183,15 @@ static void detach(void)
     }
     good = good && whole_count > 0; /* one of several arenas may have been destroyed meanwhile */
     answer(serve.attached, good, good ? "the record is whole" : words);
-    close(serve.attached);
-    serve.attached = -1;
+    end_connection(serve.attached);
+    serve.attached = NULL;
     serve.attached_count = 0;
 }
 
 /* The first arena of a connection, or another one beside those that it records already. */
-static zr_result attach(const struct zr_command *command, int connection)
+static zr_result attach(const struct zr_command *command, struct connection *connection)
 {
-    if (serve.attached >= 0 && serve.attached != connection)
+    if (serve.attached && serve.attached != connection)
         return zr_fail(ZR_ERR_INVALID, "somebody is attached to this process already");
     if (serve.attached_count == ATTACHED_MOST)
         return zr_fail(ZR_ERR_INVALID, "one connection records %d arenas at most", ATTACHED_MOST);
@@ -159,7 +203,8 @@ static zr_result attach(const struct zr_command *command, int connection)
     return ZR_OK;
 }
 
-static zr_result obey(const struct zr_command *command, int connection, char *words, size_t room_bytes)
+static zr_result obey(const struct zr_command *command, struct connection *connection, char *words,
+                      size_t room_bytes)
 {
     words[0] = '\0';
     switch (command->kind) {
@@ -191,54 +236,80 @@ static zr_result obey(const struct zr_command *command, int connection, char *wo
     }
 }
 
-/* Hears one line and answers it; false: there was none. */
-static bool serve_line(int connection)
+/* False: it was not heard out. */
+static bool serve_line(struct connection *connection, int length)
 {
-    char line[ZR_COMMAND_BYTES], words[128] = "";
+    char words[128] = "";
     struct zr_command command;
-    size_t length = hear(connection, line);
-    if (length == 0)
-        return false;
-    zr_result result = zr_command_read(&command, line, length);
+    zr_result result = zr_command_read(&command, connection->line, (size_t)length);
     if (result == ZR_OK)
         result = obey(&command, connection, words, sizeof words);
-    answer(connection, result == ZR_OK, result == ZR_OK ? words : zr_last_error());
-    return true;
+    connection->used = 0;
+    return answer(connection, result == ZR_OK, result == ZR_OK ? words : zr_last_error());
 }
 
-static void serve_connection(int connection)
+/* Something has come; or its time is over. An attached one stays. */
+static void serve_connection(struct connection *connection, bool late)
 {
-    if (is_of_this_user(connection))
-        serve_line(connection);
-    if (connection != serve.attached)
-        close(connection);
+    int length = late ? -1 : hear(connection);
+    bool good = length == 0 || (length > 0 && serve_line(connection, length));
+    if (connection != serve.attached) {
+        if (!good || length > 0)
+            end_connection(connection);
+        return;
+    }
+    if (!good)
+        detach();
+    else if (length > 0)
+        connection->deadline_ns = UINT64_MAX;
+    else if (connection->used > 0 && connection->deadline_ns == UINT64_MAX)
+        connection->deadline_ns = zr_os_now_ns() + PATIENCE_NS;
+}
+
+/* Waits for the next of all; how long the first silent one has still. */
+static int wait_ready(struct pollfd fds[1 + HEARD_MOST])
+{
+    uint64_t now_ns = zr_os_now_ns(), until_ns = now_ns + (uint64_t)REFRESH_MS * 1000000;
+    fds[0] = (struct pollfd){.fd = serve.listening, .events = POLLIN};
+    for (unsigned i = 0; i < HEARD_MOST; i++) {
+        const struct connection *each = &serve.heard[i];
+        fds[1 + i] = (struct pollfd){.fd = each->fd, .events = POLLIN};
+        if (each->fd >= 0 && each->deadline_ns < until_ns)
+            until_ns = each->deadline_ns;
+    }
+    return poll(fds, 1 + HEARD_MOST, until_ns > now_ns ? (int)((until_ns - now_ns) / 1000000) + 1 : 0);
 }
 
 /* Until the socket is gone. The process does not wait for this thread when it ends. */
 static void *run(void *nothing)
 {
+    uint64_t refreshed_ns = zr_os_now_ns();
     (void)nothing;
     pthread_setname_np(pthread_self(), "zr");
     for (;;) {
-        struct pollfd fds[2] = {{.fd = serve.listening, .events = POLLIN},
-                                {.fd = serve.attached, .events = POLLIN}};
-        int ready = poll(fds, 2, REFRESH_MS);
-        if (!is_ours(serve.listening))
+        struct pollfd fds[1 + HEARD_MOST];
+        int ready = wait_ready(fds);
+        uint64_t now_ns = zr_os_now_ns();
+        if (!is_ours(serve.listening, serve.inode))
             break;
-        if (ready == 0)
+        if (now_ns - refreshed_ns >= (uint64_t)REFRESH_MS * 1000000) {
             zr_publisher_refresh(&serve.publisher, ZR_REFRESH_COUNTERS);
-        if (ready <= 0)
+            refreshed_ns = now_ns;
+        }
+        if (ready < 0)
             continue;
-        if (fds[1].revents && !serve_line(serve.attached))
-            detach();
-        int connection =
-            fds[0].revents & POLLIN ? accept4(serve.listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK) : -1;
-        if (connection >= 0)
-            serve_connection(connection);
-        else if (fds[0].revents)
-            poll(NULL, 0, 100); /* out of descriptors, as a rule: not again at once */
+        for (unsigned i = 0; i < HEARD_MOST; i++) {
+            struct connection *each = &serve.heard[i];
+            if (each->fd >= 0 && (fds[1 + i].revents || now_ns >= each->deadline_ns))
+                serve_connection(each, !fds[1 + i].revents);
+        }
+        struct connection *next = fds[0].revents ? begin_connection() : NULL;
+        if (next)
+            serve_connection(next, false);
     }
     detach();
+    for (unsigned i = 0; i < HEARD_MOST; i++)
+        end_connection(&serve.heard[i]);
     unlink(serve.socket_path);
     unlink(serve.publisher.path);
     return NULL;
@@ -276,7 +347,9 @@ static zr_result open_socket(const char *folder)
 static zr_result begin(void)
 {
     char folder[ZR_FOLDER_BYTES];
-    serve.attached = -1;
+    serve.attached = NULL;
+    for (unsigned i = 0; i < HEARD_MOST; i++)
+        serve.heard[i].fd = -1;
     zr_result result = zr_folder_runtime(folder, true);
     if (result == ZR_OK)
         zr_publisher_name(&serve.publisher, folder);
@@ -313,11 +386,12 @@ static void after_fork(bool child)
 {
     if (!child)
         return;
-    if (is_ours(serve.listening))
+    if (is_ours(serve.listening, serve.inode))
         close(serve.listening);
-    if (serve.attached >= 0)
-        close(serve.attached);
-    serve.listening = serve.attached = -1;
+    for (unsigned i = 0; serve.listening >= 0 && i < HEARD_MOST; i++)
+        end_connection(&serve.heard[i]);
+    serve.listening = -1;
+    serve.attached = NULL;
     serve.process = 0;
     serve.publisher.shown = NULL; /* the kernel has left it out */
     own_process = getpid();

@@ -64,7 +64,7 @@ static zr_result add_arenas(struct zr_vector *list, const char *number)
         return ZR_ERR_INVALID;
     zr_result result = zr_tool_find_rank(&pid);
     if (result == ZR_OK)
-        result = zr_live_reach(&live, pid, false);
+        result = zr_live_reach(&live, pid, false, &zr_tool_patience);
     if (result == ZR_OK && live.arenas_count == 0)
         result = zr_fail(ZR_ERR_UNAVAILABLE, "process %ld has no arena", pid);
     for (unsigned i = 0; i < live.arenas_count && result == ZR_OK; i++) {
@@ -118,7 +118,7 @@ const char *zr_tool_name_arena(const struct zr_tool_names *names, size_t index)
 static void read_again(struct zr_published_arena *arena, struct zr_live *live, long pid)
 {
     uint32_t number = arena->number;
-    if (zr_live_read(live, pid, true) != ZR_OK)
+    if (zr_live_read(live, pid, &zr_tool_glance) != ZR_OK)
         return;
     for (unsigned i = 0; i < live->arenas_count; i++)
         if (live->shown.arenas[i].number == number)
@@ -129,7 +129,6 @@ static void read_again(struct zr_published_arena *arena, struct zr_live *live, l
 static zr_result take_process(struct zr_tool_input *input, struct zr_published_arena *arena)
 {
     static struct zr_live live;
-    enum { PATIENCE_MS = 60000 };
     char command[80], words[ZR_LIVE_ANSWER_BYTES], number[PID_DIGITS + 1];
     const char *slash = strchr(input->name, '/');
     unsigned index;
@@ -139,7 +138,7 @@ static zr_result take_process(struct zr_tool_input *input, struct zr_published_a
         return ZR_ERR_INVALID;
     zr_result result = zr_tool_find_rank(&pid);
     if (result == ZR_OK)
-        result = zr_live_reach(&live, pid, true);
+        result = zr_live_reach(&live, pid, true, &zr_tool_patience);
     if (result == ZR_OK && live.arenas_count == 0)
         result = zr_fail(ZR_ERR_UNAVAILABLE, "process %ld has no arena", pid);
     if (result == ZR_OK)
@@ -152,7 +151,7 @@ static zr_result take_process(struct zr_tool_input *input, struct zr_published_a
         return zr_fail(ZR_ERR_IO, "the blocks of process %ld cannot be kept: %s", pid, strerror(errno));
     snprintf(command, sizeof command, "snapshot %u /proc/%ld/fd/%d", arena->number, (long)getpid(),
              input->source.fd);
-    result = zr_live_ask(pid, command, PATIENCE_MS, words, NULL);
+    result = zr_live_ask(pid, command, &zr_tool_patience, words, NULL);
     if (result == ZR_OK)
         read_again(arena, &live, pid);
     read_from_descriptor(&input->source, "what the process holds now");

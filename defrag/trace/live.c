@@ -18,6 +18,7 @@
 #include "alloc/base/error.h"
 #include "alloc/base/system/file.h"
 #include "alloc/base/system/os.h"
+#include "alloc/base/system/process.h"
 
 /* ---- Commands ------------------------------------------------------------------------------------------ */
 
@@ -57,19 +58,112 @@ static zr_result gone(long pid)
                    pid);
 }
 
+/* ---- Waiting for a process ----------------------------------------------------------------------------- */
+
+enum { SLICE_MS = 100, SAY_MS = 1000, REASON_ROOM = 160 };
+
+struct wait {
+    const struct zr_live_patience *patience;
+    long pid; /* 0: not known here, as of another container */
+    uint64_t start_ns;
+    uint64_t worked_ns; /* when its thread of zr last had used more of the processor */
+    uint64_t ticks;
+    bool small, said; /* small: it has no thread of zr yet */
+};
+
+bool zr_live_is_stopped(long pid)
+{
+    char state = zr_process_state((int32_t)pid);
+    return state == 'T' || state == 't';
+}
+
+/* The process and its state, and what helps. */
+static const char *reason_of(char out[REASON_ROOM], long pid, bool small)
+{
+    char state = pid > 0 ? zr_process_state((int32_t)pid) : '\0';
+    if (state == 'T')
+        snprintf(out, REASON_ROOM, "process %ld is stopped: `kill -CONT %ld` lets it go on", pid, pid);
+    else if (state == 't')
+        snprintf(out, REASON_ROOM, "process %ld is stopped by a debugger: continue it there", pid);
+    else if (state && small)
+        snprintf(out, REASON_ROOM, "process %ld is small: it hears when it next takes memory from the system",
+                 pid);
+    else if (state == 'D')
+        snprintf(out, REASON_ROOM, "process %ld waits in the kernel for a disk or a driver: ask again later",
+                 pid);
+    else if (state)
+        snprintf(
+            out, REASON_ROOM,
+            "process %ld does not answer (state %c), as while it waits for a call of a driver: ask again later",
+            pid, state);
+    else
+        snprintf(out, REASON_ROOM, "the process does not answer: ask again later");
+    return out;
+}
+
+static struct wait wait_begin(long pid, const struct zr_live_patience *patience)
+{
+    uint64_t now_ns = zr_os_now_ns();
+    return (struct wait){.patience = patience, .pid = pid, .start_ns = now_ns, .worked_ns = now_ns};
+}
+
+/* False: it has had its time. Says what is waited for, once. */
+static bool wait_on(struct wait *wait)
+{
+    const struct zr_live_patience *patience = wait->patience;
+    char reason[REASON_ROOM], words[REASON_ROOM + 64];
+    uint64_t now_ns = zr_os_now_ns(), passed_ms = (now_ns - wait->start_ns) / 1000000;
+    if (patience->passes_stopped && zr_live_is_stopped(wait->pid))
+        return false;
+    if (patience->working_ms > 0 && wait->pid > 0) {
+        uint64_t ticks = zr_process_thread_ticks((int32_t)wait->pid, "zr");
+        wait->worked_ns = ticks > wait->ticks ? now_ns : wait->worked_ns;
+        wait->ticks = ticks;
+    }
+    if ((now_ns - wait->worked_ns) / 1000000 >= (uint64_t)patience->timeout_ms ||
+        (patience->working_ms > 0 && passed_ms >= (uint64_t)patience->working_ms))
+        return false;
+    if (patience->say && !wait->said && passed_ms >= SAY_MS) {
+        snprintf(words, sizeof words, "%s; waiting at most %d s", reason_of(reason, wait->pid, wait->small),
+                 patience->timeout_ms / 1000);
+        patience->say(words);
+        wait->said = true;
+    }
+    return true;
+}
+
+static zr_result wait_fail(const struct wait *wait)
+{
+    char reason[REASON_ROOM];
+    return zr_fail(ZR_ERR_TIMEOUT, "%s (no answer for %.1f s)", reason_of(reason, wait->pid, wait->small),
+                   (double)(zr_os_now_ns() - wait->start_ns) / 1e9);
+}
+
+/* The process at the other end; 0: not known. */
+static long peer_of(int connection)
+{
+    struct ucred peer = {0};
+    socklen_t bytes = sizeof peer;
+    return getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 ? (long)peer.pid : 0;
+}
+
+/* ---- Connections --------------------------------------------------------------------------------------- */
+
 /* Whoever answers must be this user's, as who asks must be. */
 static zr_result open_connection(int *out, long pid)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     struct ucred peer = {0};
     socklen_t bytes = sizeof peer;
+    char reason[REASON_ROOM];
     zr_result result = path_of(address.sun_path, sizeof address.sun_path, pid, "sock");
     *out = -1;
     if (result != ZR_OK)
         return result;
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     int failed = fd >= 0 ? connect(fd, (const struct sockaddr *)&address, sizeof address) : -1;
-    for (unsigned tries = 0; failed != 0 && errno == EAGAIN && tries < 50; tries++) {
+    for (unsigned tries = 0; failed != 0 && errno == EAGAIN && tries < 50 && !zr_live_is_stopped(pid);
+         tries++) {
         poll(NULL, 0, 20); /* its queue is full */
         failed = connect(fd, (const struct sockaddr *)&address, sizeof address);
     }
@@ -80,20 +174,24 @@ static zr_result open_connection(int *out, long pid)
     bool busy = failed != 0 && errno == EAGAIN;
     if (fd >= 0)
         close(fd);
+    if (busy && zr_live_is_stopped(pid))
+        return zr_fail(ZR_ERR_TIMEOUT, "%s", reason_of(reason, pid, false));
     return busy ? zr_fail(ZR_ERR_IO, "process %ld is asked by too many at once", pid) : gone(pid);
 }
 
-zr_result zr_live_hear(int connection, int timeout_ms, char words[ZR_LIVE_ANSWER_BYTES])
+zr_result zr_live_hear(int connection, const struct zr_live_patience *patience,
+                       char words[ZR_LIVE_ANSWER_BYTES])
 {
-    uint64_t deadline_ns = zr_os_now_ns() + (uint64_t)timeout_ms * 1000000;
+    struct wait wait = wait_begin(peer_of(connection), patience);
     size_t used = 0;
-    for (;;) {
+    while (used < ZR_LIVE_ANSWER_BYTES - 1) {
         struct pollfd poll_fd = {.fd = connection, .events = POLLIN};
-        uint64_t now_ns = zr_os_now_ns();
-        if (now_ns >= deadline_ns || used == ZR_LIVE_ANSWER_BYTES - 1)
-            return zr_fail(ZR_ERR_IO, "the process does not answer");
-        if (poll(&poll_fd, 1, (int)((deadline_ns - now_ns) / 1000000) + 1) <= 0)
-            continue;
+        if (poll(&poll_fd, 1, 0) <= 0) {
+            if (!wait_on(&wait))
+                return wait_fail(&wait);
+            if (poll(&poll_fd, 1, SLICE_MS) <= 0)
+                continue;
+        }
         ssize_t got = recv(connection, words + used, ZR_LIVE_ANSWER_BYTES - 1 - used, MSG_DONTWAIT);
         if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR))
             return zr_fail(ZR_ERR_IO, "the process has ended, or turned this one away");
@@ -108,6 +206,7 @@ zr_result zr_live_hear(int connection, int timeout_ms, char words[ZR_LIVE_ANSWER
         memmove(words, words + (used >= 3 ? 3 : used), strlen(words + (used >= 3 ? 3 : used)) + 1);
         return good ? ZR_OK : zr_fail(ZR_ERR_INVALID, "%s", words);
     }
+    return zr_fail(ZR_ERR_IO, "the process answers without an end");
 }
 
 /* A line is far below what a socket takes at once on which nothing waits. */
@@ -118,10 +217,11 @@ static bool send_line(int connection, const char *command)
     return sendmsg(connection, &message, MSG_NOSIGNAL) == (ssize_t)pieces[0].iov_len + 1;
 }
 
-zr_result zr_live_say(int connection, const char *command, int timeout_ms, char words[ZR_LIVE_ANSWER_BYTES])
+zr_result zr_live_say(int connection, const char *command, const struct zr_live_patience *patience,
+                      char words[ZR_LIVE_ANSWER_BYTES])
 {
     words[0] = '\0';
-    return send_line(connection, command) ? zr_live_hear(connection, timeout_ms, words)
+    return send_line(connection, command) ? zr_live_hear(connection, patience, words)
                                           : zr_fail(ZR_ERR_IO, "the process has ended, or does not listen");
 }
 
@@ -137,8 +237,8 @@ zr_result zr_live_send(long pid, const char *command, int *connection)
     return zr_fail(ZR_ERR_IO, "process %ld does not listen", pid);
 }
 
-zr_result zr_live_ask(long pid, const char *command, int timeout_ms, char words[ZR_LIVE_ANSWER_BYTES],
-                      int *connection)
+zr_result zr_live_ask(long pid, const char *command, const struct zr_live_patience *patience,
+                      char words[ZR_LIVE_ANSWER_BYTES], int *connection)
 {
     int fd;
     words[0] = '\0';
@@ -147,7 +247,7 @@ zr_result zr_live_ask(long pid, const char *command, int timeout_ms, char words[
     zr_result result = zr_live_send(pid, command, &fd);
     if (result != ZR_OK)
         return result;
-    result = zr_live_hear(fd, timeout_ms, words);
+    result = zr_live_hear(fd, patience, words);
     if (result == ZR_OK && connection)
         *connection = fd;
     else
@@ -205,8 +305,9 @@ static void end_texts(struct zr_live *live)
     }
 }
 
-/* Asked by `command` first, if there is one. */
-static zr_result read_shown(struct zr_live *out, long pid, const char *command)
+/* Asked by `command` first, if there is a patience for it. */
+static zr_result read_shown(struct zr_live *out, long pid, const char *command,
+                            const struct zr_live_patience *patience)
 {
     char path[ZR_FOLDER_BYTES + 32], socket_path[ZR_FOLDER_BYTES + 32], words[ZR_LIVE_ANSWER_BYTES];
     memset(out, 0, sizeof *out);
@@ -224,9 +325,9 @@ static zr_result read_shown(struct zr_live *out, long pid, const char *command)
     bool ours = known && out->shown.version == ZR_PUBLISHED_VERSION && out->shown.bytes == sizeof out->shown;
     /* Gone: it died, or another process has its number, or it has become another program by exec. */
     bool alive = known && process.pid == pid && zr_process_lives(&process);
-    zr_result answered = alive && command ? zr_live_ask(pid, command, 5000, words, NULL) : ZR_OK;
+    zr_result answered = alive && patience ? zr_live_ask(pid, command, patience, words, NULL) : ZR_OK;
     if (answered == ZR_ERR_IO) /* it may have ended while it was asked: then this one is turned away */
-        answered = zr_live_ask(pid, command, 5000, words, NULL);
+        answered = zr_live_ask(pid, command, patience, words, NULL);
     if (!alive || answered == ZR_ERR_UNAVAILABLE) {
         if (known) {
             unlink(path);
@@ -235,8 +336,10 @@ static zr_result read_shown(struct zr_live *out, long pid, const char *command)
         result = gone(pid);
     } else if (!ours) {
         result = zr_fail(ZR_ERR_FORMAT, "process %ld runs with another release of zr", pid);
-    } else if (answered == ZR_OK && command) {
+    } else if (answered == ZR_OK && patience) {
         whole = copy_shown(fd, &out->shown);
+    } else if (answered == ZR_ERR_TIMEOUT) {
+        result = answered;
     }
     close(fd);
     if (result == ZR_OK && !whole)
@@ -245,14 +348,14 @@ static zr_result read_shown(struct zr_live *out, long pid, const char *command)
     return result;
 }
 
-zr_result zr_live_read(struct zr_live *out, long pid, bool fresh)
+zr_result zr_live_read(struct zr_live *out, long pid, const struct zr_live_patience *fresh)
 {
-    return read_shown(out, pid, fresh ? "stats" : NULL);
+    return read_shown(out, pid, "stats", fresh);
 }
 
-zr_result zr_live_read_devices(struct zr_live *out, long pid)
+zr_result zr_live_read_devices(struct zr_live *out, long pid, const struct zr_live_patience *patience)
 {
-    return read_shown(out, pid, "ledger");
+    return read_shown(out, pid, "ledger", patience);
 }
 
 /* ---- Small processes ----------------------------------------------------------------------------------- */
@@ -303,13 +406,13 @@ bool zr_live_is_quiet(long pid)
         return false;
     const char *slash = strrchr(program, '/');
     return (strcmp(slash ? slash + 1 : program, "zrd") == 0 || zr_live_runs(pid)) &&
-           zr_live_read(&live, pid, false) == ZR_ERR_UNAVAILABLE;
+           zr_live_read(&live, pid, NULL) == ZR_ERR_UNAVAILABLE;
 }
 
-zr_result zr_live_reach(struct zr_live *out, long pid, bool fresh)
+zr_result zr_live_reach(struct zr_live *out, long pid, bool fresh, const struct zr_live_patience *patience)
 {
     char folder[ZR_FOLDER_BYTES], path[ZR_FOLDER_BYTES + 32];
-    zr_result result = zr_live_read(out, pid, fresh);
+    zr_result result = zr_live_read(out, pid, fresh ? patience : NULL);
     if (result != ZR_ERR_UNAVAILABLE)
         return result;
     if (!zr_live_runs(pid))
@@ -322,14 +425,17 @@ zr_result zr_live_reach(struct zr_live *out, long pid, bool fresh)
     if (fd < 0)
         return zr_fail(ZR_ERR_IO, "cannot make '%s' (error %d)", path, errno);
     close(fd);
-    uint64_t deadline_ns = zr_os_now_ns() + (uint64_t)WAKE_MS * 1000000;
+    struct wait wait = wait_begin(pid, &(struct zr_live_patience){WAKE_MS, .say = patience->say});
+    wait.small = true;
     do {
         poll(NULL, 0, 10);
-        result = zr_live_read(out, pid, fresh);
-    } while (result == ZR_ERR_UNAVAILABLE && !has_ended(pid) && zr_os_now_ns() < deadline_ns);
+        result = zr_live_read(out, pid, fresh ? patience : NULL);
+    } while (result == ZR_ERR_UNAVAILABLE && !has_ended(pid) && wait_on(&wait));
     unlink(path);
     if (result != ZR_ERR_UNAVAILABLE || has_ended(pid))
         return result;
+    if (zr_live_is_stopped(pid))
+        return wait_fail(&wait);
     return zr_fail(
         ZR_ERR_UNAVAILABLE,
         "process %ld holds less than 64 MiB, so that no thread of zr's runs in it, and took no "

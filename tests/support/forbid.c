@@ -26,6 +26,7 @@ static const struct {
              {"getrusage", SYS_getrusage},
              {"kill", SYS_kill},
              {"fallocate", SYS_fallocate},
+             {"fsync", SYS_fsync},
              {"io_uring_setup", SYS_io_uring_setup}};
 
 enum { CALLS = sizeof calls / sizeof *calls };

@@ -64,11 +64,11 @@ def lent():
 
 
 class Zrd:
-    """In the foreground, with what `options` say."""
+    """In the foreground, with what `options` say; `prefix`: a program that starts it."""
 
-    def __init__(self, *options, **starting):
+    def __init__(self, *options, prefix=(), **starting):
         self.log = path("zrd.log")
-        self.process = subprocess.Popen([ZRD, *map(str, options), *on_device(), "--log", self.log], env=ENVIRONMENT,
+        self.process = subprocess.Popen([*prefix, ZRD, *map(str, options), *on_device(), "--log", self.log], env=ENVIRONMENT,
                                         stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, **starting)
         atexit.register(self.process.kill)  # where the test breaks off
         self.pid = self.process.pid

@@ -42,9 +42,9 @@ def zr(*words, **settings):
 class Program:
     """A python3 under zr run that holds 96 MiB and obeys."""
 
-    def __init__(self, conf="", held=HELD):
+    def __init__(self, conf="", held=HELD, env=None):
         self.process = subprocess.Popen([ZR, "run", "--", PYTHON, "-c", BODY % held], stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, text=True, env={**ENVIRONMENT, "ZR_CONF": conf})
+                                        stdout=subprocess.PIPE, text=True, env={**(env or ENVIRONMENT), "ZR_CONF": conf})
         self.pid = self.process.pid
         assert self.process.stdout.readline() == "there\n"
 
@@ -82,9 +82,9 @@ def left():
 
 
 def connect(pid):
-    there = socket.socket(socket.AF_UNIX)
-    there.settimeout(HANG)
+    there = socket.socket(socket.AF_UNIX)  # which waits where the queue is full
     there.connect(os.path.join(FOLDER_OF, f"{pid}.sock"))
+    there.settimeout(HANG)
     return there
 
 
@@ -106,6 +106,23 @@ def is_trace(where, least):
         data = file.read()
     return data[:4] == b"ZRT1" and struct.unpack_from("<I", data, 12)[0] == 1 and len(data) >= 128 + least
 
+
+# ---- Processes that do not answer, in a folder of their own: one is stopped, in one's place nobody takes the call. Heard at the end.
+os.makedirs(path("still"), 0o700)
+STILL = {**ENVIRONMENT, "XDG_RUNTIME_DIR": path("still")}
+stopped, mute = Program(env=STILL), Program(env=STILL)
+wait_for(lambda: len(json.loads(zr("ps", "--json", env=STILL).stdout)["processes"]) >= 2)
+os.kill(stopped.pid, signal.SIGSTOP)
+os.unlink(os.path.join(path("still"), "zr", f"{mute.pid}.sock"))
+deaf = socket.socket(socket.AF_UNIX)
+deaf.bind(os.path.join(path("still"), "zr", f"{mute.pid}.sock"))
+deaf.listen()
+waiting = [(words, subprocess.Popen([ZR, *map(str, words)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                                    text=True, env=STILL))
+           for words in (("stats", stopped.pid), ("map", stopped.pid), ("why", stopped.pid, "--size", "1GiB"), ("ledger", stopped.pid),
+                         ("attach", stopped.pid, "-o", path("still.zrt")), ("record", stopped.pid, "mark", "words"),
+                         ("record", stopped.pid, "start", "-o", path("still.zrt")), ("snapshot", stopped.pid, "-o", path("still.zrt")),
+                         ("stats", mute.pid))]
 
 # ---- What is shown
 settles(lambda: same(shown(), {}, "no process, and no folder: zr ps shows none"))
@@ -233,10 +250,34 @@ for words, data, answers in [
 ]:
     answer = ask(program.pid, data)
     ok(answer.startswith(answers) if answers else answer == b"", f"{words}: {answer[:60]!r}")
-crowd = [connect(program.pid) for _ in range(12)]  # who say nothing
+def crowd():
+    """64 who say nothing, or half a line, and stay."""
+    there = [connect(program.pid) for _ in range(64)]
+    for one in there[::2]:
+        try:
+            one.send(b"sta")
+        except OSError:  # it is closed already
+            pass
+    return there
+
+
+def check_crowd():
+    there, began = crowd(), time.monotonic()
+    answer, seconds = ask(program.pid, b"stats\n"), time.monotonic() - began
+    code, _ = zr("stats", program.pid).returncode, [one.close() for one in there]
+    ok(answer == b"ok \n" and seconds < 1 and code == 0, f"beside 64 silent ones, the next is answered at once: {seconds:.1f} s")
+
+
+beside = subprocess.Popen([ZR, "attach", str(program.pid), "--arena", "0", "-o", path("beside.zrt")], stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+wait_for(lambda: os.path.exists(path("beside.zrt")))
+settles(check_crowd)
+there = crowd()
 ok(program.obey("y = bytearray(1 << 20)"), "silent askers do not hold up the program")
-for one in crowd:
+for one in there:
     one.close()
+same((ask(program.pid, b"sta", shut=False), beside.poll()), (b"", None), "one that says half a line is closed; an attached one is not")
+beside.send_signal(signal.SIGINT)
+same((beside.communicate(timeout=HANG)[1], beside.returncode, is_trace(path("beside.zrt"), 1)), ("", 0, True), "nor do they end a zr attach")
 ok(ask(program.pid, b"stats\n") == b"ok \n", "and the next one is answered")
 slow = connect(program.pid)
 for letter in b"stat":
@@ -327,7 +368,7 @@ for _ in range(5):  # it is given 3 s, which a busy machine may take from it
     words = run.communicate(timeout=HANG)[1]
     if "took no memory" not in words:
         break
-ok(words == "" and run.returncode == 0 and is_trace(path("small.zrt"), 1), "it hears as it takes memory")
+ok(re.fullmatch(r"(zr: .*waiting at most.*\n)?", words) and run.returncode == 0 and is_trace(path("small.zrt"), 1), "it hears as it takes memory") or note(words)
 settles(lambda: same((list(shown()), left(), threads(program)), ([program.pid], [f"{program.pid}.live", f"{program.pid}.sock"], 2), "and shows itself from then on"))
 same(zr("attach", program.pid, "-o", path("small.zrt"), "--seconds", 1).returncode, 0, "as any other")
 program.end()
@@ -397,6 +438,23 @@ got = zr("attach", trainer.pid, "-o", attached, "--seconds", 1, "--arena", 2)
 ok(got.returncode == 0 and "this is about process" in got.stderr and is_trace(attached, 1), f"a small trainer hears, too: {got.stderr.strip()}")
 trainer.kill()
 trainer.communicate()
+
+# ---- Those that do not answer
+for words, run in waiting:
+    said = run.communicate(timeout=HANG)[1]
+    reason = r"process \d+ (does not answer \(state|waits in the kernel).*" if words[1] == mute.pid else f"process {stopped.pid} is stopped: `kill -CONT {stopped.pid}` lets it go on"
+    ok(run.returncode == 1 and re.fullmatch(rf"zr: {reason}; waiting at most 10 s\nzr: {reason} \(no answer for \d+\.\d s\)\n", said),
+       f"zr {words[0]} of one that does not answer says why, and gives up") or note(said)
+mute.kill()
+for words in (["ps"], ["ledger"]):
+    got = zr(*words, "--json", env=STILL)
+    ok(got.returncode == 0 and stopped.pid in {one["pid"] for one in json.loads(got.stdout)["processes"]} and
+       re.search(r"stopped: `kill -CONT .* \(no answer for 0\.\d s\); its figures are the last", got.stderr), f"zr {words[0]} does not wait for a stopped one") or note(got.stderr)
+got = {one["pid"]: one["state"] for one in json.loads(zr("top", "--once", "--json", env=STILL).stdout)["processes"]}
+same(got.get(stopped.pid), "silent", "zr top has it as silent")
+os.kill(stopped.pid, signal.SIGCONT)
+settles(lambda: same(zr("stats", stopped.pid, env=STILL).returncode, 0, "one that goes on answers"))
+stopped.kill()
 
 # ---- The flight recorder
 got = zr("run", "--limit", "256MiB", "--", PYTHON, "-c", "x = [bytearray(1 << 20) for _ in range(100)]\ny = bytearray(1 << 30)")

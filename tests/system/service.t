@@ -10,6 +10,7 @@ import resource
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -84,6 +85,7 @@ def check_folder():
         ok(wait_for(lambda: os.path.exists(SOCKET)), "the socket is made again")
         ok("zrd has " in other.obey("take 30") and lent() == 40 * MIB, "and no more than the capacity is lent")
         ok("its socket was removed" in zrd.words(), "the log says so")
+        same(stat.S_IMODE(os.stat(SOCKET).st_mode), 0o600, "and the socket is its user's alone")
     with open(SOCKET + ".limits", encoding="utf-8") as file:
         ok("group 31457280 0 1 red" in file.read(), "and the limits are written there again")
     shutil.rmtree(folder)
@@ -260,7 +262,19 @@ def check_limits_kept():
     got = zr("limit", "--group", "red", "--hard", "30MiB")
     os.rmdir(kept + ".new")
     ok(got.returncode == 0 and "the next zrd will not know it" in got.stderr, f"no file can be written: {got.stderr.strip()}")
+    same(zr("limit", "--group", "red", "--hard", "31MiB").returncode, 0, "then one can")
     zrd.end()
+    forbid = (os.path.join(BUILD, "tests", "forbid"), "fsync")
+    if subprocess.run([*forbid, "true"], stderr=subprocess.DEVNULL).returncode == 0:
+        with open(kept, "rb") as file:
+            before = file.read()
+        zrd = Zrd("--capacity", "128MiB", prefix=forbid)
+        got = zr("limit", "--group", "red", "--hard", "32MiB")
+        with open(kept, "rb") as file:
+            same(("the next zrd will not know it" in got.stderr, file.read(), b" red" in before), (True, before, True), "a file takes the place of another when it is on the disk")
+        zrd.end()
+    else:
+        skip("a disk that does not write: needs seccomp")
     os.unlink(kept)
     os.mkfifo(kept)
     os.mkfifo(kept + ".new")
@@ -514,6 +528,20 @@ def check_thousand(zrd):
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+def check_files():
+    """A client has sixteen files; one more is refused, by whatever way it comes."""
+    client = Speaker()
+    same([client.ask("file")["kind"] for _ in range(16)], ["done"] * 16, "a client has sixteen files")
+    answers = [client.ask("file"), client.ask("file")]
+    same([("16 files at most" in one["words"], one["kind"]) for one in answers], [(True, "refused")] * 2, "and is refused one more")
+    other = Speaker()
+    same(other.ask("file")["kind"], "done", "another client has files beside it")
+    client.send("adopt", fds=other.fds)
+    ok("16 files at most" in client.hear(client.bell)["words"], "nor may it bring one")
+    client.close()
+    other.close()
+
+
 def check_full():
     """A zrd without descriptors says so to each process that it turns away."""
     zrd = Zrd("--capacity", CAPACITY, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40)))
@@ -528,6 +556,10 @@ def check_full():
         heard.append(one.hear() or one.hear())
     same({one and one["kind"] for one in heard}, {"welcome", "refused"}, "more clients than a zrd has descriptors for")
     ok(all("no descriptor left" in one["words"] for one in heard if one["kind"] == "refused"), f"all are told: {heard[-1]['words']}")
+    mute = [Speaker(hello=False) for _ in range(8)]  # the first of them have what descriptors are left
+    same([one and one["kind"] for one in (mute[-1].hear(), mute[-1].hear())], ["refused", None], "one that has said nothing is told so, and hung up on, when others were before")
+    for one in mute:
+        one.close()
     required, got = Program("service:required"), [zr("status"), zr("start"), zr("drain")]
     for words in (required.words, *(one.stderr for one in got)):
         ok("raise `ulimit -n` where it is started" in words, f"and so are clients and tools: {words.strip()}")
@@ -639,6 +671,7 @@ for kind, count, rounds, churn in (("host", 8, 3, "120 12"), ("cuda", 4, 3, "30 
         check_tools()
     check_hostile(service, 200 if kind == "host" else 20)
     if kind == "host":
+        check_files()
         check_thousand(service)
         check_other_user(service)
     service.end()

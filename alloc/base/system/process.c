@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "alloc/base/system/process.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,27 +39,33 @@ static uint64_t machine_number(void)
 struct process_stat {
     char state;       /* field 3 */
     int32_t parent;   /* field 4 */
+    uint64_t ticks;   /* fields 14 and 15: of the processor, in the program and in the kernel */
     uint64_t started; /* field 22 */
 };
 
-/* The name before them may hold anything. */
-static bool read_stat(int32_t pid, struct process_stat *out)
+/* `line` is the file's text. The name before the fields may hold anything. */
+static bool parse_stat(const char *line, struct process_stat *out)
 {
-    char path[32], line[1024];
-    snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
-    if (read_small(path, line, sizeof(line)) == 0)
-        return false;
-    char *at = strrchr(line, ')');
+    const char *at = strrchr(line, ')');
     if (!at || at[1] != ' ')
         return false;
-    out->state = at[2];
+    *out = (struct process_stat){.state = at[2]};
     for (unsigned field = 3; at && field <= 22; field++) {
         at = strchr(at + 1, ' ');
         if (at && field == 4)
             out->parent = (int32_t)strtol(at + 1, NULL, 10);
+        if (at && (field == 14 || field == 15))
+            out->ticks += strtoull(at + 1, NULL, 10);
     }
     out->started = at ? strtoull(at + 1, NULL, 10) : 0;
     return at != NULL;
+}
+
+static bool read_stat(int32_t pid, struct process_stat *out)
+{
+    char path[32], line[1024];
+    snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+    return read_small(path, line, sizeof(line)) > 0 && parse_stat(line, out);
 }
 
 void zr_process_self(struct zr_process *out)
@@ -96,4 +103,31 @@ int32_t zr_process_parent(int32_t pid)
 {
     struct process_stat stat;
     return read_stat(pid, &stat) ? stat.parent : 0;
+}
+
+char zr_process_state(int32_t pid)
+{
+    struct process_stat stat;
+    return read_stat(pid, &stat) ? stat.state : '\0';
+}
+
+uint64_t zr_process_thread_ticks(int32_t pid, const char *name)
+{
+    char path[64], line[1024];
+    struct dirent *entry;
+    struct process_stat stat;
+    uint64_t ticks = 0;
+    snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
+    DIR *folder = opendir(path);
+    while (folder && (entry = readdir(folder))) {
+        snprintf(path, sizeof(path), "/proc/%d/task/%.16s/stat", (int)pid, entry->d_name);
+        if (entry->d_name[0] == '.' || read_small(path, line, sizeof(line)) == 0 || !parse_stat(line, &stat))
+            continue;
+        const char *begin = strchr(line, '('), *end = strrchr(line, ')');
+        if (begin && (size_t)(end - begin - 1) == strlen(name) && strncmp(begin + 1, name, strlen(name)) == 0)
+            ticks += stat.ticks;
+    }
+    if (folder)
+        closedir(folder);
+    return ticks;
 }

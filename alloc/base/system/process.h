@@ -20,6 +20,11 @@ ZR_PRIVATE_API bool zr_process_lives(const struct zr_process *process);
 bool zr_process_near(const struct zr_process *process);
 /* When this process of this machine began, in the kernel's ticks; 0: there is none. */
 uint64_t zr_process_started(int32_t pid);
+/* Its state, as the kernel's letter of /proc/PID/stat: 'T' stopped, 't' stopped by a debugger; 0: there is
+ * none. */
+char zr_process_state(int32_t pid);
+/* The processor time of its threads of this name, in the kernel's ticks. */
+uint64_t zr_process_thread_ticks(int32_t pid, const char *name);
 /* Of this process of this machine, which began it or was given it; 0: there is none. */
 int32_t zr_process_parent(int32_t pid);
 

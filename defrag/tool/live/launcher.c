@@ -21,7 +21,7 @@ static bool is_below(long pid, long above)
 static bool holds_nothing(long pid, bool *shows)
 {
     static struct zr_live live;
-    bool shown = zr_live_read(&live, pid, false) == ZR_OK;
+    bool shown = zr_live_read(&live, pid, NULL) == ZR_OK;
     if (shows)
         *shows = shown;
     return !shown || (live.arenas_count == 1 && strcmp(live.shown.arenas[0].name, "control") == 0);

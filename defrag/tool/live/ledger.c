@@ -147,7 +147,7 @@ static void show(struct zr_text *text, const struct zr_live *live, const struct 
 
 struct shown {
     struct zr_text *text;
-    bool json, any;
+    bool json, any, named;
 };
 
 /* ZR_ERR_UNAVAILABLE: it has gone, or shows nothing. */
@@ -157,7 +157,9 @@ static zr_result show_process(void *state, long pid)
     struct shown *shown = state;
     struct zr_ledger host;
     uint64_t cached_bytes;
-    zr_result result = zr_live_read_devices(&live, pid);
+    zr_result result = zr_live_read_devices(&live, pid, shown->named ? &zr_tool_patience : &zr_tool_glance);
+    if (result == ZR_ERR_TIMEOUT && !shown->named)
+        result = zr_tool_note_old();
     if (result == ZR_OK)
         result = zr_ledger_host(&host, &cached_bytes, &live);
     if (result != ZR_OK)
@@ -178,7 +180,7 @@ int zr_tool_ledger(int argc, char **argv)
     if (code >= 0)
         return code;
     zr_tool_output_start(&out);
-    struct shown shown = {.text = &out.text, .json = json};
+    struct shown shown = {.text = &out.text, .json = json, .named = arguments.files_count > 0};
     if (json)
         zr_text_print(&out.text, "{\"version\": 1, \"processes\": [");
     code = zr_tool_each_process(&arguments, true, show_process, &shown);

@@ -293,7 +293,7 @@ static void add_others(struct zr_ledger *out, const struct zr_live *live, uint64
     uint64_t more_bytes = 0;
     *earlier_bytes = 0;
     for (long pid = 0; device != 0 && zr_live_next(&pid);) {
-        if (pid == live->shown.process.pid || zr_live_read(&other, pid, false) != ZR_OK)
+        if (pid == live->shown.process.pid || zr_live_read(&other, pid, NULL) != ZR_OK)
             continue;
         uint64_t bytes = held_there(&other, device);
         if (other.shown.process.started < live->shown.process.started)

@@ -16,8 +16,6 @@
 #include "alloc/debug/command.h"
 #include "defrag/tool/live/live.h"
 
-/* Writing the blocks of a large process takes a while. */
-enum { ANSWER_MS = 60000 };
 enum { MOST_STACKS = 999999, ASKED_MOST = 64 };
 
 static const char ps_help[] =
@@ -82,6 +80,22 @@ static const char record_help[] =
     "                has a file for each: FILE-ARENA\n"
     "  --arena NAME  of this one alone, by the name or number that zr ps shows\n"
     "  --stacks N    start: with the call stack of one allocation in N, 1: of each\n";
+
+/* ---- Waiting ------------------------------------------------------------------------------------------- */
+
+static void say(const char *words)
+{
+    zr_tool_log("%s", words);
+}
+
+const struct zr_live_patience zr_tool_patience = {.timeout_ms = 10000, .working_ms = 60000, .say = say};
+const struct zr_live_patience zr_tool_glance = {.timeout_ms = 5000, .passes_stopped = true, .say = say};
+
+zr_result zr_tool_note_old(void)
+{
+    zr_tool_log("%s; its figures are the last that it showed", zr_last_error());
+    return ZR_OK;
+}
 
 /* ---- zr ps --------------------------------------------------------------------------------------------- */
 
@@ -218,7 +232,9 @@ static zr_result show_process(void *state, long pid)
     static struct zr_live live;
     struct shown *shown = state;
     struct quiet quiet;
-    zr_result result = zr_live_read(&live, pid, true);
+    zr_result result = zr_live_read(&live, pid, &zr_tool_glance);
+    if (result == ZR_ERR_TIMEOUT)
+        result = zr_tool_note_old();
     bool is_quiet = result == ZR_ERR_UNAVAILABLE && zr_live_is_quiet(pid) && read_quiet(&quiet, pid);
     if (result != ZR_OK && !is_quiet)
         return result;
@@ -396,7 +412,7 @@ static zr_result complete(struct request *request)
     unsigned index;
     zr_result result = zr_tool_find_rank(&request->pid);
     if (result == ZR_OK)
-        result = zr_live_reach(live, request->pid, false);
+        result = zr_live_reach(live, request->pid, false, &zr_tool_patience);
     if (result == ZR_OK && live->arenas_count == 0)
         result = zr_fail(ZR_ERR_UNAVAILABLE, "process %ld has no arena", request->pid);
     if (result == ZR_OK && request->arena)
@@ -449,8 +465,8 @@ static zr_result ask(const struct request *request, const char *word, unsigned i
     if (length >= ZR_COMMAND_BYTES)
         return zr_fail(ZR_ERR_INVALID, "'%s' is too long", file);
     result = connection && *connection >= 0
-                 ? zr_live_say(*connection, command, ANSWER_MS, words)
-                 : zr_live_ask(request->pid, command, ANSWER_MS, words, connection);
+                 ? zr_live_say(*connection, command, &zr_tool_patience, words)
+                 : zr_live_ask(request->pid, command, &zr_tool_patience, words, connection);
     if (result == ZR_OK && file[0] && !alone)
         zr_tool_log("arena %" PRIu32 " (%s) goes to %s", live->shown.arenas[index].number, name, file);
     return result;
@@ -498,7 +514,7 @@ static zr_result start(struct request *request, const char *word, int *connectio
         return zr_fail(ZR_ERR_INVALID, "--stacks takes at most %d", MOST_STACKS);
     snprintf(command, sizeof command, "stacks %" PRIu64, request->stacks);
     if (request->stacks > 0)
-        result = zr_live_ask(request->pid, command, ANSWER_MS, words, NULL);
+        result = zr_live_ask(request->pid, command, &zr_tool_patience, words, NULL);
     return result == ZR_OK ? ask_all(request, word, connection) : result;
 }
 
@@ -557,7 +573,7 @@ static void wait_attached(struct request *request, int connection, uint64_t seco
         uint64_t left_ms = seconds > 0 ? (most_ns - passed_ns) / 1000000 + 1 : 1000;
         if (poll(&poll_fd, 1, left_ms < 1000 ? (int)left_ms : 1000) > 0)
             return;
-        zr_result result = request->arena ? ZR_OK : zr_live_read(&live_of_request, request->pid, false);
+        zr_result result = request->arena ? ZR_OK : zr_live_read(&live_of_request, request->pid, NULL);
         if (!request->arena && result == ZR_OK)
             result = ask_all(request, "attach", &connection);
         if (result == ZR_ERR_INVALID)
@@ -597,8 +613,10 @@ int zr_tool_attach(int argc, char **argv)
     }
     wait_attached(&request, connection, seconds);
     zr_live_hang_up(connection);
-    result = zr_live_hear(connection, ANSWER_MS, words);
+    result = zr_live_hear(connection, &zr_tool_patience, words);
     close(connection);
+    if (result == ZR_ERR_TIMEOUT)
+        zr_tool_log("attach: process %ld ends '%s' when it goes on", request.pid, request.file);
     if (result == ZR_ERR_IO) /* what it wrote until then can be read */
         zr_tool_log("attach: process %ld ended first; '%s' goes up to there", request.pid, request.file);
     return result == ZR_ERR_IO ? ZR_TOOL_FINE : zr_tool_fail(result);
@@ -630,5 +648,5 @@ int zr_tool_record(int argc, char **argv)
     if (!marks)
         return zr_tool_fail(starts ? start(&request, "record", NULL) : ask_all(&request, "stop", NULL));
     snprintf(command, sizeof command, "mark %s", label);
-    return zr_tool_fail(zr_live_ask(request.pid, command, ANSWER_MS, words, NULL));
+    return zr_tool_fail(zr_live_ask(request.pid, command, &zr_tool_patience, words, NULL));
 }

@@ -25,6 +25,13 @@ void zr_tool_arena_word(char out[ZR_TOOL_ARENA_WORD], const struct zr_live *live
 zr_result zr_tool_find_arena(unsigned *index, const struct zr_live *live, const char *word);
 /* "step.zrt" and "large": "step-large.zrt". ZR_ERR_INVALID: too long. */
 zr_result zr_tool_arena_file(char out[PATH_MAX], const char *file, const char *word);
+/* How long a command waits for the process that it names: ten seconds, as long as a minute while that writes
+ * its blocks; after one it says what it waits for. And how long a list waits for each of its processes, which
+ * it shows anyhow: not at all where the process is stopped. */
+extern const struct zr_live_patience zr_tool_patience, zr_tool_glance;
+/* Says of a process in a list that it did not answer: ZR_ERR_TIMEOUT becomes ZR_OK. */
+zr_result zr_tool_note_old(void);
+
 /* A process's number; false: it is none, which is said. */
 bool zr_tool_read_pid(const char *text, long *out);
 

@@ -172,7 +172,7 @@ static int say_missing(const struct zr_top *top)
     int code = ZR_TOOL_FINE;
     for (unsigned i = 0; i < top->processes_count; i++)
         if (top->processes[i].named && top->processes[i].state == ZR_TOP_GONE &&
-            zr_live_read(&live, top->processes[i].pid, false) != ZR_OK)
+            zr_live_read(&live, top->processes[i].pid, NULL) != ZR_OK)
             code = zr_tool_fail(ZR_ERR_UNAVAILABLE);
     return code;
 }

@@ -16,7 +16,7 @@
 #include "alloc/base/system/os.h"
 #include "defrag/tool/input.h"
 
-enum { SILENT_TURNS = 10, LOOK_MS = 60000, LOOK_SHARE = 50 };
+enum { SILENT_TURNS = 10, LOOK_NOW_MS = 10000, LOOK_MS = 60000, LOOK_SHARE = 50 };
 #define LOOK_LEAST_NS UINT64_C(2000000000)
 
 /* ---- Processes ----------------------------------------------------------------------------------------- */
@@ -100,9 +100,10 @@ static bool read_process(struct zr_top_process *process, bool ask, int patience_
 {
     static struct zr_live now, before;
     char words[ZR_LIVE_ANSWER_BYTES];
-    zr_result asked = ask ? zr_live_ask(process->pid, "stats", patience_ms, words, NULL) : ZR_OK;
+    const struct zr_live_patience patience = {.timeout_ms = patience_ms, .passes_stopped = true};
+    zr_result asked = ask ? zr_live_ask(process->pid, "stats", &patience, words, NULL) : ZR_OK;
     /* One that lives and has no socket any more is as good as gone: this finds it out, and cleans up. */
-    zr_result result = zr_live_read(&now, process->pid, asked == ZR_ERR_UNAVAILABLE);
+    zr_result result = zr_live_read(&now, process->pid, asked == ZR_ERR_UNAVAILABLE ? &patience : NULL);
     if (result != ZR_OK)
         return false;
     before = process->live;
@@ -375,10 +376,12 @@ int zr_top_look_waits(const struct zr_top *top)
     return top->connection;
 }
 
-static void take(struct zr_top *top, int patience_ms)
+static void take(struct zr_top *top, int timeout_ms)
 {
     char words[ZR_LIVE_ANSWER_BYTES];
-    zr_result result = zr_live_hear(top->connection, patience_ms, words);
+    const struct zr_live_patience patience = {
+        .timeout_ms = timeout_ms, .working_ms = LOOK_MS, .passes_stopped = true};
+    zr_result result = zr_live_hear(top->connection, &patience, words);
     top->look_cost_ns = zr_os_now_ns() - top->asked_ns;
     if (result == ZR_OK)
         result = read_look(top, top->kept);
@@ -400,7 +403,8 @@ void zr_top_look_take(struct zr_top *top)
         return;
     if (poll(&poll_fd, 1, 0) > 0)
         take(top, 100);
-    else if (zr_os_now_ns() - top->asked_ns > (uint64_t)LOOK_MS * 1000000) {
+    else if (zr_os_now_ns() - top->asked_ns > (uint64_t)LOOK_MS * 1000000 ||
+             zr_live_is_stopped(top->asked_pid)) {
         stop_asking(top);
         fail_look(top, "the process does not answer");
     }
@@ -409,12 +413,12 @@ void zr_top_look_take(struct zr_top *top)
 bool zr_top_look_now(struct zr_top *top, const struct zr_top_process *process, int arena)
 {
     if (top->connection >= 0)
-        take(top, LOOK_MS);
+        take(top, LOOK_NOW_MS);
     top->look.pid = 0;
     snprintf(top->look.words, sizeof top->look.words, "it does not answer, or has no arena");
     zr_top_look_ask(top, process, arena);
     if (top->connection >= 0)
-        take(top, LOOK_MS);
+        take(top, LOOK_NOW_MS);
     return top->look.words[0] == '\0';
 }
 
