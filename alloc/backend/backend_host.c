@@ -171,8 +171,9 @@ static int populate(struct host_backend *host, const struct host_file *file, str
             if (errno != EINVAL)
                 return errno;
             /* A kernel before 5.14: the file system commits pages too. */
-            if (fallocate(file->fd, 0, (off_t)(piece.offset_bytes + done), (off_t)step) != 0)
-                return errno;
+            while (fallocate(file->fd, 0, (off_t)(piece.offset_bytes + done), (off_t)step) != 0)
+                if (errno != EINTR)
+                    return errno;
         }
         done += step;
     }

@@ -12,7 +12,9 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/fault.h"
 #include "alloc/base/option.h"
+#include "alloc/base/system/call.h"
 #include "alloc/base/system/os.h"
 
 /* ---- Addresses ----------------------------------------------------------------------------------------- */
@@ -25,13 +27,8 @@ static uint64_t addresses_left(void)
     if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
         return UINT64_MAX;
     char text[64] = "";
-    int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
-    if (fd >= 0) {
-        ssize_t got = read(fd, text, sizeof text - 1);
-        close(fd);
-        if (got > 0)
-            sscanf(text, "%llu", &pages);
-    }
+    if (zr_read_text("/proc/self/statm", text, sizeof text) > 0)
+        sscanf(text, "%llu", &pages);
     uint64_t used_bytes = pages * (uint64_t)sysconf(_SC_PAGESIZE);
     return limit.rlim_cur > used_bytes ? limit.rlim_cur - used_bytes : 0;
 }
@@ -122,7 +119,8 @@ zr_result zr_host_set_access(zr_backend *backend, char *address, size_t bytes)
 
 zr_result zr_host_file(int *out)
 {
-    *out = memfd_create("zr", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    *out = zr_fault(ZR_FAULT_DESCRIPTOR) ? (errno = EMFILE, -1)
+                                         : memfd_create("zr", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     return *out >= 0 ? ZR_OK
                      : zr_fail(errno == EMFILE || errno == ENFILE ? ZR_ERR_HOST_MEMORY : ZR_ERR_UNAVAILABLE,
                                "this system gives no memfd (error %d): Linux 3.17 or later is needed, and a "
@@ -138,13 +136,8 @@ size_t zr_host_vma_budget(void)
     uint64_t asked = zr_option_get(ZR_OPTION_VMA_BUDGET);
     if (asked)
         return (size_t)asked;
-    int fd = open("/proc/sys/vm/max_map_count", O_RDONLY | O_CLOEXEC);
-    if (fd >= 0) {
-        ssize_t got = read(fd, text, sizeof text - 1);
-        close(fd);
-        if (got > 0)
-            sscanf(text, "%llu", &most);
-    }
+    if (zr_read_text("/proc/sys/vm/max_map_count", text, sizeof text) > 0)
+        sscanf(text, "%llu", &most);
     return most > 8192 ? (size_t)(most - 4096) / 2 : 2048;
 }
 

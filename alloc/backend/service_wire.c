@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/system/call.h"
 #include "alloc/base/system/folders.h"
 #include "alloc/base/system/os.h"
 
@@ -77,12 +78,12 @@ struct door {
 static zr_result knock(const struct door *door, int *out)
 {
     const struct timeval patience = {.tv_sec = SEND_PATIENCE_S};
-    int line = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    int line = zr_socket(AF_UNIX, SOCK_SEQPACKET);
     if (line < 0)
         return zr_fail(ZR_ERR_UNAVAILABLE, "no socket could be had (error %d): raise `ulimit -n`", errno);
     setsockopt(line, SOL_SOCKET, SO_SNDTIMEO, &door->patience, sizeof door->patience);
     zr_result result = ZR_OK;
-    if (connect(line, (const struct sockaddr *)&door->address, door->bytes) != 0)
+    if (zr_connect(line, (const struct sockaddr *)&door->address, door->bytes) != 0)
         result =
             errno == ECONNREFUSED
                 ? zr_fail(ZR_ERR_UNAVAILABLE, "the zrd of '%s' has ended: type `%s`", door->name, door->start)
@@ -157,10 +158,7 @@ zr_result zr_service_send(int line, const struct zr_service_message *message, in
         control->cmsg_len = CMSG_LEN(sizeof fd);
         memcpy(CMSG_DATA(control), &fd, sizeof fd);
     }
-    ssize_t sent;
-    do
-        sent = sendmsg(line, &header, MSG_NOSIGNAL | (now ? MSG_DONTWAIT : 0));
-    while (sent < 0 && errno == EINTR);
+    ssize_t sent = zr_send(line, &header, now ? MSG_DONTWAIT : 0);
     if (sent == (ssize_t)sizeof *message)
         return ZR_OK;
     return sent < 0 && (errno == EAGAIN || errno == ENOBUFS || errno == ETOOMANYREFS)
@@ -196,7 +194,7 @@ zr_result zr_service_receive(int line, struct zr_service_parcel *out, uint64_t t
         struct iovec bytes = {&out->message, sizeof out->message};
         struct msghdr header = {
             .msg_iov = &bytes, .msg_iovlen = 1, .msg_control = &beside, .msg_controllen = sizeof beside};
-        ssize_t got = recvmsg(line, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+        ssize_t got = zr_receive(line, &header, MSG_DONTWAIT);
         if (got > 0) {
             take_descriptors(&header, out);
             out->bytes = header.msg_flags & MSG_TRUNC ? sizeof out->message + 1 : (size_t)got;
@@ -206,17 +204,16 @@ zr_result zr_service_receive(int line, struct zr_service_parcel *out, uint64_t t
             was_reset = true;
             continue;
         }
-        if (got == 0 || (errno != EINTR && errno != EAGAIN))
+        if (got == 0 || errno != EAGAIN)
             return zr_fail(ZR_ERR_PEER, "the other end of the service's socket is gone");
-        if (errno == EAGAIN && timeout_ns == 0)
+        if (timeout_ns == 0)
             return ZR_ERR_TIMEOUT; /* as a rule: without words */
         uint64_t passed_ns = zr_os_now_ns() - start_ns;
-        if (errno == EAGAIN && passed_ns >= timeout_ns)
+        if (passed_ns >= timeout_ns)
             return zr_fail(ZR_ERR_TIMEOUT, "zrd has not answered within %llu ms",
                            (unsigned long long)(timeout_ns / 1000000));
         struct pollfd poll_fd = {.fd = line, .events = POLLIN};
-        if (errno == EAGAIN)
-            poll(&poll_fd, 1, (int)((timeout_ns - passed_ns) / 1000000) + 1);
+        zr_poll(&poll_fd, 1, (int)((timeout_ns - passed_ns) / 1000000) + 1);
     }
 }
 

@@ -11,6 +11,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/fault.h"
+#include "alloc/base/system/call.h"
 #include "alloc/base/system/os.h"
 #include "alloc/core/arena_internal.h"
 
@@ -23,9 +24,7 @@ void zr_publisher_name(struct zr_publisher *out, const char *folder)
 zr_result zr_publisher_start(struct zr_publisher *out)
 {
     out->shown = NULL;
-    int fd = zr_fault(ZR_FAULT_OPEN)
-                 ? -1
-                 : open(out->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    int fd = zr_fault(ZR_FAULT_OPEN) ? -1 : zr_open(out->path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
     if (fd < 0)
         return zr_fail(ZR_ERR_IO, "cannot make '%s' (error %d)", out->path, errno);
     /* Allocated before it is touched: a full disk under a mapping is SIGBUS. */

@@ -19,6 +19,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/fault.h"
+#include "alloc/base/system/call.h"
 #include "alloc/base/system/file.h"
 #include "alloc/base/system/os.h"
 #include "alloc/base/slab.h"
@@ -117,10 +118,9 @@ static int extend(struct zr_trace *trace, uint64_t bytes)
             return errno;
         for (uint64_t at = trace->file_bytes; at < bytes;) {
             size_t part = bytes - at < sizeof zeros ? (size_t)(bytes - at) : sizeof zeros;
-            ssize_t put = pwrite(trace->file.fd, zeros, part, (off_t)at);
-            if (put <= 0 && errno != EINTR)
-                return put < 0 ? errno : ENOSPC;
-            at += put > 0 ? (uint64_t)put : 0;
+            if (!zr_write_all(trace->file.fd, (int64_t)at, zeros, part))
+                return errno;
+            at += part;
         }
         break;
     }

@@ -13,6 +13,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "alloc/base/system/call.h"
 #include "alloc/base/system/lock.h"
 #include "alloc/base/option.h"
 #include "alloc/core/arena_internal.h"
@@ -28,11 +29,7 @@ static struct zr_lock lock;
 static size_t address_bytes(void)
 {
     char text[64];
-    int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
-    ssize_t got = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
-    if (fd >= 0)
-        close(fd);
-    text[got > 0 ? got : 0] = '\0';
+    zr_read_text("/proc/self/statm", text, sizeof text);
     return strtoul(text, NULL, 10) * ZR_PAGE_BYTES;
 }
 

@@ -1,5 +1,6 @@
 /* record.c: see record.h. Calls nothing that allocates: it runs while a malloc starts. */
 #define _GNU_SOURCE
+#include "alloc/base/system/call.h"
 #include "alloc/preload/record.h"
 
 #include <errno.h>
@@ -58,7 +59,7 @@ static bool fill_hole(size_t number)
     int fd = open(path, O_WRONLY | O_CLOEXEC);
     if (fd < 0)
         return false;
-    bool filled = pwrite(fd, zeros, sizeof zeros, at) == (ssize_t)sizeof zeros;
+    bool filled = zr_write_all(fd, at, zeros, sizeof zeros);
     close(fd);
     return filled;
 }

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/system/call.h"
 #include "alloc/base/system/process.h"
 
 static const char heading[] = "zrd limits 1\n", ending[] = "end\n";
@@ -96,7 +97,7 @@ void zr_limits_load(struct zr_limits *limits, struct zr_ledger *ledger, struct z
         return;
     bool sane = fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && status.st_size < FILE_MOST_BYTES;
     char *text = sane ? zr_pages_take((size_t)status.st_size + 1) : NULL;
-    ssize_t got = text ? read(fd, text, (size_t)status.st_size) : -1;
+    ssize_t got = text ? zr_read_all(fd, ZR_PRESENT_POSITION, text, (size_t)status.st_size) : -1;
     close(fd);
     unsigned wrong = got < 0 ? 1 : read_text(limits, ledger, text);
     if (text)
@@ -126,7 +127,7 @@ struct writing {
 
 static void write_line(struct writing *to, const char *line, int length)
 {
-    to->good = to->good && length > 0 && write(to->fd, line, (size_t)length) == length;
+    to->good = to->good && length > 0 && zr_write_all(to->fd, ZR_PRESENT_POSITION, line, (size_t)length);
 }
 
 static void write_all(const struct zr_limits *limits, const struct zr_ledger *ledger, struct writing *to)

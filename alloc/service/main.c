@@ -17,6 +17,7 @@
 #include "alloc/base/error.h"
 #include "alloc/base/option.h"
 #include "alloc/base/sizes.h"
+#include "alloc/base/system/call.h"
 #include "alloc/base/system/os.h"
 #include "alloc/service/server.h"
 
@@ -65,7 +66,8 @@ static bool put(int fd, const char *format, ...)
     va_start(arguments, format);
     int length = vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    return length >= 0 && (size_t)length < sizeof text && write(fd, text, (size_t)length) == length;
+    return length >= 0 && (size_t)length < sizeof text &&
+           zr_write_all(fd, ZR_PRESENT_POSITION, text, (size_t)length);
 }
 
 static void say(const char *words)

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/system/call.h"
 #include "alloc/base/system/os.h"
 #include "alloc/service/client.h"
 #include "alloc/service/runs.h"
@@ -36,11 +37,7 @@ static void read_group(int32_t pid, char out[ZR_SERVICE_GROUP_BYTES])
 {
     char path[40], text[1024] = "";
     snprintf(path, sizeof path, "/proc/%d/cgroup", (int)pid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t got = fd >= 0 ? read(fd, text, sizeof text - 1) : -1;
-    if (fd >= 0)
-        close(fd);
-    text[got > 0 ? got : 0] = '\0';
+    zr_read_text(path, text, sizeof text);
     char *own = strstr(text, "0::/");
     if (own)
         own[strcspn(own, "\n")] = '\0';

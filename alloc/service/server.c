@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/system/call.h"
 #include "alloc/base/system/os.h"
 #include "alloc/service/client.h"
 #include "alloc/service/runs.h"
@@ -267,14 +268,16 @@ void zr_server_admit(struct zr_server *server, int line)
 static void accept_all(struct zr_server *server, int listening)
 {
     for (unsigned i = 0; listening >= 0 && i < EVENTS_AT_ONCE; i++) {
-        int line = accept4(listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (server->spare < 0) /* another process may have taken its place */
+            server->spare = zr_open("/dev/null", O_RDONLY, 0);
+        int line = zr_accept(listening, SOCK_NONBLOCK);
         if (line < 0 && (errno == EMFILE || errno == ENFILE) && server->spare >= 0) {
             /* Told, not left waiting in the queue. */
             close_fd(&server->spare);
-            line = accept4(listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+            line = zr_accept(listening, SOCK_NONBLOCK);
             turn_away(server, line,
                       "has no descriptor left for another client: raise `ulimit -n` where it is started");
-            server->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
+            server->spare = zr_open("/dev/null", O_RDONLY, 0);
             return;
         }
         if (line < 0)

@@ -10,21 +10,9 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/sizes.h"
+#include "alloc/base/system/call.h"
 
 /* ---- Words --------------------------------------------------------------------------------------------- */
-
-static void show(int fd, const char *data, size_t bytes)
-{
-    while (bytes > 0) {
-        ssize_t got = write(fd, data, bytes);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0)
-            return;
-        data += got;
-        bytes -= (size_t)got;
-    }
-}
 
 void zr_tool_log(const char *format, ...)
 {
@@ -38,7 +26,7 @@ void zr_tool_log(const char *format, ...)
         return;
     size_t used = strlen(words);
     words[used++] = '\n';
-    show(STDERR_FILENO, words, used);
+    zr_write_all(STDERR_FILENO, ZR_PRESENT_POSITION, words, used);
 }
 
 static enum zr_tool_exit exit_of(zr_result result)

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Ranks that somebody else has started, one process each: by RANK and WORLD_SIZE, by SLURM's variables, by mpirun. They
 find each other on this machine, train like forked ones to the bit, end together, and say which variable is wrong."""
+import json
 import os
 import random
 import re
@@ -69,7 +70,6 @@ def like_mpich(rank, world, key):  # whose PMI_ID is the process's own
 
 
 def check_losses():
-    import json
     for how, world in ((like_torchrun, 1), (like_torchrun, 2), (like_torchrun, 4), (like_srun, 3), (like_mpirun, 2),
                        (like_mpich, 2)):
         key, report = fresh_port(), path("report.json")
@@ -86,6 +86,26 @@ def check_losses():
         with open(report, encoding="utf-8") as file:
             losses = json.load(file)["loss_hex"]
         same(losses, train(**SMALL, ranks=world).losses, f"{how.__name__}: the losses of {world} forked ranks, to the bit")
+
+
+def check_faults():
+    """Each call of the meeting in turn: one that a signal interrupts is made again; one that has no descriptor, twice, ends
+    the run with words, or is done without."""
+    want, told = train(**SMALL, ranks=3).losses, 0
+    for nth in range(1, 6):
+        sites = [f"{site}:eintr:{nth}" for site in ("descriptor", "receive", "send", "wait")]
+        for faulty, fault in ((range(3), ",".join(sites)), ([nth % 3], f"descriptor:twice:{2 * nth + 5 - nth % 2}")):
+            key, report = fresh_port(), path("report.json")
+            ends = [finish(process) for process in [
+                start({**like_torchrun(rank, 3, key), **({"ZR_FAULT": fault} if rank in faulty else {})}, json=report, comm_timeout=30, **SMALL)
+                for rank in range(3)]]
+            codes, err = [code for code, _ in ends], "".join(err for _, err in ends)
+            if codes == [0, 0, 0]:
+                with open(report, encoding="utf-8") as file:
+                    same(json.load(file)["loss_hex"], want, f"{fault}: the same losses")
+            else:
+                told += ok("twice" in fault and 0 not in codes and None not in codes and "ulimit -n" in err, f"{fault}: {codes}, with words") or note(err[-900:]) or 0
+    ok(told > 2, f"{told} runs had no descriptor")
 
 
 def child_of(pid):
@@ -296,6 +316,7 @@ def check_names():
 
 
 check_losses()
+check_faults()
 check_settings()
 check_folders()
 check_names()

@@ -137,7 +137,7 @@ for where in (NVME, HOSTED):  # space is gone when the file is made, behind the 
     ok(run.code == 3 and FOLDER in run.err and "space" in run.err and os.listdir(FOLDER) == [], f"no space: {run.err.strip()[-160:]}") or note(f"{run.code} {run.err[-600:]}")
 want = train(ranks=1, precision="bf16", **SHAPE).report["loss_hex"]
 for where in (NVME, HOSTED):
-    run = train(environment={"ZR_FAULT": "disk_short:9"}, ranks=1, precision="bf16", **{**where, **SHAPE})
+    run = train(environment={"ZR_FAULT": "disk_read:eintr:5,disk_read:short:7,disk_write:short:9"}, ranks=1, precision="bf16", **{**where, **SHAPE})
     same((run.code, run.report and run.report["loss_hex"]), (0, want), "a short transfer goes on with the rest")
 random.seed(7)
 intact = 0

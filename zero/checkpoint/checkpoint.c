@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/system/call.h"
 #include "zero/checkpoint/state.h"
 #include "zero/checkpoint/checkpoint_inside.h"
 
@@ -111,7 +112,7 @@ zr_result zr_checkpoint_hold(struct zr_checkpoint_hold *out, const char *folder)
     if (result)
         return result;
     out->made = kind == ZR_PATH_NONE;
-    out->fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    out->fd = zr_open(folder, O_RDONLY | O_DIRECTORY, 0);
     if (out->fd < 0)
         return zr_fail(ZR_ERR_IO, "--save '%s': cannot be opened (error %d); check its permissions", folder,
                        errno);

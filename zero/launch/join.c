@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/system/call.h"
 #include "alloc/base/system/os.h"
 #include "zero/launch/control.h"
 #include "zero/launch/start.h"
@@ -99,8 +100,8 @@ static bool send_parcel(int link, struct parcel *parcel, const int *fds, unsigne
         memcpy(CMSG_DATA(rights), fds, fds_count * sizeof(int));
     }
     for (unsigned ms = 0; ms < HELLO_NS / 1000000; ms++) {
-        ssize_t sent = sendmsg(link, &header, MSG_NOSIGNAL);
-        if (sent >= 0 || (errno != EINTR && errno != ETOOMANYREFS))
+        ssize_t sent = zr_send(link, &header, 0);
+        if (sent >= 0 || errno != ETOOMANYREFS)
             return sent == (ssize_t)sizeof(*parcel);
         poll(NULL, 0, 1); /* so many descriptors are on their way: until some have been received */
     }
@@ -119,15 +120,11 @@ static zr_result receive_parcel(const struct meeting *meeting, int link, struct 
                             .msg_controllen = sizeof(control.bytes)};
     struct pollfd wait = {.fd = link, .events = POLLIN};
     *fds_count = 0;
-    int ready;
-    do
-        ready = poll(&wait, 1, (int)left_ms(meeting));
-    while (ready < 0 && errno == EINTR);
-    if (ready <= 0)
+    if (zr_poll(&wait, 1, (int)left_ms(meeting)) <= 0)
         return zr_fail(ZR_ERR_TIMEOUT,
                        "not all of the %u ranks have come within %llu s; were all of them started?",
                        meeting->start->world, (unsigned long long)(meeting->limit_ns / 1000000000u));
-    ssize_t bytes = recvmsg(link, &header, MSG_CMSG_CLOEXEC);
+    ssize_t bytes = zr_receive(link, &header, 0);
     for (struct cmsghdr *part = bytes >= 0 ? CMSG_FIRSTHDR(&header) : NULL; part;
          part = CMSG_NXTHDR(&header, part))
         if (part->cmsg_level == SOL_SOCKET && part->cmsg_type == SCM_RIGHTS) {
@@ -147,7 +144,7 @@ static zr_result open_door(const struct zr_start *start, int *door)
 {
     struct sockaddr_un address;
     socklen_t bytes = make_address(start, &address);
-    *door = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    *door = zr_socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK);
     if (*door < 0)
         return zr_fail(ZR_ERR_HOST_MEMORY, "no file descriptor is left: raise `ulimit -n`");
     if (bind(*door, (struct sockaddr *)&address, bytes) != 0 || listen(*door, ZR_MAX_WORLD) != 0)
@@ -172,8 +169,9 @@ static void let_in(const struct meeting *meeting, int link)
     struct pollfd wait = {.fd = link, .events = POLLIN};
     int *links = meeting->part->links;
     uint64_t hello_ms = left_ms(meeting) < HELLO_NS / 1000000 ? left_ms(meeting) : HELLO_NS / 1000000;
-    if (!is_own(link) || poll(&wait, 1, (int)hello_ms) <= 0 ||
-        recv(link, &hello, sizeof(hello), MSG_DONTWAIT) != (ssize_t)sizeof(hello) || hello.magic != MAGIC) {
+    if (!is_own(link) || zr_poll(&wait, 1, (int)hello_ms) <= 0 ||
+        zr_receive_packet(link, &hello, sizeof(hello), MSG_DONTWAIT) != (ssize_t)sizeof(hello) ||
+        hello.magic != MAGIC) {
         close(link);
         return;
     }
@@ -222,10 +220,12 @@ static zr_result wait_for_all(const struct meeting *meeting, int door)
                 first_missing(meeting), world, (unsigned long long)(meeting->limit_ns / 1000000000u));
         if (poll(&wait, 1, (int)ms) <= 0)
             continue;
-        int link = accept4(door, NULL, NULL, SOCK_CLOEXEC);
+        int link = zr_accept(door, 0);
         forget_closed(meeting);
         if (link >= 0)
             let_in(meeting, link);
+        else
+            poll(NULL, 0, RETRY_MS); /* out of descriptors, as a rule: not again at once */
     }
     return ZR_OK;
 }
@@ -292,11 +292,11 @@ static zr_result knock(const struct meeting *meeting)
     const struct zr_start *start = meeting->start;
     socklen_t bytes = make_address(start, &address);
     struct hello hello = {.magic = MAGIC, .rank = start->rank, .world = start->world};
-    int link = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    int link = zr_socket(AF_UNIX, SOCK_SEQPACKET);
     if (link < 0)
         return zr_fail(ZR_ERR_HOST_MEMORY, "no file descriptor is left: raise `ulimit -n`");
     meeting->part->links[0] = link;
-    while (connect(link, (struct sockaddr *)&address, bytes) != 0) {
+    while (zr_connect(link, (struct sockaddr *)&address, bytes) != 0) {
         if (left_ms(meeting) == 0)
             return zr_fail(
                 ZR_ERR_TIMEOUT,
@@ -309,7 +309,7 @@ static zr_result knock(const struct meeting *meeting)
     if (!is_own(link))
         return zr_fail(ZR_ERR_UNAVAILABLE, "the key '%s' belongs to another user's process; set another %s",
                        start->key, start->key_name);
-    if (send(link, &hello, sizeof(hello), MSG_NOSIGNAL) != (ssize_t)sizeof(hello))
+    if (zr_send_packet(link, &hello, sizeof(hello), 0) != (ssize_t)sizeof(hello))
         return zr_fail(ZR_ERR_PEER, "the process of rank 0 has ended before the run began");
     return ZR_OK;
 }

@@ -14,6 +14,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/fault.h"
+#include "alloc/base/system/call.h"
 #include "alloc/base/system/os.h"
 #include "alloc/base/struct_bytes.h"
 #include "zero/launch/control.h"
@@ -77,8 +78,7 @@ void zr_local_log(const char *format, ...)
     va_end(list);
     size_t bytes = strlen(line);
     line[bytes++] = '\n';
-    ssize_t written = write(STDERR_FILENO, line, bytes);
-    (void)written; /* no other place to say it */
+    zr_write_all(STDERR_FILENO, ZR_PRESENT_POSITION, line, bytes); /* no other place to say a failure */
 }
 
 /* ---- The end of a run ---------------------------------------------------------------------------------- */

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/system/call.h"
 #include "zero/train/rank/rank.h"
 #include "zero/train/report/terminal.h"
 
@@ -43,7 +44,7 @@ int zr_child_run(const struct zr_train_config *config, zr_child_work *work)
 
 zr_result zr_child_answer(const void *words, size_t bytes)
 {
-    return write(answer_end, words, bytes) == (ssize_t)bytes
+    return zr_write_all(answer_end, ZR_PRESENT_POSITION, words, bytes)
                ? ZR_OK
                : zr_fail(ZR_ERR_IO, "what a plan has come to could not be passed on");
 }
@@ -61,7 +62,7 @@ int zr_child_ask(const struct zr_train_config *config, const char *option, zr_ch
     close(ends[1]);
     if (status < 0)
         zr_say("%s: the system refused a process to plan in (error %d)", option, errno);
-    if (status != ZR_EXIT_OK || read(ends[0], out, bytes) != (ssize_t)bytes)
+    if (status != ZR_EXIT_OK || zr_read_all(ends[0], ZR_PRESENT_POSITION, out, bytes) != (ssize_t)bytes)
         code = status > 0 ? status : ZR_EXIT_MEMORY;
     close(ends[0]);
     return code;

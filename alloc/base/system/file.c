@@ -1,7 +1,7 @@
 /* file.c: files, folders and formatted text over the system calls themselves, so that nothing allocates.
  *
- * Stands on fault.h and error.h alone. Every failing system call ends in file_error(), which puts the file,
- * the cause and a way out into words. */
+ * Stands on call.h, fault.h and error.h alone. Every failing system call ends in file_error(), which puts the
+ * file, the cause and a way out into words. */
 #define _GNU_SOURCE
 #include "alloc/base/system/file.h"
 
@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -18,10 +17,9 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/fault.h"
+#include "alloc/base/system/call.h"
 
-/* Linux moves at most 0x7ffff000 bytes per call; stay on whole pages below that. */
-#define PIECE_BYTES ((size_t)1 << 30)
-#define PATH_ROOM   4096
+#define PATH_ROOM 4096
 
 /* What a person can do about an error number. */
 static const char *way_out(int error)
@@ -99,9 +97,7 @@ static zr_result open_with(struct zr_file *out, const char *path, int flags, con
     copy_name(out->name, path);
     if (zr_fault(ZR_FAULT_OPEN))
         return file_error(doing, out->name, EACCES);
-    do
-        fd = open(path, flags | O_CLOEXEC | O_NOCTTY, own ? 0600 : 0666);
-    while (fd < 0 && errno == EINTR);
+    fd = zr_open(path, flags | O_NOCTTY, own ? 0600 : 0666);
     if (fd < 0)
         return file_error(doing, out->name, errno);
     if (fstat(fd, &status) != 0) {
@@ -216,50 +212,17 @@ zr_result zr_file_resize(const struct zr_file *file, uint64_t bytes)
     return failed == 0 ? ZR_OK : file_error("resize", file->name, errno);
 }
 
-/* A descriptor that somebody made non-blocking (a shared terminal, a pipe): wait until it moves again. */
-static bool await(int fd, short events)
-{
-    struct pollfd ready = {.fd = fd, .events = events};
-    int count;
-    do
-        count = poll(&ready, 1, -1);
-    while (count < 0 && errno == EINTR);
-    return count == 1;
-}
-
-/* True when the failed call should be made again. */
-static bool try_again(int fd, short events)
-{
-    return errno == EINTR || ((errno == EAGAIN || errno == EWOULDBLOCK) && await(fd, events));
-}
-
-static size_t piece(size_t bytes)
-{
-    return bytes < PIECE_BYTES ? bytes : PIECE_BYTES;
-}
-
-/* Both reads: at a position (pread) or at the present one (offset < 0). */
+/* Both reads: at a position, or at the present one (offset < 0). */
 static zr_result read_all(const struct zr_file *file, int64_t offset, void *data, size_t bytes,
                           size_t *got_bytes)
 {
-    size_t done = 0;
     *got_bytes = 0;
     if (zr_fault(ZR_FAULT_READ))
         return file_error("read", file->name, EIO);
-    while (done < bytes) {
-        char *to = (char *)data + done;
-        size_t want = piece(bytes - done);
-        ssize_t got =
-            offset < 0 ? read(file->fd, to, want) : pread(file->fd, to, want, offset + (int64_t)done);
-        if (got < 0 && try_again(file->fd, POLLIN))
-            continue;
-        if (got < 0)
-            return file_error("read", file->name, errno);
-        if (got == 0)
-            break;
-        done += (size_t)got;
-    }
-    *got_bytes = done;
+    ssize_t got = zr_read_all(file->fd, offset, data, bytes);
+    if (got < 0)
+        return file_error("read", file->name, errno);
+    *got_bytes = (size_t)got;
     return ZR_OK;
 }
 
@@ -292,21 +255,9 @@ zr_result zr_file_read(const struct zr_file *file, void *data, size_t bytes, siz
 /* Both writes, as read_all(). */
 static zr_result write_all(const struct zr_file *file, int64_t offset, const void *data, size_t bytes)
 {
-    size_t done = 0;
     if (zr_fault(ZR_FAULT_WRITE))
         return file_error("write", file->name, ENOSPC);
-    while (done < bytes) {
-        const char *from = (const char *)data + done;
-        size_t want = piece(bytes - done);
-        ssize_t put =
-            offset < 0 ? write(file->fd, from, want) : pwrite(file->fd, from, want, offset + (int64_t)done);
-        if (put < 0 && try_again(file->fd, POLLOUT))
-            continue;
-        if (put <= 0)
-            return file_error("write", file->name, put < 0 ? errno : ENOSPC);
-        done += (size_t)put;
-    }
-    return ZR_OK;
+    return zr_write_all(file->fd, offset, data, bytes) ? ZR_OK : file_error("write", file->name, errno);
 }
 
 zr_result zr_file_write_at(const struct zr_file *file, uint64_t offset_bytes, const void *data, size_t bytes)
@@ -345,7 +296,7 @@ zr_result zr_file_sync(const struct zr_file *file)
     if (zr_fault(ZR_FAULT_SYNC))
         return file_error("sync", file->name, EIO);
     do
-        failed = fsync(file->fd);
+        failed = zr_fault_interrupts(ZR_FAULT_SYNC) ? -1 : fsync(file->fd);
     while (failed != 0 && errno == EINTR);
     /* EINVAL, EROFS: a pipe or a special file has nothing to sync. */
     if (failed != 0 && errno != EINVAL && errno != EROFS)
@@ -473,11 +424,11 @@ zr_result zr_path_sync_folder(const char *path)
     int failed, fd;
     if (zr_fault(ZR_FAULT_SYNC))
         return file_error("sync folder", path, EIO);
-    fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    fd = zr_open(path, O_RDONLY | O_DIRECTORY, 0);
     if (fd < 0)
         return file_error("sync folder", path, errno);
     do
-        failed = fsync(fd);
+        failed = zr_fault_interrupts(ZR_FAULT_SYNC) ? -1 : fsync(fd);
     while (failed != 0 && errno == EINTR);
     int error = errno;
     close(fd);
@@ -542,7 +493,7 @@ zr_result zr_folder_open(struct zr_folder *out, const char *path)
     copy_name(out->name, path);
     if (zr_fault(ZR_FAULT_OPEN))
         return file_error("list folder", path, EACCES);
-    out->fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    out->fd = zr_open(path, O_RDONLY | O_DIRECTORY, 0);
     return out->fd >= 0 ? ZR_OK : file_error("list folder", path, errno);
 }
 

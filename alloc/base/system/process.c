@@ -1,24 +1,20 @@
-/* process.c: reads /proc to see whether a process lives. Stands on the system alone. */
+/* process.c: reads /proc to see whether a process lives. Stands on call.h alone. */
 #define _GNU_SOURCE
 #include "alloc/base/system/process.h"
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "alloc/base/system/call.h"
+
 /* Bytes read, 0 if the file is not there. */
 static size_t read_small(const char *path, char *out, size_t room_bytes)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t bytes = fd >= 0 ? read(fd, out, room_bytes - 1) : -1;
-    if (fd >= 0)
-        close(fd);
-    out[bytes > 0 ? bytes : 0] = '\0';
-    return bytes > 0 ? (size_t)bytes : 0;
+    return zr_read_text(path, out, room_bytes);
 }
 
 /* The number of this boot, and the one of the space of process numbers: two containers have two. */

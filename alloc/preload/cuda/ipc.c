@@ -12,6 +12,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/slab.h"
+#include "alloc/base/system/call.h"
 
 /* ---- Handing out --------------------------------------------------------------------------------------- */
 
@@ -83,12 +84,12 @@ static int reach(const struct zr_process *process)
     socklen_t peer_bytes = sizeof peer;
     struct timeval patience = {.tv_sec = ZR_IPC_PATIENCE_S};
     unsigned length = zr_ipc_name(process, &name);
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    int fd = zr_socket(AF_UNIX, SOCK_SEQPACKET);
     if (fd < 0)
         return -1;
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
-    if (connect(fd, (struct sockaddr *)&name, length) == 0 &&
+    if (zr_connect(fd, (struct sockaddr *)&name, length) == 0 &&
         getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &peer_bytes) == 0 && peer.uid == geteuid() &&
         (peer.pid == process->pid || !zr_process_near(process)))
         return fd;
@@ -109,7 +110,7 @@ bool zr_ipc_receive(int socket, struct zr_segment *segments, size_t count)
         struct iovec text = {lengths, part * sizeof *lengths};
         struct msghdr message = {
             .msg_iov = &text, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
-        ssize_t bytes = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+        ssize_t bytes = zr_receive(socket, &message, 0);
         const struct cmsghdr *head = bytes < 0 ? NULL : CMSG_FIRSTHDR(&message);
         size_t there = head && head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS
                            ? (head->cmsg_len - CMSG_LEN(0)) / sizeof *fds
@@ -137,8 +138,8 @@ static zr_cu_result import(struct zr_cuda_device *device, int socket, const stru
 {
     struct zr_ipc_answer answer = {0};
     uint64_t mapped_bytes = 0;
-    if (send(socket, &handle->secret, sizeof handle->secret, MSG_NOSIGNAL) != sizeof handle->secret ||
-        recv(socket, &answer, sizeof answer, 0) != sizeof answer || !sensible(&answer, handle))
+    if (zr_send_packet(socket, &handle->secret, sizeof handle->secret, 0) != sizeof handle->secret ||
+        zr_receive_packet(socket, &answer, sizeof answer, 0) != sizeof answer || !sensible(&answer, handle))
         return ZR_CU_INVALID_VALUE;
     size_t room_bytes = answer.segments_count * sizeof(struct zr_segment);
     struct zr_segment *segments = zr_pages_take(room_bytes);

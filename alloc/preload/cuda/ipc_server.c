@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/system/call.h"
 #include "alloc/base/system/os.h"
 #include "alloc/base/slab.h"
 
@@ -47,7 +48,7 @@ bool zr_ipc_send(int socket, const struct zr_segment *segments, size_t count)
         head->cmsg_type = SCM_RIGHTS;
         head->cmsg_len = CMSG_LEN(part * sizeof *fds);
         memcpy(CMSG_DATA(head), fds, part * sizeof *fds);
-        if (sendmsg(socket, &message, MSG_NOSIGNAL) != (ssize_t)text.iov_len)
+        if (zr_send(socket, &message, 0) != (ssize_t)text.iov_len)
             return false;
         done += part;
     }
@@ -83,14 +84,14 @@ static void answer(int socket)
     struct zr_segment *segments = NULL;
     uint64_t secret;
     size_t count = 0, lead_bytes = 0;
-    if (recv(socket, &secret, sizeof secret, 0) != sizeof secret || secret == 0)
+    if (zr_receive_packet(socket, &secret, sizeof secret, 0) != sizeof secret || secret == 0)
         return;
     zr_cuda_keep(&call); /* the block's device stays until the descriptors are on their way */
     if (zr_cuda_blocks_search(has_secret, &secret, &block))
         segments = segments_of(&block, &count, &lead_bytes);
     if (segments)
         words = (struct zr_ipc_answer){count, lead_bytes, block.bytes};
-    if (send(socket, &words, sizeof words, MSG_NOSIGNAL) == sizeof words && segments)
+    if (zr_send_packet(socket, &words, sizeof words, 0) == sizeof words && segments)
         zr_ipc_send(socket, segments, count);
     zr_cuda_leave(&call);
     if (segments)
@@ -104,7 +105,7 @@ static void *serve(void *argument)
         struct ucred peer;
         socklen_t peer_bytes = sizeof peer;
         struct timeval patience = {.tv_sec = ZR_IPC_PATIENCE_S};
-        int socket = accept4(fd, NULL, NULL, SOCK_CLOEXEC);
+        int socket = zr_accept(fd, 0);
         if (socket < 0) {
             if (errno == EBADF || errno == EINVAL || errno == ENOTSOCK)
                 return NULL; /* the program has closed what it does not know */
@@ -129,7 +130,7 @@ static bool start(void)
     struct sockaddr_un name;
     zr_process_self(&own);
     unsigned length = zr_ipc_name(&own, &name);
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    int fd = zr_socket(AF_UNIX, SOCK_SEQPACKET);
     if (fd < 0 || bind(fd, (struct sockaddr *)&name, length) != 0 || listen(fd, WAITING_MOST) != 0) {
         zr_fail(ZR_ERR_UNAVAILABLE, "no socket for other processes to ask at: %s", strerrorname_np(errno));
         goto unwind;

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/system/call.h"
 #include "alloc/base/system/file.h"
 
 void zr_ledger_row_add(struct zr_ledger *ledger, struct zr_ledger_row row)
@@ -108,7 +109,8 @@ static uint64_t present_bytes(int pagemap, uint64_t first, uint64_t end)
     uint64_t entries[512], page_bytes = (uint64_t)sysconf(_SC_PAGESIZE), count = 0;
     for (uint64_t page = first / page_bytes, last = end / page_bytes; pagemap >= 0 && page < last;) {
         uint64_t wanted = last - page < 512 ? last - page : 512;
-        ssize_t got = pread(pagemap, entries, wanted * sizeof *entries, (off_t)(page * sizeof *entries));
+        ssize_t got =
+            zr_read_all(pagemap, (int64_t)(page * sizeof *entries), entries, wanted * sizeof *entries);
         if (got < (ssize_t)sizeof *entries)
             return 0;
         for (ssize_t i = 0; i < got / (ssize_t)sizeof *entries; i++)

@@ -19,6 +19,8 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/fault.h"
+#include "alloc/base/system/call.h"
 #include "alloc/base/system/os.h"
 #include "defrag/tool/input.h"
 #include "defrag/tool/live/metrics.h"
@@ -66,8 +68,13 @@ static bool await(int connection, short events, uint64_t deadline_ns)
 {
     struct pollfd poll_fd = {.fd = connection, .events = events};
     uint64_t now_ns = zr_os_now_ns();
-    return !ended && now_ns < deadline_ns &&
-           poll(&poll_fd, 1, (int)((deadline_ns - now_ns) / 1000000) + 1) == 1 && (poll_fd.revents & events);
+    int ready = -1;
+    for (; !ended && ready < 0 && now_ns < deadline_ns; now_ns = zr_os_now_ns()) {
+        ready = poll(&poll_fd, 1, (int)((deadline_ns - now_ns) / 1000000) + 1);
+        if (ready < 0 && errno != EINTR) /* a signal that does not end the server ends no answer */
+            return false;
+    }
+    return ready == 1 && (poll_fd.revents & events);
 }
 
 /* The head of a request, ended by a zero; false: it did not come, or is too long. */
@@ -75,8 +82,8 @@ static bool hear(int connection, char head[REQUEST_BYTES], uint64_t deadline_ns)
 {
     size_t used = 0;
     while (used < REQUEST_BYTES - 1 && await(connection, POLLIN, deadline_ns)) {
-        ssize_t got = recv(connection, head + used, REQUEST_BYTES - 1 - used, MSG_DONTWAIT);
-        if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR))
+        ssize_t got = zr_receive_bytes(connection, head + used, REQUEST_BYTES - 1 - used, MSG_DONTWAIT);
+        if (got == 0 || (got < 0 && errno != EAGAIN))
             return false;
         used += got > 0 ? (size_t)got : 0;
         head[used] = '\0';
@@ -91,7 +98,8 @@ static void send_file(int connection, int fd, off_t bytes, uint64_t deadline_ns)
 {
     off_t sent = 0;
     while (sent < bytes && await(connection, POLLOUT, deadline_ns))
-        if (sendfile(connection, fd, &sent, (size_t)(bytes - sent)) < 0 && errno != EAGAIN && errno != EINTR)
+        if (sendfile(connection, fd, &sent, zr_fault_part(ZR_FAULT_SEND, (size_t)(bytes - sent))) < 0 &&
+            errno != EAGAIN && errno != EINTR)
             return;
 }
 
@@ -165,7 +173,7 @@ static void run(struct server *server)
         struct pollfd poll_fd = {.fd = server->listening, .events = POLLIN};
         if (poll(&poll_fd, 1, 1000) <= 0) /* a signal may come just before */
             continue;
-        int connection = accept4(server->listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        int connection = zr_accept(server->listening, SOCK_NONBLOCK);
         if (connection >= 0)
             serve_connection(server, connection);
         else
@@ -181,7 +189,7 @@ static zr_result clear_path(const struct sockaddr_un *address)
     struct stat status;
     if (lstat(address->sun_path, &status) != 0)
         return ZR_OK;
-    int fd = S_ISSOCK(status.st_mode) ? socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0) : -1;
+    int fd = S_ISSOCK(status.st_mode) ? zr_socket(AF_UNIX, SOCK_STREAM) : -1;
     bool stale = fd >= 0 && connect(fd, (const struct sockaddr *)address, sizeof *address) != 0 &&
                  errno == ECONNREFUSED;
     if (fd >= 0)

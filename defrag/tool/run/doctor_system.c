@@ -19,6 +19,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/sizes.h"
+#include "alloc/base/system/call.h"
 #include "alloc/base/system/os.h"
 #include "defrag/trace/live.h"
 
@@ -78,11 +79,7 @@ static void look_at_calls(struct zr_doctor *doctor)
 
 static bool read_line(const char *path, char *out, size_t room_bytes)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t got = fd < 0 ? -1 : read(fd, out, room_bytes - 1);
-    if (fd >= 0)
-        close(fd);
-    out[got > 0 ? got : 0] = '\0';
+    size_t got = zr_read_text(path, out, room_bytes);
     out[strcspn(out, "\n")] = '\0';
     return got > 0;
 }

@@ -1,6 +1,7 @@
 /* program.c: see program.h. Reads the ELF headers of a file, which may be damaged: every offset is checked.
  */
 #define _GNU_SOURCE
+#include "alloc/base/system/call.h"
 #include "defrag/tool/run/program.h"
 
 #include <elf.h>
@@ -67,7 +68,7 @@ static void cannot(struct zr_program *out, const char *format, ...)
 
 static bool read_at(int fd, uint64_t offset, void *out, size_t bytes)
 {
-    return offset <= INT64_MAX && pread(fd, out, bytes, (off_t)offset) == (ssize_t)bytes;
+    return offset <= INT64_MAX && zr_read_all(fd, (int64_t)offset, out, bytes) == (ssize_t)bytes;
 }
 
 /* The segment of that type; false: there is none. */
@@ -102,7 +103,7 @@ static bool needs_sanitizer(int fd, const Elf64_Ehdr *header)
     if (!find_segment(fd, header, PT_DYNAMIC, &segment) || segment.p_offset > INT64_MAX)
         return false;
     size_t bytes = segment.p_filesz < sizeof entries ? segment.p_filesz : sizeof entries;
-    ssize_t got = pread(fd, entries, bytes, (off_t)segment.p_offset);
+    ssize_t got = zr_read_all(fd, (int64_t)segment.p_offset, entries, bytes);
     size_t count = got > 0 ? (size_t)got / sizeof *entries : 0;
     for (size_t i = 0; i < count; i++)
         if (entries[i].d_tag == DT_STRTAB)
@@ -110,7 +111,7 @@ static bool needs_sanitizer(int fd, const Elf64_Ehdr *header)
     for (size_t i = 0; i < count && strings && entries[i].d_tag != DT_NULL; i++) {
         if (entries[i].d_tag != DT_NEEDED)
             continue;
-        ssize_t length = pread(fd, name, sizeof name - 1, (off_t)(strings + entries[i].d_un.d_val));
+        ssize_t length = zr_read_all(fd, (int64_t)(strings + entries[i].d_un.d_val), name, sizeof name - 1);
         name[length > 0 ? length : 0] = '\0';
         for (size_t k = 0; k < sizeof prefixes / sizeof *prefixes; k++)
             if (strncmp(name, prefixes[k], strlen(prefixes[k])) == 0)
@@ -131,8 +132,9 @@ static void look_into_elf(int fd, const Elf64_Ehdr *header, struct zr_program *o
         cannot(out, "it is linked statically, and nothing can be preloaded before it");
         return;
     }
-    ssize_t got =
-        segment.p_offset <= INT64_MAX ? pread(fd, loader, sizeof loader - 1, (off_t)segment.p_offset) : 0;
+    ssize_t got = segment.p_offset <= INT64_MAX
+                      ? zr_read_all(fd, (int64_t)segment.p_offset, loader, sizeof loader - 1)
+                      : 0;
     loader[got > 0 ? got : 0] = '\0';
     memcpy(out->loader, loader, sizeof loader);
     if (!strstr(loader, "ld-linux"))
@@ -179,7 +181,7 @@ static void look_into(struct zr_program *out)
     int fd = open(out->path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return; /* may be run and not be read: nobody knows */
-    ssize_t got = pread(fd, &start, sizeof start - 1, 0);
+    ssize_t got = zr_read_all(fd, 0, &start, sizeof start - 1);
     if (fstat(fd, &status) == 0 && geteuid() != 0 &&
         ((status.st_mode & S_ISUID && status.st_uid != geteuid()) ||
          (status.st_mode & S_ISGID && status.st_gid != getegid()) ||

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/system/call.h"
 #include "alloc/base/system/os.h"
 
 /* ---- The folder ---------------------------------------------------------------------------------------- */
@@ -152,11 +153,7 @@ static uint64_t peak_resident(pid_t process)
 {
     char path[64], text[4096];
     snprintf(path, sizeof path, "/proc/%ld/status", (long)process);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t got = fd < 0 ? 0 : read(fd, text, sizeof text - 1);
-    if (fd >= 0)
-        close(fd);
-    text[got > 0 ? got : 0] = '\0';
+    zr_read_text(path, text, sizeof text);
     const char *line = strstr(text, "\nVmHWM:");
     return line ? strtoull(line + 7, NULL, 10) * 1024 : 0;
 }

@@ -60,8 +60,9 @@ static inline int run_rank(struct zr_local_world *local, unsigned rank, void *ar
     struct zr_host_options host = {.granule_bytes = test->granule_bytes ? test->granule_bytes : 64 << 10,
                                    .small_pages = true};
     size_t leaked_bytes = 0;
-    for (int site = 0; site < ZR_FAULT_SITE_COUNT; site++)
-        zr_fault_set(site, 0); /* what was set for the launcher is not meant for its ranks */
+    for (unsigned i = 0; i < 4 * ZR_FAULT_SITE_COUNT; i++)
+        zr_fault_set(i / 4 | i % 4 << 8,
+                     0); /* of each kind: what was set for the launcher is not meant for its ranks */
     check_ok(&env, zr_backend_host_create(&env.backend, &host));
     if (env.failures)
         return 1;

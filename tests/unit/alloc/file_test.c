@@ -13,8 +13,11 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "alloc/base/error.h"
 #include "alloc/base/fault.h"
+#include "alloc/base/system/call.h"
 #include "alloc/base/system/file.h"
+#include "tests/support/faults.h"
 #include "tests/support/folder.h"
 #include "tests/support/tap.h"
 #include "tests/support/words.h"
@@ -475,31 +478,94 @@ static zr_result save(void)
     return result;
 }
 
+static zr_result save_anew(void *nothing)
+{
+    static const char *const left[] = {"save.new/data", "save.new", "save/data", "save"};
+    (void)nothing;
+    for (size_t i = 0; i < sizeof left / sizeof *left; i++)
+        remove(in_scratch(left[i]));
+    return save();
+}
+
+/* Bytes and a descriptor through a pair of sockets, and a wait for them. */
+static zr_result pass_on(void *nothing)
+{
+    int pair[2], fd = -1;
+    char words[6000], back[sizeof words];
+    union {
+        struct cmsghdr head;
+        char room[CMSG_SPACE(sizeof fd)];
+    } control = {
+        .head = {.cmsg_len = CMSG_LEN(sizeof fd), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
+    struct msghdr message = {.msg_iov = &(struct iovec){words, 5},
+                             .msg_iovlen = 1,
+                             .msg_control = &control,
+                             .msg_controllen = sizeof control};
+    zr_result result = ZR_ERR_CORRUPT;
+    (void)nothing;
+    memset(words, 'w', sizeof words);
+    memset(back, 0, sizeof back);
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
+        return ZR_ERR_CORRUPT;
+    memcpy(CMSG_DATA(&control.head), &pair[0], sizeof fd);
+    struct pollfd ready = {.fd = pair[1], .events = POLLIN};
+    size_t sent = 0, got = 0;
+    for (ssize_t part = 1; part > 0 && sent<sizeof words; sent += part> 0 ? (size_t)part : 0)
+        part = zr_send_bytes(pair[0], words + sent, sizeof words - sent, 0);
+    for (ssize_t part = 1; part > 0 && got < sent && zr_poll(&ready, 1, 1000) == 1;
+         got += part > 0 ? (size_t)part : 0)
+        part = zr_receive_bytes(pair[1], back + got, sizeof back - got, MSG_DONTWAIT);
+    if (got == sizeof words && zr_send(pair[0], &message, 0) == 5 && zr_poll(&ready, 1, 1000) == 1) {
+        message.msg_controllen = sizeof control;
+        ssize_t last = zr_receive(pair[1], &message, MSG_DONTWAIT);
+        struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+        if (last == 5 && head) {
+            memcpy(&fd, CMSG_DATA(head), sizeof fd);
+            result = memcmp(words, back, sizeof words) == 0 && !(message.msg_flags & MSG_CTRUNC)
+                         ? ZR_OK
+                         : ZR_ERR_CORRUPT;
+        } else {
+            result = zr_fail(ZR_ERR_PEER, "no message, or without its descriptor (%d)",
+                             message.msg_flags & MSG_CTRUNC);
+        }
+    } else {
+        result = zr_fail(ZR_ERR_PEER, "not all came: %s", strerrorname_np(errno));
+    }
+    if (fd >= 0)
+        close(fd);
+    close(pair[0]);
+    close(pair[1]);
+    return result;
+}
+
 static void test_faults(void)
 {
-    static const enum zr_fault_site sites[] = {ZR_FAULT_OPEN, ZR_FAULT_READ, ZR_FAULT_WRITE, ZR_FAULT_SYNC,
-                                               ZR_FAULT_RENAME};
-    int before = open_descriptors();
-    for (size_t i = 0; i < sizeof sites / sizeof *sites; i++) {
-        zr_result result = ZR_ERR_IO;
-        unsigned failures = 0;
-        bool words = true;
-        for (uint64_t nth = 1; nth < 50; nth++) {
-            zr_fault_set(sites[i], nth);
-            result = save();
-            zr_fault_set(sites[i], 0);
-            words &= result == ZR_OK || (result == ZR_ERR_IO && strstr(zr_last_error(), "cannot ") != NULL);
-            zr_path_remove_folder(in_scratch("save.new"));
-            zr_path_remove_folder(in_scratch("save"));
-            if (result == ZR_OK)
-                break;
-            failures++;
-        }
-        tap_ok(result == ZR_OK && failures > 0 && words,
-               "site %s failed %u times with words, then it went clean", zr_fault_site_name(sites[i]),
-               failures);
-    }
-    tap_is(open_descriptors(), before, "no descriptor stays open");
+    static const unsigned files[] = {ZR_FAULT_OPEN,
+                                     ZR_FAULT_READ,
+                                     ZR_FAULT_WRITE,
+                                     ZR_FAULT_SYNC,
+                                     ZR_FAULT_RENAME,
+                                     ZR_FAULT_DESCRIPTOR,
+                                     ZR_FAULT_DESCRIPTOR | ZR_FAULT_TWICE,
+                                     ZR_FAULT_DESCRIPTOR | ZR_FAULT_EINTR,
+                                     ZR_FAULT_READ | ZR_FAULT_EINTR,
+                                     ZR_FAULT_READ | ZR_FAULT_SHORT,
+                                     ZR_FAULT_WRITE | ZR_FAULT_EINTR,
+                                     ZR_FAULT_WRITE | ZR_FAULT_SHORT,
+                                     ZR_FAULT_SYNC | ZR_FAULT_EINTR};
+    static const unsigned sockets[] = {ZR_FAULT_RECEIVE,
+                                       ZR_FAULT_SEND,
+                                       ZR_FAULT_DESCRIPTOR,
+                                       ZR_FAULT_RECEIVE | ZR_FAULT_EINTR,
+                                       ZR_FAULT_RECEIVE | ZR_FAULT_SHORT,
+                                       ZR_FAULT_SEND | ZR_FAULT_EINTR,
+                                       ZR_FAULT_SEND | ZR_FAULT_SHORT,
+                                       ZR_FAULT_WAIT | ZR_FAULT_EINTR};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        fault_each("a save", files[i], save_anew, NULL);
+    for (size_t i = 0; i < sizeof sockets / sizeof *sockets; i++)
+        fault_each("a message", sockets[i], pass_on, NULL);
+    zr_path_remove_folder(in_scratch("save"));
 }
 
 int main(void)

@@ -1,5 +1,6 @@
 /* option_test.c: the small things everything stands on: options, fault sites, record pools, error texts. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -165,7 +166,7 @@ static void test_sizes_printed(void)
 static void test_environment(char *self)
 {
     setenv("ZR_CONF", "chekc:1", 1);
-    setenv("ZR_FAULT", "create:1,junk,map:x", 1);
+    setenv("ZR_FAULT", "create:1,write:short:1,map:short:1,read:short:x,junk", 1);
     int status = 0;
     pid_t child = fork();
     if (child == 0) {
@@ -183,8 +184,10 @@ static int in_environment(void)
     void *block;
     if (zr_backend_sim_create(&backend, NULL) != ZR_ERR_INVALID || !strstr(zr_last_error(), "chekc"))
         return 1;
-    if (zr_fault_result() != ZR_ERR_INVALID || !strstr(zr_last_error(), "junk"))
+    if (zr_fault_result() != ZR_ERR_INVALID || !strstr(zr_last_error(), "\"map:short:1\""))
         return 5;
+    if (zr_fault_part(ZR_FAULT_WRITE, 9) != 1)
+        return 6;
     zr_option_set(NULL);
     if (zr_backend_sim_create(&backend, NULL) != ZR_OK ||
         zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend}) != ZR_OK)
@@ -201,6 +204,26 @@ static void test_faults(void)
     tap_ok(zr_fault(ZR_FAULT_SYNC), "the third fails");
     tap_ok(!zr_fault(ZR_FAULT_SYNC), "the fourth does not");
     tap_is(zr_fault_set(ZR_FAULT_SYNC, 0), 4, "there were four");
+    zr_fault_set(ZR_FAULT_SYNC | ZR_FAULT_TWICE, 2);
+    bool first = zr_fault(ZR_FAULT_SYNC), second = zr_fault(ZR_FAULT_SYNC), third = zr_fault(ZR_FAULT_SYNC);
+    tap_ok(!first && second && third && !zr_fault(ZR_FAULT_SYNC), "one that fails twice, from the second on");
+    tap_is(zr_fault_set(ZR_FAULT_SYNC | ZR_FAULT_TWICE, 0), 4, "of four, too");
+    zr_fault_set(ZR_FAULT_READ | ZR_FAULT_EINTR, 2);
+    first = zr_fault_interrupts(ZR_FAULT_READ);
+    tap_ok(!first && zr_fault_interrupts(ZR_FAULT_READ) && errno == EINTR &&
+               !zr_fault_interrupts(ZR_FAULT_READ) && !zr_fault_interrupts(ZR_FAULT_WRITE),
+           "a call that is interrupted");
+    zr_fault_set(ZR_FAULT_READ | ZR_FAULT_EINTR, 0);
+    static const size_t parts[][2] = {{0, 0},    {1, 1},       {2, 1},         {4102, 1},
+                                      {4103, 1}, {4104, 4103}, {1 << 20, 4103}};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        zr_fault_set(ZR_FAULT_READ | ZR_FAULT_SHORT, 1);
+        tap_is(zr_fault_part(ZR_FAULT_READ, parts[i][0]), parts[i][1], "of %zu bytes", parts[i][0]);
+    }
+    zr_fault_set(ZR_FAULT_READ | ZR_FAULT_SHORT, 0);
+    tap_ok(strcmp(zr_fault_site_name(ZR_FAULT_WRITE | ZR_FAULT_SHORT), "write:short") == 0 &&
+               strcmp(zr_fault_site_name(ZR_FAULT_MAP | ZR_FAULT_SHORT), "unknown") == 0,
+           "kinds have names, where a site has them");
     tap_ok(strcmp(zr_fault_site_name(ZR_FAULT_METADATA), "metadata") == 0, "sites have names");
     tap_ok(strcmp(zr_fault_site_name(ZR_FAULT_SITE_COUNT), "unknown") == 0, "others have not");
 }

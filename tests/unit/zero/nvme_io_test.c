@@ -348,22 +348,29 @@ static void test_reads_go_on(bool threads)
     tap_is(zr_nvme_close(io), ZR_ERR_IO, "which the end says too");
 }
 
-static void test_short(bool threads)
+/* A transfer that a signal interrupts, or that ends within a block. */
+static void test_broken_off(bool threads)
 {
-    struct zr_nvme_report report = {0};
-    unsigned wrong = 0;
-    for (uint64_t nth = 1; nth < 140; nth += 9) {
-        bool same = false;
-        zr_nvme_io *io = open_file(threads);
-        zr_fault_set(ZR_FAULT_DISK_SHORT, nth);
-        wrong += !io || run_through(io, &same) != ZR_OK || !same;
-        if (io)
-            zr_nvme_get_report(io, &report);
-        wrong += report.continued_count < 1;
-        wrong += zr_nvme_close(io) != ZR_OK;
+    static const unsigned sites[] = {
+        ZR_FAULT_DISK_READ | ZR_FAULT_SHORT, ZR_FAULT_DISK_WRITE | ZR_FAULT_SHORT,
+        ZR_FAULT_DISK_READ | ZR_FAULT_EINTR, ZR_FAULT_DISK_WRITE | ZR_FAULT_EINTR};
+    for (unsigned s = 0; s < sizeof sites / sizeof *sites; s++) {
+        bool is_short = sites[s] >= ZR_FAULT_SHORT;
+        struct zr_nvme_report report = {0};
+        unsigned wrong = 0;
+        for (uint64_t nth = 1; nth < 70; nth += 9) {
+            bool same = false;
+            zr_nvme_io *io = open_file(threads);
+            zr_fault_set(sites[s], nth);
+            wrong += !io || run_through(io, &same) != ZR_OK || !same;
+            if (io)
+                zr_nvme_get_report(io, &report);
+            wrong += report.continued_count != is_short;
+            wrong += zr_nvme_close(io) != ZR_OK;
+        }
+        tap_ok(zr_fault_set(sites[s], 0) >= 50, "%s: transfers are counted", zr_fault_site_name(sites[s]));
+        tap_is(wrong, 0, "and the rest of it is moved");
     }
-    tap_ok(zr_fault_set(ZR_FAULT_DISK_SHORT, 0) >= 100, "transfers are counted");
-    tap_is(wrong, 0, "one that moves a part goes on with the rest");
 }
 
 /* What a transfer came to: interrupted, a part that ends within a block, nothing, all. */
@@ -733,7 +740,7 @@ int main(void)
         test_contract(threads);
         test_transfer_faults(threads);
         test_reads_go_on(threads);
-        test_short(threads);
+        test_broken_off(threads);
         test_stall(threads);
         test_open_faults(threads);
         test_measured(threads);

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/system/call.h"
 #include "zero/comm/local/local.h"
 #include "zero/launch/timeout.h"
 
@@ -121,13 +122,12 @@ static int try_send(unsigned peer, struct message *message, const int *fds, unsi
         rights->cmsg_len = CMSG_LEN(fds_count * sizeof(int));
         memcpy(CMSG_DATA(rights), fds, fds_count * sizeof(int));
     }
-    return sendmsg(zr_local_own_sockets()->outbox[peer], &header, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0 ? 0
-                                                                                                    : errno;
+    return zr_send(zr_local_own_sockets()->outbox[peer], &header, MSG_DONTWAIT) >= 0 ? 0 : errno;
 }
 
 static bool has_no_room(int error)
 {
-    return error == EAGAIN || error == ETOOMANYREFS || error == ENOBUFS || error == EINTR;
+    return error == EAGAIN || error == ETOOMANYREFS || error == ENOBUFS;
 }
 
 static zr_result send_message(const struct zr_local_share *share, unsigned peer, struct message *message,
@@ -217,7 +217,7 @@ static int try_receive(int inbox, struct received *out)
                             .msg_iovlen = 1,
                             .msg_control = control.bytes,
                             .msg_controllen = sizeof(control.bytes)};
-    ssize_t bytes = recvmsg(inbox, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    ssize_t bytes = zr_receive(inbox, &header, MSG_DONTWAIT);
     out->fds_count = 0;
     if (bytes < 0)
         return errno;
@@ -254,7 +254,7 @@ static zr_result receive_message(const struct zr_local_share *share, unsigned se
     int inbox = zr_local_own_sockets()->inbox[share->rank];
     struct zr_timeout timeout = zr_timeout_begin();
     for (int error; (error = try_receive(inbox, got)) != 0;) {
-        if (error != EAGAIN && error != EINTR)
+        if (error != EAGAIN)
             return zr_fail(ZR_ERR_PEER, "receiving the ring of rank %u failed (error %d)", sender, error);
         zr_result result = zr_local_check(share->local, sender);
         uint64_t waited_ns = zr_timeout_waited_ns(&timeout);
@@ -263,7 +263,7 @@ static zr_result receive_message(const struct zr_local_share *share, unsigned se
         if (result != ZR_OK)
             return result;
         struct pollfd wait = {.fd = inbox, .events = POLLIN};
-        poll(&wait, 1, (int)(ZR_LOCAL_POLL_NS / 1000000));
+        zr_poll(&wait, 1, (int)(ZR_LOCAL_POLL_NS / 1000000));
     }
     return check_message(got, sender, share->attempt);
 }
@@ -426,7 +426,7 @@ static zr_result take_one(const struct zr_local_pass *pass, bool *any)
     int error = try_receive(zr_local_own_sockets()->inbox[pass->ranks[pass->rank]], &got);
     *any = error == 0;
     if (error != 0)
-        return error == EAGAIN || error == EINTR
+        return error == EAGAIN
                    ? ZR_OK
                    : zr_fail(ZR_ERR_PEER, "receiving the ring of a group failed (error %d)", error);
     unsigned member = 0;
@@ -488,7 +488,7 @@ zr_result zr_local_pass_rings(const struct zr_local_pass *pass)
             sent = 0;
             continue;
         }
-        poll(&wait, 1, (int)((to < pass->count ? RETRY_NS : ZR_LOCAL_POLL_NS) / 1000000));
+        zr_poll(&wait, 1, (int)((to < pass->count ? RETRY_NS : ZR_LOCAL_POLL_NS) / 1000000));
         result = zr_local_check(pass->local, ZR_LOCAL_ALL);
         uint64_t waited_ns = zr_timeout_waited_ns(&timeout);
         if (result == ZR_OK && waited_ns > pass->timeout_ns)

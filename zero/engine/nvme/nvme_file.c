@@ -14,6 +14,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/fault.h"
+#include "alloc/base/system/call.h"
 #include "alloc/base/system/file.h"
 #include "zero/engine/nvme/nvme_inside.h"
 
@@ -61,15 +62,6 @@ zr_result zr_nvme_file_fail(const struct zr_nvme_file *file, const char *doing, 
     return zr_nvme_file_fail_with(file, doing, error, way_out(error));
 }
 
-static int open_retried(const char *path, int flags)
-{
-    int fd;
-    do
-        fd = open(path, flags | O_RDWR | O_CLOEXEC, 0600);
-    while (fd < 0 && errno == EINTR);
-    return fd;
-}
-
 /* Where O_TMPFILE is unknown. Only a death between two calls leaves the name behind, with no bytes. */
 static int create_and_unlink(const char *folder)
 {
@@ -80,7 +72,7 @@ static int create_and_unlink(const char *folder)
             errno = ENAMETOOLONG;
             return -1;
         }
-        int fd = open_retried(path, O_CREAT | O_EXCL);
+        int fd = zr_open(path, O_RDWR | O_CREAT | O_EXCL, 0600);
         if (fd >= 0) {
             unlink(path);
             return fd;
@@ -97,7 +89,7 @@ static int open_nameless(struct zr_nvme_file *file, const char *path)
         errno = EACCES;
         return -1;
     }
-    int fd = open_retried(path, O_TMPFILE | O_EXCL);
+    int fd = zr_open(path, O_RDWR | O_TMPFILE | O_EXCL, 0600);
     file->nameless = fd >= 0;
     /* EISDIR and ENOENT: a kernel that takes O_TMPFILE for an attempt to open the folder itself. */
     if (fd < 0 && (errno == EOPNOTSUPP || errno == EISDIR || errno == ENOENT || errno == EINVAL))
@@ -196,12 +188,17 @@ zr_result zr_nvme_file_reserve(struct zr_nvme_file *file, uint64_t bytes)
                        file->folder, (unsigned long long)bytes, (unsigned long long)limit.rlim_cur);
     int error;
     do
-        error = zr_fault(ZR_FAULT_WRITE) ? ENOSPC : fallocate(file->fd, 0, 0, (off_t)bytes) == 0 ? 0 : errno;
+        error = zr_fault(ZR_FAULT_WRITE)                       ? ENOSPC
+                : zr_fault_interrupts(ZR_FAULT_WRITE)          ? EINTR
+                : fallocate(file->fd, 0, 0, (off_t)bytes) == 0 ? 0
+                                                               : errno;
     while (error == EINTR);
     file->reserved = error == 0;
     /* A file system, or a filter of calls, that knows no fallocate. */
     if (error == EOPNOTSUPP || error == ENOSYS || error == EPERM)
-        error = ftruncate(file->fd, (off_t)bytes) == 0 ? 0 : errno;
+        do
+            error = ftruncate(file->fd, (off_t)bytes) == 0 ? 0 : errno;
+        while (error == EINTR);
     if (error == 0)
         return ZR_OK;
     char doing[80];

@@ -41,7 +41,7 @@ struct zr_nvme_piece {
     char *memory;
     uint64_t offset_bytes;
     size_t bytes;       /* still to move */
-    size_t first_bytes; /* at most these in the first transfer: less than `bytes` in a fault test */
+    size_t first_bytes; /* what the first transfer counts for at most: less than `bytes` in a fault test */
     int error;          /* of a fault test: instead of the first transfer */
     bool stalls;        /* the same: it waits before that */
     unsigned fruitless_count;

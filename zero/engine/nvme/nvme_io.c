@@ -105,14 +105,15 @@ bool zr_nvme_take_piece(zr_nvme_io *io, struct zr_nvme_piece *out)
         .offset_bytes = operation->offset_bytes + operation->issued_bytes,
         .bytes = left_bytes < io->piece_bytes ? left_bytes : io->piece_bytes,
     };
-    out->first_bytes = out->bytes;
     operation->issued_bytes += out->bytes;
     io->write_turn = !operation->write;
     io->under_way++;
-    if (zr_fault(operation->write ? ZR_FAULT_DISK_WRITE : ZR_FAULT_DISK_READ))
+    enum zr_fault_site site = operation->write ? ZR_FAULT_DISK_WRITE : ZR_FAULT_DISK_READ;
+    if (zr_fault(site))
         out->error = EIO;
-    if (zr_fault(ZR_FAULT_DISK_SHORT) && out->bytes > io->file.align_bytes)
-        out->first_bytes = io->file.align_bytes;
+    else if (zr_fault_interrupts(site))
+        out->error = EINTR;
+    out->first_bytes = zr_fault_part(site, out->bytes);
     out->stalls = zr_fault(ZR_FAULT_DISK_STALL);
     return true;
 }
@@ -131,6 +132,8 @@ bool zr_nvme_advance_piece(zr_nvme_io *io, struct zr_nvme_piece *piece, long mov
 {
     struct zr_nvme_operation *operation = piece->operation;
     size_t moved = moved_bytes > 0 ? (size_t)moved_bytes : 0;
+    if (moved > piece->first_bytes)
+        moved = piece->first_bytes;
     bool passing = moved_bytes == -EINTR || moved_bytes == -EAGAIN || moved_bytes > 0;
     /* What does not end on a whole block is moved again. */
     if (moved < piece->bytes)

@@ -107,7 +107,7 @@ static void hand_in(zr_nvme_io *io, unsigned i)
     const struct zr_nvme_piece *piece = &io->pieces[i];
     struct io_uring_sqe *sqe = io_uring_get_sqe(&io->ring);
     int entry = entry_of(io, piece);
-    unsigned bytes = (unsigned)piece->first_bytes;
+    unsigned bytes = (unsigned)piece->bytes;
     if (piece->error)
         io_uring_prep_nop(sqe);
     else if (piece->operation->write && entry >= 0)

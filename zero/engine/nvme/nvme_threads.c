@@ -9,8 +9,8 @@ static long transfer(const zr_nvme_io *io, const struct zr_nvme_piece *piece)
     if (piece->error)
         return -piece->error;
     ssize_t moved = piece->operation->write
-                        ? pwrite(io->file.fd, piece->memory, piece->first_bytes, (off_t)piece->offset_bytes)
-                        : pread(io->file.fd, piece->memory, piece->first_bytes, (off_t)piece->offset_bytes);
+                        ? pwrite(io->file.fd, piece->memory, piece->bytes, (off_t)piece->offset_bytes)
+                        : pread(io->file.fd, piece->memory, piece->bytes, (off_t)piece->offset_bytes);
     return moved < 0 ? -errno : moved;
 }
 

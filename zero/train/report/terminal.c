@@ -1,5 +1,6 @@
 /* terminal.c: asks the system and the environment about a descriptor, once, and writes words to it. */
 #define _GNU_SOURCE
+#include "alloc/base/system/call.h"
 #include "zero/train/report/terminal.h"
 
 #include <errno.h>
@@ -52,15 +53,7 @@ void zr_terminal_find(struct zr_terminal *out, int fd)
 void zr_show(int fd, const char *data, size_t bytes)
 {
     int before = errno;
-    while (bytes > 0) {
-        ssize_t got = write(fd, data, bytes);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0)
-            break;
-        data += got;
-        bytes -= (size_t)got;
-    }
+    zr_write_all(fd, ZR_PRESENT_POSITION, data, bytes);
     errno = before;
 }
 
