@@ -571,6 +571,30 @@ def check_full():
     zrd.end()
 
 
+def check_faults():
+    """Each call of a zrd and of a client in turn: interrupted, it is made again; without a descriptor, twice, they end with
+    words or serve, and what comes after is served."""
+    refused = 0
+    for nth in range(1, 13):
+        signals, none = ",".join(f"{site}:eintr:{nth}" for site in ("descriptor", "receive", "send", "wait", "sync")), f"descriptor:twice:{nth}"
+        zrd = Zrd("--capacity", CAPACITY, fault=f"{signals},{none}")
+        if zrd.process.poll() is not None:
+            refused += ok("descriptor" in (words := zrd.process.stderr.read()) or "(error 24)" in words or "Too many open files" in words, f"zrd, {none}: {words.strip()}") or 0
+            continue
+        for fault in (signals, none):
+            one = Program(ZR_FAULT=fault)
+            words = one.words or one.obey("take 5")
+            refused += fault == none and bool(words)
+            ok(not words or (fault == none and "ulimit -n" in words), f"a client, {fault}: {words}")
+            one.end()
+        ok(wait_for(lambda: lent() == 0), f"zrd, {none}, serves on")
+        last = Program()
+        same(last.words or last.obey("take 5"), "", "the next client is served")
+        last.end()
+        same(zrd.end(), 0, "and ends")
+    ok(refused > 2, f"{refused} were refused")
+
+
 def check_other_user(zrd):
     if os.geteuid() != 0 or not shutil.which("setpriv"):
         skip("another user: needs root and setpriv")
@@ -659,6 +683,7 @@ def check_programs():
 same((FORM.size, KINDS.index("ended")), (544, len(KINDS) - 1), "the protocol as the header has it")
 same((constant("ZR_SERVICE_MAGIC"), constant("ZR_SERVICE_VERSION")), (MAGIC, VERSION), "and its first words")
 check_alone()
+check_faults()
 check_folder()
 check_release()
 for kind, count, rounds, churn in (("host", 8, 3, "120 12"), ("cuda", 4, 3, "30 6")):
