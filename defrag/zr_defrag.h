@@ -116,8 +116,9 @@ struct zr_pack_report {
 ZR_API zr_result zr_pack(struct zr_lifetimes *lifetimes, const struct zr_pack_options *options,
                          struct zr_pack_report *report);
 /* Makes a placement one of sizes rounded up to the grain, offsets at multiples of it: buffers keep their
- * order by offset, and *height_bytes is less than a grain per buffer in a pile above the height before. Times
- * are below 2^32 (ZR_ERR_INVALID), and the scratch is 32 bytes for each moment. */
+ * order by offset, and *height_bytes is less than a grain per buffer in a pile above the height before. The
+ * scratch is 32 bytes for each moment. ZR_ERR_INVALID: times of 2^32 and more, or that zr_pack() refuses; a
+ * grain for each buffer passes 2^62 bytes. */
 ZR_API zr_result zr_pack_round(struct zr_lifetimes *lifetimes, uint64_t grain_bytes, uint64_t *height_bytes);
 /* The independent checker: no two buffers alive at one time overlap, all within `height_bytes`.
  * ZR_ERR_CORRUPT names a pair that does; ZR_ERR_INVALID a buffer that overlaps itself in the next period. */

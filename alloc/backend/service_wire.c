@@ -256,6 +256,10 @@ zr_result zr_service_parcel_check(int line, const struct zr_service_parcel *parc
     unsigned wanted = message->kind == ZR_SERVICE_ADOPT || message->kind == ZR_SERVICE_WELCOME ? 1 : 0;
     bool may =
         (message->kind == ZR_SERVICE_DONE || message->kind == ZR_SERVICE_GRANTED) && parcel->fds_count == 1;
+    if (parcel->fds_lost && parcel->fds_count < ZR_SERVICE_FDS_MOST)
+        return zr_fail(ZR_ERR_HOST_MEMORY,
+                       "process %d has no descriptor left for the one that it was sent: raise `ulimit -n`",
+                       (int)getpid());
     if (parcel->fds_lost || (parcel->fds_count != wanted && !may))
         return zr_fail(ZR_ERR_FORMAT, "a message with %s than belong to it",
                        parcel->fds_lost || parcel->fds_count > wanted ? "more descriptors"

@@ -14,7 +14,7 @@ struct zr_service_parcel {
     size_t bytes; /* that came; more than a message's: it was longer */
     int fds[ZR_SERVICE_FDS_MOST];
     unsigned fds_count;
-    bool fds_lost; /* there were more of them, or no room for one */
+    bool fds_lost; /* there were more of them, or no descriptor was left for one */
 };
 
 /* Where this user's zrd of the key listens. ZR_ERR_IO: there is no folder for it, and none can be had if

@@ -111,7 +111,8 @@ static int extend(struct zr_trace *trace, uint64_t bytes)
     /* Past this limit the system would send SIGXFSZ, which ends most programs. */
     if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && bytes > limit.rlim_cur)
         return EFBIG;
-    while (fallocate(trace->file.fd, 0, (off_t)trace->file_bytes, (off_t)(bytes - trace->file_bytes)) != 0) {
+    while (zr_fault_interrupts(ZR_FAULT_WRITE) ||
+           fallocate(trace->file.fd, 0, (off_t)trace->file_bytes, (off_t)(bytes - trace->file_bytes)) != 0) {
         if (errno == EINTR)
             continue;
         if (errno != EOPNOTSUPP && errno != ENOSYS)

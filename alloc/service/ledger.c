@@ -10,8 +10,6 @@
 #include "alloc/service/runs.h"
 
 enum { GROUPS_MOST = 4096 };
-/* No machine has more. */
-#define BYTES_MOST (UINT64_C(1) << 54)
 #define PUT_OFF_NS UINT64_C(500000000) /* within which who waits for another's step hears something */
 /* What a client may say that it holds: those of all clients have a sum. */
 #define HELD_MOST (UINT64_C(1) << 50)
@@ -428,7 +426,7 @@ zr_result zr_ledger_lease(struct zr_ledger *ledger, struct zr_holder *holder, ui
                           uint64_t now_ns)
 {
     struct zr_holder **link = &ledger->first_waiting;
-    if (bytes == 0 || bytes > BYTES_MOST || holder->wanted_bytes > 0)
+    if (bytes == 0 || bytes > ZR_LEDGER_BYTES_MOST || holder->wanted_bytes > 0)
         return zr_fail(ZR_ERR_INVALID, "a lease of %llu bytes%s", (unsigned long long)bytes,
                        holder->wanted_bytes > 0 ? " while another one is under way" : "");
     holder->wanted_serial = serial;
@@ -598,7 +596,8 @@ static zr_result check_limit(const struct zr_ledger *ledger, const struct zr_ser
         return zr_fail(ZR_ERR_INVALID, "shares are a group's, not a process's");
     if (message->flags & ZR_SERVICE_SET_SHARES && (message->shares == 0 || message->shares > 1000000))
         return zr_fail(ZR_ERR_INVALID, "shares are between 1 and 1000000");
-    if (message->bytes > BYTES_MOST || message->hard_bytes > BYTES_MOST || message->soft_bytes > BYTES_MOST)
+    if (message->bytes > ZR_LEDGER_BYTES_MOST || message->hard_bytes > ZR_LEDGER_BYTES_MOST ||
+        message->soft_bytes > ZR_LEDGER_BYTES_MOST)
         return zr_fail(ZR_ERR_INVALID, "no machine has as much memory");
     if (capacity && message->bytes == 0)
         return zr_fail(ZR_ERR_INVALID, "a capacity of 0 lends nothing: `zr service drain%s` is for that",

@@ -64,6 +64,9 @@ struct zr_holder {
     bool idle_known;
 };
 
+/* No machine has more; sums of a few such numbers have room. */
+#define ZR_LEDGER_BYTES_MOST (UINT64_C(1) << 54)
+
 struct zr_ledger;
 struct zr_ledger_calls {
     /* The answer to a request: granted, or refused with the last error's words. False: what was to be

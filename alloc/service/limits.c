@@ -26,7 +26,7 @@ static bool read_process(struct zr_limits *limits, const char *line)
     uint64_t since, hard, soft;
     if (sscanf(line, "process %" SCNd32 " %" SCNu64 " %" SCNu64 " %" SCNu64, &pid, &since, &hard, &soft) !=
             4 ||
-        pid <= 0)
+        pid <= 0 || hard > ZR_LEDGER_BYTES_MOST || soft > ZR_LEDGER_BYTES_MOST)
         return false;
     if (zr_process_started(pid) != since || limits->processes_count >= ZR_LIMITS_PROCESSES_MOST)
         return true; /* it is gone */
@@ -55,9 +55,11 @@ static bool read_group(struct zr_ledger *ledger, const char *line)
 static bool read_capacity(const struct zr_limits *limits, struct zr_ledger *ledger, const char *line)
 {
     uint64_t bytes, instead_of;
-    if (sscanf(line, "capacity %" SCNu64 " instead of %" SCNu64, &bytes, &instead_of) != 2 || bytes == 0)
+    if (sscanf(line, "capacity %" SCNu64 " instead of %" SCNu64, &bytes, &instead_of) != 2 || bytes == 0 ||
+        bytes > ZR_LEDGER_BYTES_MOST)
         return false;
-    if (instead_of == limits->own_capacity_bytes)
+    /* A machine may have less now than when the capacity was set. */
+    if (instead_of == limits->own_capacity_bytes && zr_ledger_check_capacity(ledger, bytes) == ZR_OK)
         ledger->capacity_bytes = bytes;
     return true;
 }

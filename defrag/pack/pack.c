@@ -376,13 +376,13 @@ static zr_result pack_within(struct packer *packer, struct zr_lifetimes *lifetim
     return result;
 }
 
-static zr_result check_options(const struct zr_lifetimes *lifetimes, const struct zr_pack_options *options)
+zr_result zr_pack_check_alignment(const struct zr_lifetimes *lifetimes, uint64_t alignment_bytes)
 {
-    uint64_t alignment = options->alignment_bytes, padded;
-    if (alignment > ZR_LIFETIMES_MOST_BYTES || __builtin_mul_overflow(alignment, lifetimes->count, &padded) ||
-        padded > ZR_LIFETIMES_MOST_BYTES)
+    uint64_t padded;
+    if (alignment_bytes > ZR_LIFETIMES_MOST_BYTES ||
+        __builtin_mul_overflow(alignment_bytes, lifetimes->count, &padded) || padded > ZR_LIFETIMES_MOST_BYTES)
         return zr_fail(ZR_ERR_INVALID, "%zu buffers aligned to %llu bytes may pass 2^62 bytes",
-                       lifetimes->count, (unsigned long long)alignment);
+                       lifetimes->count, (unsigned long long)alignment_bytes);
     return ZR_OK;
 }
 
@@ -413,7 +413,7 @@ zr_result zr_pack_in(struct zr_lifetimes *lifetimes, const struct zr_pack_option
     packer.threads = options->threads < 1              ? 1
                      : options->threads > MOST_THREADS ? MOST_THREADS
                                                        : options->threads;
-    zr_result result = check_options(lifetimes, options);
+    zr_result result = zr_pack_check_alignment(lifetimes, options->alignment_bytes);
     if (!result)
         result = zr_lifetimes_measure(lifetimes);
     if (result)

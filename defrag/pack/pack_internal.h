@@ -234,6 +234,9 @@ struct zr_edge_side {
 /* The lowest height that both sides can come to; UINT64_MAX if there is none. Sums stay below 2^63. */
 uint64_t zr_edge_meeting(const struct zr_edge_side *left, const struct zr_edge_side *right);
 
+/* ZR_ERR_INVALID: the lifetimes' buffers, rounded up to it, could pass 2^62 bytes in sum. */
+zr_result zr_pack_check_alignment(const struct zr_lifetimes *lifetimes, uint64_t alignment_bytes);
+
 /* ---- Searching ----------------------------------------------------------------------------------------- */
 
 enum zr_search_verdict { ZR_SEARCH_UNDECIDED = 0, ZR_SEARCH_FOUND, ZR_SEARCH_IMPOSSIBLE };

@@ -1,4 +1,4 @@
-/* pack_round.c: a placement of exact sizes, made one of rounded sizes. Stands on pack_skyline.c.
+/* pack_round.c: a placement of exact sizes, made one of rounded sizes. Stands on pack_skyline.c and lifetimes.c.
  *
  * The packer finds denser placements of the sizes as they are than of sizes rounded to the grain of an arena.
  * Rounded afterwards, in order of their offsets, each buffer lies on the highest of those that were below it
@@ -7,6 +7,7 @@
 #include "alloc/base/error.h"
 #include "alloc/base/sort.h"
 #include "defrag/pack/pack_internal.h"
+#include "defrag/trace/lifetimes.h"
 
 static void pile_up(struct zr_lifetimes *lifetimes, const struct zr_sort_pair *order, struct zr_skyline *sky,
                     uint64_t grain_bytes, uint64_t *height_bytes)
@@ -30,6 +31,11 @@ zr_result zr_pack_round(struct zr_lifetimes *lifetimes, uint64_t grain_bytes, ui
         return zr_fail(ZR_ERR_INVALID, "rounding a placement needs its lifetimes and a grain");
     struct zr_scratch scratch = {.arena = lifetimes->host_arena};
     struct zr_skyline sky;
+    zr_result result = zr_pack_check_alignment(lifetimes, grain_bytes);
+    if (result == ZR_OK) /* times that cannot be */
+        result = zr_lifetimes_measure(lifetimes);
+    if (result != ZR_OK)
+        return result;
     uint64_t moments = lifetimes->period;
     for (size_t i = 0; lifetimes->period == 0 && i < lifetimes->count; i++)
         moments = lifetimes->buffers[i].upper > moments ? lifetimes->buffers[i].upper : moments;
@@ -38,7 +44,7 @@ zr_result zr_pack_round(struct zr_lifetimes *lifetimes, uint64_t grain_bytes, ui
                        (unsigned long long)moments);
     struct zr_sort_pair *order = zr_scratch_take(&scratch, lifetimes->count, sizeof *order);
     struct zr_sort_pair *spare = zr_scratch_take(&scratch, lifetimes->count, sizeof *spare);
-    zr_result result = zr_skyline_make(&sky, moments, &scratch);
+    result = zr_skyline_make(&sky, moments, &scratch);
     if (result == ZR_OK) {
         for (size_t i = 0; i < lifetimes->count; i++)
             order[i] = (struct zr_sort_pair){lifetimes->buffers[i].offset_bytes, (uint32_t)i};

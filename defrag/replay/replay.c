@@ -9,6 +9,9 @@
 #include "defrag/replay/unplanned.h"
 
 #define GRANULE_DEFAULT_BYTES ((size_t)2 << 20)
+/* Those of a backend, under every policy: addresses of a model are sums of whole granules. */
+#define GRANULE_LEAST_BYTES ((size_t)4 << 10)
+#define GRANULE_MOST_BYTES  ((size_t)1 << 30)
 
 /* Events between two looks at the clock. What an operation costs is the median of these stretches: a program
  * that the system interrupts for another is not charged for it. */
@@ -288,8 +291,11 @@ zr_result zr_replay_unplanned(const struct zr_sequence *sequence, const struct z
                                              .no_wait = options->no_wait,
                                              .granule_bytes = options->granule_bytes ? options->granule_bytes
                                                                                      : GRANULE_DEFAULT_BYTES};
-    if ((model_options.granule_bytes & (model_options.granule_bytes - 1)) != 0)
-        return zr_fail(ZR_ERR_INVALID, "a granule of %zu bytes is no power of two", options->granule_bytes);
+    const size_t granule_bytes = model_options.granule_bytes;
+    if (granule_bytes < GRANULE_LEAST_BYTES || granule_bytes > GRANULE_MOST_BYTES ||
+        (granule_bytes & (granule_bytes - 1)) != 0)
+        return zr_fail(ZR_ERR_INVALID, "a granule of %zu bytes is not a power of two between 4 KiB and 1 GiB",
+                       granule_bytes);
     struct run run = {.failed_at = UINT64_MAX};
     void *room = NULL;
     *out = (struct zr_replay_report){.failed_at = UINT64_MAX};

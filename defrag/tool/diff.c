@@ -237,7 +237,7 @@ static zr_result replay(struct view *view, unsigned side, const struct settings 
         &(struct zr_read_options){
             .path = input->recording.path,
             .unit_bytes = settings->reading.unit_bytes,
-            .device = settings->reading.device <= INT32_MAX ? (int)settings->reading.device : -1},
+            .device = zr_tool_device(settings->reading.device)},
         arena);
     if (result == ZR_OK)
         result = zr_replay(&sequence,

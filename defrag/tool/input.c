@@ -215,7 +215,7 @@ zr_result zr_tool_input_open(struct zr_tool_input *out, const char *name,
             &out->recording,
             &(struct zr_read_options){.path = out->source.path,
                                       .unit_bytes = reading->unit_bytes,
-                                      .device = reading->device <= INT32_MAX ? (int)reading->device : -1},
+                                      .device = zr_tool_device(reading->device)},
             arena);
     if (result == ZR_OK && out->recording.kind == ZR_RECORDING_ZRT) {
         out->symbols = zr_symbols_make();

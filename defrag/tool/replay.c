@@ -104,8 +104,9 @@ static int parse(struct settings *settings, struct zr_tool_arguments *arguments,
         return code;
     if (!choose_policies(policies, settings->policies))
         return ZR_TOOL_USAGE;
-    if (granule_bytes & (granule_bytes - 1) || granule_bytes > UINT64_C(1) << 30) {
-        zr_tool_log("replay: --granule %" PRIu64 " is no power of two up to 1GiB", granule_bytes);
+    if (granule_bytes & (granule_bytes - 1) || granule_bytes > UINT64_C(1) << 30 ||
+        (granule_bytes > 0 && granule_bytes < 4096)) {
+        zr_tool_log("replay: --granule %" PRIu64 " is no power of two from 4KiB to 1GiB", granule_bytes);
         return ZR_TOOL_USAGE;
     }
     if (capacity_bytes == 0) {
@@ -123,7 +124,7 @@ static int parse(struct settings *settings, struct zr_tool_arguments *arguments,
     settings->replay.capacity_bytes = capacity_bytes == UINT64_MAX ? 0 : capacity_bytes;
     settings->replay.granule_bytes = granule_bytes;
     settings->replay.repeat = (unsigned)repeat;
-    settings->read.device = device <= INT32_MAX ? (int)device : -1;
+    settings->read.device = zr_tool_device(device);
     return -1;
 }
 

@@ -238,6 +238,11 @@ int zr_tool_parse(struct zr_tool_arguments *arguments, int argc, char **argv)
     return -1;
 }
 
+int zr_tool_device(uint64_t device)
+{
+    return device == UINT64_MAX ? -1 : device < INT32_MAX ? (int)device : INT32_MAX;
+}
+
 /* ---- Output -------------------------------------------------------------------------------------------- */
 
 void zr_tool_output_start(struct zr_tool_output *out)

@@ -98,6 +98,10 @@ void zr_tool_manual_page(struct zr_text *text, const char *name, const char *hel
  * "--name value" are the same; after "--" nothing is an option. */
 int zr_tool_parse(struct zr_tool_arguments *arguments, int argc, char **argv);
 
+/* --device for a reader: UINT64_MAX, which is that it was not given, is -1. No file has a device of a number
+ * beyond int's. */
+int zr_tool_device(uint64_t device);
+
 /* ---- Output -------------------------------------------------------------------------------------------- */
 
 /* Standard output through a buffer. Print to `text`. */

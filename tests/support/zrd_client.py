@@ -66,9 +66,9 @@ def lent():
 class Zrd:
     """In the foreground, with what `options` say; `prefix`: a program that starts it."""
 
-    def __init__(self, *options, prefix=(), **starting):
+    def __init__(self, *options, prefix=(), fault="", **starting):
         self.log = path("zrd.log")
-        self.process = subprocess.Popen([*prefix, ZRD, *map(str, options), *on_device(), "--log", self.log], env=ENVIRONMENT,
+        self.process = subprocess.Popen([*prefix, ZRD, *map(str, options), *on_device(), "--log", self.log], env={**ENVIRONMENT, "ZR_FAULT": fault},
                                         stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, **starting)
         atexit.register(self.process.kill)  # where the test breaks off
         self.pid = self.process.pid

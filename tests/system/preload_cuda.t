@@ -56,6 +56,8 @@ for row, words in (("calls", "calls of a driver-API program: sizes, attributes, 
                    ("full", "until there is no memory"), ("fork", "a child after fork"), ("ipc", "two processes and one block"),
                    ("capture", "frees during a capture"), ("versions", "the version of a function that was asked for")):
     alike(words, [((way, row), {}) for way in ("linked", "dlsym", "proc", "proc2")])
+alike("two processes and one block, each call interrupted in turn",
+      [(("dlsym", "ipc"), {"ZR_FAULT": ",".join(f"{site}:eintr:{nth}" for site in ("descriptor", "receive", "send", "wait"))}) for nth in range(1, 6)])
 alike("frees while streams work, of random lengths: nothing that is there is written over",
       [(("dlsym", "streams", "150"), {"ZR_EMULATOR_SEED": str(seed), "ZR_EMULATOR_LAZY_FREE": "0"}) for seed in (1, 4, 6, 8)])
 alike("a driver that forks as it starts", [(("dlsym", "threads"), {"ZR_EMULATOR_FORKS": "1"})])

@@ -85,12 +85,6 @@ def test_usage():
     refused("bytes that are none", 2, ["--capacity", "'12 apples'"], "replay", lifetimes, "--capacity", "12 apples")
     refused("bytes that overflow", 2, ["--capacity"], "replay", lifetimes, "--capacity", "99999999999TB")
     refused("a granule of 3 MiB", 2, ["--granule", "power of two"], "replay", lifetimes, "--granule", "3MiB")
-    refused("a granule of 2 GiB", 2, ["--granule", "1GiB"], "replay", lifetimes, "--granule", "2GiB")
-    refused("no capacity", 2, ["--capacity", "more than 0"], "replay", lifetimes, "--capacity", "0")
-    refused("a number without end", 2, ["--seed", "below 2^64"], "replay", lifetimes, "--seed", str(2 ** 64))
-    refused("no time", 2, ["--time", "1 to"], "pack", lifetimes, "--time", "0")
-    refused("no repeat", 2, ["--repeat"], "replay", lifetimes, "--repeat", "0")
-    refused("more unplanned allocations than allocations", 2, ["--unplanned", "100"], "replay", lifetimes, "--unplanned", "101")
     run = zr("replay", lifetimes, env={**os.environ, "ZR_CONF": "nonsense:1"})
     ok(run.returncode == 2 and "nonsense" in run.stderr, "a mistake in ZR_CONF is not passed over")
     run = zr("replay", env={**os.environ, "ZR_FAULT": "nonsense:1"})
@@ -107,6 +101,30 @@ def test_usage():
     os.link(lifetimes, path("--odd"))
     run = zr("replay", "--json", "--", "--odd", cwd=FOLDER)
     ok(run.returncode == 0 and '"--odd"' in run.stdout, "after -- a name may look like an option")
+
+
+def test_limits():
+    """Each option at the least and the most of its values, and beside them."""
+    for command, option, words, good, bad in (
+            ("replay", "--granule", "4KiB to 1GiB", ("4KiB", "1GiB"), ("2KiB", "2GiB")),
+            ("replay", "--capacity", "more than 0", ("2MiB", str(2 ** 64 - 1)), ("0",)),
+            ("replay", "--repeat", "1 to 1000000", ("1",), ("0", "1000001")),
+            ("replay", "--unplanned", "0 to 100", ("0", "100"), ("101",)),
+            ("replay", "--seed", "below 2^64", ("0", str(2 ** 64 - 1)), (str(2 ** 64),)),
+            ("pack", "--threads", "1 to 16", ("1", "16"), ("0", "17")),
+            ("pack", "--time", "1 to 1000000", ("1", "1000000"), ("0", "1000001")),
+            ("pack", "--capacity", "more than 0", ("10", str(2 ** 64 - 1)), ("0",)),
+            ("top", "--interval-ms", "100 to 60000", ("100", "60000"), ("99", "60001"))):
+        arguments = [command, "--once"] if command == "top" else [command, lifetimes]
+        for value in good:
+            same(zr(*arguments, option, value).returncode, 0, f"{command} {option} {value}")
+        for value in bad:
+            refused(f"{command} {option} {value}", 2, [option, words], *arguments, option, value)
+    where = write("devices.pickle", pickle.dumps(snapshot(), protocol=4))
+    same(zr("replay", where, "--device", "0").returncode, 0, "the first device")
+    for device in (2, 2 ** 31 - 1, 2 ** 31, 2 ** 32):
+        for command in ("replay", "stats"):
+            refused(f"{command} --device {device}", 3, ["no device"], command, where, "--device", str(device))
 
 
 def test_sizes():
@@ -419,6 +437,7 @@ def test_objects():
 
 
 test_usage()
+test_limits()
 test_sizes()
 test_input()
 test_output()

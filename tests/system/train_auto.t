@@ -53,6 +53,9 @@ for words, flags, needle in (("parts of checkpoints", dict(partition_activations
                              ("rows", dict(sequence_parallel=True), "--tp [24]"), ("a schedule", dict(schedule="gpipe"), "--pp [24]")):
     given = train(ranks=None, stage=None, dry_run=True, world_size=4, zero_r="auto", memory_limit=1 << 30, **flags, **SHAPE)
     ok(given.code == 0 and re.search(needle + r".*\(taken\)", given.out), f"a mesh is found that has what was given: {words}") or note(given.out[:600] + given.err)
+for nth in range(1, 7):  # what the process that plans has found comes in parts
+    parts = ",".join(f"{site}:{kind}:{nth}" for site in ("read", "write") for kind in ("eintr", "short"))
+    same(train(ranks=2, stage=None, zero_r="auto", memory_limit=1 << 30, environment={"ZR_FAULT": parts}, dry_run=True, **SHAPE).code, 0, f"a plan, {parts}")
 run = train(ranks=2, stage=None, zero_r="auto", memory_limit=1 << 30, **SHAPE)
 ok(run.code == 0 and run.report["steps"] == 3, "and the run goes on with it") or note(run.err[-400:])
 for words, flags, code, needle in (("no limit", {}, 2, "--memory-limit"), ("nothing fits", dict(memory_limit=1 << 20), 4, "none fits"),

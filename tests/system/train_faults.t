@@ -4,7 +4,7 @@ import os
 import sys
 
 sys.path.insert(0, "tests/support")
-from zrtest import done, note, ok, path, start_quickly, train
+from zrtest import done, note, ok, path, same, start_quickly, train
 
 # Passes beyond this number are not walked one by one but in strides; the C tests walk every one.
 ONE_BY_ONE = 4
@@ -36,7 +36,26 @@ def walk(site, ranks):
             return
 
 
+def run_on(nth, fault):
+    """A run with a checkpoint and a trace, and one that goes on from it: the exit codes, the losses, the words."""
+    saved, flags = path(f"on-{nth}"), dict(ranks=2, threads=1, stage=1, environment={"ZR_FAULT": fault})
+    run = train(steps=2, save=saved, trace=path("trace.zrt"), **flags)
+    on = train(steps=3, resume=saved, **flags) if run.code == 0 else run
+    return {run.code, on.code}, (run.losses, on.losses), run.err + on.err
+
+
+def goes_on(nth):
+    """Signals, transfers that are cut short and descriptors that run out twice: the same run, or words."""
+    moved = [f"{site}:{kind}:{nth}" for site in ("read", "write", "receive", "send") for kind in ("eintr", "short")]
+    same(run_on(nth, ",".join(moved + [f"{site}:eintr:{nth}" for site in ("descriptor", "wait", "sync")]))[:2], WANT[:2], f"interrupted and cut short at {nth}")
+    codes, _, err = run_on(nth, f"descriptor:twice:{nth}")
+    ok(codes == {0} or (codes <= {0, 1, 3, 4} and "ulimit -n" in err and "left behind" not in err), f"descriptor:twice:{nth}: {codes}") or note(err[-900:])
+
+
 start_quickly()
+WANT = run_on(0, "")
+for nth in (1, 2, 3, 4, 6, 8, 11, 15, 20):
+    goes_on(nth)
 for site in ("reserve", "create", "map", "access", "metadata", "thread", "open", "read", "write", "sync", "rename"):
     for ranks in (1, 2):
         walk(site, ranks)

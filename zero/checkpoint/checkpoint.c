@@ -114,8 +114,8 @@ zr_result zr_checkpoint_hold(struct zr_checkpoint_hold *out, const char *folder)
     out->made = kind == ZR_PATH_NONE;
     out->fd = zr_open(folder, O_RDONLY | O_DIRECTORY, 0);
     if (out->fd < 0)
-        return zr_fail(ZR_ERR_IO, "--save '%s': cannot be opened (error %d); check its permissions", folder,
-                       errno);
+        return zr_fail(ZR_ERR_IO, "--save '%s': cannot be opened (error %d); %s", folder, errno,
+                       errno == EMFILE || errno == ENFILE ? "raise `ulimit -n`" : "check its permissions");
     for (int i = 0; i < TRIES; i++) {
         busy = flock(out->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
         if (!busy)

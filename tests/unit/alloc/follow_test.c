@@ -303,11 +303,8 @@ static void test_refused(void)
     } cases[] = {{"a step beyond the region", MIB, MIB, 2 * MIB - 1, 1, 2, 0, 1, ZR_ERR_INVALID},
                  {"no sequences", MIB, MIB, 2 * MIB, 1, 2, 0, 0, ZR_ERR_INVALID},
                  {"a sequence without steps", MIB, MIB, 2 * MIB, 1, 2, 0, 2, ZR_ERR_INVALID},
-                 {"a cursor beyond the sequence", MIB, MIB, 2 * MIB, 1, 2, 2, 1, ZR_ERR_INVALID},
                  {"a step in no sequence", MIB, MIB, 2 * MIB, 1, 1, 0, 1, ZR_ERR_INVALID},
                  {"an offset that is not aligned", MIB, MIB + 1, 3 * MIB, 1, 2, 0, 1, ZR_ERR_INVALID},
-                 {"a block without a lifetime", MIB, MIB, 2 * MIB, 0, 2, 0, 1, ZR_ERR_INVALID},
-                 {"a block that lives beyond its next turn", MIB, MIB, 2 * MIB, 3, 2, 0, 1, ZR_ERR_INVALID},
                  {"a step that stays dynamic may be anything", SIZE_MAX - 10, ZR_PLAN_NOWHERE, 2 * MIB, 0, 2,
                   0, 1, ZR_OK},
                  {"more addresses than there are", MIB, MIB, SIZE_MAX / 4, 1, 2, 0, 1, ZR_ERR_ADDRESSES}};

@@ -287,7 +287,8 @@ static void check_faults(void)
 {
     struct setting setting = {.granule_bytes = GRANULE};
     zr_backend *backend = backend_of(&setting);
-    static const enum zr_fault_site sites[] = {ZR_FAULT_METADATA, ZR_FAULT_OPEN, ZR_FAULT_WRITE};
+    static const unsigned sites[] = {ZR_FAULT_METADATA, ZR_FAULT_OPEN, ZR_FAULT_WRITE, ZR_FAULT_DESCRIPTOR,
+                                     ZR_FAULT_DESCRIPTOR | ZR_FAULT_TWICE};
     zr_option_set("recorder:64k");
     for (size_t i = 0; i < sizeof sites / sizeof *sites; i++) {
         zr_arena *arena = NULL;

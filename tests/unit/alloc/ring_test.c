@@ -161,11 +161,8 @@ static void test_refusals(void)
         size_t alignment;
         zr_result result;
     } cases[] = {
-        {"no bytes", 0, 2, 0, 0, ZR_ERR_INVALID},
         {"no buffers", 100, 0, 0, 0, ZR_ERR_INVALID},
-        {"a tag that is none", 100, 2, 99, 0, ZR_ERR_INVALID},
         {"an alignment that is none", 100, 2, 0, 48, ZR_ERR_INVALID},
-        {"a huge one", 100, 2, 0, (size_t)1 << 40, ZR_ERR_INVALID},
         {"sizes that overflow", SIZE_MAX / 2 - 5, 7, 0, 0, ZR_ERR_INVALID},
         {"or would when rounded", PTRDIFF_MAX, 1, 0, 0, ZR_ERR_INVALID},
         {"more than the arena has", 3 << 20, 2, 0, 0, ZR_ERR_MEMORY},
@@ -182,7 +179,7 @@ static void test_refusals(void)
                                                 .buffers_count = cases[i].buffers_count,
                                                 .alignment = cases[i].alignment};
         tap_result(zr_ring_create(&ring, &options), cases[i].result, "%s", cases[i].words);
-        if (i == 1 || i == 6)
+        if (i == 0 || i == 3)
             tap_is(zr_ring_bytes(&options), 0, "%s: it has no size", cases[i].words);
     }
     tap_ok(ring == NULL && stats().live_bytes == 0, "nothing is kept of these");

@@ -21,6 +21,7 @@
 #include "alloc/debug/trace.h"
 #include "defrag/trace/formats/zrt.h"
 #include "tests/support/draws.h"
+#include "tests/support/faults.h"
 #include "tests/support/seed.h"
 #include "tests/support/tap.h"
 
@@ -691,6 +692,37 @@ static void test_killed(void)
     munmap((void *)progress, 4096);
 }
 
+enum { FEW = 20000 };
+
+static zr_result write_and_read(void *nothing)
+{
+    struct zr_trace *trace = NULL;
+    (void)nothing;
+    zr_result result = zr_trace_open(&trace, trace_path, &origin);
+    if (result != ZR_OK)
+        return result;
+    write_many(trace, FEW);
+    result = zr_trace_close(trace);
+    long count = result == ZR_OK ? count_events(trace_path, &result) : 0;
+    return result == ZR_OK && count < FEW ? ZR_ERR_CORRUPT : result;
+}
+
+static void test_faults(void)
+{
+    static const unsigned sites[] = {ZR_FAULT_OPEN,
+                                     ZR_FAULT_WRITE,
+                                     ZR_FAULT_READ,
+                                     ZR_FAULT_METADATA,
+                                     ZR_FAULT_DESCRIPTOR,
+                                     ZR_FAULT_DESCRIPTOR | ZR_FAULT_TWICE,
+                                     ZR_FAULT_DESCRIPTOR | ZR_FAULT_EINTR,
+                                     ZR_FAULT_WRITE | ZR_FAULT_EINTR,
+                                     ZR_FAULT_READ | ZR_FAULT_EINTR,
+                                     ZR_FAULT_READ | ZR_FAULT_SHORT};
+    for (size_t i = 0; i < sizeof sites / sizeof *sites; i++)
+        fault_each("a trace", sites[i], write_and_read, NULL);
+}
+
 int main(void)
 {
     if (!mkdtemp(scratch)) {
@@ -708,6 +740,7 @@ int main(void)
     test_killed();
     test_arena();
     test_half_way();
+    test_faults();
     tap_result(zr_path_remove_folder(scratch), ZR_OK, "the scratch folder is gone");
     return tap_done();
 }
