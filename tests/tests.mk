@@ -132,6 +132,14 @@ $(leaky): tests/support/zero/leaky.c $(call obj,zero/train/main.c) $(BUILD)/test
 	@$(CC) $(ALL_CFLAGS) $(foreach name,arena_alloc arena_free arena_get_stats gemm_open trace_mark train_rank,-Wl$(comma)--wrap=zr_$(name)) \
 		-o $@ $< $(call obj,zero/train/main.c) $(BUILD)/tests/libzr_test.a $(test_libs)
 
+# The trainer with the time of each kernel on the card: tests/gpu_shot.
+kernel_times := $(BUILD)/tests/zr-train-times
+$(kernel_times): tests/support/zero/kernel_times.c $(call obj,zero/train/main.c) $(BUILD)/tests/libzr_test.a $(heap_library)
+	@mkdir -p $(@D)
+	@echo "  link  $@"
+	@$(CC) $(ALL_CFLAGS) $(foreach name,cuda_driver_find cuda_matrix_multiply train_rank,-Wl$(comma)--wrap=zr_$(name)) \
+		-o $@ $< $(call obj,zero/train/main.c) $(BUILD)/tests/libzr_test.a $(test_libs)
+
 # A program that knows nothing of zr, for a malloc to be preloaded: tests/system/preload.t.
 preload_calls := $(BUILD)/tests/preload_calls
 $(preload_calls): tests/support/preload_calls.c $(BUILD)/config
