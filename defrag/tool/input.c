@@ -211,12 +211,11 @@ zr_result zr_tool_input_open(struct zr_tool_input *out, const char *name,
     if (result == ZR_OK && is_process(name))
         result = take_process(out, &arena_shown);
     if (result == ZR_OK)
-        result = zr_recording_open(
-            &out->recording,
-            &(struct zr_read_options){.path = out->source.path,
-                                      .unit_bytes = reading->unit_bytes,
-                                      .device = zr_tool_device(reading->device)},
-            arena);
+        result = zr_recording_open(&out->recording,
+                                   &(struct zr_read_options){.path = out->source.path,
+                                                             .unit_bytes = reading->unit_bytes,
+                                                             .device = zr_tool_device(reading->device)},
+                                   arena);
     if (result == ZR_OK && out->recording.kind == ZR_RECORDING_ZRT) {
         out->symbols = zr_symbols_make();
         out->recording.namer = zr_symbols_namer(out->symbols);
