@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/system/file.h"
 #include "defrag/tool/live/live.h"
 
 static void read_from_descriptor(struct zr_tool_source *source, const char *called)
@@ -264,8 +265,8 @@ void zr_tool_progress_say(const char *words)
     if (!zr_tool_progress())
         return;
     int bytes = snprintf(line, sizeof line, "\r\033[K%s%.150s", words ? "zr: " : "", words ? words : "");
-    if (bytes > 0 && write(STDERR_FILENO, line, (size_t)bytes) < 0)
-        return;
+    if (bytes > 0)
+        zr_write_all(STDERR_FILENO, ZR_PRESENT_POSITION, line, (size_t)bytes);
 }
 
 /* What of a stack is the allocator's own, or says nothing. */

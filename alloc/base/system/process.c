@@ -1,4 +1,4 @@
-/* process.c: reads /proc to see whether a process lives. Stands on call.h alone. */
+/* process.c: reads /proc to see whether a process lives. Stands on file.h alone. */
 #define _GNU_SOURCE
 #include "alloc/base/system/process.h"
 
@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "alloc/base/system/call.h"
+#include "alloc/base/system/file.h"
 
 /* Bytes read, 0 if the file is not there. */
 static size_t read_small(const char *path, char *out, size_t room_bytes)
