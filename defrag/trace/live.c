@@ -22,14 +22,6 @@
 
 /* ---- Commands ------------------------------------------------------------------------------------------ */
 
-/* No command to a terminal: whoever reads what another process says prints it. */
-static void plain(char *text)
-{
-    for (unsigned char *at = (unsigned char *)text; *at; at++)
-        if (*at < ' ' || *at == 0x7f || (*at == 0xc2 && at[1] >= 0x80 && at[1] < 0xa0))
-            *at = '?';
-}
-
 static zr_result path_of(char *out, size_t room_bytes, long pid, const char *kind)
 {
     char folder[ZR_FOLDER_BYTES];
@@ -201,7 +193,6 @@ zr_result zr_live_hear(int connection, const struct zr_live_patience *patience,
         if (!end)
             continue;
         *end = '\0';
-        plain(words);
         bool good = strncmp(words, "ok ", 3) == 0;
         memmove(words, words + (used >= 3 ? 3 : used), strlen(words + (used >= 3 ? 3 : used)) + 1);
         return good ? ZR_OK : zr_fail(ZR_ERR_INVALID, "%s", words);

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "alloc/backend/backend.h"
+#include "alloc/backend/service_client.h"
 #include "alloc/zr.h"
 
 enum { BLOCKS_MOST = 4096 };
@@ -218,6 +219,10 @@ static const char *obey(const char *order)
         return share();
     if (strcmp(order, "fork") == 0)
         return split();
+    if (strcmp(order, "gather") == 0) /* as the helper thread while it gives memory back */
+        return zr_service_gather_begin(), NULL;
+    if (strcmp(order, "gathered") == 0)
+        return zr_service_gather_end(), NULL;
     if (strcmp(order, "end") == 0)
         return zr_arena_destroy(arena, NULL) == ZR_OK && zr_backend_destroy(backend) == ZR_OK
                    ? NULL

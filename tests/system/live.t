@@ -298,6 +298,20 @@ for letter in b"stat":
 slow.close()
 ok(ask(program.pid, b"trim\n").startswith(b"ok "), "nor does one who leaves in the middle")
 
+
+
+def attach_briefly():
+    with connect(program.pid) as there:
+        there.sendall(b"attach 0 " + path("brief.zrt").encode() + b"\n")
+        there.shutdown(socket.SHUT_WR)
+        answer = b""
+        while part := there.recv(2000):
+            answer += part
+        return answer
+
+
+same({attach_briefly() for _ in range(65)}, {b"ok \nok the record is whole\n"}, "who attaches and leaves is forgotten: more in turn than one connection may record")
+
 # ---- Other users
 if os.geteuid() == 0 and subprocess.run(["setpriv", "--version"], capture_output=True).returncode == 0:
     os.chmod(RUNTIME, 0o755), os.chmod(FOLDER, 0o755)

@@ -380,6 +380,19 @@ def check_deadline():
     zrd.end()
 
 
+def check_gathered():
+    """What a client gave back without a word before its zrd was killed, the next zrd does not hear of."""
+    zrd, client = Zrd(), Program()
+    same([client.obey(order) for order in ("take 30", "gather", "give", "trim")], [""] * 4, "a client gives memory back, and has yet to say so")
+    same(lent(), 30 * MIB, "when its zrd is killed")
+    zrd.end(kill=True)
+    zrd = Zrd()
+    same((client.obey("take 40"), client.obey("gathered"), client.obey("take 1")), ("", "", ""), "to the next zrd it says nothing of that")
+    settles(lambda: same(row(client.pid)["held_bytes"] // (8 * MIB), 5, "which counts what it has"))
+    client.end()
+    zrd.end()
+
+
 def check_ended():
     """A client whose leases zrd has ended says why, whatever zrd it meets next, and does not register again."""
     zrd = Zrd("--capacity", CAPACITY, "--within", 1000)
@@ -487,6 +500,10 @@ def check_hostile(zrd, garbage_count):
             ok(ended and ended["kind"] == "ended" and answer is None, f"{kind}: {ended and ended['words']}")
             liar.close()
         same(os.path.getsize(path("precious")), 4, "a file of another kind is not touched")
+    refused = [Speaker(held_bytes=1 << 62) for _ in range(3)]
+    same({one.bell for one in refused}, {None}, "who says that it holds more than there is is refused")
+    for one in refused:
+        one.close()
     early = Speaker(hello=False)
     early.send("lease", bytes=2 * MIB)
     same(early.hear(), None, "a lease before a hello")
@@ -706,6 +723,7 @@ check_card_programs()
 use("host")
 check_full()
 check_deadline()
+check_gathered()
 check_ended()
 check_limits_kept()
 check_set_user_id()

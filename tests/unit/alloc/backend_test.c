@@ -2,9 +2,12 @@
  * emulated driver, or on a card with ZR_TEST_CUDA=card), and every rule of the contract in
  * alloc/backend/backend.h is broken once and must be refused, with nothing changed. */
 #define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -313,6 +316,38 @@ static void test_host(void)
     tap_result(zr_backend_host_create(NULL, NULL), ZR_ERR_INVALID, "host: to nowhere");
 }
 
+static unsigned asked_count; /* times that this process asked how much memory the machine has left */
+
+int open(const char *path, int flags, ...)
+{
+    va_list list;
+    va_start(list, flags);
+    unsigned mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(list, unsigned) : 0;
+    va_end(list);
+    asked_count += strcmp(path, "/proc/meminfo") == 0;
+    return (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
+}
+
+/* The machine is asked anew after each 64 MiB at the latest. */
+static void test_headroom(void)
+{
+    const size_t bytes = (size_t)8 << 20;
+    zr_backend *backend;
+    struct zr_handle *handle;
+    unsigned counts[2];
+    zr_backend_host_create(&backend, NULL);
+    for (unsigned i = 0; i < 10; i++) {
+        zr_result result = zr_backend_create(backend, bytes, &handle);
+        counts[i > 0] = asked_count;
+        if (result != ZR_OK)
+            break;
+        zr_backend_destroy_handle(backend, handle);
+    }
+    tap_ok(counts[0] > 0 && counts[1] > counts[0], "host: the machine is asked %u times before 80 MiB",
+           counts[1]);
+    zr_backend_destroy(backend);
+}
+
 static void test_private(void)
 {
     zr_backend *backend = create(PRIVATE, 0);
@@ -386,6 +421,7 @@ int main(void)
     }
     granule_bytes = (size_t)64 << 10;
     test_host();
+    test_headroom();
     test_private();
     test_sim();
     if (emulator) {

@@ -339,11 +339,14 @@ static void test_driver_failures(uint64_t seed)
 /* What is packed does not hang on the time that it takes. */
 enum { WORK = 5000000 };
 
+/* Granules of a page: what all blocks have multiples of. */
+static size_t page_granules = 1;
+
 /* Blocks of whole granules, all of which are gone at the end. */
 static void make_blocks(void)
 {
     for (size_t i = 0; i < STEPS; i++) {
-        size_t bytes = (1 + random_below(random_below(3) ? 6 : 40)) * granule;
+        size_t bytes = (1 + random_below(random_below(3) ? 6 : 40)) * page_granules * granule;
         size_t alive = 1 + random_below(random_below(4) ? 10 : 60);
         steps[i] = step(bytes, ZR_PLAN_NOWHERE, (uint32_t)(alive < STEPS - i ? alive : STEPS - i));
     }
@@ -456,6 +459,10 @@ int main(void)
         test_random(kind_names[kind], seed, 8);
         test_learned(seed);
     }
+    kind = SIM;
+    page_granules = 3;
+    test_learned(seed);
+    page_granules = 1;
     kind = LATE_SIM;
     test_streams();
     kind = HOST;

@@ -187,6 +187,9 @@ static void test_imports(void)
     tap_ok(zr_import(backend, segment, 2, &imported) == ZR_ERR_INVALID && strstr(zr_last_error(), "overflow"),
            "more than the address space: %s", zr_last_error());
     segment[1].bytes = segment[0].bytes;
+    segment[1].offset_bytes = (uint64_t)GRANULE << 20;
+    tap_result(zr_import(backend, &segment[1], 1, &none), ZR_ERR_INVALID, "a piece behind the file's end");
+    segment[1].offset_bytes = segment[0].offset_bytes;
     char path[64];
     snprintf(path, sizeof path, "/proc/self/fd/%d", segment[0].fd);
     segment[1].fd = open(path, O_RDONLY | O_CLOEXEC);

@@ -14,6 +14,7 @@
 #include "alloc/backend/backend.h"
 #include "alloc/base/fault.h"
 #include "alloc/base/system/os.h"
+#include "alloc/core/arena_internal.h"
 #include "tests/support/child.h"
 #include "tests/support/cuda/cuda_support.h"
 #include "tests/support/seed.h"
@@ -385,6 +386,50 @@ static void test_walk(const struct setting *setting, unsigned seed)
     }
 }
 
+/* ---- A roll-back that fails ---------------------------------------------------------------------------- */
+
+static const struct zr_backend_ops *below;
+static unsigned unmaps_count;
+
+static zr_result refuse_outer_unmaps(zr_backend *backend, char *address, size_t bytes)
+{
+    return unmaps_count++ % 2 == 0 ? zr_fail(ZR_ERR_UNAVAILABLE, "no unmap")
+                                   : below->unmap(backend, address, bytes);
+}
+
+/* Three granules without access of which the driver unmaps only the middle one: none is used again. */
+static void test_stuck_apart(void)
+{
+    enum { PART = 64 << 10 };
+    zr_backend *backend;
+    zr_arena *arena;
+    void *block = NULL;
+    struct zr_handle_list list;
+    struct zr_request request = {.bytes = 3 * PART};
+    zr_backend_sim_create(&backend, &(struct zr_sim_options){.granule_bytes = PART});
+    zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend});
+    tap_result(zr_granules_take(arena, 3 * PART, &list), ZR_OK, "granules that are mapped one by one");
+    zr_granules_give(arena, &list);
+    below = backend->ops;
+    struct zr_backend_ops ops = *below;
+    ops.unmap = refuse_outer_unmaps;
+    backend->ops = &ops;
+    zr_fault_set(ZR_FAULT_ACCESS, 1);
+    zr_result result = zr_arena_alloc(arena, &request, &block);
+    zr_fault_set(ZR_FAULT_ACCESS, 0);
+    backend->ops = below;
+    tap_ok(result != ZR_OK && unmaps_count == 3,
+           "access is refused, and two unmaps of three on the way back");
+    tap_result(zr_arena_check(arena), ZR_OK, "sound: %s", zr_last_error());
+    bool apart = true;
+    request.bytes = PART;
+    for (unsigned i = 0; i < 4; i++)
+        apart &= zr_arena_alloc(arena, &request, &block) == ZR_OK && (char *)block >= arena->base + 3 * PART;
+    tap_ok(apart, "no later block lies there");
+    tap_result(zr_arena_destroy(arena, NULL), ZR_OK, "the arena ends, and asks again");
+    tap_result(zr_backend_destroy(backend), ZR_OK, "nothing is left");
+}
+
 /* ---- The first words of a process ---------------------------------------------------------------------- */
 
 /* The first failure takes a record for its words. Where the system has none left, it is told all the same. */
@@ -486,6 +531,7 @@ int main(int count, char **arguments)
     every_one = count > 1 && strcmp(arguments[1], "all") == 0;
     test_first_words(); /* before any other failure */
     test_starved();
+    test_stuck_apart();
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
         if (settings[i].kind == GPU && !(emulator = cuda_emulator()))
             tap_skip("failures of an emulated GPU: %s", zr_last_error());

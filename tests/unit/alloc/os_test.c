@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -17,6 +18,7 @@
 #include "alloc/base/fault.h"
 #include "alloc/base/system/file.h"
 #include "alloc/base/system/os.h"
+#include "alloc/base/system/process.h"
 #include "tests/support/blocks.h"
 #include "tests/support/child.h"
 #include "tests/support/tap.h"
@@ -379,6 +381,21 @@ static void test_resident(void)
     munmap(shared, bytes);
 }
 
+/* /proc/PID/stat has a program's name between parentheses, whatever is in it. */
+static void test_process_name(void)
+{
+    char name[16];
+    struct zr_process self, named;
+    zr_process_self(&self);
+    prctl(PR_GET_NAME, name);
+    prctl(PR_SET_NAME, "a) b (c) S 1");
+    zr_process_self(&named);
+    tap_ok(self.started > 0 && named.started == self.started && zr_process_lives(&self) &&
+               zr_process_parent(self.pid) == getppid() && zr_process_state(self.pid) == 'R',
+           "a process whose name has parentheses is known for what it is");
+    prctl(PR_SET_NAME, name);
+}
+
 int main(void)
 {
     if (!mkdtemp(scratch)) {
@@ -386,6 +403,7 @@ int main(void)
         return tap_done();
     }
     test_words();
+    test_process_name();
     test_clock();
     tap_result(zr_backend_host_create(&backend, NULL), ZR_OK, "host backend");
     tap_result(

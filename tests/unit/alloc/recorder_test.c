@@ -16,6 +16,7 @@
 #include "alloc/plan/plan.h"
 #include "defrag/trace/formats/zrt.h"
 #include "tests/support/arena_support.h"
+#include "tests/support/child.h"
 #include "tests/support/folder.h"
 #include "tests/support/seed.h"
 
@@ -310,6 +311,23 @@ static void check_faults(void)
     zr_option_set(NULL);
 }
 
+/* A file that has no room for its end. In a child: a process makes eight files at most. */
+static int fill_disk(void)
+{
+    struct setting setting = {.granule_bytes = GRANULE};
+    zr_arena *arena = NULL;
+    void *block;
+    zr_option_set("recorder:16m");
+    zr_backend *backend = backend_of(&setting);
+    zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend, .reserve_bytes = RESERVE});
+    churn(arena, 250000);
+    zr_fault_set(ZR_FAULT_WRITE, 2); /* behind its first MiB */
+    zr_result result = zr_arena_alloc(arena, &(struct zr_request){.bytes = 2 * RESERVE}, &block);
+    if (zr_fault_set(ZR_FAULT_WRITE, 0) != 2)
+        return 1;
+    return result == ZR_ERR_ADDRESSES && !*named_file() && folder_entries(folder) == 0 ? 0 : 2;
+}
+
 int main(void)
 {
     static const struct run runs[] = {
@@ -330,6 +348,7 @@ int main(void)
     unlink(trace);
     check_links();
     check_faults();
+    tap_is(in_child(fill_disk), 0, "a disk that is full behind the first MiB: no file is named or left");
     check_causes();
     rmdir(folder);
     return tap_done();

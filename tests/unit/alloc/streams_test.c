@@ -108,6 +108,9 @@ static void test_use(void)
     zr_sim_clock_advance(backend, WORK_NS);
     char *b = take_on(GRANULE, 1);
     tap_ok(b == a, "but when that has passed");
+    zr_block_use(arena, b, 2);
+    zr_arena_free(arena, b);
+    tap_ok(take_on(GRANULE, 1) != b, "and not when stream 2 has used it again: its first use says nothing");
     stop();
 }
 
@@ -218,7 +221,9 @@ static void test_warm(void)
     tap_ok(take_on(2 * GRANULE, 2) != NULL, "the streams are asked");
     zr_sim_clock_advance(backend, WORK_NS);
     tap_ok(take_on(2 * GRANULE, 3) != NULL, "and have passed");
+    uint64_t passed_ns = zr_sim_clock_ns(backend);
     tap_ok(take_on(5 * GRANULE, 4) != NULL, "all that stream 1 has freed is anybody's");
+    tap_is(zr_sim_clock_ns(backend), passed_ns, "without a wait");
     stop();
 }
 
@@ -254,6 +259,29 @@ static void test_late_free(void)
     }
     zr_arena_free(arena, a);
     tap_ok(take_on(GRANULE, 2) != NULL, "one more event is waited for: %s", zr_last_error());
+    stop();
+}
+
+/* A stream that owns nothing any more gives its record to another one, and keeps its events. */
+static void test_record_reused(void)
+{
+    start(0);
+    char *a = take_on(GRANULE, 1);
+    take_on(GRANULE, 9);
+    char *b = take_on(2 * GRANULE, 3);
+    take_on(GRANULE, 9);
+    for (unsigned i = 0; i < ZR_STREAM_MARKS; i++) {
+        zr_arena_free(arena, a);
+        zr_arena_trim(arena, SIZE_MAX, NULL);
+        a = take_on(GRANULE, 1);
+    }
+    tap_is(arena->streams[1]->marks_count, ZR_STREAM_MARKS, "as many events as a stream may have");
+    zr_arena_free(arena, b);
+    tap_ok(arena->streams_count == 1 && arena->streams[1]->stream == 3, "its record is stream 3's");
+    zr_arena_trim(arena, 0, NULL);
+    zr_sim_clock_advance(backend, WORK_NS);
+    zr_arena_trim(arena, 0, NULL);
+    tap_is(stats().pending_bytes, 0, "which waits for an event of its own");
     stop();
 }
 
@@ -327,6 +355,7 @@ int main(void)
     test_warm();
     test_warm_kept();
     test_late_free();
+    test_record_reused();
     test_count_of_frees();
     test_old_event();
     test_addresses();

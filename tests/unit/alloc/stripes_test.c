@@ -44,6 +44,24 @@ static void add_sibling(void)
     tap_is(zr_arena_add_stripe(arena, 1 + atomic_load(&arena->stripes_count)), 1, "a stripe");
 }
 
+/* A stripe whose address space or records are refused half way leaves nothing. */
+static void test_refused(void)
+{
+    static const enum zr_fault_site sites[] = {ZR_FAULT_RESERVE, ZR_FAULT_METADATA};
+    for (size_t i = 0; i < sizeof sites / sizeof *sites; i++) {
+        unsigned made = 0, refused = 0;
+        for (uint64_t nth = 1; !made; nth++) {
+            start(THREADS, 0);
+            zr_fault_set(sites[i], nth);
+            made = zr_arena_add_stripe(arena, 1);
+            zr_fault_set(sites[i], 0);
+            refused += !made;
+            stop(0);
+        }
+        tap_ok(refused > 0, "%s: a stripe is refused at %u places", zr_fault_site_name(sites[i]), refused);
+    }
+}
+
 /* ---- Threads that meet --------------------------------------------------------------------------------- */
 
 static _Atomic(char *) exchange[HELD];
@@ -284,6 +302,7 @@ int main(void)
     test_pending();
     test_pool();
     test_peak();
+    test_refused();
     test_threads();
     return tap_done();
 }

@@ -2,11 +2,13 @@
  * cut and missing and hostile files, and failures of the system at every place. Each scene runs in ranks of
  * its own. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "alloc/base/error.h"
@@ -694,6 +696,31 @@ static void test_clean_up(void)
           "the complete step is there");
 }
 
+static bool sync_fails;
+
+int fsync(int fd)
+{
+    errno = EIO;
+    return sync_fails ? -1 : (int)syscall(SYS_fsync, fd);
+}
+
+/* The step that was replaced goes when the name of the new one is on the disk. */
+static void test_replaced(void)
+{
+    char aside[192], inside[224];
+    snprintf(aside, sizeof aside, "%s/.step-00000001.replaced", runs);
+    snprintf(inside, sizeof inside, "%s/manifest.json", aside);
+    mkdir(aside, 0700);
+    close(open(inside, O_CREAT | O_WRONLY, 0600));
+    sync_fails = true;
+    zr_checkpoint_clean_up(runs);
+    sync_fails = false;
+    tap_ok(access(inside, F_OK) == 0, "a step that was replaced stays while its folder is not synced");
+    zr_checkpoint_clean_up(runs);
+    tap_ok(access(aside, F_OK) != 0, "and goes then");
+    plays(((struct scene){.act = act_resume, .world = 1, .step = 1, .salt = 2}), 0, "the new one is there");
+}
+
 int main(void)
 {
     if (!mkdtemp(folder))
@@ -705,6 +732,7 @@ int main(void)
     test_damage();
     test_faults();
     test_clean_up();
+    test_replaced();
     char command[256];
     snprintf(command, sizeof command, "rm -rf %s", folder);
     if (system(command) != 0)
