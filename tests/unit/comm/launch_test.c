@@ -307,6 +307,28 @@ static int end_at_once(struct zr_local_world *local, unsigned rank, void *argume
     return 0;
 }
 
+/* Each rank's number comes to each. */
+static int meet_and_end(struct zr_local_world *local, unsigned rank, void *argument)
+{
+    zr_backend *backend = NULL;
+    zr_arena *arena = NULL;
+    zr_comm *comm = NULL;
+    uint32_t all[64], wrong = 0;
+    (void)argument;
+    zr_backend_host_create(&backend,
+                           &(struct zr_host_options){.granule_bytes = 64 << 10, .small_pages = true});
+    zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend, .reserve_bytes = 64 << 20});
+    struct zr_comm_options options = {
+        .arena = arena, .host_arena = arena, .kernels = zr_kernels_cpu(ZR_ISA_PLAIN), .bucket_bytes = 1};
+    if (zr_comm_local_create(&comm, &options, local, rank) != ZR_OK ||
+        zr_comm_host_all_gather(comm, &rank, sizeof rank, all) != ZR_OK)
+        return 1;
+    for (unsigned r = 0; r < zr_comm_world(comm); r++)
+        wrong += all[r] != r;
+    zr_comm_destroy(comm);
+    return wrong != 0;
+}
+
 /* The most ranks, the last rank, the last port and the longest name of a job, and one beyond. */
 static void test_limits(void)
 {
@@ -354,6 +376,32 @@ static void test_limits(void)
     tap_is(zr_local_launch(&options), 2, "so is none");
 }
 
+/* Ranks that others have started, each with the outboxes of all: as many as go in one message, one fewer and
+ * more. */
+static void test_joined(unsigned world)
+{
+    pid_t ranks[64];
+    unsigned good = 0;
+    fflush(stdout);
+    for (unsigned r = 0; r < world; r++)
+        if ((ranks[r] = fork()) == 0) {
+            struct zr_start start = {.kind = ZR_START_RANK,
+                                     .rank = r,
+                                     .world = world,
+                                     .rank_name = "RANK",
+                                     .world_name = "WORLD_SIZE",
+                                     .key_name = "MASTER_PORT"};
+            snprintf(start.key, sizeof start.key, "zr-test-%d-%u", (int)getppid(), world);
+            _exit(zr_local_join(&(struct zr_launch_options){.world = world, .rank_main = meet_and_end},
+                                &start));
+        }
+    for (unsigned r = 0; r < world; r++) {
+        int status = 1;
+        good += ranks[r] > 0 && waitpid(ranks[r], &status, 0) == ranks[r] && status == 0;
+    }
+    tap_is(good, world, "%u ranks that were started one by one hear one another", world);
+}
+
 int main(void)
 {
     if (!prepare_runs())
@@ -365,5 +413,7 @@ int main(void)
     test_any_moment();
     test_signals_restored();
     test_limits();
+    for (unsigned world = 31; world <= 33; world++)
+        test_joined(world);
     return tap_done();
 }
