@@ -4,6 +4,7 @@ versions of the trace's format."""
 import ctypes
 import json
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -207,8 +208,8 @@ def extension(kind, data):
     return bytes([0, 0, kind]) + varint(len(data)) + data
 
 
-def module(where, at=1 << 20):
-    return extension(1, varint(at) + varint(4096) + b"\0\0" + os.fsencode(where))
+def module(where, at=1 << 20, size=4096):
+    return extension(1, varint(at) + varint(size) + b"\0\0" + os.fsencode(where))
 
 
 def stats_of(name, data):
@@ -247,6 +248,25 @@ def test_hostile():
         ok(found and all(len(stack) == 2 for stack in found), f"a module of '{where[:30]}'") or note(found)
 
 
+def test_many_files():
+    """Files that are no programs keep no descriptors: behind more of them than there may be open, a program's names are found."""
+    count, modules, frames = 24, b"", b""
+    for i in range(count):
+        with open(path(f"text-{i}"), "w", encoding="ascii") as file:
+            file.write("no program")
+        modules += module(path(f"text-{i}"), (i + 1) << 20)
+        frames += varint(2 * ((1 << 20) + (77 if i == 0 else 0)))
+    symbols = subprocess.run(["nm", ZR], capture_output=True, text=True, check=True).stdout
+    place = int(re.search(r"^([0-9a-f]+) T main$", symbols, re.M).group(1), 16) + 4
+    modules += module(ZR, 1 << 30, 1 << 24)
+    frames += varint(2 * ((1 << 30) + place - ((count << 20) + 77)))
+    with open(path("many.zrt"), "wb") as file:
+        file.write(header(2, modules + extension(2, varint(1) + frames) + bytes([3, 0, 0, 2]) + extension(3, varint(1)) + ALLOCATION))
+    run = subprocess.run(["prlimit", "--nofile=20:20", ZR, "why", path("many.zrt"), "--size", "4MiB", "--json"], capture_output=True, text=True, timeout=HANG)
+    found = json.loads(run.stdout)["pins"][0]["stack"] if run.returncode == 0 else []
+    ok(len(found) == count + 1 and found[-1].startswith("main"), "files that are no programs keep no descriptors") or note(f"{found} {run.stderr}")
+
+
 def test_terminal():
     """Names and marks of a file are no commands to a terminal."""
     evil = b"\x1b]0;x\x07\x9b31m\xc2\x9b\n"
@@ -266,4 +286,5 @@ test_recorder()
 test_attached()
 test_versions()
 test_hostile()
+test_many_files()
 done()

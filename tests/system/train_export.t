@@ -243,9 +243,10 @@ same_bytes(path("back"), model, "and hold the same model")
 os.link(hf[0], path("foreign/part"))
 refused("the first by another name", path("foreign/part"), ["a part of a model", "ln_f.bias"])
 for words, weight_map in (("a file outside", {"wte.weight": "../whole.safetensors"}), ("no file", {"wte.weight": 3}),
-                          ("a hidden file", {"wte.weight": ".safetensors"}), ("nothing", {})):
+                          ("a hidden file", {"wte.weight": ".safetensors"}), ("nothing", {}),
+                          ("a file in another folder", {"wte.weight": "below/../../whole.safetensors"})):
     write_index("hf", weight_map)
-    refused(f"an index of {words}", index, [])
+    refused(f"an index of {words}", index, ["beside it"] if "file" in words else [])
 write_index("hf", {"wte.weight": "pytorch_model-00001-of-00002.bin"})
 os.mkdir(path("torch"))
 os.link(path("pytorch_model.bin"), path("torch/pytorch_model.bin"))

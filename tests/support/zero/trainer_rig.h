@@ -55,10 +55,10 @@ static inline zr_result rig_open(struct rig *rig, const struct zr_shape *shape)
     result = zr_backend_host_create(&rig->backend, &(struct zr_host_options){.granule_bytes = 16 << 10});
     if (result == ZR_OK)
         result = zr_arena_create(
-            &rig->arena, &(struct zr_arena_options){.backend = rig->backend, .reserve_bytes = 64 << 20});
+            &rig->arena, &(struct zr_arena_options){.backend = rig->backend, .reserve_bytes = 256 << 20});
     if (result == ZR_OK)
         result = zr_arena_create(
-            &rig->host_arena, &(struct zr_arena_options){.backend = rig->backend, .reserve_bytes = 64 << 20});
+            &rig->host_arena, &(struct zr_arena_options){.backend = rig->backend, .reserve_bytes = 256 << 20});
     if (result == ZR_OK)
         result = zr_comm_null_create(
             &rig->comm,

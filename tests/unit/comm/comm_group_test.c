@@ -61,6 +61,9 @@ static void body_many(struct environment *rank)
     refuse(rank, comm, ranks, 0);
     refuse(rank, comm, (unsigned[]){rank->rank, rank->world}, 2);
     refuse(rank, comm, (unsigned[]){rank->rank, rank->rank}, 2);
+    alarm(30); /* else the ranks wait for one that does not come */
+    refuse(rank, comm, (unsigned[]){0, 1, 1}, 3);
+    alarm(0);
     refuse(rank, comm, (unsigned[]){(rank->rank + 1) % rank->world}, 1);
     check(rank, zr_comm_group(&groups[0], comm, NULL, 1, 0) == ZR_ERR_INVALID, "no ranks");
     for (unsigned turn = 0; turn < 3; turn++) {

@@ -34,6 +34,10 @@ static void body_small(struct environment *rank)
     check(rank, zr_comm_rank(comm) == rank->rank && zr_comm_world(comm) == rank->world, "who am I");
     zr_arena_free(rank->arena, all);
     check_ok(rank, zr_comm_destroy(comm));
+    struct zr_arena_stats stats = {0};
+    check_ok(rank, zr_arena_trim(rank->arena, 0, NULL));
+    check_ok(rank, zr_arena_get_stats(rank->arena, &stats));
+    check(rank, stats.reserved_bytes == 0, "%zu bytes of its ring cannot be trimmed", stats.reserved_bytes);
 }
 
 /* A barrier holds all until the last has come: no rank may be a whole round ahead. */

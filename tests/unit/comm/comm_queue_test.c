@@ -1,6 +1,10 @@
 /* comm_queue_test.c: operations that run beside the caller's work: many under way with random delays, more
  * than the queue holds, and how much of their time is hidden. */
 #define _GNU_SOURCE
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+
 #include "alloc/base/system/os.h"
 #include "tests/support/zero/comm_ranks.h"
 #include "tests/support/zero/comm_values.h"
@@ -148,6 +152,57 @@ static void body_late_source(struct environment *rank)
     zr_arena_free(rank->arena, mine);
 }
 
+/* Threads that wait for one operation, which ends when all of them do. */
+enum { WAITERS = 3 };
+
+struct waiters {
+    zr_comm *comm;
+    zr_ticket ticket;
+    _Atomic unsigned count;
+};
+
+static void *wait_beside(void *state)
+{
+    struct waiters *waiters = state;
+    atomic_fetch_add(&waiters->count, 1);
+    return zr_comm_wait(waiters->comm, waiters->ticket) == ZR_OK ? waiters : NULL;
+}
+
+static zr_result let_wait(void *state)
+{
+    struct waiters *waiters = state;
+    while (atomic_load(&waiters->count) < WAITERS)
+        sched_yield();
+    nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+    return ZR_OK;
+}
+
+static void body_waiters(struct environment *rank)
+{
+    struct waiters waiters = {.comm = open_comm(rank)};
+    const struct zr_comm_before before = {.run = let_wait, .state = &waiters};
+    struct timespec until;
+    pthread_t threads[WAITERS];
+    char mine = 1, all[16];
+    check_ok(rank,
+             zr_comm_all_gather(waiters.comm,
+                                &(struct zr_all_gather){
+                                    .source = &mine, .destination = all, .shard_bytes = 1, .before = &before},
+                                &waiters.ticket));
+    for (unsigned i = 0; i < WAITERS; i++)
+        pthread_create(&threads[i], NULL, wait_beside, &waiters);
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 20;
+    for (unsigned i = 0; i < WAITERS; i++) {
+        void *good = NULL;
+        bool woken = pthread_timedjoin_np(threads[i], &good, &until) == 0;
+        check(rank, woken && good, "thread %u sleeps on", i);
+        if (!woken)
+            _exit(1); /* nothing can end under it */
+    }
+    check_ok(rank, zr_comm_destroy(waiters.comm));
+}
+
 /* What is hidden behind work and what is not. The last rank comes late to every gather; the others either
  * work meanwhile, or wait for the gather at once. Rounds go on
  * until in one of each kind nobody but the test itself has got in any rank's way. */
@@ -202,6 +257,8 @@ int main(void)
            "%d operations at once, and a rank that comes late", STORM_OPERATIONS);
     tap_is(launch(&(struct test_case){.body = body_late_source, .world = 3, .bucket_bytes = 1024}), 0,
            "a gather starts when its source has come");
+    tap_is(launch(&(struct test_case){.body = body_waiters, .world = 2, .bucket_bytes = 1024}), 0,
+           "%d threads that wait for one operation are all woken", WAITERS);
     tap_is(launch(&(struct test_case){.body = body_hidden, .world = 3, .bucket_bytes = 128}), 0,
            "what work hides and what waits show is told apart, and small talk is neither");
     return tap_done();

@@ -193,6 +193,7 @@ static void test_refusals(void)
         {{.kind = ZR_RECORD_ALLOC, .address = 100, .bytes = 1}, "an allocation on a block"},
         {{.kind = ZR_RECORD_ALLOC, .address = 99, .bytes = 2}, "one that reaches into a block"},
         {{.kind = ZR_RECORD_ALLOC, .address = 1, .bytes = UINT64_MAX}, "one beyond the addresses"},
+        {{.kind = ZR_RECORD_ALLOC, .address = UINT64_MAX - 4095, .bytes = 8192}, "one that leaves them"},
         {{.kind = ZR_RECORD_ALLOC, .address = UINT64_MAX, .bytes = 1}, "one at the last address"},
         {{.kind = ZR_RECORD_ALLOC, .address = 200, .bytes = (UINT64_C(1) << 62) + 1},
          "one of too many bytes"},

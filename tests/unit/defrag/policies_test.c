@@ -79,6 +79,7 @@ static const struct a_case caching[] = {
     {"a byte more takes 12: large segments are multiples of 2 MiB (kRoundLarge)", "10M+1", 0, 12, 1, 0},
     {"a rest of 1 MiB stays with its block in the large pool (should_split)", "20M f0 19M 1M+512", 0, 40, 2,
      0},
+    {"and does not join what is freed behind it", "30M f0 20M 10M f1 19M f2 11M", 0, 42, 2, 0},
     {"a rest of 512 bytes more is split off and used", "20M f0 19M-512 1M+512", 0, 20, 1, 0},
     {"in the small pool a rest of 512 bytes is split off and used", "1M 1M-512 512", 0, 2, 1, 0},
     {"what one stream freed another does not get (BlockComparatorSize)", "s1:20M f0 s2:20M", 0, 40, 2, 0},

@@ -323,6 +323,13 @@ static void test_isa(enum zr_isa isa)
     run_case(&cases[0], &(const struct shape){130, 2, 4, 2, 5, 5, 8}, 99, isa);
     run_products(&(struct test_case){"linear", case_linear}, &(struct test_case){"head", case_head});
 #endif
+#ifndef ZR_TEST_ON_CARD
+    /* Beyond a block of a loop: three of a row of logits; three of the depth of a product of one column. */
+    run_case(&(const struct test_case){"head", case_head}, &(const struct shape){1, 2, 3, 1, 8, 8200, 8224},
+             98, isa);
+    run_case(&(const struct test_case){"linear", case_linear}, &(const struct shape){1, 5, 600, 1, 1, 5, 5},
+             99, isa);
+#endif
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         for (size_t j = 0; j < SHAPES_TAKEN(2); j++)
             run_case(&cases[i], &shapes[j], j, isa);
@@ -333,9 +340,42 @@ static void test_isa(enum zr_isa isa)
 #endif
 }
 
+#ifndef ZR_TEST_ON_CARD
+/* One product more than the table of products has places, which shares a slice's shape with the oldest. */
+static void test_many_products(void)
+{
+    enum { ROWS = 4, DEPTH = 8, PLACES = 192, SLICE = 64, COLUMNS = 2 * SLICE + 32 };
+    struct zr_kernel_context c;
+    unsigned threads = 1;
+    bool intact = true;
+    kernels = table_of(ZR_ISA_PLAIN);
+    if (!context_begin(&c, (struct zr_kernel_limits){ROWS, ROWS, DEPTH + PLACES, 1, 0}, ZR_ISA_PLAIN,
+                       &threads)) {
+        tap_ok(false, "a context opens");
+        return;
+    }
+    struct tensor *x = input(ROWS * (DEPTH + PLACES), 0, 1), *w = input(COLUMNS * (DEPTH + PLACES), 0, 1);
+    struct tensor *y = output(ROWS * COLUMNS);
+    for (size_t i = 0; i <= PLACES; i++) {
+        bool last = i == PLACES;
+        struct zr_linear l = {
+            .rows = ROWS, .in = last ? DEPTH : DEPTH + i, .out = last ? COLUMNS : SLICE, .turned = true};
+        kernels->linear_forward(&c, &(struct zr_linear_forward){l, x->at, w->at, NULL, y->at, true});
+    }
+    for (size_t i = 0; i < ROWS * COLUMNS; i++)
+        for (size_t k = 0; k < DEPTH; k++)
+            y->real[i] += x->real[i / COLUMNS * DEPTH + k] * w->real[i % COLUMNS * DEPTH + k];
+    tap_ok(error_of(y) <= tolerance, "a product of a known and a new slice, with the table full, is right");
+    tap_ok(context_end(&c) && (tensors_finish(&intact), intact), "and writes nothing else");
+}
+#endif
+
 int main(void)
 {
     base_seed = run_seed();
     for_each_isa(test_isa);
+#ifndef ZR_TEST_ON_CARD
+    test_many_products();
+#endif
     return tap_done();
 }

@@ -168,7 +168,7 @@ static double fingerprint(zr_engine *engine)
 
 struct model {
     double scale;
-    unsigned good, forgiven, skipped;
+    unsigned good, forgiven, skipped, in_row;
 };
 
 static void model_step(struct model *model, const struct setting *setting, bool finite)
@@ -177,12 +177,14 @@ static void model_step(struct model *model, const struct setting *setting, bool 
     if (!finite) {
         model->good = 0;
         model->skipped++;
+        model->in_row++;
         if (model->forgiven + 1 < o->hysteresis)
             model->forgiven++;
         else
             model->scale = fmax(model->scale / 2, (double)o->least);
         return;
     }
+    model->in_row = 0;
     if (++model->good == o->window) {
         model->good = 0;
         model->forgiven = 0;
@@ -210,6 +212,7 @@ static int follows_the_model(const struct setting *setting, zr_engine *engine, u
         model_step(&model, setting, !bad);
         zr_engine_scaling(engine, &got);
         must((double)got.scale == model.scale && got.skipped_steps == model.skipped);
+        must(got.skipped_in_row == model.in_row);
         must(report.skipped == bad && (double)report.loss_scale == used);
         after = fingerprint(engine);
         must((after == before) == bad);

@@ -37,24 +37,36 @@ static const struct {
       .recompute = ZR_RECOMPUTE_FULL,
       .recompute_layers = 1},
      {3}},
+    {"GPT-2, logits of two chunks, and of one",
+     {.layers = 1,
+      .hidden = 8,
+      .heads = 1,
+      .vocabulary = 65500,
+      .vocabulary_padded = 65536,
+      .sequence = 130,
+      .batch = 2},
+     {2}},
 };
 
 struct numbers {
     double loss[STEPS], norm[STEPS];
     uint64_t elements;
+    unsigned steps;
 };
 
 static void run(struct zr_shape shape, unsigned tiles, const char *words, struct numbers *out)
 {
     struct rig rig;
-    shape.vocabulary = V;
-    shape.vocabulary_padded = VP;
+    bool large = shape.vocabulary > 0; /* one step says it */
+    shape.vocabulary = large ? shape.vocabulary : V;
+    shape.vocabulary_padded = large ? shape.vocabulary_padded : VP;
     shape.tiles = tiles;
     zr_result result = rig_open(&rig, &shape);
     out->elements = zr_engine_elements(rig.state.engine);
-    for (unsigned step = 0; step < STEPS && result == ZR_OK; step++)
+    out->steps = large ? 1 : STEPS;
+    for (unsigned step = 0; step < out->steps && result == ZR_OK; step++)
         result = rig_train(&rig, step, &out->loss[step], &out->norm[step]);
-    tap_result(result, ZR_OK, "%s: %d steps of %u tiles", words, STEPS, tiles);
+    tap_result(result, ZR_OK, "%s: %u steps of %u tiles", words, out->steps, tiles);
     tap_is(rig_close(&rig), 0, "nothing is left behind");
 }
 
@@ -65,7 +77,7 @@ static void test_model(size_t index)
     for (unsigned i = 0; i < 3 && models[index].tiles[i]; i++) {
         double loss = 0, norm = 0;
         run(models[index].shape, models[index].tiles[i], models[index].words, &tiled);
-        for (unsigned s = 0; s < STEPS; s++) {
+        for (unsigned s = 0; s < whole.steps; s++) {
             loss = fmax(loss, fabs(tiled.loss[s] / whole.loss[s] - 1));
             norm = fmax(norm, fabs(tiled.norm[s] / whole.norm[s] - 1));
         }
