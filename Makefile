@@ -8,7 +8,8 @@
 #   make fuzz       hostile files and calls for libFuzzer, hostile askers for the live socket, FUZZ_SECONDS each
 #   make lint       formatting, static checks  make clean
 #   make demo-fragmentation  a program that dies with memory free, and what helps; needs no GPU
-#   make gpu-check  the CUDA backend on a card, in stages (GPU_STAGE="train latency"); says so where there is none
+#   make gpu-check  the CUDA backend on a card, in seven minutes (GPU_STEPS="train vmm"); says so where there is none
+#   make gpu-archive  what gpu-check runs, for a machine with a card and without this tree
 #
 # BUILD=folder builds elsewhere. CUDA=0|1|auto: see below. SANITIZE=address,undefined instruments a build. CI=1 makes a
 # warning an error, as .ci/run does.

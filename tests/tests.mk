@@ -132,6 +132,14 @@ $(leaky): tests/support/zero/leaky.c $(call obj,zero/train/main.c) $(BUILD)/test
 	@$(CC) $(ALL_CFLAGS) $(foreach name,arena_alloc arena_free arena_get_stats gemm_open trace_mark train_rank,-Wl$(comma)--wrap=zr_$(name)) \
 		-o $@ $< $(call obj,zero/train/main.c) $(BUILD)/tests/libzr_test.a $(test_libs)
 
+# The trainer with the time of each kernel on the card: tests/gpu_shot.
+kernel_times := $(BUILD)/tests/zr-train-times
+$(kernel_times): tests/support/zero/kernel_times.c $(call obj,zero/train/main.c) $(BUILD)/tests/libzr_test.a $(heap_library)
+	@mkdir -p $(@D)
+	@echo "  link  $@"
+	@$(CC) $(ALL_CFLAGS) $(foreach name,cuda_driver_find cuda_matrix_multiply train_rank,-Wl$(comma)--wrap=zr_$(name)) \
+		-o $@ $< $(call obj,zero/train/main.c) $(BUILD)/tests/libzr_test.a $(test_libs)
+
 # A program that knows nothing of zr, for a malloc to be preloaded: tests/system/preload.t.
 preload_calls := $(BUILD)/tests/preload_calls
 $(preload_calls): tests/support/preload_calls.c $(BUILD)/config
@@ -177,13 +185,11 @@ longest := mpi.t launch_requests_test started.t train_plan.t train_bits.t train_
 	cuda_contiguous_test kernels_narrow_test long_bits.t long_sanitizers.t long_shadow.t long_traces.t
 longest_first = $(foreach name,$(longest),$(filter %/$(name),$(1))) $(filter-out $(addprefix %/,$(longest)),$(1))
 
-# What gpu_check.t tries of gpu-check on the emulated driver.
-gpu_check_dry := $(addprefix $(BUILD)/tests/cuda_,share_test emulator_test llama_test)
 # What scripts run is built before they start: they build nothing, since others run it beside them. Those of
 # check-long share one build with both sanitizers, and one with ThreadSanitizer.
 .PHONY: built-scripts built-check built-long built-soak
-built-scripts: $(programs) $(libraries) $(manuals) $(completion) $(mpi_tests) $(leaky) $(preload_calls) $(forbid) $(failing) $(service_client) $(cuda_programs) $(workloads) $(emulator) $(nccl_emulator) $(BUILD)/tests/emulator/kernels.image $(gpu_check_dry)
-built-check: built-scripts $(test_bin)
+built-scripts: $(programs) $(libraries) $(manuals) $(completion) $(mpi_tests) $(leaky) $(preload_calls) $(forbid) $(failing) $(service_client) $(cuda_programs) $(workloads) $(emulator) $(nccl_emulator) $(BUILD)/tests/emulator/kernels.image
+built-check: built-scripts built-gpu $(test_bin)
 built-long: built-check
 	@$(again) BUILD=$(BUILD)/both-sanitizers SANITIZE=address,undefined built-check
 	@$(again) BUILD=$(BUILD)/thread SANITIZE=thread $(addprefix $(BUILD)/thread/,tests/shadow_test bin/zr-train)
@@ -215,19 +221,22 @@ $(patsubst %,check-%,$(test_names)): check-%: packages-check
 	@$(again) $(BUILD)/tests/$*_test
 	tests/run --verbose $(BUILD)/tests/$*_test
 $(patsubst %.t,check-%,$(notdir $(all_scripts))): check-%: packages-check
-	@$(again) $(if $(filter long_%,$*),built-long,$(if $(filter soak_%,$*),built-soak,built-scripts))
+	@$(again) $(if $(filter long_%,$*),built-long,$(if $(filter soak_%,$*),built-soak,built-scripts)) $(if $(filter gpu_shot,$*),built-gpu)
 	tests/run --verbose $(filter %/$*.t,$(all_scripts))
 
-# What a card says, in stages of under ten minutes: tests/support/gpu_check.py has them. GPU_STAGE="train latency" runs
-# these alone, GPU_EMULATED=1 all on the emulated driver, to see that they work. In a tree that is built it needs no
-# package but Python. 77 is its word for that there is no card.
-.PHONY: gpu-check built-gpu-check
-built-gpu-check: $(cuda_tests) $(programs) $(libraries) $(nccl_emulator) $(BUILD)/tests/emulator/kernels.image
-gpu-check:
+# What a card says: tests/gpu_shot has the steps, and in a tree that is built needs Python alone. GPU_STEPS="train vmm" runs these,
+# GPU_EMULATED=1 all on the emulated driver. 77 is its word for that there is no card. gpu-archive packs what the steps need on a
+# machine with a card that has neither this tree nor its packages.
+.PHONY: gpu-check gpu-archive built-gpu
+built-gpu: $(cuda_tests) $(programs) $(libraries) $(kernel_times) $(nccl_emulator) $(cublaslt) $(addprefix $(BUILD)/tests/emulator/,kernels.image rules.image)
+gpu-check: packages-check
 	@echo "$(cuda_words)"
-	@$(if $(GPU_BUILT),true,$(MAKE) --no-print-directory --silent packages-check && \
-		$(MAKE) --no-print-directory --silent $(jobs) built-gpu-check)
-	@tests/support/gpu_check.py $(if $(GPU_EMULATED),--emulated) $(GPU_STAGE) || [ $$? = 77 ]
+	@$(again) built-gpu
+	@tests/gpu_shot $(if $(GPU_EMULATED),--emulated) $(GPU_STEPS) > /dev/null || [ $$? = 77 ]
+gpu-archive: packages-check
+	@echo "$(cuda_words)"
+	@$(again) built-gpu
+	@tests/gpu_shot --pack $(BUILD)/gpu-shot.tar.xz
 
 # Models that transformers 4 and 5 save, and their losses: tests/support/hf_check.py has the table. Not in CI: it fetches
 # transformers and torch from PyPI once, 6 GB in $(BUILD)/hf.

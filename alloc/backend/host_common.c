@@ -14,7 +14,7 @@
 #include "alloc/base/error.h"
 #include "alloc/base/fault.h"
 #include "alloc/base/option.h"
-#include "alloc/base/system/call.h"
+#include "alloc/base/system/file.h"
 #include "alloc/base/system/os.h"
 
 /* ---- Addresses ----------------------------------------------------------------------------------------- */
@@ -119,8 +119,7 @@ zr_result zr_host_set_access(zr_backend *backend, char *address, size_t bytes)
 
 zr_result zr_host_file(int *out)
 {
-    *out = zr_fault(ZR_FAULT_DESCRIPTOR) ? (errno = EMFILE, -1)
-                                         : memfd_create("zr", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    *out = zr_fault_no_descriptor() ? -1 : memfd_create("zr", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     return *out >= 0 ? ZR_OK
                      : zr_fail(errno == EMFILE || errno == ENFILE ? ZR_ERR_HOST_MEMORY : ZR_ERR_UNAVAILABLE,
                                "this system gives no memfd (error %d): Linux 3.17 or later is needed, and a "

@@ -12,9 +12,9 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/system/call.h"
 #include "alloc/base/system/folders.h"
 #include "alloc/base/system/os.h"
+#include "alloc/base/system/socket.h"
 
 enum { SEND_PATIENCE_S = 2 };
 

@@ -88,6 +88,14 @@ bool zr_fault_interrupts(enum zr_fault_site site)
     return interrupts;
 }
 
+bool zr_fault_no_descriptor(void)
+{
+    bool none = zr_fault(ZR_FAULT_DESCRIPTOR);
+    if (none)
+        errno = EMFILE;
+    return none;
+}
+
 size_t zr_fault_part(enum zr_fault_site site, size_t bytes)
 {
     if (bytes <= 1 || !strikes(site | ZR_FAULT_SHORT))

@@ -43,6 +43,8 @@ zr_result zr_fault_result(void);
 ZR_PRIVATE_API bool zr_fault(enum zr_fault_site site);
 /* True, with errno EINTR, when this system call is the one to interrupt: make it again. */
 ZR_PRIVATE_API bool zr_fault_interrupts(enum zr_fault_site site);
+/* True, with errno EMFILE, when this call that makes a descriptor is one to fail. */
+ZR_PRIVATE_API bool zr_fault_no_descriptor(void);
 /* How many of `bytes` this system call may move: all, or, where it is the one to cut short, 4096 + 7 of more
  * and 1 of fewer. A single byte is no transfer that could be cut, and counts as no pass. */
 ZR_PRIVATE_API size_t zr_fault_part(enum zr_fault_site site, size_t bytes);

@@ -19,7 +19,6 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/fault.h"
-#include "alloc/base/system/call.h"
 #include "alloc/base/system/file.h"
 #include "alloc/base/system/os.h"
 #include "alloc/base/slab.h"

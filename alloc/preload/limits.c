@@ -13,7 +13,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "alloc/base/system/call.h"
+#include "alloc/base/system/file.h"
 #include "alloc/base/system/lock.h"
 #include "alloc/base/option.h"
 #include "alloc/core/arena_internal.h"

@@ -1,6 +1,6 @@
 /* record.c: see record.h. Calls nothing that allocates: it runs while a malloc starts. */
 #define _GNU_SOURCE
-#include "alloc/base/system/call.h"
+#include "alloc/base/system/file.h"
 #include "alloc/preload/record.h"
 
 #include <errno.h>

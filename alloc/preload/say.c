@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/system/file.h"
 
 void zr_say(const char *format, ...)
 {
@@ -20,8 +21,7 @@ void zr_say(const char *format, ...)
     va_end(arguments);
     size_t bytes = 4 + (length < 0 ? 0 : (size_t)length < sizeof line - 6 ? (size_t)length : sizeof line - 6);
     line[bytes++] = '\n';
-    if (write(STDERR_FILENO, line, bytes) < 0)
-        bytes = 0; /* nobody is there to be told */
+    zr_write_all(STDERR_FILENO, ZR_PRESENT_POSITION, line, bytes); /* or nobody is there to be told */
     errno = error;
 }
 

@@ -16,6 +16,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/option.h"
+#include "alloc/base/system/file.h"
 #include "alloc/core/arena_internal.h"
 #include "alloc/preload/control.h"
 #include "alloc/preload/large.h"
@@ -231,13 +232,8 @@ static void after_fork_child(void)
 /* Where the kernel counts every page that could be touched against a limit. */
 static bool overcommit_is_strict(void)
 {
-    char digit = '0';
-    int fd = open("/proc/sys/vm/overcommit_memory", O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return false;
-    bool strict = read(fd, &digit, 1) == 1 && digit == '2';
-    close(fd);
-    return strict;
+    char digit[2];
+    return zr_read_text("/proc/sys/vm/overcommit_memory", digit, sizeof digit) == 1 && digit[0] == '2';
 }
 
 /* Addresses for each arena: plenty, since they cost nothing but large.c's marks, of which few are touched.

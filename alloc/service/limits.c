@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/system/call.h"
+#include "alloc/base/system/file.h"
 #include "alloc/base/system/process.h"
 
 static const char heading[] = "zrd limits 1\n", ending[] = "end\n";

@@ -1,8 +1,9 @@
 /* limits.h: the quotas that `zr service limit` has set, in a file, for the zrd that comes after this one.
  * Private to alloc/service/. One thread.
  *
- * A line for each: of the capacity (it holds while the command line's is the one it took the place of), of a
- * group, of a process (by number and by when it began, since numbers come again). */
+ * A line for each: of the capacity (it holds while the command line's is the one it took the place of, and
+ * the machine or the device has as much), of a group, of a process (by number and by when it began, since
+ * numbers come again). */
 #ifndef ZR_SERVICE_LIMITS_H
 #define ZR_SERVICE_LIMITS_H
 

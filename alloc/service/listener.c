@@ -14,7 +14,9 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/system/file.h"
 #include "alloc/base/system/os.h"
+#include "alloc/base/system/socket.h"
 
 enum { QUEUE_MOST = 1024 };
 #define LOOK_NS UINT64_C(1000000000)
@@ -30,7 +32,7 @@ static void close_fd(int *fd)
 
 static int listen_at(const struct sockaddr_un *address, socklen_t bytes)
 {
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int fd = zr_socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK);
     if (fd >= 0 && (bind(fd, (const struct sockaddr *)address, bytes) != 0 || listen(fd, QUEUE_MOST) != 0)) {
         int error = errno;
         close_fd(&fd);
@@ -58,8 +60,8 @@ static int32_t owner_of_name(const struct sockaddr_un *address, socklen_t bytes)
 {
     struct ucred peer = {0};
     socklen_t room = sizeof peer;
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0 || connect(fd, (const struct sockaddr *)address, bytes) != 0 ||
+    int fd = zr_socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK);
+    if (fd < 0 || zr_connect(fd, (const struct sockaddr *)address, bytes) != 0 ||
         getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &room) != 0 || peer.uid != geteuid())
         peer.pid = 0;
     close_fd(&fd);
@@ -100,13 +102,13 @@ static zr_result take_lock(struct zr_listener *listener)
     }
     if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
         int length = snprintf(number, sizeof number, "%ld\n", (long)getpid());
-        if (ftruncate(fd, 0) != 0 || pwrite(fd, number, (size_t)length, 0) != length)
+        if (ftruncate(fd, 0) != 0 || !zr_write_all(fd, 0, number, (size_t)length))
             number[0] = '\0'; /* for people only */
         close_fd(&listener->lock);
         listener->lock = fd;
         return ZR_OK;
     }
-    ssize_t got = pread(fd, number, sizeof number - 1, 0);
+    ssize_t got = zr_read_all(fd, 0, number, sizeof number - 1);
     number[got > 0 ? got : 0] = '\0';
     close(fd);
     return fail_for_another((int32_t)strtol(number, NULL, 10));

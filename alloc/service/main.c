@@ -17,7 +17,7 @@
 #include "alloc/base/error.h"
 #include "alloc/base/option.h"
 #include "alloc/base/sizes.h"
-#include "alloc/base/system/call.h"
+#include "alloc/base/system/file.h"
 #include "alloc/base/system/os.h"
 #include "alloc/service/server.h"
 

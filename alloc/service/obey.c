@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/system/call.h"
+#include "alloc/base/system/file.h"
 #include "alloc/base/system/os.h"
 #include "alloc/service/client.h"
 #include "alloc/service/runs.h"

@@ -13,8 +13,9 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/system/call.h"
+#include "alloc/base/system/file.h"
 #include "alloc/base/system/os.h"
+#include "alloc/base/system/socket.h"
 #include "alloc/service/client.h"
 #include "alloc/service/runs.h"
 

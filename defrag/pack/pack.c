@@ -380,7 +380,8 @@ zr_result zr_pack_check_alignment(const struct zr_lifetimes *lifetimes, uint64_t
 {
     uint64_t padded;
     if (alignment_bytes > ZR_LIFETIMES_MOST_BYTES ||
-        __builtin_mul_overflow(alignment_bytes, lifetimes->count, &padded) || padded > ZR_LIFETIMES_MOST_BYTES)
+        __builtin_mul_overflow(alignment_bytes, lifetimes->count, &padded) ||
+        padded > ZR_LIFETIMES_MOST_BYTES)
         return zr_fail(ZR_ERR_INVALID, "%zu buffers aligned to %llu bytes may pass 2^62 bytes",
                        lifetimes->count, (unsigned long long)alignment_bytes);
     return ZR_OK;

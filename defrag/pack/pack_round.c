@@ -1,4 +1,5 @@
-/* pack_round.c: a placement of exact sizes, made one of rounded sizes. Stands on pack_skyline.c and lifetimes.c.
+/* pack_round.c: a placement of exact sizes, made one of rounded sizes. Stands on pack_skyline.c and
+ * lifetimes.c.
  *
  * The packer finds denser placements of the sizes as they are than of sizes rounded to the grain of an arena.
  * Rounded afterwards, in order of their offsets, each buffer lies on the highest of those that were below it

@@ -232,13 +232,12 @@ static zr_result replay(struct view *view, unsigned side, const struct settings 
 {
     const struct zr_tool_input *input = &view->inputs[side];
     struct zr_sequence sequence;
-    zr_result result = zr_sequence_read(
-        &sequence,
-        &(struct zr_read_options){
-            .path = input->recording.path,
-            .unit_bytes = settings->reading.unit_bytes,
-            .device = zr_tool_device(settings->reading.device)},
-        arena);
+    zr_result result =
+        zr_sequence_read(&sequence,
+                         &(struct zr_read_options){.path = input->recording.path,
+                                                   .unit_bytes = settings->reading.unit_bytes,
+                                                   .device = zr_tool_device(settings->reading.device)},
+                         arena);
     if (result == ZR_OK)
         result = zr_replay(&sequence,
                            &(struct zr_replay_options){.policy = settings->policy[side],

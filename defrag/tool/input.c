@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/system/file.h"
 #include "defrag/tool/live/live.h"
 
 static void read_from_descriptor(struct zr_tool_source *source, const char *called)
@@ -211,12 +212,11 @@ zr_result zr_tool_input_open(struct zr_tool_input *out, const char *name,
     if (result == ZR_OK && is_process(name))
         result = take_process(out, &arena_shown);
     if (result == ZR_OK)
-        result = zr_recording_open(
-            &out->recording,
-            &(struct zr_read_options){.path = out->source.path,
-                                      .unit_bytes = reading->unit_bytes,
-                                      .device = zr_tool_device(reading->device)},
-            arena);
+        result = zr_recording_open(&out->recording,
+                                   &(struct zr_read_options){.path = out->source.path,
+                                                             .unit_bytes = reading->unit_bytes,
+                                                             .device = zr_tool_device(reading->device)},
+                                   arena);
     if (result == ZR_OK && out->recording.kind == ZR_RECORDING_ZRT) {
         out->symbols = zr_symbols_make();
         out->recording.namer = zr_symbols_namer(out->symbols);
@@ -265,8 +265,8 @@ void zr_tool_progress_say(const char *words)
     if (!zr_tool_progress())
         return;
     int bytes = snprintf(line, sizeof line, "\r\033[K%s%.150s", words ? "zr: " : "", words ? words : "");
-    if (bytes > 0 && write(STDERR_FILENO, line, (size_t)bytes) < 0)
-        return;
+    if (bytes > 0)
+        zr_write_all(STDERR_FILENO, ZR_PRESENT_POSITION, line, (size_t)bytes);
 }
 
 /* What of a stack is the allocator's own, or says nothing. */

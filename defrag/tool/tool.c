@@ -10,7 +10,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/sizes.h"
-#include "alloc/base/system/call.h"
+#include "alloc/base/system/file.h"
 
 /* ---- Words --------------------------------------------------------------------------------------------- */
 

@@ -48,10 +48,10 @@ def operations(parameters, model):
     return 6 * parameters + 12 * model["layers"] * model["hidden"] * model["seq"]
 
 
-def zr(model, steps, emulated):
-    """(tokens per second, parameters), or words."""
+def zr(model, steps, emulated, program=None, **environment):
+    """(tokens per second, parameters), or words. The program is zr-train, or one that is like it."""
     tokens = model["batch"] * model["seq"]
-    run = train(environment_of(emulated), timeout=540, data=shard(model["vocab"], 3000 if emulated else tokens * 8), steps=steps + WARM,
+    run = train(environment_of(emulated, **environment), timeout=540, program=program, data=shard(model["vocab"], 3000 if emulated else tokens * 8), steps=steps + WARM,
                 eval_every=0, backend="cuda", precision="bf16", threads=1, **model)
     if run.code:
         return f"zr-train: {run.err.strip().splitlines()[-1][-200:] if run.err.strip() else run.code}"

@@ -25,6 +25,9 @@ import sys
 import tempfile
 from collections import namedtuple
 
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from gpu_card import environment_of
+
 KIB, MIB = 1 << 10, 1 << 20
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 ZR = os.path.abspath(os.path.join(os.environ.get("BUILD", os.path.join(ROOT, "build")), "bin", "zr"))
@@ -361,7 +364,7 @@ class Replay:
             command = [ZR, "replay", *paths, "--policy", self.policy, "--granule", str(2 * MIB), "--json"]
             if self.capacity_bytes:
                 command += ["--capacity", str(self.capacity_bytes)]
-            got = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+            got = subprocess.run(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment_of(False)})
             if got.returncode not in (0, 1):
                 raise SystemExit(f"gpu_pytorch: zr replay ended with exit code {got.returncode}")
             self.known.update(zip(new, json.loads(got.stdout)["results"]))

@@ -25,6 +25,7 @@ import tempfile
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from gpu_card import LIBRARIES, environment_of
 from sizes import size
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -187,9 +188,12 @@ def ask(framework, mode, options, variables, steps, folder):
     """The answer of one run. With "failed" where it has none."""
     command = [sys.executable, os.path.abspath(__file__), "--drive", framework, mode, "--steps", str(steps)]
     figures = os.path.join(folder, "figures.json")
-    if options is not None:
-        command = [ZR, "run", *options, "--json", figures, "--", *command]
     environment = {**os.environ, "CUBLAS_WORKSPACE_CONFIG": ":4096:8", **variables}
+    if options is not None:
+        if os.path.isdir(LIBRARIES):  # they are for zr, and not for Python
+            command[:0] = ["/usr/bin/env", f"LD_LIBRARY_PATH={os.environ.get('LD_LIBRARY_PATH', '')}"]
+            environment.update(environment_of(False))
+        command = [ZR, "run", *options, "--json", figures, "--", *command]
     try:
         got = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=folder, env=environment, timeout=HANG)
     except subprocess.TimeoutExpired:

@@ -149,8 +149,8 @@ def start_quickly(fp32_alone=False):
         os.environ.update({} if fp32_alone or "ZR_CONF" in os.environ else PLAIN)
 
 
-def train(environment=None, timeout=HANG, prefix=(), **flags):
-    """Runs zr-train to its end. Flags not given have small values; json is written and read back."""
+def train(environment=None, timeout=HANG, prefix=(), program=None, **flags):
+    """Runs zr-train, or a program that is like it, to its end. Flags not given have small values; json is written and read back."""
     report = path(f"report-{random.getrandbits(64):x}.json")
     settings = dict(steps=3, layers=2, hidden=32, heads=2, seq=16, batch=2, ranks=1, stage=0, seed=11, json=report)
     if "data" not in flags:
@@ -163,7 +163,7 @@ def train(environment=None, timeout=HANG, prefix=(), **flags):
     environment = {**os.environ, **(environment or {})}
     if "ZR_FAULT" in environment:  # a run outlives what fails as it shows itself to zr ps, and the fault is spent
         environment["ZR_CONF"] = ",".join(filter(None, [environment.get("ZR_CONF"), "publish:off"]))
-    command = list(prefix) + [ZR_TRAIN] + arguments(**settings)
+    command = list(prefix) + [program or ZR_TRAIN] + arguments(**settings)
     got = subprocess.run(command, capture_output=True, timeout=timeout, text=True, errors="replace",
                          env=environment, stdin=subprocess.DEVNULL)
     parsed = None

@@ -89,36 +89,9 @@ def check_traces():
     ok(got.returncode == 2 and "no trace" in got.stderr, "a pickle that names a function is refused") or note(got.stderr)
 
 
-FAKE_CUPY = """import ctypes, os, types
-driver, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
-assert driver.cuInit(0) == 0 and driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0 and driver.cuCtxSetCurrent(context) == 0
-__version__, float32, off = "0", None, []
-class Array:
-    def __init__(self, count):
-        self.count, self.block = count, ctypes.c_uint64()
-        assert driver.cuMemAlloc_v2(ctypes.byref(self.block), ctypes.c_size_t(4 * count)) == 0
-    def __del__(self): driver.cuMemFree_v2(self.block)
-    def reshape(self, *shape): return self
-    def sum(self): return self.count + (len(off) if os.environ.get("FAKE") == "wrong" else 0)
-    def __mod__(self, other): return Array(self.count)
-    __truediv__ = __matmul__ = __mod__
-    T = property(lambda self: self)
-def arange(count, dtype): return Array(count)
-class Device: synchronize = staticmethod(lambda: None)
-runtime = types.SimpleNamespace(getDeviceProperties=lambda device: {"name": b"a fake"})
-cuda = types.SimpleNamespace(runtime=runtime, Device=Device, set_allocator=lambda new: off.append(1))
-def get_default_memory_pool(): return types.SimpleNamespace(total_bytes=lambda: 9 << 20)
-if os.environ.get("FAKE") == "dies" and "zr_cuda" in os.environ.get("LD_PRELOAD", ""): os._exit(5)
-"""
-
-
 def check_training():
     """gpu_train.py, on the emulated driver and a CuPy that is a fake: all but the frameworks themselves."""
-    folder, emulator = path("frameworks"), os.path.abspath(os.path.join(BUILD, "tests", "emulator"))
-    os.mkdir(folder)
-    for name, text in ("cupy", FAKE_CUPY), ("torch", "raise ImportError('none')"), ("jax", "raise ImportError('none')"):
-        with open(os.path.join(folder, name + ".py"), "w") as file:
-            file.write(text)
+    folder, emulator = os.path.abspath(os.path.join(HERE, "fake_frameworks")), os.path.abspath(os.path.join(BUILD, "tests", "emulator"))
     for words, code, wanted, environment in (
             ("no driver", 77, [r"zr: .*: not run: no GPU \(.+\)"], {}),
             ("a driver without cards", 77, [r"zr: .*: not run: no GPU \(.+\)"], {"LD_LIBRARY_PATH": emulator, "ZR_EMULATOR_DEVICES": "0"}),

@@ -15,7 +15,7 @@ import time
 sys.path.insert(0, "tests/support")
 from zrtest import BUILD, FOLDER, HANG, ZR_TRAIN, arguments, done, note, ok, path, same, settles, skip, text_file, train, wait_for
 
-ZR = os.path.abspath(os.path.join(BUILD, "bin", "zr"))
+ZR, LIBRARY = (os.path.abspath(os.path.join(BUILD, *parts)) for parts in (("bin", "zr"), ("lib", "libzr.so")))
 RUNTIME, FILES = path("runtime"), path("files")
 os.makedirs(RUNTIME, 0o700)
 os.makedirs(FILES, 0o700)
@@ -32,6 +32,19 @@ for line in sys.stdin:
     exec(line)
     print("done", flush=True)
 """
+# The same, with an arena that takes no memory from the system, by libzr.so without a preloaded malloc.
+WITH_ARENA = """
+import ctypes, sys
+zr = ctypes.CDLL(sys.argv[1])
+backend, arena, block, stats = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p(), (ctypes.c_size_t * 100)()
+assert zr.zr_backend_host_create(ctypes.byref(backend), None) == 0
+assert zr.zr_arena_create(ctypes.byref(arena), (ctypes.c_size_t * 6)(48, backend.value)) == 0
+assert zr.zr_arena_alloc(arena, (ctypes.c_size_t * 4)(1 << 20), ctypes.byref(block)) == 0
+print("there", flush=True)
+for line in sys.stdin:
+    exec(line)
+    print("done", flush=True)
+"""
 
 
 def zr(*words, **settings):
@@ -42,8 +55,8 @@ def zr(*words, **settings):
 class Program:
     """A python3 under zr run that holds 96 MiB and obeys."""
 
-    def __init__(self, conf="", held=HELD, env=None):
-        self.process = subprocess.Popen([ZR, "run", "--", PYTHON, "-c", BODY % held], stdin=subprocess.PIPE,
+    def __init__(self, conf="", held=HELD, env=None, command=None):
+        self.process = subprocess.Popen(command or [ZR, "run", "--", PYTHON, "-c", BODY % held], stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, text=True, env={**(env or ENVIRONMENT), "ZR_CONF": conf})
         self.pid = self.process.pid
         assert self.process.stdout.readline() == "there\n"
@@ -366,7 +379,7 @@ def threads(program):
 def asking(*words):
     """zr that waits for the process to hear."""
     run = subprocess.Popen([ZR, *map(str, words)], stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
-    while run.poll() is None and f"{words[1]}.ask" not in left():
+    while run.poll() is None and not any(name.endswith(".ask") for name in left()):
         time.sleep(0.01)
     return run
 
@@ -385,6 +398,17 @@ for _ in range(5):  # it is given 3 s, which a busy machine may take from it
 ok(re.fullmatch(r"(zr: .*waiting at most.*\n)?", words) and run.returncode == 0 and is_trace(path("small.zrt"), 1), "it hears as it takes memory") or note(words)
 settles(lambda: same((list(shown()), left(), threads(program)), ([program.pid], [f"{program.pid}.live", f"{program.pid}.sock"], 2), "and shows itself from then on"))
 same(zr("attach", program.pid, "-o", path("small.zrt"), "--seconds", 1).returncode, 0, "as any other")
+program.end()
+program = Program(command=["/bin/sh", "-c", '"$@"; exit $?', "sh", PYTHON, "-c", WITH_ARENA, LIBRARY])
+for _ in range(5):
+    run = asking("snapshot", program.pid, "-o", path("small.zrt"))  # of the shell
+    while run.poll() is None:
+        program.obey("zr.zr_arena_get_stats(arena, stats)")
+        time.sleep(0.01)
+    words = run.communicate(timeout=HANG)[1]
+    if run.returncode == 0:
+        break
+ok(run.returncode == 0 and is_trace(path("small.zrt"), 1) and "this is about process" in words, f"the child of a shell, which takes none and asks for its figures, hears, too: {words.strip()}")
 program.end()
 program = Program(held=4 << 20)
 got = zr("attach", program.pid, "-o", path("quiet.zrt"))
@@ -421,7 +445,7 @@ same(json.load(open(report))["loss_hex"] if os.path.exists(report) else None, al
 
 for ranks in (1, 2):  # a user knows the number of what was started; what is asked for is its ranks'
     trainer = subprocess.Popen([ZR, "run", "--stats", "--", ZR_TRAIN, *arguments(data=text_file(), **{**settings, "steps": 10 ** 6, "ranks": ranks})],
-                               env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                               env={**ENVIRONMENT, "ZR_CONF": "publish:on"}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # zr-train's first process, too
 
     def in_training():
         found = {pid for pid, one in shown().items() if "training" in str(one)}
@@ -439,8 +463,11 @@ for ranks in (1, 2):  # a user knows the number of what was started; what is ask
         settles(lambda: same({one["pid"] for one in json.loads(zr(*words, trainer.pid).stdout)["processes"]}, training,
                              f"zr {words[0]} of a launcher: {ranks} rank(s)"))
     settles(lambda: same(sorted(set(re.findall(r'pid="(\d+)"', zr("serve", "--once", trainer.pid).stdout))), sorted(map(str, training)), "and zr serve"))
-    got = zr("stats", trainer.pid, "--json")
-    ok(any(one["moments"]["peak"]["live_bytes"] > 1 << 20 for one in json.loads(got.stdout)["results"]) if ranks == 1 else "name one of" in got.stderr, f"and zr stats: {got.stderr.strip()}")
+    for asked in (trainer.pid, f"{trainer.pid}/training"):
+        got = zr("stats", asked, "--json")
+        found = json.loads(got.stdout or "{}")
+        ok(any(one["moments"]["peak"]["live_bytes"] > 1 << 20 for one in found.get("results", [found])) if ranks == 1 else "name one of" in got.stderr,
+           f"and zr stats {asked}: {got.stderr.strip()}")
     trainer.terminate()
     trainer.wait()
 

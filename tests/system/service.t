@@ -594,7 +594,7 @@ def check_faults():
     refused = 0
     for nth in range(1, 13):
         signals, none = ",".join(f"{site}:eintr:{nth}" for site in ("descriptor", "receive", "send", "wait", "sync")), f"descriptor:twice:{nth}"
-        zrd = Zrd("--capacity", CAPACITY, fault=f"{signals},{none}")
+        zrd = Zrd("--capacity", CAPACITY, fault=f"{signals},{none},descriptor:{nth + 2}")  # three in a row
         if zrd.process.poll() is not None:
             refused += ok("descriptor" in (words := zrd.process.stderr.read()) or "(error 24)" in words or "Too many open files" in words, f"zrd, {none}: {words.strip()}") or 0
             continue
@@ -608,6 +608,8 @@ def check_faults():
         last = Program()
         same(last.words or last.obey("take 5"), "", "the next client is served")
         last.end()
+        spare = [name for name in os.listdir(f"/proc/{zrd.pid}/fd") if int(name) > 2 and os.readlink(f"/proc/{zrd.pid}/fd/{name}") == "/dev/null"]
+        same(len(spare), 1, "zrd has its spare descriptor again")
         same(zrd.end(), 0, "and ends")
     ok(refused > 2, f"{refused} were refused")
 

@@ -192,6 +192,32 @@ def check_ends():
         same(sorted(ends(needs(compile_object("ends" + name, source)))), [name], f"an object that needs {name} is seen")
 
 
+# What a signal interrupts, or what moves less than it was asked for: alloc/base/system/file.h and socket.h make it again. A file here
+# does so by itself, or has a reason not to.
+BROKEN_OFF = {"read", "write", "pread", "pread64", "pwrite", "pwrite64", "recv", "recvmsg", "send", "sendmsg", "accept4", "connect"}
+BY_THEMSELVES = {
+    "alloc/base/error": "write",  # the words of an abort, from any state
+    "alloc/base/system/machine": "read", "defrag/tool/run/doctor_program": "read",  # a loop; a pipe, to its end
+    "alloc/front/serve": "accept4 recv send", "defrag/trace/live": "connect pread recv sendmsg",  # loops with a deadline
+    "alloc/service/listener": "read",  # notices, whose number counts for nothing
+    "alloc/service/log": "write",  # a line as a whole, or none
+    "defrag/tool/live/serve": "connect send",  # a socket that does not block and is empty
+    "zero/engine/nvme/nvme_threads": "pread pwrite",  # zr_nvme_advance_piece()
+    "zero/launch/join": "recv",  # a look, without a wait
+    "zero/launch/rank": "write",  # in a signal's handler
+}
+
+
+def check_calls():
+    found = {}
+    for path in listed():
+        room = os.path.relpath(path, f"{BUILD}/obj")[:-2]
+        if room.split("/")[0] in ("alloc", "defrag", "kernels", "zero") and os.path.exists(room + ".c") and needs(path) & BROKEN_OFF:
+            found[room] = " ".join(sorted(needs(path) & BROKEN_OFF))
+    del found["alloc/base/system/file"], found["alloc/base/system/socket"]
+    same(found, BY_THEMSELVES, "what reads, writes, sends or receives does so through alloc/base/system/file.h or socket.h")
+
+
 def check_that_it_can_fail(allowed):
     for name, source in {
         "strdup": "#include <string.h>\nchar *f(const char *s) { return strdup(s); }",
@@ -390,6 +416,7 @@ def main():
     check_that_it_can_fail(allowed)
     check_alloc()
     check_ends()
+    check_calls()
     check_shown()
     check_library()
     check_dlopen()

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/system/call.h"
+#include "alloc/base/system/file.h"
 #include "zero/checkpoint/state.h"
 #include "zero/checkpoint/checkpoint_inside.h"
 

@@ -79,7 +79,7 @@ zr_result zr_local_sockets_make(struct zr_local_sockets *sockets, unsigned world
 {
     int pair[2];
     for (unsigned r = 0; world > 1 && r < world; r++) {
-        if (zr_fault(ZR_FAULT_OPEN) || zr_fault(ZR_FAULT_DESCRIPTOR) ||
+        if (zr_fault(ZR_FAULT_OPEN) || zr_fault_no_descriptor() ||
             socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
             return zr_fail(ZR_ERR_HOST_MEMORY, "no file descriptor is left for rank %u: raise `ulimit -n`",
                            r);

@@ -16,8 +16,8 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/system/call.h"
 #include "alloc/base/system/os.h"
+#include "alloc/base/system/socket.h"
 #include "zero/launch/control.h"
 #include "zero/launch/start.h"
 

@@ -14,7 +14,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/fault.h"
-#include "alloc/base/system/call.h"
+#include "alloc/base/system/file.h"
 #include "alloc/base/system/os.h"
 #include "alloc/base/struct_bytes.h"
 #include "zero/launch/control.h"

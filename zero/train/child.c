@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/system/call.h"
+#include "alloc/base/system/file.h"
 #include "zero/train/rank/rank.h"
 #include "zero/train/report/terminal.h"
 

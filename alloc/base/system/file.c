@@ -1,6 +1,6 @@
 /* file.c: files, folders and formatted text over the system calls themselves, so that nothing allocates.
  *
- * Stands on call.h, fault.h and error.h alone. Every failing system call ends in file_error(), which puts the
+ * Stands on fault.h and error.h alone. Every failing system call ends in file_error(), which puts the
  * file, the cause and a way out into words. */
 #define _GNU_SOURCE
 #include "alloc/base/system/file.h"
@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -17,9 +18,10 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/fault.h"
-#include "alloc/base/system/call.h"
 
-#define PATH_ROOM 4096
+/* Linux moves at most 0x7ffff000 bytes per call; stay on whole pages below that. */
+#define PIECE_BYTES ((size_t)1 << 30)
+#define PATH_ROOM   4096
 
 /* What a person can do about an error number. */
 static const char *way_out(int error)
@@ -81,6 +83,91 @@ static void copy_name(char name[128], const char *path)
     }
     memcpy(name, "...", 3);
     memcpy(name + 3, path + length - 124, 125);
+}
+
+/* ---- Descriptors --------------------------------------------------------------------------------------- */
+
+static bool await(struct pollfd *ready)
+{
+    int count;
+    do
+        count = poll(ready, 1, -1);
+    while (count < 0 && errno == EINTR);
+    return count == 1;
+}
+
+/* True when the failed call should be made again. A descriptor that somebody made non-blocking (a shared
+ * terminal, a pipe) is waited for. */
+static bool try_again(int fd, short events)
+{
+    struct pollfd ready = {.fd = fd, .events = events};
+    return errno == EINTR || ((errno == EAGAIN || errno == EWOULDBLOCK) && await(&ready));
+}
+
+static size_t piece(enum zr_fault_site site, size_t bytes)
+{
+    return zr_fault_part(site, bytes < PIECE_BYTES ? bytes : PIECE_BYTES);
+}
+
+ssize_t zr_read_all(int fd, int64_t offset, void *data, size_t bytes)
+{
+    size_t done = 0;
+    while (done < bytes) {
+        char *to = (char *)data + done;
+        size_t want = piece(ZR_FAULT_READ, bytes - done);
+        ssize_t got = zr_fault_interrupts(ZR_FAULT_READ) ? -1
+                      : offset < 0                       ? read(fd, to, want)
+                                                         : pread(fd, to, want, offset + (int64_t)done);
+        if (got < 0 && try_again(fd, POLLIN))
+            continue;
+        if (got < 0)
+            return -1;
+        if (got == 0)
+            break;
+        done += (size_t)got;
+    }
+    return (ssize_t)done;
+}
+
+bool zr_write_all(int fd, int64_t offset, const void *data, size_t bytes)
+{
+    size_t done = 0;
+    while (done < bytes) {
+        const char *from = (const char *)data + done;
+        size_t want = piece(ZR_FAULT_WRITE, bytes - done);
+        ssize_t put = zr_fault_interrupts(ZR_FAULT_WRITE) ? -1
+                      : offset < 0                        ? write(fd, from, want)
+                                                          : pwrite(fd, from, want, offset + (int64_t)done);
+        if (put < 0 && try_again(fd, POLLOUT))
+            continue;
+        if (put == 0)
+            errno = ENOSPC;
+        if (put <= 0)
+            return false;
+        done += (size_t)put;
+    }
+    return true;
+}
+
+size_t zr_read_text(const char *path, char *out, size_t room_bytes)
+{
+    int fd = zr_open(path, O_RDONLY, 0);
+    ssize_t got = fd >= 0 ? zr_read_all(fd, ZR_PRESENT_POSITION, out, room_bytes - 1) : 0;
+    if (fd >= 0)
+        close(fd);
+    out[got > 0 ? got : 0] = '\0';
+    return got > 0 ? (size_t)got : 0;
+}
+
+int zr_open(const char *path, int flags, mode_t mode)
+{
+    int fd = -1;
+    if (zr_fault_no_descriptor())
+        return -1;
+    do
+        fd = zr_fault_interrupts(ZR_FAULT_DESCRIPTOR) ? -1 : open(path, flags | O_CLOEXEC, mode);
+    while (fd < 0 && errno == EINTR);
+    return fd;
 }
 
 /* ---- Files --------------------------------------------------------------------------------------------- */

@@ -8,6 +8,7 @@
 #define ZR_FILE_H
 
 #include <stdarg.h>
+#include <sys/types.h>
 
 #include "alloc/base/private_api.h"
 #include "alloc/zr.h"
@@ -63,6 +64,19 @@ ZR_PRIVATE_API zr_result zr_file_write_at(const struct zr_file *file, uint64_t o
 zr_result zr_file_write(const struct zr_file *file, const void *data, size_t bytes);
 /* Puts data and size on stable storage. */
 ZR_PRIVATE_API zr_result zr_file_sync(const struct zr_file *file);
+
+/* ---- Descriptors --------------------------------------------------------------------------------------- */
+
+/* The same for what is no struct zr_file: errors are errno's, without words. */
+#define ZR_PRESENT_POSITION (-1) /* of a file, a pipe */
+/* Reads `bytes` at `offset`; fewer only at the end. -1: errno. Waits where a descriptor is non-blocking. */
+ssize_t zr_read_all(int fd, int64_t offset, void *data, size_t bytes);
+/* Writes all of `bytes`; false: errno (ENOSPC where the system took nothing and gave no reason). */
+ZR_PRIVATE_API bool zr_write_all(int fd, int64_t offset, const void *data, size_t bytes);
+/* The beginning of a small file of the system's, ended by a zero. Returns its bytes, 0: there is none. */
+size_t zr_read_text(const char *path, char *out, size_t room_bytes);
+/* open() with O_CLOEXEC. -1: errno. */
+ZR_PRIVATE_API int zr_open(const char *path, int flags, mode_t mode);
 
 /* ---- Paths --------------------------------------------------------------------------------------------- */
 

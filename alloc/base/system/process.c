@@ -1,15 +1,14 @@
-/* process.c: reads /proc to see whether a process lives. Stands on call.h alone. */
+/* process.c: reads /proc to see whether a process lives, and what it does. Stands on file.h alone. */
 #define _GNU_SOURCE
 #include "alloc/base/system/process.h"
 
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "alloc/base/system/call.h"
+#include "alloc/base/system/file.h"
 
 /* Bytes read, 0 if the file is not there. */
 static size_t read_small(const char *path, char *out, size_t room_bytes)
@@ -110,20 +109,21 @@ char zr_process_state(int32_t pid)
 uint64_t zr_process_thread_ticks(int32_t pid, const char *name)
 {
     char path[64], line[1024];
-    struct dirent *entry;
+    struct zr_folder folder;
+    struct zr_folder_entry entry;
     struct process_stat stat;
     uint64_t ticks = 0;
     snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
-    DIR *folder = opendir(path);
-    while (folder && (entry = readdir(folder))) {
-        snprintf(path, sizeof(path), "/proc/%d/task/%.16s/stat", (int)pid, entry->d_name);
-        if (entry->d_name[0] == '.' || read_small(path, line, sizeof(line)) == 0 || !parse_stat(line, &stat))
+    if (zr_folder_open(&folder, path) != ZR_OK)
+        return 0;
+    while (zr_folder_next(&folder, &entry) == ZR_OK && entry.name) {
+        snprintf(path, sizeof(path), "/proc/%d/task/%.16s/stat", (int)pid, entry.name);
+        if (read_small(path, line, sizeof(line)) == 0 || !parse_stat(line, &stat))
             continue;
         const char *begin = strchr(line, '('), *end = strrchr(line, ')');
         if (begin && (size_t)(end - begin - 1) == strlen(name) && strncmp(begin + 1, name, strlen(name)) == 0)
             ticks += stat.ticks;
     }
-    if (folder)
-        closedir(folder);
+    zr_folder_close(&folder);
     return ticks;
 }

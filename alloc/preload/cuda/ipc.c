@@ -12,7 +12,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/slab.h"
-#include "alloc/base/system/call.h"
+#include "alloc/base/system/socket.h"
 
 /* ---- Handing out --------------------------------------------------------------------------------------- */
 

@@ -12,9 +12,9 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/system/call.h"
 #include "alloc/base/system/os.h"
 #include "alloc/base/slab.h"
+#include "alloc/base/system/socket.h"
 
 enum { STACK_BYTES = 256 << 10, WAITING_MOST = 64 };
 

@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/system/call.h"
 #include "alloc/base/system/file.h"
 
 void zr_ledger_row_add(struct zr_ledger *ledger, struct zr_ledger_row row)

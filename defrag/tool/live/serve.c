@@ -20,8 +20,8 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/fault.h"
-#include "alloc/base/system/call.h"
 #include "alloc/base/system/os.h"
+#include "alloc/base/system/socket.h"
 #include "defrag/tool/input.h"
 #include "defrag/tool/live/metrics.h"
 

@@ -19,7 +19,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/sizes.h"
-#include "alloc/base/system/call.h"
+#include "alloc/base/system/file.h"
 #include "alloc/base/system/os.h"
 #include "defrag/trace/live.h"
 

@@ -1,7 +1,7 @@
 /* program.c: see program.h. Reads the ELF headers of a file, which may be damaged: every offset is checked.
  */
 #define _GNU_SOURCE
-#include "alloc/base/system/call.h"
+#include "alloc/base/system/file.h"
 #include "defrag/tool/run/program.h"
 
 #include <elf.h>

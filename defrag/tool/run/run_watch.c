@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/system/call.h"
+#include "alloc/base/system/file.h"
 #include "alloc/base/system/os.h"
 
 /* ---- The folder ---------------------------------------------------------------------------------------- */
@@ -80,7 +80,7 @@ static bool make_book(struct zr_run_folder *folder)
     folder->fd = open(fresh, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (folder->fd < 0 || flock(folder->fd, LOCK_EX | LOCK_NB) != 0 ||
         ftruncate(folder->fd, sizeof empty) != 0 ||
-        pwrite(folder->fd, &empty, offsetof(struct zr_record_book, records), 0) < 0)
+        !zr_write_all(folder->fd, 0, &empty, offsetof(struct zr_record_book, records)))
         return false;
     void *book = mmap(NULL, sizeof empty, PROT_READ | PROT_WRITE, MAP_SHARED, folder->fd, 0);
     if (book == MAP_FAILED)

@@ -320,6 +320,21 @@ PUBLIC zr_cu_result cuEventSynchronize(zr_cu_event event)
     return emu_leave(code == ZR_CU_SUCCESS ? emu_wait_for(event->context, point_of(event)) : code);
 }
 
+PUBLIC zr_cu_result cuEventElapsedTime(float *milliseconds, zr_cu_event begin, zr_cu_event end);
+/* A tick counts as a microsecond. */
+PUBLIC zr_cu_result cuEventElapsedTime(float *milliseconds, zr_cu_event begin, zr_cu_event end)
+{
+    zr_cu_result code = emu_enter(EMU_event_query, EMU_CONTEXT);
+    if (code == ZR_CU_SUCCESS && (no_event(begin) || no_event(end)))
+        code = ZR_CU_INVALID_HANDLE;
+    if (code == ZR_CU_SUCCESS &&
+        !(emu_reached(begin->context, point_of(begin)) && emu_reached(end->context, point_of(end))))
+        code = ZR_CU_NOT_READY;
+    if (code == ZR_CU_SUCCESS)
+        *milliseconds = end->end > begin->end ? (float)(end->end - begin->end) / 1000 : 0;
+    return emu_leave(code);
+}
+
 PUBLIC zr_cu_result cuEventDestroy_v2(zr_cu_event event)
 {
     zr_cu_result code = emu_enter(EMU_event_destroy, EMU_CONTEXT);

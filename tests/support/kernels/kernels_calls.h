@@ -7,6 +7,11 @@
 
 #include "tests/support/kernels/kernels_reference.h"
 
+/* Memory that operations use: the program's own, or what a card's program puts in its place
+ * (kernels_card.h). */
+static void *(*tensor_memory)(size_t alignment, size_t bytes) = aligned_alloc;
+static void (*tensor_memory_free)(void *memory) = free;
+
 static inline double squares_of(const struct zr_kernels *k, struct zr_kernel_context *c, size_t n,
                                 struct zr_numbers x)
 {
@@ -81,7 +86,7 @@ static inline bool run_head(const struct zr_kernels *k, struct zr_kernel_context
     struct zr_linear linear = head_linear(s);
     float *logits = call->logits != NULL
                         ? call->logits
-                        : aligned_alloc(64, (s->rows * linear.out * sizeof *logits + 63) / 64 * 64);
+                        : tensor_memory(64, (s->rows * linear.out * sizeof *logits + 63) / 64 * 64);
     bool good =
         logits != NULL && k->linear_forward(c, &(struct zr_linear_forward){linear, call->x, call->wte, NULL,
                                                                            logits, true}) == ZR_OK;
@@ -99,7 +104,7 @@ static inline bool run_head(const struct zr_kernels *k, struct zr_kernel_context
                                                                           call->dx, call->dwte, NULL, false,
                                                                           call->accumulate}) == ZR_OK;
     if (logits != call->logits)
-        free(logits);
+        tensor_memory_free(logits);
     return good;
 }
 

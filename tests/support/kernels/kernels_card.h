@@ -5,10 +5,13 @@
 #ifndef ZR_KERNELS_CARD_H
 #define ZR_KERNELS_CARD_H
 
+#include <pthread.h>
+
 #include "alloc/base/option.h"
 #include "kernels/cuda/cuda.h"
 #include "tests/emulators/cublaslt/cublaslt_emulator.h"
 #include "tests/support/cuda/cuda_support.h"
+#include "tests/support/kernels/kernels_calls.h"
 
 static const struct zr_emulator *card; /* NULL: it is a real one */
 static const struct zr_cuda_driver *card_driver;
@@ -86,27 +89,58 @@ static inline struct zr_lt_emulator *card_library(bool on)
     return library ? dlsym(library, "zr_lt_emulator") : NULL;
 }
 
+/* ---- A real card ------------------------------------------------------------------------------------------
+ */
+
+enum {
+    CARD_PAGE = 4096,
+    CARD_STACK_BYTES = 8 << 20,
+    CARD_HOST_POINTER_OF_REGISTERED = 91 /* CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM */
+};
+static zr_cu_result (*card_register)(void *address, size_t bytes, unsigned int flags);
+static zr_cu_result (*card_unregister)(void *address);
+
+/* Page-locked memory, which the card uses at the host's addresses. Not every card uses other memory of the
+ * program (HMM is a matter of the kernel's configuration). */
+static inline void *card_memory(size_t alignment, size_t bytes)
+{
+    size_t whole = (bytes / CARD_PAGE + 1) * CARD_PAGE;
+    void *memory = alignment <= CARD_PAGE ? aligned_alloc(CARD_PAGE, whole) : NULL;
+    if (memory && card_register(memory, whole, 0) != ZR_CU_SUCCESS) {
+        free(memory);
+        return NULL;
+    }
+    return memory;
+}
+
+static inline void card_memory_free(void *memory)
+{
+    if (memory)
+        card_unregister(memory);
+    free(memory);
+}
+
 /* With ZR_TEST_CUDA=card: the driver of this machine, and the kernels that nvcc has made. Where that driver
- * is the emulated one (make gpu-check GPU_EMULATED=1) ZR_CONF=kernels:emulated says so. */
+ * is the emulated one (tests/gpu_shot --emulated) ZR_CONF=kernels:emulated says so. */
 static inline bool card_begin_real(void)
 {
     zr_cu_context context;
-    int pageable = 0;
-    if (zr_cuda_driver_get(&card_driver) != ZR_OK) {
+    int same_addresses = 0;
+    if (zr_cuda_driver_get(&card_driver) != ZR_OK ||
+        zr_cuda_driver_find("cuMemHostRegister_v2", (void **)&card_register) != ZR_OK ||
+        zr_cuda_driver_find("cuMemHostUnregister", (void **)&card_unregister) != ZR_OK) {
         tap_skip("%s", zr_last_error());
         return false;
     }
-    if (zr_option_get(ZR_OPTION_KERNELS) == 1) {
+    if (zr_option_get(ZR_OPTION_KERNELS) == 1)
         zr_cuda_kernels_image_set("zr emulated image kernels.image\n");
-        const struct zr_emulator *found =
-            dlsym(dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD), "zr_emulator");
-        found->attribute(ZR_CU_ATTRIBUTE_PAGEABLE_MEMORY, 1);
-    }
     zr_cuda_matrix_library_set("none");
-    card_driver->device_attribute(&pageable, ZR_CU_ATTRIBUTE_PAGEABLE_MEMORY, 0);
-    if (!pageable)
-        tap_skip("the card does not use the program's own memory, in which the tests' tensors are (no HMM)");
-    return pageable && card_driver->context_retain(&context, 0) == ZR_CU_SUCCESS &&
+    card_driver->device_attribute(&same_addresses, (zr_cu_attribute)CARD_HOST_POINTER_OF_REGISTERED, 0);
+    if (!same_addresses)
+        tap_skip("the card does not use page-locked memory at the host's addresses");
+    tensor_memory = card_memory;
+    tensor_memory_free = card_memory_free;
+    return same_addresses && card_driver->context_retain(&context, 0) == ZR_CU_SUCCESS &&
            card_driver->context_push(context) == ZR_CU_SUCCESS;
 }
 
@@ -126,6 +160,36 @@ static inline bool card_begin(void)
     card_library(false);
     return card_driver->context_retain(&context, 0) == ZR_CU_SUCCESS &&
            card_driver->context_push(context) == ZR_CU_SUCCESS;
+}
+
+static inline void *card_run_there(void *argument)
+{
+    void (*run)(enum zr_isa isa);
+    zr_cu_context context;
+    memcpy(&run, argument, sizeof run);
+    if (card_driver->context_retain(&context, 0) == ZR_CU_SUCCESS &&
+        card_driver->context_push(context) == ZR_CU_SUCCESS)
+        run(ZR_ISA_PLAIN);
+    return NULL;
+}
+
+/* Runs the cases; on a real card in a thread whose stack it can write results to. */
+static inline void card_run(void (*run)(enum zr_isa isa))
+{
+    pthread_attr_t attributes;
+    pthread_t thread;
+    if (!card_begin())
+        return;
+    if (card) {
+        run(ZR_ISA_PLAIN);
+        return;
+    }
+    void *stack = card_memory(CARD_PAGE, CARD_STACK_BYTES);
+    bool runs = stack && pthread_attr_init(&attributes) == 0 &&
+                pthread_attr_setstack(&attributes, stack, CARD_STACK_BYTES) == 0 &&
+                pthread_create(&thread, &attributes, card_run_there, &run) == 0 &&
+                pthread_join(thread, NULL) == 0;
+    tap_ok(runs, "a thread with a page-locked stack");
 }
 
 #endif

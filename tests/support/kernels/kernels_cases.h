@@ -178,31 +178,74 @@ enum { RUNS = 3 };
 static const char *const runs_name = "for 1, 2, 3 threads";
 #endif
 
-static inline void run_case(const struct test_case *test, const struct shape *s, size_t number,
-                            enum zr_isa isa)
+struct verdict {
+    double error; /* of the tolerance */
+    bool intact, same;
+};
+
+static inline struct verdict run_shape(const struct test_case *test, const struct shape *s, size_t number,
+                                       enum zr_isa isa)
 {
     uint64_t hash[RUNS];
-    double error = 0;
-    bool intact = true, same = true;
+    struct verdict verdict = {INFINITY, true, true};
     for (unsigned threads = 1; threads <= RUNS; threads++) {
         struct zr_kernel_context context;
         unsigned lent = threads;
         random_state = base_seed + number * 1000003;
         if (!begin(&context, s, isa, &lent))
-            return;
+            return (struct verdict){INFINITY, false, false};
         reference_wanted = threads == 1; /* the others must have its bits */
         double share = test->run(&context, s);
-        error = reference_wanted ? share : error;
-        intact = context_end(&context) && intact;
-        hash[threads - 1] = tensors_finish(&intact);
-        same = same && hash[threads - 1] == hash[0];
+        verdict.error = reference_wanted ? share : verdict.error;
+        verdict.intact = context_end(&context) && verdict.intact;
+        hash[threads - 1] = tensors_finish(&verdict.intact);
+        verdict.same = verdict.same && hash[threads - 1] == hash[0];
     }
     reference_wanted = true;
+    return verdict;
+}
+
+static inline void run_case(const struct test_case *test, const struct shape *s, size_t number,
+                            enum zr_isa isa)
+{
+    struct verdict verdict = run_shape(test, s, number, isa);
     const char *name = table_name(isa), *kind = zr_precision_name(precision);
-    tap_ok(error <= 1, "%s, %s: %s, shape %zu, is right (%.3f of the tolerance)", name, kind, test->name,
-           number, error);
-    tap_ok(intact, "%s, %s: %s, shape %zu, writes nothing else", name, kind, test->name, number);
-    tap_ok(same, "%s, %s: %s, shape %zu, same bits %s", name, kind, test->name, number, runs_name);
+    tap_ok(verdict.error <= 1, "%s, %s: %s, shape %zu, is right (%.3f of the tolerance)", name, kind,
+           test->name, number, verdict.error);
+    tap_ok(verdict.intact, "%s, %s: %s, shape %zu, writes nothing else", name, kind, test->name, number);
+    tap_ok(verdict.same, "%s, %s: %s, shape %zu, same bits %s", name, kind, test->name, number, runs_name);
+}
+
+/* Rows, columns, tokens, widths of a head and vocabularies at each border of a vector, of a thread's line of
+ * columns (32), of the blocks of 64 rows, of 32 queries and of 4,096 logits. */
+static inline struct shape edge_of(const char *name, unsigned i)
+{
+    static const size_t columns[] = {7, 8, 9, 15, 16, 17, 31, 32, 33}, rows[] = {63, 64, 65, 1, 129},
+                        tokens[] = {1, 2, 15, 16, 17, 31, 32, 33, 65},
+                        widths[] = {33, 1, 7, 8, 9, 15, 16, 17, 32},
+                        vocabularies[] = {2, 15, 16, 17, 31, 33, 4095, 4096, 4097};
+    if (strcmp(name, "attention") == 0)
+        return (struct shape){1, tokens[i], 2 * widths[i], 2, 1, 2, 2};
+    if (strcmp(name, "head") == 0)
+        return (struct shape){1, 3, columns[i], 1, 1, vocabularies[i], vocabularies[i] + i % 3};
+    return (struct shape){1, rows[i % 5], columns[i], 1, columns[8 - i], 3, 3};
+}
+
+static inline void run_edges(const struct test_case *test, enum zr_isa isa)
+{
+    unsigned wrong = 0;
+    for (unsigned i = 0; i < 9; i++) {
+        struct shape s = edge_of(test->name, i);
+        struct verdict verdict = run_shape(test, &s, 200 + i, isa);
+        bool good = verdict.error <= 1 && verdict.intact && verdict.same;
+        if (!good)
+            tap_note("edge %u: %.3f of the tolerance%s%s", i, verdict.error,
+                     verdict.intact ? "" : ", writes beyond",
+                     verdict.same ? "" : ", other bits on more threads");
+        wrong += !good;
+    }
+    tap_is(wrong, 0, "%s, %s: %s at the borders of vectors and blocks", table_name(isa),
+           zr_precision_name(precision), test->name);
 }
 
 #ifdef ZR_TEST_ON_CARD

@@ -12,9 +12,10 @@ struct extent {
     size_t m, n, k;
 };
 
-static const struct extent extents[] = {{1, 1, 1},      {7, 33, 5},     {8, 32, 192},
-                                        {33, 65, 193},  {64, 200, 384}, {31, 15, 385},
-                                        {257, 70, 100}, {261, 401, 31}, {20, 96, 1000}};
+static const struct extent extents[] = {{1, 1, 1},      {7, 33, 5},    {8, 32, 192},   {33, 65, 193},
+                                        {64, 200, 384}, {31, 15, 385}, {257, 70, 100}, {261, 401, 31},
+                                        {20, 96, 1000}, {280, 768, 2}, {289, 769, 1}}; /* the most of a block,
+                                                                                          and one beyond */
 
 /* One product of a shape: bits of `form` choose how. */
 enum { A_TURNED = 1, B_TURNED = 2, ACCUMULATE = 4, WIDE = 8, BIAS = 16, STRIDE = 32, FORMS = 64 };

@@ -73,7 +73,7 @@ static inline struct tensor *tensor_of(enum zr_precision precision, size_t n)
     struct tensor *t = &tensors[tensors_count++];
     *t = (struct tensor){.n = n, .precision = precision};
     size_t all = (2 * GUARD_BYTES + tensor_bytes(t) + 63) / 64 * 64;
-    char *memory = aligned_alloc(64, all);
+    char *memory = tensor_memory(64, all);
     t->real = calloc(n + 1, sizeof *t->real);
     if (tensors_count >= TENSORS_MAX || memory == NULL || t->real == NULL)
         abort();
@@ -166,7 +166,7 @@ static inline uint64_t tensors_finish(bool *intact)
             *intact = *intact && memcmp(t->before, at, bytes) == 0;
         for (size_t j = 0; j < bytes; j++)
             hash = (hash ^ (unsigned char)at[j]) * 1099511628211u;
-        free(at - GUARD_BYTES);
+        tensor_memory_free(at - GUARD_BYTES);
         free(t->real);
         free(t->before);
     }
@@ -258,7 +258,7 @@ static inline bool context_begin(struct zr_kernel_context *context, struct zr_ke
     context->isa = isa;
     context->parallel = (struct zr_parallel){*threads, *threads > 1 ? lent_run : NULL, threads};
     context->workspace_bytes = table_of(isa)->workspace_bytes(&limits, isa);
-    context->workspace = aligned_alloc(64, (context->workspace_bytes + 64 + 63) / 64 * 64);
+    context->workspace = tensor_memory(64, (context->workspace_bytes + 64 + 63) / 64 * 64);
     if (context->workspace == NULL)
         abort();
     memset(context->workspace, 0xff, context->workspace_bytes);
@@ -267,7 +267,7 @@ static inline bool context_begin(struct zr_kernel_context *context, struct zr_ke
     if (table_of(isa)->open(context) == ZR_OK)
         return true;
     printf("# open: %s\n", zr_last_error());
-    free(context->workspace);
+    tensor_memory_free(context->workspace);
     return false;
 }
 
@@ -279,7 +279,7 @@ static inline bool context_end(struct zr_kernel_context *context)
         intact = intact && ((unsigned char *)context->workspace)[context->workspace_bytes + i] == 0xa5;
     table_of(context->isa)->close(context);
     guard(NULL, 0);
-    free(context->workspace);
+    tensor_memory_free(context->workspace);
     return intact;
 }
 
@@ -288,8 +288,7 @@ static inline bool context_end(struct zr_kernel_context *context)
 static inline void for_each_isa(void (*run)(enum zr_isa isa))
 {
 #ifdef ZR_TEST_ON_CARD
-    if (card_begin())
-        run(ZR_ISA_PLAIN);
+    card_run(run);
     return;
 #endif
     for (int isa = 0; isa < ZR_ISA_COUNT; isa++) {

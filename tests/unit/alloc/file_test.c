@@ -15,8 +15,8 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/fault.h"
-#include "alloc/base/system/call.h"
 #include "alloc/base/system/file.h"
+#include "alloc/base/system/socket.h"
 #include "tests/support/faults.h"
 #include "tests/support/folder.h"
 #include "tests/support/tap.h"

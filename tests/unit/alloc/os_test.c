@@ -381,6 +381,8 @@ static void test_resident(void)
     munmap(shared, bytes);
 }
 
+/* ---- Processes ----------------------------------------------------------------------------------------- */
+
 /* /proc/PID/stat has a program's name between parentheses, whatever is in it. */
 static void test_process_name(void)
 {
@@ -394,6 +396,39 @@ static void test_process_name(void)
                zr_process_parent(self.pid) == getppid() && zr_process_state(self.pid) == 'R',
            "a process whose name has parentheses is known for what it is");
     prctl(PR_SET_NAME, name);
+}
+
+static void *burn(void *ticks)
+{
+    struct timespec used = {0};
+    pthread_setname_np(pthread_self(), "burns (zr)");
+    while (used.tv_sec == 0 && used.tv_nsec < 100000000)
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+    *(uint64_t *)ticks = zr_process_thread_ticks((int32_t)getpid(), "burns (zr)");
+    return NULL;
+}
+
+static void test_processes(void)
+{
+    pthread_t thread;
+    int32_t pid = (int32_t)getpid();
+    uint64_t ticks = 0;
+    int status;
+    tap_is(pthread_create(&thread, NULL, burn, &ticks), 0, "a thread that uses the processor for 100 ms");
+    pthread_join(thread, NULL);
+    tap_ok(ticks >= 5 && zr_process_thread_ticks(pid, "burns") == 0,
+           "is seen to, by its whole name: %llu ticks", (unsigned long long)ticks);
+    tap_is(zr_process_state(pid), 'R', "a process that runs");
+    pid_t child = fork();
+    if (child == 0) {
+        raise(SIGSTOP);
+        _exit(0);
+    }
+    waitpid(child, &status, WUNTRACED);
+    tap_is(zr_process_state((int32_t)child), 'T', "one that is stopped");
+    kill(child, SIGKILL);
+    waitpid(child, &status, 0);
+    tap_is(zr_process_state((int32_t)child), 0, "and one that is gone");
 }
 
 int main(void)
@@ -422,6 +457,7 @@ int main(void)
     test_memory_files();
     test_this_machine();
     test_resident();
+    test_processes();
     remove_tree(scratch);
     return tap_done();
 }

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "tests/support/zero/launch_runs.h"
 #include "tests/support/seed.h"
+#include "zero/launch/start.h"
 
 /* ---- Scenes -------------------------------------------------------------------------------------------- */
 
@@ -300,6 +301,107 @@ static void test_signals_restored(void)
     signal(SIGCHLD, SIG_DFL);
 }
 
+static int end_at_once(struct zr_local_world *local, unsigned rank, void *argument)
+{
+    (void)local, (void)rank, (void)argument;
+    return 0;
+}
+
+/* Each rank's number comes to each. */
+static int meet_and_end(struct zr_local_world *local, unsigned rank, void *argument)
+{
+    zr_backend *backend = NULL;
+    zr_arena *arena = NULL;
+    zr_comm *comm = NULL;
+    uint32_t all[64], wrong = 0;
+    (void)argument;
+    zr_backend_host_create(&backend,
+                           &(struct zr_host_options){.granule_bytes = 64 << 10, .small_pages = true});
+    zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend, .reserve_bytes = 64 << 20});
+    struct zr_comm_options options = {
+        .arena = arena, .host_arena = arena, .kernels = zr_kernels_cpu(ZR_ISA_PLAIN), .bucket_bytes = 1};
+    if (zr_comm_local_create(&comm, &options, local, rank) != ZR_OK ||
+        zr_comm_host_all_gather(comm, &rank, sizeof rank, all) != ZR_OK)
+        return 1;
+    for (unsigned r = 0; r < zr_comm_world(comm); r++)
+        wrong += all[r] != r;
+    zr_comm_destroy(comm);
+    return wrong != 0;
+}
+
+/* The most ranks, the last rank, the last port and the longest name of a job, and one beyond. */
+static void test_limits(void)
+{
+    static const struct {
+        const char *rank, *world, *local_world, *port;
+        bool good;
+    } rows[] = {
+        {"0", "1", NULL, "1", true},     {"0", "1", NULL, "0", false},     {"0", "0", NULL, "1", false},
+        {"6", "7", NULL, "65535", true}, {"6", "7", NULL, "65536", false}, {"7", "7", NULL, "1", false},
+        {"0", "7", "7", "1", true},      {"0", "7", "8", "1", false},      {"0", "7", "0", "1", false},
+        {"255", "256", NULL, "1", true}, {"256", "257", NULL, "1", false}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct zr_start start;
+        unsigned ranks = 0;
+        setenv("RANK", rows[i].rank, 1);
+        setenv("WORLD_SIZE", rows[i].world, 1);
+        setenv("MASTER_PORT", rows[i].port, 1);
+        if (rows[i].local_world)
+            setenv("LOCAL_WORLD_SIZE", rows[i].local_world, 1);
+        zr_result result = zr_start_read(&start);
+        result = result == ZR_OK ? zr_start_check(&start, false, 0, &ranks) : result;
+        tap_result(result, rows[i].good ? ZR_OK : ZR_ERR_INVALID, "rank %s of %s, port %s", rows[i].rank,
+                   rows[i].world, rows[i].port);
+        unsetenv("LOCAL_WORLD_SIZE");
+    }
+    unsetenv("RANK"), unsetenv("WORLD_SIZE"), unsetenv("MASTER_PORT");
+    char name[62], keys[3][96];
+    for (size_t length = 59; length <= 61; length++) {
+        struct zr_start start;
+        memset(name, 'n', length);
+        name[length] = '\0';
+        setenv("OMPI_COMM_WORLD_RANK", "0", 1), setenv("OMPI_COMM_WORLD_SIZE", "1", 1);
+        setenv("PMIX_NAMESPACE", name, 1);
+        tap_result(zr_start_read(&start), ZR_OK, "a job's name of %zu letters", length);
+        memcpy(keys[length - 59], start.key, sizeof start.key);
+    }
+    unsetenv("OMPI_COMM_WORLD_RANK"), unsetenv("OMPI_COMM_WORLD_SIZE"), unsetenv("PMIX_NAMESPACE");
+    tap_ok(strlen(keys[0]) == 59 && strlen(keys[1]) == 60 && strchr(keys[2], '~') != NULL,
+           "is the key, up to 60; of a longer one a part, and a hash");
+    struct zr_launch_options options = {.world = ZR_MAX_WORLD, .rank_main = end_at_once};
+    tap_is(zr_local_launch(&options), 0, "as many ranks as there can be");
+    options.world = ZR_MAX_WORLD + 1;
+    tap_is(zr_local_launch(&options), 2, "one more is refused");
+    options.world = 0;
+    tap_is(zr_local_launch(&options), 2, "so is none");
+}
+
+/* Ranks that others have started, each with the outboxes of all: as many as go in one message, one fewer and
+ * more. */
+static void test_joined(unsigned world)
+{
+    pid_t ranks[64];
+    unsigned good = 0;
+    fflush(stdout);
+    for (unsigned r = 0; r < world; r++)
+        if ((ranks[r] = fork()) == 0) {
+            struct zr_start start = {.kind = ZR_START_RANK,
+                                     .rank = r,
+                                     .world = world,
+                                     .rank_name = "RANK",
+                                     .world_name = "WORLD_SIZE",
+                                     .key_name = "MASTER_PORT"};
+            snprintf(start.key, sizeof start.key, "zr-test-%d-%u", (int)getppid(), world);
+            _exit(zr_local_join(&(struct zr_launch_options){.world = world, .rank_main = meet_and_end},
+                                &start));
+        }
+    for (unsigned r = 0; r < world; r++) {
+        int status = 1;
+        good += ranks[r] > 0 && waitpid(ranks[r], &status, 0) == ranks[r] && status == 0;
+    }
+    tap_is(good, world, "%u ranks that were started one by one hear one another", world);
+}
+
 int main(void)
 {
     if (!prepare_runs())
@@ -310,5 +412,8 @@ int main(void)
     test_stopped_run();
     test_any_moment();
     test_signals_restored();
+    test_limits();
+    for (unsigned world = 31; world <= 33; world++)
+        test_joined(world);
     return tap_done();
 }

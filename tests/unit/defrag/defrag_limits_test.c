@@ -1,5 +1,6 @@
 /* defrag_limits_test.c: the limits of defrag/, a table for each module, as alloc's limits_test.c. Those of
  * the program's options are in tests/system/tool.t, of pickles in sequence_test.c. */
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -50,7 +51,7 @@ static void put_number(size_t number)
     put(number);
 }
 
-static struct zrt_header *begin_file(void)
+static void begin_file(void)
 {
     static const struct zrt_header fresh = {.magic = ZRT_MAGIC,
                                             .header_bytes = sizeof fresh,
@@ -62,7 +63,6 @@ static struct zrt_header *begin_file(void)
     memset(file, 0, sizeof file);
     memcpy(file, &fresh, sizeof fresh);
     used = sizeof fresh;
-    return (struct zrt_header *)file;
 }
 
 /* What a reader says of it. */
@@ -79,92 +79,62 @@ static zr_result read_file(struct zrt_event *out)
     return result;
 }
 
-enum { HEADER, VERSION, STATE, ORIGIN, UNIT, RANGE };
-
+/* A field of the header, `with` bytes behind its begin. */
 ASK(header)
 {
     struct zrt_event event;
-    struct zrt_header *header = begin_file();
-    *(limit->with == HEADER    ? &header->header_bytes
-      : limit->with == VERSION ? &header->version
-      : limit->with == STATE   ? &header->state
-                               : &header->origin) = (uint32_t)(limit->with < UNIT ? value : 0);
-    *(limit->with == UNIT ? &header->granule_bytes : &header->reserve_bytes) =
-        limit->with < UNIT ? GIB : value;
+    bool wide = limit->with == offsetof(struct zrt_header, granule_bytes) ||
+                limit->with == offsetof(struct zrt_header, reserve_bytes);
+    begin_file();
+    memcpy(file + limit->with, &value, wide ? sizeof(uint64_t) : sizeof(uint32_t));
     return read_file(&event);
 }
 
 enum { LABEL, MORE, FRAMES, STACK, BUILD_ID, EXTENSION, THREAD, TAG, RUN, BLOCK };
 
-/* An event, one of whose numbers is asked for. */
+/* Its first byte, and what comes before the number, and so often behind it; FRAMES has no number. */
+static const struct {
+    unsigned char first, fill, extension;
+    unsigned before_count;
+    unsigned char before[12];
+} parts[] = {[LABEL] = {ZRT_MARK, 'x', 0, 0, {0}},
+             [MORE] = {ZRT_REFUSED | ZRT_HAS_CAUSE | ZRT_HAS_MORE, 1, 0, 11, {1, ZRT_CAUSE_SHORTAGE}},
+             [FRAMES] = {ZRT_EXTENSION, 1, ZRT_STACK, 1, {1}},
+             [STACK] = {ZRT_EXTENSION, 0, ZRT_STACK, 0, {0}},
+             [BUILD_ID] = {ZRT_EXTENSION, 1, ZRT_MODULE, 3, {1, 1, 0}},
+             [EXTENSION] = {ZRT_EXTENSION, 1, 0, 1, {99}},
+             [THREAD] = {ZRT_BEGIN | ZRT_HAS_THREAD, 0, 0, 0, {0}},
+             [TAG] = {ZRT_BEGIN | ZRT_HAS_TAG, 0, 0, 0, {0}},
+             [RUN] = {ZRT_MAP, 0, 0, 1, {0}},
+             [BLOCK] = {ZRT_ALLOC, 0, 0, 1, {0}}};
+
 ASK(event)
 {
-    size_t part = limit->with, at;
+    size_t part = limit->with, at = 0;
     struct zrt_event read = {0};
     begin_file();
-    put(part == LABEL    ? ZRT_MARK
-        : part == MORE   ? ZRT_REFUSED | ZRT_HAS_CAUSE | ZRT_HAS_MORE
-        : part == THREAD ? ZRT_BEGIN | ZRT_HAS_THREAD
-        : part == TAG    ? ZRT_BEGIN | ZRT_HAS_TAG
-        : part == RUN    ? ZRT_MAP
-        : part == BLOCK  ? ZRT_ALLOC
-                         : ZRT_EXTENSION);
+    put(parts[part].first);
     put(0); /* nanoseconds */
-    if (part == MORE) {
-        put(1), put(ZRT_CAUSE_SHORTAGE);
-        for (unsigned i = 0; i < 9; i++)
-            put(0);
-    }
-    if (part == RUN || part == BLOCK)
-        put(0); /* the place */
-    if (part >= FRAMES && part <= EXTENSION) {
-        put(part == FRAMES || part == STACK ? ZRT_STACK : part == BUILD_ID ? ZRT_MODULE : 99);
+    if (parts[part].extension) {
+        put(parts[part].extension);
         at = used; /* a length of two bytes */
-        used += part == EXTENSION ? 0 : 2;
+        used += 2;
     }
-    if (part == FRAMES)
-        put(1);
-    if (part == BUILD_ID)
-        put(1), put(1), put(0);
-    if (part == TAG)
-        put(value);
-    else if (part != FRAMES)
+    for (unsigned i = 0; i < parts[part].before_count; i++)
+        put(parts[part].before[i]);
+    if (part != FRAMES)
         put_number(value);
-    for (size_t i = 0; i < value && (part == LABEL || part == MORE || part == BUILD_ID || part == FRAMES ||
-                                     part == EXTENSION);
-         i++)
-        put(part == LABEL ? 'x' : 1);
-    if (part >= FRAMES && part < EXTENSION) {
-        file[at] = (unsigned char)(((used - at - 2) & 127) | 128);
+    for (size_t i = 0; i < value && parts[part].fill; i++)
+        put(parts[part].fill);
+    if (parts[part].extension) {
+        file[at] = (unsigned char)((used - at - 2) | 128);
         file[at + 1] = (unsigned char)((used - at - 2) >> 7);
     }
     zr_result result = read_file(&read);
-    size_t got = part == LABEL      ? strlen(read.label)
-                 : part == FRAMES   ? read.frames_count
-                 : part == STACK    ? read.stack
-                 : part == BUILD_ID ? read.module.build_id_bytes
-                 : part == THREAD   ? read.thread
-                 : part == TAG      ? (size_t)read.tag
-                 : part == RUN      ? read.bytes / 4096
-                 : part == BLOCK    ? read.bytes
-                                    : value;
-    return result == ZR_OK && got != value ? ZR_ERR_IO : result;
-}
-
-/* A file of one line; what is read of it. */
-static zr_result read_line(struct zr_csv *csv, const char *text, size_t bytes)
-{
-    char path[] = "/tmp/zr-limits-XXXXXX";
-    bool more;
-    int fd = mkstemp(path);
-    zr_result result = write(fd, text, bytes) == (ssize_t)bytes ? zr_csv_open(csv, path) : ZR_ERR_IO;
-    if (result == ZR_OK) {
-        result = zr_csv_next(csv, &more);
-        zr_csv_close(csv);
-    }
-    close(fd);
-    unlink(path);
-    return result;
+    bool good = part != LABEL || strlen(read.label) == value;
+    good =
+        good && (part != FRAMES || read.frames_count == value) && (part != RUN || read.bytes == 4096 * value);
+    return result == ZR_OK && !good ? ZR_ERR_IO : result;
 }
 
 /* A line of so many fields, or of so many bytes with its end. */
@@ -172,12 +142,21 @@ ASK(line)
 {
     static struct zr_csv csv;
     static char text[2 * ZR_CSV_BUFFER_BYTES];
+    char path[] = "/tmp/zr-limits-XXXXXX";
+    bool more;
     memset(text, 'x', sizeof text);
     for (size_t i = 1; limit->with == 0 && i < value; i++)
         text[2 * i - 1] = ',';
     size_t bytes = limit->with ? value : 2 * value;
     text[bytes - 1] = '\n';
-    zr_result result = read_line(&csv, text, sizeof text);
+    int fd = mkstemp(path);
+    zr_result result = write(fd, text, sizeof text) == sizeof text ? zr_csv_open(&csv, path) : ZR_ERR_IO;
+    if (result == ZR_OK) {
+        result = zr_csv_next(&csv, &more);
+        zr_csv_close(&csv);
+    }
+    close(fd);
+    unlink(path);
     return result == ZR_OK && csv.fields_count != (limit->with ? 1 : value) ? ZR_ERR_IO : result;
 }
 
@@ -207,12 +186,15 @@ ASK(raw)
 }
 
 static const struct limit traces[] = {
-    {"a header's bytes", header, sizeof(struct zrt_header), ZRT_HEADER_MOST, FORMAT, FORMAT, 0, HEADER},
-    {"a version", header, 1, ZRT_VERSION, FORMAT, FORMAT, 0, VERSION},
-    {"how a trace ended", header, 0, ZRT_STATE_COUNT - 1, 0, FORMAT, 0, STATE},
-    {"what a trace is of", header, 0, ZRT_ORIGIN_COUNT - 1, 0, FORMAT, 0, ORIGIN},
-    {"a granule", header, 1, ALL * 2, FORMAT, FORMAT, LIMIT_DOUBLES, UNIT},
-    {"a range", header, 1, SIZE_MAX - GIB, FORMAT, FORMAT, 0, RANGE},
+    {"a header's bytes", header, sizeof(struct zrt_header), ZRT_HEADER_MOST, FORMAT, FORMAT, 0,
+     offsetof(struct zrt_header, header_bytes)},
+    {"a version", header, 1, ZRT_VERSION, FORMAT, FORMAT, 0, offsetof(struct zrt_header, version)},
+    {"how a trace ended", header, 0, ZRT_STATE_COUNT - 1, 0, FORMAT, 0, offsetof(struct zrt_header, state)},
+    {"what a trace is of", header, 0, ZRT_ORIGIN_COUNT - 1, 0, FORMAT, 0,
+     offsetof(struct zrt_header, origin)},
+    {"a granule", header, 1, ALL * 2, FORMAT, FORMAT, LIMIT_DOUBLES,
+     offsetof(struct zrt_header, granule_bytes)},
+    {"a range", header, 1, SIZE_MAX - GIB, FORMAT, FORMAT, 0, offsetof(struct zrt_header, reserve_bytes)},
     {"a label", event, 0, ZRT_LABEL_BYTES, 0, DAMAGED, 0, LABEL},
     {"further figures", event, 0, ZRT_MORE_MOST, 0, DAMAGED, 0, MORE},
     {"frames", event, 0, ZRT_FRAMES_MOST, 0, DAMAGED, 0, FRAMES},

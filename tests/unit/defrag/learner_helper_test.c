@@ -29,8 +29,7 @@ static uint64_t looked_at(void)
 
 static struct steps steps;
 
-/* Blocks of random sizes and lifetimes: the lower bound cannot be met, so a packer is busy for as long as it
- * may. */
+/* Blocks of random sizes and lifetimes. */
 static void make_steps(uint32_t count, uint32_t lifetime_most)
 {
     static uint32_t ends[BLOCKS_MOST];
@@ -123,25 +122,18 @@ static size_t shared_bytes(void)
     return bytes;
 }
 
-/* That these return at all is what is tested: the packer would go on for thousands of years. */
+/* That these return at all is what is tested: with so many long lives the packer has found no end after
+ * minutes. Of a few hundred short ones it finds the best plan in some 50 ms, by when the program may still be
+ * in its steps. */
 static void test_ends(void)
 {
-    make_steps(300, 60);
+    make_steps(2000, 200);
     size_t shared = shared_bytes();
-    bool endless = false;
-    for (unsigned i = 0; i < 5 && !endless; i++) { /* a plan was found once on a loaded host */
-        if (i > 0)
-            end_quietly();
-        begin_working(ENDLESS, 4);
-        until_at_work();
-        endless = shared_bytes() == shared;
-        repeat(10);
-        endless = endless && learned().plans_count == 0;
-        if (!endless)
-            tap_note("attempt %u: %zu shared bytes, %zu before; %llu plans", i, shared_bytes(), shared,
-                     (unsigned long long)learned().plans_count);
-    }
-    tap_ok(endless, "a plan takes for ever; meanwhile a learner has no memory that a fork would share");
+    begin_working(ENDLESS, 4);
+    until_at_work();
+    tap_is(shared_bytes(), shared, "a learner at work has no memory that a fork would share");
+    repeat(10);
+    tap_is(learned().plans_count, 0, "a plan takes for ever");
     tap_ok(end_quietly(), "does not keep its learner from ending");
     pid_t child = fork();
     if (child == 0) {

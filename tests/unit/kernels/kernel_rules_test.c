@@ -291,12 +291,17 @@ static void check_reductions(struct zr_kernel_context *c, const struct zr_kernel
     struct zr_numbers x = {bits, ZR_PRECISION_BF16};
     if (!bits)
         return (void)tap_ok(false, "memory");
-    for (size_t i = 0; i < 7; i++) { /* 1 in the first round, 2 in the second, and 1 in the last block */
+    bits[ROUND - 1] = 0x3f80; /* 1 in the first round, 2 in the second, and 1 in the last block */
+    for (size_t i = 0; i < 7; i++) {
         bits[i * 4096] = 0x3f80;
         bits[ROUND + i] = 0x4000;
     }
     bits[COUNT - 1] = 0x3f80;
-    tap_ok(squares_of(kernels, c, COUNT, x) == 7 + 7 * 4 + 1, "%s: a sum of squares beyond one round",
+    const double round = squares_of(kernels, c, ROUND, x);
+    tap_ok(round == 8 && squares_of(kernels, c, ROUND - 1, x) == 7 &&
+               squares_of(kernels, c, ROUND + 1, x) == 8 + 4 &&
+               squares_of(kernels, c, COUNT, x) == 8 + 7 * 4 + 1,
+           "%s: a sum of squares of one round, of one element less and more, and beyond",
            zr_isa_name(c->isa));
     bits[0] = bits[SEARCHED - 1] = 0x7f80;
     tap_is(nonfinite_of(kernels, c, SEARCHED, x), 0, "%s: the first infinity, not the one found last",

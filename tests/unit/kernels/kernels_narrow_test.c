@@ -71,13 +71,21 @@ static bool same_number(uint16_t got, uint16_t wanted)
     return isnan(b) ? isnan(a) && (got & quiet) != 0 : got == wanted;
 }
 
+static void *memory_of(size_t numbers, size_t number_bytes)
+{
+    void *memory = tensor_memory(64, (numbers * number_bytes + 63) / 64 * 64);
+    if (memory == NULL)
+        abort();
+    return memory;
+}
+
 /* Every number of the format there and back; the middles between neighbours and their floats on both sides.
  */
 static void check_all_numbers(struct zr_kernel_context *c)
 {
     enum { COUNT = 1 << 16 };
-    static uint16_t all[COUNT], back[4 * COUNT];
-    static float wide[COUNT], near[4 * COUNT];
+    uint16_t *all = memory_of(COUNT, sizeof *all), *back = memory_of(4 * COUNT, sizeof *back);
+    float *wide = memory_of(COUNT, sizeof *wide), *near = memory_of(4 * COUNT, sizeof *near);
     size_t wrong_wide = 0, wrong_back = 0, wrong_near = 0, n = 0;
     for (size_t i = 0; i < COUNT; i++)
         all[i] = (uint16_t)i;
@@ -112,14 +120,15 @@ static void check_all_numbers(struct zr_kernel_context *c)
     tap_ok(wrong_back == 0, "%s: and come back (%zu do not)", table_name(c->isa), wrong_back);
     tap_ok(wrong_near == 0, "%s: %zu ties and their neighbours round to even (%zu do not)",
            table_name(c->isa), n, wrong_near);
+    tensor_memory_free(all), tensor_memory_free(back), tensor_memory_free(wide), tensor_memory_free(near);
 }
 
 /* Any bits of a float: denormals, infinities and NaN among them. */
 static void check_any_floats(struct zr_kernel_context *c)
 {
     enum { COUNT = 300007 };
-    static float any[COUNT];
-    static uint16_t narrow[COUNT], other[COUNT];
+    float *any = memory_of(COUNT, sizeof *any);
+    uint16_t *narrow = memory_of(COUNT, sizeof *narrow), *other = memory_of(COUNT, sizeof *other);
     static const uint32_t special[] = {0,          0x80000000, 1,          0x80000001, 0x007fffff,
                                        0x00800000, 0x7f7fffff, 0xff7fffff, 0x7f800000, 0xff800000,
                                        0x7f800001, 0x7fc00000, 0xffffffff, 0x7fbfffff, 0x477fefff,
@@ -147,6 +156,7 @@ static void check_any_floats(struct zr_kernel_context *c)
            zr_precision_name(precision), wrong);
     tap_ok(wrong_other == 0, "%s: and %s the nearest %s (%zu do not)", table_name(c->isa),
            zr_precision_name(precision), zr_precision_name(others), wrong_other);
+    tensor_memory_free(any), tensor_memory_free(narrow), tensor_memory_free(other);
 }
 
 /* ---- Cases --------------------------------------------------------------------------------------------- */
@@ -517,6 +527,11 @@ static void test_isa(enum zr_isa isa)
         for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
             for (size_t j = 0; j < SHAPES_TAKEN(2); j++)
                 run_case(&cases[i], &shapes[j], j, isa);
+#ifndef ZR_TEST_ON_CARD
+        for (size_t i = 0; i < 6; i++) /* what goes by rows and columns */
+            if (cases[i].run != case_elements)
+                run_edges(&cases[i], isa);
+#endif
     }
 }
 

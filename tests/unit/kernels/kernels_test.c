@@ -333,6 +333,11 @@ static void test_isa(enum zr_isa isa)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         for (size_t j = 0; j < SHAPES_TAKEN(2); j++)
             run_case(&cases[i], &shapes[j], j, isa);
+#ifndef ZR_TEST_ON_CARD
+    for (size_t i = 0; i < 6; i++) /* what goes by rows and columns */
+        if (cases[i].run != case_elements)
+            run_edges(&cases[i], isa);
+#endif
 }
 
 #ifndef ZR_TEST_ON_CARD

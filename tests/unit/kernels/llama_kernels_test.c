@@ -193,9 +193,13 @@ static void test_isa(enum zr_isa isa)
 {
     kernels = table_of(isa);
     for (precision = ZR_PRECISION_FP32; precision < ZR_PRECISION_COUNT; precision++)
-        for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
             for (size_t j = 0; j < SHAPES_TAKEN(3); j++)
                 run_case(&cases[i], &shapes[j], j, isa);
+#ifndef ZR_TEST_ON_CARD
+            run_edges(&cases[i], isa);
+#endif
+        }
 }
 
 /* ---- The reference's gradients ------------------------------------------------------------------------- */

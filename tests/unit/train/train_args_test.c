@@ -2,11 +2,14 @@
  * a bad one gets, and the way back from a configuration to a command line. */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "alloc/base/error.h"
 #include "tests/support/tap.h"
+#include "zero/engine/nvme/nvme_io.h"
+#include "zero/engine/nvme/nvme_pipeline.h"
 #include "zero/train/settings/flags.h"
 
 static char words[16384]; /* what the last parse said on stdout and stderr */
@@ -278,6 +281,108 @@ static void test_every_option(void)
     tap_ok(config.flops_per_second == 312e12 && config.bytes_per_second == 25e9, "as they are given");
 }
 
+/* ---- Exact limits -------------------------------------------------------------------------------------- */
+
+static unsigned refusals;
+
+/* The option with a value is taken and comes back as it was, or refused. */
+static void try_value(const struct zr_flag *flag, const char *value, bool is_good)
+{
+    char buffer[64] = "";
+    struct zr_text text;
+    int code = zr_flag_store_in(flag, &config, value);
+    zr_text_start(&text, NULL, buffer, sizeof buffer);
+    if (code < 0)
+        zr_flag_print(&text, flag, &config);
+    bool narrow = flag->kind == ZR_FLAG_REAL && flag->room_bytes == sizeof(float);
+    bool same = !is_good || (narrow ? strtof(buffer, NULL) == strtof(value, NULL)
+                                    : strtod(buffer, NULL) == strtod(value, NULL));
+    if (is_good && same && code < 0)
+        code = zr_flag_store_in(flag, &config, buffer + 1); /* what is printed is taken again */
+    refusals += !is_good;
+    if (code != (is_good ? -1 : 2) || !same)
+        tap_ok(false, "--%s %s: %d, and comes back as%s", flag->name, value, code, buffer);
+}
+
+/* Whole numbers are compared as such: 2^53 + 1 is no double. */
+static void test_limits(void)
+{
+    char value[48];
+    unsigned ranges = 0;
+    parse("--data x");
+    for (size_t i = 0; i < zr_flags_count; i++) {
+        const struct zr_flag *flag = &zr_flags[i];
+        bool whole = flag->kind == ZR_FLAG_COUNT || flag->kind == ZR_FLAG_BYTES ||
+                     flag->kind == ZR_FLAG_ROOM || flag->kind == ZR_FLAG_VOCAB;
+        if (!whole && flag->kind != ZR_FLAG_REAL && flag->kind != ZR_FLAG_RATIO)
+            continue;
+        ranges++;
+        for (int beyond = -1; beyond <= 1 && whole; beyond++) {
+            snprintf(value, sizeof value, "%llu",
+                     (unsigned long long)flag->most + (unsigned long long)beyond);
+            try_value(flag, value, beyond <= 0);
+            snprintf(value, sizeof value, "%lld", (long long)flag->least + beyond);
+            try_value(flag, value, beyond >= 0);
+        }
+        for (int end = 0; end < 2 && !whole; end++) {
+            double limit = end ? flag->most : flag->least,
+                   step = (end ? 1 : -1) * (limit != 0 ? limit * 1e-7 : 1e-30);
+            snprintf(value, sizeof value, "%.17g", limit);
+            try_value(flag, value, true);
+            snprintf(value, sizeof value, "%.17g", limit + step);
+            try_value(flag, value, false);
+        }
+    }
+    tap_ok(ranges > 40 && refusals > 80, "the least and the most of %u options, and what is beyond", ranges);
+    static const struct {
+        const char *name;
+        double most;
+    } modules[] = {{"ranks", ZR_MAX_WORLD},
+                   {"interleave", ZR_PIPELINE_PARTS_MOST},
+                   {"offload-buffers", ZR_NVME_BUFFERS_MOST},
+                   {"nvme-depth", ZR_NVME_DEPTH_MOST},
+                   {"loss-scale", ZR_LOSS_SCALE_MOST},
+                   {"min-loss-scale", ZR_LOSS_SCALE_MOST}};
+    for (size_t i = 0; i < sizeof modules / sizeof *modules; i++)
+        tap_ok(zr_flag_find(modules[i].name)->most == modules[i].most, "--%s: as much as its module takes",
+               modules[i].name);
+    /* Options beside others: the last that fits, and the first that does not. */
+    static const char *const pairs[][2] = {
+        {"--data x --heads 4 --hidden 4", "--data x --heads 5 --hidden 4"},
+        {"--data x --ranks 4 --tp 4 --heads 4", "--data x --ranks 3 --tp 4 --heads 4"},
+        {"--data x --ranks 8 --tp 8 --heads 8", "--data x --ranks 8 --tp 8 --heads 4"},
+        {"--data x --ranks 2 --tp 2 --sequence-parallel --seq 2",
+         "--data x --ranks 2 --tp 2 --sequence-parallel --seq 1"},
+        {"--data x --arch llama --heads 4 --kv-heads 4", "--data x --arch llama --heads 4 --kv-heads 5"},
+        {"--data x --warmup 200", "--data x --warmup 201"},
+        {"--data x --lr 1e-4 --min-lr 1e-4", "--data x --lr 1e-4 --min-lr 1.0001e-4"},
+        {"--data x --recompute full:4", "--data x --recompute full:5"},
+        {"--data x --layers 65536 --recompute full:65536", "--data x --layers 65536 --recompute full:65537"},
+        {"--data x --recompute full:1", "--data x --recompute full:0"},
+        {"--data x --ranks 65 --bucket-bytes 4096", "--data x --ranks 66 --bucket-bytes 4096"},
+        {"--data x --ranks 66 --bucket-bytes 4160", "--data x --ranks 66 --bucket-bytes 4159"},
+        {"--data x --ranks 4 --pp 4 --pipeline-cut equal", "--data x --ranks 5 --pp 5 --pipeline-cut equal"},
+        {"--data x --ranks 6 --pp 6", "--data x --ranks 7 --pp 7"},
+        {"--data x --ranks 2 --pp 2 --interleave 3 --accumulate 2",
+         "--data x --ranks 2 --pp 2 --interleave 4 --accumulate 2"},
+        {"--data x --ranks 2 --pp 2 --interleave 2 --accumulate 4",
+         "--data x --ranks 2 --pp 2 --interleave 2 --accumulate 3"},
+        {"--data x --ranks 2 --pp 2", "--data x --ranks 1 --pp 2"},
+        {"--data x --vocab 300 --sample 1 --prompt 299", "--data x --vocab 300 --sample 1 --prompt 300"},
+        {"--data x --precision fp16 --min-loss-scale 65536",
+         "--data x --precision fp16 --min-loss-scale 65537"},
+        {"--data x --tile 128", "--data x --tile 129"},
+        {"--data x --save s --save-every 1000000000000", "--data x --save s --save-every 1000000000001"},
+        {"--dry-run --world-size 1048576", "--dry-run --world-size 1048577"}};
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        int good = parse(pairs[i][0]);
+        if (good != -1)
+            tap_note("%s", words);
+        int bad = parse(pairs[i][1]);
+        tap_ok(good == -1 && bad == 2, "%s: taken; %s: refused", pairs[i][0] + 2, pairs[i][1] + 2);
+    }
+}
+
 static void test_help(void)
 {
     tap_is(parse("--help"), 0, "help ends with 0");
@@ -360,6 +465,7 @@ int main(void)
     test_refusals();
     test_defaults();
     test_every_option();
+    test_limits();
     test_help();
     test_long_values();
     test_print();

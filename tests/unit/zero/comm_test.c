@@ -5,6 +5,8 @@
 #include "tests/support/zero/comm_operations.h"
 #include "tests/support/zero/comm_ranks.h"
 #include "tests/support/seed.h"
+#include "zero/comm/comm.h"
+#include "zero/launch/control.h"
 
 /* ---- Every operation ----------------------------------------------------------------------------------- */
 
@@ -57,6 +59,36 @@ static void body_scattered(struct environment *rank)
         zr_arena_free(rank->arena, pieces[i]);
 }
 
+/* Shards one below, of and one beyond what a slot has for a peer, of one slot and of two; and host messages
+ * about one piece. */
+static void body_edges(struct environment *rank)
+{
+    zr_comm *comm = open_comm(rank);
+    struct trial t = {.comm = comm, .rank = rank->rank, .world = rank->world};
+    size_t slot = zr_comm_slot_bytes(rank->world, rank->bucket_bytes);
+    size_t each = slot / (rank->world - 1) / ZR_COMM_LINE_BYTES * ZR_COMM_LINE_BYTES;
+    const size_t edges[] = {each, 2 * each, slot, 2 * slot, ZR_LOCAL_HOST_BYTES, 2 * ZR_LOCAL_HOST_BYTES};
+    for (size_t i = 0; i < 3 * sizeof edges / sizeof *edges; i++) {
+        size_t bytes = edges[i / 3] + i % 3 - 1, elements = edges[i / 3] / sizeof(float) + i % 3 - 1;
+        char mine[2 * ZR_LOCAL_HOST_BYTES + 1], all[4 * sizeof mine];
+        unsigned wrong = 0;
+        trial_reduce_scatter(&t, ZR_COMM_FP32, elements, rank->seed + i);
+        trial_all_reduce(&t, ZR_COMM_FP32, elements, rank->seed + i);
+        trial_all_gather(&t, bytes, rank->seed + i);
+        trial_broadcast(&t, bytes, rank->seed + i);
+        trial_pass(&t, 0, 1, bytes, rank->seed + i);
+        if (bytes > sizeof mine)
+            continue;
+        memset(mine, (int)(rank->rank + i), sizeof mine);
+        check_ok(rank, zr_comm_host_all_gather(comm, mine, bytes, all));
+        for (size_t at = 0; at < bytes * rank->world; at++)
+            wrong += all[at] != (char)(at / bytes + i);
+        check(rank, wrong == 0, "%u bytes of host messages of %zu are wrong", wrong, bytes);
+    }
+    rank->failures += t.failures;
+    check_ok(rank, zr_comm_destroy(comm));
+}
+
 static void test_mapped(void)
 {
     uint64_t seed = run_seed();
@@ -96,6 +128,13 @@ static void test_operations(void)
                                               .seed = seed + 1000 * w}),
                    0, "%u ranks, bucket of %zu bytes: every operation, in fp32, bf16 and fp16", worlds[w],
                    buckets[b]);
+    for (unsigned world = 2; world <= 4; world++)
+        tap_is(launch(&(struct test_case){.body = body_edges,
+                                          .world = world,
+                                          .bucket_bytes = 600,
+                                          .seed = seed,
+                                          .algorithm = ZR_COMM_RING}),
+               0, "%u ranks: shards at the borders of slots", world);
     tap_is(
         launch(&(struct test_case){.body = body_scattered, .world = 2, .granule_bytes = 4096, .seed = seed}),
         0, "a ring of scattered granules");
@@ -200,6 +239,66 @@ static void test_null(void)
     tap_result(zr_backend_destroy(backend), ZR_OK, "the backend's end");
 }
 
+/* The most and the least of a communicator, and beyond. Nothing is moved. */
+static void test_limits(void)
+{
+    static const struct {
+        unsigned world;
+        size_t bucket_bytes, slot_bytes;
+    } slots[] = {{1, 1, 64},   {2, 1, 64},    {2, 64, 64},   {2, 65, 128},
+                 {3, 64, 128}, {3, 128, 128}, {3, 129, 192}, {256, 255 * 64, 255 * 64}};
+    static const struct {
+        size_t bucket_bytes;
+        unsigned rank, world;
+        zr_result result;
+    } rows[] = {{0, 0, 7, ZR_ERR_INVALID},
+                {1, 0, 7, ZR_OK},
+                {1, 6, 7, ZR_OK},
+                {1, 0, 0, ZR_ERR_INVALID},
+                {1, 0, 1, ZR_OK},
+                {1, 1, 1, ZR_ERR_INVALID},
+                {PTRDIFF_MAX / 4 + 1, 0, 7, ZR_ERR_INVALID},
+                {PTRDIFF_MAX / 4, 0, 1, ZR_OK}};
+    const size_t most = PTRDIFF_MAX / 7;
+    zr_backend *backend = NULL;
+    zr_arena *arena = NULL;
+    zr_comm *comm = NULL;
+    void *nowhere = (void *)(uintptr_t)0x1000;
+    zr_backend_host_create(&backend, NULL);
+    zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend});
+    struct zr_comm_options options = {.arena = arena, .host_arena = arena, .kernels = zr_kernels_null()};
+    for (size_t i = 0; i < sizeof slots / sizeof *slots; i++)
+        tap_is(zr_comm_slot_bytes(slots[i].world, slots[i].bucket_bytes), slots[i].slot_bytes,
+               "a slot of %zu bytes for %u ranks", slots[i].bucket_bytes, slots[i].world);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        options.bucket_bytes = rows[i].bucket_bytes;
+        tap_result(zr_comm_null_create(&comm, &options, rows[i].rank, rows[i].world), rows[i].result,
+                   "rank %u of %u, a bucket of %zu", rows[i].rank, rows[i].world, rows[i].bucket_bytes);
+        zr_comm_destroy(comm);
+    }
+    options.bucket_bytes = 1;
+    zr_comm_null_create(&comm, &options, 2, 7);
+    for (size_t beyond = 0; beyond < 2; beyond++) {
+        zr_result want = beyond ? ZR_ERR_INVALID : ZR_OK;
+        struct zr_all_gather gather = {
+            .source = nowhere, .destination = nowhere, .shard_bytes = most + beyond};
+        struct zr_all_reduce reduce = {
+            .buffer = nowhere, .shard_elements = most / 4 + beyond, .type = ZR_COMM_FP32};
+        struct zr_all_reduce kind = {
+            .buffer = nowhere, .shard_elements = 1, .type = ZR_COMM_TYPE_COUNT - 1 + beyond};
+        struct zr_broadcast root = {.buffer = nowhere, .bytes = 1, .root = 6 + (unsigned)beyond};
+        tap_ok(zr_comm_all_gather(comm, &gather, NULL) == want &&
+                   zr_comm_all_reduce(comm, &reduce, NULL) == want &&
+                   zr_comm_all_reduce(comm, &kind, NULL) == want &&
+                   zr_comm_broadcast(comm, &root, NULL) == want,
+               "the most bytes, elements, the last kind and rank: %s",
+               beyond ? "one beyond is refused" : "taken");
+    }
+    zr_comm_destroy(comm);
+    zr_arena_destroy(arena, NULL);
+    zr_backend_destroy(backend);
+}
+
 /* Every number of two bytes through a sum of one rank: the same again, but that NaN may be another NaN. */
 static void test_formats(void)
 {
@@ -235,6 +334,7 @@ int main(void)
     test_mapped();
     test_counters();
     test_null();
+    test_limits();
     test_formats();
     return tap_done();
 }

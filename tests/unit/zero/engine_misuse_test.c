@@ -1,6 +1,7 @@
 /* engine_misuse_test.c: wrong calls of the stage engine, one after the other in one process: each is refused
  * with words, changes nothing, and the engine goes on. The same at every stage. */
 #define _GNU_SOURCE
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +9,8 @@
 
 #include "tests/support/zero/engine_rig.h"
 #include "tests/support/tap.h"
+#include "zero/engine/engine.h"
+#include "zero/engine/nvme/nvme_pipeline.h"
 #include "zero/zr_zero.h"
 
 enum { LAYERS = 6, PARAMETERS = 2 * LAYERS };
@@ -260,6 +263,64 @@ static void test_numbers(struct rig *rig, unsigned stage)
     }
 }
 
+/* The last that an engine takes, and the first that it does not. */
+static void test_limits(struct rig *rig)
+{
+    const struct zr_engine_options good = options_of(rig, 1);
+    struct zr_engine_options o;
+    struct zr_unit uses[LAYERS];
+    struct zr_offload_file file = {0};
+    const struct {
+        const char *what;
+        unsigned *number;
+        unsigned last, beyond;
+    } numbers[] = {
+        {"stage", &o.stage, 3, 4},
+        {"prefetch_distance", &o.prefetch_distance, ZR_PREFETCH_MOST, ZR_PREFETCH_MOST + 1},
+        {"groups", &o.optimizer.groups_count, ZR_GROUPS_MAX, ZR_GROUPS_MAX + 1},
+        {"precision", (unsigned *)&o.precision, ZR_PRECISION_COUNT - 1, ZR_PRECISION_COUNT},
+        {"reduce", (unsigned *)&o.reduce, ZR_REDUCE_ONCE, ZR_REDUCE_ONCE + 1},
+        {"optimizer", (unsigned *)&o.optimizer.kind, ZR_OPTIMIZER_SGD, ZR_OPTIMIZER_SGD + 1},
+        {"gradient_uses", &uses[2].gradient_uses, UINT32_MAX / 3, UINT32_MAX / 3 + 1},
+        {"offload buffers, least", &file.buffers, ZR_NVME_BUFFERS_LEAST, ZR_NVME_BUFFERS_LEAST - 1},
+        {"offload buffers, most", &file.buffers, ZR_NVME_BUFFERS_MOST, ZR_NVME_BUFFERS_MOST + 1}};
+    const struct {
+        const char *what;
+        float *number, last, beyond;
+    } reals[] = {
+        {"beta1", &o.optimizer.beta1, nextafterf(1, 0), 1},
+        {"beta2", &o.optimizer.beta2, 0, -1e-30f},
+        {"loss scale", &o.loss_scaling.initial, ZR_LOSS_SCALE_MOST, nextafterf(ZR_LOSS_SCALE_MOST, INFINITY)},
+        {"least loss scale", &o.loss_scaling.least, ZR_LOSS_SCALE_MOST,
+         nextafterf(ZR_LOSS_SCALE_MOST, INFINITY)},
+        {"clip", &o.optimizer.clip, FLT_MAX, INFINITY},
+        {"a part that stays", NULL, 1, nextafterf(1, 2)}};
+    const size_t count = sizeof numbers / sizeof *numbers;
+    for (size_t i = 0; i < 2 * (count + sizeof reals / sizeof *reals); i++) {
+        bool beyond = i % 2;
+        size_t row = i / 2 < count ? i / 2 : i / 2 - count;
+        o = good;
+        o.kernels = zr_kernels_null(); /* which has no context of a precision */
+        memcpy(uses, units, sizeof uses);
+        file = (struct zr_offload_file){.folder = ""};
+        o.list = (struct zr_parameter_list){parameters, PARAMETERS, uses, LAYERS, 0};
+        o.micro_batches = 3;
+        if (i / 2 >= count) {
+            o.offload = (struct zr_offload){.host = rig->arena, .optimizer = reals[row].number == NULL};
+            o.offload.stays = reals[row].number ? 0 : (double)(beyond ? reals[row].beyond : reals[row].last);
+            if (reals[row].number)
+                *reals[row].number = beyond ? reals[row].beyond : reals[row].last;
+        } else {
+            *numbers[row].number = beyond ? numbers[row].beyond : numbers[row].last;
+            if (numbers[row].number == &file.buffers)
+                o.offload = (struct zr_offload){.host = rig->arena, .optimizer = true, .file = &file};
+        }
+        const char *what = i / 2 < count ? numbers[row].what : reals[row].what;
+        tap_result(zr_engine_check_options(&o), beyond ? ZR_ERR_INVALID : ZR_OK, "%s: %s", what,
+                   beyond ? "one beyond is refused" : "the last is taken");
+    }
+}
+
 /* A list whose first parameter or unit is made wrong. */
 static void test_lists(struct rig *rig, unsigned stage)
 {
@@ -476,6 +537,8 @@ int main(void)
         tap_result(open_rank(&rig, NULL, 0), ZR_OK, "memory");
         test_options(&rig, stage);
         test_numbers(&rig, stage);
+        if (stage == 1)
+            test_limits(&rig);
         test_lists(&rig, stage);
         if (stage == 0)
             test_names(&rig);

@@ -246,6 +246,73 @@ static void test_contract(bool threads)
     tap_result(zr_nvme_close(NULL), ZR_OK, "NULL closes");
 }
 
+/* The least and the most of the options and of an extent, and one below or beyond. */
+static void test_limits(void)
+{
+    const size_t b = block_bytes, end = FILE_BLOCKS * b, most_piece = (size_t)1 << 30;
+    struct zr_nvme_buffer buffers[ZR_NVME_BUFFERS + 1];
+    struct zr_nvme_options o;
+    zr_nvme_io *io = NULL;
+    zr_nvme_event last, event;
+    for (unsigned i = 0; i < sizeof buffers / sizeof *buffers; i++)
+        buffers[i] = (struct zr_nvme_buffer){memory + i * b, b};
+    uint32_t *const depth = &o.depth, *const count = &o.buffers_count;
+    const struct {
+        const char *what;
+        uint32_t *number;
+        uint64_t *file_bytes;
+        size_t *bytes;
+        uint64_t last, beyond;
+    } rows[] = {{"depth", depth, NULL, NULL, ZR_NVME_DEPTH_MOST, ZR_NVME_DEPTH_MOST + 1},
+                {"buffers", count, NULL, NULL, ZR_NVME_BUFFERS, ZR_NVME_BUFFERS + 1},
+                {"the least file", NULL, &o.file_bytes, NULL, b, 0},
+                {"half a block less", NULL, &o.file_bytes, NULL, b, b - 1},
+                {"a byte more", NULL, &o.file_bytes, NULL, b, b + 1},
+                {"the least piece", NULL, NULL, &o.piece_bytes, b, b - 1},
+                {"a piece and a byte", NULL, NULL, &o.piece_bytes, b, b + 1},
+                {"the most of a piece", NULL, NULL, &o.piece_bytes, most_piece, most_piece + b},
+                {"whole buffers", NULL, NULL, &buffers[1].bytes, b, b + 1}};
+    for (unsigned i = 0; i < 2 * sizeof rows / sizeof *rows; i++) {
+        const bool beyond = i % 2;
+        const uint64_t value = beyond ? rows[i / 2].beyond : rows[i / 2].last;
+        o = options_of(true, NULL);
+        o.buffers = buffers, o.buffers_count = 2, buffers[1].bytes = b;
+        if (rows[i / 2].number)
+            *rows[i / 2].number = (uint32_t)value;
+        else
+            *(rows[i / 2].file_bytes ? rows[i / 2].file_bytes : (uint64_t *)rows[i / 2].bytes) = value;
+        zr_result result = zr_nvme_open(&io, &o);
+        tap_result(result, beyond ? ZR_ERR_INVALID : ZR_OK, "%s: %llu", rows[i / 2].what,
+                   (unsigned long long)value);
+        if (result == ZR_OK)
+            zr_nvme_close(io);
+    }
+    io = open_file(true);
+    tap_result(zr_nvme_write(io, &(struct zr_nvme_extent){end - b, memory, b, 0}, &last), ZR_OK,
+               "the last block of the file");
+    const struct {
+        struct zr_nvme_extent extent;
+        bool good;
+    } extents[] = {{{end, NULL, 0, 0}, true},          {{end, memory, b, 0}, false},
+                   {{end + b, NULL, 0, 0}, false},     {{0, memory, end, 0}, true},
+                   {{b, memory, end, 0}, false},       {{0, memory, end + b, 0}, false},
+                   {{b - 1, memory, b, 0}, false},     {{b + 1, memory, b, 0}, false},
+                   {{0, memory, b - 1, 0}, false},     {{0, memory, b + 1, 0}, false},
+                   {{0, memory + b - 1, b, 0}, false}, {{0, memory + b + 1, b, 0}, false},
+                   {{0, memory, b, last + 1}, true},   {{0, memory, b, last + 4}, false}};
+    unsigned wrong = zr_nvme_synchronize(io) != ZR_OK;
+    for (unsigned i = 0; i < sizeof extents / sizeof *extents; i++) {
+        bool good =
+            zr_nvme_write(io, &extents[i].extent, &event) == (extents[i].good ? ZR_OK : ZR_ERR_INVALID);
+        wrong += !good || zr_nvme_synchronize(io) != ZR_OK;
+        if (!good)
+            tap_note("extent %u", i);
+    }
+    tap_is(wrong, 0,
+           "extents that end with the file, on whole blocks, after the last event, and those beyond");
+    zr_nvme_close(io);
+}
+
 /* ---- Faults -------------------------------------------------------------------------------------------- */
 
 /* Writes all of the file in a few operations that overlap in time, reads it back. */
@@ -734,6 +801,7 @@ int main(void)
         return tap_done();
     test_choice();
     test_advance();
+    test_limits();
     for (int threads = 0; threads < 2; threads++) {
         tap_note("%s", threads ? "by threads" : "by io_uring");
         test_random(threads, &state);

@@ -198,6 +198,42 @@ static void test_refused(struct rig *rig)
     }
 }
 
+/* Units about the borders of a shard: each element is one rank's, and padding is less than a shard's
+ * alignment of every rank. */
+static void test_borders(unsigned world, enum zr_precision precision, zr_arena *arena)
+{
+    const size_t align = ZR_SHARD_ALIGN_BYTES / zr_precision_bytes(precision) * world;
+    const size_t sizes[] = {1,     world - 1, world,         world + 1, align - 1,
+                            align, align + 1, 2 * align - 1, 2 * align, 2 * align + 1};
+    unsigned wrong = 0;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        struct zr_parameter p = {.name = "one", .shape = {sizes[i], 0}};
+        struct zr_parameter_list list = {&p, 1, units, 1, 0};
+        struct zr_layout layout;
+        if (sizes[i] == 0 ||
+            zr_layout_make(&layout, &(struct zr_layout_request){&list, world, precision, arena}) != ZR_OK) {
+            wrong += sizes[i] != 0;
+            continue;
+        }
+        size_t shard = layout.units[0].shard_elements, covered = 0;
+        for (unsigned r = 0; r < world; r++)
+            for (size_t k = 0; k < zr_layout_pieces(&layout.parameters[0], r * shard, (r + 1) * shard); k++) {
+                struct zr_piece piece = zr_layout_piece(&layout.parameters[0], r * shard, (r + 1) * shard, k);
+                wrong += piece.count > 0 &&
+                         (piece.offset != covered || piece.offset + piece.count > (r + 1) * shard);
+                covered += piece.count;
+            }
+        size_t padded = (sizes[i] + align - 1) / align * align;
+        bool good = covered == sizes[i] && layout.elements == sizes[i] && shard * world == padded &&
+                    layout.units[0].padded_elements == padded;
+        if (!good)
+            tap_note("%zu elements: %zu covered, shards of %zu", sizes[i], covered, shard);
+        wrong += !good;
+        zr_layout_end(&layout);
+    }
+    tap_is(wrong, 0, "%u ranks, %s: units at the borders of shards", world, zr_precision_name(precision));
+}
+
 int main(void)
 {
     struct rig rig;
@@ -212,6 +248,9 @@ int main(void)
         test_together(parts, parts, rig.arena);
         test_values(&rig, parts);
     }
+    for (unsigned world = 1; world <= 256; world += world < 4 ? 1 : 63)
+        for (enum zr_precision kind = 0; kind < ZR_PRECISION_COUNT; kind++)
+            test_borders(world, kind, rig.arena);
     test_refused(&rig);
     test_beginnings(rig.arena);
     tap_is(rig_close(&rig), 0, "nothing is left behind");

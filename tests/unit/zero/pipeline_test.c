@@ -357,6 +357,50 @@ static void test_refused(void)
     zr_transformer_close(&transformer);
 }
 
+/* As many stages as there are modules, or as there may be, and one more. */
+static void test_limits(void)
+{
+    const struct zr_shape deep = {.layers = ZR_PIPELINE_STAGES_MOST,
+                                  .hidden = 4,
+                                  .heads = 1,
+                                  .vocabulary = 64,
+                                  .vocabulary_padded = 64,
+                                  .sequence = 1,
+                                  .batch = 1};
+    struct zr_shape five = deep;
+    five.layers = 2;
+    static const size_t exact[] = {1, 1, 3}, more[] = {2, 1, 3};
+    const struct {
+        const char *words;
+        const struct zr_shape *shape;
+        struct zr_pipeline pipeline;
+        unsigned ranks;
+        zr_result result;
+    } rows[] = {{"a stage for each module", &five, {0}, 5, ZR_OK},
+                {"one more", &five, {0}, 6, ZR_ERR_INVALID},
+                {"vhalf with two of each rank", &five, {.schedule = ZR_PIPELINE_VHALF}, 2, ZR_OK},
+                {"and one rank more", &five, {.schedule = ZR_PIPELINE_VHALF}, 3, ZR_ERR_INVALID},
+                {"stages that have all modules", &five, {.modules = exact}, 3, ZR_OK},
+                {"and one that is not there", &five, {.modules = more}, 3, ZR_ERR_INVALID},
+                {"the most of a rank", &deep, {.interleave = ZR_PIPELINE_PARTS_MOST}, 2, ZR_OK},
+                {"one more", &deep, {.interleave = ZR_PIPELINE_PARTS_MOST + 1}, 2, ZR_ERR_INVALID},
+                {"the most in all", &deep, {0}, ZR_PIPELINE_STAGES_MOST, ZR_OK},
+                {"one more", &deep, {0}, ZR_PIPELINE_STAGES_MOST + 1, ZR_ERR_INVALID},
+                {"the last schedule", &five, {.schedule = ZR_PIPELINE_SCHEDULES - 1}, 2, ZR_OK}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct zr_transformer transformer;
+        struct zr_cut cut = {0};
+        zr_result result = zr_transformer_open(&transformer, rows[i].shape, host_arena);
+        if (result == ZR_OK)
+            result = zr_cut_open(&cut, &(struct zr_cut_request){&transformer.model, &rows[i].pipeline,
+                                                                rows[i].ranks, 0, host_arena});
+        tap_result(result, rows[i].result, "%s", rows[i].words);
+        if (result == ZR_OK)
+            zr_cut_close(&cut);
+        zr_transformer_close(&transformer);
+    }
+}
+
 int main(void)
 {
     static const struct {
@@ -377,6 +421,7 @@ int main(void)
         test_parts(all[i].words, &all[i].pipeline, true);
     }
     test_refused();
+    test_limits();
     tap_is(records_end(), 0, "nothing is left behind");
     return tap_done();
 }

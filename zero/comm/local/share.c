@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/system/call.h"
+#include "alloc/base/system/socket.h"
 #include "zero/comm/local/local.h"
 #include "zero/launch/timeout.h"
 

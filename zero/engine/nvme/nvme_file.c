@@ -14,7 +14,6 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/fault.h"
-#include "alloc/base/system/call.h"
 #include "alloc/base/system/file.h"
 #include "zero/engine/nvme/nvme_inside.h"
 

@@ -1,6 +1,6 @@
 /* terminal.c: asks the system and the environment about a descriptor, once, and writes words to it. */
 #define _GNU_SOURCE
-#include "alloc/base/system/call.h"
+#include "alloc/base/system/file.h"
 #include "zero/train/report/terminal.h"
 
 #include <errno.h>

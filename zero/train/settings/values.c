@@ -79,6 +79,12 @@ static void store_whole(const struct zr_flag *flag, struct zr_train_config *conf
         *(bool *)field = value != 0;
 }
 
+/* Limits are whole numbers; beyond 2^53 a value is not always a double. */
+static bool is_out_of_range(const struct zr_flag *flag, uint64_t value)
+{
+    return value < (uint64_t)flag->least || value > (uint64_t)flag->most;
+}
+
 static int store_count(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
 {
     uint64_t number;
@@ -86,7 +92,7 @@ static int store_count(const struct zr_flag *flag, struct zr_train_config *confi
     if (!read && !is_beyond(value))
         return zr_flag_wrong(flag, value, "is no whole number; give a whole number from %.0f to %.0f",
                              flag->least, flag->most);
-    if (!read || (double)number < flag->least || (double)number > flag->most)
+    if (!read || is_out_of_range(flag, number))
         return zr_flag_wrong(flag, value, "is out of range; give %.0f to %.0f", flag->least, flag->most);
     store_whole(flag, config, number);
     return -1;
@@ -99,7 +105,7 @@ static int store_size(const struct zr_flag *flag, struct zr_train_config *config
     const char *problem = zr_size_read(value, strlen(value), &bytes);
     if (problem)
         return zr_flag_wrong(flag, value, "%s", problem);
-    if ((double)bytes < flag->least || (double)bytes > flag->most)
+    if (is_out_of_range(flag, bytes))
         return zr_flag_wrong(flag, value, "is out of range; give %s (%.0f) to %s",
                              zr_size_print(least, (uint64_t)flag->least), flag->least,
                              zr_size_print(most, (uint64_t)flag->most));
@@ -133,7 +139,7 @@ static int store_every(const struct zr_flag *flag, struct zr_train_config *confi
     if (!read_count(unit < count ? digits : value, &number))
         return zr_flag_wrong(flag, value,
                              "is neither steps nor time; give a whole number of steps, or 30s, 10m, 2h");
-    if ((double)number > flag->most)
+    if (is_out_of_range(flag, number))
         return zr_flag_wrong(flag, value, "is out of range; give at most %.0f", flag->most);
     every[unit < count] = number * (unit < count ? units[unit].seconds : 1);
     memcpy((char *)config + flag->offset, every, sizeof every);
@@ -344,11 +350,16 @@ static uint64_t whole_field(const struct zr_flag *flag, const struct zr_train_co
     return *(const bool *)field;
 }
 
-/* With as few digits as make the same float when it is read again. */
+/* With as few digits as make the same float when it is read again. A whole number as it is: one that was
+ * rounded up could be above the most that the option takes. */
 static void print_float(struct zr_text *text, float value)
 {
     char number[32];
     int digits = 6;
+    if (value == truncf(value) && fabsf(value) < 0x1p53f) {
+        zr_text_print(text, " %.0f", (double)value);
+        return;
+    }
     do
         snprintf(number, sizeof number, "%.*g", digits, (double)value);
     while (strtof(number, NULL) != value && ++digits <= 9);

@@ -1,113 +1,25 @@
-/* call.c: see call.h. Stands on fault.h and the clock. */
+/* socket.c: see socket.h. Stands on fault.h and the clock. */
 #define _GNU_SOURCE
-#include "alloc/base/system/call.h"
+#include "alloc/base/system/socket.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "alloc/base/fault.h"
 #include "alloc/base/system/os.h"
 
-/* Linux moves at most 0x7ffff000 bytes per call; stay on whole pages below that. */
-#define PIECE_BYTES ((size_t)1 << 30)
-
-/* ---- Files --------------------------------------------------------------------------------------------- */
-
-/* True when the failed call should be made again. A descriptor that somebody made non-blocking (a shared
- * terminal, a pipe) is waited for. */
-static bool try_again(int fd, short events)
-{
-    struct pollfd ready = {.fd = fd, .events = events};
-    return errno == EINTR || ((errno == EAGAIN || errno == EWOULDBLOCK) && zr_poll(&ready, 1, -1) == 1);
-}
-
-static size_t piece(enum zr_fault_site site, size_t bytes)
-{
-    return zr_fault_part(site, bytes < PIECE_BYTES ? bytes : PIECE_BYTES);
-}
-
-ssize_t zr_read_all(int fd, int64_t offset, void *data, size_t bytes)
-{
-    size_t done = 0;
-    while (done < bytes) {
-        char *to = (char *)data + done;
-        size_t want = piece(ZR_FAULT_READ, bytes - done);
-        ssize_t got = zr_fault_interrupts(ZR_FAULT_READ) ? -1
-                      : offset < 0                       ? read(fd, to, want)
-                                                         : pread(fd, to, want, offset + (int64_t)done);
-        if (got < 0 && try_again(fd, POLLIN))
-            continue;
-        if (got < 0)
-            return -1;
-        if (got == 0)
-            break;
-        done += (size_t)got;
-    }
-    return (ssize_t)done;
-}
-
-bool zr_write_all(int fd, int64_t offset, const void *data, size_t bytes)
-{
-    size_t done = 0;
-    while (done < bytes) {
-        const char *from = (const char *)data + done;
-        size_t want = piece(ZR_FAULT_WRITE, bytes - done);
-        ssize_t put = zr_fault_interrupts(ZR_FAULT_WRITE) ? -1
-                      : offset < 0                        ? write(fd, from, want)
-                                                          : pwrite(fd, from, want, offset + (int64_t)done);
-        if (put < 0 && try_again(fd, POLLOUT))
-            continue;
-        if (put == 0)
-            errno = ENOSPC;
-        if (put <= 0)
-            return false;
-        done += (size_t)put;
-    }
-    return true;
-}
-
-size_t zr_read_text(const char *path, char *out, size_t room_bytes)
-{
-    int fd = zr_open(path, O_RDONLY, 0);
-    ssize_t got = fd >= 0 ? zr_read_all(fd, ZR_PRESENT_POSITION, out, room_bytes - 1) : 0;
-    if (fd >= 0)
-        close(fd);
-    out[got > 0 ? got : 0] = '\0';
-    return got > 0 ? (size_t)got : 0;
-}
-
 /* ---- Descriptors --------------------------------------------------------------------------------------- */
-
-static bool none_left(void)
-{
-    bool none = zr_fault(ZR_FAULT_DESCRIPTOR);
-    if (none)
-        errno = EMFILE;
-    return none;
-}
-
-int zr_open(const char *path, int flags, mode_t mode)
-{
-    int fd = -1;
-    if (none_left())
-        return -1;
-    do
-        fd = zr_fault_interrupts(ZR_FAULT_DESCRIPTOR) ? -1 : open(path, flags | O_CLOEXEC, mode);
-    while (fd < 0 && errno == EINTR);
-    return fd;
-}
 
 int zr_socket(int domain, int type)
 {
-    return none_left() ? -1 : socket(domain, type | SOCK_CLOEXEC, 0);
+    return zr_fault_no_descriptor() ? -1 : socket(domain, type | SOCK_CLOEXEC, 0);
 }
 
 int zr_accept(int listening, int flags)
 {
     int fd = -1;
-    if (none_left())
+    if (zr_fault_no_descriptor())
         return -1;
     do
         fd = zr_fault_interrupts(ZR_FAULT_DESCRIPTOR) ? -1
