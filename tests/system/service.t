@@ -389,7 +389,7 @@ def check_gathered():
     zrd.end(kill=True)
     zrd = Zrd()
     same((client.obey("take 40"), client.obey("gathered"), client.obey("take 1")), ("", "", ""), "to the next zrd it says nothing of that")
-    settles(lambda: same(row(client.pid)["held_bytes"] // (8 * MIB), 5, "which counts what it has"))
+    same(row(client.pid)["held_bytes"] // (8 * MIB), 5, "which counts what it has")
     client.end()
     zrd.end()
 
