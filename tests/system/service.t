@@ -7,6 +7,7 @@ import os
 import random
 import re
 import resource
+import select
 import shutil
 import signal
 import socket
@@ -388,9 +389,37 @@ def check_gathered():
     zrd.end(kill=True)
     zrd = Zrd()
     same((client.obey("take 40"), client.obey("gathered"), client.obey("take 1")), ("", "", ""), "to the next zrd it says nothing of that")
-    settles(lambda: same(row(client.pid)["held_bytes"] // (8 * MIB), 5, "which counts what it has"))
+    same(row(client.pid)["held_bytes"] // (8 * MIB), 5, "which counts what it has")
     client.end()
     zrd.end()
+
+
+def check_last_words():
+    """A zrd that hangs up with a request unread, which resets the connection: what it said before is heard."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+        server.bind(SOCKET)
+        server.listen(8)
+        asking = subprocess.Popen([ZR, "service", "status"], env=ENVIRONMENT, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+        def turn_away():
+            try:
+                while True:
+                    with server.accept()[0] as line:
+                        select.select([line], [], [], HANG)
+                        os.kill(asking.pid, signal.SIGSTOP)  # it reads when both the words and the end are there
+                        os.waitid(os.P_PID, asking.pid, os.WSTOPPED)
+                        send(line, "refused", result=1, words=b"it is turned away")
+                    os.kill(asking.pid, signal.SIGCONT)
+            except OSError:
+                pass
+
+        thread = threading.Thread(target=turn_away, daemon=True)
+        thread.start()
+        words = asking.communicate(timeout=HANG)[1]
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    os.unlink(SOCKET)
+    ok("it is turned away" in words, f"the last words before a reset are heard: {words.strip()}")
 
 
 def check_ended():
@@ -726,6 +755,7 @@ use("host")
 check_full()
 check_deadline()
 check_gathered()
+check_last_words()
 check_ended()
 check_limits_kept()
 check_set_user_id()

@@ -1,6 +1,8 @@
 /* launch_test.c: how runs end whose ranks or launcher die, fail or are stopped. Requests to end are in
  * launch_requests_test.c, deadlines turn by turn in launch_turns_test.c. */
 #define _GNU_SOURCE
+#include <sys/time.h>
+
 #include "tests/support/zero/launch_runs.h"
 #include "tests/support/seed.h"
 #include "zero/launch/start.h"
@@ -376,8 +378,22 @@ static void test_limits(void)
     tap_is(zr_local_launch(&options), 2, "so is none");
 }
 
+static void let_through(int signal)
+{
+    (void)signal;
+}
+
+/* A signal each millisecond, which interrupts whatever waits. */
+static void interrupt_often(void)
+{
+    const struct sigaction action = {.sa_handler = let_through};
+    const struct itimerval often = {{0, 1000}, {0, 1000}};
+    sigaction(SIGALRM, &action, NULL);
+    setitimer(ITIMER_REAL, &often, NULL);
+}
+
 /* Ranks that others have started, each with the outboxes of all: as many as go in one message, one fewer and
- * more. */
+ * more. The last comes late; signals interrupt the others meanwhile. */
 static void test_joined(unsigned world)
 {
     pid_t ranks[64];
@@ -392,6 +408,10 @@ static void test_joined(unsigned world)
                                      .world_name = "WORLD_SIZE",
                                      .key_name = "MASTER_PORT"};
             snprintf(start.key, sizeof start.key, "zr-test-%d-%u", (int)getppid(), world);
+            if (r + 1 == world)
+                usleep(50000);
+            else
+                interrupt_often();
             _exit(zr_local_join(&(struct zr_launch_options){.world = world, .rank_main = meet_and_end},
                                 &start));
         }

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "alloc/base/fault.h"
+#include "alloc/base/system/os.h"
 #include "tests/support/zero/engine_rig.h"
 #include "zero/engine/engine.h"
 #include "zero/engine/speculate.h"
@@ -609,6 +610,61 @@ static int lose_disks(struct zr_local_world *local, unsigned rank, void *argumen
     return 0;
 }
 
+/* A clock by which a transfer that stalls does so for some ten looks. */
+static uint64_t hasty_clock(void)
+{
+    static _Atomic uint64_t now_ns;
+    return now_ns += 1000000000;
+}
+
+/* A step, and what units have behind it, from the last one on: it was written last. The write of number
+ * `nth` stalls; 0: none. */
+static int gather_behind(struct rig *rig, struct zr_engine_options *options, const struct plan *plan,
+                         uint64_t nth, uint64_t *sums)
+{
+    struct zr_step_report report;
+    must(zr_engine_create(&rig->engine, options) == ZR_OK);
+    must(backward(rig->engine, plan, 0, 0) == ZR_OK);
+    zr_fault_set(ZR_FAULT_DISK_STALL, nth);
+    must(zr_engine_step(rig->engine, 0.01f, &report) == ZR_OK);
+    for (unsigned u = UNITS; u-- > 0;) {
+        const void *base;
+        must(zr_engine_gather(rig->engine, u, &base) == ZR_OK);
+        sums[u] = add_words(0, base, rig->engine->layout.units[u].shard_elements * sizeof(float));
+        zr_engine_release(rig->engine, u);
+    }
+    zr_fault_set(ZR_FAULT_DISK_STALL, 0);
+    zr_engine_destroy(rig->engine);
+    rig->engine = NULL;
+    return 0;
+}
+
+static int read_behind_writes(struct zr_local_world *local, unsigned rank, void *argument)
+{
+    const struct plan *plan = argument;
+    const char *scratch = getenv("TMPDIR");
+    const struct zr_offload_file file = {.folder = scratch ? scratch : "/tmp", .force = true, .depth = 4};
+    uint64_t want[UNITS], got[UNITS];
+    struct rig rig;
+    zr_arena *host = NULL;
+    size_t leaked = 1;
+    must(open_rank(&rig, local, rank, plan) == ZR_OK);
+    must(zr_arena_create(
+             &host, &(struct zr_arena_options){.backend = rig.backend, .reserve_bytes = 64 << 20}) == ZR_OK);
+    zr_os_clock_set(hasty_clock);
+    for (uint64_t nth = 0; nth <= UNITS; nth++) {
+        struct zr_engine_options options = options_of(&rig, plan);
+        options.offload = (struct zr_offload){
+            .host = host, .optimizer = true, .parameters = true, .parameters_file = nth > 0 ? &file : NULL};
+        must(gather_behind(&rig, &options, plan, nth, nth > 0 ? got : want) == 0);
+        must(nth == 0 || memcmp(got, want, sizeof want) == 0);
+    }
+    zr_os_clock_set(NULL);
+    must(zr_arena_destroy(host, &leaked) == ZR_OK && leaked == 0);
+    must(rig_close(&rig) == 0);
+    return 0;
+}
+
 static int break_off(struct zr_local_world *local, unsigned rank, void *argument)
 {
     const struct plan *plan = argument;
@@ -718,6 +774,7 @@ int main(void)
     tap_is(rig_launch(2, break_off, &plan), 0, "in a step, updates ahead of it are waited for, and not seen");
     struct plan alone = plans[5];
     tap_is(rig_launch(1, lose_disks, &alone), 0, "after a failure of the disk nothing is found well again");
+    tap_is(rig_launch(1, read_behind_writes, &alone), 0, "a unit whose write stalls is read behind it");
     tap_is(rig_launch(2, refuse, &plan), 0, "what cannot be is refused with words");
     return tap_done();
 }
