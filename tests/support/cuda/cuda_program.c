@@ -480,7 +480,7 @@ static void row_ipc(const char *argument)
         CHECK(cu.ipc_close(address) == 0 && has(address, MIB, 0x11, NULL) && cu.ipc_close(twice) == 0);
         printf("closed: %u\n", cu.ipc_close(address));
         printf("flags: %u\n", cu.ipc_open(&address, message.handle, 0));
-        /* Behind the library's magic and the process: the secret, which a block that is not exported lacks. */
+        /* Behind the magic and the process: the secret, which a block that is not exported lacks. */
         memset((char *)&message.handle + 32, 0, sizeof(uint64_t));
         CHECK(memcmp(&message.handle, "zr-cuda1", 8) != 0 || cu.ipc_open(&address, message.handle, 1) != 0);
         CHECK(write(to_parent[1], &byte, 1) == 1);

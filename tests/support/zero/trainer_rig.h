@@ -57,8 +57,8 @@ static inline zr_result rig_open(struct rig *rig, const struct zr_shape *shape)
         result = zr_arena_create(
             &rig->arena, &(struct zr_arena_options){.backend = rig->backend, .reserve_bytes = 256 << 20});
     if (result == ZR_OK)
-        result = zr_arena_create(
-            &rig->host_arena, &(struct zr_arena_options){.backend = rig->backend, .reserve_bytes = 256 << 20});
+        result = zr_arena_create(&rig->host_arena, &(struct zr_arena_options){.backend = rig->backend,
+                                                                              .reserve_bytes = 256 << 20});
     if (result == ZR_OK)
         result = zr_comm_null_create(
             &rig->comm,
