@@ -250,6 +250,7 @@ static void test_contract(bool threads)
 static void test_limits(void)
 {
     const size_t b = block_bytes, end = FILE_BLOCKS * b, most_piece = (size_t)1 << 30;
+    const size_t all = BUFFERS * BUFFER_BLOCKS * b; /* of the memory */
     struct zr_nvme_buffer buffers[ZR_NVME_BUFFERS + 1];
     struct zr_nvme_options o;
     zr_nvme_io *io = NULL;
@@ -293,13 +294,20 @@ static void test_limits(void)
     const struct {
         struct zr_nvme_extent extent;
         bool good;
-    } extents[] = {{{end, NULL, 0, 0}, true},          {{end, memory, b, 0}, false},
-                   {{end + b, NULL, 0, 0}, false},     {{0, memory, end, 0}, true},
-                   {{b, memory, end, 0}, false},       {{0, memory, end + b, 0}, false},
-                   {{b - 1, memory, b, 0}, false},     {{b + 1, memory, b, 0}, false},
-                   {{0, memory, b - 1, 0}, false},     {{0, memory, b + 1, 0}, false},
-                   {{0, memory + b - 1, b, 0}, false}, {{0, memory + b + 1, b, 0}, false},
-                   {{0, memory, b, last + 1}, true},   {{0, memory, b, last + 4}, false}};
+    } extents[] = {{{end, NULL, 0, 0}, true},
+                   {{end, memory, b, 0}, false},
+                   {{end + b, NULL, 0, 0}, false},
+                   {{end - all, memory, all, 0}, true},
+                   {{end - all + b, memory, all, 0}, false},
+                   {{0, memory, end + b, 0}, false},
+                   {{b - 1, memory, b, 0}, false},
+                   {{b + 1, memory, b, 0}, false},
+                   {{0, memory, b - 1, 0}, false},
+                   {{0, memory, b + 1, 0}, false},
+                   {{0, memory + b - 1, b, 0}, false},
+                   {{0, memory + b + 1, b, 0}, false},
+                   {{0, memory, b, last + 1}, true},
+                   {{0, memory, b, last + 4}, false}};
     unsigned wrong = zr_nvme_synchronize(io) != ZR_OK;
     for (unsigned i = 0; i < sizeof extents / sizeof *extents; i++) {
         bool good =
