@@ -21,7 +21,7 @@ void zr_say(const char *format, ...)
     va_end(arguments);
     size_t bytes = 4 + (length < 0 ? 0 : (size_t)length < sizeof line - 6 ? (size_t)length : sizeof line - 6);
     line[bytes++] = '\n';
-    zr_write_all(STDERR_FILENO, ZR_PRESENT_POSITION, line, bytes); /* or nobody is there to be told */
+    zr_write_all(STDERR_FILENO, ZR_PRESENT_POSITION, line, bytes); /* a closed standard error is no failure */
     errno = error;
 }
 

@@ -304,7 +304,7 @@ static void judge(struct summary *summary)
             bytes(summary->caching.peak_reserved_bytes).text, bytes(summary->caching.lower_bound_bytes).text);
 }
 
-/* A word of the command as any shell takes it. Control characters, which a terminal would obey, are printf's;
+/* A word of the command as any shell takes it. Control characters, which act on a terminal, are printf's;
  * "$(..)" loses line ends at the end of a word, which are quoted as they are. */
 static void put_word(struct zr_text *text, const char *word)
 {
