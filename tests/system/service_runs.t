@@ -137,6 +137,21 @@ def check_ranks(alone):
     zrd.end()
 
 
+def check_number():
+    """A run whose turn has the number 2 tells the next zrd so, which would count from 1."""
+    arguments = ("--capacity", CAPACITY, "--turn", 600000)
+    zrd = Zrd(*arguments)
+    Holder(4 * MIB).close()
+    first = run(steps=20000)
+    ok(wait_for(lambda: any(one["in_turn"] and one["turn"] == 2 for one in rows())), "a run has the second turn")
+    zrd.end(kill=True)
+    zrd = Zrd(*arguments)
+    same(wait_for(lambda: [one["turn"] for one in rows() if one["in_turn"]]), [2], "and keeps its number at a zrd that starts anew")
+    os.kill(rows()[0]["pid"], 9)
+    first.result()
+    zrd.end()
+
+
 def check_deaths(alone):
     """Of a run that waits to be let in, for its turn, and in its turn."""
     seed = next(iter(alone))
@@ -318,6 +333,7 @@ check_two(ALONE)
 check_beside(ALONE)
 check_followed()
 check_ranks(ALONE)
+check_number()
 check_deaths(ALONE)
 check_spill()
 check_wait()
