@@ -274,12 +274,27 @@ struct zr_extent *zr_core_try(struct zr_arena *arena, const struct zr_request *r
     return hand_out(arena, request, block);
 }
 
-/* What the driver would have to give for the place, beyond what is idle here. */
-static size_t growth_of(struct zr_arena *arena, struct zr_place place)
+/* Bytes of the idle granules that the need would use where they are. */
+static size_t idle_within(const struct zr_arena *arena, struct zr_place place, struct zr_need need)
 {
-    size_t missing = place.gap ? place.missing * arena->granule_bytes : 0;
-    size_t idle = missing < arena->granule_cache.bytes ? missing : arena->granule_cache.bytes;
-    return missing - idle - (missing > idle ? zr_space_idle_up_to(arena, missing - idle) : 0);
+    struct zr_stretch whole = zr_free_extent_granules(arena, place.gap);
+    size_t first = place.offset_bytes >> arena->granule_shift;
+    size_t end = (place.offset_bytes + need.bytes + arena->granule_bytes - 1) >> arena->granule_shift;
+    first = first > whole.first ? first : whole.first;
+    end = end < whole.end ? end : whole.end;
+    return place.gap->owner || first >= end
+               ? 0
+               : zr_granules_mapped(arena->granules, first, end) << arena->granule_shift;
+}
+
+/* What the driver would have to give for the place, beyond what is idle elsewhere. */
+static size_t growth_of(const struct zr_arena *arena, struct zr_place place, struct zr_need need)
+{
+    if (!place.gap || place.missing == 0)
+        return 0;
+    size_t missing = place.missing * arena->granule_bytes, within = idle_within(arena, place, need);
+    size_t idle = zr_space_idle_up_to(arena, missing + within) + arena->granule_cache.bytes;
+    return missing + within > idle ? missing + within - idle : 0;
 }
 
 /* Whether enough is pending to be worth a wait before the arena grows: the need, or a granule. */
@@ -296,7 +311,7 @@ static zr_result avoid_growth(struct zr_arena *arena, const struct zr_request *r
 {
     zr_arena_flush_quick(arena);
     *place = zr_space_find(arena, need, zr_streams_find(arena, request->stream));
-    while (growth_of(arena, *place) > 0 && may_pass(arena, need)) {
+    while (growth_of(arena, *place, need) > 0 && may_pass(arena, need)) {
         bool passed = zr_streams_wait(arena);
         if (!zr_slab_reserve(&arena->extents, ZR_PROMISED_EXTENTS)) /* others have used them up meanwhile */
             return ZR_ERR_HOST_MEMORY;

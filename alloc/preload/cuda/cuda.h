@@ -7,8 +7,9 @@
  * When memory that was freed may be handed out again:
  *  - by cuMemFree, while the device has no stream but the default one: at once, in that stream (request
  *    stream 0). Else when the legacy default stream has passed the free, which waits for every blocking
- *    stream and every thread's own default stream, and each non-blocking stream has. Blocks are requested in
- *    a stream of ours then, `idle`, which never has work: what it frees nobody waits for.
+ *    stream and every thread's own default stream, and each non-blocking stream that had work then has.
+ *    Blocks are requested in a stream of ours then, `idle`, which never has work: what it frees nobody waits
+ *    for.
  *  - by cuMemFreeAsync: when its stream has passed the free.
  * Streams of contexts that the program created are followed by no event of the arena's: a free waits for
  * those contexts, as the driver's own may. */

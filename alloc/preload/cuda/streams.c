@@ -139,7 +139,7 @@ static bool follow_primary(struct zr_cuda_device *device, zr_arena *arena, void 
 {
     struct stream each;
     zr_cu_stream gather = atomic_load(&device->gather);
-    if (zr_cuda_capturing(device->primary) ||
+    if (zr_cuda_stream_capturing(LEGACY) || /* speaks for the blocking ones, too */
         (streams_lost && !zr_cuda_wait_is_over(device->driver->context_synchronize())))
         return false;
     if (!zr_cuda_many_streams())
@@ -147,7 +147,8 @@ static bool follow_primary(struct zr_cuda_device *device, zr_arena *arena, void 
     bool followed = use(device, arena, block, NULL);
     for (size_t i = 0; followed && next_stream(device->primary, &i, true, &each);)
         if (each.flags & ZR_CU_STREAM_NON_BLOCKING)
-            followed = use_unless_idle(device, arena, block, each.stream);
+            followed =
+                !zr_cuda_stream_capturing(each.stream) && use_unless_idle(device, arena, block, each.stream);
     return followed && (!gather || use_unless_idle(device, arena, block, gather));
 }
 
