@@ -6,8 +6,9 @@
  *
  *   cuda_caching [STREAMS]
  *
- * STREAMS non-blocking streams exist besides, one of which works. Prints the most MiB of the device in use at
- * one time, the microseconds by the emulated clock, and how often an event was recorded and asked for. */
+ * STREAMS non-blocking streams exist besides, one of which works. All is done twice. Prints the most MiB of
+ * the device in use at one time, the microseconds by the emulated clock and those of the second half, and how
+ * often an event was recorded and asked for. */
 #include <stdio.h>
 #include <stdlib.h>
 
