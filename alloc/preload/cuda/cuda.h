@@ -62,10 +62,10 @@ void *zr_cuda_instead(const void *found);
 /* ---- Threads' own default streams (thunks.c) ----------------------------------------------------------- */
 
 /* What a program gets for a function of the driver's that takes a stream, by its name without version and
- * form: the first call that uses a thread's own default stream has zr_cuda_go_many() called before it. Any
- * thread. */
-void *zr_cuda_thunk(const char *name, void *function, bool per_thread_form);
-/* zr_cuda_go_many() has been called: from now on thunks look at nothing. */
+ * form: each call that uses a thread's own default stream has `used` called before it, the same one for all,
+ * until zr_cuda_thunks_done(). Any thread. */
+void *zr_cuda_thunk(const char *name, void *function, bool per_thread_form, void (*used)(void));
+/* From now on thunks look at nothing. */
 void zr_cuda_thunks_done(void);
 void zr_cuda_thunks_forked(void);
 

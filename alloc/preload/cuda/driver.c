@@ -138,14 +138,14 @@ static void *watch_by_name(void *handle, const char *name, void *found)
     if (!driver || !atomic_load_explicit(&seen, memory_order_acquire) || zr_cuda_many_streams())
         return found;
     if (ends_with(name, "_ptsz") || ends_with(name, "_ptds"))
-        return zr_cuda_thunk(name, found, true);
+        return zr_cuda_thunk(name, found, true, zr_cuda_go_many);
     snprintf(form, sizeof form, "%s_ptsz", name);
     if (!next_dlsym()(handle, form)) {
         dlerror(); /* the program's own question was answered */
         return found;
     }
     snprintf(form, sizeof form, "%.*s", (int)(strlen(name) - (ends_with(name, "_v2") ? 3 : 0)), name);
-    return zr_cuda_thunk(form, found, false);
+    return zr_cuda_thunk(form, found, false, zr_cuda_go_many);
 }
 
 static void *dlsym_of_handle(void *handle, const char *name)
@@ -228,12 +228,12 @@ static void *ask(const char *symbol, int version, unsigned long long flags)
 static void *watch(const char *symbol, void *function, int version, unsigned long long flags)
 {
     if (flags & ZR_CU_PROC_PER_THREAD_STREAM && ask(symbol, version, ZR_CU_PROC_LEGACY_STREAM) != function)
-        return zr_cuda_thunk(symbol, function, true);
+        return zr_cuda_thunk(symbol, function, true, zr_cuda_go_many);
     if (version < PER_THREAD_SINCE)
         version = PER_THREAD_SINCE;
     void *per_thread = ask(symbol, version, ZR_CU_PROC_PER_THREAD_STREAM);
     if (per_thread && ask(symbol, version, ZR_CU_PROC_LEGACY_STREAM) != per_thread)
-        return zr_cuda_thunk(symbol, function, false);
+        return zr_cuda_thunk(symbol, function, false, zr_cuda_go_many);
     return function;
 }
 

@@ -34,6 +34,7 @@ struct launch_config {
 static struct zr_lock lock;
 static unsigned thunks_count;
 static enum watched watched[THUNKS_COUNT];
+static void (*when_used)(void); /* set before there is a thunk */
 /* Read by the text. */
 __attribute__((visibility("hidden"), used)) void *zr_thunk_targets[THUNKS_COUNT];
 __attribute__((visibility("hidden"), used)) _Atomic unsigned char zr_thunks_done;
@@ -54,7 +55,7 @@ void zr_thunk_called(const uintptr_t *words)
             per_thread |=
                 (i <= REGISTERS ? arguments[i - 1] : more[i - 1 - REGISTERS]) == ZR_CU_STREAM_PER_THREAD;
     if (per_thread)
-        zr_cuda_go_many();
+        when_used();
 }
 
 void zr_cuda_thunks_done(void)
@@ -133,12 +134,14 @@ static bool names_no_stream(const char *name)
     return (strncmp(name, "cuMemcpy", 8) == 0 || strncmp(name, "cuMemset", 8) == 0) && !strstr(name, "Async");
 }
 
-void *zr_cuda_thunk(const char *name, void *function, bool per_thread_form)
+void *zr_cuda_thunk(const char *name, void *function, bool per_thread_form, void (*used)(void))
 {
-    if (zr_cuda_many_streams() || (!per_thread_form && names_no_stream(name)))
+    if (atomic_load_explicit(&zr_thunks_done, memory_order_acquire) ||
+        (!per_thread_form && names_no_stream(name)))
         return function;
     enum watched wanted = watched_of(name, per_thread_form);
     zr_lock_take(&lock);
+    when_used = used;
     unsigned i = 0;
     while (i < thunks_count && (zr_thunk_targets[i] != function || watched[i] != wanted))
         i++;
@@ -150,7 +153,7 @@ void *zr_cuda_thunk(const char *name, void *function, bool per_thread_form)
     }
     zr_lock_give(&lock);
     if (!there)
-        zr_cuda_go_many();
+        used();
     return there ? (void *)(uintptr_t)zr_thunk_first[i] : function;
 }
 
@@ -162,11 +165,11 @@ void zr_cuda_thunks_forked(void)
 #else
 
 /* There are no thunks for this processor: to be asked for the per-thread form counts as its use. */
-void *zr_cuda_thunk(const char *name, void *function, bool per_thread_form)
+void *zr_cuda_thunk(const char *name, void *function, bool per_thread_form, void (*used)(void))
 {
     (void)name;
     if (per_thread_form)
-        zr_cuda_go_many();
+        used();
     return function;
 }
 
