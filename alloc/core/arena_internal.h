@@ -204,10 +204,11 @@ struct zr_arena {
     struct zr_stream *streams[ZR_STREAMS_MOST + 1]; /* from 1 on */
     unsigned streams_count, recent_stream;
     uint32_t points_count; /* recorded, modulo 2^32 */
-    struct zr_slab uses;
-    struct zr_extent *deferred, *deferred_last; /* blocks that other streams use, through their uses */
-    struct zr_extent *unnumbered;               /* blocks; see zr_streams_defer_unnumbered() */
-    size_t deferred_bytes;                      /* of both */
+    struct zr_slab uses, use_queues;
+    struct zr_use_queue *queues,
+        *recent_queue;            /* of blocks that other streams use; recent: NULL or found last */
+    struct zr_extent *unnumbered; /* blocks; see zr_streams_defer_unnumbered() */
+    size_t deferred_bytes;        /* freed blocks of both */
 
     /* Physical memory. */
     struct zr_granule_cache granule_cache;
@@ -539,6 +540,10 @@ zr_result zr_core_alloc(struct zr_arena *arena, const struct zr_request *request
 struct zr_extent *zr_core_try(struct zr_arena *arena, const struct zr_request *request, struct zr_need need);
 /* A block that is in no index and no counters any more, and that no other stream uses. */
 void zr_core_free(struct zr_arena *arena, struct zr_extent *block);
+
+/* While it is set, the calling thread's requests take memory from the driver only when nothing is pending
+ * that could serve them: they wait for that, as a free that waits for the device would have. */
+extern __thread bool zr_thread_waits_to_grow __attribute__((tls_model("initial-exec")));
 
 /* The space of a block that was freed, is in no index and has no uses becomes a free extent. */
 void zr_arena_vacate(struct zr_arena *arena, struct zr_extent *block);

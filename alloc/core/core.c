@@ -274,6 +274,56 @@ struct zr_extent *zr_core_try(struct zr_arena *arena, const struct zr_request *r
     return hand_out(arena, request, block);
 }
 
+/* Bytes of the idle granules that the need would use where they are. */
+static size_t idle_within(const struct zr_arena *arena, struct zr_place place, struct zr_need need)
+{
+    struct zr_stretch whole = zr_free_extent_granules(arena, place.gap);
+    size_t first = place.offset_bytes >> arena->granule_shift;
+    size_t end = (place.offset_bytes + need.bytes + arena->granule_bytes - 1) >> arena->granule_shift;
+    first = first > whole.first ? first : whole.first;
+    end = end < whole.end ? end : whole.end;
+    return place.gap->owner || first >= end
+               ? 0
+               : zr_granules_mapped(arena->granules, first, end) << arena->granule_shift;
+}
+
+/* What the driver would have to give for the place, beyond what is idle elsewhere. */
+static size_t growth_of(const struct zr_arena *arena, struct zr_place place, struct zr_need need)
+{
+    if (!place.gap || place.missing == 0)
+        return 0;
+    size_t missing = place.missing * arena->granule_bytes, within = idle_within(arena, place, need);
+    size_t idle = zr_space_idle_up_to(arena, missing + within) + arena->granule_cache.bytes;
+    return missing + within > idle ? missing + within - idle : 0;
+}
+
+/* Whether enough is pending to be worth a wait before the arena grows: the need, or a granule. */
+static bool may_pass(const struct zr_arena *arena, struct zr_need need)
+{
+    size_t enough = need.bytes < arena->granule_bytes ? need.bytes : arena->granule_bytes;
+    return zr_space_pending_bytes(arena) >= enough;
+}
+
+/* While the place would take more memory of the driver, waits for what is pending, oldest first, and looks
+ * again. */
+static zr_result avoid_growth(struct zr_arena *arena, const struct zr_request *request, struct zr_need need,
+                              struct zr_place *place)
+{
+    zr_arena_flush_quick(arena);
+    *place = zr_space_find(arena, need, zr_streams_find(arena, request->stream));
+    while (growth_of(arena, *place, need) > 0 && may_pass(arena, need)) {
+        bool passed = zr_streams_wait(arena);
+        if (!zr_slab_reserve(&arena->extents, ZR_PROMISED_EXTENTS)) /* others have used them up meanwhile */
+            return ZR_ERR_HOST_MEMORY;
+        *place = zr_space_find(arena, need, zr_streams_find(arena, request->stream));
+        if (!passed)
+            break;
+    }
+    return ZR_OK;
+}
+
+__thread bool zr_thread_waits_to_grow __attribute__((tls_model("initial-exec")));
+
 zr_result zr_core_alloc(struct zr_arena *arena, const struct zr_request *request, struct zr_need need,
                         struct zr_extent **out)
 {
@@ -281,7 +331,12 @@ zr_result zr_core_alloc(struct zr_arena *arena, const struct zr_request *request
     if (*out)
         return ZR_OK;
     struct zr_extent *block;
-    zr_result result = build(arena, find_place(arena, request, need), need, &block);
+    struct zr_place place = find_place(arena, request, need);
+    zr_result result = ZR_OK;
+    if (unlikely(zr_thread_waits_to_grow) && arena->asynchronous)
+        result = avoid_growth(arena, request, need, &place);
+    if (result == ZR_OK)
+        result = build(arena, place, need, &block);
     /* Rather than fail, wait for what is on its way out; the extents may have been used up meanwhile. */
     while (unlikely(result != ZR_OK) && arena->asynchronous && zr_streams_wait(arena) &&
            zr_slab_reserve(&arena->extents, ZR_PROMISED_EXTENTS))

@@ -61,6 +61,7 @@ void zr_streams_end(struct zr_arena *arena)
         zr_pages_give(arena->streams[i], sizeof *arena->streams[i]);
     arena->streams_count = 0;
     zr_slab_end(&arena->uses);
+    zr_slab_end(&arena->use_queues);
 }
 
 /* ---- Free extents that pass ---------------------------------------------------------------------------- */
@@ -140,71 +141,130 @@ uint32_t zr_streams_count_free(struct zr_arena *arena, unsigned number)
 
 /* ---- Blocks that several streams use ------------------------------------------------------------------- */
 
+bool zr_streams_uses(const struct zr_extent *block, uint64_t stream)
+{
+    const struct zr_use *use = block->uses;
+    while (use && use->queue->stream != stream)
+        use = use->next;
+    return use != NULL;
+}
+
+/* The stream's queue, made if there is none. Who follows all streams names them in the same order each time:
+ * the next one is mostly behind the last. NULL: no memory. */
+static struct zr_use_queue *queue_of(struct zr_arena *arena, uint64_t stream)
+{
+    struct zr_use_queue *recent = arena->recent_queue, *each = arena->queues;
+    if (recent && recent->stream == stream)
+        return recent;
+    if (recent && recent->next && recent->next->stream == stream)
+        return arena->recent_queue = recent->next;
+    while (each && each->stream != stream)
+        each = each->next;
+    if (!each && zr_slab_reserve(&arena->use_queues, 1)) {
+        each = zr_slab_take(&arena->use_queues);
+        *each = (struct zr_use_queue){.next = arena->queues, .stream = stream};
+        arena->queues = each;
+    }
+    return arena->recent_queue = each;
+}
+
+bool zr_streams_use(struct zr_arena *arena, struct zr_extent *block, uint64_t stream)
+{
+    struct zr_use_queue *queue = zr_slab_reserve(&arena->uses, 1) ? queue_of(arena, stream) : NULL;
+    if (!queue)
+        return false;
+    struct zr_use *use = zr_slab_take(&arena->uses);
+    *use = (struct zr_use){.next = block->uses, .queue = queue, .block = block};
+    block->uses = use;
+    queue->uses_count++;
+    return true;
+}
+
 /* The point after which the stream does not use the block; what could not be noted is tried again. */
-static void record(struct zr_arena *arena, struct zr_use *use)
+static bool record(struct zr_arena *arena, struct zr_use *use)
 {
     if (use->recorded)
-        return;
+        return true;
     use->order = arena->points_count++;
     arena->backend_calls_count++;
-    use->recorded = zr_backend_event_record(arena->backend, use->stream, &use->point) == ZR_OK;
+    use->recorded = zr_backend_event_record(arena->backend, use->queue->stream, &use->point) == ZR_OK;
+    return use->recorded;
 }
 
 void zr_streams_defer(struct zr_arena *arena, struct zr_extent *block)
 {
-    for (struct zr_use *use = block->uses; use; use = use->next)
+    for (struct zr_use *use = block->uses; use; use = use->next) {
+        struct zr_use_queue *queue = use->queue;
         record(arena, use);
+        use->block = block;
+        use->later = NULL;
+        if (queue->last)
+            queue->last->later = use;
+        else
+            queue->first = use;
+        queue->last = use;
+    }
     block->kind = ZR_EXTENT_LEAVING;
     arena->deferred_bytes += block->bytes;
-    block->uses->next_deferred = NULL;
-    if (arena->deferred_last)
-        arena->deferred_last->uses->next_deferred = block;
-    else
-        arena->deferred = block;
-    arena->deferred_last = block;
 }
 
-static bool uses_passed(struct zr_arena *arena, const struct zr_extent *block)
+/* The use with the oldest point of the queue: when it has passed, all before it have, which were freed
+ * before. Where none has a point the last is given one. NULL: there is none, or it could not be recorded. */
+static struct zr_use *oldest_point(struct zr_arena *arena, const struct zr_use_queue *queue)
 {
-    for (struct zr_use *use = block->uses; use; use = use->next) {
-        record(arena, use);
-        if (!use->recorded || !zr_backend_event_done(arena->backend, &use->point))
-            return false;
-    }
-    return true;
+    struct zr_use *use = queue->first;
+    while (use && !use->recorded)
+        use = use->later;
+    return use || !queue->last || !record(arena, queue->last) ? use : queue->last;
 }
 
-static void give_uses(struct zr_arena *arena, struct zr_extent *block)
+/* The first use of the queue has passed. */
+static void pass(struct zr_arena *arena, struct zr_use_queue *queue)
 {
-    while (block->uses) {
-        struct zr_use *use = block->uses;
-        block->uses = use->next;
-        zr_slab_give(&arena->uses, use);
-    }
+    struct zr_use *use = queue->first;
+    struct zr_extent *block = use->block;
+    struct zr_use **link = &block->uses;
+    while (*link != use)
+        link = &(*link)->next;
+    *link = use->next;
+    queue->first = use->later;
+    if (!queue->first)
+        queue->last = NULL;
+    queue->uses_count--;
+    zr_slab_give(&arena->uses, use);
+    if (block->uses)
+        return;
+    arena->deferred_bytes -= block->bytes;
+    zr_arena_vacate(arena, block);
 }
 
-/* Lets go of the deferred blocks whose uses have passed. */
-static bool poll_deferred(struct zr_arena *arena)
+static bool poll_queue(struct zr_arena *arena, struct zr_use_queue *queue)
+{
+    const struct zr_use *oldest;
+    size_t before = arena->deferred_bytes;
+    while ((oldest = oldest_point(arena, queue)) && zr_backend_event_done(arena->backend, &oldest->point)) {
+        while (queue->first != oldest)
+            pass(arena, queue);
+        pass(arena, queue);
+    }
+    return arena->deferred_bytes < before;
+}
+
+/* Lets go of the freed blocks whose uses have passed. */
+static bool poll_queues(struct zr_arena *arena)
 {
     bool any = false;
-    struct zr_extent *block = arena->deferred, *kept = NULL;
-    while (block) {
-        struct zr_extent *next = block->uses->next_deferred;
-        if (uses_passed(arena, block)) {
-            if (kept)
-                kept->uses->next_deferred = next;
-            else
-                arena->deferred = next;
-            if (arena->deferred_last == block)
-                arena->deferred_last = kept;
-            arena->deferred_bytes -= block->bytes;
-            give_uses(arena, block);
-            zr_arena_vacate(arena, block);
-            any = true;
-        } else {
-            kept = block;
+    struct zr_use_queue **link = &arena->queues;
+    while (*link) {
+        struct zr_use_queue *queue = *link;
+        any |= poll_queue(arena, queue);
+        if (queue->uses_count > 0) {
+            link = &queue->next;
+            continue;
         }
-        block = next;
+        *link = queue->next;
+        arena->recent_queue = NULL;
+        zr_slab_give(&arena->use_queues, queue);
     }
     return any;
 }
@@ -242,7 +302,7 @@ static bool poll_withheld(struct zr_arena *arena, bool wait)
 
 bool zr_streams_poll(struct zr_arena *arena)
 {
-    bool any = arena->deferred && poll_deferred(arena);
+    bool any = arena->queues && poll_queues(arena);
     if (__builtin_expect(arena->unnumbered != NULL, 0))
         any |= poll_withheld(arena, false);
     for (unsigned i = 1; i <= arena->streams_count; i++)
@@ -266,10 +326,11 @@ static void choose(struct waitable *first, const struct zr_stream_point *point, 
 static struct waitable first_point(struct zr_arena *arena)
 {
     struct waitable first = {0};
-    for (const struct zr_extent *block = arena->deferred; block; block = block->uses->next_deferred)
-        for (const struct zr_use *use = block->uses; use; use = use->next)
-            if (use->recorded && !zr_backend_event_done(arena->backend, &use->point))
-                choose(&first, &use->point, use->order);
+    for (const struct zr_use_queue *queue = arena->queues; queue; queue = queue->next) {
+        const struct zr_use *oldest = oldest_point(arena, queue);
+        if (oldest)
+            choose(&first, &oldest->point, oldest->order);
+    }
     for (unsigned i = 1; i <= arena->streams_count; i++) {
         struct zr_stream *own = arena->streams[i];
         if (own->pending_bytes > 0)
@@ -285,13 +346,11 @@ static struct waitable first_point(struct zr_arena *arena)
 static bool wait_without_points(struct zr_arena *arena)
 {
     bool any = false;
-    for (const struct zr_extent *block = arena->deferred; block; block = block->uses->next_deferred)
-        for (struct zr_use *use = block->uses; use; use = use->next) {
-            bool done = use->recorded && zr_backend_event_done(arena->backend, &use->point);
-            if (done || zr_arena_stream_wait(arena, use->stream) != ZR_OK)
-                continue;
-            use->point = (struct zr_stream_point){0};
-            use->recorded = true;
+    for (struct zr_use_queue *queue = arena->queues; queue; queue = queue->next)
+        if (queue->first && zr_arena_stream_wait(arena, queue->stream) == ZR_OK) {
+            any = true;
+            while (queue->first)
+                pass(arena, queue);
         }
     for (unsigned i = 1; i <= arena->streams_count; i++)
         if (arena->streams[i]->pending_bytes > 0 && catch_up(arena, i))

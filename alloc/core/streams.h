@@ -10,7 +10,9 @@
  * unmapped only under free extents without an owner.
  *
  * A block that a second stream uses (zr_block_use) is different: at its free an event is recorded in each of
- * those streams, and it stays out of every free extent until they have passed. */
+ * those streams, and it stays out of every free extent until they have passed. Each stream has a queue of
+ * such uses in the order of the frees. The events of one stream pass in that order, so only the first of each
+ * queue is asked for, and a poll costs one question per stream, however many blocks wait. */
 #ifndef ZR_STREAMS_H
 #define ZR_STREAMS_H
 
@@ -44,12 +46,21 @@ struct zr_stream {
 /* A stream's use of a block that is another's. */
 struct zr_use {
     struct zr_use *next; /* of the same block */
+    struct zr_use_queue *queue;
+    /* Once the block was freed: */
+    struct zr_extent *block;
+    struct zr_use *later; /* in the queue */
+    uint32_t order;       /* of the point */
+    bool recorded;        /* the point is; else it is tried again, and the block stays */
+    struct zr_stream_point point;
+};
+
+/* One stream's uses of blocks that were freed, in the order of the frees. */
+struct zr_use_queue {
+    struct zr_use_queue *next;
+    struct zr_use *first, *last;
     uint64_t stream;
-    uint32_t order;               /* of the point */
-    bool recorded;                /* the point is; else it is tried again, and the block stays */
-    struct zr_stream_point point; /* once the block was freed */
-    /* The first of a block: the next block that waits. Not in the block's record, which readers look at. */
-    struct zr_extent *next_deferred;
+    size_t uses_count; /* of blocks that are live, too; 0: the queue ends */
 };
 
 /* The number by which free extents name their owner; 0 if the stream owns none. Never fails. */
@@ -70,6 +81,9 @@ bool zr_streams_poll(struct zr_arena *arena);
 /* Waits until something becomes anybody's, at the points that were recorded first. False: nothing is pending,
  * or nothing can be waited for: it stays with its streams. Call it again while that is not enough. */
 bool zr_streams_wait(struct zr_arena *arena);
+/* Notes that the stream uses the block, once for each stream. False: the system refuses memory. */
+bool zr_streams_use(struct zr_arena *arena, struct zr_extent *block, uint64_t stream);
+bool zr_streams_uses(const struct zr_extent *block, uint64_t stream);
 /* The block has uses by other streams and was freed: it leaves when they have passed. */
 void zr_streams_defer(struct zr_arena *arena, struct zr_extent *block);
 /* A freed block, out of the index, whose stream has no number and cannot be waited for: it stays, and counts

@@ -71,6 +71,7 @@ static zr_result prepare(struct zr_arena *arena, const struct zr_arena_options *
     arena->granule_cache.granule_bytes = arena->granule_bytes;
     zr_slab_init(&arena->extents, sizeof(struct zr_extent), ZR_POOL_FAULTS);
     zr_slab_init(&arena->uses, sizeof(struct zr_use), ZR_POOL_FAULTS);
+    zr_slab_init(&arena->use_queues, sizeof(struct zr_use_queue), ZR_POOL_FAULTS);
     if (!zr_slab_reserve(&arena->extents, ZR_ZONE_COUNT))
         return ZR_ERR_HOST_MEMORY;
     zr_result result = reserve_range(arena, options->reserve_bytes);

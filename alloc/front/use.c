@@ -18,21 +18,12 @@ zr_result zr_block_use(zr_arena *arena, const void *block, uint64_t stream)
         extent = zr_block_exact(arena, offset, &freed);
     if (!extent) {
         result = zr_fail(ZR_ERR_FOREIGN, "no block of arena \"%s\" begins at %p", arena->name, block);
-    } else if (arena->asynchronous && stream != extent->stream) {
-        struct zr_use *use = extent->uses;
-        while (use && use->stream != stream)
-            use = use->next;
-        if (!use && !zr_slab_reserve(&arena->uses, 1)) {
+    } else if (arena->asynchronous && stream != extent->stream && !zr_streams_uses(extent, stream)) {
+        result = zr_backend_stream_check(arena->backend, stream);
+        if (result == ZR_OK && !zr_streams_use(arena, extent, stream))
             result = ZR_ERR_HOST_MEMORY;
-        } else if (!use && (result = zr_backend_stream_check(arena->backend, stream)) == ZR_OK) {
-            use = zr_slab_take(&arena->uses);
-            use->stream = stream;
-            use->recorded = false;
-            use->next = extent->uses;
-            extent->uses = use;
-            if (extent->kind == ZR_EXTENT_PLANNED)
-                zr_follow_note_use(extent);
-        }
+        else if (result == ZR_OK && extent->kind == ZR_EXTENT_PLANNED)
+            zr_follow_note_use(extent);
     }
     zr_lock_give(&arena->lock);
     return result;

@@ -56,6 +56,8 @@ for row, words in (("calls", "calls of a driver-API program: sizes, attributes, 
                    ("full", "until there is no memory"), ("fork", "a child after fork"), ("ipc", "two processes and one block"),
                    ("capture", "frees during a capture"), ("versions", "the version of a function that was asked for")):
     alike(words, [((way, row), {}) for way in ("linked", "dlsym", "proc", "proc2")])
+alike("frees while another thread's own default stream works: by its name, by the form of a call, by the form that was asked for",
+      [((way, "own", use), {"ZR_EMULATOR_LAZY_FREE": "0"}) for way in ("dlsym", "proc", "proc2") for use in ("name", "form", "asked")])
 alike("two processes and one block, each call interrupted in turn",
       [(("dlsym", "ipc"), {"ZR_FAULT": ",".join(f"{site}:eintr:{nth}" for site in ("descriptor", "receive", "send", "wait"))}) for nth in range(1, 6)])
 alike("frees while streams work, of random lengths: nothing that is there is written over",
@@ -86,6 +88,25 @@ for call in ("cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemAddressReserve",
 for text in bad[:3]:
     note(text)
 ok(not bad and refused > 5, f"out of memory at each call in turn: {refused} times the program was refused something, and all went back")
+
+# ---- A program that caches as PyTorch does
+
+def caching(streams, preload, **env):
+    got = run(os.path.join(TESTS, "cuda_caching"), str(streams), preload=preload, **env)
+    return [int(x) for x in re.findall(r"\d+", got.stdout)] if got.returncode == 0 and not got.stderr else note(got.stdout + got.stderr)
+
+
+bad, events = [], []
+for streams, costs in ((0, "0"), (1, "0"), (32, "0"), (32, "1")):
+    (peak, us, later_us, *_), (own_peak, own_us, own_later_us, recorded, asked) = [caching(streams, way, ZR_EMULATOR_COSTS=costs) for way in (None, LIBRARY)]
+    note(f"{streams} streams{', virtual memory at its cost' if costs == '1' else ''}: peak {peak} MiB, {own_peak} with the library; {us / 1000:.1f} ms by the "
+         f"emulated clock, {own_us / 1000:.1f}; of these the second half {later_us / 1000:.1f}, {own_later_us / 1000:.1f}; {recorded} events, asked {asked} times")
+    events.append(recorded)
+    # What virtual memory costs is spent in the first half, while memory grows.
+    if own_peak > peak or own_later_us > 1.03 * later_us or (costs == "0" and own_us > 1.03 * us) or asked > 3 * recorded + 64:
+        bad.append(streams)
+ok(not bad, "run-ahead: no more memory than natively, as fast, and each event is asked a few times at most")
+ok(events[0] < 20 and events[2] < 2 * events[1], "no events for one stream, though the runtime asks for the functions of more; none in idle ones")
 
 # ---- How much there is
 
@@ -228,6 +249,94 @@ if got.returncode != 0:
     note(got.stderr[-800:])
 got = run(ZR, "replay", snapshot, "--policy", "zr")
 ok(got.returncode == 0, "the snapshot is read by zr replay")
+
+# The driver's table of controls has functions alone: the third injects faults.
+threads = r"""
+import ctypes, sys, threading
+class Fault(ctypes.Structure): _fields_ = [("call", ctypes.c_char_p), ("nth", ctypes.c_uint64), ("count", ctypes.c_uint64), ("code", ctypes.c_uint)]
+cuda, zr = ctypes.CDLL("libcuda.so.1"), ctypes.CDLL(sys.argv[1])
+fail = ctypes.CFUNCTYPE(None, ctypes.POINTER(Fault))((ctypes.c_void_p * 3).in_dll(cuda, "zr_emulator")[2])
+def faults(call, code): fail(ctypes.byref(Fault(call, 1 if call else 0, 1 << 40, code)))
+zr.zr_torch_alloc.restype = ctypes.c_void_p
+size, pointer, address, BYTES = ctypes.c_size_t, ctypes.c_void_p, ctypes.c_uint64, 3 << 20
+def alloc(bytes, device=0, stream=0): return zr.zr_torch_alloc(size(bytes), device, pointer(stream))
+def free(block, device=0, stream=0): zr.zr_torch_free(pointer(block), size(BYTES), device, pointer(stream))
+def current():
+    context = pointer()
+    assert cuda.cuCtxGetCurrent(ctypes.byref(context)) == 0
+    return context.value
+def device_of(block):
+    ordinal = ctypes.c_int(-1)
+    assert cuda.cuPointerGetAttribute(ctypes.byref(ordinal), 9, address(block)) == 0
+    return ordinal.value
+def fill(block, stream=0): assert cuda.cuMemsetD8Async(address(block), 0x55, size(BYTES), pointer(stream)) == 0
+contexts = []
+assert cuda.cuInit(0) == 0
+for device in (0, 1):
+    contexts.append(pointer())
+    assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(contexts[-1]), device) == 0
+def bare():
+    "A thread that has called nothing of CUDA yet, and one whose device is another."
+    for context in (None, contexts[0], contexts[1]):
+        assert cuda.cuCtxSetCurrent(context) == 0
+        before = current()
+        for device in (0, 1):
+            block, other = alloc(BYTES, device), alloc(BYTES, device)
+            assert block and other and device_of(block) == device and current() == before, (block, device, before)
+            assert cuda.cuCtxSetCurrent(contexts[device]) == 0
+            worker = pointer()
+            assert cuda.cuStreamCreate(ctypes.byref(worker), 1) == 0
+            fill(block)
+            fill(other, worker.value)
+            assert cuda.cuCtxSetCurrent(context) == 0
+            zr.zr_torch_record_stream(pointer(block), pointer(0))
+            zr.zr_torch_record_stream(pointer(other), worker)
+            free(block, device)
+            free(other, device)
+            assert current() == before
+            assert alloc(BYTES, device) == block, "the default stream of the block's device gets it again at once"
+            assert alloc(BYTES, device) != other, "and does not get what another stream is at work on"
+failed = []
+def kept(*arguments):
+    try: bare()
+    except BaseException as error: failed.append(error)
+thread = threading.Thread(target=kept)
+thread.start()
+thread.join()
+if failed: raise failed[0]
+# A stream that was destroyed and has left work behind.
+assert cuda.cuCtxSetCurrent(contexts[0]) == 0 and cuda.cuCtxSynchronize() == 0
+def leave_work():
+    gone, block = pointer(), alloc(BYTES)
+    assert cuda.cuStreamCreate(ctypes.byref(gone), 1) == 0
+    fill(block, gone.value)
+    assert cuda.cuStreamDestroy_v2(gone) == 0
+    return block, gone.value
+block, gone = leave_work()
+free(block, 0, gone)
+assert alloc(BYTES) == block
+done = pointer()
+assert cuda.cuMemsetD8Async(address(block), 0xaa, size(BYTES), pointer(0)) == 0 and cuda.cuCtxSynchronize() == 0
+copy = (ctypes.c_ubyte * BYTES)()
+assert cuda.cuMemcpyDtoH_v2(copy, address(block), size(BYTES)) == 0 and bytes(copy) == b"\xaa" * BYTES, "its work ended before the block was used again"
+# The driver does not say how a wait ended: the block stays, until it says so again.
+for call, code in ((b"cuCtxSynchronize", 999), (b"cuCtxSynchronize", 2), (b"cuCtxPushCurrent", 999)):
+    block, gone = leave_work()
+    faults(call, code)
+    free(block, 0, gone)
+    mine = alloc(BYTES)
+    faults(None, 0)
+    assert mine != block, call
+    assert cuda.cuCtxSynchronize() == 0 and alloc(BYTES) == block, (call, "and is used again later")
+# Nothing runs any more where the driver has been shut down.
+block, gone = leave_work()
+faults(b"cuCtxSynchronize", 4)
+free(block, 0, gone)
+assert alloc(BYTES) == block
+"""
+got = run(sys.executable, "-c", threads, LIBRARY, ZR_EMULATOR_TICKS="1000")
+ok(got.returncode == 0, "the plug-in in threads without a context, across devices, and behind waits that fail")
+same(re.sub(r"\d+", "N", got.stderr), "zr: the driver cannot wait for a stream: error N; memory that was freed stays allocated until it can\n", "which is said once")
 
 # ---- zr run
 

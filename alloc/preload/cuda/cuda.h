@@ -7,8 +7,9 @@
  * When memory that was freed may be handed out again:
  *  - by cuMemFree, while the device has no stream but the default one: at once, in that stream (request
  *    stream 0). Else when the legacy default stream has passed the free, which waits for every blocking
- *    stream and every thread's own default stream, and each non-blocking stream has. Blocks are requested in
- *    a stream of ours then, `idle`, which never has work: what it frees nobody waits for.
+ *    stream and every thread's own default stream, and each non-blocking stream that had work then has.
+ *    Blocks are requested in a stream of ours then, `idle`, which never has work: what it frees nobody waits
+ *    for.
  *  - by cuMemFreeAsync: when its stream has passed the free.
  * Streams of contexts that the program created are followed by no event of the arena's: a free waits for
  * those contexts, as the driver's own may. */
@@ -58,6 +59,16 @@ void *zr_real_dlsym(void *handle, const char *name);
 /* What stands in the place of a function of the real driver; NULL: nothing does. */
 void *zr_cuda_instead(const void *found);
 
+/* ---- Threads' own default streams (thunks.c) ----------------------------------------------------------- */
+
+/* What a program gets for a function of the driver's that takes a stream, by its name without version and
+ * form: each call that uses a thread's own default stream has `used` called before it, the same one for all,
+ * until zr_cuda_thunks_done(). Any thread. */
+void *zr_cuda_thunk(const char *name, void *function, bool per_thread_form, void (*used)(void));
+/* From now on thunks look at nothing. */
+void zr_cuda_thunks_done(void);
+void zr_cuda_thunks_forked(void);
+
 /* ---- Devices (device.c) -------------------------------------------------------------------------------- */
 
 enum { ZR_CUDA_DEVICES_MOST = 64, ZR_CUDA_STREAMS_MOST = 1024, ZR_CUDA_CONTEXTS_MOST = 64 };
@@ -68,6 +79,7 @@ struct zr_cuda_device {
     int ordinal;
     const struct zr_cuda_driver *driver;
     zr_cu_context primary;
+    zr_cu_context retained; /* the same, by calls that had no context; NULL: none has. lock: device.c's */
     zr_backend *backend;
     zr_arena *arena;
     zr_learner *learner;
@@ -81,12 +93,17 @@ struct zr_cuda_call {
     struct zr_cuda_device *device; /* of the current context */
     zr_cu_context context;         /* the current one */
     zr_cu_capture_mode mode;       /* of the thread, put back by leave */
+    bool pushed;                   /* the context, which leave pops */
 };
 
 /* Finds the current context, has the thread's capture mode relaxed, and keeps devices from ending meanwhile.
  * Not ZR_CU_SUCCESS: the answer of the call; there is nothing to leave. */
 zr_cu_result zr_cuda_enter(struct zr_cuda_call *call);
 void zr_cuda_leave(const struct zr_cuda_call *call);
+/* The same for a call that names its device: where the current context is not of that device, or there is
+ * none, as in a thread that has called nothing of CUDA yet, the device's primary context is current until
+ * leave. */
+zr_cu_result zr_cuda_enter_device(struct zr_cuda_call *call, int ordinal);
 /* The same without a context, for a call that has its device. */
 void zr_cuda_keep(struct zr_cuda_call *call);
 
@@ -99,6 +116,13 @@ bool zr_cuda_many_streams(void);
 /* The program has more than the default stream from now on. Waits for what the default streams are doing,
  * once: memory that was reused in their order must not be in use still when others get it. */
 void zr_cuda_go_many(void);
+/* A call names the stream, before zr_cuda_enter(): its thread's own default one is one more than the default.
+ */
+static inline void zr_cuda_note_stream(zr_cu_stream stream)
+{
+    if ((uintptr_t)stream == ZR_CU_STREAM_PER_THREAD)
+        zr_cuda_go_many();
+}
 
 /* A result of zr's as the driver would say it. */
 zr_cu_result zr_cuda_code(zr_result result);
@@ -125,11 +149,14 @@ void zr_cuda_device_give_up(int ordinal, const char *why);
 bool zr_cuda_capturing(zr_cu_context context);
 /* True if this stream is; NULL, the legacy default stream of the current context: if a blocking one is. */
 bool zr_cuda_stream_capturing(zr_cu_stream stream);
-/* Has the block, which is about to be freed, wait for all that works on the device. False: something is being
- * captured there, and nobody can be waited for. */
+/* Has the block, which is about to be freed, wait for all that works on the device. False: that cannot be
+ * waited for now, because something is being captured there or the driver refuses: keep the block. */
 bool zr_cuda_follow_all(struct zr_cuda_device *device, zr_arena *arena, void *block);
-/* Has the block wait for what the stream, any that the caller may name, was given. */
-void zr_cuda_follow(struct zr_cuda_device *device, zr_arena *arena, void *block, zr_cu_stream stream);
+/* Has the block wait for what the stream, any that the caller may name, was given. False: likewise. */
+bool zr_cuda_follow(struct zr_cuda_device *device, zr_arena *arena, void *block, zr_cu_stream stream);
+/* Whether nothing is at work any more where a wait has ended so: it came to its end, or the stream, its
+ * context or the driver is gone. False: says so once, unless a capture forbade the wait. */
+bool zr_cuda_wait_is_over(zr_cu_result code);
 /* The number by which the arena knows the stream, which may be the current context's default one; false: no
  * event of the arena's follows it. */
 bool zr_cuda_stream_number(struct zr_cuda_device *device, zr_cu_stream stream, uint64_t *out);
@@ -194,6 +221,7 @@ struct zr_cuda_request {
     struct zr_cuda_pool *pool;
     zr_arena *arena; /* NULL: the device's */
     bool any_stream; /* whoever gets it may use it in any stream at once */
+    bool waits;      /* rather than for more of the driver's memory, for what the program has freed */
     uint64_t stream; /* else in this */
 };
 

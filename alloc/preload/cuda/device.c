@@ -19,7 +19,8 @@ static struct zr_cuda_device devices[ZR_CUDA_DEVICES_MOST];
 static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
 /* Read by every call on an arena, written by what ends one. */
 static pthread_rwlock_t life = PTHREAD_RWLOCK_INITIALIZER;
-static _Atomic bool many, used, forked, broken;
+static _Atomic bool many, settled, used, forked, broken;
+static pthread_mutex_t settling = PTHREAD_MUTEX_INITIALIZER;
 
 /* ---- Words --------------------------------------------------------------------------------------------- */
 
@@ -63,25 +64,62 @@ struct zr_cuda_device *zr_cuda_device_at(int ordinal)
     return &devices[ordinal];
 }
 
-zr_cu_result zr_cuda_enter(struct zr_cuda_call *call)
+/* The current context and its device; INVALID_CONTEXT: there is none. */
+static zr_cu_result find_current(zr_cu_context *context, zr_cu_device *device)
 {
-    zr_cu_device device = -1;
-    *call = (struct zr_cuda_call){.mode = ZR_CU_CAPTURE_RELAXED};
     if (!zr_cuda_see() || zr_cuda_forked())
         return ZR_CU_NOT_INITIALIZED;
-    zr_cu_result code = ZR_CUDA_PASS(context_get, &call->context);
-    if (code == ZR_CU_SUCCESS && !call->context)
+    zr_cu_result code = ZR_CUDA_PASS(context_get, context);
+    if (code == ZR_CU_SUCCESS && !*context)
         code = ZR_CU_INVALID_CONTEXT;
-    if (code == ZR_CU_SUCCESS)
-        code = ZR_CUDA_PASS(context_device, &device);
+    return code == ZR_CU_SUCCESS ? ZR_CUDA_PASS(context_device, device) : code;
+}
+
+zr_cu_result zr_cuda_enter(struct zr_cuda_call *call)
+{
+    zr_cu_context context = NULL;
+    zr_cu_device device = -1;
+    zr_cu_result code = find_current(&context, &device);
     if (code != ZR_CU_SUCCESS)
         return code;
     if (device < 0 || device >= ZR_CUDA_DEVICES_MOST)
         return ZR_CU_NOT_SUPPORTED;
-    zr_cu_context context = call->context;
     zr_cuda_keep(call);
     call->context = context;
     call->device = &devices[device];
+    return ZR_CU_SUCCESS;
+}
+
+/* Makes the device's primary context current, which is retained once for as long as it is not reset. */
+static zr_cu_result push_primary(struct zr_cuda_device *device, zr_cu_context *out)
+{
+    zr_cu_result code = ZR_CU_SUCCESS;
+    pthread_mutex_lock(&making);
+    if (!device->driver && zr_cuda_driver_get(&device->driver) != ZR_OK)
+        code = ZR_CU_NOT_INITIALIZED;
+    else if (!device->retained)
+        code = device->driver->context_retain(&device->retained, (zr_cu_device)(device - devices));
+    *out = device->retained;
+    pthread_mutex_unlock(&making);
+    return code == ZR_CU_SUCCESS ? device->driver->context_push(*out) : code;
+}
+
+zr_cu_result zr_cuda_enter_device(struct zr_cuda_call *call, int ordinal)
+{
+    zr_cu_context context = NULL;
+    zr_cu_device current = -1;
+    zr_cu_result code = find_current(&context, &current);
+    if (code == ZR_CU_SUCCESS && current == ordinal)
+        return zr_cuda_enter(call);
+    if (code != ZR_CU_SUCCESS && code != ZR_CU_INVALID_CONTEXT)
+        return code;
+    code = push_primary(&devices[ordinal], &context);
+    if (code != ZR_CU_SUCCESS)
+        return code;
+    zr_cuda_keep(call);
+    call->context = context;
+    call->device = &devices[ordinal];
+    call->pushed = true;
     return ZR_CU_SUCCESS;
 }
 
@@ -96,8 +134,11 @@ void zr_cuda_keep(struct zr_cuda_call *call)
 void zr_cuda_leave(const struct zr_cuda_call *call)
 {
     zr_cu_capture_mode mode = call->mode;
+    zr_cu_context popped;
     pthread_rwlock_unlock(&life);
     ZR_CUDA_PASS(capture_mode, &mode);
+    if (call->pushed)
+        call->device->driver->context_pop(&popped);
 }
 
 /* ---- The driver that the arena sees -------------------------------------------------------------------- */
@@ -294,6 +335,9 @@ void zr_cuda_device_end(int ordinal)
         return;
     struct zr_cuda_device *device = &devices[ordinal];
     pthread_rwlock_wrlock(&life);
+    pthread_mutex_lock(&making);
+    device->retained = NULL;
+    pthread_mutex_unlock(&making);
     if (atomic_load(&device->ready)) {
         while (zr_cuda_blocks_take_any(NULL, device, &block))
             if (!block.arena)
@@ -325,21 +369,37 @@ bool zr_cuda_many_streams(void)
     return atomic_load_explicit(&many, memory_order_acquire);
 }
 
-void zr_cuda_go_many(void)
+/* Behind all that the device's default stream was given; where that cannot be said, behind all of the
+ * context. */
+static void settle(const struct zr_cuda_device *device)
 {
     zr_cu_context popped;
-    if (zr_cuda_many_streams() || atomic_exchange(&many, true))
+    if (device->driver->context_push(device->primary) != ZR_CU_SUCCESS)
         return;
-    pthread_rwlock_rdlock(&life);
-    for (int i = 0; i < ZR_CUDA_DEVICES_MOST; i++) {
-        const struct zr_cuda_device *device = &devices[i];
-        if (!atomic_load_explicit(&device->ready, memory_order_acquire) ||
-            device->driver->context_push(device->primary) != ZR_CU_SUCCESS)
-            continue;
-        device->driver->stream_synchronize(NULL);
-        device->driver->context_pop(&popped);
+    zr_cu_result code = device->driver->stream_synchronize(NULL);
+    if (!zr_cuda_wait_is_over(code))
+        code = device->driver->context_synchronize();
+    device->driver->context_pop(&popped);
+    if (!zr_cuda_wait_is_over(code))
+        zr_say("device %d cannot be waited for: error %u; memory that was freed before may still be in use",
+               device->ordinal, code);
+}
+
+void zr_cuda_go_many(void)
+{
+    if (atomic_load_explicit(&settled, memory_order_acquire) || zr_cuda_forked())
+        return;
+    pthread_mutex_lock(&settling); /* nobody uses a second stream before the wait is over */
+    if (!atomic_exchange(&many, true)) {
+        pthread_rwlock_rdlock(&life);
+        for (int i = 0; i < ZR_CUDA_DEVICES_MOST; i++)
+            if (atomic_load_explicit(&devices[i].ready, memory_order_acquire))
+                settle(&devices[i]);
+        pthread_rwlock_unlock(&life);
+        zr_cuda_thunks_done();
+        atomic_store_explicit(&settled, true, memory_order_release);
     }
-    pthread_rwlock_unlock(&life);
+    pthread_mutex_unlock(&settling);
 }
 
 /* ---- fork ---------------------------------------------------------------------------------------------- */
@@ -355,7 +415,9 @@ static void in_child(void)
     if (atomic_load(&used))
         atomic_store(&forked, true);
     pthread_mutex_init(&making, NULL);
+    pthread_mutex_init(&settling, NULL);
     pthread_rwlock_init(&life, NULL);
+    zr_cuda_thunks_forked();
     zr_cuda_blocks_forked();
     zr_cuda_pools_forked();
     zr_cuda_streams_forked();

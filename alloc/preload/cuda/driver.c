@@ -8,6 +8,7 @@
 #include "alloc/preload/cuda/cuda.h"
 
 #include <dlfcn.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "alloc/base/system/lock.h"
@@ -122,6 +123,31 @@ static void *dlsym_of_nobody(void *handle, const char *name)
     return next_dlsym()(handle, "cuda driver (libcuda.so.1 is not loaded)");
 }
 
+static bool ends_with(const char *name, const char *end)
+{
+    size_t length = strlen(name), bytes = strlen(end);
+    return length > bytes && strcmp(name + length - bytes, end) == 0;
+}
+
+/* Forms have names of their own here: a function that takes a stream has one more that ends in _ptsz, one in
+ * the default stream alone in _ptds. */
+static void *watch_by_name(void *handle, const char *name, void *found)
+{
+    char form[96];
+    bool driver = name[2] >= 'A' && name[2] <= 'Z'; /* cuMemFree, not cudaFree or cublasCreate */
+    if (!driver || !atomic_load_explicit(&seen, memory_order_acquire) || zr_cuda_many_streams())
+        return found;
+    if (ends_with(name, "_ptsz") || ends_with(name, "_ptds"))
+        return zr_cuda_thunk(name, found, true, zr_cuda_go_many);
+    snprintf(form, sizeof form, "%s_ptsz", name);
+    if (!next_dlsym()(handle, form)) {
+        dlerror(); /* the program's own question was answered */
+        return found;
+    }
+    snprintf(form, sizeof form, "%.*s", (int)(strlen(name) - (ends_with(name, "_v2") ? 3 : 0)), name);
+    return zr_cuda_thunk(form, found, false, zr_cuda_go_many);
+}
+
 static void *dlsym_of_handle(void *handle, const char *name)
 {
     void *found = next_dlsym()(handle, name);
@@ -130,7 +156,7 @@ static void *dlsym_of_handle(void *handle, const char *name)
     if (nobody_has(name)) /* it is ours, then, or that of a library with the same names */
         return is_own(found) ? dlsym_of_nobody(handle, name) : found;
     void *own = zr_cuda_instead(found);
-    return own ? own : found;
+    return own ? own : watch_by_name(handle, name, found);
 }
 
 /* Who answers a dlsym. The real one looks at the address that it returns to where the handle is RTLD_NEXT or
@@ -185,26 +211,54 @@ __attribute__((optimize("O2"))) ZR_EXPORT void *dlsym(void *handle, const char *
 
 /* ---- cuGetProcAddress ---------------------------------------------------------------------------------- */
 
-static zr_cu_result substitute(zr_cu_result code, void **function, unsigned long long flags)
+enum { PER_THREAD_SINCE = 7000 }; /* the version of CUDA with which per-thread forms came */
+
+/* NULL: the driver has none. */
+static void *ask(const char *symbol, int version, unsigned long long flags)
+{
+    zr_cu_proc_status status;
+    void *found = NULL;
+    zr_cu_result code = zr_cuda_real.proc_address_v2
+                            ? zr_cuda_real.proc_address_v2(symbol, &found, version, flags, &status)
+                            : ZR_CUDA_PASS(proc_address, symbol, &found, version, flags);
+    return code == ZR_CU_SUCCESS ? found : NULL;
+}
+
+/* A thunk for a function that has two forms, which are those that take a stream. */
+static void *watch(const char *symbol, void *function, int version, unsigned long long flags)
+{
+    if (flags & ZR_CU_PROC_PER_THREAD_STREAM && ask(symbol, version, ZR_CU_PROC_LEGACY_STREAM) != function)
+        return zr_cuda_thunk(symbol, function, true, zr_cuda_go_many);
+    if (version < PER_THREAD_SINCE)
+        version = PER_THREAD_SINCE;
+    void *per_thread = ask(symbol, version, ZR_CU_PROC_PER_THREAD_STREAM);
+    if (per_thread && ask(symbol, version, ZR_CU_PROC_LEGACY_STREAM) != per_thread)
+        return zr_cuda_thunk(symbol, function, false, zr_cuda_go_many);
+    return function;
+}
+
+static zr_cu_result substitute(zr_cu_result code, const char *symbol, void **function, int version,
+                               unsigned long long flags)
 {
     if (code != ZR_CU_SUCCESS || !function || !*function)
         return code;
     void *own = zr_cuda_instead(*function);
     if (own)
         *function = own;
-    if (flags & ZR_CU_PROC_PER_THREAD_STREAM)
-        zr_cuda_go_many();
+    else if (!zr_cuda_many_streams())
+        *function = watch(symbol, *function, version, flags);
     return code;
 }
 
 zr_cu_result cuGetProcAddress(const char *symbol, void **function, int version, unsigned long long flags)
 {
-    return substitute(ZR_CUDA_PASS(proc_address, symbol, function, version, flags), function, flags);
+    return substitute(ZR_CUDA_PASS(proc_address, symbol, function, version, flags), symbol, function, version,
+                      flags);
 }
 
 zr_cu_result cuGetProcAddress_v2(const char *symbol, void **function, int version, unsigned long long flags,
                                  zr_cu_proc_status *status)
 {
-    return substitute(ZR_CUDA_PASS(proc_address_v2, symbol, function, version, flags, status), function,
-                      flags);
+    return substitute(ZR_CUDA_PASS(proc_address_v2, symbol, function, version, flags, status), symbol,
+                      function, version, flags);
 }

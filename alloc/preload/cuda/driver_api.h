@@ -63,7 +63,10 @@ typedef enum zr_cu_pointer_attribute {
     ZR_CU_POINTER_HANDLE_TYPES = 14,
     ZR_CU_POINTER_RDMA_CAPABLE = 15,
     ZR_CU_POINTER_ACCESS_FLAGS = 16,
-    ZR_CU_POINTER_POOL = 17
+    ZR_CU_POINTER_POOL = 17,
+    ZR_CU_POINTER_MAPPING_BYTES = 18,
+    ZR_CU_POINTER_MAPPING_START = 19,
+    ZR_CU_POINTER_MEMORY_ID = 20 /* unsigned long long, of the physical memory */
 } zr_cu_pointer_attribute;
 
 typedef enum zr_cu_capture_status {

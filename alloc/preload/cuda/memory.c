@@ -8,15 +8,23 @@
 #include "alloc/base/system/lock.h"
 #include "alloc/base/option.h"
 #include "alloc/base/slab.h"
+#include "alloc/core/arena_internal.h"
 
 /* What cuMemAlloc promises is 256; some of its users count on what it does. */
 enum { ALIGNMENT = 512 };
 
-/* ---- Blocks that wait for the end of a capture --------------------------------------------------------- */
+/* ---- Blocks that wait for the end of a capture, or for a driver that waits again ----------------------- */
+
+/* What a free waits for: all that works on the device, or one stream. */
+struct behind {
+    bool everywhere;
+    zr_cu_stream stream;
+};
 
 struct deferred {
     struct deferred *next;
     struct zr_cuda_block block;
+    struct behind behind;
 };
 
 /* lock: all of it */
@@ -24,8 +32,10 @@ static struct zr_lock deferred_lock;
 static struct zr_slab deferred_records;
 static struct deferred *_Atomic deferred;
 
-static bool defer(const struct zr_cuda_block *block)
+/* The names of default streams mean others in another thread or context. */
+static bool defer(const struct zr_cuda_block *block, struct behind behind)
 {
+    behind.everywhere |= (uintptr_t)behind.stream <= ZR_CU_STREAM_PER_THREAD;
     zr_lock_take(&deferred_lock);
     if (deferred_records.record_bytes == 0)
         zr_slab_init(&deferred_records, sizeof(struct deferred), ZR_POOL_NO_FAULTS);
@@ -33,6 +43,7 @@ static bool defer(const struct zr_cuda_block *block)
     if (there) {
         struct deferred *own = zr_slab_take(&deferred_records);
         own->block = *block;
+        own->behind = behind;
         own->next = atomic_load_explicit(&deferred, memory_order_relaxed);
         atomic_store_explicit(&deferred, own, memory_order_relaxed);
     }
@@ -40,12 +51,14 @@ static bool defer(const struct zr_cuda_block *block)
     return there;
 }
 
-/* Gives a block back to its arena, behind all that works on the device; false: something is captured. */
-static bool end_everywhere(const struct zr_cuda_block *block)
+/* Gives a block back to its arena; false: what it waits for cannot be waited for now. */
+static bool end(const struct zr_cuda_block *block, struct behind behind)
 {
-    if (!zr_cuda_follow_all(block->device, block->arena, (void *)block->address))
+    void *address = (void *)block->address;
+    if (behind.everywhere ? !zr_cuda_follow_all(block->device, block->arena, address)
+                          : !zr_cuda_follow(block->device, block->arena, address, behind.stream))
         return false;
-    if (zr_arena_free(block->arena, (void *)block->address) != ZR_OK)
+    if (zr_arena_free(block->arena, address) != ZR_OK)
         zr_cuda_log("a free");
     return true;
 }
@@ -61,7 +74,7 @@ static void end_deferred(void)
     while (list) {
         struct deferred *each = list;
         list = each->next;
-        bool done = end_everywhere(&each->block);
+        bool done = end(&each->block, each->behind);
         zr_lock_take(&deferred_lock);
         if (done) {
             zr_slab_give(&deferred_records, each);
@@ -106,6 +119,7 @@ zr_cu_result zr_cuda_block_new(struct zr_cuda_device *device, const struct zr_cu
     end_deferred();
     if (request->any_stream)
         wanted.stream = zr_cuda_many_streams() ? (uintptr_t)device->idle : 0;
+    zr_thread_waits_to_grow = request->waits;
     zr_result result = zr_arena_alloc(arena, &wanted, &address);
     if (zr_cuda_code(result) == ZR_CU_OUT_OF_MEMORY) {
         zr_arena_trim(arena, 0, NULL);
@@ -113,6 +127,7 @@ zr_cu_result zr_cuda_block_new(struct zr_cuda_device *device, const struct zr_cu
             zr_arena_trim(device->arena, 0, NULL);
         result = zr_arena_alloc(arena, &wanted, &address);
     }
+    zr_thread_waits_to_grow = false;
     if (result != ZR_OK) {
         zr_cuda_blocks_unreserve();
         zr_cuda_log("an allocation");
@@ -138,17 +153,10 @@ void zr_cuda_block_end(const struct zr_cuda_block *block, bool everywhere, zr_cu
     end_deferred();
     if (block->pool)
         zr_cuda_pool_count(block->pool, block->bytes, false);
-    if (everywhere) {
-        if (!end_everywhere(block) && !defer(block))
-            zr_say(
-                "%zu bytes that were freed during a capture stay allocated: the system refuses memory for a record",
-                block->bytes);
-        zr_cuda_figures_note(block->device);
-        return;
-    }
-    zr_cuda_follow(block->device, block->arena, (void *)block->address, stream);
-    if (zr_arena_free(block->arena, (void *)block->address) != ZR_OK)
-        zr_cuda_log("a free");
+    struct behind behind = {everywhere, stream};
+    if (!end(block, behind) && !defer(block, behind))
+        zr_say("%zu bytes that were freed stay allocated: the system refuses memory for a record",
+               block->bytes);
     zr_cuda_figures_note(block->device);
 }
 
@@ -163,9 +171,11 @@ static zr_cu_result allocate(size_t bytes, zr_cu_address *out)
         return code;
     code = zr_cuda_device_open(call.device);
     if (code == ZR_CU_SUCCESS)
-        code = zr_cuda_block_new(
-            call.device,
-            &(struct zr_cuda_request){.bytes = bytes, .context = call.context, .any_stream = true}, out);
+        code =
+            zr_cuda_block_new(call.device,
+                              &(struct zr_cuda_request){
+                                  .bytes = bytes, .context = call.context, .any_stream = true, .waits = true},
+                              out);
     zr_cuda_leave(&call);
     return code;
 }
@@ -217,6 +227,7 @@ static zr_cu_result allocate_async(struct zr_cuda_pool *pool, size_t bytes, zr_c
                                    zr_cu_address *out)
 {
     struct zr_cuda_call call;
+    zr_cuda_note_stream(stream);
     zr_cu_result code = zr_cuda_enter(&call);
     if (code != ZR_CU_SUCCESS)
         return code;
@@ -284,6 +295,7 @@ static zr_cu_result free_async(zr_cu_address address, zr_cu_stream stream)
     struct zr_cuda_call call;
     if (!address || zr_cuda_forked() || !zr_cuda_blocks_find(address, &block))
         return ZR_CU_NOT_SUPPORTED;
+    zr_cuda_note_stream(stream);
     zr_cu_result code = zr_cuda_enter(&call);
     if (code != ZR_CU_SUCCESS)
         return code;
@@ -393,6 +405,7 @@ static bool answer(const struct zr_cuda_block *block, zr_cu_pointer_attribute wh
         *(zr_cu_address *)out = address;
         return true;
     case ZR_CU_POINTER_BUFFER_ID:
+    case ZR_CU_POINTER_MEMORY_ID:
         /* The driver's own count from 1: these are none of them. */
         *(unsigned long long *)out = (UINT64_C(1) << 62) + block->id;
         return true;
@@ -406,9 +419,11 @@ static bool answer(const struct zr_cuda_block *block, zr_cu_pointer_attribute wh
         *(unsigned char *)out = block->arena && !block->pool;
         return true;
     case ZR_CU_POINTER_RANGE_START:
+    case ZR_CU_POINTER_MAPPING_START:
         *(zr_cu_address *)out = block->address;
         return true;
     case ZR_CU_POINTER_RANGE_BYTES:
+    case ZR_CU_POINTER_MAPPING_BYTES:
         *(size_t *)out = block->bytes;
         return true;
     case ZR_CU_POINTER_POOL:
@@ -469,10 +484,12 @@ void zr_cuda_fix(zr_cu_address address, size_t bytes, enum zr_granule_class gran
     zr_cuda_leave(&call);
 }
 
+/* Memory of cuMemAlloc has no handle. That of one granule would be taken for the whole block's. */
 zr_cu_result cuMemRetainAllocationHandle(zr_cu_memory *out, void *address)
 {
-    if (out)
-        zr_cuda_fix((uintptr_t)address, 1, ZR_GRANULE_EXPORTED);
+    struct zr_cuda_block block;
+    if (!zr_cuda_forked() && zr_cuda_blocks_find((uintptr_t)address, &block))
+        return ZR_CU_INVALID_VALUE;
     return ZR_CUDA_PASS(retain_handle, out, address);
 }
 

@@ -77,15 +77,36 @@ bool zr_cuda_capturing(zr_cu_context context)
 
 /* ---- What a free waits for ----------------------------------------------------------------------------- */
 
-/* What no event can be had for is waited for. */
-static void use(struct zr_cuda_device *device, zr_arena *arena, void *block, zr_cu_stream stream)
+bool zr_cuda_wait_is_over(zr_cu_result code)
 {
-    zr_cu_context popped;
-    if (zr_block_use(arena, block, (uintptr_t)stream) == ZR_OK ||
-        device->driver->context_push(device->primary) != ZR_CU_SUCCESS)
-        return;
-    device->driver->stream_synchronize(stream);
-    device->driver->context_pop(&popped);
+    static _Atomic bool said;
+    if (code == ZR_CU_SUCCESS || code == ZR_CU_DEINITIALIZED || zr_cuda_context_dead(code))
+        return true;
+    if (code != ZR_CU_STREAM_CAPTURE_UNSUPPORTED && !atomic_exchange(&said, true))
+        zr_say(
+            "the driver cannot wait for a stream: error %u; memory that was freed stays allocated until it can",
+            code);
+    return false;
+}
+
+/* Has the block wait for the stream, or waits for it where no event can be had. The primary context is
+ * current; it may have work still of a stream that was destroyed. */
+static bool use(struct zr_cuda_device *device, zr_arena *arena, void *block, zr_cu_stream stream)
+{
+    if (zr_block_use(arena, block, (uintptr_t)stream) == ZR_OK)
+        return true;
+    zr_cu_result code = device->driver->stream_synchronize(stream);
+    if (code == ZR_CU_INVALID_HANDLE)
+        code = device->driver->context_synchronize();
+    return zr_cuda_wait_is_over(code);
+}
+
+/* The same of a non-blocking stream or `gather`. The default stream is never skipped: that nothing is left of
+ * its own work says nothing of the blocking streams, which its next event would wait for. */
+static bool use_unless_idle(struct zr_cuda_device *device, zr_arena *arena, void *block, zr_cu_stream stream)
+{
+    return (zr_cuda_real.stream_query && zr_cuda_real.stream_query(stream) == ZR_CU_SUCCESS) ||
+           use(device, arena, block, stream);
 }
 
 static size_t contexts_of(const struct zr_cuda_device *device, zr_cu_context out[ZR_CUDA_CONTEXTS_MOST])
@@ -99,39 +120,51 @@ static size_t contexts_of(const struct zr_cuda_device *device, zr_cu_context out
     return count;
 }
 
-/* Waits in a context, unless something is captured there. A context that is dead does nothing any more. */
-static bool wait_in(struct zr_cuda_device *device, zr_cu_context context, bool wait)
+/* Waits in a context, unless something is captured there. */
+static bool wait_in(struct zr_cuda_device *device, zr_cu_context context)
 {
     zr_cu_context popped;
-    if (device->driver->context_push(context) != ZR_CU_SUCCESS)
-        return true;
+    zr_cu_result code = device->driver->context_push(context);
+    if (code != ZR_CU_SUCCESS)
+        return code == ZR_CU_INVALID_CONTEXT || zr_cuda_wait_is_over(code);
     bool capturing = zr_cuda_capturing(context);
-    if (!capturing && wait)
-        device->driver->context_synchronize();
+    if (!capturing)
+        code = device->driver->context_synchronize();
     device->driver->context_pop(&popped);
-    return !capturing;
+    return !capturing && zr_cuda_wait_is_over(code);
+}
+
+/* The streams of the primary context, which is current. */
+static bool follow_primary(struct zr_cuda_device *device, zr_arena *arena, void *block)
+{
+    struct stream each;
+    zr_cu_stream gather = atomic_load(&device->gather);
+    if (zr_cuda_stream_capturing(LEGACY) || /* speaks for the blocking ones, too */
+        (streams_lost && !zr_cuda_wait_is_over(device->driver->context_synchronize())))
+        return false;
+    if (!zr_cuda_many_streams())
+        return true;
+    bool followed = use(device, arena, block, NULL);
+    for (size_t i = 0; followed && next_stream(device->primary, &i, true, &each);)
+        if (each.flags & ZR_CU_STREAM_NON_BLOCKING)
+            followed =
+                !zr_cuda_stream_capturing(each.stream) && use_unless_idle(device, arena, block, each.stream);
+    return followed && (!gather || use_unless_idle(device, arena, block, gather));
 }
 
 bool zr_cuda_follow_all(struct zr_cuda_device *device, zr_arena *arena, void *block)
 {
-    struct stream each;
-    zr_cu_context others[ZR_CUDA_CONTEXTS_MOST];
-    if (!wait_in(device, device->primary, streams_lost))
-        return false;
-    if (!zr_cuda_many_streams())
-        return true;
-    size_t count = contexts_of(device, others);
+    zr_cu_context others[ZR_CUDA_CONTEXTS_MOST], popped;
+    size_t count = zr_cuda_many_streams() ? contexts_of(device, others) : 0;
     for (size_t i = 0; i < count; i++)
-        if (!wait_in(device, others[i], true))
+        if (!wait_in(device, others[i]))
             return false;
-    use(device, arena, block, NULL);
-    for (size_t i = 0; next_stream(device->primary, &i, true, &each);)
-        if (each.flags & ZR_CU_STREAM_NON_BLOCKING)
-            use(device, arena, block, each.stream);
-    zr_cu_stream gather = atomic_load(&device->gather);
-    if (gather)
-        use(device, arena, block, gather);
-    return true;
+    zr_cu_result code = device->driver->context_push(device->primary);
+    if (code != ZR_CU_SUCCESS)
+        return zr_cuda_wait_is_over(code);
+    bool followed = follow_primary(device, arena, block);
+    device->driver->context_pop(&popped);
+    return followed;
 }
 
 bool zr_cuda_stream_number(struct zr_cuda_device *device, zr_cu_stream stream, uint64_t *out)
@@ -181,18 +214,30 @@ static bool gather_from(struct zr_cuda_device *device, zr_cu_stream gather, zr_c
     return done;
 }
 
-void zr_cuda_follow(struct zr_cuda_device *device, zr_arena *arena, void *block, zr_cu_stream stream)
+/* In the primary context. */
+static bool use_there(struct zr_cuda_device *device, zr_arena *arena, void *block, zr_cu_stream stream)
+{
+    zr_cu_context popped;
+    zr_cu_result code = device->driver->context_push(device->primary);
+    if (code != ZR_CU_SUCCESS)
+        return zr_cuda_wait_is_over(code);
+    bool followed = use(device, arena, block, stream);
+    device->driver->context_pop(&popped);
+    return followed;
+}
+
+bool zr_cuda_follow(struct zr_cuda_device *device, zr_arena *arena, void *block, zr_cu_stream stream)
 {
     uint64_t number;
-    if (zr_cuda_stream_number(device, stream, &number)) {
-        use(device, arena, block, (zr_cu_stream)(uintptr_t)number);
-        return;
-    }
+    if (zr_cuda_stream_number(device, stream, &number))
+        return use_there(device, arena, block, (zr_cu_stream)(uintptr_t)number);
     zr_cu_stream gather = gather_of(device);
     if (gather && gather_from(device, gather, stream))
-        use(device, arena, block, gather);
-    else
-        device->driver->stream_synchronize(stream);
+        return use_there(device, arena, block, gather);
+    zr_cu_result code = device->driver->stream_synchronize(stream);
+    if (code == ZR_CU_INVALID_HANDLE) /* a destroyed one may have left work behind, in whichever context */
+        return wait_in(device, device->primary) && zr_cuda_follow_all(device, arena, block);
+    return zr_cuda_wait_is_over(code);
 }
 
 /* ---- Streams ------------------------------------------------------------------------------------------- */

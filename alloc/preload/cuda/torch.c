@@ -73,9 +73,9 @@ void zr_torch_begin_allocate_to_pool(int ordinal, struct zr_torch_pool_id id, vo
     struct zr_cuda_call call;
     zr_arena *made = NULL;
     (void)filter;
-    if (!is_device(ordinal) || zr_cuda_enter(&call) != ZR_CU_SUCCESS)
+    if (!is_device(ordinal) || zr_cuda_enter_device(&call, ordinal) != ZR_CU_SUCCESS)
         return;
-    struct zr_cuda_device *device = zr_cuda_device_at(ordinal);
+    struct zr_cuda_device *device = call.device;
     zr_cuda_at_device_end(end_pools);
     zr_lock_take(&lock);
     bool there = find(device, id) != NULL;
@@ -160,9 +160,10 @@ void *zr_torch_alloc(ssize_t bytes, int ordinal, zr_cu_stream stream)
 {
     struct zr_cuda_call call;
     zr_cu_address address = 0;
-    if (bytes <= 0 || !is_device(ordinal) || zr_cuda_enter(&call) != ZR_CU_SUCCESS)
+    zr_cuda_note_stream(stream);
+    if (bytes <= 0 || !is_device(ordinal) || zr_cuda_enter_device(&call, ordinal) != ZR_CU_SUCCESS)
         return NULL;
-    struct zr_cuda_device *device = zr_cuda_device_at(ordinal);
+    struct zr_cuda_device *device = call.device;
     zr_cu_result code = zr_cuda_device_open(device);
     if (code == ZR_CU_SUCCESS && !is_beyond(device, (size_t)bytes)) {
         struct zr_cuda_request request = {.bytes = (size_t)bytes, .context = call.context};
@@ -171,29 +172,39 @@ void *zr_torch_alloc(ssize_t bytes, int ordinal, zr_cu_stream stream)
         if (zr_cuda_block_new(device, &request, &address) != ZR_CU_SUCCESS)
             address = 0;
     }
-    zr_cuda_leave(&call);
     if (code == ZR_CU_NOT_SUPPORTED && ZR_CUDA_PASS(mem_alloc, &address, (size_t)bytes) != ZR_CU_SUCCESS)
         address = 0;
+    zr_cuda_leave(&call);
     return (void *)(uintptr_t)address;
+}
+
+/* The names of default streams mean those of the block's device, whichever is current. */
+static zr_cu_result enter_of(struct zr_cuda_call *call, const struct zr_cuda_block *block,
+                             zr_cu_stream stream)
+{
+    zr_cuda_note_stream(stream);
+    return zr_cuda_enter_device(call, block->device->ordinal);
 }
 
 void zr_torch_free(void *address, ssize_t bytes, int ordinal, zr_cu_stream stream)
 {
     struct zr_cuda_block block;
     struct zr_cuda_call call;
-    (void)bytes, (void)ordinal;
+    (void)bytes;
     if (!address || zr_cuda_forked())
         return;
-    zr_cuda_keep(&call);
-    bool ours = zr_cuda_blocks_take((uintptr_t)address, &block);
-    if (ours) {
-        zr_cuda_block_end(&block, block.everywhere, stream);
-        if (block.arena != block.device->arena)
-            end_released();
-    }
-    zr_cuda_leave(&call);
-    if (!ours)
+    bool ours = zr_cuda_blocks_find((uintptr_t)address, &block) && block.arena;
+    if (ours && enter_of(&call, &block, stream) == ZR_CU_SUCCESS) {
+        if (zr_cuda_blocks_take((uintptr_t)address, &block)) {
+            zr_cuda_block_end(&block, block.everywhere, stream);
+            if (block.arena != block.device->arena)
+                end_released();
+        }
+        zr_cuda_leave(&call);
+    } else if (!ours && is_device(ordinal) && zr_cuda_enter_device(&call, ordinal) == ZR_CU_SUCCESS) {
         ZR_CUDA_PASS(mem_free, (uintptr_t)address);
+        zr_cuda_leave(&call);
+    }
 }
 
 static void set_everywhere(struct zr_cuda_block *block, void *argument)
@@ -208,7 +219,7 @@ void zr_torch_record_stream(void *address, zr_cu_stream stream)
     struct zr_cuda_call call;
     uint64_t number;
     if (!zr_cuda_blocks_find((uintptr_t)address, &block) || !block.arena ||
-        zr_cuda_enter(&call) != ZR_CU_SUCCESS)
+        enter_of(&call, &block, stream) != ZR_CU_SUCCESS)
         return;
     if (!zr_cuda_stream_number(block.device, stream, &number) ||
         zr_block_use(block.arena, (void *)block.address, number) != ZR_OK)

@@ -100,6 +100,7 @@ struct zr_emulator {
     uint64_t (*mapped)(zr_cu_address address);
     int (*device)(void);                         /* of the current context; -1: there is none */
     bool (*stream_is_here)(zr_cu_stream stream); /* of the current context */
+    uint64_t (*ticks)(void);                     /* of the current context's clock */
 };
 extern const struct zr_emulator zr_emulator;
 

@@ -414,6 +414,14 @@ static bool control_stream_is_here(zr_cu_stream stream)
     return here;
 }
 
+static uint64_t control_ticks(void)
+{
+    pthread_mutex_lock(&lock);
+    uint64_t ticks = emu_current() ? emu_current()->clock : 0;
+    pthread_mutex_unlock(&lock);
+    return ticks;
+}
+
 PUBLIC const struct zr_emulator zr_emulator = {
     .calls = control_calls,
     .host_waits = control_host_waits,
@@ -439,4 +447,5 @@ PUBLIC const struct zr_emulator zr_emulator = {
     .mapped = control_mapped,
     .device = control_device,
     .stream_is_here = control_stream_is_here,
+    .ticks = control_ticks,
 };

@@ -64,6 +64,7 @@ static zr_cu_result attribute(void *value, zr_cu_pointer_attribute which, const 
         *(int *)value = allocation && allocation->sync_copies;
         return allocation ? ZR_CU_SUCCESS : ZR_CU_INVALID_VALUE;
     case ZR_CU_POINTER_BUFFER_ID:
+    case ZR_CU_POINTER_MEMORY_ID:
         *(unsigned long long *)value = id_of(known);
         return ZR_CU_SUCCESS;
     case ZR_CU_POINTER_IS_MANAGED:
@@ -76,9 +77,11 @@ static zr_cu_result attribute(void *value, zr_cu_pointer_attribute which, const 
         *(int *)value = allocation && allocation->kind == EMU_PLAIN;
         return ZR_CU_SUCCESS;
     case ZR_CU_POINTER_RANGE_START:
+    case ZR_CU_POINTER_MAPPING_START:
         *(zr_cu_address *)value = known->start;
         return ZR_CU_SUCCESS;
     case ZR_CU_POINTER_RANGE_BYTES:
+    case ZR_CU_POINTER_MAPPING_BYTES:
         *(size_t *)value = known->bytes;
         return ZR_CU_SUCCESS;
     case ZR_CU_POINTER_MAPPED:
@@ -131,6 +134,9 @@ static void attribute_of_none(void *value, zr_cu_pointer_attribute which)
         [ZR_CU_POINTER_RDMA_CAPABLE] = sizeof(int),
         [ZR_CU_POINTER_ACCESS_FLAGS] = sizeof(unsigned),
         [ZR_CU_POINTER_POOL] = sizeof(void *),
+        [ZR_CU_POINTER_MAPPING_BYTES] = sizeof(size_t),
+        [ZR_CU_POINTER_MAPPING_START] = sizeof(zr_cu_address),
+        [ZR_CU_POINTER_MEMORY_ID] = sizeof(unsigned long long),
     };
     if (which == ZR_CU_POINTER_DEVICE_ORDINAL)
         *(int *)value = -2;
@@ -147,7 +153,7 @@ PUBLIC zr_cu_result cuPointerGetAttributes(unsigned int count, zr_cu_pointer_att
     if (code == ZR_CU_SUCCESS && (!which || !values || count == 0))
         code = ZR_CU_INVALID_VALUE;
     for (unsigned i = 0; code == ZR_CU_SUCCESS && i < count; i++)
-        if (!values[i] || which[i] < ZR_CU_POINTER_CONTEXT || which[i] > ZR_CU_POINTER_POOL ||
+        if (!values[i] || which[i] < ZR_CU_POINTER_CONTEXT || which[i] > ZR_CU_POINTER_MEMORY_ID ||
             which[i] == ZR_CU_POINTER_P2P_TOKENS)
             code = ZR_CU_INVALID_VALUE;
     for (unsigned i = 0; code == ZR_CU_SUCCESS && i < count; i++)

@@ -153,6 +153,17 @@ static void attributes(zr_cu_address base, size_t bytes)
     start_of = length = 0;
     CHECK(cu.pointer_attributes(4, which, values, at) == 0 && start_of == base && length == bytes &&
           ordinal == 0 && id == other_id);
+    /* Nothing of it is memory that a library could map or register by a handle. */
+    unsigned long long types = 7;
+    int ipc = 0;
+    zr_cu_memory memory;
+    CHECK(cu.pointer_attribute(&types, ZR_CU_POINTER_HANDLE_TYPES, at) == 0 && types == 0);
+    CHECK(cu.pointer_attribute(&ipc, ZR_CU_POINTER_IPC_CAPABLE, at) == 0 && ipc);
+    CHECK(cu.pointer_attribute(&start_of, ZR_CU_POINTER_MAPPING_START, at) == 0 && start_of == base);
+    CHECK(cu.pointer_attribute(&length, ZR_CU_POINTER_MAPPING_BYTES, at) == 0 && length == bytes);
+    CHECK(cu.pointer_attribute(&other_id, ZR_CU_POINTER_MEMORY_ID, base) == 0 &&
+          cu.pointer_attribute(&types, ZR_CU_POINTER_MEMORY_ID, base + bytes - 1) == 0 && types == other_id);
+    printf("a handle %u\n", cu.retain_handle(&memory, (void *)(uintptr_t)at));
     zr_cu_address again;
     if (cu.mem_free(base) == 0 && cu.mem_alloc(&again, bytes) == 0) {
         CHECK(cu.pointer_attribute(&other_id, ZR_CU_POINTER_BUFFER_ID, again) == 0 && other_id != id);
@@ -272,6 +283,50 @@ static void row_streams(const char *argument)
         CHECK(cu.stream_end(streams[i]) == 0);
     CHECK(cu.context_synchronize() == 0);
     printf("left %zd\n", (ssize_t)(before - free_bytes()));
+}
+
+static zr_cu_result (*fill_own)(zr_cu_address, unsigned char, size_t, zr_cu_stream);
+
+struct lent {
+    zr_cu_address address;
+    size_t bytes;
+    int by_name; /* CU_STREAM_PER_THREAD in the legacy form, else the per-thread form */
+};
+
+static void fill_in_own(const struct lent *lent, unsigned char value, unsigned times)
+{
+    for (; times > 0; times--)
+        CHECK((lent->by_name ? cu.fill(lent->address, value, lent->bytes, (zr_cu_stream)2)
+                             : fill_own(lent->address, value, lent->bytes, NULL)) == 0);
+}
+
+static void *work_in_own(void *argument)
+{
+    CHECK(cu.context_set(primary) == 0);
+    fill_in_own(argument, 0x55, 6);
+    return NULL;
+}
+
+/* Memory that is freed while another thread's own default stream works on it. No other stream exists: that
+ * threads have such streams shows in their use alone. */
+static void row_own(const char *argument)
+{
+    int by_name = strcmp(argument, "name") == 0;
+    void *library = dlopen("libcuda.so.1", RTLD_NOW);
+    *(void **)&fill_own = dlsym(library, "cuMemsetD8Async_ptsz");
+    if (strcmp(argument, "asked") == 0)
+        cu.proc_address("cuMemsetD8Async", (void **)&fill_own, 7000, ZR_CU_PROC_PER_THREAD_STREAM);
+    for (int i = 0; i < 40; i++) {
+        struct lent old = {.bytes = 1 + draw(3 * MIB), .by_name = by_name}, new = old;
+        pthread_t thread;
+        CHECK(cu.mem_alloc(&old.address, old.bytes) == 0);
+        pthread_create(&thread, NULL, work_in_own, &old);
+        pthread_join(thread, NULL);
+        CHECK(cu.mem_free(old.address) == 0 && cu.mem_alloc(&new.address, new.bytes) == 0);
+        fill_in_own(&new, 0xaa, 1);
+        CHECK(cu.context_synchronize() == 0 && has(new.address, new.bytes, 0xaa, NULL));
+        CHECK(cu.mem_free(new.address) == 0);
+    }
 }
 
 /* The same in the order of streams, which events tie together. */
@@ -580,11 +635,11 @@ static const struct {
     const char *name;
     void (*run)(const char *argument);
     int starts_itself;
-} rows[] = {{"calls", row_calls, 0},      {"threads", row_threads, 0}, {"streams", row_streams, 0},
-            {"async", row_async, 0},      {"pools", row_pools, 0},     {"contexts", row_contexts, 0},
-            {"full", row_full, 0},        {"faults", row_faults, 0},   {"fork", row_fork, 0},
-            {"ipc", row_ipc, 1},          {"info", row_info, 0},       {"capture", row_capture, 0},
-            {"versions", row_versions, 0}};
+} rows[] = {{"calls", row_calls, 0},       {"threads", row_threads, 0},  {"streams", row_streams, 0},
+            {"own", row_own, 0},           {"async", row_async, 0},      {"pools", row_pools, 0},
+            {"contexts", row_contexts, 0}, {"full", row_full, 0},        {"faults", row_faults, 0},
+            {"fork", row_fork, 0},         {"ipc", row_ipc, 1},          {"info", row_info, 0},
+            {"capture", row_capture, 0},   {"versions", row_versions, 0}};
 
 int main(int argc, char **argv)
 {

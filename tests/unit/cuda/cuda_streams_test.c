@@ -68,6 +68,82 @@ static void test_several_uses(void)
         drop_stream(others[i]);
 }
 
+/* Many blocks that streams are at work on: each stream is asked once as long as it has not passed, and a
+ * block leaves when all of its own have. */
+static void test_queues(void)
+{
+    enum { BLOCKS = 64, LATE = 32, ENOUGH = 400000 };
+    zr_cu_stream own = new_stream(), short_one = new_stream(), long_one = new_stream();
+    char *blocks[BLOCKS];
+    start(2 * BLOCKS * GRANULE);
+    for (unsigned i = 0; i < BLOCKS; i++) {
+        blocks[i] = take_on(GRANULE, number_of(own));
+        zr_block_use(arena, blocks[i], number_of(short_one));
+        if (i % 2)
+            zr_block_use(arena, blocks[i], number_of(long_one));
+    }
+    for (unsigned i = 0; i < BLOCKS; i++) {
+        emulator->work_ticks(i < LATE ? 10000 : FOREVER);
+        launch(short_one, blocks[i], GRANULE);
+        emulator->work_ticks(FOREVER);
+        if (i % 2)
+            launch(long_one, blocks[i], GRANULE);
+        zr_arena_free(arena, blocks[i]);
+    }
+    uint64_t asked = emulator->calls("cuEventQuery");
+    tap_ok(take_on(GRANULE, number_of(own)) && stats().pending_bytes == BLOCKS * GRANULE,
+           "a block beside %u that two streams use", BLOCKS);
+    asked = emulator->calls("cuEventQuery") - asked;
+    tap_ok(asked <= 4 * 2, "took %d questions to the driver", (int)asked);
+    for (unsigned i = 0; i < ENOUGH; i++)
+        emulator->pass();
+    tap_ok(take_on(2 * GRANULE, number_of(own)) != NULL, "later");
+    tap_is(stats().pending_bytes, (BLOCKS - LATE / 2) * GRANULE,
+           "those have left whose work is over in every stream");
+    tap_is(emulator->state().pending_count, BLOCKS / 2 + BLOCKS - LATE, "the others' work goes on");
+    tap_result(zr_arena_check(arena), ZR_OK, "the books are right: %s", zr_last_error());
+    stop();
+    drop_stream(own);
+    drop_stream(short_one);
+    drop_stream(long_one);
+}
+
+/* A thread that would rather wait than have the arena grow waits for what is enough, and no longer. */
+static void test_growth(void)
+{
+    start(0);
+    zr_cu_stream own = new_stream(), others[2] = {new_stream(), new_stream()};
+    char *hole = take_on(GRANULE, number_of(own)), *blocks[2];
+    take_on(GRANULE, number_of(own));
+    for (unsigned i = 0; i < 2; i++) {
+        blocks[i] = take_on(4 * GRANULE, number_of(own));
+        zr_block_use(arena, blocks[i], number_of(others[i]));
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        emulator->work_ticks(i == 0 ? 100000 : FOREVER);
+        launch(others[i], blocks[i], 4 * GRANULE);
+        zr_arena_free(arena, blocks[i]);
+    }
+    char *grown = take_on(GRANULE, number_of(own));
+    tap_ok(grown && stats().reserved_bytes == 11 * GRANULE && emulator->state().pending_count == 2,
+           "an arena grows beside what is pending");
+    zr_arena_free(arena, hole);
+    zr_thread_waits_to_grow = true;
+    tap_ok(take_on(3 * GRANULE, number_of(own)) && stats().reserved_bytes == 11 * GRANULE,
+           "or does not, where the thread waits");
+    tap_is(emulator->state().pending_count, 1, "for the first to pass");
+    tap_ok(take_on(2 * GRANULE, number_of(own)) && emulator->state().pending_count == 1,
+           "what is idle in two places is had without a wait");
+    tap_ok(take_on(6 * GRANULE, number_of(own)) && stats().reserved_bytes == 13 * GRANULE,
+           "and what is pending does not do is grown by");
+    tap_is(emulator->state().pending_count, 0, "once it has passed");
+    zr_thread_waits_to_grow = false;
+    stop();
+    drop_stream(own);
+    drop_stream(others[0]);
+    drop_stream(others[1]);
+}
+
 /* A block that a second stream is at work on, freed while the driver can say nothing. */
 static void test_uses(void)
 {
@@ -383,6 +459,8 @@ static void test_arena_end(void)
 int main(void)
 {
     static void (*const tests[])(void) = {test_several_uses,
+                                          test_queues,
+                                          test_growth,
                                           test_uses,
                                           test_returned,
                                           test_numbers,

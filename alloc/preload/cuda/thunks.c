@@ -1,0 +1,184 @@
+/* thunks.c: whether the program uses its threads' own default streams. See cuda.h.
+ *
+ * NVIDIA's runtime asks in every process for the per-thread form of each function that takes a stream, which
+ * says nothing of the program. So it gets a thunk: code that notes the first call and goes on to the driver's
+ * function with all arguments as they are. Functions in their legacy form get one, too, since a program may
+ * name the stream by CU_STREAM_PER_THREAD. From the first such call on, a thunk is a comparison and a jump.
+ */
+#include "alloc/preload/cuda/cuda.h"
+
+#include <string.h>
+
+#include "alloc/base/system/lock.h"
+
+#ifdef __x86_64__
+
+/* What of a call says that its stream is the thread's own default one. */
+enum watched {
+    WATCHED_ANY = 0, /* an argument that is CU_STREAM_PER_THREAD, or looks like it */
+    /* 1 to 9: the argument of that number is. */
+    WATCHED_CONFIG = 100, /* the stream in the structure that the first one points to: cuLaunchKernelEx's */
+    WATCHED_CALL          /* that it is made: the per-thread form */
+};
+
+/* The thunks in the text below. The driver has some 130 functions that take a stream. */
+enum { THUNKS_COUNT = 512 };
+
+/* The start of CUlaunchConfig. */
+struct launch_config {
+    unsigned grid[3], block[3], shared_bytes;
+    zr_cu_stream stream;
+};
+
+/* lock: thunks_count, and the thunks behind it */
+static struct zr_lock lock;
+static unsigned thunks_count;
+static enum watched watched[THUNKS_COUNT];
+static void (*when_used)(void); /* set before there is a thunk */
+/* Read by the text. */
+__attribute__((visibility("hidden"), used)) void *zr_thunk_targets[THUNKS_COUNT];
+__attribute__((visibility("hidden"), used)) _Atomic unsigned char zr_thunks_done;
+
+/* words: the thunk's number, the six arguments in registers, the address to return to, the others. */
+__attribute__((visibility("hidden"), used)) void zr_thunk_called(const uintptr_t *words);
+void zr_thunk_called(const uintptr_t *words)
+{
+    enum { REGISTERS = 6, ON_STACK = 8, LOOKED_AT = 4 };
+    enum watched what = watched[words[0]];
+    const uintptr_t *arguments = &words[1], *more = &words[ON_STACK];
+    const struct launch_config *config = (const struct launch_config *)arguments[0];
+    bool per_thread = what == WATCHED_CALL;
+    if (what == WATCHED_CONFIG)
+        per_thread = config && (uintptr_t)config->stream == ZR_CU_STREAM_PER_THREAD;
+    for (unsigned i = 1; what < WATCHED_CONFIG && i <= REGISTERS + LOOKED_AT; i++)
+        if (what == WATCHED_ANY || what == i)
+            per_thread |=
+                (i <= REGISTERS ? arguments[i - 1] : more[i - 1 - REGISTERS]) == ZR_CU_STREAM_PER_THREAD;
+    if (per_thread)
+        when_used();
+}
+
+void zr_cuda_thunks_done(void)
+{
+    atomic_store_explicit(&zr_thunks_done, 1, memory_order_release);
+}
+
+/* Each thunk puts its number into a register that no argument has. Floating-point arguments, of which the
+ * driver's functions with streams have none, would be lost. */
+__asm__(".text\n"
+        ".p2align 4\n"
+        ".type zr_thunk_first, @function\n"
+        ".local zr_thunk_first\n"
+        "zr_thunk_first:\n"
+        ".set number, 0\n"
+        ".rept 512\n"
+        "  .p2align 4\n"
+        "  endbr64\n"
+        "  movl $number, %r11d\n"
+        "  jmp zr_thunk_rest\n"
+        "  .set number, number + 1\n"
+        ".endr\n"
+        ".size zr_thunk_first, .-zr_thunk_first\n"
+        ".p2align 4\n"
+        ".type zr_thunk_rest, @function\n"
+        ".local zr_thunk_rest\n"
+        "zr_thunk_rest:\n"
+        "  .cfi_startproc\n"
+        "  cmpb $0, zr_thunks_done(%rip)\n"
+        "  jne 1f\n"
+        "  pushq %r9\n  .cfi_adjust_cfa_offset 8\n"
+        "  pushq %r8\n  .cfi_adjust_cfa_offset 8\n"
+        "  pushq %rcx\n  .cfi_adjust_cfa_offset 8\n"
+        "  pushq %rdx\n  .cfi_adjust_cfa_offset 8\n"
+        "  pushq %rsi\n  .cfi_adjust_cfa_offset 8\n"
+        "  pushq %rdi\n  .cfi_adjust_cfa_offset 8\n"
+        "  pushq %r11\n  .cfi_adjust_cfa_offset 8\n"
+        "  movq %rsp, %rdi\n"
+        "  call zr_thunk_called\n"
+        "  popq %r11\n  .cfi_adjust_cfa_offset -8\n"
+        "  popq %rdi\n  .cfi_adjust_cfa_offset -8\n"
+        "  popq %rsi\n  .cfi_adjust_cfa_offset -8\n"
+        "  popq %rdx\n  .cfi_adjust_cfa_offset -8\n"
+        "  popq %rcx\n  .cfi_adjust_cfa_offset -8\n"
+        "  popq %r8\n  .cfi_adjust_cfa_offset -8\n"
+        "  popq %r9\n  .cfi_adjust_cfa_offset -8\n"
+        "1:\n"
+        "  leaq zr_thunk_targets(%rip), %r10\n"
+        "  jmp *(%r10,%r11,8)\n"
+        "  .cfi_endproc\n"
+        ".size zr_thunk_rest, .-zr_thunk_rest\n");
+extern const char zr_thunk_first[THUNKS_COUNT][16] __attribute__((visibility("hidden")));
+
+/* Where a small number could be taken for the stream. */
+static const struct {
+    const char *name;
+    unsigned argument;
+} streams_of[] = {
+    {"cuLaunchKernel", 9},     {"cuLaunchCooperativeKernel", 9}, {"cuLaunchKernelEx", WATCHED_CONFIG},
+    {"cuMemcpyAsync", 4},      {"cuMemcpyHtoDAsync", 4},         {"cuMemcpyDtoHAsync", 4},
+    {"cuMemcpyDtoDAsync", 4},  {"cuMemcpyPeerAsync", 6},         {"cuMemsetD8Async", 4},
+    {"cuMemsetD16Async", 4},   {"cuMemsetD32Async", 4},          {"cuMemsetD2D8Async", 6},
+    {"cuMemsetD2D16Async", 6}, {"cuMemsetD2D32Async", 6}};
+
+static enum watched watched_of(const char *name, bool per_thread_form)
+{
+    for (size_t i = 0; !per_thread_form && i < sizeof streams_of / sizeof *streams_of; i++)
+        if (strcmp(streams_of[i].name, name) == 0)
+            return (enum watched)streams_of[i].argument;
+    return per_thread_form ? WATCHED_CALL : WATCHED_ANY;
+}
+
+/* A copy or a fill in the default stream, which the program names by the form alone. */
+static bool names_no_stream(const char *name)
+{
+    return (strncmp(name, "cuMemcpy", 8) == 0 || strncmp(name, "cuMemset", 8) == 0) && !strstr(name, "Async");
+}
+
+void *zr_cuda_thunk(const char *name, void *function, bool per_thread_form, void (*used)(void))
+{
+    if (atomic_load_explicit(&zr_thunks_done, memory_order_acquire) ||
+        (!per_thread_form && names_no_stream(name)))
+        return function;
+    enum watched wanted = watched_of(name, per_thread_form);
+    zr_lock_take(&lock);
+    when_used = used;
+    unsigned i = 0;
+    while (i < thunks_count && (zr_thunk_targets[i] != function || watched[i] != wanted))
+        i++;
+    bool there = i < THUNKS_COUNT;
+    if (there && i == thunks_count) {
+        zr_thunk_targets[i] = function;
+        watched[i] = wanted;
+        thunks_count++;
+    }
+    zr_lock_give(&lock);
+    if (!there)
+        used();
+    return there ? (void *)(uintptr_t)zr_thunk_first[i] : function;
+}
+
+void zr_cuda_thunks_forked(void)
+{
+    memset(&lock, 0, sizeof lock);
+}
+
+#else
+
+/* There are no thunks for this processor: to be asked for the per-thread form counts as its use. */
+void *zr_cuda_thunk(const char *name, void *function, bool per_thread_form, void (*used)(void))
+{
+    (void)name;
+    if (per_thread_form)
+        used();
+    return function;
+}
+
+void zr_cuda_thunks_done(void)
+{
+}
+
+void zr_cuda_thunks_forked(void)
+{
+}
+
+#endif
