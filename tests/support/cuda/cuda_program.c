@@ -413,7 +413,7 @@ static void row_peers(const char *argument)
     zr_cu_context second;
     zr_cu_address here, later;
     (void)argument;
-    CHECK(cu.mem_alloc(&here, MIB) == 0 && cu.fill_now(here, 7, MIB) == 0);
+    CHECK(cu.mem_alloc(&here, MIB) == 0 && cu.fill_now(here, 7, MIB) == 0 && cu.context_synchronize() == 0);
     CHECK(cu.context_retain(&second, 1) == 0 && cu.context_set(second) == 0);
     printf("before: %u\n", cu.fill_now(here, 1, MIB));
     CHECK(cu.context_peer(primary, 0) == 0);
