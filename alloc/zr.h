@@ -146,8 +146,8 @@ struct zr_cuda_options {
     size_t limit_bytes;   /* physical memory this backend may hold; 0: no limit of its own */
     const int *peers;     /* ordinals of other devices that may read and write the memory; borrowed */
     size_t peers_count;
-    size_t expected_bytes; /* ZR_CUDA_HOST: what will be mapped; granules grow with it; 0: the limit, or all the
-                              machine has */
+    size_t expected_bytes; /* ZR_CUDA_HOST: what will be mapped; granules grow with it; 0: the limit, or all
+                              the machine has */
 };
 
 /* Memory of a GPU through the virtual memory calls of its driver, which is loaded at run time: no toolkit is
@@ -493,8 +493,8 @@ ZR_API zr_result zr_ring_release(zr_ring *ring, void *buffer, uint64_t stream);
 
 /* One piece of exported memory: `bytes` at `offset_bytes` of the object behind `fd`. */
 struct zr_segment {
-    int fd; /* of the backend when exported, until zr_block_export_end() or the memory's end; the receiver's own
-               when imported */
+    int fd; /* of the backend when exported, until zr_block_export_end() or the memory's end; the receiver's
+               own when imported */
     uint64_t offset_bytes;
     size_t bytes;
 };
@@ -508,9 +508,9 @@ struct zr_segment {
 ZR_API zr_result zr_block_export(zr_arena *arena, const void *block, struct zr_segment *segments,
                                  size_t *count, size_t *lead_bytes);
 
-/* Closes the descriptors that an export has left with the granules of the block, once they have been sent; those
- * of neighbours on the same granules too. The host backend has one for all its memory, which stays. A later
- * export makes new ones. ZR_ERR_FOREIGN: no block begins there. */
+/* Closes the descriptors that an export has left with the granules of the block, once they have been sent;
+ * those of neighbours on the same granules too. The host backend has one for all its memory, which stays. A
+ * later export makes new ones. ZR_ERR_FOREIGN: no block begins there. */
 ZR_API zr_result zr_block_export_end(zr_arena *arena, const void *block);
 
 /* Maps another process's exported pieces one after the other, readable and writable, outside every arena.

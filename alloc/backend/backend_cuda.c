@@ -264,8 +264,8 @@ static zr_result cuda_create(zr_backend *backend, struct zr_handle *handle)
     if (result == ZR_OK) {
         zr_cu_result code = cuda->driver->create(&memory->memory, handle->bytes, &cuda->properties, 0);
         if (code != ZR_CU_SUCCESS) {
-            result = zr_cuda_error(code, ZR_ERR_MEMORY, "%zu bytes of memory on %s", handle->bytes,
-                                   cuda->memory);
+            result =
+                zr_cuda_error(code, ZR_ERR_MEMORY, "%zu bytes of memory on %s", handle->bytes, cuda->memory);
             give_record(cuda, memory);
         }
     }

@@ -57,7 +57,7 @@ typedef enum zr_cu_attribute {
     ZR_CU_ATTRIBUTE_PCI_DEVICE = 34,
     ZR_CU_ATTRIBUTE_UNIFIED_ADDRESSING = 41,
     ZR_CU_ATTRIBUTE_PCI_DOMAIN = 50,
-    ZR_CU_ATTRIBUTE_PAGEABLE_MEMORY = 88, /* kernels may use the program's own memory */
+    ZR_CU_ATTRIBUTE_PAGEABLE_MEMORY = 88,      /* kernels may use the program's own memory */
     ZR_CU_ATTRIBUTE_REGISTERED_ADDRESSES = 91, /* page-locked memory has one address for both */
     ZR_CU_ATTRIBUTE_VIRTUAL_MEMORY = 102,
     ZR_CU_ATTRIBUTE_POSIX_FD = 103,

@@ -68,55 +68,63 @@ static const char *name_of(const struct zr_cuda_driver *driver, zr_cu_result cod
     return driver->error_name(code, &name) == ZR_CU_SUCCESS && name ? name : "an error without a name";
 }
 
+/* What a driver must have for the kind, and the words where it has not. */
+static const struct {
+    zr_cu_attribute attribute;
+    const char *without;
+} needs[] = {
+    [ZR_CUDA_HOST_NODE] = {ZR_CU_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY, "not before CUDA 12.2"},
+    [ZR_CUDA_HOST_ANYWHERE] = {ZR_CU_ATTRIBUTE_HOST_VIRTUAL_MEMORY, "not before CUDA 13"},
+    [ZR_CUDA_HOST_LOCKED] = {ZR_CU_ATTRIBUTE_REGISTERED_ADDRESSES,
+                             "the device has other addresses for such pages"},
+};
+enum { KINDS = sizeof needs / sizeof *needs };
+
+/* `refused`: why there is no memory of a node, where this is another kind. */
+static struct zr_cuda_host describe(enum zr_cuda_host_kind kind, int node, zr_cu_handle_type exported_as,
+                                    const char *refused)
+{
+    struct zr_cuda_host out = {.kind = kind, .properties = {.type = ZR_CU_ALLOCATION_PINNED}};
+    if (kind == ZR_CUDA_HOST_NODE) {
+        out.properties.exported_as = exported_as;
+        out.properties.location = (zr_cu_location){ZR_CU_LOCATION_HOST_NUMA, node};
+        snprintf(out.words, sizeof out.words, "host node %d", node);
+        return out;
+    }
+    out.properties.location = (zr_cu_location){ZR_CU_LOCATION_HOST, 0};
+    snprintf(out.words, sizeof out.words, "%s (host node %d: %s)",
+             kind == ZR_CUDA_HOST_LOCKED ? "page-locked pages" : "the host, without a node", node, refused);
+    return out;
+}
+
 zr_result zr_cuda_host_choose(const struct zr_cuda_driver *driver, const struct zr_cuda_host_request *request,
                               struct zr_cuda_host *out)
 {
-    const char *why[3] = {"not before CUDA 12.2", "not before CUDA 13",
-                          "the device has other addresses for such pages"};
+    const char *why[KINDS] = {NULL};
     int node = request->node;
     if (node < 0 &&
         driver->device_attribute(&node, ZR_CU_ATTRIBUTE_HOST_NUMA_ID, request->device) != ZR_CU_SUCCESS)
         node = 0;
     node = node < 0 ? 0 : node; /* a system without NUMA has node 0 */
-    *out = (struct zr_cuda_host){.kind = ZR_CUDA_HOST_NODE,
-                                 .properties = {.type = ZR_CU_ALLOCATION_PINNED,
-                                                .exported_as = request->exported_as,
-                                                .location = {ZR_CU_LOCATION_HOST_NUMA, node}}};
-    if (has(driver, ZR_CU_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY, request->device)) {
-        zr_cu_result code = try_create(driver, &out->properties);
-        snprintf(out->words, sizeof out->words, "host node %d", node);
+    for (unsigned kind = 0; kind < KINDS; kind++) {
+        *out = describe((enum zr_cuda_host_kind)kind, node, request->exported_as, why[ZR_CUDA_HOST_NODE]);
+        why[kind] = needs[kind].without;
+        if (!has(driver, needs[kind].attribute, request->device))
+            continue;
+        zr_cu_result code =
+            kind == ZR_CUDA_HOST_LOCKED ? try_lock(driver) : try_create(driver, &out->properties);
         if (code == ZR_CU_SUCCESS)
             return ZR_OK;
-        if (request->node > 0 && code == ZR_CU_INVALID_VALUE)
+        if (kind == ZR_CUDA_HOST_NODE && request->node > 0 && code == ZR_CU_INVALID_VALUE)
             return zr_cuda_error(code, ZR_ERR_INVALID, "memory on %s", out->words);
-        why[ZR_CUDA_HOST_NODE] = name_of(driver, code);
+        why[kind] = name_of(driver, code);
     }
-    out->kind = ZR_CUDA_HOST_ANYWHERE;
-    out->properties.exported_as = ZR_CU_HANDLE_NONE;
-    out->properties.location = (zr_cu_location){ZR_CU_LOCATION_HOST, 0};
-    if (has(driver, ZR_CU_ATTRIBUTE_HOST_VIRTUAL_MEMORY, request->device)) {
-        zr_cu_result code = try_create(driver, &out->properties);
-        snprintf(out->words, sizeof out->words, "the host, without a node (host node %d: %s)", node,
-                 why[ZR_CUDA_HOST_NODE]);
-        if (code == ZR_CU_SUCCESS)
-            return ZR_OK;
-        why[ZR_CUDA_HOST_ANYWHERE] = name_of(driver, code);
-    }
-    out->kind = ZR_CUDA_HOST_LOCKED;
-    if (has(driver, ZR_CU_ATTRIBUTE_REGISTERED_ADDRESSES, request->device)) {
-        zr_cu_result code = try_lock(driver);
-        snprintf(out->words, sizeof out->words, "page-locked pages of the process (cuMemCreate: %s)",
-                 why[ZR_CUDA_HOST_NODE]);
-        if (code == ZR_CU_SUCCESS)
-            return ZR_OK;
-        why[ZR_CUDA_HOST_LOCKED] = name_of(driver, code);
-    }
-    return zr_fail(ZR_ERR_UNAVAILABLE,
-                   "device %d gets no memory of this machine: cuMemCreate on host node %d: %s; without a node: "
-                   "%s; page-locked pages: %s. In a container allow them (--cap-add SYS_NICE, `ulimit -l "
-                   "unlimited`), update the NVIDIA driver, or keep everything on the device",
-                   request->device, node, why[ZR_CUDA_HOST_NODE], why[ZR_CUDA_HOST_ANYWHERE],
-                   why[ZR_CUDA_HOST_LOCKED]);
+    return zr_fail(
+        ZR_ERR_UNAVAILABLE,
+        "device %d gets no memory of this machine: cuMemCreate on host node %d: %s; without a node: "
+        "%s; page-locked pages: %s. In a container allow them (--cap-add SYS_NICE, `ulimit -l "
+        "unlimited`), update the NVIDIA driver, or keep everything on the device",
+        request->device, node, why[ZR_CUDA_HOST_NODE], why[ZR_CUDA_HOST_ANYWHERE], why[ZR_CUDA_HOST_LOCKED]);
 }
 
 size_t zr_cuda_host_granule(size_t bytes, size_t least_bytes)
@@ -178,13 +186,14 @@ static zr_result open_mapping(zr_backend *backend, const struct zr_cuda_driver *
     madvise(address, bytes, MADV_HUGEPAGE);
     if (madvise(address, bytes, MADV_DONTFORK) != 0 ||
         (madvise(address, bytes, MADV_POPULATE_WRITE) != 0 && errno != EINVAL)) {
-        result = zr_fail(ZR_ERR_HOST_MEMORY, "the system gives no pages for %zu bytes (error %d)", bytes, errno);
+        result =
+            zr_fail(ZR_ERR_HOST_MEMORY, "the system gives no pages for %zu bytes (error %d)", bytes, errno);
     } else {
         zr_cu_result code = lock_pages(driver, address, bytes);
         if (code == ZR_CU_SUCCESS)
             return ZR_OK;
-        result = zr_cuda_error(code, ZR_ERR_MEMORY, "to lock the pages of %zu bytes at %p (`ulimit -l`?)", bytes,
-                               (void *)address);
+        result = zr_cuda_error(code, ZR_ERR_MEMORY, "to lock the pages of %zu bytes at %p (`ulimit -l`?)",
+                               bytes, (void *)address);
     }
     zr_host_unmap(backend, address, bytes);
     return result;

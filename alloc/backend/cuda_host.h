@@ -29,13 +29,14 @@ struct zr_cuda_host_request {
     zr_cu_handle_type exported_as;
 };
 
-/* Tries the kinds in turn with one granule each. The device's context is current. ZR_ERR_INVALID: a node above
- * 0 that the driver does not know. ZR_ERR_UNAVAILABLE: no kind is granted; the words say why each is not. */
+/* Tries the kinds in turn with one granule each. The device's context is current. ZR_ERR_INVALID: a node
+ * above 0 that the driver does not know. ZR_ERR_UNAVAILABLE: no kind is granted; the words say why each is
+ * not. */
 zr_result zr_cuda_host_choose(const struct zr_cuda_driver *driver, const struct zr_cuda_host_request *request,
                               struct zr_cuda_host *out);
 
-/* The granule by which `bytes` take a quarter of the mappings that the process may have, or less: a mapping of
- * a driver's memory is one of the kernel's, however it lies. Not below `least_bytes`. */
+/* The granule by which `bytes` take a quarter of the mappings that the process may have, or less: a mapping
+ * of a driver's memory is one of the kernel's, however it lies. Not below `least_bytes`. */
 size_t zr_cuda_host_granule(size_t bytes, size_t least_bytes);
 
 /* Operations of a backend of locked pages, with the contract of struct zr_backend_ops; addresses are reserved

@@ -163,8 +163,8 @@ static bool reaches(const struct zr_cuda_driver *driver, int ordinal, int owner)
 static zr_cu_result admit(int ordinal, int owner)
 {
     atomic_fetch_or(&admitted[owner], UINT64_C(1) << ordinal);
-    zr_result result = atomic_load(&devices[owner].ready) ? zr_backend_admit(devices[owner].backend, ordinal)
-                                                         : ZR_OK;
+    zr_result result =
+        atomic_load(&devices[owner].ready) ? zr_backend_admit(devices[owner].backend, ordinal) : ZR_OK;
     if (result != ZR_OK)
         zr_cuda_log("access for a peer");
     return zr_cuda_code(result);

@@ -246,7 +246,8 @@ static const struct {
     {ZR_CU_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
     {ZR_CU_NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
     {ZR_CU_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
-    {ZR_CU_NOT_REGISTERED, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED", "part or all of the memory is not page-locked"},
+    {ZR_CU_NOT_REGISTERED, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED",
+     "part or all of the memory is not page-locked"},
     {ZR_CU_NOT_PERMITTED, "CUDA_ERROR_NOT_PERMITTED", "operation not permitted"},
     {ZR_CU_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
     {ZR_CU_INVALID_IMAGE, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
@@ -372,6 +373,13 @@ static void control_host_memory(enum zr_emulator_host refused)
     pthread_mutex_unlock(&lock);
 }
 
+static void control_late_loading(bool on)
+{
+    pthread_mutex_lock(&lock);
+    emu.lazy = on;
+    pthread_mutex_unlock(&lock);
+}
+
 static void control_costs(bool on)
 {
     pthread_mutex_lock(&lock);
@@ -457,6 +465,7 @@ PUBLIC const struct zr_emulator zr_emulator = {
     .one_way = control_one_way,
     .lazy_free = control_lazy_free,
     .host_memory = control_host_memory,
+    .late_loading = control_late_loading,
     .costs = control_costs,
     .tables_asked = emu_tables_asked,
     .state = control_state,

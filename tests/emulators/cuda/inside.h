@@ -124,12 +124,7 @@ void emu_pause(void);
 /* The program waits, or may have to, for the device in this call. */
 void emu_host_waits(enum emu_call call);
 /* What a call on so many handles takes on a card. Published for an A100 and handles of 2 MiB (kvcached). */
-enum {
-    EMU_CREATE_NS = 193000,
-    EMU_ACCESS_NS = 36000,
-    EMU_UNMAP_NS = 26000,
-    EMU_MAP_NS = 1450
-};
+enum { EMU_CREATE_NS = 193000, EMU_ACCESS_NS = 36000, EMU_UNMAP_NS = 26000, EMU_MAP_NS = 1450 };
 void emu_spend(uint64_t ns);
 
 /* ---- contexts.c ---------------------------------------------------------------------------------------- */

@@ -239,7 +239,8 @@ static zr_cu_result check_properties(const zr_cu_properties *properties)
                    ? ZR_CU_INVALID_DEVICE
                    : ZR_CU_SUCCESS;
     case ZR_CU_LOCATION_HOST:
-        return properties->exported_as == ZR_CU_HANDLE_NONE && emu_attribute_of(ZR_CU_ATTRIBUTE_HOST_VIRTUAL_MEMORY)
+        return properties->exported_as == ZR_CU_HANDLE_NONE &&
+                       emu_attribute_of(ZR_CU_ATTRIBUTE_HOST_VIRTUAL_MEMORY)
                    ? ZR_CU_SUCCESS
                    : ZR_CU_INVALID_VALUE;
     case ZR_CU_LOCATION_HOST_NUMA:

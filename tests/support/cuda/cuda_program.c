@@ -511,7 +511,6 @@ static unsigned descriptors_count(void)
     return count;
 }
 
-
 /* Two processes: the parent of both has not begun with CUDA. */
 static void row_ipc(const char *argument)
 {
@@ -639,11 +638,11 @@ static const struct {
     const char *name;
     void (*run)(const char *argument);
     int starts_itself;
-} rows[] = {{"calls", row_calls, 0},      {"threads", row_threads, 0}, {"streams", row_streams, 0},
-            {"async", row_async, 0},      {"pools", row_pools, 0},     {"contexts", row_contexts, 0},
-            {"full", row_full, 0},        {"faults", row_faults, 0},   {"fork", row_fork, 0},
-            {"ipc", row_ipc, 1},          {"info", row_info, 0},       {"capture", row_capture, 0},
-            {"versions", row_versions, 0}, {"peers", row_peers, 0},   {"neighbours", row_neighbours, 0}};
+} rows[] = {{"calls", row_calls, 0},       {"threads", row_threads, 0}, {"streams", row_streams, 0},
+            {"async", row_async, 0},       {"pools", row_pools, 0},     {"contexts", row_contexts, 0},
+            {"full", row_full, 0},         {"faults", row_faults, 0},   {"fork", row_fork, 0},
+            {"ipc", row_ipc, 1},           {"info", row_info, 0},       {"capture", row_capture, 0},
+            {"versions", row_versions, 0}, {"peers", row_peers, 0},     {"neighbours", row_neighbours, 0}};
 
 int main(int argc, char **argv)
 {

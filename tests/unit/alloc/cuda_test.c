@@ -301,7 +301,8 @@ static void test_admitted(void)
     tap_result(zr_backend_admit(made.backend, 5), ZR_ERR_INVALID, "a device that is not there: %s",
                zr_last_error());
     always_fail("cuMemSetAccess", ZR_CU_OUT_OF_MEMORY);
-    tap_result(zr_backend_admit(made.backend, 1), ZR_ERR_ADDRESSES, "a driver that refuses: %s", zr_last_error());
+    tap_result(zr_backend_admit(made.backend, 1), ZR_ERR_ADDRESSES, "a driver that refuses: %s",
+               zr_last_error());
     never_fail();
     tap_result(zr_backend_admit(made.backend, 1), ZR_OK, "then");
     tap_is(emulator->calls("cuMemSetAccess") - sets, 3, "a call for each stretch");
@@ -366,7 +367,8 @@ static void test_host_kinds(void)
         {3, 0, ZR_EMULATOR_HOST_ALL, "host node 0", true, true},
         {-1, -1, ZR_EMULATOR_HOST_ALL, "host node 0", true, true}, /* a system without nodes */
         {3, -1, ZR_EMULATOR_HOST_ALL, "without a node (host node 3: CUDA_ERROR_INVALID_VALUE)", false, true},
-        {0, -1, ZR_EMULATOR_HOST_NO_NODE, "without a node (host node 0: CUDA_ERROR_NOT_PERMITTED)", false, true},
+        {0, -1, ZR_EMULATOR_HOST_NO_NODE, "without a node (host node 0: CUDA_ERROR_NOT_PERMITTED)", false,
+         true},
         {0, -1, ZR_EMULATOR_HOST_NO_CREATE, "page-locked pages", false, false},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -391,9 +393,14 @@ static void test_host_granules(void)
     static const size_t gib = (size_t)1 << 30;
     static const struct {
         size_t expected_bytes, limit_bytes, granule_bytes, wanted_bytes;
-    } rows[] = {{gib, 0, 0, GRANULE},           {0, gib, 0, GRANULE},       {2048 * gib, gib, 0, 512 * GRANULE},
-                {0, 2048 * gib, 0, 512 * GRANULE}, {gib, 2048 * gib, 0, GRANULE}, {2048 * gib, 0, GRANULE, GRANULE},
-                {2000 * GRANULE, 0, 0, GRANULE},   {2001 * GRANULE, 0, 0, 2 * GRANULE}};
+    } rows[] = {{gib, 0, 0, GRANULE},
+                {0, gib, 0, GRANULE},
+                {2048 * gib, gib, 0, 512 * GRANULE},
+                {0, 2048 * gib, 0, 512 * GRANULE},
+                {gib, 2048 * gib, 0, GRANULE},
+                {2048 * gib, 0, GRANULE, GRANULE},
+                {2000 * GRANULE, 0, 0, GRANULE},
+                {2001 * GRANULE, 0, 0, 2 * GRANULE}};
     zr_option_set("vma_budget:8000");
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         zr_backend *backend = create(&(struct zr_cuda_options){.struct_bytes = sizeof(struct zr_cuda_options),
@@ -454,8 +461,8 @@ static void test_locked_pages(void)
 
 static void test_pinned(int node)
 {
-    struct mapped made = map_one(&(struct zr_cuda_options){
-        .kind = ZR_CUDA_HOST, .numa_node = node, .granule_bytes = GRANULE});
+    struct mapped made =
+        map_one(&(struct zr_cuda_options){.kind = ZR_CUDA_HOST, .numa_node = node, .granule_bytes = GRANULE});
     char *at = made.range->address;
     tap_ok(made.backend->can.host_visible, "pinned memory of node %d is seen by the processor", node);
     strcpy(at, "written by the processor");

@@ -207,10 +207,12 @@ static zr_cu_result without_a_context(const struct world *w)
 static bool needs_no_context(const char *name)
 {
     static const char *const prefixes[] = {
-        "cuInit", "cuDriver", "cuGet", "cuDevice", "cuMemPool", "cuCtxCreate", "cuCtxDestroy", "cuCtxPush",
-        "cuCtxPop", "cuCtxSetCurrent", "cuCtxGetCurrent", "cuPointer", "cuThread", "cuGraphExecDestroy",
-        "cuGraphDestroy", "cuLibrary", "cuMemAddress", "cuMemCreate", "cuMemRelease", "cuMemMap", "cuMemUnmap",
-        "cuMemSetAccess", "cuMemGetAccess", "cuMemGetAllocation", "cuMemExport", "cuMemImport", "cuMemRetain"};
+        "cuInit",          "cuDriver",       "cuGet",          "cuDevice",           "cuMemPool",
+        "cuCtxCreate",     "cuCtxDestroy",   "cuCtxPush",      "cuCtxPop",           "cuCtxSetCurrent",
+        "cuCtxGetCurrent", "cuPointer",      "cuThread",       "cuGraphExecDestroy", "cuGraphDestroy",
+        "cuLibrary",       "cuMemAddress",   "cuMemCreate",    "cuMemRelease",       "cuMemMap",
+        "cuMemUnmap",      "cuMemSetAccess", "cuMemGetAccess", "cuMemGetAllocation", "cuMemExport",
+        "cuMemImport",     "cuMemRetain"};
     for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++)
         if (strncmp(name, prefixes[i], strlen(prefixes[i])) == 0)
             return true;
@@ -268,8 +270,8 @@ static const struct rule rules[] = {
      ZR_CU_INVALID_VALUE, EMULATOR_ONLY},
     {"allocating, freeing and asking for memory need a context", "CTX overview", without_a_context,
      ZR_CU_INVALID_CONTEXT, 0},
-    {"nor does any other call take NULL in its place", "CTX overview", nothing_without_a_context, ZR_CU_SUCCESS,
-     EMULATOR_ONLY},
+    {"nor does any other call take NULL in its place", "CTX overview", nothing_without_a_context,
+     ZR_CU_SUCCESS, EMULATOR_ONLY},
     {"each call fails when it is told to", "emulator.h", faulty, ZR_CU_SUCCESS, EMULATOR_ONLY},
     {"private tables are refused, and remembered", "none: not documented", private_table, ZR_CU_INVALID_VALUE,
      EMULATOR_ONLY},

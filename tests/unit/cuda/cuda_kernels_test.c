@@ -424,6 +424,7 @@ static zr_cu_result loaded_late(const struct world *w)
     zr_cu_address x = numbers_on(w, 32);
     struct rule_arguments arguments = {.x = pointer(x), .n = 32};
     uint64_t waits[4] = {w->emulator->host_waits()};
+    w->emulator->late_loading(true);
     for (unsigned i = 1; i < 4; i++) {
         MUST(start(w, i < 3 ? "add_number" : "exchange", (struct shape){1, 32, 0}, &arguments, NULL));
         waits[i] = w->emulator->host_waits();
@@ -466,6 +467,7 @@ static const struct rule rules[] = {
 
 int main(void)
 {
+    setenv("CUDA_MODULE_LOADING", "EAGER", 1); /* a first launch that waits would stand for a missing wait */
     for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes && !cuda_on_card(); i++) {
         const struct rule rule = {.program = run_mistake};
         mistake = &mistakes[i];

@@ -116,7 +116,9 @@ static struct guest guests[GUESTS] = {
     [SAME_DEVICE] = {"on the same device", .use = use_as_device},
     [PEER] = {"on a peer", {.device = 1}, .use = use_as_device},
     [STRANGER] = {"on a device that is no peer", {.device = 2}, "4", ZR_ERR_INVALID},
-    [PINNED] = {"pinned memory", {.kind = ZR_CUDA_HOST, .numa_node = 0, .granule_bytes = GRANULE}, .use = use_as_processor},
+    [PINNED] = {"pinned memory",
+                {.kind = ZR_CUDA_HOST, .numa_node = 0, .granule_bytes = GRANULE},
+                .use = use_as_processor},
     [PINNED_FROM_PEER] = {"pinned memory, on another device",
                           {.kind = ZR_CUDA_HOST, .numa_node = -1, .device = 1, .granule_bytes = GRANULE},
                           .use = use_as_processor},
@@ -262,7 +264,8 @@ static void test_device(void)
 /* Processor and device, here and there, take turns at the same bytes. */
 static void test_pinned(struct guest *guest, int node)
 {
-    struct owner owner = own(&(struct zr_cuda_options){.kind = ZR_CUDA_HOST, .numa_node = node, .granule_bytes = GRANULE});
+    struct owner owner =
+        own(&(struct zr_cuda_options){.kind = ZR_CUDA_HOST, .numa_node = node, .granule_bytes = GRANULE});
     char *middle = owner.block + owner.parcel.bytes / 2, *last = owner.block + owner.parcel.bytes - 1;
     char turn = 't';
     tap_ok(owner.block[0] == 11 && *last == 12, "%s: the processor reads what its device wrote", guest->what);

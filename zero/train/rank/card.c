@@ -27,8 +27,8 @@ unsigned zr_card_device(const struct zr_rank *rank)
     return rank->config->device + (zr_card_is_own(rank) ? here : 0);
 }
 
-/* A kernel that the driver loads at its first launch may make that launch wait for all work of the context, or
- * take memory: work that waits for another rank's would wait forever, and the card's memory is planned. */
+/* A kernel that the driver loads at its first launch may make that launch wait for all work of the context,
+ * or take memory: work that waits for another rank's would wait forever, and the card's memory is planned. */
 void zr_card_prepare(const struct zr_train_config *config)
 {
     if (config->backend == ZR_TRAIN_CUDA && config->comm != ZR_TRAIN_COMM_NCCL && config->ranks_here > 1)
@@ -51,12 +51,12 @@ zr_result zr_card_open(struct zr_rank *rank)
     if (result == ZR_OK)
         result = zr_kernels_cuda()->streams->create(&rank->beside, true);
     if (result == ZR_OK && zr_train_has_host_tier(rank->config))
-        result = zr_backend_cuda_create(&rank->pinned,
-                                        &(struct zr_cuda_options){.struct_bytes = sizeof(struct zr_cuda_options),
-                                                                  .device = (int)zr_card_device(rank),
-                                                                  .kind = ZR_CUDA_HOST,
-                                                                  .numa_node = -1,
-                                                                  .expected_bytes = rank->plan.host_bytes});
+        result = zr_backend_cuda_create(
+            &rank->pinned, &(struct zr_cuda_options){.struct_bytes = sizeof(struct zr_cuda_options),
+                                                     .device = (int)zr_card_device(rank),
+                                                     .kind = ZR_CUDA_HOST,
+                                                     .numa_node = -1,
+                                                     .expected_bytes = rank->plan.host_bytes});
     return result == ZR_OK ? ZR_OK : zr_fail(result, "--backend cuda: %s", zr_last_error());
 }
 
