@@ -207,7 +207,7 @@ ZR_PRIVATE_API zr_result zr_backend_set_access(struct zr_range *range, struct zr
 /* Another device of this process may read and write what is mapped, and what will be. Any thread. ZR_OK also
  * where every device may already. A failure: it may reach a part; a second call gives it the rest.
  * ZR_ERR_INVALID: no such device; ZR_ERR_UNAVAILABLE: it does not reach the memory. */
-ZR_PRIVATE_API zr_result zr_backend_admit(zr_backend *backend, int ordinal);
+zr_result zr_backend_admit(zr_backend *backend, int ordinal);
 /* The memory under one whole mapping goes back to the system and its lease to zrd; nobody may touch the
  * addresses until zr_backend_occupy() has made it anew, its contents undefined. ZR_ERR_UNAVAILABLE: the
  * backend cannot. ZR_ERR_INVALID: no whole mapping with access, or the handle is mapped elsewhere too. */

@@ -65,7 +65,7 @@ void zr_os_machine_under(const char *root, struct zr_machine *out);
 
 /* Sets a variable of the environment, for this process and those it starts, unless it is set. No other thread
  * may look at the environment meanwhile. False: the system refuses memory. */
-ZR_PRIVATE_API bool zr_environment_prefer(const char *name, const char *value);
+bool zr_environment_prefer(const char *name, const char *value);
 
 /* This process's resident memory from /proc/self/status: anonymous, file, shared. Peak is VmHWM. */
 struct zr_resident {
