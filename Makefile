@@ -97,7 +97,7 @@ $(package_sets): packages-%:
 cuda_header := $(firstword $(wildcard $(addsuffix /include/cuda.h,$(CUDA_HOME) /usr/local/cuda /usr/lib/cuda /usr)))
 ifeq ($(CUDA),0)
 cuda_header :=
-cuda_absent := $(addprefix alloc/backend/,backend_cuda.c cuda_device.c cuda_driver.c cuda_events.c)
+cuda_absent := $(addprefix alloc/backend/,backend_cuda.c cuda_device.c cuda_driver.c cuda_events.c cuda_host.c)
 cuda_words := CUDA: the backend is left out (CUDA=0)
 else ifeq ($(filter $(CUDA),1 auto),)
 $(error CUDA=$(CUDA): say 0, 1 or auto)

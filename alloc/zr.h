@@ -131,7 +131,9 @@ ZR_API zr_result zr_backend_sim_create(zr_backend **out, const struct zr_sim_opt
 
 enum zr_cuda_kind {
     ZR_CUDA_DEVICE = 0, /* the GPU's own memory; the processor cannot read or write it */
-    ZR_CUDA_HOST        /* this machine's memory on one NUMA node, pinned; the processor and the GPU see it */
+    ZR_CUDA_HOST        /* this machine's memory on one NUMA node, pinned; the processor and the GPU see it.
+                           Where the driver refuses that (many containers): without a node, else locked pages
+                           of the process, which other processes cannot map */
 };
 
 struct zr_cuda_options {
@@ -139,10 +141,13 @@ struct zr_cuda_options {
     int device;          /* ordinal, as CUDA_VISIBLE_DEVICES numbers them */
     enum zr_cuda_kind kind;
     int numa_node;        /* ZR_CUDA_HOST: the node; -1: the one closest to the device */
-    size_t granule_bytes; /* 0: what the driver recommends; else a multiple of its granularity */
+    size_t granule_bytes; /* 0: what the driver recommends, of much host memory more: each granule is a
+                             mapping of the process; else a multiple of the driver's granularity */
     size_t limit_bytes;   /* physical memory this backend may hold; 0: no limit of its own */
     const int *peers;     /* ordinals of other devices that may read and write the memory; borrowed */
     size_t peers_count;
+    size_t expected_bytes; /* ZR_CUDA_HOST: what will be mapped; granules grow with it; 0: the limit, or all
+                              the machine has */
 };
 
 /* Memory of a GPU through the virtual memory calls of its driver, which is loaded at run time: no toolkit is
@@ -488,7 +493,8 @@ ZR_API zr_result zr_ring_release(zr_ring *ring, void *buffer, uint64_t stream);
 
 /* One piece of exported memory: `bytes` at `offset_bytes` of the object behind `fd`. */
 struct zr_segment {
-    int fd; /* borrowed from the backend when exported; the receiver's own when imported */
+    int fd; /* of the backend when exported, until zr_block_export_end() or the memory's end; the receiver's
+               own when imported */
     uint64_t offset_bytes;
     size_t bytes;
 };
@@ -501,6 +507,11 @@ struct zr_segment {
  * backend cannot export. */
 ZR_API zr_result zr_block_export(zr_arena *arena, const void *block, struct zr_segment *segments,
                                  size_t *count, size_t *lead_bytes);
+
+/* Closes the descriptors that an export has left with the granules of the block, once they have been sent;
+ * those of neighbours on the same granules too. The host backend has one for all its memory, which stays. A
+ * later export makes new ones. ZR_ERR_FOREIGN: no block begins there. */
+ZR_API zr_result zr_block_export_end(zr_arena *arena, const void *block);
 
 /* Maps another process's exported pieces one after the other, readable and writable, outside every arena.
  * *out is owned until zr_import_release(), in a child after fork() too, each process for itself. The fds may

@@ -530,6 +530,39 @@ zr_result zr_backend_set_access(struct zr_range *range, struct zr_bounds extent)
     return result;
 }
 
+/* The next stretch of mappings that have access, from the offset on; empty if there is none. */
+static struct zr_bounds next_accessible(const struct zr_range *range, size_t at)
+{
+    size_t granule_bytes = range->backend->can.granule_bytes;
+    struct zr_bounds out = {0};
+    while (at < range->bytes) {
+        const struct zr_mapping *mapping = zr_range_mapping(range, at);
+        if (mapping && mapping->access) {
+            out.offset_bytes = out.bytes ? out.offset_bytes : at;
+            out.bytes += mapping->handle->bytes;
+        } else if (out.bytes) {
+            break;
+        }
+        at = mapping ? at + mapping->handle->bytes
+                     : zr_slots_skip(&range->slots, granules_in(range->backend, at)) * granule_bytes;
+    }
+    return out;
+}
+
+zr_result zr_backend_admit(zr_backend *backend, int ordinal)
+{
+    if (!backend->ops->admit)
+        return ZR_OK;
+    pthread_mutex_lock(&backend->lock);
+    zr_result result = backend->ops->admit(backend, ordinal);
+    for (const struct zr_range *range = backend->ranges; range; range = range->next)
+        for (struct zr_bounds part = next_accessible(range, 0); result == ZR_OK && part.bytes > 0;
+             part = next_accessible(range, part.offset_bytes + part.bytes))
+            result = backend->ops->set_access(backend, range->address + part.offset_bytes, part.bytes);
+    pthread_mutex_unlock(&backend->lock);
+    return result;
+}
+
 /* ---- Copies, events ------------------------------------------------------------------------------------ */
 
 /* ZR_OK when the bytes lie outside every range (the program's own memory, where that can be) or are mapped

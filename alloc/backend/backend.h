@@ -41,6 +41,7 @@ struct zr_capabilities {
     bool host_visible;          /* the processor can read and write the memory */
     bool host_copies;           /* copies may begin or end in the program's own memory */
     bool exportable;            /* another process can map it */
+    bool descriptors;           /* an export opens one for each handle, until zr_backend_export_end() */
     bool aliases;               /* one handle can be mapped at several addresses */
     bool moves;                 /* unmap here, map there: no copy */
     bool on_touch;              /* a granule takes memory where it is touched, and none while nobody has */
@@ -131,6 +132,8 @@ struct zr_backend_ops {
     zr_result (*synchronize)(zr_backend *backend);
 
     /* Optional: NULL where a backend has none. */
+    /* Has set_access() include another device from now on. lock: backend->lock, but at creation */
+    zr_result (*admit)(zr_backend *backend, int ordinal);
     zr_result (*stream_home)(zr_backend *backend, uint64_t stream, bool *here); /* NULL: all are here */
     zr_result (*memory_info)(zr_backend *backend, struct zr_backend_memory *out);
     zr_result (*export_fd)(zr_backend *backend, const struct zr_handle *handle, struct zr_segment *out);
@@ -148,6 +151,7 @@ struct zr_backend_ops {
 struct zr_backend {
     const struct zr_backend_ops *ops;
     struct zr_capabilities can;
+    const char *memory;  /* where it is, in words, as long as the backend; NULL: the name says it */
     size_t limit_bytes;  /* of held_bytes; 0: none */
     uint64_t device;     /* of a card: the same number in every process; 0: not known, or no card */
     size_t before_bytes; /* of a card: in use when the backend was made, by anybody */
@@ -200,6 +204,10 @@ struct zr_bounds {
 };
 ZR_PRIVATE_API zr_result zr_backend_unmap(struct zr_range *range, struct zr_bounds extent);
 ZR_PRIVATE_API zr_result zr_backend_set_access(struct zr_range *range, struct zr_bounds extent);
+/* Another device of this process may read and write what is mapped, and what will be. Any thread. ZR_OK also
+ * where every device may already. A failure: it may reach a part; a second call gives it the rest.
+ * ZR_ERR_INVALID: no such device; ZR_ERR_UNAVAILABLE: it does not reach the memory. */
+zr_result zr_backend_admit(zr_backend *backend, int ordinal);
 /* The memory under one whole mapping goes back to the system and its lease to zrd; nobody may touch the
  * addresses until zr_backend_occupy() has made it anew, its contents undefined. ZR_ERR_UNAVAILABLE: the
  * backend cannot. ZR_ERR_INVALID: no whole mapping with access, or the handle is mapped elsewhere too. */

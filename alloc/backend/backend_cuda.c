@@ -1,5 +1,5 @@
 /* backend_cuda.c: a GPU's memory, or host memory pinned for it, through the driver's virtual memory calls.
- * Stands behind backend.c, on cuda_driver.c and cuda_events.c.
+ * Stands behind backend.c, on cuda_driver.c, cuda_events.c and, for host memory, cuda_host.c.
  *
  * Every call runs in the device's primary context, which is pushed for it and popped after: the caller's own
  * current context, or none, is what it was. The driver orders an unmap with no stream; it is the
@@ -11,12 +11,15 @@
 #include "alloc/backend/backend.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "alloc/backend/cuda_device.h"
 #include "alloc/backend/cuda_driver.h"
 #include "alloc/backend/cuda_events.h"
+#include "alloc/backend/cuda_host.h"
+#include "alloc/backend/host_common.h"
 #include "alloc/backend/service_client.h"
 #include "alloc/base/error.h"
 #include "alloc/base/struct_bytes.h"
@@ -53,9 +56,11 @@ struct cuda_backend {
     zr_cu_context context; /* NULL: not retained */
     pid_t owner;
     zr_cu_properties properties;
+    char memory[96]; /* where it is, in words */
+    struct zr_cuda_events events;
+    /* lock: front.lock */
     zr_cu_access access[ACCESS_MOST];
     size_t access_count;
-    struct zr_cuda_events events;
     /* Everything below: lock front.create_lock. */
     struct zr_slab memory_records, address_records;
     struct cuda_memory *unreleased;
@@ -259,9 +264,8 @@ static zr_result cuda_create(zr_backend *backend, struct zr_handle *handle)
     if (result == ZR_OK) {
         zr_cu_result code = cuda->driver->create(&memory->memory, handle->bytes, &cuda->properties, 0);
         if (code != ZR_CU_SUCCESS) {
-            result = zr_cuda_error(code, ZR_ERR_MEMORY, "%zu bytes of memory on %s %d", handle->bytes,
-                                   backend->can.host_visible ? "host node" : "device",
-                                   cuda->properties.location.id);
+            result =
+                zr_cuda_error(code, ZR_ERR_MEMORY, "%zu bytes of memory on %s", handle->bytes, cuda->memory);
             give_record(cuda, memory);
         }
     }
@@ -311,6 +315,31 @@ static zr_result cuda_set_access(zr_backend *backend, char *address, size_t byte
     return IN_CONTEXT(cuda, set_access(address_of(address), bytes, cuda->access, cuda->access_count),
                       succeeded, ZR_ERR_ADDRESSES, "access for %zu devices to %zu bytes at %p",
                       cuda->access_count, bytes, (void *)address);
+}
+
+/* Another device may read and write from now on. */
+static zr_result cuda_admit(zr_backend *backend, int ordinal)
+{
+    struct cuda_backend *cuda = cuda_of(backend);
+    int can = 0;
+    zr_cu_device peer;
+    zr_cu_result code = cuda->driver->device_get(&peer, ordinal);
+    if (code == ZR_CU_SUCCESS)
+        code = cuda->driver->can_access_peer(&can, peer, cuda->device);
+    if (code != ZR_CU_SUCCESS)
+        return zr_cuda_error(code, ZR_ERR_INVALID, "peer device %d", ordinal);
+    if (!can)
+        return zr_fail(ZR_ERR_UNAVAILABLE,
+                       "device %d cannot reach the memory of device %d: see nvidia-smi topo -p2p rw", peer,
+                       cuda->device);
+    for (size_t i = 0; i < cuda->access_count; i++)
+        if (cuda->access[i].location.type == ZR_CU_LOCATION_DEVICE && cuda->access[i].location.id == peer)
+            return ZR_OK;
+    if (cuda->access_count == ACCESS_MOST)
+        return zr_fail(ZR_ERR_INVALID, "device %d has more than %d peers", cuda->device, PEERS_MOST);
+    cuda->access[cuda->access_count++] =
+        (zr_cu_access){{ZR_CU_LOCATION_DEVICE, peer}, ZR_CU_ACCESS_READ_WRITE};
+    return ZR_OK;
 }
 
 /* ---- Copies and events --------------------------------------------------------------------------------- */
@@ -488,10 +517,16 @@ static void cuda_end(zr_backend *backend)
     zr_pages_give(cuda, sizeof *cuda);
 }
 
+/* clang-format off */
+#define STREAM_OPS                                                                                           \
+    .version = ZR_BACKEND_VERSION, .name = "cuda", .end = cuda_end, .copy = cuda_copy, .fill = cuda_fill,    \
+    .enter = cuda_enter, .leave = cuda_leave, .event_record = cuda_event_record,                             \
+    .event_done = cuda_event_done, .event_wait = cuda_event_wait, .synchronize = cuda_synchronize,           \
+    .stream_home = cuda_stream_home, .memory_info = cuda_memory_info, .reserve_hint = cuda_reserve_hint
+/* clang-format on */
+
 static const struct zr_backend_ops cuda_ops = {
-    .version = ZR_BACKEND_VERSION,
-    .name = "cuda",
-    .end = cuda_end,
+    STREAM_OPS,
     .reserve = cuda_reserve,
     .release = cuda_release,
     .create = cuda_create,
@@ -499,20 +534,22 @@ static const struct zr_backend_ops cuda_ops = {
     .map = cuda_map,
     .unmap = cuda_unmap,
     .set_access = cuda_set_access,
-    .copy = cuda_copy,
-    .enter = cuda_enter,
-    .leave = cuda_leave,
-    .fill = cuda_fill,
-    .event_record = cuda_event_record,
-    .event_done = cuda_event_done,
-    .event_wait = cuda_event_wait,
-    .synchronize = cuda_synchronize,
-    .stream_home = cuda_stream_home,
-    .memory_info = cuda_memory_info,
+    .admit = cuda_admit,
     .export_fd = cuda_export,
     .export_end = cuda_export_end,
     .import_fd = cuda_import,
-    .reserve_hint = cuda_reserve_hint,
+};
+
+/* Locked pages are every device's. */
+static const struct zr_backend_ops locked_ops = {
+    STREAM_OPS,
+    .reserve = zr_host_reserve,
+    .release = zr_host_release,
+    .create = zr_cuda_locked_create,
+    .destroy = zr_cuda_locked_destroy,
+    .map = zr_cuda_locked_map,
+    .unmap = zr_cuda_locked_unmap,
+    .set_access = zr_cuda_locked_set_access,
 };
 
 /* ---- Creation ------------------------------------------------------------------------------------------ */
@@ -540,10 +577,10 @@ static zr_result find_device(struct cuda_backend *cuda, int ordinal)
     return code == ZR_CU_SUCCESS ? ZR_OK : zr_cuda_error(code, ZR_ERR_INVALID, "device %d", ordinal);
 }
 
-/* What the device can do, and where its memory is to lie. */
-static zr_result choose_memory(struct cuda_backend *cuda, const struct zr_cuda_options *options)
+/* What the device can do, and the properties of its own memory. */
+static zr_result look_at_device(struct cuda_backend *cuda)
 {
-    int unified = 0, virtual_memory = 0, fds = 0, rdma = 0, on_host = 0, node = options->numa_node;
+    int unified = 0, virtual_memory = 0, fds = 0, rdma = 0;
     zr_result result = attribute(cuda, ZR_CU_ATTRIBUTE_UNIFIED_ADDRESSING, &unified);
     if (result == ZR_OK)
         result = attribute(cuda, ZR_CU_ATTRIBUTE_VIRTUAL_MEMORY, &virtual_memory);
@@ -564,26 +601,37 @@ static zr_result choose_memory(struct cuda_backend *cuda, const struct zr_cuda_o
         .type = ZR_CU_ALLOCATION_PINNED,
         .exported_as = fds ? ZR_CU_HANDLE_POSIX_FD : ZR_CU_HANDLE_NONE,
         .location = {.type = ZR_CU_LOCATION_DEVICE, .id = cuda->device},
+        .flags = {.rdma = rdma != 0},
     };
     cuda->front.can.exportable = fds != 0;
-    if (options->kind == ZR_CUDA_DEVICE) {
-        cuda->properties.flags.rdma = rdma != 0;
-        return ZR_OK;
-    }
-    if (cuda->driver->device_attribute(&on_host, ZR_CU_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY, cuda->device) !=
-            ZR_CU_SUCCESS ||
-        !on_host)
-        return zr_fail(ZR_ERR_UNAVAILABLE,
-                       "device %d cannot map pinned host memory through the virtual memory calls: a driver "
-                       "for CUDA 12.2 or later is needed",
-                       cuda->device);
-    if (node < 0) {
-        result = attribute(cuda, ZR_CU_ATTRIBUTE_HOST_NUMA_ID, &node);
-        node = node < 0 ? 0 : node; /* a system without NUMA has node 0 */
-    }
-    cuda->properties.location = (zr_cu_location){.type = ZR_CU_LOCATION_HOST_NUMA, .id = node};
-    cuda->front.can.host_visible = true;
-    return result;
+    snprintf(cuda->memory, sizeof cuda->memory, "device %d", cuda->device);
+    return ZR_OK;
+}
+
+/* Host memory in its place, of the best kind that the driver grants. */
+static zr_result choose_host_memory(struct cuda_backend *cuda, int node)
+{
+    struct zr_cuda_host host;
+    zr_result result = enter(cuda);
+    if (result != ZR_OK)
+        return result;
+    result = zr_cuda_host_choose(cuda->driver,
+                                 &(struct zr_cuda_host_request){.device = cuda->device,
+                                                                .node = node,
+                                                                .exported_as = cuda->properties.exported_as},
+                                 &host);
+    leave(cuda);
+    if (result != ZR_OK)
+        return result;
+    struct zr_capabilities *can = &cuda->front.can;
+    cuda->properties = host.properties;
+    snprintf(cuda->memory, sizeof cuda->memory, "%s", host.words);
+    can->host_visible = true;
+    can->vma_budget = zr_host_vma_budget();
+    can->exportable = can->exportable && host.kind == ZR_CUDA_HOST_NODE;
+    can->aliases = can->moves = host.kind != ZR_CUDA_HOST_LOCKED;
+    cuda->front.ops = host.kind == ZR_CUDA_HOST_LOCKED ? &locked_ops : &cuda_ops;
+    return ZR_OK;
 }
 
 /* Who may read and write: the device, its peers, and for host memory the processor. */
@@ -597,36 +645,34 @@ static zr_result choose_access(struct cuda_backend *cuda, const struct zr_cuda_o
     if (cuda->front.can.host_visible)
         cuda->access[cuda->access_count++] =
             (zr_cu_access){cuda->properties.location, ZR_CU_ACCESS_READ_WRITE};
-    for (size_t i = 0; i < options->peers_count; i++) {
-        int can = 0;
-        zr_cu_device peer;
-        zr_cu_result code = cuda->driver->device_get(&peer, options->peers[i]);
-        if (code == ZR_CU_SUCCESS)
-            code = cuda->driver->can_access_peer(&can, peer, cuda->device);
-        if (code != ZR_CU_SUCCESS)
-            return zr_cuda_error(code, ZR_ERR_INVALID, "peer device %d", options->peers[i]);
-        if (!can)
-            return zr_fail(ZR_ERR_UNAVAILABLE,
-                           "device %d cannot reach the memory of device %d: see nvidia-smi topo -p2p rw",
-                           peer, cuda->device);
-        cuda->access[cuda->access_count++] =
-            (zr_cu_access){{ZR_CU_LOCATION_DEVICE, peer}, ZR_CU_ACCESS_READ_WRITE};
-    }
-    return ZR_OK;
+    zr_result result = ZR_OK;
+    for (size_t i = 0; result == ZR_OK && i < options->peers_count; i++)
+        result = cuda_admit(&cuda->front, options->peers[i]);
+    return result;
 }
 
-static zr_result choose_granule(struct cuda_backend *cuda, size_t asked_bytes)
+/* The bytes that host memory may come to: what is expected, the limit, or the machine's. */
+static size_t most_bytes(struct cuda_backend *cuda, const struct zr_cuda_options *options)
 {
-    size_t least = 0, recommended = 0;
-    zr_cu_result code = cuda->driver->granularity(&least, &cuda->properties, ZR_CU_GRANULARITY_MINIMUM);
-    if (code == ZR_CU_SUCCESS)
+    size_t bytes = options->expected_bytes ? options->expected_bytes : options->limit_bytes;
+    return bytes ? bytes : total_bytes(cuda);
+}
+
+static zr_result choose_granule(struct cuda_backend *cuda, const struct zr_cuda_options *options)
+{
+    size_t least = (size_t)sysconf(_SC_PAGESIZE), recommended = ZR_HOST_HUGE_BYTES;
+    size_t asked_bytes = options->granule_bytes;
+    zr_cu_result code = ZR_CU_SUCCESS;
+    if (cuda->front.ops == &cuda_ops)
+        code = cuda->driver->granularity(&least, &cuda->properties, ZR_CU_GRANULARITY_MINIMUM);
+    if (cuda->front.ops == &cuda_ops && code == ZR_CU_SUCCESS)
         code = cuda->driver->granularity(&recommended, &cuda->properties, ZR_CU_GRANULARITY_RECOMMENDED);
     if (code != ZR_CU_SUCCESS)
-        return zr_cuda_error(code, ZR_ERR_INVALID, "the granularity of memory on %s %d",
-                             cuda->front.can.host_visible ? "host node" : "device",
-                             cuda->properties.location.id);
+        return zr_cuda_error(code, ZR_ERR_INVALID, "the granularity of memory on %s", cuda->memory);
     if (asked_bytes == 0 && zr_option_get(ZR_OPTION_GRANULE) == 0)
-        asked_bytes = recommended;
+        asked_bytes = cuda->front.can.host_visible
+                          ? zr_cuda_host_granule(most_bytes(cuda, options), recommended)
+                          : recommended;
     zr_result result = zr_backend_granule(asked_bytes, &cuda->front.can.granule_bytes);
     if (result != ZR_OK)
         return result;
@@ -659,26 +705,34 @@ static void note_device(struct cuda_backend *cuda)
         cuda->front.before_bytes = memory.total_bytes - memory.free_bytes;
 }
 
+static zr_result retain_context(struct cuda_backend *cuda)
+{
+    zr_cu_result code = cuda->driver->context_retain(&cuda->context, cuda->device);
+    if (code == ZR_CU_SUCCESS)
+        return ZR_OK;
+    cuda->context = NULL;
+    return zr_cuda_error(code, ZR_ERR_UNAVAILABLE, "the primary context of device %d", cuda->device);
+}
+
 static zr_result prepare(struct cuda_backend *cuda, const struct zr_cuda_options *options)
 {
     zr_result result = find_device(cuda, options->device);
     if (result == ZR_OK)
-        result = choose_memory(cuda, options);
+        result = look_at_device(cuda);
+    if (result == ZR_OK)
+        result = retain_context(cuda);
+    if (result == ZR_OK && options->kind == ZR_CUDA_HOST)
+        result = choose_host_memory(cuda, options->numa_node);
     if (result == ZR_OK)
         result = choose_access(cuda, options);
     if (result == ZR_OK)
-        result = choose_granule(cuda, options->granule_bytes);
+        result = choose_granule(cuda, options);
     if (result != ZR_OK)
         return result;
     size_t granule_bytes = cuda->front.can.granule_bytes;
     cuda->front.limit_bytes = options->limit_bytes & ~(granule_bytes - 1);
     if (options->limit_bytes && !cuda->front.limit_bytes)
         cuda->front.limit_bytes = 1; /* less than one granule: nothing fits */
-    zr_cu_result code = cuda->driver->context_retain(&cuda->context, cuda->device);
-    if (code != ZR_CU_SUCCESS) {
-        cuda->context = NULL;
-        return zr_cuda_error(code, ZR_ERR_UNAVAILABLE, "the primary context of device %d", cuda->device);
-    }
     note_device(cuda);
     return zr_cuda_events_init(&cuda->events, cuda->driver);
 }
@@ -703,8 +757,9 @@ zr_result zr_backend_cuda_open(zr_backend **out, const struct zr_cuda_options *o
     if (!cuda)
         return ZR_ERR_HOST_MEMORY;
     cuda->front.ops = &cuda_ops;
+    cuda->front.memory = cuda->memory;
     cuda->front.can = (struct zr_capabilities){
-        .host_copies = true, .aliases = true, .moves = true, .default_streams = true};
+        .descriptors = true, .host_copies = true, .aliases = true, .moves = true, .default_streams = true};
     cuda->driver = driver;
     cuda->owner = getpid();
     zr_slab_init(&cuda->memory_records, sizeof(struct cuda_memory), ZR_POOL_FAULTS);

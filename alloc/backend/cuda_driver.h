@@ -43,6 +43,7 @@ enum zr_cu_code {
     ZR_CU_MISALIGNED_ADDRESS = 716,
     ZR_CU_INVALID_ADDRESS_SPACE = 717,
     ZR_CU_INVALID_PC = 718,
+    ZR_CU_NOT_REGISTERED = 713, /* the memory is not page-locked */
     ZR_CU_LAUNCH_FAILED = 719,
     ZR_CU_NOT_PERMITTED = 800,
     ZR_CU_NOT_SUPPORTED = 801,
@@ -56,12 +57,14 @@ typedef enum zr_cu_attribute {
     ZR_CU_ATTRIBUTE_PCI_DEVICE = 34,
     ZR_CU_ATTRIBUTE_UNIFIED_ADDRESSING = 41,
     ZR_CU_ATTRIBUTE_PCI_DOMAIN = 50,
-    ZR_CU_ATTRIBUTE_PAGEABLE_MEMORY = 88, /* kernels may use the program's own memory */
+    ZR_CU_ATTRIBUTE_PAGEABLE_MEMORY = 88,      /* kernels may use the program's own memory */
+    ZR_CU_ATTRIBUTE_REGISTERED_ADDRESSES = 91, /* page-locked memory has one address for both */
     ZR_CU_ATTRIBUTE_VIRTUAL_MEMORY = 102,
     ZR_CU_ATTRIBUTE_POSIX_FD = 103,
     ZR_CU_ATTRIBUTE_RDMA_VIRTUAL_MEMORY = 110, /* GPUDirect RDMA on memory from cuMemCreate */
     ZR_CU_ATTRIBUTE_HOST_NUMA_ID = 134,        /* of the node closest to the device; -1: no NUMA */
-    ZR_CU_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY = 141
+    ZR_CU_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY = 141,
+    ZR_CU_ATTRIBUTE_HOST_VIRTUAL_MEMORY = 145 /* without a node */
 } zr_cu_attribute;
 
 typedef enum zr_cu_location_type {
@@ -91,6 +94,8 @@ typedef enum zr_cu_capture_mode {
     ZR_CU_CAPTURE_RELAXED = 2
 } zr_cu_capture_mode;
 
+/* Of page-locked memory: for every context, and with an address on the device. */
+enum { ZR_CU_REGISTER_PORTABLE = 1, ZR_CU_REGISTER_MAPPED = 2 };
 enum { ZR_CU_EVENT_DISABLE_TIMING = 2, ZR_CU_STREAM_NON_BLOCKING = 1 };
 /* The last of the handles that mean a default stream: 0, 1 (legacy), 2 (the thread's own). */
 enum { ZR_CU_STREAM_PER_THREAD = 2 };
@@ -155,6 +160,8 @@ typedef struct zr_cu_access {
       (void *handle, zr_cu_memory memory, zr_cu_handle_type type, unsigned long long flags))                  \
     f(import_handle, cuMemImportFromShareableHandle, ,                                                        \
       (zr_cu_memory *memory, void *handle, zr_cu_handle_type type))                                           \
+    f(register_host, cuMemHostRegister, _v2, (void *address, size_t bytes, unsigned int flags))               \
+    f(unregister_host, cuMemHostUnregister, , (void *address))                                                \
     f(memory_info, cuMemGetInfo, _v2, (size_t *free_bytes, size_t *total_bytes))                              \
     f(copy, cuMemcpyAsync, , (zr_cu_address to, zr_cu_address from, size_t bytes, zr_cu_stream stream))       \
     f(fill, cuMemsetD8Async, , (zr_cu_address to, unsigned char value, size_t bytes, zr_cu_stream stream))    \

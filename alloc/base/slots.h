@@ -35,6 +35,11 @@ void zr_slots_end(struct zr_slots *slots);
 bool zr_slots_reserve(struct zr_slots *slots, size_t runs);
 /* Fills empty slots, or (mapping NULL) empties the slots that one mapping fills. */
 void zr_slots_set(struct zr_slots *slots, struct zr_slot_run run, struct zr_mapping *mapping);
+/* Where to look on after a slot that is empty: behind all slots of its chunk, if they all are. */
+static inline size_t zr_slots_skip(const struct zr_slots *slots, size_t slot)
+{
+    return slots->top[slot / ZR_SLOTS_PER_CHUNK] ? slot + 1 : (slot | (ZR_SLOTS_PER_CHUNK - 1)) + 1;
+}
 /* NULL: nothing mapped there. */
 static inline struct zr_mapping *zr_slots_get(const struct zr_slots *slots, size_t slot)
 {

@@ -78,6 +78,27 @@ zr_result zr_block_export(zr_arena *arena, const void *block, struct zr_segment 
     return zr_block_segments(arena, block, true, segments, count, lead_bytes);
 }
 
+zr_result zr_block_export_end(zr_arena *arena, const void *block)
+{
+    bool freed;
+    if (!arena)
+        return zr_fail(ZR_ERR_INVALID, "an export ends in its arena");
+    arena = zr_arena_stripe_of(arena, block);
+    size_t offset = (size_t)((const char *)block - arena->base);
+    const struct zr_extent *extent = NULL;
+    zr_arena_take(arena);
+    if (offset < arena->range->bytes && offset % ZR_UNIT_BYTES == 0)
+        extent = zr_block_exact(arena, offset, &freed);
+    for (size_t at = offset; extent && at < zr_extent_end(extent);) {
+        const struct zr_mapping *mapping = zr_range_mapping(arena->range, at);
+        zr_backend_export_end(arena->backend, mapping->handle);
+        at = mapping->offset_bytes + mapping->handle->bytes;
+    }
+    zr_arena_give(arena);
+    return extent ? ZR_OK
+                  : zr_fail(ZR_ERR_FOREIGN, "no block of arena \"%s\" begins at %p", arena->name, block);
+}
+
 /* ---- Import -------------------------------------------------------------------------------------------- */
 
 /* Maps one piece at the offset. The handle is destroyed at once and lives for its mapping. */

@@ -53,7 +53,8 @@ for row, words in (("calls", "calls of a driver-API program: sizes, attributes, 
                    ("threads", "eight threads"), ("async", "allocation in streams' order, threads' own among them"),
                    ("pools", "pools: attributes, the current one, one with a limit of its own"),
                    ("contexts", "contexts and devices: frees from another context, ends of contexts, resets"),
-                   ("full", "until there is no memory"), ("fork", "a child after fork"), ("ipc", "two processes and one block"),
+                   ("peers", "a device's work on another's memory: refused, enabled, and on what is allocated later"),
+                   ("neighbours", "copies between devices that enable nothing"), ("full", "until there is no memory"), ("fork", "a child after fork"), ("ipc", "two processes and one block"),
                    ("capture", "frees during a capture"), ("versions", "the version of a function that was asked for")):
     alike(words, [((way, row), {}) for way in ("linked", "dlsym", "proc", "proc2")])
 alike("frees while another thread's own default stream works: by its name, by the form of a call, by the form that was asked for",

@@ -50,6 +50,19 @@ for number, (flags, offload, waits) in enumerate(ROWS):
                           ("planned_moved_bytes_per_step", "moved_bytes_per_step"))]
                 ok(all(a == b for a, b in pairs) and pairs[1][0] > 0, f"{words}: the tier's bytes are the plan's") or note(str(pairs))
 
+# Where the driver refuses memory of a node: other kinds, the same bits; or words of what it refuses.
+spread = {**SMALL, "stage": 3, "ranks": 2}
+plain = on_card(**spread)
+for refused, words in (("0", "memory of host node 0"), ("1", "without a node (host node 0: CUDA_ERROR_NOT_PERMITTED)"), ("2", "page-locked pages")):
+    run = on_card({"ZR_EMULATOR_HOST": refused}, **{**spread, **PARAM, **HOST})
+    if went_well(run, words, PARAM):
+        same(run.bits, plain.bits, f"{words}: the bits of a run without")
+        same(run.err.count("what is offloaded lies in"), 1, f"{words}: is said once") or note(run.err)
+        ok(words in run.err, f"{words}: is what it says") or note(run.err)
+run = on_card({"ZR_EMULATOR_HOST": "3"}, **{**spread, **CPU})
+ok(run.code == 2 and all(words in run.err for words in ("--backend cuda: device 0 gets no memory of this machine", "page-locked pages: CUDA_ERROR_NOT_PERMITTED", "--cap-add")),
+   "refused where there is none of them") or note(f"{run.code} {run.err}")
+
 # A delayed update has other bits, and the processor's losses.
 for flags in (dict(stage=1, steps=4), dict(stage=3, steps=4, **HALF, **{**PARAM})):
     flags = {**SMALL, **CPU, **flags, "delayed_update": True}

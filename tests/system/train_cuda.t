@@ -60,6 +60,19 @@ for words, graphs, flags in (
         same(runs[1].report["val_loss"], runs[0].report["val_loss"], f"graphs, {words}: equal losses of the validation")
         same({rank["graph_steps"] for rank in runs[1].report["ranks"]}, {graphs}, f"graphs, {words}: so many steps are graphs")
 
+# A driver that loads a kernel at its first launch has that launch wait for the context: not where ranks share the card.
+def loads(name, environment=None, **flags):
+    run = on_card({"ZR_EMULATOR_WAITS": path(name), **(environment or {})}, **{**TINY, **flags})
+    ok(run.code == 0, f"{name}: trains") or note(run.err[-600:])
+    with open(path(name), encoding="utf-8") as file:
+        return file.read().count(" cuLaunchKernel ")
+ok(loads("alone") > 0, "a rank that is alone loads its kernels as it goes")
+same(loads("shared", ranks=2), 0, "two ranks on one card load them before")
+if not SHORT:
+    ok(loads("own", ranks=2, comm="nccl", deterministic=True) > 0, "two ranks with a card each do not")
+    same(loads("asked", {"CUDA_MODULE_LOADING": "EAGER"}), 0, "nor does a rank that is told to")
+    ok(loads("told", {"CUDA_MODULE_LOADING": "LAZY"}, ranks=2) > 0, "who sets it has it so")
+
 # Gradients of micro-batches that kernels add where they make them, beside those that the ranks add up: each of them once.
 for run_on in (on_host, on_card)[:1 if SHORT else None]:
     each, once = (run_on(ranks=2, stage=1, batch=1, accumulate=3, steps=2, layers=1, reduce=when) for when in ("each", "once"))

@@ -16,6 +16,7 @@
 #include "zero/train/saves.h"
 #include "zero/train/schedule.h"
 #include "zero/train/report/terminal.h"
+#include "zero/train/rank/card.h"
 #include "zero/train/rank/turns.h"
 
 struct loop {
@@ -443,6 +444,7 @@ static zr_result run(struct loop *loop, struct zr_local_world *local, unsigned r
         if (result != ZR_OK)
             return result;
         say_products(loop);
+        zr_card_say_memory(&loop->rank);
         zr_progress_start(&loop->progress, resumed, config->steps);
     }
     result = zr_prove_open(&loop->prove, &loop->rank);

@@ -11,6 +11,7 @@
 #include "zero/checkpoint/checkpoint.h"
 #include "zero/train/data.h"
 #include "zero/train/loop.h"
+#include "zero/train/rank/card.h"
 #include "zero/train/rehearse.h"
 #include "zero/train/settings/outputs.h"
 #include "zero/train/report/number.h"
@@ -191,6 +192,7 @@ int main(int argc, char **argv)
         zr_say("%s", zr_last_error());
         return (int)zr_exit_of(result);
     }
+    zr_card_prepare(&config);
     code = zr_start_launch(&(struct zr_start_run){
         .start = &config.start,
         .join_mpi = config.by_mpi ? zr_mpi_run : NULL,

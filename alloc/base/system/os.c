@@ -8,6 +8,7 @@
 #include <linux/futex.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -33,6 +34,11 @@ uint64_t zr_os_now_ns(void)
 void zr_os_clock_set(uint64_t (*now_ns)(void))
 {
     atomic_store(&replaced_clock, now_ns);
+}
+
+bool zr_environment_prefer(const char *name, const char *value)
+{
+    return setenv(name, value, 0) == 0;
 }
 
 /* ---- Threads ------------------------------------------------------------------------------------------- */

@@ -63,6 +63,10 @@ ZR_PRIVATE_API void zr_os_machine(struct zr_machine *out);
  * up. Fills in *out, which holds the rest already: the groups only lower cores_count. */
 void zr_os_machine_under(const char *root, struct zr_machine *out);
 
+/* Sets a variable of the environment, for this process and those it starts, unless it is set. No other thread
+ * may look at the environment meanwhile. False: the system refuses memory. */
+bool zr_environment_prefer(const char *name, const char *value);
+
 /* This process's resident memory from /proc/self/status: anonymous, file, shared. Peak is VmHWM. */
 struct zr_resident {
     size_t anonymous_bytes, file_bytes, shared_bytes, peak_bytes;

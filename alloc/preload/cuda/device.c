@@ -21,6 +21,8 @@ static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
 static pthread_rwlock_t life = PTHREAD_RWLOCK_INITIALIZER;
 static _Atomic bool many, settled, used, forked, broken;
 static pthread_mutex_t settling = PTHREAD_MUTEX_INITIALIZER;
+/* The devices that may use a device's memory: a bit for each. Written under `making`. */
+static _Atomic uint64_t admitted[ZR_CUDA_DEVICES_MOST];
 
 /* ---- Words --------------------------------------------------------------------------------------------- */
 
@@ -192,20 +194,77 @@ zr_result __wrap_zr_cuda_driver_get(const struct zr_cuda_driver **out)
 
 /* ---- Opening ------------------------------------------------------------------------------------------- */
 
-/* Every device that reaches the memory gets access to all of it: a program may enable it at any time, and an
- * access that is missing under a granule that moved later would show as a crash there. */
-static size_t find_peers(const struct zr_cuda_driver *driver, int ordinal, int peers[ZR_CUDA_DEVICES_MOST])
+static bool reaches(const struct zr_cuda_driver *driver, int ordinal, int owner)
 {
-    int count = 0;
-    size_t found = 0;
-    if (driver->device_count(&count) != ZR_CU_SUCCESS)
-        return 0;
-    for (int i = 0; i < count && i < ZR_CUDA_DEVICES_MOST - 2; i++) {
-        int can = 0;
-        if (i != ordinal && driver->can_access_peer(&can, i, ordinal) == ZR_CU_SUCCESS && can)
-            peers[found++] = i;
+    int can = 0;
+    return ordinal != owner && driver->can_access_peer(&can, ordinal, owner) == ZR_CU_SUCCESS && can;
+}
+
+/* The device may use the owner's memory, what there is of it and what will be. lock: making */
+static zr_cu_result admit(int ordinal, int owner)
+{
+    atomic_fetch_or(&admitted[owner], UINT64_C(1) << ordinal);
+    zr_result result =
+        atomic_load(&devices[owner].ready) ? zr_backend_admit(devices[owner].backend, ordinal) : ZR_OK;
+    if (result != ZR_OK)
+        zr_cuda_log("access for a peer");
+    return zr_cuda_code(result);
+}
+
+/* A mapping that a peer has makes every launch slower, and a process of one device needs none. With memory on
+ * two devices a program may copy from the one to the other, which it need not enable. lock: making */
+static void admit_neighbours(const struct zr_cuda_driver *driver, int ordinal)
+{
+    for (int i = 0; i < ZR_CUDA_DEVICES_MOST; i++) {
+        if (!atomic_load(&devices[i].ready) && !atomic_load(&devices[i].passed_on))
+            continue;
+        if (reaches(driver, ordinal, i))
+            admit(ordinal, i);
+        if (reaches(driver, i, ordinal))
+            admit(i, ordinal);
     }
+}
+
+static size_t peers_of(int owner, int peers[ZR_CUDA_DEVICES_MOST])
+{
+    uint64_t users = atomic_load(&admitted[owner]);
+    size_t found = 0;
+    for (int i = 0; i < ZR_CUDA_DEVICES_MOST; i++)
+        if (users >> i & 1)
+            peers[found++] = i;
     return found;
+}
+
+static zr_cu_result device_of(zr_cu_context context, zr_cu_device *out)
+{
+    zr_cu_context popped;
+    const struct zr_cuda_driver *driver;
+    if (zr_cuda_driver_get(&driver) != ZR_OK)
+        return ZR_CU_NOT_INITIALIZED;
+    zr_cu_result code = driver->context_push(context);
+    if (code != ZR_CU_SUCCESS)
+        return code;
+    code = zr_cuda_real.context_device(out);
+    driver->context_pop(&popped);
+    return code;
+}
+
+/* What the driver gives its own memory by this, ours gets by its mappings. */
+zr_cu_result cuCtxEnablePeerAccess(zr_cu_context peer, unsigned int flags)
+{
+    enum { ENABLED_ALREADY = 704 };
+    zr_cu_device user = -1, owner = -1;
+    zr_cu_result code = ZR_CUDA_PASS(context_peer, peer, flags);
+    if ((code != ZR_CU_SUCCESS && code != ENABLED_ALREADY) || zr_cuda_forked() ||
+        ZR_CUDA_PASS(context_device, &user) != ZR_CU_SUCCESS || device_of(peer, &owner) != ZR_CU_SUCCESS ||
+        user < 0 || owner < 0 || user >= ZR_CUDA_DEVICES_MOST || owner >= ZR_CUDA_DEVICES_MOST)
+        return code;
+    pthread_rwlock_rdlock(&life);
+    pthread_mutex_lock(&making);
+    zr_cu_result admitted_code = admit(user, owner);
+    pthread_mutex_unlock(&making);
+    pthread_rwlock_unlock(&life);
+    return admitted_code == ZR_CU_SUCCESS ? code : admitted_code;
 }
 
 static zr_result open_stream(struct zr_cuda_device *device)
@@ -258,7 +317,8 @@ static zr_result open_parts(struct zr_cuda_device *device)
         result = zr_cuda_driver_get(&device->driver);
     if (result != ZR_OK)
         return result;
-    options.peers_count = find_peers(device->driver, device->ordinal, peers);
+    admit_neighbours(device->driver, device->ordinal);
+    options.peers_count = peers_of(device->ordinal, peers);
     result = zr_backend_cuda_create(&device->backend, &options);
     snprintf(name, sizeof name, "gpu%d", device->ordinal);
     if (result == ZR_OK)

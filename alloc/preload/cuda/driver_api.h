@@ -75,6 +75,9 @@ typedef enum zr_cu_capture_status {
     ZR_CU_CAPTURE_BROKEN = 2
 } zr_cu_capture_status;
 
+/* Of contexts: synchronous copies have ended when they return, whatever memory they are of. */
+enum { ZR_CU_CONTEXT_SYNC_MEMOPS = 0x80 };
+
 /* Of cuGetProcAddress. */
 enum { ZR_CU_PROC_DEFAULT = 0, ZR_CU_PROC_LEGACY_STREAM = 1, ZR_CU_PROC_PER_THREAD_STREAM = 2 };
 typedef enum zr_cu_proc_status {
@@ -138,6 +141,7 @@ typedef enum zr_cu_proc_status {
     f(context_new_v4, cuCtxCreate, _v4,                                                                       \
       (zr_cu_context *out, void *parameters, unsigned int flags, zr_cu_device device))                        \
     f(context_end, cuCtxDestroy, _v2, (zr_cu_context context))                                                \
+    f(context_peer, cuCtxEnablePeerAccess, , (zr_cu_context peer, unsigned int flags))                        \
     f(primary_reset, cuDevicePrimaryCtxReset, _v2, (zr_cu_device device))
 
 /* Called, or there for programs of the tests. */
@@ -164,7 +168,8 @@ typedef enum zr_cu_proc_status {
     f(context_get, cuCtxGetCurrent, , (zr_cu_context *out))                                                   \
     f(context_set, cuCtxSetCurrent, , (zr_cu_context context))                                                \
     f(context_device, cuCtxGetDevice, , (zr_cu_device *out))                                                  \
-    f(context_peer, cuCtxEnablePeerAccess, , (zr_cu_context peer, unsigned int flags))                        \
+    f(context_set_flags, cuCtxSetFlags, , (unsigned int flags))                                               \
+    f(context_get_flags, cuCtxGetFlags, , (unsigned int *flags))                                              \
     f(primary_state, cuDevicePrimaryCtxGetState, , (zr_cu_device device, unsigned int *flags, int *active))   \
     f(device_name, cuDeviceGetName, , (char *name, int bytes, zr_cu_device device))                           \
     f(stream_query, cuStreamQuery, , (zr_cu_stream stream))                                                   \

@@ -29,6 +29,7 @@ static zr_cu_result export_block(const struct zr_cuda_block *block)
 {
     size_t count = 0, lead_bytes;
     zr_result result = zr_block_export(block->arena, (void *)block->address, NULL, &count, &lead_bytes);
+    zr_block_export_end(block->arena, (void *)block->address); /* made again for a process that asks */
     if (result == ZR_ERR_UNAVAILABLE)
         return ZR_CU_NOT_SUPPORTED;
     return count > 0 && zr_arena_set_granule_class(block->arena, (void *)block->address, block->bytes,

@@ -93,6 +93,8 @@ static void answer(int socket)
         words = (struct zr_ipc_answer){count, lead_bytes, block.bytes};
     if (zr_send_packet(socket, &words, sizeof words, 0) == sizeof words && segments)
         zr_ipc_send(socket, segments, count);
+    if (segments)
+        zr_block_export_end(block.arena, (void *)block.address);
     zr_cuda_leave(&call);
     if (segments)
         zr_pages_give(segments, count * sizeof *segments);

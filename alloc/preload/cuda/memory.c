@@ -389,6 +389,24 @@ zr_cu_result cuMemGetAddressRange_v2(zr_cu_address *base, size_t *bytes, zr_cu_a
     return ZR_CU_SUCCESS;
 }
 
+/* Whether synchronous copies in the block's context have ended when they return, whatever memory they are of;
+ * `want`: from now on. The driver knows this of a pointer only where cuMemAlloc made the memory. */
+static zr_cu_result synchronous_copies(const struct zr_cuda_block *block, bool want)
+{
+    const struct zr_cuda_driver *driver = block->device->driver;
+    zr_cu_context popped;
+    unsigned flags = 0;
+    zr_cu_result code = driver->context_push(block->context);
+    if (code != ZR_CU_SUCCESS)
+        return code;
+    code = ZR_CUDA_PASS(context_get_flags, &flags);
+    if (code == ZR_CU_SUCCESS && !(flags & ZR_CU_CONTEXT_SYNC_MEMOPS))
+        code = want ? ZR_CUDA_PASS(context_set_flags, flags | ZR_CU_CONTEXT_SYNC_MEMOPS)
+                    : (zr_cu_result)ZR_CU_NOT_FOUND;
+    driver->context_pop(&popped);
+    return code;
+}
+
 /* What the driver, to which our memory is a mapping of granules, says otherwise. False: the driver is right.
  */
 static bool answer(const struct zr_cuda_block *block, zr_cu_pointer_attribute which, zr_cu_address address,
@@ -403,6 +421,9 @@ static bool answer(const struct zr_cuda_block *block, zr_cu_pointer_attribute wh
         return true;
     case ZR_CU_POINTER_DEVICE_POINTER:
         *(zr_cu_address *)out = address;
+        return true;
+    case ZR_CU_POINTER_SYNC_MEMOPS:
+        *(int *)out = synchronous_copies(block, false) == ZR_CU_SUCCESS;
         return true;
     case ZR_CU_POINTER_BUFFER_ID:
     case ZR_CU_POINTER_MEMORY_ID:
@@ -460,11 +481,18 @@ zr_cu_result cuPointerGetAttributes(unsigned int count, zr_cu_pointer_attribute 
     return code;
 }
 
-/* Who asks for it is about to register the memory with a network card. */
+/* A program that sets one is about to register the memory with a network card. */
 zr_cu_result cuPointerSetAttribute(const void *value, zr_cu_pointer_attribute which, zr_cu_address address)
 {
+    struct zr_cuda_block block;
     zr_cuda_fix(address, 0, ZR_GRANULE_REGISTERED);
-    return ZR_CUDA_PASS(pointer_set, value, which, address);
+    if (which != ZR_CU_POINTER_SYNC_MEMOPS || !value || zr_cuda_forked() ||
+        !zr_cuda_blocks_find(address, &block))
+        return ZR_CUDA_PASS(pointer_set, value, which, address);
+    if (*(const int *)value == 0) /* other memory of the context may need it still */
+        return ZR_CU_SUCCESS;
+    zr_cu_result code = synchronous_copies(&block, true);
+    return code == ZR_CU_NOT_SUPPORTED ? ZR_CUDA_PASS(pointer_set, value, which, address) : code;
 }
 
 /* ---- Memory that others come to hold ------------------------------------------------------------------- */

@@ -42,6 +42,7 @@ static const struct zr_cuda_way zr_cuda_ways[] = {
     {"cuStreamDestroy", NULL},
     {"cuCtxCreate", NULL},
     {"cuCtxDestroy", NULL},
+    {"cuCtxEnablePeerAccess", NULL},
     {"cuDevicePrimaryCtxReset", NULL},
     {"cuGetProcAddress", NULL},
     {"cuMemAllocManaged",

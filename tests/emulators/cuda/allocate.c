@@ -245,6 +245,8 @@ static zr_cu_result register_host(void *pointer, size_t bytes, unsigned flags)
     if (!pointer || bytes == 0 || flags > REGISTER_FLAGS || bytes > SIZE_MAX - address)
         return ZR_CU_INVALID_VALUE;
     size_t place = place_of(address);
+    if (emu.host_memory >= ZR_EMULATOR_HOST_NO_LOCK)
+        return ZR_CU_NOT_PERMITTED;
     if (place < allocations_count && allocations[place]->address < address + bytes)
         return EMU_REGISTERED_ALREADY;
     if (emu_device_address(address) || emu_reservation_at(address, &base, &whole))
@@ -269,7 +271,7 @@ PUBLIC zr_cu_result cuMemHostUnregister(void *address)
     zr_cu_result code = emu_enter(EMU_host_unregister, EMU_CONTEXT);
     struct emu_allocation *found = beginning((zr_cu_address)(uintptr_t)address);
     if (code == ZR_CU_SUCCESS)
-        code = found && found->kind == EMU_REGISTERED ? end_now(found) : EMU_NOT_REGISTERED;
+        code = found && found->kind == EMU_REGISTERED ? end_now(found) : (zr_cu_result)ZR_CU_NOT_REGISTERED;
     return emu_leave(code);
 }
 

@@ -125,6 +125,8 @@ static zr_cu_result attribute(zr_cu_attribute which, int *value)
     default:
         *value = 1;
     }
+    if (which == ZR_CU_ATTRIBUTE_HOST_VIRTUAL_MEMORY && emu.host_memory >= ZR_EMULATOR_HOST_NO_CREATE)
+        *value = 0;
     if (overridden[which])
         *value = overrides[which];
     return ZR_CU_SUCCESS;
@@ -192,7 +194,7 @@ static void clear(struct zr_cu_context_st *context)
     emu_allocations_end(context);
     emu_streams_end(context);
     context->dead = ZR_CU_SUCCESS;
-    context->peers = 0;
+    context->peers = context->flags = 0;
 }
 
 PUBLIC zr_cu_result cuDevicePrimaryCtxRetain(zr_cu_context *context, zr_cu_device device)
@@ -347,6 +349,28 @@ PUBLIC zr_cu_result cuCtxGetDevice(zr_cu_device *out)
     zr_cu_result code = emu_enter(EMU_context_device, EMU_CONTEXT);
     if (code == ZR_CU_SUCCESS)
         *out = emu_current()->device;
+    return emu_leave(code);
+}
+
+enum { CONTEXT_FLAGS = 0xff };
+
+PUBLIC zr_cu_result cuCtxSetFlags(unsigned int flags)
+{
+    zr_cu_result code = emu_enter(EMU_context_set_flags, EMU_CONTEXT);
+    if (code == ZR_CU_SUCCESS && flags & ~(unsigned)CONTEXT_FLAGS)
+        code = ZR_CU_INVALID_VALUE;
+    if (code == ZR_CU_SUCCESS)
+        emu_current()->flags = flags;
+    return emu_leave(code);
+}
+
+PUBLIC zr_cu_result cuCtxGetFlags(unsigned int *flags)
+{
+    zr_cu_result code = emu_enter(EMU_context_get_flags, EMU_CONTEXT);
+    if (code == ZR_CU_SUCCESS && !flags)
+        code = ZR_CU_INVALID_VALUE;
+    if (code == ZR_CU_SUCCESS)
+        *flags = emu_current()->flags;
     return emu_leave(code);
 }
 

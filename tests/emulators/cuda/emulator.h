@@ -15,20 +15,23 @@
  *
  * Asynchronous work is carried out late: every call of the driver moves each context's clock by one tick,
  * work takes some ticks, drawn for each stream and each piece, and waiting moves the clock to the end of what
- * is waited for. So a missing wait shows, on any machine, also of one stream among several; with one seed the
- * same calls make the same draws. Memory of a pool that another stream uses before its own has allocated it,
- * or after it has freed it, ends the context as a wrong address does. A program that asks for an event
- * again and again lets ever more time pass.
+ * is waited for. A tick counts as a microsecond. As a driver does, the emulator loads a kernel at its first
+ * launch, and waits for the context's work there, unless CUDA_MODULE_LOADING is EAGER. So a missing wait
+ * shows, on any machine, also of one stream among several; with one seed the same calls make the same draws.
+ * Memory of a pool that another stream uses before its own has allocated it, or after it has freed it, ends
+ * the context as a wrong address does. A program that asks for an event again and again lets ever more time
+ * pass.
  *
  * For programs that do not call it: ZR_EMULATOR_FAULT=cuMemMap:3:2 fails the third map with code 2, and
  * ZR_EMULATOR_DEVICES, _MEMORY, _CONTEXT, _GRANULARITY, _VERSION, _TICKS, _SEED, _LAZY_FREE and _DELAY_NS set
  * what their names say, _FORKS=1 has cuInit fork, _SHARED names a file: the processes that name it share the
  * devices' bytes, and those of one that was killed come back; what was exported is in use until the last
- * process that holds it has let it go. _DIRTY=1 fills what cuMemCreate makes, which a card does not promise
- * to clear. _WAITS names a file that gets a line each time that the program waits for a device: process,
- * call, launches so far. All but that are read by cuInit. With its folder in LD_LIBRARY_PATH any program
- * loads it. _ASKED, read at each question, names a file that gets a line for every function and private table
- * that was asked for.
+ * process that holds it has let it go. _HOST=1 to 3 refuses kinds of host memory (enum zr_emulator_host), and
+ * _COSTS=1 lets virtual memory calls take the time that they take on a card. _DIRTY=1 fills what cuMemCreate
+ * makes, which a card does not promise to clear. _WAITS names a file that gets a line each time that the
+ * program waits for a device: process, call, launches so far. All but that are read by cuInit. With its
+ * folder in LD_LIBRARY_PATH any program loads it. _ASKED, read at each question, names a file that gets a
+ * line for every function and private table that was asked for.
  *
  * Device memory lies in a memfd. Its addresses are reserved without access: a processor that touches them
  * dies, as it would with a card. */
@@ -44,6 +47,14 @@ struct zr_emulator_fault {
     zr_cu_result code;
 };
 
+/* Which host memory the driver gives for a device: each kind refuses those before it, too. */
+enum zr_emulator_host {
+    ZR_EMULATOR_HOST_ALL,
+    ZR_EMULATOR_HOST_NO_NODE,   /* cuMemCreate() on a node is not permitted, as in a container */
+    ZR_EMULATOR_HOST_NO_CREATE, /* nor is there host memory without a node, as before CUDA 13 */
+    ZR_EMULATOR_HOST_NO_LOCK    /* nor may pages be locked */
+};
+
 /* What the process holds of the emulated driver. */
 struct zr_emulator_state {
     size_t memories_count, mappings_count,
@@ -57,6 +68,7 @@ struct zr_emulator_state {
     size_t stack_depth;             /* of this thread's contexts */
     uint64_t without_context_count; /* virtual memory calls made with no context current, ever */
     uint64_t rdma_count;            /* memories created for GPUDirect RDMA, ever */
+    uint64_t memory_ns;             /* that virtual memory calls would have taken on a card, ever */
 };
 
 /* What a library's work has come to: it is asked again, has ended, or has done what a wrong kernel does. */
@@ -77,6 +89,10 @@ struct zr_emulator {
     void (*capacity)(size_t bytes); /* of each device */
     void (*one_way)(bool on);       /* of two neighbours the one with the odd number reaches the other only */
     void (*lazy_free)(bool on);     /* cuMemFree does not wait for work, as it may or may not */
+    void (*host_memory)(enum zr_emulator_host refused);
+    void (*late_loading)(
+        bool on);           /* of kernels, by their first launch; the state at the start is by the variable */
+    void (*costs)(bool on); /* virtual memory calls move the clocks by what they take on a card */
     /* The identifiers of private tables that cuGetExportTable was asked for and refused: the first `most`,
      * and how many there were. */
     size_t (*tables_asked)(unsigned char (*out)[16], size_t most);

@@ -23,7 +23,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pid_t owner; /* 0: cuInit has not been called */
 static uint64_t calls_count[EMU_CALLS_COUNT], delay_ns[EMU_CALLS_COUNT];
 static struct zr_emulator_fault fault;
-static uint64_t fault_passes, without_context_count, waits_count;
+static uint64_t fault_passes, without_context_count, waits_count, memory_ns;
 static unsigned questions_count; /* whether work has ended, one after the other */
 
 static const char *const names[] = {
@@ -129,6 +129,16 @@ zr_cu_result emu_enter(enum emu_call call, enum emu_need need)
     return emu_capture_check(call);
 }
 
+/* What is left of a tick counts for the next. */
+void emu_spend(uint64_t ns)
+{
+    enum { TICK_NS = 1000 };
+    uint64_t before = memory_ns / TICK_NS;
+    memory_ns += ns;
+    if (emu.costs)
+        tick(memory_ns / TICK_NS - before);
+}
+
 zr_cu_result emu_leave(zr_cu_result code)
 {
     pthread_mutex_unlock(&lock);
@@ -154,7 +164,7 @@ static void read_environment(void)
 {
     char call[64];
     unsigned long long nth, code;
-    const char *text = getenv("ZR_EMULATOR_FAULT");
+    const char *text = getenv("ZR_EMULATOR_FAULT"), *loading = getenv("CUDA_MODULE_LOADING");
     emu.devices_count = (int)setting("ZR_EMULATOR_DEVICES", (uint64_t)emu.devices_count);
     emu.version = (int)setting("ZR_EMULATOR_VERSION", (uint64_t)emu.version);
     emu.granularity_bytes = setting("ZR_EMULATOR_GRANULARITY", emu.granularity_bytes);
@@ -165,6 +175,9 @@ static void read_environment(void)
     emu.random = setting("ZR_EMULATOR_SEED", emu.random) | 1;
     emu.dirty = setting("ZR_EMULATOR_DIRTY", 0) != 0;
     emu.lazy_free |= setting("ZR_EMULATOR_LAZY_FREE", 0) != 0;
+    emu.host_memory = (enum zr_emulator_host)setting("ZR_EMULATOR_HOST", emu.host_memory);
+    emu.costs |= setting("ZR_EMULATOR_COSTS", 0) != 0;
+    emu.lazy = !loading || strcmp(loading, "EAGER") != 0;
     if (emu.devices_count > EMU_DEVICES_MOST)
         emu.devices_count = EMU_DEVICES_MOST;
     for (unsigned i = 0; i < EMU_CALLS_COUNT; i++)
@@ -233,6 +246,9 @@ static const struct {
     {ZR_CU_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
     {ZR_CU_NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
     {ZR_CU_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
+    {ZR_CU_NOT_REGISTERED, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED",
+     "part or all of the memory is not page-locked"},
+    {ZR_CU_NOT_PERMITTED, "CUDA_ERROR_NOT_PERMITTED", "operation not permitted"},
     {ZR_CU_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
     {ZR_CU_INVALID_IMAGE, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
     {ZR_CU_NO_BINARY, "CUDA_ERROR_NO_BINARY_FOR_GPU",
@@ -350,6 +366,27 @@ static void control_lazy_free(bool on)
     pthread_mutex_unlock(&lock);
 }
 
+static void control_host_memory(enum zr_emulator_host refused)
+{
+    pthread_mutex_lock(&lock);
+    emu.host_memory = refused;
+    pthread_mutex_unlock(&lock);
+}
+
+static void control_late_loading(bool on)
+{
+    pthread_mutex_lock(&lock);
+    emu.lazy = on;
+    pthread_mutex_unlock(&lock);
+}
+
+static void control_costs(bool on)
+{
+    pthread_mutex_lock(&lock);
+    emu.costs = on;
+    pthread_mutex_unlock(&lock);
+}
+
 static void control_capacity(size_t bytes)
 {
     pthread_mutex_lock(&lock);
@@ -363,6 +400,7 @@ static struct zr_emulator_state control_state(void)
     pthread_mutex_lock(&lock);
     state.used_bytes = emu_used_bytes();
     state.without_context_count = without_context_count;
+    state.memory_ns = memory_ns;
     emu_contexts_state(&state);
     emu_memory_state(&state);
     emu_allocations_state(&state);
@@ -434,6 +472,9 @@ PUBLIC const struct zr_emulator zr_emulator = {
     .capacity = control_capacity,
     .one_way = control_one_way,
     .lazy_free = control_lazy_free,
+    .host_memory = control_host_memory,
+    .late_loading = control_late_loading,
+    .costs = control_costs,
     .tables_asked = emu_tables_asked,
     .state = control_state,
     .launch = emu_launch,

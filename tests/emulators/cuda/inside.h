@@ -90,6 +90,9 @@ struct emu_settings {
     uint64_t random;  /* not 0 */
     bool lazy_free;   /* cuMemFree does not wait for work */
     bool dirty;       /* what cuMemCreate makes is not zeros */
+    enum zr_emulator_host host_memory;
+    bool costs; /* virtual memory calls take their time */
+    bool lazy;  /* a kernel is loaded by its first launch, which waits for the context */
 };
 extern struct emu_settings emu;
 int emu_version(void);
@@ -99,7 +102,6 @@ enum {
     EMU_PEER_UNSUPPORTED = 217,
     EMU_PEER_ENABLED = 704,
     EMU_REGISTERED_ALREADY = 712,
-    EMU_NOT_REGISTERED = 713,
     EMU_MAP_FAILED = 205,
     EMU_ILLEGAL_STATE = 401,
     EMU_CAPTURE_MERGE = 902,
@@ -121,6 +123,9 @@ zr_cu_result emu_leave(zr_cu_result code);
 void emu_pause(void);
 /* The program waits, or may have to, for the device in this call. */
 void emu_host_waits(enum emu_call call);
+/* What a call on so many handles takes on a card. Published for an A100 and handles of 2 MiB (kvcached). */
+enum { EMU_CREATE_NS = 193000, EMU_ACCESS_NS = 36000, EMU_UNMAP_NS = 26000, EMU_MAP_NS = 1450 };
+void emu_spend(uint64_t ns);
 
 /* ---- contexts.c ---------------------------------------------------------------------------------------- */
 
@@ -130,6 +135,7 @@ struct zr_cu_context_st {
     bool primary, gone; /* gone: destroyed; the record stays */
     unsigned retained_count;
     unsigned peers;                    /* a bit for each device whose contexts' memory kernels may use */
+    unsigned flags;                    /* that cuCtxSetFlags() was given */
     zr_cu_result dead;                 /* the error after which nothing runs */
     uint64_t clock;                    /* in ticks */
     uint64_t last;                     /* when the last work ends */

@@ -19,6 +19,7 @@ struct zr_cu_function_st {
     const struct zr_device_kernel *kernel;
     struct zr_cu_module_st *module;
     size_t shared_most_bytes;
+    unsigned loaded; /* a bit for each device where it was launched */
 };
 
 struct zr_cu_module_st {
@@ -87,7 +88,7 @@ static zr_cu_result load(struct zr_cu_module_st **out, const void *bytes, struct
     made->users_count = 1;
     made->functions_count = count;
     for (size_t i = 0; i < count; i++)
-        made->functions[i] = (struct zr_cu_function_st){&image->kernels[i], made, SHARED_WITHOUT_ASKING};
+        made->functions[i] = (struct zr_cu_function_st){&image->kernels[i], made, SHARED_WITHOUT_ASKING, 0};
     *out = modules = made;
     return ZR_CU_SUCCESS;
 }
@@ -251,6 +252,17 @@ static zr_cu_result refuse(zr_cu_result code, const struct zr_cu_function_st *fu
     return code;
 }
 
+/* CUDA C++ Programming Guide, Lazy Loading: to load a kernel may require the context to be synchronised. */
+static zr_cu_result load_first(struct zr_cu_function_st *function, struct zr_cu_context_st *context)
+{
+    unsigned device = 1u << context->device;
+    if (!emu.lazy || function->loaded & device)
+        return ZR_CU_SUCCESS;
+    function->loaded |= device;
+    emu_host_waits(EMU_launch_kernel);
+    return emu_wait_until(context, context->last);
+}
+
 static zr_cu_result launch(const zr_cu_launch_config *c, struct zr_cu_function_st *function, void **arguments,
                            void **extra)
 {
@@ -278,8 +290,11 @@ static zr_cu_result launch(const zr_cu_launch_config *c, struct zr_cu_function_s
     made->module->users_count++;
     memcpy(made->arguments, arguments[0], function->kernel->arguments_bytes);
     struct emu_work work = {.kind = EMU_KERNEL, .launch = made};
-    if (!emu_captured(context, stream, &work, &code))
-        emu_submit(context, stream, work), code = ZR_CU_SUCCESS;
+    if (!emu_captured(context, stream, &work, &code)) {
+        code = load_first(function, context);
+        if (code == ZR_CU_SUCCESS)
+            emu_submit(context, stream, work);
+    }
     emu_launch_drop(made);
     return code;
 }

@@ -239,7 +239,10 @@ static zr_cu_result check_properties(const zr_cu_properties *properties)
                    ? ZR_CU_INVALID_DEVICE
                    : ZR_CU_SUCCESS;
     case ZR_CU_LOCATION_HOST:
-        return properties->exported_as == ZR_CU_HANDLE_NONE ? ZR_CU_SUCCESS : ZR_CU_INVALID_VALUE;
+        return properties->exported_as == ZR_CU_HANDLE_NONE &&
+                       emu_attribute_of(ZR_CU_ATTRIBUTE_HOST_VIRTUAL_MEMORY)
+                   ? ZR_CU_SUCCESS
+                   : ZR_CU_INVALID_VALUE;
     case ZR_CU_LOCATION_HOST_NUMA:
         return properties->location.id < 0 || properties->location.id >= emu.nodes_count ? ZR_CU_INVALID_VALUE
                                                                                          : ZR_CU_SUCCESS;
@@ -270,6 +273,12 @@ static zr_cu_result create(zr_cu_memory *out, size_t bytes, const zr_cu_properti
         return code;
     if (bytes == 0 || !granular(bytes))
         return ZR_CU_INVALID_VALUE;
+    if (properties->location.type == ZR_CU_LOCATION_HOST_NUMA) {
+        if (!emu_attribute_of(ZR_CU_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY))
+            return ZR_CU_NOT_SUPPORTED;
+        if (emu.host_memory >= ZR_EMULATOR_HOST_NO_NODE)
+            return ZR_CU_NOT_PERMITTED;
+    }
     if (on_device && !emu_take_bytes(device, bytes))
         return ZR_CU_OUT_OF_MEMORY;
     uint64_t at;
@@ -289,6 +298,7 @@ static zr_cu_result create(zr_cu_memory *out, size_t bytes, const zr_cu_properti
                                   .offset_bytes = at,
                                   .file = &emu_own_file};
     *out = emu_memory_add(memory);
+    emu_spend(EMU_CREATE_NS);
     return ZR_CU_SUCCESS;
 }
 
@@ -358,6 +368,7 @@ static zr_cu_result map(zr_cu_address address, size_t bytes, struct emu_memory *
     memory->mappings_count++;
     reservation->mappings_count++;
     live_mappings_count++;
+    emu_spend(EMU_MAP_NS);
     return ZR_CU_SUCCESS;
 }
 
@@ -415,6 +426,7 @@ PUBLIC zr_cu_result cuMemUnmap(zr_cu_address address, size_t bytes)
             struct mapping *mapping = mapping_at(reservation, address + done);
             done += mapping->bytes;
             forget(reservation, mapping);
+            emu_spend(EMU_UNMAP_NS);
         }
     }
     return emu_leave(code);
@@ -436,8 +448,9 @@ static zr_cu_result check_access(const struct mapping *mapping, const zr_cu_acce
                    ? ZR_CU_INVALID_DEVICE
                    : ZR_CU_SUCCESS;
     case ZR_CU_LOCATION_HOST:
-    case ZR_CU_LOCATION_HOST_NUMA:
         return of->type == ZR_CU_LOCATION_DEVICE ? ZR_CU_INVALID_VALUE : ZR_CU_SUCCESS;
+    case ZR_CU_LOCATION_HOST_NUMA:
+        return of->type == ZR_CU_LOCATION_HOST_NUMA ? ZR_CU_SUCCESS : ZR_CU_INVALID_VALUE;
     default:
         return ZR_CU_INVALID_VALUE;
     }
@@ -473,6 +486,8 @@ static zr_cu_result set_access(zr_cu_address address, size_t bytes, const zr_cu_
                 if (pass)
                     give_access(mapping, &access[i]);
             }
+            if (pass)
+                emu_spend(EMU_ACCESS_NS);
             done += mapping->bytes;
         }
     return ZR_CU_SUCCESS;

@@ -7,7 +7,7 @@ enum { HOST_MEMORY = 1, DEVICE_MEMORY = 2 };
 struct known {
     const struct emu_allocation *allocation;
     const struct emu_memory *memory;
-    zr_cu_address start; /* of the allocation, or the reservation */
+    zr_cu_address start; /* of the allocation, or of one handle's mapping */
     size_t bytes;
     bool any, host, mapped;
     int device;
@@ -16,8 +16,6 @@ struct known {
 static struct known look_up(zr_cu_address address)
 {
     struct known out = {.device = -2};
-    zr_cu_address base;
-    size_t length;
     out.allocation = emu_allocation_at(address);
     if (out.allocation) {
         enum emu_kind kind = out.allocation->kind;
@@ -27,7 +25,7 @@ static struct known look_up(zr_cu_address address)
         out.host = kind == EMU_PAGE_LOCKED || kind == EMU_REGISTERED;
         out.device = out.allocation->context->device;
     } else if (emu_reservation_at(address, &out.start, &out.bytes)) {
-        out.memory = emu_mapping_at(address, &base, &length);
+        out.memory = emu_mapping_at(address, &out.start, &out.bytes);
         out.any = out.mapped = out.memory;
         out.host = out.memory && out.memory->location.type != ZR_CU_LOCATION_DEVICE;
         out.device = out.memory && !out.host ? out.memory->location.id : 0;

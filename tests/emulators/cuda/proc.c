@@ -42,6 +42,7 @@ static const struct form forms[] = {
     GONE(cuCtxPushCurrent, 2000) FORM(cuCtxPushCurrent, 4000, _v2)
     GONE(cuCtxPopCurrent, 2000) FORM(cuCtxPopCurrent, 4000, _v2)
     ONE(cuCtxSetCurrent, 4000) ONE(cuCtxGetCurrent, 4000) ONE(cuCtxGetDevice, 2000) GONE(cuCtxGetDevice, 13000)
+    ONE(cuCtxSetFlags, 12010) ONE(cuCtxGetFlags, 7000)
     ONE(cuCtxSynchronize, 2000) GONE(cuCtxSynchronize, 13000) ONE(cuCtxEnablePeerAccess, 4000)
     ONE(cuGetExportTable, 3000) ONE(cuGetProcAddress, 11030) FORM(cuGetProcAddress, 12000, _v2)
     GONE(cuMemGetInfo, 2000) FORM(cuMemGetInfo, 3020, _v2)

@@ -355,7 +355,8 @@ static zr_cu_result copy_to_host(const struct zr_cu_context_st *context, const s
 static bool ends_at_once(zr_cu_address address)
 {
     const struct emu_allocation *found = emu_allocation_at(address);
-    return found && (found->kind == EMU_PAGE_LOCKED || found->kind == EMU_REGISTERED || found->sync_copies);
+    return emu_current()->flags & ZR_CU_CONTEXT_SYNC_MEMOPS ||
+           (found && (found->kind == EMU_PAGE_LOCKED || found->kind == EMU_REGISTERED || found->sync_copies));
 }
 
 zr_cu_result emu_copy(zr_cu_address to, zr_cu_address from, size_t bytes, zr_cu_stream stream, bool now)

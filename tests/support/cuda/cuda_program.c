@@ -7,6 +7,7 @@
  * cuGetProcAddress of either version, for the version that was current when each function came. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -171,6 +172,19 @@ static void attributes(zr_cu_address base, size_t bytes)
     }
 }
 
+/* A synchronous copy within the device returns before it has ended, unless the memory is to be registered. */
+static void synchronous_copies(void)
+{
+    int on = 1, is = 0;
+    zr_cu_address block;
+    CHECK(cu.mem_alloc(&block, 8 * MIB) == 0 && cu.fill_now(block, 4, 8 * MIB) == 0);
+    CHECK(cu.pointer_attribute(&is, ZR_CU_POINTER_SYNC_MEMOPS, block) == 0 && !is);
+    CHECK(cu.pointer_set(&on, ZR_CU_POINTER_SYNC_MEMOPS, block + 5) == 0);
+    CHECK(cu.pointer_attribute(&is, ZR_CU_POINTER_SYNC_MEMOPS, block) == 0 && is);
+    CHECK(cu.copy_now(block, block + 4 * MIB, MIB) == 0 && cu.stream_query(NULL) == 0);
+    CHECK(cu.mem_free(block) == 0);
+}
+
 static void row_calls(const char *argument)
 {
     static const size_t sizes[] = {1, 255, 512, 513, 4096, MIB, 2 * MIB, 3 * MIB + 5, 64 * MIB};
@@ -207,6 +221,7 @@ static void row_calls(const char *argument)
            cu.mem_info(&total, &total), cu.address_range(&host_device, &total, address));
     CHECK(cu.context_set(primary) == 0 && cu.mem_free(address) == 0);
     printf("left %zd\n", (ssize_t)(before - free_bytes()));
+    synchronous_copies();
 }
 
 static void *use_memory(void *argument)
@@ -447,6 +462,37 @@ static void row_contexts(const char *argument)
     CHECK(cu.mem_alloc(&there, MIB) == 0 && cu.mem_free(there) == 0 && cu.context_set(primary) == 0);
 }
 
+/* A device's work on another one's memory, what there is and what comes later. */
+static void row_peers(const char *argument)
+{
+    zr_cu_context second;
+    zr_cu_address here, later;
+    (void)argument;
+    CHECK(cu.mem_alloc(&here, MIB) == 0 && cu.fill_now(here, 7, MIB) == 0 && cu.context_synchronize() == 0);
+    CHECK(cu.context_retain(&second, 1) == 0 && cu.context_set(second) == 0);
+    printf("before: %u\n", cu.fill_now(here, 1, MIB));
+    CHECK(cu.context_peer(primary, 0) == 0);
+    CHECK(cu.fill_now(here, 8, MIB) == 0 && cu.context_synchronize() == 0 && has(here, MIB, 8, NULL));
+    CHECK(cu.context_set(primary) == 0 && cu.mem_alloc(&later, 40 * MIB) == 0 && has(here, MIB, 8, NULL));
+    CHECK(cu.context_set(second) == 0 && cu.fill_now(later, 9, 40 * MIB) == 0);
+    printf("again: %u, the device itself: %u\n", cu.context_peer(primary, 0), cu.context_peer(second, 0));
+    CHECK(cu.context_synchronize() == 0 && cu.mem_free(here) == 0 && cu.mem_free(later) == 0);
+}
+
+/* Copies between devices, which a program need not enable. */
+static void row_neighbours(const char *argument)
+{
+    zr_cu_context second;
+    zr_cu_address here, there;
+    (void)argument;
+    CHECK(cu.mem_alloc(&here, MIB) == 0 && cu.fill_now(here, 7, MIB) == 0 && cu.context_synchronize() == 0);
+    CHECK(cu.context_retain(&second, 1) == 0 && cu.context_set(second) == 0);
+    CHECK(cu.mem_alloc(&there, MIB) == 0 && cu.copy_now(there, here, MIB) == 0 && has(there, MIB, 7, NULL));
+    CHECK(cu.fill_now(there, 6, MIB) == 0 && cu.context_synchronize() == 0);
+    CHECK(cu.context_set(primary) == 0 && cu.copy_now(here, there, MIB) == 0 && has(here, MIB, 6, NULL));
+    CHECK(cu.mem_free(here) == 0 && cu.mem_free(there) == 0);
+}
+
 static void row_full(const char *argument)
 {
     enum { BYTES = 48 * MIB };
@@ -511,6 +557,15 @@ static void row_fork(const char *argument)
     CHECK(has(address, MIB, 1, NULL) && cu.mem_free(address) == 0);
 }
 
+/* That this process has open. */
+static unsigned descriptors_count(void)
+{
+    unsigned count = 0;
+    for (int fd = 0; fd < 4096; fd++)
+        count += fcntl(fd, F_GETFD) >= 0;
+    return count;
+}
+
 /* Two processes: the parent of both has not begun with CUDA. */
 static void row_ipc(const char *argument)
 {
@@ -519,6 +574,7 @@ static void row_ipc(const char *argument)
         size_t offset;
     } message;
     int to_child[2], to_parent[2], status = -1;
+    enum { FEW = 8 };
     zr_cu_address others[3], address = 0, twice = 0;
     char byte = 0;
     (void)argument;
@@ -530,7 +586,7 @@ static void row_ipc(const char *argument)
         close(to_parent[0]);
         CHECK(start() == 0 && read(to_child[0], &message, sizeof message) == sizeof message);
         CHECK(cu.ipc_open(&address, message.handle, 1) == 0 && cu.ipc_open(&twice, message.handle, 1) == 0);
-        CHECK(address == twice && has(address, 3 * MIB, 0x11, NULL));
+        CHECK(address == twice && has(address, 40 * MIB, 0x11, NULL));
         CHECK(cu.fill_now(address + MIB, 0x22, MIB) == 0 && cu.context_synchronize() == 0);
         CHECK(cu.ipc_close(address) == 0 && has(address, MIB, 0x11, NULL) && cu.ipc_close(twice) == 0);
         printf("closed: %u\n", cu.ipc_close(address));
@@ -546,14 +602,16 @@ static void row_ipc(const char *argument)
     close(to_parent[1]);
     CHECK(start() == 0);
     for (int i = 0; i < 3; i++)
-        CHECK(cu.mem_alloc(&others[i], 3 * MIB) == 0);
-    CHECK(cu.fill_now(others[1], 0x11, 3 * MIB) == 0 && cu.context_synchronize() == 0);
-    CHECK(cu.ipc_get(&message.handle, others[1]) == 0);
+        CHECK(cu.mem_alloc(&others[i], 40 * MIB) == 0);
+    CHECK(cu.fill_now(others[1], 0x11, 40 * MIB) == 0 && cu.context_synchronize() == 0);
+    unsigned descriptors = descriptors_count();
+    CHECK(cu.ipc_get(&message.handle, others[1]) == 0 && descriptors_count() < descriptors + FEW);
     CHECK(write(to_child[1], &message, sizeof message) == sizeof message);
     CHECK(read(to_parent[0], &byte, 1) == 1);
     CHECK(has(others[1], MIB, 0x11, NULL) && has(others[1] + MIB, MIB, 0x22, NULL) &&
           has(others[1] + 2 * MIB, MIB, 0x11, NULL));
     CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(descriptors_count() < descriptors + FEW);
     printf("own: %u\n", cu.ipc_open(&address, message.handle, 1));
     for (int i = 0; i < 3; i++)
         CHECK(cu.mem_free(others[i]) == 0);
@@ -635,11 +693,14 @@ static const struct {
     const char *name;
     void (*run)(const char *argument);
     int starts_itself;
-} rows[] = {{"calls", row_calls, 0},       {"threads", row_threads, 0},  {"streams", row_streams, 0},
-            {"own", row_own, 0},           {"async", row_async, 0},      {"pools", row_pools, 0},
-            {"contexts", row_contexts, 0}, {"full", row_full, 0},        {"faults", row_faults, 0},
-            {"fork", row_fork, 0},         {"ipc", row_ipc, 1},          {"info", row_info, 0},
-            {"capture", row_capture, 0},   {"versions", row_versions, 0}};
+} rows[] = {{"calls", row_calls, 0},       {"threads", row_threads, 0},
+            {"streams", row_streams, 0},   {"own", row_own, 0},
+            {"async", row_async, 0},       {"pools", row_pools, 0},
+            {"contexts", row_contexts, 0}, {"full", row_full, 0},
+            {"faults", row_faults, 0},     {"fork", row_fork, 0},
+            {"ipc", row_ipc, 1},           {"info", row_info, 0},
+            {"capture", row_capture, 0},   {"versions", row_versions, 0},
+            {"peers", row_peers, 0},       {"neighbours", row_neighbours, 0}};
 
 int main(int argc, char **argv)
 {

@@ -17,8 +17,10 @@
 #include "tests/support/seed.h"
 #include "tests/support/tap.h"
 
-enum kind { HOST, PRIVATE, SIM, CUDA, CUDA_PINNED };
-static const char *const kind_names[] = {"host", "private", "sim", "cuda", "cuda, pinned"};
+/* The pinned ones are what is left when the driver refuses those before. */
+enum kind { HOST, PRIVATE, SIM, CUDA, CUDA_PINNED, CUDA_WITHOUT_NODE, CUDA_LOCKED, KINDS };
+static const char *const kind_names[] = {
+    "host", "private", "sim", "cuda", "cuda, pinned", "cuda, pinned without a node", "cuda, locked pages"};
 static size_t granule_bytes;
 static const struct zr_emulator *emulator; /* NULL: on a card, or built without CUDA */
 
@@ -34,6 +36,8 @@ static zr_result try_to_create(zr_backend **out, enum kind kind, size_t limit_by
         return zr_backend_sim_create(
             out, &(struct zr_sim_options){.granule_bytes = granule_bytes, .capacity_bytes = limit_bytes});
     default:
+        if (emulator && kind > CUDA)
+            emulator->host_memory((enum zr_emulator_host)(kind - CUDA_PINNED));
         return zr_backend_cuda_create(
             out, &(struct zr_cuda_options){.kind = kind == CUDA ? ZR_CUDA_DEVICE : ZR_CUDA_HOST,
                                            .numa_node = -1,
@@ -409,7 +413,7 @@ int main(void)
     uint64_t seed = run_seed();
     if (!cuda_on_card())
         emulator = cuda_emulator();
-    for (enum kind kind = HOST; kind <= CUDA_PINNED; kind++) {
+    for (enum kind kind = HOST; kind < (emulator ? KINDS : CUDA_WITHOUT_NODE); kind++) {
         granule_bytes = kind < CUDA ? (size_t)64 << 10 : (size_t)2 << 20;
         if (kind >= CUDA && !available(kind))
             continue;

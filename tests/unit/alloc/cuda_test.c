@@ -1,6 +1,7 @@
 /* cuda_test.c: what only the CUDA backend has: other people's contexts, fences before unmaps, events in
  * turns, peers and pinned memory. On the emulated driver; the rules it enforces are in cuda_emulator_test.c,
  * a driver that refuses in cuda_refusals_test.c, memory shared between processes in cuda_share_test.c. */
+#include "alloc/base/option.h"
 #include "tests/support/cuda/cuda_pieces.h"
 
 #define FOREVER 1000000 /* ticks: until somebody waits */
@@ -287,6 +288,37 @@ static void test_one_way(void)
     emulator->one_way(false);
 }
 
+/* One that comes later has what is mapped, by then and after. */
+static void test_admitted(void)
+{
+    struct mapped made = map_one(NULL);
+    struct zr_handle *second;
+    zr_backend_create(made.backend, GRANULE, &second);
+    zr_backend_map(made.range, 5 * GRANULE, second);
+    zr_backend_set_access(made.range, (struct zr_bounds){5 * GRANULE, GRANULE});
+    uint64_t sets = emulator->calls("cuMemSetAccess");
+    tap_is(write_on_peer(made.range->address, 9), ZR_CU_INVALID_VALUE, "before it is admitted it has none");
+    tap_result(zr_backend_admit(made.backend, 5), ZR_ERR_INVALID, "a device that is not there: %s",
+               zr_last_error());
+    always_fail("cuMemSetAccess", ZR_CU_OUT_OF_MEMORY);
+    tap_result(zr_backend_admit(made.backend, 1), ZR_ERR_ADDRESSES, "a driver that refuses: %s",
+               zr_last_error());
+    never_fail();
+    tap_result(zr_backend_admit(made.backend, 1), ZR_OK, "then");
+    tap_is(emulator->calls("cuMemSetAccess") - sets, 3, "a call for each stretch");
+    tap_ok(write_on_peer(made.range->address, 9) == ZR_CU_SUCCESS &&
+               write_on_peer(made.range->address + 5 * GRANULE, 9) == ZR_CU_SUCCESS,
+           "it has what is mapped");
+    unmap_one(&made);
+    zr_backend_map(made.range, 0, made.handle);
+    zr_backend_set_access(made.range, (struct zr_bounds){0, GRANULE});
+    tap_is(write_on_peer(made.range->address, 9), ZR_CU_SUCCESS, "and what is mapped later");
+    zr_backend_unmap(made.range, (struct zr_bounds){5 * GRANULE, GRANULE});
+    zr_backend_destroy_handle(made.backend, second);
+    unmap_one(&made);
+    end(&made);
+}
+
 /* Network cards write into memory that was created for that, where the device can. */
 static void test_rdma(void)
 {
@@ -322,26 +354,115 @@ static void test_peers(void)
     end(&made);
 }
 
-/* The node that is asked for, or the one closest to the device; the driver's refusal names it. */
-static void test_nodes(void)
+/* A node that is there, without a node where the driver gives none, or locked pages. */
+static void test_host_kinds(void)
 {
-    struct zr_cuda_options closest = {.kind = ZR_CUDA_HOST, .numa_node = -1},
-                           first = {.kind = ZR_CUDA_HOST, .numa_node = 0};
-    zr_backend *backend;
-    emulator->attribute(ZR_CU_ATTRIBUTE_HOST_NUMA_ID, 3);
-    tap_result(zr_backend_cuda_create(&backend, &closest), ZR_ERR_INVALID, "the closest node is not there");
-    tap_ok(strstr(zr_last_error(), "host node 3"), "it is the device's own: %s", zr_last_error());
-    tap_result(zr_backend_cuda_create(&backend, &first), ZR_OK, "node 0, whichever is closest");
-    zr_backend_destroy(backend);
-    emulator->attribute(ZR_CU_ATTRIBUTE_HOST_NUMA_ID, -1);
-    tap_result(zr_backend_cuda_create(&backend, &closest), ZR_OK, "a system without nodes has node 0");
-    zr_backend_destroy(backend);
+    static const struct {
+        int closest, asked;
+        enum zr_emulator_host refused;
+        const char *words;
+        bool exportable, moves;
+    } rows[] = {
+        {0, 0, ZR_EMULATOR_HOST_ALL, "host node 0", true, true},
+        {3, 0, ZR_EMULATOR_HOST_ALL, "host node 0", true, true},
+        {-1, -1, ZR_EMULATOR_HOST_ALL, "host node 0", true, true}, /* a system without nodes */
+        {3, -1, ZR_EMULATOR_HOST_ALL, "without a node (host node 3: CUDA_ERROR_INVALID_VALUE)", false, true},
+        {0, -1, ZR_EMULATOR_HOST_NO_NODE, "without a node (host node 0: CUDA_ERROR_NOT_PERMITTED)", false,
+         true},
+        {0, -1, ZR_EMULATOR_HOST_NO_CREATE, "page-locked pages", false, false},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        emulator->attribute(ZR_CU_ATTRIBUTE_HOST_NUMA_ID, rows[i].closest);
+        emulator->host_memory(rows[i].refused);
+        zr_backend *backend =
+            create(&(struct zr_cuda_options){.kind = ZR_CUDA_HOST, .numa_node = rows[i].asked});
+        const struct zr_capabilities *can = &backend->can;
+        tap_ok(strstr(backend->memory, rows[i].words), "host memory is that of %s", backend->memory);
+        tap_ok(can->exportable == rows[i].exportable && can->moves == rows[i].moves &&
+                   can->aliases == rows[i].moves && can->host_visible && can->vma_budget > 0,
+               "with what it can do");
+        zr_backend_destroy(backend);
+    }
+    emulator->host_memory(ZR_EMULATOR_HOST_ALL);
     emulator->attribute(ZR_CU_ATTRIBUTE_HOST_NUMA_ID, 0);
+}
+
+/* Each granule is a mapping of the process: of much memory they are longer. */
+static void test_host_granules(void)
+{
+    static const size_t gib = (size_t)1 << 30;
+    static const struct {
+        size_t expected_bytes, limit_bytes, granule_bytes, wanted_bytes;
+    } rows[] = {{gib, 0, 0, GRANULE},
+                {0, gib, 0, GRANULE},
+                {2048 * gib, gib, 0, 512 * GRANULE},
+                {0, 2048 * gib, 0, 512 * GRANULE},
+                {gib, 2048 * gib, 0, GRANULE},
+                {2048 * gib, 0, GRANULE, GRANULE},
+                {2000 * GRANULE, 0, 0, GRANULE},
+                {2001 * GRANULE, 0, 0, 2 * GRANULE}};
+    zr_option_set("vma_budget:8000");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        zr_backend *backend = create(&(struct zr_cuda_options){.struct_bytes = sizeof(struct zr_cuda_options),
+                                                               .kind = ZR_CUDA_HOST,
+                                                               .expected_bytes = rows[i].expected_bytes,
+                                                               .limit_bytes = rows[i].limit_bytes,
+                                                               .granule_bytes = rows[i].granule_bytes});
+        tap_is(backend->can.granule_bytes, rows[i].wanted_bytes, "the granule of %zu MiB, limit %zu",
+               rows[i].expected_bytes >> 20, rows[i].limit_bytes >> 20);
+        zr_backend_destroy(backend);
+    }
+    zr_option_set(NULL);
+}
+
+/* A driver that locks no more pages, or does not let go of some: nothing has changed, and work goes on. */
+static void test_locked_pages(void)
+{
+    struct zr_handle *handles[3];
+    struct zr_range *range;
+    emulator->host_memory(ZR_EMULATOR_HOST_NO_CREATE);
+    zr_backend *backend = create(&(struct zr_cuda_options){.kind = ZR_CUDA_HOST, .granule_bytes = GRANULE});
+    zr_backend_reserve(backend, 16 * GRANULE, &range);
+    for (size_t i = 0; i < 3; i++) {
+        zr_backend_create(backend, GRANULE, &handles[i]);
+        zr_backend_map(range, i * GRANULE, handles[i]);
+    }
+    struct zr_bounds all = {0, 3 * GRANULE};
+    emulator->fail(
+        &(struct zr_emulator_fault){.call = "cuMemHostRegister", .nth = 3, .code = ZR_CU_OUT_OF_MEMORY});
+    tap_result(zr_backend_set_access(range, all), ZR_ERR_MEMORY, "the third is not locked: %s",
+               zr_last_error());
+    tap_is(emulator->state().allocations_count, 0, "no other stays locked");
+    never_fail();
+    tap_result(zr_backend_set_access(range, all), ZR_OK, "all three");
+    tap_is(emulator->state().allocations_count, 3, "are locked, each for itself");
+    strcpy(range->address + GRANULE, "stays");
+    emulator->fail(
+        &(struct zr_emulator_fault){.call = "cuMemHostUnregister", .nth = 3, .code = ZR_CU_UNKNOWN});
+    tap_result(zr_backend_unmap(range, all), ZR_ERR_ADDRESSES, "the third stays locked: %s", zr_last_error());
+    never_fail();
+    tap_is(emulator->state().allocations_count, 3, "so do the others");
+    char *at = range->address + GRANULE;
+    zr_backend_copy(backend, &(struct zr_copy){.to = at + 64, .from = at, .bytes = 6});
+    zr_backend_synchronize(backend);
+    tap_ok(strcmp(at + 64, "stays") == 0, "and the device works on them");
+    tap_result(zr_backend_unmap(range, all), ZR_OK, "then they go");
+    tap_is(emulator->state().allocations_count, 0, "all three");
+    zr_backend_map(range, 0, handles[0]);
+    zr_backend_set_access(range, (struct zr_bounds){0, GRANULE});
+    tap_is(range->address[64], 0, "what comes next is empty");
+    zr_backend_unmap(range, (struct zr_bounds){0, GRANULE});
+    for (size_t i = 0; i < 3; i++)
+        zr_backend_destroy_handle(backend, handles[i]);
+    zr_backend_release(range);
+    zr_backend_destroy(backend);
+    emulator->host_memory(ZR_EMULATOR_HOST_ALL);
 }
 
 static void test_pinned(int node)
 {
-    struct mapped made = map_one(&(struct zr_cuda_options){.kind = ZR_CUDA_HOST, .numa_node = node});
+    struct mapped made =
+        map_one(&(struct zr_cuda_options){.kind = ZR_CUDA_HOST, .numa_node = node, .granule_bytes = GRANULE});
     char *at = made.range->address;
     tap_ok(made.backend->can.host_visible, "pinned memory of node %d is seen by the processor", node);
     strcpy(at, "written by the processor");
@@ -368,8 +489,11 @@ int main(void)
     test_events();
     test_peers();
     test_one_way();
+    test_admitted();
     test_rdma();
-    test_nodes();
+    test_host_kinds();
+    test_host_granules();
+    test_locked_pages();
     test_pinned(-1);
     test_pinned(0);
     tap_ok(nothing_left(), "the driver has everything back");

@@ -207,17 +207,18 @@ static zr_cu_result pointer_says(const struct world *w)
                 !is_managed && ipc && next != id);
 }
 
-/* Of virtual memory: no context, no legacy IPC, the reservation as the range. */
+/* Of virtual memory: no context, no legacy IPC, one handle's mapping as the range. */
 static zr_cu_result pointer_says_virtual(const struct world *w)
 {
     zr_cu_address start;
     size_t bytes;
     int ipc;
     ONE_MAPPED;
+    MUST(map_at(w, 1, 2, memory_of(w, 2)));
     MUST(w->all.pointer_attribute(&ipc, ZR_CU_POINTER_IPC_CAPABLE, w->base + 5));
-    MUST(w->all.pointer_attribute(&start, ZR_CU_POINTER_RANGE_START, w->base + 5));
-    MUST(w->all.pointer_attribute(&bytes, ZR_CU_POINTER_RANGE_BYTES, w->base + 5));
-    return good(!ipc && start == w->base && bytes == RANGE_GRANULES * w->g);
+    MUST(w->all.pointer_attribute(&start, ZR_CU_POINTER_RANGE_START, w->base + 2 * w->g + 5));
+    MUST(w->all.pointer_attribute(&bytes, ZR_CU_POINTER_RANGE_BYTES, w->base + 2 * w->g + 5));
+    return good(!ipc && start == w->base + w->g && bytes == 2 * w->g);
 }
 
 /* One question is refused, several are answered by nothing. */

@@ -203,6 +203,45 @@ static zr_cu_result without_a_context(const struct world *w)
                        w->all.mem_info(NULL, NULL));
 }
 
+/* Calls that are of no context, or name theirs. */
+static bool needs_no_context(const char *name)
+{
+    static const char *const prefixes[] = {
+        "cuInit",          "cuDriver",       "cuGet",          "cuDevice",           "cuMemPool",
+        "cuCtxCreate",     "cuCtxDestroy",   "cuCtxPush",      "cuCtxPop",           "cuCtxSetCurrent",
+        "cuCtxGetCurrent", "cuPointer",      "cuThread",       "cuGraphExecDestroy", "cuGraphDestroy",
+        "cuLibrary",       "cuMemAddress",   "cuMemCreate",    "cuMemRelease",       "cuMemMap",
+        "cuMemUnmap",      "cuMemSetAccess", "cuMemGetAccess", "cuMemGetAllocation", "cuMemExport",
+        "cuMemImport",     "cuMemRetain"};
+    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++)
+        if (strncmp(name, prefixes[i], strlen(prefixes[i])) == 0)
+            return true;
+    return false;
+}
+
+/* As of a thread whose allocation failed for want of a context, and which uses the NULL that it got. */
+static zr_cu_result nothing_without_a_context(const struct world *w)
+{
+    static const char *const forms[] = {
+#define ROW(member, name, suffix, parameters) #name #suffix,
+        ZR_CUDA_FUNCTIONS(ROW) ZR_CUDA_TAKEN(ROW) ZR_CUDA_USED(ROW) ZR_CUDA_LAUNCHING(ROW)
+#undef ROW
+    };
+    zr_cu_context popped;
+    MUST(w->cu->context_pop(&popped));
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        zr_cu_result (*call)(long, long, long, long, long, long, long, long, long, long, long);
+        *(void **)&call = dlsym(w->library, forms[i]);
+        zr_cu_result code = needs_no_context(forms[i]) ? (zr_cu_result)ZR_CU_INVALID_CONTEXT
+                                                       : call(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+        if (code != ZR_CU_INVALID_CONTEXT) {
+            tap_note("%s says %u", forms[i], code);
+            return VERDICT_BROKEN;
+        }
+    }
+    return ZR_CU_SUCCESS;
+}
+
 /* ---- The table -------------------------------------------------------------------------------------------
  */
 
@@ -231,6 +270,8 @@ static const struct rule rules[] = {
      ZR_CU_INVALID_VALUE, EMULATOR_ONLY},
     {"allocating, freeing and asking for memory need a context", "CTX overview", without_a_context,
      ZR_CU_INVALID_CONTEXT, 0},
+    {"nor does any other call take NULL in its place", "CTX overview", nothing_without_a_context,
+     ZR_CU_SUCCESS, EMULATOR_ONLY},
     {"each call fails when it is told to", "emulator.h", faulty, ZR_CU_SUCCESS, EMULATOR_ONLY},
     {"private tables are refused, and remembered", "none: not documented", private_table, ZR_CU_INVALID_VALUE,
      EMULATOR_ONLY},

@@ -316,6 +316,80 @@ static zr_cu_result shared(const struct world *w)
     return got == 77 ? w->cu->release(memory) : VERDICT_BROKEN;
 }
 
+/* ---- Host memory --------------------------------------------------------------------------------------- */
+
+static zr_cu_result create_on(const struct world *w, zr_cu_location_type type, zr_cu_memory *out)
+{
+    zr_cu_properties properties = {.type = ZR_CU_ALLOCATION_PINNED, .location = {type, 0}};
+    return w->cu->create(out, w->g, &properties, 0);
+}
+
+static zr_cu_result node_not_permitted(const struct world *w)
+{
+    zr_cu_memory memory;
+    w->emulator->host_memory(ZR_EMULATOR_HOST_NO_NODE);
+    MUST(create_on(w, ZR_CU_LOCATION_HOST, &memory));
+    return create_on(w, ZR_CU_LOCATION_HOST_NUMA, &memory);
+}
+
+static zr_cu_result host_before_13(const struct world *w)
+{
+    zr_cu_memory memory;
+    int has = 1;
+    w->emulator->host_memory(ZR_EMULATOR_HOST_NO_CREATE);
+    MUST(w->cu->device_attribute(&has, ZR_CU_ATTRIBUTE_HOST_VIRTUAL_MEMORY, 0));
+    return has ? VERDICT_BROKEN : create_on(w, ZR_CU_LOCATION_HOST, &memory);
+}
+
+static zr_cu_result locking_not_permitted(const struct world *w)
+{
+    static char pages[1 << 16] __attribute__((aligned(4096)));
+    MUST(w->cu->register_host(pages, sizeof pages, ZR_CU_REGISTER_PORTABLE));
+    MUST(w->cu->unregister_host(pages));
+    w->emulator->host_memory(ZR_EMULATOR_HOST_NO_LOCK);
+    return w->cu->register_host(pages, sizeof pages, ZR_CU_REGISTER_PORTABLE);
+}
+
+static zr_cu_result node_access_without_a_node(const struct world *w)
+{
+    zr_cu_memory memory;
+    zr_cu_access node = {{ZR_CU_LOCATION_HOST_NUMA, 0}, ZR_CU_ACCESS_READ_WRITE};
+    if (create_on(w, ZR_CU_LOCATION_HOST, &memory) != ZR_CU_SUCCESS)
+        return VERDICT_SKIPPED; /* a card's driver before CUDA 13 */
+    MUST(map_at(w, 0, 1, memory));
+    return w->cu->set_access(w->base, w->g, &node, 1);
+}
+
+/* ---- Time ---------------------------------------------------------------------------------------------- */
+
+static zr_cu_result costs(const struct world *w)
+{
+    zr_cu_memory two[] = {memory_of(w, 1), memory_of(w, 3)};
+    MUST(map_at(w, 0, 1, two[0]));
+    MUST(map_at(w, 1, 3, two[1]));
+    MUST(access_at(w, 0, 4));
+    MUST(w->cu->unmap(w->base, 4 * w->g));
+    return good(w->emulator->state().memory_ns == 2 * (193000 + 1450 + 36000 + 26000));
+}
+
+/* Work of 100 us is under way: whether it has ended after a memory was created. */
+static bool ends_meanwhile(const struct world *w, bool on)
+{
+    w->emulator->costs(on);
+    w->emulator->work_ticks(100);
+    w->cu->fill(w->base, 1, w->g, NULL);
+    memory_of(w, 1);
+    bool ended = w->all.stream_query(NULL) == ZR_CU_SUCCESS;
+    w->cu->context_synchronize();
+    return ended;
+}
+
+static zr_cu_result costs_move_the_clock(const struct world *w)
+{
+    ONE_MAPPED;
+    return good(!ends_meanwhile(w, false) && ends_meanwhile(w, true));
+}
+
 /* ---- The table ----------------------------------------------------------------------------------------- */
 
 static const struct rule rules[] = {
@@ -368,6 +442,16 @@ static const struct rule rules[] = {
     {"import: a descriptor that is open", "VA cuMemImportFromShareableHandle", import_of_nothing,
      ZR_CU_INVALID_VALUE, 0},
     {"an import keeps the memory alive", "VA cuMemRelease", shared, ZR_CU_SUCCESS, 0},
+    {"memory on a node may not be permitted", "NCCL, NCCL_CUMEM_HOST_ENABLE: containers", node_not_permitted,
+     ZR_CU_NOT_PERMITTED, EMULATOR_ONLY},
+    {"host memory without a node: not before CUDA 13", "TYPES CUdevice_attribute 145", host_before_13,
+     ZR_CU_INVALID_VALUE, EMULATOR_ONLY},
+    {"locking pages may not be permitted", "MEM cuMemHostRegister", locking_not_permitted,
+     ZR_CU_NOT_PERMITTED, EMULATOR_ONLY},
+    {"access: a node's to memory of a node only", "VA cuMemSetAccess", node_access_without_a_node,
+     ZR_CU_INVALID_VALUE, 0},
+    {"each handle takes its time", "kvcached, on an A100", costs, ZR_CU_SUCCESS, EMULATOR_ONLY},
+    {"in which the device works on", "emulator.h", costs_move_the_clock, ZR_CU_SUCCESS, EMULATOR_ONLY},
 };
 
 /* For `make gpu-check`: whether there is a card to compare with; says why not. */

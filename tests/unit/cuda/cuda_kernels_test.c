@@ -418,7 +418,23 @@ static zr_cu_result much_shared(const struct world *w)
     return w->all.function_set(function, ZR_CU_FUNCTION_DYNAMIC_SHARED_MOST, 300 << 10);
 }
 
+/* A kernel is loaded by its first launch, which waits for the context. */
+static zr_cu_result loaded_late(const struct world *w)
+{
+    zr_cu_address x = numbers_on(w, 32);
+    struct rule_arguments arguments = {.x = pointer(x), .n = 32};
+    uint64_t waits[4] = {w->emulator->host_waits()};
+    w->emulator->late_loading(true);
+    for (unsigned i = 1; i < 4; i++) {
+        MUST(start(w, i < 3 ? "add_number" : "exchange", (struct shape){1, 32, 0}, &arguments, NULL));
+        waits[i] = w->emulator->host_waits();
+    }
+    return good(waits[1] == waits[0] + 1 && waits[2] == waits[1] && waits[3] == waits[2] + 1);
+}
+
 static const struct rule rules[] = {
+    {"a kernel is loaded late, and its first launch waits", "guide, Lazy Loading", loaded_late, ZR_CU_SUCCESS,
+     EMULATOR_ONLY},
     {"memory that is freed while the kernel runs", "MEM cuMemFree", freed_meanwhile, ZR_CU_ILLEGAL_ADDRESS,
      EMULATOR_ONLY},
     {"memory that is replaced while the kernel runs", "PyTorch #196258", unmapped_meanwhile,
@@ -451,6 +467,7 @@ static const struct rule rules[] = {
 
 int main(void)
 {
+    setenv("CUDA_MODULE_LOADING", "EAGER", 1); /* a first launch that waits would stand for a missing wait */
     for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes && !cuda_on_card(); i++) {
         const struct rule rule = {.program = run_mistake};
         mistake = &mistakes[i];

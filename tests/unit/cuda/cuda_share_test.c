@@ -116,9 +116,11 @@ static struct guest guests[GUESTS] = {
     [SAME_DEVICE] = {"on the same device", .use = use_as_device},
     [PEER] = {"on a peer", {.device = 1}, .use = use_as_device},
     [STRANGER] = {"on a device that is no peer", {.device = 2}, "4", ZR_ERR_INVALID},
-    [PINNED] = {"pinned memory", {.kind = ZR_CUDA_HOST, .numa_node = 0}, .use = use_as_processor},
+    [PINNED] = {"pinned memory",
+                {.kind = ZR_CUDA_HOST, .numa_node = 0, .granule_bytes = GRANULE},
+                .use = use_as_processor},
     [PINNED_FROM_PEER] = {"pinned memory, on another device",
-                          {.kind = ZR_CUDA_HOST, .numa_node = -1, .device = 1},
+                          {.kind = ZR_CUDA_HOST, .numa_node = -1, .device = 1, .granule_bytes = GRANULE},
                           .use = use_as_processor},
 };
 
@@ -222,6 +224,15 @@ static void test_imports(const struct owner *owner)
     tap_result(zr_backend_synchronize(owner->backend), ZR_OK, "which is waited for");
 }
 
+/* That this process has open. */
+static unsigned descriptors_count(void)
+{
+    unsigned count = 0;
+    for (int fd = 0; fd < 1024; fd++)
+        count += fcntl(fd, F_GETFD) >= 0;
+    return count;
+}
+
 static void test_device(void)
 {
     struct owner owner = own(NULL);
@@ -237,15 +248,24 @@ static void test_device(void)
     test_imports(&owner);
     int fd = owner.parcel.segments[0].fd;
     tap_ok((fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0, "a descriptor does not reach programs that are started");
+    unsigned open_before = descriptors_count();
+    tap_result(zr_block_export_end(owner.arena, owner.block), ZR_OK, "an export ends");
+    tap_is(open_before - descriptors_count(), owner.parcel.count, "with all its descriptors");
+    tap_result(zr_block_export_end(owner.arena, owner.block + 256), ZR_ERR_FOREIGN, "not inside a block");
+    zr_block_export(owner.arena, owner.block, owner.parcel.segments, &owner.parcel.count,
+                    &owner.parcel.lead_bytes);
+    fd = owner.parcel.segments[0].fd;
+    tap_is(descriptors_count(), open_before, "another export has as many again");
     zr_arena_destroy(owner.arena, NULL);
-    tap_ok(fcntl(fd, F_GETFD) < 0, "and goes with its memory");
+    tap_ok(fcntl(fd, F_GETFD) < 0, "which go with the memory");
     zr_backend_destroy(owner.backend);
 }
 
 /* Processor and device, here and there, take turns at the same bytes. */
 static void test_pinned(struct guest *guest, int node)
 {
-    struct owner owner = own(&(struct zr_cuda_options){.kind = ZR_CUDA_HOST, .numa_node = node});
+    struct owner owner =
+        own(&(struct zr_cuda_options){.kind = ZR_CUDA_HOST, .numa_node = node, .granule_bytes = GRANULE});
     char *middle = owner.block + owner.parcel.bytes / 2, *last = owner.block + owner.parcel.bytes - 1;
     char turn = 't';
     tap_ok(owner.block[0] == 11 && *last == 12, "%s: the processor reads what its device wrote", guest->what);

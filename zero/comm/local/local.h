@@ -60,7 +60,7 @@ struct zr_local_share {
     zr_arena *arena;  /* of `mine` */
     zr_arena *host_arena; /* for long lists of segments */
     zr_backend *backend;  /* maps the rings of the peers */
-    int *file_fd;         /* out: of the file that `mine` lies in, borrowed */
+    int *file_fd;         /* out: of the file that `mine` lies in, borrowed; -1: no descriptor stays */
 };
 zr_result zr_local_share_rings(const struct zr_local_share *share, struct zr_local_peer *peers);
 

@@ -51,7 +51,7 @@ static zr_result take_lists(struct birth *birth)
     return ZR_OK;
 }
 
-/* With what has come from other members; this rank's own descriptors are the arena's. */
+/* With what has come from other members, and this rank's own descriptors where an export opens some. */
 static void drop_lists(struct birth *birth)
 {
     zr_arena *arena = birth->members->options->host_arena;
@@ -61,6 +61,8 @@ static void drop_lists(struct birth *birth)
             if (i == 0 || list[i].fd != list[i - 1].fd)
                 close(list[i].fd);
     }
+    if (birth->counts && birth->counts[birth->members->rank] > 0 && birth->comm->backend->can.descriptors)
+        zr_block_export_end(birth->comm->base.options.arena, birth->comm->slots);
     zr_drop(arena, &birth->counts);
     zr_drop(arena, &birth->segments);
 }
@@ -91,7 +93,7 @@ static zr_result describe(const struct birth *birth)
     birth->own->places_count = (uint32_t)count;
     if (birth->own->passes) {
         birth->counts[birth->members->rank] = (unsigned)count;
-        birth->comm->file_fd = segments[0].fd;
+        birth->comm->file_fd = birth->comm->backend->can.descriptors ? -1 : segments[0].fd;
     }
     birth->own->lead_bytes = lead_bytes;
     birth->own->ring = (uint32_t)(birth->comm->ring - birth->local->ranks[birth->comm->base.run_rank].rings);

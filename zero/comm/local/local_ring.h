@@ -9,7 +9,7 @@ struct local_comm {
     struct zr_comm base;
     zr_backend *backend;  /* mapped the rings of the peers */
     char *slots;          /* two, a block of options.arena: this rank's ring */
-    int file_fd;          /* of the file that all rings of this rank lie in, borrowed */
+    int file_fd;          /* of the file that all rings of this rank lie in, borrowed; -1: each in its own */
     int own_fd;           /* of the file that its granules are of, borrowed; -1: not known */
     size_t mapping_bytes; /* of a peer's file that can be mapped; 0: none, all goes through the ring */
     size_t slot_bytes;

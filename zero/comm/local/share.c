@@ -14,6 +14,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "alloc/backend/backend.h"
 #include "alloc/base/error.h"
 #include "alloc/base/system/socket.h"
 #include "zero/comm/local/local.h"
@@ -380,9 +381,12 @@ static zr_result take_turn(const struct zr_local_share *share, uint32_t turn)
     if (sent != ZR_OK)
         return sent;
     zr_result result = share->mine ? export_ring(share, &list) : ZR_OK;
+    bool closes = share->mine && share->backend->can.descriptors;
     if (share->mine && result == ZR_OK)
-        *share->file_fd = list.segments[0].fd;
+        *share->file_fd = closes ? -1 : list.segments[0].fd;
     sent = send_list(share, share->mine && result == ZR_OK ? &list : NULL);
+    if (closes)
+        zr_block_export_end(share->arena, share->mine);
     list_free(&list, share->host_arena);
     zr_local_advance(&local->turn, turn + 1, NULL);
     return sent != ZR_OK ? sent : result;

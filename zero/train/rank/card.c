@@ -6,9 +6,11 @@
 #include "alloc/backend/backend.h"
 #include "alloc/base/error.h"
 #include "alloc/base/option.h"
+#include "alloc/base/system/os.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/streams.h"
 #include "zero/train/report/number.h"
+#include "zero/train/report/terminal.h"
 
 /* The emulated driver's name for its image of the kernels, beside the driver. */
 static const char emulated_kernels[] = "zr emulated image kernels.image\n";
@@ -23,6 +25,14 @@ unsigned zr_card_device(const struct zr_rank *rank)
     const struct zr_start *start = &rank->config->start;
     unsigned here = start->kind == ZR_START_FORK ? rank->rank : start->local_rank;
     return rank->config->device + (zr_card_is_own(rank) ? here : 0);
+}
+
+/* A kernel that the driver loads at its first launch may make that launch wait for all work of the context,
+ * or take memory: work that waits for another rank's would wait forever, and the card's memory is planned. */
+void zr_card_prepare(const struct zr_train_config *config)
+{
+    if (config->backend == ZR_TRAIN_CUDA && config->comm != ZR_TRAIN_COMM_NCCL && config->ranks_here > 1)
+        zr_environment_prefer("CUDA_MODULE_LOADING", "EAGER");
 }
 
 zr_result zr_card_open(struct zr_rank *rank)
@@ -42,9 +52,18 @@ zr_result zr_card_open(struct zr_rank *rank)
         result = zr_kernels_cuda()->streams->create(&rank->beside, true);
     if (result == ZR_OK && zr_train_has_host_tier(rank->config))
         result = zr_backend_cuda_create(
-            &rank->pinned, &(struct zr_cuda_options){
-                               .device = (int)zr_card_device(rank), .kind = ZR_CUDA_HOST, .numa_node = -1});
+            &rank->pinned, &(struct zr_cuda_options){.struct_bytes = sizeof(struct zr_cuda_options),
+                                                     .device = (int)zr_card_device(rank),
+                                                     .kind = ZR_CUDA_HOST,
+                                                     .numa_node = -1,
+                                                     .expected_bytes = rank->plan.host_bytes});
     return result == ZR_OK ? ZR_OK : zr_fail(result, "--backend cuda: %s", zr_last_error());
+}
+
+void zr_card_say_memory(const struct zr_rank *rank)
+{
+    if (rank->pinned)
+        zr_say("what is offloaded lies in memory of %s", rank->pinned->memory);
 }
 
 void zr_card_close(struct zr_rank *rank)

@@ -8,6 +8,10 @@
  * ZR_ERR_UNAVAILABLE, ZR_ERR_INVALID with words: there is no driver, or no such card. In the process that
  * trains: a driver does not survive fork(). */
 zr_result zr_card_open(struct zr_rank *rank);
+/* For the process that starts the ranks, before it does: what their driver reads from the environment. */
+void zr_card_prepare(const struct zr_train_config *config);
+/* Which kind of host memory the driver grants a run that offloads, on standard error. */
+void zr_card_say_memory(const struct zr_rank *rank);
 /* Gives them back, in the same thread; what did not open may be closed. */
 void zr_card_close(struct zr_rank *rank);
 /* Whether the rank has a card of its own, beside others that have theirs; and which it has. */
