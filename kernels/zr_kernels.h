@@ -219,7 +219,7 @@ struct zr_attention {
     size_t batch, sequence, channels, heads;
     size_t kv_heads; /* K, which divides A: A / K heads of queries share one of keys and values; 0: A */
 };
-/* The bits of out do not depend on p being kept. */
+/* The bits of out do not depend on p being kept. A caller keeps it for a table that reads_probabilities. */
 struct zr_attention_forward {
     struct zr_attention shape;
     const void *qkv;
@@ -429,7 +429,7 @@ struct zr_sum {
 
 struct zr_kernel_streams;
 
-#define ZR_KERNELS_VERSION 5
+#define ZR_KERNELS_VERSION 6
 
 #define ZR_KERNEL(name) zr_result (*name)(struct zr_kernel_context *, const struct zr_##name *)
 
@@ -442,6 +442,9 @@ struct zr_kernels {
     bool executes;           /* it computes; else nothing is read or written, results neither: for plans */
     bool host_visible;       /* the host reads and writes the tensors where they lie */
     bool deterministic_sums; /* the bits depend neither on threads nor on timing */
+    /* attention_backward() reads the probabilities that attention_forward() kept. False: it makes them again
+     * whether or not they are there, so nothing is to be kept for it. */
+    bool reads_probabilities;
 
     /* Scratch that any operation within `limits` may use at one time: depends on limits and isa only, so
      * that a plan made without arithmetic knows it. Saturates. */
@@ -503,8 +506,8 @@ struct zr_kernels {
 /* Owned by the library, constant. */
 ZR_API const struct zr_kernels *zr_kernels_cpu(enum zr_isa isa);
 ZR_API const struct zr_kernels *zr_kernels_null(void);
-/* The one that computes nothing in the place of `table`: with its workspace and its host_visible, so that a
- * plan is of what that one takes. */
+/* The one that computes nothing in the place of `table`: with its workspace, host_visible and
+ * reads_probabilities, so that a plan is of what that one takes. */
 ZR_API const struct zr_kernels *zr_kernels_null_of(const struct zr_kernels *table);
 /* On a card. The device's primary context is current where a context of this table is opened and used, and
  * all memory is the device's, workspace and single results too. An operation is queued in the context's

@@ -95,6 +95,7 @@ enum { ZR_TYPE_EMBEDDING = 0, ZR_TYPE_BLOCK, ZR_TYPE_FINAL, ZR_TYPE_HEAD, ZR_TYP
 struct zr_transformer {
     struct zr_shape shape;
     struct zr_model model;
+    const struct zr_kernels *kernels; /* of zr_transformer_open() */
     zr_arena *host_arena;
     struct zr_module_type types[ZR_TYPES_COUNT];
     struct zr_slot slots[ZR_TYPES_COUNT][ZR_MODULE_SLOTS_MAX]; /* of the types */
@@ -103,8 +104,11 @@ struct zr_transformer {
     struct zr_module *modules;
 };
 
-/* Takes records from the host arena. ZR_ERR_INVALID: see zr_shape_check(). */
-zr_result zr_transformer_open(struct zr_transformer *out, const struct zr_shape *shape, zr_arena *host_arena);
+/* `kernels`: the table that passes are to run on; a slot that no operation of it reads has no columns. NULL:
+ * no pass is to run, and slots are the processor's. Takes records from the host arena. ZR_ERR_INVALID: see
+ * zr_shape_check(). */
+zr_result zr_transformer_open(struct zr_transformer *out, const struct zr_shape *shape,
+                              const struct zr_kernels *kernels, zr_arena *host_arena);
 void zr_transformer_close(struct zr_transformer *transformer);
 
 /* A tensor of a unit, as an architecture's table has it. Matrices have two sizes, vectors one. */
@@ -193,6 +197,9 @@ struct zr_vocabulary_share {
 struct zr_vocabulary_share zr_shape_vocabulary(const struct zr_shape *shape);
 /* Of that a tile. Tiles differ by a row. */
 struct zr_vocabulary_share zr_shape_vocabulary_tile(const struct zr_shape *shape, unsigned tile);
+
+/* The slot for attention's probabilities, without columns where backward does not read them. */
+struct zr_slot zr_slot_probabilities(const struct zr_transformer *transformer, const char *name);
 
 /* The type of the head of every architecture: linear to logits, softmax and cross-entropy. Its unit's first
  * parameter is [vocabulary_padded, hidden]. */
