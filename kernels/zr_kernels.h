@@ -366,7 +366,8 @@ struct zr_update_sgd {
     struct zr_update numbers;
 };
 
-/* Sum of squares in double over fixed blocks of 4,096 elements, added in order. */
+/* Sum of squares in double, a tree that depends on n alone: blocks of 4,096 elements, of which 64 at a time
+ * are added in order, and such groups in order. */
 struct zr_sum_of_squares {
     size_t n;
     struct zr_numbers x;
