@@ -422,7 +422,8 @@ static zr_result linear_backward(struct zr_kernel_context *context, const struct
         result = multiply(context, &p);
     }
     if (result == ZR_OK && args->dw) {
-        p = (struct cuda_product){.k = sizes.m, .accumulate = args->accumulate, .c = args->dw};
+        p = (struct cuda_product){
+            .k = sizes.m, .accumulate = args->accumulate, .c = args->dw, .floats = args->dw_floats};
         p.m = s->turned ? sizes.n : sizes.k, p.n = s->turned ? sizes.k : sizes.n;
         p.a = s->turned ? args->dy : args->x, p.a_row = 1, p.a_column = s->turned ? y_stride : x_stride;
         p.b = s->turned ? args->x : args->dy, p.b_row = s->turned ? x_stride : y_stride, p.b_column = 1;
@@ -567,6 +568,7 @@ static const struct zr_kernels table = {
     .name = "cuda",
     .executes = true,
     .deterministic_sums = true,
+    .narrow_logits = true,
     .workspace_bytes = workspace_bytes,
     .open = open,
     .close = close,

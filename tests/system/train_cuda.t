@@ -53,6 +53,15 @@ for model in ({}, LLAMA)[:1 if SHORT else None]:
         same(*(run.report["ranks"][0]["peak_bytes"]["activation"] for run in (none, selective)), "no bytes are kept for probabilities")
         same(none.bits, selective.bits, "and the bits are equal")
 
+# The head in chunks of two rows: the losses of all at once, and gradients whose parts are not rounded one by one.
+for words, flags in (("bf16, onto other micro-batches", dict(precision="bf16", accumulate=2, reduce="once", ranks=2, stage=1, layers=1)),
+                     ("fp32, in tiles", dict(tile=2)), ("fp16", dict(precision="fp16", accumulate=2)))[:1 if SHORT else None]:
+    whole, chunks = (on_card(steps=2, **flags, **more) for more in ({}, dict(logits_bytes=256)))
+    if went_well(chunks, f"the head in chunks, {words}", flags):
+        off = [max(abs(a - b) / b for a, b in zip(*pair)) for pair in ((chunks.report["loss"], whole.report["loss"]), (chunks.norms, whole.norms))]
+        same(chunks.losses[0], whole.losses[0], f"the head in chunks, {words}: the first loss")
+        ok(max(off) <= 1e-6, f"the head in chunks, {words}: losses and norms of all rows at once ({off[0]:.1e}, {off[1]:.1e})")
+
 # Steps as graphs, with what comes between steps, which uses the contiguous pool of checkpoints too; another loss scale makes another
 # graph. What graphs are at other stages is in train_streams.t.
 for words, graphs, flags in (

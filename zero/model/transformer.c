@@ -177,6 +177,7 @@ struct zr_shape zr_shape_dense(const struct zr_shape *shape)
 {
     struct zr_shape dense = *shape;
     dense.tensor = dense.tensor_rank = dense.tiles = 0;
+    dense.logits_rows = 0;
     dense.sequence_parallel = false;
     return dense;
 }

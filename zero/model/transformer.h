@@ -22,6 +22,7 @@ struct zr_shape {
     /* Pieces of a block's products, by columns, and of the embedding and the head, by entries of the
      * vocabulary; each is a part of its module with a unit of its own. 0 and 1: none */
     unsigned tiles;
+    size_t logits_rows; /* of a chunk of the head, at most; 0: as many as are in 64 MiB of floats */
     enum zr_architecture architecture;
     /* LLaMA's. */
     size_t kv_heads;     /* that keys and values have; divides heads */
@@ -34,7 +35,7 @@ struct zr_shape {
 /* Checks a shape: ZR_ERR_INVALID with words when heads do not divide hidden, the tensor ranks or the tiles do
  * not divide what they share, anything is zero, or it overflows. */
 zr_result zr_shape_check(const struct zr_shape *shape);
-/* The same model on one tensor rank, without tiles. */
+/* The same model on one tensor rank, without tiles and in the head's usual chunks. */
 struct zr_shape zr_shape_dense(const struct zr_shape *shape);
 static inline size_t zr_shape_tensor(const struct zr_shape *shape)
 {
@@ -44,6 +45,8 @@ static inline unsigned zr_shape_tiles(const struct zr_shape *shape)
 {
     return shape->tiles > 1 ? shape->tiles : 1;
 }
+/* Rows of logits, of this tensor rank's largest tile, in so many bytes; from 1 to all. */
+size_t zr_shape_logits_rows(const struct zr_shape *shape, size_t bytes, size_t logit_bytes);
 /* The most tiles, below so many, that the model can have; at least 1. */
 unsigned zr_shape_tiles_below(const struct zr_shape *shape, unsigned below);
 /* Fills in what a shape leaves 0 (kv_heads, ffn, rope_theta, norm_epsilon) with what the architecture usually

@@ -364,10 +364,10 @@ static void check_refused_library(struct zr_kernel_context *c, const struct zr_k
     bool none = c->refusals.count == 0;
     zr_gemm_refuse(c);
     kernels->linear_forward(c, &(struct zr_linear_forward){l, x->at, w->at, b->at, y->at, false});
+    kernels->linear_backward(c, &(struct zr_linear_backward){l, x->at, w->at, dy->at, dx->at, dw->at, db->at,
+                                                             false, false, false});
     kernels->linear_backward(
-        c, &(struct zr_linear_backward){l, x->at, w->at, dy->at, dx->at, dw->at, db->at, false, false});
-    kernels->linear_backward(
-        c, &(struct zr_linear_backward){l, x->at, w->at, dy->at, NULL, dw->at, NULL, false, true});
+        c, &(struct zr_linear_backward){l, x->at, w->at, dy->at, NULL, dw->at, NULL, false, true, false});
     reference_linear(&l, x->real, w->real, b->real, y->real);
     reference_linear_backward(&l, x->real, w->real, dy->real, dx->real, dw->real, db->real);
     for (size_t i = 0; i < dw->n; i++)

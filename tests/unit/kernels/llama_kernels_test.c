@@ -302,6 +302,68 @@ static double case_updates(struct zr_kernel_context *c, const struct shape *s)
         good = good && (double)wide->at[i] == g->real[i];
     return good && same_as(wide, late_wide) ? 0 : INFINITY;
 }
+
+/* Narrow logits beside floats of the same values: losses, parts and gradients in their place; and the
+ * gradient of weights in floats, which rounded is the one that is not. */
+static double case_narrow_logits(struct zr_kernel_context *c, const struct shape *s)
+{
+    size_t rows = rows_of(s), each = zr_precision_bytes(precision),
+           columns = rows == 1 ? 5003 : 3 * s->wide + 1; /* several turns of a block */
+    bool good = true;
+    double error = 0;
+    for (size_t stride = (columns + 7) / 8 * 8; stride < (columns + 7) / 8 * 8 + 2; stride++) {
+        struct tensor *narrow = in_out_of(precision, rows * stride, 0, 30), *wide = output(narrow->n);
+        struct tensor *losses = output(rows), *others = output(rows);
+        struct zr_softmax_part *parts = (void *)output(rows * sizeof *parts / sizeof(float))->at,
+                               *part = (void *)output(rows * sizeof *parts / sizeof(float))->at;
+        struct zr_cross_entropy op = {.rows = rows,
+                                      .columns = columns,
+                                      .stride = stride,
+                                      .targets = random_tokens(rows, columns),
+                                      .logits = wide->at,
+                                      .losses = losses->at,
+                                      .parts = parts,
+                                      .scale = 0.5f},
+                                other = op;
+        other.logits = narrow->at, other.narrow = true, other.losses = others->at, other.parts = part;
+        for (size_t i = 0; i < narrow->n; i++)
+            wide->at[i] = (float)narrow->real[i];
+        for (size_t r = 0; r < rows; r++) {
+            const double *row = narrow->real + r * stride;
+            double sum = 0;
+            for (size_t v = 0; v < columns; v++)
+                sum += exp(row[v]);
+            losses->real[r] = log(sum) - row[op.targets[r]];
+        }
+        kernels->cross_entropy(c, &op);
+        kernels->cross_entropy(c, &other);
+        good = good && memcmp(parts, part, rows * sizeof *parts) == 0;
+        op.parts = other.parts = NULL, op.gradient = other.gradient = true;
+        kernels->cross_entropy(c, &op);
+        kernels->cross_entropy(c, &other);
+        good = good && same_bits(losses, others);
+        error = worst(error, error_of(losses) / float_tolerance);
+        for (size_t r = 0; r < rows; r++)
+            good = good &&
+                   memcmp((char *)narrow->at + r * stride * each, wide->at + r * stride, stride * each) == 0;
+    }
+    struct zr_linear l = {.rows = rows, .in = s->channels, .out = s->wide, .turned = true};
+    struct tensor *x = any_input(rows * l.in, 0, 1), *dy = any_input(rows * l.out, 0, 1),
+                  *dw = output_of(precision, l.in * l.out), *floats = output(dw->n),
+                  *rounded = output_of(precision, dw->n);
+    struct zr_linear_backward op = {.shape = l, .x = x->at, .w = x->at, .dy = dy->at, .dw = dw->at};
+    kernels->linear_backward(c, &op);
+    op.dw = floats->at, op.dw_floats = true;
+    kernels->linear_backward(c, &op);
+    kernels->convert(c, &(struct zr_convert){dw->n, numbers(floats), numbers(rounded)});
+    good = good && same_bits(rounded, dw);
+    tensor_follow(floats);
+    op.accumulate = true;
+    kernels->linear_backward(c, &op);
+    for (size_t i = 0; i < dw->n; i++)
+        good = good && (double)floats->at[i] == 2 * floats->real[i];
+    return good ? error : INFINITY;
+}
 #endif
 
 static const struct test_case cases[] = {{"root mean square norm", case_rmsnorm},
@@ -311,6 +373,7 @@ static const struct test_case cases[] = {{"root mean square norm", case_rmsnorm}
 #ifdef ZR_TEST_ON_CARD
                                          {"wide rows", case_wide_rows},
                                          {"updates", case_updates},
+                                         {"narrow logits", case_narrow_logits},
 #endif
                                          {"GELU and bias", case_gelu_bias}};
 
