@@ -18,7 +18,7 @@ static zr_result multiply(struct zr_module_pass *p, struct zr_linear s, const vo
 static zr_result back(struct zr_module_pass *p, struct zr_linear shape, const void *x, const void *w,
                       const void *dy, void *dx, void *dw)
 {
-    const struct zr_linear_backward args = {shape, x, w, dy, dx, dw, NULL, false, p->accumulate[0]};
+    const struct zr_linear_backward args = {shape, x, w, dy, dx, dw, NULL, false, p->accumulate[0], false};
     return p->kernels->linear_backward(p->context, &args);
 }
 
@@ -63,7 +63,7 @@ static zr_result block_backward(struct zr_module_pass *p) /* dx comes as dy: in_
     for (int i = 0; i < ROWS * C; i += PATCHES * C, add = true)
         TRY(k->linear_backward(
             p->context, &(struct zr_linear_backward){mix, w[MIX], (float *)p->x + i, (float *)p->dx + i,
-                                                     g[MIX], (float *)s[D] + i, NULL, add, false}));
+                                                     g[MIX], (float *)s[D] + i, NULL, add, false, false}));
     return k->add(p->context, &(struct zr_add){ROWS * C, s[D], p->dx, p->dx});
 }
 
@@ -73,7 +73,7 @@ static zr_result head(struct zr_module_pass *p) /* in an evaluation dx is NULL: 
     void *logits = p->slots[LOGITS], *w = p->parameters[0][0];
     TRY(multiply(p, classes, p->x, w, logits));
     TRY(p->kernels->cross_entropy(
-        p->context, &(struct zr_cross_entropy){ROWS, CLASSES, STORED_CLASSES, 0, p->inputs[1], logits,
+        p->context, &(struct zr_cross_entropy){ROWS, CLASSES, STORED_CLASSES, 0, p->inputs[1], logits, false,
                                                p->losses, p->dx != NULL, p->scale, NULL, NULL}));
     if (p->dx)
         TRY(back(p, classes, p->x, w, logits, p->dx, p->gradients[0][0]));

@@ -195,6 +195,7 @@ struct zr_linear_backward {
     const void *x, *w, *dy;
     void *dx, *dw, *db; /* each may be NULL: not wanted */
     bool accumulate_dx, accumulate;
+    bool dw_floats; /* dw is of floats at every precision; for a table with narrow_logits */
 };
 
 /* cosines and sines [T, D / 2] of t / theta^(2 i / D), for rotary() */
@@ -219,7 +220,7 @@ struct zr_attention {
     size_t batch, sequence, channels, heads;
     size_t kv_heads; /* K, which divides A: A / K heads of queries share one of keys and values; 0: A */
 };
-/* The bits of out do not depend on p being kept. */
+/* The bits of out do not depend on p being kept. A caller keeps it for a table that reads_probabilities. */
 struct zr_attention_forward {
     struct zr_attention shape;
     const void *qkv;
@@ -283,16 +284,17 @@ struct zr_softmax_part {
 };
 /* losses = -log softmax(logits)[target] over the first `columns` of each row: all the vocabulary, or one
  * rank's share of it. The head is this between a linear_forward() to floats and a linear_backward() from the
- * gradient of the logits, whose y_stride is that of floats.
+ * gradient of the logits, whose y_stride is that of floats; or with `narrow` without either of the two.
  *
  * Of a share it takes two calls: with `parts`, which it writes (and nothing else but what the second call
  * needs of the logits); then, with the same parts and `all`, what they are together, for losses and
  * gradient. */
 struct zr_cross_entropy {
-    size_t rows, columns, stride; /* floats from row to row; those from `columns` on are padding */
+    size_t rows, columns, stride; /* logits from row to row; those from `columns` on are padding */
     size_t first_column;          /* of the vocabulary: what column 0 is */
     const int32_t *targets;       /* [rows], in the vocabulary */
-    float *logits;
+    void *logits;                 /* floats */
+    bool narrow; /* the logits are of the context's precision; for a table with narrow_logits */
     float *losses;
     /* The logits become the gradient of (sum of losses) * scale, of the context's precision, each row from
      * where its logits begin; zero in the padding. Without it they stay. */
@@ -366,7 +368,8 @@ struct zr_update_sgd {
     struct zr_update numbers;
 };
 
-/* Sum of squares in double over fixed blocks of 4,096 elements, added in order. */
+/* Sum of squares in double, a tree that depends on n alone: blocks of 4,096 elements, of which 64 at a time
+ * are added in order, and such groups in order. */
 struct zr_sum_of_squares {
     size_t n;
     struct zr_numbers x;
@@ -429,7 +432,7 @@ struct zr_sum {
 
 struct zr_kernel_streams;
 
-#define ZR_KERNELS_VERSION 5
+#define ZR_KERNELS_VERSION 6
 
 #define ZR_KERNEL(name) zr_result (*name)(struct zr_kernel_context *, const struct zr_##name *)
 
@@ -442,6 +445,12 @@ struct zr_kernels {
     bool executes;           /* it computes; else nothing is read or written, results neither: for plans */
     bool host_visible;       /* the host reads and writes the tensors where they lie */
     bool deterministic_sums; /* the bits depend neither on threads nor on timing */
+    /* attention_backward() reads the probabilities that attention_forward() kept. False: it makes them again
+     * whether or not they are there, so nothing is to be kept for it. */
+    bool reads_probabilities;
+    /* cross_entropy() takes narrow logits, and linear_backward() dw_floats: a head may have both, and no
+     * chunk of its rows is rounded by itself. False: neither is looked at. */
+    bool narrow_logits;
 
     /* Scratch that any operation within `limits` may use at one time: depends on limits and isa only, so
      * that a plan made without arithmetic knows it. Saturates. */
@@ -503,8 +512,8 @@ struct zr_kernels {
 /* Owned by the library, constant. */
 ZR_API const struct zr_kernels *zr_kernels_cpu(enum zr_isa isa);
 ZR_API const struct zr_kernels *zr_kernels_null(void);
-/* The one that computes nothing in the place of `table`: with its workspace and its host_visible, so that a
- * plan is of what that one takes. */
+/* The one that computes nothing in the place of `table`: with its workspace, host_visible,
+ * reads_probabilities and narrow_logits, so that a plan is of what that one takes. */
 ZR_API const struct zr_kernels *zr_kernels_null_of(const struct zr_kernels *table);
 /* On a card. The device's primary context is current where a context of this table is opened and used, and
  * all memory is the device's, workspace and single results too. An operation is queued in the context's

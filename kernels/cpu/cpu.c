@@ -301,8 +301,8 @@ SUM(ZR_ISA_AVX512)
 #define CPU_TABLE(isa)                                                                                       \
     {                                                                                                        \
         .version = ZR_KERNELS_VERSION, .name = "cpu", .executes = true, .host_visible = true,                \
-        .deterministic_sums = true, .workspace_bytes = zr_cpu_workspace_bytes, .open = zr_cpu_open,          \
-        .close = zr_cpu_close, .embedding_forward = embedding_forward,                                       \
+        .deterministic_sums = true, .reads_probabilities = true, .workspace_bytes = zr_cpu_workspace_bytes,  \
+        .open = zr_cpu_open, .close = zr_cpu_close, .embedding_forward = embedding_forward,                  \
         .embedding_backward = embedding_backward, .positions_forward = positions_forward,                    \
         .positions_backward = positions_backward, .layernorm_forward = layernorm_forward,                    \
         .layernorm_backward = layernorm_backward, .rmsnorm_forward = rmsnorm_forward,                        \

@@ -136,7 +136,11 @@ struct squares {
     double *sums; /* one per block of SQUARES_BLOCK */
 };
 
-enum { SQUARES_BLOCK = 4096, SQUARES_BLOCKS = ZR_PARTIAL_BYTES / sizeof(double) };
+enum {
+    SQUARES_BLOCK = 4096,
+    SQUARES_GROUP = 64, /* blocks that are added up first */
+    SQUARES_BLOCKS = ZR_PARTIAL_BYTES / sizeof(double)
+};
 
 static void square_elements(const void *args, size_t from, size_t to)
 {
@@ -155,8 +159,13 @@ zr_result zr_cpu_sum_of_squares(struct zr_kernel_context *context, const struct 
     for (size_t from = 0; from < args->n && result == ZR_OK; from += round) {
         size_t count = args->n - from < round ? args->n - from : round;
         result = zr_loop_run(context, square_elements, &squares, count, SQUARES_BLOCK);
-        for (size_t block = 0; block * SQUARES_BLOCK < count; block++)
-            total += squares.sums[block];
+        size_t blocks = (count + SQUARES_BLOCK - 1) / SQUARES_BLOCK;
+        for (size_t block = 0; block < blocks && result == ZR_OK;) {
+            double group = 0;
+            for (size_t end = block + SQUARES_GROUP; block < end && block < blocks; block++)
+                group += squares.sums[block];
+            total += group;
+        }
         squares.x += count * squares.loops->element_bytes;
     }
     *args->sum = total;

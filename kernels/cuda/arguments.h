@@ -9,13 +9,16 @@ enum {
     CUDA_THREADS = 256, /* of every block */
     CUDA_WARPS = CUDA_THREADS / 32,
     CUDA_PACK_LEAST = 4, /* elements of 16 bytes, of the widest precision */
-    CUDA_COLUMNS = 32,   /* of a block that sums columns */
+    CUDA_PACK_BYTES = 16,
+    CUDA_NORM_PACKS = 16, /* of a row, that a lane has in registers at most */
+    CUDA_COLUMNS = 32,    /* of a block that sums columns */
     CUDA_EMBEDDING_CHANNELS = 4 * CUDA_THREADS,
     CUDA_PRODUCT_TILE = 64, /* rows and columns of a block's part of a product */
     CUDA_PRODUCT_STEP = 16,
     CUDA_ATTENTION_TILE = 32,   /* queries or keys of a block */
     CUDA_ATTENTION_WIDTH = 256, /* the widest head */
     CUDA_SQUARES_BLOCK = 4096,  /* zr_sum_of_squares's */
+    CUDA_SQUARES_GROUP = 64,    /* blocks that are added up first */
     CUDA_SQUARES_BLOCKS = 4096, /* that one launch sums */
     CUDA_SUM_SOURCES = 128,     /* of one zr_sum */
     CUDA_CHECKSUM_BLOCK = 1 << 16,

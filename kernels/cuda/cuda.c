@@ -16,14 +16,19 @@
 #include "kernels/cuda/matrix.h"
 #include "kernels/cuda/streams.h"
 
+/* Norms' kernels of rows, for rows of one class of widths. */
+#define ROW_NORMS(f, suffix)                                                                                 \
+    f(layernorm_forward##suffix) f(residual_layernorm##suffix) f(rmsnorm_forward##suffix)                    \
+        f(residual_rmsnorm##suffix) f(layernorm_backward##suffix) f(rmsnorm_backward##suffix)
+enum { ROW_NORMS_COUNT = 6 };
 /* Kernels of which there is one per precision, and those that are told. */
 #define PER_PRECISION(f)                                                                                     \
     f(embedding_forward) f(embedding_backward) f(positions_forward) f(positions_backward) f(gelu_forward)    \
-        f(gelu_backward) f(swiglu_forward) f(swiglu_backward) f(add) f(rotary) f(layernorm_forward)          \
-            f(layernorm_backward) f(layernorm_backward_columns) f(rmsnorm_forward) f(rmsnorm_backward)       \
+        f(gelu_backward) f(swiglu_forward) f(swiglu_backward) f(add) f(rotary) ROW_NORMS(f, )                \
+            ROW_NORMS(f, _4) ROW_NORMS(f, _8) ROW_NORMS(f, _16) f(layernorm_backward_columns)                \
                 f(rmsnorm_backward_columns) f(bias_backward) f(product) f(attention_forward)                 \
                     f(attention_probabilities) f(attention_backward_keys) f(attention_backward_queries)      \
-                        f(cross_entropy) f(residual_layernorm) f(residual_rmsnorm) f(gelu_bias_backward)
+                        f(cross_entropy) f(gelu_bias_backward)
 #define TOLD(f)                                                                                              \
     f(update_adamw) f(update_sgd) f(squares_of_blocks) f(squares_together) f(find_nonfinite_begin)           \
         f(find_nonfinite) f(checksum_begin) f(checksum) f(checksum_end) f(init_normal) f(convert) f(sum)     \
@@ -228,6 +233,8 @@ static zr_result launch(const struct zr_kernel_context *context, enum kernel whi
     return launch_with(context, which, grid, CUDA_THREADS, argument);
 }
 
+enum { WARP_LANES = 32 };
+
 static size_t parts(size_t n, size_t each)
 {
     return n / each + (n % each != 0);
@@ -256,10 +263,6 @@ ONE(embedding_backward,
     ((struct grid){.x = args->w_rows, .y = parts(args->channels, CUDA_EMBEDDING_CHANNELS)}))
 ONE(positions_forward, ROWS(args->rows))
 ONE(positions_backward, ROWS(args->w_rows))
-ONE(layernorm_forward, BY_WARP(args->shape.rows))
-ONE(rmsnorm_forward, BY_WARP(args->rows))
-ONE(residual_layernorm, BY_WARP(args->norm.shape.rows))
-ONE(residual_rmsnorm, BY_WARP(args->norm.rows))
 ONE(gelu_bias_backward, ROWS(parts(args->columns, CUDA_COLUMNS)))
 ONE(rotary_table, ROWS(args->width / 2))
 ONE(rotary, ROWS(args->rows))
@@ -271,7 +274,7 @@ ONE(add, OVER_PACKS(args->n))
 ONE(cross_entropy, ROWS(args->rows))
 ONE(softmax_merge, over(args->rows))
 ONE(init_normal, over(args->n))
-ONE(convert, over(args->n))
+ONE(convert, OVER_PACKS(args->n))
 
 /* One thread: a sum has one order, and there is little to add. */
 static zr_result weigh_gradients(struct zr_kernel_context *context, const struct zr_weigh_gradients *args)
@@ -281,31 +284,88 @@ static zr_result weigh_gradients(struct zr_kernel_context *context, const struct
 
 static zr_result update_adamw(struct zr_kernel_context *context, const struct zr_update_adamw *args)
 {
-    return launch(context, KERNEL_update_adamw, over(args->numbers.n), args);
+    return launch(context, KERNEL_update_adamw, OVER_PACKS(args->numbers.n), args);
 }
 
 static zr_result update_sgd(struct zr_kernel_context *context, const struct zr_update_sgd *args)
 {
-    return launch(context, KERNEL_update_sgd, over(args->numbers.n), args);
+    return launch(context, KERNEL_update_sgd, OVER_PACKS(args->numbers.n), args);
 }
 
-/* ---- Norms: the weights' gradients first, since dx may add to what they still have to read --------------
- */
+/* ---- Norms --------------------------------------------------------------------------------------------- */
 
+/* The kernel for rows of n elements: one that keeps them in registers where the tensors, whose addresses are
+ * or-ed, and so all rows begin on 16 bytes, and a row is not too wide. All have the same bits. */
+static enum kernel for_rows(const struct zr_kernel_context *context, enum kernel any, size_t n,
+                            uintptr_t addresses)
+{
+    static const size_t packs_most[] = {4, 8, CUDA_NORM_PACKS};
+    size_t bytes = must_be_open(context) == ZR_OK ? n * zr_precision_bytes(context->precision) : 0,
+           packs = parts(bytes, CUDA_PACK_BYTES * WARP_LANES);
+    for (unsigned i = 0; (addresses | bytes) % CUDA_PACK_BYTES == 0 && i < 3; i++)
+        if (packs <= packs_most[i])
+            return (enum kernel)(any + (i + 1) * ROW_NORMS_COUNT);
+    return any;
+}
+
+#define ADDRESS(pointer) ((uintptr_t)(pointer))
+
+static uintptr_t layernorm_addresses(const struct zr_layernorm_forward *norm)
+{
+    return ADDRESS(norm->w) | ADDRESS(norm->b) | ADDRESS(norm->y);
+}
+
+static zr_result layernorm_forward(struct zr_kernel_context *context, const struct zr_layernorm_forward *args)
+{
+    enum kernel kernel = for_rows(context, KERNEL_layernorm_forward, args->shape.channels,
+                                  ADDRESS(args->x) | layernorm_addresses(args));
+    return launch(context, kernel, BY_WARP(args->shape.rows), args);
+}
+
+static zr_result residual_layernorm(struct zr_kernel_context *context,
+                                    const struct zr_residual_layernorm *args)
+{
+    enum kernel kernel =
+        for_rows(context, KERNEL_residual_layernorm, args->norm.shape.channels,
+                 ADDRESS(args->a) | ADDRESS(args->b) | ADDRESS(args->sum) | layernorm_addresses(&args->norm));
+    return launch(context, kernel, BY_WARP(args->norm.shape.rows), args);
+}
+
+static zr_result rmsnorm_forward(struct zr_kernel_context *context, const struct zr_rmsnorm_forward *args)
+{
+    enum kernel kernel = for_rows(context, KERNEL_rmsnorm_forward, args->channels,
+                                  ADDRESS(args->x) | ADDRESS(args->w) | ADDRESS(args->y));
+    return launch(context, kernel, BY_WARP(args->rows), args);
+}
+
+static zr_result residual_rmsnorm(struct zr_kernel_context *context, const struct zr_residual_rmsnorm *args)
+{
+    enum kernel kernel = for_rows(context, KERNEL_residual_rmsnorm, args->norm.channels,
+                                  ADDRESS(args->a) | ADDRESS(args->b) | ADDRESS(args->sum) |
+                                      ADDRESS(args->norm.w) | ADDRESS(args->norm.y));
+    return launch(context, kernel, BY_WARP(args->norm.rows), args);
+}
+
+/* The weights' gradients first, since dx may add to what they still have to read. */
 static zr_result layernorm_backward(struct zr_kernel_context *context,
                                     const struct zr_layernorm_backward *args)
 {
+    enum kernel kernel =
+        for_rows(context, KERNEL_layernorm_backward, args->shape.channels,
+                 ADDRESS(args->x) | ADDRESS(args->w) | ADDRESS(args->dy) | ADDRESS(args->dx));
     zr_result result = launch(context, KERNEL_layernorm_backward_columns,
                               ROWS(parts(args->shape.channels, CUDA_COLUMNS)), args);
-    return result == ZR_OK ? launch(context, KERNEL_layernorm_backward, BY_WARP(args->shape.rows), args)
-                           : result;
+    return result == ZR_OK ? launch(context, kernel, BY_WARP(args->shape.rows), args) : result;
 }
 
 static zr_result rmsnorm_backward(struct zr_kernel_context *context, const struct zr_rmsnorm_backward *args)
 {
+    enum kernel kernel =
+        for_rows(context, KERNEL_rmsnorm_backward, args->channels,
+                 ADDRESS(args->x) | ADDRESS(args->w) | ADDRESS(args->dy) | ADDRESS(args->dx));
     zr_result result =
         launch(context, KERNEL_rmsnorm_backward_columns, ROWS(parts(args->channels, CUDA_COLUMNS)), args);
-    return result == ZR_OK ? launch(context, KERNEL_rmsnorm_backward, BY_WARP(args->rows), args) : result;
+    return result == ZR_OK ? launch(context, kernel, BY_WARP(args->rows), args) : result;
 }
 
 /* ---- Linear -------------------------------------------------------------------------------------------- */
@@ -362,7 +422,8 @@ static zr_result linear_backward(struct zr_kernel_context *context, const struct
         result = multiply(context, &p);
     }
     if (result == ZR_OK && args->dw) {
-        p = (struct cuda_product){.k = sizes.m, .accumulate = args->accumulate, .c = args->dw};
+        p = (struct cuda_product){
+            .k = sizes.m, .accumulate = args->accumulate, .c = args->dw, .floats = args->dw_floats};
         p.m = s->turned ? sizes.n : sizes.k, p.n = s->turned ? sizes.k : sizes.n;
         p.a = s->turned ? args->dy : args->x, p.a_row = 1, p.a_column = s->turned ? y_stride : x_stride;
         p.b = s->turned ? args->x : args->dy, p.b_row = s->turned ? x_stride : y_stride, p.b_column = 1;
@@ -507,6 +568,7 @@ static const struct zr_kernels table = {
     .name = "cuda",
     .executes = true,
     .deterministic_sums = true,
+    .narrow_logits = true,
     .workspace_bytes = workspace_bytes,
     .open = open,
     .close = close,

@@ -88,6 +88,10 @@ DEVICE uint16_t fp16_of_float(float x)
 
 #endif
 
+/* A loop over n elements, `width` at a time, in steps of the whole grid: i is the first, count how many. */
+#define EACH_PACK(i, count, n, width)                                                                        \
+    for (size_t i = index_in_grid() * (width), count; count = (n)-i < (width) ? (n)-i : (width), i < (n);    \
+         i += (size_t)gridDim.x * blockDim.x * (width))
 /* ---- The tensors' elements ----------------------------------------------------------------------------- */
 
 #ifdef ZR_PRECISION
@@ -147,10 +151,6 @@ DEVICE size_t pack_width(uintptr_t addresses)
     return addresses % 16 == 0 ? EL_PACK : 1;
 }
 
-/* A loop over n elements in packs of `width`, in steps of the whole grid: i is the first, count how many. */
-#define EACH_PACK(i, count, n, width)                                                                        \
-    for (size_t i = index_in_grid() * (width), count; count = (n)-i < (width) ? (n)-i : (width), i < (n);    \
-         i += (size_t)gridDim.x * blockDim.x * (width))
 #define EACH_OF_PACK(j, count)                                                                               \
     UNROLL                                                                                                   \
     for (unsigned j = 0; j < EL_PACK; j++)                                                                   \
@@ -215,6 +215,58 @@ DEVICE void number_put(const struct zr_numbers *numbers, size_t i, float x)
         break;
     default:
         ((uint16_t *)numbers->at)[i] = fp16_of_float(x);
+    }
+}
+
+/* Four numbers at a time, where they lie side by side on a line of their own size; else one by one. */
+enum { FOUR = 4 };
+struct ALIGNED(16) four {
+    float at[FOUR];
+};
+struct ALIGNED(8) four_narrow {
+    uint16_t at[FOUR];
+};
+#define EACH_OF_FOUR(j, count)                                                                               \
+    UNROLL                                                                                                   \
+    for (unsigned j = 0; j < FOUR; j++)                                                                      \
+        if (j < (count))
+
+/* Whether numbers begin on such a line; those that are not there do. */
+DEVICE bool fours_begin(const struct zr_numbers *numbers)
+{
+    return (uintptr_t)numbers->at % (numbers->precision == ZR_PRECISION_FP32 ? 16 : 8) == 0;
+}
+
+/* From i on; count FOUR: as one, of numbers whose fours_begin(). */
+DEVICE struct four four_get(const struct zr_numbers *numbers, size_t i, size_t count)
+{
+    struct four result;
+    if (count < FOUR) {
+        EACH_OF_FOUR(j, count) result.at[j] = number_get(numbers, i + j);
+    } else if (numbers->precision == ZR_PRECISION_FP32) {
+        result = *(const struct four *)(const void *)((const float *)numbers->at + i);
+    } else {
+        struct four_narrow narrow =
+            *(const struct four_narrow *)(const void *)((const uint16_t *)numbers->at + i);
+        EACH_OF_FOUR(j, FOUR)
+        result.at[j] = numbers->precision == ZR_PRECISION_BF16 ? float_of_bf16(narrow.at[j])
+                                                               : float_of_fp16(narrow.at[j]);
+    }
+    return result;
+}
+
+DEVICE void four_put(const struct zr_numbers *numbers, size_t i, const struct four *x, size_t count)
+{
+    if (count < FOUR) {
+        EACH_OF_FOUR(j, count) number_put(numbers, i + j, x->at[j]);
+    } else if (numbers->precision == ZR_PRECISION_FP32) {
+        *(struct four *)(void *)((float *)numbers->at + i) = *x;
+    } else {
+        struct four_narrow narrow;
+        EACH_OF_FOUR(j, FOUR)
+        narrow.at[j] =
+            numbers->precision == ZR_PRECISION_BF16 ? bf16_of_float(x->at[j]) : fp16_of_float(x->at[j]);
+        *(struct four_narrow *)(void *)((uint16_t *)numbers->at + i) = narrow;
     }
 }
 

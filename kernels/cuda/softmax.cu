@@ -1,9 +1,11 @@
-/* softmax.cu: cross-entropy over logits that are there, and their gradient in their place. A block has a row.
- */
+/* softmax.cu: cross-entropy over logits that are there, and their gradient in their place. A block has a row: one
+ * pass for its largest logit and the sum of exponentials beside the largest so far, one for the gradient, which
+ * finds the row in the cache. */
 #include "kernels/cuda/arguments.h"
 #include "kernels/cuda/element.h"
 
-enum { PER_THREAD = 4, PASS = PER_THREAD * CUDA_THREADS };
+/* No logit yet. Beside it what is infinitely small counts as nothing, and is not beside itself. */
+#define LEAST (-3.402823466e38f)
 
 /* Of all threads of the block; every thread gets it. */
 DEVICE float block_max(float x)
@@ -33,40 +35,77 @@ DEVICE double block_sum(double x)
     return x;
 }
 
-/* What the columns of the row have; the logits stay. fmaxf() would lose what is no number. */
-DEVICE struct zr_softmax_part own_part(const struct zr_cross_entropy *a, const float *x, size_t target)
+/* ---- Logits --------------------------------------------------------------------------------------------
+ * Floats, or elements with `narrow`; either way a thread takes EL_PACK of them at a time, the same ones, so that the
+ * sums of both have one order. */
+
+/* A row of a->stride logits. Its gradient begins where they do. */
+DEVICE void *row_of(const struct zr_cross_entropy *a, size_t row)
+{
+    return (char *)a->logits + row * a->stride * (a->narrow ? sizeof(el) : sizeof(float));
+}
+
+/* Of an element, by the row's type. */
+DEVICE float logit_get(const void *row, size_t i, bool narrow)
+{
+    return narrow ? el_get((const el *)row + i) : ((const float *)row)[i];
+}
+
+/* Of n elements those that a thread has from i on in one turn of the block. */
+DEVICE size_t count_from(size_t i, size_t n)
+{
+    return i >= n ? 0 : n - i < EL_PACK ? n - i : EL_PACK;
+}
+enum { TURN = CUDA_THREADS * EL_PACK };
+
+/* As many as there are from i on, up to n; `packs`: the row begins on 16 bytes. */
+DEVICE struct pack logits_get(const void *row, size_t i, size_t n, bool narrow, bool packs)
+{
+    struct pack result;
+    size_t count = count_from(i, n);
+    if (narrow && packs && count == EL_PACK)
+        return pack_get(row, i, EL_PACK);
+    EACH_OF_PACK(j, count) result.at[j] = logit_get(row, i + j, narrow);
+    return result;
+}
+
+/* What the columns of the row have; the logits stay. fmaxf() would lose what is no number, and the sum keeps it. */
+DEVICE struct zr_softmax_part own_part(const struct zr_cross_entropy *a, const void *row, size_t target)
 {
     struct zr_softmax_part part;
-    float most = -INFINITY;
-    double sum = 0;
-    for (size_t i = threadIdx.x; i < a->columns; i += CUDA_THREADS)
-        most = fmaxf(most, x[i]);
+    bool packs = (uintptr_t)row % CUDA_PACK_BYTES == 0;
+    float most = LEAST, sum = 0;
+    for (size_t i = threadIdx.x * (size_t)EL_PACK; i < a->columns; i += TURN) {
+        struct pack x = logits_get(row, i, a->columns, a->narrow, packs);
+        float before = most;
+        EACH_OF_PACK(j, count_from(i, a->columns)) most = fmaxf(most, x.at[j]);
+        sum *= expf(before - most);
+        EACH_OF_PACK(j, count_from(i, a->columns)) sum += expf(x.at[j] - most);
+    }
     part.most = block_max(most);
-    for (size_t i = threadIdx.x; i < a->columns; i += CUDA_THREADS)
-        sum += (double)expf(x[i] - part.most);
-    part.sum = block_sum(sum);
-    part.target = target < a->columns ? x[target] : 0;
+    part.sum = block_sum((double)(sum * expf(most - part.most)));
+    part.target = target < a->columns ? logit_get(row, target, a->narrow) : 0;
+    if (a->columns == 0)
+        part.most = -INFINITY;
     return part;
 }
 
-/* Elements take the place of floats, each no further on than its own: a pass reads its floats before it
- * writes, and what it writes lies before the next pass's floats. */
-DEVICE void put_gradient(const struct zr_cross_entropy *a, float *x, size_t target, float most, float factor)
+/* Elements that take the place of floats lie no further on than their own: a turn reads its floats before it
+ * writes, and what it writes lies before the next turn's floats. */
+DEVICE void put_gradient(const struct zr_cross_entropy *a, void *row, size_t target, float most, float factor)
 {
-    el *d = (el *)x;
-    for (size_t from = 0; from < a->stride; from += PASS) {
-        float gradient[PER_THREAD];
-        UNROLL
-        for (int i = 0; i < PER_THREAD; i++) {
-            size_t c = from + threadIdx.x + (size_t)i * CUDA_THREADS;
-            gradient[i] = c < a->columns ? expf(x[c] - most) * factor - (c == target ? a->scale : 0) : 0;
-        }
-        __syncthreads();
-        UNROLL
-        for (int i = 0; i < PER_THREAD; i++) {
-            size_t c = from + threadIdx.x + (size_t)i * CUDA_THREADS;
-            if (c < a->stride)
-                el_put(d + c, gradient[i]);
+    bool packs = (uintptr_t)row % CUDA_PACK_BYTES == 0;
+    for (size_t turn = 0; turn < a->stride; turn += TURN) {
+        size_t i = turn + threadIdx.x * (size_t)EL_PACK, count = count_from(i, a->stride);
+        struct pack d = logits_get(row, i, a->columns, a->narrow, packs);
+        EACH_OF_PACK(j, EL_PACK)
+        d.at[j] = i + j < a->columns ? expf(d.at[j] - most) * factor - (i + j == target ? a->scale : 0) : 0;
+        if (!a->narrow)
+            __syncthreads();
+        if (packs && count == EL_PACK) {
+            pack_put(row, i, &d, EL_PACK);
+        } else {
+            EACH_OF_PACK(j, count) el_put((el *)row + i + j, d.at[j]);
         }
     }
 }
@@ -74,12 +113,12 @@ DEVICE void put_gradient(const struct zr_cross_entropy *a, float *x, size_t targ
 KERNEL(K(cross_entropy), struct zr_cross_entropy, CUDA_THREADS)
 {
     size_t row = blockIdx.x, target = (size_t)a.targets[row] - a.first_column;
-    float *x = a.logits + row * a.stride;
+    void *logits = row_of(&a, row);
     struct zr_softmax_part all;
     if (a.all) {
         all = a.all[row];
     } else {
-        all = own_part(&a, x, target);
+        all = own_part(&a, logits, target);
         if (a.parts) {
             if (threadIdx.x == 0)
                 a.parts[row] = all;
@@ -88,7 +127,7 @@ KERNEL(K(cross_entropy), struct zr_cross_entropy, CUDA_THREADS)
     }
     __syncthreads();
     if (a.gradient)
-        put_gradient(&a, x, target, all.most, (float)((double)a.scale / all.sum));
+        put_gradient(&a, logits, target, all.most, (float)((double)a.scale / all.sum));
     if (threadIdx.x == 0)
         a.losses[row] = (float)(zr_real_log(all.sum) + (double)all.most - (double)all.target);
 }

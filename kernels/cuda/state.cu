@@ -7,11 +7,26 @@
 
 /* ---- Optimizers ---------------------------------------------------------------------------------------- */
 
-DEVICE void put_parameter(const struct zr_update *u, size_t i, float x)
+DEVICE struct zr_numbers floats_at(const float *at)
 {
-    u->master[i] = x;
+    struct zr_numbers numbers = {(void *)(uintptr_t)at, ZR_PRECISION_FP32};
+    return numbers;
+}
+
+/* Numbers of the update that a thread takes at a time: four where all of them begin on lines. */
+DEVICE size_t update_width(const struct zr_update *u)
+{
+    uintptr_t floats = (uintptr_t)u->master | (uintptr_t)u->momentum | (uintptr_t)u->variance;
+    return floats % sizeof(struct four) == 0 && fours_begin(&u->gradient) && fours_begin(&u->parameter) ? FOUR
+                                                                                                       : 1;
+}
+
+DEVICE void put_parameters(const struct zr_update *u, size_t i, const struct four *x, size_t count)
+{
+    const struct zr_numbers master = floats_at(u->master);
+    four_put(&master, i, x, count);
     if (u->parameter.at)
-        number_put(&u->parameter, i, x);
+        four_put(&u->parameter, i, x, count);
 }
 
 KERNEL(weigh_gradients, struct zr_weigh_gradients, 1)
@@ -37,13 +52,17 @@ KERNEL(update_adamw, struct zr_update_adamw, CUDA_THREADS)
     }
     const struct formula_adamw how = formula_adamw_of(&asked);
     const struct zr_update *u = &a.numbers;
-    EACH(i, u->n)
+    const struct zr_numbers master = floats_at(u->master), momentum = floats_at(u->momentum),
+                            variance = floats_at(u->variance);
+    const size_t width = update_width(u);
+    EACH_PACK(i, count, u->n, width)
     {
-        float m = u->momentum[i], v = u->variance[i];
-        float p = formula_adamw(&how, number_get(&u->gradient, i), u->master[i], &m, &v);
-        u->momentum[i] = m;
-        u->variance[i] = v;
-        put_parameter(u, i, p);
+        struct four g = four_get(&u->gradient, i, count), p = four_get(&master, i, count),
+                    m = four_get(&momentum, i, count), v = four_get(&variance, i, count);
+        EACH_OF_FOUR(j, count) p.at[j] = formula_adamw(&how, g.at[j], p.at[j], &m.at[j], &v.at[j]);
+        four_put(&momentum, i, &m, count);
+        four_put(&variance, i, &v, count);
+        put_parameters(u, i, &p, count);
     }
 }
 
@@ -54,16 +73,26 @@ KERNEL(update_sgd, struct zr_update_sgd, CUDA_THREADS)
         return;
     float scale = a.how.weight ? a.how.weight->scale : a.how.gradient_scale;
     float rate = a.how.rates ? a.how.rates->rate * a.how.rate : a.how.rate;
-    EACH(i, u->n)
+    const struct zr_numbers master = floats_at(u->master), momentum = floats_at(u->momentum);
+    const size_t width = update_width(u);
+    EACH_PACK(i, count, u->n, width)
     {
-        float p = u->master[i], gradient = number_get(&u->gradient, i) * scale;
-        float m = a.how.momentum_factor * u->momentum[i] + gradient + a.how.weight_decay * p;
-        u->momentum[i] = m;
-        put_parameter(u, i, p - rate * m);
+        struct four g = four_get(&u->gradient, i, count), p = four_get(&master, i, count),
+                    m = four_get(&momentum, i, count);
+        EACH_OF_FOUR(j, count)
+        {
+            float gradient = g.at[j] * scale;
+            m.at[j] = a.how.momentum_factor * m.at[j] + gradient + a.how.weight_decay * p.at[j];
+            p.at[j] = p.at[j] - rate * m.at[j];
+        }
+        four_put(&momentum, i, &m, count);
+        put_parameters(u, i, &p, count);
     }
 }
 
 /* ---- Sums and searches --------------------------------------------------------------------------------- */
+
+enum { AT_ONCE = 8 }; /* numbers that a lane reads before it adds them up */
 
 /* A warp has a block of 4,096: lane l the sum of elements i with i % 32 == l, folded in halves. Squares are
  * exact in double: the processor's loops get the same bits. */
@@ -72,7 +101,18 @@ KERNEL(squares_of_blocks, struct cuda_squares, CUDA_THREADS)
     size_t block = (size_t)blockIdx.x * CUDA_WARPS + warp_of_thread(),
            first = a.first + block * CUDA_SQUARES_BLOCK;
     double sum = 0;
-    for (size_t i = lane_of_thread(); i < CUDA_SQUARES_BLOCK && first + i < a.all.n; i += WARP) {
+    size_t here = first < a.all.n ? a.all.n - first : 0, i = lane_of_thread();
+    here = here < CUDA_SQUARES_BLOCK ? here : CUDA_SQUARES_BLOCK;
+    for (; i + (AT_ONCE - 1) * WARP < here; i += AT_ONCE * WARP) {
+        float x[AT_ONCE];
+        UNROLL
+        for (int k = 0; k < AT_ONCE; k++)
+            x[k] = number_get(&a.all.x, first + i + (size_t)k * WARP);
+        UNROLL
+        for (int k = 0; k < AT_ONCE; k++)
+            sum += (double)x[k] * (double)x[k];
+    }
+    for (; i < here; i += WARP) {
         double x = (double)number_get(&a.all.x, first + i);
         sum += x * x;
     }
@@ -82,25 +122,27 @@ KERNEL(squares_of_blocks, struct cuda_squares, CUDA_THREADS)
         a.partial[block] = sum;
 }
 
-/* One block: blocks are added in their order, by one thread, from shared memory that all of them fill. */
+/* One block: a thread adds up the blocks of a group in their order, and the first one the groups in theirs. */
 KERNEL(squares_together, struct cuda_squares, CUDA_THREADS)
 {
-    SHARED(double, parts, CUDA_THREADS);
+    enum { GROUPS = CUDA_SQUARES_BLOCKS / CUDA_SQUARES_GROUP };
+    SHARED(double, groups, GROUPS);
     size_t rest = a.all.n - a.first, blocks = (rest + CUDA_SQUARES_BLOCK - 1) / CUDA_SQUARES_BLOCK;
-    double sum = 0;
-    if (threadIdx.x == 0 && !a.begins)
-        sum = *a.all.sum;
     blocks = blocks < CUDA_SQUARES_BLOCKS ? blocks : CUDA_SQUARES_BLOCKS;
-    for (size_t from = 0; from < blocks; from += CUDA_THREADS) {
-        if (from + threadIdx.x < blocks)
-            parts[threadIdx.x] = a.partial[from + threadIdx.x];
-        __syncthreads();
-        for (unsigned i = 0; threadIdx.x == 0 && i < CUDA_THREADS && from + i < blocks; i++)
-            sum += parts[i];
-        __syncthreads();
+    if (threadIdx.x < GROUPS) {
+        size_t begin = (size_t)threadIdx.x * CUDA_SQUARES_GROUP, end = begin + CUDA_SQUARES_GROUP;
+        double sum = 0;
+        for (size_t block = begin; block < end && block < blocks; block++)
+            sum += a.partial[block];
+        groups[threadIdx.x] = sum;
     }
-    if (threadIdx.x == 0)
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        double sum = a.begins ? 0 : *a.all.sum;
+        for (size_t group = 0; group * CUDA_SQUARES_GROUP < blocks; group++)
+            sum += groups[group];
         *a.all.sum = sum;
+    }
 }
 
 KERNEL(find_nonfinite_begin, struct zr_find_nonfinite, 1)
@@ -168,8 +210,12 @@ KERNEL(init_normal, struct zr_init_normal, CUDA_THREADS)
 
 KERNEL(convert, struct zr_convert, CUDA_THREADS)
 {
-    EACH(i, a.n)
-    number_put(&a.to, i, number_get(&a.from, i));
+    const size_t width = fours_begin(&a.from) && fours_begin(&a.to) ? FOUR : 1;
+    EACH_PACK(i, count, a.n, width)
+    {
+        struct four x = four_get(&a.from, i, count);
+        four_put(&a.to, i, &x, count);
+    }
 }
 
 KERNEL(sum, struct cuda_sum, CUDA_THREADS)

@@ -129,22 +129,22 @@ static void op_down(void)
 static void op_qkv_back(void)
 {
     kernels->linear_backward(&context, &(struct zr_linear_backward){qkv_shape, m.x, m.w, m.dqkv, m.dx, m.dw,
-                                                                    m.bias, false, false});
+                                                                    m.bias, false, false, false});
 }
 static void op_proj_back(void)
 {
-    kernels->linear_backward(
-        &context, &(struct zr_linear_backward){proj_shape, m.x, m.w, m.y, m.dx, m.dw, m.bias, false, false});
+    kernels->linear_backward(&context, &(struct zr_linear_backward){proj_shape, m.x, m.w, m.y, m.dx, m.dw,
+                                                                    m.bias, false, false, false});
 }
 static void op_fc_back(void)
 {
     kernels->linear_backward(&context, &(struct zr_linear_backward){fc_shape, m.x, m.w, m.dwide, m.dx, m.dw,
-                                                                    m.bias, false, false});
+                                                                    m.bias, false, false, false});
 }
 static void op_down_back(void)
 {
     kernels->linear_backward(&context, &(struct zr_linear_backward){down_shape, m.wide, m.w, m.y, m.dwide,
-                                                                    m.dw, m.bias, false, false});
+                                                                    m.dw, m.bias, false, false, false});
 }
 static const struct zr_attention attention_shape = {B, T, C, A, 0}, long_shape = {1, 1024, C, A, 0};
 static void op_attention(void)

@@ -25,7 +25,7 @@ static inline void shape_describe(const struct zr_shape *shape, struct zr_parame
     zr_arena *arena = NULL;
     if (zr_backend_host_create(&backend, NULL) == ZR_OK &&
         zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend, .name = "shape"}) == ZR_OK &&
-        zr_transformer_open(&transformer, shape, arena) == ZR_OK) {
+        zr_transformer_open(&transformer, shape, NULL, arena) == ZR_OK) {
         const struct zr_parameter_list *list = &transformer.model.list;
         memcpy(parameters, list->parameters, list->parameters_count * sizeof *parameters);
         memcpy(units, list->units, list->units_count * sizeof *units);

@@ -28,6 +28,7 @@ if not mpi_missing():  # shards of three pieces
               ("tensor parallel by MPI", dict(ranks=4, tp=2, seq=6, steps=2, layers=1, comm="mpi"), FP32, (1,)))
 SMALL = {"ZR_EMULATOR_GRANULARITY": "4096"}  # rings of a group in other granules than the world's
 SHORT = sys.argv[1:] == ["short"]
+TINY = dict(layers=1, hidden=4, heads=1, seq=3, batch=1, steps=2)
 if SHORT:
     CASES = (("GPT-2", dict(steps=2), FP32, (3,)), ("two ranks on one card", dict(ranks=2, steps=2, layers=1), FP32, (1,)),
              ("tensor parallel", dict(ranks=4, tp=2, seq=6, steps=2, layers=1), FP32, (0,)),
@@ -45,9 +46,24 @@ for words, flags, tolerance, stages in CASES:
         same(run.bits, (first or run).bits, f"{words}, stage {stage}: the bits of {'--comm local' if 'comm' in flags and 'pp' not in flags else f'stage {stages[0]}'}")
         first = first or run
 
+# Nothing is kept that no kernel of a card reads: attention's probabilities.
+for model in ({}, LLAMA)[:1 if SHORT else None]:
+    none, selective = (on_card(recompute=recompute, **{**TINY, **model}) for recompute in ("none", "selective"))
+    if went_well(none, "nothing recomputed") and went_well(selective, "probabilities recomputed"):
+        same(*(run.report["ranks"][0]["peak_bytes"]["activation"] for run in (none, selective)), "no bytes are kept for probabilities")
+        same(none.bits, selective.bits, "and the bits are equal")
+
+# The head in chunks of two rows: the losses of all at once, and gradients whose parts are not rounded one by one.
+for words, flags in (("bf16, onto other micro-batches", dict(precision="bf16", accumulate=2, reduce="once", ranks=2, stage=1, layers=1)),
+                     ("fp32, in tiles", dict(tile=2)), ("fp16", dict(precision="fp16", accumulate=2)))[:1 if SHORT else None]:
+    whole, chunks = (on_card(steps=2, **flags, **more) for more in ({}, dict(logits_bytes=256)))
+    if went_well(chunks, f"the head in chunks, {words}", flags):
+        off = [max(abs(a - b) / b for a, b in zip(*pair)) for pair in ((chunks.report["loss"], whole.report["loss"]), (chunks.norms, whole.norms))]
+        same(chunks.losses[0], whole.losses[0], f"the head in chunks, {words}: the first loss")
+        ok(max(off) <= 1e-6, f"the head in chunks, {words}: losses and norms of all rows at once ({off[0]:.1e}, {off[1]:.1e})")
+
 # Steps as graphs, with what comes between steps, which uses the contiguous pool of checkpoints too; another loss scale makes another
 # graph. What graphs are at other stages is in train_streams.t.
-TINY = dict(layers=1, hidden=4, heads=1, seq=3, batch=1, steps=2)
 for words, graphs, flags in (
         ("fp16, whose loss scale changes", 4, {**TINY, "steps": 6, "precision": "fp16", "loss_scale_window": 2}),
         ("two ranks, micro-batches, checkpoints, SGD, evaluations and saves", 3,

@@ -238,6 +238,24 @@ ok("256 tokens" in (run := train(**{**plan, "vocab": "byte", "seq": 128})).out a
 run = train(**{**{name: value for name, value in plan.items() if name != "data"}, "params": "1e6", "threads": 1, "world_size": 2})
 ok("256 tokens" in run.out and "sequences of 128\n" in run.out and "taken where" not in run.out, "as does the data's kind")
 
+# The head of a card: as many rows of logits at a time as are in 1 GiB, or in what --memory-limit leaves, down to 64 MiB.
+head = dict(data=None, dry_run=True, backend="cuda", precision="bf16", vocab=50257, layers=2, hidden=64, heads=4, seq=1024, batch=16, threads=1)
+plans = {bits: train(logits_bytes=1 << bits, **head) for bits in range(25, 31)}
+rows = {bits: run.report["logits_rows"] for bits, run in plans.items()}
+need = {bits: run.report["ranks"][0]["planned_reserved_bytes"] for bits, run in plans.items()}
+same(rows, {bits: (1 << bits) // (50304 * 2) for bits in plans}, "--logits-bytes is rows of two-byte logits")
+same([need[bits + 1] - need[bits] for bits in range(26, 30)], [up((rows[bits + 1] - rows[bits]) * 50304 * 2, GRANULE) for bits in range(26, 30)],
+     "and what the plan has for them") or note(need)
+free = train(**head)
+same((free.report["logits_rows"], f"logits of {rows[30]:,} rows" in free.out), (rows[30], True), "without a limit it is 1 GiB")
+same(train(**{**head, "batch": 2}).report["logits_rows"], 2048, "or all rows")
+same([train(memory_limit=need[bits], **head).report["logits_rows"] for bits in range(26, 31)], [rows[bits] for bits in range(26, 31)],
+     "under a limit the largest that fits")
+same([train(memory_limit=need[26] - 1, **head).code, train(memory_limit=need[26] - 1, logits_bytes=1 << 25, **head).code], [4, 0],
+     "64 MiB at least, but where another number is given")
+run = train(logits_bytes=4096)
+ok(run.code == 2 and "--backend cuda" in run.err, "a processor's head has its own chunks") or note(run.err)
+
 # What is sent passes through two slots of --bucket-bytes, never more; where that cannot be, it is not taken.
 slots = dict(dry_run=True, params="1e9", stage=3, layers=None, hidden=None, heads=None, ranks=None)
 for world, size, least in [(1025, 65536, 65536), (1026, 65536, 65600), (256, 4096, 16320), (65, 4096, 4096), (4, 5000, 192)]:

@@ -401,7 +401,7 @@ static zr_result list_parameters(struct import *import)
 {
     const struct zr_shape whole = zr_shape_dense(&import->model->shape), *shape = &whole;
     zr_result result =
-        zr_transformer_open(&import->transformer, shape, import->model->engine->options.host_arena);
+        zr_transformer_open(&import->transformer, shape, NULL, import->model->engine->options.host_arena);
     if (result)
         return result;
     result = zr_model_names_open(&import->names, &import->transformer);

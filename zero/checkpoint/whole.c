@@ -11,7 +11,7 @@ zr_result zr_whole_open(struct zr_whole *out, zr_engine *engine, const struct zr
     memset(out, 0, sizeof *out);
     if (!zr_engine_is_part(engine) && shape->tiles <= 1)
         return ZR_OK;
-    zr_result result = zr_transformer_open(&out->transformer, &dense, engine->options.host_arena);
+    zr_result result = zr_transformer_open(&out->transformer, &dense, NULL, engine->options.host_arena);
     out->parts = (struct zr_state_parts){.whole = &out->transformer.model.list, .comm = comm};
     out->given = &out->parts;
     return result;

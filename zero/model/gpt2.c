@@ -105,7 +105,7 @@ static void describe_slots(struct zr_transformer *t)
         [LN1_RSTD] = {"ln_1 rstd", 1, ZR_SLOT_FLOATS, 0, true},
         [QKV] = {"attn.c_attn", 3 * l, 0, 0, false},
         [LSE] = {"attn log-sums", a, ZR_SLOT_FLOATS, 0, false},
-        [PROBABILITIES] = {"attn probabilities", a * t->shape.sequence, 0, ZR_SLOT_RECOMPUTED, false},
+        [PROBABILITIES] = zr_slot_probabilities(t, "attn probabilities"),
         [ATTENTION] = {"attn", l, 0, 0, false},
         [MIDDLE] = {"attn.c_proj", c, 0, 0, true},
         [LN2] = {"ln_2", c, 0, 0, true},

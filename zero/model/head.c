@@ -1,4 +1,5 @@
 /* head.c: the head of every architecture: linear to logits, softmax and cross-entropy, of chunks of rows.
+ * Logits are floats, or of the model's precision where the kernels take narrow ones.
  *
  * In tiles of the vocabulary no logits outlast their tile and chunk. Forward goes through all tiles for what
  * they say of each row's softmax, a running sum of exponentials beside the largest logit so far; then the
@@ -7,7 +8,7 @@
 #include "zero/model/transformer.h"
 
 #define LOGITS_BYTES_MOST ((size_t)64 << 20) /* or one row */
-enum { LOGITS, PARTS, X_ROWS, DX_ROWS, HEAD_SLOTS };
+enum { LOGITS, PARTS, X_ROWS, DX_ROWS, DW, HEAD_SLOTS };
 enum { PART_FLOATS = sizeof(struct zr_softmax_part) / sizeof(float) };
 
 /* Rows of the vocabulary in the largest tile. */
@@ -17,10 +18,21 @@ static size_t tile_rows(const struct zr_shape *shape)
     return (zr_shape_vocabulary(shape).rows + tiles - 1) / tiles;
 }
 
+size_t zr_shape_logits_rows(const struct zr_shape *shape, size_t bytes, size_t logit_bytes)
+{
+    size_t most = bytes / (tile_rows(shape) * logit_bytes), all = shape->batch * shape->sequence;
+    return most == 0 ? 1 : most < all ? most : all;
+}
+
 static size_t logits_rows_most(const struct zr_shape *shape)
 {
-    size_t most = LOGITS_BYTES_MOST / (tile_rows(shape) * sizeof(float));
-    return most == 0 ? 1 : most;
+    return shape->logits_rows ? shape->logits_rows
+                              : zr_shape_logits_rows(shape, LOGITS_BYTES_MOST, sizeof(float));
+}
+
+static bool is_narrow(const struct zr_module_pass *pass)
+{
+    return pass->kernels->narrow_logits;
 }
 
 /* ---- Chunks of rows ------------------------------------------------------------------------------------ */
@@ -32,8 +44,7 @@ struct head_rows {
     size_t first, count;
 };
 
-/* Of equal size as near as can be. They follow one another in the gradient of the weights: at two bytes that
- * is rounded once per chunk. */
+/* Of equal size as near as can be. They follow one another in the gradient of the weights. */
 static zr_result each_chunk(struct zr_module_pass *pass, struct head_rows rows,
                             zr_result (*run)(struct zr_module_pass *pass, const struct head_rows *rows))
 {
@@ -44,6 +55,30 @@ static zr_result each_chunk(struct zr_module_pass *pass, struct head_rows rows,
         rows.count = pass->rows - rows.first < each ? pass->rows - rows.first : each;
         result = run(pass, &rows);
     }
+    return result;
+}
+
+/* Chunks of a backward pass. At two bytes the gradient of the weights would be rounded once per chunk: it is
+ * added up in floats instead, where the kernels can, and rounded at the end. */
+static zr_result each_chunk_backward(struct zr_module_pass *pass, struct head_rows rows,
+                                     zr_result (*run)(struct zr_module_pass *pass,
+                                                      const struct head_rows *rows))
+{
+    struct zr_convert op = {.n = zr_pass_vocabulary(pass).rows * zr_pass_shape(pass)->hidden};
+    if (!is_narrow(pass) || pass->context->precision == ZR_PRECISION_FP32 ||
+        pass->rows <= logits_rows_most(zr_pass_shape(pass)))
+        return each_chunk(pass, rows, run);
+    zr_result result = zr_module_take(pass, DW);
+    op.from = (struct zr_numbers){pass->gradients[0][0], pass->context->precision};
+    op.to = (struct zr_numbers){pass->slots[DW], ZR_PRECISION_FP32};
+    if (result == ZR_OK && pass->accumulate[0])
+        result = pass->kernels->convert(pass->context, &op);
+    if (result == ZR_OK)
+        result = each_chunk(pass, rows, run);
+    const struct zr_convert back = {.n = op.n, .from = op.to, .to = op.from};
+    if (result == ZR_OK)
+        result = pass->kernels->convert(pass->context, &back);
+    zr_module_drop(pass, DW);
     return result;
 }
 
@@ -67,21 +102,24 @@ static zr_result multiply(struct zr_module_pass *pass, const struct head_rows *r
                                                    .x = (const char *)rows->x + bytes_before(pass, rows),
                                                    .w = pass->parameters[0][0],
                                                    .y = pass->slots[LOGITS],
-                                                   .floats = true});
+                                                   .floats = !is_narrow(pass)});
 }
 
-/* From the gradient of the logits. */
+/* From the gradient of the logits; that of the weights to the floats, where they are there. */
 static zr_result logits_backward(struct zr_module_pass *pass, const struct head_rows *rows)
 {
     struct zr_linear linear = linear_of(pass, rows);
-    linear.y_stride = linear.out * sizeof(float) / zr_precision_bytes(pass->context->precision);
+    bool floats = pass->slots[DW] != NULL;
+    if (!is_narrow(pass))
+        linear.y_stride = linear.out * sizeof(float) / zr_precision_bytes(pass->context->precision);
     return pass->kernels->linear_backward(
         pass->context, &(struct zr_linear_backward){.shape = linear,
                                                     .x = (const char *)rows->x + bytes_before(pass, rows),
                                                     .w = pass->parameters[0][0],
                                                     .dy = pass->slots[LOGITS],
                                                     .dx = (char *)rows->dx + bytes_before(pass, rows),
-                                                    .dw = pass->gradients[0][0],
+                                                    .dw = floats ? pass->slots[DW] : pass->gradients[0][0],
+                                                    .dw_floats = floats,
                                                     .accumulate_dx = !zr_pass_opens(pass),
                                                     .accumulate = pass->accumulate[0] || rows->first > 0});
 }
@@ -96,6 +134,7 @@ static struct zr_cross_entropy entropy_of(const struct zr_module_pass *pass, con
                                      .stride = share.rows,
                                      .targets = (const int32_t *)pass->inputs[ZR_INPUT_TARGETS] + rows->first,
                                      .logits = pass->slots[LOGITS],
+                                     .narrow = is_narrow(pass),
                                      .losses = pass->losses + rows->first,
                                      .gradient = rows->dx != NULL,
                                      .scale = pass->scale};
@@ -164,7 +203,7 @@ static zr_result head(struct zr_module_pass *pass)
         result = zr_pass_open_sum(pass, &sum, pass->dx, DX_ROWS);
     rows.dx = pass->dx ? sum.part : NULL;
     if (result == ZR_OK)
-        result = each_chunk(pass, rows, whole_rows);
+        result = (pass->dx ? each_chunk_backward : each_chunk)(pass, rows, whole_rows);
     if (result == ZR_OK && pass->dx)
         result = zr_pass_close_sum(pass, &sum);
     zr_module_drop(pass, X_ROWS);
@@ -228,7 +267,7 @@ static zr_result head_tile_backward(struct zr_module_pass *pass)
     zr_result result = zr_pass_open_sum(pass, &sum, pass->dx, DX_ROWS);
     rows.dx = sum.part;
     if (result == ZR_OK)
-        result = each_chunk(pass, rows, rows_backward);
+        result = each_chunk_backward(pass, rows, rows_backward);
     if (result == ZR_OK)
         result = zr_pass_close_sum(pass, &sum);
     zr_pass_drop_rows(pass, X_ROWS);
@@ -288,12 +327,17 @@ void zr_transformer_add_head(struct zr_transformer *transformer)
     const struct zr_shape *shape = &transformer->shape;
     struct zr_slot *slots = transformer->slots[ZR_TYPE_HEAD];
     unsigned tiles = zr_shape_tiles(shape);
+    bool narrow = transformer->kernels && transformer->kernels->narrow_logits;
     size_t most = logits_rows_most(shape), rows = most < model->rows ? most : model->rows,
-           tensor = zr_shape_tensor(shape), room = (rows < tensor ? tensor : rows) * tile_rows(shape),
+           tensor = zr_shape_tensor(shape), answer = narrow ? 2 * tensor : tensor, /* rows of floats */
+        room = (rows < answer ? answer : rows) * tile_rows(shape),
            parts = (tiles > 1 ? model->rows : rows) * (tensor + 1) * PART_FLOATS;
-    slots[LOGITS] =
-        (struct zr_slot){"logits", (room + model->rows - 1) / model->rows, ZR_SLOT_FLOATS, ZR_SLOT_KEPT,
-                         false}; /* so that a chunk, or an answer of all ranks, fits */
+    slots[LOGITS] = (struct zr_slot){"logits", (room + model->rows - 1) / model->rows,
+                                     narrow ? ZR_SLOT_ELEMENTS : ZR_SLOT_FLOATS, ZR_SLOT_KEPT,
+                                     false}; /* so that a chunk, or an answer of all ranks, fits */
+    slots[DW] = (struct zr_slot){"gradient of the head's weights",
+                                 (tile_rows(shape) * shape->hidden + model->rows - 1) / model->rows,
+                                 ZR_SLOT_FLOATS, ZR_SLOT_TEMPORARY, false};
     slots[PARTS] = (struct zr_slot){"softmax parts", 0, ZR_SLOT_FLOATS, ZR_SLOT_KEPT, false};
     if (tensor > 1 || tiles > 1)
         slots[PARTS].columns = (parts + model->rows - 1) / model->rows;

@@ -81,7 +81,7 @@ static void describe_slots(struct zr_transformer *t)
         [NORM1_RSTD] = {"input_layernorm rstd", 1, ZR_SLOT_FLOATS, 0, true},
         [QKV] = {"self_attn q, k and v", w.qkv, 0, 0, false},
         [LSE] = {"self_attn log-sums", a, ZR_SLOT_FLOATS, 0, false},
-        [PROBABILITIES] = {"self_attn probabilities", a * t->shape.sequence, 0, ZR_SLOT_RECOMPUTED, false},
+        [PROBABILITIES] = zr_slot_probabilities(t, "self_attn probabilities"),
         [ATTENTION] = {"self_attn", w.q, 0, 0, false},
         [MIDDLE] = {"self_attn.o_proj", w.c, 0, 0, true},
         [NORM2] = {"post_attention_layernorm", w.c, 0, 0, true},

@@ -177,6 +177,7 @@ struct zr_shape zr_shape_dense(const struct zr_shape *shape)
 {
     struct zr_shape dense = *shape;
     dense.tensor = dense.tensor_rank = dense.tiles = 0;
+    dense.logits_rows = 0;
     dense.sequence_parallel = false;
     return dense;
 }
@@ -454,9 +455,19 @@ static void describe_blocks(struct zr_transformer *transformer)
     type->recomputed_parts = type->parts - tiles; /* the last product writes y alone */
 }
 
+struct zr_slot zr_slot_probabilities(const struct zr_transformer *transformer, const char *name)
+{
+    const struct zr_shape *shape = &transformer->shape;
+    bool read = !transformer->kernels || transformer->kernels->reads_probabilities;
+    return (struct zr_slot){.name = name,
+                            .columns = read ? shape->heads / zr_shape_tensor(shape) * shape->sequence : 0,
+                            .life = ZR_SLOT_RECOMPUTED};
+}
+
 /* ---- Life ---------------------------------------------------------------------------------------------- */
 
-zr_result zr_transformer_open(struct zr_transformer *out, const struct zr_shape *shape, zr_arena *host_arena)
+zr_result zr_transformer_open(struct zr_transformer *out, const struct zr_shape *shape,
+                              const struct zr_kernels *kernels, zr_arena *host_arena)
 {
     zr_result result;
     memset(out, 0, sizeof *out);
@@ -467,6 +478,7 @@ zr_result zr_transformer_open(struct zr_transformer *out, const struct zr_shape 
         return result;
     shape = &out->shape;
     const struct zr_architecture_table *table = zr_shape_table(shape);
+    out->kernels = kernels;
     out->host_arena = host_arena;
     out->model = (struct zr_model){.rows = shape->batch * shape->sequence,
                                    .rows_together = shape->sequence,

@@ -22,6 +22,7 @@ struct zr_shape {
     /* Pieces of a block's products, by columns, and of the embedding and the head, by entries of the
      * vocabulary; each is a part of its module with a unit of its own. 0 and 1: none */
     unsigned tiles;
+    size_t logits_rows; /* of a chunk of the head, at most; 0: as many as are in 64 MiB of floats */
     enum zr_architecture architecture;
     /* LLaMA's. */
     size_t kv_heads;     /* that keys and values have; divides heads */
@@ -34,7 +35,7 @@ struct zr_shape {
 /* Checks a shape: ZR_ERR_INVALID with words when heads do not divide hidden, the tensor ranks or the tiles do
  * not divide what they share, anything is zero, or it overflows. */
 zr_result zr_shape_check(const struct zr_shape *shape);
-/* The same model on one tensor rank, without tiles. */
+/* The same model on one tensor rank, without tiles and in the head's usual chunks. */
 struct zr_shape zr_shape_dense(const struct zr_shape *shape);
 static inline size_t zr_shape_tensor(const struct zr_shape *shape)
 {
@@ -44,6 +45,8 @@ static inline unsigned zr_shape_tiles(const struct zr_shape *shape)
 {
     return shape->tiles > 1 ? shape->tiles : 1;
 }
+/* Rows of logits, of this tensor rank's largest tile, in so many bytes; from 1 to all. */
+size_t zr_shape_logits_rows(const struct zr_shape *shape, size_t bytes, size_t logit_bytes);
 /* The most tiles, below so many, that the model can have; at least 1. */
 unsigned zr_shape_tiles_below(const struct zr_shape *shape, unsigned below);
 /* Fills in what a shape leaves 0 (kv_heads, ffn, rope_theta, norm_epsilon) with what the architecture usually
@@ -95,6 +98,7 @@ enum { ZR_TYPE_EMBEDDING = 0, ZR_TYPE_BLOCK, ZR_TYPE_FINAL, ZR_TYPE_HEAD, ZR_TYP
 struct zr_transformer {
     struct zr_shape shape;
     struct zr_model model;
+    const struct zr_kernels *kernels; /* of zr_transformer_open() */
     zr_arena *host_arena;
     struct zr_module_type types[ZR_TYPES_COUNT];
     struct zr_slot slots[ZR_TYPES_COUNT][ZR_MODULE_SLOTS_MAX]; /* of the types */
@@ -103,8 +107,11 @@ struct zr_transformer {
     struct zr_module *modules;
 };
 
-/* Takes records from the host arena. ZR_ERR_INVALID: see zr_shape_check(). */
-zr_result zr_transformer_open(struct zr_transformer *out, const struct zr_shape *shape, zr_arena *host_arena);
+/* `kernels`: the table that passes are to run on; a slot that no operation of it reads has no columns. NULL:
+ * no pass is to run, and slots are the processor's. Takes records from the host arena. ZR_ERR_INVALID: see
+ * zr_shape_check(). */
+zr_result zr_transformer_open(struct zr_transformer *out, const struct zr_shape *shape,
+                              const struct zr_kernels *kernels, zr_arena *host_arena);
 void zr_transformer_close(struct zr_transformer *transformer);
 
 /* A tensor of a unit, as an architecture's table has it. Matrices have two sizes, vectors one. */
@@ -193,6 +200,9 @@ struct zr_vocabulary_share {
 struct zr_vocabulary_share zr_shape_vocabulary(const struct zr_shape *shape);
 /* Of that a tile. Tiles differ by a row. */
 struct zr_vocabulary_share zr_shape_vocabulary_tile(const struct zr_shape *shape, unsigned tile);
+
+/* The slot for attention's probabilities, without columns where backward does not read them. */
+struct zr_slot zr_slot_probabilities(const struct zr_transformer *transformer, const char *name);
 
 /* The type of the head of every architecture: linear to logits, softmax and cross-entropy. Its unit's first
  * parameter is [vocabulary_padded, hidden]. */

@@ -59,7 +59,7 @@ zr_result zr_trainer_state_bucket_bytes(const struct zr_bucket_request *request,
 
     *out = request->cap_bytes;
     one.layers = 1;
-    zr_result result = zr_transformer_open(&transformer, &one, host_arena);
+    zr_result result = zr_transformer_open(&transformer, &one, NULL, host_arena);
     if (result != ZR_OK)
         return result;
     result = zr_layout_make(&layout, &(struct zr_layout_request){.list = &transformer.model.list,
@@ -87,7 +87,8 @@ zr_result zr_trainer_state_open(struct zr_trainer_state *out, const struct zr_tr
         pipeline = zr_stages_pipeline(options->stages, modules);
         pipeline.comm = options->mesh->pipeline;
     }
-    zr_result result = zr_transformer_open(&out->transformer, &options->shape, options->host_arena);
+    zr_result result =
+        zr_transformer_open(&out->transformer, &options->shape, options->kernels, options->host_arena);
     if (result == ZR_OK)
         result = open_context(out);
     if (result == ZR_OK)

@@ -7,6 +7,7 @@
 #include "zero/train/child.h"
 #include "zero/train/limit.h"
 #include "zero/train/rank/rank_plan.h"
+#include "zero/train/settings/flags.h"
 #include "zero/train/settings/offload.h"
 
 /* The highest stage that such a run may have. */
@@ -90,6 +91,22 @@ int zr_ask_speculation(struct zr_train_config *config)
                    : -1;
     config->speculative_bytes = fits ? SIZE_MAX : config->speculative_bytes;
     return code;
+}
+
+static zr_result find_logits(const struct zr_train_config *config, zr_arena *host_arena)
+{
+    size_t bytes;
+    zr_result result = zr_limit_logits(&bytes, config, host_arena);
+    return result == ZR_OK ? zr_child_answer(&bytes, sizeof bytes) : result;
+}
+
+int zr_ask_logits(struct zr_train_config *config)
+{
+    bool open = config->backend == ZR_TRAIN_CUDA && config->memory_limit_bytes && !config->finds_max &&
+                !zr_flag_given(config, "logits-bytes");
+    return open ? zr_child_ask(config, "--memory-limit", find_logits, &config->logits_bytes,
+                               sizeof config->logits_bytes)
+                : -1;
 }
 
 static zr_result weigh_policy(const struct zr_train_config *config, zr_arena *host_arena)

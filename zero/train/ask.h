@@ -24,6 +24,10 @@ int zr_ask_ratio(struct zr_train_config *config);
  * all of the state twice and, but in a dry run, half of what is free on the disk. */
 int zr_ask_speculation(struct zr_train_config *config);
 
+/* Under --memory-limit on a card: sets config->logits_bytes to the largest power of two whose plan fits, of
+ * those that differ for the model; see zr_limit_logits(). */
+int zr_ask_logits(struct zr_train_config *config);
+
 /* Sets config->policy_use, of rank 0; does nothing of the policy zr. */
 int zr_ask_policy(struct zr_train_config *config);
 /* What the tiers of a run offer, to config->found; see settings/offload.h. */

@@ -194,6 +194,25 @@ zr_result zr_limit_find(struct zr_limit_found *out, const struct zr_train_config
     return result;
 }
 
+/* What holds the logits of all rows is as good as more. */
+zr_result zr_limit_logits(size_t *out, const struct zr_train_config *config, zr_arena *host_arena)
+{
+    struct zr_train_config changed = *config;
+    size_t rows = config->shape.batch * config->shape.sequence, bytes = SIZE_MAX;
+    zr_result result = ZR_OK;
+    changed.logits_bytes = ZR_LOGITS_BYTES_LEAST;
+    while (changed.logits_bytes < ZR_LOGITS_BYTES_MOST && zr_train_shape(&changed, 0).logits_rows < rows)
+        changed.logits_bytes *= 2;
+    while (result == ZR_OK && changed.logits_bytes > ZR_LOGITS_BYTES_LEAST) {
+        result = weigh(&changed, host_arena, &bytes);
+        if (bytes <= device_limit(config))
+            break;
+        changed.logits_bytes /= 2;
+    }
+    *out = changed.logits_bytes;
+    return result;
+}
+
 /* ---- What would fit ------------------------------------------------------------------------------------ */
 
 enum { TILES_MOST = 64 }; /* more are smaller than a bucket, and many to plan */

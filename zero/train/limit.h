@@ -48,6 +48,11 @@ zr_result zr_limit_most_live(size_t *out, const struct zr_train_config *config, 
 zr_result zr_limit_advise(struct zr_limit_advice *out, const struct zr_train_config *config,
                           zr_arena *host_arena);
 
+/* The bytes of the head's chunks on a card, from the least to the most that are of use: the largest power of
+ * two whose plan fits; the least where none does. Larger chunks are fewer and no rounder, but add up in
+ * another order: losses under different limits may differ in their last bits. */
+zr_result zr_limit_logits(size_t *out, const struct zr_train_config *config, zr_arena *host_arena);
+
 /* The size that is looked for. */
 enum zr_limit_size { ZR_LIMIT_BATCH = 0, ZR_LIMIT_LAYERS };
 

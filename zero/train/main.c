@@ -175,6 +175,8 @@ int main(int argc, char **argv)
         return code;
     if ((code = find_room()) >= 0)
         return code;
+    if ((code = zr_ask_logits(&config)) >= 0)
+        return code;
     if ((code = weigh_policy()) >= 0)
         return code;
     zr_result result = zr_outputs_apart(&config);

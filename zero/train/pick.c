@@ -8,6 +8,7 @@
 #include "zero/train/settings/flags.h"
 #include "zero/train/report/number.h"
 #include "zero/train/limit.h"
+#include "zero/train/rank/rank_plan.h"
 #include "zero/train/rank/rank_time.h"
 #include "zero/train/balance.h"
 #include "zero/train/settings/stages.h"
@@ -56,6 +57,13 @@ static bool is_fixed(const struct search *search, const char *name, bool differs
     return differs && zr_flag_given(search->config, name);
 }
 
+/* On kernels that read no probabilities, selective recomputation is another name of none. */
+static bool keeps_what_none_keeps(const struct zr_train_config *config, enum zr_recompute recompute)
+{
+    return recompute == ZR_RECOMPUTE_SELECTIVE && !zr_flag_given(config, "recompute") &&
+           !zr_rank_kernels(config, ZR_ISA_PLAIN)->reads_probabilities;
+}
+
 static bool is_open(const struct search *search, const struct zr_pick *pick)
 {
     const struct zr_train_config *c = search->config;
@@ -63,6 +71,7 @@ static bool is_open(const struct search *search, const struct zr_pick *pick)
            !is_fixed(search, "pp", pick->pipeline != c->stages.ranks) &&
            !is_fixed(search, "stage", pick->stage != c->stage) &&
            !is_fixed(search, "recompute", pick->recompute != c->shape.recompute) &&
+           !keeps_what_none_keeps(c, pick->recompute) &&
            !is_fixed(search, "partition-activations", !pick->partition) &&
            !is_fixed(search, "checkpoint-offload", !pick->offload) &&
            !is_fixed(search, "pipeline-cut", pick->cut != c->pipeline_cut) &&

@@ -142,7 +142,7 @@ static zr_result open(struct zr_prove *prove)
 {
     const struct zr_train_config *config = prove->rank->config;
     const struct zr_shape dense = zr_shape_dense(&config->shape);
-    zr_result result = zr_transformer_open(&prove->whole, &dense, prove->rank->host_arena);
+    zr_result result = zr_transformer_open(&prove->whole, &dense, NULL, prove->rank->host_arena);
     const struct zr_parameter_list *list = &prove->whole.model.list;
     if (result != ZR_OK)
         return result;

@@ -35,7 +35,7 @@ static double exponentials(size_t n, float *x, float most, bool keep)
 /* What the columns of row x have; with a gradient wanted the logits become their exponentials. */
 static struct zr_softmax_part softmax_part(const struct zr_cross_entropy *a, size_t row)
 {
-    float *x = a->logits + row * a->stride;
+    float *x = (float *)a->logits + row * a->stride;
     size_t n = a->columns, whole = n / VF_LANES * VF_LANES,
            target = (size_t)a->targets[row] - a->first_column;
     vf most = vf_set(-INFINITY);
@@ -51,7 +51,7 @@ static struct zr_softmax_part softmax_part(const struct zr_cross_entropy *a, siz
  * i and all before it have been read. */
 static void softmax_gradient(const struct zr_cross_entropy *a, size_t row, double factor)
 {
-    float *x = a->logits + row * a->stride;
+    float *x = (float *)a->logits + row * a->stride;
     size_t n = a->columns, target = (size_t)a->targets[row] - a->first_column;
     vf scale = vf_set((float)factor);
     vf at_target = vf_set(target < n ? x[target] : 0) * scale - vf_set(a->scale);

@@ -102,7 +102,7 @@ static inline bool run_head(const struct zr_kernels *k, struct zr_kernel_context
     if (call->dx != NULL)
         good = good && k->linear_backward(c, &(struct zr_linear_backward){linear, call->x, call->wte, logits,
                                                                           call->dx, call->dwte, NULL, false,
-                                                                          call->accumulate}) == ZR_OK;
+                                                                          call->accumulate, false}) == ZR_OK;
     if (logits != call->logits)
         tensor_memory_free(logits);
     return good;

@@ -37,7 +37,7 @@ static inline double random_unit(void)
 
 /* ---- Tensors ------------------------------------------------------------------------------------------- */
 
-enum { GUARD_BYTES = 128, TENSORS_MAX = 160 };
+enum { GUARD_BYTES = 128, TENSORS_MAX = 192 };
 static const uint32_t guard_word = 0x7fc0dead; /* a NaN in every precision: what reads it shows */
 
 /* On the emulated card no kernel reads there either, although that may change no number; 0 bytes: forgets

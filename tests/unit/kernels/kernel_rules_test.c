@@ -303,6 +303,12 @@ static void check_reductions(struct zr_kernel_context *c, const struct zr_kernel
                squares_of(kernels, c, COUNT, x) == 8 + 7 * 4 + 1,
            "%s: a sum of squares of one round, of one element less and more, and beyond",
            zr_isa_name(c->isa));
+    memset(bits, 0, COUNT * sizeof *bits);
+    for (size_t block = 0; block < 128; block++)
+        bits[block * 4096] = 0x3f80;
+    bits[0] = 0x4d00; /* 2^27: beside its square a one is lost, and 64 are not */
+    tap_ok(squares_of(kernels, c, 128 * 4096, x) == 0x1p54 + 64, "%s: blocks are added in groups of 64",
+           zr_isa_name(c->isa));
     bits[0] = bits[SEARCHED - 1] = 0x7f80;
     tap_is(nonfinite_of(kernels, c, SEARCHED, x), 0, "%s: the first infinity, not the one found last",
            zr_isa_name(c->isa));
@@ -358,10 +364,10 @@ static void check_refused_library(struct zr_kernel_context *c, const struct zr_k
     bool none = c->refusals.count == 0;
     zr_gemm_refuse(c);
     kernels->linear_forward(c, &(struct zr_linear_forward){l, x->at, w->at, b->at, y->at, false});
+    kernels->linear_backward(c, &(struct zr_linear_backward){l, x->at, w->at, dy->at, dx->at, dw->at, db->at,
+                                                             false, false, false});
     kernels->linear_backward(
-        c, &(struct zr_linear_backward){l, x->at, w->at, dy->at, dx->at, dw->at, db->at, false, false});
-    kernels->linear_backward(
-        c, &(struct zr_linear_backward){l, x->at, w->at, dy->at, NULL, dw->at, NULL, false, true});
+        c, &(struct zr_linear_backward){l, x->at, w->at, dy->at, NULL, dw->at, NULL, false, true, false});
     reference_linear(&l, x->real, w->real, b->real, y->real);
     reference_linear_backward(&l, x->real, w->real, dy->real, dx->real, dw->real, db->real);
     for (size_t i = 0; i < dw->n; i++)

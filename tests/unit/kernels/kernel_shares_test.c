@@ -189,7 +189,7 @@ static struct zr_cross_entropy share_of(const struct zr_cross_entropy *all, cons
     share.stride = share.columns + 1 + random_bits() % 3;
     share.logits = output(share.rows * share.stride)->at;
     for (size_t r = 0; r < share.rows; r++)
-        memcpy(share.logits + r * share.stride, logits->at + r * all->columns + from,
+        memcpy((float *)share.logits + r * share.stride, logits->at + r * all->columns + from,
                share.columns * sizeof(float));
     return share;
 }
@@ -204,7 +204,7 @@ static double apart(double a, double b)
 /* The gradient of a logit, an element of the precision in a row of floats. */
 static double gradient_of(const struct zr_cross_entropy *op, size_t row, size_t column)
 {
-    struct tensor t = {.at = op->logits + row * op->stride, .precision = precision};
+    struct tensor t = {.at = (float *)op->logits + row * op->stride, .precision = precision};
     return tensor_get(&t, column);
 }
 
@@ -248,7 +248,8 @@ static double case_softmax(struct zr_kernel_context *c, const struct shape *s)
             shares[i] = share_of(&described, logits, at[i], at[i + 1]);
             shares[i].losses = own->at;
             for (size_t r = i; how != SPOILED_NONE && r < rows; r += count)
-                spoil(shares[i].logits + r * shares[i].stride, shares[i].columns, how, bad[r / count % 2]);
+                spoil((float *)shares[i].logits + r * shares[i].stride, shares[i].columns, how,
+                      bad[r / count % 2]);
         }
         good = good && softmax(c, shares, count, parts);
         for (size_t r = 0; r < rows; r++)

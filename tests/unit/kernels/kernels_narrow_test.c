@@ -224,15 +224,15 @@ static double case_linear(struct zr_kernel_context *c, const struct shape *s)
     kernels->linear_forward(c, &(struct zr_linear_forward){l, x->at, w->at, NULL, bare->at, false});
     reference_linear(&l, x->real, w->real, bias->real, y->real);
     reference_linear(&l, x->real, w->real, NULL, bare->real);
-    kernels->linear_backward(
-        c, &(struct zr_linear_backward){l, x->at, w->at, dy->at, dx->at, dw->at, db->at, false, false});
+    kernels->linear_backward(c, &(struct zr_linear_backward){l, x->at, w->at, dy->at, dx->at, dw->at, db->at,
+                                                             false, false, false});
     reference_linear_backward(&l, x->real, w->real, dy->real, dx->real, dw->real, db->real);
     double first = worst(close_to(dx), worst(close_to(dw), close_to(db)));
     tensor_follow(dw), tensor_follow(db);
     kernels->linear_backward(
-        c, &(struct zr_linear_backward){l, x->at, w->at, dy->at, NULL, dw->at, NULL, false, true});
+        c, &(struct zr_linear_backward){l, x->at, w->at, dy->at, NULL, dw->at, NULL, false, true, false});
     kernels->linear_backward(
-        c, &(struct zr_linear_backward){l, x->at, w->at, dy->at, lone->at, NULL, db->at, false, true});
+        c, &(struct zr_linear_backward){l, x->at, w->at, dy->at, lone->at, NULL, db->at, false, true, false});
     reference_linear_backward(&l, x->real, w->real, dy->real, lone->real, dw->real, db->real);
     double second = worst(close_to(lone), worst(close_to(dw), close_to(db)));
     return worst(worst(first, second), worst(close_to(y), close_to(bare)));

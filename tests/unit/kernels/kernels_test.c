@@ -77,12 +77,12 @@ static double case_linear(struct zr_kernel_context *c, const struct shape *s)
     kernels->linear_forward(c, &(struct zr_linear_forward){l, x->at, w->at, NULL, bare->at, false});
     reference_linear(&l, x->real, w->real, bias->real, y->real);
     reference_linear(&l, x->real, w->real, NULL, bare->real);
+    kernels->linear_backward(c, &(struct zr_linear_backward){l, x->at, w->at, dy->at, dx->at, dw->at, db->at,
+                                                             false, false, false});
     kernels->linear_backward(
-        c, &(struct zr_linear_backward){l, x->at, w->at, dy->at, dx->at, dw->at, db->at, false, false});
+        c, &(struct zr_linear_backward){l, x->at, w->at, dy->at, NULL, dw->at, NULL, false, true, false});
     kernels->linear_backward(
-        c, &(struct zr_linear_backward){l, x->at, w->at, dy->at, NULL, dw->at, NULL, false, true});
-    kernels->linear_backward(
-        c, &(struct zr_linear_backward){l, x->at, w->at, dy->at, lone->at, NULL, db->at, false, true});
+        c, &(struct zr_linear_backward){l, x->at, w->at, dy->at, lone->at, NULL, db->at, false, true, false});
     reference_linear_backward(&l, x->real, w->real, dy->real, dx->real, dw->real, db->real);
     reference_linear_backward(&l, x->real, w->real, dy->real, lone->real, dw->real, db->real);
     return worst(worst(error_of(y), error_of(bare)),

@@ -183,10 +183,198 @@ static double case_gelu_bias(struct zr_kernel_context *c, const struct shape *s)
     return errors;
 }
 
+#ifdef ZR_TEST_ON_CARD
+/* ---- Kernels of packs, beside those of single numbers: the same bits ----------------------------------- */
+
+/* A copy that does not begin on 16 bytes. */
+static void *late(const struct tensor *t)
+{
+    size_t each = zr_precision_bytes(t->precision);
+    struct tensor *copy = output_of(t->precision, t->n + 1);
+    memcpy((char *)copy->at + each, t->at, tensor_bytes(t));
+    return (char *)copy->at + each;
+}
+
+static bool same_as(const struct tensor *t, const void *other)
+{
+    return memcmp(t->at, other, tensor_bytes(t)) == 0;
+}
+
+/* Norms forward and backward, of rows on 16 bytes and of the same ones elsewhere. */
+static bool norms_alike(struct zr_kernel_context *c, size_t rows, size_t channels)
+{
+    size_t n = rows * channels;
+    struct tensor *x = any_input(n, 0.5, 2), *w = any_input(channels, 1, 0.5), *b = any_input(channels, 0, 1),
+                  *dy = any_input(n, 0, 1), *dw = output_of(precision, channels),
+                  *db = output_of(precision, channels), *mean = output(rows), *rstd = output(rows);
+    const void *late_x = late(x), *late_w = late(w), *late_b = late(b), *late_dy = late(dy);
+    bool good = true;
+    for (int more = 0; more < 2; more++) {
+        struct tensor *y = output_of(precision, n), *dx = in_out_of(precision, n, 0, 1);
+        void *late_y = late(y), *late_dx = late(dx);
+        struct zr_layernorm_forward layer = {{rows, channels}, x->at,   w->at, b->at, y->at,
+                                             mean->at,         rstd->at};
+        struct zr_layernorm_backward back = {{rows, channels}, x->at,  w->at,  mean->at, rstd->at, dy->at,
+                                             dx->at,           dw->at, db->at, more,     false};
+        kernels->layernorm_forward(c, &layer);
+        kernels->layernorm_backward(c, &back);
+        layer.x = back.x = late_x, layer.w = back.w = late_w, layer.b = late_b, layer.y = late_y;
+        back.dy = late_dy, back.dx = late_dx;
+        kernels->layernorm_forward(c, &layer);
+        kernels->layernorm_backward(c, &back);
+        good = good && same_as(y, late_y) && same_as(dx, late_dx);
+    }
+    for (int more = 0; more < 2; more++) {
+        struct tensor *y = output_of(precision, n), *dx = in_out_of(precision, n, 0, 1);
+        void *late_y = late(y), *late_dx = late(dx);
+        struct zr_rmsnorm_forward root = {rows, channels, (float)epsilon, x->at, w->at, y->at, rstd->at};
+        struct zr_rmsnorm_backward back = {rows,     channels, x->at,  w->at, dy->at,
+                                           rstd->at, dx->at,   dw->at, more,  false};
+        kernels->rmsnorm_forward(c, &root);
+        kernels->rmsnorm_backward(c, &back);
+        root.x = back.x = late_x, root.w = back.w = late_w, root.y = late_y;
+        back.dy = late_dy, back.dx = late_dx;
+        kernels->rmsnorm_forward(c, &root);
+        kernels->rmsnorm_backward(c, &back);
+        good = good && same_as(y, late_y) && same_as(dx, late_dx);
+    }
+    return good;
+}
+
+/* Rows of each class of widths, whose last lanes have a pack less, wider than registers, and in no whole
+ * packs; each shape has others of them. */
+static double case_wide_rows(struct zr_kernel_context *c, const struct shape *s)
+{
+    static const size_t widths[] = {264, 1032, 2056, 4104, 1027};
+    double errors = 0;
+    for (size_t i = s->heads % 3; i < sizeof widths / sizeof *widths; i += 3) {
+        const struct shape wide = {.batch = 1, .sequence = 2, .channels = widths[i]};
+        errors = norms_alike(c, 2, widths[i]) ? errors : INFINITY;
+        errors = worst(errors, worst(case_rmsnorm(c, &wide), case_residual(c, &wide)));
+    }
+    return errors;
+}
+
+/* Optimizers and conversions of four numbers at a time. */
+static double case_updates(struct zr_kernel_context *c, const struct shape *s)
+{
+    size_t n = rows_of(s) * s->wide + 1099; /* more than a block */
+    struct tensor *g = any_input(n, 0, 1), *wide = output(n), *small = output_of(precision, n);
+    const struct zr_adamw adamw = {.rate = 3e-4f,
+                                   .beta1 = 0.9f,
+                                   .beta2 = 0.95f,
+                                   .epsilon = 1e-8f,
+                                   .weight_decay = 0.1f,
+                                   .gradient_scale = 0.5f,
+                                   .correction1 = 0.19f,
+                                   .correction2 = 0.0975f};
+    const struct zr_sgd sgd = {
+        .rate = 3e-2f, .momentum_factor = 0.9f, .weight_decay = 0.1f, .gradient_scale = 0.5f};
+    bool good = true;
+    for (unsigned which = 0; which < 4;
+         which++) { /* gradient, momentum or parameter elsewhere; SGD: all of them */
+        struct tensor *p = in_out(n, 0, 1), *m = in_out(n, 0, 1), *v = in_out(n, 0.5, 0.4);
+        struct zr_update update = {n, numbers(g), p->at, m->at, v->at, numbers(small)}, other = update;
+        bool of_sgd = which == 3;
+        struct tensor *copies[] = {output(n), output(n), output(n), output_of(precision, n)};
+        memcpy(copies[0]->at, p->at, tensor_bytes(p));
+        memcpy(copies[1]->at, m->at, tensor_bytes(m));
+        memcpy(copies[2]->at, v->at, tensor_bytes(v));
+        other.gradient.at = which == 0 || of_sgd ? late(g) : g->at;
+        other.master = of_sgd ? late(p) : copies[0]->at;
+        other.momentum = which == 1 || of_sgd ? late(m) : copies[1]->at;
+        other.variance = copies[2]->at;
+        other.parameter.at = which == 2 || of_sgd ? late(small) : copies[3]->at;
+        for (int turn = 0; turn < 2; turn++) {
+            const struct zr_update *now = turn ? &other : &update;
+            if (of_sgd)
+                kernels->update_sgd(c, &(struct zr_update_sgd){sgd, *now});
+            else
+                kernels->update_adamw(c, &(struct zr_update_adamw){adamw, *now});
+        }
+        good = good && same_as(p, other.master) && same_as(m, other.momentum) && same_as(v, other.variance) &&
+               same_as(small, other.parameter.at);
+    }
+    void *late_wide = late(wide);
+    kernels->convert(c, &(struct zr_convert){n, numbers(g), numbers(wide)});
+    kernels->convert(c, &(struct zr_convert){n, numbers(g), {late_wide, ZR_PRECISION_FP32}});
+    for (size_t i = 0; i < n; i++)
+        good = good && (double)wide->at[i] == g->real[i];
+    return good && same_as(wide, late_wide) ? 0 : INFINITY;
+}
+
+/* Narrow logits beside floats of the same values: losses, parts and gradients in their place; and the
+ * gradient of weights in floats, which rounded is the one that is not. */
+static double case_narrow_logits(struct zr_kernel_context *c, const struct shape *s)
+{
+    size_t rows = rows_of(s), each = zr_precision_bytes(precision),
+           columns = rows == 1 ? 5003 : 3 * s->wide + 1; /* several turns of a block */
+    bool good = true;
+    double error = 0;
+    for (size_t stride = (columns + 7) / 8 * 8; stride < (columns + 7) / 8 * 8 + 2; stride++) {
+        struct tensor *narrow = in_out_of(precision, rows * stride, 0, 30), *wide = output(narrow->n);
+        struct tensor *losses = output(rows), *others = output(rows);
+        struct zr_softmax_part *parts = (void *)output(rows * sizeof *parts / sizeof(float))->at,
+                               *part = (void *)output(rows * sizeof *parts / sizeof(float))->at;
+        struct zr_cross_entropy op = {.rows = rows,
+                                      .columns = columns,
+                                      .stride = stride,
+                                      .targets = random_tokens(rows, columns),
+                                      .logits = wide->at,
+                                      .losses = losses->at,
+                                      .parts = parts,
+                                      .scale = 0.5f},
+                                other = op;
+        other.logits = narrow->at, other.narrow = true, other.losses = others->at, other.parts = part;
+        for (size_t i = 0; i < narrow->n; i++)
+            wide->at[i] = (float)narrow->real[i];
+        for (size_t r = 0; r < rows; r++) {
+            const double *row = narrow->real + r * stride;
+            double sum = 0;
+            for (size_t v = 0; v < columns; v++)
+                sum += exp(row[v]);
+            losses->real[r] = log(sum) - row[op.targets[r]];
+        }
+        kernels->cross_entropy(c, &op);
+        kernels->cross_entropy(c, &other);
+        good = good && memcmp(parts, part, rows * sizeof *parts) == 0;
+        op.parts = other.parts = NULL, op.gradient = other.gradient = true;
+        kernels->cross_entropy(c, &op);
+        kernels->cross_entropy(c, &other);
+        good = good && same_bits(losses, others);
+        error = worst(error, error_of(losses) / float_tolerance);
+        for (size_t r = 0; r < rows; r++)
+            good = good &&
+                   memcmp((char *)narrow->at + r * stride * each, wide->at + r * stride, stride * each) == 0;
+    }
+    struct zr_linear l = {.rows = rows, .in = s->channels, .out = s->wide, .turned = true};
+    struct tensor *x = any_input(rows * l.in, 0, 1), *dy = any_input(rows * l.out, 0, 1),
+                  *dw = output_of(precision, l.in * l.out), *floats = output(dw->n),
+                  *rounded = output_of(precision, dw->n);
+    struct zr_linear_backward op = {.shape = l, .x = x->at, .w = x->at, .dy = dy->at, .dw = dw->at};
+    kernels->linear_backward(c, &op);
+    op.dw = floats->at, op.dw_floats = true;
+    kernels->linear_backward(c, &op);
+    kernels->convert(c, &(struct zr_convert){dw->n, numbers(floats), numbers(rounded)});
+    good = good && same_bits(rounded, dw);
+    tensor_follow(floats);
+    op.accumulate = true;
+    kernels->linear_backward(c, &op);
+    for (size_t i = 0; i < dw->n; i++)
+        good = good && (double)floats->at[i] == 2 * floats->real[i];
+    return good ? error : INFINITY;
+}
+#endif
+
 static const struct test_case cases[] = {{"root mean square norm", case_rmsnorm},
                                          {"rotary embedding", case_rotary},
                                          {"SwiGLU", case_swiglu},
                                          {"residual and norm", case_residual},
+#ifdef ZR_TEST_ON_CARD
+                                         {"wide rows", case_wide_rows},
+                                         {"updates", case_updates},
+                                         {"narrow logits", case_narrow_logits},
+#endif
                                          {"GELU and bias", case_gelu_bias}};
 
 static void test_isa(enum zr_isa isa)

@@ -141,7 +141,7 @@ static void check_linear(struct zr_kernel_context *c)
     o.scratch = model_output(11 * 37);
     struct tensor *dx = model_output(11 * 13), *dw = model_output(13 * 37), *db = model_output(37);
     kernels->linear_backward(c, &(struct zr_linear_backward){o.linear, o.x->at, o.w->at, o.dy->at, dx->at,
-                                                             dw->at, db->at, false, false});
+                                                             dw->at, db->at, false, false, false});
     struct scalar f = {linear_value, &o};
     report(gradient_error(f, o.x, dx), 1.1, "linear, dx", c->isa);
     report(gradient_error(f, o.w, dw), 1.1, "linear, dw", c->isa);
@@ -331,22 +331,22 @@ static void layer_backward(struct zr_kernel_context *c, const struct kept *k, co
     struct tensor *mixed = model_output(N), *qkv = model_output(3 * N), *first = model_output(N);
     kernels->linear_backward(c, &(struct zr_linear_backward){down_shape, k->active->at, at(w, DOWN_W), d,
                                                              wide->at, off(g, DOWN_W), off(g, DOWN_B), false,
-                                                             false});
+                                                             false, false});
     kernels->gelu_backward(c, &(struct zr_gelu_backward){ROWS * WIDE, k->wide->at, wide->at, before->at});
     kernels->linear_backward(c, &(struct zr_linear_backward){fc_shape, k->normal2->at, at(w, FC_W),
                                                              before->at, normal->at, off(g, FC_W),
-                                                             off(g, FC_B), false, false});
+                                                             off(g, FC_B), false, false, false});
     kernels->layernorm_backward(
         c, &(struct zr_layernorm_backward){norm, k->middle->at, at(w, LN2_W), k->mean2->at, k->rstd2->at,
                                            normal->at, d, off(g, LN2_W), off(g, LN2_B), true, false});
     kernels->linear_backward(c, &(struct zr_linear_backward){proj_shape, k->mixed->at, at(w, PROJ_W), d,
                                                              mixed->at, off(g, PROJ_W), off(g, PROJ_B), false,
-                                                             false});
+                                                             false, false});
     kernels->attention_backward(c, &(struct zr_attention_backward){attention, k->qkv->at, k->mixed->at,
                                                                    k->lse->at, NULL, mixed->at, qkv->at});
     kernels->linear_backward(c, &(struct zr_linear_backward){qkv_shape, k->normal1->at, at(w, QKV_W), qkv->at,
                                                              first->at, off(g, QKV_W), off(g, QKV_B), false,
-                                                             false});
+                                                             false, false});
     kernels->layernorm_backward(
         c, &(struct zr_layernorm_backward){norm, k->in->at, at(w, LN1_W), k->mean1->at, k->rstd1->at,
                                            first->at, d, off(g, LN1_W), off(g, LN1_B), true, false});

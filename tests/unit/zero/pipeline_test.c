@@ -221,7 +221,7 @@ static void test_lists(const char *words, const struct zr_pipeline *pipeline)
     static struct walker walkers[RANKS_MOST];
     struct zr_transformer transformer;
     unsigned stuck = 0;
-    zr_result result = zr_transformer_open(&transformer, &shape, host_arena);
+    zr_result result = zr_transformer_open(&transformer, &shape, NULL, host_arena);
     for (unsigned ranks = 2; ranks <= RANKS_MOST && result == ZR_OK; ranks++)
         for (unsigned batches = 1; batches < BATCHES_MOST && result == ZR_OK; batches++) {
             if (pipeline->interleave > 1 && batches % ranks)
@@ -272,7 +272,7 @@ static void test_parts(const char *words, const struct zr_pipeline *pipeline, bo
     struct zr_transformer transformer;
     uint64_t counted = 0;
     unsigned wrong = 0, copies = 0, uses = 0;
-    zr_result result = zr_transformer_open(&transformer, &shape, host_arena);
+    zr_result result = zr_transformer_open(&transformer, &shape, NULL, host_arena);
     const struct zr_parameter_list *whole = &transformer.model.list;
     for (unsigned r = 0; r < RANKS && result == ZR_OK; r++) {
         struct zr_cut cut;
@@ -348,7 +348,7 @@ static void test_refused(void)
                    {"modules that are no stage's", {.modules = few}, 3}};
     struct zr_transformer transformer;
     struct zr_cut cut;
-    tap_result(zr_transformer_open(&transformer, &shape, host_arena), ZR_OK, "a model of five modules");
+    tap_result(zr_transformer_open(&transformer, &shape, NULL, host_arena), ZR_OK, "a model of five modules");
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
         tap_result(zr_cut_open(&cut, &(struct zr_cut_request){&transformer.model, &refused[i].pipeline,
                                                               refused[i].ranks, 0, host_arena}),
@@ -390,7 +390,7 @@ static void test_limits(void)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct zr_transformer transformer;
         struct zr_cut cut = {0};
-        zr_result result = zr_transformer_open(&transformer, rows[i].shape, host_arena);
+        zr_result result = zr_transformer_open(&transformer, rows[i].shape, NULL, host_arena);
         if (result == ZR_OK)
             result = zr_cut_open(&cut, &(struct zr_cut_request){&transformer.model, &rows[i].pipeline,
                                                                 rows[i].ranks, 0, host_arena});

@@ -114,7 +114,7 @@ static void test_written(void)
     for (size_t i = 0; i < sizeof written / sizeof *written; i++) {
         struct zr_transformer transformer;
         struct zr_schedule schedule;
-        zr_result result = zr_transformer_open(&transformer, written[i].shape, host_arena);
+        zr_result result = zr_transformer_open(&transformer, written[i].shape, NULL, host_arena);
         bool recomputes[16];
         for (size_t m = 0; m < transformer.model.modules_count; m++)
             recomputes[m] = transformer.model.modules[m].type->recomputes;

@@ -93,8 +93,8 @@ zr_result zr_card_check_plan(const struct zr_rank *rank)
                ? result
                : zr_fail(
                      ZR_ERR_MEMORY,
-                     "the plan takes %s bytes for %u rank(s), and device %u has %s in all; try --recompute "
-                     "full, a smaller --batch or model, or a higher --stage",
+                     "the plan takes %s bytes for %u rank(s), and device %u has %s in all; try --memory-limit, "
+                     "under which the head's chunks are smaller, --recompute full, a smaller --batch or model, or a higher --stage",
                      zr_number_grouped(number[0], (size_t)all), sharing, zr_card_device(rank),
                      zr_number_grouped(number[1], memory.total_bytes));
 }

@@ -195,6 +195,9 @@ zr_result zr_report_plan(const struct zr_train_config *config, uint64_t paramete
     zr_text_print(&page.text, "  %-11s %10s  %18s  in whole granules: %.2f %% more\n", "reserved",
                   zr_number_bytes(number[0], rank->planned_reserved_bytes),
                   zr_number_grouped(number[1], rank->planned_reserved_bytes), stranded_percent(rank));
+    if (config->logits_bytes)
+        zr_text_print(&page.text, "  the head has logits of %s rows at a time\n",
+                      zr_number_grouped(number[0], zr_train_shape(config, 0).logits_rows));
     if (rank->planned_host_bytes > 0)
         print_host_tier(&page, rank);
     if (rank->planned_nvme_bytes > 0)

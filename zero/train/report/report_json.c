@@ -275,6 +275,8 @@ static void add_shape(struct json_output *out, const struct zr_train_config *con
     add(out, "heads", count_of(shape->heads));
     add(out, "accumulate", count_of(config->micro_batches));
     add(out, "precision", json_string(zr_precision_name((enum zr_precision)config->precision)));
+    if (config->logits_bytes)
+        add(out, "logits_rows", count_of(zr_train_shape(config, 0).logits_rows));
     if (config->policy != ZR_POLICY_ZR)
         add(out, "policy",
             json_pack("{s:s, s:I, s:I}", "name", zr_policy_name((enum zr_policy)config->policy),

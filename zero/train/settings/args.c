@@ -266,6 +266,14 @@ static void resolve_speculation(struct zr_train_config *config)
                                  config->start.kind == ZR_START_FORK && !config->by_mpi;
 }
 
+/* On a card the chunks of the head are as large as pays; under a limit as small as can be, until
+ * zr_ask_logits() has found what fits. */
+static void resolve_logits(struct zr_train_config *config)
+{
+    if (config->backend == ZR_TRAIN_CUDA && config->logits_bytes == 0)
+        config->logits_bytes = config->memory_limit_bytes ? ZR_LOGITS_BYTES_LEAST : ZR_LOGITS_BYTES_MOST;
+}
+
 /* What a plan without data leaves open: GPT-2's tokens and context, since a model of so many parameters is
  * planned for text in tokens, and, where the ranks are elsewhere, as many threads whatever this machine has.
  */
@@ -321,6 +329,7 @@ static void resolve(struct zr_train_config *config)
         zr_stages_cut_equally(&config->stages, shape->layers);
     resolve_optimizer(&config->optimizer);
     resolve_speculation(config);
+    resolve_logits(config);
     resolve_loss_scaling(config);
 }
 

@@ -150,13 +150,18 @@ struct zr_train_config {
     unsigned world_size; /* as given; `world` is what counts */
     /* A plan takes these where they are not given, and the report says so. */
     bool plans_vocabulary, plans_sequence, plans_threads;
-    unsigned unused;   /* where options with a single choice so far are stored */
-    unsigned backend;  /* enum zr_train_backend */
-    bool cuda_graph;   /* a step is recorded, and repeated as a graph */
-    unsigned device;   /* the card of --backend cuda, of all ranks of this machine */
-    bool finds_max;    /* --find-max was given: a dry run */
-    unsigned find_max; /* enum zr_limit_size */
+    unsigned unused;     /* where options with a single choice so far are stored */
+    unsigned backend;    /* enum zr_train_backend */
+    size_t logits_bytes; /* of a chunk of the head, at most; 0: the model's own */
+    bool cuda_graph;     /* a step is recorded, and repeated as a graph */
+    unsigned device;     /* the card of --backend cuda, of all ranks of this machine */
+    bool finds_max;      /* --find-max was given: a dry run */
+    unsigned find_max;   /* enum zr_limit_size */
 };
+
+/* Of a chunk of the head's logits on a card. */
+#define ZR_LOGITS_BYTES_LEAST ((size_t)64 << 20)
+#define ZR_LOGITS_BYTES_MOST  ((size_t)1 << 30)
 
 /* The ranks as a mesh. */
 static inline struct zr_mesh_shape zr_train_mesh(const struct zr_train_config *config)
@@ -178,6 +183,9 @@ static inline struct zr_shape zr_train_shape(const struct zr_train_config *confi
 {
     struct zr_shape shape = config->shape;
     shape.tensor_rank = zr_mesh_place_of(zr_train_mesh(config), rank).tensor;
+    if (config->logits_bytes)
+        shape.logits_rows = zr_shape_logits_rows(&shape, config->logits_bytes,
+                                                 zr_precision_bytes((enum zr_precision)config->precision));
     return shape;
 }
 

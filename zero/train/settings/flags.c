@@ -90,6 +90,8 @@ const struct zr_flag zr_flags[] = {
      "4MiB", NULL, NULL, ZR_FLAG_BYTES, FIELD(bucket_bytes), 4096, 1 << 30},
     {"memory-limit", memory, "BYTES", "largest arena of a rank's tensors (`other` is beside it)", NULL,
      "none", NULL, ZR_FLAG_BYTES, FIELD(memory_limit_bytes), 1 << 20, 1e18},
+    {"logits-bytes", memory, "BYTES", "of the head at a time, on a card", NULL, "1GiB, or what fits", NULL,
+     ZR_FLAG_BYTES, FIELD(logits_bytes), 1, 1e18},
     CHOICE("over-plan", memory, over_plan, "fail", "fail|continue",
            "when a tag is to have more than the byte plan says"),
     CHOICE("zero-r", memory, zero_r, NULL, "C1|C2|C3|C4|C5|auto",

@@ -155,6 +155,8 @@ const char *zr_train_device_words(const struct zr_train_config *config)
     if (config->backend != ZR_TRAIN_CUDA)
         return zr_flag_given(config, "device")
                    ? "--device: is of --backend cuda; give that too, or leave it out"
+               : zr_flag_given(config, "logits-bytes")
+                   ? "--logits-bytes: is of --backend cuda; give that too, or leave it out"
                : config->cuda_graph ? "--cuda-graph: is of --backend cuda; give that too, or leave it out"
                : config->comm == ZR_TRAIN_COMM_NCCL && !config->dry_run
                    ? "--comm nccl: moves what is on cards; give --backend cuda too, or take --comm local or mpi"
