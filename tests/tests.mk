@@ -33,7 +33,7 @@ $(emulator): $(call obj,$(wildcard tests/emulators/cuda/*.c))
 	@echo "  link  $@"
 	@$(CC) -shared -Wl,-soname,libcuda.so.1,-Bsymbolic -o $@ $^ $(ALL_LDFLAGS)
 # It runs kernels on stacks of its own, of which no sanitizer knows.
-$(BUILD)/obj/tests/emulators/cuda/threads.o $(BUILD)/obj/tests/emulators/cuda/races.o: OBJ_CFLAGS := -O2 -fno-sanitize=all
+$(patsubst %,$(BUILD)/obj/tests/emulators/cuda/%.o,threads races matrices copies): OBJ_CFLAGS := -O2 -fno-sanitize=all
 
 # Images of kernels for it: .cu sources by the processor's compiler, as for a race detector, whose entries the image itself
 # has: it asks the emulator before each access to memory. $(call image,name,sources)
@@ -54,7 +54,7 @@ $(BUILD)/tests/emulator/%.image: $(BUILD)/device/tests/emulators/image/image.o
 $(BUILD)/tests/emulator/rules.image: $(BUILD)/device/tests/support/cuda/cuda_kernel_rules.cu.o
 # The kernels of kernels/cuda/: those of state.cu once, the others per precision.
 kernels_cu_obj := $(BUILD)/device/kernels/cuda/state.cu.o \
-	$(foreach p,0 1 2,$(patsubst %.cu,$(BUILD)/device/%.$(p).cu.o,$(kernels_cu)))
+	$(foreach p,0 1 2,$(patsubst %.cu,$(BUILD)/device/%.$(p).cu.o,$(kernels_cu_$(p))))
 define device_precision
 $(BUILD)/device/%.$(1).cu.o: %.cu $(BUILD)/config
 	@mkdir -p $$(@D)

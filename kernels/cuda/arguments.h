@@ -17,6 +17,10 @@ enum {
     CUDA_PRODUCT_STEP = 16,
     CUDA_ATTENTION_TILE = 32,   /* queries or keys of a block */
     CUDA_ATTENTION_WIDTH = 256, /* the widest head */
+    CUDA_MMA_WARPS = 4,         /* of a block of attention on tensor cores */
+    CUDA_MMA_THREADS = 32 * CUDA_MMA_WARPS,
+    CUDA_MMA_QUERIES = 128,     /* of such a block, forward */
+    CUDA_MMA_TILE = 64,         /* rows of the other side that are in shared memory at once */
     CUDA_SQUARES_BLOCK = 4096,  /* zr_sum_of_squares's */
     CUDA_SQUARES_GROUP = 64,    /* blocks that are added up first */
     CUDA_SQUARES_BLOCKS = 4096, /* that one launch sums */
@@ -24,6 +28,11 @@ enum {
     CUDA_CHECKSUM_BLOCK = 1 << 16,
     CUDA_CHECKSUM_LANES = 8
 };
+
+/* From row to row of a tile of two-byte elements in shared memory. */
+#define CUDA_MMA_ROW_BYTES(width) (2 * (width) + 16)
+/* Of 16 rows, which a warp of backward attention on tensor cores has: what registers hold. */
+#define CUDA_MMA_STRIPS(width) ((width) == 64 ? 2 : 1)
 
 /* c[m, n] (+)= a[m, k] b[k, n] + bias[n]: element (row, column) of a lies at row * a_row + column * a_column,
  * and so for b. */

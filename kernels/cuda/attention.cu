@@ -6,7 +6,7 @@
  * A warp has four rows of its block's tile; its lanes are the 32 columns of a score's row, or, when values
  * are added up, numbers of the head. Probabilities stay floats until the sums are whole. */
 #include "kernels/cuda/arguments.h"
-#include "kernels/cuda/element.h"
+#include "kernels/cuda/attention.h"
 
 enum {
     TILE = CUDA_ATTENTION_TILE,
@@ -14,28 +14,10 @@ enum {
     PARTS = CUDA_ATTENTION_WIDTH / WARP /* numbers of a head that a lane has at most */
 };
 
-/* One head of one sequence. */
-struct head {
-    size_t width, tokens, line, out_line; /* line: elements from token to token of q, k, v */
-    const el *q, *k, *v;
-    unsigned room; /* floats of a row of a tile in shared memory: odd, so that lanes meet different banks */
-    float scale;
-};
-
-DEVICE struct head head_of(const struct zr_attention *s, const el *qkv, size_t batch, size_t number)
+/* Floats of a row of a tile in shared memory: odd, so that lanes meet different banks. */
+DEVICE unsigned room_of(const struct head *h)
 {
-    struct head h;
-    size_t kv_heads = s->kv_heads ? s->kv_heads : s->heads, kv = number / (s->heads / kv_heads);
-    h.width = s->channels / s->heads;
-    h.tokens = s->sequence;
-    h.line = s->channels + 2 * kv_heads * h.width;
-    h.out_line = s->channels;
-    h.q = qkv + batch * h.tokens * h.line + number * h.width;
-    h.k = qkv + batch * h.tokens * h.line + s->channels + kv * h.width;
-    h.v = h.k + kv_heads * h.width;
-    h.room = (unsigned)h.width | 1;
-    h.scale = 1.0f / sqrtf((float)h.width);
-    return h;
+    return (unsigned)h->width | 1;
 }
 
 /* 32 rows from token `first` on; zeros behind the last token. */
@@ -43,7 +25,7 @@ DEVICE void load_rows(float *tile, const struct head *h, const el *from, size_t 
 {
     for (unsigned row = warp_of_thread(); row < TILE; row += CUDA_WARPS)
         for (unsigned d = lane_of_thread(); d < h->width; d += WARP)
-            tile[row * h->room + d] =
+            tile[row * room_of(h) + d] =
                 first + row < h->tokens ? el_get(from + (first + row) * line + d) : 0.0f;
 }
 
@@ -64,7 +46,7 @@ DEVICE void add_rows(float *sums, const float *tile, const struct head *h, float
         for (int i = 0; i < PARTS; i++) {
             unsigned d = lane_of_thread() + (unsigned)i * WARP;
             if (d < h->width)
-                sums[i] = fmaf(f, tile[(unsigned)row * h->room + d], sums[i]);
+                sums[i] = fmaf(f, tile[(unsigned)row * room_of(h) + d], sums[i]);
         }
     }
 }
@@ -100,7 +82,7 @@ KERNEL(K(attention_forward), struct zr_attention_forward, CUDA_THREADS)
 {
     SHARED_DYNAMIC(float, q_tile);
     struct head h = head_of(&a.shape, (const el *)a.qkv, blockIdx.z, blockIdx.y);
-    float *k_tile = q_tile + TILE * h.room, *v_tile = k_tile + TILE * h.room;
+    float *k_tile = q_tile + TILE * room_of(&h), *v_tile = k_tile + TILE * room_of(&h);
     struct running rows[ROWS];
     size_t first = (size_t)blockIdx.x * TILE, own = first + warp_of_thread() * ROWS;
     UNROLL
@@ -119,7 +101,8 @@ KERNEL(K(attention_forward), struct zr_attention_forward, CUDA_THREADS)
         __syncthreads();
         UNROLL
         for (int r = 0; r < ROWS; r++) {
-            const float *q = q_tile + (own + r - first) * h.room, *k = k_tile + lane_of_thread() * h.room;
+            const float *q = q_tile + (own + r - first) * room_of(&h),
+                        *k = k_tile + lane_of_thread() * room_of(&h);
             bool seen = keys + lane_of_thread() <= own + r;
             if (own + r < h.tokens) /* all lanes alike */
                 take_scores(&rows[r], seen ? dot(q, k, h.width) * h.scale : -INFINITY, v_tile, &h);
@@ -170,7 +153,8 @@ DEVICE void load_queries(const struct queries *to, const struct head *h,
     for (unsigned row = warp_of_thread(); row < TILE; row += CUDA_WARPS) {
         float delta = 0;
         for (unsigned d = lane_of_thread(); d < h->width && first + row < h->tokens; d += WARP)
-            delta = fmaf(to->dout[row * h->room + d], el_get(out + (first + row) * h->out_line + d), delta);
+            delta =
+                fmaf(to->dout[row * room_of(h) + d], el_get(out + (first + row) * h->out_line + d), delta);
         delta = warp_sum(delta);
         if (lane_of_thread() == 0) {
             to->delta[row] = delta;
@@ -188,11 +172,11 @@ KERNEL(K(attention_backward_keys), struct zr_attention_backward, CUDA_THREADS)
     SHARED_DYNAMIC(float, k_tile);
     SHARED(float, lse, TILE);
     SHARED(float, delta, TILE);
-    size_t kv_heads = a.shape.kv_heads ? a.shape.kv_heads : a.shape.heads, group = a.shape.heads / kv_heads;
+    size_t kv_heads = kv_heads_of(&a.shape), group = a.shape.heads / kv_heads;
     size_t first = (size_t)blockIdx.x * TILE, own = warp_of_thread() * ROWS;
     struct head h = head_of(&a.shape, (const el *)a.qkv, blockIdx.z, blockIdx.y * group);
-    float *v_tile = k_tile + TILE * h.room;
-    struct queries all = {v_tile + TILE * h.room, v_tile + 2 * TILE * h.room, lse, delta};
+    float *v_tile = k_tile + TILE * room_of(&h);
+    struct queries all = {v_tile + TILE * room_of(&h), v_tile + 2 * TILE * room_of(&h), lse, delta};
     float dk[ROWS][PARTS] = {{0}}, dv[ROWS][PARTS] = {{0}};
     load_rows(k_tile, &h, h.k, h.line, first);
     load_rows(v_tile, &h, h.v, h.line, first);
@@ -204,10 +188,10 @@ KERNEL(K(attention_backward_keys), struct zr_attention_backward, CUDA_THREADS)
             UNROLL
             for (int r = 0; r < ROWS; r++) {
                 unsigned lane = lane_of_thread();
-                const float *k = k_tile + (own + r) * h.room, *v = v_tile + (own + r) * h.room;
+                const float *k = k_tile + (own + r) * room_of(&h), *v = v_tile + (own + r) * room_of(&h);
                 bool seen = first + own + r <= queries + lane && queries + lane < h.tokens;
-                float p = seen ? expf(dot(all.q + lane * h.room, k, h.width) * h.scale - lse[lane]) : 0;
-                float dp = dot(all.dout + lane * h.room, v, h.width);
+                float p = seen ? expf(dot(all.q + lane * room_of(&h), k, h.width) * h.scale - lse[lane]) : 0;
+                float dp = dot(all.dout + lane * room_of(&h), v, h.width);
                 add_rows(dv[r], all.dout, &h, p);
                 add_rows(dk[r], all.q, &h, p * (dp - delta[lane]) * h.scale);
             }
@@ -232,8 +216,8 @@ KERNEL(K(attention_backward_queries), struct zr_attention_backward, CUDA_THREADS
     SHARED(float, delta, TILE);
     size_t first = (size_t)blockIdx.x * TILE, own = warp_of_thread() * ROWS;
     struct head h = head_of(&a.shape, (const el *)a.qkv, blockIdx.z, blockIdx.y);
-    float *v_tile = k_tile + TILE * h.room;
-    struct queries all = {v_tile + TILE * h.room, v_tile + 2 * TILE * h.room, lse, delta};
+    float *v_tile = k_tile + TILE * room_of(&h);
+    struct queries all = {v_tile + TILE * room_of(&h), v_tile + 2 * TILE * room_of(&h), lse, delta};
     float dq[ROWS][PARTS] = {{0}};
     load_queries(&all, &h, &a, blockIdx.z, blockIdx.y, first);
     for (size_t keys = 0; keys <= first; keys += TILE) {
@@ -245,9 +229,9 @@ KERNEL(K(attention_backward_queries), struct zr_attention_backward, CUDA_THREADS
         for (int r = 0; r < ROWS; r++) {
             unsigned lane = lane_of_thread(), row = (unsigned)own + (unsigned)r;
             bool seen = keys + lane <= first + row && first + row < h.tokens;
-            const float *k = k_tile + lane * h.room, *v = v_tile + lane * h.room;
-            float p = seen ? expf(dot(all.q + row * h.room, k, h.width) * h.scale - lse[row]) : 0;
-            float dp = dot(all.dout + row * h.room, v, h.width);
+            const float *k = k_tile + lane * room_of(&h), *v = v_tile + lane * room_of(&h);
+            float p = seen ? expf(dot(all.q + row * room_of(&h), k, h.width) * h.scale - lse[row]) : 0;
+            float dp = dot(all.dout + row * room_of(&h), v, h.width);
             add_rows(dq[r], k_tile, &h, p * (dp - delta[row]) * h.scale);
         }
     }

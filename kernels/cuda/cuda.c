@@ -29,6 +29,12 @@ enum { ROW_NORMS_COUNT = 6 };
                 f(rmsnorm_backward_columns) f(bias_backward) f(product) f(attention_forward)                 \
                     f(attention_probabilities) f(attention_backward_keys) f(attention_backward_queries)      \
                         f(cross_entropy) f(gelu_bias_backward)
+/* Those of two-byte precisions alone: attention on tensor cores, by the width of a head. */
+#define NARROW(f)                                                                                            \
+    f(attention_forward_64) f(attention_forward_96) f(attention_forward_128) f(attention_row_statistics)     \
+        f(attention_backward_keys_64) f(attention_backward_keys_96) f(attention_backward_keys_128)           \
+            f(attention_backward_queries_64) f(attention_backward_queries_96)                                \
+                f(attention_backward_queries_128)
 #define TOLD(f)                                                                                              \
     f(update_adamw) f(update_sgd) f(squares_of_blocks) f(squares_together) f(find_nonfinite_begin)           \
         f(find_nonfinite) f(checksum_begin) f(checksum) f(checksum_end) f(init_normal) f(convert) f(sum)     \
@@ -36,15 +42,15 @@ enum { ROW_NORMS_COUNT = 6 };
 
 enum kernel {
 #define NUMBER(name) KERNEL_##name,
-    PER_PRECISION(NUMBER) TOLD(NUMBER) KERNELS_COUNT
+    PER_PRECISION(NUMBER) NARROW(NUMBER) TOLD(NUMBER) KERNELS_COUNT
 #undef NUMBER
 };
 static const char *const names[] = {
 #define NAME(name) #name,
-    PER_PRECISION(NAME) TOLD(NAME)
+    PER_PRECISION(NAME) NARROW(NAME) TOLD(NAME)
 #undef NAME
 };
-enum { FIRST_TOLD = KERNEL_update_adamw };
+enum { FIRST_NARROW = KERNEL_attention_forward_64, FIRST_TOLD = KERNEL_update_adamw };
 
 /* The process's one library; it stays. */
 static struct {
@@ -107,7 +113,8 @@ static zr_result find_kernels(void)
     }
     for (unsigned i = 0; i < KERNELS_COUNT && result == ZR_OK; i++)
         for (unsigned p = 0; p < ZR_PRECISION_COUNT && result == ZR_OK; p++)
-            result = find_kernel(loaded, count, i, p);
+            if (p != ZR_PRECISION_FP32 || i < FIRST_NARROW || i >= FIRST_TOLD)
+                result = find_kernel(loaded, count, i, p);
     while (result != ZR_OK && count > 0)
         library.library_unload(loaded[--count]);
     return result;
@@ -452,12 +459,62 @@ static zr_result tiles_of(const struct zr_attention *s, size_t heads, size_t til
     return ZR_OK;
 }
 
+/* The kernels on tensor cores take two-byte heads of three widths in rows that begin on 16 bytes. Their
+ * number among the three of a kind; -1: they do not take these. Every card that the images are for has such
+ * cores. */
+static int narrow_kernel(const struct zr_kernel_context *context, const struct zr_attention *s,
+                         uintptr_t addresses)
+{
+    size_t width = s->heads ? s->channels / s->heads : 0;
+    if (context->precision == ZR_PRECISION_FP32 || addresses % 16 != 0 || s->sequence > INT_MAX / 2)
+        return -1;
+    return width == 64 ? 0 : width == 96 ? 1 : width == 128 ? 2 : -1;
+}
+
+/* Blocks of so many rows, with tiles of `tile_rows` rows in shared memory. */
+static struct grid narrow_grid(const struct zr_attention *s, size_t heads, size_t rows, size_t tile_rows)
+{
+    size_t width = s->channels / s->heads;
+    return (struct grid){.x = s->batch && heads ? parts(s->sequence, rows) : 0,
+                         .y = heads,
+                         .z = s->batch,
+                         .shared_bytes = tile_rows * CUDA_MMA_ROW_BYTES(width)};
+}
+
+static zr_result narrow_forward(struct zr_kernel_context *context, const struct zr_attention_forward *args,
+                                int which)
+{
+    struct grid grid =
+        narrow_grid(&args->shape, args->shape.heads, CUDA_MMA_QUERIES, CUDA_MMA_QUERIES + 2 * CUDA_MMA_TILE);
+    return launch_with(context, (enum kernel)(KERNEL_attention_forward_64 + which), grid, CUDA_MMA_THREADS,
+                       args);
+}
+
+static zr_result narrow_backward(struct zr_kernel_context *context, const struct zr_attention_backward *args,
+                                 int which)
+{
+    const struct zr_attention *s = &args->shape;
+    size_t strips = CUDA_MMA_STRIPS(s->channels / s->heads), rows = strips * 16 * CUDA_MMA_WARPS;
+    struct grid keys = narrow_grid(s, s->kv_heads ? s->kv_heads : s->heads, rows, 4 * CUDA_MMA_TILE);
+    struct grid queries = narrow_grid(s, s->heads, rows, 4 * CUDA_MMA_TILE);
+    zr_result result = launch(context, KERNEL_attention_row_statistics,
+                              ROWS(parts(s->batch * s->sequence * s->heads, CUDA_THREADS / 8)), args);
+    if (result == ZR_OK)
+        result = launch_with(context, (enum kernel)(KERNEL_attention_backward_keys_64 + which), keys,
+                             CUDA_MMA_THREADS, args);
+    return result == ZR_OK ? launch_with(context, (enum kernel)(KERNEL_attention_backward_queries_64 + which),
+                                         queries, CUDA_MMA_THREADS, args)
+                           : result;
+}
+
 static zr_result attention_forward(struct zr_kernel_context *context, const struct zr_attention_forward *args)
 {
     struct grid grid;
+    int narrow = narrow_kernel(context, &args->shape, (uintptr_t)args->qkv | (uintptr_t)args->out);
     zr_result result = tiles_of(&args->shape, args->shape.heads, 3, &grid);
     if (result == ZR_OK)
-        result = launch(context, KERNEL_attention_forward, grid, args);
+        result = narrow >= 0 ? narrow_forward(context, args, narrow)
+                             : launch(context, KERNEL_attention_forward, grid, args);
     if (result == ZR_OK && args->p)
         result = launch(context, KERNEL_attention_probabilities,
                         (struct grid){grid.x ? args->shape.sequence : 0, grid.y, grid.z, 0}, args);
@@ -470,6 +527,11 @@ static zr_result attention_backward(struct zr_kernel_context *context,
 {
     const struct zr_attention *s = &args->shape;
     struct grid keys, queries;
+    int narrow = narrow_kernel(context, s,
+                               (uintptr_t)args->qkv | (uintptr_t)args->out | (uintptr_t)args->dout |
+                                   (uintptr_t)args->dqkv);
+    if (narrow >= 0)
+        return narrow_backward(context, args, narrow);
     zr_result result = tiles_of(s, s->kv_heads ? s->kv_heads : s->heads, 4, &keys);
     if (result == ZR_OK)
         result = tiles_of(s, s->heads, 4, &queries);

@@ -32,7 +32,21 @@ enum zr_device_exchange {
     ZR_DEVICE_SHUFFLE_UP,
     ZR_DEVICE_SHUFFLE_DOWN,
     ZR_DEVICE_SHUFFLE_XOR,
-    ZR_DEVICE_BALLOT
+    ZR_DEVICE_BALLOT,
+    ZR_DEVICE_LOAD_MATRICES, /* a lane's value points to its struct of those below */
+    ZR_DEVICE_MULTIPLY
+};
+
+/* ldmatrix with .x4: each lane brings a row of 16 bytes and leaves with its part of each of four matrices. */
+struct zr_device_matrices {
+    uint32_t part[4];
+    uint16_t row[8];
+    bool transposed;
+};
+
+/* mma.m16n8k16: a lane's fragments as PTX has them, in its order: registers, and halves of each. */
+struct zr_device_fragments {
+    float a[8], b[4], sums[4];
 };
 
 /* What the lanes of a warp do together: each comes with its own, and leaves with the result. */
@@ -53,6 +67,8 @@ struct zr_device_runner {
     struct zr_device_dim (*threads)(void); /* of a block */
     struct zr_device_dim (*blocks)(void);  /* of the grid */
     void *(*dynamic_shared)(void);
+    void (*copy)(void *to, const void *from, size_t bytes); /* from NULL: zeros */
+    void (*copies_wait)(void);
 };
 
 struct zr_device_kernel {
@@ -63,7 +79,7 @@ struct zr_device_kernel {
 };
 
 /* The one symbol of an image. */
-#define ZR_DEVICE_IMAGE_VERSION 1
+#define ZR_DEVICE_IMAGE_VERSION 2
 struct zr_device_image {
     unsigned version;
     const struct zr_device_kernel *kernels, *kernels_end;
@@ -82,6 +98,12 @@ __attribute__((const)) void *zr_device_shared(void *variable); /* it, of which t
 void zr_device_barrier(unsigned line);
 uint64_t zr_device_exchange(const struct zr_device_lane *own);
 void zr_device_atomic(const void *address, size_t bytes);
+struct zr_device_matrices zr_device_load_matrices(const void *row, bool transposed, unsigned line);
+/* Its sums are of a b and the sums before. */
+struct zr_device_fragments zr_device_multiply(struct zr_device_fragments own, unsigned line);
+/* cp.async and cp.async.wait_all: bytes come when the thread waits, zeros where nothing is `there`. */
+void zr_device_copy(void *to, const void *from, size_t bytes, bool there);
+void zr_device_copies_wait(void);
 
 #define threadIdx zr_device_thread()
 #define blockIdx  zr_device_block()

@@ -1,6 +1,6 @@
 /* kernels.h: how the emulated driver runs kernels: launch.c has the calls, reach.c the memory that a kernel
- * may use, threads.c its threads, races.c what they do to memory without waiting for each other. Beside
- * inside.h.
+ * may use, threads.c its threads, matrices.c and copies.c what these do beside plain steps, races.c what they
+ * do to memory without waiting for each other. Beside inside.h.
  */
 #ifndef ZR_CUDA_EMULATOR_KERNELS_H
 #define ZR_CUDA_EMULATOR_KERNELS_H
@@ -57,6 +57,16 @@ void emu_guard(zr_cu_address address, size_t bytes); /* emulator.h: guard() */
 /* ---- threads.c: compiled without sanitizers, for it changes stacks. What the context comes to; the report
  * is made where it is not ZR_CU_SUCCESS. */
 zr_cu_result emu_threads_run(const struct emu_execution *e);
+
+/* ---- matrices.c: what 32 lanes do together. */
+void emu_matrices_load(struct zr_device_matrices *const *lanes);
+void emu_matrices_multiply(struct zr_device_fragments *const *lanes);
+
+/* ---- copies.c: asynchronous copies of the thread of that number in its block. */
+void emu_copies_begin(unsigned thread); /* it has none */
+/* False: it has too many under way. */
+bool emu_copies_add(unsigned thread, void *to, const void *from, size_t bytes);
+void emu_copies_wait(unsigned thread);
 
 /* ---- races.c */
 struct emu_moment {

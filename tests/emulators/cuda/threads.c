@@ -116,6 +116,7 @@ static void begin_thread(unsigned i)
         *--top = NULL;
     const struct zr_device_dim *d = &running->launch->threads;
     threads[i] = (struct thread){.stack_pointer = top, .index = {i % d->x, i / d->x % d->y, i / d->x / d->y}};
+    emu_copies_begin(i);
     make_ready(i);
 }
 
@@ -301,6 +302,29 @@ static void refuse(unsigned thread, const char *words, unsigned number)
     leave();
 }
 
+/* Loads and products of matrices, which take a whole warp. */
+static void exchange_matrices(unsigned first, uint32_t part)
+{
+    union {
+        struct zr_device_matrices *matrices[LANES];
+        struct zr_device_fragments *fragments[LANES];
+    } lanes;
+    bool loads = threads[first].own.kind == ZR_DEVICE_LOAD_MATRICES;
+    if (part != UINT32_MAX)
+        refuse(current, "multiplies matrices in a warp without lane %u", (unsigned)__builtin_ctz(~part));
+    for (unsigned lane = 0; lane < LANES; lane++) {
+        uintptr_t at = (uintptr_t)threads[first + lane].own.value;
+        if (loads)
+            lanes.matrices[lane] = (struct zr_device_matrices *)at;
+        else
+            lanes.fragments[lane] = (struct zr_device_fragments *)at;
+    }
+    if (loads)
+        emu_matrices_load(lanes.matrices);
+    else
+        emu_matrices_multiply(lanes.fragments);
+}
+
 /* All lanes of `part`, of the warp that begins with thread `first`, are here: they go on with their results.
  */
 static void exchange(unsigned first, uint32_t part)
@@ -320,10 +344,12 @@ static void exchange(unsigned first, uint32_t part)
                    one->line);
         ballot |= own->value ? (uint64_t)1 << lane : 0;
     }
+    bool shuffles = one->kind >= ZR_DEVICE_SHUFFLE && one->kind <= ZR_DEVICE_SHUFFLE_XOR;
+    if (one->kind > ZR_DEVICE_BALLOT)
+        exchange_matrices(first, part);
     for (uint32_t rest = part; rest; rest &= rest - 1) {
         unsigned lane = (unsigned)__builtin_ctz(rest);
         struct thread *t = &threads[first + lane];
-        bool shuffles = one->kind != ZR_DEVICE_SYNC && one->kind != ZR_DEVICE_BALLOT;
         unsigned source = shuffles ? source_of(&t->own, lane) : lane;
         if (source >= LANES)
             refuse(first + lane, "shuffles past the warp, with %u", source);
@@ -394,6 +420,19 @@ static void *device_dynamic_shared(void)
     return dynamic_shared;
 }
 
+static void device_copy(void *to, const void *from, size_t bytes)
+{
+    if (emu_copies_add(current, to, from, bytes))
+        return;
+    report(ZR_CU_LAUNCH_FAILED, current, "has too many copies under way");
+    leave();
+}
+
+static void device_copies_wait(void)
+{
+    emu_copies_wait(current);
+}
+
 static const struct zr_device_runner runner = {.access = device_access,
                                                .barrier = device_barrier,
                                                .exchange = device_exchange,
@@ -401,7 +440,9 @@ static const struct zr_device_runner runner = {.access = device_access,
                                                .block = device_block,
                                                .threads = device_threads,
                                                .blocks = device_blocks,
-                                               .dynamic_shared = device_dynamic_shared};
+                                               .dynamic_shared = device_dynamic_shared,
+                                               .copy = device_copy,
+                                               .copies_wait = device_copies_wait};
 
 /* xorshift32, which is quicker than the emulator's own. */
 static unsigned draw(unsigned end)

@@ -3,6 +3,8 @@
  * is compiled without one. */
 #include "kernels/cuda/device_processor.h"
 
+#include <string.h>
+
 #define HIDDEN __attribute__((visibility("hidden")))
 
 extern const struct zr_device_kernel __start_zr_kernels[] HIDDEN, __stop_zr_kernels[] HIDDEN;
@@ -67,6 +69,41 @@ HIDDEN uint64_t zr_device_exchange(const struct zr_device_lane *own)
 HIDDEN void zr_device_atomic(const void *address, size_t bytes)
 {
     runner->access(address, bytes, ZR_DEVICE_ATOMIC);
+}
+
+/* All lanes of the warp, by their own structs. */
+static void exchange_all(enum zr_device_exchange kind, void *own, unsigned line)
+{
+    runner->exchange(&(struct zr_device_lane){
+        .kind = kind, .mask = UINT32_MAX, .line = line, .value = (uint64_t)(uintptr_t)own});
+}
+
+HIDDEN struct zr_device_matrices zr_device_load_matrices(const void *row, bool transposed, unsigned line)
+{
+    struct zr_device_matrices own = {.transposed = transposed};
+    runner->access(row, sizeof own.row, ZR_DEVICE_READ);
+    memcpy(own.row, row, sizeof own.row);
+    exchange_all(ZR_DEVICE_LOAD_MATRICES, &own, line);
+    return own;
+}
+
+HIDDEN struct zr_device_fragments zr_device_multiply(struct zr_device_fragments own, unsigned line)
+{
+    exchange_all(ZR_DEVICE_MULTIPLY, &own, line);
+    return own;
+}
+
+HIDDEN void zr_device_copy(void *to, const void *from, size_t bytes, bool there)
+{
+    if (there)
+        runner->access(from, bytes, ZR_DEVICE_READ);
+    runner->access(to, bytes, ZR_DEVICE_WRITE);
+    runner->copy(to, there ? from : NULL, bytes);
+}
+
+HIDDEN void zr_device_copies_wait(void)
+{
+    runner->copies_wait();
 }
 
 /* ---- What the compiler calls --------------------------------------------------------------------------- */

@@ -268,6 +268,38 @@ static double case_attention(struct zr_kernel_context *c, const struct shape *s)
     return worst(attention_with(c, s, 0), s->heads > 1 ? attention_with(c, s, 1) : 0);
 }
 
+#ifdef ZR_TEST_ON_CARD
+/* Attention on tensor cores: heads of their three widths, sequences at the borders of their tiles and
+ * fragments; a shape's last number is how many heads of keys there are (0: as many as of queries). */
+static double case_tensor_cores(struct zr_kernel_context *c, const struct shape *s)
+{
+    return attention_with(c, s, s->padded);
+}
+
+static double case_steep_attention(struct zr_kernel_context *c, const struct shape *s)
+{
+    return steep_attention(c, s, 4 * half_unit());
+}
+
+static void run_tensor_cores(void)
+{
+    static const struct shape shapes_of_cores[] = {
+        {1, 129, 3 * 64, 3, 0, 0, 1},  {1, 65, 2 * 96, 2, 0, 0, 0},  {2, 64, 2 * 128, 2, 0, 0, 1},
+        {1, 17, 96, 1, 0, 0, 0},       {1, 127, 128, 1, 0, 0, 0},    {3, 1, 4 * 64, 4, 0, 0, 2},
+        {1, 257, 2 * 64, 2, 0, 0, 1},  {1, 257, 96, 1, 0, 0, 0},     {1, 257, 128, 1, 0, 0, 0},
+        {2, 15, 4 * 96, 4, 0, 0, 2},   {1, 16, 64, 1, 0, 0, 0},      {2, 63, 6 * 64, 6, 0, 0, 2},
+        {1, 128, 4 * 128, 4, 0, 0, 2}, {1, 129, 2 * 96, 2, 0, 0, 1}, {2, 65, 128, 1, 0, 0, 0},
+        {1, 128, 64, 1, 0, 0, 0},      {1, 63, 3 * 128, 3, 0, 0, 1}, {1, 64, 96, 1, 0, 0, 0}};
+    static const struct shape steep = {1, 200, 64, 1, 0, 0, 0};
+    const size_t all = sizeof shapes_of_cores / sizeof *shapes_of_cores;
+    for (size_t j = 0; j < shapes_taken(all, 6); j++)
+        run_case(&(struct test_case){"attention on tensor cores", case_tensor_cores}, &shapes_of_cores[j],
+                 300 + j, ZR_ISA_PLAIN);
+    run_case(&(struct test_case){"steep attention on tensor cores", case_steep_attention}, &steep, 400,
+             ZR_ISA_PLAIN);
+}
+#endif
+
 static double case_elements(struct zr_kernel_context *c, const struct shape *s)
 {
     size_t n = elements_of(s);
@@ -523,6 +555,7 @@ static void test_isa(enum zr_isa isa)
         context_end(&context);
 #ifdef ZR_TEST_ON_CARD
         run_products(&(struct test_case){"linear", case_linear}, &(struct test_case){"head", case_head});
+        run_tensor_cores();
 #endif
         for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
             for (size_t j = 0; j < SHAPES_TAKEN(2); j++)
