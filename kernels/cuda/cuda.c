@@ -11,6 +11,7 @@
 #include <stdio.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/option.h"
 #include "kernels/cuda/arguments.h"
 #include "kernels/cuda/driver_launch.h"
 #include "kernels/cuda/matrix.h"
@@ -141,6 +142,26 @@ static size_t workspace_bytes(const struct zr_kernel_limits *limits, enum zr_isa
     return SQUARES_BYTES + zr_cuda_matrix_workspace_bytes(limits);
 }
 
+/* Own products use no tensor cores: in two bytes they are not what a card was asked for. */
+static zr_result check_products(const struct zr_kernel_context *context)
+{
+    if (context->precision == ZR_PRECISION_FP32 || zr_cuda_matrix_is_complete(context->library) ||
+        zr_option_get(ZR_OPTION_PRODUCTS) == 1)
+        return ZR_OK;
+    return zr_fail(
+        ZR_ERR_UNAVAILABLE,
+        "%s on a card needs cuBLASLt, and has %s; run `pip install nvidia-cublas`, add the folder of "
+        "libcublasLt.so.13 to LD_LIBRARY_PATH, or accept slow products with ZR_CONF=products:any",
+        zr_precision_name(context->precision), zr_cuda_matrix_words(context->library));
+}
+
+static void close(struct zr_kernel_context *context)
+{
+    if (zr_cuda_matrix_is(context->library))
+        zr_cuda_matrix_close(context->library);
+    context->library = NULL;
+}
+
 static zr_result open(struct zr_kernel_context *context)
 {
     context->library = NULL;
@@ -157,14 +178,9 @@ static zr_result open(struct zr_kernel_context *context)
     zr_result result = load();
     if (result == ZR_OK)
         context->library = zr_cuda_matrix_open();
+    if (result == ZR_OK && (result = check_products(context)) != ZR_OK)
+        close(context);
     return result;
-}
-
-static void close(struct zr_kernel_context *context)
-{
-    if (zr_cuda_matrix_is(context->library))
-        zr_cuda_matrix_close(context->library);
-    context->library = NULL;
 }
 
 static const char *products(const struct zr_kernel_context *context)

@@ -146,6 +146,11 @@ bool zr_cuda_matrix_is(const void *pointer)
            (matrix == matrices || matrix->used);
 }
 
+bool zr_cuda_matrix_is_complete(const struct cuda_matrix *matrix)
+{
+    return matrix == matrices || matrix->handle;
+}
+
 const char *zr_cuda_matrix_words(const struct cuda_matrix *matrix)
 {
     return matrix->words;

@@ -21,6 +21,9 @@ const char *zr_cuda_matrix_words(const struct cuda_matrix *matrix);
 /* Workspace that lets the library split the sums of the largest products of a layer. */
 size_t zr_cuda_matrix_workspace_bytes(const struct zr_kernel_limits *limits);
 
+/* Whether there is a library, of the contexts that one is for. */
+bool zr_cuda_matrix_is_complete(const struct cuda_matrix *matrix);
+
 /* Queues the product in the context's stream, with `workspace_bytes` of scratch on a 64-byte line. *done
  * false: it is none for the library: small, not aligned, or refused, which counts in context->refusals.
  * ZR_ERR_UNAVAILABLE: it should have been made, and the card fails. One thread at a time, as the context. */

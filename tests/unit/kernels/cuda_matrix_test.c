@@ -117,6 +117,16 @@ static void test_words(void)
         snprintf(words[i], sizeof words[i], "%s", table->products(&context));
         table->close(&context);
     }
+    zr_option_prefer(ZR_OPTION_PRODUCTS, 0);
+    for (int i = 0; i < ZR_PRECISION_COUNT; i++) {
+        context.precision = (enum zr_precision)i;
+        tap_result(table->open(&context), i == 0 ? ZR_OK : ZR_ERR_UNAVAILABLE, "without it %s is %s: %s",
+                   zr_precision_name(context.precision), i == 0 ? "fine" : "refused",
+                   i == 0 ? "" : zr_last_error());
+        good = good && (i == 0 || (strstr(zr_last_error(), "pip install") && !context.library));
+        table->close(&context);
+    }
+    context.precision = ZR_PRECISION_FP32;
     card_library(true);
     tap_ok(good && strcmp(words[0], "cuBLASLt 13.0.2") == 0, "the table says what multiplies: %s", words[0]);
     tap_ok(strstr(words[1], "own kernels (cuBLASLt does not start: status 1)"), "or why not: %s", words[1]);
