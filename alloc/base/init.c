@@ -8,7 +8,6 @@
 #include <stdlib.h>
 
 #include "alloc/base/system/folders.h"
-#include "alloc/base/system/module.h"
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static _Atomic bool done;
@@ -19,7 +18,7 @@ static void initialise(void)
     zr_option_read(secure_getenv("ZR_CONF"));
     zr_group_read(secure_getenv("ZR_GROUP"));
     zr_folders_read(secure_getenv("TMPDIR"), secure_getenv("XDG_RUNTIME_DIR"));
-    zr_module_programs_read(secure_getenv("PATH"));
+    zr_folders_programs_read(secure_getenv("PATH"));
     atomic_store_explicit(&done, true, memory_order_release);
 }
 

@@ -6,6 +6,7 @@
 #ifndef ZR_OPTION_H
 #define ZR_OPTION_H
 
+#include "alloc/base/private_api.h"
 #include "alloc/zr.h"
 
 enum zr_option_name {
@@ -37,7 +38,7 @@ enum zr_check_level {
 };
 
 /* Any thread. */
-uint64_t zr_option_get(enum zr_option_name name);
+ZR_PRIVATE_API uint64_t zr_option_get(enum zr_option_name name);
 /* A program's own default, which ZR_CONF overrules. Not while an arena lives. */
 void zr_option_prefer(enum zr_option_name name, uint64_t value);
 /* A group's name as the allocator service has it: what is blank or no ASCII becomes '_', and what has no room

@@ -9,11 +9,9 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/init.h"
+#include "alloc/base/system/folders.h"
 
 enum { PATH_ROOM = 4096 };
-
-static char programs[PATH_ROOM]; /* PATH; written by the initialiser */
 
 /* Cuts a path behind its last slash. */
 static bool folder_of(char *path)
@@ -117,21 +115,15 @@ static void *open_system(const char *file)
     void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
     if (library || strchr(file, '/'))
         return library;
-    zr_init();
     if (dl_iterate_phdr(find_torch, packages))
         library = open_in_wheels(packages, file);
-    for (const char *folder = programs; *folder && !library;) {
+    for (const char *folder = zr_folder_programs(); *folder && !library;) {
         size_t length = strcspn(folder, ":");
         if (length > 0)
             library = open_beside_programs(folder, (int)length, file);
         folder += length + (folder[length] == ':');
     }
     return library;
-}
-
-void zr_module_programs_read(const char *path)
-{
-    snprintf(programs, sizeof programs, "%s", path ? path : "");
 }
 
 zr_result zr_module_find(const char *const *names, const char *const *symbols, void **functions)

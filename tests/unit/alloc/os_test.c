@@ -19,6 +19,7 @@
 #include "alloc/base/error.h"
 #include "alloc/base/fault.h"
 #include "alloc/base/system/file.h"
+#include "alloc/base/system/folders.h"
 #include "alloc/base/system/module.h"
 #include "alloc/base/system/os.h"
 #include "alloc/base/system/process.h"
@@ -468,10 +469,10 @@ static void test_libraries(void)
         char path[256];
         snprintf(path, sizeof path, "%s/%s%s", scratch, places[i].at, places[i].name);
         stands = make_folders(path) && symlink(libc.dli_fname, path) == 0;
-        zr_module_programs_read("/nonexistent/bin");
+        zr_folders_programs_read("/nonexistent/bin");
         bool early = zr_module_find(names, symbols, &function) == ZR_OK;
         snprintf(programs, sizeof programs, "/nonexistent:%s/%s", scratch, places[i].programs);
-        zr_module_programs_read(places[i].programs ? programs : NULL);
+        zr_folders_programs_read(places[i].programs ? programs : NULL);
         if (!places[i].programs) {
             snprintf(torch, sizeof torch, "%s/b/torch/lib/libzr_torch.so", scratch);
             snprintf(path, sizeof path, "%.*s/libresolv.so.2",
@@ -481,7 +482,7 @@ static void test_libraries(void)
         bool found = zr_module_find(names, symbols, &function) == ZR_OK;
         tap_ok(stands && !early && found && function, "%s is found in its wheel", places[i].words);
     }
-    zr_module_programs_read(NULL);
+    zr_folders_programs_read(NULL);
 }
 
 int main(void)
