@@ -18,6 +18,7 @@ static void initialise(void)
     zr_option_read(secure_getenv("ZR_CONF"));
     zr_group_read(secure_getenv("ZR_GROUP"));
     zr_folders_read(secure_getenv("TMPDIR"), secure_getenv("XDG_RUNTIME_DIR"));
+    zr_folders_programs_read(secure_getenv("PATH"));
     atomic_store_explicit(&done, true, memory_order_release);
 }
 

@@ -55,6 +55,14 @@ static const struct option_row table[ZR_OPTION_COUNT] = {
     [ZR_OPTION_LIMIT] =
         {"limit", TYPE_BYTES, 0, 0, UINT64_MAX, {0}, "bytes that a preloaded program may hold; 0: no limit"},
     [ZR_OPTION_POISON] = {"poison", TYPE_BOOL, 1, 0, 1, {0}, "report free space to ASan and Valgrind"},
+    [ZR_OPTION_PRODUCTS] =
+        {"products",
+         TYPE_CHOICE,
+         0,
+         0,
+         1,
+         {"library", "any"},
+         "bf16 and fp16 on a card; any: without cuBLASLt zr multiplies, many times slower"},
     [ZR_OPTION_PUBLISH] = {"publish",
                            TYPE_CHOICE,
                            0,

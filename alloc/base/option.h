@@ -6,21 +6,23 @@
 #ifndef ZR_OPTION_H
 #define ZR_OPTION_H
 
+#include "alloc/base/private_api.h"
 #include "alloc/zr.h"
 
 enum zr_option_name {
-    ZR_OPTION_CHECK = 0,    /* see enum zr_check_level */
-    ZR_OPTION_GRANULE,      /* bytes, where a backend's options leave it open; 0: 2 MiB */
-    ZR_OPTION_HUGE_PAGES,   /* bool */
-    ZR_OPTION_ISA,          /* 0 auto, 1 plain, 2 avx2, 3 avx512, 4 avx512_bf16, 5 amx */
-    ZR_OPTION_KERNELS,      /* of a card: 0 those in the library, 1 the emulated driver's image; see cuda.h of
-                               kernels */
-    ZR_OPTION_LIMIT,        /* bytes that a preloaded program may hold; 0: no limit */
-    ZR_OPTION_POISON,       /* bool: tell ASan and Valgrind which space is free */
-    ZR_OPTION_PUBLISH,      /* 0 auto: above 64 MiB, 1 never, 2 at once; see publish.h */
-    ZR_OPTION_RECORDER,     /* bytes of each arena's ring of events; 0: none; see recorder.h */
-    ZR_OPTION_STACKS,       /* one allocation in so many has its call stack taken; 0: none; see stacks.h */
-    ZR_OPTION_SERVICE,      /* 0 off, 1 on, 2 required; see service_client.h of alloc/backend */
+    ZR_OPTION_CHECK = 0,  /* see enum zr_check_level */
+    ZR_OPTION_GRANULE,    /* bytes, where a backend's options leave it open; 0: 2 MiB */
+    ZR_OPTION_HUGE_PAGES, /* bool */
+    ZR_OPTION_ISA,        /* 0 auto, 1 plain, 2 avx2, 3 avx512, 4 avx512_bf16, 5 amx */
+    ZR_OPTION_KERNELS,    /* of a card: 0 those in the library, 1 the emulated driver's image; see cuda.h of
+                             kernels */
+    ZR_OPTION_LIMIT,      /* bytes that a preloaded program may hold; 0: no limit */
+    ZR_OPTION_POISON,     /* bool: tell ASan and Valgrind which space is free */
+    ZR_OPTION_PRODUCTS,   /* of two-byte matrices on a card: 0 cuBLASLt's, 1 zr's own where that is missing */
+    ZR_OPTION_PUBLISH,    /* 0 auto: above 64 MiB, 1 never, 2 at once; see publish.h */
+    ZR_OPTION_RECORDER,   /* bytes of each arena's ring of events; 0: none; see recorder.h */
+    ZR_OPTION_STACKS,     /* one allocation in so many has its call stack taken; 0: none; see stacks.h */
+    ZR_OPTION_SERVICE,    /* 0 off, 1 on, 2 required; see service_client.h of alloc/backend */
     ZR_OPTION_SERVICE_WAIT, /* bool: a plan that zrd does not let in now waits until it does */
     ZR_OPTION_VERBOSE,      /* bool: a preloaded library says that it is there */
     ZR_OPTION_VMA_BUDGET,   /* mappings the host backend may hold; 0: from vm.max_map_count */
@@ -36,7 +38,7 @@ enum zr_check_level {
 };
 
 /* Any thread. */
-uint64_t zr_option_get(enum zr_option_name name);
+ZR_PRIVATE_API uint64_t zr_option_get(enum zr_option_name name);
 /* A program's own default, which ZR_CONF overrules. Not while an arena lives. */
 void zr_option_prefer(enum zr_option_name name, uint64_t value);
 /* A group's name as the allocator service has it: what is blank or no ASCII becomes '_', and what has no room

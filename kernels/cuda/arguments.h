@@ -10,8 +10,10 @@ enum {
     CUDA_WARPS = CUDA_THREADS / 32,
     CUDA_PACK_LEAST = 4, /* elements of 16 bytes, of the widest precision */
     CUDA_PACK_BYTES = 16,
-    CUDA_NORM_PACKS = 16, /* of a row, that a lane has in registers at most */
-    CUDA_COLUMNS = 32,    /* of a block that sums columns */
+    CUDA_NORM_PACKS = 16,    /* of a row, that a lane has in registers at most */
+    CUDA_COLUMNS = 32,       /* of a block that adds up parts of columns */
+    CUDA_COLUMN_ROWS = 128,  /* that a block sums of its columns, at least */
+    CUDA_COLUMN_PARTS = 128, /* of a column, at most */
     CUDA_EMBEDDING_CHANNELS = 4 * CUDA_THREADS,
     CUDA_PRODUCT_TILE = 64, /* rows and columns of a block's part of a product */
     CUDA_PRODUCT_STEP = 16,
@@ -62,11 +64,16 @@ struct cuda_sum {
     bool accumulate;
 };
 
-/* db[out] (+)= the sums over dy's rows. */
-struct cuda_bias {
-    size_t rows, columns, stride;
-    const void *dy;
-    void *db;
+/* Sums over rows, for the gradients of biases and norms' weights; what a row adds is the kernel's matter.
+ * Block (x, y) has 32 `width` columns and the rows of part y. */
+struct cuda_columns {
+    size_t rows, columns, stride, part_rows; /* stride: elements from row to row */
+    unsigned parts, width;                   /* width: columns of a thread, 1 or a pack */
+    const void *x, *dy;
+    const float *mean, *rstd; /* [rows] */
+    void *dx;
+    void *sums[2];  /* [columns] */
+    float *partial; /* [sums][parts][columns]; where there is one part, its sums are the result */
     bool accumulate;
 };
 

@@ -11,6 +11,7 @@
 #include <stdio.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/option.h"
 #include "kernels/cuda/arguments.h"
 #include "kernels/cuda/driver_launch.h"
 #include "kernels/cuda/matrix.h"
@@ -28,7 +29,7 @@ enum { ROW_NORMS_COUNT = 6 };
             ROW_NORMS(f, _4) ROW_NORMS(f, _8) ROW_NORMS(f, _16) f(layernorm_backward_columns)                \
                 f(rmsnorm_backward_columns) f(bias_backward) f(product) f(attention_forward)                 \
                     f(attention_probabilities) f(attention_backward_keys) f(attention_backward_queries)      \
-                        f(cross_entropy) f(gelu_bias_backward)
+                        f(cross_entropy) f(gelu_bias_backward) f(columns_together)
 /* Those of two-byte precisions alone: attention on tensor cores, by the width of a head. */
 #define NARROW(f)                                                                                            \
     f(attention_forward_64) f(attention_forward_96) f(attention_forward_128) f(attention_row_statistics)     \
@@ -144,13 +145,39 @@ static zr_result load(void)
 
 /* ---- Opening ------------------------------------------------------------------------------------------- */
 
-/* Partial sums of squares, then the matrix library's. */
-enum { SQUARES_BYTES = CUDA_SQUARES_BLOCKS * sizeof(double) };
+/* Partial sums of squares, then those of columns and the matrix library's, one operation after the other. It
+ * does not depend on limits, since bits would depend on them then: how a sum is split is a matter of its
+ * room.
+ */
+enum {
+    SQUARES_BYTES = CUDA_SQUARES_BLOCKS * sizeof(double),
+    WORKSPACE_BYTES = SQUARES_BYTES + ZR_CUDA_MATRIX_WORKSPACE
+};
 
 static size_t workspace_bytes(const struct zr_kernel_limits *limits, enum zr_isa isa)
 {
-    (void)isa;
-    return SQUARES_BYTES + zr_cuda_matrix_workspace_bytes(limits);
+    (void)limits, (void)isa;
+    return WORKSPACE_BYTES;
+}
+
+/* Own products use no tensor cores: in two bytes they are not what a card was asked for. */
+static zr_result check_products(const struct zr_kernel_context *context)
+{
+    if (context->precision == ZR_PRECISION_FP32 || zr_cuda_matrix_is_complete(context->library) ||
+        zr_option_get(ZR_OPTION_PRODUCTS) == 1)
+        return ZR_OK;
+    return zr_fail(
+        ZR_ERR_UNAVAILABLE,
+        "%s on a card needs cuBLASLt, and has %s; run `pip install nvidia-cublas`, add the folder of "
+        "libcublasLt.so.13 to LD_LIBRARY_PATH, or accept slow products with ZR_CONF=products:any",
+        zr_precision_name(context->precision), zr_cuda_matrix_words(context->library));
+}
+
+static void close(struct zr_kernel_context *context)
+{
+    if (zr_cuda_matrix_is(context->library))
+        zr_cuda_matrix_close(context->library);
+    context->library = NULL;
 }
 
 static zr_result open(struct zr_kernel_context *context)
@@ -161,7 +188,7 @@ static zr_result open(struct zr_kernel_context *context)
         return zr_fail(ZR_ERR_INVALID, "%d is no precision; there are fp32, bf16 and fp16",
                        (int)context->precision);
     if (context->workspace &&
-        ((uintptr_t)context->workspace % 64 != 0 || context->workspace_bytes < SQUARES_BYTES))
+        ((uintptr_t)context->workspace % 64 != 0 || context->workspace_bytes < WORKSPACE_BYTES))
         return zr_fail(ZR_ERR_INVALID,
                        "a workspace of %zu bytes is too small (or not on a 64-byte line); ask "
                        "workspace_bytes() of the kernels",
@@ -169,14 +196,9 @@ static zr_result open(struct zr_kernel_context *context)
     zr_result result = load();
     if (result == ZR_OK)
         context->library = zr_cuda_matrix_open();
+    if (result == ZR_OK && (result = check_products(context)) != ZR_OK)
+        close(context);
     return result;
-}
-
-static void close(struct zr_kernel_context *context)
-{
-    if (zr_cuda_matrix_is(context->library))
-        zr_cuda_matrix_close(context->library);
-    context->library = NULL;
 }
 
 static const char *products(const struct zr_kernel_context *context)
@@ -270,7 +292,6 @@ ONE(embedding_backward,
     ((struct grid){.x = args->w_rows, .y = parts(args->channels, CUDA_EMBEDDING_CHANNELS)}))
 ONE(positions_forward, ROWS(args->rows))
 ONE(positions_backward, ROWS(args->w_rows))
-ONE(gelu_bias_backward, ROWS(parts(args->columns, CUDA_COLUMNS)))
 ONE(rotary_table, ROWS(args->width / 2))
 ONE(rotary, ROWS(args->rows))
 ONE(gelu_forward, OVER_PACKS(args->n))
@@ -353,6 +374,57 @@ static zr_result residual_rmsnorm(struct zr_kernel_context *context, const struc
     return launch(context, kernel, BY_WARP(args->norm.rows), args);
 }
 
+/* ---- Columns ------------------------------------------------------------------------------------------- */
+
+/* Scratch behind the sums of squares. */
+static zr_result take_workspace(const struct zr_kernel_context *context, void **out)
+{
+    zr_result result = must_be_open(context);
+    if (result == ZR_OK && !context->workspace)
+        return zr_fail(ZR_ERR_INVALID, "a product or a sum of columns in a context without a workspace");
+    *out = result == ZR_OK ? (char *)context->workspace + SQUARES_BYTES : NULL;
+    return result;
+}
+
+/* Sums over rows, `sums` of each column. How the rows are split is a matter of the shape alone. */
+static zr_result sum_columns(struct zr_kernel_context *context, enum kernel which, struct cuda_columns a)
+{
+    const size_t bytes = zr_precision_bytes(context->precision), pack = 16 / bytes, sums = a.sums[1] ? 2 : 1;
+    const uintptr_t addresses = (uintptr_t)a.x | (uintptr_t)a.dy | (uintptr_t)a.dx | a.stride * bytes;
+    const size_t room = ZR_CUDA_MATRIX_WORKSPACE / sizeof(float) / sums / (a.columns ? a.columns : 1);
+    size_t most = room < CUDA_COLUMN_PARTS ? room : CUDA_COLUMN_PARTS;
+    size_t wanted = parts(a.rows, CUDA_COLUMN_ROWS);
+    void *workspace = NULL;
+    zr_result result = take_workspace(context, &workspace);
+    if (result != ZR_OK)
+        return result;
+    wanted = wanted > most ? most : wanted;
+    a.part_rows = wanted > 1 ? parts(a.rows, wanted) : a.rows;
+    a.parts = wanted > 1 ? (unsigned)parts(a.rows, a.part_rows) : 1;
+    a.width = addresses % 16 == 0 ? (unsigned)pack : 1;
+    a.partial = workspace;
+    result =
+        launch(context, which, (struct grid){.x = parts(a.columns, (size_t)32 * a.width), .y = a.parts}, &a);
+    return result == ZR_OK && a.parts > 1
+               ? launch(context, KERNEL_columns_together,
+                        (struct grid){.x = parts(a.columns, CUDA_COLUMNS), .y = sums}, &a)
+               : result;
+}
+
+static zr_result gelu_bias_backward(struct zr_kernel_context *context,
+                                    const struct zr_gelu_bias_backward *args)
+{
+    return sum_columns(context, KERNEL_gelu_bias_backward,
+                       (struct cuda_columns){.rows = args->rows,
+                                             .columns = args->columns,
+                                             .stride = args->columns,
+                                             .x = args->x,
+                                             .dy = args->dy,
+                                             .dx = args->dx,
+                                             .sums = {args->db},
+                                             .accumulate = args->accumulate});
+}
+
 /* The weights' gradients first, since dx may add to what they still have to read. */
 static zr_result layernorm_backward(struct zr_kernel_context *context,
                                     const struct zr_layernorm_backward *args)
@@ -360,8 +432,16 @@ static zr_result layernorm_backward(struct zr_kernel_context *context,
     enum kernel kernel =
         for_rows(context, KERNEL_layernorm_backward, args->shape.channels,
                  ADDRESS(args->x) | ADDRESS(args->w) | ADDRESS(args->dy) | ADDRESS(args->dx));
-    zr_result result = launch(context, KERNEL_layernorm_backward_columns,
-                              ROWS(parts(args->shape.channels, CUDA_COLUMNS)), args);
+    zr_result result = sum_columns(context, KERNEL_layernorm_backward_columns,
+                                   (struct cuda_columns){.rows = args->shape.rows,
+                                                         .columns = args->shape.channels,
+                                                         .stride = args->shape.channels,
+                                                         .x = args->x,
+                                                         .dy = args->dy,
+                                                         .mean = args->mean,
+                                                         .rstd = args->rstd,
+                                                         .sums = {args->dw, args->db},
+                                                         .accumulate = args->accumulate});
     return result == ZR_OK ? launch(context, kernel, BY_WARP(args->shape.rows), args) : result;
 }
 
@@ -370,8 +450,15 @@ static zr_result rmsnorm_backward(struct zr_kernel_context *context, const struc
     enum kernel kernel =
         for_rows(context, KERNEL_rmsnorm_backward, args->channels,
                  ADDRESS(args->x) | ADDRESS(args->w) | ADDRESS(args->dy) | ADDRESS(args->dx));
-    zr_result result =
-        launch(context, KERNEL_rmsnorm_backward_columns, ROWS(parts(args->channels, CUDA_COLUMNS)), args);
+    zr_result result = sum_columns(context, KERNEL_rmsnorm_backward_columns,
+                                   (struct cuda_columns){.rows = args->rows,
+                                                         .columns = args->channels,
+                                                         .stride = args->channels,
+                                                         .x = args->x,
+                                                         .dy = args->dy,
+                                                         .rstd = args->rstd,
+                                                         .sums = {args->dw},
+                                                         .accumulate = args->accumulate});
     return result == ZR_OK ? launch(context, kernel, BY_WARP(args->rows), args) : result;
 }
 
@@ -381,12 +468,10 @@ static zr_result multiply(struct zr_kernel_context *context, const struct cuda_p
 {
     struct grid grid = {.x = p->m ? parts(p->n, CUDA_PRODUCT_TILE) : 0, .y = parts(p->m, CUDA_PRODUCT_TILE)};
     bool done = false;
-    zr_result result = must_be_open(context);
-    void *workspace =
-        result == ZR_OK && context->workspace ? (char *)context->workspace + SQUARES_BYTES : NULL;
+    void *workspace = NULL;
+    zr_result result = take_workspace(context, &workspace);
     if (result == ZR_OK)
-        result = zr_cuda_matrix_multiply(context, context->library, p, workspace,
-                                         workspace ? context->workspace_bytes - SQUARES_BYTES : 0, &done);
+        result = zr_cuda_matrix_multiply(context, context->library, p, workspace, &done);
     return result != ZR_OK || done ? result : launch(context, KERNEL_product, grid, p);
 }
 
@@ -438,8 +523,13 @@ static zr_result linear_backward(struct zr_kernel_context *context, const struct
         result = multiply(context, &p);
     }
     if (result == ZR_OK && args->db)
-        result = launch(context, KERNEL_bias_backward, ROWS(parts(s->out, CUDA_COLUMNS)),
-                        &(struct cuda_bias){s->rows, s->out, y_stride, args->dy, args->db, args->accumulate});
+        result = sum_columns(context, KERNEL_bias_backward,
+                             (struct cuda_columns){.rows = s->rows,
+                                                   .columns = s->out,
+                                                   .stride = y_stride,
+                                                   .dy = args->dy,
+                                                   .sums = {args->db},
+                                                   .accumulate = args->accumulate});
     return result;
 }
 

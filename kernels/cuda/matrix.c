@@ -1,8 +1,10 @@
 /* matrix.c: matrix products by cuBLASLt. The library stores matrices by columns, zr by rows: what the library
  * sees of a matrix is its transpose, so it multiplies the operands the other way round, c^T = b^T a^T.
  *
- * For each shape the library is asked once for its best algorithm, whatever the addresses: same shapes, same
- * bits. Of those that split a sum it may use only the ones that add the parts up in floats, in order. */
+ * For each shape the library is asked once for its best algorithm, whatever the addresses and with one size
+ * of workspace: it depends on shape, types, card and the library's version alone, so ranks that are given the
+ * same product make the same bits, without telling each other. Of algorithms that split a sum only those may
+ * be used that add the parts up in floats, in order: none with atomic additions. */
 #define _GNU_SOURCE
 #include "kernels/cuda/matrix.h"
 
@@ -18,8 +20,7 @@
 enum {
     MATRICES_MOST = 16, /* contexts that are open at one time */
     SHAPES_MOST = 64,   /* that a context remembers: a training step has about 30 */
-    ALIGNMENT_BYTES = 16,
-    WORKSPACE_MOST = 32 << 20 /* what NVIDIA recommends for Hopper */
+    ALIGNMENT_BYTES = 16
 };
 /* Multiplications and additions below which the launch takes longer than they do. */
 #define PRODUCT_LEAST ((uint64_t)64 * 64 * 64)
@@ -31,7 +32,6 @@ struct shape {
     zr_lt_operation operation;
     zr_lt_layout a, b, c; /* as the library has them: a is zr's b */
     zr_lt_algorithm algorithm;
-    size_t workspace_bytes;
 };
 
 struct cuda_matrix {
@@ -146,19 +146,14 @@ bool zr_cuda_matrix_is(const void *pointer)
            (matrix == matrices || matrix->used);
 }
 
+bool zr_cuda_matrix_is_complete(const struct cuda_matrix *matrix)
+{
+    return matrix == matrices || matrix->handle;
+}
+
 const char *zr_cuda_matrix_words(const struct cuda_matrix *matrix)
 {
     return matrix->words;
-}
-
-size_t zr_cuda_matrix_workspace_bytes(const struct zr_kernel_limits *limits)
-{
-    size_t lines = limits->rows > limits->channels ? limits->rows : limits->channels;
-    size_t line_bytes = 4 * sizeof(float); /* a channel's share of results, four times as wide as a row */
-    if (lines == 0 || limits->channels == 0)
-        return 0;
-    return limits->channels >= WORKSPACE_MOST / line_bytes / lines ? WORKSPACE_MOST
-                                                                   : lines * limits->channels * line_bytes;
 }
 
 /* ---- Shapes -------------------------------------------------------------------------------------------- */
@@ -212,8 +207,9 @@ static zr_lt_status set_operation(struct shape *s, const struct cuda_product *p,
     return status;
 }
 
-static zr_lt_status set_preference(zr_lt_preference preference, uint64_t workspace_bytes)
+static zr_lt_status set_preference(zr_lt_preference preference)
 {
+    const uint64_t workspace_bytes = ZR_CUDA_MATRIX_WORKSPACE;
     uint32_t reductions = ZR_LT_REDUCTION_IN_FLOATS, alignment = ALIGNMENT_BYTES;
     zr_lt_status status = loaded.lt.preference_set(preference, ZR_LT_PREFERENCE_WORKSPACE_BYTES,
                                                    &workspace_bytes, sizeof workspace_bytes);
@@ -227,7 +223,7 @@ static zr_lt_status set_preference(zr_lt_preference preference, uint64_t workspa
 }
 
 /* Asks for the algorithm of a shape whose operation and layouts are made. */
-static zr_lt_status choose(struct cuda_matrix *matrix, struct shape *s, size_t workspace_bytes)
+static zr_lt_status choose(struct cuda_matrix *matrix, struct shape *s)
 {
     zr_lt_preference preference = NULL;
     zr_lt_choice choice = {.state = ZR_LT_NOT_SUPPORTED};
@@ -235,7 +231,7 @@ static zr_lt_status choose(struct cuda_matrix *matrix, struct shape *s, size_t w
     zr_lt_status status = loaded.lt.preference_create(&preference);
     if (status != ZR_LT_SUCCESS)
         return status;
-    status = set_preference(preference, workspace_bytes);
+    status = set_preference(preference);
     if (status == ZR_LT_SUCCESS)
         status = loaded.lt.choose(matrix->handle, s->operation, s->a, s->b, s->c, s->c, preference, 1,
                                   &choice, &count);
@@ -243,14 +239,12 @@ static zr_lt_status choose(struct cuda_matrix *matrix, struct shape *s, size_t w
     if (status != ZR_LT_SUCCESS)
         return status;
     s->algorithm = choice.algorithm;
-    s->workspace_bytes = choice.workspace_bytes;
     return count < 1 ? ZR_LT_NOT_SUPPORTED : choice.state;
 }
 
 /* The remembered shape of the product, or a new one: refused where the library wants nothing of it. */
 static struct shape *shape_of(struct cuda_matrix *matrix, enum zr_precision precision,
-                              const struct cuda_product *p, const struct seen *a, const struct seen *b,
-                              size_t workspace_bytes)
+                              const struct cuda_product *p, const struct seen *a, const struct seen *b)
 {
     static const unsigned types[] = {ZR_LT_FLOAT, ZR_LT_BFLOAT, ZR_LT_HALF};
     const uint64_t kind = (uint64_t)precision << 4 | (p->bias ? 8 : 0) | (p->floats ? 4 : 0) |
@@ -270,7 +264,7 @@ static struct shape *shape_of(struct cuda_matrix *matrix, enum zr_precision prec
         status = loaded.lt.layout_create(&s->c, p->floats ? ZR_LT_FLOAT : types[precision], p->n, p->m,
                                          (int64_t)p->c_row);
     if (status == ZR_LT_SUCCESS)
-        status = choose(matrix, s, workspace_bytes);
+        status = choose(matrix, s);
     if (status != ZR_LT_SUCCESS)
         forget(s);
     memcpy(s->key, key, sizeof key);
@@ -288,21 +282,20 @@ static void count_refusal(struct zr_kernel_context *context, const struct cuda_p
 }
 
 zr_result zr_cuda_matrix_multiply(struct zr_kernel_context *context, struct cuda_matrix *matrix,
-                                  const struct cuda_product *p, void *workspace, size_t workspace_bytes,
-                                  bool *done)
+                                  const struct cuda_product *p, void *workspace, bool *done)
 {
     const float one = 1, beta = p->accumulate ? 1 : 0;
     struct seen a, b;
     *done = false;
     if (!matrix->handle || !suits(p, zr_precision_bytes(context->precision), &a, &b))
         return ZR_OK;
-    struct shape *s = shape_of(matrix, context->precision, p, &a, &b, workspace_bytes);
+    struct shape *s = shape_of(matrix, context->precision, p, &a, &b);
     zr_lt_status status = s->refused ? ZR_LT_NOT_SUPPORTED : ZR_LT_SUCCESS;
     if (status == ZR_LT_SUCCESS && p->bias)
         status = loaded.lt.operation_set(s->operation, ZR_LT_OPERATION_BIAS, &p->bias, sizeof p->bias);
     if (status == ZR_LT_SUCCESS)
         status = loaded.lt.multiply(matrix->handle, s->operation, &one, p->b, s->a, p->a, s->b, &beta, p->c,
-                                    s->c, p->c, s->c, &s->algorithm, workspace, workspace_bytes,
+                                    s->c, p->c, s->c, &s->algorithm, workspace, ZR_CUDA_MATRIX_WORKSPACE,
                                     (zr_cu_stream)context->stream);
     if (status == ZR_LT_EXECUTION_FAILED)
         return zr_fail(ZR_ERR_UNAVAILABLE,

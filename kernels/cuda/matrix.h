@@ -18,14 +18,17 @@ bool zr_cuda_matrix_is(const void *pointer);
 /* "cuBLASLt 13.0.2", or what makes the products instead, and why. Until it is closed. */
 const char *zr_cuda_matrix_words(const struct cuda_matrix *matrix);
 
-/* Workspace that lets the library split the sums of the largest products of a layer. */
-size_t zr_cuda_matrix_workspace_bytes(const struct zr_kernel_limits *limits);
+/* Workspace that the library may use for a product, whatever its shape: what NVIDIA recommends for Hopper. */
+enum { ZR_CUDA_MATRIX_WORKSPACE = 32 << 20 };
 
-/* Queues the product in the context's stream, with `workspace_bytes` of scratch on a 64-byte line. *done
- * false: it is none for the library: small, not aligned, or refused, which counts in context->refusals.
- * ZR_ERR_UNAVAILABLE: it should have been made, and the card fails. One thread at a time, as the context. */
+/* Whether there is a library, of the contexts that one is for. */
+bool zr_cuda_matrix_is_complete(const struct cuda_matrix *matrix);
+
+/* Queues the product in the context's stream, with ZR_CUDA_MATRIX_WORKSPACE bytes of scratch on a 64-byte
+ * line. Its algorithm depends on shape, types, card and the library's version alone. *done false: it is none
+ * for the library: small, not aligned, or refused, which counts in context->refusals. ZR_ERR_UNAVAILABLE: it
+ * should have been made, and the card fails. One thread at a time, as the context. */
 zr_result zr_cuda_matrix_multiply(struct zr_kernel_context *context, struct cuda_matrix *matrix,
-                                  const struct cuda_product *product, void *workspace, size_t workspace_bytes,
-                                  bool *done);
+                                  const struct cuda_product *product, void *workspace, bool *done);
 
 #endif

@@ -1,5 +1,5 @@
-/* norms.cu: layer norm and root mean square norm: a warp has a row; for the weights' gradients a block has 32
- * columns, each of its warps every eighth row of them. */
+/* norms.cu: layer norm and root mean square norm: a warp has a row; for the weights' gradients and
+ * biases' a block has a warp's width of columns, each of its warps every eighth row of a part of them. */
 #include "kernels/cuda/arguments.h"
 #include "kernels/cuda/element.h"
 
@@ -296,75 +296,126 @@ ROW_KERNELS(_16, CUDA_NORM_PACKS)
 
 /* ---- Columns ------------------------------------------------------------------------------------------- */
 
-/* The block's sums of one column, in the order of its warps; every thread comes, those of the first warp get
- * it. `parts` has room for a number of every thread, and nobody else's before the next barrier. */
-DEVICE float sum_over_warps(float *parts, float own)
+/* The block's columns that this thread has: how many, and the first of them. */
+DEVICE size_t own_columns(const struct cuda_columns *a, size_t *first)
 {
+    *first = ((size_t)blockIdx.x * WARP + lane_of_thread()) * a->width;
+    size_t left = *first < a->columns ? a->columns - *first : 0;
+    return left < a->width ? left : a->width;
+}
+
+/* A loop over the rows of the warp: every eighth of the block's part. */
+#define EACH_OWN_ROW(row, count)                                                                             \
+    for (size_t row = blockIdx.y * a.part_rows + warp_of_thread(),                                           \
+                end_ = (blockIdx.y + 1) * a.part_rows < a.rows ? (blockIdx.y + 1) * a.part_rows : a.rows;    \
+         (count) > 0 && row < end_; row += CUDA_WARPS)
+
+/* The block's sums in the order of its warps: the result, or a part of it. Every thread comes, with the sums of
+ * its columns; `room` has a number for each of them, and is free again behind it. */
+DEVICE void end_columns(const struct cuda_columns *a, unsigned which, const struct pack *own, float *room)
+{
+    unsigned columns = WARP * a->width;
+    size_t c = (size_t)blockIdx.x * columns + threadIdx.x;
     float sum = 0;
-    parts[threadIdx.x] = own;
+    EACH_OF_PACK(j, a->width)
+    room[warp_of_thread() * columns + lane_of_thread() * a->width + j] = own->at[j];
     __syncthreads();
-    for (unsigned warp = 0; warp < CUDA_WARPS && threadIdx.x < WARP; warp++)
-        sum += parts[warp * WARP + threadIdx.x];
-    return sum;
-}
-
-KERNEL(K(layernorm_backward_columns), struct zr_layernorm_backward, CUDA_THREADS)
-{
-    SHARED(float, dw_parts, CUDA_THREADS);
-    SHARED(float, db_parts, CUDA_THREADS);
-    size_t n = a.shape.channels, c = (size_t)blockIdx.x * CUDA_COLUMNS + lane_of_thread();
-    float dw = 0, db = 0;
-    for (size_t row = warp_of_thread(); c < n && row < a.shape.rows; row += CUDA_WARPS) {
-        float g = el_get((const el *)a.dy + row * n + c);
-        dw = fmaf(g, (el_get((const el *)a.x + row * n + c) - a.mean[row]) * a.rstd[row], dw);
-        db += g;
+    if (threadIdx.x < columns && c < a->columns) {
+        for (unsigned warp = 0; warp < CUDA_WARPS; warp++)
+            sum += room[warp * columns + threadIdx.x];
+        if (a->parts == 1)
+            el_onto((el *)a->sums[which] + c, sum, a->accumulate);
+        else
+            a->partial[((size_t)which * a->parts + blockIdx.y) * a->columns + c] = sum;
     }
-    dw = sum_over_warps(dw_parts, dw);
-    db = sum_over_warps(db_parts, db);
-    if (threadIdx.x < WARP && c < n) {
-        el_onto((el *)a.dw + c, dw, a.accumulate);
-        el_onto((el *)a.db + c, db, a.accumulate);
+    __syncthreads();
+}
+
+KERNEL(K(layernorm_backward_columns), struct cuda_columns, CUDA_THREADS)
+{
+    SHARED(float, room, CUDA_THREADS *EL_PACK);
+    struct pack dw = {{0}}, db = {{0}};
+    size_t first, count = own_columns(&a, &first);
+    EACH_OWN_ROW(row, count)
+    {
+        struct pack x = pack_get(a.x, row * a.stride + first, count),
+                    dy = pack_get(a.dy, row * a.stride + first, count);
+        float mean = a.mean[row], rstd = a.rstd[row];
+        EACH_OF_PACK(j, count)
+        {
+            dw.at[j] = fmaf(dy.at[j], (x.at[j] - mean) * rstd, dw.at[j]);
+            db.at[j] += dy.at[j];
+        }
     }
+    end_columns(&a, 0, &dw, room);
+    end_columns(&a, 1, &db, room);
 }
 
-KERNEL(K(rmsnorm_backward_columns), struct zr_rmsnorm_backward, CUDA_THREADS)
+KERNEL(K(rmsnorm_backward_columns), struct cuda_columns, CUDA_THREADS)
 {
-    SHARED(float, parts, CUDA_THREADS);
-    size_t n = a.channels, c = (size_t)blockIdx.x * CUDA_COLUMNS + lane_of_thread();
-    float dw = 0;
-    for (size_t row = warp_of_thread(); c < n && row < a.rows; row += CUDA_WARPS)
-        dw = fmaf(el_get((const el *)a.dy + row * n + c), el_get((const el *)a.x + row * n + c) * a.rstd[row],
-                  dw);
-    dw = sum_over_warps(parts, dw);
-    if (threadIdx.x < WARP && c < n)
-        el_onto((el *)a.dw + c, dw, a.accumulate);
+    SHARED(float, room, CUDA_THREADS *EL_PACK);
+    struct pack dw = {{0}};
+    size_t first, count = own_columns(&a, &first);
+    EACH_OWN_ROW(row, count)
+    {
+        struct pack x = pack_get(a.x, row * a.stride + first, count),
+                    dy = pack_get(a.dy, row * a.stride + first, count);
+        float rstd = a.rstd[row];
+        EACH_OF_PACK(j, count) dw.at[j] = fmaf(dy.at[j], x.at[j] * rstd, dw.at[j]);
+    }
+    end_columns(&a, 0, &dw, room);
 }
 
-KERNEL(K(bias_backward), struct cuda_bias, CUDA_THREADS)
+KERNEL(K(bias_backward), struct cuda_columns, CUDA_THREADS)
 {
-    SHARED(float, parts, CUDA_THREADS);
-    size_t c = (size_t)blockIdx.x * CUDA_COLUMNS + lane_of_thread();
-    float sum = 0;
-    for (size_t row = warp_of_thread(); c < a.columns && row < a.rows; row += CUDA_WARPS)
-        sum += el_get((const el *)a.dy + row * a.stride + c);
-    sum = sum_over_warps(parts, sum);
-    if (threadIdx.x < WARP && c < a.columns)
-        el_onto((el *)a.db + c, sum, a.accumulate);
+    SHARED(float, room, CUDA_THREADS *EL_PACK);
+    struct pack db = {{0}};
+    size_t first, count = own_columns(&a, &first);
+    EACH_OWN_ROW(row, count)
+    {
+        struct pack dy = pack_get(a.dy, row * a.stride + first, count);
+        EACH_OF_PACK(j, count) db.at[j] += dy.at[j];
+    }
+    end_columns(&a, 0, &db, room);
 }
 
 /* The bias's gradient is of dx as it is stored. */
-KERNEL(K(gelu_bias_backward), struct zr_gelu_bias_backward, CUDA_THREADS)
+KERNEL(K(gelu_bias_backward), struct cuda_columns, CUDA_THREADS)
 {
-    SHARED(float, parts, CUDA_THREADS);
-    size_t c = (size_t)blockIdx.x * CUDA_COLUMNS + lane_of_thread();
-    float sum = 0;
-    for (size_t row = warp_of_thread(); c < a.columns && row < a.rows; row += CUDA_WARPS) {
-        size_t at = row * a.columns + c;
-        float slope = formula_gelu_slope(el_get((const el *)a.x + at));
-        el_put((el *)a.dx + at, el_get((const el *)a.dy + at) * slope);
-        sum += el_get((const el *)a.dx + at);
+    SHARED(float, room, CUDA_THREADS *EL_PACK);
+    struct pack db = {{0}};
+    size_t first, count = own_columns(&a, &first);
+    EACH_OWN_ROW(row, count)
+    {
+        size_t at = row * a.stride + first;
+        struct pack x = pack_get(a.x, at, count), dx = pack_get(a.dy, at, count);
+        EACH_OF_PACK(j, count)
+        {
+            el stored;
+            el_put(&stored, dx.at[j] * formula_gelu_slope(x.at[j]));
+            dx.at[j] = el_get(&stored);
+            db.at[j] += dx.at[j];
+        }
+        pack_put(a.dx, at, &dx, count);
     }
-    sum = sum_over_warps(parts, sum);
-    if (threadIdx.x < WARP && c < a.columns)
-        el_onto((el *)a.db + c, sum, a.accumulate);
+    end_columns(&a, 0, &db, room);
+}
+
+/* Parts of columns into their sums, y of them: the warps of a block have every eighth part, and are added in
+ * their order. */
+KERNEL(K(columns_together), struct cuda_columns, CUDA_THREADS)
+{
+    SHARED(float, room, CUDA_THREADS);
+    size_t c = (size_t)blockIdx.x * CUDA_COLUMNS + lane_of_thread();
+    const float *partial = a.partial + (size_t)blockIdx.y * a.parts * a.columns + c;
+    float sum = 0;
+    for (unsigned part = warp_of_thread(); c < a.columns && part < a.parts; part += CUDA_WARPS)
+        sum += partial[part * a.columns];
+    room[threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.x >= WARP || c >= a.columns)
+        return;
+    for (unsigned warp = 1; warp < CUDA_WARPS; warp++)
+        sum += room[warp * WARP + threadIdx.x];
+    el_onto((el *)a.sums[blockIdx.y] + c, sum, a.accumulate);
 }

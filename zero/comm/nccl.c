@@ -29,7 +29,8 @@ void zr_nccl_path_set(const char *path)
 static zr_result load(void)
 {
 #define NAME(member, name, optional, parameters) optional #name,
-    static const char *const symbols[] = {ZR_NCCL_FUNCTIONS(NAME) "ncclGetErrorString", NULL};
+    static const char *const symbols[] = {ZR_NCCL_FUNCTIONS(NAME) "ncclGetErrorString", "ncclGetLastError",
+                                          NULL};
 #undef NAME
     const char *names[] = {library.path ? library.path : "libnccl.so.2", library.path ? NULL : "libnccl.so",
                            NULL};
@@ -68,15 +69,6 @@ struct nccl_origin {
 
 /* ---- Birth and end ------------------------------------------------------------------------------------- */
 
-static void set_ring_class(struct nccl_comm *self, enum zr_granule_class granule_class)
-{
-    const struct zr_comm_options *options = &self->base.options;
-    if (self->ring)
-        zr_arena_set_granule_class(options->arena, self->ring,
-                                   zr_comm_ring_bytes(self->base.world, options->bucket_bytes),
-                                   granule_class);
-}
-
 /* Nothing of it is under way any more, aborted where it would never end. */
 static void end_watched(struct nccl_comm *self)
 {
@@ -96,16 +88,14 @@ static void nccl_close(struct zr_comm *comm)
     struct nccl_comm *self = (struct nccl_comm *)comm;
     if (self->watch)
         end_watched(self);
-    if (self->comm && self->registration)
-        self->nccl->deregister_memory(self->comm, self->registration);
-    if (self->comm && comm->failure == ZR_OK)
+    if (self->comm && comm->failure == ZR_OK &&
+        zr_nccl_settle(self, self->comm, self->nccl->finalize(self->comm), "end") == ZR_OK)
         self->nccl->destroy(self->comm);
     else if (self->comm)
         self->nccl->abort(self->comm);
     zr_nccl_stream_close(&self->beside);
     if (self->talk)
         zr_comm_destroy(self->talk);
-    set_ring_class(self, ZR_GRANULE_MOVABLE);
     if (self->ring)
         zr_arena_free(comm->options.arena, self->ring);
 }
@@ -153,7 +143,9 @@ static zr_result nccl_group(struct zr_comm **out, struct zr_comm *base, const st
                                       .deterministic = parent->deterministic};
     struct zr_comm *talk;
     char words[ZR_COMM_MESSAGE_BYTES];
-    zr_result result = zr_comm_group(&talk, parent->talk, members->ranks, members->count, 0);
+    zr_result result = zr_comm_synchronize(base);
+    if (result == ZR_OK)
+        result = zr_comm_group(&talk, parent->talk, members->ranks, members->count, 0);
     if (result != ZR_OK)
         return result;
     result = create(out, &options, talk,
@@ -200,18 +192,49 @@ static zr_result take_memory(struct nccl_comm **out, const struct zr_nccl_option
     return zr_take(options->comm->arena, ZR_TAG_COMM, ring_bytes, 1, (void **)&self->ring);
 }
 
-/* The ring is registered while its granules stay where they are; memory of a kind that NCCL cannot register
- * goes the longer way. */
-static void register_ring(struct nccl_comm *self)
+/* NCCL makes its communicator of all ranks, whose id is rank 0's. */
+static zr_result start(struct nccl_comm *self, const struct zr_nccl_id *id)
 {
-    size_t bytes = zr_comm_ring_bytes(self->base.world, self->base.options.bucket_bytes);
-    if (!self->ring || !self->nccl->register_memory || !self->nccl->deregister_memory)
-        return;
-    set_ring_class(self, ZR_GRANULE_REGISTERED);
-    if (self->nccl->register_memory(self->comm, self->ring, bytes, &self->registration) != 0)
-        self->registration = NULL;
-    if (!self->registration)
-        set_ring_class(self, ZR_GRANULE_MOVABLE);
+    struct zr_nccl_config config = {.bytes = sizeof config,
+                                    .magic = (unsigned)ZR_NCCL_MAGIC,
+                                    .version = ZR_NCCL_CONFIG_VERSION,
+                                    .blocking = 0,
+                                    .padding = ZR_NCCL_NOT_SET};
+    zr_nccl_result code =
+        self->nccl->init(&self->comm, (int)self->base.world, *id, (int)self->base.rank, &config);
+    zr_result result = zr_nccl_settle(self, self->comm, code, "start");
+    if (result != ZR_OK && self->comm)
+        self->nccl->abort(self->comm);
+    self->comm = result == ZR_OK ? self->comm : NULL;
+    return result;
+}
+
+/* The library makes it while the parent is in progress, whose failure a failed split is. */
+static zr_result split(struct nccl_comm *self, const struct nccl_origin *origin)
+{
+    struct nccl_comm *parent = origin->parent;
+    zr_nccl_comm made = NULL;
+    if (parent->watch)
+        pthread_mutex_lock(&parent->watch->lock);
+    zr_result result =
+        parent->comm ? ZR_OK : zr_fail(ZR_ERR_PEER, "the communicator of a group has been aborted");
+    if (result == ZR_OK) {
+        zr_nccl_result code =
+            parent->nccl->split(parent->comm, origin->colour, (int)self->base.rank, &made, NULL);
+        result = zr_nccl_settle(parent, parent->comm, code, "split");
+        if (result == ZR_OK)
+            result = zr_nccl_settle(self, made, ZR_NCCL_IN_PROGRESS, "split");
+        char words[ZR_COMM_MESSAGE_BYTES];
+        snprintf(words, sizeof words, "%s", zr_last_error());
+        if (result != ZR_OK)
+            zr_nccl_fail(parent, result, words);
+        if (result != ZR_OK && made)
+            parent->nccl->abort(made);
+    }
+    self->comm = result == ZR_OK ? made : NULL;
+    if (parent->watch)
+        pthread_mutex_unlock(&parent->watch->lock);
+    return result;
 }
 
 /* Every rank makes its part, or none has one: the first failure is all ranks'. */
@@ -222,8 +245,7 @@ static zr_result connect_all(struct nccl_comm *self, zr_result mine, const struc
         uint32_t result;
     } own = {.result = (uint32_t)mine}, all[ZR_MAX_WORLD];
     unsigned world = self->base.world;
-    zr_nccl_result code = 0;
-    if (mine == ZR_OK && self->base.rank == 0 && (code = self->nccl->get_id(&own.id)) != 0)
+    if (mine == ZR_OK && self->base.rank == 0 && self->nccl->get_id(&own.id) != 0)
         own.result = ZR_ERR_UNAVAILABLE;
     zr_result result = zr_comm_host_all_gather(self->talk, &own, sizeof(own), all);
     if (result != ZR_OK || mine != ZR_OK)
@@ -232,16 +254,7 @@ static zr_result connect_all(struct nccl_comm *self, zr_result mine, const struc
         if (all[p].result != ZR_OK)
             return zr_fail(ZR_ERR_PEER, "rank %u could not make its part of the communicator: %s", p,
                            zr_result_name((zr_result)all[p].result));
-    if (origin->splits)
-        code =
-            self->nccl->split(origin->parent->comm, origin->colour, (int)self->base.rank, &self->comm, NULL);
-    else
-        code = self->nccl->init(&self->comm, (int)world, all[0].id, (int)self->base.rank);
-    if (code != 0)
-        return zr_fail(ZR_ERR_UNAVAILABLE, "NCCL refused a communicator of %u ranks: %s", world,
-                       self->nccl->error_text(code));
-    register_ring(self);
-    return ZR_OK;
+    return origin->splits ? split(self, origin) : start(self, &all[0].id);
 }
 
 /* Operations have a stream of their own where the host cannot wait for each, and somebody who watches it. */

@@ -12,12 +12,20 @@
 #include "alloc/backend/cuda_driver.h"
 #include "zero/comm/comm.h"
 
-enum { ZR_NCCL_ID_BYTES = 128, ZR_NCCL_OLDEST_VERSION = 21100 };
+enum { ZR_NCCL_ID_BYTES = 128, ZR_NCCL_OLDEST_VERSION = 21400 };
 typedef int zr_nccl_result; /* 0: success; an enum of the library's */
 typedef struct zr_nccl_comm_st *zr_nccl_comm;
 struct zr_nccl_id {
     char bytes[ZR_NCCL_ID_BYTES];
 };
+/* ncclConfig_t as NCCL 2.14 has it: a later library takes the fields that came after from its own defaults.
+ */
+struct zr_nccl_config {
+    size_t bytes;
+    unsigned int magic, version;
+    int blocking, padding;
+};
+enum { ZR_NCCL_MAGIC = (int)0xcafebeef, ZR_NCCL_CONFIG_VERSION = 21400, ZR_NCCL_NOT_SET = -2147483647 - 1 };
 enum zr_nccl_type { ZR_NCCL_UINT8 = 1, ZR_NCCL_FP16 = 6, ZR_NCCL_FP32 = 7, ZR_NCCL_BF16 = 9 };
 enum zr_nccl_sum { ZR_NCCL_SUM = 0, ZR_NCCL_AVERAGE = 4 };
 enum { ZR_NCCL_REMOTE_ERROR = 6, ZR_NCCL_IN_PROGRESS = 7, ZR_NCCL_SCALAR_ON_HOST = 1 };
@@ -28,7 +36,9 @@ enum { ZR_NCCL_REMOTE_ERROR = 6, ZR_NCCL_IN_PROGRESS = 7, ZR_NCCL_SCALAR_ON_HOST
 #define ZR_NCCL_FUNCTIONS(f)                                                                                  \
     f(version, ncclGetVersion, "", (int *version))                                                            \
     f(get_id, ncclGetUniqueId, "", (struct zr_nccl_id *id))                                                   \
-    f(init, ncclCommInitRank, "", (zr_nccl_comm *comm, int ranks, struct zr_nccl_id id, int rank))            \
+    f(init, ncclCommInitRankConfig, "",                                                                       \
+      (zr_nccl_comm *comm, int ranks, struct zr_nccl_id id, int rank, struct zr_nccl_config *config))         \
+    f(finalize, ncclCommFinalize, "", (zr_nccl_comm comm))                                                    \
     f(destroy, ncclCommDestroy, "", (zr_nccl_comm comm))                                                      \
     f(abort, ncclCommAbort, "", (zr_nccl_comm comm))                                                          \
     f(async_error, ncclCommGetAsyncError, "", (zr_nccl_comm comm, zr_nccl_result *error))                     \
@@ -47,9 +57,6 @@ enum { ZR_NCCL_REMOTE_ERROR = 6, ZR_NCCL_IN_PROGRESS = 7, ZR_NCCL_SCALAR_ON_HOST
     f(scaled_sum, ncclRedOpCreatePreMulSum, "",                                                               \
       (int *sum, void *scalar, int type, int residence, zr_nccl_comm comm))                                   \
     f(sum_destroy, ncclRedOpDestroy, "", (int sum, zr_nccl_comm comm))                                        \
-    f(register_memory, ncclCommRegister, "?",                                                                 \
-      (zr_nccl_comm comm, void *data, size_t bytes, void **handle))                                           \
-    f(deregister_memory, ncclCommDeregister, "?", (zr_nccl_comm comm, void *handle))                          \
     f(split, ncclCommSplit, "?", (zr_nccl_comm comm, int colour, int key, zr_nccl_comm *out, void *config))
 // clang-format on
 
@@ -57,6 +64,7 @@ enum { ZR_NCCL_REMOTE_ERROR = 6, ZR_NCCL_IN_PROGRESS = 7, ZR_NCCL_SCALAR_ON_HOST
 struct zr_nccl {
     ZR_NCCL_FUNCTIONS(ZR_NCCL_MEMBER)
     const char *(*error_text)(zr_nccl_result error);
+    const char *(*last_error)(zr_nccl_comm comm); /* what the library's last warning said; "": nothing */
 };
 #undef ZR_NCCL_MEMBER
 
@@ -96,7 +104,9 @@ struct nccl_comm;
  * NCCL waits for one for ever. One for all of them. */
 struct nccl_watch {
     struct zr_thread thread;
-    pthread_mutex_t lock;      /* held while NCCL is called: comms, and struct nccl_comm's comm */
+    /* Held from a call of NCCL until what it began is in the stream (zr_nccl_settle()), so that an abort
+     * finds no thread inside the library: comms, and struct nccl_comm's comm. */
+    pthread_mutex_t lock;
     struct nccl_comm *comms;   /* through watched_next */
     _Atomic uint32_t stopping; /* a word to wait at */
     bool started;
@@ -106,6 +116,8 @@ void zr_nccl_watch_stop(struct nccl_comm *root);
 void zr_nccl_watch_add(struct nccl_comm *self);
 /* Waits on the host until all operations have ended, well or not, and looks at it no more. */
 void zr_nccl_watch_remove(struct nccl_comm *self);
+/* The communicator is aborted, and fails with these words from now on. The watch's lock is held. */
+void zr_nccl_fail(struct nccl_comm *self, zr_result result, const char *words);
 
 struct nccl_comm {
     struct zr_comm base;
@@ -121,8 +133,8 @@ struct nccl_comm {
     struct nccl_comm *watched_next;
     zr_ticket stuck; /* the first operation that has not ended, and since when; the watch's */
     uint64_t stuck_ns;
-    char *ring;         /* two slots, a block of options.arena */
-    void *registration; /* of the ring; NULL: the library has none */
+    char *ring; /* two slots, a block of options.arena; not registered: NCCL maps the first of its granules
+                   only */
     size_t slot_bytes, each_bytes;
     const void **from; /* [world]: scratch for the sum */
     bool deterministic;
@@ -130,8 +142,16 @@ struct nccl_comm {
 
 /* nccl_run.c: carries out one operation; struct zr_comm_table has the contract. */
 zr_result zr_nccl_run(struct zr_comm *comm, const struct zr_comm_item *item);
+
+/* nccl_settle.c: communicators do not block: a call of NCCL returns at once, with ZR_NCCL_IN_PROGRESS where
+ * the library goes on by itself. Returns when `comm`, which the call was about, has come to an end of `what`;
+ * a rank that is lost meanwhile ends the wait by its name. The caller is the only thread that uses `comm`. */
+zr_result zr_nccl_settle(struct nccl_comm *self, zr_nccl_comm comm, zr_nccl_result code, const char *what);
+/* Whether a rank of the run is lost. `looks`: how often in a row one was not there; begins with 0. */
+zr_result zr_nccl_find_lost(struct nccl_comm *self, unsigned *looks);
 /* What the library's failure means, and who is lost where it does not say. */
 zr_result zr_nccl_refused(struct nccl_comm *self, zr_nccl_result code, const char *what);
 zr_result zr_nccl_silent(struct nccl_comm *self, const char *what, uint64_t waited_ns);
+#define ZR_NCCL_LOOK_NS 100000000ull /* between looks whether the peers live */
 
 #endif

@@ -7,47 +7,14 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "zero/comm/local/local.h"
 #include "zero/comm/nccl.h"
 #include "zero/launch/timeout.h"
 
-#define NAP_NS  20000ull
-#define POLL_NS 100000000ull /* between looks whether the peers live */
+#define NAP_NS 20000ull
 
-/* NCCL does not know who is lost: the others, which have given up as well, ask each other. That takes as long
- * as a wait over `talk` has timeout. */
-static zr_result ask_who_is_lost(struct nccl_comm *self, const char *words)
+static zr_result settle(struct nccl_comm *self, zr_nccl_result code, enum zr_comm_kind kind)
 {
-    char byte = 0, all[ZR_MAX_WORLD];
-    zr_ticket ticket;
-    struct zr_all_gather op = {.source = &byte, .destination = all, .shard_bytes = 1};
-    /* No host message: those are the caller's, whose thread may be at one. */
-    zr_result result = zr_comm_all_gather(self->talk, &op, &ticket);
-    if (result == ZR_OK)
-        result = zr_comm_wait(self->talk, ticket);
-    if (result != ZR_OK)
-        return zr_fail(result, "%s: %s", words, zr_last_error());
-    return zr_fail(ZR_ERR_PEER, "%s, and all ranks answer: it is NCCL that does not get on", words);
-}
-
-zr_result zr_nccl_refused(struct nccl_comm *self, zr_nccl_result code, const char *what)
-{
-    char words[ZR_COMM_MESSAGE_BYTES];
-    snprintf(words, sizeof(words), "NCCL's %s failed: %s", what, self->nccl->error_text(code));
-    return code == ZR_NCCL_REMOTE_ERROR ? ask_who_is_lost(self, words) : zr_fail(ZR_ERR_PEER, "%s", words);
-}
-
-static zr_result refused(struct nccl_comm *self, zr_nccl_result code, enum zr_comm_kind kind)
-{
-    return zr_nccl_refused(self, code, zr_comm_kind_name(kind));
-}
-
-zr_result zr_nccl_silent(struct nccl_comm *self, const char *what, uint64_t waited_ns)
-{
-    char words[ZR_COMM_MESSAGE_BYTES];
-    snprintf(words, sizeof(words), "NCCL's %s has not ended within %llu s on rank %u", what,
-             (unsigned long long)(waited_ns / 1000000000u), self->base.rank);
-    return ask_who_is_lost(self, words);
+    return zr_nccl_settle(self, self->comm, code, zr_comm_kind_name(kind));
 }
 
 /* Waits until the stream is through. NCCL itself waits for a dead rank for ever. */
@@ -55,24 +22,19 @@ static zr_result wait_for_stream(struct nccl_comm *self, enum zr_comm_kind kind)
 {
     struct zr_stream_point point;
     _Atomic uint32_t nobody = 0;
-    uint64_t polled_ns = zr_os_now_ns();
+    uint64_t looked_ns = zr_os_now_ns();
     struct zr_timeout timeout = zr_timeout_begin();
-    zr_nccl_result error = 0;
+    unsigned looks = 0;
     zr_result result = zr_backend_event_record(self->backend, (uint64_t)(uintptr_t)self->stream, &point);
     while (result == ZR_OK && !zr_backend_event_done(self->backend, &point)) {
-        uint64_t now_ns = zr_os_now_ns();
         zr_word_wait(&nobody, 0, NAP_NS);
-        if (now_ns - polled_ns < POLL_NS)
+        if (zr_os_now_ns() - looked_ns < ZR_NCCL_LOOK_NS)
             continue;
-        polled_ns = now_ns;
+        looked_ns = zr_os_now_ns();
         uint64_t waited_ns = zr_timeout_waited_ns(&timeout);
-        self->nccl->async_error(self->comm, &error);
-        if (error != 0 && error != ZR_NCCL_IN_PROGRESS)
-            return refused(self, error, kind);
-        if (self->base.local)
-            result = zr_local_check(self->base.local, ZR_LOCAL_ALL);
-        if (result != ZR_OK && zr_backend_event_done(self->backend, &point))
-            return ZR_OK; /* who has ended did his part before */
+        result = settle(self, ZR_NCCL_IN_PROGRESS, kind);
+        if (result == ZR_OK)
+            result = zr_nccl_find_lost(self, &looks);
         if (result == ZR_OK && waited_ns > self->base.options.timeout_ns)
             result = zr_nccl_silent(self, zr_comm_kind_name(kind), waited_ns);
     }
@@ -91,14 +53,14 @@ static zr_result run_all_gather(struct nccl_comm *self, const struct zr_all_gath
 {
     zr_nccl_result code = self->nccl->all_gather(op->source, op->destination, op->shard_bytes, ZR_NCCL_UINT8,
                                                  self->comm, self->stream);
-    return code == 0 ? ZR_OK : refused(self, code, ZR_COMM_ALL_GATHER);
+    return settle(self, code, ZR_COMM_ALL_GATHER);
 }
 
 static zr_result run_broadcast(struct nccl_comm *self, const struct zr_broadcast *op)
 {
     zr_nccl_result code = self->nccl->broadcast(op->buffer, op->buffer, op->bytes, ZR_NCCL_UINT8,
                                                 (int)op->root, self->comm, self->stream);
-    return code == 0 ? ZR_OK : refused(self, code, ZR_COMM_BROADCAST);
+    return settle(self, code, ZR_COMM_BROADCAST);
 }
 
 static const char *source_of(const struct zr_comm_item *item)
@@ -126,7 +88,7 @@ static zr_result cross_part(struct nccl_comm *self, const struct zr_comm_item *i
                 nccl->receive(slot_of(self, p), part.bytes, ZR_NCCL_UINT8, (int)p, self->comm, self->stream);
     }
     zr_nccl_result ended = nccl->group_end();
-    return code != 0 || ended != 0 ? refused(self, code != 0 ? code : ended, item->kind) : ZR_OK;
+    return settle(self, code != 0 ? code : ended, item->kind);
 }
 
 static zr_result run_transfer(struct nccl_comm *self, const struct zr_comm_item *item)
@@ -140,7 +102,7 @@ static zr_result run_transfer(struct nccl_comm *self, const struct zr_comm_item 
         code = nccl->receive(op->receive, op->receive_bytes, ZR_NCCL_UINT8, (int)op->from, self->comm,
                              self->stream);
     zr_nccl_result ended = nccl->group_end();
-    return code != 0 || ended != 0 ? refused(self, code != 0 ? code : ended, item->kind) : ZR_OK;
+    return settle(self, code != 0 ? code : ended, item->kind);
 }
 
 /* ---- Sums ---------------------------------------------------------------------------------------------- */
@@ -190,9 +152,10 @@ static zr_result run_reduce_scatter(struct nccl_comm *self, const struct zr_comm
     if (!op->accumulate && !wide && own_sum(self, op->type, op->scale, &sum, &made)) {
         zr_nccl_result code = self->nccl->reduce_scatter(op->source, op->destination, op->shard_elements,
                                                          type_of(op->type), sum, self->comm, self->stream);
+        zr_result result = settle(self, code, ZR_COMM_REDUCE_SCATTER);
         if (made)
             self->nccl->sum_destroy(sum, self->comm);
-        return code == 0 ? ZR_OK : refused(self, code, ZR_COMM_REDUCE_SCATTER);
+        return result;
     }
     return add_in_order(self, item);
 }
@@ -206,9 +169,10 @@ static zr_result run_all_reduce(struct nccl_comm *self, const struct zr_comm_ite
         zr_nccl_result code =
             self->nccl->all_reduce(op->buffer, op->buffer, op->shard_elements * self->base.world,
                                    type_of(op->type), sum, self->comm, self->stream);
+        zr_result result = settle(self, code, ZR_COMM_ALL_REDUCE);
         if (made)
             self->nccl->sum_destroy(sum, self->comm);
-        return code == 0 ? ZR_OK : refused(self, code, ZR_COMM_ALL_REDUCE);
+        return result;
     }
     char *own = (char *)op->buffer + self->base.rank * zr_comm_item_bytes(item);
     zr_result result = add_in_order(self, item);

@@ -6,14 +6,9 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "zero/comm/local/local.h"
 #include "zero/comm/nccl.h"
 
-enum { LOOKS_BEFORE_LOST = 10 };
-#define LOOK_NS 100000000ull
-
-/* The communicator fails from now on. */
-static void fail(struct nccl_comm *self, zr_result result, const char *words)
+void zr_nccl_fail(struct nccl_comm *self, zr_result result, const char *words)
 {
     pthread_mutex_lock(&self->base.lock);
     if (self->base.failure == ZR_OK) {
@@ -59,12 +54,7 @@ static zr_result look(struct nccl_comm *self, unsigned *looks)
     self->nccl->async_error(self->comm, &error);
     if (error != 0 && error != ZR_NCCL_IN_PROGRESS)
         return zr_nccl_refused(self, error, "operation");
-    zr_result result = self->base.local ? zr_local_check(self->base.local, ZR_LOCAL_ALL) : ZR_OK;
-    /* Who has ended well has done its part before, and what it sent is on its way. */
-    if (result != ZR_OK && !atomic_load(&self->base.local->abort))
-        result = ++*looks < LOOKS_BEFORE_LOST ? ZR_OK : result;
-    else
-        *looks = 0;
+    zr_result result = zr_nccl_find_lost(self, looks);
     if (result == ZR_OK && waited_ns > self->base.options.timeout_ns)
         result = zr_nccl_silent(self, "operation", waited_ns);
     return result;
@@ -79,17 +69,15 @@ static void *watch(void *argument)
     zr_result result = zr_backend_enter(root->backend);
     bool entered = result == ZR_OK;
     while (result == ZR_OK && !atomic_load(&self->stopping)) {
-        zr_word_wait(&self->stopping, 0, LOOK_NS);
-        /* A call of NCCL that does not return may wait for a rank, too, and changes no list meanwhile. */
-        bool locked = pthread_mutex_trylock(&self->lock) == 0;
+        zr_word_wait(&self->stopping, 0, ZR_NCCL_LOOK_NS);
+        pthread_mutex_lock(&self->lock);
         for (struct nccl_comm *each = self->comms; each && result == ZR_OK; each = each->watched_next)
             result = look(each, &looks);
         if (result != ZR_OK)
             snprintf(words, sizeof(words), "%s", zr_last_error());
         for (struct nccl_comm *each = self->comms; each && result != ZR_OK; each = each->watched_next)
-            fail(each, result, words);
-        if (locked)
-            pthread_mutex_unlock(&self->lock);
+            zr_nccl_fail(each, result, words);
+        pthread_mutex_unlock(&self->lock);
     }
     if (entered)
         zr_backend_leave(root->backend);
@@ -131,7 +119,7 @@ void zr_nccl_watch_remove(struct nccl_comm *self)
     _Atomic uint32_t nobody = 0;
     struct nccl_comm **link = &self->watch->comms;
     while (!zr_nccl_stream_done(&self->beside, atomic_load(&self->beside.last)))
-        zr_word_wait(&nobody, 0, LOOK_NS / 1000);
+        zr_word_wait(&nobody, 0, ZR_NCCL_LOOK_NS / 1000);
     pthread_mutex_lock(&self->watch->lock);
     while (*link && *link != self)
         link = &(*link)->watched_next;

@@ -13,10 +13,11 @@
 #include "alloc/base/init.h"
 
 /* What is named, and "/zr" behind it, fit into ZR_FOLDER_BYTES. */
-enum { FOLDER_BYTES = 256 };
+enum { FOLDER_BYTES = 256, PROGRAMS_BYTES = 4096 };
 
 static char temporary_folder[FOLDER_BYTES] = "/tmp"; /* written by the initialiser */
 static char runtime_base[FOLDER_BYTES];              /* "": none was named */
+static char programs[PROGRAMS_BYTES];
 
 static bool is_usable(const char *path)
 {
@@ -36,6 +37,17 @@ void zr_folders_read(const char *temporary, const char *runtime)
 {
     copy_path(temporary_folder, is_usable(temporary) ? temporary : "/tmp");
     copy_path(runtime_base, is_usable(runtime) ? runtime : "");
+}
+
+void zr_folders_programs_read(const char *path)
+{
+    snprintf(programs, sizeof programs, "%s", path ? path : "");
+}
+
+const char *zr_folder_programs(void)
+{
+    zr_init();
+    return programs;
 }
 
 const char *zr_folder_temporary(void)

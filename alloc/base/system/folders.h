@@ -17,7 +17,10 @@ zr_result zr_folder_runtime(char out[ZR_FOLDER_BYTES], bool make);
 /* The XDG_RUNTIME_DIR that sets this process's folder apart from the user's other processes; "": none does.
  * It stays the same when folders are removed or made. */
 const char *zr_folder_scope(void);
+/* PATH, the folders of programs, apart by colons; "": unset. */
+const char *zr_folder_programs(void);
 /* What the environment says, for init.c and for tests; NULL: it is not set. */
 void zr_folders_read(const char *temporary, const char *runtime);
+void zr_folders_programs_read(const char *path);
 
 #endif

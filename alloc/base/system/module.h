@@ -13,9 +13,10 @@
  * not there, or it needs something that is not. */
 ZR_PRIVATE_API zr_result zr_module_load(const char *file, const char *symbol, void **out);
 
-/* Finds a library of the system by name (the first of `names` that is there, NULL-ended) and the functions of
- * `symbols` (NULL-ended) in it, in order; a missing one is ZR_ERR_UNAVAILABLE unless its name begins with
- * '?'. */
+/* Finds a library by name (the first of `names` that is there, NULL-ended) and the functions of `symbols`
+ * (NULL-ended) in it, in order; a missing one is ZR_ERR_UNAVAILABLE unless its name begins with '?'. Each
+ * name is looked for where the system does (LD_LIBRARY_PATH is the user's way to say where), then in the
+ * wheels that PyTorch brings: beside the PyTorch of this process, and beside the programs of PATH. */
 ZR_PRIVATE_API zr_result zr_module_find(const char *const *names, const char *const *symbols,
                                         void **functions);
 

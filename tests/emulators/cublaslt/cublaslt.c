@@ -284,6 +284,7 @@ PUBLIC zr_lt_status cublasLtMatmulAlgoGetHeuristic(zr_lt_handle handle, zr_lt_op
                   algorithm_for(&p, PARTS).data[5] <= preference->workspace_bytes;
     out[0] = (zr_lt_choice){.algorithm = algorithm_for(&p, splits ? PARTS : 1), .waves_count = 1};
     out[0].workspace_bytes = (size_t)out[0].algorithm.data[5];
+    control->unordered += (preference->reductions & ~(uint32_t)ZR_LT_REDUCTION_IN_FLOATS) != 0;
     *count = 1;
     return ZR_LT_SUCCESS;
 }

@@ -14,8 +14,9 @@
 
 /* The one symbol besides the library's. */
 struct zr_lt_emulator {
-    unsigned handles, objects;           /* that have not been destroyed */
-    unsigned choices, products, splits;  /* ever; splits: products whose sums were split */
+    unsigned handles, objects; /* that have not been destroyed */
+    /* Ever. splits: products whose sums were split; unordered: those that may be added in any order. */
+    unsigned choices, products, splits, unordered;
     zr_lt_status create, choose, launch; /* what these come to instead, where it is not 0 */
     char report[256];                    /* the last refusal; "": there was none */
 };

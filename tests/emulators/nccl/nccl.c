@@ -3,10 +3,15 @@
  * about groups, ranks, types and sizes. Sums are taken from the last rank to the first: NCCL promises no
  * order, and whoever counts on rank order must notice.
  *
+ * A communicator whose configuration says so does not block, as the library's: its calls return
+ * ncclInProgress, what they began goes on in ncclCommGetAsyncError(), and until that says otherwise the
+ * communicator takes no other call but an abort. A first operation between two ranks connects them: it is in
+ * progress until both have come.
+ *
  * In a process with the emulated driver (tests/emulators/cuda) work is the stream's: a call returns at once,
  * the bytes move when the stream has come to it and the peers have, and nothing ends it but that or an abort.
- * What is wrong with a buffer or with a registration is reported on standard error, and ends the context as a
- * wrong kernel does, or refuses the call: see report(). Without that driver memory is the host's, and work
+ * What is wrong with a buffer is reported on standard error, and ends the context as a wrong kernel does, or
+ * refuses the call: see report(). Without that driver memory is the host's, and work
  * ends inside the call that starts it. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -23,23 +28,15 @@
 #include <unistd.h>
 
 #include "tests/emulators/cuda/emulator.h"
+#include "tests/emulators/nccl/nccl_emulator.h"
 
 #define PUBLIC __attribute__((visibility("default")))
 
-enum { OK = 0, SYSTEM_ERROR = 2, INVALID_ARGUMENT = 4, INVALID_USAGE = 5, REMOTE_ERROR = 6 };
+enum { OK = 0, SYSTEM_ERROR = 2, INVALID_ARGUMENT = 4, INVALID_USAGE = 5, REMOTE_ERROR = 6, IN_PROGRESS = 7 };
 enum { UINT8 = 1, FP16 = 6, FP32 = 7, BF16 = 9, SUM = 0, AVERAGE = 4, FIRST_OWN_SUM = 100 };
-enum { MAIL_BYTES = 32 << 10, MOST_PARTS = 256, MOST_RANKS = 16, NO_COLOUR = -1 };
-enum { GRANULE_BYTES = 64 << 10 }; /* of which a registration remembers what is mapped there */
-
-/* For the test: what has been called, what ncclGetVersion() says, and when a silent rank is one that is gone.
- */
-PUBLIC struct {
-    int version;
-    unsigned collectives, transfers, registrations, communicators;
-    int silence_s;
-    unsigned splits;
-    char report[256]; /* the last one */
-} zr_nccl_emulator = {.version = 22809, .silence_s = 120};
+enum { MAIL_BYTES = 32 << 10, MOST_PARTS = 256, MOST_RANKS = 16, NO_COLOUR = -1, NOT_SET = -2147483647 - 1 };
+PUBLIC struct zr_nccl_emulator zr_nccl_emulator = {.version = 22809, .silence_s = 120};
+static struct zr_nccl_emulator *const control = &zr_nccl_emulator;
 
 struct mailbox {
     _Alignas(64) _Atomic unsigned full;
@@ -51,22 +48,35 @@ struct id {
     char name[128];
 };
 
-struct registration {
-    struct registration *next;
-    char *data;
+/* ncclConfig_t of NCCL 2.14; later fields are left alone. */
+struct config {
     size_t bytes;
-    uint64_t *mapped; /* [granules] */
+    unsigned magic, version;
+    int blocking, unused;
+};
+
+/* What ranks tell each other at a start and at a split. */
+struct said {
+    struct id id;
+    int device, colour, key;
 };
 
 struct comm {
     int rank, ranks, device; /* device: -1: memory is the host's */
-    struct mailbox *mail;    /* [from * ranks + to] */
+    bool blocking, has_ended;
+    struct mailbox *mail;          /* [from * ranks + to] */
+    _Atomic unsigned char *linked; /* [from * ranks + to]: behind the mail, from has begun to connect */
     size_t mail_bytes;
-    char name[128];
-    float scale; /* of the one operator that can be made at a time */
-    unsigned splits;
-    struct registration *registrations;
+    struct id id;
+    float scale;                             /* of the one operator that can be made at a time */
     _Atomic int error, aborted, outstanding; /* outstanding: works in streams */
+    /* In progress: the work that is to be done or launched, the group that is made. */
+    enum zr_nccl_doing doing;
+    struct work *pending;
+    void *stream;
+    struct said mine, all[MOST_RANKS];
+    struct comm *child, **out;
+    struct comm *next; /* of those that have ended: nobody may use them, and they stay to say so */
 };
 
 /* A message to or from a peer. */
@@ -81,6 +91,7 @@ struct work {
     struct comm *comm;
     struct part parts[MOST_PARTS];
     int count, begun;
+    struct timespec moved; /* when bytes were last */
     /* At the start `own_bytes` are copied, at the end [ranks][elements] in `all` are added up into `to`. */
     const char *own_from;
     char *own_to, *all, *to;
@@ -99,9 +110,9 @@ static int report(int code, const char *format, ...)
 {
     va_list list;
     va_start(list, format);
-    vsnprintf(zr_nccl_emulator.report, sizeof zr_nccl_emulator.report, format, list);
+    vsnprintf(control->report, sizeof control->report, format, list);
     va_end(list);
-    fprintf(stderr, "emulated NCCL: %s\n", zr_nccl_emulator.report);
+    fprintf(stderr, "emulated NCCL: %s\n", control->report);
     return code;
 }
 
@@ -208,27 +219,24 @@ static int end_work(struct work *work, int code)
     return code;
 }
 
-/* In the host's memory. */
-static int run_here(struct work *work)
+/* A part of it, in the host's memory: IN_PROGRESS, or how it has ended. */
+static int advance(struct work *work)
 {
-    struct timespec moved, now;
-    int left = work->count, any;
-    clock_gettime(CLOCK_MONOTONIC, &moved);
-    begin(NULL, work);
-    while (left > 0) {
-        if ((any = move_all(NULL, work, &left)) < 0) {
-            work->comm->error = INVALID_USAGE;
-            return end_work(work, INVALID_USAGE);
-        }
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        if (any)
-            moved = now;
-        else if (now.tv_sec - moved.tv_sec > zr_nccl_emulator.silence_s) {
-            work->comm->error = REMOTE_ERROR;
-            return end_work(work, REMOTE_ERROR);
-        } else
-            nanosleep(&(struct timespec){.tv_nsec = 10000}, NULL);
+    struct timespec now;
+    int left = 0, any;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    if (!work->begun) {
+        work->moved = now;
+        begin(NULL, work);
     }
+    if ((any = move_all(NULL, work, &left)) < 0)
+        return end_work(work, INVALID_USAGE);
+    if (any)
+        work->moved = now;
+    if (left > 0 && now.tv_sec - work->moved.tv_sec > control->silence_s)
+        return end_work(work, REMOTE_ERROR);
+    if (left > 0)
+        return IN_PROGRESS;
     if (work->all)
         fold(NULL, work);
     return end_work(work, OK);
@@ -327,38 +335,22 @@ static enum zr_emulator_step step(void *state)
 
 /* ---- Submitting ---------------------------------------------------------------------------------------- */
 
-/* What is mapped under the registration is what was when it was made. */
-static int still_mapped(const struct zr_emulator *emulator, const struct registration *each)
+/* Whether all of its peers have come, too. */
+static bool is_connected(const struct work *work)
 {
-    for (size_t i = 0; i * GRANULE_BYTES < each->bytes; i++)
-        if (emulator->mapped((zr_cu_address)(uintptr_t)each->data + i * GRANULE_BYTES) != each->mapped[i])
-            return 0;
-    return 1;
-}
-
-static int check_registrations(const struct zr_emulator *emulator, const struct work *work)
-{
-    for (const struct registration *each = work->comm->registrations; each; each = each->next)
-        for (int i = 0; i < work->count; i++)
-            if (!work->parts[i].staged && work->parts[i].data < each->data + each->bytes &&
-                each->data < work->parts[i].data + work->parts[i].bytes && !still_mapped(emulator, each))
-                return report(INVALID_USAGE,
-                              "%s of rank %d uses memory that is registered, and other "
-                              "memory has been mapped there since",
-                              work->name, work->comm->rank);
-    return OK;
+    const struct comm *comm = work->comm;
+    bool all = true;
+    for (int i = 0; i < work->count; i++) {
+        int peer = work->parts[i].peer;
+        atomic_store(&comm->linked[comm->rank * comm->ranks + peer], 1);
+        all = all && atomic_load(&comm->linked[peer * comm->ranks + comm->rank]);
+    }
+    return all;
 }
 
 static int submit(struct work *work, void *stream)
 {
     const struct zr_emulator *emulator = driver();
-    if (!emulator)
-        return run_here(work);
-    int code = check_registrations(emulator, work);
-    if (code == OK && !emulator->stream_is_here(stream))
-        code = report(INVALID_ARGUMENT, "%s in a stream that is none of the current context", work->name);
-    if (code != OK)
-        return end_work(work, code);
     work->comm->outstanding++;
     engine.works++;
     if (emulator->work(stream, step, work) == ZR_CU_SUCCESS)
@@ -366,6 +358,44 @@ static int submit(struct work *work, void *stream)
     work->comm->outstanding--;
     engine.works--;
     return end_work(work, 1); /* ncclUnhandledCudaError */
+}
+
+static int go_on(struct comm *comm);
+
+/* Begins what goes on in go_on(). */
+static int set_about(struct comm *comm, enum zr_nccl_doing what, struct work *work)
+{
+    int code;
+    if (control->dies_at == what)
+        _exit(0);
+    comm->doing = what;
+    comm->pending = work;
+    if (!comm->blocking)
+        return IN_PROGRESS;
+    while ((code = go_on(comm)) == IN_PROGRESS)
+        nanosleep(&(struct timespec){.tv_nsec = 10000}, NULL);
+    return code;
+}
+
+/* Whether the communicator takes a call. */
+static int check(const struct comm *comm, const char *name)
+{
+    if (!comm)
+        return report(INVALID_ARGUMENT, "%s without a communicator", name);
+    if (comm->has_ended)
+        return report(INVALID_ARGUMENT, "%s of a communicator that has ended", name);
+    return comm->doing ? report(INVALID_ARGUMENT, "%s while the communicator is in progress", name) : OK;
+}
+
+static int launch(struct work *work, void *stream)
+{
+    int code = check(work->comm, work->name);
+    if (code == OK && driver() && !driver()->stream_is_here(stream))
+        code = report(INVALID_ARGUMENT, "%s in a stream that is none of the current context", work->name);
+    if (code != OK)
+        return end_work(work, code);
+    work->comm->stream = stream;
+    return set_about(work->comm, ZR_NCCL_LAUNCHING, work);
 }
 
 static struct work *work_of(struct comm *comm, const char *name)
@@ -405,14 +435,16 @@ PUBLIC int ncclGroupEnd(void)
         return OK;
     struct work *work = grouped;
     grouped = NULL;
-    return submit(work, grouped_stream);
+    return launch(work, grouped_stream);
 }
 
 static int transfer(struct comm *comm, struct part part, int type, void *stream)
 {
-    zr_nccl_emulator.transfers++;
+    control->transfers++;
     if (!comm || !type_bytes(type))
         return INVALID_ARGUMENT;
+    if (comm->has_ended)
+        return check(comm, "a transfer");
     if (depth > 0 && grouped && (grouped->comm != comm || grouped_stream != stream))
         return INVALID_USAGE; /* groups of several communicators or streams are not emulated */
     struct work *work = depth > 0 && grouped ? grouped : work_of(comm, part.sends ? "a send" : "a receive");
@@ -422,7 +454,7 @@ static int transfer(struct comm *comm, struct part part, int type, void *stream)
         grouped_stream = stream;
         return code;
     }
-    return code == OK ? submit(work, stream) : end_work(work, code);
+    return code == OK ? launch(work, stream) : end_work(work, code);
 }
 
 PUBLIC int ncclSend(const void *data, size_t count, int type, int peer, struct comm *comm, void *stream)
@@ -459,12 +491,12 @@ static int cross(struct work *work, struct crossing c, void *stream)
                 work->parts[work->count - 1].staged = work->all != NULL;
             }
         }
-    return code == OK ? submit(work, stream) : end_work(work, code);
+    return code == OK ? launch(work, stream) : end_work(work, code);
 }
 
 static struct work *collective(struct comm *comm, const char *name, int type)
 {
-    zr_nccl_emulator.collectives++;
+    control->collectives++;
     return comm && type_bytes(type) ? work_of(comm, name) : NULL;
 }
 
@@ -494,7 +526,7 @@ PUBLIC int ncclBroadcast(const void *from, void *to, size_t count, int type, int
         return cross(work, (struct crossing){to, 0, NULL, 0, bytes}, stream);
     }
     int code = add(work, to, bytes, root, 0);
-    return code == OK ? submit(work, stream) : end_work(work, code);
+    return code == OK ? launch(work, stream) : end_work(work, code);
 }
 
 static float load(int type, const char *at)
@@ -594,7 +626,7 @@ PUBLIC int ncclRedOpDestroy(int sum, struct comm *comm)
 
 PUBLIC int ncclGetVersion(int *version)
 {
-    *version = zr_nccl_emulator.version;
+    *version = control->version;
     return OK;
 }
 
@@ -606,38 +638,40 @@ PUBLIC int ncclGetUniqueId(struct id *id)
     return OK;
 }
 
-/* A gather of a few of the host's bytes, while nothing else is under way. */
-static int say(struct comm *comm, const void *mine, void *all, size_t bytes)
+/* A gather of what the ranks have to say. */
+static struct work *say(struct comm *comm)
 {
     struct work *work = work_of(comm, "a start");
     for (int p = 0; p < comm->ranks; p++)
         if (p != comm->rank) {
-            add(work, (void *)(uintptr_t)mine, bytes, p, 1);
-            add(work, (char *)all + (size_t)p * bytes, bytes, p, 0);
+            add(work, &comm->mine, sizeof comm->mine, p, 1);
+            add(work, &comm->all[p], sizeof comm->mine, p, 0);
         }
-    work->own_from = mine;
-    work->own_to = (char *)all + (size_t)comm->rank * bytes;
-    work->own_bytes = bytes;
-    return run_here(work);
+    work->own_from = (char *)&comm->mine;
+    work->own_to = (char *)&comm->all[comm->rank];
+    work->own_bytes = sizeof comm->mine;
+    return work;
 }
 
 static int end(struct comm *comm)
 {
+    static struct comm *_Atomic ended;
     if (comm->device >= 0)
         engine_give();
+    if (comm->doing && comm->pending)
+        end_work(comm->pending, 0);
     munmap(comm->mail, comm->mail_bytes);
-    if (comm->outstanding == 0) /* a stream may come to an aborted one's work later */
-        free(comm);
-    zr_nccl_emulator.communicators--;
+    comm->has_ended = true;
+    comm->next = atomic_exchange(&ended, comm);
+    control->communicators--;
     return OK;
 }
 
-PUBLIC int ncclCommInitRank(struct comm **out, int ranks, struct id id, int rank)
+/* A communicator that is to start. */
+static int make(struct comm **out, int ranks, int rank, const struct id *id)
 {
-    if (ranks < 1 || ranks > MOST_RANKS || rank < 0 || rank >= ranks || id.name[0] != '/')
-        return INVALID_ARGUMENT;
-    size_t bytes = (size_t)(ranks * ranks) * sizeof(struct mailbox);
-    int fd = shm_open(id.name, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    const size_t pairs = (size_t)(ranks * ranks), bytes = pairs * (sizeof(struct mailbox) + 1);
+    int fd = shm_open(id->name, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (fd < 0 || ftruncate(fd, (off_t)bytes) != 0)
         return SYSTEM_ERROR;
     void *mail = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -645,126 +679,191 @@ PUBLIC int ncclCommInitRank(struct comm **out, int ranks, struct id id, int rank
     struct comm *comm = calloc(1, sizeof(*comm));
     if (mail == MAP_FAILED || !comm)
         return SYSTEM_ERROR;
-    *comm = (struct comm){.rank = rank, .ranks = ranks, .mail = mail, .mail_bytes = bytes};
-    memcpy(comm->name, id.name, sizeof(comm->name));
-    int device = driver() ? driver()->device() : -1, devices[MOST_RANKS];
-    comm->device = device;
-    if (device >= 0)
+    *comm = (struct comm){.rank = rank,
+                          .ranks = ranks,
+                          .blocking = true,
+                          .mail = mail,
+                          .linked = (void *)((struct mailbox *)mail + pairs),
+                          .mail_bytes = bytes,
+                          .id = *id,
+                          .device = driver() ? driver()->device() : -1};
+    comm->mine.device = comm->device;
+    if (comm->device >= 0)
         engine_take(driver());
-    int result = say(comm, &device, devices, sizeof device); /* all are there: the name can go */
-    if (rank == 0)
-        shm_unlink(id.name);
-    zr_nccl_emulator.communicators++;
-    for (int p = 0; p < ranks && result == OK && device >= 0; p++)
-        if (p != rank && devices[p] == device)
-            result = report(INVALID_USAGE, "ranks %d and %d are both on device %d", rank < p ? rank : p,
-                            rank < p ? p : rank, device);
-    if (result != OK)
-        end(comm);
-    *out = result == OK ? comm : NULL;
-    return result;
+    control->communicators++;
+    *out = comm;
+    return OK;
 }
 
-/* Collective over the parent: those of one colour, by their keys. */
-PUBLIC int ncclCommSplit(struct comm *parent, int colour, int key, struct comm **out, void *config)
+/* All are there: the name can go. */
+static int started(struct comm *comm)
 {
-    struct {
-        struct id id;
-        int colour, key;
-    } mine = {.colour = colour, .key = key}, all[MOST_RANKS];
-    if (!parent || !out || config || (colour < 0 && colour != NO_COLOUR) || depth > 0)
-        return INVALID_ARGUMENT;
-    ncclGetUniqueId(&mine.id);
-    *out = NULL;
-    int code = say(parent, &mine, all, sizeof mine), rank = 0, ranks = 0, first = parent->rank;
-    if (code != OK || colour == NO_COLOUR)
-        return code;
+    if (comm->rank == 0)
+        shm_unlink(comm->id.name);
+    for (int p = 0; p < comm->ranks; p++)
+        if (p != comm->rank && comm->device >= 0 && comm->all[p].device == comm->device)
+            return report(INVALID_USAGE,
+                          "Duplicate GPU detected : rank %d and rank %d both on CUDA device %x", comm->rank,
+                          p, (unsigned)comm->device << 12);
+    return OK;
+}
+
+/* Those of one colour, by their keys. */
+static int make_child(struct comm *parent)
+{
+    const struct said *all = parent->all, *mine = &parent->mine;
+    int rank = 0, ranks = 0, first = parent->rank;
     for (int p = 0; p < parent->ranks; p++)
-        if (all[p].colour == colour) {
-            bool before = all[p].key < key || (all[p].key == key && p < parent->rank);
+        if (all[p].colour == mine->colour) {
+            bool before = all[p].key < mine->key || (all[p].key == mine->key && p < parent->rank);
             ranks++;
             rank += before;
             if (all[p].key < all[first].key || (all[p].key == all[first].key && p < first))
                 first = p;
         }
-    zr_nccl_emulator.splits++;
-    return ncclCommInitRank(out, ranks, all[first].id, rank);
+    control->splits++;
+    int code = make(&parent->child, ranks, rank, &all[first].id);
+    if (code == OK) {
+        parent->child->blocking = false;
+        set_about(parent->child, ZR_NCCL_STARTING, say(parent->child));
+    }
+    return code;
+}
+
+/* One step of what the communicator is at; a group's pointer is there when its start has ended, as the
+ * library's. */
+static int step_on(struct comm *comm)
+{
+    int code = OK;
+    switch (comm->doing) {
+    case ZR_NCCL_STARTING:
+        code = advance(comm->pending);
+        return code == OK ? started(comm) : code;
+    case ZR_NCCL_SPLITTING:
+        if (!comm->child && (code = advance(comm->pending)) == OK) {
+            comm->pending = NULL;
+            code = comm->mine.colour == NO_COLOUR ? OK : make_child(comm);
+        }
+        if (code == OK && comm->child && (code = go_on(comm->child)) == OK) {
+            comm->child->blocking = comm->blocking;
+            *comm->out = comm->child;
+        }
+        return code;
+    case ZR_NCCL_LAUNCHING:
+        if (!driver())
+            return advance(comm->pending);
+        return is_connected(comm->pending) ? submit(comm->pending, comm->stream) : IN_PROGRESS;
+    case ZR_NCCL_FINALIZING:
+        return comm->outstanding > 0 ? IN_PROGRESS : OK;
+    case ZR_NCCL_DOING_NOTHING:
+        break;
+    }
+    return comm->error;
+}
+
+static int go_on(struct comm *comm)
+{
+    int code = step_on(comm);
+    if (code == IN_PROGRESS)
+        return code;
+    comm->doing = ZR_NCCL_DOING_NOTHING;
+    comm->pending = NULL;
+    comm->child = NULL;
+    comm->error = code;
+    return code;
+}
+
+PUBLIC int ncclCommInitRankConfig(struct comm **out, int ranks, struct id id, int rank,
+                                  const struct config *config)
+{
+    struct comm *comm;
+    if (ranks < 1 || ranks > MOST_RANKS || rank < 0 || rank >= ranks || id.name[0] != '/')
+        return INVALID_ARGUMENT;
+    if (config && (config->bytes < sizeof *config || config->magic != 0xcafebeef || config->version < 21400 ||
+                   config->version > (unsigned)control->version ||
+                   (config->blocking != 0 && config->blocking != 1 && config->blocking != NOT_SET)))
+        return report(INVALID_ARGUMENT, "a configuration that no version of the library has");
+    int code = make(&comm, ranks, rank, &id);
+    if (code != OK)
+        return code;
+    comm->blocking = !config || config->blocking != 0;
+    *out = comm;
+    code = set_about(comm, ZR_NCCL_STARTING, say(comm));
+    if (code != OK && code != IN_PROGRESS) {
+        end(comm);
+        *out = NULL;
+    }
+    return code;
+}
+
+/* Collective over the parent. */
+PUBLIC int ncclCommSplit(struct comm *parent, int colour, int key, struct comm **out, void *config)
+{
+    int code = check(parent, "a split");
+    if (code != OK)
+        return code;
+    if (!out || config || (colour < 0 && colour != NO_COLOUR) || depth > 0)
+        return INVALID_ARGUMENT;
+    *out = NULL;
+    parent->out = out;
+    parent->mine.colour = colour;
+    parent->mine.key = key;
+    ncclGetUniqueId(&parent->mine.id);
+    return set_about(parent, ZR_NCCL_SPLITTING, say(parent));
+}
+
+PUBLIC int ncclCommFinalize(struct comm *comm)
+{
+    int code = check(comm, "an end");
+    return code == OK ? set_about(comm, ZR_NCCL_FINALIZING, NULL) : code;
 }
 
 PUBLIC int ncclCommDestroy(struct comm *comm)
 {
-    if (!comm)
-        return INVALID_ARGUMENT;
-    if (comm->outstanding > 0)
-        return report(INVALID_USAGE, "a communicator ends while work of it is in a stream");
-    if (comm->registrations)
-        return report(INVALID_USAGE, "a communicator ends, and memory is registered with it still");
-    return end(comm);
+    int code = check(comm, "a destruction");
+    if (code == OK && comm->outstanding > 0)
+        code = report(INVALID_USAGE, "a communicator ends while work of it is in a stream");
+    return code == OK ? end(comm) : code;
 }
 
 /* Its work ends as it is. */
 PUBLIC int ncclCommAbort(struct comm *comm)
 {
-    if (!comm)
-        return INVALID_ARGUMENT;
+    if (!comm || comm->has_ended)
+        return report(INVALID_ARGUMENT, "an abort of a communicator that has ended");
     comm->aborted = 1;
     driver(); /* passes the driver's lock: no step of it is under way any more */
+    if (comm->child)
+        ncclCommAbort(comm->child);
     return end(comm);
 }
 
 PUBLIC int ncclCommGetAsyncError(struct comm *comm, int *error)
 {
-    *error = comm->error;
+    if (!comm || comm->has_ended)
+        return report(INVALID_ARGUMENT, "a communicator that has ended is asked how it is");
+    *error = comm->doing ? go_on(comm) : comm->error;
     return OK;
 }
 
 PUBLIC int ncclCommRegister(struct comm *comm, void *data, size_t bytes, void **handle)
 {
-    const struct zr_emulator *emulator = driver();
-    if (!comm || !data || bytes == 0)
-        return INVALID_ARGUMENT;
-    size_t count = (bytes + GRANULE_BYTES - 1) / GRANULE_BYTES;
-    struct registration *made = calloc(1, sizeof *made);
-    uint64_t *mapped = calloc(count, sizeof *mapped);
-    if (!made || !mapped)
-        abort();
-    *made = (struct registration){comm->registrations, data, bytes, mapped};
-    for (size_t i = 0; emulator && i < count; i++)
-        if ((mapped[i] = emulator->mapped((zr_cu_address)(uintptr_t)data + i * GRANULE_BYTES)) == 0) {
-            free(mapped);
-            free(made);
-            return report(INVALID_ARGUMENT, "%zu bytes at %p are registered, and not all are mapped", bytes,
-                          data);
-        }
-    comm->registrations = made;
-    zr_nccl_emulator.registrations++;
-    *handle = made;
-    return OK;
+    int code = check(comm, "a registration");
+    control->registrations++;
+    *handle = data;
+    return code == OK && bytes > 0 ? OK : INVALID_ARGUMENT;
 }
 
-PUBLIC int ncclCommDeregister(struct comm *comm, void *handle)
+PUBLIC const char *ncclGetLastError(struct comm *comm)
 {
-    const struct zr_emulator *emulator = driver();
-    struct registration **link = comm ? &comm->registrations : NULL, *found;
-    while (link && *link && *link != handle)
-        link = &(*link)->next;
-    if (!link || !*link)
-        return report(INVALID_ARGUMENT, "what is deregistered is no registration of the communicator");
-    found = *link;
-    int code = emulator && !still_mapped(emulator, found)
-                   ? report(INVALID_USAGE, "memory was unmapped before it was deregistered")
-                   : OK;
-    *link = found->next;
-    free(found->mapped);
-    free(found);
-    zr_nccl_emulator.registrations--;
-    return code;
+    (void)comm;
+    return control->report;
 }
 
 PUBLIC const char *ncclGetErrorString(int error)
 {
     static const char *const texts[] = {"no error",       "unhandled CUDA error", "system error",
                                         "internal error", "invalid argument",     "invalid usage",
-                                        "remote error"};
-    return error >= 0 && error < 7 ? texts[error] : "unknown error";
+                                        "remote error",   "in progress"};
+    return error >= 0 && error < 8 ? texts[error] : "unknown error";
 }

@@ -85,6 +85,7 @@ static inline struct zr_lt_emulator *card_library(bool on)
     snprintf(path, sizeof path, "%s", card_file("libcublasLt.so.13"));
     void *library = dlopen(path, RTLD_NOW);
     card_has_library = on;
+    zr_option_prefer(ZR_OPTION_PRODUCTS, !on); /* cases run with zr's own products, too */
     zr_cuda_matrix_library_set(on ? path : "none");
     return library ? dlsym(library, "zr_lt_emulator") : NULL;
 }
@@ -135,6 +136,7 @@ static inline bool card_begin_real(void)
     if (zr_option_get(ZR_OPTION_KERNELS) == 1)
         zr_cuda_kernels_image_set("zr emulated image kernels.image\n");
     zr_cuda_matrix_library_set("none");
+    zr_option_prefer(ZR_OPTION_PRODUCTS, 1);
     card_driver->device_attribute(&same_addresses, (zr_cu_attribute)CARD_HOST_POINTER_OF_REGISTERED, 0);
     if (!same_addresses)
         tap_skip("the card does not use page-locked memory at the host's addresses");

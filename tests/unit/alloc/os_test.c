@@ -1,6 +1,7 @@
 /* os_test.c: the port to the system, alloc/base/system/os.h: clock, threads on arena stacks, shared waits,
  * and what machines of many kinds grant, made up out of files. */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <ftw.h>
 #include <pthread.h>
 #include <signal.h>
@@ -10,6 +11,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -17,6 +19,8 @@
 #include "alloc/base/error.h"
 #include "alloc/base/fault.h"
 #include "alloc/base/system/file.h"
+#include "alloc/base/system/folders.h"
+#include "alloc/base/system/module.h"
 #include "alloc/base/system/os.h"
 #include "alloc/base/system/process.h"
 #include "tests/support/blocks.h"
@@ -431,6 +435,56 @@ static void test_processes(void)
     tap_is(zr_process_state((int32_t)child), 0, "and one that is gone");
 }
 
+/* ---- Libraries ----------------------------------------------------------------------------------------- */
+
+static bool make_folders(char *path)
+{
+    for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        mkdir(path, 0700);
+        *slash = '/';
+    }
+    return access(path, F_OK) != 0;
+}
+
+/* The C library by another name, in wheels below the scratch folder. */
+static void test_libraries(void)
+{
+    static const struct {
+        const char *at, *name, *programs, *words; /* programs: PATH below the scratch folder */
+    } places[] = {
+        {"a/lib/python3.11/site-packages/nvidia/cublas/lib/", "libzr_one.so.1", "a/bin", "cuBLAS of CUDA 12"},
+        {"a/lib/python3.13/dist-packages/nvidia/cu13/lib/", "libzr_two.so.1", "a/bin", "all of CUDA 13"},
+        {"b/nvidia/nccl/lib/", "libzr_three.so.1", NULL, "NCCL beside a PyTorch in this process"},
+    };
+    const char *const symbols[] = {"getpid", NULL};
+    char programs[128], torch[160];
+    void *function = NULL;
+    Dl_info libc;
+    snprintf(programs, sizeof programs, "%s/a/bin/python3", scratch);
+    make_folders(programs);
+    bool stands = dladdr(dlsym(RTLD_DEFAULT, "getpid"), &libc) && libc.dli_fname;
+    for (size_t i = 0; i < sizeof places / sizeof *places && stands; i++) {
+        const char *const names[] = {"libzr_nowhere.so.1", places[i].name, NULL};
+        char path[256];
+        snprintf(path, sizeof path, "%s/%s%s", scratch, places[i].at, places[i].name);
+        stands = make_folders(path) && symlink(libc.dli_fname, path) == 0;
+        zr_folders_programs_read("/nonexistent/bin");
+        bool early = zr_module_find(names, symbols, &function) == ZR_OK;
+        snprintf(programs, sizeof programs, "/nonexistent:%s/%s", scratch, places[i].programs);
+        zr_folders_programs_read(places[i].programs ? programs : NULL);
+        if (!places[i].programs) {
+            snprintf(torch, sizeof torch, "%s/b/torch/lib/libzr_torch.so", scratch);
+            snprintf(path, sizeof path, "%.*s/libresolv.so.2",
+                     (int)(strrchr(libc.dli_fname, '/') - libc.dli_fname), libc.dli_fname);
+            stands = make_folders(torch) && symlink(path, torch) == 0 && dlopen(torch, RTLD_NOW);
+        }
+        bool found = zr_module_find(names, symbols, &function) == ZR_OK;
+        tap_ok(stands && !early && found && function, "%s is found in its wheel", places[i].words);
+    }
+    zr_folders_programs_read(NULL);
+}
+
 int main(void)
 {
     if (!mkdtemp(scratch)) {
@@ -458,6 +512,7 @@ int main(void)
     test_this_machine();
     test_resident();
     test_processes();
+    test_libraries();
     remove_tree(scratch);
     return tap_done();
 }

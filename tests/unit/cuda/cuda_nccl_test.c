@@ -1,11 +1,12 @@
 /* cuda_nccl_test.c: NCCL and device memory, on the emulated driver and the emulated NCCL: what that one
- * reports of buffers, registrations and streams, by a planted mistake for each; the communicator over it,
+ * reports of buffers, streams and calls in progress, by a planted mistake for each; the communicator over it,
  * whose operations no host waits for: order by streams alone, groups by a split, and a rank that is lost. */
 #define _GNU_SOURCE
 #include <sys/mman.h>
 #include <time.h>
 
 #include "tests/support/child.h"
+#include "tests/emulators/nccl/nccl_emulator.h"
 #include "tests/support/cuda/cuda_pieces.h"
 #include "zero/comm/local/local.h"
 #include "zero/comm/nccl.h"
@@ -29,22 +30,29 @@ static const char *nccl_path(void)
     return path;
 }
 
-/* What the emulated NCCL has reported last. */
-static const char *reported(void)
+static struct zr_nccl_emulator *library(void)
 {
-    struct control {
-        int version;
-        unsigned counts[4];
-        int silence_s;
-        unsigned splits;
-        char report[256];
-    } *control = dlsym(dlopen(nccl_path(), RTLD_NOW), "zr_nccl_emulator");
-    return control->report;
+    return dlsym(dlopen(nccl_path(), RTLD_NOW), "zr_nccl_emulator");
 }
 
-static void set_scene(void)
+static const char *reported(void)
+{
+    return library()->report;
+}
+
+/* A call of a communicator that does not block, waited for. */
+static zr_nccl_result settled(zr_nccl_result code)
+{
+    while (code == ZR_NCCL_IN_PROGRESS)
+        scene.nccl->async_error(scene.comm, &code);
+    return code;
+}
+
+static void set_scene(int blocking)
 {
     struct zr_nccl_id id;
+    struct zr_nccl_config config = {sizeof config, (unsigned)ZR_NCCL_MAGIC, ZR_NCCL_CONFIG_VERSION, blocking,
+                                    ZR_NCCL_NOT_SET};
     zr_cu_result (*create_stream)(zr_cu_stream *, unsigned);
     emulator = cuda_emulator_alone();
     if (!emulator || !freopen("/dev/null", "w", stderr))
@@ -59,7 +67,7 @@ static void set_scene(void)
     scene.at = scene.memory.range->address;
     zr_nccl_path_set(nccl_path());
     if (zr_nccl_get(&scene.nccl) != ZR_OK || scene.nccl->get_id(&id) != 0 ||
-        scene.nccl->init(&scene.comm, 1, id, 0) != 0)
+        settled(scene.nccl->init(&scene.comm, 1, id, 0, &config)) != 0)
         _exit(8);
 }
 
@@ -93,14 +101,50 @@ static void map_other(void)
 
 static int no_mistake(void)
 {
-    void *handle;
     fill(scene.at, 7);
-    int code = scene.nccl->register_memory(scene.comm, scene.at, GRANULE, &handle);
-    code |= gather(scene.at, scene.at + BYTES);
+    int code = gather(scene.at, scene.at + BYTES);
     code |= (int)cu->stream_synchronize(scene.stream);
     code |= byte_at(scene.at + 2 * BYTES - 1) != 7;
-    code |= scene.nccl->deregister_memory(scene.comm, handle);
-    return code | scene.nccl->destroy(scene.comm);
+    return code | settled(scene.nccl->finalize(scene.comm)) | scene.nccl->destroy(scene.comm);
+}
+
+/* The call has returned, and nothing is in the stream before it has settled. */
+static int settle_late(void)
+{
+    zr_nccl_result code = gather(scene.at, scene.at + BYTES);
+    fill(scene.at, 7);
+    cu->stream_synchronize(scene.stream);
+    bool early = code == ZR_NCCL_IN_PROGRESS && byte_at(scene.at + BYTES) == 0;
+    code = settled(code);
+    cu->stream_synchronize(scene.stream);
+    return !early || code != 0 || byte_at(scene.at + BYTES) != 7;
+}
+
+static int call_in_progress(void)
+{
+    gather(scene.at, scene.at + BYTES);
+    return gather(scene.at, scene.at + BYTES) != 4 || scene.nccl->destroy(scene.comm) != 4;
+}
+
+static int no_mistake_settled(void)
+{
+    fill(scene.at, 7);
+    int code = settled(gather(scene.at, scene.at + BYTES)) | (int)cu->stream_synchronize(scene.stream);
+    return code | (byte_at(scene.at + 2 * BYTES - 1) != 7) | settled(scene.nccl->finalize(scene.comm)) |
+           scene.nccl->destroy(scene.comm);
+}
+
+static int abort_in_progress(void)
+{
+    gather(scene.at, scene.at + BYTES);
+    return scene.nccl->abort(scene.comm);
+}
+
+static int ask_after_the_end(void)
+{
+    zr_nccl_result code = 0;
+    scene.nccl->abort(scene.comm);
+    return scene.nccl->async_error(scene.comm, &code) == 0;
 }
 
 /* Nothing has come when the call returns, nor while another stream is waited for. */
@@ -134,28 +178,6 @@ static int use_what_is_not_mapped(void)
     return cu->stream_synchronize(scene.stream) == 0;
 }
 
-static int register_what_is_not_mapped(void)
-{
-    void *handle;
-    return scene.nccl->register_memory(scene.comm, scene.at, 2 * GRANULE, &handle) == 0;
-}
-
-static int move_what_is_registered(void)
-{
-    void *handle;
-    scene.nccl->register_memory(scene.comm, scene.at, GRANULE, &handle);
-    map_other();
-    return scene.nccl->send(scene.at, 1, ZR_NCCL_UINT8, 0, scene.comm, scene.stream) == 0 ||
-           scene.nccl->deregister_memory(scene.comm, handle) == 0;
-}
-
-static int end_while_registered(void)
-{
-    void *handle;
-    scene.nccl->register_memory(scene.comm, scene.at, GRANULE, &handle);
-    return scene.nccl->destroy(scene.comm) == 0;
-}
-
 static int end_under_way(void)
 {
     gather(scene.at, scene.at + BYTES);
@@ -168,35 +190,30 @@ static int use_no_stream(void)
     return gather(scene.at, scene.at + BYTES) == 0;
 }
 
-static int deregister_twice(void)
-{
-    void *handle;
-    scene.nccl->register_memory(scene.comm, scene.at, GRANULE, &handle);
-    scene.nccl->deregister_memory(scene.comm, handle);
-    return scene.nccl->deregister_memory(scene.comm, handle) == 0;
-}
-
 static const struct mistake {
     const char *words, *report;
     int (*make)(void);
+    bool does_not_block;
 } mistakes[] = {
-    {"no mistake: bytes arrive, nothing is left", "", no_mistake},
-    {"a result that is read without a wait is not there", "", read_without_wait},
-    {"a buffer that is unmapped too early", "freed or unmapped after the call", unmap_too_early},
-    {"and other memory mapped in its place", "freed or unmapped after the call", map_others_too_early},
-    {"a buffer that is not mapped", "none that its device may use", use_what_is_not_mapped},
-    {"what is registered is not mapped", "not all are mapped", register_what_is_not_mapped},
-    {"registered memory that has moved", "unmapped before it was deregistered", move_what_is_registered},
-    {"the end before what is registered", "registered with it still", end_while_registered},
-    {"the end before what is under way", "work of it is in a stream", end_under_way},
-    {"a stream of nobody", "none of the current context", use_no_stream},
-    {"what is deregistered twice", "no registration", deregister_twice},
+    {"no mistake: bytes arrive, nothing is left", "", no_mistake, false},
+    {"nor in a communicator that does not block", "", no_mistake_settled, true},
+    {"what has not settled is not in the stream", "", settle_late, true},
+    {"a call before the last one has settled", "a destruction while the communicator is in progress",
+     call_in_progress, true},
+    {"an abort is no mistake then", "", abort_in_progress, true},
+    {"a communicator that has ended is used", "that has ended is asked", ask_after_the_end, true},
+    {"a result that is read without a wait is not there", "", read_without_wait, false},
+    {"a buffer that is unmapped too early", "freed or unmapped after the call", unmap_too_early, false},
+    {"and other memory mapped in its place", "freed or unmapped after the call", map_others_too_early, false},
+    {"a buffer that is not mapped", "none that its device may use", use_what_is_not_mapped, false},
+    {"the end before what is under way", "work of it is in a stream", end_under_way, false},
+    {"a stream of nobody", "none of the current context", use_no_stream, false},
 };
 static const struct mistake *chosen;
 
 static int make_mistake(void)
 {
-    set_scene();
+    set_scene(!chosen->does_not_block);
     int code = chosen->make();
     return code ? code : strstr(reported(), chosen->report) && !chosen->report[0] == !reported()[0] ? 0 : 7;
 }
@@ -204,7 +221,14 @@ static int make_mistake(void)
 /* ---- The communicator -----------------------------------------------------------------------------------
  */
 
-enum task { TASK_WORKS, TASK_LOSES, TASK_ONE_CARD };
+enum task {
+    TASK_WORKS,
+    TASK_LOSES,
+    TASK_ONE_CARD,
+    TASK_DIES_STARTING,
+    TASK_DIES_SPLITTING,
+    TASK_DIES_LAUNCHING
+};
 
 struct rank {
     zr_backend *device, *host;
@@ -279,8 +303,17 @@ static int works(struct rank *r, unsigned rank)
     wrong += zr_comm_split(&half, r->comm, ranks, 2, 0) != ZR_OK;
     wrong += gather_ranks(half, r->block);
     zr_comm_destroy(half);
-    wrong += ((unsigned *)dlsym(dlopen(nccl_path(), RTLD_NOW), "zr_nccl_emulator"))[6] != 1; /* splits */
-    return (int)(wrong + close_rank(r));
+    wrong += library()->splits != 1 || library()->registrations != 0;
+    wrong += close_rank(r);
+    return (int)wrong + (int)library()->communicators;
+}
+
+static bool names_rank_1(zr_result result)
+{
+    bool named = result == ZR_ERR_PEER && strstr(zr_last_error(), "rank 1 ");
+    if (!named)
+        fprintf(stderr, "# %s: %s\n", zr_result_name(result), zr_last_error());
+    return named;
 }
 
 /* Rank 0 waits for its stream, not for its peer, and gets through. */
@@ -288,18 +321,37 @@ static int loses(struct rank *r, unsigned rank)
 {
     zr_ticket ticket;
     struct zr_all_gather op = {.source = r->block, .destination = r->block, .shard_bytes = BYTES};
+    if (gather_ranks(r->comm, r->block) > 0)
+        return 1;
     if (rank == 1)
         _exit(0);
     zr_result result = zr_comm_all_gather(r->comm, &op, &ticket);
     if (result != ZR_OK || zr_comm_wait(r->comm, ticket) != ZR_OK)
         return 2;
     byte_at(r->block);
-    result = zr_comm_all_gather(r->comm, &op, &ticket);
-    bool named = result == ZR_ERR_PEER && strstr(zr_last_error(), "rank 1 ");
-    if (!named)
-        fprintf(stderr, "# %s: %s\n", zr_result_name(result), zr_last_error());
+    bool named = names_rank_1(zr_comm_all_gather(r->comm, &op, &ticket));
     close_rank(r);
-    return named ? 0 : 3;
+    return named && library()->communicators == 0 ? 0 : 3;
+}
+
+/* Rank 1 has died inside a call of NCCL, which rank 0 would be in for ever. */
+static int outlives(struct rank *r, enum task task, zr_result opened, uint64_t began_ns)
+{
+    const unsigned ranks[] = {0, 1};
+    zr_ticket ticket;
+    zr_comm *group = NULL;
+    struct zr_all_gather op = {.source = r->block, .destination = r->block, .shard_bytes = BYTES};
+    zr_result result = opened;
+    if (zr_os_now_ns() > began_ns + 15000000000u)
+        return 7; /* the emulated library has ended a call that blocked */
+    if (result == ZR_OK && task == TASK_DIES_SPLITTING)
+        result = zr_comm_split(&group, r->comm, ranks, 2, 0);
+    else if (result == ZR_OK)
+        result = zr_comm_all_gather(r->comm, &op, &ticket);
+    bool named = names_rank_1(result) && (opened == ZR_OK) == (task != TASK_DIES_STARTING);
+    if (r->comm)
+        close_rank(r);
+    return named && library()->communicators == 0 ? 0 : 6;
 }
 
 static int run_rank(struct zr_local_world *local, unsigned rank, void *argument)
@@ -309,10 +361,22 @@ static int run_rank(struct zr_local_world *local, unsigned rank, void *argument)
     setenv("ZR_EMULATOR_DEVICES", "4", 1);
     emulator = cuda_emulator();
     zr_nccl_path_set(nccl_path());
+    static const enum zr_nccl_doing deaths[] = {[TASK_DIES_STARTING] = ZR_NCCL_STARTING,
+                                                [TASK_DIES_SPLITTING] = ZR_NCCL_SPLITTING,
+                                                [TASK_DIES_LAUNCHING] = ZR_NCCL_LAUNCHING};
+    const uint64_t began_ns = zr_os_now_ns();
+    library()->silence_s = 15;
+    if (rank == 1)
+        library()->dies_at = deaths[task];
     zr_result result = open_rank(&r, local, rank, task == TASK_ONE_CARD ? 0 : rank);
     zr_cuda_driver_get(&cu);
     if (task == TASK_ONE_CARD)
-        return result == ZR_ERR_UNAVAILABLE && strstr(reported(), "both on device 0") ? 0 : 4;
+        return result == ZR_ERR_UNAVAILABLE && strstr(zr_last_error(), "Duplicate GPU") &&
+                       strstr(zr_last_error(), "--comm local")
+                   ? 0
+                   : 4;
+    if (task >= TASK_DIES_STARTING)
+        return outlives(&r, task, result, began_ns);
     if (result != ZR_OK)
         fprintf(stderr, "# rank %u: %s\n", rank, zr_last_error());
     return result != ZR_OK ? 5 : task == TASK_LOSES ? loses(&r, rank) : works(&r, rank);
@@ -339,5 +403,8 @@ int main(void)
     tap_is(launch_ranks(2, TASK_ONE_CARD), 0, "two ranks on one card are refused");
     tap_is(launch_ranks(4, TASK_WORKS), 0, "what is read behind a wait is there; groups come of a split");
     tap_is(launch_ranks(2, TASK_LOSES), 0, "a rank that is gone ends the stream's wait, and is named");
+    tap_is(launch_ranks(2, TASK_DIES_STARTING), 0, "so it does in the start of a communicator,");
+    tap_is(launch_ranks(2, TASK_DIES_SPLITTING), 0, "in a split,");
+    tap_is(launch_ranks(2, TASK_DIES_LAUNCHING), 0, "and where the first operation connects the two");
     return tap_done();
 }

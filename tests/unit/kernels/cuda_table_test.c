@@ -2,6 +2,7 @@
  * device memory to the byte, queued in a stream behind other work, and what it refuses. What its operations
  * compute is cuda_fp32_test.c's and its neighbours' matter. */
 #define _GNU_SOURCE
+#include "kernels/cuda/arguments.h"
 #include "kernels/cuda/cuda.h"
 #include "tests/support/cuda/cuda_calls.h"
 #include "tests/support/cuda/cuda_support.h"
@@ -218,10 +219,85 @@ static void test_wrong_memory(void)
                "and the next operation says so");
 }
 
+/* ---- Sums of columns ----------------------------------------------------------------------------------- */
+
+enum {
+    COLUMN_ROWS_MOST = 4 * CUDA_COLUMN_ROWS,
+    COLUMNS_MOST = 150,
+    ROOM = COLUMN_ROWS_MOST * COLUMNS_MOST + 1
+};
+static float column_x[ROOM], column_dy[ROOM];
+
+static bool sums_right(const float *device_sums, const double *want, size_t n)
+{
+    float got[COLUMNS_MOST];
+    cu->copy(address_of(got), address_of(device_sums), n * sizeof *got, context.stream);
+    cu->stream_synchronize(context.stream);
+    for (size_t c = 0; c < n; c++)
+        if ((double)got[c] != want[c])
+            return false;
+    return true;
+}
+
+/* Small whole numbers and halves, whose sums are exact in any order: of one part and of several, on 16 bytes
+ * and between, onto what is there. */
+static void test_columns(void)
+{
+    static const struct {
+        size_t rows, columns, skipped;
+    } shapes[] = {{0, 5, 0},
+                  {1, 33, 0},
+                  {CUDA_COLUMN_ROWS, 40, 0},
+                  {CUDA_COLUMN_ROWS + 1, 132, 0},
+                  {COLUMN_ROWS_MOST - 5, COLUMNS_MOST, 0},
+                  {3 * CUDA_COLUMN_ROWS, 36, 1}};
+    float *x = device(sizeof column_x), *dy = device(sizeof column_dy),
+          *w = device(COLUMNS_MOST * sizeof(float)), *dx = device(sizeof column_x),
+          *dw = device(COLUMNS_MOST * sizeof(float)), *db = device(COLUMNS_MOST * sizeof(float)),
+          *mean = device(COLUMN_ROWS_MOST * sizeof(float)), *rstd = device(COLUMN_ROWS_MOST * sizeof(float)),
+          half[2][COLUMN_ROWS_MOST];
+    for (size_t i = 0; i < ROOM; i++)
+        column_x[i] = (float)(i * 7 % 13) - 6, column_dy[i] = (float)(i * 5 % 11) - 5;
+    for (size_t i = 0; i < COLUMN_ROWS_MOST; i++)
+        half[0][i] = (float)(i % 3), half[1][i] = 0.5f * (float)(i % 2 + 1);
+    cu->copy(address_of(x), address_of(column_x), sizeof column_x, context.stream);
+    cu->copy(address_of(dy), address_of(column_dy), sizeof column_dy, context.stream);
+    cu->copy(address_of(mean), address_of(half[0]), sizeof half[0], context.stream);
+    cu->copy(address_of(rstd), address_of(half[1]), sizeof half[1], context.stream);
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        const size_t rows = shapes[i].rows, n = shapes[i].columns, skipped = shapes[i].skipped;
+        double normal[COLUMNS_MOST] = {0}, root[COLUMNS_MOST] = {0}, plain[COLUMNS_MOST] = {0};
+        for (size_t at = 0; at < rows * n; at++) {
+            double v = (double)column_x[skipped + at], g = (double)column_dy[skipped + at],
+                   r = (double)half[1][at / n];
+            normal[at % n] += g * (v - (double)half[0][at / n]) * r;
+            root[at % n] += g * v * r;
+            plain[at % n] += g;
+        }
+        struct zr_layernorm_backward layer = {
+            .shape = {rows, n}, x + skipped, w, mean, rstd, dy + skipped, dx, dw, db};
+        struct zr_rmsnorm_backward rms = {rows, n, x + skipped, w, dy + skipped, rstd, dx, dw, false, false};
+        struct zr_linear_backward linear = {
+            .shape = {.rows = rows, .in = 1, .out = n}, .dy = dy + skipped, .db = db};
+        bool right = table->layernorm_backward(&context, &layer) == ZR_OK && sums_right(dw, normal, n) &&
+                     sums_right(db, plain, n);
+        right = right && table->rmsnorm_backward(&context, &rms) == ZR_OK && sums_right(dw, root, n);
+        right = right && table->linear_backward(&context, &linear) == ZR_OK && sums_right(db, plain, n);
+        for (size_t c = 0; c < n; c++)
+            plain[c] *= 2, normal[c] += root[c];
+        layer.accumulate = linear.accumulate = true;
+        right = right && table->linear_backward(&context, &linear) == ZR_OK && sums_right(db, plain, n);
+        right = right && table->layernorm_backward(&context, &layer) == ZR_OK && sums_right(dw, normal, n);
+        tap_ok(right, "sums of %zu columns over %zu rows%s", n, rows,
+               skipped ? ", between lines of 16 bytes" : "");
+    }
+}
+
 int main(void)
 {
     if (begin()) {
         test_stream();
+        test_columns();
         test_rounds();
         test_weight();
         test_refusals();

@@ -1,0 +1,98 @@
+/* nccl_settle.c: waits for NCCL, whose communicators do not block, and the words for what ends a wait; see
+ * nccl.h. Below nccl_run.c, nccl_watch.c and nccl.c. */
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "alloc/base/error.h"
+#include "zero/comm/local/local.h"
+#include "zero/comm/nccl.h"
+#include "zero/launch/timeout.h"
+
+enum { LOOKS_BEFORE_LOST = 10 };
+#define NAP_NS  20000ull
+#define SPIN_NS 20000ull /* a call that only queues has settled by then */
+
+zr_result zr_nccl_find_lost(struct nccl_comm *self, unsigned *looks)
+{
+    zr_result result = self->base.local ? zr_local_check(self->base.local, ZR_LOCAL_ALL) : ZR_OK;
+    if (result == ZR_OK || atomic_load(&self->base.local->abort)) {
+        *looks = 0;
+        return result;
+    }
+    /* A rank that has ended well has done its part before, and what it sent is on its way. */
+    return ++*looks < LOOKS_BEFORE_LOST ? ZR_OK : result;
+}
+
+/* The same, of a wait for `what`. What ended the run has words of its own. */
+static zr_result find_lost_in(struct nccl_comm *self, unsigned *looks, const char *what)
+{
+    char words[ZR_COMM_MESSAGE_BYTES];
+    zr_result result = zr_nccl_find_lost(self, looks);
+    if (result == ZR_OK || atomic_load(&self->base.local->abort))
+        return result;
+    snprintf(words, sizeof words, "%s", zr_last_error());
+    return zr_fail(result, "NCCL's %s: %s", what, words);
+}
+
+/* NCCL does not know who is lost: the others, which have given up as well, ask each other. That takes as long
+ * as a wait over `talk` has timeout. */
+static zr_result ask_who_is_lost(struct nccl_comm *self, const char *words)
+{
+    char byte = 0, all[ZR_MAX_WORLD];
+    zr_ticket ticket;
+    struct zr_all_gather op = {.source = &byte, .destination = all, .shard_bytes = 1};
+    /* No host message: those are the caller's, whose thread may be at one. */
+    zr_result result = zr_comm_all_gather(self->talk, &op, &ticket);
+    if (result == ZR_OK)
+        result = zr_comm_wait(self->talk, ticket);
+    if (result != ZR_OK)
+        return zr_fail(result, "%s: %s", words, zr_last_error());
+    return zr_fail(ZR_ERR_PEER, "%s, and all ranks answer: it is NCCL that does not get on", words);
+}
+
+zr_result zr_nccl_refused(struct nccl_comm *self, zr_nccl_result code, const char *what)
+{
+    char words[ZR_COMM_MESSAGE_BYTES];
+    const char *warning = self->nccl->last_error(NULL);
+    snprintf(words, sizeof(words), "NCCL's %s failed: %s%s%s%s", what, self->nccl->error_text(code),
+             warning && warning[0] ? ": " : "", warning ? warning : "",
+             warning && strstr(warning, "Duplicate GPU") ? "; give each rank a card, or use --comm local"
+                                                         : "");
+    return code == ZR_NCCL_REMOTE_ERROR ? ask_who_is_lost(self, words)
+                                        : zr_fail(ZR_ERR_UNAVAILABLE, "%s", words);
+}
+
+zr_result zr_nccl_silent(struct nccl_comm *self, const char *what, uint64_t waited_ns)
+{
+    char words[ZR_COMM_MESSAGE_BYTES];
+    snprintf(words, sizeof(words), "NCCL's %s has not ended within %llu s on rank %u", what,
+             (unsigned long long)(waited_ns / 1000000000u), self->base.rank);
+    return ask_who_is_lost(self, words);
+}
+
+zr_result zr_nccl_settle(struct nccl_comm *self, zr_nccl_comm comm, zr_nccl_result code, const char *what)
+{
+    _Atomic uint32_t nobody = 0;
+    struct zr_timeout timeout = zr_timeout_begin();
+    const uint64_t began_ns = zr_os_now_ns();
+    uint64_t looked_ns = began_ns;
+    unsigned looks = 0;
+    zr_result result = ZR_OK;
+    while (code == ZR_NCCL_IN_PROGRESS && result == ZR_OK) {
+        zr_nccl_result asked = self->nccl->async_error(comm, &code);
+        uint64_t now_ns = zr_os_now_ns();
+        code = asked != 0 ? asked : code;
+        if (code != ZR_NCCL_IN_PROGRESS || now_ns - began_ns < SPIN_NS)
+            continue;
+        zr_word_wait(&nobody, 0, NAP_NS);
+        if (now_ns - looked_ns < ZR_NCCL_LOOK_NS)
+            continue;
+        looked_ns = now_ns;
+        uint64_t waited_ns = zr_timeout_waited_ns(&timeout);
+        result = find_lost_in(self, &looks, what);
+        if (result == ZR_OK && waited_ns > self->base.options.timeout_ns)
+            result = zr_nccl_silent(self, what, waited_ns);
+    }
+    return result != ZR_OK || code == 0 ? result : zr_nccl_refused(self, code, what);
+}
