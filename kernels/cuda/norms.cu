@@ -310,8 +310,8 @@ DEVICE size_t own_columns(const struct cuda_columns *a, size_t *first)
                 end_ = (blockIdx.y + 1) * a.part_rows < a.rows ? (blockIdx.y + 1) * a.part_rows : a.rows;    \
          (count) > 0 && row < end_; row += CUDA_WARPS)
 
-/* The block's sums in the order of its warps: the result, or a part of it. Every thread comes, with the sums of
- * its columns; `room` has a number for each of them, and is free again behind it. */
+/* The block's sums in the order of its warps: the result, or a part of it. Every thread comes, with the sums
+ * of its columns; `room` has a number for each of them, and is free again behind it. */
 DEVICE void end_columns(const struct cuda_columns *a, unsigned which, const struct pack *own, float *room)
 {
     unsigned columns = WARP * a->width;
@@ -417,5 +417,7 @@ KERNEL(K(columns_together), struct cuda_columns, CUDA_THREADS)
         return;
     for (unsigned warp = 1; warp < CUDA_WARPS; warp++)
         sum += room[warp * WARP + threadIdx.x];
-    el_onto((el *)a.sums[blockIdx.y] + c, sum, a.accumulate);
+    el *to =
+        (el *)(blockIdx.y == 0 ? a.sums[0] : a.sums[1]); /* indexed, it would be a copy in local memory */
+    el_onto(to + c, sum, a.accumulate);
 }

@@ -272,6 +272,8 @@ PUBLIC zr_lt_status cublasLtMatmulAlgoGetHeuristic(zr_lt_handle handle, zr_lt_op
         return refuse(ZR_LT_INVALID_VALUE, "no room for an algorithm");
     *count = 0;
     control->choices++;
+    if (control->choose == ZR_LT_EMULATOR_NONE)
+        return refuse(ZR_LT_SUCCESS, "no algorithm is found");
     if (control->choose)
         return refuse(control->choose, "the choice is told to fail");
     zr_lt_status status = check_problem(&p);

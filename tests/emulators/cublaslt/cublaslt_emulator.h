@@ -20,6 +20,8 @@ struct zr_lt_emulator {
     zr_lt_status create, choose, launch; /* what these come to instead, where it is not 0 */
     char report[256];                    /* the last refusal; "": there was none */
 };
+/* As `choose`: the choice succeeds, and there is no algorithm. */
+enum { ZR_LT_EMULATOR_NONE = 1000 };
 extern struct zr_lt_emulator zr_lt_emulator;
 
 /* Of multiply.cu: d[m, n] = alpha op(a) op(b) + beta c + bias, by columns; the sum over k in `parts`. */
