@@ -22,6 +22,7 @@ enum {
     CUDA_MMA_WARPS = 4,         /* of a block of attention on tensor cores */
     CUDA_MMA_THREADS = 32 * CUDA_MMA_WARPS,
     CUDA_MMA_QUERIES = 128,     /* of such a block, forward */
+    CUDA_MMA_KEYS = 64,         /* backward, of keys */
     CUDA_MMA_TILE = 64,         /* rows of the other side that are in shared memory at once */
     CUDA_SQUARES_BLOCK = 4096,  /* zr_sum_of_squares's */
     CUDA_SQUARES_GROUP = 64,    /* blocks that are added up first */
@@ -33,8 +34,10 @@ enum {
 
 /* From row to row of a tile of two-byte elements in shared memory. */
 #define CUDA_MMA_ROW_BYTES(width) (2 * (width) + 16)
-/* Of 16 rows, which a warp of backward attention on tensor cores has: what registers hold. */
-#define CUDA_MMA_STRIPS(width) ((width) == 64 ? 2 : 1)
+/* Forward: keys in shared memory at once, as many as registers hold scores of. */
+#define CUDA_MMA_FORWARD_KEYS(width) ((width) == 128 ? 48 : 64)
+/* Backward: strips of 16 queries of a warp, as many as registers hold. */
+#define CUDA_MMA_QUERY_STRIPS(width) ((width) == 64 ? 2 : 1)
 
 /* c[m, n] (+)= a[m, k] b[k, n] + bias[n]: element (row, column) of a lies at row * a_row + column * a_column,
  * and so for b. */

@@ -15,6 +15,11 @@ DEVICE size_t kv_heads_of(const struct zr_attention *s)
     return s->kv_heads ? s->kv_heads : s->heads;
 }
 
+DEVICE float scale_of(size_t width)
+{
+    return 1.0f / sqrtf((float)width);
+}
+
 /* Head `number` of the queries, with the keys and values that its group shares. */
 DEVICE struct head head_of(const struct zr_attention *s, const el *qkv, size_t batch, size_t number)
 {
@@ -27,7 +32,7 @@ DEVICE struct head head_of(const struct zr_attention *s, const el *qkv, size_t b
     h.q = qkv + batch * h.tokens * h.line + number * h.width;
     h.k = qkv + batch * h.tokens * h.line + s->channels + kv * h.width;
     h.v = h.k + kv_heads * h.width;
-    h.scale = 1.0f / sqrtf((float)h.width);
+    h.scale = scale_of(h.width);
     return h;
 }
 

@@ -556,7 +556,8 @@ static int narrow_kernel(const struct zr_kernel_context *context, const struct z
                          uintptr_t addresses)
 {
     size_t width = s->heads ? s->channels / s->heads : 0;
-    if (context->precision == ZR_PRECISION_FP32 || addresses % 16 != 0 || s->sequence > INT_MAX / 2)
+    if (context->precision == ZR_PRECISION_FP32 || addresses % 16 != 0 || s->sequence > INT_MAX / 2 ||
+        s->channels > INT_MAX / 4)
         return -1;
     return width == 64 ? 0 : width == 96 ? 1 : width == 128 ? 2 : -1;
 }
@@ -584,8 +585,8 @@ static zr_result narrow_backward(struct zr_kernel_context *context, const struct
                                  int which)
 {
     const struct zr_attention *s = &args->shape;
-    size_t strips = CUDA_MMA_STRIPS(s->channels / s->heads), rows = strips * 16 * CUDA_MMA_WARPS;
-    struct grid keys = narrow_grid(s, s->kv_heads ? s->kv_heads : s->heads, rows, 4 * CUDA_MMA_TILE);
+    size_t rows = CUDA_MMA_QUERY_STRIPS(s->channels / s->heads) * 16 * CUDA_MMA_WARPS;
+    struct grid keys = narrow_grid(s, s->kv_heads ? s->kv_heads : s->heads, CUDA_MMA_KEYS, 4 * CUDA_MMA_TILE);
     struct grid queries = narrow_grid(s, s->heads, rows, 4 * CUDA_MMA_TILE);
     zr_result result = launch(context, KERNEL_attention_row_statistics,
                               ROWS(parts(s->batch * s->sequence * s->heads, CUDA_THREADS / 8)), args);

@@ -8,7 +8,8 @@
  * SHARED_DYNAMIC(type, name) what the launch brought. Names from CUDA mean what they mean there: threadIdx,
  * blockIdx, blockDim, gridDim, __syncthreads(), __syncwarp(mask), __ballot_sync(), __shfl_sync() and its kind
  * (of whole warps),
- * __popc(). UNROLL stands before a loop whose arrays are to stay in registers, ALIGNED() before a struct's
+ * __popc(). UNROLL stands before a loop whose arrays are to stay in registers, ROLLED before one whose turns
+ * would take too many of them at once, ALIGNED() before a struct's
  * name. Atomics are zr_atomic_add() and zr_atomic_min() of unsigned long long, zr_atomic_add_float(). */
 #ifndef ZR_CUDA_DEVICE_H
 #define ZR_CUDA_DEVICE_H
@@ -23,6 +24,7 @@
 #define KERNEL_NAMED(name, arguments, threads)                                                               \
     extern "C" __global__ void __launch_bounds__(threads) name(const arguments a)
 #define UNROLL                    _Pragma("unroll")
+#define ROLLED                    _Pragma("unroll 1")
 #define ALIGNED(bytes)            __align__(bytes)
 #define SHARED(type, name, count) __shared__ __align__(16) type name[count]
 #define SHARED_DYNAMIC(type, name)                                                                           \
@@ -47,6 +49,7 @@ static __device__ __forceinline__ float zr_atomic_add_float(float *at, float x)
 #else
 #include "kernels/cuda/device_processor.h"
 #define UNROLL
+#define ROLLED
 #define ALIGNED(bytes) __attribute__((aligned(bytes)))
 #endif
 

@@ -11,15 +11,22 @@
 
 #include "kernels/cuda/element.h"
 
-/* Four 8 x 8 matrices of a tile in shared memory, 16 x 16 in all. */
+/* Four 8 x 8 matrices of a 16 x 16 part of a tile in shared memory. Which of the four is which part of an A
+ * or of two B, side by side, is a matter of the rows that the lanes bring. */
 struct matrices {
-    uint32_t part[4]; /* upper left, lower left, upper right, lower right: an A */
+    uint32_t part[4];
 };
 
-/* Where a lane's row of a 16 x 16 part of a tile begins, for the loads below. */
+/* Where a lane's row begins for an A, and for the B of a transposed load. */
 DEVICE unsigned matrices_offset(unsigned row_stride)
 {
     return lane_of_thread() % 16 * row_stride + lane_of_thread() / 16 * 8;
+}
+
+/* For the B that a tile's rows are the columns of. */
+DEVICE unsigned matrices_offset_of_columns(unsigned row_stride)
+{
+    return (lane_of_thread() / 16 * 8 + lane_of_thread() % 8) * row_stride + lane_of_thread() / 8 % 2 * 8;
 }
 
 #ifdef __CUDACC__
@@ -29,23 +36,36 @@ DEVICE unsigned shared_address(const void *at)
     return (unsigned)__cvta_generic_to_shared(at);
 }
 
-/* All lanes: each with its row of 16 bytes. */
-DEVICE struct matrices matrices_load(const el *row)
+/* Of an element in shared memory. */
+typedef uint32_t shared_el;
+
+DEVICE shared_el shared_el_of(const el *at)
+{
+    return shared_address(at);
+}
+
+DEVICE shared_el shared_el_behind(shared_el at, int count)
+{
+    return at + (uint32_t)count * sizeof(el);
+}
+
+/* All lanes: each with its row of 16 bytes, `behind` elements on. */
+DEVICE struct matrices matrices_load(shared_el row, int behind)
 {
     struct matrices m;
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(m.part[0]), "=r"(m.part[1]), "=r"(m.part[2]), "=r"(m.part[3])
-                 : "r"(shared_address(row)));
+                 : "r"(shared_el_behind(row, behind)));
     return m;
 }
 
 /* All lanes; each of the four matrices is transposed where it is. */
-DEVICE struct matrices matrices_load_transposed(const el *row)
+DEVICE struct matrices matrices_load_transposed(shared_el row, int behind)
 {
     struct matrices m;
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(m.part[0]), "=r"(m.part[1]), "=r"(m.part[2]), "=r"(m.part[3])
-                 : "r"(shared_address(row)));
+                 : "r"(shared_el_behind(row, behind)));
     return m;
 }
 
@@ -106,16 +126,28 @@ DEVICE float exp2_approximate(float x)
 
 #else
 
-DEVICE struct matrices matrices_load(const el *row)
+typedef const el *shared_el;
+
+DEVICE shared_el shared_el_of(const el *at)
 {
-    struct zr_device_matrices loaded = zr_device_load_matrices(row, false, __LINE__);
+    return at;
+}
+
+DEVICE shared_el shared_el_behind(shared_el at, int count)
+{
+    return at + count;
+}
+
+DEVICE struct matrices matrices_load(shared_el row, int behind)
+{
+    struct zr_device_matrices loaded = zr_device_load_matrices(row + behind, false, __LINE__);
     struct matrices m = {{loaded.part[0], loaded.part[1], loaded.part[2], loaded.part[3]}};
     return m;
 }
 
-DEVICE struct matrices matrices_load_transposed(const el *row)
+DEVICE struct matrices matrices_load_transposed(shared_el row, int behind)
 {
-    struct zr_device_matrices loaded = zr_device_load_matrices(row, true, __LINE__);
+    struct zr_device_matrices loaded = zr_device_load_matrices(row + behind, true, __LINE__);
     struct matrices m = {{loaded.part[0], loaded.part[1], loaded.part[2], loaded.part[3]}};
     return m;
 }

@@ -1,6 +1,7 @@
 /* cuda_kernel_rules.cu: small kernels for tests/unit/cuda/cuda_kernels_test.c, most of which break a rule.
  */
-#include "kernels/cuda/device.h"
+#define ZR_PRECISION 1 /* matrices are of bf16 */
+#include "kernels/cuda/mma.h"
 #include "tests/support/cuda/cuda_kernel_rules.h"
 
 /* ---- In order ------------------------------------------------------------------------------------------ */
@@ -67,6 +68,59 @@ KERNEL(hand_on, struct rule_arguments, 32)
     room[lane_of_thread()] = (float)lane_of_thread();
     __syncwarp(ALL_LANES);
     a.x[lane_of_thread()] = room[WARP - 1 - lane_of_thread()];
+}
+
+enum { MATRIX = 16 }; /* rows and columns */
+
+DEVICE float in_matrix(unsigned row, unsigned column)
+{
+    return (float)((row * MATRIX + column) * 7 % 13) - 6;
+}
+
+DEVICE bool holds(uint32_t pair, float first, float second)
+{
+    return pair == el_pair(first, second);
+}
+
+/* x[16, 8] = the left half of m m, then x[16, 8] = that of m m^T, then whether each lane had what PTX says of
+ * the fragments of m16n8k16. */
+KERNEL(multiply, struct rule_arguments, 32)
+{
+    SHARED(el, tile, MATRIX * MATRIX);
+    unsigned lane = lane_of_thread(), g = lane / 4, t = lane % 4 * 2;
+    for (unsigned i = lane; i < MATRIX * MATRIX; i += WARP)
+        el_put(&tile[i], in_matrix(i / MATRIX, i % MATRIX));
+    __syncwarp(ALL_LANES);
+    const el *row = tile + matrices_offset(MATRIX), *column = tile + matrices_offset_of_columns(MATRIX);
+    struct matrices m = matrices_load(row, 0), right = matrices_load_transposed(row, 0),
+                    turned = matrices_load(column, 0);
+    float products[2][4] = {{0}};
+    bool good = true;
+    for (unsigned i = 0; i < 4; i++) {
+        unsigned down = g + i % 2 * 8, along = t + i / 2 * 8, k = t + i % 2 * 8, n = g + i / 2 * 8;
+        good = good && holds(m.part[i], in_matrix(down, along), in_matrix(down, along + 1)) &&
+               holds(right.part[i], in_matrix(k, n), in_matrix(k + 1, n)) &&
+               holds(turned.part[i], in_matrix(n, k), in_matrix(n, k + 1));
+    }
+    mma(products[0], &m, right.part[0], right.part[1]);
+    mma(products[1], &m, turned.part[0], turned.part[1]);
+    for (unsigned i = 0; i < 8; i++)
+        a.x[i / 4 * MATRIX * 8 + (g + i / 2 % 2 * 8) * 8 + t + i % 2] = products[i / 4][i % 4];
+    a.x[2 * MATRIX * 8 + lane] = good ? 1 : 0;
+}
+
+/* x: what comes of y when the thread waits for it, what is there before, zeros in the place of nothing. */
+KERNEL(copy_late, struct rule_arguments, 32)
+{
+    SHARED_DYNAMIC(float, room);
+    float *own = room + threadIdx.x * 8, soon;
+    copy_16_bytes(own, a.y + threadIdx.x * 4, true);
+    copy_8_bytes(own + 4, a.y + a.n, false);
+    soon = own[1];
+    copies_wait();
+    a.x[threadIdx.x] = own[1];
+    a.x[WARP + threadIdx.x] = soon;
+    a.x[2 * WARP + threadIdx.x] = own[5];
 }
 
 /* ---- Out of order -------------------------------------------------------------------------------------- */
@@ -181,6 +235,22 @@ KERNEL(masks_differ, struct rule_arguments, 256)
 {
     unsigned mask = threadIdx.x % 2 ? ALL_LANES : 0x55555555u;
     a.x[threadIdx.x] = (float)__ballot_sync(mask, true);
+}
+
+KERNEL(matrix_of_half_a_warp, struct rule_arguments, 256)
+{
+    struct matrices m = {{0}};
+    float sums[4] = {0};
+    mma(sums, &m, 0, 0);
+    a.x[threadIdx.x] = sums[0];
+}
+
+KERNEL(copy_without_barrier, struct rule_arguments, 256)
+{
+    SHARED_DYNAMIC(float, room);
+    copy_16_bytes(room + threadIdx.x * 4, a.y, true);
+    copies_wait();
+    a.x[threadIdx.x] = room[(threadIdx.x + WARP) % blockDim.x * 4];
 }
 
 static const float table[4] = {1, 2, 3, 4};

@@ -2,6 +2,8 @@
  * the report that each mistake of a kernel gets. The kernels are tests/support/cuda/cuda_kernel_rules.cu,
  * compiled for the processor alone: on a card nothing of this is tried. */
 #define _GNU_SOURCE
+#include <math.h>
+
 #include "tests/support/cuda/cuda_kernel_rules.h"
 #include "tests/support/cuda/cuda_rules.h"
 
@@ -120,6 +122,8 @@ static const struct mistake {
     {"in_a_branch", {1, 32, 0}, 719, NULL, "which is elsewhere", NULL},
     {"not_in_mask", {1, 32, 0}, 719, NULL, "of which it is none", NULL},
     {"masks_differ", {1, 32, 0}, 719, NULL, "or has another mask", NULL},
+    {"matrix_of_half_a_warp", {1, 48, 0}, 719, NULL, "in a warp without lane 16", NULL},
+    {"copy_without_barrier", {1, 64, 1024}, 719, NULL, "of shared memory", NULL},
     {"into_constants", {1, 1, 0}, 700, NULL, "in the module's constants", NULL},
 };
 static const struct mistake *mistake;
@@ -300,6 +304,38 @@ static zr_cu_result together(const struct world *w)
     return good(right && counted == 150 * 149 / 2);
 }
 
+static zr_cu_result matrices(const struct world *w)
+{
+    enum { N = 16 };
+    zr_cu_address x = numbers_on(w, 288);
+    struct rule_arguments arguments = {.x = pointer(x)};
+    bool right = true;
+    int m[N][N];
+    for (int i = 0; i < N * N; i++)
+        m[i / N][i % N] = i * 7 % 13 - 6;
+    MUST(start(w, "multiply", (struct shape){1, 32, 0}, &arguments, NULL));
+    for (unsigned i = 0; i < N * 8; i++) {
+        int product = 0, turned = 0;
+        for (unsigned k = 0; k < N; k++) {
+            product += m[i / 8][k] * m[k][i % 8];
+            turned += m[i / 8][k] * m[i % 8][k];
+        }
+        right = right && number_at(w, x, i) == (float)product && number_at(w, x, N * 8 + i) == (float)turned;
+    }
+    for (unsigned lane = 0; lane < 32; lane++)
+        right = right && number_at(w, x, 2 * N * 8 + lane) == 1;
+    return good(right);
+}
+
+static zr_cu_result late_copies(const struct world *w)
+{
+    zr_cu_address x = numbers_on(w, 96), y = numbers_on(w, 128);
+    struct rule_arguments arguments = {.x = pointer(x), .y = pointer(y), .n = 128};
+    MUST(start(w, "copy_late", (struct shape){1, 32, 1024}, &arguments, NULL));
+    return good(number_at(w, x, 31) == 125 && isnan(number_at(w, x, 32 + 31)) &&
+                number_at(w, x, 64 + 31) == 0);
+}
+
 /* A kernel reads what another stream's makes, behind its event: for no seed stale numbers, or a report. */
 static zr_cu_result waited_for(const struct world *w)
 {
@@ -449,6 +485,9 @@ static const struct rule rules[] = {
     {"memory of every kind is fine", "UNIFIED", kinds_of_memory, ZR_CU_SUCCESS, EMULATOR_ONLY},
     {"barriers, shuffles, votes, atomics, shared memory", "guide, C++ Language Extensions", together,
      ZR_CU_SUCCESS, EMULATOR_ONLY},
+    {"products of matrices by a warp, in PTX's fragments", "PTX, mma.m16n8k16, ldmatrix", matrices,
+     ZR_CU_SUCCESS, EMULATOR_ONLY},
+    {"copies that come when they are waited for", "PTX, cp.async", late_copies, ZR_CU_SUCCESS, EMULATOR_ONLY},
     {"streams that wait", "STREAM cuStreamWaitEvent", waited_for, ZR_CU_SUCCESS, EMULATOR_ONLY},
     {"a captured kernel", "GRAPH cuGraphLaunch", captured, ZR_CU_SUCCESS, EMULATOR_ONLY},
     {"images: only what has kernels for the device", "MODULE cuModuleLoadData", no_images, ZR_CU_SUCCESS,
