@@ -20,7 +20,8 @@ CASES = (
     ("over NCCL, a card each", dict(ranks=2, steps=2, layers=1, comm="nccl", deterministic=True), FP32, (0, 1, 2, 3)),
     ("tensor parallel", dict(ranks=4, tp=2, sequence_parallel=True, seq=6, steps=2, layers=1), FP32, (0,)),
     ("a pipeline over NCCL", dict(ranks=2, pp=2, accumulate=2, steps=2, comm="nccl", deterministic=True), FP32, (1,)),
-    ("bf16, micro-batches, recomputation", dict(precision="bf16", accumulate=2, recompute="full", steps=2), 2e-3, (2,)),
+    ("bf16, attention on tensor cores, micro-batches, recomputation",
+     dict(precision="bf16", hidden=64, heads=1, seq=17, layers=1, accumulate=2, recompute="full", steps=2), 2e-3, (2, 0)),
 )
 if not mpi_missing():  # shards of three pieces
     CASES += (("by MPI, through this machine's memory", dict(ranks=2, steps=2, layers=1, hidden=20, bucket_bytes=4096, comm="mpi"), FP32, (0, 3)),
