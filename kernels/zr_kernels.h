@@ -519,10 +519,11 @@ ZR_API const struct zr_kernels *zr_kernels_null_of(const struct zr_kernels *tabl
  * all memory is the device's, workspace and single results too. An operation is queued in the context's
  * stream and has not ended when it returns; what it does wrong there shows as the driver has it. It makes no
  * use of threads, and there is no sum() without a context. A context without a workspace opens too, and
- * refuses sum_of_squares(). Attention: heads of up to 256 numbers; probabilities stay floats in sums, at
- * every precision. Products of 64 x 64 x 64 steps and more, whose rows begin on 16 bytes, are cuBLASLt's
- * where it can be loaded: products() says so. ZR_ERR_UNAVAILABLE of open(): no driver, one older
- * than CUDA 12.0, or no kernels in this build. */
+ * refuses sum_of_squares(). Attention: heads of up to 256 numbers; probabilities stay floats in sums, but on
+ * tensor cores, which take two-byte heads 64, 96 and 128 wide in tensors that begin on 16 bytes. Products of
+ * 64 x 64 x 64 steps and more, whose rows begin on 16 bytes, are cuBLASLt's where it can be loaded:
+ * products() says so. ZR_ERR_UNAVAILABLE of open(): no driver, one older than CUDA 12.0, or no kernels in
+ * this build. */
 ZR_API const struct zr_kernels *zr_kernels_cuda(void);
 
 #ifdef __cplusplus

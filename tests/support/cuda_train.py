@@ -2,7 +2,6 @@
 import atexit
 import os
 import random
-import struct
 import subprocess
 
 from pairs import logged
@@ -18,26 +17,6 @@ def tokens():
     """A shard of tokens, of so few kinds that the kernels have little to do."""
     rng, where = random.Random(5), path("tokens.bin")
     return where if os.path.exists(where) else token_shard([rng.randrange(VOCABULARY) for _ in range(4000)])
-
-
-PTX, SASS = 1, 2
-
-
-def fat_binaries(program):
-    """Of each fat binary in the file what it has: (PTX or SASS, the kind of card)."""
-    data, magic, found, at = open(program, "rb").read(), struct.pack("<I", 0xBA55ED50), [], 0
-    while (at := data.find(magic, at)) >= 0:
-        _, version, head, size = struct.unpack_from("<IHHQ", data, at)
-        at += head if version == 1 and at % 8 == 0 else 4
-        if head != 16 or version != 1:
-            continue
-        entries, end = [], at + size
-        while at < end:
-            kind, _, head, size = struct.unpack_from("<HHIQ", data, at)
-            entries.append((kind, struct.unpack_from("<I", data, at + 28)[0]))
-            at += head + size
-        found.append(entries)
-    return found
 
 
 def on_host(**flags):

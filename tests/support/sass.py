@@ -1,26 +1,65 @@
-"""Machine code of NVIDIA cards (compute capability 8.0 to 10.0) as nvcc leaves it in a cubin: the loops of a kernel, and what an
-iteration issues. An instruction has 16 bytes: its opcode in bits 0 to 11, the predicate in 12 to 15 (7: none), the way of a branch
-in 34 to 81, of compute capability 9.0 on with eight lower bits in 16 to 23: in units of four bytes, from the next instruction on."""
+"""sass.py: fat binaries as nvcc leaves them in a program, and NVIDIA's machine code (compute capability 8.0 to 10.0) in them: what a
+kernel takes, its loops, and what an iteration issues. An instruction has 16 bytes: its opcode in bits 0 to 11, the predicate in 12
+to 15 (7: none), the way of a branch in 34 to 81, of compute capability 9.0 on with eight lower bits in 16 to 23: in units of four
+bytes, from the next instruction on."""
 import struct
 
-HMMA, LDSM, BRA, EXIT = 0x23c, 0x83b, 0x947, 0x94d
+PTX, SASS = 1, 2  # kinds of entries of a fat binary
+HMMA, BRA, BRA_UNIFORM, EXIT = 0x23c, 0x947, 0x547, 0x94d
 LOCAL = (0x983, 0x387)  # LDL, STL
+REGISTERS, SYMBOLS, NO_BYTES = 0x2f04, 2, 8  # a note's kind, sections' types
 
 
-def sections(path):
-    """{name: bytes} of an ELF file of 64 bits."""
-    data = open(path, "rb").read()
+def fat_binaries(program):
+    """Of each fat binary in the file what it has: (PTX or SASS, the kind of card, bytes)."""
+    data, magic, found, at = open(program, "rb").read(), struct.pack("<I", 0xBA55ED50), [], 0
+    while (at := data.find(magic, at)) >= 0:
+        _, version, head, size = struct.unpack_from("<IHHQ", data, at)
+        at += head if version == 1 and at % 8 == 0 else 4
+        if head != 16 or version != 1:
+            continue
+        entries, end = [], at + size
+        while at < end:
+            kind, _, head, size = struct.unpack_from("<HHIQ", data, at)
+            entries.append((kind, struct.unpack_from("<I", data, at + 28)[0], data[at + head:at + head + size]))
+            at += head + size
+        found.append(entries)
+    return found
+
+
+def sections(data):
+    """[(name, type, bytes, size)] of an ELF file of 64 bits, by their numbers."""
     place, = struct.unpack_from("<Q", data, 40)
     size, count, names = struct.unpack_from("<HHH", data, 58)
     headers = [struct.unpack_from("<IIQQQQ", data, place + i * size) for i in range(count)]
     strings = headers[names][4]
-    return {data[strings + h[0]:data.index(b"\0", strings + h[0])].decode(): data[h[4]:h[4] + h[5]] for h in headers if h[1] != 8}
+    return [(text_at(data, strings + h[0]), h[1], data[h[4]:h[4] + h[5]] if h[1] != NO_BYTES else b"", h[5]) for h in headers]
+
+
+def text_at(data, at):
+    return data[at:data.index(b"\0", at)].decode()
+
+
+def registers_of(data):
+    """{kernel: registers of a thread}"""
+    found = sections(data)
+    strings = next(each[2] for each in found if each[0] == ".strtab")
+    symbols = [text_at(strings, struct.unpack_from("<I", each[2], at)[0]) for each in found if each[1] == SYMBOLS for at in range(0, each[3], 24)]
+    notes, at, registers = next(each[2] for each in found if each[0] == ".nv.info"), 0, {}
+    while at < len(notes):
+        kind, size = struct.unpack_from("<HH", notes, at)
+        if kind == REGISTERS:
+            symbol, count = struct.unpack_from("<II", notes, at + 4)
+            registers[symbols[symbol]] = count
+        at += 4 + (size if kind & 0xff == 4 else 0)
+    return registers
 
 
 class Kernel:
     """The instructions of one kernel; a place is an instruction's number."""
 
-    def __init__(self, code, capability):
+    def __init__(self, code, capability, registers, shared_bytes):
+        self.registers, self.shared_bytes = registers, shared_bytes
         words = [low | high << 64 for low, high in struct.iter_unpack("<QQ", code)]
         self.opcodes = [word & 0xfff for word in words]
         self.next = [self.ways(i, word, capability) for i, word in enumerate(words)]
@@ -28,13 +67,13 @@ class Kernel:
 
     def ways(self, i, word, capability):
         """Where control goes from an instruction."""
-        if self.opcodes[i] not in (BRA, EXIT):
+        if self.opcodes[i] not in (BRA, BRA_UNIFORM, EXIT):
             return [i + 1] if i + 1 < len(self.opcodes) else []
         to = word >> 34 & (1 << 48) - 1
         to -= (to & 1 << 47) << 1
         to = i + 1 + (to << 8 | word >> 16 & 0xff if capability >= 90 else to) // 4
         taken = [] if self.opcodes[i] == EXIT else [to]
-        always = word >> 12 & 15 == 7 and (self.opcodes[i] == EXIT or word >> 87 & 15 == 7)
+        always = word >> 12 & 15 == 7 and (self.opcodes[i] == EXIT or self.opcodes[i] == BRA and word >> 87 & 15 == 7)
         return taken if always else [i + 1] + taken
 
     def walk(self):
@@ -91,6 +130,9 @@ class Kernel:
         return sum(self.opcodes[at] in opcodes for at in self.order)
 
 
-def kernels(path, capability):
+def kernels(data, capability):
     """{name: Kernel} of a cubin."""
-    return {name[len(".text."):]: Kernel(code, capability) for name, code in sections(path).items() if name.startswith(".text.")}
+    found, registers = sections(data), registers_of(data)
+    shared = {name[len(".nv.shared."):]: size for name, _, _, size in found if name.startswith(".nv.shared.")}
+    code = {name[len(".text."):]: code for name, _, code, _ in found if name.startswith(".text.")}
+    return {name: Kernel(code[name], capability, registers[name], shared.get(name, 0)) for name in code}
