@@ -25,10 +25,11 @@
  * what their names say, _FORKS=1 has cuInit fork, _SHARED names a file: the processes that name it share the
  * devices' bytes, and those of one that was killed come back; what was exported is in use until the last
  * process that holds it has let it go. _DIRTY=1 fills what cuMemCreate makes, which a card does not promise
- * to clear. _WAITS names a file that gets a line each time that the program waits for a device: process,
- * call, launches so far. All but that are read by cuInit. With its folder in LD_LIBRARY_PATH any program
- * loads it. _ASKED, read at each question, names a file that gets a line for every function and private table
- * that was asked for.
+ * to clear. _LAUNCHES names a file that gets a line for each kernel, fill and copy on a device, of which none
+ * is carried out: what a program of any size would do, in no time and next to no memory. _WAITS names a file
+ * that gets a line each time that the program waits for a device: process, call, launches so far. All but
+ * that are read by cuInit. With its folder in LD_LIBRARY_PATH any program loads it. _ASKED, read at each
+ * question, names a file that gets a line for every function and private table that was asked for.
  *
  * Device memory lies in a memfd. Its addresses are reserved without access: a processor that touches them
  * dies, as it would with a card. */

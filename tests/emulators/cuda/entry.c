@@ -165,6 +165,7 @@ static void read_environment(void)
     emu.random = setting("ZR_EMULATOR_SEED", emu.random) | 1;
     emu.dirty = setting("ZR_EMULATOR_DIRTY", 0) != 0;
     emu.lazy_free |= setting("ZR_EMULATOR_LAZY_FREE", 0) != 0;
+    emu.launches_path = getenv("ZR_EMULATOR_LAUNCHES");
     if (emu.devices_count > EMU_DEVICES_MOST)
         emu.devices_count = EMU_DEVICES_MOST;
     for (unsigned i = 0; i < EMU_CALLS_COUNT; i++)

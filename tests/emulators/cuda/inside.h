@@ -86,10 +86,11 @@ struct emu_settings {
     size_t granularity_bytes, capacity_bytes;
     size_t context_bytes; /* of a device, for its primary context */
     uint64_t work_ticks;
-    bool exact_ticks; /* that long each time, not so long in the mean of quick streams */
-    uint64_t random;  /* not 0 */
-    bool lazy_free;   /* cuMemFree does not wait for work */
-    bool dirty;       /* what cuMemCreate makes is not zeros */
+    bool exact_ticks;          /* that long each time, not so long in the mean of quick streams */
+    uint64_t random;           /* not 0 */
+    bool lazy_free;            /* cuMemFree does not wait for work */
+    bool dirty;                /* what cuMemCreate makes is not zeros */
+    const char *launches_path; /* NULL: work is carried out, and not written down */
 };
 extern struct emu_settings emu;
 int emu_version(void);
