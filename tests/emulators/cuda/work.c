@@ -15,8 +15,7 @@ void emu_work_state(struct zr_emulator_state *out)
             out->pending_count++;
 }
 
-/* ---- Writing down: ZR_EMULATOR_LAUNCHES ------------------------------------------------------------------
- */
+/* ---- Writing down -------------------------------------------------------------------------------------- */
 
 static bool only_written_down(const struct emu_work *work)
 {
