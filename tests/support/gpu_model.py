@@ -3,7 +3,7 @@
 
     tests/support/gpu_model.py [--only WORDS] [--json FILE] [--llmc] [--launches FILE]
 
-zr-train runs at the model's true shape on the emulated driver, which writes launches down instead of running them. sass.py walks some
+zr-train runs at the model's true shape on the emulated driver, which writes launches down instead of running them. sass_walk.py walks some
 warps of each launch through its kernel's machine code (sm_90, by nvdisasm) and counts instructions and addresses. A launch takes the
 longest of: issue slots, the busiest pipe of a multiprocessor (tensor cores among them), bytes that it moves from and to memory, bytes
 from the second-level cache, and a warp's own waits; and a launch's gap. Products of cuBLASLt, fills and copies take what is published.
@@ -26,7 +26,7 @@ import tempfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(os.path.dirname(HERE), "bench")]
 import bench_gpu  # noqa: E402
-import sass  # noqa: E402
+import sass_walk  # noqa: E402
 from gpu_card import ABSENT, environment_of  # noqa: E402
 from zrtest import BUILD, path, train  # noqa: E402
 
@@ -109,11 +109,11 @@ def nvdisasm():
 def kernels():
     """{name: a function that reads it} of the build's kernels for sm_90; None: no nvdisasm, or no kernels."""
     program, found = nvdisasm(), {}
-    for cubin in sass.cubins(os.path.join(BUILD, "bin", "zr-train")) if program else ():
+    for cubin in sass_walk.cubins(os.path.join(BUILD, "bin", "zr-train")) if program else ():
         with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
             file.write(cubin)
             file.flush()
-            found.update(sass.kernels_of(cubin, subprocess.run([program, "-c", file.name], capture_output=True, text=True, check=True).stdout))
+            found.update(sass_walk.kernels_of(cubin, subprocess.run([program, "-c", file.name], capture_output=True, text=True, check=True).stdout))
     return found or None
 
 
@@ -137,7 +137,7 @@ class Launch:
         self.kernel, self.grid, self.threads, self.shared = kernel, grid, threads, shared
         self.blocks, self.count = grid[0] * grid[1] * grid[2], threads[0] * threads[1] * threads[2]
         self.warps = -(-self.count // 32)
-        self.walk = functools.cache(lambda warp, x, y, z: sass.Warp(kernel, grid, threads, (x, y, z), warp, argument).walk())
+        self.walk = functools.cache(lambda warp, x, y, z: sass_walk.Warp(kernel, grid, threads, (x, y, z), warp, argument).walk())
         where = [(middle(self.warps, 0, 2), middle(grid[0], 0, 1), grid[1] // 2, grid[2] // 2)]
         n = min(grid[0], 3 if sum(self.walk(*where[0]).runs.values()) > 30000 else 6)
         where = [(middle(self.warps, k, n), middle(grid[0], k, n), grid[1] // 2, grid[2] // 2) for k in range(n)]

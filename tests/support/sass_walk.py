@@ -1,4 +1,4 @@
-"""sass.py: the machine code of a cubin for sm_90, as nvdisasm prints it, and a walk of one warp through it: how often each basic block
+"""sass_walk.py: the machine code of a cubin for sm_90, as nvdisasm prints it, and a walk of one warp through it: how often each basic block
 runs, and which addresses of global memory it asks for. gpu_model.py makes times of that.
 
 The walk evaluates only those instructions that a branch, or an address of global memory, depends on; the others are counted. What is
