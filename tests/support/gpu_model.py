@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The time that each kernel of a training step should take on an H100 SXM, from the machine code of this build.
 
-    tests/support/gpu_model.py [--only WORDS] [--json FILE] [--llmc] [--launches FILE]
+    tests/support/gpu_model.py [--only WORDS] [--json FILE] [--llmc]
 
 zr-train runs at the model's true shape on the emulated driver, which writes launches down instead of running them. sass_walk.py walks some
 warps of each launch through its kernel's machine code (sm_90, by nvdisasm) and counts instructions and addresses. A launch takes the
@@ -244,7 +244,7 @@ def step(lines, known):
     rows, asked = collections.defaultdict(Row), {}
     for line in lines:
         if line[0] in ("fill", "copy"):
-            rows[line[0]].add((2 if line[0] == "copy" else 1) * int(line[1]) / COPY, "memory")
+            rows[line[0]].add((2 if line[0] == "copy" else 1) * int(line[1]) / COPY, "published")
             continue
         name, numbers, argument = line[1], tuple(map(int, line[2:9])), bytes.fromhex(line[9])
         if name == "lt_multiply":
@@ -315,10 +315,26 @@ def expected(model, known):
     return rows, model["batch"] * model["seq"] / sum(row.seconds for row in rows.values()), parameters
 
 
+def merged(modelled):
+    """What gpu_shot expects: the published figures of gpu_expected.json, and the model's {name: value} of the step "speed"."""
+    with open(os.path.join(HERE, "gpu_expected.json"), encoding="utf-8") as file:
+        found = json.load(file)
+    for name, value in modelled.items():
+        published = found["speed"].get(name)
+        found["speed"][name] = {"value": value, "source": "modelled: gpu_model.py" + (f"; {published['source']}: {published['value']}" if published else "")}
+    return found
+
+
+def speeds(name, model, rows, tokens, parameters):
+    """{gpu_shot's name: the value it expects} of a model."""
+    return {**{f"{name}: {kernel}": round(row.seconds * 1e6, 1) for kernel, row in rows.items()}, f"{name}: all kernels": round(sum(row.seconds for row in rows.values()) * 1e6),
+            f"{name}: zr": round(tokens), f"{name}: zr, part of peak": round(utilisation(tokens, parameters, model), 4)}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="GPT-2", help="the models of bench_gpu.py whose names have this")
-    parser.add_argument("--json", metavar="FILE", help="what gpu_shot expects of each kernel")
+    parser.add_argument("--json", metavar="FILE", help="for gpu_shot --expected")
     parser.add_argument("--llmc", action="store_true")
     asked = parser.parse_args()
     if asked.llmc:
@@ -331,23 +347,22 @@ def main():
     if known is None:
         print("gpu_model: no nvdisasm (NVDISASM, CUDA_HOME, PATH), or no machine code in the build", file=sys.stderr)
         return ABSENT
-    source, speed = f"modelled: {os.path.relpath(__file__, os.path.dirname(os.path.dirname(HERE)))}", {}
+    modelled = {}
     for name, model in bench_gpu.MODELS.items():
         if asked.only not in name:
             continue
         rows, tokens, parameters = expected(model, known)
         total = sum(row.seconds for row in rows.values())
+        published = sum(row.seconds for row in rows.values() if "published" in row.bounds)
         print(f"{name}, batch {model['batch']} x {model['seq']}, bf16, recompute {model.get('recompute', 'none')}, on an H100 SXM: {total * 1e3:.1f} ms, {tokens:,.0f} tokens/s, "
-              f"{utilisation(tokens, parameters, model):.1%} of {PEAK / 1e12:g} TFLOP/s")
+              f"{utilisation(tokens, parameters, model):.1%} of {PEAK / 1e12:g} TFLOP/s; {published * 1e3:.1f} ms by published rates, the rest modelled")
         print("        us  launches  kernel, and what bounds it")
         for kernel, row in sorted(rows.items(), key=lambda each: -each[1].seconds):
             print(f"{row.seconds * 1e6:10.0f} {row.launches:9}  {kernel}: {row.bounds.most_common(1)[0][0]}")
-            speed[f"{name}: {kernel}"] = {"value": round(row.seconds * 1e6, 1), "source": source}
-        speed[f"{name}: all kernels"] = {"value": round(total * 1e6), "source": source}
-        speed[f"{name}: zr"] = {"value": round(tokens), "source": source}
+        modelled.update(speeds(name, model, rows, tokens, parameters))
     if asked.json:
         with open(asked.json, "w", encoding="utf-8") as file:
-            json.dump({"speed": speed}, file, indent=1)
+            json.dump(merged(modelled), file, indent=1)
     return 0
 
 

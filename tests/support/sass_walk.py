@@ -46,8 +46,11 @@ class Instruction:
         size = re.search(r"\.(128|64|U16|S16|U8|S8|16|8)(?:\.|$)", name)
         self.bytes = {"128": 16, "64": 8, "U16": 2, "S16": 2, "16": 2, "U8": 1, "S8": 1, "8": 1}[size[1]] if size else 4
         self.results, self.sources = self.split()
-        self.address = address_parts(self) if self.global_memory else []
+        self.local_memory = self.base in ("LDL", "STL")  # what the compiler keeps outside of registers, a loop's count perhaps
+        self.address = address_parts(self) if self.global_memory or self.local_memory else []
         self.reads = [each for operand in self.sources for each in registers_of(operand, 2 if self.double(operand) else 1)]
+        if self.base == "STL":
+            self.reads += registers_of(self.operands[-1], max(1, self.bytes // 4))
         if self.base in ("P2R", "UP2R"):
             self.reads += [f"P{i}" for i in range(7)]
         self.writes = self.written()
@@ -83,7 +86,7 @@ class Instruction:
             for name in registers_of(operand):
                 count = 1
                 if name[0] in "RU" and "P" not in name:
-                    count = {16: 4, 8: 2}.get(self.bytes, 1) if self.base in ("LDG", "LDS", "LD", "LDC", "ULDC", "ATOMG") else 1
+                    count = {16: 4, 8: 2}.get(self.bytes, 1) if self.base in ("LDG", "LDS", "LDL", "LD", "LDC", "ULDC", "ATOMG") else 1
                     if self.base == "CS2R" and self.name != "CS2R.32" or re.search(r"\.WIDE", self.name) or re.match(r"D(ADD|MUL|FMA)|(F2F|I2F)\.F64|F2I.*\.?[US]64", self.name):
                         count = 2
                     elif self.base in ("HMMA", "QMMA", "IMMA"):
@@ -173,7 +176,7 @@ class Kernel:
             wanted = set().union(*(live[each] for each in block.next))
             block.needed = []
             for each in reversed(block.instructions):
-                needed = each.base in ENDS or each.base in ("BSSY", "BREAK") or each.global_memory or bool(wanted & set(each.writes))
+                needed = each.base in ENDS or each.base in ("BSSY", "BREAK") or each.global_memory or each.base == "STL" or bool(wanted & set(each.writes))
                 if not needed:
                     continue
                 block.needed.append(each)
@@ -307,7 +310,7 @@ def taken_as_zero(instruction):
     name, base = instruction.name, instruction.base
     if base in ("I2F", "F2I") or name == "MUFU.RCP" or name.startswith("HFMA2.MMA") or base == "FSEL":
         return "F64" in name and base in ("I2F", "F2I")
-    return base[0] in "FDH" and base not in ("FLO",) or base in ("MUFU", "SHFL", "VOTE", "VOTEU", "LDS", "LDSM", "LDL", "LDG", "LD", "ATOMG", "ATOMS", "ATOM", "F2FP", "I2FP", "MATCH",
+    return base[0] in "FDH" and base not in ("FLO",) or base in ("MUFU", "SHFL", "VOTE", "VOTEU", "LDS", "LDSM", "LDG", "LD", "ATOMG", "ATOMS", "ATOM", "F2FP", "I2FP", "MATCH",
                                                                   "REDUX", "CS2R", "CREDUX", "IMMA", "QMMA")
 
 
@@ -400,7 +403,9 @@ class Warp:
                 return
         if i.global_memory:
             self.access(i, mask)
-        if not i.results:
+        if i.local_memory:
+            self.keep(i, mask)
+        if not i.results or i.local_memory:
             return
         if i.zero:
             for name in i.writes:
@@ -414,6 +419,15 @@ class Warp:
     def result(self, i, value, mask):
         if i.writes and i.results[0] not in ("RZ", "URZ"):
             self.put(i.results[0], value, mask)
+
+    def keep(self, i, mask):
+        """A store to local memory or a load from it, by words: [R1+0x8]."""
+        at = sum(part if type(part) is int else self.value(part) for part in i.address)
+        for word in range(max(1, i.bytes // 4)):
+            if i.base == "STL":
+                self.put(f"L{at + 4 * word}", self.value(i.operands[-1], word), mask)
+            elif word < len(i.writes):
+                self.put(i.writes[word], self.file.get(f"L{at + 4 * word}", 0), mask)
 
     def access(self, i, mask):
         address = 0
