@@ -178,6 +178,7 @@ static void read_environment(void)
     emu.host_memory = (enum zr_emulator_host)setting("ZR_EMULATOR_HOST", emu.host_memory);
     emu.costs |= setting("ZR_EMULATOR_COSTS", 0) != 0;
     emu.lazy = !loading || strcmp(loading, "EAGER") != 0;
+    emu.launches_path = getenv("ZR_EMULATOR_LAUNCHES");
     if (emu.devices_count > EMU_DEVICES_MOST)
         emu.devices_count = EMU_DEVICES_MOST;
     for (unsigned i = 0; i < EMU_CALLS_COUNT; i++)

@@ -91,8 +91,9 @@ struct emu_settings {
     bool lazy_free;   /* cuMemFree does not wait for work */
     bool dirty;       /* what cuMemCreate makes is not zeros */
     enum zr_emulator_host host_memory;
-    bool costs; /* virtual memory calls take their time */
-    bool lazy;  /* a kernel is loaded by its first launch, which waits for the context */
+    bool costs;                /* virtual memory calls take their time */
+    bool lazy;                 /* a kernel is loaded by its first launch, which waits for the context */
+    const char *launches_path; /* NULL: work is carried out, and not written down */
 };
 extern struct emu_settings emu;
 int emu_version(void);

@@ -2,6 +2,7 @@
  * its end, and carried out then: see emulator.h. */
 #include "tests/emulators/cuda/kernels.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,6 +13,36 @@ void emu_work_state(struct zr_emulator_state *out)
     for (const struct zr_cu_context_st *each = emu_contexts; each; each = each->next)
         for (const struct emu_work *work = each->pending; work; work = work->next)
             out->pending_count++;
+}
+
+/* ---- Writing down -------------------------------------------------------------------------------------- */
+
+static bool only_written_down(const struct emu_work *work)
+{
+    return emu.launches_path &&
+           (work->kind == EMU_KERNEL || work->kind == EMU_FILL || (work->kind == EMU_COPY && !work->staged));
+}
+
+/* "kernel NAME blocks.x .y .z threads.x .y .z shared-bytes argument-in-hexadecimal", "fill BYTES", "copy
+ * BYTES". */
+static void write_down(const struct emu_work *work)
+{
+    FILE *file = fopen(emu.launches_path, "ae");
+    const struct emu_launch *launch = work->launch;
+    if (!file)
+        return;
+    if (work->kind == EMU_KERNEL) {
+        const unsigned char *argument = launch->arguments;
+        fprintf(file, "kernel %s %u %u %u %u %u %u %zu ", launch->kernel->name, launch->blocks.x,
+                launch->blocks.y, launch->blocks.z, launch->threads.x, launch->threads.y, launch->threads.z,
+                launch->shared_bytes);
+        for (size_t i = 0; i < launch->kernel->arguments_bytes; i++)
+            fprintf(file, "%02x", argument[i]);
+        fputc('\n', file);
+    } else {
+        fprintf(file, "%s %zu\n", work->kind == EMU_FILL ? "fill" : "copy", work->bytes);
+    }
+    fclose(file);
 }
 
 /* ---- Carrying out -------------------------------------------------------------------------------------- */
@@ -51,6 +82,7 @@ static bool in_reach(const struct zr_cu_context_st *context, const struct emu_wo
 static void carry_out(struct zr_cu_context_st *context, const struct emu_work *work)
 {
     if (work->kind == EMU_WAIT || work->kind == EMU_AWAIT_WORD) { /* it was not held up */
+    } else if (only_written_down(work)) {
     } else if (work->kind == EMU_KERNEL) {
         zr_cu_result code = emu_kernel_run(context, work);
         context->dead = code == ZR_CU_SUCCESS ? context->dead : code;
@@ -316,6 +348,8 @@ static void insert(struct zr_cu_context_st *context, const struct emu_work *work
 void emu_submit(struct zr_cu_context_st *context, struct zr_cu_stream_st *stream, struct emu_work work)
 {
     uint64_t start = emu_stream_end(context, stream);
+    if (only_written_down(&work))
+        write_down(&work);
     work.number = emu_stream_number(stream);
     work.blocking = emu_stream_blocks(stream);
     if (start < context->clock)
