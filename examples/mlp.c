@@ -94,21 +94,12 @@ static zr_result head(struct trainer *t)
     TRY(zr_engine_gather(t->engine, HEAD, &base));
     TRY(zr_engine_gradients(t->engine, HEAD, &gradient, &add));
     const struct zr_linear_forward linear = {shape, t->x[LAYERS], base, NULL, t->logits, true};
-    const struct zr_cross_entropy loss = {.rows = ROWS,
-                                          .columns = CLASSES,
-                                          .stride = CLASSES_STORED,
-                                          .targets = t->classes,
-                                          .logits = t->logits,
-                                          .losses = t->losses,
-                                          .gradient = true,
-                                          .scale = 1.0f / ROWS};
-    const struct zr_linear_backward back = {.shape = shape,
-                                            .x = t->x[LAYERS],
-                                            .w = base,
-                                            .dy = t->logits, /* which have become their gradient */
-                                            .dx = t->dx,
-                                            .dw = gradient,
-                                            .accumulate = add};
+    const struct zr_cross_entropy loss = {ROWS,       CLASSES,     CLASSES_STORED, 0,
+                                          t->classes, t->logits,   false,          t->losses,
+                                          true,       1.0f / ROWS, NULL,           NULL};
+    const struct zr_linear_backward back = {
+        shape,    t->x[LAYERS], base,  t->logits, t->dx,
+        gradient, NULL,         false, add,       false}; /* the logits have become their gradient */
     TRY(t->kernels->linear_forward(&t->context, &linear));
     TRY(t->kernels->cross_entropy(&t->context, &loss));
     TRY(t->kernels->linear_backward(&t->context, &back));
@@ -128,14 +119,8 @@ static zr_result backward_layer(struct trainer *t, unsigned l)
         TRY(zr_engine_prefetch(t->engine, l - 1));
     const float *w = base;
     float *g = gradient;
-    const struct zr_linear_backward back = {.shape = linears[l],
-                                            .x = t->x[l],
-                                            .w = w + weight,
-                                            .dy = t->dz,
-                                            .dx = l > 0 ? t->dx : NULL,
-                                            .dw = g + weight,
-                                            .db = g + bias,
-                                            .accumulate = add};
+    const struct zr_linear_backward back = {linears[l], t->x[l],  w + weight, t->dz, l > 0 ? t->dx : NULL,
+                                            g + weight, g + bias, false,      add,   false};
     TRY(t->kernels->gelu_backward(&t->context, &(struct zr_gelu_backward){EACH, t->z[l], t->dx, t->dz}));
     TRY(t->kernels->linear_backward(&t->context, &back));
     zr_engine_release(t->engine, l);

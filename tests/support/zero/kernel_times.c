@@ -17,11 +17,9 @@
 zr_result __real_zr_cuda_driver_find(const char *name, void **out);
 zr_result __wrap_zr_cuda_driver_find(const char *name, void **out);
 zr_result __real_zr_cuda_matrix_multiply(struct zr_kernel_context *context, struct cuda_matrix *matrix,
-                                         const struct cuda_product *product, void *workspace,
-                                         size_t workspace_bytes, bool *done);
+                                         const struct cuda_product *product, void *workspace, bool *done);
 zr_result __wrap_zr_cuda_matrix_multiply(struct zr_kernel_context *context, struct cuda_matrix *matrix,
-                                         const struct cuda_product *product, void *workspace,
-                                         size_t workspace_bytes, bool *done);
+                                         const struct cuda_product *product, void *workspace, bool *done);
 int __real_zr_train_rank(struct zr_local_world *local, unsigned rank, void *argument);
 int __wrap_zr_train_rank(struct zr_local_world *local, unsigned rank, void *argument);
 
@@ -155,13 +153,11 @@ zr_result __wrap_zr_cuda_driver_find(const char *name, void **out)
 }
 
 zr_result __wrap_zr_cuda_matrix_multiply(struct zr_kernel_context *context, struct cuda_matrix *matrix,
-                                         const struct cuda_product *product, void *workspace,
-                                         size_t workspace_bytes, bool *done)
+                                         const struct cuda_product *product, void *workspace, bool *done)
 {
     char name[NAME_BYTES];
     bool measures = begin((zr_cu_stream)context->stream);
-    zr_result result =
-        __real_zr_cuda_matrix_multiply(context, matrix, product, workspace, workspace_bytes, done);
+    zr_result result = __real_zr_cuda_matrix_multiply(context, matrix, product, workspace, done);
     snprintf(name, sizeof name, "cuBLASLt_%ux%ux%u", product->m, product->n, product->k);
     if (measures && result == ZR_OK && *done)
         end((zr_cu_stream)context->stream, name);
