@@ -19,6 +19,10 @@ for n, rate in gpu_model.PRODUCTS:
     got = 2 * n ** 3 / gpu_model.product_seconds(n, n, n) / 1e12
     ok(abs(got / rate - 1) <= 0.1, f"a product of {n} x {n} x {n}: {got:.0f} TFLOP/s, published {rate}")
 
+expected = gpu_model.merged({"GPT-2 1.5B: zr": 5000, "GPT-2 1.5B: a kernel": 7})
+same(expected["speed"]["GPT-2 1.5B: zr"]["value"], 5000, "what gpu_shot expects is the model's figure")
+ok("llm.c" in expected["speed"]["GPT-2 1.5B: zr"]["source"] and expected["vmm"], "beside the published ones")
+
 # A sum over rows of floats, a column per thread: 64-bit addresses with carries, a loop, one branch that parts the warp, and a division.
 #   for (row = warp; row < rows; row += 8) if (column < columns) sum += x[row * columns + column]; y[column / 5] = sum;
 CODE = """
