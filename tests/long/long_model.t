@@ -35,6 +35,10 @@ for kind, least, most in (("attention_forward", 2, 2), ("attention_backward", 5,
     got = counted[kind] / product
     if got:
         ok(least * (1 - QUARTER) <= got <= most * (1 + QUARTER), f"{kind}: multiplications of {got:.2f} products of queries and keys; the formula has {least} to {most}")
+forward = [gpu_model.launch_of(line, known).seconds()[0] for line in lines if line[0] == "kernel" and line[1].startswith("attention_forward")] if counted["attention_forward"] else []
+if forward:
+    rate = 2 * 2 * product / sum(forward)
+    ok(rate <= gpu_model.FLASH_2_FORWARD * (1 + QUARTER), f"attention_forward: {rate / 1e12:.0f} TFLOP/s; FlashAttention-2's kernel, published, {gpu_model.FLASH_2_FORWARD / 1e12:.0f}")
 for kind, bytes_of in (("add", 3 * 2 * tokens * channels * launches["add"]), ("residual_layernorm", 4 * 2 * tokens * channels * launches["residual_layernorm"]),
                        ("update_adamw", 28 * parameters)):
     ok(abs(moved[kind] / bytes_of - 1) <= QUARTER, f"{kind}: {moved[kind] / 1e9:.3f} GB, by the tensors' sizes {bytes_of / 1e9:.3f}")

@@ -6,7 +6,7 @@
 zr-train runs at the model's true shape on the emulated driver, which writes launches down instead of running them. sass_walk.py walks some
 warps of each launch through its kernel's machine code (sm_90, by nvdisasm) and counts instructions and addresses. A launch takes the
 longest of: issue slots, the busiest pipe of a multiprocessor (tensor cores among them), bytes that it moves from and to memory, bytes
-from the second-level cache, and a warp's own waits; and a launch's gap. Products of cuBLASLt, fills and copies take what is published.
+from the second-level cache, and a warp's own time, in which nothing overlaps; and a launch's gap. Products of cuBLASLt, fills and copies take what is published.
 --llmc prints the same of llm.c's step, whose speed is published: tests/long/long_model.t wants it within a quarter.
 
 Not in it: bank conflicts of shared memory, divergence by data (data are taken as zero), caches' misses by conflict, clocks that fall
@@ -54,6 +54,8 @@ PRODUCTS = [(4096, 716), (8192, 795), (2048, 540.87), (4096, 726.40), (8192, 749
 TILES = [(256, 128), (128, 256), (192, 128), (128, 192), (128, 128)]
 # FlashAttention-3, arXiv 2407.08608, figures 5 and 6: cuDNN, heads of 64, 1,024 tokens: forward causal and not, backward not causal; TFLOP/s.
 CUDNN_FORWARD, CUDNN_BACKWARD = 288e12, 348e12 * 288 / 373
+# The same, figure 5: FlashAttention-2, which has mma.sync, forward, causal: what long_model.t compares zr's own kernel with.
+FLASH_2_FORWARD = 229e12
 # github.com/karpathy/llm.c/discussions/677 and scripts/run_gpt2_1558M.sh: eight H100 SXM, each -b 16 -t 1024, -d 1048576, -r 0, -z 1, -ge 1.
 LLMC = {"tokens": 47_700, "batch": 16, "cards": 8, "total": 1_048_576}
 # docs.nvidia.com/cuda/cuda-c-programming-guide, "Throughput of Native Arithmetic Instructions", compute capability 9.0: cycles of a
@@ -79,6 +81,12 @@ def pipe_of(name):
     if base[0] == "U" or base in ("BRA", "EXIT", "BSSY", "BSYNC", "NOP", "BAR", "CALL", "RET", "BREAK", "WARPSYNC", "LDC", "S2R", "CS2R", "MEMBAR", "DEPBAR", "LDGDEPBAR", "R2UR", "S2UR"):
         return None
     return OTHERS
+
+
+def alone_cycles(name):
+    """Cycles of a warp that waits for each of its instructions: of one scheduler's quarter of a pipe; memory's pipe is whole."""
+    pipe = pipe_of(name)
+    return max(1, pipe[1] * (1 if pipe[0] == "memory" else SCHEDULERS)) if pipe else 1
 
 
 @functools.cache
@@ -210,8 +218,8 @@ class Launch:
         seconds = {name: cycles * self.warps * on_one * alone / CLOCK for name, cycles in busy.items()}
         memory, level_2 = self.bytes()
         seconds["memory"], seconds["second-level cache"] = memory / COPY, level_2 / READ_LEVEL_2
-        own = sum(found.values()) + sum(self.waits(kind) * cycles for kind, cycles in WAIT.items())
-        seconds["waits of a warp"] = own * -(-self.blocks // (PROCESSORS * at_a_time)) / CLOCK
+        own = sum(count * alone_cycles(name) for name, count in found.items()) + sum(self.waits(kind) * cycles for kind, cycles in WAIT.items())
+        seconds["a warp's own time"] = own * max(1, self.blocks / (PROCESSORS * at_a_time)) / CLOCK
         bound = max(seconds, key=seconds.get)
         return seconds[bound], bound
 
