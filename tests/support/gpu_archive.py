@@ -9,7 +9,7 @@ import sys
 import tarfile
 import tempfile
 
-from gpu_steps import KERNELS, ROOT, VERDICTS, host_losses, key_of, trainings
+from gpu_steps import FAST, KERNELS, ROOT, VERDICTS, host_losses, key_of, trainings
 from zrtest import BUILD
 
 SIZE_MAX = 60_000_000
@@ -45,6 +45,18 @@ def newest_glibc(files):
     return ".".join(map(str, max(found)))
 
 
+def expectations():
+    """What gpu_shot is to expect of each row, with the model's times of these kernels where nvdisasm is here."""
+    import gpu_model
+    known, modelled = gpu_model.kernels(), {}
+    if known is None:
+        print("gpu_shot: no nvdisasm (NVDISASM, CUDA_HOME, PATH): the archive expects no times of kernels", file=sys.stderr)
+    for name in FAST if known else ():
+        model = gpu_model.bench_gpu.MODELS[name]
+        modelled.update(gpu_model.speeds(name, model, *gpu_model.expected(model, known)))
+    return gpu_model.merged(modelled)
+
+
 def pack(archive, emulated):
     """emulated: the losses of tiny shapes alone. Returns the exit code; one line of JSON says what was packed."""
     build = os.path.abspath(BUILD)
@@ -71,7 +83,10 @@ def pack(archive, emulated):
             tar.add(target, name)
         for name in SCRIPTS:
             tar.add(os.path.join(ROOT, name), name)
-        for name, data in (("losses.json", json.dumps(losses, indent=1).encode()), ("commit", commit)):
+        kept = {"losses.json": json.dumps(losses, indent=1).encode(), "commit": commit}
+        if not emulated:
+            kept["expected.json"] = json.dumps(expectations(), indent=1).encode()
+        for name, data in kept.items():
             entry = tarfile.TarInfo(f"build/gpu-shot/{name}")
             entry.size = len(data)
             tar.addfile(entry, io.BytesIO(data))
@@ -81,7 +96,7 @@ def pack(archive, emulated):
         os.unlink(archive + ".new")
         raise SystemExit(f"gpu_shot: the archive has {size} bytes, more than {SIZE_MAX}")
     os.replace(archive + ".new", archive)
-    print(json.dumps({"archive": archive, "bytes": size, "files": len(members) + len(SCRIPTS) + 2, "glibc": glibc}))
+    print(json.dumps({"archive": archive, "bytes": size, "files": len(members) + len(SCRIPTS) + len(kept), "glibc": glibc}))
     print(f"gpu_shot: on the machine with a card: mkdir shot && tar -xf {os.path.basename(archive)} -C shot && shot/tests/gpu_shot --results FOLDER; "
           f"then shot/tests/gpu_shot --seconds 240 --failed FOLDER/results.jsonl --results FOLDER", file=sys.stderr)
     return 0

@@ -6,7 +6,7 @@
 zr-train runs at the model's true shape on the emulated driver, which writes launches down instead of running them. sass_walk.py walks some
 warps of each launch through its kernel's machine code (sm_90, by nvdisasm) and counts instructions and addresses. A launch takes the
 longest of: issue slots, the busiest pipe of a multiprocessor (tensor cores among them), bytes that it moves from and to memory, bytes
-from the second-level cache, and a warp's own waits; and a launch's gap. Products of cuBLASLt, fills and copies take what is published.
+from the second-level cache, and a warp's own time, in which nothing overlaps; and a launch's gap. Products of cuBLASLt, fills and copies take what is published.
 --llmc prints the same of llm.c's step, whose speed is published: tests/long/long_model.t wants it within a quarter.
 
 Not in it: bank conflicts of shared memory, divergence by data (data are taken as zero), caches' misses by conflict, clocks that fall
@@ -54,6 +54,8 @@ PRODUCTS = [(4096, 716), (8192, 795), (2048, 540.87), (4096, 726.40), (8192, 749
 TILES = [(256, 128), (128, 256), (192, 128), (128, 192), (128, 128)]
 # FlashAttention-3, arXiv 2407.08608, figures 5 and 6: cuDNN, heads of 64, 1,024 tokens: forward causal and not, backward not causal; TFLOP/s.
 CUDNN_FORWARD, CUDNN_BACKWARD = 288e12, 348e12 * 288 / 373
+# The same, figure 5: FlashAttention-2, which has mma.sync, forward, causal: what long_model.t compares zr's own kernel with.
+FLASH_2_FORWARD = 229e12
 # github.com/karpathy/llm.c/discussions/677 and scripts/run_gpt2_1558M.sh: eight H100 SXM, each -b 16 -t 1024, -d 1048576, -r 0, -z 1, -ge 1.
 LLMC = {"tokens": 47_700, "batch": 16, "cards": 8, "total": 1_048_576}
 # docs.nvidia.com/cuda/cuda-c-programming-guide, "Throughput of Native Arithmetic Instructions", compute capability 9.0: cycles of a
@@ -79,6 +81,12 @@ def pipe_of(name):
     if base[0] == "U" or base in ("BRA", "EXIT", "BSSY", "BSYNC", "NOP", "BAR", "CALL", "RET", "BREAK", "WARPSYNC", "LDC", "S2R", "CS2R", "MEMBAR", "DEPBAR", "LDGDEPBAR", "R2UR", "S2UR"):
         return None
     return OTHERS
+
+
+def alone_cycles(name):
+    """Cycles of a warp that waits for each of its instructions: of one scheduler's quarter of a pipe; memory's pipe is whole."""
+    pipe = pipe_of(name)
+    return max(1, pipe[1] * (1 if pipe[0] == "memory" else SCHEDULERS)) if pipe else 1
 
 
 @functools.cache
@@ -125,6 +133,9 @@ def resident(kernel, threads, shared):
     return max(1, min(BLOCKS_MAX, WARPS_MAX // warps, REGISTERS // registers if registers else BLOCKS_MAX, SHARED // shared if shared else BLOCKS_MAX))
 
 
+LONG_WALK = 30000  # blocks of code, beyond which a launch is judged by one warp of the block in the middle
+
+
 def middle(count, k, n):
     """The k-th of n places spread over [0, count)."""
     return (2 * k + 1) * count // (2 * n)
@@ -138,8 +149,8 @@ class Launch:
         self.blocks, self.count = grid[0] * grid[1] * grid[2], threads[0] * threads[1] * threads[2]
         self.warps = -(-self.count // 32)
         self.walk = functools.cache(lambda warp, x, y, z: sass_walk.Warp(kernel, grid, threads, (x, y, z), warp, argument).walk())
-        where = [(middle(self.warps, 0, 2), middle(grid[0], 0, 1), grid[1] // 2, grid[2] // 2)]
-        n = min(grid[0], 3 if sum(self.walk(*where[0]).runs.values()) > 30000 else 6)
+        where = [(self.warps // 2, grid[0] // 2, grid[1] // 2, grid[2] // 2)]
+        n = min(grid[0], 1 if sum(self.walk(*where[0]).runs.values()) > LONG_WALK else 6)
         where = [(middle(self.warps, k, n), middle(grid[0], k, n), grid[1] // 2, grid[2] // 2) for k in range(n)]
         self.samples = [self.walk(*each) for each in where]
         self.base = max(where, key=lambda each: self.walk(*each).requested)
@@ -159,15 +170,18 @@ class Launch:
     def waits(self, kind):
         return self.mean(lambda walk: sum(runs * self.kernel.blocks[at].waits[kind] for at, runs in walk.runs.items()))
 
+    @functools.cache
     def bytes(self):
         """(from and to memory, from and to the second-level cache), by the sectors of sampled warps. What a neighbour (the next warp, the
         next block on each axis) asks for again, by the same instruction, is read once."""
         base, size = self.walk(*self.base), (self.warps, *self.grid)
         is_store = {i.at: i.base in ("STG", "ST", "RED", "REDG") for block in self.kernel.blocks.values() for i in block.instructions}
-        new, seen = {}, {False: set(), True: set()}
+        new, read, written, again = {}, set(), set(), set()
         for at, sectors in sorted(base.touched.items()):
-            new[at] = len(sectors - seen[is_store[at]])
-            seen[is_store[at]] |= sectors
+            known = written if is_store[at] else read | written
+            new[at] = len(sectors - known)
+            again |= sectors & known
+            (written if is_store[at] else read).update(sectors)
         whole, share = {at: len(sectors) for at, sectors in base.touched.items()}, {}
         for axis in range(4):
             if size[axis] > 1:
@@ -184,11 +198,13 @@ class Launch:
                 total += 32 * sectors
             return total
         weight = self.mean(lambda walk: walk.requested) / base.requested if base.requested else 0
-        block, at_a_time = spread(new, [0]), resident(self.kernel, self.count, self.shared)
-        memory = spread(new if block * at_a_time * PROCESSORS <= LEVEL_2 else whole, range(4))
-        near = new if block * at_a_time <= LEVEL_1 - self.shared * at_a_time else whole
+        at_a_time = resident(self.kernel, self.count, self.shared)
+        asked_again = 32 * len(again) * self.warps * at_a_time  # bytes, of a multiprocessor at a time
+        memory = spread(new if asked_again * PROCESSORS <= LEVEL_2 else whole, range(4))
+        near = new if asked_again <= LEVEL_1 - self.shared * at_a_time else whole
         return memory * weight, spread(near, [0]) * self.blocks * weight
 
+    @functools.cache
     def seconds(self):
         """(seconds, what bounds it)."""
         found, busy = self.instructions(), collections.Counter()
@@ -202,8 +218,8 @@ class Launch:
         seconds = {name: cycles * self.warps * on_one * alone / CLOCK for name, cycles in busy.items()}
         memory, level_2 = self.bytes()
         seconds["memory"], seconds["second-level cache"] = memory / COPY, level_2 / READ_LEVEL_2
-        own = sum(found.values()) + sum(self.waits(kind) * cycles for kind, cycles in WAIT.items())
-        seconds["waits of a warp"] = own * -(-self.blocks // (PROCESSORS * at_a_time)) / CLOCK
+        own = sum(count * alone_cycles(name) for name, count in found.items()) + sum(self.waits(kind) * cycles for kind, cycles in WAIT.items())
+        seconds["a warp's own time"] = own * max(1, self.blocks / (PROCESSORS * at_a_time)) / CLOCK
         bound = max(seconds, key=seconds.get)
         return seconds[bound], bound
 
@@ -239,22 +255,28 @@ class Row:
         self.bounds[bound] += seconds
 
 
+LAUNCHES = {}  # by kernel, grid and shape
+
+
+def launch_of(line, known):
+    name, numbers, argument = line[1], tuple(map(int, line[2:9])), bytes.fromhex(line[9])
+    key = name, numbers, shape_of(argument)
+    if key not in LAUNCHES:
+        LAUNCHES[key] = Launch(known[name](), numbers[:3], numbers[3:6], numbers[6], argument)
+    return LAUNCHES[key]
+
+
 def step(lines, known):
     """{kernel: Row} of a step's launches."""
-    rows, asked = collections.defaultdict(Row), {}
+    rows = collections.defaultdict(Row)
     for line in lines:
         if line[0] in ("fill", "copy"):
             rows[line[0]].add((2 if line[0] == "copy" else 1) * int(line[1]) / COPY, "published")
-            continue
-        name, numbers, argument = line[1], tuple(map(int, line[2:9])), bytes.fromhex(line[9])
-        if name == "lt_multiply":
-            m, n, k = struct.unpack_from("<3I", argument)
+        elif line[1] == "lt_multiply":
+            m, n, k = struct.unpack_from("<3I", bytes.fromhex(line[9]))
             rows[f"cuBLASLt_{n}x{m}x{k}"].add(product_seconds(m, n, k), "published")
-        elif name != "lt_together":  # of the library, too
-            key = name, numbers, shape_of(argument)
-            if key not in asked:
-                asked[key] = Launch(known[name](), numbers[:3], numbers[3:6], numbers[6], argument).seconds()
-            rows[name].add(*asked[key])
+        elif line[1] != "lt_together":  # of the library, too
+            rows[line[1]].add(*launch_of(line, known).seconds())
     return dict(rows)
 
 

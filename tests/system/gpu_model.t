@@ -19,6 +19,18 @@ for n, rate in gpu_model.PRODUCTS:
     got = 2 * n ** 3 / gpu_model.product_seconds(n, n, n) / 1e12
     ok(abs(got / rate - 1) <= 0.1, f"a product of {n} x {n} x {n}: {got:.0f} TFLOP/s, published {rate}")
 
+expected = gpu_model.merged({"GPT-2 1.5B: zr": 5000, "GPT-2 1.5B: a kernel": 7})
+same(expected["speed"]["GPT-2 1.5B: zr"]["value"], 5000, "what gpu_shot expects is the model's figure")
+ok("llm.c" in expected["speed"]["GPT-2 1.5B: zr"]["source"] and expected["vmm"], "beside the published ones")
+
+# A step at its true shape is listed within seconds: nothing of it is carried out.
+model = dict(gpu_model.bench_gpu.MODELS["GPT-2 1.5B"], layers=3)
+lines, parameters = gpu_model.launches(model)
+names = collections.Counter(line[1] if line[0] == "kernel" else line[0] for line in lines)
+same([count for name, count in names.items() if name.startswith("attention_forward")], [3], f"a step of {parameters:,} parameters, as the emulated driver writes it down")
+same(sum(struct.unpack_from("<3I", bytes.fromhex(line[9])) == (6400, 8192, 1600) for line in lines if line[1] == "lt_multiply"), 2 * 3,
+     "with the shapes of its products: what widens a layer, and the gradient of what narrows it")
+
 # A sum over rows of floats, a column per thread: 64-bit addresses with carries, a loop, one branch that parts the warp, and a division.
 #   for (row = warp; row < rows; row += 8) if (column < columns) sum += x[row * columns + column]; y[column / 5] = sum;
 CODE = """
