@@ -399,6 +399,10 @@ ok(re.fullmatch(r"(zr: .*waiting at most.*\n)?", words) and run.returncode == 0 
 settles(lambda: same((list(shown()), left(), threads(program)), ([program.pid], [f"{program.pid}.live", f"{program.pid}.sock"], 2), "and shows itself from then on"))
 same(zr("attach", program.pid, "-o", path("small.zrt"), "--seconds", 1).returncode, 0, "as any other")
 program.end()
+program = Program("publish:on", command=[PYTHON, "-c", WITH_ARENA, LIBRARY], env={**ENVIRONMENT, "ZR_FAULT": "write:1"})
+sockets = [name for fd in os.listdir(f"/proc/{program.pid}/fd") if "socket" in (name := os.readlink(f"/proc/{program.pid}/fd/{fd}"))]
+same((shown(), left(), sockets), ({}, [], []), "without room for its figures a program is not shown, and keeps no socket")
+program.kill()
 program = Program(command=["/bin/sh", "-c", '"$@"; exit $?', "sh", PYTHON, "-c", WITH_ARENA, LIBRARY])
 for _ in range(5):
     run = asking("snapshot", program.pid, "-o", path("small.zrt"))  # of the shell

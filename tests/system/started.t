@@ -14,7 +14,7 @@ import time
 
 sys.path.insert(0, "tests/support")
 from zrtest import (DEAD, HANG, SEED, SILENT, ZR_TRAIN, arguments, done, finish, in_steps, leftovers, note, ok, path, same,
-                    text_file, train)
+                    text_file, train, wait_for)
 
 SMALL = dict(steps=3, layers=2, hidden=32, heads=2, seq=16, batch=2, seed=11, stage=1, data=text_file())
 LONG = dict(steps=100000, layers=2, hidden=64, heads=2, seq=32, batch=4, seed=1, data=text_file())
@@ -253,6 +253,9 @@ def check_meetings():
     time.sleep(0.3)
     code, err = finish(start(like_torchrun(1, 3, key), comm_timeout=HANG, **SMALL))
     ok(code == 2 and "WORLD_SIZE=3" in err, "a rank of another WORLD_SIZE is sent away")
+    held = len(os.listdir(f"/proc/{leader.pid}/fd"))
+    finish(start(like_torchrun(1, 3, key), comm_timeout=HANG, **SMALL))
+    ok(wait_for(lambda: len(os.listdir(f"/proc/{leader.pid}/fd")) <= held, 20), "and costs rank 0 no descriptor")
     code, err = finish(start(like_torchrun(0, 2, key), comm_timeout=HANG, **SMALL))
     ok(code == 2 and key in err, "a second rank 0 on one MASTER_PORT is refused, with the key")
     code, err = finish(start(like_torchrun(1, 2, key), comm_timeout=HANG, **SMALL))

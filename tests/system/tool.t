@@ -227,6 +227,8 @@ def test_output():
     else:
         refused("-o a full disk", 3, [device, "No space left"], "pack", lifetimes, "-o", device)
         ok(stat.S_ISCHR(os.stat(device).st_mode), "a device stays one")
+    run = zr("pack", lifetimes, "-o", path("long.csv"), env={**os.environ, "ZR_FAULT": "write:1"})
+    ok(run.returncode == 3 and "long.csv" in run.stderr, f"-o a file for which there is no room: {run.stderr}")
     same([name for name in os.listdir(FOLDER) if "partial" in name], [], "nothing half written stays")
 
 

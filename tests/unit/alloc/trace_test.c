@@ -367,10 +367,12 @@ static void test_complaints(void)
         if (!tap_ok(strstr(zr_last_error(), cases[i].words) != NULL, "as: %s", cases[i].words))
             tap_note("words: %s", zr_last_error());
     }
+    int before = open_descriptors();
     zr_result result = zrt_open(&reader, "/dev/null");
     tap_result(result, ZR_ERR_FORMAT, "an empty file is no trace");
     tap_result(zrt_open(&reader, "/no/such"), ZR_ERR_IO, "nor is a missing one");
     tap_result(zrt_open(&reader, scratch), ZR_ERR_IO, "nor a folder");
+    tap_is(open_descriptors(), before, "and none of them stays open");
 }
 
 /* ---- No space, forks ----------------------------------------------------------------------------------- */

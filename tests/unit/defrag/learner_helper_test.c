@@ -10,6 +10,7 @@
 
 #include "alloc/base/fault.h"
 #include "alloc/base/system/os.h"
+#include "defrag/learn/learner_state.h"
 #include "tests/support/learner_runs.h"
 
 #define ENDLESS (UINT64_MAX / 2)
@@ -159,6 +160,25 @@ static void test_refused(void)
     end(); /* all goes on without a plan */
 }
 
+/* A thread that has had no work for a second ends; what comes then has a new one. */
+static void test_lingers(void)
+{
+    make_steps(300, 60);
+    begin_working(100000, 0);
+    repeat(4);
+    zr_learner_wait(learner);
+    uint64_t periods = learned().periods_count;
+    while (atomic_load(&learner->helper.state) != HELPER_ENDED)
+        usleep(10000);
+    make_steps(200, 40);
+    alarm(30); /* nobody learns, and who waits hangs */
+    repeat(8);
+    zr_learner_wait(learner);
+    alarm(0);
+    tap_ok(periods > 0 && learned().periods_count > periods, "a thread that has ended is begun anew");
+    end();
+}
+
 /* ---- Forks --------------------------------------------------------------------------------------------- */
 
 /* At any moment of its work: parent and child both go on, and come to the same. */
@@ -246,6 +266,7 @@ int main(void)
     test_overrun();
     test_ends();
     test_refused();
+    test_lingers();
     test_forks();
     test_checker();
     return tap_done();

@@ -151,6 +151,20 @@ static void test_many_shapes(void)
            "66 products in turn are right, and leave nothing");
 }
 
+/* One shape whose result lies dense, and then not. */
+static void test_strides(void)
+{
+    struct zr_linear shape = {.rows = ROWS, .in = IN, .out = OUT, .y_stride = OUT + 8};
+    bool good = table->open(&context) == ZR_OK && multiply(0, ROWS) == ZR_OK;
+    struct zr_linear_forward call = {shape, x, w, NULL, y, false};
+    good = good && card_waits(table->linear_forward(&context, &call)) == ZR_OK;
+    for (size_t row = 1; row < ROWS; row++)
+        memmove(y + row * OUT, y + row * shape.y_stride, OUT * sizeof *y);
+    good = good && right(0, ROWS) && context.refusals.count == 0;
+    table->close(&context);
+    tap_ok(good, "a product has the stride of its own call");
+}
+
 /* One shape, and another bias each time. */
 static void test_bias(void)
 {
@@ -266,6 +280,7 @@ int main(void)
         test_products();
         test_words();
         test_many_shapes();
+        test_strides();
         test_bias();
         test_refusals();
         test_memory();

@@ -6,6 +6,7 @@
 #include "kernels/cuda/cuda.h"
 #include "tests/support/cuda/cuda_calls.h"
 #include "tests/support/cuda/cuda_support.h"
+#include "tests/support/kernels/kernels_calls.h"
 #include "tests/support/kernels/kernels_reference.h"
 
 enum { ROWS = 37, CHANNELS = 45, NUMBERS = ROWS * CHANNELS };
@@ -132,21 +133,81 @@ static void test_weight(void)
     }
 }
 
-/* What the processor makes of the same sum. */
-static double squares_on_host(size_t n, uint16_t *numbers)
+/* The processor's table: what it makes of the same numbers. */
+static const struct zr_kernels *host_begin(struct zr_kernel_context *host)
 {
     const struct zr_kernels *cpu = zr_kernels_cpu(ZR_ISA_PLAIN);
-    struct zr_kernel_context host = {.parallel = {.threads = 1}, .precision = ZR_PRECISION_BF16};
-    double sum = NAN;
-    host.workspace_bytes = cpu->workspace_bytes(
+    *host = (struct zr_kernel_context){.parallel = {.threads = 1}, .precision = ZR_PRECISION_BF16};
+    host->workspace_bytes = cpu->workspace_bytes(
         &(struct zr_kernel_limits){.rows = 1, .channels = 1, .threads = 1}, ZR_ISA_PLAIN);
-    host.workspace = aligned_alloc(64, (host.workspace_bytes + 63) / 64 * 64);
-    if (host.workspace && cpu->open(&host) == ZR_OK) {
-        cpu->sum_of_squares(&host, &(struct zr_sum_of_squares){n, {numbers, ZR_PRECISION_BF16}, &sum});
-        cpu->close(&host);
-    }
-    free(host.workspace);
+    host->workspace = aligned_alloc(64, (host->workspace_bytes + 63) / 64 * 64);
+    if (!host->workspace || cpu->open(host) != ZR_OK)
+        abort();
+    return cpu;
+}
+
+static void host_end(struct zr_kernel_context *host)
+{
+    zr_kernels_cpu(ZR_ISA_PLAIN)->close(host);
+    free(host->workspace);
+}
+
+static double squares_on_host(size_t n, uint16_t *numbers)
+{
+    struct zr_kernel_context host;
+    double sum = squares_of(host_begin(&host), &host, n, (struct zr_numbers){numbers, ZR_PRECISION_BF16});
+    host_end(&host);
     return sum;
+}
+
+/* Data that end on each byte of a word, and of a block. */
+static void test_checksums(void)
+{
+    enum { MOST = CUDA_CHECKSUM_BLOCK + 9 };
+    struct zr_kernel_context host;
+    const struct zr_kernels *cpu = host_begin(&host);
+    static unsigned char bytes[MOST];
+    void *data = device(MOST);
+    uint64_t *sum = device(sizeof *sum), got = 0;
+    unsigned wrong = 0;
+    for (size_t i = 0; i < MOST; i++)
+        bytes[i] = (unsigned char)(i * 7 % 251 + 1);
+    cu->copy(address_of(data), address_of(bytes), MOST, context.stream);
+    for (size_t n = 0; n <= MOST; n += n == 17 ? CUDA_CHECKSUM_BLOCK - 17 - 8 : 1) {
+        zr_result result = table->checksum(&context, &(struct zr_checksum){n, data, sum});
+        cu->copy(address_of(&got), address_of(sum), sizeof got, context.stream);
+        cu->stream_synchronize(context.stream);
+        wrong += result != ZR_OK || got != checksum_of(cpu, &host, n, bytes);
+    }
+    host_end(&host);
+    tap_is(wrong, 0, "checksums of data that end anywhere are the processor's");
+}
+
+/* Padding behind columns that are whole turns of a block of threads. */
+static void test_padding(void)
+{
+    enum { COLUMNS = 2048, STRIDE = COLUMNS + 8 };
+    float row[STRIDE], *logits = device(sizeof row), *loss = device(sizeof *loss);
+    int32_t *target = device(sizeof *target);
+    const struct zr_cross_entropy op = {.rows = 1,
+                                        .columns = COLUMNS,
+                                        .stride = STRIDE,
+                                        .targets = target,
+                                        .logits = logits,
+                                        .losses = loss,
+                                        .gradient = true,
+                                        .scale = 1};
+    unsigned wrong = 0;
+    for (size_t i = 0; i < STRIDE; i++)
+        row[i] = 1;
+    cu->copy(address_of(logits), address_of(row), sizeof row, context.stream);
+    cu->copy(address_of(target), address_of(&(int32_t){3}), sizeof *target, context.stream);
+    zr_result result = table->cross_entropy(&context, &op);
+    cu->copy(address_of(row), address_of(logits), sizeof row, context.stream);
+    cu->stream_synchronize(context.stream);
+    for (size_t i = COLUMNS; i < STRIDE; i++)
+        wrong += row[i] != 0;
+    tap_ok(result == ZR_OK && row[0] > 0 && wrong == 0, "gradients of padding behind whole turns are 0");
 }
 
 /* A sum of squares over several rounds of partial results: numbers so far apart that another order of adding
@@ -191,6 +252,9 @@ static void test_refusals(void)
     struct zr_attention wide = {1, 4, 257, 1, 0};
     tap_result(table->attention_forward(&context, &(struct zr_attention_forward){.shape = wide}),
                ZR_ERR_INVALID, "heads of more than 256 numbers");
+    wide = (struct zr_attention){0, 4, 256, 1, 0};
+    tap_result(table->attention_forward(&context, &(struct zr_attention_forward){.shape = wide}), ZR_OK,
+               "of 256 they are possible");
     tap_result(table->sum(&context, &(struct zr_sum){.n = 1, .count = 1000}), ZR_ERR_INVALID,
                "sums of more sources than a launch takes");
     tap_result(table->sum(NULL, &(struct zr_sum){.n = 1, .count = 1}), ZR_ERR_INVALID,
@@ -299,6 +363,8 @@ int main(void)
         test_stream();
         test_columns();
         test_rounds();
+        test_checksums();
+        test_padding();
         test_weight();
         test_refusals();
         test_wrong_memory();

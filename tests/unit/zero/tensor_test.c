@@ -76,8 +76,20 @@ static void body(struct environment *rank)
     check(rank, rig_close(&dense) == 0, "the dense run leaves nothing");
 }
 
+/* The last of 4 ranks has rows of the vocabulary, or the 4 are refused. */
+static void test_vocabulary(void)
+{
+    struct zr_shape shape = gpt2;
+    shape.tensor = 4, shape.vocabulary = shape.vocabulary_padded = 9;
+    tap_ok(zr_shape_check(&shape) == ZR_ERR_INVALID && strstr(zr_last_error(), "--tp 3"),
+           "9 rows on 4 ranks leave the last without");
+    shape.vocabulary_padded = 10;
+    tap_result(zr_shape_check(&shape), ZR_OK, "10 do not");
+}
+
 int main(void)
 {
+    test_vocabulary();
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i++)
         tap_is(launch(&(struct test_case){
                    .body = body, .world = runs[i].data * runs[i].tensor, .bucket_bytes = 1 << 16, .seed = i}),
