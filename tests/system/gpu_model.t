@@ -55,6 +55,9 @@ LINES = """
  IADD3 R1, R1, 0x8, RZ ;
  ISETP.LT.U32.AND P0, PT, R1, c[0x0][0x220], PT ;
  ISETP.LT.U32.AND.EX P0, PT, RZ, RZ, PT, P0 ;
+ P2R R20, PR, RZ, 0x1 ;
+ PLOP3.LUT P0, PT, PT, PT, PT, 0x8, 0x0 ;
+ R2P PR, R20, 0x1 ;
  @P0 BRA `(.L_loop) ;
 .L_end:
  MOV R9, 0x5 ;
@@ -99,7 +102,7 @@ for rows, warp in ((ROWS, 0), (ROWS, 3), (ROWS, 7), (3, 5)):
     same([counts["LDG.E"], counts["FADD.FTZ"], counts["EXIT"]], [len(own), len(own), 1], f"warp {warp} of {rows} rows: trips of the loop")
     sectors = {(X + 4 * (row * COLUMNS + column)) // 32 for row in own for column in range(COLUMNS)}
     same(walk.touched.get(0xc0, set()), sectors, "the addresses it reads")
-    same(walk.touched[0x260], {(Y + 4 * (column // 5)) // 32 for column in range(32)}, "and those it writes, behind a division")
+    same(walk.touched[0x290], {(Y + 4 * (column // 5)) // 32 for column in range(32)}, "and those it writes, behind a division")
     same(walk.requested, 4 * (len(own) * COLUMNS + 32), "bytes of the lanes that ask")
 same(kernel.blocks[0x90].waits, {"global": 1, "shared": 0}, "a sum waits for what it loads")
 try:
