@@ -21,9 +21,8 @@ class Unknown(Exception):
 
 LINE = re.compile(r"\s*/\*([0-9a-f]+)\*/\s+(?:@(!?U?P\w+)\s+)?([A-Z][\w.]*)\s*([^;]*);")
 LABEL = re.compile(r"^([.$][\w$.]*|\w+):")
-NO_RESULT = re.compile(r"ST|RED\b|BAR|BRA|EXIT|BSSY|BSYNC|BREAK|WARPSYNC|ENDCOLL|NOP|CALL|RET|MEMBAR|DEPBAR|LDGDEPBAR|LDGSTS|ERRBAR|CCTL|YIELD|NANOSLEEP|SYNCS|FENCE|"
-                       r"UBLKCP|ARRIVES|BMOV|BPT|KILL|R2P")
-WIDE = re.compile(r"\.WIDE|^D[A-Z]+|^CS2R$|\.F64\b.*\.|^(F2F|I2F)\.F64|F2I\.[US]64|^[A-Z]+.*\.64\b|IMAD\.HI")
+NO_RESULT = re.compile(r"ST|REDG?\b|BAR|BRA|EXIT|BSSY|BSYNC|BREAK|WARPSYNC|ENDCOLL|NOP|CALL|RET|MEMBAR|DEPBAR|LDGDEPBAR|LDGSTS|ERRBAR|CCTL|YIELD|NANOSLEEP|SYNCS|FENCE|"
+                       r"UBLKCP|ARRIVES|BMOV|BPT|KILL")
 ENDS = ("BRA", "EXIT", "BSYNC", "CALL", "RET", "BRX", "JMP")
 
 
@@ -81,7 +80,7 @@ class Instruction:
         return operands[:count], operands[count:]
 
     def written(self):
-        found = []
+        found = [f"P{k}" for k in range(7) if int(self.operands[-1], 0) >> k & 1] if self.base == "R2P" else []
         for operand in self.results:
             for name in registers_of(operand):
                 count = 1
@@ -523,6 +522,11 @@ class Warp:
         value = lifted(lambda *bits: sum(bit << k for k, bit in enumerate(bits)) & wanted)(*(bit_of(self.predicate(f"P{k}")) for k in range(7)))
         self.result(i, value, mask)
 
+    def register_to_predicates(self, i, mask):
+        value = self.value(i.sources[0])
+        for name in i.writes:
+            self.put(name, mask_of(lifted(lambda x: x >> int(name[1]) & 1)(value)), mask)
+
     def minimum(self, i, mask):
         a, b, p = i.sources[-3:] if i.base != "VIADDMNMX" else (None, i.sources[2], i.sources[3])
         first = self.value(a) if a else lifted(lambda x, y: (x + y) & ALL)(self.value(i.sources[0]), self.value(i.sources[1]))
@@ -552,7 +556,7 @@ class Warp:
 
     methods = {
         "IADD3": add, "IMAD": multiply, "LEA": add_shifted, "ISETP": set_predicate, "PLOP3": logic_predicates, "LOP3": logic_word, "SEL": select, "FSEL": select,
-        "LDC": load_constant, "S2R": special_register, "S2UR": special_register, "P2R": predicates_to_register, "VIMNMX": minimum, "IMNMX": minimum,
+        "LDC": load_constant, "S2R": special_register, "S2UR": special_register, "P2R": predicates_to_register, "R2P": register_to_predicates, "VIMNMX": minimum, "IMNMX": minimum,
         "VIADDMNMX": minimum, "HFMA2": half_constants, "I2F": to_float, "F2I": to_integer, "MOV": one(lambda a: a, 1), "R2UR": one(lambda a: a, 1),
         "VIADD": one(lambda a, b: (a + b) & ALL, 2), "MUFU": one(reciprocal, 1), "POPC": one(lambda a: a.bit_count(), 1), "PRMT": one(permute, 3),
         "FLO": one(lambda a: a.bit_length() - 1 & ALL, 1), "IABS": one(lambda a: abs(signed(a)), 1), "BREV": one(lambda a: int(f"{a:032b}"[::-1], 2), 1),

@@ -2,6 +2,7 @@
 """The model of a card's time, tests/support/gpu_model.py, before it is used: llm.c's published speed by its own kernels, and the walk of
 machine code beside what a reader of the code counts. What needs nvdisasm is long/long_model.t."""
 import collections
+import itertools
 import struct
 import sys
 
@@ -33,60 +34,66 @@ same(sum(struct.unpack_from("<3I", bytes.fromhex(line[9])) == (6400, 8192, 1600)
 
 # A sum over rows of floats, a column per thread: 64-bit addresses with carries, a loop, one branch that parts the warp, and a division.
 #   for (row = warp; row < rows; row += 8) if (column < columns) sum += x[row * columns + column]; y[column / 5] = sum;
-CODE = """
- /*0000*/ S2R R0, SR_TID.X ;
- /*0010*/ ULDC.64 UR4, c[0x0][0x208] ;
- /*0020*/ SHF.R.U32.HI R1, RZ, 0x5, R0 ;
- /*0030*/ LOP3.LUT R2, R0, 0x1f, RZ, 0xc0, !PT ;
- /*0040*/ ISETP.GE.U32.AND P0, PT, R1, c[0x0][0x220], PT ;
- /*0050*/ @P0 BRA `(.L_end) ;
+LINES = """
+ S2R R0, SR_TID.X ;
+ ULDC.64 UR4, c[0x0][0x208] ;
+ SHF.R.U32.HI R1, RZ, 0x5, R0 ;
+ LOP3.LUT R2, R0, 0x1f, RZ, 0xc0, !PT ;
+ ISETP.GE.U32.AND P0, PT, R1, c[0x0][0x220], PT ;
+ @P0 BRA `(.L_end) ;
 .L_loop:
- /*0060*/ BSSY B0, `(.L_join) ;
- /*0070*/ ISETP.GE.U32.AND P1, PT, R2, c[0x0][0x224], PT ;
- /*0080*/ @P1 BRA `(.L_join) ;
- /*0090*/ IMAD R3, R1, c[0x0][0x224], R2 ;
- /*00a0*/ LEA R4, P2, R3, c[0x0][0x210], 0x2 ;
- /*00b0*/ LEA.HI.X R5, R3, c[0x0][0x214], RZ, 0x2, P2 ;
- /*00c0*/ LDG.E R6, desc[UR4][R4.64] ;
- /*00d0*/ FADD.FTZ R7, R7, R6 ;
+ BSSY B0, `(.L_join) ;
+ ISETP.GE.U32.AND P1, PT, R2, c[0x0][0x224], PT ;
+ @P1 BRA `(.L_join) ;
+ IMAD R3, R1, c[0x0][0x224], R2 ;
+ LEA R4, P2, R3, c[0x0][0x210], 0x2 ;
+ LEA.HI.X R5, R3, c[0x0][0x214], RZ, 0x2, P2 ;
+ LDG.E R6, desc[UR4][R4.64] ;
+ FADD.FTZ R7, R7, R6 ;
 .L_join:
- /*00e0*/ BSYNC B0 ;
- /*00f0*/ IADD3 R1, R1, 0x8, RZ ;
- /*0100*/ ISETP.LT.U32.AND P0, PT, R1, c[0x0][0x220], PT ;
- /*0110*/ @P0 BRA `(.L_loop) ;
+ BSYNC B0 ;
+ IADD3 R1, R1, 0x8, RZ ;
+ ISETP.LT.U32.AND P0, PT, R1, c[0x0][0x220], PT ;
+ ISETP.LT.U32.AND.EX P0, PT, RZ, RZ, PT, P0 ;
+ P2R R20, PR, RZ, 0x1 ;
+ PLOP3.LUT P0, PT, PT, PT, PT, 0x8, 0x0 ;
+ R2P PR, R20, 0x1 ;
+ @P0 BRA `(.L_loop) ;
 .L_end:
- /*0120*/ MOV R9, 0x5 ;
- /*0130*/ I2F.U32.RP R8, R9 ;
- /*0140*/ MUFU.RCP R8, R8 ;
- /*0150*/ VIADD R8, R8, 0xffffffe ;
- /*0160*/ F2I.FTZ.U32.TRUNC.NTZ R11, R8 ;
- /*0170*/ IMAD.MOV.U32 R10, RZ, RZ, RZ ;
- /*0180*/ IMAD.MOV R12, RZ, RZ, -R11 ;
- /*0190*/ IMAD R12, R12, 0x5, RZ ;
- /*01a0*/ IMAD.HI.U32 R11, R11, R12, R10 ;
- /*01b0*/ IMAD.HI.U32 R11, R11, R2, RZ ;
- /*01c0*/ IMAD.MOV R12, RZ, RZ, -R11 ;
- /*01d0*/ IMAD R12, R12, 0x5, R2 ;
- /*01e0*/ ISETP.GE.U32.AND P0, PT, R12, 0x5, PT ;
- /*01f0*/ @P0 IADD3 R12, R12, -0x5, RZ ;
- /*0200*/ @P0 VIADD R11, R11, 0x1 ;
- /*0210*/ ISETP.GE.U32.AND P0, PT, R12, 0x5, PT ;
- /*0220*/ @P0 VIADD R11, R11, 0x1 ;
- /*0230*/ LEA R4, P2, R11, c[0x0][0x218], 0x2 ;
- /*0240*/ LEA.HI.X R5, R11, c[0x0][0x21c], RZ, 0x2, P2 ;
- /*0250*/ STG.E desc[UR4][R4.64], R7 ;
- /*0260*/ EXIT ;
+ MOV R9, 0x5 ;
+ I2F.U32.RP R8, R9 ;
+ MUFU.RCP R8, R8 ;
+ VIADD R8, R8, 0xffffffe ;
+ F2I.FTZ.U32.TRUNC.NTZ R11, R8 ;
+ IMAD.MOV.U32 R10, RZ, RZ, RZ ;
+ IMAD.MOV R12, RZ, RZ, -R11 ;
+ IMAD R12, R12, 0x5, RZ ;
+ IMAD.HI.U32 R11, R11, R12, R10 ;
+ IMAD.HI.U32 R11, R11, R2, RZ ;
+ IMAD.MOV R12, RZ, RZ, -R11 ;
+ IMAD R12, R12, 0x5, R2 ;
+ ISETP.GE.U32.AND P0, PT, R12, 0x5, PT ;
+ @P0 IADD3 R12, R12, -0x5, RZ ;
+ @P0 VIADD R11, R11, 0x1 ;
+ ISETP.GE.U32.AND P0, PT, R12, 0x5, PT ;
+ @P0 VIADD R11, R11, 0x1 ;
+ LEA R4, P2, R11, c[0x0][0x218], 0x2 ;
+ LEA.HI.X R5, R11, c[0x0][0x21c], RZ, 0x2, P2 ;
+ STG.E desc[UR4][R4.64], R7 ;
+ EXIT ;
 """
+places = itertools.count(0, 16)
+CODE = [f"/*{next(places):04x}*/ {line}" if line[:1] == " " else line for line in LINES.splitlines()]
 X, Y, ROWS, COLUMNS = 0xfffffff0, 0x500000000, 35, 20  # the first sum of an address carries into its upper word
 
 
 def walked(rows, warp):
     argument = struct.pack("<2Q2I", X, Y, rows, COLUMNS)
-    return Warp(Kernel("sums", CODE.splitlines()), (1, 1, 1), (256, 1, 1), (0, 0, 0), warp, argument).walk()
+    return Warp(Kernel("sums", CODE), (1, 1, 1), (256, 1, 1), (0, 0, 0), warp, argument).walk()
 
 
 for rows, warp in ((ROWS, 0), (ROWS, 3), (ROWS, 7), (3, 5)):
-    walk, kernel = walked(rows, warp), Kernel("sums", CODE.splitlines())
+    walk, kernel = walked(rows, warp), Kernel("sums", CODE)
     own = list(range(warp, rows, 8))
     counts = collections.Counter()
     for at, runs in walk.runs.items():
@@ -95,7 +102,7 @@ for rows, warp in ((ROWS, 0), (ROWS, 3), (ROWS, 7), (3, 5)):
     same([counts["LDG.E"], counts["FADD.FTZ"], counts["EXIT"]], [len(own), len(own), 1], f"warp {warp} of {rows} rows: trips of the loop")
     sectors = {(X + 4 * (row * COLUMNS + column)) // 32 for row in own for column in range(COLUMNS)}
     same(walk.touched.get(0xc0, set()), sectors, "the addresses it reads")
-    same(walk.touched[0x250], {(Y + 4 * (column // 5)) // 32 for column in range(32)}, "and those it writes, behind a division")
+    same(walk.touched[0x290], {(Y + 4 * (column // 5)) // 32 for column in range(32)}, "and those it writes, behind a division")
     same(walk.requested, 4 * (len(own) * COLUMNS + 32), "bytes of the lanes that ask")
 same(kernel.blocks[0x90].waits, {"global": 1, "shared": 0}, "a sum waits for what it loads")
 try:
