@@ -145,19 +145,20 @@ static zr_result load(void)
 
 /* ---- Opening ------------------------------------------------------------------------------------------- */
 
-/* Partial sums of squares, then those of columns and the matrix library's, one operation after the other. It
- * does not depend on limits, since bits would depend on them then: how a sum is split is a matter of its
- * room.
- */
+/* Partial sums of squares, then those of columns and the matrix library's, one operation after the other. How
+ * a sum is split is a matter of its room, so bits depend on it: it has two sizes. A context of fewer channels
+ * than NARROW makes its products by itself and needs no room for the library. */
 enum {
+    NARROW = 16,
     SQUARES_BYTES = CUDA_SQUARES_BLOCKS * sizeof(double),
+    NARROW_BYTES = SQUARES_BYTES + (64 << 10),
     WORKSPACE_BYTES = SQUARES_BYTES + ZR_CUDA_MATRIX_WORKSPACE
 };
 
 static size_t workspace_bytes(const struct zr_kernel_limits *limits, enum zr_isa isa)
 {
-    (void)limits, (void)isa;
-    return WORKSPACE_BYTES;
+    (void)isa;
+    return limits->channels < NARROW ? NARROW_BYTES : WORKSPACE_BYTES;
 }
 
 /* Own products use no tensor cores: in two bytes they are not what a card was asked for. */
@@ -188,7 +189,7 @@ static zr_result open(struct zr_kernel_context *context)
         return zr_fail(ZR_ERR_INVALID, "%d is no precision; there are fp32, bf16 and fp16",
                        (int)context->precision);
     if (context->workspace &&
-        ((uintptr_t)context->workspace % 64 != 0 || context->workspace_bytes < WORKSPACE_BYTES))
+        ((uintptr_t)context->workspace % 64 != 0 || context->workspace_bytes < NARROW_BYTES))
         return zr_fail(ZR_ERR_INVALID,
                        "a workspace of %zu bytes is too small (or not on a 64-byte line); ask "
                        "workspace_bytes() of the kernels",
@@ -391,13 +392,14 @@ static zr_result sum_columns(struct zr_kernel_context *context, enum kernel whic
 {
     const size_t bytes = zr_precision_bytes(context->precision), pack = 16 / bytes, sums = a.sums[1] ? 2 : 1;
     const uintptr_t addresses = (uintptr_t)a.x | (uintptr_t)a.dy | (uintptr_t)a.dx | a.stride * bytes;
-    const size_t room = ZR_CUDA_MATRIX_WORKSPACE / sizeof(float) / sums / (a.columns ? a.columns : 1);
-    size_t most = room < CUDA_COLUMN_PARTS ? room : CUDA_COLUMN_PARTS;
     size_t wanted = parts(a.rows, CUDA_COLUMN_ROWS);
     void *workspace = NULL;
     zr_result result = take_workspace(context, &workspace);
     if (result != ZR_OK)
         return result;
+    const size_t room_bytes = context->workspace_bytes < WORKSPACE_BYTES ? NARROW_BYTES : WORKSPACE_BYTES;
+    const size_t room = (room_bytes - SQUARES_BYTES) / sizeof(float) / sums / (a.columns ? a.columns : 1);
+    const size_t most = room < CUDA_COLUMN_PARTS ? room : CUDA_COLUMN_PARTS;
     wanted = wanted > most ? most : wanted;
     a.part_rows = wanted > 1 ? parts(a.rows, wanted) : a.rows;
     a.parts = wanted > 1 ? (unsigned)parts(a.rows, a.part_rows) : 1;
@@ -470,7 +472,7 @@ static zr_result multiply(struct zr_kernel_context *context, const struct cuda_p
     bool done = false;
     void *workspace = NULL;
     zr_result result = take_workspace(context, &workspace);
-    if (result == ZR_OK)
+    if (result == ZR_OK && context->workspace_bytes >= WORKSPACE_BYTES)
         result = zr_cuda_matrix_multiply(context, context->library, p, workspace, &done);
     return result != ZR_OK || done ? result : launch(context, KERNEL_product, grid, p);
 }
