@@ -1,6 +1,7 @@
-# zr: `make demo` runs the main job, `make check` all tests; both install what is missing first.
+# zr: `make demo` runs the main job, `make check` all tests; both install what is missing first. `make` installs nothing.
 #
-#   make            build everything           make demo         train a GPT on the King James Bible
+#   make deps       install what is missing    make             build everything; installs nothing
+#   make demo       train a GPT on the King James Bible
 #   make check      all tests, six minutes     make check-long   the wide matrices and soaks
 #   make bench      the figures                make check-asan   the tests under AddressSanitizer (-ubsan, -tsan)
 #   make check-mutants  defects made on purpose, each of which a test must catch
@@ -68,28 +69,32 @@ packages_fuzz  := $(packages_build) clang python3
 packages_libfuzzer = $(shell apt-cache --names-only search '^libclang-rt-dev$$' 2>/dev/null | cut -d' ' -f1)
 packages_fresh := debootstrap
 
-# Installs what dpkg does not have, as root or through sudo; else prints the command to type. Servers among them are not
-# started, where runlevels say so. Where there is no dpkg,
-# it names them and goes on: other systems have the same libraries under names of their own.
-package_sets := $(patsubst %,packages-%,build demo check long soak bench fuzz libfuzzer fresh)
-.PHONY: $(package_sets)
-$(package_sets): packages-%:
-	@if ! command -v dpkg-query >/dev/null; then \
+# packages-SET installs what dpkg does not have, as root or through sudo; else it prints the command to type. Servers among
+# them are not started, where runlevels say so. needs-SET installs nothing: it names what is missing. Where there is no dpkg,
+# both name the set and succeed: other systems have the same libraries under names of their own.
+package_sets := build demo check long soak bench fuzz libfuzzer fresh
+find_missing = if ! command -v dpkg-query >/dev/null; then \
 		echo "zr: no dpkg here; what Debian calls $(packages_$*) must be there under whatever name" >&2; exit 0; \
 	fi; \
 	missing=""; for package in $(packages_$*); do \
 		dpkg-query -W -f='$${Status}' $$package 2>/dev/null | grep -q 'ok installed' || missing="$$missing $$package"; \
 	done; \
-	if [ -n "$$missing" ]; then \
-		command="apt-get install -y --no-install-recommends$$missing"; \
-		if [ "$$(id -u)" = 0 ]; then become=""; \
-		elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then become="sudo"; \
-		else echo "zr: packages are missing; type: sudo $$command" >&2; exit 1; fi; \
-		echo "zr: installing$$missing" >&2; \
-		export DEBIAN_FRONTEND=noninteractive RUNLEVEL=1; \
-		$$become apt-get update -qq && $$become $$command >/dev/null || \
-			{ echo "zr: that failed; type: $$become apt-get update && $$become $$command" >&2; exit 1; }; \
-	fi
+	[ -n "$$missing" ] || exit 0
+.PHONY: deps $(package_sets:%=packages-%) $(package_sets:%=needs-%)
+$(package_sets:%=packages-%): packages-%:
+	@$(find_missing); \
+	command="apt-get install -y --no-install-recommends$$missing"; \
+	if [ "$$(id -u)" = 0 ]; then become=""; \
+	elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then become="sudo"; \
+	else echo "zr: packages are missing; type: sudo $$command" >&2; exit 1; fi; \
+	echo "zr: installing$$missing" >&2; \
+	export DEBIAN_FRONTEND=noninteractive RUNLEVEL=1; \
+	$$become apt-get update -qq && $$become $$command >/dev/null || \
+		{ echo "zr: that failed; type: $$become apt-get update && $$become $$command" >&2; exit 1; }
+$(package_sets:%=needs-%): needs-%:
+	@$(find_missing); \
+	echo "zr: packages are missing:$$missing; make deps installs them" >&2; exit 1
+deps: packages-demo packages-check
 
 # ---- CUDA: found or left out by itself -------------------------------------------------------------------------
 # The backend needs no toolkit: it declares what it uses of the driver and loads it at run time. cuda.h only serves the
@@ -162,7 +167,7 @@ completion := $(BUILD)/share/completions/zr
 include tests/tests.mk
 
 .PHONY: all built
-all: packages-build
+all: needs-build
 	@echo "$(cuda_words)"
 	@$(again) built
 built: $(programs) $(libraries) $(manuals) $(completion)
@@ -235,7 +240,7 @@ $(BUILD)/bin/libzr_comm_mpi.so: zero/comm/message/mpi/mpi.c zero/comm/message/tr
 	@$(mpicc) -std=gnu11 $(OPT) -g -fPIC -shared -fvisibility=hidden -I. $(WARN) -o $@ $<
 
 # Of the preloaded library it has what reads the processes' records.
-tool_obj := $(call obj,$(tool_src) alloc/preload/record.c $(page_src) $(defrag_src) $(alloc_src))
+tool_obj := $(call obj,$(tool_src) alloc/preload/usage.c $(page_src) $(defrag_src) $(alloc_src))
 $(BUILD)/bin/zr: $(tool_obj)
 	@mkdir -p $(@D)
 	@echo "  link  $@"
@@ -345,9 +350,9 @@ $(bible):
 demo_flags := --data $(bible) --ranks 2 --stage 1 --layers 4 --hidden 192 --heads 6 --seq 64 --batch 4 \
 	--steps 900 --lr 2.5e-3 --warmup 40 --eval-every 225 --sample 400 --prompt "In the beginning "
 .PHONY: demo built-demo
+# Without a card's kernels, which take nvcc minutes: CUDA=1 asks for them.
 demo: packages-demo
-	@echo "$(cuda_words)"
-	@$(again) built-demo
+	@$(again) $(if $(filter 1,$(CUDA)),,NVCC=) built-demo
 	@$(BUILD)/bin/zr-train $(demo_flags)
 built-demo: $(programs) $(bible)
 

@@ -2,8 +2,8 @@
  *
  * A number names another device in each process (CUDA_VISIBLE_DEVICES); a UUID, of a GPU or of a part of one
  * (MIG), the same in all. */
-#ifndef ZR_CUDA_DEVICE_H
-#define ZR_CUDA_DEVICE_H
+#ifndef ZR_BACKEND_CUDA_DEVICE_H
+#define ZR_BACKEND_CUDA_DEVICE_H
 
 #include "alloc/backend/service_protocol.h"
 #include "alloc/zr.h"

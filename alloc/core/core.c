@@ -4,10 +4,8 @@
  * with memory mapped where it is missing. */
 #include "alloc/core/arena_internal.h"
 
+#include "alloc/base/compiler.h"
 #include "alloc/base/error.h"
-
-#define likely(condition)   __builtin_expect(!!(condition), 1)
-#define unlikely(condition) __builtin_expect(!!(condition), 0)
 
 /* ---- Space that becomes free --------------------------------------------------------------------------- */
 

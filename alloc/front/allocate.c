@@ -7,6 +7,7 @@
 #include "alloc/core/arena_internal.h"
 
 #include "alloc/debug/counters.h"
+#include "alloc/base/compiler.h"
 #include "alloc/base/error.h"
 #include "alloc/debug/recorder.h"
 #include "alloc/debug/stacks.h"
@@ -14,9 +15,6 @@
 #include "alloc/front/serve.h"
 #include "alloc/plan/follow_internal.h"
 #include "alloc/base/option.h"
-
-#define likely(condition)   __builtin_expect(!!(condition), 1)
-#define unlikely(condition) __builtin_expect(!!(condition), 0)
 
 /* ---- A call -------------------------------------------------------------------------------------------- */
 

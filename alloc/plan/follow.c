@@ -81,15 +81,15 @@ struct zr_follow_sequence *zr_follow_sequence_of(struct zr_follow_plan *plan, ui
 }
 
 /* The slot whose step and those before it are the sequence's recent requests; NULL: none known. */
-static struct zr_slot *find_recent(const struct zr_follow_plan *plan,
-                                   const struct zr_follow_sequence *sequence)
+static struct zr_plan_slot *find_recent(const struct zr_follow_plan *plan,
+                                        const struct zr_follow_sequence *sequence)
 {
     uint32_t ngram = zr_follow_ngram(sequence->recent);
     for (size_t probe = 0; probe < ZR_FOLLOW_PROBES; probe++) {
         uint32_t entry = plan->ngrams[(ngram + probe) & (plan->ngrams_count - 1)];
         if (entry == 0)
             return NULL;
-        struct zr_slot *slot = plan->slots + (entry - 1), *back = slot;
+        struct zr_plan_slot *slot = plan->slots + (entry - 1), *back = slot;
         if (slot < sequence->slots || slot >= sequence->end)
             continue;
         unsigned same = 0;
@@ -106,7 +106,7 @@ static struct zr_slot *find_recent(const struct zr_follow_plan *plan,
 /* Whether it is the only step near the cursor that is like this request. */
 static bool is_alone(const struct zr_follow_sequence *sequence, uint32_t hash)
 {
-    struct zr_slot *ahead = sequence->cursor, *behind = sequence->cursor;
+    struct zr_plan_slot *ahead = sequence->cursor, *behind = sequence->cursor;
     unsigned count = 0;
     for (size_t i = 0; i < NEAR && 2 * i + 2 < (size_t)(sequence->end - sequence->slots); i++) {
         ahead = zr_step_on(sequence, ahead);
@@ -119,22 +119,22 @@ static bool is_alone(const struct zr_follow_sequence *sequence, uint32_t hash)
 /* Whether a step so close by is taken for the request at once. One of the cursor's own thread and stream
  * comes in order, but for two that change places, so that a single request like it is rather an unplanned
  * allocation; two in a row are none. */
-static bool is_likely(const struct zr_follow_sequence *sequence, const struct zr_slot *slot, size_t distance,
-                      const uint32_t *before)
+static bool is_likely(const struct zr_follow_sequence *sequence, const struct zr_plan_slot *slot,
+                      size_t distance, const uint32_t *before)
 {
     const struct zr_step *step = zr_step_of(slot), *next = zr_step_of(sequence->cursor);
     if (step->thread != next->thread || step->stream != next->stream)
         return true;
     if (distance <= 1 && is_alone(sequence, slot->hash))
         return true;
-    return before && zr_step_back(sequence, (struct zr_slot *)slot)->hash == *before;
+    return before && zr_step_back(sequence, (struct zr_plan_slot *)slot)->hash == *before;
 }
 
 /* The request is not the step at the cursor: another step close by, else where the last requests lead to. */
-static struct zr_slot *resync(struct zr_follow_plan *plan, struct zr_follow_sequence *sequence,
-                              const struct zr_request *request, size_t alignment, uint32_t thread)
+static struct zr_plan_slot *resync(struct zr_follow_plan *plan, struct zr_follow_sequence *sequence,
+                                   const struct zr_request *request, size_t alignment, uint32_t thread)
 {
-    struct zr_slot *ahead = sequence->cursor, *behind = sequence->cursor;
+    struct zr_plan_slot *ahead = sequence->cursor, *behind = sequence->cursor;
     size_t most = (size_t)(sequence->end - sequence->slots) / 2;
     uint32_t last = sequence->recent[ZR_FOLLOW_RECENT - 1];
     if (sequence->missed != sequence->cursor)
@@ -155,13 +155,14 @@ static struct zr_slot *resync(struct zr_follow_plan *plan, struct zr_follow_sequ
         sequence->recent_count++;
     if (sequence->recent_count < ZR_FOLLOW_RECENT)
         return NULL;
-    struct zr_slot *slot = find_recent(plan, sequence);
+    struct zr_plan_slot *slot = find_recent(plan, sequence);
     return slot && zr_slot_serves(slot, request, alignment, thread) ? slot : NULL;
 }
 
 /* ---- Time ---------------------------------------------------------------------------------------------- */
 
-static void make_late(const struct zr_arena *arena, struct zr_follow_sequence *sequence, struct zr_slot *slot)
+static void make_late(const struct zr_arena *arena, struct zr_follow_sequence *sequence,
+                      struct zr_plan_slot *slot)
 {
     if (slot->late)
         return;
@@ -178,7 +179,7 @@ static void make_late(const struct zr_arena *arena, struct zr_follow_sequence *s
 }
 
 static void unmake_late(const struct zr_arena *arena, struct zr_follow_sequence *sequence,
-                        struct zr_slot *slot)
+                        struct zr_plan_slot *slot)
 {
     if (slot->plan->pages_count > 0)
         zr_pages_count_late(arena, slot, false);
@@ -186,7 +187,7 @@ static void unmake_late(const struct zr_arena *arena, struct zr_follow_sequence 
     if (slot->extent.previous)
         slot->extent.previous->next = slot->extent.next;
     else
-        sequence->late = (struct zr_slot *)slot->extent.next;
+        sequence->late = (struct zr_plan_slot *)slot->extent.next;
     if (slot->extent.next)
         slot->extent.next->previous = slot->extent.previous;
     sequence->late_count--;
@@ -194,7 +195,7 @@ static void unmake_late(const struct zr_arena *arena, struct zr_follow_sequence 
 
 /* The step's time has come: what should be gone and is not is late. */
 static inline void reach(const struct zr_arena *arena, const struct zr_follow_plan *plan,
-                         struct zr_follow_sequence *sequence, const struct zr_slot *slot)
+                         struct zr_follow_sequence *sequence, const struct zr_plan_slot *slot)
 {
     if (__builtin_expect(plan->due_counts[slot->number] == 0, 1))
         return;
@@ -205,7 +206,7 @@ static inline void reach(const struct zr_arena *arena, const struct zr_follow_pl
 
 /* The cursor goes somewhere else than on: what is live outside of its time there is late. */
 static void jump(const struct zr_arena *arena, const struct zr_follow_plan *plan,
-                 struct zr_follow_sequence *sequence, struct zr_slot *to)
+                 struct zr_follow_sequence *sequence, struct zr_plan_slot *to)
 {
     size_t count = (size_t)(sequence->end - sequence->slots);
     size_t ahead = (size_t)(to - sequence->cursor + (to < sequence->cursor ? (ptrdiff_t)count : 0));
@@ -217,7 +218,7 @@ static void jump(const struct zr_arena *arena, const struct zr_follow_plan *plan
     size_t end = (size_t)(sequence->end - plan->slots);
     for (size_t i = zr_follow_live_from(plan, (size_t)(sequence->slots - plan->slots)); i < end;
          i = zr_follow_live_from(plan, i + 1)) {
-        struct zr_slot *slot = &plan->slots[i];
+        struct zr_plan_slot *slot = &plan->slots[i];
         size_t age = (size_t)(to - slot + (to <= slot ? (ptrdiff_t)count : 0)); /* 1 to count */
         if (age >= slot->alive_count)
             make_late(arena, sequence, slot);
@@ -240,15 +241,15 @@ void zr_arena_rewind_plan(zr_arena *arena)
 
 /* How many of the last steps, as far back as all are alike, fit what is live if each block is not its slot's
  * step but the one `by` before it. */
-static unsigned fit_of(const struct zr_follow_sequence *sequence, struct zr_slot *next, int by)
+static unsigned fit_of(const struct zr_follow_sequence *sequence, struct zr_plan_slot *next, int by)
 {
     unsigned fit = 0;
     uint32_t age = 1;
-    struct zr_slot *slot = zr_step_back(sequence, next);
+    struct zr_plan_slot *slot = zr_step_back(sequence, next);
     for (; age <= ALIKE && slot->hash == next->hash; age++, slot = zr_step_back(sequence, slot)) {
-        const struct zr_slot *is = by == 0  ? slot
-                                   : by > 0 ? zr_step_back(sequence, slot)
-                                            : zr_step_on(sequence, slot);
+        const struct zr_plan_slot *is = by == 0  ? slot
+                                        : by > 0 ? zr_step_back(sequence, slot)
+                                                 : zr_step_on(sequence, slot);
         fit += is->hash == next->hash && zr_slot_live(slot->plan, slot) == (age < is->alive_count);
     }
     return fit;
@@ -256,7 +257,7 @@ static unsigned fit_of(const struct zr_follow_sequence *sequence, struct zr_slot
 
 /* Among steps that are alike an unplanned allocation takes the place of one, and each after it that of the
  * next. What is live when it should not be tells: the request is the step before the one that is next. */
-static bool is_one_off(const struct zr_follow_sequence *sequence, struct zr_slot *next)
+static bool is_one_off(const struct zr_follow_sequence *sequence, struct zr_plan_slot *next)
 {
     return zr_step_back(sequence, next)->hash == next->hash &&
            fit_of(sequence, next, 1) > fit_of(sequence, next, 0);
@@ -302,18 +303,19 @@ static struct zr_extent *note_unplanned(struct zr_arena *arena, struct zr_follow
 /* ---- Allocation ---------------------------------------------------------------------------------------- */
 
 static bool clear_of_late(const struct zr_arena *arena, const struct zr_follow_sequence *sequence,
-                          const struct zr_slot *slot)
+                          const struct zr_plan_slot *slot)
 {
     if (sequence->late_count > LATE_MOST)
         return false;
-    for (const struct zr_slot *late = sequence->late; late; late = (const struct zr_slot *)late->extent.next)
+    for (const struct zr_plan_slot *late = sequence->late; late;
+         late = (const struct zr_plan_slot *)late->extent.next)
         if (late->extent.offset_bytes < zr_extent_end(&slot->extent) &&
             slot->extent.offset_bytes < zr_extent_end(&late->extent))
             return false;
     return slot->plan->pages_count == 0 || zr_pages_clear_of_late(arena, sequence, slot);
 }
 
-bool zr_follow_map_slot(struct zr_arena *arena, struct zr_slot *slot)
+bool zr_follow_map_slot(struct zr_arena *arena, struct zr_plan_slot *slot)
 {
     struct zr_stretch under = zr_granules_under(arena, &slot->extent);
     struct zr_bounds extent = {under.first * arena->granule_bytes,
@@ -338,11 +340,11 @@ bool zr_follow_map_slot(struct zr_arena *arena, struct zr_slot *slot)
 
 /* The place of a step like this one whose block is gone before its time, or never came: until that time is
  * over it is nobody else's. NULL: there is none for as long as the step lasts. */
-static struct zr_slot *find_left(const struct zr_arena *arena, const struct zr_follow_sequence *sequence,
-                                 const struct zr_slot *slot)
+static struct zr_plan_slot *find_left(const struct zr_arena *arena, const struct zr_follow_sequence *sequence,
+                                      const struct zr_plan_slot *slot)
 {
     struct zr_follow_plan *plan = slot->plan;
-    struct zr_slot *left = plan->slots + slot->alike;
+    struct zr_plan_slot *left = plan->slots + slot->alike;
     size_t count = (size_t)(sequence->end - sequence->slots);
     for (unsigned i = 0; i < ALIKE_MOST && left != slot; i++, left = plan->slots + left->alike) {
         size_t age = (size_t)(slot - left + (slot < left ? (ptrdiff_t)count : 0));
@@ -356,7 +358,7 @@ static struct zr_slot *find_left(const struct zr_arena *arena, const struct zr_f
     return NULL;
 }
 
-static struct zr_extent *enter(struct zr_follow_plan *plan, struct zr_slot *slot)
+static struct zr_extent *enter(struct zr_follow_plan *plan, struct zr_plan_slot *slot)
 {
     zr_step_set_live(plan, zr_step_of(slot), slot->number);
     zr_step_enter(plan, zr_step_of(slot), slot->number);
@@ -364,7 +366,7 @@ static struct zr_extent *enter(struct zr_follow_plan *plan, struct zr_slot *slot
 }
 
 /* Not, after all. */
-static void withdraw(struct zr_arena *arena, struct zr_follow_sequence *sequence, struct zr_slot *slot)
+static void withdraw(struct zr_arena *arena, struct zr_follow_sequence *sequence, struct zr_plan_slot *slot)
 {
     struct zr_follow_plan *plan = slot->plan;
     zr_step_leave(plan, zr_step_of(slot));
@@ -376,7 +378,7 @@ static void withdraw(struct zr_arena *arena, struct zr_follow_sequence *sequence
 
 /* The step is known; whether its place can be had. */
 static struct zr_extent *take(struct zr_arena *arena, struct zr_follow_sequence *sequence,
-                              struct zr_slot *slot)
+                              struct zr_plan_slot *slot)
 {
     struct zr_follow *follow = arena->follow;
     struct zr_follow_plan *plan = slot->plan;
@@ -385,7 +387,7 @@ static struct zr_extent *take(struct zr_arena *arena, struct zr_follow_sequence 
         return NULL;
     }
     if (__builtin_expect(sequence->late_count > 0, 0) && !clear_of_late(arena, sequence, slot)) {
-        struct zr_slot *left = find_left(arena, sequence, slot);
+        struct zr_plan_slot *left = find_left(arena, sequence, slot);
         if (left) {
             return enter(plan, left);
         }
@@ -426,7 +428,7 @@ static bool has_room(struct zr_arena *arena, const struct zr_follow_plan *plan)
  * knows what those hold at this moment: each starts with its first step, where the least of its own is live.
  */
 static bool start_sequence(struct zr_arena *arena, struct zr_follow_plan *plan,
-                           struct zr_follow_sequence *sequence, const struct zr_slot *slot)
+                           struct zr_follow_sequence *sequence, const struct zr_plan_slot *slot)
 {
     if (plan->sequences_count > 1 ? slot != sequence->slots : !has_room(arena, plan))
         return false;
@@ -446,7 +448,7 @@ struct zr_extent *zr_follow_alloc(struct zr_arena *arena, const struct zr_reques
     struct zr_follow_sequence *sequence = zr_follow_sequence_of(plan, thread, request->stream);
     if (!sequence)
         return note_unplanned(arena, follow);
-    struct zr_slot *slot = sequence->cursor;
+    struct zr_plan_slot *slot = sequence->cursor;
     if (__builtin_expect(!zr_slot_serves(slot, request, need.alignment, thread), 0)) {
         slot = resync(plan, sequence, request, need.alignment, thread);
         if (!slot)
@@ -474,7 +476,8 @@ struct zr_extent *zr_follow_alloc(struct zr_arena *arena, const struct zr_reques
 
 /* ---- Freeing ------------------------------------------------------------------------------------------- */
 
-static struct zr_follow_sequence *sequence_with(const struct zr_follow_plan *plan, const struct zr_slot *slot)
+static struct zr_follow_sequence *sequence_with(const struct zr_follow_plan *plan,
+                                                const struct zr_plan_slot *slot)
 {
     struct zr_follow_sequence *sequence = plan->sequences;
     while (slot >= sequence->end)
@@ -499,7 +502,7 @@ size_t zr_follow_live_from(const struct zr_follow_plan *plan, size_t number)
 
 void zr_follow_free(struct zr_arena *arena, struct zr_extent *block)
 {
-    struct zr_slot *slot = (struct zr_slot *)block;
+    struct zr_plan_slot *slot = (struct zr_plan_slot *)block;
     struct zr_follow_plan *plan = slot->plan;
     zr_assert(zr_slot_live(plan, slot));
     if (__builtin_expect(slot->late, 0))

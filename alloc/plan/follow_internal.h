@@ -35,7 +35,7 @@ struct zr_step {
 };
 
 /* A step and the block on it. */
-struct zr_slot {
+struct zr_plan_slot {
     /* As it will be asked for: kind ZR_EXTENT_PLANNED, place, requested bytes, stream, tag. Never changes
      * while the plan is in force, so readers without a lock may hold it. previous and next: among the
      * sequence's late ones. */
@@ -53,7 +53,7 @@ struct zr_slot {
 
 /* An address at which steps of the plan have their blocks, one at a time. In a table that is hashed by the
  * address and never changes but for who is there; see follow_places.c. */
-struct zr_start {
+struct zr_plan_start {
     uint32_t unit;          /* from the start of the region, modulo 2^32 */
     _Atomic uint32_t state; /* enum zr_start_state, or that and the number of the slot whose block is there */
 };
@@ -66,7 +66,7 @@ enum zr_start_state {
 };
 
 /* The same by address. */
-struct zr_rank {
+struct zr_plan_rank {
     size_t offset_bytes; /* from the start of the region */
     uint32_t place;
     uint32_t number; /* of a slot there; while the table is made */
@@ -77,8 +77,8 @@ struct zr_rank {
 enum { ZR_ZONE_REGION = ZR_ZONE_COUNT + 1 };
 
 struct zr_follow_sequence {
-    struct zr_slot *slots, *end, *cursor;
-    struct zr_slot *late;
+    struct zr_plan_slot *slots, *end, *cursor;
+    struct zr_plan_slot *late;
     size_t late_count;
     uint32_t thread;
     bool any, any_stream;
@@ -86,7 +86,7 @@ struct zr_follow_sequence {
     uint64_t stream;
     uint32_t recent[ZR_FOLLOW_RECENT]; /* hashes of the last requests in a row that were not steps */
     uint32_t recent_count;
-    struct zr_slot *missed; /* the cursor at the last of them */
+    struct zr_plan_slot *missed; /* the cursor at the last of them */
 };
 
 struct zr_follow_plan {
@@ -94,17 +94,17 @@ struct zr_follow_plan {
      * is entered. */
     _Alignas(64) struct zr_extent cover;
     struct zr_step *steps;
-    struct zr_slot *slots;
+    struct zr_plan_slot *slots;
     uint8_t *live;        /* by slot: 1 while its block is */
     uint32_t *due_counts; /* by step: how many of the slots that are to be free when it comes are live */
     uint32_t *due;
-    struct zr_start *places;
+    struct zr_plan_start *places;
     unsigned places_shift;      /* of a hash of 64 bits */
     _Atomic uint64_t *occupied; /* bit per rank: a block is entered there */
     uint64_t epoch;             /* of unmaps in the region, from 1 */
     struct zr_follow_sequence *sequences, *last_sequence;
     size_t sequences_count;
-    struct zr_rank *ranks;
+    struct zr_plan_rank *ranks;
     size_t ranks_count;
     struct zr_follow_plan *next; /* among the retired or the dead */
     size_t pages_bytes;          /* of this struct and all behind it */
@@ -159,22 +159,24 @@ static inline bool zr_step_live(const struct zr_follow_plan *plan, size_t number
     return plan->live[number];
 }
 
-static inline bool zr_slot_live(const struct zr_follow_plan *plan, const struct zr_slot *slot)
+static inline bool zr_slot_live(const struct zr_follow_plan *plan, const struct zr_plan_slot *slot)
 {
     return zr_step_live(plan, slot->number);
 }
 
-static inline struct zr_step *zr_step_of(const struct zr_slot *slot)
+static inline struct zr_step *zr_step_of(const struct zr_plan_slot *slot)
 {
     return &slot->plan->steps[slot->number];
 }
 
-static inline struct zr_slot *zr_step_on(const struct zr_follow_sequence *sequence, struct zr_slot *slot)
+static inline struct zr_plan_slot *zr_step_on(const struct zr_follow_sequence *sequence,
+                                              struct zr_plan_slot *slot)
 {
     return slot + 1 == sequence->end ? sequence->slots : slot + 1;
 }
 
-static inline struct zr_slot *zr_step_back(const struct zr_follow_sequence *sequence, struct zr_slot *slot)
+static inline struct zr_plan_slot *zr_step_back(const struct zr_follow_sequence *sequence,
+                                                struct zr_plan_slot *slot)
 {
     return slot == sequence->slots ? sequence->end - 1 : slot - 1;
 }
@@ -192,7 +194,7 @@ static inline bool zr_step_is(const struct zr_step *step, const struct zr_reques
 }
 
 /* Whether the slot is free and its step is this request. */
-static inline bool zr_slot_serves(const struct zr_slot *slot, const struct zr_request *request,
+static inline bool zr_slot_serves(const struct zr_plan_slot *slot, const struct zr_request *request,
                                   size_t alignment, uint32_t thread)
 {
     return zr_step_is(zr_step_of(slot), request, alignment, thread) && !zr_slot_live(slot->plan, slot);
@@ -243,7 +245,7 @@ static inline size_t zr_plan_exact(const struct zr_follow_plan *plan, size_t off
     size_t mask = (~UINT64_C(0) >> plan->places_shift), at = zr_place_hash(plan, unit);
     *freed = false;
     for (;; at = (at + 1) & mask) {
-        const struct zr_start *place = &plan->places[at];
+        const struct zr_plan_start *place = &plan->places[at];
         uint32_t state = atomic_load_explicit(&place->state, memory_order_relaxed);
         if (__builtin_expect(place->unit == (uint32_t)unit && state >= ZR_START_FIRST, 1)) {
             if (__builtin_expect(plan->steps[state - ZR_START_FIRST].offset_bytes == offset_bytes, 1))
@@ -319,11 +321,11 @@ struct zr_follow_plan *zr_follow_plan_at(const struct zr_arena *arena, size_t of
 /* False: a page under the step's place is under a late block at another address. The place itself is clear of
  * late blocks. */
 bool zr_pages_clear_of_late(const struct zr_arena *arena, const struct zr_follow_sequence *sequence,
-                            const struct zr_slot *slot);
+                            const struct zr_plan_slot *slot);
 /* The block is late from now on, or no longer. */
-void zr_pages_count_late(const struct zr_arena *arena, const struct zr_slot *slot, bool late);
+void zr_pages_count_late(const struct zr_arena *arena, const struct zr_plan_slot *slot, bool late);
 /* Maps what is not mapped under the step's place. A failure leaves the counters as they were. */
-zr_result zr_pages_map(struct zr_arena *arena, const struct zr_slot *slot);
+zr_result zr_pages_map(struct zr_arena *arena, const struct zr_plan_slot *slot);
 /* Marks the pages that blocks touch, and all granules of the region that those lie under, in busy_pages and
  * busy; returns the bytes of mapped pages that are not marked. */
 size_t zr_pages_mark_busy(const struct zr_arena *arena, struct zr_follow_plan *plan);
@@ -341,7 +343,7 @@ uint32_t zr_follow_hash(const struct zr_request *request, size_t alignment, uint
 uint32_t zr_follow_ngram(const uint32_t *hashes);
 void zr_follow_begin_pass(struct zr_arena *arena);
 /* Maps what is not mapped under the step's place; false if that cannot be. */
-bool zr_follow_map_slot(struct zr_arena *arena, struct zr_slot *slot);
+bool zr_follow_map_slot(struct zr_arena *arena, struct zr_plan_slot *slot);
 /* Unmaps what the driver kept in granules of the region, into the cache; false if it keeps some of it still,
  * which no step may have. */
 bool zr_follow_collect(struct zr_arena *arena, struct zr_follow_plan *plan, struct zr_stretch where);

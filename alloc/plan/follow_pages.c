@@ -29,7 +29,7 @@ static inline uint32_t page_at(const struct zr_arena *arena, const struct zr_fol
 
 /* ---- Late blocks --------------------------------------------------------------------------------------- */
 
-void zr_pages_count_late(const struct zr_arena *arena, const struct zr_slot *slot, bool late)
+void zr_pages_count_late(const struct zr_arena *arena, const struct zr_plan_slot *slot, bool late)
 {
     struct zr_stretch under = zr_granules_under(arena, &slot->extent);
     for (size_t at = under.first; at < under.end; at++)
@@ -41,8 +41,8 @@ static uint32_t beside_count(const struct zr_arena *arena, const struct zr_follo
                              size_t granule)
 {
     uint32_t count = 0;
-    for (const struct zr_slot *late = sequence->late; late;
-         late = (const struct zr_slot *)late->extent.next) {
+    for (const struct zr_plan_slot *late = sequence->late; late;
+         late = (const struct zr_plan_slot *)late->extent.next) {
         struct zr_stretch under = zr_granules_under(arena, &late->extent);
         count += under.first <= granule && granule < under.end;
     }
@@ -50,7 +50,7 @@ static uint32_t beside_count(const struct zr_arena *arena, const struct zr_follo
 }
 
 bool zr_pages_clear_of_late(const struct zr_arena *arena, const struct zr_follow_sequence *sequence,
-                            const struct zr_slot *slot)
+                            const struct zr_plan_slot *slot)
 {
     struct zr_stretch under = zr_granules_under(arena, &slot->extent);
     for (size_t at = under.first; at < under.end; at++) {
@@ -161,7 +161,7 @@ static size_t count_missing(const struct zr_arena *arena, const struct zr_follow
     return count;
 }
 
-zr_result zr_pages_map(struct zr_arena *arena, const struct zr_slot *slot)
+zr_result zr_pages_map(struct zr_arena *arena, const struct zr_plan_slot *slot)
 {
     struct zr_follow_plan *plan = slot->plan;
     struct zr_stretch under = zr_granules_under(arena, &slot->extent);

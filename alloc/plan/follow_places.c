@@ -18,15 +18,15 @@ struct zr_places_layout zr_places_lay_out(size_t steps_count)
     size_t places_count = 16;
     while (places_count < 2 * steps_count)
         places_count *= 2;
-    struct zr_places_layout at = {.ranks = places_count * sizeof(struct zr_start)};
-    at.occupied = at.ranks + steps_count * sizeof(struct zr_rank);
+    struct zr_places_layout at = {.ranks = places_count * sizeof(struct zr_plan_start)};
+    at.occupied = at.ranks + steps_count * sizeof(struct zr_plan_rank);
     at.end = at.occupied + (steps_count / 64 + 1) * sizeof(uint64_t);
     return at;
 }
 
 static bool lies_before(const void *a, const void *b)
 {
-    return ((const struct zr_rank *)a)->offset_bytes < ((const struct zr_rank *)b)->offset_bytes;
+    return ((const struct zr_plan_rank *)a)->offset_bytes < ((const struct zr_plan_rank *)b)->offset_bytes;
 }
 
 /* A new entry of the table for the address. */
@@ -45,12 +45,12 @@ void zr_places_make(struct zr_follow_plan *plan, const struct zr_plan *from)
 {
     struct zr_places_layout at = zr_places_lay_out(from->steps_count);
     size_t count = 0, last = 0;
-    plan->ranks = (struct zr_rank *)((char *)plan->places + at.ranks);
+    plan->ranks = (struct zr_plan_rank *)((char *)plan->places + at.ranks);
     plan->occupied = (_Atomic uint64_t *)((char *)plan->places + at.occupied);
     for (size_t i = 0; i < from->steps_count; i++)
         if (from->steps[i].offset_bytes != ZR_PLAN_NOWHERE)
             plan->ranks[count++] =
-                (struct zr_rank){.offset_bytes = from->steps[i].offset_bytes, .number = (uint32_t)i};
+                (struct zr_plan_rank){.offset_bytes = from->steps[i].offset_bytes, .number = (uint32_t)i};
     zr_sort_in_place(&(struct zr_sort_records){plan->ranks, count, sizeof *plan->ranks, lies_before});
     for (size_t i = 0; i < count; i++)
         plan->ranks_count += i == 0 || plan->ranks[i].offset_bytes != plan->ranks[i - 1].offset_bytes;
@@ -58,7 +58,7 @@ void zr_places_make(struct zr_follow_plan *plan, const struct zr_plan *from)
     for (plan->places_shift = 60; UINT64_C(1) << (64 - plan->places_shift) < 2 * plan->ranks_count;)
         plan->places_shift--;
     for (size_t i = 0; i < count; i++) {
-        struct zr_rank own = plan->ranks[i];
+        struct zr_plan_rank own = plan->ranks[i];
         if (i == 0 || own.offset_bytes != plan->ranks[last - 1].offset_bytes) {
             own.place = add_place(plan, own.offset_bytes);
             plan->ranks[last++] = own;
@@ -86,7 +86,7 @@ void zr_places_close(struct zr_arena *arena, struct zr_follow_plan *plan)
     zr_assert(cover == &plan->cover);
     zr_index_note(&arena->index, plan->cover.offset_bytes, false);
     for (size_t i = 0; i < plan->ranks_count; i++) {
-        const struct zr_rank *rank = &plan->ranks[i];
+        const struct zr_plan_rank *rank = &plan->ranks[i];
         if (atomic_load_explicit(&plan->places[rank->place].state, memory_order_relaxed) == ZR_START_FREED)
             zr_index_note(&arena->index, plan->cover.offset_bytes + rank->offset_bytes, true);
     }
@@ -107,7 +107,7 @@ struct zr_follow_plan *zr_follow_plan_at(const struct zr_arena *arena, size_t of
 
 void zr_follow_note_use(struct zr_extent *block)
 {
-    zr_step_of((const struct zr_slot *)block)->apart = true;
+    zr_step_of((const struct zr_plan_slot *)block)->apart = true;
 }
 
 /* ---- Finding ------------------------------------------------------------------------------------------- */
@@ -134,7 +134,7 @@ static struct zr_extent *block_of_plan(const struct zr_follow_plan *plan, size_t
     }
     for (ptrdiff_t at = zr_index_bit_before(plan->occupied, low); at >= 0;
          at = zr_index_bit_before(plan->occupied, (size_t)at)) {
-        const struct zr_start *place = &plan->places[plan->ranks[at].place];
+        const struct zr_plan_start *place = &plan->places[plan->ranks[at].place];
         uint32_t state = atomic_load_explicit(&place->state, memory_order_acquire);
         if (state >= ZR_START_FIRST)
             return &plan->slots[state - ZR_START_FIRST].extent;

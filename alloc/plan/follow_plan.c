@@ -152,7 +152,7 @@ static void link_alike(struct zr_follow_plan *made)
         memset(made->ngrams, 0, made->ngrams_count * sizeof *made->ngrams);
         /* Twice round: the first of a hash comes after the last. */
         for (unsigned round = 0; round < 2; round++)
-            for (struct zr_slot *slot = sequence->slots; slot < sequence->end; slot++) {
+            for (struct zr_plan_slot *slot = sequence->slots; slot < sequence->end; slot++) {
                 uint32_t *last = &made->ngrams[slot->hash & (made->ngrams_count - 1)];
                 while (*last && made->slots[*last - 1].hash != slot->hash)
                     last = last + 1 == made->ngrams + made->ngrams_count ? made->ngrams : last + 1;
@@ -169,9 +169,9 @@ static void index_ngrams(struct zr_follow_plan *made)
          sequence < made->sequences + made->sequences_count; sequence++) {
         if (sequence->end - sequence->slots < ZR_FOLLOW_RECENT)
             continue;
-        for (struct zr_slot *slot = sequence->slots; slot < sequence->end; slot++) {
+        for (struct zr_plan_slot *slot = sequence->slots; slot < sequence->end; slot++) {
             uint32_t hashes[ZR_FOLLOW_RECENT];
-            struct zr_slot *back = slot;
+            struct zr_plan_slot *back = slot;
             for (unsigned i = ZR_FOLLOW_RECENT; i-- > 0; back = zr_step_back(sequence, back))
                 hashes[i] = back->hash;
             uint32_t ngram = zr_follow_ngram(hashes);
@@ -200,7 +200,7 @@ static struct layout lay_out(const struct zr_arena *arena, const struct zr_plan 
         at.ngrams_count *= 2;
     at.places = at.steps + plan->steps_count * sizeof(struct zr_step);
     at.slots = zr_round_up(at.places + zr_places_lay_out(plan->steps_count).end, 64);
-    at.sequences = at.slots + plan->steps_count * sizeof(struct zr_slot);
+    at.sequences = at.slots + plan->steps_count * sizeof(struct zr_plan_slot);
     at.live = zr_round_up(at.sequences + plan->sequences_count * sizeof(struct zr_follow_sequence), 64);
     at.busy = at.live + zr_round_up(plan->steps_count, sizeof(uint64_t));
     size_t granules = plan->region_bytes / arena->granule_bytes + 1;
@@ -228,22 +228,22 @@ static struct zr_step step_of(const struct zr_arena *arena, const struct zr_plan
                             .alignment_shift = good ? (uint8_t)__builtin_ctzl(alignment) : 63};
 }
 
-static struct zr_slot slot_of(const struct zr_arena *arena, const struct zr_plan_step *step,
-                              struct zr_follow_plan *plan)
+static struct zr_plan_slot slot_of(const struct zr_arena *arena, const struct zr_plan_step *step,
+                                   struct zr_follow_plan *plan)
 {
     const struct zr_request *request = &step->request;
     size_t bytes = zr_round_up(request->bytes + arena->canary_bytes, ZR_UNIT_BYTES);
-    return (struct zr_slot){.extent = {.bytes = bytes,
-                                       .slack_bytes = (uint32_t)(bytes - request->bytes),
-                                       .stream = request->stream,
-                                       .kind = ZR_EXTENT_PLANNED,
-                                       .tag = (uint8_t)request->tag,
-                                       .zone = ZR_ZONE_COUNT},
-                            .plan = plan,
-                            .requested_bytes = request->bytes,
-                            .hash = zr_follow_hash(request, request->alignment, step->thread),
-                            .alive_count = step->alive_count,
-                            .placed = step->offset_bytes != ZR_PLAN_NOWHERE};
+    return (struct zr_plan_slot){.extent = {.bytes = bytes,
+                                            .slack_bytes = (uint32_t)(bytes - request->bytes),
+                                            .stream = request->stream,
+                                            .kind = ZR_EXTENT_PLANNED,
+                                            .tag = (uint8_t)request->tag,
+                                            .zone = ZR_ZONE_COUNT},
+                                 .plan = plan,
+                                 .requested_bytes = request->bytes,
+                                 .hash = zr_follow_hash(request, request->alignment, step->thread),
+                                 .alive_count = step->alive_count,
+                                 .placed = step->offset_bytes != ZR_PLAN_NOWHERE};
 }
 
 static void note_stream(struct zr_follow_plan *made, uint64_t stream)
@@ -264,8 +264,8 @@ static void find_due(struct zr_follow_plan *made)
     for (struct zr_follow_sequence *sequence = made->sequences;
          sequence < made->sequences + made->sequences_count; sequence++) {
         size_t count = (size_t)(sequence->end - sequence->slots);
-        for (struct zr_slot *slot = sequence->slots; slot < sequence->end; slot++) {
-            struct zr_slot *at =
+        for (struct zr_plan_slot *slot = sequence->slots; slot < sequence->end; slot++) {
+            struct zr_plan_slot *at =
                 &sequence->slots[((size_t)(slot - sequence->slots) + slot->alive_count) % count];
             zr_step_of(slot)->due_at = at->number;
             at->due_end += slot->placed;
@@ -292,8 +292,8 @@ static struct zr_follow_plan *copy_plan(const struct zr_arena *arena, const stru
                                     .epoch = 1,
                                     .slots_count = plan->steps_count,
                                     .steps = (struct zr_step *)(pages + at.steps),
-                                    .slots = (struct zr_slot *)(pages + at.slots),
-                                    .places = (struct zr_start *)(pages + at.places),
+                                    .slots = (struct zr_plan_slot *)(pages + at.slots),
+                                    .places = (struct zr_plan_start *)(pages + at.places),
                                     .live = (uint8_t *)(pages + at.live),
                                     .due_counts = (uint32_t *)(pages + at.due_counts),
                                     .due = (uint32_t *)(pages + at.due),
@@ -319,7 +319,7 @@ static struct zr_follow_plan *copy_plan(const struct zr_arena *arena, const stru
     }
     for (size_t i = 0; i < plan->sequences_count; i++) {
         const struct zr_plan_sequence *sequence = &plan->sequences[i];
-        struct zr_slot *first = made->slots + sequence->first;
+        struct zr_plan_slot *first = made->slots + sequence->first;
         made->sequences[i] = (struct zr_follow_sequence){.slots = first,
                                                          .end = first + sequence->count,
                                                          .cursor = first,
@@ -561,7 +561,7 @@ struct zr_plan_rules zr_arena_plan_rules(const zr_arena *arena)
 struct zr_extent *zr_follow_next_block(struct zr_arena *arena, const struct zr_extent *block)
 {
     struct zr_follow *follow = arena->follow;
-    const struct zr_slot *slot = (const struct zr_slot *)block;
+    const struct zr_plan_slot *slot = (const struct zr_plan_slot *)block;
     struct zr_follow_plan *plan = slot ? slot->plan : follow ? follow->plan : NULL;
     bool in_force = follow && plan == follow->plan;
     if (!slot && follow && !plan) {
@@ -569,7 +569,7 @@ struct zr_extent *zr_follow_next_block(struct zr_arena *arena, const struct zr_e
         in_force = false;
     }
     while (plan) {
-        for (struct zr_slot *next = slot ? plan->slots + (slot - plan->slots) + 1 : plan->slots;
+        for (struct zr_plan_slot *next = slot ? plan->slots + (slot - plan->slots) + 1 : plan->slots;
              next < plan->slots + plan->slots_count; next++)
             if (zr_slot_live(plan, next) && next->extent.kind == ZR_EXTENT_PLANNED)
                 return &next->extent;
@@ -587,7 +587,7 @@ struct zr_extent *zr_follow_next_block(struct zr_arena *arena, const struct zr_e
 static bool in_time(const struct zr_follow_plan *plan, const struct zr_follow_sequence *sequence)
 {
     ptrdiff_t count = sequence->end - sequence->slots;
-    for (const struct zr_slot *slot = sequence->slots; slot < sequence->end; slot++) {
+    for (const struct zr_plan_slot *slot = sequence->slots; slot < sequence->end; slot++) {
         ptrdiff_t age = sequence->cursor - slot + (sequence->cursor <= slot ? count : 0); /* 1 to count */
         if (zr_slot_live(plan, slot) && !slot->late && (size_t)age > slot->alive_count)
             return false;
@@ -599,7 +599,7 @@ static zr_result check_one(struct zr_arena *arena, const struct zr_follow_plan *
 {
     size_t live_count = 0, late_count = 0;
     for (size_t i = 0; i < plan->slots_count; i++) {
-        const struct zr_slot *slot = &plan->slots[i];
+        const struct zr_plan_slot *slot = &plan->slots[i];
         bool freed, live = zr_slot_live(plan, slot);
         uint32_t due_count = 0;
         for (uint32_t at = slot->due_first; at < slot->due_end; at++)

@@ -7,7 +7,7 @@
 
 #include "alloc/base/system/lock.h"
 #include "alloc/preload/preload.h"
-#include "alloc/preload/recording.h"
+#include "alloc/preload/measuring.h"
 #include "alloc/preload/say.h"
 
 /* jemalloc's, under its prefix. */
@@ -174,7 +174,7 @@ static void note_functions(const char *name)
 {
     if (!strstr(name, "hooks") && !strstr(name, "arenas.create") && !strstr(name, "arenas_create"))
         return;
-    if (!atomic_exchange(&zr_preload.hooked, true) && zr_recording.on)
+    if (!atomic_exchange(&zr_preload.hooked, true) && zr_measuring.on)
         zr_say(
             "the program gives jemalloc functions of its own: from now on small objects are not in the figures");
 }

@@ -14,7 +14,7 @@
 #include "alloc/preload/control.h"
 #include "alloc/preload/pages.h"
 #include "alloc/preload/preload.h"
-#include "alloc/preload/recording.h"
+#include "alloc/preload/measuring.h"
 
 /* Classes begin above ZR_SMALL_BYTES. */
 enum { FIRST_SHIFT = 15, CLASSES_COUNT = 4 * (47 - FIRST_SHIFT) };
@@ -186,8 +186,8 @@ static void link_kept(struct kept *kept)
 /* lock: large.lock */
 static void note(void)
 {
-    if (unlikely(zr_recording.on))
-        zr_recording_note(large.small_live_bytes + large.live_bytes,
+    if (unlikely(zr_measuring.on))
+        zr_measuring_note(large.small_live_bytes + large.live_bytes,
                           large.small_held_bytes + large.live_bytes + large.kept_bytes,
                           large.live_bytes + large.kept_bytes);
 }
@@ -324,7 +324,7 @@ static char *take_fresh(unsigned class, size_t alignment)
     if (bytes > zr_preload.large.bytes)
         return NULL; /* many times the machine's memory: what is live explains nothing */
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, zr_recording_first_large);
+    pthread_once(&once, zr_measuring_first_large);
     uint8_t files = zr_recorder_files;
     zr_recorder_held = true; /* there is another way */
     zr_result result = zr_arena_alloc(zr_preload.large_arena, &request, &block);
@@ -362,8 +362,8 @@ static char *take(size_t bytes, size_t alignment, bool *fresh)
         count_live(used_bytes(mark));
         zr_lock_give(&large.lock);
     }
-    if (unlikely(zr_recording.on))
-        zr_recording_alloc(address, bytes, class_bytes(mark & 0xff));
+    if (unlikely(zr_measuring.on))
+        zr_measuring_alloc(address, bytes, class_bytes(mark & 0xff));
     return address;
 }
 
@@ -484,8 +484,8 @@ bool zr_large_free(void *pointer)
         return false;
     if (block != pointer)
         write_mark(pointer, 0);
-    if (unlikely(zr_recording.on))
-        zr_recording_free(block);
+    if (unlikely(zr_measuring.on))
+        zr_measuring_free(block);
     keep(block, mark);
     return true;
 }
@@ -503,8 +503,8 @@ static enum zr_pages_moved move_pages(char *from, char *to)
         zr_pages_move(&(struct zr_pages_move){from, bytes, to, class_bytes(to_mark & 0xff)});
     if (moved != ZR_PAGES_MOVED)
         return moved;
-    if (unlikely(zr_recording.on))
-        zr_recording_free(from);
+    if (unlikely(zr_measuring.on))
+        zr_measuring_free(from);
     zr_lock_take(&large.lock);
     large.moved_count += (mark & MOVED) == 0;
     large.moved_bytes += bytes;

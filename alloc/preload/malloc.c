@@ -13,7 +13,7 @@
 #include <jemalloc/jemalloc.h>
 
 #include "alloc/preload/large.h"
-#include "alloc/preload/recording.h"
+#include "alloc/preload/measuring.h"
 
 static void *no_memory(void)
 {
@@ -23,8 +23,8 @@ static void *no_memory(void)
 
 __attribute__((noinline, cold)) void *zr_object_refused(size_t bytes)
 {
-    if (zr_recording.on && bytes <= ZR_SMALL_BYTES)
-        zr_recording_refused(bytes);
+    if (zr_measuring.on && bytes <= ZR_SMALL_BYTES)
+        zr_measuring_refused(bytes);
     return no_memory();
 }
 
@@ -57,8 +57,8 @@ __attribute__((noinline)) void *zr_object_alloc(size_t bytes, size_t alignment, 
         void *object = zr_bootstrap_alloc(bytes, alignment);
         return object ? object : no_memory();
     }
-    if (unlikely(atomic_load_explicit(&zr_recording.sample_due, memory_order_relaxed)))
-        zr_recording_sample();
+    if (unlikely(atomic_load_explicit(&zr_measuring.sample_due, memory_order_relaxed)))
+        zr_measuring_sample();
     if (is_large(bytes) || (unlikely(alignment > ZR_PAGE_BYTES) && !zr_preload.alone))
         return alloc_large(bytes, alignment, zero);
     int flags = zero ? MALLOCX_ZERO : 0;

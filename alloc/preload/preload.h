@@ -14,12 +14,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "alloc/base/compiler.h"
 #include "alloc/zr.h"
-
-#define ZR_EXPORT __attribute__((visibility("default")))
-
-#define likely(condition)   __builtin_expect(!!(condition), 1)
-#define unlikely(condition) __builtin_expect(!!(condition), 0)
 
 /* jemalloc's thread caches end here; above, a block has pages of its own. */
 #define ZR_SMALL_BYTES ((size_t)32 << 10)

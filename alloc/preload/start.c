@@ -21,8 +21,8 @@
 #include "alloc/preload/control.h"
 #include "alloc/preload/large.h"
 #include "alloc/preload/pages.h"
-#include "alloc/preload/record.h"
-#include "alloc/preload/recording.h"
+#include "alloc/preload/usage.h"
+#include "alloc/preload/measuring.h"
 #include "alloc/preload/say.h"
 
 struct zr_preload zr_preload;
@@ -149,8 +149,8 @@ static void *take_block(const struct zr_request *request)
 /* A stretch of memory is a block of the small arena. */
 void *zr_je_mmap(void *address, size_t bytes, int protection, int flags, int fd, off_t offset)
 {
-    if (unlikely(zr_recording.on))
-        zr_recording_tick(true);
+    if (unlikely(zr_measuring.on))
+        zr_measuring_tick(true);
     if (!zr_preload.small_arena || flags & MAP_FIXED)
         return mmap(address, bytes, protection, flags, fd, offset);
     size_t granule_bytes = (size_t)2 << 20;
@@ -185,8 +185,8 @@ int zr_je_madvise(void *address, size_t bytes, int advice)
 /* It asks for the time when it has done some work behind its thread caches. */
 int zr_je_clock_gettime(clockid_t clock, struct timespec *out)
 {
-    if (unlikely(zr_recording.on))
-        zr_recording_tick(false);
+    if (unlikely(zr_measuring.on))
+        zr_measuring_tick(false);
     return clock_gettime(clock, out);
 }
 
@@ -223,8 +223,8 @@ static void after_fork_child(void)
     zr_large_after_fork(true);
     jemalloc_fork.child();
     zr_control_after_fork(true);
-    if (zr_recording.on)
-        zr_recording_after_fork_in_child();
+    if (zr_measuring.on)
+        zr_measuring_after_fork_in_child();
 }
 
 /* ---- Start --------------------------------------------------------------------------------------------- */
@@ -289,17 +289,17 @@ static zr_result start_arenas(void)
 
 static __attribute__((destructor)) void end(void)
 {
-    zr_recording_end();
+    zr_measuring_end();
 }
 
 /* jemalloc would end the process by a signal, later. */
 static void check_limit(void)
 {
     uint64_t limit = zr_option_get(ZR_OPTION_LIMIT);
-    if (limit == 0 || limit >= ZR_RECORD_LEAST_LIMIT_BYTES)
+    if (limit == 0 || limit >= ZR_USAGE_LEAST_LIMIT_BYTES)
         return;
     zr_say("ZR_CONF=limit:%llu is too small: malloc needs %zu MiB to start; give at least limit:%zum",
-           (unsigned long long)limit, ZR_RECORD_LEAST_LIMIT_BYTES >> 20, ZR_RECORD_LEAST_LIMIT_BYTES >> 20);
+           (unsigned long long)limit, ZR_USAGE_LEAST_LIMIT_BYTES >> 20, ZR_USAGE_LEAST_LIMIT_BYTES >> 20);
     _exit(2);
 }
 
@@ -320,7 +320,7 @@ static void start(void)
     zr_preload.checked = zr_option_get(ZR_OPTION_CHECK) >= ZR_CHECK_BYTES;
     if (!zr_preload.checked)
         zr_preload.fast = zr_preload.small;
-    zr_recording_start();
+    zr_measuring_start();
     if (zr_option_get(ZR_OPTION_VERBOSE))
         zr_say("libzr_malloc.so serves process %ld (%s)", (long)getpid(), program_invocation_name);
     /* Its handlers lock in the order of its calls into the arenas: registered after theirs, before they run.

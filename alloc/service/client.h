@@ -34,7 +34,7 @@ void zr_client_hear(struct zr_server *server, struct zr_client *client);
 /* ---- A device's memory --------------------------------------------------------------------------------- */
 
 /* A piece of so many bytes for it. */
-zr_result zr_client_lend(struct zr_client *client, uint64_t bytes, struct zr_piece **out);
+zr_result zr_client_lend(struct zr_client *client, uint64_t bytes, struct zr_device_piece **out);
 /* What it gives back, by number. ZR_ERR_INVALID: it does not hold that. */
 zr_result zr_client_take_back(struct zr_client *client, const struct zr_service_message *message);
 /* False: the process lives, and may use what it has: no zrd can take a device's memory from it. */

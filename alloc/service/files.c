@@ -121,7 +121,7 @@ bool zr_client_release_files(struct zr_client *client)
 
 /* ---- A device's memory --------------------------------------------------------------------------------- */
 
-zr_result zr_client_lend(struct zr_client *client, uint64_t bytes, struct zr_piece **out)
+zr_result zr_client_lend(struct zr_client *client, uint64_t bytes, struct zr_device_piece **out)
 {
     return zr_stock_lend(&client->server->stock, &client->pieces, bytes, out);
 }
@@ -129,7 +129,7 @@ zr_result zr_client_lend(struct zr_client *client, uint64_t bytes, struct zr_pie
 zr_result zr_client_take_back(struct zr_client *client, const struct zr_service_message *message)
 {
     struct zr_stock *stock = &client->server->stock;
-    struct zr_piece *piece = zr_stock_find(stock, &client->pieces, message->count);
+    struct zr_device_piece *piece = zr_stock_find(stock, &client->pieces, message->count);
     uint64_t others = client->holder.held_bytes - client->pieces.bytes;
     if (piece && piece->handle->bytes == message->bytes) {
         zr_stock_take_back(stock, &client->pieces, piece);
@@ -160,7 +160,7 @@ void zr_client_send_piece(struct zr_client *client, uint64_t number)
 {
     struct zr_service_message message = zr_service_message_of(ZR_SERVICE_DONE);
     struct zr_stock *stock = &client->server->stock;
-    const struct zr_piece *piece = zr_stock_find(stock, &client->pieces, number);
+    const struct zr_device_piece *piece = zr_stock_find(stock, &client->pieces, number);
     int fd = -1;
     if (!piece || zr_piece_fd(stock, piece, &fd) != ZR_OK) {
         message.kind = ZR_SERVICE_REFUSED;

@@ -59,7 +59,7 @@ void zr_client_say(struct zr_client *client, int socket, const struct zr_service
 static bool answer(struct zr_ledger *ledger, struct zr_holder *holder, zr_result result)
 {
     struct zr_server *server = server_of(ledger);
-    struct zr_piece *piece = NULL;
+    struct zr_device_piece *piece = NULL;
     bool granted = result == ZR_OK;
     int fd = -1;
     if (granted && zr_server_has_device(server))

@@ -7,7 +7,7 @@
 /* 2 TiB in granules. A number has the piece's place in its low bits. */
 enum { PLACE_BITS = 20 };
 #define PIECES_MOST  ((size_t)1 << PLACE_BITS)
-#define PIECES_BYTES (PIECES_MOST * sizeof(struct zr_piece))
+#define PIECES_BYTES (PIECES_MOST * sizeof(struct zr_device_piece))
 
 zr_result zr_stock_open(struct zr_stock *stock, int ordinal, uint64_t *total_bytes)
 {
@@ -79,10 +79,10 @@ static zr_result clear(struct zr_stock *stock, struct zr_handle *handle)
 /* ---- Pieces -------------------------------------------------------------------------------------------- */
 
 zr_result zr_stock_lend(struct zr_stock *stock, struct zr_pieces *owner, uint64_t bytes,
-                        struct zr_piece **out)
+                        struct zr_device_piece **out)
 {
     struct zr_handle *handle;
-    struct zr_piece *piece = stock->free;
+    struct zr_device_piece *piece = stock->free;
     *out = NULL;
     if (!piece && stock->used_count == PIECES_MOST)
         return zr_fail(ZR_ERR_HOST_MEMORY, "zrd lends %zu pieces at most: raise ZR_CONF=granule",
@@ -99,10 +99,11 @@ zr_result zr_stock_lend(struct zr_stock *stock, struct zr_pieces *owner, uint64_
         stock->free = piece->next;
     else
         piece = &stock->all[stock->used_count++];
-    *piece = (struct zr_piece){.next = owner->first,
-                               .handle = handle,
-                               .owner = owner,
-                               .number = ++stock->serial << PLACE_BITS | (uint64_t)(piece - stock->all)};
+    *piece =
+        (struct zr_device_piece){.next = owner->first,
+                                 .handle = handle,
+                                 .owner = owner,
+                                 .number = ++stock->serial << PLACE_BITS | (uint64_t)(piece - stock->all)};
     if (owner->first)
         owner->first->previous = piece;
     owner->first = piece;
@@ -111,7 +112,7 @@ zr_result zr_stock_lend(struct zr_stock *stock, struct zr_pieces *owner, uint64_
     return ZR_OK;
 }
 
-zr_result zr_piece_fd(struct zr_stock *stock, const struct zr_piece *piece, int *out)
+zr_result zr_piece_fd(struct zr_stock *stock, const struct zr_device_piece *piece, int *out)
 {
     struct zr_segment segment;
     zr_result result = zr_backend_export(stock->backend, piece->handle, &segment);
@@ -119,21 +120,22 @@ zr_result zr_piece_fd(struct zr_stock *stock, const struct zr_piece *piece, int 
     return result;
 }
 
-void zr_piece_close_fd(struct zr_stock *stock, const struct zr_piece *piece)
+void zr_piece_close_fd(struct zr_stock *stock, const struct zr_device_piece *piece)
 {
     zr_backend_export_end(stock->backend, piece->handle);
 }
 
-struct zr_piece *zr_stock_find(const struct zr_stock *stock, const struct zr_pieces *owner, uint64_t number)
+struct zr_device_piece *zr_stock_find(const struct zr_stock *stock, const struct zr_pieces *owner,
+                                      uint64_t number)
 {
     size_t place = number & (PIECES_MOST - 1);
     if (number == 0 || place >= stock->used_count)
         return NULL;
-    struct zr_piece *piece = &stock->all[place];
+    struct zr_device_piece *piece = &stock->all[place];
     return piece->number == number && piece->owner == owner ? piece : NULL;
 }
 
-void zr_stock_take_back(struct zr_stock *stock, struct zr_pieces *owner, struct zr_piece *piece)
+void zr_stock_take_back(struct zr_stock *stock, struct zr_pieces *owner, struct zr_device_piece *piece)
 {
     if (piece->previous)
         piece->previous->next = piece->next;
@@ -143,7 +145,7 @@ void zr_stock_take_back(struct zr_stock *stock, struct zr_pieces *owner, struct 
         piece->next->previous = piece->previous;
     owner->bytes -= piece->handle->bytes;
     zr_backend_destroy_handle(stock->backend, piece->handle);
-    *piece = (struct zr_piece){.next = stock->free};
+    *piece = (struct zr_device_piece){.next = stock->free};
     stock->free = piece;
 }
 

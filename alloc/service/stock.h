@@ -8,8 +8,8 @@
 
 #include "alloc/backend/backend.h"
 
-struct zr_piece {
-    struct zr_piece *next, *previous; /* of a client; next: of the free ones */
+struct zr_device_piece {
+    struct zr_device_piece *next, *previous; /* of a client; next: of the free ones */
     struct zr_handle *handle;
     uint64_t number; /* no other piece has it, of a zrd before neither; 0: free */
     const void *owner;
@@ -17,14 +17,14 @@ struct zr_piece {
 
 /* The pieces of a client, the last first. */
 struct zr_pieces {
-    struct zr_piece *first;
+    struct zr_device_piece *first;
     uint64_t bytes;
 };
 
 struct zr_stock {
     zr_backend *backend;     /* NULL: zrd lends the host's memory */
     struct zr_range *window; /* where pieces are cleared; as large as the largest so far */
-    struct zr_piece *all, *free;
+    struct zr_device_piece *all, *free;
     size_t used_count; /* of `all`, ever */
     uint64_t serial;
 };
@@ -35,13 +35,14 @@ zr_result zr_stock_open(struct zr_stock *stock, int ordinal, uint64_t *total_byt
 void zr_stock_close(struct zr_stock *stock);
 /* A piece of zeros, added to `owner`'s. ZR_ERR_MEMORY: the device has less left than zrd may lend. */
 zr_result zr_stock_lend(struct zr_stock *stock, struct zr_pieces *owner, uint64_t bytes,
-                        struct zr_piece **out);
+                        struct zr_device_piece **out);
 /* A descriptor of it, the piece's, until zr_piece_close_fd(). */
-zr_result zr_piece_fd(struct zr_stock *stock, const struct zr_piece *piece, int *out);
-void zr_piece_close_fd(struct zr_stock *stock, const struct zr_piece *piece);
+zr_result zr_piece_fd(struct zr_stock *stock, const struct zr_device_piece *piece, int *out);
+void zr_piece_close_fd(struct zr_stock *stock, const struct zr_device_piece *piece);
 /* Which of the owner's has the number; NULL: none. */
-struct zr_piece *zr_stock_find(const struct zr_stock *stock, const struct zr_pieces *owner, uint64_t number);
-void zr_stock_take_back(struct zr_stock *stock, struct zr_pieces *owner, struct zr_piece *piece);
+struct zr_device_piece *zr_stock_find(const struct zr_stock *stock, const struct zr_pieces *owner,
+                                      uint64_t number);
+void zr_stock_take_back(struct zr_stock *stock, struct zr_pieces *owner, struct zr_device_piece *piece);
 void zr_stock_take_all(struct zr_stock *stock, struct zr_pieces *owner);
 
 #endif

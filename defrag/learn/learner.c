@@ -37,7 +37,7 @@ static unsigned unplanned_share(const struct zr_candidate *candidate)
 }
 
 /* Whether following it is better than what is done now. */
-static bool is_wanted(const struct zr_candidate *candidate, const struct view *view)
+static bool is_wanted(const struct zr_candidate *candidate, const struct zr_learner_view *view)
 {
     /* A stretch that leaves memory behind is a part of something longer. */
     if (candidate->outlive_bytes > candidate->step_bytes / 8)
@@ -55,7 +55,7 @@ static bool is_wanted(const struct zr_candidate *candidate, const struct view *v
 /* Whether `plan_bytes` for the plan are no more memory than the dynamic path took; see
  * zr_learner_allowed_bytes(). */
 static bool is_affordable(const struct zr_learner *learner, const struct zr_candidate *candidate,
-                          const struct view *view, uint64_t plan_bytes)
+                          const struct zr_learner_view *view, uint64_t plan_bytes)
 {
     return plan_bytes + candidate->rest_bytes + view->others_bytes <=
            zr_learner_allowed_bytes(learner, view->most_reserved_bytes, candidate->plan.unplanned_count > 0);
@@ -63,10 +63,10 @@ static bool is_affordable(const struct zr_learner *learner, const struct zr_cand
 
 /* Unplanned allocations that lie badly in two occurrences make a bad plan of a good period: half a period on
  * there are others. Held. */
-static void try_later(struct zr_learner *learner, const struct view *view)
+static void try_later(struct zr_learner *learner, const struct zr_learner_view *view)
 {
     for (size_t i = 0; i < view->sequences_count && learner->forgotten_count == view->forgotten_count; i++) {
-        struct recording *recording = view->recordings[i];
+        struct zr_learner_recording *recording = view->recordings[i];
         if (recording->retries == RETRIES_MOST)
             continue;
         recording->retries++;
@@ -76,7 +76,7 @@ static void try_later(struct zr_learner *learner, const struct view *view)
 }
 
 /* What takes too much memory now is tried again later, and as soon as there has been as much without it. */
-static zr_result reject(struct zr_learner *learner, const struct view *view, uint64_t plan_bytes)
+static zr_result reject(struct zr_learner *learner, const struct zr_learner_view *view, uint64_t plan_bytes)
 {
     zr_arena_hold(learner->arena);
     try_later(learner, view);
@@ -91,7 +91,7 @@ static zr_result reject(struct zr_learner *learner, const struct view *view, uin
 /* A plan that is about to be put in force, and what it was made from. */
 struct beginning {
     struct zr_learner *learner;
-    const struct view *view;
+    const struct zr_learner_view *view;
 };
 
 /* See struct zr_plan. The maker's cursors are right for when the view was taken; where all was forgotten
@@ -100,14 +100,14 @@ static bool begin_plan(void *state)
 {
     const struct beginning *beginning = state;
     struct zr_learner *learner = beginning->learner;
-    const struct view *view = beginning->view;
+    const struct zr_learner_view *view = beginning->view;
     struct zr_candidate *candidate = &learner->candidate;
     bool known = learner->forgotten_count == view->forgotten_count;
     if (zr_learner_cancelled(learner))
         return false;
     for (size_t i = 0; i < view->sequences_count && known; i++) {
         struct zr_plan_sequence *sequence = &candidate->sequences[i];
-        const struct recording *recording = view->recordings[i];
+        const struct zr_learner_recording *recording = view->recordings[i];
         size_t since = recording->count - (view->sequences[i].position + view->sequences[i].count);
         sequence->cursor = (sequence->cursor + since) % sequence->count;
     }
@@ -121,7 +121,7 @@ static bool begin_plan(void *state)
 }
 
 /* Packs the candidate and puts it in force, if it is worth its memory. */
-static zr_result pack_and_install(struct zr_learner *learner, const struct view *view,
+static zr_result pack_and_install(struct zr_learner *learner, const struct zr_learner_view *view,
                                   struct zr_plan_rules rules)
 {
     struct zr_candidate *candidate = &learner->candidate;
@@ -146,7 +146,7 @@ static zr_result pack_and_install(struct zr_learner *learner, const struct view 
     return zr_arena_install_plan(learner->arena, &candidate->plan);
 }
 
-static zr_result plan_it(struct zr_learner *learner, struct view *view)
+static zr_result plan_it(struct zr_learner *learner, struct zr_learner_view *view)
 {
     struct zr_candidate *candidate = &learner->candidate;
     zr_result result = zr_learner_look(learner, view);
@@ -180,7 +180,7 @@ static zr_result plan_it(struct zr_learner *learner, struct view *view)
 void zr_learner_work(struct zr_learner *learner)
 {
     uint64_t start_ns = zr_os_now_ns();
-    struct view view = {0};
+    struct zr_learner_view view = {0};
     zr_arena_hold(learner->arena);
     atomic_store(&learner->helper.asked, 0);
     bool due = learner->due, commit = learner->commit_due;
@@ -287,7 +287,7 @@ void zr_learner_hold(zr_learner *learner)
 /* ---- Marks and numbers --------------------------------------------------------------------------------- */
 
 /* Marks say where occurrences begin. Held. */
-static void find_by_marks(struct zr_learner *learner, struct recording *recording)
+static void find_by_marks(struct zr_learner *learner, struct zr_learner_recording *recording)
 {
     uint32_t first = zr_learner_position_of(recording, learner->marks[0], 0),
              second = zr_learner_position_of(recording, learner->marks[1], 0),

@@ -18,13 +18,13 @@
 #define LINGER_NS UINT64_C(1000000000) /* without work, before the thread ends */
 #define LOOK_NS   UINT64_C(1000000)    /* between two looks of one who waits for a thread to begin */
 
-zr_result zr_helper_begin(struct helper *helper)
+zr_result zr_helper_begin(struct zr_learner_helper *helper)
 {
     helper->stack = (struct zr_stack){zr_pages_take(STACK_BYTES), STACK_BYTES};
     return helper->stack.pages ? ZR_OK : ZR_ERR_HOST_MEMORY;
 }
 
-size_t zr_helper_room(const struct helper *helper)
+size_t zr_helper_room(const struct zr_learner_helper *helper)
 {
     return helper->stack.bytes - ((size_t)1 << 20);
 }
@@ -37,7 +37,7 @@ static bool change(_Atomic uint32_t *state, uint32_t from, uint32_t to)
 static void *run(void *argument)
 {
     struct zr_learner *learner = argument;
-    struct helper *helper = &learner->helper;
+    struct zr_learner_helper *helper = &learner->helper;
     atomic_store(&helper->state, HELPER_WORKING);
     for (;;) {
         while (atomic_exchange(&helper->go, 0) && !zr_learner_cancelled(learner))
@@ -69,7 +69,7 @@ static void note_refused(struct zr_learner *learner)
 
 static void begin_thread(struct zr_learner *learner)
 {
-    struct helper *helper = &learner->helper;
+    struct zr_learner_helper *helper = &learner->helper;
     zr_thread_join(&helper->thread); /* at its end, if there was one */
     if (zr_thread_start_on(&helper->thread, helper->stack, run, learner) != ZR_OK)
         note_refused(learner);
@@ -77,7 +77,7 @@ static void begin_thread(struct zr_learner *learner)
 
 static void set_going(struct zr_learner *learner)
 {
-    struct helper *helper = &learner->helper;
+    struct zr_learner_helper *helper = &learner->helper;
     atomic_store(&helper->go, 1);
     switch (atomic_load(&helper->state)) {
     case HELPER_IDLE:
@@ -98,14 +98,14 @@ static void set_going(struct zr_learner *learner)
 
 void zr_helper_wake(struct zr_learner *learner)
 {
-    struct helper *helper = &learner->helper;
+    struct zr_learner_helper *helper = &learner->helper;
     if (!atomic_exchange(&helper->asked, 1) && !atomic_load(&helper->held))
         set_going(learner);
 }
 
 void zr_helper_wait(struct zr_learner *learner)
 {
-    struct helper *helper = &learner->helper;
+    struct zr_learner_helper *helper = &learner->helper;
     if (atomic_load(&helper->held) && atomic_load(&helper->asked))
         set_going(learner);
     for (;;) {
@@ -119,7 +119,7 @@ void zr_helper_wait(struct zr_learner *learner)
 
 void zr_helper_end(struct zr_learner *learner)
 {
-    struct helper *helper = &learner->helper;
+    struct zr_learner_helper *helper = &learner->helper;
     atomic_store(&helper->cancelled, true);
     atomic_store(&helper->go, 1);
     zr_word_wake_all(&helper->go);
@@ -127,7 +127,7 @@ void zr_helper_end(struct zr_learner *learner)
     zr_pages_give(helper->stack.pages, helper->stack.bytes);
 }
 
-void zr_helper_forked(struct helper *helper)
+void zr_helper_forked(struct zr_learner_helper *helper)
 {
     helper->thread = (struct zr_thread){0};
     atomic_store(&helper->state, HELPER_NONE);

@@ -17,7 +17,7 @@ static inline size_t live_home(const struct zr_learner *learner, uint64_t key)
 bool zr_learner_grow_live(struct zr_learner *learner)
 {
     size_t before = learner->live_room, room = before ? before * 2 : LIVE_FIRST;
-    struct live_entry *old = learner->live, *entries = zr_pages_take(room * sizeof *entries);
+    struct zr_learner_live_entry *old = learner->live, *entries = zr_pages_take(room * sizeof *entries);
     if (!entries)
         return false;
     learner->live = entries;
@@ -43,7 +43,7 @@ static bool live_put(struct zr_learner *learner, size_t offset_bytes, uint32_t r
     while (learner->live[at].key && learner->live[at].key != key)
         at = (at + 1) & (learner->live_room - 1);
     learner->live_count += learner->live[at].key == 0;
-    learner->live[at] = (struct live_entry){key, record};
+    learner->live[at] = (struct zr_learner_live_entry){key, record};
     return true;
 }
 
@@ -75,29 +75,30 @@ static uint32_t live_take(struct zr_learner *learner, size_t offset_bytes)
 
 /* ---- Recordings ---------------------------------------------------------------------------------------- */
 
-static const size_t recording_bytes = RECORDS_MOST * sizeof(struct position) + PLACES * sizeof(struct place);
+static const size_t recording_bytes =
+    RECORDS_MOST * sizeof(struct zr_learner_position) + PLACES * sizeof(struct zr_learner_place);
 
-bool zr_recording_begin(struct recording *recording)
+bool zr_recording_begin(struct zr_learner_recording *recording)
 {
     char *pages = zr_pages_take(recording_bytes);
     if (!pages)
         return false;
     zr_pages_touch(pages, recording_bytes); /* what is recorded waits for no page */
-    recording->places = (struct place *)pages;
-    recording->positions = (struct position *)(pages + PLACES * sizeof(struct place));
+    recording->places = (struct zr_learner_place *)pages;
+    recording->positions = (struct zr_learner_position *)(pages + PLACES * sizeof(struct zr_learner_place));
     return true;
 }
 
-void zr_recording_end(struct recording *recording)
+void zr_recording_end(struct zr_learner_recording *recording)
 {
     zr_pages_give(recording->places, recording_bytes);
-    *recording = (struct recording){0};
+    *recording = (struct zr_learner_recording){0};
 }
 
-static void recording_forget(struct recording *recording)
+static void recording_forget(struct zr_learner_recording *recording)
 {
     recording->count = 0;
-    recording->level = (struct level){0};
+    recording->level = (struct zr_learner_level){0};
     memset(recording->recent, 0, sizeof recording->recent);
     recording->sum = 0;
     recording->running = recording->found = recording->planned = recording->loose = false;
@@ -106,38 +107,39 @@ static void recording_forget(struct recording *recording)
         memset(recording->places, 0, PLACES * sizeof *recording->places);
 }
 
-const struct record *zr_recording_record(const struct zr_learner *learner, const struct recording *recording,
-                                         uint32_t position)
+const struct zr_learner_record *zr_recording_record(const struct zr_learner *learner,
+                                                    const struct zr_learner_recording *recording,
+                                                    uint32_t position)
 {
     return &learner->records[recording->positions[position].record];
 }
 
 /* Whether of what was allocated between two moments next to nothing was left behind: a few unplanned
  * allocations may be live; a layer leaves its activations. */
-static bool alike_at(const struct zr_learner *learner, const struct recording *recording, uint32_t at,
-                     uint32_t before)
+static bool alike_at(const struct zr_learner *learner, const struct zr_learner_recording *recording,
+                     uint32_t at, uint32_t before)
 {
-    const struct record *now = zr_recording_record(learner, recording, at),
-                        *then = zr_recording_record(learner, recording, before);
+    const struct zr_learner_record *now = zr_recording_record(learner, recording, at),
+                                   *then = zr_recording_record(learner, recording, before);
     bool all = recording == &learner->all;
-    struct level a = all ? now->arena : now->sequence, b = all ? then->arena : then->sequence;
+    struct zr_learner_level a = all ? now->arena : now->sequence, b = all ? then->arena : then->sequence;
     uint64_t apart = a.live_bytes > b.live_bytes ? a.live_bytes - b.live_bytes : b.live_bytes - a.live_bytes;
     return apart <= (a.total_bytes - b.total_bytes) / 16;
 }
 
 /* The level of live bytes, to about a sixteenth: a place in a step, told from the same layer elsewhere. */
-static inline uint32_t level_of(const struct zr_learner *learner, const struct recording *recording,
-                                uint32_t at)
+static inline uint32_t level_of(const struct zr_learner *learner,
+                                const struct zr_learner_recording *recording, uint32_t at)
 {
-    const struct record *record = zr_recording_record(learner, recording, at);
+    const struct zr_learner_record *record = zr_recording_record(learner, recording, at);
     uint64_t bytes =
         (recording == &learner->all ? record->arena.live_bytes : record->sequence.live_bytes) | 16;
     unsigned power = 63u - (unsigned)__builtin_clzll(bytes);
     return power * 16 + (unsigned)(bytes >> (power - 4) & 15);
 }
 
-static inline bool was_there(const struct zr_learner *learner, const struct recording *recording, uint32_t at,
-                             uint32_t before)
+static inline bool was_there(const struct zr_learner *learner, const struct zr_learner_recording *recording,
+                             uint32_t at, uint32_t before)
 {
     return recording->positions[before].ngram == recording->positions[at].ngram &&
            alike_at(learner, recording, at, before);
@@ -145,18 +147,20 @@ static inline bool was_there(const struct zr_learner *learner, const struct reco
 
 /* The position where the sequence's last few allocations were before: at the run's distance or, after a
  * unplanned allocation, close to it; else the last one remembered at this level. ZR_SEEN_LIVE: none. */
-static uint32_t look_back(const struct zr_learner *learner, struct recording *recording, uint32_t at)
+static uint32_t look_back(const struct zr_learner *learner, struct zr_learner_recording *recording,
+                          uint32_t at)
 {
     uint32_t key = recording->positions[at].ngram ^ level_of(learner, recording, at) * UINT32_C(0x85ebca6b);
-    struct place *place = &recording->places[(key ^ key >> 15) & (PLACES - 1)];
+    struct zr_learner_place *place = &recording->places[(key ^ key >> 15) & (PLACES - 1)];
     bool expects = recording->running && at >= recording->distance;
     uint32_t expected = at - recording->distance;
     if (expects && was_there(learner, recording, at, expected)) {
-        *place = (struct place){key, at + 1}; /* without a look at what was there, which is far away */
+        *place =
+            (struct zr_learner_place){key, at + 1}; /* without a look at what was there, which is far away */
         return expected;
     }
-    struct place last = *place;
-    *place = (struct place){key, at + 1};
+    struct zr_learner_place last = *place;
+    *place = (struct zr_learner_place){key, at + 1};
     if (expects && recording->misses > 0) {
         for (uint32_t off = 1; off <= SHIFT_MOST; off++) {
             if (expected >= off + NGRAM && was_there(learner, recording, at, expected - off))
@@ -171,7 +175,7 @@ static uint32_t look_back(const struct zr_learner *learner, struct recording *re
 
 /* Of how many allocations a run must be a good part: those since the plan in force has failed, and some of
  * all. */
-static uint32_t history_of(const struct zr_learner *learner, const struct recording *recording)
+static uint32_t history_of(const struct zr_learner *learner, const struct zr_learner_recording *recording)
 {
     uint32_t since = learner->records_count - learner->changed_at, least = recording->count / 8;
     since = since < recording->count ? since : recording->count;
@@ -179,7 +183,7 @@ static uint32_t history_of(const struct zr_learner *learner, const struct record
 }
 
 /* The run goes on at `at`, which was at `before`: does a third occurrence begin? */
-static void note_hit(const struct zr_learner *learner, struct recording *recording, uint32_t at,
+static void note_hit(const struct zr_learner *learner, struct zr_learner_recording *recording, uint32_t at,
                      uint32_t before)
 {
     recording->positions[at].match = before + 1;
@@ -208,12 +212,12 @@ static void note_hit(const struct zr_learner *learner, struct recording *recordi
     }
 }
 
-static uint32_t slack_of(const struct recording *recording)
+static uint32_t slack_of(const struct zr_learner_recording *recording)
 {
     return recording->distance / 16 + 16;
 }
 
-static void start_run(struct recording *recording, uint32_t at, uint32_t distance)
+static void start_run(struct zr_learner_recording *recording, uint32_t at, uint32_t distance)
 {
     recording->running = true;
     recording->found = recording->planned = recording->loose = false;
@@ -227,7 +231,7 @@ static void start_run(struct recording *recording, uint32_t at, uint32_t distanc
 
 /* What stands for the last NGRAM allocations: the sum of their hashes, each times as many powers of an odd
  * number as came after it. */
-static uint32_t ngram_with(struct recording *recording, uint32_t hash)
+static uint32_t ngram_with(struct zr_learner_recording *recording, uint32_t hash)
 {
     static const uint32_t odd = UINT32_C(0x9e3779b1), odd_2 = odd * odd, odd_4 = odd_2 * odd_2;
     uint32_t *oldest = &recording->recent[(recording->count - 1) % NGRAM];
@@ -236,7 +240,8 @@ static uint32_t ngram_with(struct recording *recording, uint32_t hash)
     return recording->sum ^ recording->sum >> 15;
 }
 
-static void note_position(const struct zr_learner *learner, struct recording *recording, uint32_t hash)
+static void note_position(const struct zr_learner *learner, struct zr_learner_recording *recording,
+                          uint32_t hash)
 {
     uint32_t at = recording->count - 1;
     recording->positions[at].match = 0;
@@ -276,7 +281,8 @@ static void forget(struct zr_learner *learner)
     recording_forget(&learner->all);
 }
 
-static struct recording *recording_of(struct zr_learner *learner, const struct zr_observation *what)
+static struct zr_learner_recording *recording_of(struct zr_learner *learner,
+                                                 const struct zr_observation *what)
 {
     uint64_t stream = learner->rules.synchronous ? 0 : what->request->stream;
     if (!learner->split) {
@@ -296,7 +302,7 @@ static struct recording *recording_of(struct zr_learner *learner, const struct z
         learner->too_many = true;
         return NULL;
     }
-    struct recording *recording = &learner->recordings[learner->recordings_count];
+    struct zr_learner_recording *recording = &learner->recordings[learner->recordings_count];
     if (!recording->places && !zr_recording_begin(recording))
         return NULL;
     recording_forget(recording);
@@ -315,7 +321,8 @@ static inline uint32_t hash_of(const struct zr_observation *what)
     return (uint32_t)(hash >> 32);
 }
 
-static inline void push(const struct zr_learner *learner, struct recording *recording, uint32_t record)
+static inline void push(const struct zr_learner *learner, struct zr_learner_recording *recording,
+                        uint32_t record)
 {
     __builtin_prefetch(&recording->positions[recording->count] + FETCHED_AHEAD, 1);
     recording->positions[recording->count++].record = record;
@@ -337,7 +344,7 @@ static bool is_due(const struct zr_learner *learner)
         return false;
     bool any = false, planned = true;
     for (size_t i = 0; i < learner->recordings_count; i++) {
-        const struct recording *recording = &learner->recordings[i];
+        const struct zr_learner_recording *recording = &learner->recordings[i];
         if (!recording->found && recording->count >= learner->records_count / 16 + NGRAM)
             return false;
         any |= recording->found;
@@ -352,9 +359,9 @@ static bool is_unasked(const struct zr_learner *learner)
     return atomic_load_explicit(&learner->helper.asked, memory_order_relaxed) == 0;
 }
 
-static void note_found(struct recording *recording, bool due)
+static void note_found(struct zr_learner_recording *recording, bool due)
 {
-    recording->due = (struct found){due, recording->first, recording->second, recording->third};
+    recording->due = (struct zr_learner_found){due, recording->first, recording->second, recording->third};
     recording->planned |= due;
 }
 
@@ -391,7 +398,7 @@ unsigned zr_learner_allocated(void *state, const struct zr_observation *what)
         learner->stats.overruns_count++;
         forget(learner);
     }
-    struct recording *recording = recording_of(learner, what); /* may forget */
+    struct zr_learner_recording *recording = recording_of(learner, what); /* may forget */
     uint32_t number = learner->records_count;
     if (!live_put(learner, what->offset_bytes, number))
         return ZR_OBSERVER_SLEEP; /* the system has no memory left: no time for learning */
@@ -401,17 +408,17 @@ unsigned zr_learner_allocated(void *state, const struct zr_observation *what)
         recording->level.live_bytes += what->request->bytes;
         recording->level.total_bytes += what->request->bytes;
     }
-    learner->records[number] =
-        (struct record){.bytes = what->request->bytes,
-                        .stream = what->request->stream,
-                        .arena = {what->live_bytes, learner->total_bytes},
-                        .sequence = recording ? recording->level : (struct level){0},
-                        .recording = (uint8_t)(recording ? recording - learner->recordings : SEQUENCES_MOST),
-                        .alignment = (uint32_t)what->alignment,
-                        .thread = what->thread,
-                        .hash = hash_of(what),
-                        .free_at = ZR_SEEN_LIVE,
-                        .tag = (uint8_t)what->request->tag};
+    learner->records[number] = (struct zr_learner_record){
+        .bytes = what->request->bytes,
+        .stream = what->request->stream,
+        .arena = {what->live_bytes, learner->total_bytes},
+        .sequence = recording ? recording->level : (struct zr_learner_level){0},
+        .recording = (uint8_t)(recording ? recording - learner->recordings : SEQUENCES_MOST),
+        .alignment = (uint32_t)what->alignment,
+        .thread = what->thread,
+        .hash = hash_of(what),
+        .free_at = ZR_SEEN_LIVE,
+        .tag = (uint8_t)what->request->tag};
     learner->records_count = number + 1;
     __builtin_prefetch(&learner->records[number] + FETCHED_AHEAD, 1);
     if (what->reserved_bytes > learner->most_reserved_bytes)
@@ -429,7 +436,7 @@ void zr_learner_freed(void *state, size_t offset_bytes, size_t live_bytes)
     learner->live_bytes = live_bytes;
     if (record == ZR_SEEN_LIVE)
         return;
-    struct record *known = &learner->records[record];
+    struct zr_learner_record *known = &learner->records[record];
     known->free_at = learner->records_count;
     if (known->recording < SEQUENCES_MOST)
         learner->recordings[known->recording].level.live_bytes -= known->bytes;

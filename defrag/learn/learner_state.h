@@ -31,44 +31,44 @@ enum {
 };
 
 /* How much is live, and how much has been allocated since recording began. */
-struct level {
+struct zr_learner_level {
     uint64_t live_bytes, total_bytes;
 };
 
-struct record {
+struct zr_learner_record {
     uint64_t bytes, stream;
-    struct level arena, sequence; /* with it */
+    struct zr_learner_level arena, sequence; /* with it */
     uint32_t alignment, thread, hash;
     uint32_t free_at;       /* freed before the record of that number; ZR_SEEN_LIVE */
     uint8_t tag, recording; /* recording: SEQUENCES_MOST: none */
 };
 
-struct place {
+struct zr_learner_place {
     uint32_t ngram, at; /* at: 1 + position */
 };
 
 /* An allocation of a sequence. */
-struct position {
+struct zr_learner_position {
     uint32_t record; /* number */
     uint32_t ngram;  /* of the last NGRAM allocations */
     uint32_t match;  /* where it was before, 1 + position; 0: nowhere within the run */
 };
 
 /* A sequence as it is recorded. Positions count its allocations. */
-struct recording {
+struct zr_learner_recording {
     uint32_t thread;
     uint64_t stream;
-    struct position *positions;
-    struct place *places;
+    struct zr_learner_position *positions;
+    struct zr_learner_place *places;
     uint32_t count;
-    struct level level;          /* of its recorded blocks */
-    uint32_t recent[NGRAM], sum; /* hashes of its last allocations, and what stands for them */
+    struct zr_learner_level level; /* of its recorded blocks */
+    uint32_t recent[NGRAM], sum;   /* hashes of its last allocations, and what stands for them */
 
     bool running, found, planned;
     bool loose; /* of all threads: found, and their interleaving varies too much to plan them together */
     uint32_t run_start, distance, hits, misses;
     uint32_t first, second, third; /* found: where three occurrences begin */
-    struct found {
+    struct zr_learner_found {
         bool due;
         uint32_t first, second, third;
     } due;                      /* what was found when the helper was asked: the run may have ended since */
@@ -76,14 +76,14 @@ struct recording {
     uint32_t refusals;          /* of the retries: plans of this period that were packed in vain */
 };
 
-struct live_entry {
+struct zr_learner_live_entry {
     uint64_t key;    /* 1 + offset in units; 0: none */
     uint32_t record; /* number */
 };
 
 /* The thread that learns. It begins when there is something to learn, and ends when there has been nothing
  * for a while. Words that any thread may look at. */
-enum helper_state {
+enum zr_learner_helper_state {
     HELPER_NONE = 0,
     HELPER_STARTING,
     HELPER_WORKING,
@@ -91,8 +91,8 @@ enum helper_state {
     HELPER_ENDED,   /* to be joined */
     HELPER_REFUSED, /* the system gave no thread */
 };
-struct helper {
-    _Atomic uint32_t state;  /* enum helper_state */
+struct zr_learner_helper {
+    _Atomic uint32_t state;  /* enum zr_learner_helper_state */
     _Atomic uint32_t asked;  /* 1: something is due that nobody has looked at yet */
     _Atomic uint32_t go;     /* 1: the helper is to look; it sleeps on this word */
     _Atomic bool held;       /* it begins nothing but in zr_learner_wait() */
@@ -105,19 +105,19 @@ struct zr_learner {
     zr_arena *arena;
     struct zr_learner_options options;
     struct zr_plan_rules rules;
-    struct helper helper;
+    struct zr_learner_helper helper;
     struct zr_candidate candidate; /* the helper's */
 
     /* All below: the watched arena's lock. */
-    struct record *records;
+    struct zr_learner_record *records;
     uint32_t records_count;
-    struct live_entry *live;
+    struct zr_learner_live_entry *live;
     size_t live_count, live_room;
     uint64_t most_reserved_bytes, total_bytes; /* since recording began; total: allocated */
     uint64_t live_bytes;                       /* of the arena now, recorded or not */
     uint64_t refused_bytes; /* that the last plan, and all beside it, would have taken; 0: none was refused */
     bool refused_unplanned; /* there were some beside it */
-    struct recording all, recordings[SEQUENCES_MOST];
+    struct zr_learner_recording all, recordings[SEQUENCES_MOST];
     size_t recordings_count;
     uint32_t forgotten_count; /* times that the records began anew */
     uint32_t only_thread;     /* until `split` */
@@ -141,10 +141,10 @@ struct zr_learner {
 };
 
 /* What is known of the watched arena when a plan is made: a copy, as of one moment. */
-struct view {
+struct zr_learner_view {
     struct zr_scratch scratch;
     struct zr_seen_sequence sequences[ZR_PLAN_SEQUENCES];
-    struct recording *recordings[ZR_PLAN_SEQUENCES]; /* of the sequences */
+    struct zr_learner_recording *recordings[ZR_PLAN_SEQUENCES]; /* of the sequences */
     size_t sequences_count;
     uint64_t others_bytes; /* live at once in sequences without a period, and in none */
     uint64_t most_reserved_bytes;
@@ -168,16 +168,16 @@ static inline bool zr_learner_cancelled(const struct zr_learner *learner)
 /* Copies the sequences that have a period, a few records at a time. ZR_ERR_UNAVAILABLE: they have none any
  * more.
  */
-zr_result zr_learner_look(struct zr_learner *learner, struct view *view);
+zr_result zr_learner_look(struct zr_learner *learner, struct zr_learner_view *view);
 /* From the number of a record to that of the sequence's first position at or after it, from `low` on. Held.
  */
-uint32_t zr_learner_position_of(const struct recording *recording, uint32_t record, uint32_t low);
+uint32_t zr_learner_position_of(const struct zr_learner_recording *recording, uint32_t record, uint32_t low);
 
 /* ---- learner_helper.c: no lock held -------------------------------------------------------------------- */
 
-zr_result zr_helper_begin(struct helper *helper);
+zr_result zr_helper_begin(struct zr_learner_helper *helper);
 /* Bytes of its stack that are the packer's. */
-size_t zr_helper_room(const struct helper *helper);
+size_t zr_helper_room(const struct zr_learner_helper *helper);
 /* Something is due. Returns at once; the first time, and after a fork, it makes the thread. */
 void zr_helper_wake(struct zr_learner *learner);
 /* Until the helper has looked at all that was due. */
@@ -185,18 +185,19 @@ void zr_helper_wait(struct zr_learner *learner);
 /* Ends the thread, which stops what it is doing. Nobody wakes it any more. */
 void zr_helper_end(struct zr_learner *learner);
 /* In the child after a fork: there is no thread. */
-void zr_helper_forked(struct helper *helper);
+void zr_helper_forked(struct zr_learner_helper *helper);
 
 /* ---- learner_record.c ---------------------------------------------------------------------------------- */
 
 /* Room for twice as many live blocks. ZR_ERR_HOST_MEMORY's words when false. */
 bool zr_learner_grow_live(struct zr_learner *learner);
 /* Takes a sequence's pages, and gives them back; false with words. */
-bool zr_recording_begin(struct recording *recording);
-void zr_recording_end(struct recording *recording);
+bool zr_recording_begin(struct zr_learner_recording *recording);
+void zr_recording_end(struct zr_learner_recording *recording);
 /* What the sequence was asked for at a position. */
-const struct record *zr_recording_record(const struct zr_learner *learner, const struct recording *recording,
-                                         uint32_t position);
+const struct zr_learner_record *zr_recording_record(const struct zr_learner *learner,
+                                                    const struct zr_learner_recording *recording,
+                                                    uint32_t position);
 /* What a plan and all beside it may take where the dynamic path took no more than that. Where unplanned
  * allocations come beside the steps each time, the dynamic path calls the driver for ever: a sixty-fourth
  * more is what that is worth. */

@@ -7,7 +7,7 @@
 
 #include "alloc/base/error.h"
 
-uint32_t zr_learner_position_of(const struct recording *recording, uint32_t record, uint32_t low)
+uint32_t zr_learner_position_of(const struct zr_learner_recording *recording, uint32_t record, uint32_t low)
 {
     uint32_t high = recording->count;
     while (low < high) {
@@ -21,7 +21,7 @@ uint32_t zr_learner_position_of(const struct recording *recording, uint32_t reco
 }
 
 /* An occurrence may have begun somewhat before the place where it was recognised. */
-static uint32_t lead_of(const struct recording *recording)
+static uint32_t lead_of(const struct zr_learner_recording *recording)
 {
     uint32_t lead = (recording->due.second - recording->due.first) / 32 + NGRAM;
     return lead < recording->due.first ? lead : recording->due.first;
@@ -29,15 +29,15 @@ static uint32_t lead_of(const struct recording *recording)
 
 /* A stretch of a sequence that is to be copied. */
 struct part {
-    struct recording *recording;
+    struct zr_learner_recording *recording;
     uint32_t start, end;
     uint32_t most; /* records before that number are there, and frees before it have been */
 };
 
 /* The next few positions of the part from `at` on are looked at under the lock: those before the result. 0:
  * all is forgotten, or the helper is to end. */
-static uint32_t hold_few(struct zr_learner *learner, const struct view *view, const struct part *part,
-                         uint32_t at)
+static uint32_t hold_few(struct zr_learner *learner, const struct zr_learner_view *view,
+                         const struct part *part, uint32_t at)
 {
     zr_arena_hold(learner->arena);
     if (learner->forgotten_count != view->forgotten_count || zr_learner_cancelled(learner)) {
@@ -50,14 +50,14 @@ static uint32_t hold_few(struct zr_learner *learner, const struct view *view, co
     return end;
 }
 
-static bool copy_part(struct zr_learner *learner, const struct view *view, const struct part *part,
-                      struct zr_seen *seen, struct position *positions)
+static bool copy_part(struct zr_learner *learner, const struct zr_learner_view *view, const struct part *part,
+                      struct zr_seen *seen, struct zr_learner_position *positions)
 {
     for (uint32_t at = part->start, end; at < part->end; at = end) {
         if ((end = hold_few(learner, view, part, at)) == 0)
             return false;
         for (uint32_t i = at; i < end; i++) {
-            const struct record *record = zr_recording_record(learner, part->recording, i);
+            const struct zr_learner_record *record = zr_recording_record(learner, part->recording, i);
             seen[i - part->start] = (struct zr_seen){.bytes = record->bytes,
                                                      .stream = record->stream,
                                                      .alignment = record->alignment,
@@ -73,10 +73,10 @@ static bool copy_part(struct zr_learner *learner, const struct view *view, const
 }
 
 /* From records to positions in what was copied. */
-static void place_frees(const struct part *part, struct zr_seen *seen, struct position *positions)
+static void place_frees(const struct part *part, struct zr_seen *seen, struct zr_learner_position *positions)
 {
     size_t count = part->end - part->start;
-    const struct recording copied = {.positions = positions, .count = (uint32_t)count};
+    const struct zr_learner_recording copied = {.positions = positions, .count = (uint32_t)count};
     for (size_t i = 0; i < count; i++)
         seen[i].upper = seen[i].upper > part->most
                             ? ZR_SEEN_LIVE
@@ -84,8 +84,8 @@ static void place_frees(const struct part *part, struct zr_seen *seen, struct po
 }
 
 /* The most that the sequence has held in the part. */
-static bool measure_part(struct zr_learner *learner, const struct view *view, const struct part *part,
-                         uint64_t *most_bytes)
+static bool measure_part(struct zr_learner *learner, const struct zr_learner_view *view,
+                         const struct part *part, uint64_t *most_bytes)
 {
     for (uint32_t at = part->start, end; at < part->end; at = end) {
         if ((end = hold_few(learner, view, part, at)) == 0)
@@ -108,15 +108,15 @@ struct parts {
 
 /* A period is copied, what came before it for a little, and as much of the one after it as there is, at most
  * all of that. */
-static void note_sequence(struct zr_learner *learner, struct view *view, struct parts *parts,
-                          struct recording *recording)
+static void note_sequence(struct zr_learner *learner, struct zr_learner_view *view, struct parts *parts,
+                          struct zr_learner_recording *recording)
 {
     uint32_t first_count = recording->due.second - recording->due.first,
              second_count = recording->due.third - recording->due.second;
     uint32_t most = recording->due.third + (first_count > second_count ? first_count : second_count) + NGRAM;
     uint32_t start = recording->due.first - lead_of(recording),
              end = recording->count < most ? recording->count : most;
-    const struct record *first = zr_recording_record(learner, recording, recording->due.first);
+    const struct zr_learner_record *first = zr_recording_record(learner, recording, recording->due.first);
     bool any = recording == &learner->all;
     parts->copied[parts->copied_count++] = (struct part){recording, start, end, learner->records_count};
     view->recordings[view->sequences_count] = recording;
@@ -136,11 +136,12 @@ static void note_sequence(struct zr_learner *learner, struct view *view, struct 
 
 /* What is beside sequences of their own: blocks from before all recording or of too many sequences, and what
  * the sequences that have no period hold; these are measured from record `start` on. */
-static void note_others(struct zr_learner *learner, struct view *view, struct parts *parts, uint32_t start)
+static void note_others(struct zr_learner *learner, struct zr_learner_view *view, struct parts *parts,
+                        uint32_t start)
 {
     uint64_t bytes = learner->live_bytes;
     for (size_t i = 0; i < learner->recordings_count; i++) {
-        struct recording *recording = &learner->recordings[i];
+        struct zr_learner_recording *recording = &learner->recordings[i];
         uint64_t live_bytes = recording->level.live_bytes;
         bytes -= live_bytes < bytes ? live_bytes : bytes;
         if (recording->due.due)
@@ -152,7 +153,7 @@ static void note_others(struct zr_learner *learner, struct view *view, struct pa
     view->others_bytes = bytes;
 }
 
-static void note_all(struct zr_learner *learner, struct view *view, struct parts *parts)
+static void note_all(struct zr_learner *learner, struct zr_learner_view *view, struct parts *parts)
 {
     uint32_t start = UINT32_MAX;
     zr_arena_hold(learner->arena);
@@ -163,7 +164,7 @@ static void note_all(struct zr_learner *learner, struct view *view, struct parts
     if (learner->due && learner->all.due.due)
         note_sequence(learner, view, parts, &learner->all);
     for (size_t i = 0; learner->due && !learner->all.due.due && i < learner->recordings_count; i++) {
-        struct recording *recording = &learner->recordings[i];
+        struct zr_learner_recording *recording = &learner->recordings[i];
         if (!recording->due.due)
             continue;
         note_sequence(learner, view, parts, recording);
@@ -177,12 +178,13 @@ static void note_all(struct zr_learner *learner, struct view *view, struct parts
     zr_arena_unhold(learner->arena);
 }
 
-static bool copy_all(struct zr_learner *learner, struct view *view, struct parts *parts)
+static bool copy_all(struct zr_learner *learner, struct zr_learner_view *view, struct parts *parts)
 {
     for (size_t i = 0; i < parts->copied_count; i++) {
         const struct part *part = &parts->copied[i];
         struct zr_scratch scratch = {0};
-        struct position *positions = zr_scratch_take(&scratch, part->end - part->start, sizeof *positions);
+        struct zr_learner_position *positions =
+            zr_scratch_take(&scratch, part->end - part->start, sizeof *positions);
         struct zr_seen *seen =
             zr_scratch_take(&view->scratch, part->end - part->start, sizeof *view->sequences[i].seen);
         bool good = positions && seen && copy_part(learner, view, part, seen, positions);
@@ -201,7 +203,7 @@ static bool copy_all(struct zr_learner *learner, struct view *view, struct parts
     return true;
 }
 
-zr_result zr_learner_look(struct zr_learner *learner, struct view *view)
+zr_result zr_learner_look(struct zr_learner *learner, struct zr_learner_view *view)
 {
     struct zr_follow_counts counts;
     struct parts parts = {0};

@@ -8,7 +8,7 @@
 #define TRACE_THREADS UINT32_C(0x80000000)
 
 struct arena_model {
-    struct zr_model model; /* first */
+    struct zr_policy_model model; /* first */
     zr_backend *backend;
     zr_arena *arena;
     zr_learner *learner;
@@ -16,7 +16,7 @@ struct arena_model {
     uint32_t speaker; /* the one it speaks for now */
 };
 
-static void arena_end(struct zr_model *model)
+static void arena_end(struct zr_policy_model *model)
 {
     struct arena_model *own = (struct arena_model *)model;
     zr_thread_become(own->thread);
@@ -27,7 +27,7 @@ static void arena_end(struct zr_model *model)
         zr_backend_destroy(own->backend);
 }
 
-static zr_result arena_begin(struct zr_model *model)
+static zr_result arena_begin(struct zr_policy_model *model)
 {
     struct arena_model *own = (struct arena_model *)model;
     const struct zr_model_options *options = &model->options;
@@ -45,7 +45,7 @@ static zr_result arena_begin(struct zr_model *model)
     return result;
 }
 
-static zr_result arena_alloc(struct zr_model *model, const struct zr_event *event, void **out)
+static zr_result arena_alloc(struct zr_policy_model *model, const struct zr_event *event, void **out)
 {
     struct arena_model *own = (struct arena_model *)model;
     if (__builtin_expect(own->speaker != TRACE_THREADS + event->thread, 0)) {
@@ -57,22 +57,22 @@ static zr_result arena_alloc(struct zr_model *model, const struct zr_event *even
         &(struct zr_request){.bytes = event->bytes, .tag = (zr_tag)event->tag, .stream = event->stream}, out);
 }
 
-static zr_result arena_free(struct zr_model *model, void *handle)
+static zr_result arena_free(struct zr_policy_model *model, void *handle)
 {
     return zr_arena_free(((struct arena_model *)model)->arena, handle);
 }
 
-static void arena_wait(struct zr_model *model)
+static void arena_wait(struct zr_policy_model *model)
 {
     zr_learner_wait(((struct arena_model *)model)->learner);
 }
 
-static void arena_reset_peak(struct zr_model *model)
+static void arena_reset_peak(struct zr_policy_model *model)
 {
     zr_arena_reset_peaks(((struct arena_model *)model)->arena);
 }
 
-static void arena_measure(struct zr_model *model)
+static void arena_measure(struct zr_policy_model *model)
 {
     struct zr_arena_stats stats;
     zr_arena_get_stats(((struct arena_model *)model)->arena, &stats);

@@ -10,7 +10,7 @@
 enum { ROUND_BYTES = 512, CALLS_TO_GROW = 3 };
 
 struct bestfit {
-    struct zr_model model; /* first */
+    struct zr_policy_model model; /* first */
     struct zr_block_set free;
     struct zr_model_block *last; /* highest in the range; NULL: nothing yet */
     uint64_t end_address;
@@ -46,7 +46,7 @@ static zr_result grow(struct bestfit *bestfit, uint64_t bytes, struct zr_model_b
     return ZR_OK;
 }
 
-static zr_result bestfit_alloc(struct zr_model *model, const struct zr_event *event, void **out)
+static zr_result bestfit_alloc(struct zr_policy_model *model, const struct zr_event *event, void **out)
 {
     struct bestfit *bestfit = (struct bestfit *)model;
     uint64_t bytes = zr_model_round(event->bytes, ROUND_BYTES);
@@ -79,7 +79,7 @@ static void join_free(struct bestfit *bestfit, struct zr_model_block *block, str
     zr_block_give(&bestfit->model.records, neighbour);
 }
 
-static zr_result bestfit_free(struct zr_model *model, void *handle)
+static zr_result bestfit_free(struct zr_policy_model *model, void *handle)
 {
     struct bestfit *bestfit = (struct bestfit *)model;
     struct zr_model_block *block = handle;

@@ -14,7 +14,7 @@
 #define FIRST_ADDRESS (UINT64_C(1) << 32)
 
 struct caching {
-    struct zr_model model;            /* first */
+    struct zr_policy_model model;     /* first */
     struct zr_block_set small, large; /* free blocks */
     uint64_t next_address;
 };
@@ -24,7 +24,7 @@ static struct zr_block_set *set_of(struct caching *caching, bool small)
     return small ? &caching->small : &caching->large;
 }
 
-static zr_result caching_begin(struct zr_model *model)
+static zr_result caching_begin(struct zr_policy_model *model)
 {
     ((struct caching *)model)->next_address = FIRST_ADDRESS;
     return ZR_OK;
@@ -97,7 +97,7 @@ static zr_result find_block(struct caching *caching, uint64_t bytes, uint64_t st
     return result;
 }
 
-static zr_result caching_alloc(struct zr_model *model, const struct zr_event *event, void **out)
+static zr_result caching_alloc(struct zr_policy_model *model, const struct zr_event *event, void **out)
 {
     struct caching *caching = (struct caching *)model;
     uint64_t bytes = zr_torch_round(event->bytes);
@@ -124,7 +124,7 @@ static void join_free(struct caching *caching, struct zr_model_block *block, str
     zr_block_give(&caching->model.records, neighbour);
 }
 
-static zr_result caching_free(struct zr_model *model, void *handle)
+static zr_result caching_free(struct zr_policy_model *model, void *handle)
 {
     struct caching *caching = (struct caching *)model;
     struct zr_model_block *block = handle;

@@ -24,7 +24,7 @@ struct pool {
 };
 
 struct expandable {
-    struct zr_model model; /* first */
+    struct zr_policy_model model; /* first */
     struct pool small, large;
     uint64_t next_address; /* of the next segment */
 };
@@ -34,7 +34,7 @@ static struct pool *pool_of(struct expandable *own, const struct zr_model_block 
     return block->small ? &own->small : &own->large;
 }
 
-static zr_result expandable_begin(struct zr_model *model)
+static zr_result expandable_begin(struct zr_policy_model *model)
 {
     struct expandable *own = (struct expandable *)model;
     own->small.unmapped.by_address = own->large.unmapped.by_address = true;
@@ -280,7 +280,7 @@ static zr_result find_block(struct expandable *own, uint64_t bytes, uint64_t str
     return result;
 }
 
-static zr_result expandable_alloc(struct zr_model *model, const struct zr_event *event, void **out)
+static zr_result expandable_alloc(struct zr_policy_model *model, const struct zr_event *event, void **out)
 {
     struct expandable *own = (struct expandable *)model;
     uint64_t bytes = zr_torch_round(event->bytes);
@@ -298,7 +298,7 @@ static zr_result expandable_alloc(struct zr_model *model, const struct zr_event 
     return ZR_OK;
 }
 
-static zr_result expandable_free(struct zr_model *model, void *handle)
+static zr_result expandable_free(struct zr_policy_model *model, void *handle)
 {
     struct expandable *own = (struct expandable *)model;
     struct zr_model_block *block = handle;

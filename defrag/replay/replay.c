@@ -34,7 +34,7 @@ const char *zr_policy_name(enum zr_policy policy)
 
 /* ---- What the models share ----------------------------------------------------------------------------- */
 
-bool zr_model_take(struct zr_model *model, uint64_t bytes)
+bool zr_model_take(struct zr_policy_model *model, uint64_t bytes)
 {
     uint64_t capacity = model->options.capacity_bytes;
     bytes = zr_model_round(bytes, model->options.granule_bytes);
@@ -47,14 +47,14 @@ bool zr_model_take(struct zr_model *model, uint64_t bytes)
     return true;
 }
 
-void zr_model_give(struct zr_model *model, uint64_t bytes)
+void zr_model_give(struct zr_policy_model *model, uint64_t bytes)
 {
     bytes = zr_model_round(bytes, model->options.granule_bytes);
     zr_assert(bytes <= model->reserved_bytes);
     model->reserved_bytes -= bytes;
 }
 
-void zr_model_use(struct zr_model *model, struct zr_block_set *set, struct zr_model_block *block,
+void zr_model_use(struct zr_policy_model *model, struct zr_block_set *set, struct zr_model_block *block,
                   struct zr_model_block *front, uint64_t bytes, bool split, void **out)
 {
     if (split) {
@@ -68,20 +68,20 @@ void zr_model_use(struct zr_model *model, struct zr_block_set *set, struct zr_mo
     *out = block;
 }
 
-static void reset_peak(struct zr_model *model)
+static void reset_peak(struct zr_policy_model *model)
 {
     model->peak_reserved_bytes = model->reserved_bytes;
     if (model->ops->reset_peak)
         model->ops->reset_peak(model);
 }
 
-static void measure(struct zr_model *model)
+static void measure(struct zr_policy_model *model)
 {
     if (model->ops->measure)
         model->ops->measure(model);
 }
 
-void zr_model_end(struct zr_model *model)
+void zr_model_end(struct zr_policy_model *model)
 {
     if (model->ops->end)
         model->ops->end(model);
@@ -89,7 +89,7 @@ void zr_model_end(struct zr_model *model)
     zr_arena_free(model->options.host_arena, model);
 }
 
-zr_result zr_model_begin(struct zr_model **out, const struct zr_model_ops *ops,
+zr_result zr_model_begin(struct zr_policy_model **out, const struct zr_model_ops *ops,
                          const struct zr_model_options *options)
 {
     void *room;
@@ -97,7 +97,7 @@ zr_result zr_model_begin(struct zr_model **out, const struct zr_model_ops *ops,
                                       &(struct zr_request){.bytes = ops->bytes, .tag = ZR_TAG_OTHER}, &room);
     if (result != ZR_OK)
         return result;
-    struct zr_model *model = memset(room, 0, ops->bytes);
+    struct zr_policy_model *model = memset(room, 0, ops->bytes);
     model->ops = ops;
     model->options = *options;
     zr_block_pool_init(&model->records, options->host_arena);
@@ -114,7 +114,7 @@ zr_result zr_model_begin(struct zr_model **out, const struct zr_model_ops *ops,
 struct run {
     const struct zr_sequence *sequence; /* of the repeat under way */
     struct zr_unplanned unplanned;
-    struct zr_model *model;
+    struct zr_policy_model *model;
     void **handles; /* of live blocks, by number; NULL: not live */
     uint64_t failed_at;
     struct zr_sort_pair *stretches, *spare; /* key: picoseconds per operation, of one repeat */
@@ -152,9 +152,9 @@ static zr_result check(const struct zr_sequence *sequence, void **handles)
  */
 static size_t run_stretch(struct run *run, size_t first, size_t end, zr_result *result)
 {
-    struct zr_model *model = run->model;
-    zr_result (*alloc)(struct zr_model *, const struct zr_event *, void **) = model->ops->alloc;
-    zr_result (*dealloc)(struct zr_model *, void *) = model->ops->free;
+    struct zr_policy_model *model = run->model;
+    zr_result (*alloc)(struct zr_policy_model *, const struct zr_event *, void **) = model->ops->alloc;
+    zr_result (*dealloc)(struct zr_policy_model *, void *) = model->ops->free;
     size_t count = 0;
     for (size_t i = first; i < end; i++) {
         const struct zr_event *event = &run->sequence->events[i];
@@ -237,7 +237,7 @@ static void wait_for_learning(struct run *run, struct zr_replay_report *out)
 
 static zr_result run_all(struct run *run, unsigned repeat, struct zr_replay_report *out)
 {
-    struct zr_model *model = run->model;
+    struct zr_policy_model *model = run->model;
     zr_result result = ZR_OK;
     for (unsigned i = 0; i < repeat && result == ZR_OK && run->failed_at == UINT64_MAX; i++) {
         if (i > 0)

@@ -43,7 +43,7 @@ struct output {
     char partial[4096];
     bool aside;
     struct zr_file file;
-    struct zr_spill spill;
+    struct zr_page_columns spill;
 };
 
 static bool same_file(const char *one, const char *other)
@@ -124,7 +124,7 @@ static void say_progress(void *state, uint64_t done_count, uint64_t all_count)
     zr_tool_progress_say(words);
 }
 
-static zr_result add_file(struct zr_page *page, const char *name, const struct settings *settings,
+static zr_result add_file(struct zr_html_page *page, const char *name, const struct settings *settings,
                           zr_arena *arena)
 {
     struct zr_tool_input input;
@@ -152,10 +152,10 @@ static zr_result work(void *state, zr_arena *arena, int *code)
     void *room;
     (void)code;
     zr_result result = zr_arena_alloc(
-        arena, &(struct zr_request){.bytes = sizeof(struct zr_page), .tag = ZR_TAG_OTHER}, &room);
+        arena, &(struct zr_request){.bytes = sizeof(struct zr_html_page), .tag = ZR_TAG_OTHER}, &room);
     if (result != ZR_OK)
         return result;
-    struct zr_page *page = room;
+    struct zr_html_page *page = room;
     result = zr_tool_names_make(&names, &settings->arguments, arena);
     if (result == ZR_OK)
         result = open_output(&out, settings);

@@ -143,7 +143,7 @@ struct allocator {
 };
 
 static zr_arena *arena;
-static struct zr_model *model;
+static struct zr_policy_model *model;
 static void *(*peer_alloc)(size_t bytes);
 static void (*peer_free)(void *block);
 static unsigned arena_threads = 1; /* that it is made for */

@@ -15,7 +15,7 @@ shape = {"layers": 1, "hidden": 4, "heads": 1, "seq": 8, "batch": 16, "vocab": 1
 use("host")
 host = Zrd()
 use("cuda", ZR_EMULATOR_GRANULARITY="16384")
-conf = {**ENVIRONMENT, "ZR_CONF": "service:required,kernels:emulated,granule:16k"}
+conf = {**ENVIRONMENT, "ZR_CONF": "service:required,kernels:emulated,granule:16k", "ZR_EMULATOR_RACES": "0"} # train_cuda.t looks for them
 
 
 def start(seed, **flags):

@@ -518,7 +518,7 @@ static zr_result read_values(struct import *import, const struct zr_layout_param
         return result ? result : check_finite(import, index, values, overlap.count);
     }
     for (size_t k = 0, count = zr_layout_pieces(p, from, from + shard); k < count && !result; k++) {
-        struct zr_piece piece = zr_layout_piece(p, from, from + shard, k);
+        struct zr_tensor_piece piece = zr_layout_piece(p, from, from + shard, k);
         struct zr_safetensors_part part = {piece.global_index - p->global_index, piece.count};
         float *out = values + (piece.offset - overlap.offset);
         result = read_part(import, index, &part, out);

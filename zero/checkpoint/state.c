@@ -354,7 +354,7 @@ static zr_result transfer_parameter(const struct state *state, enum transfer how
     uint64_t there = elements_in_file(state, at->index);
 
     for (size_t k = 0, pieces = zr_layout_pieces(p, from, from + shard); k < pieces && result == ZR_OK; k++) {
-        struct zr_piece piece = zr_layout_piece(p, from, from + shard, k);
+        struct zr_tensor_piece piece = zr_layout_piece(p, from, from + shard, k);
         uint64_t first = piece.global_index - p->global_index, left = first < there ? there - first : 0;
         size_t count = piece.count < left ? piece.count : (size_t)left;
         for (unsigned kind = 0; kind < state->kinds && result == ZR_OK && count > 0; kind++)

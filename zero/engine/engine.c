@@ -126,7 +126,7 @@ static zr_result initialise_unit(struct zr_engine *engine, size_t index)
     for (size_t i = 0; i < unit->parameters_count && result == ZR_OK; i++) {
         const struct zr_layout_parameter *p = &engine->layout.parameters[unit->first_parameter + i];
         for (size_t k = 0, count = zr_layout_pieces(p, from, to); k < count && result == ZR_OK; k++) {
-            struct zr_piece piece = zr_layout_piece(p, from, to, k);
+            struct zr_tensor_piece piece = zr_layout_piece(p, from, to, k);
             result = compute.kernels->init_normal(
                 compute.context, &(struct zr_init_normal){.n = piece.count,
                                                           .seed = engine->options.seed,

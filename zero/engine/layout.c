@@ -89,8 +89,8 @@ size_t zr_layout_pieces(const struct zr_layout_parameter *parameter, size_t from
     return has_whole_rows(&m) ? 1 : last / m.run - first / m.run + 1;
 }
 
-struct zr_piece zr_layout_piece(const struct zr_layout_parameter *parameter, size_t from, size_t to,
-                                size_t index)
+struct zr_tensor_piece zr_layout_piece(const struct zr_layout_parameter *parameter, size_t from, size_t to,
+                                       size_t index)
 {
     struct matrix m = matrix_of(&parameter->parameter);
     struct zr_overlap overlap = {0};
@@ -103,9 +103,9 @@ struct zr_piece zr_layout_piece(const struct zr_layout_parameter *parameter, siz
         end = least(end, start + m.run_there);
     }
     end = least(end, m.rows_there * m.runs * m.run);
-    return (struct zr_piece){.offset = parameter->offset + first,
-                             .count = end > first ? end - first : 0,
-                             .global_index = parameter->global_index + whole_index(&m, first)};
+    return (struct zr_tensor_piece){.offset = parameter->offset + first,
+                                    .count = end > first ? end - first : 0,
+                                    .global_index = parameter->global_index + whole_index(&m, first)};
 }
 
 uint64_t zr_layout_whole_index(const struct zr_layout_parameter *parameter, size_t element)

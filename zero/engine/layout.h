@@ -76,13 +76,13 @@ uint64_t zr_layout_whole_index(const struct zr_layout_parameter *parameter, size
 
 /* The same cut into pieces that lie together in the whole tensor, too: one, or one per row of a column slice.
  * Padding beyond the whole is in none of them; a piece may be empty. `index` is below the count. */
-struct zr_piece {
+struct zr_tensor_piece {
     size_t offset; /* elements from the start of the unit */
     size_t count;
     uint64_t global_index; /* of the first element */
 };
 size_t zr_layout_pieces(const struct zr_layout_parameter *parameter, size_t from, size_t to);
-struct zr_piece zr_layout_piece(const struct zr_layout_parameter *parameter, size_t from, size_t to,
-                                size_t index);
+struct zr_tensor_piece zr_layout_piece(const struct zr_layout_parameter *parameter, size_t from, size_t to,
+                                       size_t index);
 
 #endif

@@ -326,7 +326,7 @@ void zr_engine_segment(const zr_engine *engine, size_t index, struct zr_shard_se
             left -= pieces;
             continue;
         }
-        struct zr_piece piece = zr_layout_piece(p, from, to, left);
+        struct zr_tensor_piece piece = zr_layout_piece(p, from, to, left);
         size_t skip = piece.offset - owned.from;
         *out = (struct zr_shard_segment){
             .global_index = piece.global_index,

@@ -46,7 +46,7 @@ struct zr_state_store_options {
 };
 
 struct zr_state_store;
-struct zr_state_file;
+struct zr_nvme_state;
 
 /* What a kind of store does. All but open, take and close may be NULL: nothing to do. */
 struct zr_state_store_table {
@@ -66,7 +66,7 @@ struct zr_state_store {
     size_t elements; /* of each kind, all units together */
     /* Of a store of memory, [elements]. */
     float *master, *momentum, *variance;
-    struct zr_state_file *file; /* of the store in a file */
+    struct zr_nvme_state *file; /* of the store in a file */
 };
 
 /* `nvme` keeps all of it in an offload file, and some buffers of the largest unit in memory: behind the work

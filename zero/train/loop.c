@@ -393,25 +393,26 @@ static zr_result report_end(struct loop *loop)
         result = zr_rank_exchange_reports(&loop->rank, &mine);
     }
     if (result == ZR_OK && speaks(loop)) {
-        struct zr_run_report run = {.config = config,
-                                    .ranks = loop->rank.reports,
-                                    .host_arena = loop->rank.host_arena,
-                                    .world = config->world,
-                                    .parameters = zr_engine_elements(loop->rank.state.engine),
-                                    .resumed_step = loop->saves.resumed_step,
-                                    .steps_count = loop->history.count,
-                                    .speculative_updates = loop->history.speculative_updates,
-                                    .rolled_back_updates = loop->history.rolled_back_updates,
-                                    .all_skipped = loop->history.count > 0 && !loop->history.measured,
-                                    .loss = loop->history.loss,
-                                    .step_seconds = loop->history.seconds,
-                                    .tokens_per_second = zr_history_tokens_per_second(&loop->history),
-                                    .seconds = (double)(zr_os_now_ns() - loop->history.started_ns) * 1e-9,
-                                    .validated = loop->history.validated,
-                                    .validation_loss = loop->history.validation_loss,
-                                    .timeline = config->flops_per_second > 0 ? &loop->rank.timeline : NULL,
-                                    .sample = text.used_bytes ? buffer : NULL,
-                                    .sample_bytes = text.used_bytes};
+        struct zr_training_report run = {
+            .config = config,
+            .ranks = loop->rank.reports,
+            .host_arena = loop->rank.host_arena,
+            .world = config->world,
+            .parameters = zr_engine_elements(loop->rank.state.engine),
+            .resumed_step = loop->saves.resumed_step,
+            .steps_count = loop->history.count,
+            .speculative_updates = loop->history.speculative_updates,
+            .rolled_back_updates = loop->history.rolled_back_updates,
+            .all_skipped = loop->history.count > 0 && !loop->history.measured,
+            .loss = loop->history.loss,
+            .step_seconds = loop->history.seconds,
+            .tokens_per_second = zr_history_tokens_per_second(&loop->history),
+            .seconds = (double)(zr_os_now_ns() - loop->history.started_ns) * 1e-9,
+            .validated = loop->history.validated,
+            .validation_loss = loop->history.validation_loss,
+            .timeline = config->flops_per_second > 0 ? &loop->rank.timeline : NULL,
+            .sample = text.used_bytes ? buffer : NULL,
+            .sample_bytes = text.used_bytes};
         if (config->precision == ZR_PRECISION_FP16)
             zr_engine_scaling(loop->rank.state.engine, &run.scaling);
         zr_progress_break(&loop->progress);

@@ -298,7 +298,7 @@ static zr_result add_squares(struct zr_prove *prove, const struct zr_layout_para
     const float *states[KINDS] = {owned.master, owned.momentum};
     zr_result result = ZR_OK;
     for (size_t k = 0, pieces = zr_layout_pieces(p, owned.from, owned.to); k < pieces; k++) {
-        struct zr_piece piece = zr_layout_piece(p, owned.from, owned.to, k);
+        struct zr_tensor_piece piece = zr_layout_piece(p, owned.from, owned.to, k);
         size_t whole = piece.global_index - p->global_index, at = piece.offset - owned.from;
         for (unsigned kind = 0; kind < KINDS && result == ZR_OK; kind++) {
             result = zr_engine_copy(engine, prove->own, states[kind] + at, piece.count * sizeof *prove->own);
@@ -371,7 +371,7 @@ static zr_result lay_out(struct zr_prove *prove, const struct zr_layout_paramete
     states_of(&owned, states);
     for (size_t k = 0, pieces = zr_layout_pieces(p, from, from + shard);
          k < pieces && result == ZR_OK && !p->parameter.part.copy; k++) {
-        struct zr_piece piece = zr_layout_piece(p, from, from + shard, k);
+        struct zr_tensor_piece piece = zr_layout_piece(p, from, from + shard, k);
         result =
             zr_engine_copy(engine, prove->own + (piece.global_index - p->global_index),
                            states[state] + (piece.offset - owned.from), piece.count * sizeof *prove->own);

@@ -21,12 +21,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "alloc/base/compiler.h"
 #include "alloc/preload/cuda/driver_api.h"
 #include "alloc/preload/say.h"
 #include "alloc/zr.h"
 #include "defrag/zr_defrag.h"
-
-#define ZR_EXPORT __attribute__((visibility("default")))
 
 /* What this library shows, by the driver's names. */
 #define ZR_CUDA_SHOWN(member, name, suffix, parameters) ZR_EXPORT zr_cu_result name##suffix parameters;

@@ -1,5 +1,5 @@
 /* figures.c: what is written down of the devices' memory where `zr run --stats` asks for it: figures in the
- * process's record (alloc/preload/record.h), which libzr_malloc.so has too. See cuda.h. */
+ * process's record (alloc/preload/usage.h), which libzr_malloc.so has too. See cuda.h. */
 #define _GNU_SOURCE
 #include "alloc/preload/cuda/cuda.h"
 
@@ -9,20 +9,20 @@
 #include "alloc/backend/backend.h"
 #include "alloc/base/system/lock.h"
 #include "alloc/base/option.h"
-#include "alloc/preload/record.h"
+#include "alloc/preload/usage.h"
 
-enum { DEVICES_COUNT = ZR_RECORD_MEMORIES - ZR_RECORD_DEVICE };
+enum { DEVICES_COUNT = ZR_USAGE_MEMORIES - ZR_USAGE_DEVICE };
 
 static struct {
-    struct zr_record *_Atomic record; /* NULL: nobody asks for one */
-    bool asked;                       /* under the lock of devices that open */
-    struct zr_lock lock;              /* a record's figures have one writer at a time */
+    struct zr_usage *_Atomic record; /* NULL: nobody asks for one */
+    bool asked;                      /* under the lock of devices that open */
+    struct zr_lock lock;             /* a record's figures have one writer at a time */
 } own;
 
 /* The record, for a device that has figures there; NULL: none. */
-static struct zr_record *record_of(const struct zr_cuda_device *device)
+static struct zr_usage *record_of(const struct zr_cuda_device *device)
 {
-    struct zr_record *record = atomic_load_explicit(&own.record, memory_order_acquire);
+    struct zr_usage *record = atomic_load_explicit(&own.record, memory_order_acquire);
     return device->ordinal < DEVICES_COUNT ? record : NULL;
 }
 
@@ -31,35 +31,35 @@ void zr_cuda_figures_start(const struct zr_cuda_device *device)
     const char *words = NULL;
     if (!own.asked) {
         own.asked = true;
-        atomic_store_explicit(&own.record, zr_record_open(&words), memory_order_release);
+        atomic_store_explicit(&own.record, zr_usage_open(&words), memory_order_release);
     }
     if (words)
         zr_say("ZR_RECORD=%s: %s: zr run's figures have no devices of this process",
                secure_getenv("ZR_RECORD"), words);
-    struct zr_record *record = record_of(device);
+    struct zr_usage *record = record_of(device);
     if (record)
-        record->memory[ZR_RECORD_DEVICE + device->ordinal].limit_bytes = zr_option_get(ZR_OPTION_LIMIT);
+        record->memory[ZR_USAGE_DEVICE + device->ordinal].limit_bytes = zr_option_get(ZR_OPTION_LIMIT);
 }
 
 void zr_cuda_figures_note(const struct zr_cuda_device *device)
 {
-    struct zr_record *record = record_of(device);
+    struct zr_usage *record = record_of(device);
     if (!record)
         return;
     zr_lock_take(&own.lock);
-    zr_record_note(record, ZR_RECORD_DEVICE + (unsigned)device->ordinal,
-                   atomic_load_explicit(&device->live_bytes, memory_order_relaxed),
-                   device->backend ? zr_backend_held_bytes(device->backend) : 0);
+    zr_usage_note(record, ZR_USAGE_DEVICE + (unsigned)device->ordinal,
+                  atomic_load_explicit(&device->live_bytes, memory_order_relaxed),
+                  device->backend ? zr_backend_held_bytes(device->backend) : 0);
     zr_lock_give(&own.lock);
 }
 
 void zr_cuda_figures_refused(const struct zr_cuda_device *device, size_t bytes)
 {
-    struct zr_record *record = record_of(device);
+    struct zr_usage *record = record_of(device);
     if (!record)
         return;
     zr_lock_take(&own.lock);
-    zr_record_failure(record, ZR_RECORD_DEVICE + (unsigned)device->ordinal, bytes);
+    zr_usage_failure(record, ZR_USAGE_DEVICE + (unsigned)device->ordinal, bytes);
     zr_lock_give(&own.lock);
 }
 
@@ -73,7 +73,7 @@ void zr_cuda_figures_forked(void)
 /* libzr_malloc.so ends the record that it has taken, with its last figures. */
 static __attribute__((destructor)) void end(void)
 {
-    struct zr_record *record = atomic_load(&own.record);
-    if (record && zr_record_is_taken_here(record))
-        zr_record_end(record);
+    struct zr_usage *record = atomic_load(&own.record);
+    if (record && zr_usage_is_taken_here(record))
+        zr_usage_end(record);
 }

@@ -334,7 +334,7 @@ static zr_result go_through(struct passing *own, zr_arena *arena)
     return put_meta(own);
 }
 
-zr_result zr_page_add(struct zr_page *page, const struct zr_page_source *source, zr_arena *arena)
+zr_result zr_page_add(struct zr_html_page *page, const struct zr_page_source *source, zr_arena *arena)
 {
     void *room;
     struct zr_request request = {.bytes = sizeof(struct passing), .tag = ZR_TAG_OTHER};
@@ -365,12 +365,12 @@ zr_result zr_page_add(struct zr_page *page, const struct zr_page_source *source,
     return result;
 }
 
-static void put(struct zr_page *page, const char *words)
+static void put(struct zr_html_page *page, const char *words)
 {
     zr_text_put(&page->text, words, strlen(words));
 }
 
-void zr_page_start(struct zr_page *page, struct zr_file *file, struct zr_spill *spill)
+void zr_page_start(struct zr_html_page *page, struct zr_file *file, struct zr_page_columns *spill)
 {
     page->spill = spill;
     page->files_count = 0;
@@ -386,7 +386,7 @@ void zr_page_start(struct zr_page *page, struct zr_file *file, struct zr_spill *
     put(page, zr_page_html);
 }
 
-zr_result zr_page_finish(struct zr_page *page)
+zr_result zr_page_finish(struct zr_html_page *page)
 {
     put(page, "<script>\n\"use strict\";\n");
     put(page, zr_page_data_js);

@@ -9,9 +9,9 @@
 #include "defrag/report/moments.h"
 #include "defrag/report/page/page_columns.h"
 
-struct zr_page {
+struct zr_html_page {
     struct zr_text text;
-    struct zr_spill *spill; /* borrowed */
+    struct zr_page_columns *spill; /* borrowed */
     unsigned files_count;
     char buffer[65536];
 };
@@ -26,8 +26,8 @@ struct zr_page_source {
 };
 
 /* The file is the caller's, and outlives the page. */
-void zr_page_start(struct zr_page *page, struct zr_file *file, struct zr_spill *spill);
-zr_result zr_page_add(struct zr_page *page, const struct zr_page_source *source, zr_arena *arena);
-zr_result zr_page_finish(struct zr_page *page);
+void zr_page_start(struct zr_html_page *page, struct zr_file *file, struct zr_page_columns *spill);
+zr_result zr_page_add(struct zr_html_page *page, const struct zr_page_source *source, zr_arena *arena);
+zr_result zr_page_finish(struct zr_html_page *page);
 
 #endif

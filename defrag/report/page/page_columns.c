@@ -20,7 +20,8 @@ static void take_back(void *arena, void *room)
     zr_arena_free(arena, room);
 }
 
-void zr_column_start(struct zr_column *column, const char *name, struct zr_spill *spill, zr_arena *arena)
+void zr_column_start(struct zr_column *column, const char *name, struct zr_page_columns *spill,
+                     zr_arena *arena)
 {
     column->name = name;
     column->result = ZR_OK;
@@ -46,7 +47,7 @@ void zr_column_end(struct zr_column *column)
 
 static void spill_packed(struct zr_column *column)
 {
-    struct zr_spill *spill = column->spill;
+    struct zr_page_columns *spill = column->spill;
     column->result = zr_vector_add(&column->places, &spill->end_bytes);
     if (column->result == ZR_OK)
         column->result = zr_file_write_at(&spill->file, spill->end_bytes, column->packed, ZR_COLUMN_PACKED);

@@ -16,7 +16,7 @@ enum {
 };
 
 /* Where packed columns wait; several columns share one. */
-struct zr_spill {
+struct zr_page_columns {
     struct zr_file file; /* written and read at offsets; the caller's */
     uint64_t end_bytes;
 };
@@ -29,7 +29,7 @@ struct zr_column {
     uint64_t last;        /* for differences */
 
     /* private */
-    struct zr_spill *spill; /* borrowed */
+    struct zr_page_columns *spill; /* borrowed */
     z_stream stream;
     bool streaming;
     struct zr_vector places; /* uint64_t: of each ZR_COLUMN_PACKED bytes in the spill */
@@ -38,7 +38,8 @@ struct zr_column {
 };
 
 /* The caller ends it in any case. */
-void zr_column_start(struct zr_column *column, const char *name, struct zr_spill *spill, zr_arena *arena);
+void zr_column_start(struct zr_column *column, const char *name, struct zr_page_columns *spill,
+                     zr_arena *arena);
 void zr_column_end(struct zr_column *column);
 
 void zr_column_put(struct zr_column *column, const void *data, size_t bytes);

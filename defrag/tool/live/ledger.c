@@ -28,7 +28,7 @@ static const char help[] =
 
 /* ---- Rows ---------------------------------------------------------------------------------------------- */
 
-static void json_ledger(struct zr_text *text, const struct zr_ledger *ledger)
+static void json_ledger(struct zr_text *text, const struct zr_memory_ledger *ledger)
 {
     zr_text_print(text, "\"total_bytes\": %" PRIu64 ", \"rows\": [", ledger->total_bytes);
     for (unsigned i = 0; i < ledger->rows_count; i++) {
@@ -50,7 +50,7 @@ static void table_row(struct zr_text *text, const char *name, int64_t bytes)
     zr_text_print(text, "    %-40s %12s\n", name, signed_number);
 }
 
-static void table_ledger(struct zr_text *text, const struct zr_ledger *ledger, const char *residual)
+static void table_ledger(struct zr_text *text, const struct zr_memory_ledger *ledger, const char *residual)
 {
     char name[64];
     for (unsigned i = 0; i < ledger->rows_count; i++) {
@@ -85,7 +85,7 @@ static bool is_device(const struct zr_published_arena *arena)
 static void show_devices(struct zr_text *text, const struct zr_live *live, bool json)
 {
     char used[ZR_TOOL_NUMBER_ROOM], whole[ZR_TOOL_NUMBER_ROOM];
-    struct zr_ledger ledger;
+    struct zr_memory_ledger ledger;
     bool any = false;
     for (unsigned i = 0; i < live->arenas_count; i++) {
         const struct zr_published_arena *arena = &live->shown.arenas[i];
@@ -109,7 +109,7 @@ static void show_devices(struct zr_text *text, const struct zr_live *live, bool 
     }
 }
 
-static void show(struct zr_text *text, const struct zr_live *live, const struct zr_ledger *host,
+static void show(struct zr_text *text, const struct zr_live *live, const struct zr_memory_ledger *host,
                  uint64_t cached_bytes, bool json)
 {
     static struct zr_services services;
@@ -155,7 +155,7 @@ static zr_result show_process(void *state, long pid)
 {
     static struct zr_live live;
     struct shown *shown = state;
-    struct zr_ledger host;
+    struct zr_memory_ledger host;
     uint64_t cached_bytes;
     zr_result result = zr_live_read_devices(&live, pid, shown->named ? &zr_tool_patience : &zr_tool_glance);
     if (result == ZR_ERR_TIMEOUT && !shown->named)

@@ -17,7 +17,7 @@ struct zr_ledger_row {
     long pid; /* another process's row, `name` being its program; 0: none */
 };
 
-struct zr_ledger {
+struct zr_memory_ledger {
     uint64_t total_bytes; /* the kernel's, or the device's */
     struct zr_ledger_row rows[ZR_LEDGER_ROWS];
     unsigned rows_count;
@@ -25,16 +25,16 @@ struct zr_ledger {
 };
 
 /* A row with no bytes is left out. */
-void zr_ledger_row_add(struct zr_ledger *ledger, struct zr_ledger_row row);
+void zr_ledger_row_add(struct zr_memory_ledger *ledger, struct zr_ledger_row row);
 /* What no row has; below 0 where rows have more than the total. */
-int64_t zr_ledger_residual(const struct zr_ledger *ledger);
+int64_t zr_ledger_residual(const struct zr_memory_ledger *ledger);
 
 /* What is resident in the process, by the kernel's count, against its arenas of host memory and its mappings.
  * *out gets no arenas' rows where there are none. *cached_bytes: what arenas hold and have not mapped, which
  * no process's resident memory has. ZR_ERR_IO: /proc does not say. */
-zr_result zr_ledger_host(struct zr_ledger *out, uint64_t *cached_bytes, const struct zr_live *live);
+zr_result zr_ledger_host(struct zr_memory_ledger *out, uint64_t *cached_bytes, const struct zr_live *live);
 /* What is used of a device, by its driver's count, against the arenas of `backend`, what other processes show
  * that they hold there (as of a second ago), and what was in use before this one came. */
-void zr_ledger_device(struct zr_ledger *out, const struct zr_live *live, uint64_t backend);
+void zr_ledger_device(struct zr_memory_ledger *out, const struct zr_live *live, uint64_t backend);
 
 #endif

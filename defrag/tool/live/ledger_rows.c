@@ -12,13 +12,13 @@
 #include "alloc/base/error.h"
 #include "alloc/base/system/file.h"
 
-void zr_ledger_row_add(struct zr_ledger *ledger, struct zr_ledger_row row)
+void zr_ledger_row_add(struct zr_memory_ledger *ledger, struct zr_ledger_row row)
 {
     if (row.bytes != 0 && ledger->rows_count < ZR_LEDGER_ROWS)
         ledger->rows[ledger->rows_count++] = row;
 }
 
-int64_t zr_ledger_residual(const struct zr_ledger *ledger)
+int64_t zr_ledger_residual(const struct zr_memory_ledger *ledger)
 {
     int64_t left = (int64_t)ledger->total_bytes;
     for (unsigned i = 0; i < ledger->rows_count; i++)
@@ -45,7 +45,7 @@ static void add_arena(struct holdings *sum, const struct zr_arena_stats *stats)
 }
 
 /* What is mapped: blocks by tag, what streams may still use, what is free. */
-static void add_mapped(struct zr_ledger *out, const struct holdings *sum)
+static void add_mapped(struct zr_memory_ledger *out, const struct holdings *sum)
 {
     for (unsigned tag = 0; tag < ZR_TAG_COUNT; tag++)
         zr_ledger_row_add(out, (struct zr_ledger_row){.name = zr_tag_name((zr_tag)tag),
@@ -249,11 +249,11 @@ static zr_result read_smaps(const struct zr_live *live, uint64_t sums[KINDS_COUN
 
 /* ---- The ledgers --------------------------------------------------------------------------------------- */
 
-zr_result zr_ledger_host(struct zr_ledger *out, uint64_t *cached_bytes, const struct zr_live *live)
+zr_result zr_ledger_host(struct zr_memory_ledger *out, uint64_t *cached_bytes, const struct zr_live *live)
 {
     struct holdings sum = {.live_bytes = 0};
     uint64_t resident[KINDS_COUNT] = {0};
-    *out = (struct zr_ledger){.total_bytes = 0};
+    *out = (struct zr_memory_ledger){.total_bytes = 0};
     for (unsigned i = 0; i < live->arenas_count; i++)
         if (live->shown.arenas[i].visible)
             add_arena(&sum, &live->shown.arenas[i].stats);
@@ -286,7 +286,7 @@ static uint64_t held_there(const struct zr_live *live, uint64_t device)
 
 /* A row for each of the first few, one for all that follow. *earlier_bytes: of those that were there before
  * this process. */
-static void add_others(struct zr_ledger *out, const struct zr_live *live, uint64_t device,
+static void add_others(struct zr_memory_ledger *out, const struct zr_live *live, uint64_t device,
                        uint64_t *earlier_bytes)
 {
     static struct zr_live other; /* large */
@@ -315,7 +315,7 @@ static void add_others(struct zr_ledger *out, const struct zr_live *live, uint64
 }
 
 /* What was in use before this process came and no process on zr shows: at most what is left. */
-static void add_before(struct zr_ledger *out, uint64_t before_bytes, uint64_t earlier_bytes)
+static void add_before(struct zr_memory_ledger *out, uint64_t before_bytes, uint64_t earlier_bytes)
 {
     int64_t before = (int64_t)(before_bytes - (earlier_bytes < before_bytes ? earlier_bytes : before_bytes));
     int64_t left = zr_ledger_residual(out);
@@ -325,11 +325,11 @@ static void add_before(struct zr_ledger *out, uint64_t before_bytes, uint64_t ea
                                                                          : 0});
 }
 
-void zr_ledger_device(struct zr_ledger *out, const struct zr_live *live, uint64_t backend)
+void zr_ledger_device(struct zr_memory_ledger *out, const struct zr_live *live, uint64_t backend)
 {
     struct holdings sum = {.live_bytes = 0};
     uint64_t reserved = 0, held = 0, device = 0, before_bytes = 0, earlier_bytes;
-    *out = (struct zr_ledger){.total_bytes = 0};
+    *out = (struct zr_memory_ledger){.total_bytes = 0};
     for (unsigned i = 0; i < live->arenas_count; i++) {
         const struct zr_published_arena *arena = &live->shown.arenas[i];
         if (arena->backend != backend)

@@ -160,12 +160,11 @@ static int parse(struct settings *settings, struct zr_tool_arguments *arguments,
     }
     if (!settings->malloc && !settings->cuda)
         settings->malloc = settings->cuda = true;
-    if (settings->malloc && settings->limit_bytes > 0 &&
-        settings->limit_bytes < ZR_RECORD_LEAST_LIMIT_BYTES) {
+    if (settings->malloc && settings->limit_bytes > 0 && settings->limit_bytes < ZR_USAGE_LEAST_LIMIT_BYTES) {
         zr_tool_log("run: --limit %" PRIu64 " is too small: malloc needs %zuMiB to start; give at least "
                     "--limit %zuMiB",
-                    settings->limit_bytes, ZR_RECORD_LEAST_LIMIT_BYTES >> 20,
-                    ZR_RECORD_LEAST_LIMIT_BYTES >> 20);
+                    settings->limit_bytes, ZR_USAGE_LEAST_LIMIT_BYTES >> 20,
+                    ZR_USAGE_LEAST_LIMIT_BYTES >> 20);
         return ZR_TOOL_USAGE;
     }
     return -1;

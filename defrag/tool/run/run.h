@@ -6,14 +6,14 @@
 
 #include <limits.h>
 
-#include "alloc/preload/record.h"
+#include "alloc/preload/usage.h"
 #include "defrag/tool/tool.h"
 
 /* The folder of one run: ZR_RECORD. */
 struct zr_run_folder {
     char path[PATH_MAX]; /* empty: there is none */
     int fd; /* of the book, locked while this program lives: a folder whose lock is free is nobody's */
-    struct zr_record_book *book;
+    struct zr_usage_table *book;
 };
 /* Makes it, and removes those of runs that were killed. ZR_ERR_IO with words. */
 zr_result zr_run_folder_make(struct zr_run_folder *out);

@@ -21,44 +21,44 @@ enum { WORDS_ROOM = 1024, NEXT_ROOM = 1900, SMALL_MOST_BYTES = 32 << 10 };
 /* What is shown, worked out once. */
 struct summary {
     const struct zr_run_report *report;
-    const struct zr_record *records; /* of the book */
-    unsigned processes_count;        /* beyond the book's records each image after an exec counts as one */
-    const struct zr_record *root;    /* the one of the root's images that held the most; NULL: none served */
-    const struct zr_record *largest; /* of all */
-    const struct zr_record *failed;  /* the largest of those that got nothing for a request; NULL: none */
-    const struct zr_record *traced;  /* the largest with a trace that could be read; NULL: none */
-    bool whole;                      /* its trace goes to its end */
+    const struct zr_usage *records; /* of the book */
+    unsigned processes_count;       /* beyond the book's records each image after an exec counts as one */
+    const struct zr_usage *root;    /* the one of the root's images that held the most; NULL: none served */
+    const struct zr_usage *largest; /* of all */
+    const struct zr_usage *failed;  /* the largest of those that got nothing for a request; NULL: none */
+    const struct zr_usage *traced;  /* the largest with a trace that could be read; NULL: none */
+    bool whole;                     /* its trace goes to its end */
     size_t events_count;
     struct zr_replay_report caching;
     char verdict[WORDS_ROOM], next[NEXT_ROOM];
     char refused[WORDS_ROOM]; /* the recorder's file of a device that refused memory; "": none */
 };
 
-static uint64_t get(const struct zr_record *record, size_t offset)
+static uint64_t get(const struct zr_usage *record, size_t offset)
 {
-    const char *figures = (const char *)&record->memory[ZR_RECORD_HOST];
+    const char *figures = (const char *)&record->memory[ZR_USAGE_HOST];
     return atomic_load((const _Atomic uint64_t *)(const void *)(figures + offset));
 }
 
-#define FIGURE(record, name) get((record), offsetof(struct zr_record_figures, name))
+#define FIGURE(record, name) get((record), offsetof(struct zr_usage_figures, name))
 
 /* ---- Which process ------------------------------------------------------------------------------------- */
 
-static const struct zr_record *larger(const struct zr_record *a, const struct zr_record *b)
+static const struct zr_usage *larger(const struct zr_usage *a, const struct zr_usage *b)
 {
     return !a || FIGURE(b, peak_held_bytes) > FIGURE(a, peak_held_bytes) ? b : a;
 }
 
 static void choose_records(struct summary *summary)
 {
-    const struct zr_record_book *book = summary->report->folder->book;
+    const struct zr_usage_table *book = summary->report->folder->book;
     uint32_t taken = atomic_load(&book->taken_count);
     summary->records = book->records;
-    summary->processes_count = taken > ZR_RECORD_COUNT ? taken - ZR_RECORD_COUNT : 0;
-    for (unsigned i = zr_record_next(book->there, 0); i < ZR_RECORD_COUNT;
-         i = zr_record_next(book->there, i + 1)) {
-        const struct zr_record *record = &book->records[i];
-        summary->processes_count += atomic_load(&record->state) != ZR_RECORD_REPLACED;
+    summary->processes_count = taken > ZR_USAGE_COUNT ? taken - ZR_USAGE_COUNT : 0;
+    for (unsigned i = zr_usage_next(book->there, 0); i < ZR_USAGE_COUNT;
+         i = zr_usage_next(book->there, i + 1)) {
+        const struct zr_usage *record = &book->records[i];
+        summary->processes_count += atomic_load(&record->state) != ZR_USAGE_REPLACED;
         summary->largest = larger(summary->largest, record);
         if (record->process == book->root)
             summary->root = larger(summary->root, record);
@@ -70,12 +70,12 @@ static void choose_records(struct summary *summary)
 /* ---- Devices ------------------------------------------------------------------------------------------- */
 
 /* The process that held the most of the device; NULL: none held any, or was refused any. */
-static const struct zr_record *largest_of_device(const struct summary *summary, unsigned memory)
+static const struct zr_usage *largest_of_device(const struct summary *summary, unsigned memory)
 {
     const _Atomic uint64_t *there = summary->report->folder->book->there;
-    const struct zr_record *largest = NULL;
-    for (unsigned i = zr_record_next(there, 0); i < ZR_RECORD_COUNT; i = zr_record_next(there, i + 1)) {
-        const struct zr_record_figures *own = &summary->records[i].memory[memory];
+    const struct zr_usage *largest = NULL;
+    for (unsigned i = zr_usage_next(there, 0); i < ZR_USAGE_COUNT; i = zr_usage_next(there, i + 1)) {
+        const struct zr_usage_figures *own = &summary->records[i].memory[memory];
         if (own->peak_held_bytes + own->failed_count > 0 &&
             (!largest || own->peak_held_bytes > largest->memory[memory].peak_held_bytes))
             largest = &summary->records[i];
@@ -85,11 +85,11 @@ static const struct zr_record *largest_of_device(const struct summary *summary, 
 
 /* What all processes held of a memory at once, and what of that was live. The sum is counted to a MiB of each
  * process: it is never less than what one of them held. */
-static void sum_of_memory(const struct summary *summary, unsigned memory, const struct zr_record *largest,
+static void sum_of_memory(const struct summary *summary, unsigned memory, const struct zr_usage *largest,
                           uint64_t *held_bytes, uint64_t *live_bytes)
 {
-    const struct zr_record_book *book = summary->report->folder->book;
-    const struct zr_record_figures *own = &largest->memory[memory];
+    const struct zr_usage_table *book = summary->report->folder->book;
+    const struct zr_usage_figures *own = &largest->memory[memory];
     *held_bytes = atomic_load(&book->sums[memory].peak_held_bytes);
     *live_bytes = atomic_load(&book->sums[memory].live_at_peak_bytes);
     if (*held_bytes <= own->peak_held_bytes) {
@@ -100,7 +100,7 @@ static void sum_of_memory(const struct summary *summary, unsigned memory, const 
 
 /* ---- The trace ----------------------------------------------------------------------------------------- */
 
-static bool trace_path(const struct summary *summary, const struct zr_record *record, char path[PATH_MAX])
+static bool trace_path(const struct summary *summary, const struct zr_usage *record, char path[PATH_MAX])
 {
     const struct zr_run_report *report = summary->report;
     int length;
@@ -115,13 +115,13 @@ static bool trace_path(const struct summary *summary, const struct zr_record *re
 }
 
 /* Of what is there: that of the process that held the most. */
-static const struct zr_record *choose_trace(const struct summary *summary, char path[PATH_MAX])
+static const struct zr_usage *choose_trace(const struct summary *summary, char path[PATH_MAX])
 {
-    const struct zr_record *best = NULL;
+    const struct zr_usage *best = NULL;
     char candidate[PATH_MAX];
     const _Atomic uint64_t *there = summary->report->folder->book->there;
-    for (unsigned i = zr_record_next(there, 0); i < ZR_RECORD_COUNT; i = zr_record_next(there, i + 1)) {
-        const struct zr_record *record = &summary->records[i];
+    for (unsigned i = zr_usage_next(there, 0); i < ZR_USAGE_COUNT; i = zr_usage_next(there, i + 1)) {
+        const struct zr_usage *record = &summary->records[i];
         if (!record->traced || !trace_path(summary, record, candidate) ||
             (best && FIGURE(best, traced_peak_bytes) >= FIGURE(record, traced_peak_bytes)))
             continue;
@@ -148,7 +148,7 @@ static void replay(struct summary *summary)
     char path[PATH_MAX];
     struct zr_tool_memory memory;
     struct zr_sequence sequence = {0};
-    const struct zr_record *traced = choose_trace(summary, path);
+    const struct zr_usage *traced = choose_trace(summary, path);
     if (!traced || zr_tool_memory_start(&memory) != ZR_OK)
         return;
     zr_result result =
@@ -237,7 +237,7 @@ static void find_refused(struct summary *summary)
 {
     enum { DEVICES = 16 };
     const _Atomic uint64_t *there = summary->report->folder->book->there;
-    for (unsigned i = zr_record_next(there, 0); i < ZR_RECORD_COUNT; i = zr_record_next(there, i + 1))
+    for (unsigned i = zr_usage_next(there, 0); i < ZR_USAGE_COUNT; i = zr_usage_next(there, i + 1))
         for (unsigned device = 0; device < DEVICES; device++) {
             snprintf(summary->refused, sizeof summary->refused, "%s/zr-%d-gpu%u-1.zrt", zr_folder_temporary(),
                      summary->records[i].process, device);
@@ -250,14 +250,14 @@ static void find_refused(struct summary *summary)
 /* Of the device that refused a process memory, the first. False: none did. */
 static bool judge_devices(struct summary *summary)
 {
-    for (unsigned i = ZR_RECORD_DEVICE; i < ZR_RECORD_MEMORIES; i++) {
-        const struct zr_record *largest = largest_of_device(summary, i);
-        const struct zr_record_figures *own = largest ? &largest->memory[i] : NULL;
+    for (unsigned i = ZR_USAGE_DEVICE; i < ZR_USAGE_MEMORIES; i++) {
+        const struct zr_usage *largest = largest_of_device(summary, i);
+        const struct zr_usage_figures *own = largest ? &largest->memory[i] : NULL;
         if (!own || own->failed_count == 0)
             continue;
         snprintf(summary->verdict, sizeof summary->verdict,
                  "a device refused memory to %s [%d]: it asked device %u for %s with %s live",
-                 largest->program, largest->process, i - ZR_RECORD_DEVICE, bytes(own->failed_bytes).text,
+                 largest->program, largest->process, i - ZR_USAGE_DEVICE, bytes(own->failed_bytes).text,
                  bytes(own->live_at_failure_bytes).text);
         return true;
     }
@@ -373,20 +373,20 @@ static bool advise_trace(const struct summary *summary, struct zr_text *text)
 
 /* The files that a run with --trace FILE will write: FILE and a suffix, by processes whose numbers are not
  * known yet with another. NULL: none of a kind that zr replay reads. */
-static const struct zr_record *traced_next_time(const struct summary *summary, const char **suffix)
+static const struct zr_usage *traced_next_time(const struct summary *summary, const char **suffix)
 {
-    const struct zr_record *device = largest_of_device(summary, ZR_RECORD_DEVICE);
+    const struct zr_usage *device = largest_of_device(summary, ZR_USAGE_DEVICE);
     *suffix = summary->traced || !summary->report->malloc ? "" : ".gpu";
     if (summary->traced)
         return summary->traced;
-    return device && device->memory[ZR_RECORD_DEVICE].peak_held_bytes > 0 ? device : NULL;
+    return device && device->memory[ZR_USAGE_DEVICE].peak_held_bytes > 0 ? device : NULL;
 }
 
 static void advise_run(const struct summary *summary, struct zr_text *text)
 {
     const struct zr_run_report *report = summary->report;
     const char *suffix, *file = access(".", W_OK) == 0 ? "blocks.zrt" : "/tmp/blocks.zrt";
-    const struct zr_record *traced = traced_next_time(summary, &suffix);
+    const struct zr_usage *traced = traced_next_time(summary, &suffix);
     uint64_t limit = summary->failed ? FIGURE(summary->failed, limit_bytes) : 0;
     if (!traced && limit == 0) {
         zr_text_print(text, "nothing: there is no block above 32 KiB to look at");
@@ -427,7 +427,7 @@ static void advise(struct summary *summary)
 }
 
 /* Of the root the kernel tells it after its death, too. 0: unknown. */
-static uint64_t resident_bytes(const struct summary *summary, const struct zr_record *record)
+static uint64_t resident_bytes(const struct summary *summary, const struct zr_usage *record)
 {
     uint64_t known = atomic_load(&record->peak_resident_bytes);
     return known == 0 && record == summary->root ? summary->report->end->peak_resident_bytes : known;
@@ -437,8 +437,8 @@ static uint64_t resident_bytes(const struct summary *summary, const struct zr_re
 
 static void show_devices(const struct summary *summary)
 {
-    for (unsigned i = ZR_RECORD_DEVICE; i < ZR_RECORD_MEMORIES; i++) {
-        const struct zr_record *largest = largest_of_device(summary, i);
+    for (unsigned i = ZR_USAGE_DEVICE; i < ZR_USAGE_MEMORIES; i++) {
+        const struct zr_usage *largest = largest_of_device(summary, i);
         char others[200] = "";
         uint64_t sum_held, sum_live;
         if (!largest)
@@ -448,18 +448,18 @@ static void show_devices(const struct summary *summary)
         if (sum_held > held)
             snprintf(others, sizeof others, "; by all processes at once at most %s", bytes(sum_held).text);
         zr_tool_log("device %-3u peak held %s, live then %s, %.1f %% of it, by %s [%d]%s",
-                    i - ZR_RECORD_DEVICE, bytes(held).text, bytes(live).text, percent(live, held),
+                    i - ZR_USAGE_DEVICE, bytes(held).text, bytes(live).text, percent(live, held),
                     largest->program, largest->process, others);
     }
 }
 
 static void show_host(const struct summary *summary)
 {
-    const struct zr_record *largest = summary->largest;
+    const struct zr_usage *largest = summary->largest;
     char others[200] = "";
     uint64_t held = FIGURE(largest, peak_held_bytes), live = FIGURE(largest, live_at_peak_bytes), sum,
              sum_live;
-    sum_of_memory(summary, ZR_RECORD_HOST, largest, &sum, &sum_live);
+    sum_of_memory(summary, ZR_USAGE_HOST, largest, &sum, &sum_live);
     if (summary->processes_count > 1)
         snprintf(others, sizeof others, "; by all %u processes at once at most %s", summary->processes_count,
                  bytes(sum).text);
@@ -496,7 +496,7 @@ static void show_lines(const struct summary *summary)
 
 /* ---- JSON ---------------------------------------------------------------------------------------------- */
 
-static void print_figures(struct zr_text *text, const struct zr_record_figures *figures)
+static void print_figures(struct zr_text *text, const struct zr_usage_figures *figures)
 {
     zr_text_print(text,
                   "\"peak_held_bytes\": %" PRIu64 ", \"live_at_peak_bytes\": %" PRIu64
@@ -508,20 +508,20 @@ static void print_figures(struct zr_text *text, const struct zr_record_figures *
                       atomic_load(&figures->failed_bytes), atomic_load(&figures->live_at_failure_bytes));
 }
 
-static void print_record(struct zr_text *text, const struct summary *summary, const struct zr_record *record)
+static void print_record(struct zr_text *text, const struct summary *summary, const struct zr_usage *record)
 {
     static const char *const states[] = {"", "running", "ended", "replaced", "gone"};
     zr_text_print(text, "{\"process\": %d, \"parent\": %d, \"state\": \"%s\", ", record->process,
                   record->parent, states[atomic_load(&record->state) % 5]);
     zr_tool_json_words(text, "program", record->program);
     zr_text_print(text, ", \"peak_resident_bytes\": %" PRIu64 ", ", resident_bytes(summary, record));
-    print_figures(text, &record->memory[ZR_RECORD_HOST]);
+    print_figures(text, &record->memory[ZR_USAGE_HOST]);
     zr_text_print(text, ", \"devices\": [");
-    for (unsigned i = ZR_RECORD_DEVICE, shown = 0; i < ZR_RECORD_MEMORIES; i++) {
+    for (unsigned i = ZR_USAGE_DEVICE, shown = 0; i < ZR_USAGE_MEMORIES; i++) {
         if (atomic_load(&record->memory[i].peak_held_bytes) + atomic_load(&record->memory[i].failed_count) ==
             0)
             continue;
-        zr_text_print(text, "%s{\"device\": %u, ", shown++ ? ", " : "", i - ZR_RECORD_DEVICE);
+        zr_text_print(text, "%s{\"device\": %u, ", shown++ ? ", " : "", i - ZR_USAGE_DEVICE);
         print_figures(text, &record->memory[i]);
         zr_text_print(text, "}");
     }
@@ -547,25 +547,25 @@ static void print_replay(struct zr_text *text, const struct summary *summary)
 
 static void print_device_sums(struct zr_text *text, const struct summary *summary)
 {
-    for (unsigned i = ZR_RECORD_DEVICE, shown = 0; i < ZR_RECORD_MEMORIES; i++) {
-        const struct zr_record *largest = largest_of_device(summary, i);
+    for (unsigned i = ZR_USAGE_DEVICE, shown = 0; i < ZR_USAGE_MEMORIES; i++) {
+        const struct zr_usage *largest = largest_of_device(summary, i);
         uint64_t held, live;
         if (!largest)
             continue;
         sum_of_memory(summary, i, largest, &held, &live);
         zr_text_print(
             text, "%s{\"device\": %u, \"peak_held_bytes\": %" PRIu64 ", \"live_at_peak_bytes\": %" PRIu64 "}",
-            shown++ ? ", " : "", i - ZR_RECORD_DEVICE, held, live);
+            shown++ ? ", " : "", i - ZR_USAGE_DEVICE, held, live);
     }
 }
 
 static void print_json(struct zr_text *text, const struct summary *summary)
 {
-    const struct zr_record_book *book = summary->report->folder->book;
+    const struct zr_usage_table *book = summary->report->folder->book;
     const struct zr_run_end *end = summary->report->end;
     uint64_t sum = 0, sum_live = 0;
     if (summary->largest)
-        sum_of_memory(summary, ZR_RECORD_HOST, summary->largest, &sum, &sum_live);
+        sum_of_memory(summary, ZR_USAGE_HOST, summary->largest, &sum, &sum_live);
     zr_text_print(text, "{\"version\": 1, \"command\": [");
     for (char **word = summary->report->command; *word; word++) {
         zr_text_print(text, word == summary->report->command ? "" : ", ");
@@ -594,8 +594,8 @@ static void print_json(struct zr_text *text, const struct summary *summary)
     zr_tool_json_words(text, "next", summary->next);
     zr_text_print(text, ",\n \"processes\": [");
     bool first = true;
-    for (unsigned i = zr_record_next(book->there, 0); i < ZR_RECORD_COUNT;
-         i = zr_record_next(book->there, i + 1), first = false) {
+    for (unsigned i = zr_usage_next(book->there, 0); i < ZR_USAGE_COUNT;
+         i = zr_usage_next(book->there, i + 1), first = false) {
         zr_text_print(text, first ? "\n  " : ",\n  ");
         print_record(text, summary, &summary->records[i]);
     }

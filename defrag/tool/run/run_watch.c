@@ -38,7 +38,7 @@ static bool is_left_over(const char *path)
 {
     struct stat status;
     char book[PATH_MAX + 16];
-    snprintf(book, sizeof book, "%s/" ZR_RECORD_FILE, path);
+    snprintf(book, sizeof book, "%s/" ZR_USAGE_FILE, path);
     if (lstat(path, &status) != 0 || !S_ISDIR(status.st_mode) || status.st_uid != geteuid())
         return false;
     int fd = open(book, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
@@ -68,7 +68,7 @@ static void remove_left_overs(void)
 /* The book, under its name once it is whole and locked. */
 static bool make_book(struct zr_run_folder *folder)
 {
-    static const struct zr_record_book empty; /* mostly a hole: only its first page is written */
+    static const struct zr_usage_table empty; /* mostly a hole: only its first page is written */
     char fresh[PATH_MAX + 16], name[PATH_MAX + 16];
     struct rlimit limit;
     if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < sizeof empty) {
@@ -76,19 +76,19 @@ static bool make_book(struct zr_run_folder *folder)
         return false;
     }
     snprintf(fresh, sizeof fresh, "%s/new", folder->path);
-    snprintf(name, sizeof name, "%s/" ZR_RECORD_FILE, folder->path);
+    snprintf(name, sizeof name, "%s/" ZR_USAGE_FILE, folder->path);
     folder->fd = open(fresh, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (folder->fd < 0 || flock(folder->fd, LOCK_EX | LOCK_NB) != 0 ||
         ftruncate(folder->fd, sizeof empty) != 0 ||
-        !zr_write_all(folder->fd, 0, &empty, offsetof(struct zr_record_book, records)))
+        !zr_write_all(folder->fd, 0, &empty, offsetof(struct zr_usage_table, records)))
         return false;
     void *book = mmap(NULL, sizeof empty, PROT_READ | PROT_WRITE, MAP_SHARED, folder->fd, 0);
     if (book == MAP_FAILED)
         return false;
     folder->book = book;
-    folder->book->magic = ZR_RECORD_MAGIC;
-    folder->book->version = ZR_RECORD_VERSION;
-    folder->book->record_bytes = sizeof(struct zr_record);
+    folder->book->magic = ZR_USAGE_MAGIC;
+    folder->book->version = ZR_USAGE_VERSION;
+    folder->book->record_bytes = sizeof(struct zr_usage);
     return rename(fresh, name) == 0;
 }
 
@@ -159,16 +159,16 @@ static uint64_t peak_resident(pid_t process)
 }
 
 /* So that the sums lose what such a process held. */
-static void look_after(struct zr_record_book *book)
+static void look_after(struct zr_usage_table *book)
 {
-    for (unsigned i = zr_record_next(book->running, 0); i < ZR_RECORD_COUNT;
-         i = zr_record_next(book->running, i + 1)) {
-        struct zr_record *record = &book->records[i];
+    for (unsigned i = zr_usage_next(book->running, 0); i < ZR_USAGE_COUNT;
+         i = zr_usage_next(book->running, i + 1)) {
+        struct zr_usage *record = &book->records[i];
         uint64_t resident_bytes = peak_resident(record->process);
         if (resident_bytes > record->peak_resident_bytes)
             record->peak_resident_bytes = resident_bytes;
         if (resident_bytes == 0)
-            zr_record_uncount(book, record, ZR_RECORD_GONE);
+            zr_usage_uncount(book, record, ZR_USAGE_GONE);
     }
 }
 
@@ -197,7 +197,7 @@ static void start_program(const struct zr_run_start *start, const struct mask *m
 }
 
 /* Waits for its end; takes a stop for its own. */
-static void wait_for(pid_t child, const sigset_t *signals, struct zr_record_book *book,
+static void wait_for(pid_t child, const sigset_t *signals, struct zr_usage_table *book,
                      struct zr_run_end *out)
 {
     const struct timespec pause = {.tv_nsec = LOOK_MS * 1000000L};

@@ -28,7 +28,8 @@
  * devices' bytes, and those of one that was killed come back; what was exported is in use until the last
  * process that holds it has let it go. _HOST=1 to 3 refuses kinds of host memory (enum zr_emulator_host), and
  * _COSTS=1 lets virtual memory calls take the time that they take on a card. _DIRTY=1 fills what cuMemCreate
- * makes, which a card does not promise to clear. _LAUNCHES names a file that gets a line for each kernel,
+ * makes, which a card does not promise to clear. _RACES=0 does not search kernels for races between threads, which
+ * takes about half of their time. _LAUNCHES names a file that gets a line for each kernel,
  * fill and copy on a device, of which none is carried out: what a program of any size would do, in no time
  * and next to no memory. _WAITS names a file that gets a line each time that the
  * program waits for a device: process, call, launches so far. All but that are read by cuInit. With its

@@ -89,6 +89,7 @@ struct emu_settings {
     bool exact_ticks; /* that long each time, not so long in the mean of quick streams */
     uint64_t random;  /* not 0 */
     bool lazy_free;   /* cuMemFree does not wait for work */
+    bool no_races;    /* kernels are not searched for races */
     bool dirty;       /* what cuMemCreate makes is not zeros */
     enum zr_emulator_host host_memory;
     bool costs;                /* virtual memory calls take their time */

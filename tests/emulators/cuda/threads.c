@@ -207,7 +207,7 @@ static void device_access(const void *pointer, size_t bytes, unsigned access)
                (size_t)address);
         leave();
     }
-    const char *words = emu_race(&now, reach, address, bytes, access, &other);
+    const char *words = emu.no_races ? NULL : emu_race(&now, reach, address, bytes, access, &other);
     if (words) {
         char who[24] = "";
         if (other != UINT16_MAX)

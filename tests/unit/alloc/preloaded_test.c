@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "alloc/preload/record.h"
+#include "alloc/preload/usage.h"
 #include "tests/support/tap.h"
 
 static char library[4096], calls[4096], forbid[4096];
@@ -67,24 +67,24 @@ static void test_calls(void)
 }
 
 /* A book in a folder of its own, as zr run makes it. */
-static struct zr_record_book *make_book(char folder[64])
+static struct zr_usage_table *make_book(char folder[64])
 {
     char path[128];
     strcpy(folder, "/tmp/zr-test-XXXXXX");
     if (!mkdtemp(folder))
         return NULL;
-    snprintf(path, sizeof path, "%s/" ZR_RECORD_FILE, folder);
+    snprintf(path, sizeof path, "%s/" ZR_USAGE_FILE, folder);
     int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    void *book = fd >= 0 && ftruncate(fd, sizeof(struct zr_record_book)) == 0
-                     ? mmap(NULL, sizeof(struct zr_record_book), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
+    void *book = fd >= 0 && ftruncate(fd, sizeof(struct zr_usage_table)) == 0
+                     ? mmap(NULL, sizeof(struct zr_usage_table), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
                      : MAP_FAILED;
     close(fd);
     if (book == MAP_FAILED)
         return NULL;
-    struct zr_record_book *out = book;
-    out->magic = ZR_RECORD_MAGIC;
-    out->version = ZR_RECORD_VERSION;
-    out->record_bytes = sizeof(struct zr_record);
+    struct zr_usage_table *out = book;
+    out->magic = ZR_USAGE_MAGIC;
+    out->version = ZR_USAGE_VERSION;
+    out->record_bytes = sizeof(struct zr_usage);
     setenv("ZR_RECORD", folder, 1);
     return out;
 }
@@ -109,15 +109,15 @@ static void test_record(void)
     }
     tap_is(run((const char *[]){calls, "kept", NULL}), 0,
            "memory that the system does not take back is used again");
-    struct zr_record_book *book = make_book(folder);
+    struct zr_usage_table *book = make_book(folder);
     tap_ok(book != NULL, "a book");
     if (!book)
         return;
     tap_is(run((const char *[]){calls, "returns", NULL}), 0,
            "a program that holds much and gives most of it back");
-    const struct zr_record_figures *figures = &book->records[0].memory[ZR_RECORD_HOST];
+    const struct zr_usage_figures *figures = &book->records[0].memory[ZR_USAGE_HOST];
     tap_is(book->taken_count, 1, "one record");
-    tap_is(book->records[0].state, ZR_RECORD_ENDED, "which says that its process has ended");
+    tap_is(book->records[0].state, ZR_USAGE_ENDED, "which says that its process has ended");
     tap_ok(book->records[0].traced && book->best_trace > 0, "and that there is a trace");
     tap_ok(figures->traced_peak_bytes >= all && figures->traced_peak_bytes < all + all / 80,
            "large blocks at the peak: %llu for %llu", (unsigned long long)figures->traced_peak_bytes,
@@ -136,7 +136,7 @@ static void test_record(void)
     tap_is(book->taken_count, 22, "each has a record");
     unsigned gone = 0;
     for (unsigned i = 2; i < 22; i++)
-        gone += book->records[i].state != ZR_RECORD_ENDED && book->records[i].memory[0].peak_held_bytes > 0;
+        gone += book->records[i].state != ZR_USAGE_ENDED && book->records[i].memory[0].peak_held_bytes > 0;
     tap_is(gone, 20, "with what it had from its parent");
     tap_ok(book->sums[0].held_bytes < UINT64_MAX / 2, "the sums never go below nothing");
     munmap(book, sizeof *book);

@@ -153,7 +153,7 @@ static void soak(const struct zr_model_ops *ops, const char *name, uint64_t capa
     struct zr_model_block *slots[SLOTS] = {NULL};
     struct zr_model_options options = {
         .host_arena = host_arena, .capacity_bytes = capacity_bytes, .granule_bytes = 2 * MIB};
-    struct zr_model *model = NULL;
+    struct zr_policy_model *model = NULL;
     uint64_t live_bytes = 0, failures = 0;
     bool good = zr_model_begin(&model, ops, &options) == ZR_OK;
     for (unsigned i = 0; i < OPERATIONS && good; i++) {

@@ -79,7 +79,7 @@ static const double loss[STEPS] = {5.545177444479562, 0.1, 1.0 / 3, 5e-324, 1.79
 static const double seconds[STEPS] = {1.5, 0.25, 0.125, 0.0625, 1e-9};
 static const char sample[] = "In the \"beginning\"\n\tof \\x00\xc3\xa9";
 
-static struct zr_run_report make_run(void)
+static struct zr_training_report make_run(void)
 {
     config = (struct zr_train_config){
         .shape = {.layers = 2,
@@ -120,20 +120,20 @@ static struct zr_run_report make_run(void)
         ranks[r].peak_by_tag_bytes[ZR_TAG_OTHER] = 12345;
         ranks[r].peak_bytes = ranks[r].planned_bytes + 12345;
     }
-    return (struct zr_run_report){.config = &config,
-                                  .ranks = ranks,
-                                  .world = 2,
-                                  .parameters = 123456,
-                                  .resumed_step = 7,
-                                  .steps_count = STEPS,
-                                  .loss = loss,
-                                  .step_seconds = seconds,
-                                  .tokens_per_second = 1234.5678901234567,
-                                  .seconds = 2.5,
-                                  .validated = true,
-                                  .validation_loss = 2.0000000000000004,
-                                  .sample = sample,
-                                  .sample_bytes = sizeof sample - 1};
+    return (struct zr_training_report){.config = &config,
+                                       .ranks = ranks,
+                                       .world = 2,
+                                       .parameters = 123456,
+                                       .resumed_step = 7,
+                                       .steps_count = STEPS,
+                                       .loss = loss,
+                                       .step_seconds = seconds,
+                                       .tokens_per_second = 1234.5678901234567,
+                                       .seconds = 2.5,
+                                       .validated = true,
+                                       .validation_loss = 2.0000000000000004,
+                                       .sample = sample,
+                                       .sample_bytes = sizeof sample - 1};
 }
 
 static bool tags_equal(json_t *object, const size_t by_tag_bytes[ZR_TAG_COUNT], size_t total)
@@ -189,7 +189,7 @@ static void check_json(json_t *root)
 }
 
 /* /dev/stdout is such a link where standard output is a file. */
-static void test_json_through_link(const struct zr_run_report *run)
+static void test_json_through_link(const struct zr_training_report *run)
 {
     char link_path[sizeof path];
     struct stat status;
@@ -215,7 +215,7 @@ static void test_json_through_link(const struct zr_run_report *run)
 
 static void test_json(void)
 {
-    struct zr_run_report run = make_run();
+    struct zr_training_report run = make_run();
     json_t *root;
 
     tap_result(zr_report_json(&run), ZR_OK, "the JSON is written");
@@ -258,7 +258,7 @@ static void test_json(void)
 static void test_json_faults(void)
 {
     static const enum zr_fault_site sites[] = {ZR_FAULT_OPEN, ZR_FAULT_WRITE, ZR_FAULT_SYNC, ZR_FAULT_RENAME};
-    struct zr_run_report run = make_run();
+    struct zr_training_report run = make_run();
     for (size_t i = 0; i < sizeof sites / sizeof *sites; i++) {
         zr_result result = ZR_ERR_IO;
         unsigned failures = 0;
@@ -300,7 +300,7 @@ static bool is_ascii(const char *text)
 }
 
 /* A rank that has less at its peak than planned, then more than at any moment of its plan. */
-static void test_skipped(struct zr_run_report *run)
+static void test_skipped(struct zr_training_report *run)
 {
     run->steps_count = 2;
     run->all_skipped = true;
@@ -320,7 +320,7 @@ static void test_skipped(struct zr_run_report *run)
 
 static void test_tables(void)
 {
-    struct zr_run_report run = make_run();
+    struct zr_training_report run = make_run();
     setenv("LC_ALL", "C", 1);
     run.sample = "And God said";
     run.sample_bytes = strlen(run.sample);

@@ -62,7 +62,7 @@ static void test_cover(unsigned parts, unsigned world, zr_arena *arena)
                 const struct zr_layout_parameter *of = &layout.parameters[i];
                 size_t shard = layout.units[p[i].unit].shard_elements, at = r * shard;
                 for (size_t k = 0; k < zr_layout_pieces(of, at, at + shard); k++) {
-                    struct zr_piece piece = zr_layout_piece(of, at, at + shard, k);
+                    struct zr_tensor_piece piece = zr_layout_piece(of, at, at + shard, k);
                     wrong +=
                         piece.count > 0 && (piece.offset < at || piece.offset + piece.count > at + shard);
                     wrong += piece.count > 0 && zr_layout_whole_index(of, piece.offset - of->offset) !=
@@ -149,7 +149,7 @@ static void test_together(unsigned parts, unsigned world, zr_arena *arena)
         const struct zr_layout_parameter *of = &layout.parameters[i];
         size_t end = layout.units[all[i].unit].padded_elements;
         for (size_t k = 0; k < zr_layout_pieces(of, 0, end); k++) {
-            struct zr_piece piece = zr_layout_piece(of, 0, end, k);
+            struct zr_tensor_piece piece = zr_layout_piece(of, 0, end, k);
             for (size_t e = 0; e < piece.count; e++)
                 times[piece.global_index + e]++;
         }
@@ -218,7 +218,8 @@ static void test_borders(unsigned world, enum zr_precision precision, zr_arena *
         size_t shard = layout.units[0].shard_elements, covered = 0;
         for (unsigned r = 0; r < world; r++)
             for (size_t k = 0; k < zr_layout_pieces(&layout.parameters[0], r * shard, (r + 1) * shard); k++) {
-                struct zr_piece piece = zr_layout_piece(&layout.parameters[0], r * shard, (r + 1) * shard, k);
+                struct zr_tensor_piece piece =
+                    zr_layout_piece(&layout.parameters[0], r * shard, (r + 1) * shard, k);
                 wrong += piece.count > 0 &&
                          (piece.offset != covered || piece.offset + piece.count > (r + 1) * shard);
                 covered += piece.count;

@@ -23,7 +23,7 @@ struct ahead_unit {
     double end_seconds;   /* by the clock: when it has been updated */
 };
 
-struct zr_state_file {
+struct zr_nvme_state {
     zr_nvme_io *io; /* NULL: simulated */
     struct zr_nvme_unit *units;
     size_t units_count;
@@ -101,7 +101,7 @@ static void count_read(void *state, unsigned place)
 
 static void nvme_close(struct zr_state_store *store)
 {
-    struct zr_state_file *file = store->file;
+    struct zr_nvme_state *file = store->file;
     if (!file)
         return;
     zr_nvme_close(file->io); /* its contents end with it: a failure that nobody saw is of no use now */
@@ -115,7 +115,7 @@ static void nvme_close(struct zr_state_store *store)
 
 static void lay_out(struct zr_state_store *store, size_t align_bytes)
 {
-    struct zr_state_file *file = store->file;
+    struct zr_nvme_state *file = store->file;
     for (size_t u = 0; u < file->units_count; u++) {
         size_t bytes = round_up(bytes_of(store, u), align_bytes);
         file->units[u] = (struct zr_nvme_unit){file->bytes, bytes};
@@ -138,7 +138,7 @@ static void lay_out(struct zr_state_store *store, size_t align_bytes)
 
 static zr_result take_buffers(struct zr_state_store *store, size_t align_bytes)
 {
-    struct zr_state_file *file = store->file;
+    struct zr_nvme_state *file = store->file;
     size_t all_bytes;
     if (__builtin_mul_overflow(file->pipeline.buffer_bytes, (size_t)file->pipeline.buffers_count, &all_bytes))
         return zr_fail(ZR_ERR_INVALID, "buffers of %zu bytes overflow the address space",
@@ -159,7 +159,7 @@ static zr_result nvme_open(struct zr_state_store *store)
     zr_result result = zr_take(o->host_arena, ZR_TAG_OTHER, 1, sizeof *store->file, (void **)&store->file);
     if (result != ZR_OK)
         return result;
-    struct zr_state_file *file = memset(store->file, 0, sizeof *file);
+    struct zr_nvme_state *file = memset(store->file, 0, sizeof *file);
     file->units_count = o->layout->units_count;
     file->held = NO_UNIT;
     file->pipeline.buffers_count = zr_state_file_buffers(o->file);
@@ -204,7 +204,7 @@ static zr_result nvme_open(struct zr_state_store *store)
 /* Those of `pass`. The last writes of what was before go on. */
 static zr_result begin_units(struct zr_state_store *store, size_t count, const uint64_t *targets)
 {
-    struct zr_state_file *file = store->file;
+    struct zr_nvme_state *file = store->file;
     struct zr_nvme_pipeline *pipeline = &file->pipeline;
     zr_result result = pipeline->running ? zr_nvme_pipeline_end(pipeline) : ZR_OK;
     file->runs_ahead = targets != NULL;
@@ -219,7 +219,7 @@ static zr_result begin_units(struct zr_state_store *store, size_t count, const u
 
 static zr_result take_next(struct zr_state_store *store, size_t unit, struct zr_state_view *out)
 {
-    struct zr_state_file *file = store->file;
+    struct zr_nvme_state *file = store->file;
     void *at = NULL;
     zr_result result = zr_nvme_pipeline_take(&file->pipeline, &at);
     file->taken = result == ZR_OK;
@@ -229,7 +229,7 @@ static zr_result take_next(struct zr_state_store *store, size_t unit, struct zr_
 
 static zr_result give_next(struct zr_state_store *store, bool changed)
 {
-    struct zr_state_file *file = store->file;
+    struct zr_nvme_state *file = store->file;
     unsigned place = file->pending++;
     file->taken = false;
     if (changed)
@@ -241,7 +241,7 @@ static zr_result give_next(struct zr_state_store *store, bool changed)
 
 static zr_result nvme_begin(struct zr_state_store *store)
 {
-    struct zr_state_file *file = store->file;
+    struct zr_nvme_state *file = store->file;
     if (file->passing)
         return zr_fail(ZR_ERR_INVALID, "a pass over the state in the offload file is under way");
     for (size_t u = 0; u < file->units_count; u++) {
@@ -256,7 +256,7 @@ static zr_result nvme_begin(struct zr_state_store *store)
 
 static zr_result take_in_pass(struct zr_state_store *store, size_t unit, struct zr_state_view *out)
 {
-    struct zr_state_file *file = store->file;
+    struct zr_nvme_state *file = store->file;
     if (unit != file->pending)
         return zr_fail(ZR_ERR_INVALID, "unit %zu of the state in the offload file, where unit %u is next",
                        unit, file->pending);
@@ -267,7 +267,7 @@ static zr_result take_in_pass(struct zr_state_store *store, size_t unit, struct 
 
 static zr_result nvme_end(struct zr_state_store *store)
 {
-    struct zr_state_file *file = store->file;
+    struct zr_nvme_state *file = store->file;
     bool all = file->pending == file->units_count;
     file->passing = false;
     /* A pass that was broken off is not waited for behind anything else. */
@@ -283,7 +283,7 @@ bool zr_state_file_is_twice(const struct zr_state_store *store, size_t unit)
 
 zr_result zr_state_file_begin_ahead(struct zr_state_store *store, const unsigned *order, size_t count)
 {
-    struct zr_state_file *file = store->file;
+    struct zr_nvme_state *file = store->file;
     for (size_t i = 0; i < count; i++) {
         file->pass[i] = file->units[order[i]];
         file->targets[i] = file->ahead[order[i]].other_bytes;
@@ -298,7 +298,7 @@ bool zr_state_file_runs_ahead(const struct zr_state_store *store)
 
 zr_result zr_state_file_take_ahead(struct zr_state_store *store, size_t unit, struct zr_state_view *out)
 {
-    struct zr_state_file *file = store->file;
+    struct zr_nvme_state *file = store->file;
     if (file->clock)
         file->ahead[unit].end_seconds =
             zr_comm_clock_update_ahead(file->clock, file->read_seconds[file->pending % ZR_NVME_PLACES],
@@ -318,7 +318,7 @@ void zr_state_file_wait_ahead(struct zr_state_store *store, size_t unit)
 
 void zr_state_file_keep_ahead(struct zr_state_store *store, size_t unit)
 {
-    struct zr_state_file *file = store->file;
+    struct zr_nvme_state *file = store->file;
     uint64_t before = file->units[unit].offset_bytes;
     file->units[unit].offset_bytes = file->ahead[unit].other_bytes;
     file->ahead[unit].other_bytes = before;
@@ -336,7 +336,7 @@ typedef zr_result transfer_call(zr_nvme_io *, const struct zr_nvme_extent *, zr_
 
 static zr_result transfer(struct zr_state_store *store, size_t unit, transfer_call *call)
 {
-    struct zr_state_file *file = store->file;
+    struct zr_nvme_state *file = store->file;
     zr_nvme_event event;
     file->moved_bytes += file->units[unit].bytes;
     if (!file->io)
@@ -351,7 +351,7 @@ static zr_result transfer(struct zr_state_store *store, size_t unit, transfer_ca
 
 static zr_result nvme_take(struct zr_state_store *store, size_t unit, struct zr_state_view *out)
 {
-    struct zr_state_file *file = store->file;
+    struct zr_nvme_state *file = store->file;
     zr_result result = ZR_OK;
     if (file->passing)
         return take_in_pass(store, unit, out);
@@ -370,7 +370,7 @@ static zr_result nvme_take(struct zr_state_store *store, size_t unit, struct zr_
 
 static zr_result nvme_give(struct zr_state_store *store, size_t unit, bool changed)
 {
-    struct zr_state_file *file = store->file;
+    struct zr_nvme_state *file = store->file;
     if (!file->passing)
         return changed && file->held == unit ? transfer(store, unit, zr_nvme_write) : ZR_OK;
     if (!file->taken || unit != file->pending)
@@ -406,7 +406,7 @@ void zr_state_store_set_clock(struct zr_state_store *store, struct zr_comm_clock
 
 void zr_state_store_get_report(const struct zr_state_store *store, struct zr_state_file_report *out)
 {
-    const struct zr_state_file *file = store->file;
+    const struct zr_nvme_state *file = store->file;
     struct zr_nvme_report report = {.ring = false};
     *out = (struct zr_state_file_report){.file_bytes = 0};
     if (!file)

@@ -64,7 +64,7 @@ static const char *tag_words(int tag)
     return words[tag];
 }
 
-static void print_model(struct zr_page *page, const struct zr_train_config *config, uint64_t parameters)
+static void print_model(struct zr_text_page *page, const struct zr_train_config *config, uint64_t parameters)
 {
     const struct zr_shape *shape = &config->shape;
     char number[ZR_NUMBER_ROOM];
@@ -113,7 +113,7 @@ static double stranded_percent(const struct zr_rank_report *rank)
 }
 
 /* What is more at another moment than at the peak of them all: the run is held to that. */
-static void print_others(struct zr_page *page, const struct zr_rank_report *rank)
+static void print_others(struct zr_text_page *page, const struct zr_rank_report *rank)
 {
     const char *before = "  at other moments, at most:";
     char number[ZR_NUMBER_ROOM];
@@ -131,7 +131,7 @@ static void print_others(struct zr_page *page, const struct zr_rank_report *rank
 }
 
 /* What is in host memory, and its tags at the peak there. */
-static void print_host_tier(struct zr_page *page, const struct zr_rank_report *rank)
+static void print_host_tier(struct zr_text_page *page, const struct zr_rank_report *rank)
 {
     char number[3][ZR_NUMBER_ROOM];
     bool any = false;
@@ -151,7 +151,7 @@ static void print_host_tier(struct zr_page *page, const struct zr_rank_report *r
 }
 
 /* Where a stage keeps what the one below keeps. */
-static void print_whole(struct zr_page *page, const struct zr_train_config *config,
+static void print_whole(struct zr_text_page *page, const struct zr_train_config *config,
                         const struct zr_rank_report *rank, uint64_t parameters)
 {
     char share[32] = "all";
@@ -175,7 +175,7 @@ zr_result zr_report_plan(const struct zr_train_config *config, uint64_t paramete
 {
     const struct zr_rank_report *rank = &ranks[largest_rank(ranks, world)];
     char number[2][ZR_NUMBER_ROOM], which[64], heading[128];
-    struct zr_page page;
+    struct zr_text_page page;
 
     zr_page_open(&page, config);
     print_model(&page, config, parameters);
@@ -226,7 +226,8 @@ zr_result zr_report_plan(const struct zr_train_config *config, uint64_t paramete
 
 /* ---- Under a limit ------------------------------------------------------------------------------------- */
 
-static void print_over(struct zr_page *page, const char *name, size_t bytes, size_t running, size_t limit)
+static void print_over(struct zr_text_page *page, const char *name, size_t bytes, size_t running,
+                       size_t limit)
 {
     char number[3][ZR_NUMBER_ROOM];
     zr_text_print(&page->text, "  %-11s %10s  %11s  %s%s\n", name, zr_number_bytes(number[0], bytes),
@@ -263,7 +264,7 @@ struct held {
     size_t peak_bytes, reserved_bytes, limit_bytes;
 };
 
-static void print_held(struct zr_page *page, const struct held *held)
+static void print_held(struct zr_text_page *page, const struct held *held)
 {
     char number[ZR_NUMBER_ROOM];
     size_t running = 0;
@@ -280,7 +281,8 @@ static void print_held(struct zr_page *page, const struct held *held)
     zr_text_print(&page->text, "  %-11s %10s\n", "limit", zr_number_bytes(number, held->limit_bytes));
 }
 
-static void print_raised(struct zr_page *page, const char *option, size_t reserved_bytes, size_t limit_bytes)
+static void print_raised(struct zr_text_page *page, const char *option, size_t reserved_bytes,
+                         size_t limit_bytes)
 {
     char number[ZR_NUMBER_ROOM];
     if (limit_bytes > 0 && reserved_bytes > limit_bytes)
@@ -292,7 +294,7 @@ zr_result zr_report_limit(const struct zr_train_config *config, const struct zr_
 {
     const struct zr_byte_plan *plan = &advice->plan;
     char number[ZR_NUMBER_ROOM], options[128];
-    struct zr_page page;
+    struct zr_text_page page;
 
     zr_page_open(&page, config);
     zr_page_heading(&page, "What does not fit, per rank");
@@ -316,7 +318,7 @@ zr_result zr_report_found(const struct zr_train_config *config, const struct zr_
 {
     const char *name = config->find_max == ZR_LIMIT_BATCH ? "batch" : "layers";
     char number[3][ZR_NUMBER_ROOM];
-    struct zr_page page;
+    struct zr_text_page page;
 
     bool host_over = config->host_limit_bytes && found->beyond_host_bytes > config->host_limit_bytes,
          nvme_over = config->nvme_limit_bytes && found->beyond_nvme_bytes > config->nvme_limit_bytes;
@@ -364,7 +366,7 @@ static void describe_pick(char *out, size_t room, const struct zr_pick *pick)
 zr_result zr_report_picks(const struct zr_train_config *config, const struct zr_picks *picks)
 {
     char options[192], number[2][ZR_NUMBER_ROOM];
-    struct zr_page page;
+    struct zr_text_page page;
     zr_page_open(&page, config);
     zr_page_heading(&page, "The fastest that fit, by --zero-r auto");
     zr_text_print(&page.text, "  %10s  %10s\n", "step", "reserved");
@@ -390,7 +392,7 @@ struct byte_line {
     size_t most; /* that an exact one with a note may be, at any moment of its plan */
 };
 
-static void print_byte_line(struct zr_page *page, const struct byte_line *line)
+static void print_byte_line(struct zr_text_page *page, const struct byte_line *line)
 {
     char number[2][ZR_NUMBER_ROOM];
     const char *verdict = line->note;
@@ -405,8 +407,8 @@ static void print_byte_line(struct zr_page *page, const struct byte_line *line)
                   zr_number_grouped(number[1], line->measured), verdict);
 }
 
-static void print_rank_bytes(struct zr_page *page, const struct zr_rank_report *rank,
-                             const struct zr_run_report *run)
+static void print_rank_bytes(struct zr_text_page *page, const struct zr_rank_report *rank,
+                             const struct zr_training_report *run)
 {
     const char *unless = zr_run_updated(run) ? NULL
                          : run->all_skipped  ? "of an update, and none was made"
@@ -455,7 +457,7 @@ static bool keeps_to_plan(const struct zr_rank_report *rank, bool updated)
 }
 
 /* The rank to show: the first that differs from its plan, else any where all agree, else the largest. */
-static unsigned choose_rank(char which[64], const struct zr_run_report *run)
+static unsigned choose_rank(char which[64], const struct zr_training_report *run)
 {
     for (unsigned r = 0; r < run->world && run->world > 1; r++)
         if (!keeps_to_plan(&run->ranks[r], zr_run_updated(run))) {
@@ -466,7 +468,7 @@ static unsigned choose_rank(char which[64], const struct zr_run_report *run)
     return ranks_agree(run->ranks, run->world) ? 0 : largest_rank(run->ranks, run->world);
 }
 
-static void print_bytes(struct zr_page *page, const struct zr_run_report *run)
+static void print_bytes(struct zr_text_page *page, const struct zr_training_report *run)
 {
     char which[64], heading[128];
     unsigned rank = choose_rank(which, run);
@@ -479,7 +481,7 @@ static void print_bytes(struct zr_page *page, const struct zr_run_report *run)
 
 /* ---- The end of a run ---------------------------------------------------------------------------------- */
 
-static void print_loss(struct zr_page *page, const struct zr_run_report *run)
+static void print_loss(struct zr_text_page *page, const struct zr_training_report *run)
 {
     const char *unit = run->config->bytes ? "byte" : "token";
     char heading[64];
@@ -515,7 +517,7 @@ static void print_loss(struct zr_page *page, const struct zr_run_report *run)
     zr_text_print(&page->text, "\n");
 }
 
-static void print_speed(struct zr_page *page, const struct zr_run_report *run)
+static void print_speed(struct zr_text_page *page, const struct zr_training_report *run)
 {
     char number[3][ZR_NUMBER_ROOM];
     uint64_t tokens_per_step = zr_train_step_tokens(run->config);
@@ -552,7 +554,7 @@ static unsigned width_of(const char *text, size_t bytes)
 }
 
 /* Prints text with its own line ends, and others between words where a line would be too long. */
-static void print_wrapped(struct zr_page *page, const char *text, size_t bytes)
+static void print_wrapped(struct zr_text_page *page, const char *text, size_t bytes)
 {
     unsigned column = 0;
     for (size_t at = 0; at < bytes;) {
@@ -580,7 +582,7 @@ static void print_wrapped(struct zr_page *page, const char *text, size_t bytes)
         zr_text_put(&page->text, "\n", 1);
 }
 
-static void print_sample(struct zr_page *page, const struct zr_run_report *run)
+static void print_sample(struct zr_text_page *page, const struct zr_training_report *run)
 {
     if (!run->sample || run->sample_bytes == 0)
         return;
@@ -589,7 +591,7 @@ static void print_sample(struct zr_page *page, const struct zr_run_report *run)
 }
 
 /* Prints a command over as many lines as it needs, broken before an option. */
-static void print_command(struct zr_page *page, const char *command)
+static void print_command(struct zr_text_page *page, const char *command)
 {
     unsigned column = 2;
     zr_text_put(&page->text, "  ", 2);
@@ -609,7 +611,7 @@ static void print_command(struct zr_page *page, const char *command)
 }
 
 /* The command that a person would type next: go on from the checkpoint, or do it again longer and keep it. */
-static void print_next(struct zr_page *page, const struct zr_run_report *run)
+static void print_next(struct zr_text_page *page, const struct zr_training_report *run)
 {
     const struct zr_train_config *config = run->config;
     bool ended_early = run->resumed_step + run->steps_count < config->steps;
@@ -635,9 +637,9 @@ static void print_next(struct zr_page *page, const struct zr_run_report *run)
     print_command(page, command);
 }
 
-zr_result zr_report_end(const struct zr_run_report *run)
+zr_result zr_report_end(const struct zr_training_report *run)
 {
-    struct zr_page page;
+    struct zr_text_page page;
 
     zr_page_open(&page, run->config);
     print_loss(&page, run);

@@ -56,7 +56,7 @@ struct zr_rank_report {
     struct zr_spill_report spill;           /* zeros without --spill */
 };
 
-struct zr_run_report {
+struct zr_training_report {
     const struct zr_train_config *config;
     const struct zr_rank_report *ranks; /* [world] */
     zr_arena *host_arena;
@@ -102,16 +102,16 @@ zr_result zr_report_timeline(const struct zr_train_config *config, const struct 
 /* The same as an object for --json, the caller's; NULL: no memory, or a number that is not finite. */
 json_t *zr_report_timeline_json(const struct zr_train_config *config, const struct zr_timeline *timeline);
 /* Whether a step has taken and sent all that one does: only then do measured and planned agree. */
-static inline bool zr_run_updated(const struct zr_run_report *run)
+static inline bool zr_run_updated(const struct zr_training_report *run)
 {
     return run->steps_count > 0 && !run->all_skipped;
 }
 /* Parameters, gradients, optimizer state and masters of what is kept between steps. */
 size_t zr_report_state_bytes(const size_t by_tag_bytes[ZR_TAG_COUNT]);
 /* The table that ends a run. */
-zr_result zr_report_end(const struct zr_run_report *run);
+zr_result zr_report_end(const struct zr_training_report *run);
 /* The --json file, written to the side and renamed; "-": stdout; "": nothing. */
-zr_result zr_report_json(const struct zr_run_report *run);
+zr_result zr_report_json(const struct zr_training_report *run);
 /* Removes what an unfinished zr_report_json() left beside `path`. Async-signal-safe. */
 void zr_report_clean_up(const char *path);
 /* The same for a --dry-run: the planned numbers only, of config->world ranks. */

@@ -284,7 +284,7 @@ static void add_shape(struct json_output *out, const struct zr_train_config *con
                       (json_int_t)config->policy_use.live_bytes));
 }
 
-zr_result zr_report_json(const struct zr_run_report *run)
+zr_result zr_report_json(const struct zr_training_report *run)
 {
     const char *path = run->config->json;
     struct json_output out;

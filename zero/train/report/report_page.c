@@ -4,7 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-void zr_page_open(struct zr_page *page, const struct zr_train_config *config)
+void zr_page_open(struct zr_text_page *page, const struct zr_train_config *config)
 {
     int fd = strcmp(config->json, "-") == 0 ? STDERR_FILENO : STDOUT_FILENO;
     zr_terminal_find(&page->terminal, fd);
@@ -14,7 +14,7 @@ void zr_page_open(struct zr_page *page, const struct zr_train_config *config)
     zr_text_start(&page->text, &page->file, page->buffer, sizeof page->buffer);
 }
 
-void zr_page_heading(struct zr_page *page, const char *words)
+void zr_page_heading(struct zr_text_page *page, const char *words)
 {
     bool colour = page->terminal.colour;
     zr_text_print(&page->text, "\n%s%s%s ", colour ? "\033[1m" : "", words, colour ? "\033[0m" : "");

@@ -5,7 +5,7 @@
 #include "zero/train/settings/args.h"
 #include "zero/train/report/terminal.h"
 
-struct zr_page {
+struct zr_text_page {
     struct zr_terminal terminal;
     struct zr_file file;
     struct zr_text text;
@@ -13,7 +13,7 @@ struct zr_page {
 };
 
 /* Tables are data, and go to stdout, unless the JSON is there. zr_text_flush(&page->text) ends a page. */
-void zr_page_open(struct zr_page *page, const struct zr_train_config *config);
-void zr_page_heading(struct zr_page *page, const char *words);
+void zr_page_open(struct zr_text_page *page, const struct zr_train_config *config);
+void zr_page_heading(struct zr_text_page *page, const char *words);
 
 #endif

@@ -44,7 +44,7 @@ zr_result zr_report_stages(const struct zr_train_config *config, const struct zr
                            zr_arena *host_arena)
 {
     char number[3][ZR_NUMBER_ROOM], layers[64], heading[96];
-    struct zr_page page;
+    struct zr_text_page page;
     unsigned held;
     zr_result result = ZR_OK;
     if (config->stages.ranks <= 1)

@@ -84,7 +84,7 @@ static unsigned tiers_of(const struct zr_timeline *t, struct tier out[])
 /* ---- For people ---------------------------------------------------------------------------------------- */
 
 /* Where the phase lies in a step. */
-static void print_bar(struct zr_page *page, const struct zr_timeline_phase *phase, double scale_seconds)
+static void print_bar(struct zr_text_page *page, const struct zr_timeline_phase *phase, double scale_seconds)
 {
     int from = (int)(phase->begin_seconds / scale_seconds * BAR_COLUMNS);
     int to = (int)(phase->end_seconds / scale_seconds * BAR_COLUMNS + 0.5);
@@ -96,7 +96,7 @@ static void print_bar(struct zr_page *page, const struct zr_timeline_phase *phas
     zr_text_print(&page->text, "\n");
 }
 
-static void print_phases(struct zr_page *page, const struct zr_timeline *t)
+static void print_phases(struct zr_text_page *page, const struct zr_timeline *t)
 {
     double scale_seconds = t->step_seconds;
     for (int kind = 0; kind < ZR_ACTION_KINDS; kind++)
@@ -120,7 +120,7 @@ static double idle_share(const struct zr_train_config *config, const struct zr_t
     return 1 - t->walk.busy_seconds / (t->walk.seconds * config->stages.ranks);
 }
 
-static void print_idle(struct zr_page *page, const struct zr_train_config *config,
+static void print_idle(struct zr_text_page *page, const struct zr_train_config *config,
                        const struct zr_timeline *t)
 {
     const struct zr_pipeline pipeline = zr_stages_pipeline(&config->stages, NULL);
@@ -132,7 +132,7 @@ static void print_idle(struct zr_page *page, const struct zr_train_config *confi
                       zr_pipeline_schedule_name(config->stages.schedule));
 }
 
-static void print_tier(struct zr_page *page, const struct tier *tier)
+static void print_tier(struct zr_text_page *page, const struct tier *tier)
 {
     char number[3][ZR_NUMBER_ROOM];
     zr_text_print(&page->text, "\n  %s: %sB moved in a step", tier->name,
@@ -146,7 +146,7 @@ static void print_tier(struct zr_page *page, const struct tier *tier)
                   with_prefix(number[2], tier->needed_bytes_per_second));
 }
 
-static void print_figures(struct zr_page *page, const struct zr_train_config *config,
+static void print_figures(struct zr_text_page *page, const struct zr_train_config *config,
                           const struct zr_timeline *t)
 {
     struct figures f = figures_of(config, t);
@@ -191,7 +191,7 @@ static size_t count_shown(const struct zr_timeline *t)
 }
 
 /* The beginning and the end of the list: what lies between repeats. */
-static void print_events(struct zr_page *page, const struct zr_timeline *t, bool several)
+static void print_events(struct zr_text_page *page, const struct zr_timeline *t, bool several)
 {
     size_t count = count_shown(t), shown = 0;
 
@@ -219,7 +219,7 @@ static void print_events(struct zr_page *page, const struct zr_timeline *t, bool
 zr_result zr_report_timeline(const struct zr_train_config *config, const struct zr_timeline *timeline)
 {
     char number[2][ZR_NUMBER_ROOM], heading[160];
-    struct zr_page page;
+    struct zr_text_page page;
 
     zr_page_open(&page, config);
     snprintf(heading, sizeof heading, "Step timeline of a rank, at %sFLOP/s and %sB/s%s",

@@ -1,7 +1,7 @@
-/* recording.c: see recording.h. Stands on record.c, on alloc/debug's writer of traces, and on large.c for the
+/* measuring.c: see measuring.h. Stands on usage.c, on alloc/debug's writer of traces, and on large.c for the
  * counters. */
 #define _GNU_SOURCE
-#include "alloc/preload/recording.h"
+#include "alloc/preload/measuring.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -20,9 +20,9 @@
 #include "alloc/preload/large.h"
 #include "alloc/preload/preload.h"
 #include "alloc/preload/say.h"
-#include "alloc/preload/record.h"
+#include "alloc/preload/usage.h"
 
-struct zr_recording zr_recording;
+struct zr_measuring zr_measuring;
 
 /* A trace in the record's folder ends here: some nine million events. */
 #define TRACE_MOST_BYTES ((size_t)64 << 20)
@@ -31,7 +31,7 @@ struct zr_recording zr_recording;
 enum { SAMPLE_SHARE = 100 };
 
 static struct {
-    struct zr_record *record; /* NULL: none */
+    struct zr_usage *record;  /* NULL: none */
     const char *trace_wanted; /* ZR_TRACE; NULL: none */
     struct zr_trace *trace;   /* lock; NULL: none is written */
     struct zr_lock lock;      /* not held across fork: a child writes no trace */
@@ -48,22 +48,22 @@ static uint64_t now_ns(clockid_t clock)
 
 /* ---- Small objects ------------------------------------------------------------------------------------- */
 
-void zr_recording_tick(bool grown)
+void zr_measuring_tick(bool grown)
 {
     if (!own.record || !zr_preload_ready())
         return;
     uint64_t now = now_ns(CLOCK_MONOTONIC_COARSE);
     if (grown || now >= atomic_load_explicit(&own.sample_next_ns, memory_order_relaxed)) {
-        atomic_store_explicit(&zr_recording.sample_due, true, memory_order_relaxed);
+        atomic_store_explicit(&zr_measuring.sample_due, true, memory_order_relaxed);
         /* The next malloc takes the long way. */
         atomic_store_explicit(&zr_preload.small_end, 0, memory_order_relaxed);
     }
 }
 
-void zr_recording_sample(void)
+void zr_measuring_sample(void)
 {
     struct zr_control_figures figures;
-    atomic_store_explicit(&zr_recording.sample_due, false, memory_order_relaxed);
+    atomic_store_explicit(&zr_measuring.sample_due, false, memory_order_relaxed);
     zr_small_open();
     int error = errno;
     uint64_t start = now_ns(CLOCK_MONOTONIC);
@@ -75,14 +75,14 @@ void zr_recording_sample(void)
     errno = error;
 }
 
-void zr_recording_refused(size_t bytes)
+void zr_measuring_refused(size_t bytes)
 {
     if (!own.record)
         return;
-    zr_recording_tick(false);
-    if (atomic_load(&zr_recording.sample_due))
-        zr_recording_sample();
-    zr_record_failure(own.record, ZR_RECORD_HOST, bytes);
+    zr_measuring_tick(false);
+    if (atomic_load(&zr_measuring.sample_due))
+        zr_measuring_sample();
+    zr_usage_failure(own.record, ZR_USAGE_HOST, bytes);
 }
 
 /* ---- The trace ----------------------------------------------------------------------------------------- */
@@ -113,7 +113,7 @@ static const struct zr_map_callback callback = {.mapped = write_map, .unmapping 
 static zr_result choose_path(char *out, size_t room_bytes)
 {
     if (!own.trace_wanted)
-        return own.record && zr_record_trace_path(own.record, out, room_bytes) ? ZR_OK : ZR_ERR_INVALID;
+        return own.record && zr_usage_trace_path(own.record, out, room_bytes) ? ZR_OK : ZR_ERR_INVALID;
     char *file;
     long writer = strtol(own.trace_wanted, &file, 10);
     if (*file++ != ':')
@@ -125,12 +125,12 @@ static zr_result choose_path(char *out, size_t room_bytes)
     return ZR_OK;
 }
 
-void zr_recording_first_large(void)
+void zr_measuring_first_large(void)
 {
     char path[4096];
     struct zr_trace *trace = NULL;
     struct zr_arena *arena = zr_preload.large_arena;
-    if (!zr_recording.on)
+    if (!zr_measuring.on)
         return;
     zr_result result = choose_path(path, sizeof path);
     struct zr_trace_origin origin = {.name = "large",
@@ -151,10 +151,10 @@ void zr_recording_first_large(void)
         own.record->traced = true;
 }
 
-void zr_recording_alloc(const void *block, size_t bytes, size_t reserved_bytes)
+void zr_measuring_alloc(const void *block, size_t bytes, size_t reserved_bytes)
 {
     if (!block && own.record)
-        zr_record_failure(own.record, ZR_RECORD_HOST, bytes);
+        zr_usage_failure(own.record, ZR_USAGE_HOST, bytes);
     if (!atomic_load_explicit(&own.traces, memory_order_relaxed))
         return;
     uint32_t stack = zr_call_stack_take(); /* before the lock */
@@ -175,7 +175,7 @@ void zr_recording_alloc(const void *block, size_t bytes, size_t reserved_bytes)
     zr_lock_give(&own.lock);
 }
 
-void zr_recording_free(const void *block)
+void zr_measuring_free(const void *block)
 {
     if (!atomic_load_explicit(&own.traces, memory_order_relaxed))
         return;
@@ -186,12 +186,12 @@ void zr_recording_free(const void *block)
     zr_lock_give(&own.lock);
 }
 
-void zr_recording_note(size_t live_bytes, size_t held_bytes, size_t large_held_bytes)
+void zr_measuring_note(size_t live_bytes, size_t held_bytes, size_t large_held_bytes)
 {
     if (!own.record)
         return;
-    zr_record_note(own.record, ZR_RECORD_HOST, live_bytes, held_bytes);
-    _Atomic uint64_t *peak = &own.record->memory[ZR_RECORD_HOST].traced_peak_bytes;
+    zr_usage_note(own.record, ZR_USAGE_HOST, live_bytes, held_bytes);
+    _Atomic uint64_t *peak = &own.record->memory[ZR_USAGE_HOST].traced_peak_bytes;
     if (atomic_load_explicit(&own.traces, memory_order_relaxed) &&
         large_held_bytes > atomic_load_explicit(peak, memory_order_relaxed))
         atomic_store_explicit(peak, large_held_bytes, memory_order_relaxed);
@@ -199,34 +199,34 @@ void zr_recording_note(size_t live_bytes, size_t held_bytes, size_t large_held_b
 
 /* ---- Its life ------------------------------------------------------------------------------------------ */
 
-void zr_recording_start(void)
+void zr_measuring_start(void)
 {
     const char *words;
     own.trace_wanted = zr_preload.alone ? NULL : secure_getenv("ZR_TRACE");
-    own.record = zr_record_open(&words);
+    own.record = zr_usage_open(&words);
     if (words)
         zr_say("ZR_RECORD=%s: %s: this process has no part in zr run's figures", secure_getenv("ZR_RECORD"),
                words);
-    zr_recording.on = own.record || own.trace_wanted;
+    zr_measuring.on = own.record || own.trace_wanted;
     if (own.record)
-        own.record->memory[ZR_RECORD_HOST].limit_bytes = zr_option_get(ZR_OPTION_LIMIT);
+        own.record->memory[ZR_USAGE_HOST].limit_bytes = zr_option_get(ZR_OPTION_LIMIT);
     zr_preload.counted = own.record && zr_option_get(ZR_OPTION_LIMIT) > 0;
 }
 
-void zr_recording_after_fork_in_child(void)
+void zr_measuring_after_fork_in_child(void)
 {
     own.lock = (struct zr_lock){0};
     own.trace = NULL; /* the kernel has wiped the writer */
     atomic_store(&own.traces, false);
-    own.record = own.record ? zr_record_in_child(own.record) : NULL;
-    zr_recording.on = own.record != NULL;
+    own.record = own.record ? zr_usage_in_child(own.record) : NULL;
+    zr_measuring.on = own.record != NULL;
 }
 
-void zr_recording_end(void)
+void zr_measuring_end(void)
 {
-    if (!zr_recording.on)
+    if (!zr_measuring.on)
         return;
-    zr_recording_sample();
+    zr_measuring_sample();
     zr_lock_take(&own.lock);
     struct zr_trace *trace = own.trace;
     own.trace = NULL;
@@ -236,8 +236,8 @@ void zr_recording_end(void)
         zr_arena_remove_map_callback(zr_preload.large_arena, &callback);
         zr_trace_close(trace);
         if (own.record && !own.trace_wanted)
-            zr_record_keep_best_trace(own.record);
+            zr_usage_keep_best_trace(own.record);
     }
     if (own.record)
-        zr_record_end(own.record);
+        zr_usage_end(own.record);
 }

@@ -1,7 +1,7 @@
-/* record.c: see record.h. Calls nothing that allocates: it runs while a malloc starts. */
+/* usage.c: see usage.h. Calls nothing that allocates: it runs while a malloc starts. */
 #define _GNU_SOURCE
 #include "alloc/base/system/file.h"
-#include "alloc/preload/record.h"
+#include "alloc/preload/usage.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -19,9 +19,9 @@
 #define COUNT_STEP_BYTES UINT64_C(1048576)
 
 static struct {
-    struct zr_record_book *book;   /* mapped shared; a child after fork has it too */
-    const struct zr_record *taken; /* by this library; NULL: none */
-    const char *folder;            /* in the environment, which the program may change: copied */
+    struct zr_usage_table *book;  /* mapped shared; a child after fork has it too */
+    const struct zr_usage *taken; /* by this library; NULL: none */
+    const char *folder;           /* in the environment, which the program may change: copied */
     char room[512];
 } own;
 
@@ -38,8 +38,8 @@ static const char *map_book(int fd)
     if (book == MAP_FAILED)
         return strerrorname_np(errno);
     own.book = book;
-    if (own.book->magic == ZR_RECORD_MAGIC && own.book->version == ZR_RECORD_VERSION &&
-        own.book->record_bytes == sizeof(struct zr_record))
+    if (own.book->magic == ZR_USAGE_MAGIC && own.book->version == ZR_USAGE_VERSION &&
+        own.book->record_bytes == sizeof(struct zr_usage))
         return NULL;
     munmap(book, sizeof *own.book);
     own.book = NULL;
@@ -49,10 +49,10 @@ static const char *map_book(int fd)
 /* A hole of the file that was touched on a full disk would end the program. */
 static bool fill_hole(size_t number)
 {
-    static const char zeros[sizeof(struct zr_record)];
+    static const char zeros[sizeof(struct zr_usage)];
     char path[sizeof own.room + 16];
-    snprintf(path, sizeof path, "%s/" ZR_RECORD_FILE, own.folder);
-    off_t at = (off_t)(offsetof(struct zr_record_book, records) + number * sizeof zeros);
+    snprintf(path, sizeof path, "%s/" ZR_USAGE_FILE, own.folder);
+    off_t at = (off_t)(offsetof(struct zr_usage_table, records) + number * sizeof zeros);
     struct rlimit limit; /* beyond it a signal would end the program */
     if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || (rlim_t)at + sizeof zeros > limit.rlim_cur)
         return false;
@@ -73,12 +73,12 @@ static uint64_t image_of_process(void)
     return image;
 }
 
-static struct zr_record *take_record(void)
+static struct zr_usage *take_record(void)
 {
     size_t number = atomic_fetch_add(&own.book->taken_count, 1);
-    if (number >= ZR_RECORD_COUNT || !fill_hole(number))
+    if (number >= ZR_USAGE_COUNT || !fill_hole(number))
         return NULL;
-    struct zr_record *record = &own.book->records[number];
+    struct zr_usage *record = &own.book->records[number];
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     record->process = getpid();
@@ -87,7 +87,7 @@ static struct zr_record *take_record(void)
     record->started_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
     snprintf(record->program, sizeof record->program, "%s", program_invocation_short_name);
     own.taken = record;
-    atomic_store_explicit(&record->state, ZR_RECORD_RUNNING, memory_order_release);
+    atomic_store_explicit(&record->state, ZR_USAGE_RUNNING, memory_order_release);
     atomic_fetch_or(&own.book->there[number / 64], UINT64_C(1) << number % 64);
     atomic_fetch_or(&own.book->running[number / 64], UINT64_C(1) << number % 64);
     return record;
@@ -97,31 +97,31 @@ static struct zr_record *take_record(void)
 static void uncount_dead(void)
 {
     const _Atomic uint64_t *bits = own.book->running;
-    for (unsigned i = zr_record_next(bits, 0); i < ZR_RECORD_COUNT; i = zr_record_next(bits, i + 1))
+    for (unsigned i = zr_usage_next(bits, 0); i < ZR_USAGE_COUNT; i = zr_usage_next(bits, i + 1))
         if (kill(own.book->records[i].process, 0) != 0 && errno == ESRCH)
-            zr_record_uncount(own.book, &own.book->records[i], ZR_RECORD_GONE);
+            zr_usage_uncount(own.book, &own.book->records[i], ZR_USAGE_GONE);
 }
 
 /* This process's and image's, if another library has taken one. Those of its earlier images are over. */
-static struct zr_record *find_record(void)
+static struct zr_usage *find_record(void)
 {
-    struct zr_record *found = NULL;
+    struct zr_usage *found = NULL;
     const _Atomic uint64_t *bits = own.book->running;
     pid_t process = getpid();
     uint64_t image = image_of_process();
-    for (unsigned i = zr_record_next(bits, 0); i < ZR_RECORD_COUNT; i = zr_record_next(bits, i + 1)) {
-        struct zr_record *record = &own.book->records[i];
+    for (unsigned i = zr_usage_next(bits, 0); i < ZR_USAGE_COUNT; i = zr_usage_next(bits, i + 1)) {
+        struct zr_usage *record = &own.book->records[i];
         if (record->process != process)
             continue;
         if (record->image == image)
             found = record;
         else
-            zr_record_uncount(own.book, record, ZR_RECORD_REPLACED);
+            zr_usage_uncount(own.book, record, ZR_USAGE_REPLACED);
     }
     return found;
 }
 
-struct zr_record *zr_record_open(const char **words)
+struct zr_usage *zr_usage_open(const char **words)
 {
     const char *folder = secure_getenv("ZR_RECORD");
     int error = errno;
@@ -134,12 +134,12 @@ struct zr_record *zr_record_open(const char **words)
     }
     own.folder = strcpy(own.room, folder);
     char path[sizeof own.room + 16];
-    snprintf(path, sizeof path, "%s/" ZR_RECORD_FILE, folder);
+    snprintf(path, sizeof path, "%s/" ZR_USAGE_FILE, folder);
     int fd = own.book ? -1 : open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
     *words = own.book ? NULL : map_book(fd);
     if (fd >= 0)
         close(fd);
-    struct zr_record *record = own.book ? find_record() : NULL;
+    struct zr_usage *record = own.book ? find_record() : NULL;
     if (own.book)
         uncount_dead();
     record = record || !own.book ? record : take_record();
@@ -147,26 +147,26 @@ struct zr_record *zr_record_open(const char **words)
     return record;
 }
 
-bool zr_record_is_taken_here(const struct zr_record *record)
+bool zr_usage_is_taken_here(const struct zr_usage *record)
 {
     return record == own.taken;
 }
 
-struct zr_record *zr_record_in_child(const struct zr_record *parents)
+struct zr_usage *zr_usage_in_child(const struct zr_usage *parents)
 {
     int error = errno;
     uncount_dead();
-    struct zr_record *record = take_record();
+    struct zr_usage *record = take_record();
     errno = error;
-    const struct zr_record_figures *figures = &parents->memory[ZR_RECORD_HOST];
+    const struct zr_usage_figures *figures = &parents->memory[ZR_USAGE_HOST];
     if (record) {
-        zr_record_note(record, ZR_RECORD_HOST, figures->live_bytes, figures->held_bytes);
-        record->memory[ZR_RECORD_HOST].limit_bytes = atomic_load(&figures->limit_bytes);
+        zr_usage_note(record, ZR_USAGE_HOST, figures->live_bytes, figures->held_bytes);
+        record->memory[ZR_USAGE_HOST].limit_bytes = atomic_load(&figures->limit_bytes);
     }
     return record;
 }
 
-bool zr_record_trace_path(const struct zr_record *record, char *out, size_t room_bytes)
+bool zr_usage_trace_path(const struct zr_usage *record, char *out, size_t room_bytes)
 {
     int length = snprintf(out, room_bytes, "%s/%td.zrt", own.folder, record - own.book->records);
     return length > 0 && (size_t)length < room_bytes;
@@ -175,16 +175,16 @@ bool zr_record_trace_path(const struct zr_record *record, char *out, size_t room
 static void remove_trace(uint64_t best)
 {
     char path[sizeof own.room + 32];
-    size_t number = (best & ((1u << ZR_RECORD_NUMBER_BITS) - 1)) - 1;
-    if (zr_record_trace_path(&own.book->records[number], path, sizeof path))
+    size_t number = (best & ((1u << ZR_USAGE_NUMBER_BITS) - 1)) - 1;
+    if (zr_usage_trace_path(&own.book->records[number], path, sizeof path))
         unlink(path);
 }
 
-void zr_record_keep_best_trace(const struct zr_record *record)
+void zr_usage_keep_best_trace(const struct zr_usage *record)
 {
-    uint64_t pages = record->memory[ZR_RECORD_HOST].traced_peak_bytes / 4096,
+    uint64_t pages = record->memory[ZR_USAGE_HOST].traced_peak_bytes / 4096,
              old = atomic_load(&own.book->best_trace);
-    uint64_t mine = pages << ZR_RECORD_NUMBER_BITS | (uint64_t)(record - own.book->records + 1);
+    uint64_t mine = pages << ZR_USAGE_NUMBER_BITS | (uint64_t)(record - own.book->records + 1);
     do {
         if (old >= mine) {
             remove_trace(mine);
@@ -205,11 +205,11 @@ static void raise_to(_Atomic uint64_t *word, uint64_t value)
 }
 
 /* Brings the sums up to what the process has now. */
-static void count(struct zr_record *record, unsigned memory)
+static void count(struct zr_usage *record, unsigned memory)
 {
-    struct zr_record_figures *figures = &record->memory[memory];
+    struct zr_usage_figures *figures = &record->memory[memory];
     uint64_t live = figures->live_bytes, held = figures->held_bytes;
-    if (atomic_load_explicit(&record->state, memory_order_relaxed) != ZR_RECORD_RUNNING)
+    if (atomic_load_explicit(&record->state, memory_order_relaxed) != ZR_USAGE_RUNNING)
         return;
     uint64_t more_live = live - atomic_exchange(&figures->counted_live_bytes, live);
     uint64_t more_held = held - atomic_exchange(&figures->counted_held_bytes, held);
@@ -226,9 +226,9 @@ static void put(_Atomic uint64_t *word, uint64_t value)
     atomic_store_explicit(word, value, memory_order_relaxed);
 }
 
-void zr_record_note(struct zr_record *record, unsigned memory, uint64_t live_bytes, uint64_t held_bytes)
+void zr_usage_note(struct zr_usage *record, unsigned memory, uint64_t live_bytes, uint64_t held_bytes)
 {
-    struct zr_record_figures *figures = &record->memory[memory];
+    struct zr_usage_figures *figures = &record->memory[memory];
     put(&figures->live_bytes, live_bytes);
     put(&figures->held_bytes, held_bytes);
     if (held_bytes > atomic_load_explicit(&figures->peak_held_bytes, memory_order_relaxed)) {
@@ -240,23 +240,23 @@ void zr_record_note(struct zr_record *record, unsigned memory, uint64_t live_byt
         count(record, memory);
 }
 
-void zr_record_failure(struct zr_record *record, unsigned memory, uint64_t bytes)
+void zr_usage_failure(struct zr_usage *record, unsigned memory, uint64_t bytes)
 {
-    struct zr_record_figures *figures = &record->memory[memory];
+    struct zr_usage_figures *figures = &record->memory[memory];
     atomic_fetch_add(&figures->failed_count, 1);
     put(&figures->failed_bytes, bytes);
     put(&figures->live_at_failure_bytes, figures->live_bytes);
 }
 
-void zr_record_uncount(struct zr_record_book *book, struct zr_record *record, enum zr_record_state state)
+void zr_usage_uncount(struct zr_usage_table *book, struct zr_usage *record, enum zr_usage_state state)
 {
-    uint32_t running = ZR_RECORD_RUNNING;
+    uint32_t running = ZR_USAGE_RUNNING;
     size_t number = (size_t)(record - book->records);
     if (!atomic_compare_exchange_strong(&record->state, &running, state))
         return;
     atomic_fetch_and(&book->running[number / 64], ~(UINT64_C(1) << number % 64));
-    for (unsigned i = 0; i < ZR_RECORD_MEMORIES; i++) {
-        struct zr_record_figures *figures = &record->memory[i];
+    for (unsigned i = 0; i < ZR_USAGE_MEMORIES; i++) {
+        struct zr_usage_figures *figures = &record->memory[i];
         if (figures->peak_held_bytes == 0)
             continue;
         atomic_fetch_sub(&book->sums[i].live_bytes, atomic_exchange(&figures->counted_live_bytes, 0));
@@ -264,14 +264,14 @@ void zr_record_uncount(struct zr_record_book *book, struct zr_record *record, en
     }
 }
 
-void zr_record_end(struct zr_record *record)
+void zr_usage_end(struct zr_usage *record)
 {
     struct rusage usage;
     if (getrusage(RUSAGE_SELF, &usage) == 0)
         raise_to(&record->peak_resident_bytes, (uint64_t)usage.ru_maxrss * 1024);
-    for (unsigned i = 0; i < ZR_RECORD_MEMORIES; i++)
+    for (unsigned i = 0; i < ZR_USAGE_MEMORIES; i++)
         if (record->memory[i].peak_held_bytes > 0 &&
             record->memory[i].counted_held_bytes < record->memory[i].peak_held_bytes)
             count(record, i); /* a small process counts once */
-    zr_record_uncount(own.book, record, ZR_RECORD_ENDED);
+    zr_usage_uncount(own.book, record, ZR_USAGE_ENDED);
 }
