@@ -13,6 +13,11 @@ static double linear(const struct zr_linear *s)
     return 2 * (double)s->rows * (double)s->in * (double)s->out;
 }
 
+static double linear_back(const struct zr_linear_backward *args)
+{
+    return ((args->dx != NULL) + (args->dw != NULL)) * linear(&args->shape);
+}
+
 static double attention(const struct zr_attention *s)
 {
     return 2 * (double)s->batch * (double)s->sequence * (double)s->channels * (double)s->sequence;
@@ -29,7 +34,7 @@ static double attention(const struct zr_attention *s)
     OP(rmsnorm_forward, 0)                                                                                   \
     OP(rmsnorm_backward, 0)                                                                                  \
     OP(linear_forward, linear(&args->shape))                                                                 \
-    OP(linear_backward, ((args->dx != NULL) + (args->dw != NULL)) * linear(&args->shape))                    \
+    OP(linear_backward, linear_back(args))                                                                   \
     OP(rotary_table, 0)                                                                                      \
     OP(rotary, 0)                                                                                            \
     OP(attention_forward, 2 * attention(&args->shape)) /* scores, and their sums of values */                \
@@ -45,6 +50,9 @@ static double attention(const struct zr_attention *s)
     OP(residual_layernorm, 0)                                                                                \
     OP(residual_rmsnorm, 0)                                                                                  \
     OP(gelu_bias_backward, 0)                                                                                \
+    OP(linear_gelu_forward, linear(&args->linear.shape))                                                     \
+    OP(linear_residual_forward, linear(&args->linear.shape))                                                 \
+    OP(linear_gelu_backward, linear_back(&args->linear))                                                     \
     OP(weigh_gradients, 0)                                                                                   \
     OP(update_adamw, 0)                                                                                      \
     OP(update_sgd, 0)                                                                                        \

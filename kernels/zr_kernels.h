@@ -257,6 +257,26 @@ struct zr_gelu_bias_backward {
     void *db; /* [columns] */
     bool accumulate;
 };
+
+/* A product and the operation behind it or before it, of dense tensors of the context's precision. Sums in
+ * floats go through both and are rounded once, where a table can do so.
+ *
+ * y = x w + bias, which backward reads, and gelu = gelu(x w + bias). */
+struct zr_linear_gelu_forward {
+    struct zr_linear_forward linear;
+    void *gelu; /* [rows, out] */
+};
+/* y = x w + bias + residual */
+struct zr_linear_residual_forward {
+    struct zr_linear_forward linear;
+    const void *residual; /* [rows, out]; not y */
+};
+/* linear_backward() where x = gelu(pre), with the gradient of pre in dx, without accumulate_dx. */
+struct zr_linear_gelu_backward {
+    struct zr_linear_backward linear;
+    const void *pre; /* [rows, in] */
+    void *pre_bias;  /* [in] (+)= sums over the rows of dx as it is stored; NULL: not wanted */
+};
 /* y = gate sigmoid(gate) up, element by element */
 struct zr_swiglu_forward {
     size_t n;
@@ -432,7 +452,7 @@ struct zr_sum {
 
 struct zr_kernel_streams;
 
-#define ZR_KERNELS_VERSION 6
+#define ZR_KERNELS_VERSION 7
 
 #define ZR_KERNEL(name) zr_result (*name)(struct zr_kernel_context *, const struct zr_##name *)
 
@@ -493,6 +513,12 @@ struct zr_kernels {
     ZR_KERNEL(residual_layernorm);
     ZR_KERNEL(residual_rmsnorm);
     ZR_KERNEL(gelu_bias_backward);
+
+    /* Products with what follows them. Each may be NULL: the caller then uses linear_forward(),
+     * gelu_forward() and so on, which round in between and so have other last bits in two bytes. */
+    ZR_KERNEL(linear_gelu_forward);
+    ZR_KERNEL(linear_residual_forward);
+    ZR_KERNEL(linear_gelu_backward);
 
     /* On the engine's state, of the precision that they are told. */
     ZR_KERNEL(weigh_gradients);

@@ -25,7 +25,13 @@ enum {
 enum { ZR_LT_FLOAT = 0, ZR_LT_HALF = 2, ZR_LT_BFLOAT = 14 }; /* cudaDataType_t */
 enum { ZR_LT_COMPUTE_FLOAT = 68 };                           /* cublasComputeType_t: sums in floats */
 enum { ZR_LT_AS_IT_IS = 0, ZR_LT_TRANSPOSED = 1 };           /* cublasOperation_t */
-enum { ZR_LT_EPILOGUE_NONE = 1, ZR_LT_EPILOGUE_BIAS = 4 };   /* cublasLtEpilogue_t */
+enum {                                                       /* cublasLtEpilogue_t */
+       ZR_LT_EPILOGUE_NONE = 1,
+       ZR_LT_EPILOGUE_BIAS = 4,       /* D += the bias, before anything else */
+       ZR_LT_EPILOGUE_GELU_AUX = 160, /* AUX = D; D = gelu(D), in its tanh form */
+       ZR_LT_EPILOGUE_GELU_AUX_BIAS = 164,
+       ZR_LT_EPILOGUE_DGELU = 192 /* D *= the slope of gelu() at AUX */
+};
 
 /* cublasLtReductionScheme_t, as bits: how parts of a sum over k are put together. */
 enum { ZR_LT_REDUCTION_NONE = 0, ZR_LT_REDUCTION_IN_FLOATS = 2 };
@@ -34,7 +40,9 @@ enum {                                  /* cublasLtMatmulDescAttributes_t */
        ZR_LT_OPERATION_TRANSPOSE_A = 3, /* int32_t */
        ZR_LT_OPERATION_TRANSPOSE_B = 4, /* int32_t */
        ZR_LT_OPERATION_EPILOGUE = 7,    /* uint32_t */
-       ZR_LT_OPERATION_BIAS = 8         /* const void *, of D's type, a number for each row of D */
+       ZR_LT_OPERATION_BIAS = 8,        /* const void *, of D's type, a number for each row of D */
+       ZR_LT_OPERATION_AUX = 11,        /* void *, of D's type, on 16 bytes */
+       ZR_LT_OPERATION_AUX_LEADING = 12 /* int64_t: a multiple of 8 */
 };
 
 enum {                                        /* cublasLtMatmulPreferenceAttributes_t */

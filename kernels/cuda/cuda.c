@@ -174,6 +174,26 @@ static zr_result check_products(const struct zr_kernel_context *context)
         zr_precision_name(context->precision), zr_cuda_matrix_words(context->library));
 }
 
+/* Of the current context. A driver that does not say is no reason to fail. */
+static void name_card(char *out, size_t room)
+{
+    enum { CAPABILITY_MAJOR = 75, CAPABILITY_MINOR = 76 };
+    zr_cu_result (*context_device)(zr_cu_device * device);
+    zr_cu_result (*device_name)(char *name, int bytes, zr_cu_device device);
+    zr_cu_device device;
+    char name[96] = "";
+    int major = 0, minor = 0;
+    bool known = zr_cuda_driver_find("cuCtxGetDevice", (void **)&context_device) == ZR_OK &&
+                 zr_cuda_driver_find("cuDeviceGetName", (void **)&device_name) == ZR_OK &&
+                 context_device(&device) == ZR_CU_SUCCESS &&
+                 device_name(name, (int)sizeof name, device) == ZR_CU_SUCCESS;
+    if (known) {
+        library.driver->device_attribute(&major, (zr_cu_attribute)CAPABILITY_MAJOR, device);
+        library.driver->device_attribute(&minor, (zr_cu_attribute)CAPABILITY_MINOR, device);
+    }
+    snprintf(out, room, "%s (compute capability %d.%d)", known ? name : "an unknown card", major, minor);
+}
+
 static void close(struct zr_kernel_context *context)
 {
     if (zr_cuda_matrix_is(context->library))
@@ -195,8 +215,11 @@ static zr_result open(struct zr_kernel_context *context)
                        "workspace_bytes() of the kernels",
                        context->workspace_bytes);
     zr_result result = load();
-    if (result == ZR_OK)
-        context->library = zr_cuda_matrix_open();
+    char card[160];
+    if (result == ZR_OK) {
+        name_card(card, sizeof card);
+        context->library = zr_cuda_matrix_open(card);
+    }
     if (result == ZR_OK && (result = check_products(context)) != ZR_OK)
         close(context);
     return result;
@@ -466,14 +489,23 @@ static zr_result rmsnorm_backward(struct zr_kernel_context *context, const struc
 
 /* ---- Linear -------------------------------------------------------------------------------------------- */
 
+/* By the library, if it is one for it. */
+static zr_result multiply_by_library(struct zr_kernel_context *context, const struct cuda_product *p,
+                                     struct cuda_epilogue epilogue, bool *done)
+{
+    void *workspace = NULL;
+    zr_result result = take_workspace(context, &workspace);
+    *done = false;
+    return result == ZR_OK && context->workspace_bytes >= WORKSPACE_BYTES
+               ? zr_cuda_matrix_multiply(context, context->library, p, epilogue, workspace, done)
+               : result;
+}
+
 static zr_result multiply(struct zr_kernel_context *context, const struct cuda_product *p)
 {
     struct grid grid = {.x = p->m ? parts(p->n, CUDA_PRODUCT_TILE) : 0, .y = parts(p->m, CUDA_PRODUCT_TILE)};
-    bool done = false;
-    void *workspace = NULL;
-    zr_result result = take_workspace(context, &workspace);
-    if (result == ZR_OK && context->workspace_bytes >= WORKSPACE_BYTES)
-        result = zr_cuda_matrix_multiply(context, context->library, p, workspace, &done);
+    bool done;
+    zr_result result = multiply_by_library(context, p, (struct cuda_epilogue){CUDA_EPILOGUE_NONE}, &done);
     return result != ZR_OK || done ? result : launch(context, KERNEL_product, grid, p);
 }
 
@@ -487,34 +519,85 @@ static zr_result sizes_of(const struct zr_linear *s, struct cuda_product *out)
     return ZR_OK;
 }
 
-static zr_result linear_forward(struct zr_kernel_context *context, const struct zr_linear_forward *args)
+static zr_result forward_product(const struct zr_linear_forward *args, struct cuda_product *p)
 {
     const struct zr_linear *s = &args->shape;
+    zr_result result = sizes_of(s, p);
+    p->a = args->x, p->a_row = s->x_stride ? s->x_stride : s->in, p->a_column = 1;
+    p->b = args->w, p->b_row = s->turned ? 1 : s->out, p->b_column = s->turned ? s->in : 1;
+    p->c = args->y, p->c_row = s->y_stride ? s->y_stride : s->out;
+    p->bias = args->bias;
+    p->floats = args->floats;
+    return result;
+}
+
+static zr_result linear_forward(struct zr_kernel_context *context, const struct zr_linear_forward *args)
+{
     struct cuda_product p;
-    zr_result result = sizes_of(s, &p);
-    p.a = args->x, p.a_row = s->x_stride ? s->x_stride : s->in, p.a_column = 1;
-    p.b = args->w, p.b_row = s->turned ? 1 : s->out, p.b_column = s->turned ? s->in : 1;
-    p.c = args->y, p.c_row = s->y_stride ? s->y_stride : s->out;
-    p.bias = args->bias;
-    p.floats = args->floats;
+    zr_result result = forward_product(args, &p);
     return result == ZR_OK ? multiply(context, &p) : result;
 }
 
-/* dx = dy w^T; dw = x^T dy, or where w is stored the other way round, dy^T x. */
+static zr_result linear_gelu_forward(struct zr_kernel_context *context,
+                                     const struct zr_linear_gelu_forward *args)
+{
+    const struct zr_linear_forward *linear = &args->linear;
+    struct cuda_product p;
+    bool done = false;
+    zr_result result = forward_product(linear, &p);
+    p.c = args->gelu;
+    if (result == ZR_OK)
+        result =
+            multiply_by_library(context, &p, (struct cuda_epilogue){CUDA_EPILOGUE_GELU, linear->y}, &done);
+    if (result != ZR_OK || done)
+        return result;
+    result = linear_forward(context, linear);
+    return result == ZR_OK
+               ? gelu_forward(context, &(struct zr_gelu_forward){linear->shape.rows * linear->shape.out,
+                                                                 linear->y, args->gelu})
+               : result;
+}
+
+static zr_result linear_residual_forward(struct zr_kernel_context *context,
+                                         const struct zr_linear_residual_forward *args)
+{
+    const struct zr_linear_forward *linear = &args->linear;
+    struct cuda_product p;
+    bool done = false;
+    zr_result result = forward_product(linear, &p);
+    if (result == ZR_OK)
+        result = multiply_by_library(context, &p,
+                                     (struct cuda_epilogue){CUDA_EPILOGUE_RESIDUAL, args->residual}, &done);
+    if (result != ZR_OK || done)
+        return result;
+    result = linear_forward(context, linear);
+    return result == ZR_OK ? add(context, &(struct zr_add){linear->shape.rows * linear->shape.out,
+                                                           args->residual, linear->y, linear->y})
+                           : result;
+}
+
+/* dx = dy w^T */
+static zr_result input_product(const struct zr_linear_backward *args, struct cuda_product *p)
+{
+    const struct zr_linear *s = &args->shape;
+    struct cuda_product sizes;
+    zr_result result = sizes_of(s, &sizes);
+    *p = (struct cuda_product){.m = sizes.m, .n = sizes.k, .k = sizes.n, .accumulate = args->accumulate_dx};
+    p->a = args->dy, p->a_row = s->y_stride ? s->y_stride : s->out, p->a_column = 1;
+    p->b = args->w, p->b_row = s->turned ? s->in : 1, p->b_column = s->turned ? 1 : s->out;
+    p->c = args->dx, p->c_row = s->x_stride ? s->x_stride : s->in;
+    return result;
+}
+
+/* dw = x^T dy, or where w is stored the other way round, dy^T x. */
 static zr_result linear_backward(struct zr_kernel_context *context, const struct zr_linear_backward *args)
 {
     const struct zr_linear *s = &args->shape;
     size_t x_stride = s->x_stride ? s->x_stride : s->in, y_stride = s->y_stride ? s->y_stride : s->out;
     struct cuda_product sizes, p;
     zr_result result = sizes_of(s, &sizes);
-    if (result == ZR_OK && args->dx) {
-        p = (struct cuda_product){
-            .m = sizes.m, .n = sizes.k, .k = sizes.n, .accumulate = args->accumulate_dx};
-        p.a = args->dy, p.a_row = y_stride, p.a_column = 1;
-        p.b = args->w, p.b_row = s->turned ? s->in : 1, p.b_column = s->turned ? 1 : s->out;
-        p.c = args->dx, p.c_row = x_stride;
+    if (result == ZR_OK && args->dx && (result = input_product(args, &p)) == ZR_OK)
         result = multiply(context, &p);
-    }
     if (result == ZR_OK && args->dw) {
         p = (struct cuda_product){
             .k = sizes.m, .accumulate = args->accumulate, .c = args->dw, .floats = args->dw_floats};
@@ -533,6 +616,39 @@ static zr_result linear_backward(struct zr_kernel_context *context, const struct
                                                    .sums = {args->db},
                                                    .accumulate = args->accumulate});
     return result;
+}
+
+static zr_result linear_gelu_backward(struct zr_kernel_context *context,
+                                      const struct zr_linear_gelu_backward *args)
+{
+    struct zr_linear_backward linear = args->linear;
+    const size_t rows = linear.shape.rows, columns = linear.shape.in;
+    void *const dx = linear.dx;
+    struct cuda_product p;
+    bool done = false;
+    zr_result result = input_product(&linear, &p);
+    if (result == ZR_OK)
+        result = multiply_by_library(context, &p,
+                                     (struct cuda_epilogue){CUDA_EPILOGUE_GELU_BACKWARD, args->pre}, &done);
+    linear.dx = done ? NULL : dx;
+    if (result == ZR_OK)
+        result = linear_backward(context, &linear);
+    if (result != ZR_OK)
+        return result;
+    if (done && args->pre_bias)
+        return sum_columns(context, KERNEL_bias_backward,
+                           (struct cuda_columns){.rows = rows,
+                                                 .columns = columns,
+                                                 .stride = columns,
+                                                 .dy = dx,
+                                                 .sums = {args->pre_bias},
+                                                 .accumulate = linear.accumulate});
+    if (args->pre_bias)
+        return gelu_bias_backward(context,
+                                  &(struct zr_gelu_bias_backward){rows, columns, args->pre, dx, dx,
+                                                                  args->pre_bias, linear.accumulate});
+    return done ? ZR_OK
+                : gelu_backward(context, &(struct zr_gelu_backward){rows * columns, args->pre, dx, dx});
 }
 
 /* ---- Attention ----------------------------------------------------------------------------------------- */
@@ -753,6 +869,9 @@ static const struct zr_kernels table = {
     .residual_layernorm = residual_layernorm,
     .residual_rmsnorm = residual_rmsnorm,
     .gelu_bias_backward = gelu_bias_backward,
+    .linear_gelu_forward = linear_gelu_forward,
+    .linear_residual_forward = linear_residual_forward,
+    .linear_gelu_backward = linear_gelu_backward,
     .weigh_gradients = weigh_gradients,
     .update_adamw = update_adamw,
     .update_sgd = update_sgd,

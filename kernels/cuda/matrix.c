@@ -2,9 +2,13 @@
  * sees of a matrix is its transpose, so it multiplies the operands the other way round, c^T = b^T a^T.
  *
  * For each shape the library is asked once for its best algorithm, whatever the addresses and with one size
- * of workspace: it depends on shape, types, card and the library's version alone, so ranks that are given the
- * same product make the same bits, without telling each other. Of algorithms that split a sum only those may
- * be used that add the parts up in floats, in order: none with atomic additions. */
+ * of workspace: it depends on shape, types, epilogue, card and the library's version alone, so ranks that are
+ * given the same product make the same bits, without telling each other. Of algorithms that split a sum only
+ * those may be used that add the parts up in floats, in order: none with atomic additions.
+ *
+ * Epilogues: the residual is beta c with c apart from d. GELU is the library's, of the sums before they are
+ * rounded; what it keeps for backward is rounded. Gradients of biases are zr's own sums of columns: the
+ * library documents no order for those of its BGRAD epilogues, nor can they be added to what is there. */
 #define _GNU_SOURCE
 #include "kernels/cuda/matrix.h"
 
@@ -20,7 +24,8 @@
 enum {
     MATRICES_MOST = 16, /* contexts that are open at one time */
     SHAPES_MOST = 64,   /* that a context remembers: a training step has about 30 */
-    ALIGNMENT_BYTES = 16
+    ALIGNMENT_BYTES = 16,
+    AUX_LEADING = 8 /* what AUX's leading dimension is a multiple of */
 };
 /* Multiplications and additions below which the launch takes longer than they do. */
 #define PRODUCT_LEAST ((uint64_t)64 * 64 * 64)
@@ -84,7 +89,7 @@ static bool load(void)
 }
 
 /* lock: loaded.lock */
-static void begin(struct cuda_matrix *matrix)
+static void begin(struct cuda_matrix *matrix, const char *card)
 {
     zr_lt_status status = ZR_LT_SUCCESS;
     *matrix = (struct cuda_matrix){.used = true};
@@ -96,12 +101,12 @@ static void begin(struct cuda_matrix *matrix)
                  status);
     } else {
         size_t version = loaded.lt.version();
-        snprintf(matrix->words, sizeof matrix->words, "cuBLASLt %zu.%zu.%zu", version / 10000,
-                 version / 100 % 100, version % 100);
+        snprintf(matrix->words, sizeof matrix->words, "cuBLASLt %zu.%zu.%zu on %s", version / 10000,
+                 version / 100 % 100, version % 100, card);
     }
 }
 
-struct cuda_matrix *zr_cuda_matrix_open(void)
+struct cuda_matrix *zr_cuda_matrix_open(const char *card)
 {
     struct cuda_matrix *matrix = &matrices[0];
     pthread_mutex_lock(&loaded.lock);
@@ -109,7 +114,7 @@ struct cuda_matrix *zr_cuda_matrix_open(void)
         if (!matrices[i].used)
             matrix = &matrices[i];
     if (matrix != &matrices[0])
-        begin(matrix);
+        begin(matrix, card);
     pthread_mutex_unlock(&loaded.lock);
     return matrix;
 }
@@ -177,21 +182,42 @@ static bool aligned(const void *at, uint64_t leading, size_t element_bytes)
     return (uintptr_t)at % ALIGNMENT_BYTES == 0 && leading * element_bytes % ALIGNMENT_BYTES == 0;
 }
 
+static bool has_aux(struct cuda_epilogue e)
+{
+    return e.kind == CUDA_EPILOGUE_GELU || e.kind == CUDA_EPILOGUE_GELU_BACKWARD;
+}
+
 /* Whether the product is one for the library, by its shape alone where tensors begin on their lines. */
-static bool suits(const struct cuda_product *p, size_t bytes, struct seen *a, struct seen *b)
+static bool suits(const struct cuda_product *p, struct cuda_epilogue e, size_t bytes, struct seen *a,
+                  struct seen *b)
 {
     size_t c_bytes = p->floats ? sizeof(float) : bytes;
     return p->m && p->n && p->k && (uint64_t)p->m * p->n >= (PRODUCT_LEAST + p->k - 1) / p->k &&
-           !(p->bias && (p->floats || p->accumulate)) && see(p->b_row, p->b_column, p->k, p->n, a) &&
-           see(p->a_row, p->a_column, p->m, p->k, b) && aligned(p->b, a->leading, bytes) &&
-           aligned(p->a, b->leading, bytes) && aligned(p->c, p->c_row, c_bytes) && aligned(p->bias, 0, bytes);
+           !(p->bias && (p->floats || p->accumulate)) && !(e.kind && (p->floats || p->accumulate)) &&
+           see(p->b_row, p->b_column, p->k, p->n, a) && see(p->a_row, p->a_column, p->m, p->k, b) &&
+           aligned(p->b, a->leading, bytes) && aligned(p->a, b->leading, bytes) &&
+           aligned(p->c, p->c_row, c_bytes) && aligned(p->bias, 0, bytes) &&
+           aligned(e.with, p->c_row, c_bytes) && (!has_aux(e) || p->c_row % AUX_LEADING == 0);
 }
 
-static zr_lt_status set_operation(struct shape *s, const struct cuda_product *p, bool turned_a, bool turned_b)
+static uint32_t epilogue_of(const struct cuda_product *p, struct cuda_epilogue e)
+{
+    uint32_t bias = p->bias ? ZR_LT_EPILOGUE_BIAS : 0;
+    return e.kind == CUDA_EPILOGUE_GELU            ? ZR_LT_EPILOGUE_GELU_AUX | bias
+           : e.kind == CUDA_EPILOGUE_GELU_BACKWARD ? ZR_LT_EPILOGUE_DGELU
+           : bias                                  ? bias
+                                                   : ZR_LT_EPILOGUE_NONE;
+}
+
+/* The library chooses by the pointers' alignment, too. */
+static zr_lt_status set_operation(struct shape *s, const struct cuda_product *p, struct cuda_epilogue e,
+                                  bool turned_a, bool turned_b)
 {
     int32_t a = turned_a ? ZR_LT_TRANSPOSED : ZR_LT_AS_IT_IS,
             b = turned_b ? ZR_LT_TRANSPOSED : ZR_LT_AS_IT_IS;
-    uint32_t epilogue = p->bias ? ZR_LT_EPILOGUE_BIAS : ZR_LT_EPILOGUE_NONE;
+    uint32_t epilogue = epilogue_of(p, e);
+    const void *aux = has_aux(e) ? e.with : NULL;
+    int64_t aux_leading = aux ? (int64_t)p->c_row : 0;
     const struct {
         unsigned attribute;
         const void *value;
@@ -199,7 +225,9 @@ static zr_lt_status set_operation(struct shape *s, const struct cuda_product *p,
     } settings[] = {{ZR_LT_OPERATION_TRANSPOSE_A, &a, sizeof a},
                     {ZR_LT_OPERATION_TRANSPOSE_B, &b, sizeof b},
                     {ZR_LT_OPERATION_EPILOGUE, &epilogue, sizeof epilogue},
-                    {ZR_LT_OPERATION_BIAS, &p->bias, sizeof p->bias}};
+                    {ZR_LT_OPERATION_BIAS, &p->bias, sizeof p->bias},
+                    {ZR_LT_OPERATION_AUX, &aux, sizeof aux},
+                    {ZR_LT_OPERATION_AUX_LEADING, &aux_leading, sizeof aux_leading}};
     zr_lt_status status = loaded.lt.operation_create(&s->operation, ZR_LT_COMPUTE_FLOAT, ZR_LT_FLOAT);
     for (unsigned i = 0; i < sizeof settings / sizeof *settings && status == ZR_LT_SUCCESS; i++)
         status = loaded.lt.operation_set(s->operation, settings[i].attribute, settings[i].value,
@@ -244,18 +272,19 @@ static zr_lt_status choose(struct cuda_matrix *matrix, struct shape *s)
 
 /* The remembered shape of the product, or a new one: refused where the library wants nothing of it. */
 static struct shape *shape_of(struct cuda_matrix *matrix, enum zr_precision precision,
-                              const struct cuda_product *p, const struct seen *a, const struct seen *b)
+                              const struct cuda_product *p, struct cuda_epilogue e, const struct seen *a,
+                              const struct seen *b)
 {
     static const unsigned types[] = {ZR_LT_FLOAT, ZR_LT_BFLOAT, ZR_LT_HALF};
-    const uint64_t kind = (uint64_t)precision << 4 | (p->bias ? 8 : 0) | (p->floats ? 4 : 0) |
-                          (a->turned ? 2 : 0) | (b->turned ? 1 : 0);
+    const uint64_t kind = (uint64_t)precision << 8 | (uint64_t)e.kind << 4 | (p->bias ? 8 : 0) |
+                          (p->floats ? 4 : 0) | (a->turned ? 2 : 0) | (b->turned ? 1 : 0);
     const uint64_t key[6] = {(uint64_t)p->m << 32 | p->n, p->k, kind, a->leading, b->leading, p->c_row};
     for (unsigned i = 0; i < SHAPES_MOST; i++)
         if (matrix->shapes[i].known && memcmp(matrix->shapes[i].key, key, sizeof key) == 0)
             return &matrix->shapes[i];
     struct shape *s = &matrix->shapes[matrix->next++ % SHAPES_MOST];
     forget(s);
-    zr_lt_status status = set_operation(s, p, a->turned, b->turned);
+    zr_lt_status status = set_operation(s, p, e, a->turned, b->turned);
     if (status == ZR_LT_SUCCESS)
         status = loaded.lt.layout_create(&s->a, types[precision], a->rows, a->columns, (int64_t)a->leading);
     if (status == ZR_LT_SUCCESS)
@@ -282,27 +311,31 @@ static void count_refusal(struct zr_kernel_context *context, const struct cuda_p
 }
 
 zr_result zr_cuda_matrix_multiply(struct zr_kernel_context *context, struct cuda_matrix *matrix,
-                                  const struct cuda_product *p, void *workspace, bool *done)
+                                  const struct cuda_product *p, struct cuda_epilogue e, void *workspace,
+                                  bool *done)
 {
-    const float one = 1, beta = p->accumulate ? 1 : 0;
+    const bool adds = e.kind == CUDA_EPILOGUE_RESIDUAL;
+    const float one = 1, beta = p->accumulate || adds ? 1 : 0;
     struct seen a, b;
     *done = false;
-    if (!matrix->handle || !suits(p, zr_precision_bytes(context->precision), &a, &b))
+    if (!matrix->handle || !suits(p, e, zr_precision_bytes(context->precision), &a, &b))
         return ZR_OK;
-    struct shape *s = shape_of(matrix, context->precision, p, &a, &b);
+    struct shape *s = shape_of(matrix, context->precision, p, e, &a, &b);
     zr_lt_status status = s->refused ? ZR_LT_NOT_SUPPORTED : ZR_LT_SUCCESS;
     if (status == ZR_LT_SUCCESS && p->bias)
         status = loaded.lt.operation_set(s->operation, ZR_LT_OPERATION_BIAS, &p->bias, sizeof p->bias);
+    if (status == ZR_LT_SUCCESS && has_aux(e))
+        status = loaded.lt.operation_set(s->operation, ZR_LT_OPERATION_AUX, &e.with, sizeof e.with);
     if (status == ZR_LT_SUCCESS)
-        status = loaded.lt.multiply(matrix->handle, s->operation, &one, p->b, s->a, p->a, s->b, &beta, p->c,
-                                    s->c, p->c, s->c, &s->algorithm, workspace, ZR_CUDA_MATRIX_WORKSPACE,
-                                    (zr_cu_stream)context->stream);
+        status = loaded.lt.multiply(matrix->handle, s->operation, &one, p->b, s->a, p->a, s->b, &beta,
+                                    adds ? e.with : p->c, s->c, p->c, s->c, &s->algorithm, workspace,
+                                    ZR_CUDA_MATRIX_WORKSPACE, (zr_cu_stream)context->stream);
     if (status == ZR_LT_EXECUTION_FAILED)
         return zr_fail(ZR_ERR_UNAVAILABLE,
                        "cuBLASLt cannot queue a product of [%u, %u] x [%u, %u]: the card fails", p->m, p->k,
                        p->k, p->n);
     *done = status == ZR_LT_SUCCESS;
-    if (!*done)
+    if (!*done && e.kind == CUDA_EPILOGUE_NONE)
         count_refusal(context, p);
     return ZR_OK;
 }

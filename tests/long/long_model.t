@@ -20,7 +20,7 @@ if known is None:
 model = MODELS["GPT-2 124M"]
 tokens, channels = model["batch"] * model["seq"], model["hidden"]
 lines, parameters = gpu_model.launches(model)
-KINDS = "attention_forward", "attention_backward", "add", "update_adamw", "residual_layernorm"
+KINDS = "attention_forward", "attention_backward", "update_adamw", "layernorm_forward"
 counted, moved, launches = collections.Counter(), collections.Counter(), collections.Counter()
 for line in lines:
     kind = next((each for each in KINDS if line[0] == "kernel" and line[1].startswith(each)), None)
@@ -39,8 +39,7 @@ forward = [gpu_model.launch_of(line, known).seconds()[0] for line in lines if li
 if forward:
     rate = 2 * 2 * product / sum(forward)
     ok(rate <= gpu_model.FLASH_2_FORWARD * (1 + QUARTER), f"attention_forward: {rate / 1e12:.0f} TFLOP/s; FlashAttention-2's kernel, published, {gpu_model.FLASH_2_FORWARD / 1e12:.0f}")
-for kind, bytes_of in (("add", 3 * 2 * tokens * channels * launches["add"]), ("residual_layernorm", 4 * 2 * tokens * channels * launches["residual_layernorm"]),
-                       ("update_adamw", 28 * parameters)):
+for kind, bytes_of in (("layernorm_forward", 2 * 2 * tokens * channels * launches["layernorm_forward"]), ("update_adamw", 28 * parameters)):
     ok(abs(moved[kind] / bytes_of - 1) <= QUARTER, f"{kind}: {moved[kind] / 1e9:.3f} GB, by the tensors' sizes {bytes_of / 1e9:.3f}")
 # The kernel for heads of any width, as a reader counts it: 11 to 12 instructions and two loads of shared memory for a multiplication of a score, so often as
 # a row's tiles of 32 keys have numbers.

@@ -99,11 +99,12 @@ def product_law():
     return slope, y - slope * x
 
 
-def product_seconds(m, n, k):
+def product_seconds(m, n, k, results=1):
+    """`results`: matrices of the result's size that the product reads or writes: itself; what it adds; what GELU keeps, or its slope is taken at."""
     slope, start = product_law()
     waves = {(a, b): -(-(-(-m // a) * -(-n // b)) // PROCESSORS) for a, b in TILES}
     multiply = min(count * (k * slope * a * b / (128 * 256) + start) for (a, b), count in waves.items())
-    return max(multiply, 2 * (m * k + k * n + m * n) / COPY)
+    return max(multiply, 2 * (m * k + k * n + results * m * n) / COPY)
 
 
 # ---- Kernels -----------------------------------------------------------------------------------------------------------
@@ -269,6 +270,12 @@ def launch_of(line, known):
     return LAUNCHES[key]
 
 
+def product_of(argument):
+    """m, n, k, the address of AUX and beta of a struct lt_product (tests/emulators/cublaslt/cublaslt_emulator.h)."""
+    m, n, k, *rest = struct.unpack("<4I2?6x12Q?7x4Q2fQ", argument)
+    return m, n, k, rest[13], rest[-2]
+
+
 def step(lines, known):
     """{kernel: Row} of a step's launches."""
     rows = collections.defaultdict(Row)
@@ -276,8 +283,8 @@ def step(lines, known):
         if line[0] in ("fill", "copy"):
             rows[line[0]].add((2 if line[0] == "copy" else 1) * int(line[1]) / COPY, "published")
         elif line[1] == "lt_multiply":
-            m, n, k = struct.unpack_from("<3I", bytes.fromhex(line[9]))
-            rows[f"cuBLASLt_{n}x{m}x{k}"].add(product_seconds(m, n, k), "published")
+            m, n, k, aux, beta = product_of(bytes.fromhex(line[9]))
+            rows[f"cuBLASLt_{n}x{m}x{k}"].add(product_seconds(m, n, k, 1 + (aux != 0) + (beta != 0)), "published")
         elif line[1] != "lt_together":  # of the library, too
             rows[line[1]].add(*launch_of(line, known).seconds())
     return dict(rows)

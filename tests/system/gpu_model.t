@@ -31,6 +31,10 @@ names = collections.Counter(line[1] if line[0] == "kernel" else line[0] for line
 same([count for name, count in names.items() if name.startswith("attention_forward")], [3], f"a step of {parameters:,} parameters, as the emulated driver writes it down")
 same(sum(struct.unpack_from("<3I", bytes.fromhex(line[9])) == (6400, 8192, 1600) for line in lines if line[1] == "lt_multiply"), 2 * 3,
      "with the shapes of its products: what widens a layer, and the gradient of what narrows it")
+products = [gpu_model.product_of(bytes.fromhex(line[9])) for line in lines if line[1] == "lt_multiply"]
+same((sum(aux != 0 for _, _, _, aux, _ in products), sum((m, n, beta) == (1600, 8192, 1) for m, n, _, _, beta in products)), (2 * 3, 2 * 3),
+     "GELU and its slope are in products, and so are both residuals")
+same([name for name in names if name.startswith(("gelu", "add_", "residual"))], [], "and in no kernel beside them")
 
 # A sum over rows of floats, a column per thread: 64-bit addresses with carries, a loop, one branch that parts the warp, and a division.
 #   for (row = warp; row < rows; row += 8) if (column < columns) sum += x[row * columns + column]; y[column / 5] = sum;

@@ -115,8 +115,17 @@ for words, start in (("a card's checkpoint", "card-run"), ("the processor's chec
     runs = [run(steps=2 if SHORT else 4, resume=path(start)) for run in (on_card, on_host)]
     if ok(all(run.code == 0 for run in runs), f"{words}: both go on from it"):
         near(*runs, FP32, words)
+        same("matrix products were made" in runs[0].err + runs[1].err, start == "card-run", f"{words}: who else made its products is said if it says who")
     else:
         note(runs[0].err + runs[1].err)
+
+# The library's algorithm of a product depends on the card and its version: others are said.
+OTHERS = "its matrix products were made by cuBLASLt 13.0.2 on Emulated GPU 0"
+for words, environment, flags, said in (("the same library", {}, {}, False), ("another library", {"ZR_EMULATOR_CUBLASLT": "130100"}, {}, True),
+                                        ("another library", {"ZR_EMULATOR_CUBLASLT": "130100"}, {"deterministic": True}, True)):
+    run = on_card(environment, steps=3, resume=path("card-run"), **flags)
+    same((run.code, OTHERS in run.err, "are by cuBLASLt 13.1.0 on Emulated GPU 0" in run.err, "--deterministic makes resumed" in run.err),
+         (0, said, said, bool(flags)), f"resumed with {words}{', --deterministic' if flags else ''}") or note(run.err)
 
 if SHORT:
     done()

@@ -18,6 +18,8 @@ struct zr_checkpoint_course {
     double rate, min_rate;
     uint64_t data_order; /* of a manifest without one: 1 */
     uint64_t data_tokens, data_checksum;
+    char products[192]; /* what makes its matrix products, with the card: see struct zr_kernels; "": no choice
+                         */
 };
 
 /* How the run that saved went through its data (zeros where the manifest does not say), and what is newer. */

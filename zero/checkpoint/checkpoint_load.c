@@ -323,7 +323,8 @@ static zr_result read_course(struct zr_checkpoint_course *course, json_t *root, 
 {
     json_t *object = json_object_get(root, "course"), *rate = json_object_get(object, "rate"),
            *least = json_object_get(object, "min_rate");
-    const char *schedule = json_string_value(json_object_get(object, "schedule"));
+    const char *schedule = json_string_value(json_object_get(object, "schedule")),
+               *products = json_string_value(json_object_get(object, "products"));
 
     course->data_order = 1;
     if (json_object_get(root, "data_order") && !get_whole(root, "data_order", &course->data_order))
@@ -335,6 +336,8 @@ static zr_result read_course(struct zr_checkpoint_course *course, json_t *root, 
         !get_checksum(object, "data_checksum", &course->data_checksum) || !json_is_number(rate) ||
         !json_is_number(least) || !schedule || strlen(schedule) >= sizeof course->schedule)
         return damaged(name, "its course is incomplete");
+    if (products && strlen(products) < sizeof course->products)
+        memcpy(course->products, products, strlen(products) + 1);
     memcpy(course->schedule, schedule, strlen(schedule) + 1);
     course->rate = json_number_value(rate);
     course->min_rate = json_number_value(least);

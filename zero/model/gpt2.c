@@ -143,16 +143,26 @@ static zr_result norm(struct zr_module_pass *pass, unsigned w, const void *x, vo
     return pass->kernels->layernorm_forward(pass->context, &op);
 }
 
-/* Whether the sum behind attention and the norm of it are one operation, and whether GELU's backward makes
- * the gradient of the bias before it. */
+/* Whether the sum behind attention and the norm of it are one operation; whether the products beside GELU
+ * make it and its gradient; and whether GELU's backward makes the gradient of the bias before it. */
 static bool sums_in_norm(const struct zr_module_pass *pass)
 {
-    return zr_pass_is_whole(pass) && pass->kernels->residual_layernorm;
+    return zr_pass_is_whole(pass) && pass->kernels->residual_layernorm && !zr_pass_adds_in_product(pass);
+}
+
+static bool gelu_in_product(const struct zr_module_pass *pass)
+{
+    return zr_pass_is_whole(pass) && pass->kernels->linear_gelu_forward;
+}
+
+static bool slope_in_product(const struct zr_module_pass *pass)
+{
+    return zr_pass_is_whole(pass) && pass->kernels->linear_gelu_backward;
 }
 
 static bool gelu_makes_bias(const struct zr_module_pass *pass)
 {
-    return zr_pass_is_whole(pass) && pass->kernels->gelu_bias_backward;
+    return slope_in_product(pass) || (zr_pass_is_whole(pass) && pass->kernels->gelu_bias_backward);
 }
 
 static zr_result norm_backward(struct zr_module_pass *pass, unsigned w, const void *x, const void *dy,
@@ -220,27 +230,34 @@ static zr_result multiply_columns(struct zr_module_pass *pass, const struct matr
     for (unsigned i = 0; i < pieces && result == ZR_OK; i++) {
         struct zr_linear linear = linear_of(pass, m);
         void *columns = piece_of(pass, &linear, y, i, pieces);
-        result = pass->kernels->linear_forward(
-            pass->context, &(struct zr_linear_forward){
-                               .shape = linear, .x = all, .w = p[i], .bias = p[pieces + i], .y = columns});
+        const struct zr_linear_forward op = {
+            .shape = linear, .x = all, .w = p[i], .bias = p[pieces + i], .y = columns};
+        result = m->w == FC_W && gelu_in_product(pass)
+                     ? pass->kernels->linear_gelu_forward(
+                           pass->context, &(struct zr_linear_gelu_forward){op, pass->slots[GELU]})
+                     : pass->kernels->linear_forward(pass->context, &op);
     }
     zr_pass_drop_rows(pass, X_ROWS);
     return result;
 }
 
-/* The rank's rows of y, from all rows of the rank's columns of x. */
-static zr_result multiply_rows(struct zr_module_pass *pass, const struct matrix *m, const void *x, void *y)
+/* The rank's rows of y, from all rows of the rank's columns of x; and of the residual, where products add it.
+ */
+static zr_result multiply_rows(struct zr_module_pass *pass, const struct matrix *m, const void *x,
+                               const void *residual, void *y)
 {
     void *const *p = &pass->parameters[0][zr_pass_parameter(pass, m->w)];
     struct zr_linear linear = linear_of(pass, m);
     struct zr_pass_sum sum;
     zr_result result = zr_pass_open_sum(pass, &sum, y, Y_ROWS);
     void *columns = zr_pass_columns(pass, &linear, sum.part);
+    const struct zr_linear_forward op = {
+        .shape = linear, .x = x, .w = p[0], .bias = zr_pass_bias_once(pass, p[1]), .y = columns};
     if (result == ZR_OK)
-        result = pass->kernels->linear_forward(
-            pass->context,
-            &(struct zr_linear_forward){
-                .shape = linear, .x = x, .w = p[0], .bias = zr_pass_bias_once(pass, p[1]), .y = columns});
+        result = zr_pass_adds_in_product(pass)
+                     ? pass->kernels->linear_residual_forward(
+                           pass->context, &(struct zr_linear_residual_forward){op, residual})
+                     : pass->kernels->linear_forward(pass->context, &op);
     return result == ZR_OK ? zr_pass_close_sum(pass, &sum) : result;
 }
 
@@ -265,7 +282,11 @@ static zr_result multiply_backward(struct zr_module_pass *pass, const struct mat
         op.w = pass->parameters[0][at + i];
         op.dw = wanted & WANT_DW ? g[i] : NULL;
         op.db = makes_bias ? g[pieces + i] : NULL;
-        result = pass->kernels->linear_backward(pass->context, &op);
+        result = m->w == FC2_W && slope_in_product(pass)
+                     ? pass->kernels->linear_gelu_backward(
+                           pass->context,
+                           &(struct zr_linear_gelu_backward){op, pass->slots[FC], pass->gradients[0][FC_B]})
+                     : pass->kernels->linear_backward(pass->context, &op);
     }
     return result;
 }
@@ -332,9 +353,9 @@ static zr_result multiply(struct zr_module_pass *pass, unsigned product)
     void **s = pass->slots;
     const struct matrix *m = &matrices[product];
     return product == ZR_PRODUCT_QKV    ? multiply_columns(pass, m, s[LN1], s[QKV])
-           : product == ZR_PRODUCT_OUT  ? multiply_rows(pass, m, s[ATTENTION], s[MIDDLE])
+           : product == ZR_PRODUCT_OUT  ? multiply_rows(pass, m, s[ATTENTION], pass->x, s[MIDDLE])
            : product == ZR_PRODUCT_WIDE ? multiply_columns(pass, m, s[LN2], s[FC])
-                                        : multiply_rows(pass, m, s[GELU], pass->y);
+                                        : multiply_rows(pass, m, s[GELU], s[MIDDLE], pass->y);
 }
 
 static zr_result after(struct zr_module_pass *pass, unsigned product)
@@ -345,17 +366,19 @@ static zr_result after(struct zr_module_pass *pass, unsigned product)
         return k->attention_forward(pass->context,
                                     &(struct zr_attention_forward){zr_pass_attention(pass), s[QKV],
                                                                    s[ATTENTION], s[LSE], s[PROBABILITIES]});
+    if (product == ZR_PRODUCT_WIDE)
+        return gelu_in_product(pass)
+                   ? ZR_OK
+                   : k->gelu_forward(pass->context, &(struct zr_gelu_forward){wide(pass), s[FC], s[GELU]});
+    if (zr_pass_adds_in_product(pass))
+        return ZR_OK;
     if (product == ZR_PRODUCT_OUT && sums_in_norm(pass))
         return k->residual_layernorm(pass->context, &(struct zr_residual_layernorm){
                                                         .norm = norm_of(pass, LN2_W, NULL, s[LN2], LN2_MEAN),
                                                         .a = pass->x,
                                                         .b = s[MIDDLE],
                                                         .sum = s[MIDDLE]});
-    if (product == ZR_PRODUCT_OUT)
-        return add(pass, pass->x, s[MIDDLE]);
-    if (product == ZR_PRODUCT_WIDE)
-        return k->gelu_forward(pass->context, &(struct zr_gelu_forward){wide(pass), s[FC], s[GELU]});
-    return add(pass, s[MIDDLE], pass->y);
+    return product == ZR_PRODUCT_OUT ? add(pass, pass->x, s[MIDDLE]) : add(pass, s[MIDDLE], pass->y);
 }
 
 /* The slots that backward of a product and what stands before it writes to. */
@@ -383,6 +406,8 @@ static zr_result go_back(struct zr_module_pass *pass, unsigned product)
     const struct zr_kernels *k = pass->kernels;
     void **s = pass->slots;
     bool is_wide = product == ZR_PRODUCT_WIDE;
+    if (product == ZR_PRODUCT_NARROW && slope_in_product(pass))
+        return ZR_OK;
     if (product == ZR_PRODUCT_NARROW && gelu_makes_bias(pass))
         return k->gelu_bias_backward(
             pass->context,

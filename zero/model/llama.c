@@ -126,7 +126,7 @@ static zr_result norm(struct zr_module_pass *pass, const void *x, const void *w,
 /* Whether the sum behind attention and the norm of it are one operation. */
 static bool sums_in_norm(const struct zr_module_pass *pass)
 {
-    return zr_pass_is_whole(pass) && pass->kernels->residual_rmsnorm;
+    return zr_pass_is_whole(pass) && pass->kernels->residual_rmsnorm && !zr_pass_adds_in_product(pass);
 }
 
 /* Turns q and k, which lie side by side, or their gradients back. */
@@ -146,14 +146,19 @@ static zr_result rotate(struct zr_module_pass *pass, void *qkv, bool inverse)
 }
 
 /* Weights are turned, and there is no bias. */
+static struct zr_linear_forward product_of(const struct zr_module_pass *pass, struct zr_linear linear,
+                                           const void *x, unsigned w, void *y)
+{
+    y = zr_pass_columns(pass, &linear, y);
+    return (struct zr_linear_forward){
+        .shape = linear, .x = x, .w = pass->parameters[0][zr_pass_parameter(pass, w)], .y = y};
+}
+
 static zr_result multiply(struct zr_module_pass *pass, struct zr_linear linear, const void *x, unsigned w,
                           void *y)
 {
-    y = zr_pass_columns(pass, &linear, y);
-    return pass->kernels->linear_forward(
-        pass->context,
-        &(struct zr_linear_forward){
-            .shape = linear, .x = x, .w = pass->parameters[0][zr_pass_parameter(pass, w)], .y = y});
+    const struct zr_linear_forward op = product_of(pass, linear, x, w, y);
+    return pass->kernels->linear_forward(pass->context, &op);
 }
 
 static struct zr_linear linear_of(const struct zr_module_pass *pass, size_t in, size_t out)
@@ -170,14 +175,19 @@ static struct zr_linear column_linear(const struct zr_module_pass *pass, size_t 
     return linear;
 }
 
-/* x times the matrix that tensor ranks have columns of, to y: the rank's rows. */
+/* x times the matrix that tensor ranks have columns of, to y: the rank's rows; and the residual, where
+ * products add it. */
 static zr_result multiply_rows(struct zr_module_pass *pass, struct zr_linear linear, unsigned w,
-                               const void *x, void *y)
+                               const void *x, const void *residual, void *y)
 {
     struct zr_pass_sum sum;
     zr_result result = zr_pass_open_sum(pass, &sum, y, Y_ROWS);
     if (result == ZR_OK)
-        result = multiply(pass, linear, x, w, sum.part);
+        result = zr_pass_adds_in_product(pass) ? pass->kernels->linear_residual_forward(
+                                                     pass->context,
+                                                     &(struct zr_linear_residual_forward){
+                                                         product_of(pass, linear, x, w, sum.part), residual})
+                                               : multiply(pass, linear, x, w, sum.part);
     return result == ZR_OK ? zr_pass_close_sum(pass, &sum) : result;
 }
 
@@ -236,8 +246,8 @@ static zr_result multiply_product(struct zr_module_pass *pass, unsigned product)
     return product == ZR_PRODUCT_QKV    ? multiply_qkv(pass)
            : product == ZR_PRODUCT_WIDE ? multiply_wide(pass)
            : product == ZR_PRODUCT_OUT
-               ? multiply_rows(pass, linear_of(pass, w.q, w.c), O_W, s[ATTENTION], s[MIDDLE])
-               : multiply_rows(pass, linear_of(pass, w.ffn, w.c), DOWN_W, s[PRODUCT], pass->y);
+               ? multiply_rows(pass, linear_of(pass, w.q, w.c), O_W, s[ATTENTION], pass->x, s[MIDDLE])
+               : multiply_rows(pass, linear_of(pass, w.ffn, w.c), DOWN_W, s[PRODUCT], s[MIDDLE], pass->y);
 }
 
 static zr_result after(struct zr_module_pass *pass, unsigned product)
@@ -252,6 +262,12 @@ static zr_result after(struct zr_module_pass *pass, unsigned product)
                                                                     s[ATTENTION], s[LSE], s[PROBABILITIES]})
                                : result;
     }
+    if (product == ZR_PRODUCT_WIDE)
+        return k->swiglu_forward(pass->context,
+                                 &(struct zr_swiglu_forward){pass->rows * widths_of(zr_pass_shape(pass)).ffn,
+                                                             s[GATE], s[UP], s[PRODUCT]});
+    if (zr_pass_adds_in_product(pass))
+        return ZR_OK;
     if (product == ZR_PRODUCT_OUT && sums_in_norm(pass))
         return k->residual_rmsnorm(
             pass->context,
@@ -260,13 +276,7 @@ static zr_result after(struct zr_module_pass *pass, unsigned product)
                 .a = pass->x,
                 .b = s[MIDDLE],
                 .sum = s[MIDDLE]});
-    if (product == ZR_PRODUCT_OUT)
-        return add(pass, pass->x, s[MIDDLE]);
-    if (product == ZR_PRODUCT_WIDE)
-        return k->swiglu_forward(pass->context,
-                                 &(struct zr_swiglu_forward){pass->rows * widths_of(zr_pass_shape(pass)).ffn,
-                                                             s[GATE], s[UP], s[PRODUCT]});
-    return add(pass, s[MIDDLE], pass->y);
+    return product == ZR_PRODUCT_OUT ? add(pass, pass->x, s[MIDDLE]) : add(pass, s[MIDDLE], pass->y);
 }
 
 /* What a matrix's gradients are made of and go to; dx NULL: the matrix's alone. */

@@ -280,6 +280,12 @@ static inline const void *zr_pass_bias_once(const struct zr_module_pass *pass, c
 {
     return zr_pass_shape(pass)->tensor_rank == 0 ? bias : NULL;
 }
+/* Whether products that end in a residual path add the residual: their sums are all here. */
+static inline bool zr_pass_adds_in_product(const struct zr_module_pass *pass)
+{
+    return zr_pass_is_whole(pass) && zr_shape_tensor(zr_pass_shape(pass)) == 1 &&
+           pass->kernels->linear_residual_forward;
+}
 /* The slot for all rows; without sequence parallelism it is not there. */
 struct zr_slot zr_slot_all_rows(const struct zr_shape *shape, const char *name);
 

@@ -15,6 +15,13 @@
 static const char *const schedules[] = {
     [ZR_RATE_COSINE] = "cosine", [ZR_RATE_LINEAR] = "linear", [ZR_RATE_CONSTANT] = "constant"};
 
+/* "" where there is no choice. */
+static const char *products_of(const struct zr_saves *saves)
+{
+    const struct zr_kernels *kernels = saves->rank->kernels;
+    return kernels->products ? kernels->products(&saves->rank->state.context) : "";
+}
+
 static struct zr_checkpoint_course course_of(const struct zr_saves *saves)
 {
     const struct zr_train_config *config = saves->rank->config;
@@ -27,6 +34,7 @@ static struct zr_checkpoint_course course_of(const struct zr_saves *saves)
                                           .data_tokens = data->tokens_count,
                                           .data_checksum = data->checksum};
     snprintf(course.schedule, sizeof course.schedule, "%s", schedules[config->rate_kind]);
+    snprintf(course.products, sizeof course.products, "%s", products_of(saves));
     return course;
 }
 
@@ -205,6 +213,22 @@ static void say_other_data(const struct zr_saves *saves, const struct zr_checkpo
            course->data_tokens == data->tokens_count ? ", of other values" : "");
 }
 
+/* The library's algorithm of a product is a pure function of the card and its version: another of the two may
+ * add in another order. */
+static void say_other_products(const struct zr_saves *saves, const struct zr_checkpoint_course *course)
+{
+    const char *ours = products_of(saves);
+    if (!course->products[0] || strcmp(course->products, ours) == 0)
+        return;
+    zr_say(
+        "its matrix products were made by %s, and this run's are by %s: they may differ in their last bits "
+        "from those of the run that saved%s",
+        course->products, ours[0] ? ours : "the processor",
+        saves->rank->config->deterministic
+            ? "; --deterministic makes resumed runs alike, not this one and the run that saved"
+            : "");
+}
+
 /* Steps go on in the order in which they were begun. */
 static zr_result take_order(struct zr_saves *saves, const struct zr_checkpoint_course *course)
 {
@@ -253,6 +277,7 @@ zr_result zr_saves_resume(struct zr_saves *saves)
                saves->rank->config->resume, origin.passed_over);
     say_other_batches(saves, &origin);
     say_other_data(saves, &origin.course);
+    say_other_products(saves, &origin.course);
     if (origin.course.steps)
         say_other_rate(saves, &origin.course);
     return ZR_OK;

@@ -20,7 +20,7 @@ ZR_LT_FUNCTIONS(DECLARE)
 ZR_CUDA_LAUNCHING(DECLARE)
 #undef DECLARE
 
-enum { VERSION = 130002, ALIGNMENT_BYTES = 16, PARTS = 2, SPLIT_LEAST = 64 };
+enum { VERSION = 130002, ALIGNMENT_BYTES = 16, AUX_LEADING = 8, PARTS = 2, SPLIT_LEAST = 64 };
 enum { SCHEMES = 7, CHOSEN = 0x5a10 };
 
 struct zr_lt_handle_st {
@@ -30,7 +30,8 @@ struct zr_lt_operation_st {
     unsigned compute_type, scale_type;
     int32_t turned[2];
     uint32_t epilogue;
-    const void *bias;
+    const void *bias, *aux;
+    int64_t aux_leading;
 };
 struct zr_lt_layout_st {
     unsigned type;
@@ -61,7 +62,8 @@ static zr_lt_status refuse(zr_lt_status status, const char *format, ...)
 
 PUBLIC size_t cublasLtGetVersion(void)
 {
-    return VERSION;
+    const char *version = getenv("ZR_EMULATOR_CUBLASLT");
+    return version ? strtoul(version, NULL, 10) : VERSION;
 }
 
 PUBLIC zr_lt_status cublasLtCreate(zr_lt_handle *out)
@@ -169,6 +171,10 @@ PUBLIC zr_lt_status cublasLtMatmulDescSetAttribute(zr_lt_operation o, unsigned i
         place = (struct place){&o->epilogue, sizeof o->epilogue};
     else if (attribute == ZR_LT_OPERATION_BIAS)
         place = (struct place){&o->bias, sizeof o->bias};
+    else if (attribute == ZR_LT_OPERATION_AUX)
+        place = (struct place){&o->aux, sizeof o->aux};
+    else if (attribute == ZR_LT_OPERATION_AUX_LEADING)
+        place = (struct place){&o->aux_leading, sizeof o->aux_leading};
     return put(place, attribute, value, bytes);
 }
 
@@ -219,6 +225,37 @@ static zr_lt_status check_layout(const struct zr_lt_layout_st *l, const char *na
     return ZR_LT_SUCCESS;
 }
 
+static bool has_bias(uint32_t epilogue)
+{
+    return epilogue == ZR_LT_EPILOGUE_BIAS || epilogue == ZR_LT_EPILOGUE_GELU_AUX_BIAS;
+}
+
+static bool has_aux(uint32_t epilogue)
+{
+    return epilogue == ZR_LT_EPILOGUE_GELU_AUX || epilogue == ZR_LT_EPILOGUE_GELU_AUX_BIAS ||
+           epilogue == ZR_LT_EPILOGUE_DGELU;
+}
+
+/* The choice looks at the pointers' alignment, too. */
+static zr_lt_status check_epilogue(const struct problem *p)
+{
+    const struct zr_lt_operation_st *o = p->o;
+    if (o->epilogue != ZR_LT_EPILOGUE_NONE && !has_bias(o->epilogue) && !has_aux(o->epilogue))
+        return refuse(ZR_LT_NOT_SUPPORTED, "epilogue %u", o->epilogue);
+    if (has_bias(o->epilogue) && (uintptr_t)o->bias % ALIGNMENT_BYTES)
+        return refuse(ZR_LT_NOT_SUPPORTED, "the bias is not on 16 bytes");
+    if (!has_aux(o->epilogue))
+        return ZR_LT_SUCCESS;
+    if (!o->aux || (uintptr_t)o->aux % ALIGNMENT_BYTES)
+        return refuse(ZR_LT_NOT_SUPPORTED, "AUX is at %p, not on 16 bytes", o->aux);
+    if (o->aux_leading % AUX_LEADING || o->aux_leading < (int64_t)p->d->rows)
+        return refuse(ZR_LT_INVALID_VALUE, "the columns of AUX are %lld apart, of %llu rows",
+                      (long long)o->aux_leading, (unsigned long long)p->d->rows);
+    return p->d->type == p->a->type
+               ? ZR_LT_SUCCESS
+               : refuse(ZR_LT_NOT_SUPPORTED, "epilogue %u of another type than A's", o->epilogue);
+}
+
 static zr_lt_status check_problem(const struct problem *p)
 {
     const struct zr_lt_layout_st *const layouts[] = {p->a, p->b, p->c, p->d};
@@ -238,11 +275,7 @@ static zr_lt_status check_problem(const struct problem *p)
         p->o->scale_type != ZR_LT_FLOAT)
         return refuse(ZR_LT_NOT_SUPPORTED, "types %u x %u to %u, computed in %u", p->a->type, p->b->type,
                       p->d->type, p->o->compute_type);
-    if (p->o->epilogue != ZR_LT_EPILOGUE_NONE && p->o->epilogue != ZR_LT_EPILOGUE_BIAS)
-        return refuse(ZR_LT_NOT_SUPPORTED, "epilogue %u", p->o->epilogue);
-    return p->o->epilogue == ZR_LT_EPILOGUE_BIAS && (uintptr_t)p->o->bias % ALIGNMENT_BYTES
-               ? refuse(ZR_LT_NOT_SUPPORTED, "the bias is not on 16 bytes")
-               : ZR_LT_SUCCESS;
+    return check_epilogue(p);
 }
 
 /* ---- Algorithms ------------------------------------------------------------------------------------------
@@ -252,7 +285,7 @@ static zr_lt_status check_problem(const struct problem *p)
 static zr_lt_algorithm algorithm_for(const struct problem *p, unsigned parts)
 {
     const struct zr_lt_operation_st *o = p->o;
-    uint64_t kind = (uint64_t)p->a->type << 32 | p->d->type << 16 | o->epilogue << 8 |
+    uint64_t kind = (uint64_t)p->a->type << 48 | (uint64_t)p->d->type << 32 | o->epilogue << 8 |
                     (unsigned)o->turned[0] << 1 | (unsigned)o->turned[1];
     uint64_t bytes = parts > 1 ? parts * p->d->rows * p->d->columns * sizeof(float) : 0;
     return (zr_lt_algorithm){{CHOSEN, kind, p->d->rows << 32 | p->d->columns, depth_of(p), parts, bytes,
@@ -282,6 +315,8 @@ PUBLIC zr_lt_status cublasLtMatmulAlgoGetHeuristic(zr_lt_handle handle, zr_lt_op
     for (unsigned i = 0; i < 4; i++)
         if (preference->alignment[i] < ALIGNMENT_BYTES)
             return refuse(ZR_LT_NOT_SUPPORTED, "matrix %u may lie on %u bytes", i, preference->alignment[i]);
+    if (operation->epilogue & control->unsupported)
+        return refuse(ZR_LT_SUCCESS, "no algorithm is found for epilogue %u", operation->epilogue);
     bool splits = depth_of(&p) >= SPLIT_LEAST && preference->reductions & ZR_LT_REDUCTION_IN_FLOATS &&
                   algorithm_for(&p, PARTS).data[5] <= preference->workspace_bytes;
     out[0] = (zr_lt_choice){.algorithm = algorithm_for(&p, splits ? PARTS : 1), .waves_count = 1};
@@ -311,7 +346,8 @@ static zr_cu_result queue(zr_cu_kernel kernel, const struct lt_product *product,
 }
 
 static zr_lt_status check_call(const struct problem *p, const zr_lt_algorithm *algorithm,
-                               const void *const at[4], const void *workspace, size_t workspace_bytes)
+                               const void *const at[4], float beta, const void *workspace,
+                               size_t workspace_bytes)
 {
     zr_lt_status status = check_problem(p);
     if (status != ZR_LT_SUCCESS)
@@ -324,8 +360,10 @@ static zr_lt_status check_call(const struct problem *p, const zr_lt_algorithm *a
     for (unsigned i = 0; i < 4; i++)
         if (!at[i] || (uintptr_t)at[i] % ALIGNMENT_BYTES)
             return refuse(ZR_LT_INVALID_VALUE, "matrix %c is at %p, not on 16 bytes", "ABCD"[i], at[i]);
-    if (p->o->epilogue == ZR_LT_EPILOGUE_BIAS && !p->o->bias)
+    if (has_bias(p->o->epilogue) && !p->o->bias)
         return refuse(ZR_LT_INVALID_VALUE, "there is no bias");
+    if (has_aux(p->o->epilogue) && (beta != 0 || p->o->aux == at[3]))
+        return refuse(ZR_LT_NOT_SUPPORTED, "epilogue %u with beta, or with AUX in D", p->o->epilogue);
     if (at[2] == at[3] && p->c->leading != p->d->leading)
         return refuse(ZR_LT_INVALID_VALUE, "C is D, and they lie differently");
     if (own.data[5] > workspace_bytes ||
@@ -348,7 +386,7 @@ PUBLIC zr_lt_status cublasLtMatmul(zr_lt_handle handle, zr_lt_operation o, const
         return refuse(ZR_LT_INVALID_VALUE, "no operation, alpha or beta");
     zr_lt_status status =
         check_call(&(struct problem){o, a, b, c, d}, algorithm, (const void *const[]){a_at, b_at, c_at, d_at},
-                   workspace, workspace_bytes);
+                   *(const float *)beta, workspace, workspace_bytes);
     if (status == ZR_LT_SUCCESS && control->launch)
         status = refuse(control->launch, "the product is told to fail");
     if (status != ZR_LT_SUCCESS)
@@ -369,13 +407,19 @@ PUBLIC zr_lt_status cublasLtMatmul(zr_lt_handle handle, zr_lt_operation o, const
                                  .alpha = *(const float *)alpha,
                                  .beta = *(const float *)beta,
                                  .partial = workspace};
-    if (o->epilogue == ZR_LT_EPILOGUE_BIAS)
+    if (has_bias(o->epilogue))
         product.bias = numbers_of(o->bias, d->type);
+    if (has_aux(o->epilogue)) {
+        product.aux = numbers_of(o->aux, d->type);
+        product.aux_leading = (size_t)o->aux_leading;
+        product.backward = o->epilogue == ZR_LT_EPILOGUE_DGELU;
+    }
     size_t results = (size_t)product.m * product.n;
     zr_cu_result code = queue(handle->multiply, &product, results * product.parts, stream);
     if (code == ZR_CU_SUCCESS && product.parts > 1)
         code = queue(handle->together, &product, results, stream);
     control->products++;
+    control->epilogues += has_aux(o->epilogue);
     control->splits += product.parts > 1;
     return code == ZR_CU_SUCCESS ? ZR_LT_SUCCESS : refuse(ZR_LT_EXECUTION_FAILED, "the driver says %u", code);
 }

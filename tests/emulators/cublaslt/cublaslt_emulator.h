@@ -12,24 +12,31 @@
 #include "kernels/cuda/cublaslt.h"
 #include "kernels/zr_kernels.h"
 
-/* The one symbol besides the library's. */
+/* ZR_EMULATOR_CUBLASLT=130100 in the environment: the version that it says it is, 13.1.0.
+ *
+ * The one symbol besides the library's. */
 struct zr_lt_emulator {
     unsigned handles, objects; /* that have not been destroyed */
     /* Ever. splits: products whose sums were split; unordered: those that may be added in any order. */
     unsigned choices, products, splits, unordered;
     zr_lt_status create, choose, launch; /* what these come to instead, where it is not 0 */
+    uint32_t unsupported;                /* bits of an epilogue, for any of which there is no algorithm */
+    unsigned epilogues;                  /* ever: products with AUX */
     char report[256];                    /* the last refusal; "": there was none */
 };
 /* As `choose`: the choice succeeds, and there is no algorithm. */
 enum { ZR_LT_EMULATOR_NONE = 1000 };
 extern struct zr_lt_emulator zr_lt_emulator;
 
-/* Of multiply.cu: d[m, n] = alpha op(a) op(b) + beta c + bias, by columns; the sum over k in `parts`. */
+/* Of multiply.cu: d[m, n] = alpha op(a) op(b) + beta c + bias, by columns; the sum over k in `parts`. With
+ * aux: forward it keeps that, and d is GELU of it; backward d is that times GELU's slope at aux. */
 struct lt_product {
     unsigned m, n, k, parts;
     bool a_turned, b_turned;
     struct zr_numbers a, b, c, d, bias; /* bias.at NULL: none */
-    size_t a_leading, b_leading, c_leading;
+    struct zr_numbers aux;              /* at NULL: none */
+    bool backward;
+    size_t a_leading, b_leading, c_leading, aux_leading;
     float alpha, beta;
     float *partial; /* [parts, n, m] */
 };

@@ -11,6 +11,12 @@ DEVICE void finish(const struct lt_product *p, size_t i, float sum)
         sum += p->beta * number_get(&p->c, at);
     if (p->bias.at)
         sum += number_get(&p->bias, row);
+    if (p->aux.at) {
+        size_t kept = i / p->m * p->aux_leading + row;
+        if (!p->backward)
+            number_put(&p->aux, kept, sum);
+        sum *= p->backward ? formula_gelu_slope(number_get(&p->aux, kept)) : formula_gelu_gate(sum);
+    }
     number_put(&p->d, at, sum);
 }
 

@@ -35,7 +35,8 @@ static inline zr_result card_waits(zr_result result)
                     f(cross_entropy) f(softmax_merge) f(weigh_gradients) f(update_adamw) f(update_sgd)       \
                         f(sum_of_squares) f(find_nonfinite) f(checksum) f(init_normal) f(convert) f(clear)   \
                             f(copy_bytes) f(sum) f(residual_layernorm) f(residual_rmsnorm)                   \
-                                f(gelu_bias_backward)
+                                f(gelu_bias_backward) f(linear_gelu_forward) f(linear_residual_forward)      \
+                                    f(linear_gelu_backward)
 /* The processor's sum() does without a context. */
 #define CARD_OPERATION(name)                                                                                 \
     static inline zr_result card_##name(struct zr_kernel_context *c, const struct zr_##name *args)           \

@@ -124,7 +124,8 @@ static void test_words(void)
     }
     context.precision = ZR_PRECISION_FP32;
     card_library(true);
-    tap_ok(good && strcmp(words[0], "cuBLASLt 13.0.2") == 0, "the table says what multiplies: %s", words[0]);
+    tap_ok(good && strstr(words[0], "cuBLASLt 13.0.2 on Emulated GPU 0 (compute capability "),
+           "the table says what multiplies: %s", words[0]);
     tap_ok(strstr(words[1], "own kernels (cuBLASLt does not start: status 1)"), "or why not: %s", words[1]);
     tap_ok(strstr(words[2], "own kernels (none: cannot open"), "or that it is not there: %s", words[2]);
 
@@ -190,7 +191,7 @@ static void test_bias(void)
 
 struct call {
     unsigned type, epilogue, compute;
-    int64_t leading;
+    int64_t leading, aux_leading; /* of AUX; 0: there is none */
     size_t a_bytes, workspace_less;
     bool other;
 };
@@ -204,6 +205,14 @@ static const struct refusal {
     {"columns of A overlap", ZR_LT_INVALID_VALUE, {.leading = ROWS - 4}},
     {"do not begin on 16 bytes", ZR_LT_NOT_SUPPORTED, {.leading = ROWS + 1}},
     {"epilogue 32", ZR_LT_NOT_SUPPORTED, {.epilogue = 32}},
+    {"AUX is at", ZR_LT_NOT_SUPPORTED, {.epilogue = ZR_LT_EPILOGUE_GELU_AUX}},
+    {"columns of AUX are 68",
+     ZR_LT_INVALID_VALUE,
+     {.epilogue = ZR_LT_EPILOGUE_DGELU, .aux_leading = ROWS + 4}},
+    {"columns of AUX are 56",
+     ZR_LT_INVALID_VALUE,
+     {.epilogue = ZR_LT_EPILOGUE_DGELU, .aux_leading = ROWS - 8}},
+    {"192 with beta", ZR_LT_NOT_SUPPORTED, {.epilogue = ZR_LT_EPILOGUE_DGELU, .aux_leading = ROWS}},
     {"computed in 64", ZR_LT_NOT_SUPPORTED, {.compute = 64}},
     {"not on 16 bytes", ZR_LT_INVALID_VALUE, {.a_bytes = 8}},
     {"of workspace on 16 bytes, and has", ZR_LT_INVALID_VALUE, {.workspace_less = 1}},
@@ -225,6 +234,11 @@ static zr_lt_status try_call(const struct call *call)
     lt.create(&handle);
     lt.operation_create(&operation, call->compute ? call->compute : ZR_LT_COMPUTE_FLOAT, ZR_LT_FLOAT);
     lt.operation_set(operation, ZR_LT_OPERATION_EPILOGUE, &epilogue, sizeof epilogue);
+    if (call->aux_leading) {
+        const void *aux = x;
+        lt.operation_set(operation, ZR_LT_OPERATION_AUX, &aux, sizeof aux);
+        lt.operation_set(operation, ZR_LT_OPERATION_AUX_LEADING, &call->aux_leading, sizeof(int64_t));
+    }
     lt.layout_create(&a, call->type, ROWS, ROWS, call->leading ? call->leading : ROWS);
     lt.layout_create(&b, ZR_LT_FLOAT, ROWS, ROWS, ROWS);
     lt.layout_create(&other, ZR_LT_FLOAT, ROWS, ROWS, 2 * ROWS);
