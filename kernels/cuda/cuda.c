@@ -188,6 +188,9 @@ static zr_result open(struct zr_kernel_context *context)
     if ((unsigned)context->precision >= ZR_PRECISION_COUNT)
         return zr_fail(ZR_ERR_INVALID, "%d is no precision; there are fp32, bf16 and fp16",
                        (int)context->precision);
+    if (context->fp8)
+        return zr_fail(ZR_ERR_UNAVAILABLE,
+                       "there are no products in fp8 on a card; take bf16, or the processor");
     if (context->workspace &&
         ((uintptr_t)context->workspace % 64 != 0 || context->workspace_bytes < NARROW_BYTES))
         return zr_fail(ZR_ERR_INVALID,
