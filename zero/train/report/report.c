@@ -79,7 +79,7 @@ static void print_model(struct zr_page *page, const struct zr_train_config *conf
     if (config->stages.ranks > 1)
         zr_text_print(&page->text, "%u pipeline stages, ", zr_stages_count(&config->stages));
     zr_text_print(&page->text, "ZeRO stage %u, %s; %u %s each\n", config->stage,
-                  zr_precision_name((enum zr_precision)config->precision), config->threads,
+                  zr_train_precision_name(config), config->threads,
                   config->threads == 1 ? "thread" : "threads");
     if (config->delayed_update)
         zr_text_print(&page->text,

@@ -274,7 +274,7 @@ static void add_shape(struct json_output *out, const struct zr_train_config *con
     add(out, "hidden", count_of(shape->hidden));
     add(out, "heads", count_of(shape->heads));
     add(out, "accumulate", count_of(config->micro_batches));
-    add(out, "precision", json_string(zr_precision_name((enum zr_precision)config->precision)));
+    add(out, "precision", json_string(zr_train_precision_name(config)));
     if (config->logits_bytes)
         add(out, "logits_rows", count_of(zr_train_shape(config, 0).logits_rows));
     if (config->policy != ZR_POLICY_ZR)
