@@ -14,6 +14,7 @@
 #include "alloc/base/option.h"
 #include "kernels/cuda/arguments.h"
 #include "kernels/cuda/driver_launch.h"
+#include "kernels/cuda/fp8.h"
 #include "kernels/cuda/matrix.h"
 #include "kernels/cuda/streams.h"
 
@@ -39,7 +40,7 @@ enum { ROW_NORMS_COUNT = 6 };
 #define TOLD(f)                                                                                              \
     f(update_adamw) f(update_sgd) f(squares_of_blocks) f(squares_together) f(find_nonfinite_begin)           \
         f(find_nonfinite) f(checksum_begin) f(checksum) f(checksum_end) f(init_normal) f(convert) f(sum)     \
-            f(rotary_table) f(softmax_merge) f(weigh_gradients)
+            f(rotary_table) f(softmax_merge) f(weigh_gradients) f(fp8_most) f(fp8_round)
 
 enum kernel {
 #define NUMBER(name) KERNEL_##name,
@@ -157,13 +158,22 @@ enum {
 
 static size_t workspace_bytes(const struct zr_kernel_limits *limits, enum zr_isa isa)
 {
+    size_t fp8_bytes = zr_cuda_fp8_bytes(limits);
     (void)isa;
+    if (fp8_bytes)
+        return fp8_bytes > SIZE_MAX - WORKSPACE_BYTES ? SIZE_MAX : WORKSPACE_BYTES + fp8_bytes;
     return limits->channels < NARROW ? NARROW_BYTES : WORKSPACE_BYTES;
 }
 
 /* Own products use no tensor cores: in two bytes they are not what a card was asked for. */
 static zr_result check_products(const struct zr_kernel_context *context)
 {
+    if (context->fp8 && !zr_cuda_matrix_has_library(context->library))
+        return zr_fail(
+            ZR_ERR_UNAVAILABLE,
+            "fp8 needs cuBLASLt, and this context has %s; run `pip install nvidia-cublas`, add the "
+            "folder of libcublasLt.so.13 to LD_LIBRARY_PATH, or take bf16",
+            zr_cuda_matrix_words(context->library));
     if (context->precision == ZR_PRECISION_FP32 || zr_cuda_matrix_is_complete(context->library) ||
         zr_option_get(ZR_OPTION_PRODUCTS) == 1)
         return ZR_OK;
@@ -188,9 +198,9 @@ static zr_result open(struct zr_kernel_context *context)
     if ((unsigned)context->precision >= ZR_PRECISION_COUNT)
         return zr_fail(ZR_ERR_INVALID, "%d is no precision; there are fp32, bf16 and fp16",
                        (int)context->precision);
-    if (context->fp8)
-        return zr_fail(ZR_ERR_UNAVAILABLE,
-                       "there are no products in fp8 on a card; take bf16, or the processor");
+    if (context->fp8 && context->precision != ZR_PRECISION_BF16)
+        return zr_fail(ZR_ERR_INVALID, "fp8 is of tensors in bf16, and these are in %s",
+                       zr_precision_name(context->precision));
     if (context->workspace &&
         ((uintptr_t)context->workspace % 64 != 0 || context->workspace_bytes < NARROW_BYTES))
         return zr_fail(ZR_ERR_INVALID,
@@ -198,6 +208,8 @@ static zr_result open(struct zr_kernel_context *context)
                        "workspace_bytes() of the kernels",
                        context->workspace_bytes);
     zr_result result = load();
+    if (result == ZR_OK && context->fp8)
+        result = zr_cuda_fp8_check();
     if (result == ZR_OK)
         context->library = zr_cuda_matrix_open();
     if (result == ZR_OK && (result = check_products(context)) != ZR_OK)
@@ -480,6 +492,42 @@ static zr_result multiply(struct zr_kernel_context *context, const struct cuda_p
     return result != ZR_OK || done ? result : launch(context, KERNEL_product, grid, p);
 }
 
+zr_result zr_cuda_fp8_room(const struct zr_kernel_context *context, size_t bytes, void **out)
+{
+    zr_result result = take_workspace(context, out);
+    if (result == ZR_OK &&
+        (context->workspace_bytes < WORKSPACE_BYTES || bytes > context->workspace_bytes - WORKSPACE_BYTES))
+        result =
+            zr_fail(ZR_ERR_INVALID,
+                    "a product in fp8 needs %zu bytes of scratch, more than the limits that its workspace "
+                    "of %zu bytes was sized for",
+                    bytes, context->workspace_bytes);
+    *out = (char *)context->workspace + WORKSPACE_BYTES;
+    return result;
+}
+
+zr_result zr_cuda_fp8_round(struct zr_kernel_context *context, const struct cuda_fp8 *operand)
+{
+    struct grid tiles = {.x = parts(operand->columns, CUDA_FP8_TILE),
+                         .y = parts(operand->rows, CUDA_FP8_TILE)};
+    zr_cu_result code = library.driver->fill((zr_cu_address)(uintptr_t)operand->most, 0xff,
+                                             sizeof *operand->most, (zr_cu_stream)context->stream);
+    if (code != ZR_CU_SUCCESS)
+        return zr_cuda_error(code, ZR_ERR_INVALID, "to begin a search for the largest number");
+    zr_result result =
+        launch(context, KERNEL_fp8_most, over(parts(operand->rows * operand->columns, 8)), operand);
+    return result == ZR_OK ? launch(context, KERNEL_fp8_round, tiles, operand) : result;
+}
+
+zr_result zr_cuda_fp8_multiply(struct zr_kernel_context *context, const struct cuda_product *product,
+                               bool *done)
+{
+    void *workspace = NULL;
+    zr_result result = take_workspace(context, &workspace);
+    return result == ZR_OK ? zr_cuda_matrix_multiply(context, context->library, product, workspace, done)
+                           : result;
+}
+
 /* Rows, inputs and outputs as one product has them. */
 static zr_result sizes_of(const struct zr_linear *s, struct cuda_product *out)
 {
@@ -494,13 +542,18 @@ static zr_result linear_forward(struct zr_kernel_context *context, const struct 
 {
     const struct zr_linear *s = &args->shape;
     struct cuda_product p;
+    bool done = false;
     zr_result result = sizes_of(s, &p);
+    if (result == ZR_OK && s->fp8 && zr_fp8_suits(s))
+        result = zr_cuda_fp8_forward(context, args, &done);
+    if (result != ZR_OK || done)
+        return result;
     p.a = args->x, p.a_row = s->x_stride ? s->x_stride : s->in, p.a_column = 1;
     p.b = args->w, p.b_row = s->turned ? 1 : s->out, p.b_column = s->turned ? s->in : 1;
     p.c = args->y, p.c_row = s->y_stride ? s->y_stride : s->out;
     p.bias = args->bias;
     p.floats = args->floats;
-    return result == ZR_OK ? multiply(context, &p) : result;
+    return multiply(context, &p);
 }
 
 /* dx = dy w^T; dw = x^T dy, or where w is stored the other way round, dy^T x. */
@@ -508,9 +561,12 @@ static zr_result linear_backward(struct zr_kernel_context *context, const struct
 {
     const struct zr_linear *s = &args->shape;
     size_t x_stride = s->x_stride ? s->x_stride : s->in, y_stride = s->y_stride ? s->y_stride : s->out;
+    struct zr_linear_backward rest = *args;
     struct cuda_product sizes, p;
     zr_result result = sizes_of(s, &sizes);
-    if (result == ZR_OK && args->dx) {
+    if (result == ZR_OK && s->fp8 && zr_fp8_suits(s))
+        result = zr_cuda_fp8_backward(context, &rest);
+    if (result == ZR_OK && rest.dx) {
         p = (struct cuda_product){
             .m = sizes.m, .n = sizes.k, .k = sizes.n, .accumulate = args->accumulate_dx};
         p.a = args->dy, p.a_row = y_stride, p.a_column = 1;
@@ -518,7 +574,7 @@ static zr_result linear_backward(struct zr_kernel_context *context, const struct
         p.c = args->dx, p.c_row = x_stride;
         result = multiply(context, &p);
     }
-    if (result == ZR_OK && args->dw) {
+    if (result == ZR_OK && rest.dw) {
         p = (struct cuda_product){
             .k = sizes.m, .accumulate = args->accumulate, .c = args->dw, .floats = args->dw_floats};
         p.m = s->turned ? sizes.n : sizes.k, p.n = s->turned ? sizes.k : sizes.n;

@@ -24,10 +24,13 @@ enum { ZR_CUDA_MATRIX_WORKSPACE = 32 << 20 };
 /* Whether there is a library, of the contexts that one is for. */
 bool zr_cuda_matrix_is_complete(const struct cuda_matrix *matrix);
 
+/* Whether this context has it. */
+bool zr_cuda_matrix_has_library(const struct cuda_matrix *matrix);
+
 /* Queues the product in the context's stream, with ZR_CUDA_MATRIX_WORKSPACE bytes of scratch on a 64-byte
  * line. Its algorithm depends on shape, types, card and the library's version alone. *done false: it is none
- * for the library: small, not aligned, or refused, which counts in context->refusals. ZR_ERR_UNAVAILABLE: it
- * should have been made, and the card fails. One thread at a time, as the context. */
+ * for the library: small (but in fp8), not aligned, or refused, which counts in context->refusals.
+ * ZR_ERR_UNAVAILABLE: it should have been made, and the card fails. One thread at a time, as the context. */
 zr_result zr_cuda_matrix_multiply(struct zr_kernel_context *context, struct cuda_matrix *matrix,
                                   const struct cuda_product *product, void *workspace, bool *done);
 

@@ -3,6 +3,7 @@
  * processor has: what operands are rounded to, bit by bit, and products beside double precision on random
  * shapes, for 1, 2 and 3 threads with the same bits. */
 #include "kernels/fp8.h"
+#include "kernels/cuda/driver_launch.h"
 #include "tests/support/kernels/kernels_cases.h"
 
 /* ---- Numbers ------------------------------------------------------------------------------------------- */
@@ -368,6 +369,71 @@ static void test_rules(enum zr_isa isa)
     fp8 = true;
 }
 
+#ifdef ZR_TEST_ON_CARD
+static void test_cards(void)
+{
+    static const struct {
+        int major, minor;
+        bool there;
+        zr_result result;
+        const char *words;
+    } rows[] = {{9, 0, true, ZR_OK, ""},
+                {8, 9, true, ZR_OK, ""},
+                {8, 8, true, ZR_ERR_UNAVAILABLE, "Emulated GPU 0 has 8.8; use --precision bf16"},
+                {8, 0, true, ZR_ERR_UNAVAILABLE, "compute capability 8.9 or later"},
+                {9, 0, false, ZR_ERR_UNAVAILABLE, "fp8 needs cuBLASLt"}};
+    for (size_t i = 0; card && i < sizeof rows / sizeof *rows; i++) {
+        struct zr_kernel_context context = {.precision = ZR_PRECISION_BF16, .fp8 = true};
+        card_library(rows[i].there);
+        card->attribute((zr_cu_attribute)ZR_CU_CAPABILITY_MAJOR, rows[i].major);
+        card->attribute((zr_cu_attribute)ZR_CU_CAPABILITY_MINOR, rows[i].minor);
+        zr_result result = kernels->open(&context);
+        tap_ok(result == rows[i].result && (result == ZR_OK || strstr(zr_last_error(), rows[i].words)),
+               "a card of %d.%d %s cuBLASLt: %s", rows[i].major, rows[i].minor,
+               rows[i].there ? "with" : "without", result == ZR_OK ? "fp8" : zr_last_error());
+        kernels->close(&context);
+    }
+    if (card) {
+        card->attribute((zr_cu_attribute)ZR_CU_CAPABILITY_MAJOR, 9);
+        card->attribute((zr_cu_attribute)ZR_CU_CAPABILITY_MINOR, 0);
+    }
+}
+
+/* The bits of bf16, whose products are too small for the library. */
+static void test_refused(struct zr_lt_emulator *library)
+{
+    struct zr_kernel_context context;
+    unsigned threads = 1;
+    struct tensor *results[2][3];
+    bool good = begin(&context, &shapes[0], ZR_ISA_PLAIN, &threads);
+    struct zr_linear l = {.rows = 64, .in = 48, .out = 80, .fp8 = true};
+    struct tensor *x = input_of(precision, l.rows * l.in, 0, 1), *w = input_of(precision, l.in * l.out, 0, 1),
+                  *dy = input_of(precision, l.rows * l.out, 0, 1);
+    library->choose = ZR_LT_EMULATOR_NONE;
+    for (int i = 0; i < 2; i++) {
+        struct tensor *y = results[i][0] = output_of(precision, dy->n),
+                      *dx = results[i][1] = output_of(precision, x->n),
+                      *dw = results[i][2] = output_of(precision, w->n);
+        l.fp8 = i == 0;
+        good =
+            good &&
+            kernels->linear_forward(
+                &context, &(struct zr_linear_forward){l, x->at, w->at, NULL, y->at, false}) == ZR_OK &&
+            kernels->linear_backward(
+                &context,
+                &(struct zr_linear_backward){
+                    .shape = l, .x = x->at, .w = w->at, .dy = dy->at, .dx = dx->at, .dw = dw->at}) == ZR_OK;
+    }
+    for (int i = 0; i < 3; i++)
+        good = good && memcmp(results[0][i]->at, results[1][i]->at, tensor_bytes(results[0][i])) == 0;
+    library->choose = 0;
+    tap_is(context.refusals.count, 3, "what the library refuses in fp8 is counted");
+    good = context_end(&context) && good;
+    tensors_finish(&good);
+    tap_ok(good, "and made in bf16, to the bit");
+}
+#endif
+
 static void test_isa(enum zr_isa isa)
 {
     static const struct test_case cases[] = {{"operands", case_operands},
@@ -377,23 +443,31 @@ static void test_isa(enum zr_isa isa)
     kernels = table_of(isa);
     precision = ZR_PRECISION_BF16;
     fp8 = true;
+#ifdef ZR_TEST_ON_CARD
+    test_cards();
+    struct zr_lt_emulator *library = card_library(true);
+    test_refused(library);
+    *library = (struct zr_lt_emulator){0};
+#endif
     test_rules(isa);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (size_t j = 0; j < SHAPES_TAKEN(1) && j < (i == 0 ? 1 : SUITED); j++)
             run_case(&cases[i], i == 0 ? &(struct shape){1, LONG, LONG, 1, LONG, 2, 2} : &shapes[j], j, isa);
     for (size_t j = 0; j < SHAPES_TAKEN(4); j++)
         run_case(&linear, &shapes[j], j, isa);
+#ifdef ZR_TEST_ON_CARD
+    tap_ok(library->products > 0 && !library->report[0] && library->handles == 0 && library->objects == 0,
+           "the library has made %u products and refused none (%s)", library->products, library->report);
+#endif
 }
 
 int main(void)
 {
     base_seed = run_seed();
-#ifndef ZR_TEST_ON_CARD
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         test_numbers(kinds[i]);
         test_scales(kinds[i]);
     }
-#endif
     for_each_isa(test_isa);
     return tap_done();
 }
