@@ -334,7 +334,7 @@ static double case_ends(struct zr_kernel_context *c, const struct shape *s)
 
 static const struct shape shapes[] = {
     {1, 64, 48, 1, 80, 2, 2}, {3, 16, 32, 1, 16, 2, 2}, {1, 32, 16, 1, 144, 2, 2}, {1, 17, 32, 1, 48, 2, 2},
-    {2, 16, 40, 1, 32, 2, 2}, {1, 48, 64, 1, 33, 2, 2}, {2, 80, 96, 1, 272, 2, 2},
+    {2, 16, 40, 1, 32, 2, 2}, {1, 48, 64, 1, 33, 2, 2}, {2, 80, 96, 1, 272, 2, 2}, {16, 64, 16, 1, 32, 2, 2},
 };
 /* Shapes that fp8 takes. */
 enum { SUITED = 3 };
@@ -382,7 +382,7 @@ static void test_cards(void)
                 {8, 8, true, ZR_ERR_UNAVAILABLE, "Emulated GPU 0 has 8.8; use --precision bf16"},
                 {8, 0, true, ZR_ERR_UNAVAILABLE, "compute capability 8.9 or later"},
                 {9, 0, false, ZR_ERR_UNAVAILABLE, "fp8 needs cuBLASLt"}};
-    for (size_t i = 0; card && i < sizeof rows / sizeof *rows; i++) {
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct zr_kernel_context context = {.precision = ZR_PRECISION_BF16, .fp8 = true};
         card_library(rows[i].there);
         card->attribute((zr_cu_attribute)ZR_CU_CAPABILITY_MAJOR, rows[i].major);
@@ -392,10 +392,6 @@ static void test_cards(void)
                "a card of %d.%d %s cuBLASLt: %s", rows[i].major, rows[i].minor,
                rows[i].there ? "with" : "without", result == ZR_OK ? "fp8" : zr_last_error());
         kernels->close(&context);
-    }
-    if (card) {
-        card->attribute((zr_cu_attribute)ZR_CU_CAPABILITY_MAJOR, 9);
-        card->attribute((zr_cu_attribute)ZR_CU_CAPABILITY_MINOR, 0);
     }
 }
 
@@ -432,6 +428,24 @@ static void test_refused(struct zr_lt_emulator *library)
     tensors_finish(&good);
     tap_ok(good, "and made in bf16, to the bit");
 }
+/* Rules that the emulated card and library have; a real card has its own cuBLASLt. False: no fp8 there. */
+static bool begin_card(struct zr_lt_emulator **library)
+{
+    struct zr_kernel_context context = {.precision = ZR_PRECISION_BF16, .fp8 = true};
+    if (card) {
+        test_cards();
+        *library = card_library(true);
+        test_refused(*library);
+        **library = (struct zr_lt_emulator){0};
+        return true;
+    }
+    zr_cuda_matrix_library_set(NULL);
+    bool there = kernels->open(&context) == ZR_OK;
+    if (!there)
+        tap_skip("%s", zr_last_error());
+    kernels->close(&context);
+    return there;
+}
 #endif
 
 static void test_isa(enum zr_isa isa)
@@ -444,10 +458,9 @@ static void test_isa(enum zr_isa isa)
     precision = ZR_PRECISION_BF16;
     fp8 = true;
 #ifdef ZR_TEST_ON_CARD
-    test_cards();
-    struct zr_lt_emulator *library = card_library(true);
-    test_refused(library);
-    *library = (struct zr_lt_emulator){0};
+    struct zr_lt_emulator *library = NULL;
+    if (!begin_card(&library))
+        return;
 #endif
     test_rules(isa);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
@@ -456,8 +469,9 @@ static void test_isa(enum zr_isa isa)
     for (size_t j = 0; j < SHAPES_TAKEN(4); j++)
         run_case(&linear, &shapes[j], j, isa);
 #ifdef ZR_TEST_ON_CARD
-    tap_ok(library->products > 0 && !library->report[0] && library->handles == 0 && library->objects == 0,
-           "the library has made %u products and refused none (%s)", library->products, library->report);
+    if (library)
+        tap_ok(library->products > 0 && !library->report[0] && library->handles == 0 && library->objects == 0,
+               "the library has made %u products and refused none (%s)", library->products, library->report);
 #endif
 }
 
