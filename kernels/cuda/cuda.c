@@ -502,7 +502,8 @@ zr_result zr_cuda_fp8_room(const struct zr_kernel_context *context, size_t bytes
                     "a product in fp8 needs %zu bytes of scratch, more than the limits that its workspace "
                     "of %zu bytes was sized for",
                     bytes, context->workspace_bytes);
-    *out = (char *)context->workspace + WORKSPACE_BYTES;
+    if (result == ZR_OK)
+        *out = (char *)context->workspace + WORKSPACE_BYTES;
     return result;
 }
 

@@ -101,8 +101,8 @@ static zr_result open_room(const struct zr_kernel_context *context, const size_t
     zr_result result =
         context->fp8 ? zr_cuda_fp8_room(context, all, &at)
                      : zr_fail(ZR_ERR_INVALID, "a product in fp8 was asked for in a context without fp8");
-    out->scales = at;
-    for (unsigned i = 0; i < OPERANDS; i++)
+    *out = (struct room){.scales = at};
+    for (unsigned i = 0; i < OPERANDS && result == ZR_OK; i++)
         out->copies[i] = (uint8_t *)at + from[i];
     return result;
 }

@@ -365,6 +365,15 @@ static void test_rules(enum zr_isa isa)
     context.fp8 = false;
     context.precision = ZR_PRECISION_BF16;
     bool opened = kernels->open(&context) == ZR_OK;
+    struct zr_linear_forward beyond = call;
+    struct zr_linear_backward back = {.x = memory, .w = memory, .dy = memory, .dx = memory, .dw = memory};
+    context.fp8 = true;
+    beyond.shape.rows = 1 << 14;
+    back.shape = beyond.shape;
+    tap_ok(kernels->linear_forward(&context, &beyond) == ZR_ERR_INVALID &&
+               strstr(zr_last_error(), "limits") &&
+               kernels->linear_backward(&context, &back) == ZR_ERR_INVALID,
+           "%s: nor one beyond the limits of its workspace", table_name(isa));
     tap_ok(context_end(&context) && opened, "%s: and nothing was written", table_name(isa));
     fp8 = true;
 }
