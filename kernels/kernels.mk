@@ -8,12 +8,13 @@ kernels_libs := -ldnnl -lgomp
 NVCC ?= $(if $(shell command -v g++),$(firstword $(wildcard $(addsuffix /bin/nvcc,$(CUDA_HOME) /usr/local/cuda)) \
 	$(shell command -v nvcc)))
 nvcc := $(if $(filter 0,$(CUDA))$(SANITIZE),,$(NVCC))
-# state.cu is compiled once; attention_mma.cu for two-byte elements.
-kernels_cu_1 := $(filter-out kernels/cuda/state.cu,$(wildcard kernels/cuda/*.cu))
+# state.cu and fp8.cu are compiled once; attention_mma.cu for two-byte elements.
+kernels_cu_once := kernels/cuda/fp8.cu kernels/cuda/state.cu
+kernels_cu_1 := $(filter-out $(kernels_cu_once),$(wildcard kernels/cuda/*.cu))
 kernels_cu_2 := $(kernels_cu_1)
 kernels_cu_0 := $(filter-out kernels/cuda/attention_mma.cu,$(kernels_cu_1))
 ifneq ($(nvcc),)
-kernels_fat := $(BUILD)/device/kernels/cuda/state.fatbin \
+kernels_fat := $(patsubst %.cu,$(BUILD)/device/%.fatbin,$(kernels_cu_once)) \
 	$(foreach p,0 1 2,$(patsubst %.cu,$(BUILD)/device/%.$(p).fatbin,$(kernels_cu_$(p))))
 # Cards of the named kinds, and what the driver compiles for later ones. Before CUDA 12.8 nvcc knew no sm_100.
 nvcc_newest = $(if $(filter sm_100,$(shell $(nvcc) --list-gpu-code)),100,90)

@@ -16,6 +16,15 @@
  * and so bf16's, for zero; conversions keep them. Operations on the engine's state work on what they are told
  * (`struct zr_numbers`), whatever the context's precision.
  *
+ * Eight bits. A linear operation of bf16 tensors with `fp8` multiplies numbers of eight bits: x and w rounded
+ * to E4M3, dy to E5M2, each tensor times a power of two of its own, the largest with which no number is above
+ * the format's largest; products add up in floats and are undone of the two powers before they are rounded to
+ * bf16, as without fp8. The power follows from the largest number of the operand as it is in this call alone,
+ * so there is no state to keep, and since it is a power of two it changes no digit of a number but those too
+ * small for the format: a tensor rounded in parts, each with its own power, has the same digits. An operand
+ * with an infinity or a NaN makes every result NaN. Bias and its gradient are not rounded. Of rows, inputs
+ * and outputs one that is no multiple of 16 (zr_fp8_suits() in kernels/fp8.h) makes the product one in bf16.
+ *
  * Shapes: B sequences, T tokens each, C channels, A heads of D = C / A, rows = B * T, V vocabulary entries of
  * Vp stored rows (Vp >= V; the rows from V on are padding, never predicted, with zero gradient). */
 #ifndef ZR_KERNELS_H
@@ -63,6 +72,9 @@ struct zr_kernel_limits {
     size_t channels; /* C */
     size_t heads;    /* A */
     unsigned threads;
+    /* The most channels of the narrower and of the wider side of a matrix that is multiplied in fp8; 0: none
+     * is. */
+    size_t fp8_narrow, fp8_wide;
 };
 
 /* Products that the matrix library refused, and that the context did by itself: slower, and with other last
@@ -79,6 +91,7 @@ struct zr_kernel_context {
     size_t workspace_bytes;
     enum zr_isa isa;
     enum zr_precision precision;        /* of the model's tensors */
+    bool fp8;                           /* linear operations may ask for fp8; of bf16 */
     double *flops;                      /* the null table adds here what its operations would take; or NULL */
     void *library;                      /* the table's: the matrix library's own state */
     struct zr_kernel_refusals refusals; /* the table's, since open() */
@@ -183,6 +196,7 @@ struct zr_linear {
     size_t rows, in, out;
     bool turned;               /* w is stored [out, in], as torch.nn.Linear has it */
     size_t x_stride, y_stride; /* elements from row to row, of dx and dy too; 0: dense */
+    bool fp8;                  /* operands are rounded to eight bits, see above; y and dw are bf16 */
 };
 struct zr_linear_forward {
     struct zr_linear shape;
@@ -476,8 +490,8 @@ struct zr_kernels {
      * that a plan made without arithmetic knows it. Saturates. */
     size_t (*workspace_bytes)(const struct zr_kernel_limits *limits, enum zr_isa isa);
     /* Prepares / ends a context, after every fork, in the process that uses it. ZR_ERR_INVALID: what the
-     * context holds makes no sense. ZR_ERR_UNAVAILABLE: no such instruction set here, or the matrix library
-     * refuses. What is not open may be closed. */
+     * context holds makes no sense. ZR_ERR_UNAVAILABLE: no such instruction set here, no fp8 on this card, or
+     * the matrix library refuses. What is not open may be closed. */
     zr_result (*open)(struct zr_kernel_context *context);
     void (*close)(struct zr_kernel_context *context);
     /* What makes the large matrix products of an open context, for people: "cuBLASLt 13.0.2", or what does

@@ -22,6 +22,16 @@ static size_t plus(size_t a, size_t b)
     return __builtin_add_overflow(a, b, &sum) ? SIZE_MAX : sum;
 }
 
+/* Two copies of two-byte numbers: fp8.c. One of the widest rows is beside the matrix, or beside one of the
+ * other rows. */
+static size_t fp8_bytes(const struct zr_kernel_limits *limits)
+{
+    size_t rows = times(limits->rows, limits->fp8_wide), matrix = times(limits->fp8_narrow, limits->fp8_wide),
+           other = times(limits->rows, limits->fp8_narrow);
+    size_t elements = plus(rows, plus(matrix > other ? matrix : other, 2 * ZR_LINE_ELEMENTS));
+    return limits->fp8_wide ? times(elements, sizeof(uint16_t)) : 0;
+}
+
 size_t zr_cpu_workspace_bytes(const struct zr_kernel_limits *limits, enum zr_isa isa)
 {
     (void)isa; /* the same on all: tiles are cut for the widest vectors */
@@ -30,9 +40,10 @@ size_t zr_cpu_workspace_bytes(const struct zr_kernel_limits *limits, enum zr_isa
     size_t fixed = plus(zr_gemm_state_bytes(threads), zr_gemm_scratch_bytes(threads));
     size_t floats = zr_attention_scratch_floats(limits->sequence, limits->channels / heads);
     size_t attention = times(threads, times(floats, sizeof(float)));
-    size_t most = ZR_PARTIAL_BYTES, chains = zr_chains_bytes(limits->rows);
+    size_t most = ZR_PARTIAL_BYTES, chains = zr_chains_bytes(limits->rows), fp8 = fp8_bytes(limits);
     most = chains > most ? chains : most;
     most = attention > most ? attention : most;
+    most = fp8 > most ? fp8 : most;
     size_t total = plus(plus(fixed, most), 4096);
     return total == SIZE_MAX ? SIZE_MAX : total / 64 * 64;
 }
@@ -94,6 +105,9 @@ zr_result zr_cpu_open(struct zr_kernel_context *context)
     if ((unsigned)context->precision >= ZR_PRECISION_COUNT)
         return zr_fail(ZR_ERR_INVALID, "%d is no precision; there are fp32, bf16 and fp16",
                        (int)context->precision);
+    if (context->fp8 && context->precision != ZR_PRECISION_BF16)
+        return zr_fail(ZR_ERR_INVALID, "fp8 is of tensors in bf16, and these are in %s",
+                       zr_precision_name(context->precision));
     if (context->parallel.threads > 1 && context->parallel.run == NULL)
         return zr_fail(ZR_ERR_INVALID, "%u threads were promised and no way to run them",
                        context->parallel.threads);

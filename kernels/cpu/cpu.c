@@ -8,6 +8,7 @@
 #include "alloc/base/error.h"
 #include "kernels/cpu/products/gemm.h"
 #include "kernels/cpu/products/product.h"
+#include "kernels/fp8.h"
 #include "kernels/real.h"
 
 static const struct zr_loops *loops_of(const struct zr_kernel_context *context)
@@ -222,9 +223,11 @@ static zr_result multiply(struct zr_kernel_context *context, const struct zr_gem
                                            .bias = (const void *)p->bias});
 }
 
-static zr_result linear_forward(struct zr_kernel_context *context, const struct zr_linear_forward *args)
+zr_result zr_cpu_linear_forward(struct zr_kernel_context *context, const struct zr_linear_forward *args)
 {
     const struct zr_linear *shape = &args->shape;
+    if (shape->fp8 && zr_fp8_suits(shape))
+        return zr_cpu_fp8_forward(context, args);
     return multiply(context,
                     &(struct zr_gemm){.m = shape->rows,
                                       .n = shape->out,
@@ -239,9 +242,11 @@ static zr_result linear_forward(struct zr_kernel_context *context, const struct 
                     args->floats);
 }
 
-static zr_result linear_backward(struct zr_kernel_context *context, const struct zr_linear_backward *args)
+zr_result zr_cpu_linear_backward(struct zr_kernel_context *context, const struct zr_linear_backward *args)
 {
     const struct zr_linear *shape = &args->shape;
+    if (shape->fp8 && zr_fp8_suits(shape))
+        return zr_cpu_fp8_backward(context, args);
     struct zr_gemm weights = {.m = shape->in,
                               .n = shape->out,
                               .k = shape->rows,
@@ -306,8 +311,8 @@ SUM(ZR_ISA_AVX512)
         .embedding_backward = embedding_backward, .positions_forward = positions_forward,                    \
         .positions_backward = positions_backward, .layernorm_forward = layernorm_forward,                    \
         .layernorm_backward = layernorm_backward, .rmsnorm_forward = rmsnorm_forward,                        \
-        .rmsnorm_backward = rmsnorm_backward, .linear_forward = linear_forward,                              \
-        .linear_backward = linear_backward, .rotary_table = rotary_table, .rotary = rotary,                  \
+        .rmsnorm_backward = rmsnorm_backward, .linear_forward = zr_cpu_linear_forward,                       \
+        .linear_backward = zr_cpu_linear_backward, .rotary_table = rotary_table, .rotary = rotary,           \
         .attention_forward = zr_cpu_attention_forward, .attention_backward = zr_cpu_attention_backward,      \
         .gelu_forward = gelu_forward, .gelu_backward = gelu_backward, .swiglu_forward = swiglu_forward,      \
         .swiglu_backward = swiglu_backward, .add = add, .cross_entropy = cross_entropy,                      \

@@ -6,6 +6,13 @@
 
 #define ZR_CPU(name) zr_result zr_cpu_##name(struct zr_kernel_context *context, const struct zr_##name *args)
 
+ZR_CPU(linear_forward); /* cpu.c */
+ZR_CPU(linear_backward);
+
+/* Of a shape with fp8 that zr_fp8_suits(): fp8.c. */
+zr_result zr_cpu_fp8_forward(struct zr_kernel_context *context, const struct zr_linear_forward *args);
+zr_result zr_cpu_fp8_backward(struct zr_kernel_context *context, const struct zr_linear_backward *args);
+
 ZR_CPU(attention_forward); /* attention.c */
 ZR_CPU(attention_backward);
 

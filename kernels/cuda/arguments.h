@@ -29,7 +29,8 @@ enum {
     CUDA_SQUARES_BLOCKS = 4096, /* that one launch sums */
     CUDA_SUM_SOURCES = 128,     /* of one zr_sum */
     CUDA_CHECKSUM_BLOCK = 1 << 16,
-    CUDA_CHECKSUM_LANES = 8
+    CUDA_CHECKSUM_LANES = 8,
+    CUDA_FP8_TILE = 64 /* rows and columns that a block rounds */
 };
 
 /* From row to row of a tile of two-byte elements in shared memory. */
@@ -47,6 +48,20 @@ struct cuda_product {
     size_t a_row, a_column, b_row, b_column, c_row;
     void *c;
     bool accumulate, floats; /* floats: c is of floats */
+    /* For the library alone: enum zr_fp8 of a and b, and what each is multiplied by, on the card. */
+    unsigned a_kind, b_kind;
+    const float *a_scale, *b_scale;
+};
+
+/* An operand in eight bits: [rows, columns] of bf16, rounded into a dense copy, one that is [columns, rows],
+ * or both. */
+struct cuda_fp8 {
+    size_t rows, columns, stride; /* elements from row to row */
+    const void *from;
+    unsigned kind;            /* enum zr_fp8 */
+    unsigned long long *most; /* the bits of the largest size, each the other way; ones before */
+    float *scale;             /* gets what codes are multiplied by */
+    uint8_t *copy, *turned;   /* NULL: not wanted */
 };
 
 /* One round of a sum of squares: what the blocks have, then those added up onto the total. */

@@ -22,10 +22,16 @@ enum {
     ZR_LT_NOT_SUPPORTED = 15
 };
 
-enum { ZR_LT_FLOAT = 0, ZR_LT_HALF = 2, ZR_LT_BFLOAT = 14 }; /* cudaDataType_t */
-enum { ZR_LT_COMPUTE_FLOAT = 68 };                           /* cublasComputeType_t: sums in floats */
-enum { ZR_LT_AS_IT_IS = 0, ZR_LT_TRANSPOSED = 1 };           /* cublasOperation_t */
-enum {                                                       /* cublasLtEpilogue_t */
+enum {
+    ZR_LT_FLOAT = 0,
+    ZR_LT_HALF = 2,
+    ZR_LT_BFLOAT = 14,
+    ZR_LT_E4M3 = 28,
+    ZR_LT_E5M2 = 29
+};                                                 /* cudaDataType_t */
+enum { ZR_LT_COMPUTE_FLOAT = 68 };                 /* cublasComputeType_t: sums in floats */
+enum { ZR_LT_AS_IT_IS = 0, ZR_LT_TRANSPOSED = 1 }; /* cublasOperation_t */
+enum {                                             /* cublasLtEpilogue_t */
        ZR_LT_EPILOGUE_NONE = 1,
        ZR_LT_EPILOGUE_BIAS = 4,       /* D += the bias, before anything else */
        ZR_LT_EPILOGUE_GELU_AUX = 160, /* AUX = D; D = gelu(D), in its tanh form */
@@ -36,13 +42,15 @@ enum {                                                       /* cublasLtEpilogue
 /* cublasLtReductionScheme_t, as bits: how parts of a sum over k are put together. */
 enum { ZR_LT_REDUCTION_NONE = 0, ZR_LT_REDUCTION_IN_FLOATS = 2 };
 
-enum {                                  /* cublasLtMatmulDescAttributes_t */
-       ZR_LT_OPERATION_TRANSPOSE_A = 3, /* int32_t */
-       ZR_LT_OPERATION_TRANSPOSE_B = 4, /* int32_t */
-       ZR_LT_OPERATION_EPILOGUE = 7,    /* uint32_t */
-       ZR_LT_OPERATION_BIAS = 8,        /* const void *, of D's type, a number for each row of D */
-       ZR_LT_OPERATION_AUX = 11,        /* void *, of D's type, on 16 bytes */
-       ZR_LT_OPERATION_AUX_LEADING = 12 /* int64_t: a multiple of 8 */
+enum {                                   /* cublasLtMatmulDescAttributes_t */
+       ZR_LT_OPERATION_TRANSPOSE_A = 3,  /* int32_t */
+       ZR_LT_OPERATION_TRANSPOSE_B = 4,  /* int32_t */
+       ZR_LT_OPERATION_EPILOGUE = 7,     /* uint32_t */
+       ZR_LT_OPERATION_BIAS = 8,         /* const void *, of D's type, a number for each row of D */
+       ZR_LT_OPERATION_AUX = 11,         /* void *, of D's type, on 16 bytes */
+       ZR_LT_OPERATION_AUX_LEADING = 12, /* int64_t: a multiple of 8 */
+       ZR_LT_OPERATION_SCALE_A = 17,     /* const void *, a float on the card; of matrices of eight bits */
+       ZR_LT_OPERATION_SCALE_B = 18
 };
 
 enum {                                        /* cublasLtMatmulPreferenceAttributes_t */

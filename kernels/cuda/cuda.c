@@ -14,6 +14,7 @@
 #include "alloc/base/option.h"
 #include "kernels/cuda/arguments.h"
 #include "kernels/cuda/driver_launch.h"
+#include "kernels/cuda/fp8.h"
 #include "kernels/cuda/matrix.h"
 #include "kernels/cuda/streams.h"
 
@@ -39,7 +40,7 @@ enum { ROW_NORMS_COUNT = 6 };
 #define TOLD(f)                                                                                              \
     f(update_adamw) f(update_sgd) f(squares_of_blocks) f(squares_together) f(find_nonfinite_begin)           \
         f(find_nonfinite) f(checksum_begin) f(checksum) f(checksum_end) f(init_normal) f(convert) f(sum)     \
-            f(rotary_table) f(softmax_merge) f(weigh_gradients)
+            f(rotary_table) f(softmax_merge) f(weigh_gradients) f(fp8_most) f(fp8_round)
 
 enum kernel {
 #define NUMBER(name) KERNEL_##name,
@@ -157,13 +158,22 @@ enum {
 
 static size_t workspace_bytes(const struct zr_kernel_limits *limits, enum zr_isa isa)
 {
+    size_t fp8_bytes = zr_cuda_fp8_bytes(limits);
     (void)isa;
+    if (fp8_bytes)
+        return fp8_bytes > SIZE_MAX - WORKSPACE_BYTES ? SIZE_MAX : WORKSPACE_BYTES + fp8_bytes;
     return limits->channels < NARROW ? NARROW_BYTES : WORKSPACE_BYTES;
 }
 
 /* Own products use no tensor cores: in two bytes they are not what a card was asked for. */
 static zr_result check_products(const struct zr_kernel_context *context)
 {
+    if (context->fp8 && !zr_cuda_matrix_has_library(context->library))
+        return zr_fail(
+            ZR_ERR_UNAVAILABLE,
+            "fp8 needs cuBLASLt, and this context has %s; run `pip install nvidia-cublas`, add the "
+            "folder of libcublasLt.so.13 to LD_LIBRARY_PATH, or take bf16",
+            zr_cuda_matrix_words(context->library));
     if (context->precision == ZR_PRECISION_FP32 || zr_cuda_matrix_is_complete(context->library) ||
         zr_option_get(ZR_OPTION_PRODUCTS) == 1)
         return ZR_OK;
@@ -208,6 +218,9 @@ static zr_result open(struct zr_kernel_context *context)
     if ((unsigned)context->precision >= ZR_PRECISION_COUNT)
         return zr_fail(ZR_ERR_INVALID, "%d is no precision; there are fp32, bf16 and fp16",
                        (int)context->precision);
+    if (context->fp8 && context->precision != ZR_PRECISION_BF16)
+        return zr_fail(ZR_ERR_INVALID, "fp8 is of tensors in bf16, and these are in %s",
+                       zr_precision_name(context->precision));
     if (context->workspace &&
         ((uintptr_t)context->workspace % 64 != 0 || context->workspace_bytes < NARROW_BYTES))
         return zr_fail(ZR_ERR_INVALID,
@@ -216,6 +229,8 @@ static zr_result open(struct zr_kernel_context *context)
                        context->workspace_bytes);
     zr_result result = load();
     char card[160];
+    if (result == ZR_OK && context->fp8)
+        result = zr_cuda_fp8_check();
     if (result == ZR_OK) {
         name_card(card, sizeof card);
         context->library = zr_cuda_matrix_open(card);
@@ -509,6 +524,40 @@ static zr_result multiply(struct zr_kernel_context *context, const struct cuda_p
     return result != ZR_OK || done ? result : launch(context, KERNEL_product, grid, p);
 }
 
+zr_result zr_cuda_fp8_room(const struct zr_kernel_context *context, size_t bytes, void **out)
+{
+    zr_result result = take_workspace(context, out);
+    if (result == ZR_OK &&
+        (context->workspace_bytes < WORKSPACE_BYTES || bytes > context->workspace_bytes - WORKSPACE_BYTES))
+        result =
+            zr_fail(ZR_ERR_INVALID,
+                    "a product in fp8 needs %zu bytes of scratch, more than the limits that its workspace "
+                    "of %zu bytes was sized for",
+                    bytes, context->workspace_bytes);
+    if (result == ZR_OK)
+        *out = (char *)context->workspace + WORKSPACE_BYTES;
+    return result;
+}
+
+zr_result zr_cuda_fp8_round(struct zr_kernel_context *context, const struct cuda_fp8 *operand)
+{
+    struct grid tiles = {.x = parts(operand->columns, CUDA_FP8_TILE),
+                         .y = parts(operand->rows, CUDA_FP8_TILE)};
+    zr_cu_result code = library.driver->fill((zr_cu_address)(uintptr_t)operand->most, 0xff,
+                                             sizeof *operand->most, (zr_cu_stream)context->stream);
+    if (code != ZR_CU_SUCCESS)
+        return zr_cuda_error(code, ZR_ERR_INVALID, "to begin a search for the largest number");
+    zr_result result =
+        launch(context, KERNEL_fp8_most, over(parts(operand->rows * operand->columns, 8)), operand);
+    return result == ZR_OK ? launch(context, KERNEL_fp8_round, tiles, operand) : result;
+}
+
+zr_result zr_cuda_fp8_multiply(struct zr_kernel_context *context, const struct cuda_product *product,
+                               bool *done)
+{
+    return multiply_by_library(context, product, (struct cuda_epilogue){CUDA_EPILOGUE_NONE}, done);
+}
+
 /* Rows, inputs and outputs as one product has them. */
 static zr_result sizes_of(const struct zr_linear *s, struct cuda_product *out)
 {
@@ -517,6 +566,12 @@ static zr_result sizes_of(const struct zr_linear *s, struct cuda_product *out)
                        s->in, s->out);
     *out = (struct cuda_product){.m = (unsigned)s->rows, .n = (unsigned)s->out, .k = (unsigned)s->in};
     return ZR_OK;
+}
+
+/* Then the product has no epilogue: what follows it is an operation of its own. */
+static bool in_fp8(const struct zr_linear *s)
+{
+    return s->fp8 && zr_fp8_suits(s);
 }
 
 static zr_result forward_product(const struct zr_linear_forward *args, struct cuda_product *p)
@@ -534,6 +589,12 @@ static zr_result forward_product(const struct zr_linear_forward *args, struct cu
 static zr_result linear_forward(struct zr_kernel_context *context, const struct zr_linear_forward *args)
 {
     struct cuda_product p;
+    bool done = false;
+    if (in_fp8(&args->shape)) {
+        zr_result made = zr_cuda_fp8_forward(context, args, &done);
+        if (made != ZR_OK || done)
+            return made;
+    }
     zr_result result = forward_product(args, &p);
     return result == ZR_OK ? multiply(context, &p) : result;
 }
@@ -546,7 +607,7 @@ static zr_result linear_gelu_forward(struct zr_kernel_context *context,
     bool done = false;
     zr_result result = forward_product(linear, &p);
     p.c = args->gelu;
-    if (result == ZR_OK)
+    if (result == ZR_OK && !in_fp8(&linear->shape))
         result =
             multiply_by_library(context, &p, (struct cuda_epilogue){CUDA_EPILOGUE_GELU, linear->y}, &done);
     if (result != ZR_OK || done)
@@ -565,7 +626,7 @@ static zr_result linear_residual_forward(struct zr_kernel_context *context,
     struct cuda_product p;
     bool done = false;
     zr_result result = forward_product(linear, &p);
-    if (result == ZR_OK)
+    if (result == ZR_OK && !in_fp8(&linear->shape))
         result = multiply_by_library(context, &p,
                                      (struct cuda_epilogue){CUDA_EPILOGUE_RESIDUAL, args->residual}, &done);
     if (result != ZR_OK || done)
@@ -594,11 +655,14 @@ static zr_result linear_backward(struct zr_kernel_context *context, const struct
 {
     const struct zr_linear *s = &args->shape;
     size_t x_stride = s->x_stride ? s->x_stride : s->in, y_stride = s->y_stride ? s->y_stride : s->out;
+    struct zr_linear_backward rest = *args;
     struct cuda_product sizes, p;
     zr_result result = sizes_of(s, &sizes);
-    if (result == ZR_OK && args->dx && (result = input_product(args, &p)) == ZR_OK)
+    if (result == ZR_OK && in_fp8(s))
+        result = zr_cuda_fp8_backward(context, &rest);
+    if (result == ZR_OK && rest.dx && (result = input_product(args, &p)) == ZR_OK)
         result = multiply(context, &p);
-    if (result == ZR_OK && args->dw) {
+    if (result == ZR_OK && rest.dw) {
         p = (struct cuda_product){
             .k = sizes.m, .accumulate = args->accumulate, .c = args->dw, .floats = args->dw_floats};
         p.m = s->turned ? sizes.n : sizes.k, p.n = s->turned ? sizes.k : sizes.n;
@@ -627,7 +691,7 @@ static zr_result linear_gelu_backward(struct zr_kernel_context *context,
     struct cuda_product p;
     bool done = false;
     zr_result result = input_product(&linear, &p);
-    if (result == ZR_OK)
+    if (result == ZR_OK && !in_fp8(&linear.shape))
         result = multiply_by_library(context, &p,
                                      (struct cuda_epilogue){CUDA_EPILOGUE_GELU_BACKWARD, args->pre}, &done);
     linear.dx = done ? NULL : dx;

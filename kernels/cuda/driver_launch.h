@@ -19,6 +19,9 @@ typedef enum zr_cu_function_attribute {
     ZR_CU_FUNCTION_DYNAMIC_SHARED_MOST = 8 /* bytes; may be set */
 } zr_cu_function_attribute;
 
+/* Device attributes beside zr_cu_attribute's. */
+enum { ZR_CU_CAPABILITY_MAJOR = 75, ZR_CU_CAPABILITY_MINOR = 76 };
+
 /* Of cuLaunchKernelEx. */
 typedef struct zr_cu_launch_config {
     unsigned int grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes;

@@ -20,6 +20,7 @@
 #include "alloc/base/system/module.h"
 #include "kernels/cuda/cublaslt.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/fp8.h"
 
 enum {
     MATRICES_MOST = 16, /* contexts that are open at one time */
@@ -156,6 +157,11 @@ bool zr_cuda_matrix_is_complete(const struct cuda_matrix *matrix)
     return matrix == matrices || matrix->handle;
 }
 
+bool zr_cuda_matrix_has_library(const struct cuda_matrix *matrix)
+{
+    return matrix->handle;
+}
+
 const char *zr_cuda_matrix_words(const struct cuda_matrix *matrix)
 {
     return matrix->words;
@@ -191,13 +197,14 @@ static bool has_aux(struct cuda_epilogue e)
 static bool suits(const struct cuda_product *p, struct cuda_epilogue e, size_t bytes, struct seen *a,
                   struct seen *b)
 {
-    size_t c_bytes = p->floats ? sizeof(float) : bytes;
-    return p->m && p->n && p->k && (uint64_t)p->m * p->n >= (PRODUCT_LEAST + p->k - 1) / p->k &&
-           !(p->bias && (p->floats || p->accumulate)) && !(e.kind && (p->floats || p->accumulate)) &&
-           see(p->b_row, p->b_column, p->k, p->n, a) && see(p->a_row, p->a_column, p->m, p->k, b) &&
-           aligned(p->b, a->leading, bytes) && aligned(p->a, b->leading, bytes) &&
-           aligned(p->c, p->c_row, c_bytes) && aligned(p->bias, 0, bytes) &&
-           aligned(e.with, p->c_row, c_bytes) && (!has_aux(e) || p->c_row % AUX_LEADING == 0);
+    size_t c_bytes = p->floats ? sizeof(float) : bytes, operand_bytes = p->a_kind ? 1 : bytes;
+    bool large = (uint64_t)p->m * p->n >= (PRODUCT_LEAST + p->k - 1) / p->k;
+    return p->m && p->n && p->k && (large || p->a_kind) && !(p->bias && (p->floats || p->accumulate)) &&
+           !(e.kind && (p->floats || p->accumulate)) && see(p->b_row, p->b_column, p->k, p->n, a) &&
+           see(p->a_row, p->a_column, p->m, p->k, b) && aligned(p->b, a->leading, operand_bytes) &&
+           aligned(p->a, b->leading, operand_bytes) && aligned(p->c, p->c_row, c_bytes) &&
+           aligned(p->bias, 0, bytes) && aligned(e.with, p->c_row, c_bytes) &&
+           (!has_aux(e) || p->c_row % AUX_LEADING == 0);
 }
 
 static uint32_t epilogue_of(const struct cuda_product *p, struct cuda_epilogue e)
@@ -275,9 +282,13 @@ static struct shape *shape_of(struct cuda_matrix *matrix, enum zr_precision prec
                               const struct cuda_product *p, struct cuda_epilogue e, const struct seen *a,
                               const struct seen *b)
 {
-    static const unsigned types[] = {ZR_LT_FLOAT, ZR_LT_BFLOAT, ZR_LT_HALF};
-    const uint64_t kind = (uint64_t)precision << 8 | (uint64_t)e.kind << 4 | (p->bias ? 8 : 0) |
-                          (p->floats ? 4 : 0) | (a->turned ? 2 : 0) | (b->turned ? 1 : 0);
+    static const unsigned types[] = {ZR_LT_FLOAT, ZR_LT_BFLOAT, ZR_LT_HALF},
+                          fp8_types[] = {[ZR_FP8_E4M3] = ZR_LT_E4M3, [ZR_FP8_E5M2] = ZR_LT_E5M2};
+    const unsigned a_type = p->b_kind ? fp8_types[p->b_kind] : types[precision],
+                   b_type = p->a_kind ? fp8_types[p->a_kind] : types[precision];
+    const uint64_t kind = (uint64_t)a_type << 24 | (uint64_t)b_type << 16 | (uint64_t)precision << 8 |
+                          (uint64_t)e.kind << 4 | (p->bias ? 8 : 0) | (p->floats ? 4 : 0) |
+                          (a->turned ? 2 : 0) | (b->turned ? 1 : 0);
     const uint64_t key[6] = {(uint64_t)p->m << 32 | p->n, p->k, kind, a->leading, b->leading, p->c_row};
     for (unsigned i = 0; i < SHAPES_MOST; i++)
         if (matrix->shapes[i].known && memcmp(matrix->shapes[i].key, key, sizeof key) == 0)
@@ -286,9 +297,9 @@ static struct shape *shape_of(struct cuda_matrix *matrix, enum zr_precision prec
     forget(s);
     zr_lt_status status = set_operation(s, p, e, a->turned, b->turned);
     if (status == ZR_LT_SUCCESS)
-        status = loaded.lt.layout_create(&s->a, types[precision], a->rows, a->columns, (int64_t)a->leading);
+        status = loaded.lt.layout_create(&s->a, a_type, a->rows, a->columns, (int64_t)a->leading);
     if (status == ZR_LT_SUCCESS)
-        status = loaded.lt.layout_create(&s->b, types[precision], b->rows, b->columns, (int64_t)b->leading);
+        status = loaded.lt.layout_create(&s->b, b_type, b->rows, b->columns, (int64_t)b->leading);
     if (status == ZR_LT_SUCCESS)
         status = loaded.lt.layout_create(&s->c, p->floats ? ZR_LT_FLOAT : types[precision], p->n, p->m,
                                          (int64_t)p->c_row);
@@ -310,6 +321,16 @@ static void count_refusal(struct zr_kernel_context *context, const struct cuda_p
         context->refusals = (struct zr_kernel_refusals){1, p->m, p->n, p->k};
 }
 
+/* The library's a is zr's b. */
+static zr_lt_status set_scales(struct shape *s, const struct cuda_product *p)
+{
+    zr_lt_status status =
+        loaded.lt.operation_set(s->operation, ZR_LT_OPERATION_SCALE_A, &p->b_scale, sizeof p->b_scale);
+    return status == ZR_LT_SUCCESS ? loaded.lt.operation_set(s->operation, ZR_LT_OPERATION_SCALE_B,
+                                                             &p->a_scale, sizeof p->a_scale)
+                                   : status;
+}
+
 zr_result zr_cuda_matrix_multiply(struct zr_kernel_context *context, struct cuda_matrix *matrix,
                                   const struct cuda_product *p, struct cuda_epilogue e, void *workspace,
                                   bool *done)
@@ -326,6 +347,8 @@ zr_result zr_cuda_matrix_multiply(struct zr_kernel_context *context, struct cuda
         status = loaded.lt.operation_set(s->operation, ZR_LT_OPERATION_BIAS, &p->bias, sizeof p->bias);
     if (status == ZR_LT_SUCCESS && has_aux(e))
         status = loaded.lt.operation_set(s->operation, ZR_LT_OPERATION_AUX, &e.with, sizeof e.with);
+    if (status == ZR_LT_SUCCESS && p->a_kind)
+        status = set_scales(s, p);
     if (status == ZR_LT_SUCCESS)
         status = loaded.lt.multiply(matrix->handle, s->operation, &one, p->b, s->a, p->a, s->b, &beta,
                                     adds ? e.with : p->c, s->c, p->c, s->c, &s->algorithm, workspace,

@@ -25,6 +25,9 @@ enum { ZR_CUDA_MATRIX_WORKSPACE = 32 << 20 };
 /* Whether there is a library, of the contexts that one is for. */
 bool zr_cuda_matrix_is_complete(const struct cuda_matrix *matrix);
 
+/* Whether this context has it. */
+bool zr_cuda_matrix_has_library(const struct cuda_matrix *matrix);
+
 /* What the library does with a product before it stores it, once rounded, in c. */
 struct cuda_epilogue {
     enum cuda_epilogue_kind {
@@ -38,9 +41,9 @@ struct cuda_epilogue {
 
 /* Queues the product in the context's stream, with ZR_CUDA_MATRIX_WORKSPACE bytes of scratch on a 64-byte
  * line. Its algorithm depends on shape, types, epilogue, card and the library's version alone. *done false:
- * it is none for the library: small, not aligned, or refused. A refusal counts in context->refusals where
- * there is no epilogue: else the caller asks for the same product without one. ZR_ERR_UNAVAILABLE: it should
- * have been made, and the card fails. One thread at a time, as the context. */
+ * it is none for the library: small (but in fp8), not aligned, or refused. A refusal counts in
+ * context->refusals where there is no epilogue: else the caller asks for the same product without one.
+ * ZR_ERR_UNAVAILABLE: it should have been made, and the card fails. One thread at a time, as the context. */
 zr_result zr_cuda_matrix_multiply(struct zr_kernel_context *context, struct cuda_matrix *matrix,
                                   const struct cuda_product *product, struct cuda_epilogue epilogue,
                                   void *workspace, bool *done);

@@ -415,7 +415,7 @@ int main(int argc, char **argv)
         if (pthread_create(&handle, NULL, pool_main, (void *)(uintptr_t)t) != 0)
             return 1;
     }
-    struct zr_kernel_limits limits = {2048, 1024, C, A, pool.threads};
+    struct zr_kernel_limits limits = {2048, 1024, C, A, pool.threads, 0, 0};
     kernels = zr_kernels_cpu(context.isa);
     context.parallel = (struct zr_parallel){pool.threads, pool_run, NULL};
     context.workspace_bytes = kernels->workspace_bytes(&limits, context.isa);

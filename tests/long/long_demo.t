@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """make demo, as a newcomer types it: validation loss below 2.0 nats per byte, and what it is to say. ZR_DEMO names a file
-of what it has said already: .ci/run has typed it."""
+of what it has said already: .ci/run has typed it. Then 300 steps of its shape in fp8, beside bf16."""
 import os
 import re
 import sys
 
 sys.path.insert(0, "tests/support")
-from zrtest import BUILD, done, note, ok, run_limited, same
+from zrtest import BUILD, LONG_HANG, done, note, ok, run_limited, same, text_file, train
 
 if os.environ.get("ZR_DEMO"):
     with open(os.environ["ZR_DEMO"], encoding="utf-8", errors="replace") as file:
@@ -19,4 +19,17 @@ losses = re.findall(r"validation\s+([0-9.]+) nats", said)
 ok(losses and float(losses[-1]) < 2.0, f"validation loss {losses[-1] if losses else 'missing'} is below 2.0")
 for words in ("Byte plan", "stranded", "tokens/s", "as planned", "Next", "--prompt"):
     ok(words in said, f"the table shows {words!r}")
+
+# The validation loss after 300 steps: eight bits cost less than a hundredth of it.
+bible = os.path.join(BUILD, "demo", "bible.txt")
+ends = {}
+for precision in ("bf16", "fp8"):
+    run = train(data=bible if os.path.exists(bible) else text_file("long.txt", size=4000000), ranks=2, stage=1, layers=4, hidden=192, heads=6, seq=64, batch=4,
+                steps=300, lr=2.5e-3, warmup=40, eval_every=300, precision=precision, timeout=LONG_HANG)
+    if same(run.code, 0, f"300 steps in {precision}"):
+        ends[precision] = run.report["val_loss"]
+    else:
+        note(run.err)
+off = ends["fp8"] / ends["bf16"] - 1 if len(ends) == 2 else 1
+ok(abs(off) < 0.01, f"fp8 ends {100 * off:+.2f} % beside bf16: {ends}")
 done()

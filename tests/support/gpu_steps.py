@@ -192,7 +192,7 @@ def programs(emulated, names, **more):
             each.result()
 
 
-KERNELS, VERDICTS = ("fp32", "llama", "narrow"), ("emulator", "processes", "work", "alloc", "pools", "contexts", "capture", "kernels", "arena")
+KERNELS, VERDICTS = ("fp32", "llama", "narrow", "fp8"), ("emulator", "processes", "work", "alloc", "pools", "contexts", "capture", "kernels", "arena")
 
 
 def kernels(emulated):

@@ -22,6 +22,9 @@ CASES = (
     ("a pipeline over NCCL", dict(ranks=2, pp=2, accumulate=2, steps=2, comm="nccl", deterministic=True), FP32, (1,)),
     ("bf16, attention on tensor cores, micro-batches, recomputation",
      dict(precision="bf16", hidden=64, heads=1, seq=17, layers=1, accumulate=2, recompute="full", steps=2), 2e-3, (2, 0)),
+    ("fp8", dict(precision="fp8", hidden=32, heads=2, seq=16, batch=1, layers=1, accumulate=2, steps=2), 2e-3, (3, 0)),
+    ("fp8, LLaMA, tensor parallel",
+     dict(precision="fp8", arch="llama", heads=2, kv_heads=2, hidden=32, ffn=64, ranks=2, tp=2, seq=16, batch=1, layers=1, steps=2), 2e-3, (0,)),
 )
 if not mpi_missing():  # shards of three pieces
     CASES += (("by MPI, through this machine's memory", dict(ranks=2, steps=2, layers=1, hidden=20, bucket_bytes=4096, comm="mpi"), FP32, (0, 3)),
@@ -45,6 +48,10 @@ for words, flags, tolerance, stages in CASES:
         ok("matrix products are made by " in run.err, f"{words}, stage {stage}: who makes the products is said") or note(run.err)
         same(run.bits, (first or run).bits, f"{words}, stage {stage}: the bits of {'--comm local' if 'comm' in flags and 'pp' not in flags else f'stage {stages[0]}'}")
         first = first or run
+
+# fp8 on a card that has none.
+run = on_card({"ZR_EMULATOR_CAPABILITY": "80"}, precision="fp8", hidden=32, seq=16)
+ok(run.code == 2 and "Emulated GPU 0 has 8.0; use --precision bf16" in run.err, "a card without fp8 is named") or note(run.err)
 
 # Nothing is kept that no kernel of a card reads: attention's probabilities.
 for model in ({}, LLAMA)[:1 if SHORT else None]:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""zr-train in bf16 and fp16: what it keeps by the paper's figures, how near its losses come to fp32's, checkpoints
+"""zr-train in bf16, fp16 and fp8: what it keeps by the paper's figures, how near its losses come to fp32's, checkpoints
 that any precision reads, and fp16's loss scale: steps skipped on all ranks alike, saved, and not without end."""
 import json
 import os
@@ -8,8 +8,9 @@ import struct
 import sys
 
 sys.path.insert(0, "tests/support")
+from pairs import logged
 from saves import read_safetensors
-from zrtest import done, note, ok, path, same, text_file, train
+from zrtest import PLANNED_TAGS, done, note, ok, path, same, text_file, train
 
 NARROW = ("bf16", "fp16")
 MODEL = dict(layers=6, hidden=21, heads=3, seq=11, batch=2, clip=0.5)
@@ -41,18 +42,18 @@ if ran(run, "a trillion parameters on 1,024 ranks in bf16"):
     state = run.report["ranks"][1023]["planned_persistent_bytes"]["state"]
     ok(abs(state / (16e12 / 1024) - 1) < 0.01, f"a rank keeps {state / 1e9:.2f} GB")
 
-# Learning: the same text, the same order. The three differ by rounding alone, far less than they learn: by up to 0.05, as seeds
+# Learning: the same text, the same order. They differ by rounding alone, far less than they learn: by up to 0.05, as seeds
 # and processors have it, where they learn 2.
 LEARNING = dict(layers=3, hidden=48, heads=4, seq=32, batch=8, steps=60, lr=3e-3, ranks=2, stage=2)
 ends = {}
-for precision in ("fp32",) + NARROW:
+for precision in ("fp32",) + NARROW + ("fp8",):
     run = train(precision=precision, **LEARNING)
     if ran(run, f"60 steps in {precision}"):
         loss = run.report["loss"]
         ends[precision] = sum(loss[-5:]) / 5
         ok(loss[0] - ends[precision] > 2, f"the loss falls from {loss[0]:.3f} to {ends[precision]:.3f}")
         same(run.report["precision"], precision, "the report says so")
-for precision in NARROW:
+for precision in NARROW + ("fp8",):
     if "fp32" in ends and precision in ends:
         ok(0 <= abs(ends[precision] - ends["fp32"]) < 0.1, f"{precision} ends within 0.1 of fp32's {ends['fp32']:.4f}")
 
@@ -132,6 +133,46 @@ for precision, other in (("bf16", "fp32"), ("fp32", "bf16"), ("bf16", "fp16")):
         ok(a.read() == b.read(), "and exports the same file, of masters")
     run = train(ranks=2, stage=0, precision=other, resume=folder, **{**steps, "steps": 6})
     ok(run.code == 0 and len(run.losses) == 2 and run.report["loss"][0] < 5.7, f"and goes on in {other}")
+
+# fp8: what is kept is bf16's, products of blocks are others; the bits do not depend on the stage, nor on a pipeline or on a run that
+# was taken up again, and tensor ranks, whose parts have scales of their own, come near.
+EIGHT = dict(steps=4, eval_every=0, precision="fp8")
+first, narrow = (logged(ranks=2, stage=0, **{**EIGHT, "precision": precision}) for precision in ("fp8", "bf16"))
+if ran(first, "fp8"):
+    same([first.report[key] for key in ("precision", "fp8_matrices")], ["fp8", 4], "the report says what it multiplies")
+    ok("fp8: products by 4 of a block's 4 matrices" in first.out, "so does the table") or note(first.out)
+    ok(first.losses[0] != narrow.losses[0] and abs(first.report["loss"][3] - narrow.report["loss"][3]) < 0.02, "losses are near bf16's")
+    others = [{tag: most for tag, most in run.report["ranks"][0]["peak_bytes"].items() if tag in PLANNED_TAGS and tag != "workspace"} for run in (narrow, first)]
+    same(others[1], others[0], "and its bytes, but for scratch")
+# Scratch is for the widest rows beside the matrix in two bytes, on a card for two copies of those rows in one.
+for backend in ("host", "cuda"):
+    scratch = {batch: train(backend=backend, dry_run=True, precision="fp8", hidden=256, seq=64, batch=batch).report["ranks"][0]["planned_bytes"]["workspace"]
+               for batch in (8, 16)}
+    same(scratch[16] - scratch[8], 2 * 8 * 64 * 1024, f"{backend}: copies of operands are planned, by the rows")
+run = train(backend="cuda", dry_run=True, precision="bf16", hidden=256, seq=64, batch=8)
+same(scratch[8] - run.report["ranks"][0]["planned_bytes"]["workspace"], 256 + 2 * 8 * 64 * 1024 + 256 * 1024, "and beside a line of scales the matrix")
+for stage in (1, 2, 3):
+    run = logged(ranks=2, stage=stage, recompute=("none", "selective", "full")[stage - 1], threads=stage, **EIGHT)
+    same(run.bits, first.bits, f"stage {stage} has the bits of stage 0") or note(run.err)
+folder = path("fp8")
+run = logged(ranks=2, stage=1, save=folder, save_every=2, **EIGHT)
+run = logged(ranks=2, stage=3, resume=os.path.join(folder, "step-00000002"), **EIGHT)
+same(run.losses, first.losses[2:], "a run that is taken up goes on as it would have") or note(run.err)
+for model in ({}, dict(arch="llama", ffn=64, kv_heads=2)):
+    whole, stages, shares, tiles = (logged(**more, **model, **EIGHT) for more in (
+        dict(accumulate=2), dict(accumulate=2, ranks=2, pp=2), dict(ranks=2, tp=2, accumulate=2), dict(tile=2, accumulate=2)))
+    if ran(whole, "one rank"):
+        same(stages.losses, whole.losses, "a pipeline has its losses, to the bit") or note(stages.err)
+        for run, words in ((shares, "tensor ranks"), (tiles, "tiles")):
+            ok(run.code == 0 and max(abs(a - b) for a, b in zip(run.report["loss"], whole.report["loss"])) < 2e-2, f"{words} come near its losses") or note(run.err)
+run = train(arch="llama", ffn=40, **EIGHT)
+ok(run.code == 0 and run.report["fp8_matrices"] == 3 and "3 of a block's 5 matrices; the others are made in bf16" in run.out,
+   "matrices whose sizes are no multiples of 16 are multiplied in bf16, and the table says so") or note(run.out + run.err)
+for flags in (dict(seq=15, batch=1), dict(hidden=24, heads=3), dict(layers=1, heads=4, ranks=4, tp=4, hidden=32, seq=15, batch=3)):
+    run = train(**{**EIGHT, **flags})
+    ok(run.code == 2 and "no product of a block has such sizes" in run.err, f"where none is, fp8 is refused: {flags}") or note(run.err)
+run = train(params="1.5e9", dry_run=True, backend="sim", world_size=8, stage=3, batch=8, precision="fp8", layers=None, hidden=None, heads=None, ranks=None)
+ran(run, "a plan of a large model in fp8")
 
 # What does not belong together.
 with open(path("least.json"), "w") as file:

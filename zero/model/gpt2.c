@@ -199,8 +199,10 @@ static const struct matrix matrices[ZR_BLOCK_PRODUCTS] = {[ZR_PRODUCT_QKV] = {QK
 static struct zr_linear linear_of(const struct zr_module_pass *pass, const struct matrix *m)
 {
     size_t c = zr_pass_shape(pass)->hidden, l = c / zr_shape_tensor(zr_pass_shape(pass));
-    return (struct zr_linear){
-        .rows = pass->rows, .in = m->in * (m->split_in ? l : c), .out = m->out * (m->split_in ? c : l)};
+    return (struct zr_linear){.rows = pass->rows,
+                              .in = m->in * (m->split_in ? l : c),
+                              .out = m->out * (m->split_in ? c : l),
+                              .fp8 = zr_pass_shape(pass)->fp8};
 }
 
 /* A tile of several tensor ranks' q, k and v has a matrix and a bias of each: they lie apart in the rows of

@@ -163,7 +163,8 @@ static zr_result multiply(struct zr_module_pass *pass, struct zr_linear linear, 
 
 static struct zr_linear linear_of(const struct zr_module_pass *pass, size_t in, size_t out)
 {
-    return (struct zr_linear){.rows = pass->rows, .in = in, .out = out, .turned = true};
+    return (struct zr_linear){
+        .rows = pass->rows, .in = in, .out = out, .turned = true, .fp8 = zr_pass_shape(pass)->fp8};
 }
 
 /* Of q, k or v, which are columns of wider rows. */

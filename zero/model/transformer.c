@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "kernels/fp8.h"
 #include "zero/comm/take.h"
 #include "zero/model/cut.h"
 
@@ -251,6 +252,50 @@ zr_result zr_shape_check(const struct zr_shape *shape)
     return result == ZR_OK ? check_tiles(shape) : result;
 }
 
+/* A block's matrices, as this tensor rank multiplies by them, or by a tile of them: their number. */
+enum { MATRICES_MOST = 5 };
+static unsigned matrices_of(const struct zr_shape *shape, struct zr_linear out[MATRICES_MOST])
+{
+    size_t tensor = zr_shape_tensor(shape), tiles = zr_shape_tiles(shape), c = shape->hidden,
+           own = c / tensor, kv = c / shape->heads * shape->kv_heads / tensor, ffn = shape->ffn / tensor;
+    bool llama = shape->architecture == ZR_ARCH_LLAMA, apart = llama || (tiles > 1 && tensor > 1);
+    const size_t sizes[MATRICES_MOST][2] = {
+        {c, apart ? own : 3 * own}, {own, c}, {c, ffn}, {ffn, c}, {c, kv}};
+    unsigned count = llama ? MATRICES_MOST : MATRICES_MOST - 1;
+    for (unsigned i = 0; i < count; i++)
+        out[i] = (struct zr_linear){
+            .rows = shape->batch * shape->sequence, .in = sizes[i][0], .out = sizes[i][1] / tiles};
+    return count;
+}
+
+unsigned zr_shape_fp8_matrices(const struct zr_shape *shape, unsigned *all)
+{
+    struct zr_linear matrices[MATRICES_MOST];
+    unsigned suited = 0;
+    *all = matrices_of(shape, matrices);
+    for (unsigned i = 0; i < *all; i++)
+        suited += zr_fp8_suits(&matrices[i]);
+    return suited;
+}
+
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+static void limit_fp8(const struct zr_shape *shape, struct zr_kernel_limits *limits)
+{
+    struct zr_linear matrices[MATRICES_MOST];
+    unsigned count = matrices_of(shape, matrices);
+    for (unsigned i = 0; i < count; i++) {
+        const struct zr_linear *m = &matrices[i];
+        if (!zr_fp8_suits(m))
+            continue;
+        limits->fp8_narrow = larger(limits->fp8_narrow, m->in < m->out ? m->in : m->out);
+        limits->fp8_wide = larger(limits->fp8_wide, larger(m->in, m->out));
+    }
+}
+
 void zr_shape_limits(const struct zr_shape *shape, unsigned threads, struct zr_kernel_limits *out)
 {
     *out = (struct zr_kernel_limits){
@@ -260,6 +305,8 @@ void zr_shape_limits(const struct zr_shape *shape, unsigned threads, struct zr_k
         .heads = shape->heads,
         .threads = threads,
     };
+    if (shape->fp8)
+        limit_fp8(shape, out);
 }
 
 double zr_shape_elements(const struct zr_shape *shape)

@@ -22,6 +22,7 @@ struct zr_shape {
     /* Pieces of a block's products, by columns, and of the embedding and the head, by entries of the
      * vocabulary; each is a part of its module with a unit of its own. 0 and 1: none */
     unsigned tiles;
+    bool fp8;           /* products of blocks round their operands to eight bits: kernels/zr_kernels.h */
     size_t logits_rows; /* of a chunk of the head, at most; 0: as many as are in 64 MiB of floats */
     enum zr_architecture architecture;
     /* LLaMA's. */
@@ -82,6 +83,9 @@ struct zr_pipeline zr_stages_pipeline(const struct zr_stages *stages, size_t *mo
 
 /* Elements without padding, in floating point: of shapes beyond counting too. */
 double zr_shape_elements(const struct zr_shape *shape);
+/* Of a block's matrices, those whose sizes fp8 takes; *all: their number. The products of others are made in
+ * bf16. */
+unsigned zr_shape_fp8_matrices(const struct zr_shape *shape, unsigned *all);
 /* What the kernels must be ready for. */
 void zr_shape_limits(const struct zr_shape *shape, unsigned threads, struct zr_kernel_limits *out);
 /* Floating-point operations of the model's matrix products, forward and backward, for one micro-batch of a

@@ -17,6 +17,7 @@ static zr_result open_context(struct zr_trainer_state *state)
     context->parallel = o->parallel;
     context->isa = o->isa;
     context->precision = o->precision;
+    context->fp8 = o->shape.fp8;
     context->stream = o->stream;
     zr_comm_guard(o->mesh->world, context);
     context->flops = o->clock ? &o->clock->flops : NULL;

@@ -130,7 +130,7 @@ static zr_result open_dense(struct zr_prove *prove)
                                                                     .mesh = &prove->mesh,
                                                                     .shape = config->shape,
                                                                     .micro_batches = config->micro_batches,
-                                                                    .precision = config->precision,
+                                                                    .precision = zr_train_precision(config),
                                                                     .loss_scaling = config->loss_scaling,
                                                                     .seed = config->seed,
                                                                     .optimizer = config->optimizer});

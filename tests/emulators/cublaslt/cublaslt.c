@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "kernels/cuda/driver_launch.h"
+#include "kernels/fp8.h"
 
 #define PUBLIC __attribute__((visibility("default")))
 
@@ -19,6 +20,8 @@ ZR_LT_FUNCTIONS(DECLARE)
 #define DECLARE(member, name, suffix, parameters) zr_cu_result name##suffix parameters;
 ZR_CUDA_LAUNCHING(DECLARE)
 #undef DECLARE
+zr_cu_result cuCtxGetDevice(zr_cu_device *device);
+zr_cu_result cuDeviceGetAttribute(int *value, zr_cu_attribute which, zr_cu_device device);
 
 enum { VERSION = 130002, ALIGNMENT_BYTES = 16, AUX_LEADING = 8, PARTS = 2, SPLIT_LEAST = 64 };
 enum { SCHEMES = 7, CHOSEN = 0x5a10 };
@@ -30,7 +33,7 @@ struct zr_lt_operation_st {
     unsigned compute_type, scale_type;
     int32_t turned[2];
     uint32_t epilogue;
-    const void *bias, *aux;
+    const void *bias, *aux, *scales[2];
     int64_t aux_leading;
 };
 struct zr_lt_layout_st {
@@ -175,6 +178,8 @@ PUBLIC zr_lt_status cublasLtMatmulDescSetAttribute(zr_lt_operation o, unsigned i
         place = (struct place){&o->aux, sizeof o->aux};
     else if (attribute == ZR_LT_OPERATION_AUX_LEADING)
         place = (struct place){&o->aux_leading, sizeof o->aux_leading};
+    else if (attribute == ZR_LT_OPERATION_SCALE_A || attribute == ZR_LT_OPERATION_SCALE_B)
+        place = (struct place){&o->scales[attribute - ZR_LT_OPERATION_SCALE_A], sizeof *o->scales};
     return put(place, attribute, value, bytes);
 }
 
@@ -200,9 +205,14 @@ struct problem {
     const struct zr_lt_layout_st *a, *b, *c, *d;
 };
 
+static bool is_fp8(unsigned type)
+{
+    return type == ZR_LT_E4M3 || type == ZR_LT_E5M2;
+}
+
 static size_t bytes_of(unsigned type)
 {
-    return type == ZR_LT_FLOAT ? 4 : type == ZR_LT_HALF || type == ZR_LT_BFLOAT ? 2 : 0;
+    return is_fp8(type) ? 1 : type == ZR_LT_FLOAT ? 4 : type == ZR_LT_HALF || type == ZR_LT_BFLOAT ? 2 : 0;
 }
 
 static uint64_t depth_of(const struct problem *p)
@@ -256,6 +266,33 @@ static zr_lt_status check_epilogue(const struct problem *p)
                : refuse(ZR_LT_NOT_SUPPORTED, "epilogue %u of another type than A's", o->epilogue);
 }
 
+/* Of which the matrices fit together. */
+static zr_lt_status check_fp8(const struct problem *p)
+{
+    const uint64_t sizes[] = {p->d->rows, p->d->columns, depth_of(p)};
+    int major = 0, minor = 0;
+    zr_cu_device device = 0;
+    if (!is_fp8(p->a->type) || !is_fp8(p->b->type))
+        return refuse(p->o->scales[0] || p->o->scales[1] ? ZR_LT_INVALID_VALUE : ZR_LT_NOT_SUPPORTED,
+                      "types %u x %u, scaled or not", p->a->type, p->b->type);
+    cuCtxGetDevice(&device);
+    cuDeviceGetAttribute(&major, (zr_cu_attribute)ZR_CU_CAPABILITY_MAJOR, device);
+    cuDeviceGetAttribute(&minor, (zr_cu_attribute)ZR_CU_CAPABILITY_MINOR, device);
+    if (10 * major + minor < 89)
+        return refuse(ZR_LT_NOT_SUPPORTED, "eight bits on a card of compute capability %d.%d", major, minor);
+    if (!p->o->turned[0] || p->o->turned[1])
+        return refuse(ZR_LT_NOT_SUPPORTED, "eight bits, and A is not transposed or B is");
+    if (p->a->type == ZR_LT_E5M2 && p->b->type == ZR_LT_E5M2)
+        return refuse(ZR_LT_NOT_SUPPORTED, "E5M2 by E5M2");
+    for (unsigned i = 0; i < 3; i++)
+        if (sizes[i] % 16)
+            return refuse(ZR_LT_NOT_SUPPORTED, "%c of %llu is no multiple of 16", "MNK"[i],
+                          (unsigned long long)sizes[i]);
+    return p->d->type == ZR_LT_BFLOAT || (p->d->type == ZR_LT_FLOAT && p->o->epilogue == ZR_LT_EPILOGUE_NONE)
+               ? ZR_LT_SUCCESS
+               : refuse(ZR_LT_NOT_SUPPORTED, "eight bits to type %u", p->d->type);
+}
+
 static zr_lt_status check_problem(const struct problem *p)
 {
     const struct zr_lt_layout_st *const layouts[] = {p->a, p->b, p->c, p->d};
@@ -270,8 +307,11 @@ static zr_lt_status check_problem(const struct problem *p)
     if (depth_of(p) != (p->o->turned[1] ? p->b->columns : p->b->rows) || p->d->rows != m ||
         p->d->columns != n || p->c->rows != m || p->c->columns != n)
         return refuse(ZR_LT_INVALID_VALUE, "the matrices do not fit together");
-    if (p->a->type != p->b->type || p->c->type != p->d->type ||
-        (p->d->type != p->a->type && p->d->type != 0) || p->o->compute_type != ZR_LT_COMPUTE_FLOAT ||
+    bool fp8 = is_fp8(p->a->type) || is_fp8(p->b->type) || p->o->scales[0] || p->o->scales[1];
+    if (fp8 && (status = check_fp8(p)) != ZR_LT_SUCCESS)
+        return status;
+    if ((!fp8 && p->a->type != p->b->type) || p->c->type != p->d->type ||
+        (!fp8 && p->d->type != p->a->type && p->d->type != 0) || p->o->compute_type != ZR_LT_COMPUTE_FLOAT ||
         p->o->scale_type != ZR_LT_FLOAT)
         return refuse(ZR_LT_NOT_SUPPORTED, "types %u x %u to %u, computed in %u", p->a->type, p->b->type,
                       p->d->type, p->o->compute_type);
@@ -285,8 +325,8 @@ static zr_lt_status check_problem(const struct problem *p)
 static zr_lt_algorithm algorithm_for(const struct problem *p, unsigned parts)
 {
     const struct zr_lt_operation_st *o = p->o;
-    uint64_t kind = (uint64_t)p->a->type << 48 | (uint64_t)p->d->type << 32 | o->epilogue << 8 |
-                    (unsigned)o->turned[0] << 1 | (unsigned)o->turned[1];
+    uint64_t kind = (uint64_t)p->a->type << 48 | (uint64_t)p->b->type << 40 | (uint64_t)p->d->type << 32 |
+                    o->epilogue << 8 | (unsigned)o->turned[0] << 1 | (unsigned)o->turned[1];
     uint64_t bytes = parts > 1 ? parts * p->d->rows * p->d->columns * sizeof(float) : 0;
     return (zr_lt_algorithm){{CHOSEN, kind, p->d->rows << 32 | p->d->columns, depth_of(p), parts, bytes,
                               (uint64_t)p->a->leading << 32 | (uint64_t)p->b->leading,
@@ -327,6 +367,11 @@ PUBLIC zr_lt_status cublasLtMatmulAlgoGetHeuristic(zr_lt_handle handle, zr_lt_op
 }
 
 /* ---- Products ------------------------------------------------------------------------------------------ */
+
+static unsigned kind_of(unsigned type)
+{
+    return type == ZR_LT_E4M3 ? ZR_FP8_E4M3 : type == ZR_LT_E5M2 ? ZR_FP8_E5M2 : ZR_FP8_NONE;
+}
 
 static struct zr_numbers numbers_of(const void *at, unsigned type)
 {
@@ -406,7 +451,11 @@ PUBLIC zr_lt_status cublasLtMatmul(zr_lt_handle handle, zr_lt_operation o, const
                                  .c_leading = (size_t)d->leading,
                                  .alpha = *(const float *)alpha,
                                  .beta = *(const float *)beta,
-                                 .partial = workspace};
+                                 .partial = workspace,
+                                 .a_kind = kind_of(a->type),
+                                 .b_kind = kind_of(b->type),
+                                 .a_scale = o->scales[0],
+                                 .b_scale = o->scales[1]};
     if (has_bias(o->epilogue))
         product.bias = numbers_of(o->bias, d->type);
     if (has_aux(o->epilogue)) {

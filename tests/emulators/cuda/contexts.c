@@ -122,6 +122,12 @@ static zr_cu_result attribute(zr_cu_attribute which, int *value)
     case ATTRIBUTE_FABRIC:
         *value = 0;
         break;
+    case ZR_CU_CAPABILITY_MAJOR:
+        *value = emu.capability / 10;
+        break;
+    case ZR_CU_CAPABILITY_MINOR:
+        *value = emu.capability % 10;
+        break;
     default:
         *value = 1;
     }

@@ -24,17 +24,17 @@
  *
  * For programs that do not call it: ZR_EMULATOR_FAULT=cuMemMap:3:2 fails the third map with code 2, and
  * ZR_EMULATOR_DEVICES, _MEMORY, _CONTEXT, _GRANULARITY, _VERSION, _TICKS, _SEED, _LAZY_FREE and _DELAY_NS set
- * what their names say, _FORKS=1 has cuInit fork, _SHARED names a file: the processes that name it share the
- * devices' bytes, and those of one that was killed come back; what was exported is in use until the last
- * process that holds it has let it go. _HOST=1 to 3 refuses kinds of host memory (enum zr_emulator_host), and
- * _COSTS=1 lets virtual memory calls take the time that they take on a card. _DIRTY=1 fills what cuMemCreate
- * makes, which a card does not promise to clear. _RACES=0 does not search kernels for races between threads, which
- * takes about half of their time. _LAUNCHES names a file that gets a line for each kernel,
- * fill and copy on a device, of which none is carried out: what a program of any size would do, in no time
- * and next to no memory. _WAITS names a file that gets a line each time that the
- * program waits for a device: process, call, launches so far. All but that are read by cuInit. With its
- * folder in LD_LIBRARY_PATH any program loads it. _ASKED, read at each question, names a file that gets a
- * line for every function and private table that was asked for.
+ * what their names say, _CAPABILITY=80 makes it a card of compute capability 8.0 and not 9.0, _FORKS=1 has
+ * cuInit fork, _SHARED names a file: the processes that name it share the devices' bytes, and those of one
+ * that was killed come back; what was exported is in use until the last process that holds it has let it go.
+ * _HOST=1 to 3 refuses kinds of host memory (enum zr_emulator_host), and _COSTS=1 lets virtual memory calls
+ * take the time that they take on a card. _DIRTY=1 fills what cuMemCreate makes, which a card does not
+ * promise to clear. _RACES=0 does not search kernels for races between threads, which takes about half of
+ * their time. _LAUNCHES names a file that gets a line for each kernel, fill and copy on a device, of
+ * which none is carried out: what a program of any size would do, in no time and next to no memory. _WAITS
+ * names a file that gets a line each time that the program waits for a device: process, call, launches so
+ * far. All but that are read by cuInit. With its folder in LD_LIBRARY_PATH any program loads it. _ASKED, read
+ * at each question, names a file that gets a line for every function and private table that was asked for.
  *
  * Device memory lies in a memfd. Its addresses are reserved without access: a processor that touches them
  * dies, as it would with a card. */

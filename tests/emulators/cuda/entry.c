@@ -13,6 +13,7 @@
 struct emu_settings emu = {.devices_count = 2,
                            .nodes_count = 1,
                            .version = 13000,
+                           .capability = 90,
                            .granularity_bytes = (size_t)2 << 20,
                            .capacity_bytes = (size_t)16 << 30,
                            .work_ticks = 3,
@@ -176,6 +177,7 @@ static void read_environment(void)
     emu.no_races = setting("ZR_EMULATOR_RACES", 1) == 0;
     emu.dirty = setting("ZR_EMULATOR_DIRTY", 0) != 0;
     emu.lazy_free |= setting("ZR_EMULATOR_LAZY_FREE", 0) != 0;
+    emu.capability = (int)setting("ZR_EMULATOR_CAPABILITY", (uint64_t)emu.capability);
     emu.host_memory = (enum zr_emulator_host)setting("ZR_EMULATOR_HOST", emu.host_memory);
     emu.costs |= setting("ZR_EMULATOR_COSTS", 0) != 0;
     emu.lazy = !loading || strcmp(loading, "EAGER") != 0;

@@ -82,7 +82,7 @@ enum emu_call {
 enum { EMU_DEVICES_MOST = 8, EMU_STACK_MOST = 64 };
 
 struct emu_settings {
-    int devices_count, nodes_count, version;
+    int devices_count, nodes_count, version, capability;
     size_t granularity_bytes, capacity_bytes;
     size_t context_bytes; /* of a device, for its primary context */
     uint64_t work_ticks;

@@ -17,6 +17,7 @@ struct test_case {
 
 static const struct zr_kernels *kernels; /* of the instruction set whose turn it is */
 static enum zr_precision precision;      /* whose turn it is */
+static bool fp8;                         /* contexts are for products in fp8, too */
 static uint64_t base_seed;
 
 static inline size_t rows_of(const struct shape *s)
@@ -161,11 +162,16 @@ static inline size_t shapes_taken(size_t all, size_t usual)
 static inline bool begin(struct zr_kernel_context *context, const struct shape *s, enum zr_isa isa,
                          unsigned *threads)
 {
-    struct zr_kernel_limits limits = {rows_of(s), s->sequence, s->channels, s->heads, 0};
+    struct zr_kernel_limits limits = {rows_of(s), s->sequence, s->channels, s->heads, 0, 0, 0};
+    if (fp8) {
+        limits.fp8_narrow = s->channels < s->wide ? s->channels : s->wide;
+        limits.fp8_wide = s->channels < s->wide ? s->wide : s->channels;
+    }
     bool opened = context_begin(context, limits, isa, threads);
     if (!opened)
         tap_ok(false, "%s: a context opens", table_name(isa));
     context->precision = precision;
+    context->fp8 = fp8;
     return opened;
 }
 

@@ -39,7 +39,7 @@ struct rig_options {
 /* After a failure, too, rig_close() releases what there is. */
 static inline zr_result rig_open(struct rig *rig, const struct rig_options *options)
 {
-    const struct zr_kernel_limits limits = {8, 8, 8, 1, 1};
+    const struct zr_kernel_limits limits = {8, 8, 8, 1, 1, 0, 0};
     *rig = (struct rig){0};
     zr_result result = zr_backend_host_create(
         &rig->backend, &(struct zr_host_options){.granule_bytes = options->granule_bytes});

@@ -204,8 +204,8 @@ static void test_isa(enum zr_isa isa)
         unsigned counts[2] = {1, 3};
         bool intact = true;
         random_state = base_seed;
-        if (!context_begin(&one, (struct zr_kernel_limits){1, 1, 1, 1, 0}, isa, &counts[0]) ||
-            !context_begin(&three, (struct zr_kernel_limits){1, 1, 1, 1, 0}, isa, &counts[1])) {
+        if (!context_begin(&one, (struct zr_kernel_limits){1, 1, 1, 1, 0, 0, 0}, isa, &counts[0]) ||
+            !context_begin(&three, (struct zr_kernel_limits){1, 1, 1, 1, 0, 0, 0}, isa, &counts[1])) {
             tap_ok(false, "%s: contexts open", zr_isa_name(isa));
             return;
         }

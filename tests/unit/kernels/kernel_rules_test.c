@@ -14,7 +14,7 @@
 #include "tests/support/kernels/kernels_reference.h"
 #include "tests/support/kernels/kernels_support.h"
 
-static const struct zr_kernel_limits small = {64, 32, 48, 3, 1};
+static const struct zr_kernel_limits small = {64, 32, 48, 3, 1, 0, 0};
 
 static unsigned threads_now(void)
 {
@@ -77,8 +77,8 @@ static void check_refusals(void)
 
 static void check_sizes(void)
 {
-    const struct zr_kernel_limits huge = {1 << 16, 1 << 11, 25600, 160, 128};
-    struct zr_kernel_limits end = {SIZE_MAX, SIZE_MAX, SIZE_MAX, 1, 2}, more = small;
+    const struct zr_kernel_limits huge = {1 << 16, 1 << 11, 25600, 160, 128, 0, 0};
+    struct zr_kernel_limits end = {SIZE_MAX, SIZE_MAX, SIZE_MAX, 1, 2, SIZE_MAX, SIZE_MAX}, more = small;
     double seconds = 1;
     size_t bytes = 0;
     for (unsigned i = 0; i < 50; i++) { /* the best of them: others use the processor, too */
@@ -383,7 +383,7 @@ static void check_refused_library(struct zr_kernel_context *c, const struct zr_k
 static void test_isa(enum zr_isa isa)
 {
     const struct zr_kernels *kernels = zr_kernels_cpu(isa);
-    struct zr_kernel_limits limits = {128, 32, 300, 3, 0};
+    struct zr_kernel_limits limits = {128, 32, 300, 3, 0, 0, 0};
     struct zr_kernel_context context, other;
     unsigned threads = 2, before = threads_now();
     bool intact = true;

@@ -131,7 +131,7 @@ static double case_linear_in_two(struct zr_kernel_context *c, const struct shape
         to[i][0] = output_of(precision, x->n), to[i][1] = output_of(precision, w->n),
         to[i][2] = output_of(precision, out);
     for (unsigned how = 0; how < 4; how++) { /* turned or not; fresh first, then added to */
-        struct zr_linear_backward op = {.shape = {rows, in, out, how % 2, 0, 0},
+        struct zr_linear_backward op = {.shape = {rows, in, out, how % 2, 0, 0, false},
                                         .x = x->at,
                                         .w = w->at,
                                         .dy = dy->at,

@@ -349,7 +349,7 @@ static void test_many_products(void)
     unsigned threads = 1;
     bool intact = true;
     kernels = table_of(ZR_ISA_PLAIN);
-    if (!context_begin(&c, (struct zr_kernel_limits){ROWS, ROWS, DEPTH + PLACES, 1, 0}, ZR_ISA_PLAIN,
+    if (!context_begin(&c, (struct zr_kernel_limits){ROWS, ROWS, DEPTH + PLACES, 1, 0, 0, 0}, ZR_ISA_PLAIN,
                        &threads)) {
         tap_ok(false, "a context opens");
         return;

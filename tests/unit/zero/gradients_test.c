@@ -405,7 +405,7 @@ static void test_isa(enum zr_isa isa)
         struct zr_kernel_context context;
         unsigned threads = 2;
         bool intact = true;
-        if (!context_begin(&context, (struct zr_kernel_limits){74, 37, 21, 3, 0}, isa, &threads)) {
+        if (!context_begin(&context, (struct zr_kernel_limits){74, 37, 21, 3, 0, 0, 0}, isa, &threads)) {
             tap_ok(false, "%s: a context opens", zr_isa_name(isa));
             return;
         }

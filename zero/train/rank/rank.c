@@ -118,7 +118,7 @@ static zr_result open_peers(struct zr_rank *rank)
     size_t bucket_bytes;
     zr_result result =
         zr_trainer_state_bucket_bytes(&(struct zr_bucket_request){.shape = &shape,
-                                                                  .precision = config->precision,
+                                                                  .precision = zr_train_precision(config),
                                                                   .data = mesh.data,
                                                                   .cap_bytes = config->bucket_bytes},
                                       rank->host_arena, &bucket_bytes);
@@ -262,7 +262,7 @@ zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config
                                                .offload = offload_of(out),
                                                .micro_batches = config->micro_batches,
                                                .reduce = config->reduce,
-                                               .precision = config->precision,
+                                               .precision = zr_train_precision(config),
                                                .loss_scaling = config->loss_scaling,
                                                .seed = config->seed,
                                                .optimizer = config->optimizer});

@@ -13,8 +13,8 @@ static void note_times(const struct zr_train_config *config, unsigned r, const s
 {
     const struct zr_pipeline pipeline = zr_stages_pipeline(&config->stages, NULL);
     double rows = (double)config->shape.batch * (double)config->shape.sequence;
-    double bytes = rows * (double)config->shape.hidden *
-                   (double)zr_precision_bytes((enum zr_precision)config->precision);
+    double bytes =
+        rows * (double)config->shape.hidden * (double)zr_precision_bytes(zr_train_precision(config));
     if (config->shape.sequence_parallel)
         bytes /= (double)zr_shape_tensor(&config->shape);
     for (unsigned s = 0, part = 0; s < zr_stages_count(&config->stages); s++) {

@@ -79,8 +79,14 @@ static void print_model(struct zr_text_page *page, const struct zr_train_config 
     if (config->stages.ranks > 1)
         zr_text_print(&page->text, "%u pipeline stages, ", zr_stages_count(&config->stages));
     zr_text_print(&page->text, "ZeRO stage %u, %s; %u %s each\n", config->stage,
-                  zr_precision_name((enum zr_precision)config->precision), config->threads,
+                  zr_train_precision_name(config), config->threads,
                   config->threads == 1 ? "thread" : "threads");
+    if (shape->fp8) {
+        unsigned all, suited = zr_shape_fp8_matrices(shape, &all);
+        zr_text_print(&page->text, "fp8: products by %u of a block's %u matrices%s\n", suited, all,
+                      suited < all ? "; the others are made in bf16, as their sizes are no multiples of 16"
+                                   : ", all else in bf16");
+    }
     if (config->delayed_update)
         zr_text_print(&page->text,
                       "delayed update: a step computes without the gradients of the step before it, so "

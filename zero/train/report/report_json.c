@@ -274,7 +274,11 @@ static void add_shape(struct json_output *out, const struct zr_train_config *con
     add(out, "hidden", count_of(shape->hidden));
     add(out, "heads", count_of(shape->heads));
     add(out, "accumulate", count_of(config->micro_batches));
-    add(out, "precision", json_string(zr_precision_name((enum zr_precision)config->precision)));
+    add(out, "precision", json_string(zr_train_precision_name(config)));
+    if (shape->fp8) {
+        unsigned all;
+        add(out, "fp8_matrices", count_of(zr_shape_fp8_matrices(shape, &all)));
+    }
     if (config->logits_bytes)
         add(out, "logits_rows", count_of(zr_train_shape(config, 0).logits_rows));
     if (config->policy != ZR_POLICY_ZR)

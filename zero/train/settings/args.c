@@ -311,6 +311,7 @@ static void resolve(struct zr_train_config *config)
     if (config->parameters > 0)
         zr_shape_choose(shape, config->parameters);
     zr_shape_complete(shape);
+    shape->fp8 = config->precision == ZR_TRAIN_FP8;
     if (config->min_rate < 0)
         config->min_rate = config->rate / 10;
     if (config->warmup == UINT64_MAX)

@@ -61,6 +61,9 @@ struct zr_tiers_found {
     double updates_per_second; /* elements of the optimizer, by one thread */
 };
 
+/* --precision fp8: elements are bf16, and products of blocks round them to eight bits (shape.fp8). */
+enum { ZR_TRAIN_FP8 = ZR_PRECISION_COUNT };
+
 /* One run. Sizes that the table leaves to the program are resolved by zr_args_parse(): what is here is final.
  */
 struct zr_train_config {
@@ -93,7 +96,7 @@ struct zr_train_config {
     unsigned stage;
     unsigned micro_batches; /* per step, at least 1 */
     uint32_t reduce;        /* enum zr_reduce_when */
-    uint32_t precision;     /* enum zr_precision */
+    uint32_t precision;     /* enum zr_precision, or ZR_TRAIN_FP8: see zr_train_precision() */
     struct zr_loss_scaling loss_scaling;
     float loss_scale;          /* --loss-scale, 0: it follows the gradients */
     unsigned loss_scale_power; /* it starts at two to this */
@@ -163,6 +166,16 @@ struct zr_train_config {
 #define ZR_LOGITS_BYTES_LEAST ((size_t)64 << 20)
 #define ZR_LOGITS_BYTES_MOST  ((size_t)1 << 30)
 
+/* What parameters, gradients and activations are made of; and the name of what was asked for. */
+static inline enum zr_precision zr_train_precision(const struct zr_train_config *config)
+{
+    return config->precision == ZR_TRAIN_FP8 ? ZR_PRECISION_BF16 : (enum zr_precision)config->precision;
+}
+static inline const char *zr_train_precision_name(const struct zr_train_config *config)
+{
+    return config->precision == ZR_TRAIN_FP8 ? "fp8" : zr_precision_name(zr_train_precision(config));
+}
+
 /* The ranks as a mesh. */
 static inline struct zr_mesh_shape zr_train_mesh(const struct zr_train_config *config)
 {
@@ -185,7 +198,7 @@ static inline struct zr_shape zr_train_shape(const struct zr_train_config *confi
     shape.tensor_rank = zr_mesh_place_of(zr_train_mesh(config), rank).tensor;
     if (config->logits_bytes)
         shape.logits_rows = zr_shape_logits_rows(&shape, config->logits_bytes,
-                                                 zr_precision_bytes((enum zr_precision)config->precision));
+                                                 zr_precision_bytes(zr_train_precision(config)));
     return shape;
 }
 

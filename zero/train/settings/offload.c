@@ -134,11 +134,10 @@ struct update {
 static zr_result open_update(struct update *out, const struct zr_train_config *config, enum zr_isa isa,
                              zr_arena *host_arena)
 {
-    *out = (struct update){.kernels = zr_kernels_cpu(isa),
-                           .context = {.parallel = {.threads = 1},
-                                       .isa = isa,
-                                       .precision = (enum zr_precision)config->precision},
-                           .count = MEASURED_BYTES / (STATES * sizeof(float))};
+    *out = (struct update){
+        .kernels = zr_kernels_cpu(isa),
+        .context = {.parallel = {.threads = 1}, .isa = isa, .precision = zr_train_precision(config)},
+        .count = MEASURED_BYTES / (STATES * sizeof(float))};
     struct zr_kernel_context *context = &out->context;
     context->workspace_bytes = out->kernels->workspace_bytes(&(struct zr_kernel_limits){.threads = 1}, isa);
     zr_result result = zr_take(host_arena, ZR_TAG_OTHER, context->workspace_bytes, 1, &context->workspace);

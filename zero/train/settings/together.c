@@ -224,7 +224,7 @@ static const char *without_meaning(const struct zr_train_config *config)
     if (config->keep && !config->save[0])
         return "--keep: needs --save DIR, where the checkpoints go";
     if (config->precision != ZR_PRECISION_FP16 && scales_loss(config))
-        return "--loss-scale and its like: are of --precision fp16; fp32 and bf16 need no scale";
+        return "--loss-scale and its like: are of --precision fp16; the others need no scale";
     if (config->precision == ZR_PRECISION_FP16 && !config->loss_scaling.constant &&
         config->loss_scaling.least > config->loss_scaling.initial)
         return "--min-loss-scale: is above the scale to begin with, of --loss-scale-power; give a smaller "
@@ -276,6 +276,17 @@ int zr_args_check_bucket(struct zr_train_config *config)
            "%zu at least",
            config->bucket_bytes, most, ZR_COMM_LINE_BYTES, least);
     return ZR_EXIT_USAGE;
+}
+
+/* fp8 where no product of a block would be one of fp8 is another precision than was asked for. */
+static const char *without_fp8(const struct zr_train_config *config)
+{
+    unsigned all;
+    return config->shape.fp8 && zr_shape_fp8_matrices(&config->shape, &all) == 0
+               ? "--precision fp8: multiplies where --batch times --seq and the channels of --hidden and --ffn, "
+                 "divided by --tp and --tile, are multiples of 16, and here no product of a block has such sizes; "
+                 "change them, or take --precision bf16"
+               : NULL;
 }
 
 /* Whether --tp and --pp divide the ranks, in words where they do not. */
@@ -347,6 +358,7 @@ int zr_args_together(const struct zr_train_config *config)
         words = "--log, --trace and --export: need a file; only --json writes to standard output (-)";
     else
         words = without_meaning(config);
+    words = words ? words : without_fp8(config);
     if (words) {
         zr_say("%s", words);
         return ZR_EXIT_USAGE;

@@ -1,0 +1,254 @@
+/* fp8.c: linear operations in eight bits on a card. cuBLASLt multiplies such matrices in one layout: along
+ * the sum both lie without gaps. So each operand is rounded into a copy that lies so, turned where the tensor
+ * lies the other way: w for y, x and dy for dw. The copies and their scales stay on the card, and the host
+ * waits for nothing. */
+#include "kernels/cuda/fp8.h"
+
+#include "alloc/base/error.h"
+#include "kernels/cuda/driver_launch.h"
+
+/* ---- The card ------------------------------------------------------------------------------------------ */
+
+enum { CAPABILITY_LEAST = 89 };
+
+zr_result zr_cuda_fp8_check(void)
+{
+    const struct zr_cuda_driver *driver;
+    zr_cu_result (*context_device)(zr_cu_device *) = NULL;
+    zr_cu_result (*device_name)(char *, int, zr_cu_device) = NULL;
+    zr_cu_device device = 0;
+    char name[96] = "";
+    int major = 0, minor = 0;
+    zr_result result = zr_cuda_driver_get(&driver);
+    if (result == ZR_OK)
+        result = zr_cuda_driver_find("cuCtxGetDevice", (void **)&context_device);
+    if (result == ZR_OK)
+        result = zr_cuda_driver_find("cuDeviceGetName", (void **)&device_name);
+    if (result != ZR_OK)
+        return result;
+    zr_cu_result code = context_device(&device);
+    if (code == ZR_CU_SUCCESS)
+        code = device_name(name, sizeof name, device);
+    if (code == ZR_CU_SUCCESS)
+        code = driver->device_attribute(&major, (zr_cu_attribute)ZR_CU_CAPABILITY_MAJOR, device);
+    if (code == ZR_CU_SUCCESS)
+        code = driver->device_attribute(&minor, (zr_cu_attribute)ZR_CU_CAPABILITY_MINOR, device);
+    if (code != ZR_CU_SUCCESS)
+        return zr_cuda_error(code, ZR_ERR_UNAVAILABLE, "the card's compute capability");
+    return major * 10 + minor >= CAPABILITY_LEAST
+               ? ZR_OK
+               : zr_fail(
+                     ZR_ERR_UNAVAILABLE,
+                     "fp8 needs a card of compute capability 8.9 or later (Ada, Hopper, Blackwell), and %s "
+                     "has %d.%d; use --precision bf16",
+                     name, major, minor);
+}
+
+/* ---- Scratch: scales, then copies ---------------------------------------------------------------------- */
+
+enum { LINE_BYTES = 256, OPERANDS = 3 };
+
+/* Of each operand, first its largest size and then its scale. */
+struct scales {
+    struct {
+        unsigned long long most;
+        float scale;
+    } of[OPERANDS];
+};
+_Static_assert(sizeof(struct scales) <= LINE_BYTES, "scales have one line");
+
+static size_t times(size_t a, size_t b)
+{
+    size_t product;
+    return __builtin_mul_overflow(a, b, &product) ? SIZE_MAX : product;
+}
+
+static size_t plus(size_t a, size_t b)
+{
+    size_t sum;
+    return __builtin_add_overflow(a, b, &sum) ? SIZE_MAX : sum;
+}
+
+static size_t line(size_t bytes)
+{
+    return bytes > SIZE_MAX - LINE_BYTES ? SIZE_MAX : (bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
+}
+
+/* Of backward: the gradient both ways, and w or x. Forward has less. */
+size_t zr_cuda_fp8_bytes(const struct zr_kernel_limits *limits)
+{
+    size_t rows = line(times(limits->rows, limits->fp8_wide)),
+           matrix = line(times(limits->fp8_narrow, limits->fp8_wide)),
+           other = line(times(limits->rows, limits->fp8_narrow));
+    return limits->fp8_wide ? plus(LINE_BYTES, plus(times(2, rows), matrix > other ? matrix : other)) : 0;
+}
+
+/* Where copies of so many bytes begin. */
+struct room {
+    struct scales *scales;
+    uint8_t *copies[OPERANDS];
+};
+
+static zr_result open_room(const struct zr_kernel_context *context, const size_t bytes[OPERANDS],
+                           struct room *out)
+{
+    size_t all = LINE_BYTES, from[OPERANDS];
+    void *at = NULL;
+    for (unsigned i = 0; i < OPERANDS; i++) {
+        from[i] = all;
+        all = plus(all, line(bytes[i]));
+    }
+    zr_result result =
+        context->fp8 ? zr_cuda_fp8_room(context, all, &at)
+                     : zr_fail(ZR_ERR_INVALID, "a product in fp8 was asked for in a context without fp8");
+    *out = (struct room){.scales = at};
+    for (unsigned i = 0; i < OPERANDS && result == ZR_OK; i++)
+        out->copies[i] = (uint8_t *)at + from[i];
+    return result;
+}
+
+/* ---- Operands and products ----------------------------------------------------------------------------- */
+
+static struct cuda_fp8 operand_of(const struct room *room, unsigned number, enum zr_fp8 kind)
+{
+    return (struct cuda_fp8){
+        .kind = kind, .most = &room->scales->of[number].most, .scale = &room->scales->of[number].scale};
+}
+
+static struct cuda_fp8 weights_of(const struct zr_linear *s, const void *w, struct cuda_fp8 operand)
+{
+    operand.from = w;
+    operand.rows = s->turned ? s->out : s->in;
+    operand.columns = operand.stride = s->turned ? s->in : s->out;
+    return operand;
+}
+
+static struct cuda_fp8 rows_of(const struct zr_linear *s, const void *from, size_t columns, size_t stride,
+                               struct cuda_fp8 operand)
+{
+    operand.from = from;
+    operand.rows = s->rows;
+    operand.columns = columns;
+    operand.stride = stride ? stride : columns;
+    return operand;
+}
+
+/* c[m, n] (+)= a[m, k] b[n, k]^T: both lie along k. */
+static struct cuda_product product_of(size_t m, size_t n, size_t k)
+{
+    return (struct cuda_product){.m = (unsigned)m,
+                                 .n = (unsigned)n,
+                                 .k = (unsigned)k,
+                                 .a_row = k,
+                                 .a_column = 1,
+                                 .b_row = 1,
+                                 .b_column = k};
+}
+
+static void put_a(struct cuda_product *p, const struct cuda_fp8 *operand, const uint8_t *copy)
+{
+    p->a = copy;
+    p->a_kind = operand->kind;
+    p->a_scale = operand->scale;
+}
+
+static void put_b(struct cuda_product *p, const struct cuda_fp8 *operand, const uint8_t *copy)
+{
+    p->b = copy;
+    p->b_kind = operand->kind;
+    p->b_scale = operand->scale;
+}
+
+zr_result zr_cuda_fp8_forward(struct zr_kernel_context *context, const struct zr_linear_forward *args,
+                              bool *done)
+{
+    const struct zr_linear *s = &args->shape;
+    struct room room;
+    *done = false;
+    zr_result result =
+        open_room(context, (const size_t[OPERANDS]){s->rows * s->in, s->in * s->out, 0}, &room);
+    if (result != ZR_OK)
+        return result;
+    struct cuda_fp8 x = rows_of(s, args->x, s->in, s->x_stride, operand_of(&room, 0, ZR_FP8_E4M3)),
+                    w = weights_of(s, args->w, operand_of(&room, 1, ZR_FP8_E4M3));
+    struct cuda_product p = product_of(s->rows, s->out, s->in);
+    x.copy = room.copies[0];
+    *(s->turned ? &w.copy : &w.turned) = room.copies[1];
+    put_a(&p, &x, room.copies[0]);
+    put_b(&p, &w, room.copies[1]);
+    p.c = args->y;
+    p.c_row = s->y_stride ? s->y_stride : s->out;
+    p.bias = args->bias;
+    p.floats = args->floats;
+    result = zr_cuda_fp8_round(context, &x);
+    if (result == ZR_OK)
+        result = zr_cuda_fp8_round(context, &w);
+    return result == ZR_OK ? zr_cuda_fp8_multiply(context, &p, done) : result;
+}
+
+/* dx[rows, in] = dy[rows, out] w[in, out]^T. */
+static zr_result make_dx(struct zr_kernel_context *context, struct zr_linear_backward *args,
+                         const struct room *room, const struct cuda_fp8 *dy)
+{
+    const struct zr_linear *s = &args->shape;
+    struct cuda_fp8 w = weights_of(s, args->w, operand_of(room, 2, ZR_FP8_E4M3));
+    struct cuda_product p = product_of(s->rows, s->in, s->out);
+    bool done = false;
+    *(s->turned ? &w.turned : &w.copy) = room->copies[2];
+    put_a(&p, dy, dy->copy);
+    put_b(&p, &w, room->copies[2]);
+    p.c = args->dx;
+    p.c_row = s->x_stride ? s->x_stride : s->in;
+    p.accumulate = args->accumulate_dx;
+    zr_result result = zr_cuda_fp8_round(context, &w);
+    if (result == ZR_OK)
+        result = zr_cuda_fp8_multiply(context, &p, &done);
+    args->dx = done ? NULL : args->dx;
+    return result;
+}
+
+/* dw[in, out] = x[rows, in]^T dy[rows, out], or the other way round. */
+static zr_result make_dw(struct zr_kernel_context *context, struct zr_linear_backward *args,
+                         const struct room *room, const struct cuda_fp8 *dy)
+{
+    const struct zr_linear *s = &args->shape;
+    struct cuda_fp8 x = rows_of(s, args->x, s->in, s->x_stride, operand_of(room, 1, ZR_FP8_E4M3));
+    struct cuda_product p =
+        s->turned ? product_of(s->out, s->in, s->rows) : product_of(s->in, s->out, s->rows);
+    bool done = false;
+    x.turned = room->copies[2];
+    put_a(&p, s->turned ? dy : &x, s->turned ? dy->turned : x.turned);
+    put_b(&p, s->turned ? &x : dy, s->turned ? x.turned : dy->turned);
+    p.c = args->dw;
+    p.c_row = p.n;
+    p.accumulate = args->accumulate;
+    p.floats = args->dw_floats;
+    zr_result result = zr_cuda_fp8_round(context, &x);
+    if (result == ZR_OK)
+        result = zr_cuda_fp8_multiply(context, &p, &done);
+    args->dw = done ? NULL : args->dw;
+    return result;
+}
+
+zr_result zr_cuda_fp8_backward(struct zr_kernel_context *context, struct zr_linear_backward *args)
+{
+    const struct zr_linear *s = &args->shape;
+    size_t gradients = s->rows * s->out, weights = args->dx ? s->in * s->out : 0,
+           inputs = args->dw ? s->rows * s->in : 0;
+    struct room room;
+    if (!args->dx && !args->dw)
+        return ZR_OK;
+    zr_result result = open_room(context,
+                                 (const size_t[OPERANDS]){args->dx ? gradients : 0, args->dw ? gradients : 0,
+                                                          weights > inputs ? weights : inputs},
+                                 &room);
+    if (result != ZR_OK)
+        return result;
+    struct cuda_fp8 dy = rows_of(s, args->dy, s->out, s->y_stride, operand_of(&room, 0, ZR_FP8_E5M2));
+    dy.copy = args->dx ? room.copies[0] : NULL;
+    dy.turned = args->dw ? room.copies[1] : NULL;
+    result = zr_cuda_fp8_round(context, &dy);
+    if (result == ZR_OK && args->dx)
+        result = make_dx(context, args, &room, &dy);
+    return result == ZR_OK && args->dw ? make_dw(context, args, &room, &dy) : result;
+}

@@ -1,0 +1,103 @@
+/* fp8.h: numbers of eight bits and the scale of a tensor of them, for processors and cards. E4M3 and E5M2 are
+ * those of the Open Compute Project's "8-bit Floating Point Specification" (2023), as cards multiply them:
+ * E4M3 has no infinity; what is too large becomes the largest number, of either sign, in both. */
+#ifndef ZR_KERNELS_FP8_H
+#define ZR_KERNELS_FP8_H
+
+#include "kernels/real.h"
+#include "kernels/zr_kernels.h"
+
+enum zr_fp8 { ZR_FP8_NONE = 0, ZR_FP8_E4M3, ZR_FP8_E5M2 };
+
+/* Every size of a product on a card's tensor cores is a multiple of 16. */
+enum { ZR_FP8_MULTIPLE = 16 };
+static inline bool zr_fp8_suits(const struct zr_linear *shape)
+{
+    return (shape->rows | shape->in | shape->out) % ZR_FP8_MULTIPLE == 0;
+}
+
+/* ---- Numbers ------------------------------------------------------------------------------------------- */
+
+ZR_REAL uint32_t zr_fp8_float_bits(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+ZR_REAL float zr_fp8_float_of(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* Bits of the fraction, and a float's exponent of the least number that is no denormal. */
+ZR_REAL unsigned zr_fp8_fraction(enum zr_fp8 kind)
+{
+    return kind == ZR_FP8_E4M3 ? 3 : 2;
+}
+
+ZR_REAL unsigned zr_fp8_least(enum zr_fp8 kind)
+{
+    return kind == ZR_FP8_E4M3 ? 127 - 6 : 127 - 14;
+}
+
+/* To nearest, ties to even, in whole numbers: below the least exponent a number has as many bits less as its
+ * exponent is below. */
+ZR_REAL uint8_t zr_fp8_round(float x, enum zr_fp8 kind)
+{
+    const uint32_t bits = zr_fp8_float_bits(x), size = bits & 0x7fffffff, sign = bits >> 24 & 0x80,
+                   most = kind == ZR_FP8_E4M3 ? 0x7e : 0x7b;
+    const unsigned fraction = zr_fp8_fraction(kind), least = zr_fp8_least(kind), exponent = size >> 23,
+                   below = exponent < least ? least - exponent : 0, cut = 23 - fraction + below;
+    uint32_t whole = below ? 0x800000 | (size & 0x7fffff) : size - ((least - 1) << 23);
+    if (size > 0x7f800000)
+        return (uint8_t)(sign | 0x7f);
+    if (below > fraction + 1)
+        return (uint8_t)sign;
+    whole = (whole + (1u << (cut - 1)) - 1 + (whole >> cut & 1)) >> cut;
+    return (uint8_t)(sign | (whole < most ? whole : most));
+}
+
+/* Exact. */
+ZR_REAL float zr_fp8_value(uint8_t code, enum zr_fp8 kind)
+{
+    const uint32_t sign = (uint32_t)(code & 0x80) << 24, size = code & 0x7f;
+    const unsigned fraction = zr_fp8_fraction(kind), least = zr_fp8_least(kind);
+    if (size >= (kind == ZR_FP8_E4M3 ? 0x7fu : 0x7cu))
+        return zr_fp8_float_of(sign | (kind == ZR_FP8_E5M2 && size == 0x7c ? 0x7f800000 : 0x7fc00000));
+    if (size >> fraction == 0) {
+        float steps = (float)size * zr_fp8_float_of((least - fraction) << 23);
+        return sign ? -steps : steps;
+    }
+    return zr_fp8_float_of(sign | (((least - 1) << 23) + (size << (23 - fraction))));
+}
+
+/* ---- Scales -------------------------------------------------------------------------------------------- */
+
+/* What numbers are multiplied by before they are rounded, and again afterwards. */
+struct zr_fp8_scale {
+    float to, from;
+};
+
+/* Of a tensor whose largest number has the size `most`: the bits of a bf16 without its sign. What has an
+ * infinity or a NaN becomes NaN on the way back. */
+ZR_REAL struct zr_fp8_scale zr_fp8_scale_of(uint32_t most, enum zr_fp8 kind)
+{
+    enum { BF16_INFINITY = 0x7f80, THREE_QUARTERS = 0x60, SCALE_MOST = 126 };
+    const int exponent = (int)(most >> 7) - 127, largest = kind == ZR_FP8_E4M3 ? 8 : 15;
+    /* The largest number is 1.75 times its power of two in both. Both factors stay normal floats. */
+    int scale = largest - exponent - ((most & 0x7f) > THREE_QUARTERS);
+    struct zr_fp8_scale result = {1, 1};
+    if (most >= BF16_INFINITY)
+        result.from = zr_fp8_float_of(0x7fc00000);
+    if (most >= BF16_INFINITY || most >> 7 == 0) /* of zeros */
+        return result;
+    scale = scale < SCALE_MOST ? scale : SCALE_MOST;
+    result.to = zr_fp8_float_of((uint32_t)(127 + scale) << 23);
+    result.from = zr_fp8_float_of((uint32_t)(127 - scale) << 23);
+    return result;
+}
+
+#endif
