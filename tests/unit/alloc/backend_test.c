@@ -13,6 +13,7 @@
 
 #include "alloc/backend/backend.h"
 #include "alloc/base/error.h"
+#include "alloc/base/fault.h"
 #include "tests/support/cuda/cuda_support.h"
 #include "tests/support/seed.h"
 #include "tests/support/tap.h"
@@ -320,6 +321,82 @@ static void test_host(void)
     tap_result(zr_backend_host_create(NULL, NULL), ZR_ERR_INVALID, "host: to nowhere");
 }
 
+/* Memory goes from under a mapping, and comes again. */
+static void test_vacating(void)
+{
+    zr_backend *backend = create(HOST, 3 * granule_bytes);
+    struct zr_range *range;
+    struct zr_handle *two = handle_of(backend, 2), *one = handle_of(backend, 1), *more = NULL;
+    const struct {
+        const char *words;
+        struct zr_bounds extent;
+    } none[] = {{"a part of a mapping", granules(0, 1)}, {"two mappings", granules(0, 3)},
+                {"what is not mapped", granules(5, 1)},  {"no access", granules(2, 1)},
+                {"past the end", granules(7, 2)},        {"half a granule", {0, granule_bytes / 2}}};
+    zr_backend_reserve(backend, 8 * granule_bytes, &range);
+    zr_backend_map(range, 0, two);
+    zr_backend_map(range, 2 * granule_bytes, one);
+    zr_backend_set_access(range, granules(0, 2));
+    range->address[granule_bytes] = 'x';
+    size_t pieces = backend->pieces_count;
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
+        tap_result(zr_backend_vacate(range, none[i].extent), ZR_ERR_INVALID, "host: %s cannot go",
+                   none[i].words);
+        tap_result(zr_backend_occupy(range, none[i].extent), ZR_ERR_INVALID, "host: nor come");
+    }
+    tap_result(zr_backend_occupy(range, granules(0, 2)), ZR_ERR_INVALID, "host: what has not gone");
+    tap_ok(range->address[granule_bytes] == 'x' && backend->held_bytes == 3 * granule_bytes &&
+               backend->pieces_count == pieces,
+           "host: nothing has changed");
+    tap_result(zr_backend_vacate(range, granules(0, 2)), ZR_OK, "host: two granules go");
+    tap_result(zr_backend_vacate(range, granules(0, 2)), ZR_ERR_INVALID, "host: once");
+    tap_is(backend->held_bytes, granule_bytes, "host: nobody holds them");
+    tap_result(zr_backend_fill(backend, &(struct zr_fill){.to = range->address, .bytes = 1}), ZR_ERR_INVALID,
+               "host: nobody can write there");
+    tap_result(zr_backend_create(backend, 2 * granule_bytes, &more), ZR_OK, "host: others have the memory");
+    zr_backend_destroy_handle(backend, more);
+    zr_fault_set(ZR_FAULT_CREATE, 1);
+    tap_result(zr_backend_occupy(range, granules(0, 2)), ZR_ERR_MEMORY, "host: there is none to come");
+    zr_fault_set(ZR_FAULT_CREATE, 0);
+    tap_is(backend->held_bytes, granule_bytes, "host: and none is held");
+    for (unsigned i = 0; i < 2; i++) {
+        tap_result(zr_backend_occupy(range, granules(0, 2)), ZR_OK, "host: it comes");
+        tap_ok(range->address[granule_bytes] == 0 && backend->held_bytes == 3 * granule_bytes &&
+                   backend->pieces_count == pieces,
+               "host: empty, and counts again");
+        range->address[granule_bytes] = 'y';
+        zr_backend_vacate(range, granules(0, 2));
+    }
+    zr_backend_unmap(range, granules(0, 3));
+    zr_backend_destroy_handle(backend, two);
+    zr_backend_destroy_handle(backend, one);
+    tap_is(backend->held_bytes, 0, "host: what has gone is not counted twice at its end");
+    zr_backend_release(range);
+    tap_result(zr_backend_destroy(backend), ZR_OK, "host: the end");
+    backend = create(SIM, 0);
+    zr_backend_reserve(backend, granule_bytes, &range);
+    tap_result(zr_backend_vacate(range, granules(0, 1)), ZR_ERR_UNAVAILABLE, "sim: keeps what it has");
+    zr_backend_release(range);
+    zr_backend_destroy(backend);
+}
+
+/* A run may begin and end in chunks that are not there yet. */
+static void test_slots(void)
+{
+    struct zr_slab pool;
+    struct zr_slots slots;
+    bool enough = true;
+    zr_slab_init(&pool, sizeof(struct zr_slot_chunk), ZR_POOL_FAULTS);
+    zr_slots_init(&slots, &pool, 4 * ZR_SLOTS_PER_CHUNK);
+    for (unsigned i = 0; i < 100; i++) {
+        enough &= zr_slots_reserve(&slots, 1) && pool.spare_count >= 2;
+        zr_slab_take(&pool);
+    }
+    tap_ok(enough, "each run has records for both of its ends");
+    zr_slots_end(&slots);
+    zr_slab_end(&pool);
+}
+
 static unsigned asked_count; /* times that this process asked how much memory the machine has left */
 
 int open(const char *path, int flags, ...)
@@ -426,6 +503,8 @@ int main(void)
     granule_bytes = (size_t)64 << 10;
     test_host();
     test_headroom();
+    test_vacating();
+    test_slots();
     test_private();
     test_sim();
     if (emulator) {

@@ -430,6 +430,46 @@ static void test_stuck_apart(void)
     tap_result(zr_backend_destroy(backend), ZR_OK, "nothing is left");
 }
 
+static unsigned hangs;
+
+static zr_result refuse_synchronize(zr_backend *backend)
+{
+    return hangs > 0 && hangs-- ? zr_fail(ZR_ERR_UNAVAILABLE, "no answer") : below->synchronize(backend);
+}
+
+/* At an end a device is asked twice. If it never answers, addresses stay, and all else is given back. */
+static void test_no_answer(bool in_pool, unsigned times)
+{
+    const char *words = in_pool ? "a pool's end" : "an arena's end";
+    zr_backend *backend;
+    zr_arena *arena;
+    zr_contiguous *pool = NULL;
+    zr_entry entry;
+    void *block;
+    size_t leaked = 0, pool_leaked = 0;
+    zr_backend_sim_create(&backend, &(struct zr_sim_options){.granule_bytes = 64 << 10, .work_ns = 1000});
+    zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend});
+    struct zr_backend_ops ops = *(below = backend->ops);
+    ops.synchronize = refuse_synchronize;
+    backend->ops = &ops;
+    if (in_pool)
+        zr_contiguous_create(&pool, &(struct zr_contiguous_options){.arena = arena});
+    else
+        zr_arena_alloc(arena, &(struct zr_request){.bytes = 300000}, &block);
+    if (in_pool)
+        zr_contiguous_append(pool, &(struct zr_entry_request){.bytes = 300000}, &entry, NULL);
+    hangs = times;
+    zr_result want = times < 2 ? ZR_OK : ZR_ERR_UNAVAILABLE;
+    tap_result(zr_contiguous_destroy(pool, &pool_leaked), in_pool ? want : ZR_OK, "%s, %u without an answer",
+               words, times);
+    tap_result(zr_arena_check(arena), ZR_OK, "%s: sound", words);
+    tap_result(zr_arena_destroy(arena, &leaked), in_pool ? ZR_OK : want, "and the arena");
+    tap_ok(leaked + pool_leaked >= 300000 && (in_pool ? leaked : pool_leaked) == 0, "leaks are told once");
+    tap_is(backend->held_bytes, 0, "%s: no memory is held", words);
+    backend->ops = below;
+    tap_result(zr_backend_destroy(backend), ZR_OK, "%s: nothing is left", words);
+}
+
 /* ---- The first words of a process ---------------------------------------------------------------------- */
 
 /* The first failure takes a record for its words. Where the system has none left, it is told all the same. */
@@ -532,6 +572,8 @@ int main(int count, char **arguments)
     test_first_words(); /* before any other failure */
     test_starved();
     test_stuck_apart();
+    for (unsigned i = 0; i < 6; i++)
+        test_no_answer(i >= 3, i % 3);
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
         if (settings[i].kind == GPU && !(emulator = cuda_emulator()))
             tap_skip("failures of an emulated GPU: %s", zr_last_error());

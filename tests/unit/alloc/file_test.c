@@ -212,13 +212,13 @@ static void test_interruptions(void)
     close(ends[1]);
 }
 
-static void test_no_space(void)
+static void test_no_space(enum zr_create_mode mode)
 {
     struct zr_file file;
     static char data[60000];
     struct rlimit before, small;
 
-    tap_result(zr_file_create(&file, in_scratch("full"), ZR_CREATE_APPEND), ZR_OK, "a file");
+    tap_result(zr_file_create(&file, in_scratch("full"), mode), ZR_OK, "a file");
     zr_file_write(&file, data, 5000);
     zr_fault_set(ZR_FAULT_WRITE, 1);
     tap_result(zr_file_write(&file, data, 100), ZR_ERR_IO, "a write that finds no space");
@@ -238,6 +238,56 @@ static void test_no_space(void)
     tap_result(zr_file_write(&file, data, 10), ZR_OK, "the file goes on");
     tap_is(size_of(in_scratch("full")), 5010, "where it was");
     zr_file_close(&file);
+    zr_path_unlink(in_scratch("full"));
+}
+
+/* Each way to a descriptor: with the mode that the file gets, and closed by exec. */
+static void test_openings(void)
+{
+    enum way { CREATE, NAMELESS, OPEN, LIST, SOCKET };
+    static const struct {
+        const char *words;
+        enum way way;
+        enum zr_create_mode mode;
+        mode_t want;
+    } ways[] = {{"a new file", CREATE, ZR_CREATE_NEW, 0666},
+                {"one of its user's own", CREATE, ZR_CREATE_OWN, 0600},
+                {"one in the place of another", CREATE, ZR_CREATE_REPLACE, 0666},
+                {"one to append to", CREATE, ZR_CREATE_APPEND, 0666},
+                {"one without a name", NAMELESS, ZR_CREATE_NEW, 0600},
+                {"one that is there", OPEN, ZR_CREATE_NEW, 0644},
+                {"a folder", LIST, ZR_CREATE_NEW, 0700},
+                {"a socket", SOCKET, ZR_CREATE_NEW, 0777}};
+    struct zr_file file;
+    struct zr_folder folder;
+    struct stat status;
+    mode_t before = umask(0);
+    int entries = folder_entries(scratch);
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        const char *path = in_scratch("opened");
+        zr_result result = ZR_OK;
+        int fd = -1;
+        if (ways[i].way == OPEN)
+            close(open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0644));
+        if (ways[i].way == LIST)
+            result = zr_folder_open(&folder, scratch), fd = folder.fd;
+        else if (ways[i].way == SOCKET)
+            fd = zr_socket(AF_UNIX, SOCK_STREAM);
+        else
+            result = ways[i].way == CREATE     ? zr_file_create(&file, path, ways[i].mode)
+                     : ways[i].way == NAMELESS ? zr_file_create_nameless(&file, scratch)
+                                               : zr_file_open(&file, path),
+            fd = file.fd;
+        bool named = access(path, F_OK) == 0;
+        tap_ok(result == ZR_OK && fstat(fd, &status) == 0 && (status.st_mode & 0777) == ways[i].want &&
+                   fcntl(fd, F_GETFD) == FD_CLOEXEC &&
+                   named == (ways[i].way == CREATE || ways[i].way == OPEN),
+               "%s: mode %o, which exec closes", ways[i].words, status.st_mode & 0777);
+        close(fd);
+        zr_path_unlink(path);
+        tap_is(folder_entries(scratch), entries, "and that is all");
+    }
+    umask(before);
 }
 
 /* ---- Paths --------------------------------------------------------------------------------------------- */
@@ -578,7 +628,9 @@ int main(void)
     test_read_and_write();
     test_bad_names();
     test_interruptions();
-    test_no_space();
+    test_no_space(ZR_CREATE_APPEND);
+    test_no_space(ZR_CREATE_NEW);
+    test_openings();
     test_paths();
     test_listing();
     test_text();

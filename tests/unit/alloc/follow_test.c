@@ -218,6 +218,22 @@ static void test_spared(void)
     zr_arena_free(arena, b);
     zr_arena_free(arena, unplanned);
     end();
+
+    begin(0);
+    char *blocks[4];
+    for (size_t i = 0; i < 4; i++)
+        four[i] = step(2 * MIB, i * 2 * MIB, 4);
+    install(&(struct zr_plan){.steps = four, .steps_count = 4, .region_bytes = 8 * MIB});
+    for (unsigned i = 0; i < 4; i++)
+        blocks[i] = take(2 * MIB);
+    zr_arena_install_plan(arena, NULL);
+    zr_arena_free(arena, blocks[0]);
+    zr_arena_free(arena, blocks[2]);
+    for (unsigned i = 0; i < 2; i++) {
+        unplanned = take(2 * MIB);
+        tap_ok(reserved() == 8 * MIB && stats().cached_bytes == 0, "and no more of it than is missing");
+    }
+    end();
 }
 
 /* What the dynamic path held before goes back in pieces, once; what comes beside the plan keeps its memory.
@@ -246,6 +262,26 @@ static void test_settled(void)
     tap_ok(zr_arena_trim(arena, 0, &released) == ZR_OK && released == 0 && go_round() == NULL,
            "but nothing from under a block");
     zr_arena_free(arena, a);
+    end();
+}
+
+/* The program begins its step again: so does the plan, and what lives on is in nobody's way. */
+static void test_rewound(void)
+{
+    begin(0);
+    install_four();
+    char *first = go_round(), *a = take(3 * MIB);
+    zr_arena_rewind_plan(arena);
+    char *again = take(3 * MIB);
+    tap_ok(first && a == first && is_outside(again, 3 * MIB, first), "a block that lives on keeps its place");
+    tap_ok(take(MIB) == first + 3 * MIB, "the next step has its own");
+    zr_arena_free(arena, a);
+    zr_arena_free(arena, again);
+    zr_arena_free(arena, first + 3 * MIB);
+    zr_arena_rewind_plan(arena);
+    tap_ok(go_round() == first, "and then all is as planned");
+    zr_arena_install_plan(arena, NULL);
+    zr_arena_rewind_plan(arena);
     end();
 }
 
@@ -483,6 +519,7 @@ int main(void)
     test_departures();
     test_spared();
     test_settled();
+    test_rewound();
     test_lost();
     test_replaced();
     test_refused();

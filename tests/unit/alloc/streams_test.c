@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "alloc/core/arena_internal.h"
+#include "alloc/base/error.h"
 #include "alloc/base/fault.h"
 #include "tests/support/blocks.h"
 #include "tests/support/tap.h"
@@ -203,6 +204,69 @@ static void test_many_streams(void)
     stop();
 }
 
+static const struct zr_backend_ops *below;
+static bool hung;
+
+static zr_result refuse_event(zr_backend *of, uint64_t stream, struct zr_stream_point *out)
+{
+    (void)of, (void)stream, (void)out;
+    return zr_fail(ZR_ERR_UNAVAILABLE, "no event");
+}
+
+static zr_result synchronize_maybe(zr_backend *of)
+{
+    return hung ? zr_fail(ZR_ERR_UNAVAILABLE, "no answer") : below->synchronize(of);
+}
+
+/* Where no event can be had, an allocation waits for all; where that fails too, what is pending stays. */
+static void test_without_events(void)
+{
+    start(4 * GRANULE);
+    struct zr_backend_ops ops = *(below = backend->ops);
+    ops.event_record = refuse_event;
+    ops.synchronize = synchronize_maybe;
+    backend->ops = &ops;
+    for (unsigned i = 0; i < 3; i++) {
+        char *a = take_on(2 * GRANULE, 1), *b = take_on(2 * GRANULE, 2);
+        zr_block_use(arena, b, 3);
+        zr_arena_free(arena, a);
+        zr_arena_free(arena, b);
+        hung = i == 1;
+        char *all = take_on(4 * GRANULE, 4);
+        tap_ok(all == NULL ? hung : !hung, "a block on what three streams leave: %s", zr_last_error());
+        tap_is(stats().pending_bytes, hung ? 4 * GRANULE : 0, "pending");
+        hung = false;
+        all = all ? all : take_on(4 * GRANULE, 4);
+        tap_ok(all, "it can be had in the end");
+        zr_arena_free(arena, all);
+        take_on(4 * GRANULE, 4);
+        zr_arena_free(arena, all);
+    }
+    backend->ops = below;
+    stop();
+}
+
+/* A block that leaves while each record has a stream waits for one to come free. */
+static void test_no_record_left(void)
+{
+    static char *blocks[ZR_STREAMS_MOST];
+    start(0);
+    char *a = take_on(GRANULE, 9000);
+    zr_block_use(arena, a, 9001);
+    for (uint64_t i = 0; i < ZR_STREAMS_MOST; i++)
+        blocks[i] = take_on(GRANULE, 1 + i);
+    for (unsigned i = 0; i < ZR_STREAMS_MOST; i++)
+        zr_arena_free(arena, blocks[i]);
+    zr_arena_free(arena, a);
+    for (unsigned i = 0; i < 4; i++) {
+        zr_sim_clock_advance(backend, WORK_NS);
+        zr_arena_trim(arena, 0, NULL);
+        tap_ok(i > 0 || arena->unnumbered != NULL, "pending: %zu bytes", stats().pending_bytes);
+    }
+    tap_is(stats().reserved_bytes, 0, "in the end nothing is held");
+    stop();
+}
+
 /* What was freed last is kept for its size, out of every gap: it must not outlast its stream there. */
 static void test_warm(void)
 {
@@ -367,5 +431,7 @@ int main(void)
     test_waiting();
     test_wait_first();
     test_many_streams();
+    test_no_record_left();
+    test_without_events();
     return tap_done();
 }
