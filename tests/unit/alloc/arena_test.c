@@ -8,6 +8,8 @@
 #include <sys/resource.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/fault.h"
+#include "alloc/core/arena_internal.h"
 #include "alloc/core/bins.h"
 #include "alloc/base/option.h"
 #include "alloc/front/reclaim.h"
@@ -504,6 +506,30 @@ static void test_limits(void)
 }
 
 /* A free extent of just the size that is asked for, with memory under it and without. */
+/* As many addresses as the system agrees to, where nobody has asked for a number. */
+static void test_fewer_addresses(void)
+{
+    size_t whole = 0;
+    zr_backend *backend;
+    zr_arena *arena;
+    zr_backend_sim_create(&backend, &(struct zr_sim_options){.granule_bytes = 64 << 10});
+    for (unsigned refused = 0; refused < 3; refused++) {
+        zr_fault_set(ZR_FAULT_RESERVE | (refused == 2 ? ZR_FAULT_TWICE : 0), refused > 0);
+        tap_result(zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend}), ZR_OK,
+                   "an arena, %u times refused", refused);
+        zr_fault_set(ZR_FAULT_RESERVE | (refused == 2 ? ZR_FAULT_TWICE : 0), 0);
+        whole = refused ? whole : arena->range_bytes;
+        tap_is(arena->range_bytes, whole >> refused, "has half of the addresses each time");
+        zr_arena_destroy(arena, NULL);
+    }
+    zr_fault_set(ZR_FAULT_RESERVE, 1);
+    tap_result(
+        zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend, .reserve_bytes = 64 << 20}),
+        ZR_ERR_ADDRESSES, "one that asks for a number gets that, or none");
+    zr_fault_set(ZR_FAULT_RESERVE, 0);
+    tap_result(zr_backend_destroy(backend), ZR_OK, "and leaves nothing");
+}
+
 static void test_exact_fit(void)
 {
     struct pair pair = make_pair(&(struct setting){.granule_bytes = 64 << 10});
@@ -547,6 +573,7 @@ static void test_reclaim(void)
 int main(void)
 {
     test_exact_fit();
+    test_fewer_addresses();
     test_reclaim();
     test_arguments();
     test_frees();

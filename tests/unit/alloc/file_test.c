@@ -10,6 +10,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/time.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -464,6 +465,9 @@ static void test_text(void)
     tap_ok(strcmp(buffer, "1234567") == 0, "to the last byte");
     tap_result(zr_text_put(&text, "8", 1), ZR_ERR_INVALID, "and no further");
     tap_ok(strcmp(buffer, "1234567") == 0, "keeping what it has");
+    zr_text_start(&text, NULL, buffer, sizeof buffer);
+    tap_result(zr_text_put_plain(&text, "a\033[1m\n\xff\xc3\xa9"), ZR_OK, "what a terminal would obey");
+    tap_ok(strcmp(buffer, "a?[1m??\xc3\xa9") == 0, "is put as plain text: %s", buffer);
     zr_text_start(&text, NULL, buffer, 1);
     tap_is(text.result, ZR_ERR_INVALID, "a buffer of one byte is none");
 }
@@ -537,6 +541,30 @@ static zr_result save_anew(void *nothing)
     return save();
 }
 
+/* Two ends of a connection. */
+static zr_result connect_pair(int pair[2])
+{
+    const struct sockaddr_un address = {.sun_family = AF_UNIX}; /* the system gives it a name */
+    struct sockaddr_un name;
+    socklen_t bytes = sizeof name;
+    int listening = zr_socket(AF_UNIX, SOCK_STREAM);
+    pair[0] = listening < 0 ? -1 : zr_socket(AF_UNIX, SOCK_STREAM);
+    bool good = pair[0] >= 0 &&
+                bind(listening, (const struct sockaddr *)&address, sizeof address.sun_family) == 0 &&
+                listen(listening, 1) == 0 && getsockname(listening, (struct sockaddr *)&name, &bytes) == 0 &&
+                zr_connect(pair[0], (const struct sockaddr *)&name, bytes) == 0;
+    pair[1] = good ? zr_accept(listening, 0) : -1;
+    good = good && pair[1] >= 0;
+    zr_result result = good ? ZR_OK : zr_fail(ZR_ERR_PEER, "no connection: %s", strerrorname_np(errno));
+    good = good && fcntl(pair[1], F_GETFD) == FD_CLOEXEC;
+    if (listening >= 0)
+        close(listening);
+    for (unsigned i = 0; i < 2 && !good; i++)
+        if (pair[i] >= 0)
+            close(pair[i]);
+    return good || result != ZR_OK ? result : ZR_ERR_CORRUPT;
+}
+
 /* Bytes and a descriptor through a pair of sockets, and a wait for them. */
 static zr_result pass_on(void *nothing)
 {
@@ -551,12 +579,12 @@ static zr_result pass_on(void *nothing)
                              .msg_iovlen = 1,
                              .msg_control = &control,
                              .msg_controllen = sizeof control};
-    zr_result result = ZR_ERR_CORRUPT;
+    zr_result result;
     (void)nothing;
     memset(words, 'w', sizeof words);
     memset(back, 0, sizeof back);
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
-        return ZR_ERR_CORRUPT;
+    if ((result = connect_pair(pair)) != ZR_OK)
+        return result;
     memcpy(CMSG_DATA(&control.head), &pair[0], sizeof fd);
     struct pollfd ready = {.fd = pair[1], .events = POLLIN};
     size_t sent = 0, got = 0;
@@ -610,6 +638,7 @@ static void test_faults(void)
                                        ZR_FAULT_RECEIVE | ZR_FAULT_SHORT,
                                        ZR_FAULT_SEND | ZR_FAULT_EINTR,
                                        ZR_FAULT_SEND | ZR_FAULT_SHORT,
+                                       ZR_FAULT_DESCRIPTOR | ZR_FAULT_EINTR,
                                        ZR_FAULT_WAIT | ZR_FAULT_EINTR};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
         fault_each("a save", files[i], save_anew, NULL);

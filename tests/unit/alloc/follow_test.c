@@ -258,6 +258,11 @@ static void test_settled(void)
     zr_arena_trim(arena, 0, NULL);
     tap_is(reserved(), 0, "and a trim takes all");
     tap_ok(go_round(), "which the plan gets again");
+    zr_arena_free(arena, take(100 * MIB));
+    install_four();
+    go_round();
+    zr_arena_commit_plan(arena);
+    tap_is(reserved(), 4 * MIB, "the next plan does as this one did");
     char *a = take(3 * MIB);
     tap_ok(zr_arena_trim(arena, 0, &released) == ZR_OK && released == 0 && go_round() == NULL,
            "but nothing from under a block");

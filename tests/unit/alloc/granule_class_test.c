@@ -122,6 +122,9 @@ static void test_plan(bool on_pages)
     zr_arena_trim(arena, 0, NULL);
     tap_is(stats().mapped_bytes, HELD * GRANULE, "%s: its fixed granules stay where they are", words);
     tap_is(stats().unmovable_bytes, HELD * GRANULE, "%s: and count as not movable", words);
+    char *next = take(HELD * GRANULE);
+    tap_ok(!on_pages || next < block || next >= block + 2 * HELD * GRANULE,
+           "%s: no block lies on pages that have two addresses", words);
     end();
 }
 
@@ -299,8 +302,8 @@ static void test_spill(void)
     if (!tap_ok(begin(true), "an arena on the host, whose blocks' memory can go"))
         return;
     char *grads = take(3 * GRANULE);
-    char *mixed[2] = {take(GRANULE / 2), take_as(arena, GRANULE / 2, ZR_TAG_OPTIMIZER, 0)};
-    char *params = take_as(arena, GRANULE, ZR_TAG_PARAM, 0);
+    char *mixed[4] = {take(GRANULE / 2), take_as(arena, GRANULE / 2, ZR_TAG_OPTIMIZER, 0), take(GRANULE / 2),
+                      take_as(arena, GRANULE / 2, ZR_TAG_PARAM, 0)};
     tap_is(count_parts(1, &part), 3, "three granules have gradients alone");
     tap_ok(part.memory == grads && part.bytes == GRANULE, "the first of them first");
     tap_is(count_parts(0, &other), 1, "one has a block of the tag that goes first");
@@ -316,9 +319,8 @@ static void test_spill(void)
     tap_ok(count_parts(1, &other) == 2 && backend->held_bytes == held - GRANULE, "and is not there twice");
     tap_result(zr_spill_occupy(arena, &part), ZR_OK, "it comes again");
     tap_ok(count_parts(1, &other) == 3 && backend->held_bytes == held && *part.memory == 0, "empty");
-    zr_arena_free(arena, params);
-    zr_arena_free(arena, mixed[0]);
-    zr_arena_free(arena, mixed[1]);
+    for (unsigned i = 0; i < 4; i++)
+        zr_arena_free(arena, mixed[i]);
     zr_arena_free(arena, grads);
     end();
 }

@@ -274,6 +274,11 @@ static void test_groups_v2(void)
     tap_is(machine.cgroup_used_bytes, 1234, "with the use of the same group");
     tap_is(machine.cores_count, 3, "a share of two and a half cores counts as three");
     tap_is(look(2).cores_count, 2, "a share above the cores there are changes nothing");
+    put("sys/fs/cgroup/a/b/memory.stat", "anon 5\ninactive_file 1000\nactive_file 30\nfile 9000\n");
+    tap_is(look(16).cgroup_used_bytes, 204, "but for pages of files, which the kernel drops");
+    put("sys/fs/cgroup/a/b/memory.stat",
+        "inactive_file 1000\ntotal_inactive_file 1100\ntotal_active_file 200\n");
+    tap_is(look(16).cgroup_used_bytes, 0, "those of groups below, too, and never below nothing");
     put("sys/fs/cgroup/a/b/c/cpu.max", "1000 100000\n");
     tap_is(look(16).cores_count, 1, "a hundredth of a core is one");
     put("sys/fs/cgroup/a/b/c/memory.max", "0\n");
