@@ -451,6 +451,10 @@ static void test_vacating(void)
     tap_result(zr_backend_occupy(range, granules(0, 2)), ZR_ERR_MEMORY, "host: there is none to come");
     zr_fault_set(ZR_FAULT_CREATE, 0);
     tap_is(backend->held_bytes, granule_bytes, "host: and none is held");
+    zr_fault_set(ZR_FAULT_ACCESS, 1);
+    tap_result(zr_backend_occupy(range, granules(0, 2)), ZR_ERR_ADDRESSES, "host: it comes without access");
+    zr_fault_set(ZR_FAULT_ACCESS, 0);
+    tap_is(backend->held_bytes, granule_bytes, "host: and goes again");
     for (unsigned i = 0; i < 2; i++) {
         tap_result(zr_backend_occupy(range, granules(0, 2)), ZR_OK, "host: it comes");
         tap_ok(range->address[granule_bytes] == 0 && backend->held_bytes == 3 * granule_bytes &&
