@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/un.h>
 #include <time.h>
@@ -18,8 +19,10 @@
 #include "alloc/base/fault.h"
 #include "alloc/base/system/file.h"
 #include "alloc/base/system/socket.h"
+#include "tests/support/child.h"
 #include "tests/support/faults.h"
 #include "tests/support/folder.h"
+#include "tests/support/refuse.h"
 #include "tests/support/tap.h"
 #include "tests/support/words.h"
 
@@ -242,6 +245,24 @@ static void test_no_space(enum zr_create_mode mode)
     zr_path_unlink(in_scratch("full"));
 }
 
+/* A file system that has names for all its files: there is one for a moment, or the file is none. */
+static int without_nameless(void)
+{
+    struct zr_file file;
+    struct stat status;
+    int before = open_descriptors(), entries = folder_entries(scratch);
+    bool good = refuse_call(SYS_openat, O_TMPFILE & ~O_DIRECTORY, EOPNOTSUPP) &&
+                zr_file_create_nameless(&file, scratch) == ZR_OK && fstat(file.fd, &status) == 0 &&
+                status.st_nlink == 0 && (status.st_mode & 0777) == 0600 &&
+                fcntl(file.fd, F_GETFD) == FD_CLOEXEC && folder_entries(scratch) == entries;
+    zr_file_close(&file);
+    if (!good)
+        return 1;
+    good = refuse_call(SYS_unlink, 0, EROFS) && zr_file_create_nameless(&file, scratch) == ZR_ERR_IO &&
+           words_have("read-only") && file.fd == -1;
+    return good && open_descriptors() == before ? 0 : 2;
+}
+
 /* Each way to a descriptor: with the mode that the file gets, and closed by exec. */
 static void test_openings(void)
 {
@@ -289,6 +310,10 @@ static void test_openings(void)
         tap_is(folder_entries(scratch), entries, "and that is all");
     }
     umask(before);
+    tap_is(in_child(without_nameless), 0, "one without a name, where each has one: and nothing left open");
+    tap_is(folder_entries(scratch), entries + 1, "but the name that could not be removed");
+    zr_path_remove_folder(scratch);
+    mkdir(scratch, 0700);
 }
 
 /* ---- Paths --------------------------------------------------------------------------------------------- */
