@@ -7,6 +7,7 @@
 #include "alloc/core/arena_internal.h"
 #include "alloc/base/error.h"
 #include "alloc/base/fault.h"
+#include "alloc/plan/plan.h"
 #include "tests/support/blocks.h"
 #include "tests/support/tap.h"
 
@@ -201,6 +202,37 @@ static void test_many_streams(void)
     zr_sim_clock_advance(backend, WORK_NS);
     zr_arena_trim(arena, 0, NULL);
     tap_is(stats().reserved_bytes, 0, "nothing stays with any of them");
+    stop();
+}
+
+/* A planned block that a second stream uses keeps its place until that has passed. */
+static void test_planned_use(void)
+{
+    const struct zr_plan_step step = {
+        .request = {.bytes = GRANULE, .alignment = 256, .tag = ZR_TAG_GRAD, .stream = 1},
+        .thread = zr_thread_number(),
+        .alive_count = 1};
+    const struct zr_plan_sequence sequence = {.count = 1, .any = true};
+    start(0);
+    tap_result(zr_arena_install_plan(arena, &(struct zr_plan){.steps = &step,
+                                                              .steps_count = 1,
+                                                              .sequences = &sequence,
+                                                              .sequences_count = 1,
+                                                              .region_bytes = GRANULE}),
+               ZR_OK, "a plan of one step");
+    char *a = take_on(GRANULE, 1);
+    zr_arena_free(arena, a);
+    tap_ok(take_on(GRANULE, 1) == a, "whose block lies where it lay");
+    zr_block_use(arena, a, 2);
+    zr_arena_free(arena, a);
+    tap_result(zr_arena_check(arena), ZR_OK, "sound: %s", zr_last_error());
+    tap_is(stats().pending_bytes, GRANULE, "pending");
+    char *b = take_on(GRANULE, 1);
+    tap_ok(b && b != a, "another lies elsewhere while stream 2 is at work");
+    zr_arena_free(arena, b);
+    zr_sim_clock_advance(backend, WORK_NS);
+    zr_arena_trim(arena, SIZE_MAX, NULL);
+    tap_ok(take_on(GRANULE, 1) == a, "and then there");
     stop();
 }
 
@@ -433,5 +465,6 @@ int main(void)
     test_many_streams();
     test_no_record_left();
     test_without_events();
+    test_planned_use();
     return tap_done();
 }
