@@ -16,6 +16,7 @@
 #include "alloc/plan/plan.h"
 #include "tests/support/arena_support.h"
 #include "tests/support/child.h"
+#include "tests/support/folder.h"
 
 /* ---- Hostile arguments --------------------------------------------------------------------------------- */
 
@@ -572,6 +573,7 @@ static void test_reclaim(void)
 
 int main(void)
 {
+    int before = open_descriptors();
     test_exact_fit();
     test_fewer_addresses();
     test_reclaim();
@@ -585,5 +587,6 @@ int main(void)
     test_planned_canary();
     test_processes();
     test_limits();
+    tap_is(open_descriptors(), before, "every descriptor was closed");
     return tap_done();
 }
