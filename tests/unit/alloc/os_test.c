@@ -562,6 +562,14 @@ static void test_libraries(void)
         bool found = zr_module_find(names, symbols, &function) == ZR_OK;
         tap_ok(stands && !early && found && function, "%s is found in its wheel", places[i].words);
     }
+    const char *const names[] = {libc.dli_fname, NULL}, *const optional[] = {"getpid", "?zr_none", NULL};
+    const char *const missing[] = {"getpid", "zr_none", NULL};
+    void *functions[2] = {NULL, &libc};
+    tap_ok(zr_module_find(names, optional, functions) == ZR_OK && functions[0] && !functions[1],
+           "a function that a library may lack");
+    tap_ok(zr_module_find(names, missing, functions) == ZR_ERR_UNAVAILABLE &&
+               strstr(zr_last_error(), "has no zr_none"),
+           "and one that it may not: %s", zr_last_error());
     zr_folders_programs_read(NULL);
 }
 
