@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "alloc/backend/service_wire.h"
+#include "alloc/base/error.h"
 #include "alloc/core/arena_internal.h"
 #include "alloc/base/option.h"
 #include "tests/support/blocks.h"
@@ -166,6 +167,14 @@ static void test_giving_back(void)
     stop();
 }
 
+static const struct zr_backend_ops *below;
+
+static zr_result refuse_unmap(zr_backend *of, char *address, size_t bytes)
+{
+    (void)of, (void)address;
+    return zr_fail(ZR_ERR_ADDRESSES, "no unmap of %zu bytes", bytes);
+}
+
 static void test_imports(void)
 {
     struct zr_segment segment[2];
@@ -186,7 +195,12 @@ static void test_imports(void)
            "and shows the same memory at both places");
     tap_is(passed_on_descriptors(), passed_on, "exec closes its file");
     tap_result(zr_import_release(backend, arena->base), ZR_ERR_FOREIGN, "an arena is no import");
-    tap_result(zr_import_release(backend, imported), ZR_OK, "released");
+    struct zr_backend_ops ops = *(below = backend->ops);
+    ops.unmap = refuse_unmap;
+    backend->ops = &ops;
+    tap_result(zr_import_release(backend, imported), ZR_ERR_ADDRESSES, "what cannot be unmapped");
+    backend->ops = below;
+    tap_result(zr_import_release(backend, imported), ZR_OK, "is released by another call");
     tap_is(open_descriptors(), files, "and closed");
     segment[1].bytes = SIZE_MAX - GRANULE + 1;
     tap_ok(zr_import(backend, segment, 2, &imported) == ZR_ERR_INVALID && strstr(zr_last_error(), "overflow"),
