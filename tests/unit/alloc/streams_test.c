@@ -443,6 +443,16 @@ static void test_addresses(void)
     zr_region_release(arena, region);
     zr_lock_give(&arena->lock);
     tap_ok(take_on(4 * GRANULE, 0) == a, "all of them a block's: %s", zr_last_error());
+    zr_arena_free(arena, a);
+    /* The last of them, behind some that are free: no open end is left. */
+    void *end;
+    char *low = take_on(256, 0);
+    tap_result(zr_arena_alloc(arena, &(struct zr_request){.bytes = 3 * GRANULE, .alignment = GRANULE}, &end),
+               ZR_OK, "an aligned block at their end");
+    tap_result(zr_arena_check(arena), ZR_OK, "sound: %s", zr_last_error());
+    zr_arena_free(arena, low);
+    zr_arena_free(arena, end);
+    tap_ok(take_on(4 * GRANULE, 0) == a, "then all again");
     stop();
 }
 
