@@ -246,7 +246,11 @@ static void test_runs_in_cache(void)
     tap_is(stats().cached_bytes, ALL_OF_IT * GRANULE, "all of them are in cache");
     tap_result(zr_granules_take(arena, GRANULE, &list), ZR_OK, "a run is broken up for one");
     tap_is(stats().reserved_bytes, (ALL_OF_IT - 1) * GRANULE, "and the rest of it is the backend's");
+    struct zr_handle_list two;
+    tap_result(zr_granules_take(arena, 2 * GRANULE, &two), ZR_OK, "another for two");
+    tap_is(stats().reserved_bytes, (ALL_OF_IT - 1) * GRANULE, "and no third");
     zr_granules_give(arena, &list);
+    zr_granules_give(arena, &two);
     end();
 }
 
