@@ -528,6 +528,15 @@ static void test_fewer_addresses(void)
         zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend, .reserve_bytes = 64 << 20}),
         ZR_ERR_ADDRESSES, "one that asks for a number gets that, or none");
     zr_fault_set(ZR_FAULT_RESERVE, 0);
+    zr_arena *three[3];
+    for (unsigned i = 0; i < 3; i++) {
+        if (i == 2)
+            zr_arena_destroy(three[0], NULL);
+        zr_arena_create(&three[i], &(struct zr_arena_options){.backend = backend});
+    }
+    tap_ok(three[2]->number == 0 && three[1]->number == 1, "an arena has the least number that is free");
+    zr_arena_destroy(three[1], NULL);
+    zr_arena_destroy(three[2], NULL);
     tap_result(zr_backend_destroy(backend), ZR_OK, "and leaves nothing");
 }
 
