@@ -6,6 +6,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/core/arena_internal.h"
+#include "alloc/plan/plan.h"
 #include "alloc/pool/contiguous.h"
 #include "alloc/base/fault.h"
 #include "tests/support/child.h"
@@ -365,6 +366,52 @@ static void test_pool(void)
     tap_is(wrong, 0, "it is notified anew, and all goes at the end");
 }
 
+/* Pages of a plan, each at two addresses. */
+static void test_pages(void)
+{
+    static struct registry registry;
+    const uint32_t pages[] = {0, 1, 0, 1};
+    struct zr_plan_step steps[2];
+    const struct zr_plan_sequence sequence = {.count = 2, .any_stream = true, .thread = zr_thread_number()};
+    const struct zr_map_callback watch = watch_of(&registry);
+    zr_backend *backend;
+    zr_arena *arena;
+    for (size_t i = 0; i < 2; i++)
+        steps[i] = (struct zr_plan_step){.request = {.bytes = 2 * GRANULE, .alignment = 256},
+                                         .thread = zr_thread_number(),
+                                         .offset_bytes = i * 2 * GRANULE,
+                                         .alive_count = 1};
+    zr_backend_sim_create(&backend, &(struct zr_sim_options){.granule_bytes = GRANULE});
+    zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend, .reserve_bytes = 1200 * GRANULE});
+    zr_arena_add_map_callback(arena, &watch);
+    struct zr_plan plan = {.steps = steps,
+                           .steps_count = 2,
+                           .sequences = &sequence,
+                           .sequences_count = 1,
+                           .region_bytes = 4 * GRANULE,
+                           .pages = pages,
+                           .pages_count = 2};
+    tap_result(zr_arena_install_plan(arena, &plan), ZR_OK, "a plan on pages");
+    for (unsigned i = 0; i < 2; i++)
+        zr_arena_free(arena, take(arena, 2 * GRANULE));
+    tap_ok(registry.count == 4 && mapped(arena) == 2 * GRANULE, "is told of both addresses of each");
+    struct zr_backend_ops ops = *(below = backend->ops);
+    ops.unmap = refuse_unmaps;
+    backend->ops = &ops;
+    unmaps = 0;
+    refused_from = 1;
+    refused_count = 1;
+    zr_arena_trim(arena, 0, NULL);
+    tap_ok(unmaps > 0 && registry.wrong == 0 &&
+               registry.count * GRANULE == mapped(arena) + arena->alias_bytes,
+           "and of what a driver keeps");
+    backend->ops = below;
+    zr_arena_trim(arena, 0, NULL);
+    tap_ok(registry.wrong == 0 && registry.count == 0 && mapped(arena) == 0, "until it goes");
+    zr_arena_destroy(arena, NULL);
+    zr_backend_destroy(backend);
+}
+
 /* ---- Threads ------------------------------------------------------------------------------------------- */
 
 struct worker {
@@ -504,6 +551,7 @@ int main(void)
     test_siblings();
     test_faults();
     test_pool();
+    test_pages();
     if (emulator)
         test_driver();
     else
