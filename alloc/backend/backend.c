@@ -620,6 +620,15 @@ static zr_result find_whole(const struct zr_range *range, struct zr_bounds exten
     return ZR_OK;
 }
 
+/* lock: backend->lock; the mapping has no access. */
+static void empty(zr_backend *backend, struct zr_handle *handle)
+{
+    backend->ops->vacate(backend, handle);
+    handle->vacant = true;
+    backend->held_bytes -= handle->bytes;
+    let_go_lease(backend, handle);
+}
+
 zr_result zr_backend_vacate(struct zr_range *range, struct zr_bounds extent)
 {
     zr_backend *backend = range->backend;
@@ -634,14 +643,10 @@ zr_result zr_backend_vacate(struct zr_range *range, struct zr_bounds extent)
     if (result == ZR_OK) /* a mapping has no access until it is set */
         result = backend->ops->map(backend, range->address + extent.offset_bytes, mapping->handle);
     if (result == ZR_OK) {
-        struct zr_handle *handle = mapping->handle;
         backend->pieces_count -= (size_t)pieces_added(range, mapping);
         mapping->access = false;
         backend->pieces_count += (size_t)pieces_added(range, mapping);
-        backend->ops->vacate(backend, handle);
-        handle->vacant = true;
-        backend->held_bytes -= handle->bytes;
-        let_go_lease(backend, handle);
+        empty(backend, mapping->handle);
     }
     pthread_mutex_unlock(&backend->lock);
     return result;
@@ -676,7 +681,13 @@ zr_result zr_backend_occupy(struct zr_range *range, struct zr_bounds extent)
     mapping->handle->lease = lease.number;
     backend->held_bytes += extent.bytes;
     pthread_mutex_unlock(&backend->lock);
-    return zr_backend_set_access(range, extent);
+    result = zr_backend_set_access(range, extent);
+    if (result != ZR_OK) { /* as before, for another call */
+        pthread_mutex_lock(&backend->lock);
+        empty(backend, mapping->handle);
+        pthread_mutex_unlock(&backend->lock);
+    }
+    return result;
 }
 
 zr_result zr_backend_copy(zr_backend *backend, const struct zr_copy *copy)

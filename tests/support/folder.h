@@ -3,6 +3,7 @@
 #define ZR_TEST_FOLDER_H
 
 #include <dirent.h>
+#include <fcntl.h>
 
 /* Without "." and ".."; -1: it cannot be read. */
 static inline int folder_entries(const char *path)
@@ -21,6 +22,15 @@ static inline int folder_entries(const char *path)
 static inline int open_descriptors(void)
 {
     return folder_entries("/proc/self/fd");
+}
+
+/* How many of them exec would not close. */
+static inline int passed_on_descriptors(void)
+{
+    int count = 0;
+    for (int fd = 0; fd < 1024; fd++)
+        count += fcntl(fd, F_GETFD) == 0;
+    return count;
 }
 
 #endif

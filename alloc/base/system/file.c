@@ -251,7 +251,9 @@ zr_result zr_file_create_nameless(struct zr_file *out, const char *folder)
     if (length < 0 || (size_t)length >= sizeof path)
         return file_error("create a file in", folder, ENAMETOOLONG);
     result = open_with(out, path, O_RDWR | O_CREAT | O_EXCL, "create", true);
-    return result == ZR_OK ? zr_path_unlink(path) : result;
+    if (result == ZR_OK && (result = zr_path_unlink(path)) != ZR_OK)
+        zr_file_close(out);
+    return result;
 }
 
 struct zr_file zr_file_borrow(int fd, const char *name)

@@ -8,12 +8,15 @@
 #include <sys/resource.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/fault.h"
+#include "alloc/core/arena_internal.h"
 #include "alloc/core/bins.h"
 #include "alloc/base/option.h"
 #include "alloc/front/reclaim.h"
 #include "alloc/plan/plan.h"
 #include "tests/support/arena_support.h"
 #include "tests/support/child.h"
+#include "tests/support/folder.h"
 
 /* ---- Hostile arguments --------------------------------------------------------------------------------- */
 
@@ -504,6 +507,39 @@ static void test_limits(void)
 }
 
 /* A free extent of just the size that is asked for, with memory under it and without. */
+/* As many addresses as the system agrees to, where nobody has asked for a number. */
+static void test_fewer_addresses(void)
+{
+    size_t whole = 0;
+    zr_backend *backend;
+    zr_arena *arena;
+    zr_backend_sim_create(&backend, &(struct zr_sim_options){.granule_bytes = 64 << 10});
+    for (unsigned refused = 0; refused < 3; refused++) {
+        zr_fault_set(ZR_FAULT_RESERVE | (refused == 2 ? ZR_FAULT_TWICE : 0), refused > 0);
+        tap_result(zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend}), ZR_OK,
+                   "an arena, %u times refused", refused);
+        zr_fault_set(ZR_FAULT_RESERVE | (refused == 2 ? ZR_FAULT_TWICE : 0), 0);
+        whole = refused ? whole : arena->range_bytes;
+        tap_is(arena->range_bytes, whole >> refused, "has half of the addresses each time");
+        zr_arena_destroy(arena, NULL);
+    }
+    zr_fault_set(ZR_FAULT_RESERVE, 1);
+    tap_result(
+        zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend, .reserve_bytes = 64 << 20}),
+        ZR_ERR_ADDRESSES, "one that asks for a number gets that, or none");
+    zr_fault_set(ZR_FAULT_RESERVE, 0);
+    zr_arena *three[3];
+    for (unsigned i = 0; i < 3; i++) {
+        if (i == 2)
+            zr_arena_destroy(three[0], NULL);
+        zr_arena_create(&three[i], &(struct zr_arena_options){.backend = backend});
+    }
+    tap_ok(three[2]->number == 0 && three[1]->number == 1, "an arena has the least number that is free");
+    zr_arena_destroy(three[1], NULL);
+    zr_arena_destroy(three[2], NULL);
+    tap_result(zr_backend_destroy(backend), ZR_OK, "and leaves nothing");
+}
+
 static void test_exact_fit(void)
 {
     struct pair pair = make_pair(&(struct setting){.granule_bytes = 64 << 10});
@@ -546,7 +582,9 @@ static void test_reclaim(void)
 
 int main(void)
 {
+    int before = open_descriptors();
     test_exact_fit();
+    test_fewer_addresses();
     test_reclaim();
     test_arguments();
     test_frees();
@@ -558,5 +596,6 @@ int main(void)
     test_planned_canary();
     test_processes();
     test_limits();
+    tap_is(open_descriptors(), before, "every descriptor was closed");
     return tap_done();
 }

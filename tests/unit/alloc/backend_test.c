@@ -2,18 +2,24 @@
  * emulated driver, or on a card with ZR_TEST_CUDA=card), and every rule of the contract in
  * alloc/backend/backend.h is broken once and must be refused, with nothing changed. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "alloc/backend/backend.h"
 #include "alloc/base/error.h"
+#include "alloc/base/fault.h"
+#include "alloc/base/system/os.h"
 #include "tests/support/cuda/cuda_support.h"
+#include "tests/support/folder.h"
 #include "tests/support/seed.h"
 #include "tests/support/tap.h"
 
@@ -96,6 +102,26 @@ static void test_handles(enum kind kind)
     zr_backend_destroy_handle(backend, handle_of(backend, 10));
     tap_is(backend->held_bytes, 0, "%s: nothing is held", name);
     tap_result(zr_backend_destroy(backend), ZR_OK, "%s: the end", name);
+}
+
+/* Lives that leave nothing behind: neither addresses nor descriptors. */
+static void test_lives(enum kind kind)
+{
+    enum { LIVES = 8 };
+    zr_backend *backend;
+    struct zr_resident before, after;
+    int descriptors = open_descriptors(), passed_on = passed_on_descriptors(), kept = 0;
+    zr_os_resident(&before);
+    for (unsigned i = 0; i < LIVES; i++) {
+        try_to_create(&backend, kind, 0);
+        kept += passed_on_descriptors() - passed_on;
+        zr_backend_destroy(backend);
+    }
+    zr_os_resident(&after);
+    tap_ok(open_descriptors() == descriptors && kept == 0, "%s: no descriptor is left, or passed on",
+           kind_names[kind]);
+    tap_ok(after.address_bytes < before.address_bytes + LIVES * (1 << 20), "%s: nor addresses: %zu KiB",
+           kind_names[kind], (after.address_bytes - before.address_bytes) >> 10);
 }
 
 static void test_ranges(enum kind kind)
@@ -186,6 +212,9 @@ static void test_copies(enum kind kind)
     struct zr_handle *one = handle_of(backend, 2);
     zr_backend_reserve(backend, 16 * granule_bytes, &range);
     zr_backend_map(range, 0, one);
+    struct zr_handle *last = handle_of(backend, 1);
+    zr_backend_map(range, 15 * granule_bytes, last);
+    zr_backend_set_access(range, granules(15, 1));
     char *at = range->address;
     struct zr_copy copy = {.to = at + granule_bytes, .from = at, .bytes = granule_bytes};
     tap_result(zr_backend_copy(backend, &copy), ZR_ERR_INVALID, "%s: a copy before access is set", name);
@@ -209,6 +238,10 @@ static void test_copies(enum kind kind)
         tap_ok(ends[0] == 7 && ends[1] == 7, "%s: the bytes have come", name);
     copy.bytes = granule_bytes + 1;
     tap_result(zr_backend_copy(backend, &copy), ZR_ERR_INVALID, "%s: one byte into what is not mapped", name);
+    struct zr_fill fill = {.to = at + 16 * granule_bytes - 8, .bytes = 8};
+    tap_result(zr_backend_fill(backend, &fill), ZR_OK, "%s: up to the range's end", name);
+    fill.bytes = 9;
+    tap_result(zr_backend_fill(backend, &fill), ZR_ERR_INVALID, "%s: and no further", name);
     copy.to = NULL;
     tap_result(zr_backend_copy(backend, &copy), ZR_ERR_INVALID, "%s: to NULL", name);
     copy.bytes = 0;
@@ -222,7 +255,9 @@ static void test_copies(enum kind kind)
     tap_result(zr_backend_memory_info(backend, &memory), ZR_OK, "%s: knows its memory", name);
     tap_ok(memory.total_bytes > 0 && memory.free_bytes <= memory.total_bytes, "%s: sensibly", name);
     zr_backend_unmap(range, granules(0, 2));
+    zr_backend_unmap(range, granules(15, 1));
     zr_backend_destroy_handle(backend, one);
+    zr_backend_destroy_handle(backend, last);
     zr_backend_release(range);
     tap_result(zr_backend_destroy(backend), ZR_OK, "%s: the end", name);
 }
@@ -318,6 +353,144 @@ static void test_host(void)
     tap_result(zr_backend_host_create(&backend, &(struct zr_host_options){.granule_bytes = 512}),
                ZR_ERR_INVALID, "host: a granule below the page");
     tap_result(zr_backend_host_create(NULL, NULL), ZR_ERR_INVALID, "host: to nowhere");
+}
+
+static int advice_error; /* what the third of the calls that commit memory gets, and those after it */
+static unsigned advice_count;
+
+int madvise(void *address, size_t bytes, int advice)
+{
+    if (advice_error && advice == 23 /* MADV_POPULATE_WRITE */ && ++advice_count > 2) {
+        errno = advice_error;
+        return -1;
+    }
+    return (int)syscall(SYS_madvise, address, bytes, advice);
+}
+
+static long blocks_of(zr_backend *backend, const struct zr_handle *handle)
+{
+    struct zr_segment segment;
+    struct stat status = {0};
+    zr_backend_export(backend, handle, &segment);
+    fstat(segment.fd, &status);
+    return status.st_blocks;
+}
+
+/* A handle larger than what is committed at once, with half of it there; and files of a limited length. */
+static void test_committing(void)
+{
+    const size_t bytes = (size_t)48 << 20;
+    zr_backend *backend = create(HOST, 0);
+    struct zr_handle *small = handle_of(backend, 1), *large = NULL;
+    struct rlimit before, limit;
+    long blocks = blocks_of(backend, small);
+    advice_error = ENOMEM;
+    tap_result(zr_backend_create(backend, bytes, &large), ZR_ERR_MEMORY, "host: the last third is refused");
+    tap_ok(advice_count == 3 && blocks_of(backend, small) == blocks && backend->held_bytes == granule_bytes,
+           "host: the others are given back: %ld blocks", blocks_of(backend, small) - blocks);
+    advice_error = EINVAL;
+    tap_result(zr_backend_create(backend, bytes, &large), ZR_OK, "host: an old kernel has another way");
+    tap_is(blocks_of(backend, small) - blocks, bytes / 512, "host: to all of it");
+    advice_error = 0;
+    zr_backend_destroy_handle(backend, large);
+    tap_is(blocks_of(backend, small), blocks, "host: which goes, too");
+    zr_backend_destroy_handle(backend, small);
+    zr_backend_destroy(backend);
+
+    backend = create(HOST, 0);
+    getrlimit(RLIMIT_FSIZE, &before);
+    limit = before;
+    limit.rlim_cur = 2 * granule_bytes;
+    setrlimit(RLIMIT_FSIZE, &limit);
+    zr_result results[2] = {zr_backend_create(backend, 2 * granule_bytes, &large),
+                            zr_backend_create(backend, granule_bytes, &small)};
+    setrlimit(RLIMIT_FSIZE, &before);
+    tap_result(results[0], ZR_OK, "host: a file of as many bytes as `ulimit -f` has");
+    tap_ok(results[1] == ZR_ERR_MEMORY && strstr(zr_last_error(), "ulimit -f"), "host: and no more: %s",
+           zr_last_error());
+    zr_backend_destroy_handle(backend, large);
+    tap_result(zr_backend_destroy(backend), ZR_OK, "host: the end");
+}
+
+/* Memory goes from under a mapping, and comes again. */
+static void test_vacating(void)
+{
+    zr_backend *backend = create(HOST, 3 * granule_bytes);
+    struct zr_range *range;
+    struct zr_handle *two = handle_of(backend, 2), *one = handle_of(backend, 1), *more = NULL;
+    const struct {
+        const char *words;
+        struct zr_bounds extent;
+    } none[] = {{"a part of a mapping", granules(0, 1)}, {"two mappings", granules(0, 3)},
+                {"what is not mapped", granules(5, 1)},  {"no access", granules(2, 1)},
+                {"past the end", granules(7, 2)},        {"half a granule", {0, granule_bytes / 2}}};
+    zr_backend_reserve(backend, 8 * granule_bytes, &range);
+    zr_backend_map(range, 0, two);
+    zr_backend_map(range, 2 * granule_bytes, one);
+    zr_backend_set_access(range, granules(0, 2));
+    range->address[granule_bytes] = 'x';
+    size_t pieces = backend->pieces_count;
+    tap_is(pieces, 2, "host: memory in a row with access and without is two mappings to the kernel");
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
+        tap_result(zr_backend_vacate(range, none[i].extent), ZR_ERR_INVALID, "host: %s cannot go",
+                   none[i].words);
+        tap_result(zr_backend_occupy(range, none[i].extent), ZR_ERR_INVALID, "host: nor come");
+    }
+    tap_result(zr_backend_occupy(range, granules(0, 2)), ZR_ERR_INVALID, "host: what has not gone");
+    tap_ok(range->address[granule_bytes] == 'x' && backend->held_bytes == 3 * granule_bytes &&
+               backend->pieces_count == pieces,
+           "host: nothing has changed");
+    tap_result(zr_backend_vacate(range, granules(0, 2)), ZR_OK, "host: two granules go");
+    tap_result(zr_backend_vacate(range, granules(0, 2)), ZR_ERR_INVALID, "host: once");
+    tap_is(backend->held_bytes, granule_bytes, "host: nobody holds them");
+    tap_result(zr_backend_fill(backend, &(struct zr_fill){.to = range->address, .bytes = 1}), ZR_ERR_INVALID,
+               "host: nobody can write there");
+    tap_result(zr_backend_create(backend, 2 * granule_bytes, &more), ZR_OK, "host: others have the memory");
+    zr_backend_destroy_handle(backend, more);
+    zr_fault_set(ZR_FAULT_CREATE, 1);
+    tap_result(zr_backend_occupy(range, granules(0, 2)), ZR_ERR_MEMORY, "host: there is none to come");
+    zr_fault_set(ZR_FAULT_CREATE, 0);
+    tap_is(backend->held_bytes, granule_bytes, "host: and none is held");
+    zr_fault_set(ZR_FAULT_ACCESS, 1);
+    tap_result(zr_backend_occupy(range, granules(0, 2)), ZR_ERR_ADDRESSES, "host: it comes without access");
+    zr_fault_set(ZR_FAULT_ACCESS, 0);
+    tap_is(backend->held_bytes, granule_bytes, "host: and goes again");
+    for (unsigned i = 0; i < 2; i++) {
+        tap_result(zr_backend_occupy(range, granules(0, 2)), ZR_OK, "host: it comes");
+        tap_ok(range->address[granule_bytes] == 0 && backend->held_bytes == 3 * granule_bytes &&
+                   backend->pieces_count == pieces,
+               "host: empty, and counts again");
+        range->address[granule_bytes] = 'y';
+        zr_backend_vacate(range, granules(0, 2));
+    }
+    zr_backend_unmap(range, granules(0, 3));
+    zr_backend_destroy_handle(backend, two);
+    zr_backend_destroy_handle(backend, one);
+    tap_is(backend->held_bytes, 0, "host: what has gone is not counted twice at its end");
+    zr_backend_release(range);
+    tap_result(zr_backend_destroy(backend), ZR_OK, "host: the end");
+    backend = create(SIM, 0);
+    zr_backend_reserve(backend, granule_bytes, &range);
+    tap_result(zr_backend_vacate(range, granules(0, 1)), ZR_ERR_UNAVAILABLE, "sim: keeps what it has");
+    zr_backend_release(range);
+    zr_backend_destroy(backend);
+}
+
+/* A run may begin and end in chunks that are not there yet. */
+static void test_slots(void)
+{
+    struct zr_slab pool;
+    struct zr_slots slots;
+    bool enough = true;
+    zr_slab_init(&pool, sizeof(struct zr_slot_chunk), ZR_POOL_FAULTS);
+    zr_slots_init(&slots, &pool, 4 * ZR_SLOTS_PER_CHUNK);
+    for (unsigned i = 0; i < 100; i++) {
+        enough &= zr_slots_reserve(&slots, 1) && pool.spare_count >= 2;
+        zr_slab_take(&pool);
+    }
+    tap_ok(enough, "each run has records for both of its ends");
+    zr_slots_end(&slots);
+    zr_slab_end(&pool);
 }
 
 static unsigned asked_count; /* times that this process asked how much memory the machine has left */
@@ -418,6 +591,7 @@ int main(void)
         if (kind >= CUDA && !available(kind))
             continue;
         test_handles(kind);
+        test_lives(kind);
         test_ranges(kind);
         test_mappings(kind);
         test_copies(kind);
@@ -426,6 +600,9 @@ int main(void)
     granule_bytes = (size_t)64 << 10;
     test_host();
     test_headroom();
+    test_committing();
+    test_vacating();
+    test_slots();
     test_private();
     test_sim();
     if (emulator) {

@@ -70,6 +70,28 @@ static bool filled(const char *address, size_t bytes, unsigned seed)
     return true;
 }
 
+/* ---- Streams that are late ----------------------------------------------------------------------------- */
+
+static void test_late(void)
+{
+    struct made made;
+    zr_entry entries[2];
+    size_t released = 0;
+    zr_backend_sim_create(&made.backend, &(struct zr_sim_options){.granule_bytes = GRANULE, .work_ns = 1000});
+    zr_arena_create(&made.arena, &(struct zr_arena_options){.backend = made.backend});
+    zr_contiguous_create(&made.pool, &(struct zr_contiguous_options){.arena = made.arena});
+    for (unsigned i = 0; i < 2; i++)
+        entries[i] = append(made.pool, 3 * GRANULE, 0, true);
+    zr_contiguous_free(made.pool, entries[1]);
+    zr_contiguous_trim(made.pool, 0, &released);
+    tap_ok(released == 0 && stats_of(made.pool).pending_bytes == 3 * GRANULE, "what a stream uses stays");
+    zr_sim_clock_advance(made.backend, 1000);
+    zr_contiguous_trim(made.pool, 0, &released);
+    tap_ok(released == 3 * GRANULE && stats_of(made.pool).pending_bytes == 0, "until a trim finds it passed");
+    zr_contiguous_free(made.pool, entries[0]);
+    end(&made);
+}
+
 /* ---- Activation checkpoints: pushed forward, popped backward ------------------------------------------- */
 
 enum { LAYERS = 24 };
@@ -556,6 +578,7 @@ static void test_faults(void)
 int main(int count, char **arguments)
 {
     uint64_t seed = run_seed();
+    test_late();
     test_checkpoints();
     test_gradients();
     test_remap();

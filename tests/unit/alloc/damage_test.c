@@ -6,13 +6,17 @@
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "alloc/backend/service_wire.h"
+#include "alloc/base/error.h"
 #include "alloc/core/arena_internal.h"
 #include "alloc/base/option.h"
 #include "tests/support/blocks.h"
+#include "tests/support/folder.h"
 #include "tests/support/folder.h"
 #include "tests/support/tap.h"
 
@@ -163,11 +167,20 @@ static void test_giving_back(void)
     stop();
 }
 
+static const struct zr_backend_ops *below;
+
+static zr_result refuse_unmap(zr_backend *of, char *address, size_t bytes)
+{
+    (void)of, (void)address;
+    return zr_fail(ZR_ERR_ADDRESSES, "no unmap of %zu bytes", bytes);
+}
+
 static void test_imports(void)
 {
     struct zr_segment segment[2];
     size_t count = 1, lead = 1;
     void *imported = NULL, *none;
+    int passed_on = passed_on_descriptors();
     start(0);
     take_as(arena, GRANULE, ZR_TAG_PARAM, 0);
     char *block = take_as(arena, 2 * GRANULE, ZR_TAG_PARAM, 0);
@@ -180,8 +193,14 @@ static void test_imports(void)
     tap_is(open_descriptors(), files + 1, "takes one descriptor");
     tap_ok(imported && strcmp(imported, "one") == 0 && strcmp((char *)imported + 2 * GRANULE, "one") == 0,
            "and shows the same memory at both places");
+    tap_is(passed_on_descriptors(), passed_on, "exec closes its file");
     tap_result(zr_import_release(backend, arena->base), ZR_ERR_FOREIGN, "an arena is no import");
-    tap_result(zr_import_release(backend, imported), ZR_OK, "released");
+    struct zr_backend_ops ops = *(below = backend->ops);
+    ops.unmap = refuse_unmap;
+    backend->ops = &ops;
+    tap_result(zr_import_release(backend, imported), ZR_ERR_ADDRESSES, "what cannot be unmapped");
+    backend->ops = below;
+    tap_result(zr_import_release(backend, imported), ZR_OK, "is released by another call");
     tap_is(open_descriptors(), files, "and closed");
     segment[1].bytes = SIZE_MAX - GRANULE + 1;
     tap_ok(zr_import(backend, segment, 2, &imported) == ZR_ERR_INVALID && strstr(zr_last_error(), "overflow"),
@@ -243,12 +262,86 @@ static void test_two_releases(void)
     stop();
 }
 
+/* ---- Messages of the service --------------------------------------------------------------------------- */
+
+/* What comes of a message with so many descriptors, `bytes` of it. */
+static zr_result pass_message(const struct zr_service_message *message, size_t bytes, unsigned fds)
+{
+    int line[2];
+    char room[600] = {0};
+    union {
+        struct cmsghdr head;
+        char room[CMSG_SPACE(4 * sizeof(int))];
+    } control = {
+        .head = {.cmsg_len = CMSG_LEN(fds * sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
+    struct msghdr header = {.msg_iov = &(struct iovec){room, bytes}, .msg_iovlen = 1};
+    struct zr_service_parcel parcel;
+    memcpy(room, message, sizeof *message);
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, line) != 0)
+        return ZR_ERR_CORRUPT;
+    for (unsigned i = 0; i < fds; i++)
+        memcpy(CMSG_DATA(&control.head) + i * sizeof(int), &line[0], sizeof(int));
+    if (fds > 0)
+        header.msg_control = &control, header.msg_controllen = CMSG_SPACE(fds * sizeof(int));
+    zr_result result = zr_service_receive(line[1], &parcel, 0);
+    if (result == ZR_ERR_TIMEOUT && sendmsg(line[0], &header, 0) == (ssize_t)bytes)
+        result = zr_service_receive(line[1], &parcel, 0);
+    if (result == ZR_OK) {
+        result = zr_service_parcel_check(line[1], &parcel);
+        if (parcel.fds_count != (fds < ZR_SERVICE_FDS_MOST ? fds : ZR_SERVICE_FDS_MOST))
+            result = ZR_ERR_CORRUPT;
+        zr_service_parcel_end(&parcel);
+    }
+    close(line[0]);
+    if (zr_service_receive(line[1], &parcel, UINT64_MAX) != ZR_ERR_PEER)
+        result = ZR_ERR_CORRUPT;
+    close(line[1]);
+    return result;
+}
+
+static void test_messages(void)
+{
+    enum { WHOLE = sizeof(struct zr_service_message) };
+    static const struct {
+        const char *words;
+        unsigned kind, version, fds;
+        size_t bytes;
+        char sign; /* the last of the group's name */
+        zr_result want;
+    } rows[] = {{"the first kind", 1, 0, 0, WHOLE, 0, ZR_OK},
+                {"the last kind", ZR_SERVICE_KIND_COUNT - 1, 0, 0, WHOLE, 0, ZR_OK},
+                {"no kind", 0, 0, 0, WHOLE, 0, ZR_ERR_FORMAT},
+                {"a kind beyond", ZR_SERVICE_KIND_COUNT, 0, 0, WHOLE, 0, ZR_ERR_FORMAT},
+                {"one byte less", 1, 0, 0, WHOLE - 1, 0, ZR_ERR_FORMAT},
+                {"one byte more", 1, 0, 0, WHOLE + 1, 0, ZR_ERR_FORMAT},
+                {"less than a version", 1, 0, 0, 7, 0, ZR_ERR_FORMAT},
+                {"another version, cut", 1, 1, 0, 8, 0, ZR_ERR_UNAVAILABLE},
+                {"a text without an end", 1, 0, 0, WHOLE, 'x', ZR_ERR_FORMAT},
+                {"a hello with a descriptor", ZR_SERVICE_HELLO, 0, 1, WHOLE, 0, ZR_ERR_FORMAT},
+                {"a file without one", ZR_SERVICE_ADOPT, 0, 0, WHOLE, 0, ZR_ERR_FORMAT},
+                {"a file", ZR_SERVICE_ADOPT, 0, 1, WHOLE, 0, ZR_OK},
+                {"two files", ZR_SERVICE_ADOPT, 0, 2, WHOLE, 0, ZR_ERR_FORMAT},
+                {"three", ZR_SERVICE_ADOPT, 0, 3, WHOLE, 0, ZR_ERR_FORMAT},
+                {"an answer that may have one", ZR_SERVICE_GRANTED, 0, 1, WHOLE, 0, ZR_OK},
+                {"and may not", ZR_SERVICE_DONE, 0, 0, WHOLE, 0, ZR_OK},
+                {"and has two", ZR_SERVICE_DONE, 0, 2, WHOLE, 0, ZR_ERR_FORMAT}};
+    int before = open_descriptors();
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct zr_service_message message = zr_service_message_of((enum zr_service_kind)rows[i].kind);
+        message.version = (uint16_t)(message.version + rows[i].version);
+        memset(message.group, rows[i].sign, sizeof message.group);
+        tap_result(pass_message(&message, rows[i].bytes, rows[i].fds), rows[i].want, "%s", rows[i].words);
+        tap_is(open_descriptors(), before, "and nothing stays open");
+    }
+}
+
 int main(void)
 {
     test_check();
     test_options();
     test_giving_back();
     test_imports();
+    test_messages();
     test_two_releases();
     return tap_done();
 }

@@ -397,8 +397,9 @@ static zr_result refuse_outer_unmaps(zr_backend *backend, char *address, size_t 
                                    : below->unmap(backend, address, bytes);
 }
 
-/* Three granules without access of which the driver unmaps only the middle one: none is used again. */
-static void test_stuck_apart(void)
+/* Three granules without access of which the driver unmaps only the middle one: none is used again, with
+ * records for that or, `nth` of them, without. */
+static void test_stuck_apart(uint64_t nth)
 {
     enum { PART = 64 << 10 };
     zr_backend *backend;
@@ -414,20 +415,66 @@ static void test_stuck_apart(void)
     struct zr_backend_ops ops = *below;
     ops.unmap = refuse_outer_unmaps;
     backend->ops = &ops;
+    unmaps_count = 0;
+    zr_fault_set(ZR_FAULT_METADATA, nth);
     zr_fault_set(ZR_FAULT_ACCESS, 1);
     zr_result result = zr_arena_alloc(arena, &request, &block);
     zr_fault_set(ZR_FAULT_ACCESS, 0);
+    zr_fault_set(ZR_FAULT_METADATA, 0);
     backend->ops = below;
-    tap_ok(result != ZR_OK && unmaps_count == 3,
-           "access is refused, and two unmaps of three on the way back");
+    bool stuck = unmaps_count == 3;
+    tap_ok(result != ZR_OK && (stuck || nth > 0),
+           "access is refused, and two unmaps of three on the way back, record %llu",
+           (unsigned long long)nth);
     tap_result(zr_arena_check(arena), ZR_OK, "sound: %s", zr_last_error());
     bool apart = true;
     request.bytes = PART;
     for (unsigned i = 0; i < 4; i++)
-        apart &= zr_arena_alloc(arena, &request, &block) == ZR_OK && (char *)block >= arena->base + 3 * PART;
+        apart &= zr_arena_alloc(arena, &request, &block) == ZR_OK &&
+                 (!stuck || (char *)block >= arena->base + 3 * PART);
     tap_ok(apart, "no later block lies there");
     tap_result(zr_arena_destroy(arena, NULL), ZR_OK, "the arena ends, and asks again");
     tap_result(zr_backend_destroy(backend), ZR_OK, "nothing is left");
+}
+
+static unsigned hangs;
+
+static zr_result refuse_synchronize(zr_backend *backend)
+{
+    return hangs > 0 && hangs-- ? zr_fail(ZR_ERR_UNAVAILABLE, "no answer") : below->synchronize(backend);
+}
+
+/* At an end a device is asked twice. If it never answers, addresses stay, and all else is given back. */
+static void test_no_answer(bool in_pool, unsigned times)
+{
+    const char *words = in_pool ? "a pool's end" : "an arena's end";
+    zr_backend *backend;
+    zr_arena *arena;
+    zr_contiguous *pool = NULL;
+    zr_entry entry;
+    void *block;
+    size_t leaked = 0, pool_leaked = 0;
+    zr_backend_sim_create(&backend, &(struct zr_sim_options){.granule_bytes = 64 << 10, .work_ns = 1000});
+    zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend});
+    struct zr_backend_ops ops = *(below = backend->ops);
+    ops.synchronize = refuse_synchronize;
+    backend->ops = &ops;
+    if (in_pool)
+        zr_contiguous_create(&pool, &(struct zr_contiguous_options){.arena = arena});
+    else
+        zr_arena_alloc(arena, &(struct zr_request){.bytes = 300000}, &block);
+    if (in_pool)
+        zr_contiguous_append(pool, &(struct zr_entry_request){.bytes = 300000}, &entry, NULL);
+    hangs = times;
+    zr_result want = times < 2 ? ZR_OK : ZR_ERR_UNAVAILABLE;
+    tap_result(zr_contiguous_destroy(pool, &pool_leaked), in_pool ? want : ZR_OK, "%s, %u without an answer",
+               words, times);
+    tap_result(zr_arena_check(arena), ZR_OK, "%s: sound", words);
+    tap_result(zr_arena_destroy(arena, &leaked), in_pool ? ZR_OK : want, "and the arena");
+    tap_ok(leaked + pool_leaked >= 300000 && (in_pool ? leaked : pool_leaked) == 0, "leaks are told once");
+    tap_is(backend->held_bytes, 0, "%s: no memory is held", words);
+    backend->ops = below;
+    tap_result(zr_backend_destroy(backend), ZR_OK, "%s: nothing is left", words);
 }
 
 /* ---- The first words of a process ---------------------------------------------------------------------- */
@@ -531,7 +578,10 @@ int main(int count, char **arguments)
     every_one = count > 1 && strcmp(arguments[1], "all") == 0;
     test_first_words(); /* before any other failure */
     test_starved();
-    test_stuck_apart();
+    for (uint64_t nth = 0; nth < 16; nth++)
+        test_stuck_apart(nth);
+    for (unsigned i = 0; i < 6; i++)
+        test_no_answer(i >= 3, i % 3);
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
         if (settings[i].kind == GPU && !(emulator = cuda_emulator()))
             tap_skip("failures of an emulated GPU: %s", zr_last_error());

@@ -9,7 +9,9 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -17,8 +19,10 @@
 #include "alloc/base/fault.h"
 #include "alloc/base/system/file.h"
 #include "alloc/base/system/socket.h"
+#include "tests/support/child.h"
 #include "tests/support/faults.h"
 #include "tests/support/folder.h"
+#include "tests/support/refuse.h"
 #include "tests/support/tap.h"
 #include "tests/support/words.h"
 
@@ -212,13 +216,13 @@ static void test_interruptions(void)
     close(ends[1]);
 }
 
-static void test_no_space(void)
+static void test_no_space(enum zr_create_mode mode)
 {
     struct zr_file file;
     static char data[60000];
     struct rlimit before, small;
 
-    tap_result(zr_file_create(&file, in_scratch("full"), ZR_CREATE_APPEND), ZR_OK, "a file");
+    tap_result(zr_file_create(&file, in_scratch("full"), mode), ZR_OK, "a file");
     zr_file_write(&file, data, 5000);
     zr_fault_set(ZR_FAULT_WRITE, 1);
     tap_result(zr_file_write(&file, data, 100), ZR_ERR_IO, "a write that finds no space");
@@ -238,6 +242,78 @@ static void test_no_space(void)
     tap_result(zr_file_write(&file, data, 10), ZR_OK, "the file goes on");
     tap_is(size_of(in_scratch("full")), 5010, "where it was");
     zr_file_close(&file);
+    zr_path_unlink(in_scratch("full"));
+}
+
+/* A file system that has names for all its files: there is one for a moment, or the file is none. */
+static int without_nameless(void)
+{
+    struct zr_file file;
+    struct stat status;
+    int before = open_descriptors(), entries = folder_entries(scratch);
+    bool good = refuse_call(SYS_openat, O_TMPFILE & ~O_DIRECTORY, EOPNOTSUPP) &&
+                zr_file_create_nameless(&file, scratch) == ZR_OK && fstat(file.fd, &status) == 0 &&
+                status.st_nlink == 0 && (status.st_mode & 0777) == 0600 &&
+                fcntl(file.fd, F_GETFD) == FD_CLOEXEC && folder_entries(scratch) == entries;
+    zr_file_close(&file);
+    if (!good)
+        return 1;
+    good = refuse_call(SYS_unlink, 0, EROFS) && zr_file_create_nameless(&file, scratch) == ZR_ERR_IO &&
+           words_have("read-only") && file.fd == -1;
+    return good && open_descriptors() == before ? 0 : 2;
+}
+
+/* Each way to a descriptor: with the mode that the file gets, and closed by exec. */
+static void test_openings(void)
+{
+    enum way { CREATE, NAMELESS, OPEN, LIST, SOCKET };
+    static const struct {
+        const char *words;
+        enum way way;
+        enum zr_create_mode mode;
+        mode_t want;
+    } ways[] = {{"a new file", CREATE, ZR_CREATE_NEW, 0666},
+                {"one of its user's own", CREATE, ZR_CREATE_OWN, 0600},
+                {"one in the place of another", CREATE, ZR_CREATE_REPLACE, 0666},
+                {"one to append to", CREATE, ZR_CREATE_APPEND, 0666},
+                {"one without a name", NAMELESS, ZR_CREATE_NEW, 0600},
+                {"one that is there", OPEN, ZR_CREATE_NEW, 0644},
+                {"a folder", LIST, ZR_CREATE_NEW, 0700},
+                {"a socket", SOCKET, ZR_CREATE_NEW, 0777}};
+    struct zr_file file;
+    struct zr_folder folder;
+    struct stat status;
+    mode_t before = umask(0);
+    int entries = folder_entries(scratch);
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        const char *path = in_scratch("opened");
+        zr_result result = ZR_OK;
+        int fd = -1;
+        if (ways[i].way == OPEN)
+            close(open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0644));
+        if (ways[i].way == LIST)
+            result = zr_folder_open(&folder, scratch), fd = folder.fd;
+        else if (ways[i].way == SOCKET)
+            fd = zr_socket(AF_UNIX, SOCK_STREAM);
+        else
+            result = ways[i].way == CREATE     ? zr_file_create(&file, path, ways[i].mode)
+                     : ways[i].way == NAMELESS ? zr_file_create_nameless(&file, scratch)
+                                               : zr_file_open(&file, path),
+            fd = file.fd;
+        bool named = access(path, F_OK) == 0;
+        tap_ok(result == ZR_OK && fstat(fd, &status) == 0 && (status.st_mode & 0777) == ways[i].want &&
+                   fcntl(fd, F_GETFD) == FD_CLOEXEC &&
+                   named == (ways[i].way == CREATE || ways[i].way == OPEN),
+               "%s: mode %o, which exec closes", ways[i].words, status.st_mode & 0777);
+        close(fd);
+        zr_path_unlink(path);
+        tap_is(folder_entries(scratch), entries, "and that is all");
+    }
+    umask(before);
+    tap_is(in_child(without_nameless), 0, "one without a name, where each has one: and nothing left open");
+    tap_is(folder_entries(scratch), entries + 1, "but the name that could not be removed");
+    zr_path_remove_folder(scratch);
+    mkdir(scratch, 0700);
 }
 
 /* ---- Paths --------------------------------------------------------------------------------------------- */
@@ -414,6 +490,9 @@ static void test_text(void)
     tap_ok(strcmp(buffer, "1234567") == 0, "to the last byte");
     tap_result(zr_text_put(&text, "8", 1), ZR_ERR_INVALID, "and no further");
     tap_ok(strcmp(buffer, "1234567") == 0, "keeping what it has");
+    zr_text_start(&text, NULL, buffer, sizeof buffer);
+    tap_result(zr_text_put_plain(&text, "a\033[1m\n\xff\xc3\xa9"), ZR_OK, "what a terminal would obey");
+    tap_ok(strcmp(buffer, "a?[1m??\xc3\xa9") == 0, "is put as plain text: %s", buffer);
     zr_text_start(&text, NULL, buffer, 1);
     tap_is(text.result, ZR_ERR_INVALID, "a buffer of one byte is none");
 }
@@ -487,6 +566,30 @@ static zr_result save_anew(void *nothing)
     return save();
 }
 
+/* Two ends of a connection. */
+static zr_result connect_pair(int pair[2])
+{
+    const struct sockaddr_un address = {.sun_family = AF_UNIX}; /* the system gives it a name */
+    struct sockaddr_un name;
+    socklen_t bytes = sizeof name;
+    int listening = zr_socket(AF_UNIX, SOCK_STREAM);
+    pair[0] = listening < 0 ? -1 : zr_socket(AF_UNIX, SOCK_STREAM);
+    bool good = pair[0] >= 0 &&
+                bind(listening, (const struct sockaddr *)&address, sizeof address.sun_family) == 0 &&
+                listen(listening, 1) == 0 && getsockname(listening, (struct sockaddr *)&name, &bytes) == 0 &&
+                zr_connect(pair[0], (const struct sockaddr *)&name, bytes) == 0;
+    pair[1] = good ? zr_accept(listening, 0) : -1;
+    good = good && pair[1] >= 0;
+    zr_result result = good ? ZR_OK : zr_fail(ZR_ERR_PEER, "no connection: %s", strerrorname_np(errno));
+    good = good && fcntl(pair[1], F_GETFD) == FD_CLOEXEC;
+    if (listening >= 0)
+        close(listening);
+    for (unsigned i = 0; i < 2 && !good; i++)
+        if (pair[i] >= 0)
+            close(pair[i]);
+    return good || result != ZR_OK ? result : ZR_ERR_CORRUPT;
+}
+
 /* Bytes and a descriptor through a pair of sockets, and a wait for them. */
 static zr_result pass_on(void *nothing)
 {
@@ -501,12 +604,12 @@ static zr_result pass_on(void *nothing)
                              .msg_iovlen = 1,
                              .msg_control = &control,
                              .msg_controllen = sizeof control};
-    zr_result result = ZR_ERR_CORRUPT;
+    zr_result result;
     (void)nothing;
     memset(words, 'w', sizeof words);
     memset(back, 0, sizeof back);
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
-        return ZR_ERR_CORRUPT;
+    if ((result = connect_pair(pair)) != ZR_OK)
+        return result;
     memcpy(CMSG_DATA(&control.head), &pair[0], sizeof fd);
     struct pollfd ready = {.fd = pair[1], .events = POLLIN};
     size_t sent = 0, got = 0;
@@ -560,6 +663,7 @@ static void test_faults(void)
                                        ZR_FAULT_RECEIVE | ZR_FAULT_SHORT,
                                        ZR_FAULT_SEND | ZR_FAULT_EINTR,
                                        ZR_FAULT_SEND | ZR_FAULT_SHORT,
+                                       ZR_FAULT_DESCRIPTOR | ZR_FAULT_EINTR,
                                        ZR_FAULT_WAIT | ZR_FAULT_EINTR};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
         fault_each("a save", files[i], save_anew, NULL);
@@ -578,7 +682,9 @@ int main(void)
     test_read_and_write();
     test_bad_names();
     test_interruptions();
-    test_no_space();
+    test_no_space(ZR_CREATE_APPEND);
+    test_no_space(ZR_CREATE_NEW);
+    test_openings();
     test_paths();
     test_listing();
     test_text();

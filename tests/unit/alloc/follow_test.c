@@ -218,6 +218,27 @@ static void test_spared(void)
     zr_arena_free(arena, b);
     zr_arena_free(arena, unplanned);
     end();
+
+    begin(0);
+    char *blocks[4];
+    for (size_t i = 0; i < 4; i++)
+        four[i] = step(2 * MIB, i * 2 * MIB, 4);
+    install(&(struct zr_plan){.steps = four, .steps_count = 4, .region_bytes = 8 * MIB});
+    for (unsigned i = 0; i < 4; i++)
+        blocks[i] = take(2 * MIB);
+    zr_arena_install_plan(arena, NULL);
+    zr_arena_free(arena, blocks[0]);
+    zr_arena_free(arena, blocks[2]);
+    struct zr_handle_list list;
+    zr_granules_take(arena, 2 * MIB, &list);
+    zr_granules_give(arena, &list);
+    take(2 * MIB);
+    tap_ok(reserved() == 10 * MIB && stats().cached_bytes == 0, "what is in cache comes first");
+    for (unsigned i = 0; i < 2; i++) {
+        unplanned = take(2 * MIB);
+        tap_ok(reserved() == 10 * MIB && stats().cached_bytes == 0, "and no more of it than is missing");
+    }
+    end();
 }
 
 /* What the dynamic path held before goes back in pieces, once; what comes beside the plan keeps its memory.
@@ -242,10 +263,35 @@ static void test_settled(void)
     zr_arena_trim(arena, 0, NULL);
     tap_is(reserved(), 0, "and a trim takes all");
     tap_ok(go_round(), "which the plan gets again");
+    zr_arena_free(arena, take(100 * MIB));
+    install_four();
+    go_round();
+    zr_arena_commit_plan(arena);
+    tap_is(reserved(), 4 * MIB, "the next plan does as this one did");
     char *a = take(3 * MIB);
     tap_ok(zr_arena_trim(arena, 0, &released) == ZR_OK && released == 0 && go_round() == NULL,
            "but nothing from under a block");
     zr_arena_free(arena, a);
+    end();
+}
+
+/* The program begins its step again: so does the plan, and what lives on is in nobody's way. */
+static void test_rewound(void)
+{
+    begin(0);
+    install_four();
+    char *first = go_round(), *a = take(3 * MIB);
+    zr_arena_rewind_plan(arena);
+    char *again = take(3 * MIB);
+    tap_ok(first && a == first && is_outside(again, 3 * MIB, first), "a block that lives on keeps its place");
+    tap_ok(take(MIB) == first + 3 * MIB, "the next step has its own");
+    zr_arena_free(arena, a);
+    zr_arena_free(arena, again);
+    zr_arena_free(arena, first + 3 * MIB);
+    zr_arena_rewind_plan(arena);
+    tap_ok(go_round() == first, "and then all is as planned");
+    zr_arena_install_plan(arena, NULL);
+    zr_arena_rewind_plan(arena);
     end();
 }
 
@@ -292,6 +338,12 @@ static void test_replaced(void)
     end();
 }
 
+static bool has_passed(void *nothing)
+{
+    (void)nothing;
+    return false;
+}
+
 static void test_refused(void)
 {
     static const struct {
@@ -331,6 +383,11 @@ static void test_refused(void)
     tap_ok(after.address_bytes < before.address_bytes + 256 * KIB,
            "which keeps no memory, however often: %zu KiB",
            (after.address_bytes - before.address_bytes) / KIB);
+    plan.region_bytes = 2 * MIB;
+    plan.begin = has_passed;
+    uint64_t plans_count = counts().plans_count;
+    tap_result(zr_arena_install_plan(arena, &plan), ZR_ERR_UNAVAILABLE, "one whose step has passed");
+    tap_is(counts().plans_count, plans_count, "does not come into force");
     tap_is(counts().region_bytes, 2 * MIB, "leaves the plan before in force");
     end();
 }
@@ -483,6 +540,7 @@ int main(void)
     test_departures();
     test_spared();
     test_settled();
+    test_rewound();
     test_lost();
     test_replaced();
     test_refused();

@@ -2,6 +2,9 @@
  * trimmed, not given back by a plan, until they are movable again. */
 #include <string.h>
 
+#include "alloc/base/option.h"
+#include "alloc/core/arena_internal.h"
+#include "alloc/front/spill.h"
 #include "tests/support/arena_support.h"
 #include "tests/support/plans_support.h"
 #include "tests/support/tap.h"
@@ -119,6 +122,9 @@ static void test_plan(bool on_pages)
     zr_arena_trim(arena, 0, NULL);
     tap_is(stats().mapped_bytes, HELD * GRANULE, "%s: its fixed granules stay where they are", words);
     tap_is(stats().unmovable_bytes, HELD * GRANULE, "%s: and count as not movable", words);
+    char *next = take(HELD * GRANULE);
+    tap_ok(!on_pages || next < block || next >= block + 2 * HELD * GRANULE,
+           "%s: no block lies on pages that have two addresses", words);
     end();
 }
 
@@ -191,6 +197,138 @@ static void test_fix(void)
     end();
 }
 
+/* ---- Where memory comes from --------------------------------------------------------------------------- */
+
+static bool begin_with(size_t reserve_granules, size_t capacity_granules)
+{
+    const struct zr_sim_options sim = {.granule_bytes = GRANULE,
+                                       .capacity_bytes = capacity_granules * GRANULE};
+    return zr_backend_sim_create(&backend, &sim) == ZR_OK &&
+           zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend,
+                                                              .reserve_bytes = reserve_granules * GRANULE}) ==
+               ZR_OK;
+}
+
+/* A region on addresses that hold no memory: those that would fit best hold what may not move, and what is
+ * behind all blocks is exactly enough. */
+static void test_last_addresses(void)
+{
+    struct zr_extent *region;
+    if (!tap_ok(begin_with(HELD + 1 + HELD, 0), "an arena with addresses for two regions"))
+        return;
+    char *held = take(HELD * GRANULE), *wall = take(GRANULE);
+    set(held, ZR_GRANULE_FIXED);
+    zr_arena_free(arena, held);
+    zr_arena_take(arena);
+    tap_result(zr_region_reserve_clear(arena, HELD * GRANULE, &region), ZR_OK, "the last addresses do");
+    tap_is(region ? region->offset_bytes : 0, (size_t)(wall - arena->base) + GRANULE, "where they begin");
+    zr_region_release(arena, region);
+    tap_result(zr_region_reserve_clear(arena, (HELD + 1) * GRANULE, &region), ZR_ERR_ADDRESSES,
+               "there are no more of them");
+    zr_arena_give(arena);
+    zr_arena_free(arena, wall);
+    end();
+}
+
+/* Runs of two granules, in cache, are all the memory there is, and one granule is asked for. */
+static void test_runs_in_cache(void)
+{
+    enum { ALL_OF_IT = 512 };
+    struct zr_extent *region;
+    struct zr_handle_list list;
+    if (!tap_ok(begin_with(4 * ALL_OF_IT, ALL_OF_IT), "an arena whose backend has 512 granules"))
+        return;
+    zr_arena_free(arena, take(ALL_OF_IT * GRANULE));
+    zr_arena_take(arena);
+    zr_region_reserve_clear(arena, ALL_OF_IT * GRANULE, &region);
+    zr_region_release(arena, region);
+    zr_arena_give(arena);
+    tap_is(stats().cached_bytes, ALL_OF_IT * GRANULE, "all of them are in cache");
+    tap_result(zr_granules_take(arena, GRANULE, &list), ZR_OK, "a run is broken up for one");
+    tap_is(stats().reserved_bytes, (ALL_OF_IT - 1) * GRANULE, "and the rest of it is the backend's");
+    struct zr_handle_list two;
+    tap_result(zr_granules_take(arena, 2 * GRANULE, &two), ZR_OK, "another for two");
+    tap_is(stats().reserved_bytes, (ALL_OF_IT - 1) * GRANULE, "and no third");
+    zr_granules_give(arena, &list);
+    zr_granules_give(arena, &two);
+    end();
+}
+
+/* Granules that do not follow one another take a mapping each: of a budget of 40 three quarters, then a fresh
+ * run takes the place of the others. */
+static void test_scattered(void)
+{
+    enum { BUDGET = 40, COUNT = BUDGET + 4 };
+    struct zr_handle_list all, parts[2] = {{0}, {0}};
+    zr_option_set("vma_budget:40");
+    bool begun = begin(true);
+    zr_arena_destroy(arena, NULL);
+    zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend, .reserve_bytes = 1024 * GRANULE});
+    tap_ok(begun && zr_granules_take(arena, COUNT * GRANULE, &all) == ZR_OK, "44 granules");
+    for (unsigned i = 0; i < COUNT; i++)
+        zr_handle_list_push(&parts[i % 2], zr_handle_list_pop(&all));
+    zr_granules_give(arena, &parts[0]);
+    zr_granules_give(arena, &parts[1]);
+    char *block = take(COUNT * GRANULE);
+    tap_ok(block && backend->pieces_count == BUDGET / 4 * 3 + 1, "a block on them all has %zu mappings",
+           backend->pieces_count);
+    tap_is(stats().reserved_bytes, COUNT * GRANULE, "and no more memory than before");
+    zr_arena_free(arena, block);
+    end();
+    zr_option_set(NULL);
+}
+
+/* ---- Memory that goes from under blocks ---------------------------------------------------------------- */
+
+static zr_result no_callback(void *nothing, void *address, size_t bytes)
+{
+    (void)nothing, (void)address, (void)bytes;
+    return ZR_OK;
+}
+
+/* How many parts there are to spill that have `which` of the order first. */
+static unsigned count_parts(unsigned which, struct zr_spill_part *first)
+{
+    static const zr_tag order[] = {ZR_TAG_OPTIMIZER, ZR_TAG_GRAD};
+    struct zr_spill_part part;
+    unsigned count = 0;
+    for (const char *from = NULL; zr_spill_find(arena, order, 2, which, from, &part);
+         from = part.memory + part.bytes)
+        if (count++ == 0)
+            *first = part;
+    return count;
+}
+
+static void test_spill(void)
+{
+    const struct zr_map_callback callback = {.mapped = no_callback};
+    struct zr_spill_part part = {0}, other = {0};
+    if (!tap_ok(begin(true), "an arena on the host, whose blocks' memory can go"))
+        return;
+    char *grads = take(3 * GRANULE);
+    char *mixed[4] = {take(GRANULE / 2), take_as(arena, GRANULE / 2, ZR_TAG_OPTIMIZER, 0), take(GRANULE / 2),
+                      take_as(arena, GRANULE / 2, ZR_TAG_PARAM, 0)};
+    tap_is(count_parts(1, &part), 3, "three granules have gradients alone");
+    tap_ok(part.memory == grads && part.bytes == GRANULE, "the first of them first");
+    tap_is(count_parts(0, &other), 1, "one has a block of the tag that goes first");
+    tap_ok(other.memory <= mixed[1] && other.memory + other.bytes > mixed[1], "which is there");
+    zr_arena_add_map_callback(arena, &callback);
+    tap_is(count_parts(1, &other), 0, "with a map callback none goes");
+    zr_arena_remove_map_callback(arena, &callback);
+    zr_arena_set_granule_class(arena, grads + GRANULE, 1, ZR_GRANULE_REGISTERED);
+    tap_is(count_parts(1, &other), 2, "nor one that may not move");
+    zr_arena_set_granule_class(arena, grads + GRANULE, 1, ZR_GRANULE_MOVABLE);
+    size_t held = backend->held_bytes;
+    tap_result(zr_spill_vacate(arena, &part), ZR_OK, "the first goes");
+    tap_ok(count_parts(1, &other) == 2 && backend->held_bytes == held - GRANULE, "and is not there twice");
+    tap_result(zr_spill_occupy(arena, &part), ZR_OK, "it comes again");
+    tap_ok(count_parts(1, &other) == 3 && backend->held_bytes == held && *part.memory == 0, "empty");
+    for (unsigned i = 0; i < 4; i++)
+        zr_arena_free(arena, mixed[i]);
+    zr_arena_free(arena, grads);
+    end();
+}
+
 int main(void)
 {
     for (int i = ZR_GRANULE_REGISTERED; i < ZR_GRANULE_CLASS_COUNT; i++)
@@ -201,5 +339,9 @@ int main(void)
     test_export();
     test_misuse();
     test_fix();
+    test_last_addresses();
+    test_runs_in_cache();
+    test_scattered();
+    test_spill();
     return tap_done();
 }

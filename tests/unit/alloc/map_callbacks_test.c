@@ -4,7 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "alloc/base/error.h"
 #include "alloc/core/arena_internal.h"
+#include "alloc/plan/plan.h"
+#include "alloc/pool/contiguous.h"
 #include "alloc/base/fault.h"
 #include "tests/support/child.h"
 #include "tests/support/cuda/cuda_support.h"
@@ -308,6 +311,107 @@ static void test_driver(void)
     tap_is(wrong, 0, "what it keeps is notified anew, and everything in pairs");
 }
 
+static const struct zr_backend_ops *below;
+static unsigned unmaps, refused_from, refused_count;
+
+static zr_result refuse_unmaps(zr_backend *backend, char *address, size_t bytes)
+{
+    return ++unmaps - refused_from < refused_count ? zr_fail(ZR_ERR_ADDRESSES, "no unmap")
+                                                   : below->unmap(backend, address, bytes);
+}
+
+/* The same of a pool: entries come, go and move, and unmaps are refused up to three times in a row. */
+static void test_pool(void)
+{
+    enum { ENTRIES = 12 };
+    static struct registry registry;
+    unsigned wrong = 0, again = 0;
+    for (refused_from = 1; refused_from <= 40; refused_from++) {
+        zr_backend *backend;
+        zr_arena *arena;
+        zr_contiguous *pool;
+        zr_entry entries[ENTRIES] = {0};
+        memset(&registry, 0, sizeof registry);
+        zr_backend_sim_create(&backend, &(struct zr_sim_options){.granule_bytes = GRANULE});
+        struct zr_backend_ops ops = *(below = backend->ops);
+        ops.unmap = refuse_unmaps;
+        zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend});
+        zr_contiguous_create(&pool, &(struct zr_contiguous_options){.arena = arena,
+                                                                    .reserve_bytes = 1200 * GRANULE,
+                                                                    .map_callback = watch_of(&registry)});
+        backend->ops = &ops;
+        unmaps = 0;
+        refused_count = 1 + refused_from % 3;
+        for (unsigned i = 0; i < 10 * ENTRIES; i++) {
+            zr_entry *entry = &entries[i * 7 % ENTRIES];
+            struct zr_entry_request request = {.bytes = (1 + i % 4) * GRANULE - i % 3 * 1000,
+                                               .alignment = i % 2 ? GRANULE : 256,
+                                               .movable = true};
+            if (*entry)
+                *entry = zr_contiguous_free(pool, *entry) == ZR_OK ? 0 : 1;
+            else
+                zr_contiguous_append(pool, &request, entry, NULL);
+            if (i % 5 == 4)
+                zr_contiguous_compact(pool);
+            wrong += registry.wrong + (registry.count * GRANULE != pool->mapped_bytes) +
+                     (zr_contiguous_check(pool) != ZR_OK);
+        }
+        again += unmaps >= refused_from;
+        backend->ops = below;
+        wrong += zr_contiguous_destroy(pool, NULL) != ZR_OK;
+        wrong += registry.wrong + registry.count;
+        wrong += zr_arena_destroy(arena, NULL) != ZR_OK || zr_backend_destroy(backend) != ZR_OK;
+    }
+    tap_ok(again > 30, "a driver that keeps what a pool unmaps, %u times", again);
+    tap_is(wrong, 0, "it is notified anew, and all goes at the end");
+}
+
+/* Pages of a plan, each at two addresses. */
+static void test_pages(void)
+{
+    static struct registry registry;
+    const uint32_t pages[] = {0, 1, 0, 1};
+    struct zr_plan_step steps[2];
+    const struct zr_plan_sequence sequence = {.count = 2, .any_stream = true, .thread = zr_thread_number()};
+    const struct zr_map_callback watch = watch_of(&registry);
+    zr_backend *backend;
+    zr_arena *arena;
+    for (size_t i = 0; i < 2; i++)
+        steps[i] = (struct zr_plan_step){.request = {.bytes = 2 * GRANULE, .alignment = 256},
+                                         .thread = zr_thread_number(),
+                                         .offset_bytes = i * 2 * GRANULE,
+                                         .alive_count = 1};
+    zr_backend_sim_create(&backend, &(struct zr_sim_options){.granule_bytes = GRANULE});
+    zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend, .reserve_bytes = 1200 * GRANULE});
+    zr_arena_add_map_callback(arena, &watch);
+    struct zr_plan plan = {.steps = steps,
+                           .steps_count = 2,
+                           .sequences = &sequence,
+                           .sequences_count = 1,
+                           .region_bytes = 4 * GRANULE,
+                           .pages = pages,
+                           .pages_count = 2};
+    tap_result(zr_arena_install_plan(arena, &plan), ZR_OK, "a plan on pages");
+    for (unsigned i = 0; i < 2; i++)
+        zr_arena_free(arena, take(arena, 2 * GRANULE));
+    tap_ok(registry.count == 4 && mapped(arena) == 2 * GRANULE, "is told of both addresses of each");
+    struct zr_backend_ops ops = *(below = backend->ops);
+    ops.unmap = refuse_unmaps;
+    backend->ops = &ops;
+    unmaps = 0;
+    refused_from = 1;
+    refused_count = 1;
+    zr_arena_trim(arena, 0, NULL);
+    tap_ok(unmaps > 0 && registry.wrong == 0 &&
+               registry.count * GRANULE == mapped(arena) + arena->alias_bytes,
+           "and of what a driver keeps");
+    backend->ops = below;
+    zr_arena_trim(arena, 0, NULL);
+    tap_ok(registry.wrong == 0 && registry.count == 0 && mapped(arena) == 0, "until it goes");
+    zr_arena_destroy(arena, NULL);
+    zr_backend_destroy(backend);
+}
+
 /* ---- Threads ------------------------------------------------------------------------------------------- */
 
 struct worker {
@@ -446,6 +550,8 @@ int main(void)
     test_reasons();
     test_siblings();
     test_faults();
+    test_pool();
+    test_pages();
     if (emulator)
         test_driver();
     else

@@ -45,6 +45,11 @@ static void test_options(void)
     tap_ok(zr_option_help(cut, sizeof cut) == length && strlen(cut) == 9, "and is cut to the room there is");
     tap_result(zr_option_set(NULL), ZR_OK, "the defaults again");
     tap_ok(!zr_option_help_wanted(), "no help");
+    char group[8] = "";
+    zr_group_name(group, 4, "a b\xc3");
+    tap_ok(memcmp(group, "a_b\0\0\0\0", 7) == 0, "a group's name is cut to its room: %s", group);
+    zr_group_name(group, sizeof group, "a\x7f\n~");
+    tap_ok(strcmp(group, "a__~") == 0, "and has no other signs: %s", group);
 }
 
 static const char *read_text(const char *text, uint64_t *out)
@@ -280,7 +285,9 @@ static void test_errors(void)
     pthread_t threads[THREADS];
     int numbers[THREADS];
     unsigned wrong = 0;
+    errno = EDOM;
     tap_result(zr_fail(ZR_ERR_IO, "%s", "one"), ZR_ERR_IO, "a failure returns its result");
+    tap_is(errno, EDOM, "and leaves errno");
     for (int i = 0; i < THREADS; i++) {
         numbers[i] = i;
         pthread_create(&threads[i], NULL, fail_apart, &numbers[i]);

@@ -25,6 +25,7 @@
 #include "alloc/base/system/process.h"
 #include "tests/support/blocks.h"
 #include "tests/support/child.h"
+#include "tests/support/folder.h"
 #include "tests/support/tap.h"
 
 /* ---- Clock --------------------------------------------------------------------------------------------- */
@@ -120,7 +121,10 @@ static void test_threads(void)
     const char *low = stack.address;
     tap_ok(low && (const char *)report.local > low && (const char *)report.local < low + stack.bytes,
            "it ran on that stack");
-    tap_ok(report.deaf, "with the process's signals blocked, and its own not");
+    sigset_t blocked;
+    pthread_sigmask(SIG_SETMASK, NULL, &blocked);
+    tap_ok(report.deaf && sigismember(&blocked, SIGTERM) == 0,
+           "with the process's signals blocked, and its own not; who starts it hears them all");
     tap_is(stats().live_bytes, before, "and the stack went back");
     zr_thread_join(&threads[0]);
     zr_thread_join(&none);
@@ -273,6 +277,11 @@ static void test_groups_v2(void)
     tap_is(machine.cgroup_used_bytes, 1234, "with the use of the same group");
     tap_is(machine.cores_count, 3, "a share of two and a half cores counts as three");
     tap_is(look(2).cores_count, 2, "a share above the cores there are changes nothing");
+    put("sys/fs/cgroup/a/b/memory.stat", "anon 5\ninactive_file 1000\nactive_file 30\nfile 9000\n");
+    tap_is(look(16).cgroup_used_bytes, 204, "but for pages of files, which the kernel drops");
+    put("sys/fs/cgroup/a/b/memory.stat",
+        "inactive_file 1000\ntotal_inactive_file 1100\ntotal_active_file 200\n");
+    tap_is(look(16).cgroup_used_bytes, 0, "those of groups below, too, and never below nothing");
     put("sys/fs/cgroup/a/b/c/cpu.max", "1000 100000\n");
     tap_is(look(16).cores_count, 1, "a hundredth of a core is one");
     put("sys/fs/cgroup/a/b/c/memory.max", "0\n");
@@ -430,9 +439,80 @@ static void test_processes(void)
     }
     waitpid(child, &status, WUNTRACED);
     tap_is(zr_process_state((int32_t)child), 'T', "one that is stopped");
+    struct zr_process self, one = {.pid = (int32_t)child, .started = zr_process_started((int32_t)child)};
+    zr_process_self(&self);
+    one.machine = self.machine;
+    tap_ok(zr_process_lives(&one), "lives");
+    one.started++;
+    tap_ok(!zr_process_lives(&one), "another that had its number does not");
+    one.started--;
     kill(child, SIGKILL);
+    waitid(P_PID, (id_t)child, &(siginfo_t){0}, WEXITED | WNOWAIT);
+    tap_ok(zr_process_state((int32_t)child) == 'Z' && !zr_process_lives(&one),
+           "nor one whose parent has not asked yet how it ended");
+    one.machine++;
+    tap_ok(zr_process_lives(&one), "of another machine nobody knows");
     waitpid(child, &status, 0);
     tap_is(zr_process_state((int32_t)child), 0, "and one that is gone");
+}
+
+/* ---- Folders ------------------------------------------------------------------------------------------- */
+
+/* Where this user's processes leave what others are to find: nobody else may enter it. */
+static void test_folders(void)
+{
+    static const struct {
+        const char *words;
+        mode_t mode; /* 0: none is there */
+        bool link, good;
+    } rows[] = {{"a folder of this user's own", 0700, false, true},
+                {"one that others may list", 0704, false, false},
+                {"or enter", 0701, false, false},
+                {"or write to", 0702, false, false},
+                {"one that a group may list", 0740, false, false},
+                {"or enter", 0710, false, false},
+                {"or write to", 0720, false, false},
+                {"a link to one", 0700, true, false},
+                {"none", 0, false, false}};
+    char path[ZR_FOLDER_BYTES], zr[128], target[128], base[300];
+    struct stat status;
+    mode_t before = umask(0);
+    remove_tree(scratch);
+    mkdir(scratch, 0700);
+    snprintf(zr, sizeof zr, "%s/zr", scratch);
+    snprintf(target, sizeof target, "%s/target", scratch);
+    snprintf(base, sizeof base, "%s//", scratch);
+    zr_folders_read(base, base);
+    tap_ok(strcmp(zr_folder_temporary(), scratch) == 0 && strcmp(zr_folder_scope(), scratch) == 0,
+           "folders have no slash at their end");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (rows[i].mode)
+            mkdir(rows[i].link ? target : zr, rows[i].mode);
+        if (rows[i].link)
+            tap_ok(symlink(target, zr) == 0, "a link");
+        for (unsigned make = 0; make < 2; make++) {
+            bool good = rows[i].good || (make && !rows[i].mode);
+            tap_result(zr_folder_runtime(path, make), good ? ZR_OK : ZR_ERR_IO, "%s is %s", rows[i].words,
+                       good ? "one" : "none");
+            tap_ok(strcmp(path, zr) == 0 &&
+                       (!good || (stat(zr, &status) == 0 && (status.st_mode & 0777) == 0700)),
+                   "by its name");
+        }
+        remove(zr);
+        rmdir(target);
+    }
+    /* The longest names that fit: see folders.c. */
+    for (size_t length = 238; length <= 241; length++) {
+        memset(base, 'x', length);
+        base[0] = '/';
+        base[length] = '\0';
+        zr_folders_read(base, NULL);
+        tap_ok((strcmp(zr_folder_temporary(), base) == 0) == (length < 240), "a name of %zu bytes", length);
+    }
+    zr_folders_read("relative", "relative");
+    tap_ok(strcmp(zr_folder_temporary(), "/tmp") == 0 && !*zr_folder_scope(), "a relative one is none");
+    umask(before);
+    zr_folders_read(getenv("TMPDIR"), getenv("XDG_RUNTIME_DIR"));
 }
 
 /* ---- Libraries ----------------------------------------------------------------------------------------- */
@@ -482,6 +562,14 @@ static void test_libraries(void)
         bool found = zr_module_find(names, symbols, &function) == ZR_OK;
         tap_ok(stands && !early && found && function, "%s is found in its wheel", places[i].words);
     }
+    const char *const names[] = {libc.dli_fname, NULL}, *const optional[] = {"getpid", "?zr_none", NULL};
+    const char *const missing[] = {"getpid", "zr_none", NULL};
+    void *functions[2] = {NULL, &libc};
+    tap_ok(zr_module_find(names, optional, functions) == ZR_OK && functions[0] && !functions[1],
+           "a function that a library may lack");
+    tap_ok(zr_module_find(names, missing, functions) == ZR_ERR_UNAVAILABLE &&
+               strstr(zr_last_error(), "has no zr_none"),
+           "and one that it may not: %s", zr_last_error());
     zr_folders_programs_read(NULL);
 }
 
@@ -491,6 +579,7 @@ int main(void)
         tap_ok(false, "a scratch folder in /tmp");
         return tap_done();
     }
+    int before = open_descriptors();
     test_words();
     test_process_name();
     test_clock();
@@ -512,6 +601,8 @@ int main(void)
     test_this_machine();
     test_resident();
     test_processes();
+    test_folders();
+    tap_is(open_descriptors(), before, "every descriptor was closed");
     test_libraries();
     remove_tree(scratch);
     return tap_done();

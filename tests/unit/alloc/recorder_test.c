@@ -152,6 +152,8 @@ static void check_run(const struct run *run)
     zr_arena_create(
         &arena, &(struct zr_arena_options){.backend = backend, .name = "a/b c", .reserve_bytes = RESERVE});
     zr_trace_start(arena, trace);
+    for (unsigned i = 0; i < 5; i++) /* that no event in the ring names, once it has wrapped */
+        zr_arena_alloc(arena, &(struct zr_request){.bytes = 1000 + i, .tag = (zr_tag)i, .stream = i}, &block);
     churn(arena, run->steps);
     struct zr_request request = {.bytes = RESERVE, .tag = ZR_TAG_GRAD, .stream = 2};
     tap_result(zr_arena_alloc(arena, &request, &block), ZR_ERR_ADDRESSES, "%s: a request fails", run->name);
@@ -328,6 +330,23 @@ static int fill_disk(void)
     return result == ZR_ERR_ADDRESSES && !*named_file() && folder_entries(folder) == 0 ? 0 : 2;
 }
 
+/* After those of the tests before this one. */
+static void check_full(void)
+{
+    struct setting setting = {.granule_bytes = GRANULE};
+    zr_arena *arena = NULL;
+    void *block;
+    zr_option_set("recorder:64k");
+    zr_backend *backend = backend_of(&setting);
+    zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend, .reserve_bytes = RESERVE});
+    tap_result(zr_arena_alloc(arena, &(struct zr_request){.bytes = 2 * RESERVE}, &block), ZR_ERR_ADDRESSES,
+               "a request fails");
+    tap_ok(!*named_file() && folder_entries(folder) == 0, "a ninth file is not made");
+    zr_arena_destroy(arena, NULL);
+    zr_backend_destroy(backend);
+    zr_option_set(NULL);
+}
+
 int main(void)
 {
     static const struct run runs[] = {
@@ -350,6 +369,7 @@ int main(void)
     check_faults();
     tap_is(in_child(fill_disk), 0, "a disk that is full behind the first MiB: no file is named or left");
     check_causes();
+    check_full();
     rmdir(folder);
     return tap_done();
 }

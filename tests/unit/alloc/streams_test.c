@@ -5,7 +5,9 @@
 #include <string.h>
 
 #include "alloc/core/arena_internal.h"
+#include "alloc/base/error.h"
 #include "alloc/base/fault.h"
+#include "alloc/plan/plan.h"
 #include "tests/support/blocks.h"
 #include "tests/support/tap.h"
 
@@ -203,6 +205,100 @@ static void test_many_streams(void)
     stop();
 }
 
+/* A planned block that a second stream uses keeps its place until that has passed. */
+static void test_planned_use(void)
+{
+    const struct zr_plan_step step = {
+        .request = {.bytes = GRANULE, .alignment = 256, .tag = ZR_TAG_GRAD, .stream = 1},
+        .thread = zr_thread_number(),
+        .alive_count = 1};
+    const struct zr_plan_sequence sequence = {.count = 1, .any = true};
+    start(0);
+    tap_result(zr_arena_install_plan(arena, &(struct zr_plan){.steps = &step,
+                                                              .steps_count = 1,
+                                                              .sequences = &sequence,
+                                                              .sequences_count = 1,
+                                                              .region_bytes = GRANULE}),
+               ZR_OK, "a plan of one step");
+    char *a = take_on(GRANULE, 1);
+    zr_arena_free(arena, a);
+    tap_ok(take_on(GRANULE, 1) == a, "whose block lies where it lay");
+    zr_block_use(arena, a, 2);
+    zr_arena_free(arena, a);
+    tap_result(zr_arena_check(arena), ZR_OK, "sound: %s", zr_last_error());
+    tap_is(stats().pending_bytes, GRANULE, "pending");
+    char *b = take_on(GRANULE, 1);
+    tap_ok(b && b != a, "another lies elsewhere while stream 2 is at work");
+    zr_arena_free(arena, b);
+    zr_sim_clock_advance(backend, WORK_NS);
+    zr_arena_trim(arena, SIZE_MAX, NULL);
+    tap_ok(take_on(GRANULE, 1) == a, "and then there");
+    stop();
+}
+
+static const struct zr_backend_ops *below;
+static bool hung;
+
+static zr_result refuse_event(zr_backend *of, uint64_t stream, struct zr_stream_point *out)
+{
+    (void)of, (void)stream, (void)out;
+    return zr_fail(ZR_ERR_UNAVAILABLE, "no event");
+}
+
+static zr_result synchronize_maybe(zr_backend *of)
+{
+    return hung ? zr_fail(ZR_ERR_UNAVAILABLE, "no answer") : below->synchronize(of);
+}
+
+/* Where no event can be had, an allocation waits for all; where that fails too, what is pending stays. */
+static void test_without_events(void)
+{
+    start(4 * GRANULE);
+    struct zr_backend_ops ops = *(below = backend->ops);
+    ops.event_record = refuse_event;
+    ops.synchronize = synchronize_maybe;
+    backend->ops = &ops;
+    for (unsigned i = 0; i < 3; i++) {
+        char *a = take_on(2 * GRANULE, 1), *b = take_on(2 * GRANULE, 2);
+        zr_block_use(arena, b, 3);
+        zr_arena_free(arena, a);
+        zr_arena_free(arena, b);
+        hung = i == 1;
+        char *all = take_on(4 * GRANULE, 4);
+        tap_ok(all == NULL ? hung : !hung, "a block on what three streams leave: %s", zr_last_error());
+        tap_is(stats().pending_bytes, hung ? 4 * GRANULE : 0, "pending");
+        hung = false;
+        all = all ? all : take_on(4 * GRANULE, 4);
+        tap_ok(all, "it can be had in the end");
+        zr_arena_free(arena, all);
+        take_on(4 * GRANULE, 4);
+        zr_arena_free(arena, all);
+    }
+    backend->ops = below;
+    stop();
+}
+
+/* A block that leaves while each record has a stream waits for one to come free. */
+static void test_no_record_left(void)
+{
+    static char *blocks[ZR_STREAMS_MOST];
+    start(0);
+    char *a = take_on(GRANULE, 9000);
+    zr_block_use(arena, a, 9001);
+    for (uint64_t i = 0; i < ZR_STREAMS_MOST; i++)
+        blocks[i] = take_on(GRANULE, 1 + i);
+    for (unsigned i = 0; i < ZR_STREAMS_MOST; i++)
+        zr_arena_free(arena, blocks[i]);
+    zr_arena_free(arena, a);
+    for (unsigned i = 0; i < 4; i++) {
+        zr_sim_clock_advance(backend, WORK_NS);
+        zr_arena_trim(arena, 0, NULL);
+        tap_ok(i > 0 || arena->unnumbered != NULL, "pending: %zu bytes", stats().pending_bytes);
+    }
+    tap_ok(stats().reserved_bytes == 0 && stats().pending_bytes == 0, "in the end nothing is held");
+    stop();
+}
+
 /* What was freed last is kept for its size, out of every gap: it must not outlast its stream there. */
 static void test_warm(void)
 {
@@ -347,6 +443,16 @@ static void test_addresses(void)
     zr_region_release(arena, region);
     zr_lock_give(&arena->lock);
     tap_ok(take_on(4 * GRANULE, 0) == a, "all of them a block's: %s", zr_last_error());
+    zr_arena_free(arena, a);
+    /* The last of them, behind some that are free: no open end is left. */
+    void *end;
+    char *low = take_on(256, 0);
+    tap_result(zr_arena_alloc(arena, &(struct zr_request){.bytes = 3 * GRANULE, .alignment = GRANULE}, &end),
+               ZR_OK, "an aligned block at their end");
+    tap_result(zr_arena_check(arena), ZR_OK, "sound: %s", zr_last_error());
+    zr_arena_free(arena, low);
+    zr_arena_free(arena, end);
+    tap_ok(take_on(4 * GRANULE, 0) == a, "then all again");
     stop();
 }
 
@@ -367,5 +473,8 @@ int main(void)
     test_waiting();
     test_wait_first();
     test_many_streams();
+    test_no_record_left();
+    test_without_events();
+    test_planned_use();
     return tap_done();
 }

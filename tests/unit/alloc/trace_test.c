@@ -709,6 +709,49 @@ static zr_result write_and_read(void *nothing)
     return result == ZR_OK && count < FEW ? ZR_ERR_CORRUPT : result;
 }
 
+/* Traces that are begun from outside, as `zr attach` does: the program's own comes first. */
+static void test_foreign(void)
+{
+    zr_backend *backend;
+    zr_arena *arena;
+    zr_result result = ZR_OK;
+    void *block;
+    zr_backend_sim_create(&backend, &(struct zr_sim_options){.granule_bytes = GRANULE});
+    zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend, .threads = 2});
+    zr_arena_alloc(arena, &(struct zr_request){.bytes = 1000}, &block);
+    int before = open_descriptors(), passed_on = passed_on_descriptors();
+    tap_ok(zr_trace_start_foreign(arena->number + 1, trace_path) == ZR_ERR_INVALID &&
+               zr_trace_stop_foreign(arena->number + 1) == ZR_ERR_INVALID &&
+               zr_trace_snapshot(arena->number + 1, trace_path) == ZR_ERR_INVALID,
+           "of an arena that is not there nothing is written");
+    tap_result(zr_trace_stop_foreign(arena->number), ZR_ERR_INVALID, "nor stopped what nobody has begun");
+    tap_result(zr_trace_start_foreign(arena->number, "/nonexistent/x"), ZR_ERR_IO,
+               "in no folder that is not");
+    tap_ok(zr_trace_mark_all("none") == 0 && arena->unstriped == 0, "nothing is held for it");
+    tap_result(zr_trace_start_foreign(arena->number, trace_path), ZR_OK, "one is begun");
+    tap_ok(arena->unstriped == 1 && open_descriptors() == before + 1 && passed_on_descriptors() == passed_on,
+           "its file is open, and no other");
+    tap_result(zr_trace_start_foreign(arena->number, other_path), ZR_ERR_INVALID, "one at a time");
+    tap_result(zr_trace_stop(arena), ZR_ERR_INVALID, "the program has begun none");
+    tap_is(zr_trace_mark_all("here"), 1, "marked");
+    tap_result(zr_trace_snapshot(arena->number, other_path), ZR_OK, "a snapshot beside it");
+    tap_ok(count_events(other_path, &result) == 3 && result == ZR_OK,
+           "has a granule, a block, and its begin");
+    tap_result(zr_trace_stop_foreign(arena->number), ZR_OK, "and ended");
+    tap_ok(count_events(trace_path, &result) == 4 && result == ZR_OK, "whole, with its mark");
+    for (unsigned fails = 0; fails < 2; fails++) {
+        zr_trace_start_foreign(arena->number, trace_path);
+        tap_result(zr_trace_start(arena, fails ? "/nonexistent/x" : other_path), fails ? ZR_ERR_IO : ZR_OK,
+                   "the program begins its own");
+        tap_result(zr_trace_stop_foreign(arena->number), ZR_ERR_INVALID, "that of others has ended");
+        tap_ok(count_events(trace_path, &result) == 3 && result == ZR_OK, "whole");
+        tap_result(zr_trace_stop(arena), fails ? ZR_ERR_INVALID : ZR_OK, "and then the program's own");
+        tap_ok(arena->unstriped == 0 && open_descriptors() == before, "nothing is held any more");
+    }
+    zr_arena_destroy(arena, NULL);
+    zr_backend_destroy(backend);
+}
+
 static void test_faults(void)
 {
     static const unsigned sites[] = {ZR_FAULT_OPEN,
@@ -742,6 +785,7 @@ int main(void)
     test_killed();
     test_arena();
     test_half_way();
+    test_foreign();
     test_faults();
     tap_result(zr_path_remove_folder(scratch), ZR_OK, "the scratch folder is gone");
     return tap_done();

@@ -68,6 +68,30 @@ static void test_several_uses(void)
         drop_stream(others[i]);
 }
 
+/* As many points as can be pending: one more waits for its stream. */
+static void test_most_points(void)
+{
+    enum { MOST = 1 << 16 };
+    struct zr_stream_point point;
+    zr_cu_stream stream = new_stream();
+    unsigned refused = 0;
+    start(2 * GRANULE);
+    char *block = take_on(GRANULE, number_of(stream));
+    emulator->work_ticks(FOREVER);
+    launch(stream, block, GRANULE);
+    for (unsigned i = 0; i < MOST; i++)
+        refused += zr_backend_event_record(backend, number_of(stream), &point) != ZR_OK;
+    tap_ok(refused == 0 && !zr_backend_event_done(backend, &point), "65,536 points are pending");
+    tap_result(zr_backend_event_record(backend, number_of(stream), &point), ZR_OK, "one more is made");
+    tap_ok(emulator->state().pending_count == 0 && zr_backend_event_done(backend, &point),
+           "when the stream has come to it");
+    tap_result(zr_backend_event_record(backend, number_of(stream), &point), ZR_OK,
+               "then there is room again");
+    zr_arena_free(arena, block);
+    stop();
+    drop_stream(stream);
+}
+
 /* Many blocks that streams are at work on: each stream is asked once as long as it has not passed, and a
  * block leaves when all of its own have. */
 static void test_queues(void)
@@ -458,19 +482,13 @@ static void test_arena_end(void)
 
 int main(void)
 {
-    static void (*const tests[])(void) = {test_several_uses,
-                                          test_queues,
-                                          test_growth,
-                                          test_uses,
-                                          test_returned,
-                                          test_numbers,
-                                          test_count_of_frees,
-                                          test_destroyed,
-                                          test_peers,
-                                          test_default_streams,
-                                          test_ring_later,
-                                          test_pool_end,
-                                          test_pool_ends_under_peer,
+    static void (*const tests[])(void) = {test_several_uses,    test_queues,
+                                          test_growth,          test_uses,
+                                          test_most_points,     test_returned,
+                                          test_numbers,         test_count_of_frees,
+                                          test_destroyed,       test_peers,
+                                          test_default_streams, test_ring_later,
+                                          test_pool_end,        test_pool_ends_under_peer,
                                           test_arena_end};
     return run_on_emulator(tests, sizeof tests / sizeof *tests);
 }
