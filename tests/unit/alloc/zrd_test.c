@@ -17,6 +17,7 @@
 #include "alloc/base/system/folders.h"
 #include "alloc/base/system/os.h"
 #include "alloc/service/client.h"
+#include "tests/support/cuda/cuda_support.h"
 #include "tests/support/folder.h"
 #include "tests/support/tap.h"
 
@@ -415,6 +416,64 @@ static void test_limits(void)
     tap_ok(end_server(descriptors), "nor a descriptor");
 }
 
+/* ---- A device's pieces --------------------------------------------------------------------------------- */
+
+/* Lends a piece and shows it, with the nth call of the driver failing; *struck: there was one. */
+static zr_result lend_struck(struct zr_stock *stock, const struct zr_emulator *emulator, uint64_t nth,
+                             bool *struck)
+{
+    struct zr_pieces pieces = {0};
+    struct zr_piece *piece;
+    int fd;
+    uint64_t before = emulator->calls(NULL);
+    size_t granule = stock->backend->can.granule_bytes;
+    emulator->fail(&(struct zr_emulator_fault){.nth = nth, .code = ZR_CU_OUT_OF_MEMORY});
+    zr_result result = zr_stock_lend(stock, &pieces, (1 + nth % 100) * granule, &piece);
+    if (result == ZR_OK)
+        result = zr_piece_fd(stock, piece, &fd);
+    if (result == ZR_OK)
+        zr_piece_close_fd(stock, piece);
+    *struck = emulator->calls(NULL) - before >= nth;
+    emulator->fail(&(struct zr_emulator_fault){.nth = 0});
+    bool found = pieces.first && zr_stock_find(stock, &pieces, pieces.first->number) == pieces.first;
+    if (pieces.first)
+        zr_stock_take_back(stock, &pieces, pieces.first);
+    return pieces.bytes > 0 || (result == ZR_OK && !found) ? ZR_ERR_CORRUPT : result;
+}
+
+static void test_pieces(void)
+{
+    const struct zr_emulator *emulator = cuda_emulator_alone();
+    struct zr_stock stock = {0};
+    uint64_t total_bytes, nth = 0, refused = 0;
+    bool struck = true, good;
+    if (!emulator)
+        return;
+    good = zr_stock_open(&stock, 0, &total_bytes) == ZR_OK &&
+           lend_struck(&stock, emulator, 1000, &struck) == ZR_OK;
+    struct zr_emulator_state before = emulator->state();
+    int descriptors = open_descriptors();
+    for (struck = true; good && struck && nth < 100;) {
+        bool no;
+        zr_result result = lend_struck(&stock, emulator, ++nth, &struck);
+        lend_struck(&stock, emulator, 1000, &no); /* what the driver did not take back is given back again */
+        struct zr_emulator_state after = emulator->state();
+        refused += result != ZR_OK;
+        good = result != ZR_ERR_CORRUPT && (struck || result == ZR_OK) &&
+               after.memories_count == before.memories_count &&
+               after.mappings_count == before.mappings_count &&
+               after.reservations_count == before.reservations_count && open_descriptors() == descriptors &&
+               stock.used_count == 1;
+        if (!good)
+            tap_note("call %d: %s, %zu memories, %zu mappings, %d descriptors", (int)nth,
+                     zr_result_name(result), after.memories_count, after.mappings_count,
+                     open_descriptors() - descriptors);
+    }
+    tap_ok(good && refused > 4 && !struck,
+           "a piece for which a call of the driver fails is the device's again: %d calls", (int)nth);
+    zr_stock_close(&stock);
+}
+
 int main(void)
 {
     char command[100];
@@ -429,6 +488,7 @@ int main(void)
     test_scarce();
     test_places();
     test_limits();
+    test_pieces();
     snprintf(command, sizeof command, "rm -r %s*", folder);
     tap_is(system(command), 0, "the folder goes");
     return tap_done();
