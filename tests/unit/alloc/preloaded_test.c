@@ -139,6 +139,10 @@ static void test_record(void)
         gone += book->records[i].state != ZR_RECORD_ENDED && book->records[i].memory[0].peak_held_bytes > 0;
     tap_is(gone, 20, "with what it had from its parent");
     tap_ok(book->sums[0].held_bytes < UINT64_MAX / 2, "the sums never go below nothing");
+    tap_is(run((const char *[]){calls, "inside", NULL}), 0, "a fork beside a thread that is inside jemalloc");
+    tap_ok(book->taken_count == 24 && book->records[23].state == ZR_RECORD_ENDED &&
+               book->records[23].memory[ZR_RECORD_HOST].peak_held_bytes >= 30000000,
+           "the child's small objects are in its record");
     munmap(book, sizeof *book);
     remove_book(folder);
 }
