@@ -68,7 +68,7 @@ static const struct row rows[] = {
     {"a file that is refused", "jf", "wr", ".M", "H0F", 2},
     {"a file without zrd", "jf", "r", "..", "H0", 0},
     {"the next zrd gets the files", "jFFl", "wffxwddg", "....", "H0FFL1H0AAL1", 2},
-    {"but not those that were left", "jfFl", "wffxwdg", "....", "H0FFL1H0AL1", 2},
+    {"but not those that were left", "jFFml", "wffxwdg", "....", "H0FFL1H0AL1", 2},
     {"a zrd that does not take one", "jFl", "wfxwr", "...", "H0FL1H0A", 0},
     {"and says that the leases are over", "jFll", "wfxwe", "..UU", "H0FL1H0A", 0},
     {"leases that are over", "jlal", "we", ".U\"U", "H0L1", 0},
@@ -315,6 +315,12 @@ static void lease(size_t bytes)
     drop(&got.fd);
 }
 
+static void leave(int fd)
+{
+    zr_service_file_leave(fd);
+    close(fd);
+}
+
 static void take_file(bool keep)
 {
     int fd = -1;
@@ -323,8 +329,7 @@ static void take_file(bool keep)
     if (result == ZR_OK && keep) {
         own.files[own.files_count++] = fd;
     } else if (result == ZR_OK) {
-        zr_service_file_leave(fd);
-        close(fd);
+        leave(fd);
     }
 }
 
@@ -365,6 +370,10 @@ static void make_call(char letter)
         break;
     case 'F': /* or kept */
         take_file(true);
+        break;
+    case 'm': /* the first that is kept, no more */
+        leave(own.files[0]);
+        own.files[0] = own.files[--own.files_count];
         break;
     case 'p':
         note_result(zr_service_piece(own.service, 4, &fd));
@@ -470,10 +479,8 @@ static int make_calls(void)
         good = good && fcntl(own.foreign, F_GETFD) == FD_CLOEXEC;
         close(own.foreign);
     }
-    for (unsigned i = 0; i < own.files_count; i++) {
-        zr_service_file_leave(own.files[i]);
-        close(own.files[i]);
-    }
+    for (unsigned i = 0; i < own.files_count; i++)
+        leave(own.files[i]);
     return good ? open_descriptors() - before : -1;
 }
 
