@@ -8,6 +8,7 @@
  *                  seconds (300) dies
  *   denied         the same as calls, once seccomp refuses madvise, mremap and memfd_create
  *   kept           large objects are freed and taken again, once it refuses mmap, too: no memory is lost
+ *   stale          frees an object that is aligned to 4 MiB, and once more when its memory is another's
  *   twice, wild    frees an object of that many bytes twice; frees a pointer into its middle: must not return
  *   returns        holds many large objects, frees them, and prints what stays resident, in MiB
  *   control        every call of jemalloc's control interface, while four threads allocate, some of them
@@ -17,6 +18,7 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <malloc.h>
@@ -699,6 +701,8 @@ int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
     size_t number = argc > 2 ? strtoul(argv[2], NULL, 10) : 0;
+    for (int fd = 0; fd < 256; fd++) /* which none can be that was open before */
+        CHECK((fcntl(fd, F_GETFD) & FD_CLOEXEC) == 0 || fcntl(fd, F_GETFD) < 0);
     if (strcmp(what, "denied") == 0)
         deny(false);
     if (strcmp(what, "calls") == 0 || strcmp(what, "denied") == 0) {
@@ -711,6 +715,14 @@ int main(int argc, char **argv)
         char *volatile object = malloc(number);
         free(object);
         free(object);
+        return 4;
+    } else if (strcmp(what, "stale") == 0) {
+        for (unsigned i = 0; i < 8; i++) { /* one of them begins behind its memory's begin */
+            char *volatile object = aligned_alloc(4 << 20, number);
+            free(object);
+            if (malloc(number + (4 << 20)) != object)
+                free(object);
+        }
         return 4;
     } else if (strcmp(what, "wild") == 0) {
         char *volatile object = malloc(number);
