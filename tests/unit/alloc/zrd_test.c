@@ -183,7 +183,6 @@ static void say(struct speaker *speaker, char letter, char with)
  * time for an answer passes; t: more time; Z: half a message; else a message, with so many MiB: see say(). */
 static void take_step(const char *step)
 {
-    struct speaker *speaker = &speakers[*step - '0'];
     int pair[2];
     if (*step == 't' || *step == 'w') {
         uint64_t ns = *step == 't' ? UINT64_C(60000000000) : 0;
@@ -193,6 +192,7 @@ static void take_step(const char *step)
         poll(NULL, 0, 3);
         return;
     }
+    struct speaker *speaker = &speakers[*step - '0'];
     switch (step[1]) {
     case 'O':
         if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) == 0) {
