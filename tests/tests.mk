@@ -75,7 +75,7 @@ $(BUILD)/tests/cuda_kernels_test: | $(BUILD)/tests/emulator/rules.image
 
 cuda_tests := $(BUILD)/tests/backend_test $(filter $(BUILD)/tests/cuda%,$(test_bin))
 $(BUILD)/tests/calls_test: private OBJ_CFLAGS = $(addprefix -Wl$(comma)--wrap=zr_,backend_sim_create arena_reset_peaks learner_destroy)
-$(cuda_tests) $(BUILD)/tests/calls_test $(BUILD)/tests/shadow_test $(BUILD)/tests/map_callbacks_test $(BUILD)/tests/colour_test $(BUILD)/tests/failures_test $(BUILD)/tests/fuzz_test $(BUILD)/tests/fuzz_entry: | $(emulator)
+$(cuda_tests) $(BUILD)/tests/calls_test $(BUILD)/tests/shadow_test $(BUILD)/tests/map_callbacks_test $(BUILD)/tests/colour_test $(BUILD)/tests/failures_test $(BUILD)/tests/zrd_test $(BUILD)/tests/fuzz_test $(BUILD)/tests/fuzz_entry: | $(emulator)
 # The toolkit's header comes last of all: nothing but cuda.h is taken from there.
 ifneq ($(cuda_header),)
 $(BUILD)/tests/cuda_declarations_test: private OBJ_CFLAGS := -idirafter $(dir $(cuda_header)) -DZR_TEST_CUDA_HEADER='"$(cuda_header)"'

@@ -71,8 +71,14 @@ static zr_result clear(struct zr_stock *stock, struct zr_handle *handle)
     if (result == ZR_OK)
         result =
             zr_backend_fill(backend, &(struct zr_fill){.to = stock->window->address, .bytes = handle->bytes});
+    /* Each once more if it fails: an unmap while the fill runs would end the context, and a mapping that
+     * stayed would leave no place for the next piece. */
     zr_result waited = zr_backend_synchronize(backend);
+    if (waited != ZR_OK)
+        waited = zr_backend_synchronize(backend);
     zr_result unmapped = zr_backend_unmap(stock->window, all);
+    if (unmapped != ZR_OK)
+        unmapped = zr_backend_unmap(stock->window, all);
     return result != ZR_OK ? result : waited != ZR_OK ? waited : unmapped;
 }
 

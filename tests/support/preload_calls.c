@@ -8,14 +8,17 @@
  *                  seconds (300) dies
  *   denied         the same as calls, once seccomp refuses madvise, mremap and memfd_create
  *   kept           large objects are freed and taken again, once it refuses mmap, too: no memory is lost
+ *   stale          frees an object that is aligned to 4 MiB, and once more when its memory is another's
  *   twice, wild    frees an object of that many bytes twice; frees a pointer into its middle: must not return
  *   returns        holds many large objects, frees them, and prints what stays resident, in MiB
  *   control        every call of jemalloc's control interface, while four threads allocate, some of them
  *                  inside functions that jemalloc calls; one that does not return within a minute is named
- *   small          small objects until one is refused, and 9 more; prints how many there were before */
+ *   inside         forks while another thread is inside a call of jemalloc's; the child holds 30 MB of small
+ * objects small          small objects until one is refused, and 9 more; prints how many there were before */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <malloc.h>
@@ -625,6 +628,43 @@ static void control(void)
     drop(&own);
 }
 
+/* ---- A fork while a thread is inside ------------------------------------------------------------------- */
+
+static int is_inside[2], goes_on[2];
+
+static void wait_inside(void *argument, const char *text)
+{
+    static _Atomic bool has_waited;
+    char byte = 0;
+    (void)argument, (void)text;
+    if (!atomic_exchange(&has_waited, true))
+        CHECK(write(is_inside[1], &byte, 1) == 1 && read(goes_on[0], &byte, 1) == 1);
+}
+
+static void *print_statistics(void *argument)
+{
+    malloc_stats_print(wait_inside, NULL, NULL);
+    return argument;
+}
+
+static void inside(void)
+{
+    pthread_t thread;
+    int status;
+    char byte = 0;
+    CHECK(pipe(is_inside) == 0 && pipe(goes_on) == 0);
+    CHECK(pthread_create(&thread, NULL, print_statistics, NULL) == 0 && read(is_inside[0], &byte, 1) == 1);
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(60);
+        for (unsigned i = 0; i < 3000; i++)
+            CHECK(memset(malloc(10000), 1, 10000));
+        exit(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(write(goes_on[1], &byte, 1) == 1 && pthread_join(thread, NULL) == 0);
+}
+
 /* ---- Small objects under a limit ----------------------------------------------------------------------- */
 
 static void *take_and_free(void *argument)
@@ -661,6 +701,8 @@ int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
     size_t number = argc > 2 ? strtoul(argv[2], NULL, 10) : 0;
+    for (int fd = 0; fd < 256; fd++) /* which none can be that was open before */
+        CHECK((fcntl(fd, F_GETFD) & FD_CLOEXEC) == 0 || fcntl(fd, F_GETFD) < 0);
     if (strcmp(what, "denied") == 0)
         deny(false);
     if (strcmp(what, "calls") == 0 || strcmp(what, "denied") == 0) {
@@ -674,6 +716,14 @@ int main(int argc, char **argv)
         free(object);
         free(object);
         return 4;
+    } else if (strcmp(what, "stale") == 0) {
+        for (unsigned i = 0; i < 8; i++) { /* one of them begins behind its memory's begin */
+            char *volatile object = aligned_alloc(4 << 20, number);
+            free(object);
+            if (malloc(number + (4 << 20)) != object)
+                free(object);
+        }
+        return 4;
     } else if (strcmp(what, "wild") == 0) {
         char *volatile object = malloc(number);
         free(object + 4096);
@@ -684,6 +734,8 @@ int main(int argc, char **argv)
         kept();
     } else if (strcmp(what, "control") == 0) {
         control();
+    } else if (strcmp(what, "inside") == 0) {
+        inside();
     } else if (strcmp(what, "small") == 0) {
         small((unsigned)number);
     } else {

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "alloc/preload/cuda/driver_api.h"
+#include "tests/emulators/cuda/emulator.h"
 
 #define MEMBER(member, name, suffix, parameters) zr_cu_result(*member) parameters;
 static struct {
@@ -566,6 +567,28 @@ static unsigned descriptors_count(void)
     return count;
 }
 
+/* An open for which the driver refuses a call leaves what it found. What the driver itself does for its own
+ * handles has no such calls. */
+static void refuse_opens(zr_cu_ipc_handle handle)
+{
+    static const char *const calls[] = {"cuMemImportFromShareableHandle", "cuMemAddressReserve", "cuMemMap",
+                                        "cuMemSetAccess", "cuCtxPushCurrent"};
+    const struct zr_emulator *emulator = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "zr_emulator");
+    zr_cu_address address;
+    for (unsigned i = 0; i < 5 && memcmp(&handle, "zr-cuda1", 8) == 0; i++)
+        for (unsigned nth = 1; nth < 4; nth++) {
+            unsigned descriptors = descriptors_count();
+            struct zr_emulator_state before = emulator->state();
+            emulator->fail(&(struct zr_emulator_fault){.call = calls[i], .nth = nth, .code = 2});
+            zr_cu_result code = cu.ipc_open(&address, handle, 1);
+            emulator->fail(&(struct zr_emulator_fault){.nth = 0});
+            CHECK(code != 0 || cu.ipc_close(address) == 0);
+            struct zr_emulator_state after = emulator->state();
+            CHECK(descriptors_count() == descriptors && after.memories_count == before.memories_count);
+            CHECK(after.mappings_count == before.mappings_count && after.stack_depth == before.stack_depth);
+        }
+}
+
 /* Two processes: the parent of both has not begun with CUDA. */
 static void row_ipc(const char *argument)
 {
@@ -590,10 +613,13 @@ static void row_ipc(const char *argument)
         CHECK(cu.fill_now(address + MIB, 0x22, MIB) == 0 && cu.context_synchronize() == 0);
         CHECK(cu.ipc_close(address) == 0 && has(address, MIB, 0x11, NULL) && cu.ipc_close(twice) == 0);
         printf("closed: %u\n", cu.ipc_close(address));
+        refuse_opens(message.handle);
+        unsigned opened = descriptors_count();
         printf("flags: %u\n", cu.ipc_open(&address, message.handle, 0));
         /* Behind the magic and the process: the secret, which a block that is not exported lacks. */
         memset((char *)&message.handle + 32, 0, sizeof(uint64_t));
         CHECK(memcmp(&message.handle, "zr-cuda1", 8) != 0 || cu.ipc_open(&address, message.handle, 1) != 0);
+        CHECK(descriptors_count() == opened);
         CHECK(write(to_parent[1], &byte, 1) == 1);
         fflush(stdout);
         _exit(failed);

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -48,6 +49,7 @@ static void test_calls(void)
                 {"", "threads", "20", "120", 0},
                 {"", "twice", "100000", NULL, SIGABRT},
                 {"", "wild", "100000", NULL, SIGABRT},
+                {"", "stale", "9000000", NULL, SIGABRT},
                 {"check:3", "calls", NULL, NULL, 0},
                 {"check:3", "threads", "10", "120", 0},
                 {"check:3", "twice", "8", NULL, SIGABRT},
@@ -101,7 +103,8 @@ static void remove_book(const char *folder)
 static void test_record(void)
 {
     enum { COUNT = 2000, STEPS = 20 };
-    char folder[64];
+    char folder[64], path[128];
+    struct stat status;
     uint64_t all = 0, left = 0, most = UINT64_C(8) << 20;
     for (unsigned i = 0; i < COUNT; i++) {
         all += 40000 + i % STEPS * 20000;
@@ -139,6 +142,17 @@ static void test_record(void)
         gone += book->records[i].state != ZR_USAGE_ENDED && book->records[i].memory[0].peak_held_bytes > 0;
     tap_is(gone, 20, "with what it had from its parent");
     tap_ok(book->sums[0].held_bytes < UINT64_MAX / 2, "the sums never go below nothing");
+    tap_is(run((const char *[]){calls, "inside", NULL}), 0, "a fork beside a thread that is inside jemalloc");
+    tap_ok(book->taken_count == 24 && book->records[23].state == ZR_RECORD_ENDED &&
+               book->records[23].memory[ZR_RECORD_HOST].peak_held_bytes >= 30000000,
+           "the child's small objects are in its record");
+    book->taken_count = ZR_RECORD_COUNT - 1;
+    for (unsigned i = 0; i < 2; i++)
+        tap_is(run((const char *[]){calls, "foreign", NULL}), 0, "a program has the last record, or none");
+    snprintf(path, sizeof path, "%s/" ZR_RECORD_FILE, folder);
+    tap_ok(stat(path, &status) == 0 && status.st_size == (off_t)sizeof *book &&
+               book->records[ZR_RECORD_COUNT - 1].state == ZR_RECORD_ENDED,
+           "and none is written behind the last");
     munmap(book, sizeof *book);
     remove_book(folder);
 }

@@ -1,7 +1,9 @@
 /* service_log_test.c: zrd's log: a flood of lines of one kind leaves the others there, and a full file is
  * kept as the generation before. */
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -80,6 +82,33 @@ static void test_generations(void)
     zr_service_log_close(&log);
 }
 
+/* A disk that is full within a line: the line is taken back, and counted once there is room. */
+static void test_full(void)
+{
+    struct zr_service_log log;
+    struct rlimit whole;
+    char padding[1000];
+    memset(padding, '.', sizeof padding - 1);
+    padding[sizeof padding - 1] = '\0';
+    tap_ok(zr_service_log_open(&log, path), "a log");
+    zr_service_log(&log, "%s", padding);
+    size_t before_bytes = read_log(path);
+    tap_ok(before_bytes == strlen(text) && text[before_bytes - 1] == '\n',
+           "a long line is cut, and has an end");
+    getrlimit(RLIMIT_FSIZE, &whole);
+    signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &(struct rlimit){.rlim_cur = before_bytes + 5, .rlim_max = whole.rlim_max});
+    zr_service_log(&log, "one");
+    zr_service_log(&log, "another");
+    setrlimit(RLIMIT_FSIZE, &whole);
+    tap_ok(read_log(path) == before_bytes && log.lost_count == 2, "half a line is taken back");
+    zr_service_log(&log, "room");
+    read_log(path);
+    tap_ok(count("\n2 lines could not be written here\n") == 1 && count("room") == 1 && log.lost_count == 0,
+           "what is missing is counted");
+    zr_service_log_close(&log);
+}
+
 int main(void)
 {
     if (!mkdtemp(folder))
@@ -88,6 +117,7 @@ int main(void)
     snprintf(before, sizeof before, "%s/log.1", folder);
     test_flood();
     test_generations();
+    test_full();
     unlink(path);
     unlink(before);
     rmdir(folder);

@@ -168,7 +168,10 @@ static void run_one(const struct fuzz_target *target, const struct fuzz_input *i
                     unsigned *wrong)
 {
     char path[128];
-    if (target->run(input->data, input->bytes, result) || (*wrong)++ > 0)
+    unsigned open_count = fuzz_open_count();
+    bool good = target->run(input->data, input->bytes, result);
+    /* A device's driver, once loaded, keeps what it has opened: that target compares by itself. */
+    if ((good && (target->run == fuzz_service_device || fuzz_open_count() == open_count)) || (*wrong)++ > 0)
         return;
     snprintf(path, sizeof path, "/tmp/zr-fuzz-%s", target->name);
     tap_note("%zu bytes%s%s: %s", input->bytes,

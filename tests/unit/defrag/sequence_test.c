@@ -11,11 +11,12 @@
 #include "alloc/base/system/file.h"
 #include "defrag/trace/formats/pickle.h"
 #include "defrag/zr_defrag.h"
+#include "tests/support/folder.h"
 #include "tests/support/records.h"
 #include "tests/support/tap.h"
 
 static char scratch[64] = "/tmp/zr-sequence-test-XXXXXX", path[128], trace_path[128];
-static int file_fd;
+static int file_fd, descriptors;
 static struct zr_sequence sequence;
 
 /* The file to be read is in memory. */
@@ -74,7 +75,8 @@ static void is_read(zr_result result, const char *format, const char *want, uint
 
 static void refused(zr_result got, const char *part, const char *words)
 {
-    bool good = got == ZR_ERR_FORMAT && strstr(zr_last_error(), part) && sequence.events == NULL;
+    bool good = got == ZR_ERR_FORMAT && strstr(zr_last_error(), part) && sequence.events == NULL &&
+                open_descriptors() == descriptors;
     if (!tap_ok(good, "refused: %s", words))
         tap_note("%s: %s", zr_result_name(got), zr_last_error());
     zr_sequence_end(&sequence);
@@ -444,7 +446,7 @@ static void test_faults(void)
             zr_fault_set(sites[i], 0);
             zr_sequence_end(&sequence);
             zr_arena_destroy(own, &left);
-            leaked += left != 0;
+            leaked += left != 0 || open_descriptors() != descriptors;
         } while (result != ZR_OK && nth < 10000);
         tap_ok(result == ZR_OK && nth > 1 && leaked == 0,
                "site %s failing in turn, %u times: an error and no leak", zr_fault_site_name(sites[i]),
@@ -461,6 +463,7 @@ int main(void)
     file_fd = memfd_create("trace", 0);
     snprintf(path, sizeof path, "/proc/self/fd/%d", file_fd);
     snprintf(trace_path, sizeof trace_path, "%s/trace", scratch);
+    descriptors = open_descriptors();
     test_rmm();
     test_threads();
     test_minimalloc();
