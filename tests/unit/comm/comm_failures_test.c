@@ -5,10 +5,13 @@
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
 
 #include "alloc/base/system/os.h"
 #include "tests/support/folder.h"
 #include "tests/support/zero/comm_ranks.h"
+#include "zero/launch/control.h"
 
 /* What the processes of a test share. */
 static struct {
@@ -180,6 +183,83 @@ static void test_mistakes(void)
            "0 ranks are refused");
 }
 
+/* ---- Strange messages ---------------------------------------------------------------------------------- */
+
+/* What rank 1 sends in the place of its ring: rank 0's own message, changed. */
+static const struct strange {
+    const char *what;
+    size_t bytes_less;  /* how much shorter it is */
+    char magic_bits;    /* changed in its first byte */
+    unsigned fds_count; /* descriptors beside it */
+    bool few_fit;       /* the receiver has room for one */
+    zr_result result;
+    const char *words;
+} stranges[] = {
+    {"another rank's message", 0, 0, 1, false, ZR_ERR_PEER, "no part of its ring"},
+    {"a message a byte too short", 1, 0, 1, false, ZR_ERR_PEER, "no part of its ring"},
+    {"another program's message", 0, 1, 1, false, ZR_ERR_PEER, "no part of its ring"},
+    {"a message without its descriptors", 0, 0, 0, false, ZR_ERR_PEER, "no part of its ring"},
+    {"a message with more descriptors than the receiver may have", 0, 0, 3, true, ZR_ERR_HOST_MEMORY,
+     "ulimit -n"},
+};
+static const struct strange *strange;
+
+/* Takes rank 0's message out of the inbox and sends it back. */
+static void send_strange(const struct zr_local_sockets *sockets)
+{
+    union {
+        struct cmsghdr header;
+        char bytes[CMSG_SPACE(4 * sizeof(int))];
+    } control;
+    char message[4096];
+    int fds[4];
+    struct iovec data = {message, sizeof message};
+    struct msghdr header = {
+        .msg_iov = &data, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    data.iov_len = (size_t)recvmsg(sockets->inbox[1], &header, 0) - strange->bytes_less;
+    message[0] = (char)(message[0] ^ strange->magic_bits);
+    memcpy(fds, CMSG_DATA(&control.header), sizeof *fds);
+    for (unsigned i = 1; i < 4; i++)
+        fds[i] = fds[0];
+    memcpy(CMSG_DATA(&control.header), fds, sizeof fds);
+    control.header.cmsg_len = CMSG_LEN(strange->fds_count * sizeof *fds);
+    header.msg_controllen = strange->fds_count ? CMSG_SPACE(strange->fds_count * sizeof *fds) : 0;
+    sendmsg(sockets->outbox[0], &header, 0);
+    close(fds[0]);
+}
+
+static void body_strange(struct environment *rank)
+{
+    zr_comm *comm = NULL;
+    struct zr_comm_options options = options_of(rank);
+    struct rlimit limit;
+    if (rank->rank == 1) {
+        send_strange(zr_local_own_sockets());
+        return;
+    }
+    int files = open_descriptors(), next = dup(0);
+    size_t before_bytes = live_bytes(rank);
+    close(next);
+    getrlimit(RLIMIT_NOFILE, &limit);
+    if (strange->few_fit)
+        setrlimit(RLIMIT_NOFILE, &(struct rlimit){(rlim_t)next + 3, limit.rlim_max});
+    zr_result result = zr_comm_local_create(&comm, &options, rank->local, rank->rank);
+    setrlimit(RLIMIT_NOFILE, &limit);
+    check(rank, result == strange->result && strstr(zr_last_error(), strange->words), "%s: %s",
+          zr_result_name(result), zr_last_error());
+    check(rank, open_descriptors() == files, "%d descriptors more", open_descriptors() - files);
+    check(rank, live_bytes(rank) == before_bytes, "leak");
+}
+
+static void test_strange(void)
+{
+    for (size_t i = 0; i < sizeof stranges / sizeof *stranges; i++) {
+        strange = &stranges[i];
+        tap_is(launch(&(struct test_case){.body = body_strange, .world = 2, .bucket_bytes = 128}), 0,
+               "%s: refused with words, and nothing of it is kept", strange->what);
+    }
+}
+
 /* ---- Failing steps ------------------------------------------------------------------------------------- */
 
 /* One rank fails while the communicator is made: all get an error, nothing leaks, and the next attempt works.
@@ -306,6 +386,7 @@ int main(void)
     test_mistakes();
     test_silent_before();
     test_left();
+    test_strange();
     tap_is(launch(&(struct test_case){.body = body_faults, .world = 3, .bucket_bytes = 200000}), 0,
            "every failing step of creation rolls back on all ranks");
     test_launch_faults();
