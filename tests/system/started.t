@@ -177,16 +177,18 @@ def holds(pid, kind):
 def check_descriptors():
     """What is open in a run under way: nothing of ranks that came and went, and of the meeting no more than connections."""
     key, log = fresh_port(), path("held.jsonl")
-    there = [start(like_torchrun(0, 3, key), log=log, **LONG)]
+    asks = {**LONG, "stage": "auto"}  # in a process of its own, which answers through a pipe
+    there = [start(like_torchrun(0, 3, key), log=log, **asks)]
     for _ in range(2):
-        early = start(like_torchrun(1, 3, key), **LONG)
+        early = start(like_torchrun(1, 3, key), **asks)
         time.sleep(0.5)
         early.kill()
         finish(early)
-    there += [start(like_torchrun(rank, 3, key), **LONG) for rank in (1, 2)]
+    there += [start(like_torchrun(rank, 3, key), **asks) for rank in (1, 2)]
     in_steps(log)
-    same([(holds(process.pid, "socket:"), holds(process.pid, "/memfd:")) for process in there], [(2, 1), (1, 2), (1, 2)],
-         "a launcher holds its connections and the control block, after two that came and went")
+    same([[holds(process.pid, kind) for kind in ("socket:", "/memfd:", "pipe:")] for process in there],
+         [[2, 1, 1], [1, 2, 1], [1, 2, 1]],
+         "a launcher holds its connections, the control block and stderr, after two that came and went")
     sockets = [holds(child_of(process.pid)[0], "socket:") for process in there]
     same(sockets, sockets[:1] * 3, "and no rank one of a launcher's connections")
     there[1].send_signal(signal.SIGSTOP)

@@ -740,6 +740,38 @@ static void test_replaced(void)
     plays(((struct scene){.act = act_resume, .world = 1, .step = 1, .salt = 2}), 0, "the new one is there");
 }
 
+/* One run at a time; a folder that was made for it goes with it, unless there is something in it. */
+static void test_hold(void)
+{
+    struct zr_checkpoint_hold hold, second;
+    char held[160], inside[192];
+    int files = open_descriptors(), inherited = inherited_descriptors();
+    snprintf(held, sizeof held, "%s/above/held", folder);
+    snprintf(inside, sizeof inside, "%s/step", held);
+    for (int round = 0; round < 3; round++) { /* it is made; it is there; it is made, and used */
+        if (round == 1)
+            mkdir(held, 0700);
+        tap_result(zr_checkpoint_hold(&hold, held), ZR_OK, "a folder to save to");
+        tap_is(inherited_descriptors(), inherited, "no program inherits the hold");
+        if (round == 0)
+            tap_ok(zr_checkpoint_hold(&second, held) == ZR_ERR_IO && strstr(zr_last_error(), "another run") &&
+                       second.fd < 0,
+                   "is another's while it is held");
+        tap_is(open_descriptors(), files + 1, "and costs one descriptor");
+        if (round == 2)
+            mkdir(inside, 0700);
+        zr_checkpoint_let_go(&hold, held);
+        tap_is(access(held, F_OK) == 0, round > 0,
+               "what was made for nothing goes, what is used or was there stays");
+        tap_is(open_descriptors(), files, "and the descriptor");
+        if (round == 1)
+            rmdir(held);
+    }
+    tap_result(zr_checkpoint_hold(&hold, ""), ZR_OK, "no folder, nothing to hold");
+    zr_checkpoint_let_go(&hold, "");
+    tap_ok(zr_checkpoint_hold(&hold, "/dev/null/x") != ZR_OK && hold.fd < 0, "a folder that cannot be");
+}
+
 int main(void)
 {
     if (!mkdtemp(folder))
@@ -752,6 +784,7 @@ int main(void)
     test_faults();
     test_clean_up();
     test_replaced();
+    test_hold();
     char command[256];
     snprintf(command, sizeof command, "rm -rf %s", folder);
     if (system(command) != 0)
