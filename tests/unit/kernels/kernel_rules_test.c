@@ -6,6 +6,7 @@
 #include <float.h>
 #include <xmmintrin.h>
 
+#include "kernels/cpu/context.h"
 #include "kernels/cpu/products/gemm.h"
 #include "kernels/cpu/loops/loops.h"
 #include "kernels/cpu/products/panels.h"
@@ -59,6 +60,12 @@ static void check_refusals(void)
            "no workspace: refused, in words");
     c = good, c.workspace_bytes = 1000;
     tap_ok(plain->open(&c) != ZR_OK && strstr(zr_last_error(), "1000") != NULL, "a small workspace: refused");
+    size_t least = zr_gemm_state_bytes(1) + zr_gemm_scratch_bytes(1) + ZR_PARTIAL_BYTES;
+    c = good, c.workspace_bytes = least - 1;
+    tap_ok(plain->open(&c) != ZR_OK, "one byte less than the least: refused");
+    c = good, c.workspace_bytes = least;
+    tap_result(plain->open(&c), ZR_OK, "the least workspace");
+    plain->close(&c);
     c = good, c.workspace = memory + 4;
     tap_ok(plain->open(&c) != ZR_OK, "a crooked workspace: refused");
     c = good, c.parallel.threads = 2;
@@ -150,6 +157,12 @@ static void check_errors(struct zr_kernel_context *c, const struct zr_kernels *k
     tap_ok(kernels->attention_forward(c, &attention) == ZR_ERR_INVALID && strstr(zr_last_error(), "limits") &&
                kernels->embedding_backward(c, &embedding) == ZR_ERR_INVALID,
            "%s: so does a problem beyond the limits of its workspace", zr_isa_name(c->isa));
+    void *at;
+    zr_result none = zr_context_scratch(c, 0, &at);
+    size_t room = c->workspace_bytes - (size_t)((char *)at - (char *)c->workspace);
+    tap_ok(none == ZR_OK && zr_context_scratch(c, room, &at) == ZR_OK &&
+               zr_context_scratch(c, room + 1, &at) == ZR_ERR_INVALID,
+           "%s: scratch to the workspace's last byte, and no further", zr_isa_name(c->isa));
 }
 
 /* The product instructions of bf16 are for bf16 alone: fp16 is multiplied in floats, as wide as there are. */
