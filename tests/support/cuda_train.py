@@ -45,15 +45,20 @@ def begin_on_card(environment=None, **flags):
     return process
 
 
+def given_back(words, ranks):
+    """By the driver: what of the card the last run's processes had when its context ended."""
+    with open(path("left"), encoding="ascii") as file:
+        left = file.read().splitlines()
+    same([line for line in left if re.search("[1-9]", line)], [], f"{words}: all is given back when the card's context ends")
+    ok(len(left) >= ranks, f"{words}: and it ends in each process ({len(left)})")
+
+
 def went_well(run, words, flags=()):
     """Its bytes are the plan's, tag by tag, and its last step called no driver for memory and did not wait for the card."""
     if not same(run.code, 0, f"{words}: trains"):
         note(run.err[-2000:])
         return False
-    with open(path("left"), encoding="ascii") as file:
-        left = file.read().splitlines()
-    same([line for line in left if re.search("[1-9]", line)], [], f"{words}: all is given back when the card's context ends")
-    ok(len(left) >= len(run.report["ranks"]), f"{words}: and it ends in each process ({len(left)})")
+    given_back(words, len(run.report["ranks"]))
     for rank in run.report["ranks"]:
         planned, measured = ([rank[kind][tag] for tag in PLANNED_TAGS] for kind in ("planned_bytes", "peak_bytes"))
         same(measured, planned, f"{words}, rank {rank['rank']}: the bytes of each tag are the plan's")
