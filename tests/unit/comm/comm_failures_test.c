@@ -20,6 +20,7 @@ static struct {
     unsigned silent;          /* which rank stands still */
     _Atomic unsigned left;    /* ranks that have given up */
     _Atomic unsigned learned; /* by a rank that was late, as bits */
+    bool of_data;             /* what it is late for is no host message */
 } * board;
 
 /* Until `number` has come to `want`; the limit is for what never happens. */
@@ -355,7 +356,11 @@ static void body_left(struct environment *rank)
         kill(getppid(), SIGQUIT);
         wait_for(&board->left, 1);
     }
-    zr_result result = zr_comm_host_all_gather(comm, &mine, sizeof(mine), all);
+    struct zr_all_gather gather = {.source = &mine, .destination = all, .shard_bytes = sizeof(mine)};
+    zr_ticket ticket = 0;
+    zr_result result = board->of_data ? zr_comm_all_gather(comm, &gather, &ticket)
+                                      : zr_comm_host_all_gather(comm, &mine, sizeof(mine), all);
+    result = result == ZR_OK ? zr_comm_wait(comm, ticket) : result;
     if (rank->rank == 0)
         board->learned =
             DONE | (result != ZR_OK ? FAILED : 0) | (all[1] == UINT64_C(0x2222222222222222) ? RIGHT : 0);
@@ -366,14 +371,16 @@ static void body_left(struct environment *rank)
 
 /* The launcher gives the ranks a moment to end, and then kills them: on a busy machine a rank may have to try
  * several times to be there before that. */
-static void test_left(void)
+static void test_left(bool of_data)
 {
     unsigned tries = 0;
+    board->of_data = of_data;
     do {
         board->left = board->learned = 0;
-        launch(&(struct test_case){.body = body_left, .world = 2, .bucket_bytes = 65536});
+        launch(&(struct test_case){
+            .body = body_left, .world = 2, .bucket_bytes = 65536, .algorithm = ZR_COMM_RING});
     } while (!(board->learned & DONE) && ++tries < 30);
-    tap_ok(board->learned & DONE, "a rank that is late comes to its exchange");
+    tap_ok(board->learned & DONE, "a rank that is late comes to its %s", of_data ? "gather" : "exchange");
     tap_ok(board->learned & (FAILED | RIGHT),
            "which fails, or gives what the other one said: never what it left behind");
 }
@@ -387,7 +394,8 @@ int main(void)
     }
     test_mistakes();
     test_silent_before();
-    test_left();
+    test_left(false);
+    test_left(true);
     test_strange();
     tap_is(launch(&(struct test_case){.body = body_faults, .world = 3, .bucket_bytes = 200000}), 0,
            "every failing step of creation rolls back on all ranks");

@@ -706,6 +706,8 @@ static int fill_room(struct rig *rig, const struct plan *plan)
         for (unsigned i = engine->stay.first; i < engine->stay.end; i++)
             stays += engine->layout.units[i].padded_elements;
         must(stays == (u == 0 ? 0 : sizes[u - 1]));
+        /* What comes back in two bytes passes a buffer; where all stays, none. */
+        must((engine->bounce_elements > 0) == (zr_engine_is_low_precision(engine) && u <= UNITS));
         for (unsigned i = 0; i < UNITS; i++)
             sizes[i] = engine->layout.units[i].padded_elements;
         sizes[UNITS] = all = engine->layout.pool_elements;
