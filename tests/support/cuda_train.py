@@ -2,6 +2,7 @@
 import atexit
 import os
 import random
+import re
 import subprocess
 
 from pairs import logged
@@ -27,10 +28,11 @@ def card_of(flags):
     """The environment of a run. Several ranks share the card's bytes by a file."""
     shared = {"ZR_EMULATOR_SHARED": path("card")} if flags.get("ranks", 1) > 1 else {}
     conf = ",".join(filter(None, [os.environ.get("ZR_CONF"), "kernels:emulated"]))
-    return {"LD_LIBRARY_PATH": EMULATOR, "ZR_CONF": conf, **shared}
+    return {"LD_LIBRARY_PATH": EMULATOR, "ZR_CONF": conf, "ZR_EMULATOR_LEFT": path("left"), **shared}
 
 
 def on_card(environment=None, **flags):
+    open(path("left"), "w", encoding="ascii").close()
     return logged(environment={**card_of(flags), **(environment or {})}, **{"data": tokens(), "backend": "cuda", **SHAPE, **flags})
 
 
@@ -43,11 +45,20 @@ def begin_on_card(environment=None, **flags):
     return process
 
 
+def given_back(words, ranks):
+    """By the driver: what of the card the last run's processes had when its context ended."""
+    with open(path("left"), encoding="ascii") as file:
+        left = file.read().splitlines()
+    same([line for line in left if re.search("[1-9]", line)], [], f"{words}: all is given back when the card's context ends")
+    ok(len(left) >= ranks, f"{words}: and it ends in each process ({len(left)})")
+
+
 def went_well(run, words, flags=()):
     """Its bytes are the plan's, tag by tag, and its last step called no driver for memory and did not wait for the card."""
     if not same(run.code, 0, f"{words}: trains"):
         note(run.err[-2000:])
         return False
+    given_back(words, len(run.report["ranks"]))
     for rank in run.report["ranks"]:
         planned, measured = ([rank[kind][tag] for tag in PLANNED_TAGS] for kind in ("planned_bytes", "peak_bytes"))
         same(measured, planned, f"{words}, rank {rank['rank']}: the bytes of each tag are the plan's")

@@ -1,4 +1,5 @@
-/* folder.h: how many entries a folder has, and so how many descriptors a test program has open. */
+/* folder.h: how many entries a folder has, and so how many descriptors a test program has open, and how many
+ * of them a program would inherit. */
 #ifndef ZR_TEST_FOLDER_H
 #define ZR_TEST_FOLDER_H
 
@@ -24,12 +25,14 @@ static inline int open_descriptors(void)
     return folder_entries("/proc/self/fd");
 }
 
-/* How many of them exec would not close. */
-static inline int passed_on_descriptors(void)
+/* Those that stay open over exec, beside the standard ones. */
+static inline int inherited_descriptors(void)
 {
     int count = 0;
-    for (int fd = 0; fd < 1024; fd++)
-        count += fcntl(fd, F_GETFD) == 0;
+    for (int fd = 3; fd < 4096; fd++) {
+        int flags = fcntl(fd, F_GETFD);
+        count += flags >= 0 && !(flags & FD_CLOEXEC);
+    }
     return count;
 }
 

@@ -170,6 +170,35 @@ def check_deaths():
     all_end("SIGTERM to one of them", there, ["saved step", "ended by SIGTERM after step"], codes=[143, 143])
 
 
+def holds(pid, kind):
+    return sum(os.readlink(f"/proc/{pid}/fd/{fd}").startswith(kind) for fd in os.listdir(f"/proc/{pid}/fd"))
+
+
+def check_descriptors():
+    """What is open in a run under way: nothing of ranks that came and went, and of the meeting no more than connections."""
+    key, log = fresh_port(), path("held.jsonl")
+    asks = {**LONG, "stage": "auto"}  # in a process of its own, which answers through a pipe
+    there = [start(like_torchrun(0, 3, key), log=log, **asks)]
+    for _ in range(2):
+        early = start(like_torchrun(1, 3, key), **asks)
+        time.sleep(0.5)
+        early.kill()
+        finish(early)
+    there += [start(like_torchrun(rank, 3, key), **asks) for rank in (1, 2)]
+    in_steps(log)
+    same([[holds(process.pid, kind) for kind in ("socket:", "/memfd:", "pipe:")] for process in there],
+         [[2, 1, 1], [1, 2, 1], [1, 2, 1]],
+         "a launcher holds its connections, the control block and stderr, after two that came and went")
+    sockets = [holds(child_of(process.pid)[0], "socket:") for process in there]
+    same(sockets, sockets[:1] * 3, "and no rank one of a launcher's connections")
+    there[1].send_signal(signal.SIGSTOP)
+    os.kill(child_of(there[0].pid)[0], signal.SIGKILL)
+    code, _ = finish(there[0], DEAD)
+    there[1].send_signal(signal.SIGCONT)
+    same(code, 128 + signal.SIGKILL, "rank 0's launcher does not wait for one that stands still after the run has failed")
+    all_end("and the others", there[1:], [])
+
+
 def check_silence():
     """A rank that neither dies nor answers."""
     there = begin(2, comm_timeout=SILENT)
@@ -253,9 +282,9 @@ def check_meetings():
     time.sleep(0.3)
     code, err = finish(start(like_torchrun(1, 3, key), comm_timeout=HANG, **SMALL))
     ok(code == 2 and "WORLD_SIZE=3" in err, "a rank of another WORLD_SIZE is sent away")
-    held = len(os.listdir(f"/proc/{leader.pid}/fd"))
+    before = len(os.listdir(f"/proc/{leader.pid}/fd"))
     finish(start(like_torchrun(1, 3, key), comm_timeout=HANG, **SMALL))
-    ok(wait_for(lambda: len(os.listdir(f"/proc/{leader.pid}/fd")) <= held, 20), "and costs rank 0 no descriptor")
+    ok(wait_for(lambda: len(os.listdir(f"/proc/{leader.pid}/fd")) <= before, 20), "and costs rank 0 no descriptor")
     code, err = finish(start(like_torchrun(0, 2, key), comm_timeout=HANG, **SMALL))
     ok(code == 2 and key in err, "a second rank 0 on one MASTER_PORT is refused, with the key")
     code, err = finish(start(like_torchrun(1, 2, key), comm_timeout=HANG, **SMALL))
@@ -324,6 +353,7 @@ check_settings()
 check_folders()
 check_names()
 check_deaths()
+check_descriptors()
 check_silence()
 check_hostile()
 check_meetings()

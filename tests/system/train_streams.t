@@ -8,7 +8,7 @@ import signal
 import sys
 
 sys.path.insert(0, "tests/support")
-from cuda_train import begin_on_card, on_card, went_well
+from cuda_train import begin_on_card, given_back, on_card, went_well
 from zrtest import DEAD, done, finish, note, ok, path, same, wait_for
 
 SEEDS, SMALL = 12, dict(layers=1, hidden=4, heads=1, seq=3, batch=1, steps=2)
@@ -44,6 +44,7 @@ for seed, (stage, ranks) in enumerate(CASES):
 for fault in ("cuGraphInstantiateWithFlags:1:2", "cuGraphLaunch:2:2"):
     run = on_card({"ZR_EMULATOR_FAULT": fault}, ranks=2, stage=1, cuda_graph=True, **{**SMALL, "steps": STEPS})
     ok(run.code > 0 and "a step as a graph" in run.err, f"{fault}: the run ends: {run.err.strip()[-200:]}")
+    given_back(fault, 2)
 
 # A rank that dies while the others' graphs wait for it: they end, and say who it was.
 log = path("killed.jsonl")

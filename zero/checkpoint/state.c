@@ -479,13 +479,13 @@ zr_result zr_state_write(zr_engine *engine, const struct zr_state_file *file, ui
         result = zr_take(engine->options.host_arena, ZR_TAG_OTHER, STATE_PIECE_ELEMENTS, sizeof(float),
                          (void **)&state.piece);
     result = zr_comm_all_status(state.comm, result);
-    if (result != ZR_OK)
-        return result;
-    result = write_all(&state, partial, file->path);
+    if (result == ZR_OK) {
+        result = write_all(&state, partial, file->path);
+        zr_file_close(&state.file); /* synced before: nothing is left to go wrong */
+        if (result != ZR_OK && state.rank == 0)
+            zr_path_unlink(partial);
+    }
     zr_drop(engine->options.host_arena, &state.piece);
-    zr_file_close(&state.file); /* synced before: nothing is left to go wrong */
-    if (result != ZR_OK && state.rank == 0)
-        zr_path_unlink(partial);
     if (checksum)
         *checksum = state.numbers.checksum;
     return result;

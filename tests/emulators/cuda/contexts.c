@@ -218,6 +218,26 @@ PUBLIC zr_cu_result cuDevicePrimaryCtxRetain(zr_cu_context *context, zr_cu_devic
     return emu_leave(code);
 }
 
+/* What is still there when a primary context ends, in the file that ZR_EMULATOR_LEFT names: a line for each.
+ */
+static void note_left(void)
+{
+    const char *path = getenv("ZR_EMULATOR_LEFT");
+    struct zr_emulator_state state = {0};
+    FILE *file = path && *path ? fopen(path, "a") : NULL;
+    if (!file)
+        return;
+    emu_memory_state(&state);
+    emu_streams_state(&state);
+    emu_allocations_state(&state);
+    fprintf(
+        file,
+        "%zu memories, %zu mappings, %zu reservations, %zu allocations, %zu streams, %zu events, %zu graphs\n",
+        state.memories_count, state.mappings_count, state.reservations_count, state.allocations_count,
+        state.streams_count, state.events_count, emu_graphs_count());
+    fclose(file);
+}
+
 PUBLIC zr_cu_result cuDevicePrimaryCtxRelease_v2(zr_cu_device device)
 {
     zr_cu_result code = emu_enter(EMU_context_release, EMU_INIT);
@@ -226,6 +246,7 @@ PUBLIC zr_cu_result cuDevicePrimaryCtxRelease_v2(zr_cu_device device)
     if (code == ZR_CU_SUCCESS && primaries[device].retained_count == 0)
         code = ZR_CU_INVALID_CONTEXT;
     if (code == ZR_CU_SUCCESS && --primaries[device].retained_count == 0) {
+        note_left();
         clear(&primaries[device]);
         emu_give_bytes(device, emu.context_bytes);
     }

@@ -33,7 +33,8 @@
  * their time. _LAUNCHES names a file that gets a line for each kernel, fill and copy on a device, of
  * which none is carried out: what a program of any size would do, in no time and next to no memory. _WAITS
  * names a file that gets a line each time that the program waits for a device: process, call, launches so
- * far. All but that are read by cuInit. With its folder in LD_LIBRARY_PATH any program loads it. _ASKED, read
+ * far. _LEFT names a file that gets a line when a primary context ends: what was not given back. All but
+ * these two are read by cuInit. With its folder in LD_LIBRARY_PATH any program loads it. _ASKED, read
  * at each question, names a file that gets a line for every function and private table that was asked for.
  *
  * Device memory lies in a memfd. Its addresses are reserved without access: a processor that touches them

@@ -270,6 +270,16 @@ static bool no_exec(const struct zr_cu_graph_exec_st *exec)
     return !each;
 }
 
+size_t emu_graphs_count(void)
+{
+    size_t count = 0;
+    for (const struct zr_cu_graph_st *each = graphs; each; each = each->next)
+        count++;
+    for (const struct zr_cu_graph_exec_st *each = execs; each; each = each->next)
+        count++;
+    return count;
+}
+
 /* A graph that allocates is instantiated once at a time. */
 static zr_cu_result instantiate(zr_cu_graph_exec *out, struct zr_cu_graph_st *graph)
 {

@@ -417,6 +417,8 @@ size_t emu_tables_asked(unsigned char (*out)[16], size_t most);
 
 /* ---- capture.c, graphs.c ------------------------------------------------------------------------------- */
 
+size_t emu_graphs_count(void); /* of graphs, and of instantiated ones */
+
 /* Whether a capture forbids the call; if so it is broken. */
 zr_cu_result emu_capture_check(enum emu_call call);
 /* True when the stream's work is recorded, or may not be: *code is what the call returns then. */

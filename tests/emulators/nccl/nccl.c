@@ -68,7 +68,8 @@ struct comm {
     _Atomic unsigned char *linked; /* [from * ranks + to]: behind the mail, from has begun to connect */
     size_t mail_bytes;
     struct id id;
-    float scale;                             /* of the one operator that can be made at a time */
+    bool has_sum;                            /* the one operator that can be made at a time */
+    float scale;                             /* of it */
     _Atomic int error, aborted, outstanding; /* outstanding: works in streams */
     /* In progress: the work that is to be done or launched, the group that is made. */
     enum zr_nccl_doing doing;
@@ -612,6 +613,9 @@ PUBLIC int ncclRedOpCreatePreMulSum(int *sum, void *scalar, int type, int reside
 {
     if (type != FP32 || residence != 1)
         return INVALID_ARGUMENT;
+    if (comm->has_sum)
+        return report(INVALID_USAGE, "an operator is made while the one before it is there");
+    comm->has_sum = true;
     memcpy(&comm->scale, scalar, sizeof(comm->scale));
     *sum = FIRST_OWN_SUM;
     return OK;
@@ -619,7 +623,10 @@ PUBLIC int ncclRedOpCreatePreMulSum(int *sum, void *scalar, int type, int reside
 
 PUBLIC int ncclRedOpDestroy(int sum, struct comm *comm)
 {
-    return sum == FIRST_OWN_SUM && comm ? OK : INVALID_ARGUMENT;
+    if (sum != FIRST_OWN_SUM || !comm || !comm->has_sum)
+        return INVALID_ARGUMENT;
+    comm->has_sum = false;
+    return OK;
 }
 
 /* ---- Communicators ------------------------------------------------------------------------------------- */

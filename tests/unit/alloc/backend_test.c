@@ -110,11 +110,11 @@ static void test_lives(enum kind kind)
     enum { LIVES = 8 };
     zr_backend *backend;
     struct zr_resident before, after;
-    int descriptors = open_descriptors(), passed_on = passed_on_descriptors(), kept = 0;
+    int descriptors = open_descriptors(), passed_on = inherited_descriptors(), kept = 0;
     zr_os_resident(&before);
     for (unsigned i = 0; i < LIVES; i++) {
         try_to_create(&backend, kind, 0);
-        kept += passed_on_descriptors() - passed_on;
+        kept += inherited_descriptors() - passed_on;
         zr_backend_destroy(backend);
     }
     zr_os_resident(&after);

@@ -17,7 +17,6 @@
 #include "alloc/base/option.h"
 #include "tests/support/blocks.h"
 #include "tests/support/folder.h"
-#include "tests/support/folder.h"
 #include "tests/support/tap.h"
 
 #define GRANULE ((size_t)64 << 10)
@@ -180,7 +179,7 @@ static void test_imports(void)
     struct zr_segment segment[2];
     size_t count = 1, lead = 1;
     void *imported = NULL, *none;
-    int passed_on = passed_on_descriptors();
+    int passed_on = inherited_descriptors();
     start(0);
     take_as(arena, GRANULE, ZR_TAG_PARAM, 0);
     char *block = take_as(arena, 2 * GRANULE, ZR_TAG_PARAM, 0);
@@ -193,7 +192,7 @@ static void test_imports(void)
     tap_is(open_descriptors(), files + 1, "takes one descriptor");
     tap_ok(imported && strcmp(imported, "one") == 0 && strcmp((char *)imported + 2 * GRANULE, "one") == 0,
            "and shows the same memory at both places");
-    tap_is(passed_on_descriptors(), passed_on, "exec closes its file");
+    tap_is(inherited_descriptors(), passed_on, "exec closes its file");
     tap_result(zr_import_release(backend, arena->base), ZR_ERR_FOREIGN, "an arena is no import");
     struct zr_backend_ops ops = *(below = backend->ops);
     ops.unmap = refuse_unmap;

@@ -433,15 +433,6 @@ static void make_call(char letter)
     }
 }
 
-/* Those that exec would leave open. */
-static int inherited_descriptors(void)
-{
-    int count = 0;
-    for (int fd = 3; fd < 300; fd++)
-        count += fcntl(fd, F_GETFD) == 0;
-    return count;
-}
-
 /* ---- Rows ---------------------------------------------------------------------------------------------- */
 
 static const struct row *row;

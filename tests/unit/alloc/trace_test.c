@@ -719,7 +719,7 @@ static void test_foreign(void)
     zr_backend_sim_create(&backend, &(struct zr_sim_options){.granule_bytes = GRANULE});
     zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend, .threads = 2});
     zr_arena_alloc(arena, &(struct zr_request){.bytes = 1000}, &block);
-    int before = open_descriptors(), passed_on = passed_on_descriptors();
+    int before = open_descriptors(), passed_on = inherited_descriptors();
     tap_ok(zr_trace_start_foreign(arena->number + 1, trace_path) == ZR_ERR_INVALID &&
                zr_trace_stop_foreign(arena->number + 1) == ZR_ERR_INVALID &&
                zr_trace_snapshot(arena->number + 1, trace_path) == ZR_ERR_INVALID,
@@ -729,7 +729,7 @@ static void test_foreign(void)
                "in no folder that is not");
     tap_ok(zr_trace_mark_all("none") == 0 && arena->unstriped == 0, "nothing is held for it");
     tap_result(zr_trace_start_foreign(arena->number, trace_path), ZR_OK, "one is begun");
-    tap_ok(arena->unstriped == 1 && open_descriptors() == before + 1 && passed_on_descriptors() == passed_on,
+    tap_ok(arena->unstriped == 1 && open_descriptors() == before + 1 && inherited_descriptors() == passed_on,
            "its file is open, and no other");
     tap_result(zr_trace_start_foreign(arena->number, other_path), ZR_ERR_INVALID, "one at a time");
     tap_result(zr_trace_stop(arena), ZR_ERR_INVALID, "the program has begun none");

@@ -5,10 +5,13 @@
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
 
 #include "alloc/base/system/os.h"
 #include "tests/support/folder.h"
 #include "tests/support/zero/comm_ranks.h"
+#include "zero/launch/control.h"
 
 /* What the processes of a test share. */
 static struct {
@@ -17,6 +20,7 @@ static struct {
     unsigned silent;          /* which rank stands still */
     _Atomic unsigned left;    /* ranks that have given up */
     _Atomic unsigned learned; /* by a rank that was late, as bits */
+    bool of_data;             /* what it is late for is no host message */
 } * board;
 
 /* Until `number` has come to `want`; the limit is for what never happens. */
@@ -180,6 +184,85 @@ static void test_mistakes(void)
            "0 ranks are refused");
 }
 
+/* ---- Strange messages ---------------------------------------------------------------------------------- */
+
+enum { FDS_MOST = 8 };
+
+/* What rank 1 sends in the place of its ring: rank 0's own message, changed. */
+static const struct strange {
+    const char *what;
+    size_t bytes_less;  /* how much shorter it is */
+    char magic_bits;    /* changed in its first byte */
+    unsigned fds_count; /* descriptors beside it */
+    bool few_fit;       /* the receiver has room for some of them */
+    zr_result result;
+    const char *words;
+} stranges[] = {
+    {"another rank's message", 0, 0, 1, false, ZR_ERR_PEER, "no part of its ring"},
+    {"a message a byte too short", 1, 0, 1, false, ZR_ERR_PEER, "no part of its ring"},
+    {"another program's message", 0, 1, 1, false, ZR_ERR_PEER, "no part of its ring"},
+    {"a message without its descriptors", 0, 0, 0, false, ZR_ERR_PEER, "no part of its ring"},
+    {"a message with more descriptors than the receiver may have", 0, 0, FDS_MOST, true, ZR_ERR_HOST_MEMORY,
+     "ulimit -n"},
+};
+static const struct strange *strange;
+
+/* Takes rank 0's message out of the inbox and sends it back. */
+static void send_strange(const struct zr_local_sockets *sockets)
+{
+    union {
+        struct cmsghdr header;
+        char bytes[CMSG_SPACE(FDS_MOST * sizeof(int))];
+    } control;
+    char message[4096];
+    int fds[FDS_MOST];
+    struct iovec data = {message, sizeof message};
+    struct msghdr header = {
+        .msg_iov = &data, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    data.iov_len = (size_t)recvmsg(sockets->inbox[1], &header, 0) - strange->bytes_less;
+    message[0] = (char)(message[0] ^ strange->magic_bits);
+    memcpy(fds, CMSG_DATA(&control.header), sizeof *fds);
+    for (unsigned i = 1; i < FDS_MOST; i++)
+        fds[i] = fds[0];
+    memcpy(CMSG_DATA(&control.header), fds, sizeof fds);
+    control.header.cmsg_len = CMSG_LEN(strange->fds_count * sizeof *fds);
+    header.msg_controllen = strange->fds_count ? CMSG_SPACE(strange->fds_count * sizeof *fds) : 0;
+    sendmsg(sockets->outbox[0], &header, 0);
+    close(fds[0]);
+}
+
+static void body_strange(struct environment *rank)
+{
+    zr_comm *comm = NULL;
+    struct zr_comm_options options = options_of(rank);
+    struct rlimit limit;
+    if (rank->rank == 1) {
+        send_strange(zr_local_own_sockets());
+        return;
+    }
+    int files = open_descriptors(), next = dup(0);
+    size_t before_bytes = live_bytes(rank);
+    close(next);
+    getrlimit(RLIMIT_NOFILE, &limit);
+    if (strange->few_fit)
+        setrlimit(RLIMIT_NOFILE, &(struct rlimit){(rlim_t)next + 3, limit.rlim_max});
+    zr_result result = zr_comm_local_create(&comm, &options, rank->local, rank->rank);
+    setrlimit(RLIMIT_NOFILE, &limit);
+    check(rank, result == strange->result && strstr(zr_last_error(), strange->words), "%s: %s",
+          zr_result_name(result), zr_last_error());
+    check(rank, open_descriptors() == files, "%d descriptors more", open_descriptors() - files);
+    check(rank, live_bytes(rank) == before_bytes, "leak");
+}
+
+static void test_strange(void)
+{
+    for (size_t i = 0; i < sizeof stranges / sizeof *stranges; i++) {
+        strange = &stranges[i];
+        tap_is(launch(&(struct test_case){.body = body_strange, .world = 2, .bucket_bytes = 128}), 0,
+               "%s: refused with words, and nothing of it is kept", strange->what);
+    }
+}
+
 /* ---- Failing steps ------------------------------------------------------------------------------------- */
 
 /* One rank fails while the communicator is made: all get an error, nothing leaks, and the next attempt works.
@@ -273,7 +356,11 @@ static void body_left(struct environment *rank)
         kill(getppid(), SIGQUIT);
         wait_for(&board->left, 1);
     }
-    zr_result result = zr_comm_host_all_gather(comm, &mine, sizeof(mine), all);
+    struct zr_all_gather gather = {.source = &mine, .destination = all, .shard_bytes = sizeof(mine)};
+    zr_ticket ticket = 0;
+    zr_result result = board->of_data ? zr_comm_all_gather(comm, &gather, &ticket)
+                                      : zr_comm_host_all_gather(comm, &mine, sizeof(mine), all);
+    result = result == ZR_OK ? zr_comm_wait(comm, ticket) : result;
     if (rank->rank == 0)
         board->learned =
             DONE | (result != ZR_OK ? FAILED : 0) | (all[1] == UINT64_C(0x2222222222222222) ? RIGHT : 0);
@@ -284,14 +371,16 @@ static void body_left(struct environment *rank)
 
 /* The launcher gives the ranks a moment to end, and then kills them: on a busy machine a rank may have to try
  * several times to be there before that. */
-static void test_left(void)
+static void test_left(bool of_data)
 {
     unsigned tries = 0;
+    board->of_data = of_data;
     do {
         board->left = board->learned = 0;
-        launch(&(struct test_case){.body = body_left, .world = 2, .bucket_bytes = 65536});
+        launch(&(struct test_case){
+            .body = body_left, .world = 2, .bucket_bytes = 65536, .algorithm = ZR_COMM_RING});
     } while (!(board->learned & DONE) && ++tries < 30);
-    tap_ok(board->learned & DONE, "a rank that is late comes to its exchange");
+    tap_ok(board->learned & DONE, "a rank that is late comes to its %s", of_data ? "gather" : "exchange");
     tap_ok(board->learned & (FAILED | RIGHT),
            "which fails, or gives what the other one said: never what it left behind");
 }
@@ -305,7 +394,9 @@ int main(void)
     }
     test_mistakes();
     test_silent_before();
-    test_left();
+    test_left(false);
+    test_left(true);
+    test_strange();
     tap_is(launch(&(struct test_case){.body = body_faults, .world = 3, .bucket_bytes = 200000}), 0,
            "every failing step of creation rolls back on all ranks");
     test_launch_faults();

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 
 #include "alloc/base/system/os.h"
+#include "tests/support/folder.h"
 #include "tests/support/zero/comm_groups.h"
 #include "tests/support/zero/comm_ranks.h"
 #include "tests/support/seed.h"
@@ -58,10 +59,10 @@ static void body_many(struct environment *rank)
     zr_comm *comm = open_comm(rank), *groups[ROOM] = {NULL};
     unsigned last = rank->world - 1, alone[1] = {rank->rank}, ranks[1] = {last};
     size_t before_bytes = live_bytes(rank);
+    alarm(30); /* else the ranks wait for one that does not come */
     refuse(rank, comm, ranks, 0);
     refuse(rank, comm, (unsigned[]){rank->rank, rank->world}, 2);
     refuse(rank, comm, (unsigned[]){rank->rank, rank->rank}, 2);
-    alarm(30); /* else the ranks wait for one that does not come */
     refuse(rank, comm, (unsigned[]){0, 1, 1}, 3);
     alarm(0);
     refuse(rank, comm, (unsigned[]){(rank->rank + 1) % rank->world}, 1);
@@ -93,7 +94,9 @@ static void body_faults(struct environment *rank)
 {
     static const enum zr_fault_site sites[] = {ZR_FAULT_RESERVE, ZR_FAULT_CREATE,   ZR_FAULT_MAP,
                                                ZR_FAULT_ACCESS,  ZR_FAULT_METADATA, ZR_FAULT_THREAD};
+    int inherited = inherited_descriptors();
     zr_comm *comm = open_comm(rank);
+    int files = open_descriptors();
     unsigned ranks[2] = {rank->rank % 2, rank->rank % 2 + 2}, failed = 0;
     size_t before_bytes = live_bytes(rank);
     for (size_t s = 0; s < sizeof(sites) / sizeof(*sites); s++)
@@ -106,9 +109,12 @@ static void body_faults(struct environment *rank)
             zr_fault_set(sites[s], 0);
             if (result == ZR_OK) {
                 check_ok(rank, zr_comm_barrier(group));
+                check(rank, inherited_descriptors() == inherited, "a program would inherit some");
                 check_ok(rank, zr_comm_destroy(group));
-                break;
             }
+            check(rank, open_descriptors() == files, "%d descriptors more", open_descriptors() - files);
+            if (result == ZR_OK)
+                break;
             failed++;
             check(rank, !group && zr_last_error()[0], "a failure without words, or with a group");
             check(rank, mine == (result != ZR_ERR_PEER), "site %s: %s (%s)", zr_fault_site_name(sites[s]),

@@ -6,6 +6,8 @@
 
 #include "alloc/base/system/os.h"
 #include "tests/support/zero/comm_ranks.h"
+#include "zero/comm/status.h"
+#include "alloc/base/error.h"
 #include "tests/support/zero/comm_values.h"
 #include "tests/support/folder.h"
 
@@ -95,6 +97,21 @@ static unsigned count_mappings(void)
     return count;
 }
 
+/* The last of many ranks has failed: all hear its words, which go from rank to rank in pieces. */
+static void body_failed(struct environment *rank)
+{
+    char words[440], all[480];
+    zr_comm *comm = open_comm(rank);
+    for (size_t i = 0; i < sizeof words; i++)
+        words[i] = (char)('a' + i % 26);
+    words[sizeof words - 1] = '\0';
+    snprintf(all, sizeof all, "rank %u: %s", rank->world - 1, words);
+    zr_result mine = rank->rank + 1 == rank->world ? zr_fail(ZR_ERR_IO, "%s", words) : ZR_OK;
+    check(rank, zr_comm_all_status(comm, mine) == ZR_ERR_IO && strcmp(zr_last_error(), all) == 0, "%s",
+          zr_last_error());
+    check_ok(rank, zr_comm_destroy(comm));
+}
+
 /* A rank that is done early must not take its ring away from those that still read it. */
 static void body_early(struct environment *rank)
 {
@@ -160,6 +177,8 @@ int main(void)
     uint64_t start_ns = zr_os_now_ns();
     tap_is(launch(&(struct test_case){.body = body_small, .world = 64, .bucket_bytes = 4096}), 0,
            "64 ranks share their rings and talk");
+    tap_is(launch(&(struct test_case){.body = body_failed, .world = 40, .bucket_bytes = 4096}), 0,
+           "the last of 40 fails: all say so, in its words");
     tap_note("64 ranks took %.0f ms", (double)(zr_os_now_ns() - start_ns) / 1e6);
     return tap_done();
 }

@@ -370,6 +370,17 @@ static void test_limits(void)
     unsetenv("OMPI_COMM_WORLD_RANK"), unsetenv("OMPI_COMM_WORLD_SIZE"), unsetenv("PMIX_NAMESPACE");
     tap_ok(strlen(keys[0]) == 59 && strlen(keys[1]) == 60 && strchr(keys[2], '~') != NULL,
            "is the key, up to 60; of a longer one a part, and a hash");
+    struct zr_local_world *local = calloc(1, sizeof *local + sizeof *local->ranks);
+    char reason[2 * ZR_LOCAL_REASON_BYTES];
+    memset(reason, 'r', sizeof reason);
+    reason[sizeof reason - 1] = '\0';
+    memset(local->ranks[0].message, 'x', sizeof local->ranks[0].message);
+    local->world = 1;
+    bool ends = zr_local_end(local, &(struct zr_local_end){.why = ZR_ERR_PEER, .reason = reason});
+    const char *message = local->ranks[0].message[0];
+    tap_ok(ends && strlen(message) == ZR_LOCAL_REASON_BYTES - 1 && message[ZR_LOCAL_REASON_BYTES] == 'x',
+           "a reason as long as the room for it, and the rest cut off");
+    free(local);
     struct zr_launch_options options = {.world = ZR_MAX_WORLD, .rank_main = end_at_once};
     tap_is(zr_local_launch(&options), 0, "as many ranks as there can be");
     options.world = ZR_MAX_WORLD + 1;

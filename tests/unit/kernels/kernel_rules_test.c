@@ -6,6 +6,7 @@
 #include <float.h>
 #include <xmmintrin.h>
 
+#include "kernels/cpu/context.h"
 #include "kernels/cpu/products/gemm.h"
 #include "kernels/cpu/loops/loops.h"
 #include "kernels/cpu/products/panels.h"
@@ -150,6 +151,21 @@ static void check_errors(struct zr_kernel_context *c, const struct zr_kernels *k
     tap_ok(kernels->attention_forward(c, &attention) == ZR_ERR_INVALID && strstr(zr_last_error(), "limits") &&
                kernels->embedding_backward(c, &embedding) == ZR_ERR_INVALID,
            "%s: so does a problem beyond the limits of its workspace", zr_isa_name(c->isa));
+    void *at;
+    zr_result none = zr_context_scratch(c, 0, &at);
+    size_t room = c->workspace_bytes - (size_t)((char *)at - (char *)c->workspace);
+    tap_ok(none == ZR_OK && zr_context_scratch(c, room, &at) == ZR_OK &&
+               zr_context_scratch(c, room + 1, &at) == ZR_ERR_INVALID,
+           "%s: scratch to the workspace's last byte, and no further", zr_isa_name(c->isa));
+    size_t least = zr_gemm_state_bytes(1) + zr_gemm_scratch_bytes(1) + ZR_PARTIAL_BYTES;
+    void *memory = aligned_alloc(64, (least + 63) / 64 * 64);
+    struct zr_kernel_context tight = {.workspace = memory, .workspace_bytes = least - 1, .isa = c->isa};
+    zr_result refused = kernels->open(&tight);
+    tight.workspace_bytes = least;
+    tap_ok(refused == ZR_ERR_INVALID && kernels->open(&tight) == ZR_OK,
+           "%s: opens in the least workspace, and not in less", zr_isa_name(c->isa));
+    kernels->close(&tight);
+    free(memory);
 }
 
 /* The product instructions of bf16 are for bf16 alone: fp16 is multiplied in floats, as wide as there are. */

@@ -571,8 +571,9 @@ static int lose_the_disk(struct rig *rig, struct zr_engine_options *options, con
         must(zr_engine_save(engine, saved_path()) == ZR_ERR_IO && strstr(zr_last_error(), file->folder));
         must(zr_engine_synchronize(engine) == ZR_ERR_IO && strstr(zr_last_error(), file->folder));
     }
-    for (unsigned i = 0; i < 3 && !options->offload.delayed; i++) {
-        must(zr_engine_gather(engine, 1, &parameters_at) == ZR_ERR_IO);
+    for (unsigned i = 0; i < 6 && !options->offload.delayed;
+         i++) { /* one whose read fails, one whose start does */
+        must(zr_engine_gather(engine, 1 + i / 3, &parameters_at) == ZR_ERR_IO);
         must(strstr(zr_last_error(), file->folder));
     }
     must(options->offload.delayed || zr_engine_gradients(engine, 1, &base, &adds) == ZR_OK);
@@ -691,6 +692,30 @@ static int break_off(struct zr_local_world *local, unsigned rank, void *argument
 
 /* ---- What is refused ----------------------------------------------------------------------------------- */
 
+/* A room on the device that is as large as one unit, or as all, takes as much. */
+static int fill_room(struct rig *rig, const struct plan *plan)
+{
+    zr_engine *engine;
+    size_t sizes[UNITS + 1] = {0}, all = 0;
+    for (unsigned u = 0; u <= UNITS + 1; u++) { /* the first to learn the sizes */
+        struct zr_engine_options options = options_of(rig, plan);
+        options.offload = (struct zr_offload){.host = rig->arena, .optimizer = true};
+        options.offload.stays = u == 0 ? 0 : ((double)sizes[u - 1] + (u <= UNITS ? 0.5 : 0)) / (double)all;
+        must(zr_engine_create(&engine, &options) == ZR_OK);
+        size_t stays = 0;
+        for (unsigned i = engine->stay.first; i < engine->stay.end; i++)
+            stays += engine->layout.units[i].padded_elements;
+        must(stays == (u == 0 ? 0 : sizes[u - 1]));
+        /* What comes back in two bytes passes a buffer; where all stays, none. */
+        must((engine->bounce_elements > 0) == (zr_engine_is_low_precision(engine) && u <= UNITS));
+        for (unsigned i = 0; i < UNITS; i++)
+            sizes[i] = engine->layout.units[i].padded_elements;
+        sizes[UNITS] = all = engine->layout.pool_elements;
+        zr_engine_destroy(engine);
+    }
+    return 0;
+}
+
 static int refuse(struct zr_local_world *local, unsigned rank, void *argument)
 {
     const struct zr_offload_file file = {.folder = "/tmp"}, crowded = {.folder = "/tmp", .buffers = 17};
@@ -748,6 +773,7 @@ static int refuse(struct zr_local_world *local, unsigned rank, void *argument)
         must(zr_engine_create(&engine, &options) == ZR_ERR_INVALID &&
              strstr(zr_last_error(), "does not see"));
     }
+    must(fill_room(&rig, &plan) == 0);
     must(rig_close(&rig) == 0);
     return 0;
 }

@@ -63,11 +63,11 @@ static zr_result sleep_for(struct zr_local_world *local, const struct zr_local_w
         atomic_fetch_add(wait->sleepers, 1);
     while (result == ZR_OK && !reached(wait->word, wait->target, &seen)) {
         zr_word_wait(wait->word, seen, ZR_LOCAL_POLL_NS);
-        if (reached(wait->word, wait->target, &seen))
+        result = zr_local_check(local, wait->peer); /* before the word is read: a peer moves it, then ends */
+        if (reached(wait->word, wait->target, &seen)) {
+            result = ZR_OK;
             break;
-        result = zr_local_check(local, wait->peer);
-        if (result == ZR_ERR_PEER && reached(wait->word, wait->target, &seen) && !atomic_load(&local->abort))
-            result = ZR_OK; /* it did its part before it ended */
+        }
         uint64_t waited_ns = zr_timeout_waited_ns(&timeout);
         if (result == ZR_OK && wait->looks && waited_ns - looked_ns >= ZR_CALLS_PATIENCE_NS) {
             looked_ns = waited_ns;

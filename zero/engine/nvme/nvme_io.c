@@ -511,6 +511,7 @@ zr_result zr_nvme_close(zr_nvme_io *io)
     if (!io)
         return ZR_OK;
     zr_result result = zr_nvme_synchronize(io);
+    zr_assert(io->under_way_bytes == 0);
     end_io(io);
     return result;
 }
