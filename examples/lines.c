@@ -75,7 +75,8 @@ static zr_result train(struct run *run)
 
 static int rank_main(struct zr_local_world *local, unsigned rank, void *argument)
 {
-    const struct zr_kernel_limits limits = {ROWS, PATCHES, 64, 1, 1};
+    const struct zr_kernel_limits limits = {
+        .rows = ROWS, .sequence = PATCHES, .channels = 64, .heads = 1, .threads = 1};
     struct run *run = argument;
     zr_result result = rank_open(&run->mine, local, rank, &limits);
     if (result == ZR_OK)

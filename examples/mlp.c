@@ -171,7 +171,8 @@ static zr_result take(struct trainer *t, zr_tag tag, size_t bytes, void *out /* 
 
 static zr_result open_all(struct trainer *t, struct zr_local_world *local)
 {
-    const struct zr_kernel_limits limits = {ROWS, 1, HIDDEN, 1, 1};
+    const struct zr_kernel_limits limits = {
+        .rows = ROWS, .sequence = 1, .channels = HIDDEN, .heads = 1, .threads = 1};
     struct zr_comm_options comm = {.struct_bytes = sizeof comm, .bucket_bytes = 64 << 10};
     t->context = (struct zr_kernel_context){.parallel.threads = 1, .isa = zr_isa_best()};
     t->kernels = comm.kernels = zr_kernels_cpu(t->context.isa);

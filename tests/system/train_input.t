@@ -68,7 +68,7 @@ refused("one reduction per step of shards", 2, ["--reduce once", "--stage 1"], s
 refused("a number and a shape", 2, ["--params", "--layers"], params="1e6")
 refused("a flag that is not there yet", 2, ["--tp"], tp=2)
 refused("an unknown flag", 2, ["--layrs"], layrs=2)
-refused("a precision that is not there", 2, ["--precision", "fp32|bf16|fp16"], precision="fp8")
+refused("a precision that is not there", 2, ["--precision", "fp32|bf16|fp16|fp8"], precision="fp4")
 refused("a backend that is not there yet", 2, ["--backend"], backend="cuda")
 refused("nothing to resume", 3, ["nothing-here"], resume=path("nothing-here"))
 refused("a model larger than any memory", 4, ["--recompute"], hidden=16384, layers=200, heads=64)

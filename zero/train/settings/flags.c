@@ -67,7 +67,7 @@ const struct zr_flag zr_flags[] = {
     {"recompute", model, NULL, "activations made again in backward; full:N: in N layers", "none", NULL,
      "none|selective|full", ZR_FLAG_RECOMPUTE, RECOMPUTE_FIELDS, 0, 0},
     CHOICE("precision", model, precision, "fp32", "fp32|bf16|fp16|fp8",
-           "of parameters, gradients, activations; fp8: bf16, multiplied in fp8"),
+           "of parameters, gradients, activations; fp8: of bf16 products"),
 
     COUNT("ranks", memory, world, "1", 1, 256, "processes that train together"),
     COUNT("tp", memory, shape.tensor, "1", 1, 256, "ranks that divide each layer (tensor parallel)"),
