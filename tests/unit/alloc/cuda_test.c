@@ -1,6 +1,7 @@
 /* cuda_test.c: what only the CUDA backend has: other people's contexts, fences before unmaps, events in
  * turns, peers and pinned memory. On the emulated driver; the rules it enforces are in cuda_emulator_test.c,
  * a driver that refuses in cuda_refusals_test.c, memory shared between processes in cuda_share_test.c. */
+#include "alloc/backend/cuda_device.h"
 #include "alloc/base/option.h"
 #include "tests/support/cuda/cuda_pieces.h"
 
@@ -339,6 +340,45 @@ static void test_rdma(void)
     }
 }
 
+/* A device by its number, or by its UUID in any writing. */
+static void test_names(void)
+{
+    static const char *const bad[] = {"",  "-1", "+1", "1x", "0x1", "4097", "GPU-", "99999999999999999999",
+                                      "zz"};
+    static const struct {
+        const char *before;
+        unsigned at; /* of the sign that is another */
+        char sign;   /* 0: none is */
+        bool upper, good;
+    } rows[] = {{"", 0, 0, false, true},     {"", 0, 0, true, true},       {"GPU-", 0, 0, true, true},
+                {"MIG-", 0, 0, false, true}, {"XYZ-", 0, 0, false, false}, {"", 8, '0', false, false},
+                {"", 9, '-', false, false},  {"", 35, 'g', false, false},  {"", 35, 'G', false, false}};
+    char key[ZR_SERVICE_KEY_BYTES], found[ZR_SERVICE_KEY_BYTES], text[64];
+    int ordinal = -1;
+    tap_result(zr_cuda_device_key(1, key), ZR_OK, "the UUID of a device");
+    tap_ok(zr_cuda_device_find("1", &ordinal, found) == ZR_OK && ordinal == 1 && strcmp(found, key) == 0,
+           "is found by its number: %s", found);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        snprintf(text, sizeof text, "%s%s", rows[i].before, key);
+        char *uuid = text + strlen(rows[i].before);
+        for (char *at = uuid; *at && rows[i].upper; at++)
+            *at = *at >= 'a' && *at <= 'f' ? (char)(*at - 'a' + 'A') : *at;
+        if (rows[i].sign)
+            uuid[rows[i].at] = rows[i].sign;
+        ordinal = -1;
+        zr_result result = zr_cuda_device_find(text, &ordinal, found);
+        tap_ok(rows[i].good ? result == ZR_OK && ordinal == 1 && strcmp(found, key) == 0
+                            : result == ZR_ERR_INVALID && ordinal == -1,
+               "%s names %s", text, rows[i].good ? "it" : "none");
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        tap_result(zr_cuda_device_find(bad[i], &ordinal, found), ZR_ERR_INVALID, "'%s' names none", bad[i]);
+    const char *hex = "abcdefab-cdef-abcd-efab-cdefabcdefab";
+    tap_ok(zr_cuda_device_find("ABCDEFAB-CDEF-ABCD-EFAB-CDEFABCDEFAB", NULL, found) == ZR_OK &&
+               strcmp(found, hex) == 0 && zr_cuda_device_find(hex, &ordinal, found) == ZR_ERR_INVALID,
+           "a UUID of no device here is a key, and no device");
+}
+
 static void test_peers(void)
 {
     static const int peers[] = {1};
@@ -493,6 +533,7 @@ int main(void)
     test_contexts();
     test_fences();
     test_events();
+    test_names();
     test_peers();
     test_one_way();
     test_admitted();

@@ -383,10 +383,10 @@ static void test_refused(void)
     tap_ok(after.address_bytes < before.address_bytes + 256 * KIB,
            "which keeps no memory, however often: %zu KiB",
            (after.address_bytes - before.address_bytes) / KIB);
-    plan.region_bytes = 2 * MIB;
-    plan.begin = has_passed;
+    const struct zr_plan_step one = step(MIB, 0, 1);
+    plan = (struct zr_plan){.steps = &one, .steps_count = 1, .region_bytes = MIB, .begin = has_passed};
     uint64_t plans_count = counts().plans_count;
-    tap_result(zr_arena_install_plan(arena, &plan), ZR_ERR_UNAVAILABLE, "one whose step has passed");
+    tap_result(install(&plan), ZR_ERR_UNAVAILABLE, "one whose step has passed");
     tap_is(counts().plans_count, plans_count, "does not come into force");
     tap_is(counts().region_bytes, 2 * MIB, "leaves the plan before in force");
     end();

@@ -63,6 +63,20 @@ static void test_holes(bool ask_sibling, bool holes_in_sibling)
     stop();
 }
 
+/* Addresses that others have left are of no use to the member that is asked. */
+static void test_addresses(void)
+{
+    start((size_t)4 << 30);
+    for (unsigned i = 0; i < 2; i++) {
+        tap_ok(take_as(i ? arena->stripes[0] : arena, (size_t)3 << 29, ZR_TAG_COMM, 0) == NULL,
+               "more than one member's addresses");
+        says(": shortage of addresses. ");
+        take_as(i ? arena->stripes[0] : arena, (size_t)7 << 27, ZR_TAG_COMM, 0);
+        says(": fragmentation of addresses. ");
+    }
+    stop();
+}
+
 /* ---- Threads ------------------------------------------------------------------------------------------- */
 
 static _Atomic unsigned reports, wrong;
@@ -110,6 +124,7 @@ int main(void)
 {
     for (unsigned i = 0; i < 4; i++)
         test_holes(i & 1, i & 2);
+    test_addresses();
     test_threads();
     return tap_done();
 }
