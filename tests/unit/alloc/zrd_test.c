@@ -64,6 +64,8 @@ static const struct row {
     {"and one that no zrd lets in", "0O 0Hq", "0W0x0e0b"},
     {"and a turn beyond all numbers", "0O 0Hu", "0W"},
     {"what clients have", "0O 0H1 1O 1S", "0W1C"},
+    {"and what they have idle, which is asked anew", "0O 0H0 0N 1O 1s0 0I4 1s0", "0W0i1C0i1C"},
+    {"but not before it was answered", "0O 0H0 0N 1O 1s0 1s0", "0W0i1C1C"},
     {"what zrd has", "1O 1S", "1D"},
     {"its end", "0O 0X", "0DS"},
 };
@@ -170,14 +172,19 @@ static void say(struct speaker *speaker, char letter, char with)
     uint64_t bytes = with == 'z'   ? 64 * MIB
                      : with == 'T' ? ((uint64_t)1 << 50) + 1
                                    : (uint64_t)(with - '0') * MIB;
-    const char *kind = strchr(letters, letter == 'E' ? 'D' : letter == 'V' ? 'H' : letter);
+    const char *kind = strchr(letters, letter == 'E'   ? 'D'
+                                       : letter == 'V' ? 'H'
+                                       : letter == 's' ? 'S'
+                                                       : letter);
     struct zr_service_message message =
         zr_service_message_of(letter == 'K' ? ZR_SERVICE_DONE : (enum zr_service_kind)(kind - letters));
     message.bytes = message.held_bytes = message.hard_bytes = bytes;
     message.flags = letter == 'E'                  ? ZR_SERVICE_DRAIN_END
                     : letter == 'Q' && with != 'n' ? ZR_SERVICE_SET_HARD
                                                    : 0;
-    if (strchr("pqu", with)) {
+    if (letter == 's')
+        message.flags = ZR_SERVICE_FRESH;
+    if (with && strchr("pqu", with)) {
         message.run_count = 1;
         message.plan_base_bytes = with == 'q' ? 3 * MIB : MIB;
         message.plan_peak_bytes = 2 * MIB;
@@ -419,6 +426,14 @@ static void test_limits(void)
     tap_result(zr_limits_note(&limits, &server.ledger, &limit), ZR_OK, "a limit is kept");
     tap_ok(mode_of(path) == 0600 && mode_of(aside) == 0,
            "in a file of its user's alone, and no other is left");
+    for (unsigned i = 0; i < 2; i++) {
+        limits.processes[i].pid = INT32_MAX;
+        limits.processes[i].began = 1;
+    }
+    limits.processes_count = 2;
+    limit.pid = INT32_MAX - 1;
+    zr_limits_note(&limits, &server.ledger, &limit);
+    tap_is(limits.processes_count, 0, "processes that are gone make room");
     getrlimit(RLIMIT_FSIZE, &whole);
     signal(SIGXFSZ, SIG_IGN);
     setrlimit(RLIMIT_FSIZE, &(struct rlimit){.rlim_cur = 15, .rlim_max = whole.rlim_max});
