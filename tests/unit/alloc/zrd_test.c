@@ -38,6 +38,7 @@ static const struct row {
     {"a client that registers twice", "0O 0H0 0H0", "0W0x0e0b"},
     {"or says something before it registers", "0O 0L1", "0x"},
     {"or what zrd says", "0O 0H0 0K", "0W0x0e0b"},
+    {"or what there is not", "0O 0H0 0k", "0W0R0x0e0b"},
     {"or speaks another version", "0O 0V", "0R0x"},
     {"or says half a message", "0O 0Z", "0x"},
     {"or nothing for half a minute", "0O t", "0x"},
@@ -177,7 +178,9 @@ static void say(struct speaker *speaker, char letter, char with)
                                        : letter == 's' ? 'S'
                                                        : letter);
     struct zr_service_message message =
-        zr_service_message_of(letter == 'K' ? ZR_SERVICE_DONE : (enum zr_service_kind)(kind - letters));
+        zr_service_message_of(letter == 'k'   ? ZR_SERVICE_KIND_COUNT
+                              : letter == 'K' ? ZR_SERVICE_DONE
+                                              : (enum zr_service_kind)(kind - letters));
     message.bytes = message.held_bytes = message.hard_bytes = bytes;
     message.flags = letter == 'E'                  ? ZR_SERVICE_DRAIN_END
                     : letter == 'Q' && with != 'n' ? ZR_SERVICE_SET_HARD
