@@ -574,20 +574,6 @@ def check_thousand(zrd):
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def check_files():
-    """A client has sixteen files; one more is refused, by whatever way it comes."""
-    client = Speaker()
-    same([client.ask("file")["kind"] for _ in range(16)], ["done"] * 16, "a client has sixteen files")
-    answers = [client.ask("file"), client.ask("file")]
-    same([("16 files at most" in one["words"], one["kind"]) for one in answers], [(True, "refused")] * 2, "and is refused one more")
-    other = Speaker()
-    same(other.ask("file")["kind"], "done", "another client has files beside it")
-    client.send("adopt", fds=other.fds)
-    ok("16 files at most" in client.hear(client.bell)["words"], "nor may it bring one")
-    client.close()
-    other.close()
-
-
 def check_full():
     """A zrd without descriptors says so to each process that it turns away."""
     zrd = Zrd("--capacity", CAPACITY, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40)))
@@ -745,7 +731,6 @@ for kind, count, rounds, churn in (("host", 8, 3, "120 12"), ("cuda", 4, 3, "30 
         check_tools()
     check_hostile(service, 200 if kind == "host" else 20)
     if kind == "host":
-        check_files()
         check_thousand(service)
         check_other_user(service)
     service.end()

@@ -19,6 +19,7 @@
 #include "alloc/base/fault.h"
 #include "alloc/base/option.h"
 #include "alloc/base/system/folders.h"
+#include "alloc/base/system/os.h"
 #include "tests/support/child.h"
 #include "tests/support/folder.h"
 #include "tests/support/tap.h"
@@ -475,8 +476,15 @@ static int make_calls(void)
     return good ? open_descriptors() - before : -1;
 }
 
+/* Time stands still: nobody's patience ends, and what is to be tried again later is not. */
+static uint64_t standing_clock(void)
+{
+    return 1;
+}
+
 static int run_row(void)
 {
+    zr_os_clock_set(standing_clock);
     int left = make_calls();
     bool good = left == row->left && strcmp(own.came, row->came) == 0 && strcmp(zrd.heard, row->heard) == 0;
     if (!good)

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "alloc/service/log.h"
+#include "tests/support/folder.h"
 #include "tests/support/tap.h"
 
 static char folder[] = "/tmp/zr-log-XXXXXX", path[64], before[64], text[4 << 20];
@@ -115,9 +116,11 @@ int main(void)
         return 1;
     snprintf(path, sizeof path, "%s/log", folder);
     snprintf(before, sizeof before, "%s/log.1", folder);
+    int descriptors = open_descriptors();
     test_flood();
     test_generations();
     test_full();
+    tap_is(open_descriptors(), descriptors, "no descriptor is left");
     unlink(path);
     unlink(before);
     rmdir(folder);

@@ -426,13 +426,11 @@ static void test_giants(void)
 
 /* Every allocation and read failing in turn gives an error and no leak; each time in an arena of its own,
  * which has no memory yet. */
-static void test_faults(void)
+static void fail_each(const char *what)
 {
     static const enum zr_fault_site sites[] = {ZR_FAULT_OPEN, ZR_FAULT_READ, ZR_FAULT_METADATA,
                                                ZR_FAULT_CREATE, ZR_FAULT_MAP};
     struct zr_read_options options = {.path = path, .device = -1};
-    snapshot();
-    write_file(pickle, pickle_bytes);
     for (size_t i = 0; i < sizeof sites / sizeof *sites; i++) {
         unsigned nth = 0, leaked = 0;
         zr_result result = ZR_OK;
@@ -449,9 +447,22 @@ static void test_faults(void)
             leaked += left != 0 || open_descriptors() != descriptors;
         } while (result != ZR_OK && nth < 10000);
         tap_ok(result == ZR_OK && nth > 1 && leaked == 0,
-               "site %s failing in turn, %u times: an error and no leak", zr_fault_site_name(sites[i]),
-               nth - 1);
+               "%s: site %s failing in turn, %u times: an error and no leak", what,
+               zr_fault_site_name(sites[i]), nth - 1);
     }
+}
+
+static void test_faults(void)
+{
+    static const char lifetimes[] = MINIMALLOC "1,0,2,10\n2,1,3,20\n",
+                      log[] = RMM "1,00:00:00.1,allocate,0x10,100,0\n1,00:00:00.2,free,0x10,100,0\n";
+    snapshot();
+    write_file(pickle, pickle_bytes);
+    fail_each("a snapshot");
+    write_file(lifetimes, sizeof lifetimes - 1);
+    fail_each("lifetimes");
+    write_file(log, sizeof log - 1);
+    fail_each("a log");
 }
 
 int main(void)
