@@ -255,8 +255,11 @@ static void test_refusals(void)
     wide = (struct zr_attention){0, 4, 256, 1, 0};
     tap_result(table->attention_forward(&context, &(struct zr_attention_forward){.shape = wide}), ZR_OK,
                "of 256 they are possible");
-    tap_result(table->sum(&context, &(struct zr_sum){.n = 1, .count = 1000}), ZR_ERR_INVALID,
+    static const void *none[129];
+    tap_result(table->sum(&context, &(struct zr_sum){.n = 0, .from = none, .count = 129}), ZR_ERR_INVALID,
                "sums of more sources than a launch takes");
+    tap_result(table->sum(&context, &(struct zr_sum){.n = 0, .from = none, .count = 128}), ZR_OK,
+               "of as many they are possible");
     tap_result(table->sum(NULL, &(struct zr_sum){.n = 1, .count = 1}), ZR_ERR_INVALID,
                "a sum without a context");
     tap_result(table->linear_forward(&context, &(struct zr_linear_forward){.shape = {(size_t)1 << 33, 1, 1}}),

@@ -200,7 +200,7 @@ static int play(struct scene scene)
             fclose(file);
         }
     }
-    return code;
+    return strstr(words, ": left: ") ? 98 : code; /* the launcher has the code of one rank */
 }
 
 #define plays(scene_, code_, ...)                                                                            \

@@ -326,6 +326,14 @@ int main(void)
         tap_result(zr_engine_save(rig.engine, "alone"), ZR_OK, "a path without a folder");
         tap_ok(access("alone", R_OK) == 0 && access("alone.partial", F_OK) != 0,
                "is there, and nothing beside it");
+        unsigned failures = 0, left = 0;
+        for (zr_result result = ZR_ERR_IO; result != ZR_OK && failures < 20; failures += result != ZR_OK) {
+            zr_fault_set(ZR_FAULT_WRITE, failures + 1);
+            result = zr_engine_save(rig.engine, "alone");
+            zr_fault_set(ZR_FAULT_WRITE, 0);
+            left += access("alone.partial", F_OK) == 0;
+        }
+        tap_ok(failures > 1 && left == 0, "nor after a full disk, at %u places", failures);
         end_rig(&rig);
         unlink("alone");
     }
