@@ -143,15 +143,15 @@ static void test_record(void)
     tap_is(gone, 20, "with what it had from its parent");
     tap_ok(book->sums[0].held_bytes < UINT64_MAX / 2, "the sums never go below nothing");
     tap_is(run((const char *[]){calls, "inside", NULL}), 0, "a fork beside a thread that is inside jemalloc");
-    tap_ok(book->taken_count == 24 && book->records[23].state == ZR_RECORD_ENDED &&
-               book->records[23].memory[ZR_RECORD_HOST].peak_held_bytes >= 30000000,
+    tap_ok(book->taken_count == 24 && book->records[23].state == ZR_USAGE_ENDED &&
+               book->records[23].memory[ZR_USAGE_HOST].peak_held_bytes >= 30000000,
            "the child's small objects are in its record");
-    book->taken_count = ZR_RECORD_COUNT - 1;
+    book->taken_count = ZR_USAGE_COUNT - 1;
     for (unsigned i = 0; i < 2; i++)
         tap_is(run((const char *[]){calls, "foreign", NULL}), 0, "a program has the last record, or none");
-    snprintf(path, sizeof path, "%s/" ZR_RECORD_FILE, folder);
+    snprintf(path, sizeof path, "%s/" ZR_USAGE_FILE, folder);
     tap_ok(stat(path, &status) == 0 && status.st_size == (off_t)sizeof *book &&
-               book->records[ZR_RECORD_COUNT - 1].state == ZR_RECORD_ENDED,
+               book->records[ZR_USAGE_COUNT - 1].state == ZR_USAGE_ENDED,
            "and none is written behind the last");
     munmap(book, sizeof *book);
     remove_book(folder);

@@ -457,7 +457,7 @@ static zr_result lend_struck(struct zr_stock *stock, const struct zr_emulator *e
                              bool *struck)
 {
     struct zr_pieces pieces = {0};
-    struct zr_piece *piece;
+    struct zr_device_piece *piece;
     int fd;
     uint64_t before = emulator->calls(NULL);
     size_t granule = stock->backend->can.granule_bytes;
