@@ -272,8 +272,8 @@ def launch_of(line, known):
 
 def product_of(argument):
     """m, n, k, the address of AUX and beta of a struct lt_product (tests/emulators/cublaslt/cublaslt_emulator.h)."""
-    m, n, k, *rest = struct.unpack("<4I2?6x12Q?7x4Q2fQ", argument)
-    return m, n, k, rest[13], rest[-2]
+    m, n, k, *rest = struct.unpack("<4I2?6x12Q?7x4Q2fQ2I2Q", argument)
+    return m, n, k, rest[13], rest[-6]
 
 
 def step(lines, known):
