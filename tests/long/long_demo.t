@@ -24,7 +24,7 @@ for words in ("Byte plan", "stranded", "tokens/s", "as planned", "Next", "--prom
 bible = os.path.join(BUILD, "demo", "bible.txt")
 ends = {}
 for precision in ("bf16", "fp8"):
-    run = train(data=bible if os.path.exists(bible) else text_file("long.txt", size=4000000), ranks=2, stage=1, layers=4, hidden=192, heads=6, seq=64, batch=4,
+    run = train(data=bible if os.path.exists(bible) else text_file("long.txt", size=400000), ranks=2, stage=1, layers=4, hidden=192, heads=6, seq=64, batch=4,
                 steps=300, lr=2.5e-3, warmup=40, eval_every=300, precision=precision, timeout=LONG_HANG)
     if same(run.code, 0, f"300 steps in {precision}"):
         ends[precision] = run.report["val_loss"]
