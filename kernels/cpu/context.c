@@ -5,31 +5,22 @@
 #include "kernels/cpu/context.h"
 #include "alloc/base/error.h"
 #include "kernels/cpu/products/gemm.h"
+#include "kernels/sizes.h"
 
 #include <immintrin.h>
 
-/* ---- Sizes: saturating, since a plan may ask about shapes no machine can hold -------------------------- */
-
-static size_t times(size_t a, size_t b)
-{
-    size_t product;
-    return __builtin_mul_overflow(a, b, &product) ? SIZE_MAX : product;
-}
-
-static size_t plus(size_t a, size_t b)
-{
-    size_t sum;
-    return __builtin_add_overflow(a, b, &sum) ? SIZE_MAX : sum;
-}
+/* ---- Sizes ----------------------------------------------------------------------------------------------
+ */
 
 /* Two copies of two-byte numbers: fp8.c. One of the widest rows is beside the matrix, or beside one of the
  * other rows. */
 static size_t fp8_bytes(const struct zr_kernel_limits *limits)
 {
-    size_t rows = times(limits->rows, limits->fp8_wide), matrix = times(limits->fp8_narrow, limits->fp8_wide),
-           other = times(limits->rows, limits->fp8_narrow);
-    size_t elements = plus(rows, plus(matrix > other ? matrix : other, 2 * ZR_LINE_ELEMENTS));
-    return limits->fp8_wide ? times(elements, sizeof(uint16_t)) : 0;
+    size_t rows = zr_times(limits->rows, limits->fp8_wide),
+           matrix = zr_times(limits->fp8_narrow, limits->fp8_wide),
+           other = zr_times(limits->rows, limits->fp8_narrow);
+    size_t elements = zr_plus(rows, zr_plus(matrix > other ? matrix : other, 2 * ZR_LINE_ELEMENTS));
+    return limits->fp8_wide ? zr_times(elements, sizeof(uint16_t)) : 0;
 }
 
 size_t zr_cpu_workspace_bytes(const struct zr_kernel_limits *limits, enum zr_isa isa)
@@ -37,14 +28,14 @@ size_t zr_cpu_workspace_bytes(const struct zr_kernel_limits *limits, enum zr_isa
     (void)isa; /* the same on all: tiles are cut for the widest vectors */
     unsigned threads = limits->threads == 0 ? 1 : limits->threads;
     size_t heads = limits->heads == 0 ? 1 : limits->heads;
-    size_t fixed = plus(zr_gemm_state_bytes(threads), zr_gemm_scratch_bytes(threads));
+    size_t fixed = zr_plus(zr_gemm_state_bytes(threads), zr_gemm_scratch_bytes(threads));
     size_t floats = zr_attention_scratch_floats(limits->sequence, limits->channels / heads);
-    size_t attention = times(threads, times(floats, sizeof(float)));
+    size_t attention = zr_times(threads, zr_times(floats, sizeof(float)));
     size_t most = ZR_PARTIAL_BYTES, chains = zr_chains_bytes(limits->rows), fp8 = fp8_bytes(limits);
     most = chains > most ? chains : most;
     most = attention > most ? attention : most;
     most = fp8 > most ? fp8 : most;
-    size_t total = plus(plus(fixed, most), 4096);
+    size_t total = zr_plus(zr_plus(fixed, most), 4096);
     return total == SIZE_MAX ? SIZE_MAX : total / 64 * 64;
 }
 
@@ -53,9 +44,9 @@ size_t zr_cpu_workspace_bytes(const struct zr_kernel_limits *limits, enum zr_isa
 size_t zr_attention_scratch_floats(size_t sequence, size_t width)
 {
     const size_t block = 32;
-    size_t tokens = plus(sequence, 15) / 16 * 16, wide = plus(width, 15) / 16 * 16;
-    size_t matrices = times(times(7, tokens), wide);
-    return plus(plus(matrices, times(2 * block, tokens)), plus(times(block, wide), 256));
+    size_t tokens = zr_plus(sequence, 15) / 16 * 16, wide = zr_plus(width, 15) / 16 * 16;
+    size_t matrices = zr_times(zr_times(7, tokens), wide);
+    return zr_plus(zr_plus(matrices, zr_times(2 * block, tokens)), zr_plus(zr_times(block, wide), 256));
 }
 
 /* Embedding's backward pass: next and first rows of each chain, and a table at most half full. */
@@ -69,7 +60,7 @@ size_t zr_chains_slots(size_t rows)
 
 size_t zr_chains_bytes(size_t rows)
 {
-    return times(plus(times(2, rows), zr_chains_slots(rows)), sizeof(int32_t));
+    return zr_times(zr_plus(zr_times(2, rows), zr_chains_slots(rows)), sizeof(int32_t));
 }
 
 /* ---- Opening ------------------------------------------------------------------------------------------- */

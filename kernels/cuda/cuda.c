@@ -17,6 +17,7 @@
 #include "kernels/cuda/fp8.h"
 #include "kernels/cuda/matrix.h"
 #include "kernels/cuda/streams.h"
+#include "kernels/sizes.h"
 
 /* Norms' kernels of rows, for rows of one class of widths. */
 #define ROW_NORMS(f, suffix)                                                                                 \
@@ -161,7 +162,7 @@ static size_t workspace_bytes(const struct zr_kernel_limits *limits, enum zr_isa
     size_t fp8_bytes = zr_cuda_fp8_bytes(limits);
     (void)isa;
     if (fp8_bytes)
-        return fp8_bytes > SIZE_MAX - WORKSPACE_BYTES ? SIZE_MAX : WORKSPACE_BYTES + fp8_bytes;
+        return zr_plus(WORKSPACE_BYTES, fp8_bytes);
     return limits->channels < NARROW ? NARROW_BYTES : WORKSPACE_BYTES;
 }
 

@@ -6,6 +6,7 @@
 
 #include "alloc/base/error.h"
 #include "kernels/cuda/driver_launch.h"
+#include "kernels/sizes.h"
 
 /* ---- The card ------------------------------------------------------------------------------------------ */
 
@@ -57,30 +58,19 @@ struct scales {
 };
 _Static_assert(sizeof(struct scales) <= LINE_BYTES, "scales have one line");
 
-static size_t times(size_t a, size_t b)
+static size_t whole_line(size_t bytes)
 {
-    size_t product;
-    return __builtin_mul_overflow(a, b, &product) ? SIZE_MAX : product;
-}
-
-static size_t plus(size_t a, size_t b)
-{
-    size_t sum;
-    return __builtin_add_overflow(a, b, &sum) ? SIZE_MAX : sum;
-}
-
-static size_t line(size_t bytes)
-{
-    return bytes > SIZE_MAX - LINE_BYTES ? SIZE_MAX : (bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
+    return zr_whole(bytes, LINE_BYTES);
 }
 
 /* Of backward: the gradient both ways, and w or x. Forward has less. */
 size_t zr_cuda_fp8_bytes(const struct zr_kernel_limits *limits)
 {
-    size_t rows = line(times(limits->rows, limits->fp8_wide)),
-           matrix = line(times(limits->fp8_narrow, limits->fp8_wide)),
-           other = line(times(limits->rows, limits->fp8_narrow));
-    return limits->fp8_wide ? plus(LINE_BYTES, plus(times(2, rows), matrix > other ? matrix : other)) : 0;
+    size_t rows = whole_line(zr_times(limits->rows, limits->fp8_wide)),
+           matrix = whole_line(zr_times(limits->fp8_narrow, limits->fp8_wide)),
+           other = whole_line(zr_times(limits->rows, limits->fp8_narrow));
+    return limits->fp8_wide ? zr_plus(LINE_BYTES, zr_plus(zr_times(2, rows), matrix > other ? matrix : other))
+                            : 0;
 }
 
 /* Where copies of so many bytes begin. */
@@ -96,7 +86,7 @@ static zr_result open_room(const struct zr_kernel_context *context, const size_t
     void *at = NULL;
     for (unsigned i = 0; i < OPERANDS; i++) {
         from[i] = all;
-        all = plus(all, line(bytes[i]));
+        all = zr_plus(all, whole_line(bytes[i]));
     }
     zr_result result =
         context->fp8 ? zr_cuda_fp8_room(context, all, &at)
