@@ -50,7 +50,7 @@ enum zr_usage_state {
     ZR_USAGE_RUNNING,
     ZR_USAGE_ENDED,    /* by exit() */
     ZR_USAGE_REPLACED, /* by exec */
-    ZR_USAGE_GONE      /* died otherwise: whoever watches has found it so */
+    ZR_USAGE_GONE      /* died otherwise, as `zr run` has found */
 };
 
 struct zr_usage {

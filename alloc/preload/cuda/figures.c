@@ -14,7 +14,7 @@
 enum { DEVICES_COUNT = ZR_USAGE_MEMORIES - ZR_USAGE_DEVICE };
 
 static struct {
-    struct zr_usage *_Atomic record; /* NULL: nobody asks for one */
+    struct zr_usage *_Atomic record; /* NULL: no record was requested */
     bool asked;                      /* under the lock of devices that open */
     struct zr_lock lock;             /* a record's figures have one writer at a time */
 } own;
