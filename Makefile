@@ -119,7 +119,7 @@ endif
 
 # ---- sources: a room is a folder, a large one has sub-folders --------------------------------------------------
 of = $(foreach room,$(1),$(wildcard $(room)/*.c $(room)/*/*.c))
-alloc_rooms  := base backend core plan debug pool front
+alloc_rooms  := base backend core plan telemetry service/client pool front
 defrag_rooms := trace pack learn replay report
 alloc_src   := $(filter-out $(cuda_absent),$(call of,$(addprefix alloc/,$(alloc_rooms))))
 heap_src    := $(call of,alloc/heap)
@@ -128,7 +128,7 @@ page_src    := $(call of,defrag/report/page)
 defrag_src  := $(filter-out $(page_src),$(call of,$(addprefix defrag/,$(defrag_rooms))))
 tool_src    := $(call of,defrag/tool)
 # zrd, of which all but main.c is in the tests too.
-service_src := $(call of,alloc/service)
+service_src := $(call of,alloc/service/server)
 kernels_src := $(call of,kernels) $(wildcard kernels/cpu/*/*.c)
 comm_src    := $(call of,zero/comm zero/launch)
 # Of zero/checkpoint the library has the state's file; what reads JSON is zr-train's.
@@ -332,7 +332,7 @@ install-built:
 	install -m 644 $(installed_doc) $(call to,$(DOCDIR))
 	install -m 644 $(manuals) $(call to,$(MANDIR)/man1)
 	install -m 644 $(completion) $(call to,$(COMPLETIONDIR))
-	sed 's|@BINDIR@|$(BINDIR)|; s|@DOCDIR@|$(DOCDIR)|' alloc/service/zrd.service.in > $(call to,$(UNITDIR))/zrd.service
+	sed 's|@BINDIR@|$(BINDIR)|; s|@DOCDIR@|$(DOCDIR)|' alloc/service/server/zrd.service.in > $(call to,$(UNITDIR))/zrd.service
 	sed 's|^ExecStart=.*|& --device %i|; s|^Description=.*|& (device %i)|' $(call to,$(UNITDIR))/zrd.service > $(call to,$(UNITDIR))/zrd@.service
 	chmod 644 $(call to,$(UNITDIR))/zrd.service $(call to,$(UNITDIR))/zrd@.service
 	@if [ -z $(call to,) ]; then echo "zr: type ldconfig, as root, so that programs find the libraries" >&2; fi

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "alloc/backend/service_client.h"
+#include "alloc/backend/lender.h"
 #include "alloc/base/error.h"
 #include "alloc/base/system/fork.h"
 #include "alloc/base/fault.h"
@@ -248,9 +248,9 @@ static zr_result hold(zr_backend *backend, size_t bytes, struct zr_handle **out)
 /* Of memory that is gone. */
 static void let_go_lease(zr_backend *backend, struct zr_handle *handle)
 {
-    if (backend->service)
-        zr_service_return(backend->service, handle->bytes,
-                          &(struct zr_service_lease){handle->lease, handle->leased_granule, -1});
+    if (backend->lender)
+        backend->lender->ops->take_back(backend->lender, handle->bytes,
+                                        &(struct zr_lease){handle->lease, handle->leased_granule, -1});
     handle->lease = 0;
 }
 
@@ -265,7 +265,7 @@ static void drop(zr_backend *backend, struct zr_handle *handle)
 }
 
 /* What was leased came by descriptor, or is to be made here. */
-static zr_result make(zr_backend *backend, struct zr_handle *handle, const struct zr_service_lease *lease)
+static zr_result make(zr_backend *backend, struct zr_handle *handle, const struct zr_lease *lease)
 {
     if (zr_fault(ZR_FAULT_CREATE))
         return zr_fail(ZR_ERR_MEMORY, "the %s backend has no %zu bytes left", backend->ops->name,
@@ -280,11 +280,11 @@ static zr_result make(zr_backend *backend, struct zr_handle *handle, const struc
 static zr_result lease_and_make(zr_backend *backend, struct zr_handle *handle)
 {
     enum { TRIES = 3 };
-    struct zr_service_lease lease = {.fd = -1};
+    struct zr_lease lease = {.fd = -1};
     zr_result result = ZR_OK;
     for (unsigned i = 0; i < TRIES; i++) {
-        if (backend->service)
-            result = zr_service_lease(backend->service, handle->bytes, &lease);
+        if (backend->lender)
+            result = backend->lender->ops->lease(backend->lender, handle->bytes, &lease);
         handle->lease = lease.number;
         handle->leased_granule = lease.granule;
         if (result == ZR_OK)
@@ -294,7 +294,7 @@ static zr_result lease_and_make(zr_backend *backend, struct zr_handle *handle)
         close(lease.fd);
         if (result != ZR_ERR_INVALID || i + 1 == TRIES)
             break;
-        zr_service_return(backend->service, handle->bytes, &lease);
+        backend->lender->ops->take_back(backend->lender, handle->bytes, &lease);
         handle->lease = 0;
     }
     return result;
@@ -657,23 +657,23 @@ zr_result zr_backend_occupy(struct zr_range *range, struct zr_bounds extent)
 {
     zr_backend *backend = range->backend;
     struct zr_mapping *mapping = NULL;
-    struct zr_service_lease lease = {.fd = -1};
+    struct zr_lease lease = {.fd = -1};
     zr_result result = check_extent(range, extent, "memory that comes");
     if (result != ZR_OK)
         return result;
     pthread_mutex_lock(&backend->lock);
     result = find_whole(range, extent, true, &mapping);
     pthread_mutex_unlock(&backend->lock);
-    if (result == ZR_OK && backend->service)
-        result = zr_service_lease(backend->service, extent.bytes, &lease);
+    if (result == ZR_OK && backend->lender)
+        result = backend->lender->ops->lease(backend->lender, extent.bytes, &lease);
     if (result != ZR_OK)
         return result;
     result = zr_fault(ZR_FAULT_CREATE) ? zr_fail(ZR_ERR_MEMORY, "the %s backend has no %zu bytes left",
                                                  backend->ops->name, extent.bytes)
                                        : backend->ops->occupy(backend, mapping->handle);
     if (result != ZR_OK) {
-        if (backend->service)
-            zr_service_return(backend->service, extent.bytes, &lease);
+        if (backend->lender)
+            backend->lender->ops->take_back(backend->lender, extent.bytes, &lease);
         return result;
     }
     pthread_mutex_lock(&backend->lock);

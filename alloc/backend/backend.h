@@ -17,6 +17,7 @@
 #include "alloc/base/slab.h"
 #include "alloc/base/slots.h"
 #include "alloc/base/private_api.h"
+#include "alloc/backend/lender.h"
 #include "alloc/zr.h"
 
 /* The operations that cost driver time; the order of zr_sim_options.call_ns. */
@@ -32,7 +33,7 @@ enum zr_backend_operation {
     ZR_BACKEND_OPERATION_COUNT
 };
 
-struct zr_service;
+struct zr_lender;
 
 struct zr_capabilities {
     size_t granule_bytes;
@@ -61,8 +62,8 @@ struct zr_handle {
     bool vacant;             /* its memory is with the system: see zr_backend_vacate() */
     bool created;            /* its owner's: fresh from the driver for the request that `serial` counts */
     uint8_t granule_class;   /* its owner's: enum zr_granule_class */
-    uint32_t lease;          /* of the allocator service; 0: none. See service_client.h */
-    uint64_t leased_granule; /* the same */
+    uint32_t lease;          /* struct zr_lease: its number; 0: none */
+    uint64_t leased_granule; /* and its granule */
     uint64_t serial;         /* never wraps: an old one would pass for the request under way */
 };
 
@@ -146,21 +147,22 @@ struct zr_backend_ops {
      * mapping, which has no access meanwhile, stay. */
     void (*vacate)(zr_backend *backend, struct zr_handle *handle);
     zr_result (*occupy)(zr_backend *backend, struct zr_handle *handle);
+    /* The key of the zrd that lends such memory: "host", a device's UUID; "": none does. */
+    zr_result (*lender_key)(zr_backend *backend, char out[ZR_LENDER_KEY_BYTES]);
 };
 
 struct zr_backend {
     const struct zr_backend_ops *ops;
     struct zr_capabilities can;
-    const char *memory;  /* where it is, in words, as long as the backend; NULL: the name says it */
-    size_t limit_bytes;  /* of held_bytes; 0: none */
-    uint64_t device;     /* of a card: the same number in every process; 0: not known, or no card */
-    size_t before_bytes; /* of a card: in use when the backend was made, by anybody */
-    struct zr_service
-        *service;         /* what is created is leased from there: service_client.h; NULL: from nobody */
-    pthread_mutex_t lock; /* everything below */
-    size_t held_bytes;    /* handles created and not gone */
-    size_t pieces_count;  /* stretches of mappings that continue one another: what a VMA is on the host;
-                             0 without a budget */
+    const char *memory;       /* where it is, in words, as long as the backend; NULL: the name says it */
+    size_t limit_bytes;       /* of held_bytes; 0: none */
+    uint64_t device;          /* of a card: the same number in every process; 0: not known, or no card */
+    size_t before_bytes;      /* of a card: in use when the backend was made, by anybody */
+    struct zr_lender *lender; /* what is created is leased from it: lender.h; NULL: from nobody */
+    pthread_mutex_t lock;     /* everything below */
+    size_t held_bytes;        /* handles created and not gone */
+    size_t pieces_count;      /* stretches of mappings that continue one another: what a VMA is on the host;
+                                 0 without a budget */
     unsigned arenas_count;
     struct zr_range *ranges;
     struct zr_slab handles, mappings, chunks, range_records;
@@ -221,8 +223,9 @@ ZR_PRIVATE_API zr_result zr_backend_event_record(zr_backend *backend, uint64_t s
 /* True when everything before the event is complete. */
 ZR_PRIVATE_API bool zr_backend_event_done(zr_backend *backend, const struct zr_stream_point *event);
 zr_result zr_backend_event_wait(zr_backend *backend, const struct zr_stream_point *event);
-/* zr_backend_cuda_create() of a backend that leases from nobody, whatever ZR_CONF says. */
-zr_result zr_backend_cuda_open(zr_backend **out, const struct zr_cuda_options *options);
+/* zr_backend_cuda_create() and zr_backend_host_create() with the lender that `find` finds; NULL: none. */
+zr_result zr_backend_cuda_open(zr_backend **out, const struct zr_cuda_options *options, zr_lender_find *find);
+zr_result zr_backend_host_open(zr_backend **out, const struct zr_host_options *options, zr_lender_find *find);
 /* Waits for all streams of the device's own context, and for no others. */
 zr_result zr_backend_synchronize(zr_backend *backend);
 /* Makes the stream the one name that the backend has for it. ZR_ERR_INVALID, with words: it names another one

@@ -20,7 +20,7 @@
 #include "alloc/backend/cuda_events.h"
 #include "alloc/backend/cuda_host.h"
 #include "alloc/backend/host_common.h"
-#include "alloc/backend/service_client.h"
+#include "alloc/backend/lender.h"
 #include "alloc/base/error.h"
 #include "alloc/base/struct_bytes.h"
 #include "alloc/base/system/fork.h"
@@ -220,6 +220,14 @@ static size_t total_bytes(struct cuda_backend *cuda)
     return zr_backend_memory_info(&cuda->front, &memory) == ZR_OK && memory.total_bytes != SIZE_MAX
                ? memory.total_bytes
                : RESERVE_MOST / RESERVE_FACTOR;
+}
+
+static zr_result cuda_lender_key(zr_backend *backend, char out[ZR_LENDER_KEY_BYTES])
+{
+    out[0] = '\0';
+    return backend->can.host_visible || !backend->can.exportable
+               ? ZR_OK
+               : zr_cuda_device_key(cuda_of(backend)->device, out);
 }
 
 static size_t cuda_reserve_hint(zr_backend *backend, size_t limit_bytes)
@@ -449,7 +457,7 @@ static zr_result cuda_export(zr_backend *backend, const struct zr_handle *handle
     }
     /* The driver may export only what the process has made itself. */
     if (code != ZR_CU_SUCCESS && handle->leased_granule &&
-        zr_service_piece(backend->service, handle->leased_granule, &memory->fd) == ZR_OK)
+        backend->lender->ops->piece(backend->lender, handle->leased_granule, &memory->fd) == ZR_OK)
         code = ZR_CU_SUCCESS;
     *out = (struct zr_segment){.fd = memory->fd, .offset_bytes = 0, .bytes = handle->bytes};
     pthread_mutex_unlock(&backend->create_lock);
@@ -535,6 +543,7 @@ static const struct zr_backend_ops cuda_ops = {
     .unmap = cuda_unmap,
     .set_access = cuda_set_access,
     .admit = cuda_admit,
+    .lender_key = cuda_lender_key,
     .export_fd = cuda_export,
     .export_end = cuda_export_end,
     .import_fd = cuda_import,
@@ -737,7 +746,7 @@ static zr_result prepare(struct cuda_backend *cuda, const struct zr_cuda_options
     return zr_cuda_events_init(&cuda->events, cuda->driver);
 }
 
-zr_result zr_backend_cuda_open(zr_backend **out, const struct zr_cuda_options *options)
+zr_result zr_backend_cuda_open(zr_backend **out, const struct zr_cuda_options *options, zr_lender_find *find)
 {
     struct zr_cuda_options own;
     const struct zr_cuda_driver *driver;
@@ -770,30 +779,12 @@ zr_result zr_backend_cuda_open(zr_backend **out, const struct zr_cuda_options *o
         return result;
     }
     result = prepare(cuda, options);
+    if (result == ZR_OK && find)
+        result = find(&cuda->front, &cuda->front.lender);
     if (result != ZR_OK) {
         cuda_end(&cuda->front);
         return result;
     }
     *out = &cuda->front;
     return ZR_OK;
-}
-
-zr_result zr_backend_cuda_create(zr_backend **out, const struct zr_cuda_options *options)
-{
-    zr_result result = zr_backend_cuda_open(out, options);
-    if (result != ZR_OK || !zr_service_wanted() || (*out)->can.host_visible || !(*out)->can.exportable)
-        return result;
-    char key[ZR_SERVICE_KEY_BYTES];
-    result = zr_cuda_device_key(cuda_of(*out)->device, key);
-    if (result != ZR_OK && !zr_service_required())
-        return ZR_OK; /* a driver that names no device */
-    if (result == ZR_OK)
-        result = zr_service_of(key, &(*out)->service);
-    if (result == ZR_OK)
-        result = zr_service_join((*out)->service);
-    if (result != ZR_OK) {
-        cuda_end(*out);
-        *out = NULL;
-    }
-    return result;
 }

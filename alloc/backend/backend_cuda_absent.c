@@ -11,26 +11,21 @@ static zr_result absent(void)
                    "this zr was built with CUDA=0: build it without that, no toolkit is needed");
 }
 
-zr_result zr_backend_cuda_create(zr_backend **out, const struct zr_cuda_options *options)
+zr_result zr_backend_cuda_open(zr_backend **out, const struct zr_cuda_options *options, zr_lender_find *find)
 {
-    (void)options;
+    (void)options, (void)find;
     if (out)
         *out = NULL;
     return absent();
 }
 
-zr_result zr_backend_cuda_open(zr_backend **out, const struct zr_cuda_options *options)
-{
-    return zr_backend_cuda_create(out, options);
-}
-
-zr_result zr_cuda_device_key(int ordinal, char out[ZR_SERVICE_KEY_BYTES])
+zr_result zr_cuda_device_key(int ordinal, char out[ZR_LENDER_KEY_BYTES])
 {
     (void)ordinal, (void)out;
     return absent();
 }
 
-zr_result zr_cuda_device_find(const char *text, int *ordinal, char key[ZR_SERVICE_KEY_BYTES])
+zr_result zr_cuda_device_find(const char *text, int *ordinal, char key[ZR_LENDER_KEY_BYTES])
 {
     (void)text, (void)ordinal, (void)key;
     return absent();

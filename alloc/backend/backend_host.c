@@ -21,7 +21,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "alloc/backend/service_client.h"
+#include "alloc/backend/lender.h"
 #include "alloc/base/error.h"
 #include "alloc/base/struct_bytes.h"
 #include "alloc/base/system/fork.h"
@@ -83,7 +83,8 @@ static zr_result own_file(struct host_backend *host, struct host_file **out)
     if (!zr_slab_reserve(&host->file_records, 1))
         return ZR_ERR_HOST_MEMORY;
     int fd = -1;
-    zr_result result = host->front.service ? zr_service_file(&fd) : zr_host_file(&fd);
+    struct zr_lender *lender = host->front.lender;
+    zr_result result = lender ? lender->ops->file(lender, &fd) : zr_host_file(&fd);
     if (result != ZR_OK)
         return result;
     struct host_file *file = zr_slab_take(&host->file_records);
@@ -99,8 +100,8 @@ static void close_file(struct host_backend *host, struct host_file *file)
     while (*link != file)
         link = &(*link)->next;
     *link = file->next;
-    if (host->front.service && file->owner == getpid())
-        zr_service_file_leave(file->fd);
+    if (host->front.lender && file->owner == getpid())
+        host->front.lender->ops->file_leave(host->front.lender, file->fd);
     close(file->fd);
     zr_slab_give(&host->file_records, file);
 }
@@ -397,11 +398,12 @@ static const struct zr_backend_ops host_ops = {
     .export_fd = host_export,
     .import_fd = host_import,
     .reserve_hint = zr_host_reserve_hint,
+    .lender_key = zr_host_lender_key,
     .vacate = host_vacate,
     .occupy = host_occupy,
 };
 
-zr_result zr_backend_host_create(zr_backend **out, const struct zr_host_options *options)
+zr_result zr_backend_host_open(zr_backend **out, const struct zr_host_options *options, zr_lender_find *find)
 {
     struct zr_host_options own;
     struct host_backend *host = NULL;
@@ -413,7 +415,7 @@ zr_result zr_backend_host_create(zr_backend **out, const struct zr_host_options 
     zr_result result = ZR_STRUCT_COPY(zr_host_options, private_memory, &own, options);
     options = &own;
     if (result == ZR_OK && options->private_memory)
-        return zr_backend_private_create(out, options);
+        return zr_backend_private_open(out, options, find);
     if (result == ZR_OK)
         result = zr_backend_granule(options->granule_bytes, &granule_bytes);
     if (result != ZR_OK)
@@ -434,13 +436,10 @@ zr_result zr_backend_host_create(zr_backend **out, const struct zr_host_options 
         zr_pages_give(host, sizeof *host);
         return result;
     }
-    if (zr_service_wanted()) {
-        host->front.service = zr_service_host();
-        result = zr_service_join(host->front.service);
-        if (result != ZR_OK) {
-            host_end(&host->front);
-            return result;
-        }
+    result = find ? find(&host->front, &host->front.lender) : ZR_OK;
+    if (result != ZR_OK) {
+        host_end(&host->front);
+        return result;
     }
     host->window = zr_host_reserve_aligned(WINDOW_BYTES, ZR_HOST_HUGE_BYTES);
     if (!host->window)

@@ -7,7 +7,6 @@
 #define _GNU_SOURCE
 #include "alloc/backend/host_common.h"
 
-#include "alloc/backend/service_client.h"
 #include "alloc/base/error.h"
 
 static zr_result private_create(zr_backend *backend, struct zr_handle *handle)
@@ -53,9 +52,11 @@ static const struct zr_backend_ops private_ops = {
     .synchronize = zr_host_synchronize,
     .memory_info = zr_host_memory_info,
     .reserve_hint = zr_host_reserve_hint,
+    .lender_key = zr_host_lender_key,
 };
 
-zr_result zr_backend_private_create(zr_backend **out, const struct zr_host_options *options)
+zr_result zr_backend_private_open(zr_backend **out, const struct zr_host_options *options,
+                                  zr_lender_find *find)
 {
     size_t granule_bytes;
     zr_result result = zr_backend_granule(options->granule_bytes, &granule_bytes);
@@ -73,8 +74,7 @@ zr_result zr_backend_private_create(zr_backend **out, const struct zr_host_optio
         zr_pages_give(backend, sizeof *backend);
         return result;
     }
-    backend->service = zr_service_wanted() ? zr_service_host() : NULL;
-    result = backend->service ? zr_service_join(backend->service) : ZR_OK;
+    result = find ? find(backend, &backend->lender) : ZR_OK;
     if (result != ZR_OK) {
         private_end(backend);
         return result;

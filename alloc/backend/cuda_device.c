@@ -15,7 +15,7 @@ static bool is_dash(unsigned at)
     return at == 8 || at == 13 || at == 18 || at == 23;
 }
 
-zr_result zr_cuda_device_key(int ordinal, char out[ZR_SERVICE_KEY_BYTES])
+zr_result zr_cuda_device_key(int ordinal, char out[ZR_LENDER_KEY_BYTES])
 {
     const struct zr_cuda_driver *driver;
     zr_cu_result (*uuid_of)(unsigned char *uuid, zr_cu_device device) = NULL;
@@ -41,7 +41,7 @@ zr_result zr_cuda_device_key(int ordinal, char out[ZR_SERVICE_KEY_BYTES])
     return ZR_OK;
 }
 
-static bool read_uuid(const char *text, char key[ZR_SERVICE_KEY_BYTES])
+static bool read_uuid(const char *text, char key[ZR_LENDER_KEY_BYTES])
 {
     if (strncmp(text, "GPU-", 4) == 0 || strncmp(text, "MIG-", 4) == 0)
         text += 4;
@@ -60,7 +60,7 @@ static bool read_uuid(const char *text, char key[ZR_SERVICE_KEY_BYTES])
 static zr_result find_uuid(const char *key, int *ordinal)
 {
     const struct zr_cuda_driver *driver;
-    char other[ZR_SERVICE_KEY_BYTES];
+    char other[ZR_LENDER_KEY_BYTES];
     int count = 0;
     zr_result result = zr_cuda_driver_get(&driver);
     if (result == ZR_OK && driver->device_count(&count) != ZR_CU_SUCCESS)
@@ -79,7 +79,7 @@ static zr_result find_uuid(const char *key, int *ordinal)
                            : result;
 }
 
-zr_result zr_cuda_device_find(const char *text, int *ordinal, char key[ZR_SERVICE_KEY_BYTES])
+zr_result zr_cuda_device_find(const char *text, int *ordinal, char key[ZR_LENDER_KEY_BYTES])
 {
     char *end;
     long number = strtol(text, &end, 10);

@@ -33,9 +33,11 @@ bool zr_host_event_done(zr_backend *backend, const struct zr_stream_point *event
 zr_result zr_host_event_wait(zr_backend *backend, const struct zr_stream_point *event);
 zr_result zr_host_synchronize(zr_backend *backend);
 zr_result zr_host_memory_info(zr_backend *backend, struct zr_backend_memory *out);
+zr_result zr_host_lender_key(zr_backend *backend, char out[ZR_LENDER_KEY_BYTES]);
 
 /* backend_private.c: the kind that struct zr_host_options calls private_memory. *out is not NULL; `options`
  * are whole. */
-zr_result zr_backend_private_create(zr_backend **out, const struct zr_host_options *options);
+zr_result zr_backend_private_open(zr_backend **out, const struct zr_host_options *options,
+                                  zr_lender_find *find);
 
 #endif

@@ -22,7 +22,7 @@ enum zr_option_name {
     ZR_OPTION_PUBLISH,    /* 0 auto: above 64 MiB, 1 never, 2 at once; see publish.h */
     ZR_OPTION_RECORDER,   /* bytes of each arena's ring of events; 0: none; see recorder.h */
     ZR_OPTION_STACKS,     /* one allocation in so many has its call stack taken; 0: none; see stacks.h */
-    ZR_OPTION_SERVICE,    /* 0 off, 1 on, 2 required; see service_client.h of alloc/backend */
+    ZR_OPTION_SERVICE,    /* 0 off, 1 on, 2 required; see client.h of alloc/backend */
     ZR_OPTION_SERVICE_WAIT, /* bool: a plan that zrd does not let in now waits until it does */
     ZR_OPTION_VERBOSE,      /* bool: a preloaded library says that it is there */
     ZR_OPTION_VMA_BUDGET,   /* mappings the host backend may hold; 0: from vm.max_map_count */

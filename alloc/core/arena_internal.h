@@ -4,10 +4,11 @@
  *           index.c, streams.c, region.c (addresses for a plan), registry.c (all arenas)
  *   front/  allocate.c and arena.c (the public calls), stripes.c, lend.c (granules for pools), use.c
  *   plan/   follow.c and follow_*.c
- *   debug/  debug.c (hooks), check.c, report.c, stats.c, trace.c, tag_limits.c, map_callbacks.c, ...
+ *           debug.c (hooks), check.c, tag_limits.c, map_callbacks.c
+ *   telemetry/  report.c, stats.c, trace.c, recorder.c, ...
  *
  * A room calls what is declared here of its own files and of the rooms below it: core/ calls nothing of
- * front/, debug/ and plan/ but the tables of functions that they register.
+ * front/, telemetry/ and plan/ but the tables of functions that they register.
  *
  * The arena's lock covers all of it unless a function says otherwise. Whoever asks the driver for memory, or
  * looks at what is mapped where, takes arena->supply before the lock. The lock is open during calls of the
@@ -71,6 +72,10 @@ struct zr_plan_calls {
     void (*asked)(struct zr_arena *arena, size_t missing_bytes);
     /* Gives back what regions hold and do not use; returns the bytes. Both locks. */
     size_t (*give_back)(struct zr_arena *arena);
+    /* Retires plans whose learner has gone. Both locks. */
+    void (*retire_gone)(struct zr_arena *arena);
+    /* What give_back() would return now, in bytes. lock: arena->lock */
+    size_t (*idle_bytes)(struct zr_arena *arena);
     /* In a child after fork(). */
     void (*forked)(struct zr_arena *arena);
 };
@@ -91,7 +96,7 @@ struct zr_pool_calls {
 /* Arenas beside the first. */
 enum { ZR_STRIPES_MOST = 7 };
 
-/* An event of the flight recorder (debug/recorder.h): two on a cache line. */
+/* An event of the flight recorder (telemetry/recorder.h): two on a cache line. */
 struct zr_recorded {
     uint64_t
         where; /* offset from the arena's base, a multiple of ZR_UNIT_BYTES, with the kind in its low byte */
@@ -102,7 +107,7 @@ struct zr_recorded {
     uint16_t tag, thread; /* threads beyond the 65,535th share a number */
 };
 
-/* The flight recorder's ring (debug/recorder.c). lock: arena->lock */
+/* The flight recorder's ring (telemetry/recorder.c). lock: arena->lock */
 struct zr_recorder {
     struct zr_recorded *next;   /* where the next event goes; as far as `stop`: there is more to do first */
     struct zr_recorded *stop;   /* NULL as `next` is: off */
@@ -172,7 +177,7 @@ struct zr_arena {
     struct zr_follow *follow; /* plan and observer (follow.c); NULL: neither */
     const struct zr_plan_calls *plan_calls;
     const struct zr_map_calls *map_calls;
-    bool stacks;            /* a block's serial is the number of its stack (debug/stacks.h) */
+    bool stacks;            /* a block's serial is the number of its stack (telemetry/stacks.h) */
     struct zr_trace *trace; /* NULL: none */
     bool trace_is_foreign;  /* started by a command from outside, which the program knows nothing of */
     struct zr_recorder recorder;

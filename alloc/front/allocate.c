@@ -6,13 +6,13 @@
 #define _GNU_SOURCE
 #include "alloc/core/arena_internal.h"
 
-#include "alloc/debug/counters.h"
+#include "alloc/telemetry/counters.h"
 #include "alloc/base/compiler.h"
 #include "alloc/base/error.h"
-#include "alloc/debug/recorder.h"
-#include "alloc/debug/stacks.h"
-#include "alloc/front/reclaim.h"
-#include "alloc/front/serve.h"
+#include "alloc/telemetry/recorder.h"
+#include "alloc/telemetry/stacks.h"
+#include "alloc/service/client/helper.h"
+#include "alloc/telemetry/serve.h"
 #include "alloc/plan/follow_internal.h"
 #include "alloc/base/option.h"
 
@@ -250,8 +250,8 @@ static zr_result alloc_any(struct zr_arena *arena, const struct zr_request *requ
         note_tag_limit(arena, request, need);
     if (unlikely(grown) && result == ZR_OK && zr_serve_due(arena))
         zr_serve_start();
-    if (unlikely(grown) && result == ZR_OK && zr_reclaim_due(arena))
-        zr_reclaim_start();
+    if (unlikely(grown) && result == ZR_OK && zr_helper_due(arena))
+        zr_helper_start();
     return result;
 }
 

@@ -37,8 +37,12 @@ static void forked(struct zr_arena *arena)
         arena->follow->observer->forked(arena->follow->state);
 }
 
-static const struct zr_plan_calls calls = {
-    .freed = zr_follow_free, .asked = spare, .give_back = zr_follow_give_back, .forked = forked};
+static const struct zr_plan_calls calls = {.freed = zr_follow_free,
+                                           .asked = spare,
+                                           .give_back = zr_follow_give_back,
+                                           .retire_gone = zr_follow_retire_gone,
+                                           .idle_bytes = zr_follow_idle_bytes,
+                                           .forked = forked};
 
 static zr_result make_follow(struct zr_arena *arena)
 {

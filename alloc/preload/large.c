@@ -10,7 +10,7 @@
 #include "alloc/base/system/lock.h"
 #include "alloc/base/option.h"
 #include "alloc/base/slab.h"
-#include "alloc/debug/recorder.h"
+#include "alloc/telemetry/recorder.h"
 #include "alloc/preload/control.h"
 #include "alloc/preload/pages.h"
 #include "alloc/preload/preload.h"

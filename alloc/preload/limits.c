@@ -17,7 +17,7 @@
 #include "alloc/base/system/lock.h"
 #include "alloc/base/option.h"
 #include "alloc/core/arena_internal.h"
-#include "alloc/debug/recorder.h"
+#include "alloc/telemetry/recorder.h"
 #include "alloc/preload/large.h"
 
 #define GRANULE_BYTES ((size_t)2 << 20)

@@ -1,5 +1,5 @@
-/* measuring.c: see measuring.h. Stands on usage.c, on alloc/debug's writer of traces, and on large.c for the
- * counters. */
+/* measuring.c: see measuring.h. Stands on usage.c, on alloc/telemetry's writer of traces, and on large.c for
+ * the counters. */
 #define _GNU_SOURCE
 #include "alloc/preload/measuring.h"
 
@@ -14,8 +14,8 @@
 #include "alloc/base/system/lock.h"
 #include "alloc/base/option.h"
 #include "alloc/core/arena_internal.h"
-#include "alloc/debug/stacks.h"
-#include "alloc/debug/trace.h"
+#include "alloc/telemetry/stacks.h"
+#include "alloc/telemetry/trace.h"
 #include "alloc/preload/control.h"
 #include "alloc/preload/large.h"
 #include "alloc/preload/preload.h"

@@ -1,6 +1,6 @@
 /* start.c: the library's life: the ranges, jemalloc's memory, the bootstrap buffer, fork. See preload.h. */
 #define _GNU_SOURCE
-#include "alloc/backend/service_client.h"
+#include "alloc/service/client/client.h"
 #include "alloc/preload/preload.h"
 
 #include <dlfcn.h>

@@ -275,8 +275,9 @@ static bool is_noise(const char *frame)
     static const char *const names[] = {"torch::unwind", "torch::Captured",
                                         "torch::cuda::", "c10::", "at::detail::empty"};
     /* zr's own, in a program or in a library of its own; and the ways into malloc. */
-    static const char *const places[] = {"(alloc/front/", "(alloc/debug/", "(alloc/preload/",
-                                         "(libzr",        "(libc.so",      "(libstdc++.so"};
+    static const char *const places[] = {
+        "(alloc/front/", "(alloc/telemetry/", "(alloc/service/client/", "(alloc/preload/",
+        "(libzr",        "(libc.so",          "(libstdc++.so"};
     for (unsigned i = 0; i < sizeof names / sizeof *names; i++)
         if (strncmp(frame, names[i], strlen(names[i])) == 0)
             return true;

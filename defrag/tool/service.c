@@ -1,4 +1,4 @@
-/* service.c: `zr service`: starts, ends, shows and limits zrd. Stands on alloc/backend/service_wire.c. */
+/* service.c: `zr service`: starts, ends, shows and limits zrd. Stands on alloc/service/client/wire.c. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "alloc/backend/cuda_device.h"
-#include "alloc/backend/service_wire.h"
+#include "alloc/service/client/wire.h"
 #include "alloc/base/error.h"
 #include "alloc/base/system/folders.h"
 #include "alloc/base/system/os.h"

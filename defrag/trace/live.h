@@ -1,10 +1,10 @@
-/* live.h: processes that show their memory (alloc/debug/publish_format.h): which there are, what they show,
- * and what they are asked. Nothing here trusts a file or an answer. */
+/* live.h: processes that show their memory (alloc/telemetry/publish_format.h): which there are, what they
+ * show, and what they are asked. Nothing here trusts a file or an answer. */
 #ifndef ZR_LIVE_H
 #define ZR_LIVE_H
 
 #include "alloc/base/system/folders.h"
-#include "alloc/debug/publish_format.h"
+#include "alloc/telemetry/publish_format.h"
 
 /* What a process shows at one moment. All texts have ends and no control characters, all counts
  * fit. */
@@ -57,7 +57,7 @@ zr_result zr_live_folder(char folder[ZR_FOLDER_BYTES]);
 bool zr_live_next(long *pid);
 
 enum { ZR_LIVE_ANSWER_BYTES = 1100 };
-/* Sends one command (alloc/debug/command.h) and waits for its answer, whose words go to
+/* Sends one command (alloc/telemetry/command.h) and waits for its answer, whose words go to
  * `words`. ZR_ERR_INVALID: the process said no, and the words are its. *connection, if wanted, stays open and
  * is the caller's to close; else NULL. */
 zr_result zr_live_ask(long pid, const char *command, const struct zr_live_patience *patience,

@@ -13,8 +13,8 @@
 #include <unistd.h>
 
 #include "alloc/base/option.h"
-#include "alloc/debug/publish.h"
-#include "alloc/debug/recorder.h"
+#include "alloc/telemetry/publish.h"
+#include "alloc/telemetry/recorder.h"
 #include "tests/support/pin.h"
 #include "tests/support/random.h"
 

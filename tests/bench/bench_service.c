@@ -11,9 +11,9 @@
 #include <unistd.h>
 
 #include "alloc/backend/backend.h"
-#include "alloc/backend/service_client.h"
-#include "alloc/backend/service_query.h"
-#include "alloc/backend/service_wire.h"
+#include "alloc/service/client/client.h"
+#include "alloc/service/client/query.h"
+#include "alloc/service/client/wire.h"
 #include "alloc/base/option.h"
 #include "alloc/base/system/os.h"
 
@@ -36,7 +36,7 @@ static void print_row(const char *name, size_t count, uint64_t all_ns)
 /* Leases and returns a granule, LEASES times. */
 static bool lease_and_return(void)
 {
-    struct zr_service_lease lease;
+    struct zr_lease lease;
     for (size_t i = 0; i < LEASES; i++) {
         uint64_t start_ns = zr_os_now_ns();
         if (zr_service_lease(zr_service_host(), (size_t)2 << 20, &lease) != ZR_OK)

@@ -1,4 +1,4 @@
-"""drawn_trace.py: a .zrt (alloc/debug/trace_format.h) of drawn allocations and frees, and what a page of it must hold,
+"""drawn_trace.py: a .zrt (alloc/telemetry/trace_format.h) of drawn allocations and frees, and what a page of it must hold,
 counted here."""
 import random
 import struct

@@ -1,4 +1,4 @@
-/* service_client.c: a program on zr's arena that takes and gives memory as it is told, for
+/* client.c: a program on zr's arena that takes and gives memory as it is told, for
  * tests/system/service.t: the host's, or with an argument the CUDA device's of that number.
  *
  * Orders come by line on standard input, each of which is answered by "ok", or by "no" and the words. What it
@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "alloc/backend/backend.h"
-#include "alloc/backend/service_client.h"
+#include "alloc/service/client/client.h"
 #include "alloc/zr.h"
 
 enum { BLOCKS_MOST = 4096 };

@@ -1,5 +1,5 @@
 """zrd_client.py: zrd and its clients for the test scripts: programs that obey, and a client in Python that speaks the
-protocol of alloc/backend/service_protocol.h by itself, well or badly."""
+protocol of alloc/service/client/protocol.h by itself, well or badly."""
 import array
 import atexit
 import json
@@ -246,5 +246,5 @@ class Holder(Speaker):
 
 def constant(name):
     """A number of the protocol's header, for the form above to be compared with."""
-    with open("alloc/backend/service_protocol.h", encoding="utf-8") as file:
+    with open("alloc/service/client/protocol.h", encoding="utf-8") as file:
         return int(re.search(name + r"[ =(]+(\w+)", file.read()).group(1), 0)

@@ -52,7 +52,7 @@ def write(name, data):
     return where
 
 
-# ---- Files: .zrt as alloc/debug/trace_format.h has it, snapshots as PyTorch pickles them -------------------------------
+# ---- Files: .zrt as alloc/telemetry/trace_format.h has it, snapshots as PyTorch pickles them -------------------------------
 
 ALLOC, FREE, MAP, UNMAP, MARK, REFUSED, BEGIN = range(1, 8)
 TAGS = ["param", "grad", "optimizer", "master", "gathered", "checkpoint", "activation", "comm", "workspace", "offload",

@@ -20,7 +20,7 @@ FOLDER_OF = os.path.join(RUNTIME, "zr")
 os.makedirs(RUNTIME, 0o700)
 ENVIRONMENT = {**os.environ, "XDG_RUNTIME_DIR": RUNTIME, "LC_ALL": "C.UTF-8"}
 ROUNDS = 24
-# alloc/debug/publish_format.h: what comes before the arenas, and where things lie there.
+# alloc/telemetry/publish_format.h: what comes before the arenas, and where things lie there.
 VERSION_AT, SEQUENCE_AT, COUNT_AT, PROCESS_AT, PROGRAM_AT, ARENAS_AT = 8, 16, 20, 24, 56, 88
 draw = random.Random(SEED)
 

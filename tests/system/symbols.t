@@ -198,9 +198,9 @@ BROKEN_OFF = {"read", "write", "pread", "pread64", "pwrite", "pwrite64", "recv",
 BY_THEMSELVES = {
     "alloc/base/error": "write",  # the words of an abort, from any state
     "alloc/base/system/machine": "read", "defrag/tool/run/doctor_program": "read",  # a loop; a pipe, to its end
-    "alloc/front/serve": "accept4 recv send", "defrag/trace/live": "connect pread recv sendmsg",  # loops with a deadline
-    "alloc/service/listener": "read",  # notices, whose number counts for nothing
-    "alloc/service/log": "write",  # a line as a whole, or none
+    "alloc/telemetry/serve": "accept4 recv send", "defrag/trace/live": "connect pread recv sendmsg",  # loops with a deadline
+    "alloc/service/server/listener": "read",  # notices, whose number counts for nothing
+    "alloc/service/server/log": "write",  # a line as a whole, or none
     "defrag/tool/live/serve": "connect send",  # a socket that does not block and is empty
     "zero/engine/nvme/nvme_threads": "pread pwrite",  # zr_nvme_advance_piece()
     "zero/launch/join": "recv",  # a look, without a wait

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "alloc/backend/backend.h"
-#include "alloc/backend/service_client.h"
+#include "alloc/service/client/client.h"
 #include "alloc/base/error.h"
 #include "alloc/base/option.h"
 
@@ -364,7 +364,7 @@ zr_cu_result zr_cuda_device_open(struct zr_cuda_device *device)
         } else {
             end_parts(device);
         }
-        if (result == ZR_OK && device->backend->service)
+        if (result == ZR_OK && device->backend->lender)
             say_alone();
         /* What may pass is tried again at the next allocation, as is a zrd that has to be there. */
         if (result == ZR_ERR_UNAVAILABLE && zr_service_wanted() && zr_service_required()) {

@@ -1,4 +1,4 @@
-/* clients.c: see clients.h. Stands on alloc/backend/service_query.c and file.c. */
+/* clients.c: see clients.h. Stands on alloc/service/client/query.c and file.c. */
 #include "defrag/tool/live/clients.h"
 
 #include <inttypes.h>

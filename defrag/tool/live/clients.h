@@ -2,7 +2,7 @@
 #ifndef ZR_TOOL_CLIENTS_H
 #define ZR_TOOL_CLIENTS_H
 
-#include "alloc/backend/service_query.h"
+#include "alloc/service/client/query.h"
 #include "defrag/tool/tool.h"
 
 enum { ZR_CLIENTS_SHOWN = 64, ZR_SERVICES_SHOWN = 9 };

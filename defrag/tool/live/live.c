@@ -13,7 +13,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/system/os.h"
-#include "alloc/debug/command.h"
+#include "alloc/telemetry/command.h"
 #include "defrag/tool/live/live.h"
 
 enum { MOST_STACKS = 999999, ASKED_MOST = 64 };

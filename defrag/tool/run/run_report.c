@@ -13,7 +13,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/system/folders.h"
-#include "alloc/debug/trace_format.h"
+#include "alloc/telemetry/trace_format.h"
 #include "defrag/zr_defrag.h"
 
 enum { WORDS_ROOM = 1024, NEXT_ROOM = 1900, SMALL_MOST_BYTES = 32 << 10 };

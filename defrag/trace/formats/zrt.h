@@ -1,10 +1,11 @@
-/* zrt.h: reads .zrt traces (alloc/debug/trace_format.h), of any origin: whole, cut short by a crash, still
- * being written, or hostile. Never trusts a byte, never allocates, holds one buffer's worth at a time. */
+/* zrt.h: reads .zrt traces (alloc/telemetry/trace_format.h), of any origin: whole, cut short by a crash,
+ * still being written, or hostile. Never trusts a byte, never allocates, holds one buffer's worth at a time.
+ */
 #ifndef ZR_ZRT_H
 #define ZR_ZRT_H
 
 #include "alloc/base/system/file.h"
-#include "alloc/debug/trace_format.h"
+#include "alloc/telemetry/trace_format.h"
 #include "alloc/zr.h"
 
 /* Why a request was refused; struct zr_refusal of alloc/core/arena_internal.h says what the figures are. */

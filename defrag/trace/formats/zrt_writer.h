@@ -1,6 +1,6 @@
-/* zrt_writer.h: writes .zrt events (alloc/debug/trace_format.h) into a text, one after the other: what zrt.h
- * reads. For traces that are made of other files; an arena writes its own (alloc/debug/trace.h). Private to
- * defrag/. */
+/* zrt_writer.h: writes .zrt events (alloc/telemetry/trace_format.h) into a text, one after the other: what
+ * zrt.h reads. For traces that are made of other files; an arena writes its own (alloc/telemetry/trace.h).
+ * Private to defrag/. */
 #ifndef ZR_ZRT_WRITER_H
 #define ZR_ZRT_WRITER_H
 

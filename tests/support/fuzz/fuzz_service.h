@@ -9,8 +9,8 @@
 #include <sys/socket.h>
 
 #include "alloc/base/error.h"
-#include "alloc/service/runs.h"
-#include "alloc/service/server.h"
+#include "alloc/service/server/runs.h"
+#include "alloc/service/server/server.h"
 #include "tests/support/cuda/cuda_support.h"
 #include "tests/support/fuzz/fuzz_ground.h"
 

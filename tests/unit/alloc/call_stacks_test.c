@@ -8,8 +8,8 @@
 #include <unwind.h>
 
 #include "alloc/base/option.h"
-#include "alloc/debug/stacks.h"
-#include "alloc/debug/trace.h"
+#include "alloc/telemetry/stacks.h"
+#include "alloc/telemetry/trace.h"
 #include "defrag/trace/formats/zrt.h"
 #include "tests/support/tap.h"
 

@@ -1,7 +1,7 @@
 /* command_test.c: lines of commands, good ones and any other: what is taken is what the contract says. */
 #include <string.h>
 
-#include "alloc/debug/command.h"
+#include "alloc/telemetry/command.h"
 #include "tests/support/seed.h"
 #include "tests/support/tap.h"
 

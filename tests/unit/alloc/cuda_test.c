@@ -353,7 +353,7 @@ static void test_names(void)
     } rows[] = {{"", 0, 0, false, true},     {"", 0, 0, true, true},       {"GPU-", 0, 0, true, true},
                 {"MIG-", 0, 0, false, true}, {"XYZ-", 0, 0, false, false}, {"", 8, '0', false, false},
                 {"", 9, '-', false, false},  {"", 35, 'g', false, false},  {"", 35, 'G', false, false}};
-    char key[ZR_SERVICE_KEY_BYTES], found[ZR_SERVICE_KEY_BYTES], text[64];
+    char key[ZR_LENDER_KEY_BYTES], found[ZR_LENDER_KEY_BYTES], text[64];
     int ordinal = -1;
     tap_result(zr_cuda_device_key(1, key), ZR_OK, "the UUID of a device");
     tap_ok(zr_cuda_device_find("1", &ordinal, found) == ZR_OK && ordinal == 1 && strcmp(found, key) == 0,

@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "alloc/backend/service_wire.h"
+#include "alloc/service/client/wire.h"
 #include "alloc/base/error.h"
 #include "alloc/core/arena_internal.h"
 #include "alloc/base/option.h"

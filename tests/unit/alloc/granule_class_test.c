@@ -4,7 +4,7 @@
 
 #include "alloc/base/option.h"
 #include "alloc/core/arena_internal.h"
-#include "alloc/front/spill.h"
+#include "alloc/core/vacancy.h"
 #include "tests/support/arena_support.h"
 #include "tests/support/plans_support.h"
 #include "tests/support/tap.h"
@@ -287,12 +287,12 @@ static zr_result no_callback(void *nothing, void *address, size_t bytes)
 }
 
 /* How many parts there are to spill that have `which` of the order first. */
-static unsigned count_parts(unsigned which, struct zr_spill_part *first)
+static unsigned count_parts(unsigned which, struct zr_vacancy *first)
 {
     static const zr_tag order[] = {ZR_TAG_OPTIMIZER, ZR_TAG_GRAD};
-    struct zr_spill_part part;
+    struct zr_vacancy part;
     unsigned count = 0;
-    for (const char *from = NULL; zr_spill_find(arena, order, 2, which, from, &part);
+    for (const char *from = NULL; zr_vacancy_find(arena, order, 2, which, from, &part);
          from = part.memory + part.bytes)
         if (count++ == 0)
             *first = part;
@@ -302,7 +302,7 @@ static unsigned count_parts(unsigned which, struct zr_spill_part *first)
 static void test_spill(void)
 {
     const struct zr_map_callback callback = {.mapped = no_callback};
-    struct zr_spill_part part = {0}, other = {0};
+    struct zr_vacancy part = {0}, other = {0};
     if (!tap_ok(begin(true), "an arena on the host, whose blocks' memory can go"))
         return;
     char *grads = take(3 * GRANULE);
@@ -319,9 +319,9 @@ static void test_spill(void)
     tap_is(count_parts(1, &other), 2, "nor one that may not move");
     zr_arena_set_granule_class(arena, grads + GRANULE, 1, ZR_GRANULE_MOVABLE);
     size_t held = backend->held_bytes;
-    tap_result(zr_spill_vacate(arena, &part), ZR_OK, "the first goes");
+    tap_result(zr_vacate(arena, &part), ZR_OK, "the first goes");
     tap_ok(count_parts(1, &other) == 2 && backend->held_bytes == held - GRANULE, "and is not there twice");
-    tap_result(zr_spill_occupy(arena, &part), ZR_OK, "it comes again");
+    tap_result(zr_occupy(arena, &part), ZR_OK, "it comes again");
     tap_ok(count_parts(1, &other) == 3 && backend->held_bytes == held && *part.memory == 0, "empty");
     for (unsigned i = 0; i < 4; i++)
         zr_arena_free(arena, mixed[i]);

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "alloc/service/ledger.h"
+#include "alloc/service/server/ledger.h"
 #include "tests/support/seed.h"
 #include "tests/support/tap.h"
 

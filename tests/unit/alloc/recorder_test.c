@@ -12,7 +12,7 @@
 #include "alloc/base/system/folders.h"
 #include "alloc/base/option.h"
 #include "alloc/base/system/os.h"
-#include "alloc/debug/recorder.h"
+#include "alloc/telemetry/recorder.h"
 #include "alloc/plan/plan.h"
 #include "defrag/trace/formats/zrt.h"
 #include "tests/support/arena_support.h"

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "alloc/service/runs.h"
+#include "alloc/service/server/runs.h"
 #include "tests/support/seed.h"
 #include "tests/support/tap.h"
 

@@ -13,8 +13,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "alloc/backend/service_client.h"
-#include "alloc/backend/service_wire.h"
+#include "alloc/service/client/client.h"
+#include "alloc/service/client/wire.h"
 #include "alloc/base/error.h"
 #include "alloc/base/fault.h"
 #include "alloc/base/option.h"
@@ -274,7 +274,7 @@ static bool listen_for(const char *key)
 
 static struct {
     struct zr_service *service;
-    struct zr_service_lease lease;
+    struct zr_lease lease;
     size_t bytes; /* of the lease */
     struct zr_service_message asked;
     int files[4], foreign; /* foreign: a file of the program's own, where a socket of the client's was */
@@ -308,7 +308,7 @@ static bool wait_on(void *state, const char *words)
 
 static void lease(size_t bytes)
 {
-    struct zr_service_lease got;
+    struct zr_lease got;
     note_result(zr_service_lease(own.service, bytes, &got));
     if (got.number > 0)
         own.lease = got;

@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "alloc/service/log.h"
+#include "alloc/service/server/log.h"
 #include "tests/support/folder.h"
 #include "tests/support/tap.h"
 

@@ -18,7 +18,7 @@
 #include "alloc/base/system/file.h"
 #include "alloc/base/system/os.h"
 #include "alloc/core/arena_internal.h"
-#include "alloc/debug/trace.h"
+#include "alloc/telemetry/trace.h"
 #include "defrag/trace/formats/zrt.h"
 #include "tests/support/draws.h"
 #include "tests/support/faults.h"

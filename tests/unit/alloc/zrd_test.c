@@ -16,7 +16,7 @@
 #include "alloc/base/fault.h"
 #include "alloc/base/system/folders.h"
 #include "alloc/base/system/os.h"
-#include "alloc/service/client.h"
+#include "alloc/service/server/connection.h"
 #include "tests/support/cuda/cuda_support.h"
 #include "tests/support/folder.h"
 #include "tests/support/tap.h"

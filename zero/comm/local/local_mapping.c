@@ -7,7 +7,7 @@
 
 #include "alloc/backend/backend.h"
 #include "alloc/base/error.h"
-#include "alloc/debug/share.h"
+#include "alloc/front/share.h"
 #include "zero/comm/local/local_mapping.h"
 
 /* Mapped at a time, so that a growing file is not followed granule by granule. */

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "alloc/backend/service_client.h"
+#include "alloc/service/client/client.h"
 #include "alloc/base/error.h"
 #include "alloc/base/option.h"
 #include "alloc/heap/heap.h"

@@ -1,7 +1,7 @@
-/* spill.c: see spill.h. Stands on alloc/front/spill.c, reclaim.c and zero/engine/nvme.
+/* spill.c: see spill.h. Stands on alloc/core/vacancy.c, reclaim.c and zero/engine/nvme.
  *
  * Two threads: the rank's own opens, rests, resumes and closes; the helper thread spills in between, and
- * zr_reclaim_set_spill() is the border between them. */
+ * zr_helper_set_spill() is the border between them. */
 #define _GNU_SOURCE
 #include "zero/train/rank/spill.h"
 
@@ -9,11 +9,11 @@
 #include <time.h>
 
 #include "alloc/backend/backend.h"
-#include "alloc/backend/service_client.h"
+#include "alloc/service/client/client.h"
 #include "alloc/base/error.h"
 #include "alloc/base/system/os.h"
-#include "alloc/front/reclaim.h"
-#include "alloc/front/spill.h"
+#include "alloc/service/client/helper.h"
+#include "alloc/core/vacancy.h"
 #include "alloc/heap/heap.h"
 #include "zero/engine/nvme/nvme_io.h"
 #include "zero/train/report/terminal.h"
@@ -28,7 +28,7 @@ static const char way_out[] = "nothing is lost and the run goes on; those that w
 
 struct away {
     zr_arena *arena;
-    struct zr_spill_part part;
+    struct zr_vacancy part;
     uint64_t offset_bytes;
 };
 
@@ -129,10 +129,10 @@ static size_t choose(const struct zr_rank *rank, size_t bytes, struct away out[A
     bytes = bytes < AT_ONCE_BYTES ? bytes : AT_ONCE_BYTES;
     for (unsigned which = ORDER_COUNT; which-- > 0;)
         for (unsigned a = 0; a < 2 && arenas[a]; a++) {
-            struct zr_spill_part part;
+            struct zr_vacancy part;
             const char *from = NULL;
             while (count < AT_ONCE && chosen_bytes < bytes && spill->away_count + count < spill->away_most &&
-                   zr_spill_find(arenas[a], order, ORDER_COUNT, which, from, &part) &&
+                   zr_vacancy_find(arenas[a], order, ORDER_COUNT, which, from, &part) &&
                    part.bytes <= spill->file_bytes - offset_bytes) {
                 out[count++] = (struct away){arenas[a], part, offset_bytes};
                 offset_bytes += part.bytes;
@@ -173,7 +173,7 @@ static zr_result await_written(const struct zr_spill *spill, uint64_t until_ns, 
 /* Of memory whose contents are in the file. */
 static zr_result vacate(struct zr_spill *spill, const struct away *away)
 {
-    zr_result result = zr_spill_vacate(away->arena, &away->part);
+    zr_result result = zr_vacate(away->arena, &away->part);
     if (result != ZR_OK)
         return result;
     spill->report.times += spill->away_count == 0;
@@ -219,7 +219,7 @@ static size_t spill_some(void *state, size_t bytes, uint64_t until_ns)
 void zr_spill_rest(struct zr_rank *rank)
 {
     if (rank->spill && rank->spill->io)
-        zr_reclaim_set_spill(spill_some, rank);
+        zr_helper_set_spill(spill_some, rank);
 }
 
 zr_result zr_spill_resume(struct zr_rank *rank)
@@ -228,13 +228,13 @@ zr_result zr_spill_resume(struct zr_rank *rank)
     uint64_t start_ns = zr_os_now_ns();
     zr_nvme_event events[AT_ONCE];
     zr_result result = ZR_OK;
-    zr_reclaim_set_spill(NULL, NULL);
+    zr_helper_set_spill(NULL, NULL);
     if (!spill || spill->away_count == 0)
         return ZR_OK;
     while (spill->away_count > 0 && result == ZR_OK) {
         size_t count = spill->away_count < AT_ONCE ? spill->away_count : AT_ONCE, done = 0;
         struct away *away = &spill->away[spill->away_count - count];
-        while (done < count && (result = zr_spill_occupy(away[done].arena, &away[done].part)) == ZR_OK)
+        while (done < count && (result = zr_occupy(away[done].arena, &away[done].part)) == ZR_OK)
             done++;
         if (result == ZR_OK)
             result = start(spill, away, count, false, events);
@@ -252,7 +252,7 @@ void zr_spill_close(struct zr_rank *rank)
     struct zr_spill *spill = rank->spill;
     if (!spill)
         return;
-    zr_reclaim_set_spill(NULL, NULL);
+    zr_helper_set_spill(NULL, NULL);
     zr_nvme_close(spill->io);
     zr_heap_free(spill->away);
     zr_heap_free(spill);

@@ -1,11 +1,11 @@
-/* turns.c: see turns.h. Stands on alloc/backend/service_client.c. */
+/* turns.c: see turns.h. Stands on alloc/service/client/client.c. */
 #include "zero/train/rank/turns.h"
 
 #include <unistd.h>
 
 #include "alloc/backend/backend.h"
 #include "alloc/backend/cuda_device.h"
-#include "alloc/backend/service_client.h"
+#include "alloc/service/client/client.h"
 #include "alloc/base/error.h"
 #include "alloc/base/option.h"
 #include "zero/train/rank/card.h"
@@ -35,7 +35,7 @@ static uint64_t kept_bytes(const size_t by_tag_bytes[ZR_TAG_COUNT], size_t granu
 /* A card's memory is another zrd's; NULL: the run has none, or no zrd lends it. */
 static struct zr_service *card_of(const struct zr_rank *rank)
 {
-    return rank->config->backend == ZR_TRAIN_CUDA ? rank->device->service : NULL;
+    return rank->config->backend == ZR_TRAIN_CUDA ? zr_service_of_backend(rank->device) : NULL;
 }
 
 /* Whose turns the run takes: with two zrds it would hold one's while it waits for the other's. So all of its

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "alloc/backend/service_query.h"
+#include "alloc/service/client/query.h"
 #include "zero/train/report/number.h"
 #include "zero/train/report/report.h"
 #include "zero/train/report/terminal.h"

@@ -1,0 +1,72 @@
+/* debug.c: what an arena with debug hooks does with each block besides: canaries, poison, tag limits, the
+ * trace. Stands on arena_internal.h. */
+#include "alloc/core/arena_internal.h"
+
+#include "alloc/base/error.h"
+#include "alloc/telemetry/trace.h"
+#include "alloc/base/option.h"
+#include "alloc/base/poison.h"
+
+/* ---- Canaries ------------------------------------------------------------------------------------------ */
+
+/* The byte that belongs at an offset past a block's end: differs from place to place, so that a copy of a
+ * neighbour's canary is no canary. */
+static inline unsigned char canary_byte(size_t offset_bytes)
+{
+    return (unsigned char)(0xa5 ^ (offset_bytes * 31));
+}
+
+static void write_canary(struct zr_arena *arena, const struct zr_extent *block)
+{
+    for (size_t at = block->offset_bytes + zr_extent_requested_bytes(block); at < zr_extent_end(block); at++)
+        arena->base[at] = (char)canary_byte(at);
+}
+
+/* The first damaged byte past the block's end, counted from it; 0 if all is well. */
+static size_t damaged(const struct zr_arena *arena, const struct zr_extent *block)
+{
+    size_t end = block->offset_bytes + zr_extent_requested_bytes(block);
+    for (size_t at = end; at < zr_extent_end(block); at++)
+        if ((unsigned char)arena->base[at] != canary_byte(at))
+            return at - end + 1;
+    return 0;
+}
+
+/* ---- Blocks that come and go --------------------------------------------------------------------------- */
+
+void zr_debug_new(struct zr_arena *arena, const struct zr_extent *block)
+{
+    char *address = arena->base + block->offset_bytes;
+    if (arena->poison)
+        zr_poison_block(address, arena->canary_bytes ? block->bytes : zr_extent_requested_bytes(block),
+                        block->bytes);
+    if (arena->canary_bytes && arena->visible)
+        write_canary(arena, block);
+    if (arena->bounded)
+        zr_tag_limit_note(arena, block->tag);
+    if (arena->trace) {
+        struct zr_block_info info = zr_block_info_of(arena, block);
+        zr_trace_write_alloc(arena->trace, &info, zr_extent_stack(arena, block));
+    }
+}
+
+zr_result zr_debug_freed(struct zr_arena *arena, const struct zr_extent *block)
+{
+    char *address = arena->base + block->offset_bytes;
+    zr_result result = ZR_OK;
+    if (arena->canary_bytes && arena->visible) {
+        size_t byte = damaged(arena, block);
+        if (byte > 0)
+            result = zr_fail(ZR_ERR_CORRUPT,
+                             "the block of %zu bytes at %p (%s) was written past its end: byte %zu after it",
+                             zr_extent_requested_bytes(block), (void *)address,
+                             zr_tag_name((zr_tag)block->tag), byte);
+    }
+    if (arena->trace) {
+        struct zr_block_info info = zr_block_info_of(arena, block);
+        zr_trace_write_free(arena->trace, &info);
+    }
+    if (arena->poison)
+        zr_poison_free(address, block->bytes);
+    return result;
+}

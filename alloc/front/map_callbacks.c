@@ -1,0 +1,253 @@
+/* map_callbacks.c: who is notified of the memory that an arena maps and unmaps. Stands on backend.h; zr.h has
+ * the contract.
+ *
+ * A mapping is notified once the request that made it can no longer fail for want of memory, and goes
+ * not notified with one that fails: every callback, and whoever reads the trace, sees pairs. */
+#include "alloc/core/arena_internal.h"
+
+#include <string.h>
+
+#include "alloc/base/error.h"
+#include "alloc/telemetry/recorder.h"
+
+/* ---- Telling; lock: the stripe's ----------------------------------------------------------------------- */
+
+/* The extent goes, for the first `count` of the callbacks. */
+static void notify_going(struct zr_arena *arena, struct zr_bounds part, unsigned count)
+{
+    const struct zr_arena *first_stripe = arena->first_stripe;
+    for (unsigned i = count; i-- > 0;)
+        if (first_stripe->map_callbacks[i].unmapping)
+            first_stripe->map_callbacks[i].unmapping(first_stripe->map_callbacks[i].argument,
+                                                     arena->base + part.offset_bytes, part.bytes);
+}
+
+static zr_result notify_one(struct zr_arena *arena, const struct zr_map_callback *callback,
+                            struct zr_bounds part)
+{
+    char *address = arena->base + part.offset_bytes;
+    zr_result result = callback->mapped ? callback->mapped(callback->argument, address, part.bytes) : ZR_OK;
+    return result == ZR_OK
+               ? ZR_OK
+               : zr_fail(result,
+                         "a map callback of arena \"%s\" refused %zu bytes at %p (%s): it has the "
+                         "reason, and zr_arena_remove_map_callback() ends it",
+                         arena->name, part.bytes, (void *)address, zr_result_name(result));
+}
+
+/* All of the callbacks take the extent, or none does. */
+static zr_result notify_mapped(struct zr_arena *arena, struct zr_bounds part)
+{
+    const struct zr_arena *first_stripe = arena->first_stripe;
+    zr_result result = ZR_OK;
+    unsigned notified = 0;
+    while (result == ZR_OK && notified < first_stripe->map_callbacks_count) {
+        result = notify_one(arena, &first_stripe->map_callbacks[notified], part);
+        notified += result == ZR_OK;
+    }
+    if (result != ZR_OK)
+        notify_going(arena, part, notified);
+    return result;
+}
+
+/* ---- Runs of mappings ---------------------------------------------------------------------------------- */
+
+/* Which mappings make a run. */
+enum which { NOTIFIED, OF_THE_REQUEST };
+
+static bool belongs(const struct zr_arena *arena, const struct zr_mapping *mapping, enum which which)
+{
+    return which == NOTIFIED ? mapping->notified : mapping->handle->serial == arena->serial;
+}
+
+/* The next run of such mappings that begins in [at, end) granules; no bytes: there is none. */
+static struct zr_bounds next_run(const struct zr_arena *arena, size_t at, size_t end, enum which which)
+{
+    size_t granule = arena->granule_bytes;
+    struct zr_bounds run = {0};
+    while ((at = zr_granules_next(arena->granules, at, end, true)) < end) {
+        const struct zr_mapping *mapping = zr_range_mapping(arena->range, at * granule);
+        bool wanted = belongs(arena, mapping, which);
+        if (run.bytes > 0 && (!wanted || mapping->offset_bytes != run.offset_bytes + run.bytes))
+            break;
+        if (wanted && run.bytes == 0)
+            run.offset_bytes = mapping->offset_bytes;
+        if (wanted)
+            run.bytes += mapping->handle->bytes;
+        at = (mapping->offset_bytes + mapping->handle->bytes) >> arena->granule_shift;
+    }
+    return run;
+}
+
+static size_t run_end(const struct zr_arena *arena, struct zr_bounds run)
+{
+    return (run.offset_bytes + run.bytes) >> arena->granule_shift;
+}
+
+static void set_notified(struct zr_arena *arena, struct zr_bounds run, bool notified)
+{
+    for (size_t done = 0; done < run.bytes;) {
+        struct zr_mapping *mapping = zr_range_mapping(arena->range, run.offset_bytes + done);
+        mapping->notified = notified;
+        done += mapping->handle->bytes;
+    }
+}
+
+/* ---- For the arena; lock: the stripe's ----------------------------------------------------------------- */
+
+static zr_result notify(struct zr_arena *arena, struct zr_stretch where)
+{
+    zr_result result = ZR_OK;
+    struct zr_bounds run;
+    for (size_t at = where.first; result == ZR_OK; at = run_end(arena, run)) {
+        run = next_run(arena, at, where.end, OF_THE_REQUEST);
+        if (run.bytes == 0)
+            break;
+        result = notify_mapped(arena, run);
+        if (result == ZR_OK)
+            set_notified(arena, run, true);
+    }
+    for (size_t at = where.first; result != ZR_OK || arena->trace || arena->recorder.events;
+         at = run_end(arena, run)) {
+        run = next_run(arena, at, where.end, OF_THE_REQUEST);
+        if (run.bytes == 0)
+            break;
+        if (result == ZR_OK) {
+            zr_recorder_put_granules(arena, ZRT_MAP, run);
+            zr_trace_event(arena->trace, map, arena->base + run.offset_bytes, run.bytes);
+        } else if (zr_range_mapping(arena->range, run.offset_bytes)->notified) {
+            notify_going(arena, run, arena->first_stripe->map_callbacks_count);
+            set_notified(arena, run, false);
+        }
+    }
+    return result;
+}
+
+static void notify_unmapping(struct zr_arena *arena, struct zr_bounds part)
+{
+    size_t first = part.offset_bytes >> arena->granule_shift, end = run_end(arena, part);
+    struct zr_bounds run;
+    if (arena->first_stripe->map_callbacks_count == 0)
+        return;
+    for (size_t at = first; (run = next_run(arena, at, end, NOTIFIED)).bytes > 0; at = run_end(arena, run))
+        notify_going(arena, run, arena->first_stripe->map_callbacks_count);
+}
+
+static void notify_kept(struct zr_arena *arena, struct zr_bounds part)
+{
+    for (unsigned i = 0; i < arena->first_stripe->map_callbacks_count; i++)
+        notify_one(arena, &arena->first_stripe->map_callbacks[i], part);
+}
+
+static void notify_unmapped(struct zr_arena *arena, struct zr_bounds part)
+{
+    zr_recorder_put_granules(arena, ZRT_UNMAP, part);
+    zr_trace_event(arena->trace, unmap, arena->base + part.offset_bytes, part.bytes);
+}
+
+const struct zr_map_calls zr_map_callback_calls = {notify, notify_unmapping, notify_unmapped, notify_kept};
+
+/* ---- Coming and going ---------------------------------------------------------------------------------- */
+
+/* No stripe is made meanwhile, and none of them maps. */
+static unsigned lock_stripes(struct zr_arena *first_stripe)
+{
+    zr_arena_hold_unstriped(first_stripe, 1);
+    unsigned count = atomic_load_explicit(&first_stripe->stripes_count, memory_order_acquire);
+    zr_arena_take(first_stripe);
+    for (unsigned i = 0; i < count; i++)
+        zr_arena_take(first_stripe->stripes[i]);
+    return count;
+}
+
+static void unlock_stripes(struct zr_arena *first_stripe, unsigned count)
+{
+    for (unsigned i = count; i-- > 0;)
+        zr_arena_give(first_stripe->stripes[i]);
+    zr_arena_give(first_stripe);
+    zr_arena_hold_unstriped(first_stripe, -1);
+}
+
+/* Tells one callback of what a stripe has mapped, or that it goes, up to `end`; *stopped gets the granule
+ * where a refusal ended it. */
+static zr_result notify_present(struct zr_arena *arena, const struct zr_map_callback *callback, bool going,
+                                size_t end, size_t *stopped)
+{
+    struct zr_bounds run;
+    for (size_t at = 0; (run = next_run(arena, at, end, NOTIFIED)).bytes > 0; at = run_end(arena, run)) {
+        zr_result result = ZR_OK;
+        if (!going)
+            result = notify_one(arena, callback, run);
+        else if (callback->unmapping)
+            callback->unmapping(callback->argument, arena->base + run.offset_bytes, run.bytes);
+        if (result != ZR_OK) {
+            *stopped = run.offset_bytes / arena->granule_bytes;
+            return result;
+        }
+    }
+    return ZR_OK;
+}
+
+static size_t all_granules(const struct zr_arena *arena)
+{
+    return arena->range->bytes / arena->granule_bytes;
+}
+
+static struct zr_arena *stripe_at(struct zr_arena *first_stripe, unsigned i)
+{
+    return i == 0 ? first_stripe : first_stripe->stripes[i - 1];
+}
+
+zr_result zr_arena_add_map_callback(zr_arena *arena, const struct zr_map_callback *callback)
+{
+    if (!arena || !callback)
+        return zr_fail(ZR_ERR_INVALID, "a map callback needs an arena and somebody to tell");
+    zr_result result = ZR_OK;
+    size_t stopped = 0;
+    unsigned stripes = lock_stripes(arena), notified = 0;
+    if (arena->map_callbacks_count == ZR_MAP_CALLBACKS_MOST)
+        result =
+            zr_fail(ZR_ERR_INVALID, "arena \"%s\" has %d map callbacks, the most there can be: end one first",
+                    arena->name, ZR_MAP_CALLBACKS_MOST);
+    else
+        while (result == ZR_OK && notified <= stripes) {
+            struct zr_arena *stripe = stripe_at(arena, notified);
+            result = notify_present(stripe, callback, false, all_granules(stripe), &stopped);
+            notified += result == ZR_OK;
+        }
+    if (result == ZR_OK)
+        arena->map_callbacks[arena->map_callbacks_count++] = *callback;
+    else if (arena->map_callbacks_count < ZR_MAP_CALLBACKS_MOST)
+        for (unsigned i = 0; i <= notified; i++)
+            notify_present(stripe_at(arena, i), callback, true,
+                           i < notified ? all_granules(stripe_at(arena, i)) : stopped, &stopped);
+    unlock_stripes(arena, stripes);
+    return result;
+}
+
+static bool same(const struct zr_map_callback *a, const struct zr_map_callback *b)
+{
+    return a->mapped == b->mapped && a->unmapping == b->unmapping && a->argument == b->argument;
+}
+
+zr_result zr_arena_remove_map_callback(zr_arena *arena, const struct zr_map_callback *callback)
+{
+    size_t stopped = 0;
+    if (!arena || !callback)
+        return zr_fail(ZR_ERR_INVALID, "a map callback ends with its arena and what it was begun with");
+    zr_result result = ZR_OK;
+    unsigned stripes = lock_stripes(arena), at = 0;
+    while (at < arena->map_callbacks_count && !same(&arena->map_callbacks[at], callback))
+        at++;
+    if (at == arena->map_callbacks_count) {
+        result = zr_fail(ZR_ERR_INVALID, "arena \"%s\" has no such map callback", arena->name);
+    } else {
+        for (unsigned i = 0; i <= stripes; i++)
+            notify_present(stripe_at(arena, i), callback, true, all_granules(stripe_at(arena, i)), &stopped);
+        arena->map_callbacks_count--;
+        memmove(&arena->map_callbacks[at], &arena->map_callbacks[at + 1],
+                (arena->map_callbacks_count - at) * sizeof arena->map_callbacks[0]);
+    }
+    unlock_stripes(arena, stripes);
+    return result;
+}

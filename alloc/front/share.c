@@ -1,0 +1,190 @@
+/* share.c: blocks for other processes, and theirs for this one. Stands on backend.c. */
+#include "alloc/front/share.h"
+
+#include "alloc/core/arena_internal.h"
+
+#include "alloc/base/error.h"
+#include "alloc/plan/follow.h"
+
+/* The pieces under a block, joined where they continue one another; counts on when the room is used up. */
+static zr_result export_extent(struct zr_arena *arena, const struct zr_extent *block,
+                               struct zr_segment *segments, size_t *count)
+{
+    size_t room = *count, needed = 0;
+    struct zr_segment last = {.fd = -1}; /* what joins is counted once, room or no room */
+    size_t at = zr_range_mapping(arena->range, block->offset_bytes)->offset_bytes;
+    while (at < zr_extent_end(block)) {
+        const struct zr_mapping *mapping = zr_range_mapping(arena->range, at);
+        struct zr_segment piece;
+        zr_result result = zr_backend_export(arena->backend, mapping->handle, &piece);
+        if (result != ZR_OK)
+            return result;
+        if (needed > 0 && last.fd == piece.fd && last.offset_bytes + last.bytes == piece.offset_bytes) {
+            last.bytes += piece.bytes;
+            if (needed <= room)
+                segments[needed - 1] = last;
+        } else {
+            last = piece;
+            if (needed < room)
+                segments[needed] = last;
+            needed++;
+        }
+        at += mapping->handle->bytes;
+    }
+    *count = needed;
+    return needed <= room ? ZR_OK
+                          : zr_fail(ZR_ERR_INVALID, "the block takes %zu segments, and there is room for %zu",
+                                    needed, room);
+}
+
+static void set_exported(struct zr_arena *arena, const struct zr_extent *block)
+{
+    for (size_t at = block->offset_bytes; at < zr_extent_end(block);) {
+        const struct zr_mapping *mapping = zr_range_mapping(arena->range, at);
+        if (zr_is_movable(mapping))
+            zr_handle_set_class(arena, mapping->handle, ZR_GRANULE_EXPORTED);
+        at = mapping->offset_bytes + mapping->handle->bytes;
+    }
+}
+
+zr_result zr_block_segments(zr_arena *arena, const void *block, bool exports, struct zr_segment *segments,
+                            size_t *count, size_t *lead_bytes)
+{
+    bool freed;
+    if (!arena || !count || !lead_bytes || (!segments && *count > 0))
+        return zr_fail(ZR_ERR_INVALID, "an export needs an arena and somewhere to put its segments");
+    arena = zr_arena_stripe_of(arena, block);
+    size_t offset = (size_t)((const char *)block - arena->base);
+    struct zr_extent *extent = NULL;
+    zr_arena_take(arena);
+    if (offset < arena->range->bytes && offset % ZR_UNIT_BYTES == 0)
+        extent = zr_block_exact(arena, offset, &freed);
+    zr_result result;
+    if (extent) {
+        result = export_extent(arena, extent, segments, count);
+        *lead_bytes = offset - zr_range_mapping(arena->range, offset)->offset_bytes;
+        if (exports && result == ZR_OK)
+            set_exported(arena, extent);
+    } else {
+        result = zr_fail(ZR_ERR_FOREIGN, "no block of arena \"%s\" begins at %p", arena->name, block);
+    }
+    zr_arena_give(arena);
+    return result;
+}
+
+zr_result zr_block_export(zr_arena *arena, const void *block, struct zr_segment *segments, size_t *count,
+                          size_t *lead_bytes)
+{
+    return zr_block_segments(arena, block, true, segments, count, lead_bytes);
+}
+
+zr_result zr_block_export_end(zr_arena *arena, const void *block)
+{
+    bool freed;
+    if (!arena)
+        return zr_fail(ZR_ERR_INVALID, "an export ends in its arena");
+    arena = zr_arena_stripe_of(arena, block);
+    size_t offset = (size_t)((const char *)block - arena->base);
+    const struct zr_extent *extent = NULL;
+    zr_arena_take(arena);
+    if (offset < arena->range->bytes && offset % ZR_UNIT_BYTES == 0)
+        extent = zr_block_exact(arena, offset, &freed);
+    for (size_t at = offset; extent && at < zr_extent_end(extent);) {
+        const struct zr_mapping *mapping = zr_range_mapping(arena->range, at);
+        zr_backend_export_end(arena->backend, mapping->handle);
+        at = mapping->offset_bytes + mapping->handle->bytes;
+    }
+    zr_arena_give(arena);
+    return extent ? ZR_OK
+                  : zr_fail(ZR_ERR_FOREIGN, "no block of arena \"%s\" begins at %p", arena->name, block);
+}
+
+/* ---- Import -------------------------------------------------------------------------------------------- */
+
+/* Maps one piece at the offset. The handle is destroyed at once and lives for its mapping. */
+static zr_result import_piece(struct zr_range *range, size_t offset_bytes, const struct zr_segment *piece)
+{
+    struct zr_handle *handle;
+    zr_result result = zr_backend_import(range->backend, piece, &handle);
+    if (result != ZR_OK)
+        return result;
+    result = zr_backend_map(range, offset_bytes, handle);
+    zr_result destroyed = zr_backend_destroy_handle(range->backend, handle);
+    zr_assert(destroyed == ZR_OK);
+    return result;
+}
+
+static zr_result total_bytes(const struct zr_segment *segments, size_t count, size_t *out)
+{
+    *out = 0;
+    for (size_t i = 0; i < count; i++)
+        if (__builtin_add_overflow(*out, segments[i].bytes, out))
+            return zr_fail(ZR_ERR_INVALID, "the imported segments overflow the address space");
+    return ZR_OK;
+}
+
+zr_result zr_import(zr_backend *backend, const struct zr_segment *segments, size_t count, void **out)
+{
+    struct zr_range *range = NULL;
+    size_t bytes = 0, done = 0;
+    if (!out)
+        return zr_fail(ZR_ERR_INVALID, "an import needs somewhere to go");
+    *out = NULL;
+    if (!backend || !segments || count == 0)
+        return zr_fail(ZR_ERR_INVALID, "an import needs a backend and at least one segment");
+    if (!backend->can.exportable)
+        return zr_fail(ZR_ERR_UNAVAILABLE, "the %s backend cannot share memory with other processes",
+                       backend->ops->name);
+    zr_result result = total_bytes(segments, count, &bytes);
+    if (result == ZR_OK)
+        result = zr_backend_reserve(backend, bytes, &range);
+    for (size_t i = 0; result == ZR_OK && i < count; i++) {
+        result = import_piece(range, done, &segments[i]);
+        if (result == ZR_OK)
+            done += segments[i].bytes;
+    }
+    if (result == ZR_OK)
+        result = zr_backend_set_access(range, (struct zr_bounds){0, bytes});
+    if (result == ZR_OK) {
+        pthread_mutex_lock(&backend->lock);
+        range->import = true;
+        pthread_mutex_unlock(&backend->lock);
+        *out = range->address;
+        return ZR_OK;
+    }
+    if (done > 0)
+        zr_backend_unmap(range, (struct zr_bounds){0, done});
+    if (range)
+        zr_backend_release(range);
+    return result;
+}
+
+zr_result zr_import_release(zr_backend *backend, void *imported)
+{
+    if (!imported)
+        return ZR_OK;
+    if (!backend)
+        return zr_fail(ZR_ERR_INVALID, "an import cannot be released without its backend");
+    /* One call has it from here on: another release of it finds none. */
+    pthread_mutex_lock(&backend->lock);
+    struct zr_range *range = backend->ranges;
+    while (range && (range->address != imported || !range->import))
+        range = range->next;
+    if (range)
+        range->import = false;
+    pthread_mutex_unlock(&backend->lock);
+    if (!range)
+        return zr_fail(ZR_ERR_FOREIGN, "%p is no import of the %s backend", imported, backend->ops->name);
+    /* Nobody said which streams use it. While they cannot be waited for, it stays, for another call. */
+    zr_result result = backend->can.synchronous ? ZR_OK : zr_backend_synchronize(backend);
+    if (result == ZR_OK)
+        result = zr_backend_unmap(range, (struct zr_bounds){0, range->bytes});
+    if (result == ZR_OK)
+        result = zr_backend_release(range);
+    if (result != ZR_OK) {
+        pthread_mutex_lock(&backend->lock);
+        range->import = true;
+        pthread_mutex_unlock(&backend->lock);
+    }
+    return result;
+}

@@ -1,0 +1,151 @@
+/* tag_limits.c: how many bytes there may be of each tag: a byte plan, held to at every call. Stands on
+ * arena_internal.h.
+ *
+ * A bounded arena has debug hooks, so its calls come by here, and those of others do not look. */
+#include "alloc/core/arena_internal.h"
+
+#include <string.h>
+
+#include "alloc/base/error.h"
+#include "alloc/telemetry/stacks.h"
+#include "alloc/telemetry/trace.h"
+#include "alloc/telemetry/trace_format.h"
+
+/* Live bytes that a tag limit speaks of. */
+static size_t total_bytes(const struct zr_arena *arena)
+{
+    return arena->live_bytes - arena->live_by_tag_bytes[ZR_TAG_OTHER];
+}
+
+static size_t promised_total_bytes(const struct zr_arena *arena)
+{
+    size_t bytes = 0;
+    for (unsigned tag = 0; tag < ZR_TAG_OTHER; tag++)
+        bytes += arena->promised_by_tag_bytes[tag];
+    return bytes;
+}
+
+static bool is_above(size_t live_bytes, size_t more_bytes, size_t most_bytes)
+{
+    return more_bytes > most_bytes || live_bytes > most_bytes - more_bytes;
+}
+
+static zr_result check(const struct zr_arena *arena, const struct zr_request *request, size_t bytes)
+{
+    zr_tag tag = request->tag;
+    const struct zr_tag_limits *tag_limits = &arena->tag_limits;
+    if (tag == ZR_TAG_OTHER)
+        return ZR_OK;
+    size_t live_bytes = arena->live_by_tag_bytes[tag] + arena->promised_by_tag_bytes[tag];
+    size_t all_bytes = total_bytes(arena) + promised_total_bytes(arena);
+    if (is_above(live_bytes, bytes, tag_limits->by_tag_bytes[tag]))
+        return zr_fail(
+            ZR_ERR_TAG_LIMIT,
+            "%zu bytes for %s would make it %zu in arena \"%s\" (%zu asked for, %zu live), and its "
+            "tag limit is %zu; free some of it before, or raise the tag limit",
+            bytes, zr_tag_name(tag), live_bytes + bytes, arena->name, request->bytes, live_bytes,
+            tag_limits->by_tag_bytes[tag]);
+    if (is_above(all_bytes, bytes, tag_limits->total_bytes))
+        return zr_fail(ZR_ERR_TAG_LIMIT,
+                       "%zu bytes for %s would make all tags together %zu in arena \"%s\" (%zu asked for, "
+                       "%zu live), and their tag limit is %zu; free some before, or raise the tag limit",
+                       bytes, zr_tag_name(tag), all_bytes + bytes, arena->name, request->bytes, all_bytes,
+                       tag_limits->total_bytes);
+    return ZR_OK;
+}
+
+zr_result zr_tag_limit_check(struct zr_arena *arena, const struct zr_request *request, size_t bytes)
+{
+    zr_result result = check(arena, request, bytes);
+    if (result != ZR_OK && arena->trace) {
+        struct zr_refusal refusal = zr_tag_limit_refusal(arena, request, bytes);
+        zr_trace_write_refused(arena->trace, request, &refusal, arena->stacks ? zr_call_stack_own() : 0);
+    }
+    return result;
+}
+
+struct zr_refusal zr_tag_limit_refusal(const struct zr_arena *arena, const struct zr_request *request,
+                                       size_t bytes)
+{
+    size_t tag_bytes = arena->live_by_tag_bytes[request->tag] + arena->promised_by_tag_bytes[request->tag];
+    bool own = is_above(tag_bytes, bytes, arena->tag_limits.by_tag_bytes[request->tag]);
+    return (struct zr_refusal){
+        .cause = ZRT_CAUSE_TAG_LIMIT,
+        .need_bytes = bytes,
+        .cached_bytes = arena->granule_cache.bytes,
+        .reserved_bytes = own ? tag_bytes : total_bytes(arena) + promised_total_bytes(arena),
+        .limit_bytes = own ? arena->tag_limits.by_tag_bytes[request->tag] : arena->tag_limits.total_bytes,
+    };
+}
+
+static void raise_to(size_t *most, size_t bytes)
+{
+    if (bytes > *most)
+        *most = bytes;
+}
+
+void zr_tag_limit_note(struct zr_arena *arena, unsigned tag)
+{
+    raise_to(&arena->high_water.by_tag_bytes[tag], arena->live_by_tag_bytes[tag]);
+    raise_to(&arena->high_water.total_bytes, total_bytes(arena));
+}
+
+zr_result zr_tag_limit_promise(struct zr_arena *arena, const struct zr_request *request, size_t bytes,
+                               size_t *promised_bytes)
+{
+    zr_result result = ZR_OK;
+    *promised_bytes = 0;
+    if (!atomic_load_explicit(&arena->bounded, memory_order_relaxed))
+        return ZR_OK;
+    zr_lock_take(&arena->lock);
+    if (arena->bounded)
+        result = check(arena, request, bytes);
+    if (arena->bounded && result == ZR_OK) {
+        *promised_bytes = bytes;
+        arena->promised_by_tag_bytes[request->tag] += bytes;
+    }
+    zr_lock_give(&arena->lock);
+    return result;
+}
+
+zr_result zr_arena_set_tag_limits(zr_arena *arena, const struct zr_tag_limits *tag_limits)
+{
+    if (!arena)
+        return zr_fail(ZR_ERR_INVALID, "there is no arena to set tag limits for");
+    if (tag_limits && !zr_arena_hold_unstriped(arena, 1)) {
+        zr_arena_hold_unstriped(arena, -1);
+        return zr_fail(ZR_ERR_INVALID,
+                       "the threads of arena \"%s\" have addresses of their own already: set its tag limits "
+                       "before they allocate, or make it for one thread",
+                       arena->name);
+    }
+    zr_lock_take(&arena->lock);
+    bool was_bounded = arena->bounded;
+    arena->bounded = tag_limits != NULL;
+    if (tag_limits) {
+        arena->tag_limits = *tag_limits;
+        memcpy(arena->high_water.by_tag_bytes, arena->live_by_tag_bytes,
+               sizeof arena->high_water.by_tag_bytes);
+        arena->high_water.total_bytes = total_bytes(arena);
+    }
+    zr_arena_note_debug(arena);
+    zr_lock_give(&arena->lock);
+    if (was_bounded)
+        zr_arena_hold_unstriped(arena, -1);
+    return ZR_OK;
+}
+
+zr_result zr_arena_get_high_water(zr_arena *arena, struct zr_tag_limits *out)
+{
+    if (!arena || !out)
+        return zr_fail(ZR_ERR_INVALID, "what an arena has reached needs the arena and somewhere to go");
+    zr_lock_take(&arena->lock);
+    bool bounded = arena->bounded;
+    *out = arena->high_water;
+    zr_lock_give(&arena->lock);
+    out->by_tag_bytes[ZR_TAG_OTHER] = SIZE_MAX;
+    return bounded ? ZR_OK
+                   : zr_fail(ZR_ERR_INVALID,
+                             "arena \"%s\" has no tag limits; what it reaches is noted from the first on",
+                             arena->name);
+}

@@ -1,0 +1,843 @@
+/* client.c: see client.h. Stands on wire.c and host_common.c.
+ *
+ * Two locks. `request_lock` is held through a request and its answer, which may take as long as another
+ * client is given to yield memory, or as another run's step; whoever holds it may connect anew. `send_lock`
+ * is held for a message at most: what has no answer (RETURN, GIVEN) needs this one alone, and so the helper
+ * thread can give memory back while a request waits. Sending and counting are one step under it, so that a
+ * new zrd hears of each byte once. */
+#define _GNU_SOURCE
+#include "alloc/service/client/client.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "alloc/backend/backend.h"
+#include "alloc/backend/host_common.h"
+#include "alloc/service/client/wire.h"
+#include "alloc/base/error.h"
+#include "alloc/base/system/fork.h"
+#include "alloc/base/option.h"
+#include "alloc/base/system/os.h"
+
+#define ANSWER_NS    UINT64_C(2000000000)  /* for what zrd answers at once */
+#define REQUIRED_NS  UINT64_C(60000000000) /* a restart of zrd takes less */
+#define RETRY_NS     UINT64_C(500000000)
+#define WAIT_NS      UINT64_C(20000000) /* of a required zrd: the first of its waits, each twice the last */
+#define WAIT_MOST_NS UINT64_C(1000000000)
+#define HUNG_NS      UINT64_C(30000000000) /* the same for a zrd that is there and does not answer */
+#define MARGIN_NS    UINT64_C(2000000000)  /* beyond what zrd says that a lease may take */
+#define GATHER_BYTES ((uint64_t)64 << 20)
+#define DESCRIPTOR   200 /* from here on: programs that close what they do not know begin below */
+
+enum state { NOT_TRIED = 0, JOINED, ALONE, ENDED };
+
+/* A program may close what is not its own, and open another file there. */
+struct socket_fd {
+    int fd; /* -1: none */
+    dev_t device;
+    ino_t inode;
+};
+
+struct zr_service {
+    struct zr_lender lender;
+    char key[ZR_SERVICE_KEY_BYTES]; /* set once */
+    pthread_mutex_t request_lock;   /* taken before send_lock */
+    pthread_mutex_t send_lock;      /* and for all below */
+    struct socket_fd line, bell;
+    enum state state;
+    bool joined_once; /* a zrd that has gone may come again: it is worth waiting for */
+    bool broken;      /* the line has failed, and is to be made anew */
+    uint64_t held_bytes;
+    uint64_t returned_bytes; /* that zrd has not been told of: those who return gather */
+    unsigned gathering_count;
+    uint64_t line_number,
+        heard_number;  /* of connections: of this one, and of that on which the bell rang last */
+    uint64_t again_ns; /* when zrd is to be looked for again */
+    uint64_t within_ns;
+    uint64_t serial;             /* of requests */
+    struct zr_service_plan plan; /* that holds where `admitted` */
+    zr_service_put_off *put_off; /* request_lock */
+    void *put_off_state;         /* likewise */
+    bool admitted, in_turn;
+    uint64_t turn, claim_bytes;   /* the number of its turn, and what it takes in it at most from now on */
+    _Atomic uint64_t yield_bytes; /* another run lacks them */
+    int files[ZR_SERVICE_FILES_MOST];
+    unsigned files_count;
+    char words[ZR_SERVICE_WORDS_BYTES]; /* why it is alone, or ended */
+    _Atomic uint32_t lease;             /* what is leased now is this process's: its number, above 0 */
+    _Atomic bool waiting;               /* a thread waits for a lease */
+    _Atomic int heard;                  /* bell.fd, for the helper to poll */
+};
+
+enum { SERVICES_MOST = 17 };
+static const struct zr_lender_ops lender_ops;
+
+/* The host's first; those of devices as they come. All are there from the start, so that none has to be made
+ * or ended while a thread looks at it. */
+static struct zr_service services[SERVICES_MOST] = {
+    [0 ... SERVICES_MOST - 1] = {.lender = {&lender_ops},
+                                 .request_lock = PTHREAD_MUTEX_INITIALIZER,
+                                 .send_lock = PTHREAD_MUTEX_INITIALIZER,
+                                 .line = {.fd = -1},
+                                 .bell = {.fd = -1},
+                                 .heard = -1,
+                                 .lease = 1},
+    [0].key = ZR_SERVICE_HOST};
+static _Atomic unsigned services_count = 1;
+static _Atomic bool listens; /* a thread hears the bells */
+static pid_t own_process;    /* whose all this is */
+
+bool zr_service_wanted(void)
+{
+    return zr_option_get(ZR_OPTION_SERVICE) != 0 && !getauxval(AT_SECURE);
+}
+
+bool zr_service_required(void)
+{
+    return zr_option_get(ZR_OPTION_SERVICE) == 2;
+}
+
+/* ---- Sockets ------------------------------------------------------------------------------------------- */
+
+/* Where programs seldom look, if there is room. */
+static struct socket_fd socket_of(int fd)
+{
+    struct stat status;
+    int high = fcntl(fd, F_DUPFD_CLOEXEC, DESCRIPTOR);
+    if (high >= 0) {
+        close(fd);
+        fd = high;
+    }
+    if (fstat(fd, &status) != 0)
+        memset(&status, 0, sizeof status);
+    return (struct socket_fd){fd, status.st_dev, status.st_ino};
+}
+
+static bool is_ours(const struct socket_fd *one)
+{
+    struct stat status;
+    return one->fd >= 0 && fstat(one->fd, &status) == 0 && status.st_dev == one->device &&
+           status.st_ino == one->inode;
+}
+
+static void close_socket(struct socket_fd *one)
+{
+    if (is_ours(one))
+        close(one->fd);
+    one->fd = -1;
+}
+
+/* send_lock */
+static void hang_up(struct zr_service *client)
+{
+    atomic_store(&client->heard, -1);
+    close_socket(&client->line);
+    close_socket(&client->bell);
+    client->broken = false;
+    client->returned_bytes = 0; /* the next zrd hears what is held */
+    if (client->state == JOINED)
+        client->state = ALONE;
+}
+
+/* send_lock. The line is closed later, by whoever makes it anew: a request may wait at it. */
+static void send_or_break(struct zr_service *client, const struct zr_service_message *message)
+{
+    if (client->state != JOINED || client->broken)
+        return;
+    if (!is_ours(&client->line)) {
+        client->broken = true;
+    } else if (zr_service_send(client->line.fd, message, -1, false) != ZR_OK) {
+        client->broken = true;
+        shutdown(client->line.fd, SHUT_RDWR);
+    }
+}
+
+/* ---- fork() -------------------------------------------------------------------------------------------- */
+
+static void before_fork(void)
+{
+    for (unsigned i = 0; i < SERVICES_MOST; i++)
+        pthread_mutex_lock(&services[i].send_lock);
+}
+
+/* send_lock. In a child, which has one thread. */
+static void begin_anew(struct zr_service *client)
+{
+    hang_up(client);
+    pthread_mutex_init(&client->request_lock, NULL); /* of a thread that is not here */
+    client->state = NOT_TRIED;
+    client->held_bytes = 0;
+    client->gathering_count = 0;
+    client->admitted = client->in_turn = false;
+    atomic_store(&client->yield_bytes, 0);
+    atomic_store(&client->waiting, false);
+    client->files_count = 0;
+    atomic_fetch_add(&client->lease, 1);
+}
+
+static void after_fork(bool child)
+{
+    if (child) {
+        own_process = getpid();
+        atomic_store(&listens, false);
+    }
+    for (unsigned i = SERVICES_MOST; i-- > 0;) {
+        if (child)
+            begin_anew(&services[i]);
+        pthread_mutex_unlock(&services[i].send_lock);
+    }
+}
+
+static void prepare(void)
+{
+    static const struct zr_fork_room room = {.close = before_fork, .open = after_fork};
+    own_process = getpid();
+    zr_fork_register(ZR_FORK_SERVICE, &room);
+}
+
+/* False in a child of vfork(), and in one that the C library has not made. */
+static bool is_own_process(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, prepare);
+    return own_process == getpid();
+}
+
+/* ---- One for each zrd ---------------------------------------------------------------------------------- */
+
+struct zr_service *zr_service_host(void)
+{
+    return &services[0];
+}
+
+zr_result zr_service_of(const char *key, struct zr_service **out)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* for services_count and keys */
+    zr_result result = ZR_OK;
+    *out = NULL;
+    pthread_mutex_lock(&lock);
+    unsigned count = atomic_load(&services_count), i = 0;
+    while (i < count && strcmp(services[i].key, key) != 0)
+        i++;
+    if (i == SERVICES_MOST) {
+        result =
+            zr_fail(ZR_ERR_UNAVAILABLE, "a process has memory of %d devices' zrd at most", SERVICES_MOST - 1);
+    } else if (i == count) {
+        snprintf(services[i].key, sizeof services[i].key, "%s", key);
+        atomic_store(&services_count, count + 1);
+    }
+    if (result == ZR_OK)
+        *out = &services[i];
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+zr_result zr_service_find(zr_backend *backend, struct zr_lender **out)
+{
+    char key[ZR_LENDER_KEY_BYTES] = "";
+    struct zr_service *client;
+    *out = NULL;
+    if (!zr_service_wanted() || !backend->ops->lender_key)
+        return ZR_OK;
+    zr_result result = backend->ops->lender_key(backend, key);
+    if (result != ZR_OK && !zr_service_required())
+        return ZR_OK; /* a driver that names no device */
+    if (result != ZR_OK || key[0] == '\0')
+        return result;
+    result = zr_service_of(key, &client);
+    if (result == ZR_OK)
+        result = zr_service_join(client);
+    if (result == ZR_OK)
+        *out = &client->lender;
+    return result;
+}
+
+struct zr_service *zr_service_of_backend(const zr_backend *backend)
+{
+    return (struct zr_service *)backend->lender; /* its first member */
+}
+
+struct zr_lender *zr_service_lender(struct zr_service *client)
+{
+    return &client->lender;
+}
+
+struct zr_service *zr_service_next(const struct zr_service *after)
+{
+    unsigned next = after ? (unsigned)(after - services) + 1 : 0;
+    return next < atomic_load(&services_count) ? &services[next] : NULL;
+}
+
+static bool is_host(const struct zr_service *client)
+{
+    return client == &services[0];
+}
+
+/* ---- The end of the leases ----------------------------------------------------------------------------- */
+
+/* send_lock. The leases are over, and for good: zrd has taken the memory. */
+static void end(struct zr_service *client, const char *words)
+{
+    hang_up(client);
+    client->state = ENDED;
+    snprintf(client->words, sizeof client->words, "%s", words);
+}
+
+/* send_lock. Whether zrd has ended the leases: it says why on the bell before it hangs up. Other messages of
+ * a lost connection mean nothing any more. */
+static bool hear_end(struct zr_service *client, int bell)
+{
+    struct zr_service_parcel parcel;
+    bool ended = false;
+    while (!ended && zr_service_receive(bell, &parcel, 0) == ZR_OK) {
+        ended = zr_service_parcel_check(bell, &parcel) == ZR_OK && parcel.message.kind == ZR_SERVICE_ENDED;
+        if (ended)
+            end(client, parcel.message.words);
+        zr_service_parcel_end(&parcel);
+    }
+    return ended;
+}
+
+/* ---- Registering --------------------------------------------------------------------------------------- */
+
+/* A message of the kind wanted or, where that is GRANTED, LATER; or zrd's refusal in its words. */
+static zr_result await(int line, enum zr_service_kind kind, uint64_t timeout_ns,
+                       struct zr_service_parcel *out)
+{
+    zr_result result = zr_service_receive(line, out, timeout_ns);
+    if (result == ZR_OK)
+        result = zr_service_parcel_check(line, out);
+    bool later = kind == ZR_SERVICE_GRANTED && out->message.kind == ZR_SERVICE_LATER;
+    if (result == ZR_OK && out->message.kind != ZR_SERVICE_REFUSED && out->message.kind != kind && !later)
+        result = zr_fail(ZR_ERR_FORMAT, "zrd has answered something else than was asked");
+    if (result == ZR_OK && out->message.kind == ZR_SERVICE_REFUSED)
+        result = zr_fail(out->message.result && out->message.result < ZR_RESULT_COUNT
+                             ? (zr_result)out->message.result
+                             : ZR_ERR_UNAVAILABLE,
+                         "%s", out->message.words);
+    if (result != ZR_OK)
+        zr_service_parcel_end(out);
+    return result;
+}
+
+static void write_plan(const struct zr_service *client, struct zr_service_message *out)
+{
+    out->plan_base_bytes = client->plan.base_bytes;
+    out->plan_peak_bytes = client->plan.peak_bytes;
+    out->bytes = client->plan.spill_bytes;
+    out->run = client->plan.run;
+    out->run_count = client->plan.run_count;
+    out->count = client->plan.threads;
+}
+
+/* What was not accepted ends the leases: hear_end(). */
+static zr_result introduce(struct zr_service *client, int line, struct zr_service_parcel *welcome)
+{
+    struct zr_service_message hello = zr_service_message_of(ZR_SERVICE_HELLO);
+    struct zr_service_message adopt = zr_service_message_of(ZR_SERVICE_ADOPT);
+    struct zr_service_parcel done;
+    hello.held_bytes = client->held_bytes;
+    hello.flags = atomic_load(&listens) ? ZR_SERVICE_LISTENS : 0;
+    if (client->admitted) {
+        write_plan(client, &hello);
+        hello.flags |= client->in_turn ? ZR_SERVICE_IN_TURN : 0;
+        hello.turn = client->turn;
+        hello.claim_bytes = client->claim_bytes;
+    }
+    snprintf(hello.program, sizeof hello.program, "%s", program_invocation_short_name);
+    for (char *at = hello.program; *at; at++)
+        if ((unsigned char)*at < ' ' || *at == 0x7f)
+            *at = '?';
+    snprintf(hello.group, sizeof hello.group, "%s", zr_option_group());
+    zr_result result = zr_service_send(line, &hello, -1, false);
+    if (result == ZR_OK || result == ZR_ERR_PEER) /* it may have turned this process away, with words */
+        result = await(line, ZR_SERVICE_WELCOME, ANSWER_NS, welcome);
+    for (unsigned i = 0; result == ZR_OK && i < client->files_count; i++) {
+        result = zr_service_send(line, &adopt, client->files[i], false);
+        if (result == ZR_OK)
+            result = await(line, ZR_SERVICE_DONE, ANSWER_NS, &done);
+        if (result == ZR_OK)
+            zr_service_parcel_end(&done);
+    }
+    if (result != ZR_OK && welcome->fds_count > 0) {
+        hear_end(client, welcome->fds[0]);
+        zr_service_parcel_end(welcome);
+    }
+    return result;
+}
+
+/* request_lock and send_lock. Without zrd the process is alone, and the words say why. */
+static zr_result join(struct zr_service *client)
+{
+    struct zr_service_parcel welcome = {0};
+    int line = -1;
+    if (is_ours(&client->bell) && hear_end(client, client->bell.fd))
+        return zr_fail(ZR_ERR_UNAVAILABLE, "%s", client->words);
+    hang_up(client);
+    zr_result result = zr_service_connect(client->key, &line);
+    if (result == ZR_OK)
+        result = introduce(client, line, &welcome);
+    if (result != ZR_OK) {
+        if (line >= 0)
+            close(line);
+        if (client->state == ENDED)
+            return zr_fail(ZR_ERR_UNAVAILABLE, "%s", client->words);
+        client->state = ALONE;
+        client->again_ns = zr_os_now_ns() + (result == ZR_ERR_TIMEOUT ? HUNG_NS : RETRY_NS);
+        snprintf(client->words, sizeof client->words, "%s", zr_last_error());
+        return result;
+    }
+    client->line = socket_of(line);
+    client->bell = socket_of(welcome.fds[0]);
+    client->within_ns = (uint64_t)welcome.message.within_ms * 1000000;
+    client->state = JOINED;
+    client->line_number++;
+    client->joined_once = true;
+    client->words[0] = '\0';
+    atomic_store(&client->heard, client->bell.fd);
+    return ZR_OK;
+}
+
+/* request_lock, which goes on being held through waits; send_lock is taken and given. JOINED or ALONE then,
+ * or a failure. */
+static zr_result make_ready(struct zr_service *client)
+{
+    uint64_t start_ns = zr_os_now_ns(), wait_ns = WAIT_NS;
+    zr_result result = ZR_OK;
+    for (;;) {
+        pthread_mutex_lock(&client->send_lock);
+        uint64_t now_ns = zr_os_now_ns();
+        if (client->state == ENDED) {
+            result = zr_fail(ZR_ERR_UNAVAILABLE, "%s", client->words);
+        } else if (client->state == JOINED && !client->broken) {
+            result = ZR_OK;
+        } else if (client->state == ALONE && !zr_service_required() && now_ns < client->again_ns) {
+            result = ZR_OK;
+        } else {
+            result = join(client);
+            if (client->state != ENDED && !zr_service_required())
+                result = ZR_OK;
+            else if (result != ZR_OK)
+                result = zr_fail(ZR_ERR_UNAVAILABLE, "%s", client->words);
+        }
+        bool again = client->state == ALONE && result != ZR_OK && now_ns - start_ns < REQUIRED_NS &&
+                     client->joined_once;
+        pthread_mutex_unlock(&client->send_lock);
+        if (!again)
+            return result;
+        nanosleep(&(struct timespec){.tv_sec = wait_ns / 1000000000, .tv_nsec = wait_ns % 1000000000}, NULL);
+        wait_ns = 2 * wait_ns < WAIT_MOST_NS ? 2 * wait_ns : WAIT_MOST_NS;
+    }
+}
+
+zr_result zr_service_join(struct zr_service *client)
+{
+    if (!is_own_process())
+        return ZR_OK;
+    pthread_mutex_lock(&client->request_lock);
+    zr_result result = make_ready(client);
+    pthread_mutex_unlock(&client->request_lock);
+    return result;
+}
+
+void zr_service_alone(char *words, size_t room_bytes)
+{
+    size_t used = 0;
+    words[0] = '\0';
+    for (struct zr_service *client = services; client && used < room_bytes;
+         client = zr_service_next(client)) {
+        pthread_mutex_lock(&client->send_lock);
+        bool alone = client->state == ALONE || client->state == ENDED;
+        int length = snprintf(words + used, room_bytes - used, "%s%s", used && alone ? "; " : "",
+                              alone ? client->words : "");
+        used += length > 0 ? (size_t)length : 0;
+        pthread_mutex_unlock(&client->send_lock);
+    }
+}
+
+/* ---- Requests ------------------------------------------------------------------------------------------ */
+
+/* One request and its answer. request_lock. ZR_ERR_PEER: there is no zrd any more, or it does not answer; it
+ * may be asked anew. */
+static zr_result ask(struct zr_service *client, struct zr_service_message *message, enum zr_service_kind kind,
+                     struct zr_service_parcel *answer)
+{
+    pthread_mutex_lock(&client->send_lock);
+    message->serial = ++client->serial;
+    int line = client->line.fd;
+    send_or_break(client, message);
+    bool sent = !client->broken;
+    uint64_t timeout_ns = client->within_ns + MARGIN_NS;
+    pthread_mutex_unlock(&client->send_lock);
+    zr_result result = sent ? await(line, kind, timeout_ns, answer) : ZR_ERR_PEER;
+    if (result == ZR_ERR_PEER || result == ZR_ERR_TIMEOUT || result == ZR_ERR_FORMAT) {
+        pthread_mutex_lock(&client->send_lock);
+        client->broken = true;
+        pthread_mutex_unlock(&client->send_lock);
+        return ZR_ERR_PEER;
+    }
+    return result;
+}
+
+/* Asks, and asks again where zrd has started anew meanwhile. *alone: there is none. request_lock */
+static zr_result ask_or_alone(struct zr_service *client, struct zr_service_message *message,
+                              enum zr_service_kind kind, struct zr_service_parcel *answer, bool *alone)
+{
+    zr_result result = ZR_ERR_PEER;
+    for (unsigned tries = 0; result == ZR_ERR_PEER && tries < 3; tries++) {
+        result = make_ready(client);
+        pthread_mutex_lock(&client->send_lock);
+        *alone = client->state == ALONE;
+        pthread_mutex_unlock(&client->send_lock);
+        if (result != ZR_OK || *alone)
+            return result;
+        result = ask(client, message, kind, answer);
+    }
+    if (result != ZR_ERR_PEER)
+        return result;
+    *alone = !zr_service_required();
+    return *alone ? ZR_OK
+                  : zr_fail(ZR_ERR_UNAVAILABLE, "zrd does not answer; it is required by ZR_CONF=service");
+}
+
+void zr_service_on_put_off(struct zr_service *client, zr_service_put_off *put_off, void *state)
+{
+    pthread_mutex_lock(&client->request_lock);
+    client->put_off = put_off;
+    client->put_off_state = state;
+    pthread_mutex_unlock(&client->request_lock);
+}
+
+zr_result zr_service_lease(struct zr_service *client, size_t bytes, struct zr_lease *out)
+{
+    struct zr_service_message message = zr_service_message_of(ZR_SERVICE_LEASE);
+    struct zr_service_parcel answer = {0};
+    bool alone = false, put_off = false;
+    *out = (struct zr_lease){.fd = -1};
+    if (!is_own_process())
+        return ZR_OK;
+    message.bytes = bytes;
+    pthread_mutex_lock(&client->request_lock);
+    atomic_store(&client->waiting, true);
+    zr_result result;
+    for (;;) {
+        result = ask_or_alone(client, &message, ZR_SERVICE_GRANTED, &answer, &alone);
+        if (result != ZR_OK || alone || answer.message.kind != ZR_SERVICE_LATER)
+            break;
+        if (client->put_off && !put_off)
+            client->put_off(client->put_off_state, true);
+        put_off = true;
+    }
+    if (client->put_off && put_off)
+        client->put_off(client->put_off_state, false);
+    atomic_store(&client->waiting, false);
+    if (result == ZR_OK) {
+        pthread_mutex_lock(&client->send_lock);
+        client->held_bytes += bytes;
+        pthread_mutex_unlock(&client->send_lock);
+        out->number = atomic_load(&client->lease);
+        if (!alone && answer.fds_count == 1) {
+            out->fd = answer.fds[0];
+            out->granule = answer.message.count;
+        }
+    }
+    pthread_mutex_unlock(&client->request_lock);
+    return result;
+}
+
+/* send_lock */
+static void tell_returned(struct zr_service *client, uint64_t granule)
+{
+    struct zr_service_message message = zr_service_message_of(ZR_SERVICE_RETURN);
+    message.bytes = client->returned_bytes;
+    message.count = granule;
+    client->returned_bytes = 0;
+    if (message.bytes > 0)
+        send_or_break(client, &message);
+}
+
+void zr_service_return(struct zr_service *client, size_t bytes, const struct zr_lease *lease)
+{
+    int error = errno;
+    if (lease->number == 0 || lease->number != atomic_load(&client->lease) || !is_own_process())
+        return;
+    pthread_mutex_lock(&client->send_lock);
+    client->held_bytes -= bytes;
+    client->returned_bytes += bytes;
+    if (client->gathering_count == 0 || client->returned_bytes >= GATHER_BYTES || !is_host(client))
+        tell_returned(client, lease->granule);
+    pthread_mutex_unlock(&client->send_lock);
+    errno = error;
+}
+
+void zr_service_gather_begin(void)
+{
+    struct zr_service *client = zr_service_host();
+    pthread_mutex_lock(&client->send_lock);
+    client->gathering_count++;
+    pthread_mutex_unlock(&client->send_lock);
+}
+
+void zr_service_gather_end(void)
+{
+    struct zr_service *client = zr_service_host();
+    pthread_mutex_lock(&client->send_lock);
+    if (client->gathering_count > 0 && --client->gathering_count == 0)
+        tell_returned(client, 0);
+    pthread_mutex_unlock(&client->send_lock);
+}
+
+/* ---- Runs with a plan ---------------------------------------------------------------------------------- */
+
+/* Asks until it is granted, or there is no zrd. */
+static zr_result ask_for_long(struct zr_service *client, struct zr_service_message *message,
+                              zr_service_waits *waits, void *state)
+{
+    struct zr_service_parcel answer = {0};
+    bool alone = false;
+    zr_result result;
+    do {
+        pthread_mutex_lock(&client->request_lock);
+        result = ask_or_alone(client, message, ZR_SERVICE_GRANTED, &answer, &alone);
+        if (result == ZR_OK && (alone || answer.message.kind == ZR_SERVICE_GRANTED)) {
+            pthread_mutex_lock(&client->send_lock);
+            client->admitted = true;
+            client->in_turn = client->in_turn || message->kind == ZR_SERVICE_TURN || alone;
+            client->turn = alone ? 0 : answer.message.turn;
+            client->claim_bytes = client->plan.peak_bytes;
+            pthread_mutex_unlock(&client->send_lock);
+        }
+        pthread_mutex_unlock(&client->request_lock);
+        if (result == ZR_OK && !alone && answer.message.kind == ZR_SERVICE_LATER &&
+            !waits(state, answer.message.words))
+            result = zr_fail(ZR_ERR_INTERRUPTED, "a signal asks for the end: %s", answer.message.words);
+    } while (result == ZR_OK && !alone && answer.message.kind == ZR_SERVICE_LATER);
+    return result;
+}
+
+zr_result zr_service_plan(struct zr_service *client, const struct zr_service_plan *plan,
+                          zr_service_waits *waits, void *state)
+{
+    struct zr_service_message message = zr_service_message_of(ZR_SERVICE_PLAN);
+    if (!is_own_process())
+        return ZR_OK;
+    pthread_mutex_lock(&client->send_lock);
+    client->plan = *plan;
+    write_plan(client, &message);
+    message.flags = plan->waits ? ZR_SERVICE_WAITS : 0;
+    pthread_mutex_unlock(&client->send_lock);
+    return ask_for_long(client, &message, waits, state);
+}
+
+uint64_t zr_service_yield_bytes(const struct zr_service *client)
+{
+    return atomic_load_explicit(&client->yield_bytes, memory_order_relaxed);
+}
+
+void zr_service_claim(struct zr_service *client, size_t bytes)
+{
+    struct zr_service_message message = zr_service_message_of(ZR_SERVICE_CLAIM);
+    message.claim_bytes = bytes;
+    pthread_mutex_lock(&client->send_lock);
+    client->claim_bytes = bytes;
+    send_or_break(client, &message);
+    pthread_mutex_unlock(&client->send_lock);
+}
+
+zr_result zr_service_turn(struct zr_service *client, zr_service_waits *waits, void *state)
+{
+    struct zr_service_message message = zr_service_message_of(ZR_SERVICE_TURN);
+    if (!is_own_process())
+        return ZR_OK;
+    pthread_mutex_lock(&client->send_lock);
+    client->in_turn = false;
+    atomic_store(&client->yield_bytes, 0);
+    pthread_mutex_unlock(&client->send_lock);
+    return ask_for_long(client, &message, waits, state);
+}
+
+/* ---- Pieces of a device -------------------------------------------------------------------------------- */
+
+zr_result zr_service_piece(struct zr_service *client, uint64_t granule, int *out)
+{
+    struct zr_service_message message = zr_service_message_of(ZR_SERVICE_FILE);
+    struct zr_service_parcel answer = {0};
+    bool alone = true;
+    message.count = granule;
+    pthread_mutex_lock(&client->request_lock);
+    zr_result result =
+        is_own_process() ? ask_or_alone(client, &message, ZR_SERVICE_DONE, &answer, &alone) : ZR_OK;
+    pthread_mutex_unlock(&client->request_lock);
+    if (result == ZR_OK && (alone || answer.fds_count != 1))
+        result = zr_fail(ZR_ERR_UNAVAILABLE, "the zrd that has lent this memory does not share it any more");
+    *out = result == ZR_OK ? answer.fds[0] : -1;
+    return result;
+}
+
+/* ---- Files --------------------------------------------------------------------------------------------- */
+
+zr_result zr_service_file(int *out)
+{
+    struct zr_service *client = zr_service_host();
+    struct zr_service_message message = zr_service_message_of(ZR_SERVICE_FILE);
+    struct zr_service_parcel answer;
+    bool alone = true;
+    if (!is_own_process())
+        return zr_host_file(out);
+    pthread_mutex_lock(&client->request_lock);
+    zr_result result = ask_or_alone(client, &message, ZR_SERVICE_DONE, &answer, &alone);
+    if (result == ZR_OK && alone)
+        result = zr_host_file(out);
+    else if (result == ZR_OK && answer.fds_count == 1)
+        *out = answer.fds[0];
+    else if (result == ZR_OK)
+        result = zr_fail(ZR_ERR_HOST_MEMORY, "zrd's file did not come: raise `ulimit -n`");
+    pthread_mutex_lock(&client->send_lock);
+    if (result == ZR_OK && client->files_count < ZR_SERVICE_FILES_MOST)
+        client->files[client->files_count++] = *out;
+    pthread_mutex_unlock(&client->send_lock);
+    pthread_mutex_unlock(&client->request_lock);
+    return result;
+}
+
+void zr_service_file_leave(int fd)
+{
+    struct zr_service *client = zr_service_host();
+    pthread_mutex_lock(&client->send_lock);
+    for (unsigned i = 0; i < client->files_count; i++)
+        if (client->files[i] == fd)
+            client->files[i--] = client->files[--client->files_count];
+    pthread_mutex_unlock(&client->send_lock);
+}
+
+/* ---- The bell ------------------------------------------------------------------------------------------ */
+
+void zr_service_listen(void)
+{
+    struct zr_service_message message = zr_service_message_of(ZR_SERVICE_LISTEN);
+    atomic_store(&listens, true);
+    for (struct zr_service *client = services; client; client = zr_service_next(client)) {
+        pthread_mutex_lock(&client->send_lock);
+        send_or_break(client, &message);
+        pthread_mutex_unlock(&client->send_lock);
+    }
+}
+
+int zr_service_bell(const struct zr_service *client)
+{
+    return atomic_load(&client->heard);
+}
+
+bool zr_service_is_waiting(const struct zr_service *client)
+{
+    return atomic_load(&client->waiting);
+}
+
+bool zr_service_hear(struct zr_service *client, struct zr_service_message *out)
+{
+    struct zr_service_parcel parcel;
+    bool reclaim = false; /* or asked what is idle */
+    pthread_mutex_lock(&client->send_lock);
+    int fd = client->bell.fd;
+    if (is_ours(&client->bell)) {
+        zr_result result = zr_service_receive(fd, &parcel, 0);
+        if (result == ZR_OK && zr_service_parcel_check(fd, &parcel) == ZR_OK) {
+            *out = parcel.message;
+            client->heard_number = client->line_number;
+            reclaim = out->kind == ZR_SERVICE_RECLAIM || out->kind == ZR_SERVICE_INQUIRE;
+            if (out->kind == ZR_SERVICE_YIELD)
+                atomic_store(&client->yield_bytes, out->bytes ? out->bytes : 1);
+            if (out->kind == ZR_SERVICE_ENDED)
+                end(client, out->words);
+        } else if (result != ZR_ERR_TIMEOUT) {
+            atomic_store(&client->heard, -1);
+            client->broken = client->state == JOINED;
+        }
+        zr_service_parcel_end(&parcel);
+    } else {
+        atomic_store(&client->heard, -1);
+    }
+    pthread_mutex_unlock(&client->send_lock);
+    return reclaim;
+}
+
+/* send_lock. An answer to what another zrd, or this one before a reconnection, has asked means nothing to
+ * this connection: zrd ends a client for it. */
+static void answer_bell(struct zr_service *client, const struct zr_service_message *message)
+{
+    if (client->heard_number == client->line_number)
+        send_or_break(client, message);
+}
+
+void zr_service_given(struct zr_service *client, const struct zr_service_message *reclaim, size_t bytes)
+{
+    struct zr_service_message message = zr_service_message_of(ZR_SERVICE_GIVEN);
+    message.serial = reclaim->serial;
+    message.bytes = bytes;
+    pthread_mutex_lock(&client->send_lock);
+    answer_bell(client, &message);
+    pthread_mutex_unlock(&client->send_lock);
+}
+
+void zr_service_tell_idle(struct zr_service *client, size_t bytes)
+{
+    struct zr_service_message message = zr_service_message_of(ZR_SERVICE_IDLE);
+    message.bytes = bytes;
+    pthread_mutex_lock(&client->send_lock);
+    answer_bell(client, &message);
+    pthread_mutex_unlock(&client->send_lock);
+}
+
+void zr_service_tick(struct zr_service *client)
+{
+    /* Who asks for memory now connects by itself. */
+    if (pthread_mutex_trylock(&client->request_lock) != 0)
+        return;
+    pthread_mutex_lock(&client->send_lock);
+    if ((client->state == JOINED && client->broken) ||
+        (client->state == ALONE && zr_os_now_ns() >= client->again_ns))
+        join(client);
+    pthread_mutex_unlock(&client->send_lock);
+    pthread_mutex_unlock(&client->request_lock);
+}
+
+/* ---- The lender of backends ---------------------------------------------------------------------------- */
+
+static zr_result lend(struct zr_lender *lender, size_t bytes, struct zr_lease *out)
+{
+    return zr_service_lease((struct zr_service *)lender, bytes, out);
+}
+
+static void take_back(struct zr_lender *lender, size_t bytes, const struct zr_lease *lease)
+{
+    zr_service_return((struct zr_service *)lender, bytes, lease);
+}
+
+static zr_result lend_piece(struct zr_lender *lender, uint64_t granule, int *out)
+{
+    return zr_service_piece((struct zr_service *)lender, granule, out);
+}
+
+static zr_result lend_file(struct zr_lender *lender, int *out)
+{
+    (void)lender; /* the host's */
+    return zr_service_file(out);
+}
+
+static void leave_file(struct zr_lender *lender, int fd)
+{
+    (void)lender;
+    zr_service_file_leave(fd);
+}
+
+static const struct zr_lender_ops lender_ops = {
+    .lease = lend, .take_back = take_back, .piece = lend_piece, .file = lend_file, .file_leave = leave_file};

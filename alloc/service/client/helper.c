@@ -1,0 +1,139 @@
+/* helper.c: see helper.h. Stands on core/reclaim.c and client.c. */
+#define _GNU_SOURCE
+#include "alloc/service/client/helper.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "alloc/base/system/fork.h"
+#include "alloc/base/system/os.h"
+#include "alloc/core/reclaim.h"
+#include "alloc/service/client/client.h"
+
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#define STACK_BYTES ((size_t)4 << 20)
+#else
+#define STACK_BYTES ((size_t)256 << 10)
+#endif
+enum { LOOK_MS = 500 };
+
+static struct {
+    pthread_mutex_t lock;
+    zr_helper_spill *spill;
+    void *state;
+} spiller = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+void zr_helper_set_spill(zr_helper_spill *spill, void *state)
+{
+    pthread_mutex_lock(&spiller.lock);
+    spiller.spill = spill;
+    spiller.state = state;
+    pthread_mutex_unlock(&spiller.lock);
+}
+
+static size_t spill(size_t bytes, uint64_t until_ns)
+{
+    pthread_mutex_lock(&spiller.lock);
+    size_t given = spiller.spill ? spiller.spill(spiller.state, bytes, until_ns) : 0;
+    pthread_mutex_unlock(&spiller.lock);
+    return given;
+}
+
+/* What the bell has to say is done and answered. */
+static void hear(struct zr_service *service)
+{
+    struct zr_service_message wanted;
+    if (!zr_service_hear(service, &wanted))
+        return;
+    if (wanted.kind == ZR_SERVICE_INQUIRE) {
+        zr_service_tell_idle(service, zr_reclaim_idle_bytes(zr_service_lender(service)));
+        return;
+    }
+    /* Half of the time is for arenas that are at work: a thread may hold one while it waits for zrd itself.
+     */
+    uint64_t until_ns = zr_os_now_ns() + (uint64_t)wanted.within_ms * 500000;
+    size_t given = 0;
+    bool busy = true;
+    zr_service_gather_begin();
+    while (busy && given < wanted.bytes) {
+        busy = false;
+        given += zr_reclaim(wanted.bytes - given, zr_service_lender(service), &busy);
+        if (zr_service_is_waiting(service) || zr_os_now_ns() >= until_ns)
+            break;
+        if (busy && given < wanted.bytes)
+            nanosleep(&(struct timespec){.tv_nsec = 500000}, NULL);
+    }
+    if (given < wanted.bytes && service == zr_service_host() && wanted.flags & ZR_SERVICE_SPILL)
+        given += spill(wanted.bytes - given, until_ns);
+    zr_service_gather_end();
+    zr_service_given(service, &wanted, given);
+}
+
+/* ---- The thread ---------------------------------------------------------------------------------------- */
+
+_Atomic bool zr_helper_started;
+
+static struct zr_thread thread;
+static void *stack;       /* of the thread, or of the next one: a child has it */
+static pid_t own_process; /* that may begin: a child of vfork() has another number, and its parent's memory */
+
+/* Waits for a word of any zrd, and hears what there is. */
+static void hear_all(void)
+{
+    enum { BELLS_MOST = 32 };
+    struct pollfd bells[BELLS_MOST];
+    struct zr_service *service = NULL;
+    unsigned count = 0, i = 0;
+    while (count < BELLS_MOST && (service = zr_service_next(service)))
+        bells[count++] = (struct pollfd){.fd = zr_service_bell(service), .events = POLLIN};
+    if (poll(bells, count, LOOK_MS) > 0)
+        for (service = NULL; i < count && (service = zr_service_next(service)); i++)
+            if (bells[i].revents)
+                hear(service);
+    for (service = NULL; (service = zr_service_next(service));)
+        zr_service_tick(service);
+}
+
+/* The process does not wait for this thread when it ends. */
+static void *run(void *nothing)
+{
+    (void)nothing;
+    pthread_setname_np(pthread_self(), "zr-reclaim");
+    zr_service_listen();
+    for (;;)
+        hear_all();
+    return NULL;
+}
+
+static void after_fork(bool child)
+{
+    if (!child)
+        return;
+    own_process = getpid();
+    atomic_store(&zr_helper_started, false);
+}
+
+static void prepare(void)
+{
+    static const struct zr_fork_room room = {.open = after_fork};
+    own_process = getpid();
+    zr_fork_register(ZR_FORK_RECLAIM, &room);
+}
+
+void zr_helper_start(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    int error = errno;
+    bool not = false;
+    pthread_once(&once, prepare);
+    if (getpid() == own_process && atomic_compare_exchange_strong(&zr_helper_started, &not, true)) {
+        if (!stack)
+            stack = zr_pages_take(STACK_BYTES);
+        if (stack)
+            zr_thread_start_on(&thread, (struct zr_stack){stack, STACK_BYTES}, run, NULL);
+    }
+    errno = error;
+}

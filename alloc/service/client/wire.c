@@ -1,0 +1,268 @@
+/* wire.c: see wire.h. Stands on folders.c. */
+#define _GNU_SOURCE
+#include "alloc/service/client/wire.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "alloc/base/error.h"
+#include "alloc/base/system/folders.h"
+#include "alloc/base/system/os.h"
+#include "alloc/base/system/socket.h"
+
+enum { SEND_PATIENCE_S = 2 };
+
+/* ---- Connections --------------------------------------------------------------------------------------- */
+
+zr_result zr_service_address(const char *key, struct sockaddr_un *out, bool make)
+{
+    char folder[ZR_FOLDER_BYTES];
+    zr_result result = zr_folder_runtime(folder, make);
+    *out = (struct sockaddr_un){.sun_family = AF_UNIX};
+    if (result != ZR_OK)
+        return result;
+    int length = snprintf(out->sun_path, sizeof out->sun_path, "%s/service-%s.sock", folder, key);
+    return length > 0 && (size_t)length < sizeof out->sun_path
+               ? ZR_OK
+               : zr_fail(ZR_ERR_IO, "the path of '%s' is too long for a socket: set XDG_RUNTIME_DIR", folder);
+}
+
+static struct ucred peer_of(int line)
+{
+    struct ucred peer;
+    socklen_t bytes = sizeof peer;
+    return getsockopt(line, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 ? peer
+                                                                         : (struct ucred){.uid = (uid_t)-1};
+}
+
+static void way_to_start(char out[sizeof "zr service start --device " + ZR_SERVICE_KEY_BYTES],
+                         const char *key)
+{
+    bool host = strcmp(key, ZR_SERVICE_HOST) == 0;
+    sprintf(out, "zr service start%s%s", host ? "" : " --device ", host ? "" : key);
+}
+
+socklen_t zr_service_name(const char *key, struct sockaddr_un *out)
+{
+    uint64_t scope = UINT64_C(0xcbf29ce484222325); /* FNV-1a */
+    struct stat processes;
+    for (const char *at = zr_folder_scope(); *at; at++)
+        scope = (scope ^ (unsigned char)*at) * UINT64_C(0x100000001b3);
+    bool known = stat("/proc/self/ns/pid", &processes) == 0;
+    *out = (struct sockaddr_un){.sun_family = AF_UNIX};
+    int length = snprintf(out->sun_path + 1, sizeof out->sun_path - 1, "zr-service-%lu-%lu-%016llx-%s",
+                          (unsigned long)geteuid(), known ? (unsigned long)processes.st_ino : 0,
+                          (unsigned long long)scope, key);
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
+}
+
+int32_t zr_service_peer(int line)
+{
+    return (int32_t)peer_of(line).pid;
+}
+
+/* A way to reach zrd, and its words where nobody answers. */
+struct door {
+    struct sockaddr_un address;
+    socklen_t bytes;
+    const char *name, *start; /* of the socket; the command that starts a zrd there */
+    struct timeval patience;  /* while its queue is full */
+};
+
+static zr_result knock(const struct door *door, int *out)
+{
+    const struct timeval patience = {.tv_sec = SEND_PATIENCE_S};
+    int line = zr_socket(AF_UNIX, SOCK_SEQPACKET);
+    if (line < 0)
+        return zr_fail(ZR_ERR_UNAVAILABLE, "no socket could be had (error %d): raise `ulimit -n`", errno);
+    setsockopt(line, SOL_SOCKET, SO_SNDTIMEO, &door->patience, sizeof door->patience);
+    zr_result result = ZR_OK;
+    if (zr_connect(line, (const struct sockaddr *)&door->address, door->bytes) != 0)
+        result =
+            errno == ECONNREFUSED
+                ? zr_fail(ZR_ERR_UNAVAILABLE, "the zrd of '%s' has ended: type `%s`", door->name, door->start)
+            : errno == ENOENT
+                ? zr_fail(ZR_ERR_UNAVAILABLE, "no zrd listens at '%s': type `%s`", door->name, door->start)
+                : zr_fail(errno == EAGAIN ? ZR_ERR_TIMEOUT : ZR_ERR_UNAVAILABLE,
+                          "zrd at '%s' does not answer (error %d)", door->name, errno);
+    else if (peer_of(line).uid != geteuid())
+        result = zr_fail(ZR_ERR_UNAVAILABLE, "another user listens at '%s': remove it", door->name);
+    setsockopt(line, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+    if (result == ZR_OK)
+        *out = line;
+    else
+        close(line);
+    return result;
+}
+
+/* The folder of this user's sockets is missing, or it is not this user's alone. */
+static zr_result fail_without_folder(const char *start)
+{
+    char folder[ZR_FOLDER_BYTES], words[ZR_SERVICE_WORDS_BYTES];
+    struct stat status;
+    zr_folder_runtime(folder, false);
+    snprintf(words, sizeof words, "%s", zr_last_error());
+    return lstat(folder, &status) != 0
+               ? zr_fail(ZR_ERR_UNAVAILABLE, "no zrd serves this user: type `%s`", start)
+               : zr_fail(ZR_ERR_UNAVAILABLE, "%s; then type `%s`", words, start);
+}
+
+zr_result zr_service_connect(const char *key, int *out)
+{
+    char start[sizeof "zr service start --device " + ZR_SERVICE_KEY_BYTES], words[ZR_SERVICE_WORDS_BYTES];
+    struct door door = {
+        .bytes = sizeof door.address, .start = start, .patience = {.tv_sec = SEND_PATIENCE_S}};
+    *out = -1;
+    way_to_start(start, key);
+    zr_result result = zr_service_address(key, &door.address, false);
+    door.name = door.address.sun_path;
+    result = result == ZR_OK ? knock(&door, out) : fail_without_folder(start);
+    if (result != ZR_ERR_UNAVAILABLE)
+        return result;
+    snprintf(words, sizeof words, "%s", zr_last_error());
+    door.bytes = zr_service_name(key, &door.address);
+    door.patience = (struct timeval){.tv_usec = 1000}; /* any user can listen there, and accept nobody */
+    return knock(&door, out) == ZR_OK ? ZR_OK : zr_fail(ZR_ERR_UNAVAILABLE, "%s", words);
+}
+
+/* ---- Messages ------------------------------------------------------------------------------------------ */
+
+struct zr_service_message zr_service_message_of(enum zr_service_kind kind)
+{
+    return (struct zr_service_message){
+        .magic = ZR_SERVICE_MAGIC, .version = ZR_SERVICE_VERSION, .kind = (uint16_t)kind};
+}
+
+union descriptors {
+    struct cmsghdr header; /* for its alignment */
+    char room[CMSG_SPACE(sizeof(int) * ZR_SERVICE_FDS_MOST)];
+};
+
+zr_result zr_service_send(int line, const struct zr_service_message *message, int fd, bool now)
+{
+    union descriptors beside = {0};
+    struct iovec bytes = {(void *)(uintptr_t)message, sizeof *message};
+    struct msghdr header = {.msg_iov = &bytes, .msg_iovlen = 1};
+    if (fd >= 0) {
+        header.msg_control = &beside;
+        header.msg_controllen = CMSG_SPACE(sizeof fd);
+        struct cmsghdr *control = CMSG_FIRSTHDR(&header);
+        control->cmsg_level = SOL_SOCKET;
+        control->cmsg_type = SCM_RIGHTS;
+        control->cmsg_len = CMSG_LEN(sizeof fd);
+        memcpy(CMSG_DATA(control), &fd, sizeof fd);
+    }
+    ssize_t sent = zr_send(line, &header, now ? MSG_DONTWAIT : 0);
+    if (sent == (ssize_t)sizeof *message)
+        return ZR_OK;
+    return sent < 0 && (errno == EAGAIN || errno == ENOBUFS || errno == ETOOMANYREFS)
+               ? zr_fail(ZR_ERR_TIMEOUT, "the other end of the service's socket does not read")
+               : zr_fail(ZR_ERR_PEER, "the other end of the service's socket is gone");
+}
+
+static void take_descriptors(struct msghdr *header, struct zr_service_parcel *out)
+{
+    for (struct cmsghdr *control = CMSG_FIRSTHDR(header); control; control = CMSG_NXTHDR(header, control)) {
+        if (control->cmsg_level != SOL_SOCKET || control->cmsg_type != SCM_RIGHTS)
+            continue;
+        size_t count = (control->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        for (size_t i = 0; i < count; i++) {
+            int fd;
+            memcpy(&fd, CMSG_DATA(control) + i * sizeof fd, sizeof fd);
+            if (out->fds_count < ZR_SERVICE_FDS_MOST)
+                out->fds[out->fds_count++] = fd;
+            else
+                close(fd);
+        }
+    }
+    out->fds_lost = (header->msg_flags & MSG_CTRUNC) != 0;
+}
+
+zr_result zr_service_receive(int line, struct zr_service_parcel *out, uint64_t timeout_ns)
+{
+    uint64_t start_ns = timeout_ns ? zr_os_now_ns() : 0;
+    bool was_reset = false; /* the other end has hung up, and what it said last comes after this error */
+    memset(out, 0, sizeof *out);
+    for (;;) {
+        union descriptors beside;
+        struct iovec bytes = {&out->message, sizeof out->message};
+        struct msghdr header = {
+            .msg_iov = &bytes, .msg_iovlen = 1, .msg_control = &beside, .msg_controllen = sizeof beside};
+        ssize_t got = zr_receive(line, &header, MSG_DONTWAIT);
+        if (got > 0) {
+            take_descriptors(&header, out);
+            out->bytes = header.msg_flags & MSG_TRUNC ? sizeof out->message + 1 : (size_t)got;
+            return ZR_OK;
+        }
+        if (got < 0 && errno == ECONNRESET && !was_reset) {
+            was_reset = true;
+            continue;
+        }
+        if (got == 0 || errno != EAGAIN)
+            return zr_fail(ZR_ERR_PEER, "the other end of the service's socket is gone");
+        if (timeout_ns == 0)
+            return ZR_ERR_TIMEOUT; /* as a rule: without words */
+        uint64_t passed_ns = zr_os_now_ns() - start_ns;
+        if (passed_ns >= timeout_ns)
+            return zr_fail(ZR_ERR_TIMEOUT, "zrd has not answered within %llu ms",
+                           (unsigned long long)(timeout_ns / 1000000));
+        struct pollfd poll_fd = {.fd = line, .events = POLLIN};
+        zr_poll(&poll_fd, 1, (int)((timeout_ns - passed_ns) / 1000000) + 1);
+    }
+}
+
+void zr_service_parcel_end(struct zr_service_parcel *parcel)
+{
+    for (unsigned i = 0; i < parcel->fds_count; i++)
+        if (parcel->fds[i] >= 0)
+            close(parcel->fds[i]);
+    parcel->fds_count = 0;
+}
+
+static bool is_text(const char *text, size_t room_bytes)
+{
+    size_t length = strnlen(text, room_bytes);
+    for (size_t i = 0; i < length; i++)
+        if ((unsigned char)text[i] < ' ' || text[i] == 0x7f)
+            return false;
+    return length < room_bytes;
+}
+
+zr_result zr_service_parcel_check(int line, const struct zr_service_parcel *parcel)
+{
+    const struct zr_service_message *message = &parcel->message;
+    if (parcel->bytes < 8 || message->magic != ZR_SERVICE_MAGIC)
+        return zr_fail(ZR_ERR_FORMAT, "%zu bytes that are no message of the service", parcel->bytes);
+    if (message->version != ZR_SERVICE_VERSION)
+        return zr_fail(
+            ZR_ERR_UNAVAILABLE,
+            "process %d speaks version %u of the service's protocol and process %d version %d: "
+            "install zrd and the libraries of one release, and start both anew (`kill` ends a zrd, "
+            "and programs keep what they have)",
+            (int)peer_of(line).pid, message->version, (int)getpid(), ZR_SERVICE_VERSION);
+    if (parcel->bytes != sizeof *message)
+        return zr_fail(ZR_ERR_FORMAT, "a message of another length than %zu bytes", sizeof *message);
+    if (message->kind == 0 || message->kind >= ZR_SERVICE_KIND_COUNT)
+        return zr_fail(ZR_ERR_FORMAT, "a message of no kind that there is (%u)", message->kind);
+    if (!is_text(message->program, sizeof message->program) ||
+        !is_text(message->group, sizeof message->group) || !is_text(message->words, sizeof message->words))
+        return zr_fail(ZR_ERR_FORMAT, "a message with a text that has no end or is none");
+    unsigned wanted = message->kind == ZR_SERVICE_ADOPT || message->kind == ZR_SERVICE_WELCOME ? 1 : 0;
+    bool may =
+        (message->kind == ZR_SERVICE_DONE || message->kind == ZR_SERVICE_GRANTED) && parcel->fds_count == 1;
+    if (parcel->fds_lost && parcel->fds_count < ZR_SERVICE_FDS_MOST)
+        return zr_fail(ZR_ERR_HOST_MEMORY,
+                       "process %d has no descriptor left for the one that it was sent: raise `ulimit -n`",
+                       (int)getpid());
+    if (parcel->fds_lost || (parcel->fds_count != wanted && !may))
+        return zr_fail(ZR_ERR_FORMAT, "a message with %s than belong to it",
+                       parcel->fds_lost || parcel->fds_count > wanted ? "more descriptors"
+                                                                      : "fewer descriptors");
+    return ZR_OK;
+}

@@ -1,0 +1,174 @@
+/* files.c: the memory of zrd's clients: files that zrd makes and keeps a descriptor of, or pieces of a
+ * device's memory. See client.h. Stands on wire.c and stock.c.
+ *
+ * A client maps its files itself, takes their pages where it was granted bytes, and punches out what it
+ * returns; the kernel gives pages to nobody else before it has cleared them. zrd's own descriptor serves to
+ * see what the files really take, and to take the memory back from a client that is over. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "alloc/base/error.h"
+#include "alloc/service/server/connection.h"
+
+void zr_client_make_file(struct zr_client *client)
+{
+    struct zr_service_message done = zr_service_message_of(ZR_SERVICE_DONE);
+    int fd = -1;
+    if (client->files_count < ZR_SERVICE_FILES_MOST)
+        fd = memfd_create("zrd", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0) {
+        done.kind = ZR_SERVICE_REFUSED;
+        done.result = ZR_ERR_HOST_MEMORY;
+        strcpy(done.words, client->files_count < ZR_SERVICE_FILES_MOST
+                               ? "zrd has no descriptor left: raise `ulimit -n` where it is started"
+                               : "a client has 16 files at most: destroy backends, or share one");
+    } else {
+        client->files[client->files_count++] = fd;
+    }
+    zr_client_say(client, client->line, &done, fd);
+}
+
+static bool is_same(int fd, const struct stat *status)
+{
+    struct stat other;
+    return fstat(fd, &other) == 0 && other.st_dev == status->st_dev && other.st_ino == status->st_ino;
+}
+
+/* Whose the file is; NULL: nobody's. */
+static struct zr_client *owner_of(const struct zr_server *server, const struct stat *status)
+{
+    for (struct zr_client *client = server->clients; client; client = client->next)
+        for (unsigned i = 0; i < client->files_count; i++)
+            if (is_same(client->files[i], status))
+                return client;
+    return NULL;
+}
+
+zr_result zr_client_adopt_file(struct zr_server *server, struct zr_client *client, int fd)
+{
+    struct stat status;
+    int seals = fcntl(fd, F_GET_SEALS);
+    if (seals > 0 && seals & F_SEAL_GROW) /* see empty() */
+        return zr_fail(ZR_ERR_INVALID, "an earlier zrd ended this process's leases and took its memory");
+    /* A file of any other kind has no seals, or cannot get any: it is not zrd's to change. */
+    if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode) || seals != 0 ||
+        (fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDWR)
+        return zr_fail(ZR_ERR_INVALID, "what is to be adopted is no file that a client may have");
+    if (client->files_count >= ZR_SERVICE_FILES_MOST)
+        return zr_fail(ZR_ERR_INVALID, "a client has %d files at most", ZR_SERVICE_FILES_MOST);
+    struct zr_client *owner = owner_of(server, &status);
+    if (owner && owner->holder.pid == client->holder.pid)
+        zr_client_hear(server, owner); /* that it has hung up */
+    if (owner && !owner->holder.left && !owner->doomed)
+        return zr_fail(ZR_ERR_INVALID, "the file is pid %d's already", (int)owner->holder.pid);
+    if (owner) { /* a connection of this process's, or its parent's, that was lost */
+        zr_client_close_files(owner);
+        zr_client_doom(server, owner, false, "");
+    }
+    client->files[client->files_count++] = fd;
+    return ZR_OK;
+}
+
+uint64_t zr_client_resident_bytes(const struct zr_client *client)
+{
+    struct stat status;
+    uint64_t bytes = client->pieces.bytes;
+    for (unsigned i = 0; i < client->files_count; i++)
+        bytes += fstat(client->files[i], &status) == 0 ? (uint64_t)status.st_blocks * 512 : 0;
+    return bytes;
+}
+
+void zr_client_close_files(struct zr_client *client)
+{
+    while (client->files_count > 0)
+        close(client->files[--client->files_count]);
+}
+
+/* Nobody can make it longer again: where there was memory there would be zeros. */
+static void empty(int fd)
+{
+    if (ftruncate(fd, 0) == 0)
+        fcntl(fd, F_ADD_SEALS, F_SEAL_GROW);
+}
+
+void zr_client_revoke_files(struct zr_client *client)
+{
+    for (unsigned i = 0; i < client->files_count; i++)
+        empty(client->files[i]);
+    zr_client_close_files(client);
+}
+
+/* The kernel seals a file against writing only while nobody can write to it through a mapping. */
+bool zr_client_release_files(struct zr_client *client)
+{
+    for (unsigned i = client->files_count; i-- > 0;) {
+        if (fcntl(client->files[i], F_ADD_SEALS, F_SEAL_WRITE) != 0 && errno == EBUSY)
+            continue;
+        empty(client->files[i]);
+        close(client->files[i]);
+        client->files[i] = client->files[--client->files_count];
+    }
+    return client->files_count == 0;
+}
+
+/* ---- A device's memory --------------------------------------------------------------------------------- */
+
+zr_result zr_client_lend(struct zr_client *client, uint64_t bytes, struct zr_device_piece **out)
+{
+    return zr_stock_lend(&client->server->stock, &client->pieces, bytes, out);
+}
+
+zr_result zr_client_take_back(struct zr_client *client, const struct zr_service_message *message)
+{
+    struct zr_stock *stock = &client->server->stock;
+    struct zr_device_piece *piece = zr_stock_find(stock, &client->pieces, message->count);
+    uint64_t others = client->holder.held_bytes - client->pieces.bytes;
+    if (piece && piece->handle->bytes == message->bytes) {
+        zr_stock_take_back(stock, &client->pieces, piece);
+        return ZR_OK;
+    }
+    /* It has made that itself, or a zrd before this one. */
+    return !piece && message->bytes <= others
+               ? ZR_OK
+               : zr_fail(ZR_ERR_INVALID, "it gives back %llu bytes as piece %llu, which it has not got",
+                         (unsigned long long)message->bytes, (unsigned long long)message->count);
+}
+
+static bool is_alive(const struct zr_client *client)
+{
+    struct pollfd end = {.fd = client->process, .events = POLLIN};
+    return client->process >= 0 ? poll(&end, 1, 0) == 0 : kill(client->holder.pid, 0) == 0;
+}
+
+bool zr_client_release_pieces(struct zr_client *client)
+{
+    if (client->registered && client->holder.held_bytes > 0 && is_alive(client))
+        return false;
+    zr_stock_take_all(&client->server->stock, &client->pieces);
+    return true;
+}
+
+void zr_client_send_piece(struct zr_client *client, uint64_t number)
+{
+    struct zr_service_message message = zr_service_message_of(ZR_SERVICE_DONE);
+    struct zr_stock *stock = &client->server->stock;
+    const struct zr_device_piece *piece = zr_stock_find(stock, &client->pieces, number);
+    int fd = -1;
+    if (!piece || zr_piece_fd(stock, piece, &fd) != ZR_OK) {
+        message.kind = ZR_SERVICE_REFUSED;
+        message.result = ZR_ERR_UNAVAILABLE;
+        snprintf(message.words, sizeof message.words, "%s",
+                 piece ? zr_last_error() : "this zrd has not lent that memory, and cannot share it");
+    }
+    zr_client_say(client, client->line, &message, fd);
+    if (fd >= 0)
+        zr_piece_close_fd(stock, piece);
+}

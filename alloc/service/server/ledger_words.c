@@ -1,0 +1,45 @@
+/* ledger_words.c: numbers and holders in words, and how fast holders give; see ledger.h. */
+#include <stdio.h>
+
+#include "alloc/base/sizes.h"
+#include "alloc/service/server/ledger.h"
+
+const char *zr_ledger_bytes(char out[ZR_LEDGER_NUMBER_ROOM], uint64_t bytes)
+{
+    return zr_size_print(out, bytes);
+}
+
+void zr_ledger_describe(const struct zr_ledger *ledger, char *out, size_t room_bytes)
+{
+    enum { SHOWN = 4 };
+    char number[ZR_LEDGER_NUMBER_ROOM];
+    const struct zr_holder *last = NULL;
+    size_t used = 0;
+    out[0] = '\0';
+    for (unsigned i = 0; i < SHOWN && used < room_bytes; i++) {
+        const struct zr_holder *most = NULL;
+        for (const struct zr_holder *holder = ledger->holders; holder; holder = holder->next) {
+            bool after = !last || holder->held_bytes < last->held_bytes ||
+                         (holder->held_bytes == last->held_bytes && holder->number > last->number);
+            if (holder->held_bytes > 0 && after && (!most || holder->held_bytes > most->held_bytes))
+                most = holder;
+        }
+        if (!most)
+            break;
+        int length = snprintf(out + used, room_bytes - used, "%spid %d (%s) %s", i ? ", " : "",
+                              (int)most->pid, most->program, zr_ledger_bytes(number, most->held_bytes));
+        used += length > 0 ? (size_t)length : 0;
+        last = most;
+    }
+}
+
+uint64_t zr_ledger_reclaim_ns(const struct zr_ledger *ledger, const struct zr_holder *holder)
+{
+    double bytes = (double)holder->given_bytes, ns = (double)holder->given_ns;
+    for (const struct zr_holder *other = ledger->holders; other && holder->given_bytes == 0;
+         other = other->next) {
+        bytes += (double)other->given_bytes;
+        ns += (double)other->given_ns;
+    }
+    return bytes > 0 ? (uint64_t)((double)holder->idle_bytes / bytes * ns) : 0;
+}

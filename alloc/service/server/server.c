@@ -1,0 +1,457 @@
+/* server.c: see server.h. Stands on obey.c and ledger.c. */
+#define _GNU_SOURCE
+#include "alloc/service/server/server.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "alloc/base/error.h"
+#include "alloc/base/system/file.h"
+#include "alloc/base/system/os.h"
+#include "alloc/base/system/socket.h"
+#include "alloc/service/server/connection.h"
+#include "alloc/service/server/runs.h"
+
+enum {
+    CLIENTS_MOST = 8192,
+    EVENTS_AT_ONCE = 64,
+    MESSAGES_AT_ONCE = 16, /* of one client, before the others have a turn */
+    LOOK_MS = 200
+};
+#define SILENT_NS UINT64_C(30000000000) /* a connection that says nothing for so long is closed */
+
+static struct zr_server *server_of(struct zr_ledger *ledger)
+{
+    return (struct zr_server *)ledger;
+}
+
+static struct zr_client *client_of(struct zr_holder *holder)
+{
+    return (struct zr_client *)holder;
+}
+
+/* ---- What a client is told ----------------------------------------------------------------------------- */
+
+void zr_client_doom(struct zr_server *server, struct zr_client *client, bool revoke, const char *words)
+{
+    if (client->doomed)
+        return;
+    client->doomed = server->doomed = true;
+    client->revoked = revoke;
+    snprintf(client->words, sizeof client->words, "%s", words);
+}
+
+void zr_client_say(struct zr_client *client, int socket, const struct zr_service_message *message, int fd)
+{
+    zr_result result = socket >= 0 ? zr_service_send(socket, message, fd, true) : ZR_ERR_PEER;
+    if (result != ZR_OK && !client->doomed)
+        zr_client_doom(client->server, client, result == ZR_ERR_TIMEOUT,
+                       result == ZR_ERR_TIMEOUT ? "it reads no answers" : "");
+}
+
+static bool answer(struct zr_ledger *ledger, struct zr_holder *holder, zr_result result)
+{
+    struct zr_server *server = server_of(ledger);
+    struct zr_device_piece *piece = NULL;
+    bool granted = result == ZR_OK;
+    int fd = -1;
+    if (granted && zr_server_has_device(server))
+        result = zr_client_lend(client_of(holder), holder->wanted_bytes, &piece);
+    if (piece && (result = zr_piece_fd(&server->stock, piece, &fd)) != ZR_OK)
+        zr_stock_take_back(&server->stock, &client_of(holder)->pieces, piece);
+    if (granted && result != ZR_OK)
+        return false;
+    struct zr_service_message message =
+        zr_service_message_of(result == ZR_OK ? ZR_SERVICE_GRANTED : ZR_SERVICE_REFUSED);
+    message.count = fd >= 0 ? piece->number : 0;
+    message.serial = holder->wanted_serial;
+    message.bytes = holder->wanted_bytes;
+    message.result = (uint32_t)result;
+    if (result != ZR_OK)
+        snprintf(message.words, sizeof message.words, "%s", zr_last_error());
+    zr_client_say(client_of(holder), client_of(holder)->line, &message, fd);
+    if (fd >= 0)
+        zr_piece_close_fd(&server->stock, piece);
+    return true;
+}
+
+static void ask(struct zr_ledger *ledger, struct zr_holder *holder)
+{
+    struct zr_service_message message = zr_service_message_of(ZR_SERVICE_RECLAIM);
+    message.serial = holder->asked_serial;
+    message.bytes = holder->asked_bytes;
+    message.flags = holder->asked_spill ? ZR_SERVICE_SPILL : 0;
+    message.within_ms = (uint32_t)(ledger->within_ns / 1000000);
+    zr_client_say(client_of(holder), client_of(holder)->bell, &message, -1);
+}
+
+static void end(struct zr_ledger *ledger, struct zr_holder *holder, const char *words)
+{
+    zr_client_doom(server_of(ledger), client_of(holder), true, words);
+}
+
+static void reply(struct zr_ledger *ledger, struct zr_holder *holder, enum zr_service_kind kind,
+                  const char *words)
+{
+    struct zr_service_message message = zr_service_message_of(kind);
+    (void)ledger;
+    message.result = kind == ZR_SERVICE_REFUSED ? ZR_ERR_MEMORY : ZR_OK;
+    message.turn = holder->run ? holder->run->turn : 0;
+    snprintf(message.words, sizeof message.words, "%s", kind == ZR_SERVICE_REFUSED ? zr_last_error() : words);
+    zr_client_say(client_of(holder), client_of(holder)->line, &message, -1);
+}
+
+static void ask_to_yield(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t bytes)
+{
+    struct zr_service_message message = zr_service_message_of(ZR_SERVICE_YIELD);
+    (void)ledger;
+    message.bytes = bytes;
+    zr_client_say(client_of(holder), client_of(holder)->bell, &message, -1);
+}
+
+static const struct zr_ledger_calls calls = {
+    .answer = answer, .ask = ask, .end = end, .reply = reply, .yield = ask_to_yield};
+
+/* ---- The end of a connection --------------------------------------------------------------------------- */
+
+static void close_fd(int *fd)
+{
+    if (*fd >= 0)
+        close(*fd);
+    *fd = -1;
+}
+
+static void tell_end(struct zr_server *server, struct zr_client *client)
+{
+    struct zr_service_message message = zr_service_message_of(ZR_SERVICE_ENDED);
+    if (!client->words[0])
+        return;
+    snprintf(message.words, sizeof message.words, "%s", client->words);
+    if (client->bell >= 0)
+        zr_service_send(client->bell, &message, -1, true);
+    zr_service_log(server->log, "pid %d (%s): %s%s", (int)client->holder.pid, client->holder.program,
+                   client->words,
+                   client->holder.held_bytes == 0 || !client->revoked ? ""
+                   : zr_server_has_device(server) ? "; what it holds of the device is free when it ends"
+                                                  : "; its memory was taken");
+    client->words[0] = '\0';
+}
+
+static bool release(struct zr_server *server, struct zr_client *client)
+{
+    return zr_server_has_device(server) ? zr_client_release_pieces(client) : zr_client_release_files(client);
+}
+
+static void forget(struct zr_server *server, struct zr_client *client)
+{
+    if (client->previous)
+        client->previous->next = client->next;
+    else
+        server->clients = client->next;
+    if (client->next)
+        client->next->previous = client->previous;
+    server->clients_count--;
+    server->unregistered_count -= !client->registered;
+    server->left_count -= client->holder.left;
+    if (client->registered)
+        zr_ledger_remove(&server->ledger, &client->holder, zr_os_now_ns());
+    zr_slab_give(&server->client_records, client);
+}
+
+/* Hangs up. Its memory goes, or stays counted while a child of its maps it. */
+static void finish(struct zr_server *server, struct zr_client *client)
+{
+    tell_end(server, client);
+    close_fd(&client->line);
+    close_fd(&client->bell);
+    if (client->revoked)
+        zr_client_revoke_files(client);
+    if (!zr_server_has_device(server))
+        close_fd(&client->process);
+    if (!release(server, client)) {
+        client->doomed = false;
+        if (!client->holder.left) {
+            server->left_count++;
+            zr_ledger_leave(&server->ledger, &client->holder, zr_os_now_ns());
+        }
+        return;
+    }
+    close_fd(&client->process);
+    forget(server, client);
+}
+
+/* To end one may doom another. */
+static void finish_doomed(struct zr_server *server)
+{
+    while (server->doomed) {
+        server->doomed = false;
+        for (struct zr_client *client = server->clients, *next; client; client = next) {
+            next = client->next;
+            if (client->doomed)
+                finish(server, client);
+        }
+    }
+}
+
+/* What nobody tells: whether files are free now, and who is silent. */
+static void look_around(struct zr_server *server, uint64_t now_ns)
+{
+    if (now_ns - server->looked_ns < (uint64_t)LOOK_MS * 1000000)
+        return;
+    server->looked_ns = now_ns;
+    if (server->left_count == 0 && server->unregistered_count == 0)
+        return;
+    for (struct zr_client *client = server->clients; client; client = client->next)
+        if (client->holder.left || (!client->registered && now_ns - client->since_ns > SILENT_NS))
+            zr_client_doom(server, client, false, "");
+}
+
+/* ---- The beginning of a connection --------------------------------------------------------------------- */
+
+static bool listen_to(struct zr_server *server, int fd, struct zr_source *source)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = source};
+    return epoll_ctl(server->epoll, EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
+/* A process that has not been heard yet. */
+static void turn_away(struct zr_server *server, int line, const char *words)
+{
+    struct zr_service_message refused = zr_service_message_of(ZR_SERVICE_REFUSED);
+    refused.result = ZR_ERR_UNAVAILABLE;
+    snprintf(refused.words, sizeof refused.words, "zrd %s", words);
+    if (line >= 0)
+        zr_service_send(line, &refused, -1, true);
+    zr_service_log(server->log, "%s", words);
+    close_fd(&line);
+}
+
+void zr_server_admit(struct zr_server *server, int line)
+{
+    struct ucred peer = {0};
+    socklen_t bytes = sizeof peer;
+    if (getsockopt(line, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0 || peer.uid != geteuid()) {
+        zr_service_log(server->log, "refuses user %ld (pid %d): not its own", (long)peer.uid, (int)peer.pid);
+        close(line);
+        return;
+    }
+    if (server->clients_count >= CLIENTS_MOST || !zr_slab_reserve(&server->client_records, 1)) {
+        turn_away(server, line, "has no room for another client: it serves 8192 at most");
+        return;
+    }
+    struct zr_client *client = zr_slab_take(&server->client_records);
+    *client = (struct zr_client){.server = server, .next = server->clients, .line = line, .bell = -1};
+    client->holder.pid = peer.pid;
+    client->since_ns = zr_os_now_ns();
+    client->line_source = (struct zr_source){ZR_SOURCE_LINE, client};
+    client->process_source = (struct zr_source){ZR_SOURCE_PROCESS, client};
+    if (client->next)
+        client->next->previous = client;
+    server->clients = client;
+    server->clients_count++;
+    server->unregistered_count++;
+    fcntl(line, F_SETFL, O_NONBLOCK);
+    /* A child that was not made by fork() may have the connection, too: the process's end counts as well. */
+    client->process = (int)syscall(SYS_pidfd_open, peer.pid, 0);
+    if (client->process >= 0)
+        listen_to(server, client->process, &client->process_source);
+    if (!listen_to(server, line, &client->line_source))
+        zr_client_doom(server, client, false, "epoll has no room for it");
+}
+
+static void accept_all(struct zr_server *server, int listening)
+{
+    for (unsigned i = 0; listening >= 0 && i < EVENTS_AT_ONCE; i++) {
+        if (server->spare < 0) /* another process may have taken its place */
+            server->spare = zr_open("/dev/null", O_RDONLY, 0);
+        int line = zr_accept(listening, SOCK_NONBLOCK);
+        if (line < 0 && (errno == EMFILE || errno == ENFILE) && server->spare >= 0) {
+            /* Told, not left waiting in the queue. */
+            close_fd(&server->spare);
+            line = zr_accept(listening, SOCK_NONBLOCK);
+            turn_away(server, line,
+                      "has no descriptor left for another client: raise `ulimit -n` where it is started");
+            server->spare = zr_open("/dev/null", O_RDONLY, 0);
+            return;
+        }
+        if (line < 0)
+            return;
+        zr_server_admit(server, line);
+    }
+}
+
+/* Accepts at the listener's sockets, as far as they are there. */
+static bool attend(struct zr_server *server)
+{
+    static struct zr_source listening = {ZR_SOURCE_LISTENING, NULL}, folder = {ZR_SOURCE_FOLDER, NULL};
+    const struct zr_listener *listener = &server->listener;
+    return (listener->socket < 0 || listen_to(server, listener->socket, &listening)) &&
+           (listener->watch < 0 || listen_to(server, listener->watch, &folder));
+}
+
+static uint64_t folder_due_ns(const struct zr_server *server)
+{
+    return server->listener.key[0] ? server->listener.due_ns : UINT64_MAX;
+}
+
+/* Makes the socket again where its folder was removed, and writes the limits beside it. */
+static void look_at_folder(struct zr_server *server, uint64_t now_ns)
+{
+    bool again = false;
+    zr_result result = zr_listener_check(&server->listener, now_ns, &again, server->log);
+    if (again) {
+        result =
+            attend(server) ? ZR_OK : zr_fail(ZR_ERR_UNAVAILABLE, "epoll takes no socket (error %d)", errno);
+        if (zr_limits_move(&server->limits, &server->ledger, server->listener.address.sun_path) != ZR_OK)
+            zr_service_log(server->log, "the limits: %s", zr_last_error());
+    }
+    if (result != ZR_OK) {
+        zr_service_log(server->log, "%s", zr_last_error());
+        server->stop = true;
+    }
+}
+
+/* ---- The loop ------------------------------------------------------------------------------------------ */
+
+static void read_line(struct zr_server *server, struct zr_client *client)
+{
+    struct zr_service_parcel parcel;
+    for (unsigned i = 0; i < MESSAGES_AT_ONCE && !client->doomed; i++) {
+        zr_result result = zr_service_receive(client->line, &parcel, 0);
+        if (result == ZR_ERR_TIMEOUT)
+            return;
+        if (result == ZR_OK)
+            zr_client_obey(server, client, &parcel);
+        else
+            zr_client_doom(server, client, false, "");
+        zr_service_parcel_end(&parcel);
+    }
+}
+
+void zr_client_hear(struct zr_server *server, struct zr_client *client)
+{
+    struct pollfd more = {.fd = client->line, .events = POLLIN};
+    while (!client->doomed && client->line >= 0 && poll(&more, 1, 0) > 0)
+        read_line(server, client);
+}
+
+static void take_event(struct zr_server *server, const struct zr_source *source)
+{
+    switch (source->kind) {
+    case ZR_SOURCE_LISTENING:
+        accept_all(server, server->listener.socket);
+        accept_all(server, server->listener.name);
+        break;
+    case ZR_SOURCE_FOLDER:
+        look_at_folder(server, zr_os_now_ns());
+        break;
+    case ZR_SOURCE_SIGNAL:
+        server->stop = true;
+        break;
+    case ZR_SOURCE_LINE:
+        if (!source->client->doomed)
+            read_line(server, source->client);
+        break;
+    case ZR_SOURCE_PROCESS:
+        /* What it sent last comes first. */
+        if (!source->client->doomed)
+            read_line(server, source->client);
+        zr_client_doom(server, source->client, false, "");
+        break;
+    }
+}
+
+/* A client that is gone, or about to be. */
+static bool tells_an_end(const struct epoll_event *event)
+{
+    const struct zr_source *source = event->data.ptr;
+    return source->kind == ZR_SOURCE_PROCESS ||
+           (source->kind == ZR_SOURCE_LINE && event->events & (EPOLLHUP | EPOLLERR));
+}
+
+void zr_server_step(struct zr_server *server, int timeout_ms)
+{
+    struct epoll_event events[EVENTS_AT_ONCE];
+    uint64_t now_ns = zr_os_now_ns(), due_ns = server->ledger.due_ns, folder_ns = folder_due_ns(server);
+    if (folder_ns < due_ns)
+        due_ns = folder_ns;
+    if (due_ns != UINT64_MAX) {
+        uint64_t left_ms = due_ns > now_ns ? (due_ns - now_ns) / 1000000 + 1 : 0;
+        if (timeout_ms < 0 || left_ms < (uint64_t)timeout_ms)
+            timeout_ms = (int)left_ms;
+    }
+    if ((server->left_count > 0 || server->unregistered_count > 0) &&
+        (timeout_ms < 0 || timeout_ms > LOOK_MS))
+        timeout_ms = LOOK_MS;
+    int count = epoll_wait(server->epoll, events, EVENTS_AT_ONCE, timeout_ms);
+    /* What the dead held is free before anybody is refused: what others say waits for the next step. */
+    bool ends = false;
+    for (int i = 0; i < count; i++)
+        ends = ends || tells_an_end(&events[i]);
+    for (int i = 0; i < count; i++)
+        if (!ends || tells_an_end(&events[i]))
+            take_event(server, events[i].data.ptr);
+    now_ns = zr_os_now_ns();
+    zr_ledger_tick(&server->ledger, now_ns);
+    look_around(server, now_ns);
+    if (now_ns >= folder_due_ns(server))
+        look_at_folder(server, now_ns);
+    finish_doomed(server);
+}
+
+zr_result zr_server_start(struct zr_server *server, struct zr_service_log *log)
+{
+    server->log = log;
+    server->started_ns = zr_os_now_ns();
+    server->ledger.calls = &calls;
+    server->spare = -1;
+    zr_ledger_start(&server->ledger);
+    zr_slab_init(&server->client_records, sizeof(struct zr_client), ZR_POOL_FAULTS);
+    server->epoll = epoll_create1(EPOLL_CLOEXEC);
+    return server->epoll >= 0 ? ZR_OK
+                              : zr_fail(ZR_ERR_UNAVAILABLE, "the system gives no epoll (error %d)", errno);
+}
+
+zr_result zr_server_listen(struct zr_server *server)
+{
+    static struct zr_source name = {ZR_SOURCE_LISTENING, NULL};
+    server->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    return attend(server) && (server->listener.name < 0 || listen_to(server, server->listener.name, &name))
+               ? ZR_OK
+               : zr_fail(ZR_ERR_UNAVAILABLE, "epoll takes no socket (error %d)", errno);
+}
+
+zr_result zr_server_stop_by(struct zr_server *server, int fd)
+{
+    static struct zr_source source = {ZR_SOURCE_SIGNAL, NULL};
+    return listen_to(server, fd, &source)
+               ? ZR_OK
+               : zr_fail(ZR_ERR_UNAVAILABLE, "epoll takes no descriptor (error %d)", errno);
+}
+
+void zr_server_end(struct zr_server *server)
+{
+    zr_listener_close(&server->listener); /* first: a client that is hung up on may start the next zrd */
+    for (struct zr_client *client = server->clients, *next; client; client = next) {
+        next = client->next;
+        close_fd(&client->line);
+        close_fd(&client->bell);
+        close_fd(&client->process);
+        zr_client_close_files(client);
+        if (zr_server_has_device(server))
+            zr_stock_take_all(&server->stock, &client->pieces);
+    }
+    server->clients = NULL;
+    zr_stock_close(&server->stock);
+    close_fd(&server->spare);
+    close_fd(&server->epoll);
+    zr_slab_end(&server->client_records);
+    zr_ledger_end(&server->ledger);
+}

@@ -1,0 +1,481 @@
+/* serve.c: see serve.h. Stands on publish.c, command.c, tracing.c and arena.c.
+ *
+ * Connections are heard side by side, each with a second to say its line; where there are too many, the one
+ * that has been silent longest is closed for the next. One line is answered at a time. Only a connection that
+ * has said `attach` stays, and may say more lines; its records end with it. */
+#define _GNU_SOURCE
+#include "alloc/telemetry/serve.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "alloc/base/error.h"
+#include "alloc/base/system/folders.h"
+#include "alloc/base/system/fork.h"
+#include "alloc/base/system/os.h"
+#include "alloc/telemetry/command.h"
+#include "alloc/telemetry/publish.h"
+#include "alloc/telemetry/trace.h"
+#include "alloc/core/reclaim.h"
+
+#define DUE_BYTES   ((size_t)64 << 20)
+#define PATIENCE_NS UINT64_C(1000000000)
+#define REFRESH_MS  1000
+#define LOOK_NS     UINT64_C(10000000) /* between two looks for a request */
+#define QUEUE_MOST  16
+#define HEARD_MOST  16       /* connections at a time */
+enum { ATTACHED_MOST = 64 }; /* arenas that one connection records */
+#define DESCRIPTOR 200       /* from here on: programs that close what they do not know begin below */
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#define STACK_BYTES ((size_t)4 << 20)
+#else
+#define STACK_BYTES ((size_t)256 << 10)
+#endif
+
+_Atomic uint32_t zr_serve_state;
+
+struct connection {
+    int fd;               /* -1: none */
+    ino_t inode;          /* of it: as below */
+    uint64_t deadline_ns; /* of its line; UINT64_MAX: none, of an attached one that says nothing */
+    size_t used;
+    char line[ZR_COMMAND_BYTES];
+};
+
+static struct {
+    int listening; /* -1: none */
+    dev_t device;  /* of it: a program may close what is not its own, and open another there */
+    ino_t inode;
+    pid_t process; /* whose files these are; 0: nobody's */
+    struct zr_publisher publisher;
+    char socket_path[sizeof(((struct sockaddr_un *)0)->sun_path)];
+    struct zr_thread thread;
+    void *stack; /* of the thread, or of the next one: a child has it, since its C library looks at it */
+    struct connection heard[HEARD_MOST];
+    struct connection *attached; /* one of them, or NULL */
+    unsigned attached_arenas[ATTACHED_MOST];
+    unsigned attached_count;
+} serve = {.listening = -1};
+
+/* ---- Connections --------------------------------------------------------------------------------------- */
+
+/* Whether the descriptor is still the socket that was made: all sockets are of one device. */
+static bool is_ours(int fd, ino_t inode)
+{
+    struct stat status;
+    return fd >= 0 && fstat(fd, &status) == 0 && status.st_dev == serve.device && status.st_ino == inode;
+}
+
+static bool is_of_this_user(int fd)
+{
+    struct ucred peer;
+    socklen_t bytes = sizeof peer;
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 && peer.uid == geteuid();
+}
+
+static void end_connection(struct connection *connection)
+{
+    if (is_ours(connection->fd, connection->inode))
+        close(connection->fd);
+    connection->fd = -1;
+}
+
+/* Takes the next one, in the place of the longest silent where there is no other. NULL: there is none. */
+static struct connection *begin_connection(void)
+{
+    struct connection *place = NULL;
+    struct stat status;
+    int fd = accept4(serve.listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0) {
+        poll(NULL, 0, 100); /* out of descriptors, as a rule: not again at once */
+        return NULL;
+    }
+    for (unsigned i = 0; i < HEARD_MOST; i++) {
+        struct connection *each = &serve.heard[i];
+        bool better = !place || (place->fd >= 0 && (each->fd < 0 || each->deadline_ns < place->deadline_ns));
+        if (each != serve.attached && better)
+            place = each;
+    }
+    end_connection(place);
+    if (!is_of_this_user(fd) || fstat(fd, &status) != 0) {
+        close(fd);
+        return NULL;
+    }
+    place->fd = fd;
+    place->inode = status.st_ino;
+    place->deadline_ns = zr_os_now_ns() + PATIENCE_NS;
+    place->used = 0;
+    return place;
+}
+
+/* The line's length, without its end, once it is whole; 0: it is not; -1: it never will be. */
+static int hear(struct connection *connection)
+{
+    size_t room_bytes = ZR_COMMAND_BYTES - 1 - connection->used;
+    char *at = connection->line + connection->used;
+    if (!is_ours(connection->fd, connection->inode))
+        return -1;
+    ssize_t got = recv(connection->fd, at, room_bytes, MSG_DONTWAIT);
+    if (got < 0 && (errno == EINTR || errno == EAGAIN))
+        return 0;
+    char *end = got > 0 ? memchr(at, '\n', (size_t)got) : NULL;
+    if (!end && (got <= 0 || (size_t)got == room_bytes))
+        return -1;
+    connection->used += (size_t)got;
+    if (!end)
+        return 0;
+    *end = '\0';
+    return end > connection->line ? (int)(end - connection->line) : -1;
+}
+
+/* Waits for the other side to read, at most as long as for a line. False: it does not. */
+static bool answer(const struct connection *connection, bool good, const char *words)
+{
+    char line[1100];
+    uint64_t deadline_ns = zr_os_now_ns() + PATIENCE_NS, now_ns;
+    int length = snprintf(line, sizeof line, "%s %s\n", good ? "ok" : "no", words);
+    size_t sent = 0;
+    while (sent < (size_t)length && (now_ns = zr_os_now_ns()) < deadline_ns) {
+        struct pollfd poll_fd = {.fd = connection->fd, .events = POLLOUT};
+        if (!is_ours(connection->fd, connection->inode))
+            return false;
+        if (poll(&poll_fd, 1, (int)((deadline_ns - now_ns) / 1000000) + 1) <= 0)
+            continue;
+        ssize_t more = send(connection->fd, line + sent, (size_t)length - sent, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (more < 0 && errno != EINTR && errno != EAGAIN)
+            return false;
+        sent += more > 0 ? (size_t)more : 0;
+    }
+    return sent == (size_t)length;
+}
+
+/* ---- Commands ------------------------------------------------------------------------------------------ */
+
+static zr_result trim_all(char *words, size_t room_bytes)
+{
+    bool busy = false;
+    snprintf(words, room_bytes, "%zu bytes went back", zr_reclaim(SIZE_MAX, NULL, &busy));
+    return ZR_OK;
+}
+
+static void detach(void)
+{
+    if (!serve.attached)
+        return;
+    char words[256] = "";
+    unsigned whole_count = 0;
+    bool good = true;
+    for (unsigned i = 0; i < serve.attached_count; i++) {
+        zr_result result = zr_trace_stop_foreign(serve.attached_arenas[i]);
+        whole_count += result == ZR_OK;
+        good = good && result != ZR_ERR_IO;
+        if (result != ZR_OK && (result == ZR_ERR_IO || !words[0]))
+            snprintf(words, sizeof words, "%s", zr_last_error());
+    }
+    good = good && whole_count > 0; /* one of several arenas may have been destroyed meanwhile */
+    answer(serve.attached, good, good ? "the record is whole" : words);
+    end_connection(serve.attached);
+    serve.attached = NULL;
+    serve.attached_count = 0;
+}
+
+/* The first arena of a connection, or another one beside those that it records already. */
+static zr_result attach(const struct zr_command *command, struct connection *connection)
+{
+    if (serve.attached && serve.attached != connection)
+        return zr_fail(ZR_ERR_INVALID, "somebody is attached to this process already");
+    if (serve.attached_count == ATTACHED_MOST)
+        return zr_fail(ZR_ERR_INVALID, "one connection records %d arenas at most", ATTACHED_MOST);
+    zr_result result = zr_trace_start_foreign(command->arena, command->text);
+    if (result != ZR_OK)
+        return result;
+    serve.attached = connection;
+    serve.attached_arenas[serve.attached_count++] = command->arena;
+    return ZR_OK;
+}
+
+static zr_result obey(const struct zr_command *command, struct connection *connection, char *words,
+                      size_t room_bytes)
+{
+    words[0] = '\0';
+    switch (command->kind) {
+    case ZR_COMMAND_STATS:
+        zr_publisher_refresh(&serve.publisher, ZR_REFRESH_WALKED);
+        return ZR_OK;
+    case ZR_COMMAND_LEDGER:
+        zr_publisher_refresh(&serve.publisher, ZR_REFRESH_DEVICES);
+        return ZR_OK;
+    case ZR_COMMAND_TRIM:
+        return trim_all(words, room_bytes);
+    case ZR_COMMAND_SNAPSHOT:
+        return zr_trace_snapshot(command->arena, command->text);
+    case ZR_COMMAND_ATTACH:
+        return attach(command, connection);
+    case ZR_COMMAND_RECORD:
+        return zr_trace_start_foreign(command->arena, command->text);
+    case ZR_COMMAND_STOP:
+        return zr_trace_stop_foreign(command->arena);
+    case ZR_COMMAND_MARK:
+        snprintf(words, room_bytes, "in %u traces", zr_trace_mark_all(command->text));
+        return ZR_OK;
+    case ZR_COMMAND_STACKS:
+        return zr_arenas_set_stacks(command->arena)
+                   ? ZR_OK
+                   : zr_fail(ZR_ERR_UNAVAILABLE, "an arena is busy: it has no stacks");
+    default:
+        return ZR_ERR_INVALID;
+    }
+}
+
+/* False: it was not heard out. */
+static bool serve_line(struct connection *connection, int length)
+{
+    char words[128] = "";
+    struct zr_command command;
+    zr_result result = zr_command_read(&command, connection->line, (size_t)length);
+    if (result == ZR_OK)
+        result = obey(&command, connection, words, sizeof words);
+    connection->used = 0;
+    return answer(connection, result == ZR_OK, result == ZR_OK ? words : zr_last_error());
+}
+
+/* Something has come; or its time is over. An attached one stays. */
+static void serve_connection(struct connection *connection, bool late)
+{
+    int length = late ? -1 : hear(connection);
+    bool good = length == 0 || (length > 0 && serve_line(connection, length));
+    if (connection != serve.attached) {
+        if (!good || length > 0)
+            end_connection(connection);
+        return;
+    }
+    if (!good)
+        detach();
+    else if (length > 0)
+        connection->deadline_ns = UINT64_MAX;
+    else if (connection->used > 0 && connection->deadline_ns == UINT64_MAX)
+        connection->deadline_ns = zr_os_now_ns() + PATIENCE_NS;
+}
+
+/* Waits for the next of all; how long the first silent one has still. */
+static int wait_ready(struct pollfd fds[1 + HEARD_MOST])
+{
+    uint64_t now_ns = zr_os_now_ns(), until_ns = now_ns + (uint64_t)REFRESH_MS * 1000000;
+    fds[0] = (struct pollfd){.fd = serve.listening, .events = POLLIN};
+    for (unsigned i = 0; i < HEARD_MOST; i++) {
+        const struct connection *each = &serve.heard[i];
+        fds[1 + i] = (struct pollfd){.fd = each->fd, .events = POLLIN};
+        if (each->fd >= 0 && each->deadline_ns < until_ns)
+            until_ns = each->deadline_ns;
+    }
+    return poll(fds, 1 + HEARD_MOST, until_ns > now_ns ? (int)((until_ns - now_ns) / 1000000) + 1 : 0);
+}
+
+/* Until the socket is gone. The process does not wait for this thread when it ends. */
+static void *run(void *nothing)
+{
+    uint64_t refreshed_ns = zr_os_now_ns();
+    (void)nothing;
+    pthread_setname_np(pthread_self(), "zr");
+    for (;;) {
+        struct pollfd fds[1 + HEARD_MOST];
+        int ready = wait_ready(fds);
+        uint64_t now_ns = zr_os_now_ns();
+        if (!is_ours(serve.listening, serve.inode))
+            break;
+        if (now_ns - refreshed_ns >= (uint64_t)REFRESH_MS * 1000000) {
+            zr_publisher_refresh(&serve.publisher, ZR_REFRESH_COUNTERS);
+            refreshed_ns = now_ns;
+        }
+        if (ready < 0)
+            continue;
+        for (unsigned i = 0; i < HEARD_MOST; i++) {
+            struct connection *each = &serve.heard[i];
+            if (each->fd >= 0 && (fds[1 + i].revents || now_ns >= each->deadline_ns))
+                serve_connection(each, !fds[1 + i].revents);
+        }
+        struct connection *next = fds[0].revents ? begin_connection() : NULL;
+        if (next)
+            serve_connection(next, false);
+    }
+    detach();
+    for (unsigned i = 0; i < HEARD_MOST; i++)
+        end_connection(&serve.heard[i]);
+    unlink(serve.socket_path);
+    unlink(serve.publisher.path);
+    return NULL;
+}
+
+/* ---- The beginning ------------------------------------------------------------------------------------- */
+
+static zr_result open_socket(const char *folder)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct stat status;
+    int length = snprintf(address.sun_path, sizeof address.sun_path, "%s/%ld.sock", folder, (long)getpid());
+    if (length < 0 || (size_t)length >= sizeof address.sun_path)
+        return zr_fail(ZR_ERR_IO, "the path of '%s' is too long for a socket", folder);
+    memcpy(serve.socket_path, address.sun_path, sizeof address.sun_path);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int high = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, DESCRIPTOR) : -1;
+    if (high >= 0) {
+        close(fd);
+        fd = high;
+    }
+    unlink(address.sun_path); /* of a dead process of this number */
+    if (fd < 0 || bind(fd, (const struct sockaddr *)&address, sizeof address) != 0 ||
+        chmod(address.sun_path, 0600) != 0 || listen(fd, QUEUE_MOST) != 0 || fstat(fd, &status) != 0) {
+        if (fd >= 0)
+            close(fd);
+        return zr_fail(ZR_ERR_IO, "cannot listen at '%s' (error %d)", address.sun_path, errno);
+    }
+    serve.device = status.st_dev;
+    serve.inode = status.st_ino;
+    serve.listening = fd;
+    return ZR_OK;
+}
+
+static zr_result begin(void)
+{
+    char folder[ZR_FOLDER_BYTES];
+    serve.attached = NULL;
+    for (unsigned i = 0; i < HEARD_MOST; i++)
+        serve.heard[i].fd = -1;
+    zr_result result = zr_folder_runtime(folder, true);
+    if (result == ZR_OK)
+        zr_publisher_name(&serve.publisher, folder);
+    if (result == ZR_OK)
+        result = open_socket(folder); /* before the file: who finds that connects at once */
+    if (result != ZR_OK)
+        return result;
+    result = zr_publisher_start(&serve.publisher);
+    if (result != ZR_OK)
+        goto unwind_socket;
+    if (!serve.stack)
+        serve.stack = zr_pages_take(STACK_BYTES);
+    void *stack = serve.stack;
+    serve.process = getpid();
+    result = stack ? zr_thread_start_on(&serve.thread, (struct zr_stack){stack, STACK_BYTES}, run, NULL)
+                   : ZR_ERR_HOST_MEMORY;
+    if (result == ZR_OK)
+        return ZR_OK;
+    serve.process = 0;
+    unlink(serve.publisher.path);
+    zr_publisher_end(&serve.publisher);
+unwind_socket:
+    close(serve.listening);
+    serve.listening = -1;
+    unlink(serve.socket_path);
+    return result;
+}
+
+/* Of the process that may begin: a child of vfork() has another number, and its parent's memory. */
+static pid_t own_process;
+
+/* In a child: what was its parent's stays the parent's. Nothing here is a lock. */
+static void after_fork(bool child)
+{
+    if (!child)
+        return;
+    if (is_ours(serve.listening, serve.inode))
+        close(serve.listening);
+    for (unsigned i = 0; serve.listening >= 0 && i < HEARD_MOST; i++)
+        end_connection(&serve.heard[i]);
+    serve.listening = -1;
+    serve.attached = NULL;
+    serve.process = 0;
+    serve.publisher.shown = NULL; /* the kernel has left it out */
+    own_process = getpid();
+    uint32_t on = ZR_SERVE_ON;
+    if (zr_option_get(ZR_OPTION_PUBLISH) != 1)
+        atomic_compare_exchange_strong(&zr_serve_state, &on, ZR_SERVE_NOT);
+}
+
+static void prepare(void)
+{
+    static const struct zr_fork_room room = {.open = after_fork};
+    own_process = getpid();
+    zr_fork_register(ZR_FORK_SERVE, &room);
+}
+
+static char folder_of_requests[ZR_FOLDER_BYTES];
+
+static void find_folder(void)
+{
+    zr_folder_runtime(folder_of_requests, false); /* it need not be there yet; begin() checks whose it is */
+}
+
+/* Whether somebody wants this process to begin. */
+static bool was_asked(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    char path[ZR_FOLDER_BYTES + 32];
+    pthread_once(&once, find_folder);
+    snprintf(path, sizeof path, "%s/%ld.ask", folder_of_requests, (long)getpid());
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0)
+        return false;
+    close(fd);
+    unlink(path);
+    return true;
+}
+
+bool zr_serve_note(const struct zr_arena *arena)
+{
+    static _Atomic uint64_t looked_ns;
+    bool holds_memory = strcmp(arena->backend->ops->name, "sim") != 0;
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    uint32_t not = ZR_SERVE_NOT;
+    uint64_t publish = zr_option_get(ZR_OPTION_PUBLISH);
+    pthread_once(&once, prepare);
+    if (publish == 1 || getauxval(AT_SECURE))
+        atomic_store(&zr_serve_state, ZR_SERVE_ON);
+    else if (publish == 2 ||
+             (holds_memory && atomic_load(&arena->first_stripe->all_reserved_bytes) >= DUE_BYTES))
+        atomic_compare_exchange_strong(&zr_serve_state, &not, ZR_SERVE_DUE);
+    uint32_t state = atomic_load(&zr_serve_state);
+    if (state != ZR_SERVE_NOT || !holds_memory)
+        return state == ZR_SERVE_DUE;
+    uint64_t now_ns = zr_os_now_ns();
+    if (now_ns - atomic_load_explicit(&looked_ns, memory_order_relaxed) < LOOK_NS)
+        return false;
+    atomic_store_explicit(&looked_ns, now_ns, memory_order_relaxed);
+    return true;
+}
+
+void zr_serve_start(void)
+{
+    uint32_t state = atomic_load(&zr_serve_state);
+    int error = errno;
+    if (getpid() == own_process && state != ZR_SERVE_ON && (state == ZR_SERVE_DUE || was_asked()) &&
+        atomic_compare_exchange_strong(&zr_serve_state, &state, ZR_SERVE_ON))
+        begin();
+    errno = error;
+}
+
+/* A program whose steps all follow a plan takes no memory from the system, and so would not hear. */
+zr_result zr_arena_get_stats(zr_arena *arena, struct zr_arena_stats *out)
+{
+    zr_result result = zr_stats_of(arena, out);
+    if (result == ZR_OK && zr_serve_due(arena))
+        zr_serve_start();
+    return result;
+}
+
+/* The process ends, and the thread with it. */
+static __attribute__((destructor)) void leave(void)
+{
+    if (serve.process != getpid())
+        return;
+    unlink(serve.socket_path);
+    unlink(serve.publisher.path);
+}

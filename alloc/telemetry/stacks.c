@@ -1,0 +1,174 @@
+/* stacks.c: see stacks.h. Stands on slab.c and on the compiler's unwinder.
+ *
+ * The table has no lock, so that a child after fork finds it whole and a thread that is unwound by a signal
+ * leaves none behind. Who adds a stack claims words for it, writes them, and then tries to be the first to
+ * fill the slot; who loses has spent the words. */
+#include "alloc/telemetry/stacks.h"
+
+#include <stdatomic.h>
+#include <string.h>
+#include <unwind.h>
+
+#include "alloc/base/option.h"
+#include "alloc/base/slab.h"
+#include "alloc/telemetry/trace_format.h"
+
+enum { SLOTS = 1 << 17, WORDS = 1 << 20 };
+_Static_assert(ZR_STACK_FRAMES <= ZRT_FRAMES_MOST, "a stack fits into an event");
+
+struct table {
+    _Atomic uint64_t slots[SLOTS];                /* hash of 32 bits << 32 | number; 0: none */
+    _Atomic uint32_t places[ZRT_STACKS_MOST + 1]; /* of a number: its first word */
+    uint64_t words[WORDS];                        /* count, addresses */
+    _Atomic uint32_t words_count, numbers_count;
+};
+
+static struct table *_Atomic shared_table;
+static _Atomic uint32_t every; /* 0: none; the option's value comes first */
+static _Atomic bool every_set;
+static _Atomic uint64_t asked_count;
+
+__thread uint32_t zr_call_stack_number __attribute__((tls_model("initial-exec")));
+/* Below it the unwinder's own calls would come here again. */
+#define BUSY UINT32_MAX
+
+void zr_stacks_set(uint32_t one_in)
+{
+    atomic_store(&every, one_in);
+    atomic_store(&every_set, true);
+}
+
+uint32_t zr_stacks_every(void)
+{
+    return atomic_load_explicit(&every_set, memory_order_relaxed)
+               ? atomic_load_explicit(&every, memory_order_relaxed)
+               : (uint32_t)zr_option_get(ZR_OPTION_STACKS);
+}
+
+/* Its turn comes at random, and in the same places in every run of a program of one thread: with a fixed
+ * stride a loop would show the same one of its allocations each time. */
+static bool is_due(uint32_t one_in)
+{
+    if (one_in <= 1)
+        return one_in == 1;
+    uint64_t mixed = atomic_fetch_add_explicit(&asked_count, 1, memory_order_relaxed);
+    mixed = (mixed ^ mixed >> 31) * UINT64_C(0x9e3779b97f4a7c15);
+    mixed = (mixed ^ mixed >> 29) * UINT64_C(0xbf58476d1ce4e5b9);
+    return (mixed >> 32) % one_in == 0;
+}
+
+static struct table *table_get(void)
+{
+    struct table *table = atomic_load_explicit(&shared_table, memory_order_acquire), *none = NULL;
+    if (table)
+        return table;
+    table = zr_pages_take(sizeof *table);
+    if (table && !atomic_compare_exchange_strong(&shared_table, &none, table)) {
+        zr_pages_give(table, sizeof *table);
+        table = none;
+    }
+    return table;
+}
+
+/* ---- Unwinding ----------------------------------------------------------------------------------------- */
+
+struct walk {
+    uint64_t addresses[ZR_STACK_FRAMES];
+    unsigned count;
+    bool inside; /* the first frame, zr_call_stack_take()'s own, is passed */
+};
+
+static _Unwind_Reason_Code step(struct _Unwind_Context *context, void *argument)
+{
+    struct walk *walk = argument;
+    int before = 0;
+    uint64_t address = _Unwind_GetIPInfo(context, &before);
+    bool own = !walk->inside;
+    walk->inside = true;
+    if (own)
+        return _URC_NO_REASON;
+    if (address == 0 || walk->count == ZR_STACK_FRAMES)
+        return _URC_END_OF_STACK;
+    walk->addresses[walk->count++] = before ? address : address - 1; /* of a return: the call's last byte */
+    return _URC_NO_REASON;
+}
+
+/* ---- The table ----------------------------------------------------------------------------------------- */
+
+static uint64_t hash_of(const struct walk *walk)
+{
+    uint64_t hash = walk->count;
+    for (unsigned i = 0; i < walk->count; i++) {
+        hash = (hash ^ walk->addresses[i]) * UINT64_C(0x9e3779b97f4a7c15);
+        hash ^= hash >> 32;
+    }
+    return hash;
+}
+
+/* Words and a number for it; 0: the table is full. */
+static uint32_t put(struct table *table, const struct walk *walk)
+{
+    uint32_t place = atomic_fetch_add(&table->words_count, walk->count + 1);
+    uint32_t number =
+        place <= WORDS - ZR_STACK_FRAMES - 1 ? atomic_fetch_add(&table->numbers_count, 1) + 1 : 0;
+    if (number == 0 || number > ZRT_STACKS_MOST) {
+        /* Full for good; the counts stay where they do not wrap. */
+        atomic_store(&table->words_count, WORDS);
+        return 0;
+    }
+    table->words[place] = walk->count;
+    memcpy(&table->words[place + 1], walk->addresses, walk->count * sizeof *walk->addresses);
+    atomic_store_explicit(&table->places[number], place, memory_order_release);
+    return number;
+}
+
+static bool is_same(const struct table *table, uint32_t number, const struct walk *walk)
+{
+    uint32_t place = atomic_load_explicit(&table->places[number], memory_order_acquire);
+    return table->words[place] == walk->count &&
+           memcmp(&table->words[place + 1], walk->addresses, walk->count * sizeof *walk->addresses) == 0;
+}
+
+static uint32_t number_of(struct table *table, const struct walk *walk)
+{
+    uint64_t hash = hash_of(walk);
+    uint32_t made = 0;
+    for (size_t at = hash % SLOTS;; at = (at + 1) % SLOTS) {
+        uint64_t found = atomic_load_explicit(&table->slots[at], memory_order_acquire);
+        if (found == 0) {
+            made = made ? made : put(table, walk);
+            if (made == 0)
+                return 0;
+            if (atomic_compare_exchange_strong(&table->slots[at], &found, hash >> 32 << 32 | made))
+                return made;
+        }
+        if (found >> 32 == hash >> 32 && is_same(table, (uint32_t)found, walk))
+            return (uint32_t)found;
+    }
+}
+
+__attribute__((noinline)) uint32_t zr_call_stack_take(void)
+{
+    struct walk walk;
+    if (zr_call_stack_number == BUSY)
+        return 0;
+    zr_call_stack_number = 0;
+    struct table *table = is_due(zr_stacks_every()) ? table_get() : NULL;
+    if (!table)
+        return 0;
+    zr_call_stack_number = BUSY;
+    walk.count = 0;
+    walk.inside = false;
+    _Unwind_Backtrace(step, &walk);
+    zr_call_stack_number = number_of(table, &walk);
+    return zr_call_stack_number;
+}
+
+struct zr_call_stack zr_call_stack_get(uint32_t number)
+{
+    const struct table *table = atomic_load_explicit(&shared_table, memory_order_acquire);
+    if (!table || number == 0 || number > ZRT_STACKS_MOST || number > atomic_load(&table->numbers_count))
+        return (struct zr_call_stack){0};
+    uint32_t place = atomic_load_explicit(&table->places[number], memory_order_acquire);
+    return (struct zr_call_stack){&table->words[place + 1], (unsigned)table->words[place]};
+}

@@ -1,0 +1,29 @@
+/* trace_put.h: how numbers are written into a trace: see trace_format.h. Private to alloc/telemetry/. */
+#ifndef ZR_TRACE_PUT_H
+#define ZR_TRACE_PUT_H
+
+#include "alloc/telemetry/trace.h"
+#include "alloc/telemetry/trace_format.h"
+
+/* At most 10 bytes; returns what follows them. */
+static inline unsigned char *zrt_put_varint(unsigned char *at, uint64_t value)
+{
+    while (value >= 0x80) {
+        *at++ = (unsigned char)(value | 0x80);
+        value >>= 7;
+    }
+    *at++ = (unsigned char)value;
+    return at;
+}
+
+static inline uint64_t zrt_zigzag(uint64_t to, uint64_t from)
+{
+    int64_t difference = (int64_t)(to - from);
+    return ((uint64_t)difference << 1) ^ (difference < 0 ? UINT64_MAX : 0);
+}
+
+/* At most ZRT_EXTENSION_BYTES. The locks of trace.h. */
+void zr_trace_write_extension(struct zr_trace *trace, enum zrt_extension kind, const void *data,
+                              size_t bytes);
+
+#endif

@@ -1,0 +1,253 @@
+/* tracing.c: switches an arena's trace on and off. Between the two debug.c writes the blocks that come and
+ * go, map_callbacks.c what is mapped and unmapped, allocate.c and tag_limits.c what is refused. Stands on
+ * trace.c, registry.c and follow.h. */
+#include "alloc/core/arena_internal.h"
+#include "alloc/base/error.h"
+#include "alloc/base/option.h"
+#include "alloc/plan/follow.h"
+#include "alloc/telemetry/stacks.h"
+#include "alloc/telemetry/trace.h"
+
+static void write_block(struct zr_trace *trace, const struct zr_arena *arena, const struct zr_extent *block)
+{
+    zr_trace_write_alloc(trace,
+                         &(struct zr_block_info){.address = arena->base + block->offset_bytes,
+                                                 .bytes = zr_extent_requested_bytes(block),
+                                                 .reserved_bytes = block->bytes,
+                                                 .tag = (zr_tag)block->tag,
+                                                 .stream = block->stream},
+                         zr_extent_stack(arena, block));
+}
+
+/* Writes what is there already, so that a trace started late is as complete as one started at once: granules
+ * first, then the blocks on them. */
+void zr_trace_write_present(struct zr_trace *trace, struct zr_arena *arena)
+{
+    size_t granule = arena->granule_bytes, end = arena->range->bytes / granule;
+    for (size_t first = 0, after; first < end; first = after) {
+        first = zr_granules_next(arena->granules, first, end, true);
+        after = zr_granules_next(arena->granules, first, end, false);
+        if (first < after)
+            zr_trace_write_map(trace, arena->base + first * granule, (after - first) * granule);
+    }
+    for (const struct zr_extent *extent = arena->first; extent; extent = extent->next)
+        if (extent->kind == ZR_EXTENT_BLOCK) /* the free of one that is leaving came before */
+            write_block(trace, arena, extent);
+    for (const struct zr_extent *block = NULL; (block = zr_follow_next_block(arena, block));)
+        write_block(trace, arena, block);
+    zr_trace_write_begin(trace);
+}
+
+static struct zr_trace_origin origin_of(const struct zr_arena *arena)
+{
+    return (struct zr_trace_origin){.name = arena->name,
+                                    .base = arena->base,
+                                    .reserve_bytes = arena->range->bytes,
+                                    .granule_bytes = arena->granule_bytes};
+}
+
+/* Both locks: from the look to the switch, since two starts must not open one file twice. */
+static zr_result start(struct zr_arena *arena, const char *path, bool foreign)
+{
+    struct zr_trace *trace = NULL;
+    struct zr_trace_origin origin = origin_of(arena);
+    if (arena->trace)
+        return zr_fail(ZR_ERR_INVALID, "arena '%s' writes a trace already: stop that one first", arena->name);
+    zr_result result = zr_trace_open(&trace, path, &origin);
+    if (result != ZR_OK)
+        return result;
+    zr_trace_write_present(trace, arena);
+    arena->trace = trace;
+    arena->trace_is_foreign = foreign;
+    zr_arena_note_debug(arena);
+    return ZR_OK;
+}
+
+/* The arena's trace is nobody's any more. arena->lock */
+static struct zr_trace *detach(struct zr_arena *arena)
+{
+    struct zr_trace *trace = arena->trace;
+    arena->trace = NULL;
+    arena->trace_is_foreign = false;
+    zr_arena_note_debug(arena);
+    return trace;
+}
+
+zr_result zr_trace_start(zr_arena *arena, const char *path)
+{
+    struct zr_trace *foreign = NULL;
+    zr_result result;
+    if (!arena || !path)
+        return zr_fail(ZR_ERR_INVALID, "a trace needs an arena and a file name");
+    if (!zr_arena_hold_unstriped(arena, 1)) {
+        zr_arena_hold_unstriped(arena, -1);
+        return zr_fail(
+            ZR_ERR_INVALID,
+            "the threads of arena '%s' have addresses of their own already: start its trace before "
+            "they allocate, or make it for one thread",
+            arena->name);
+    }
+    zr_arena_take(arena);
+    if (arena->trace_is_foreign) /* the program's own comes first */
+        foreign = detach(arena);
+    result = start(arena, path, false);
+    zr_arena_give(arena);
+    if (result != ZR_OK)
+        zr_arena_hold_unstriped(arena, -1);
+    if (foreign) {
+        zr_arena_hold_unstriped(arena, -1);
+        zr_trace_close(foreign);
+    }
+    return result;
+}
+
+zr_result zr_trace_mark(zr_arena *arena, const char *label)
+{
+    if (!arena || !label)
+        return zr_fail(ZR_ERR_INVALID, "a mark needs an arena and a label");
+    zr_lock_take(&arena->lock);
+    zr_trace_event(arena->trace, mark, label);
+    zr_lock_give(&arena->lock);
+    return ZR_OK;
+}
+
+zr_result zr_trace_stop(zr_arena *arena)
+{
+    if (!arena)
+        return zr_fail(ZR_ERR_INVALID, "stopping a trace needs its arena");
+    zr_arena_take(arena);
+    struct zr_trace *trace = arena->trace_is_foreign ? NULL : detach(arena);
+    zr_arena_give(arena);
+    if (!trace)
+        return zr_fail(ZR_ERR_INVALID, "arena '%s' writes no trace", arena->name);
+    zr_arena_hold_unstriped(arena, -1);
+    return zr_trace_close(trace);
+}
+
+/* ---- From outside: by number; the list of arenas is locked meanwhile, so that none ends ---------------- */
+
+static struct zr_arena *lock_numbered(unsigned number)
+{
+    struct zr_arena *arena = zr_arenas_lock(number);
+    if (!arena)
+        zr_fail(ZR_ERR_INVALID, "there is no arena %u in this process", number);
+    return arena;
+}
+
+static void unlock(struct zr_arena *arena)
+{
+    zr_arena_give(arena);
+    zr_arenas_unlock();
+}
+
+zr_result zr_trace_start_foreign(unsigned number, const char *path)
+{
+    struct zr_arena *arena = lock_numbered(number);
+    if (!arena)
+        return ZR_ERR_INVALID;
+    zr_result result;
+    if (atomic_load(&arena->stripes_count) > 0)
+        result =
+            zr_fail(ZR_ERR_INVALID,
+                    "the threads of arena '%s' have addresses of their own: it cannot be recorded, take a "
+                    "snapshot",
+                    arena->name);
+    else
+        result = start(arena, path, true);
+    if (result == ZR_OK)
+        atomic_fetch_add(&arena->unstriped, 1);
+    unlock(arena);
+    return result;
+}
+
+/* Whether one is recorded from outside. An arena whose lock is not to be had counts as one. */
+static bool any_foreign(void)
+{
+    bool any = false;
+    zr_arenas_close();
+    for (struct zr_arena *arena = NULL; !any && (arena = zr_arenas_next(arena));) {
+        bool locked = zr_lock_take_within(&arena->lock, 100000000);
+        any = !locked || arena->trace_is_foreign;
+        if (locked)
+            zr_lock_give(&arena->lock);
+    }
+    zr_arenas_unlock();
+    return any;
+}
+
+zr_result zr_trace_stop_foreign(unsigned number)
+{
+    struct zr_arena *arena = lock_numbered(number);
+    if (!arena)
+        return ZR_ERR_INVALID;
+    struct zr_trace *trace = arena->trace_is_foreign ? detach(arena) : NULL;
+    if (trace)
+        atomic_fetch_sub(&arena->unstriped, 1);
+    else
+        zr_fail(ZR_ERR_INVALID, "nobody records arena '%s' from outside", arena->name);
+    unlock(arena);
+    if (trace && zr_stacks_every() != zr_option_get(ZR_OPTION_STACKS) && !any_foreign())
+        zr_arenas_set_stacks((uint32_t)zr_option_get(ZR_OPTION_STACKS));
+    return trace ? zr_trace_close(trace) : ZR_ERR_INVALID;
+}
+
+/* Blocks that are live have other numbers where stacks are to be. arena->lock */
+static void switch_stacks(struct zr_arena *arena, bool on)
+{
+    if (arena->stacks == on)
+        return;
+    for (struct zr_extent *extent = arena->first; extent && on; extent = extent->next)
+        if (extent->kind == ZR_EXTENT_BLOCK)
+            extent->serial = 0;
+    arena->stacks = on;
+    zr_arena_note_debug(arena);
+}
+
+bool zr_arenas_set_stacks(uint32_t every)
+{
+    bool all = true;
+    zr_stacks_set(every);
+    zr_arenas_close();
+    for (struct zr_arena *arena = NULL; (arena = zr_arenas_next(arena));) {
+        unsigned count = atomic_load_explicit(&arena->stripes_count, memory_order_acquire);
+        for (unsigned i = 0; i <= count; i++) {
+            struct zr_arena *stripe = i ? arena->stripes[i - 1] : arena;
+            bool locked = zr_lock_take_within(&stripe->lock, 100000000);
+            if (locked) {
+                switch_stacks(stripe, every > 0);
+                zr_lock_give(&stripe->lock);
+            }
+            all = all && locked;
+        }
+    }
+    zr_arenas_unlock();
+    return all;
+}
+
+unsigned zr_trace_mark_all(const char *label)
+{
+    unsigned count = 0;
+    zr_arenas_close();
+    for (struct zr_arena *arena = NULL; (arena = zr_arenas_next(arena));)
+        if (zr_lock_take_within(&arena->lock, 100000000)) {
+            count += arena->trace != NULL;
+            zr_trace_event(arena->trace, mark, label);
+            zr_lock_give(&arena->lock);
+        }
+    zr_arenas_unlock();
+    return count;
+}
+
+zr_result zr_trace_snapshot(unsigned number, const char *path)
+{
+    struct zr_trace *trace = NULL;
+    struct zr_arena *arena = lock_numbered(number);
+    if (!arena)
+        return ZR_ERR_INVALID;
+    struct zr_trace_origin origin = origin_of(arena);
+    zr_result result = zr_trace_open(&trace, path, &origin);
+    if (result == ZR_OK)
+        zr_trace_write_present(trace, arena);
+    unlock(arena);
+    return result == ZR_OK ? zr_trace_close(trace) : result;
+}
