@@ -2,7 +2,11 @@
  *
  * An allocation is a freed block of the same size, else the best fit over what is mapped, else the best fit
  * with memory mapped where it is missing. */
-#include "alloc/core/arena_internal.h"
+#include "alloc/core/arena.h"
+#include "alloc/core/calls.h"
+#include "alloc/core/core.h"
+#include "alloc/core/space.h"
+#include "alloc/core/supply.h"
 
 #include "alloc/base/compiler.h"
 #include "alloc/base/error.h"

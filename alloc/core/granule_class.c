@@ -2,7 +2,10 @@
  * created together has one. Everything that takes memory away from free addresses reads it: stealing,
  * trimming and breaking up runs (supply.c), and plans that give back what is idle (plan/follow_memory.c,
  * plan/follow_pages.c). */
-#include "alloc/core/arena_internal.h"
+#include "alloc/core/arena.h"
+#include "alloc/core/calls.h"
+#include "alloc/core/granule_class.h"
+#include "alloc/core/registry.h"
 
 #include "alloc/base/error.h"
 

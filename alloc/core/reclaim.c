@@ -1,7 +1,11 @@
 /* reclaim.c: see reclaim.h. Stands on registry.c and supply.c, and on the plan through its table of calls. */
 #include "alloc/core/reclaim.h"
 
-#include "alloc/core/arena_internal.h"
+#include "alloc/core/arena.h"
+#include "alloc/core/core.h"
+#include "alloc/core/registry.h"
+#include "alloc/core/space.h"
+#include "alloc/core/supply.h"
 
 static size_t idle_bytes(struct zr_arena *arena)
 {

@@ -1,5 +1,10 @@
 /* region.c: addresses of an arena set apart for a plan. Stands on space.c. */
-#include "alloc/core/arena_internal.h"
+#include "alloc/core/arena.h"
+#include "alloc/core/core.h"
+#include "alloc/core/event_ring.h"
+#include "alloc/core/region.h"
+#include "alloc/core/space.h"
+#include "alloc/core/supply.h"
 
 #include "alloc/base/error.h"
 

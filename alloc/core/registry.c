@@ -1,6 +1,7 @@
 /* registry.c: all arenas of the process, their stripes, and what these share: a limit, numbers.
  * Stands on base alone. */
-#include "alloc/core/arena_internal.h"
+#include "alloc/core/arena.h"
+#include "alloc/core/registry.h"
 
 #include <pthread.h>
 #include <sched.h>

@@ -4,7 +4,10 @@
  * Addresses are plentiful, so sizes that disturb each other live apart. What a program strands are the
  * partial granules at the ends of its runs of blocks: blocks of whole granules have none among themselves,
  * and small ones would keep large ones apart. */
-#include "alloc/core/arena_internal.h"
+#include "alloc/core/arena.h"
+#include "alloc/core/calls.h"
+#include "alloc/core/granule_class.h"
+#include "alloc/core/space.h"
 
 #include "alloc/base/error.h"
 

@@ -3,7 +3,9 @@
 
 #include <string.h>
 
-#include "alloc/core/arena_internal.h"
+#include "alloc/core/arena.h"
+#include "alloc/core/core.h"
+#include "alloc/core/space.h"
 #include "alloc/base/error.h"
 
 /* Frees of a stream since the last that is known to have passed. Their numbers are compared modulo 2^32,

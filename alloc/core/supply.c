@@ -6,7 +6,13 @@
  * driver again, for what could not be stolen, after idle runs of granules were given back to it. The driver
  * is asked before anything is stolen, so an early refusal leaves the free extents as they were, but for such
  * runs. After a later one, what was stolen is in the cache. */
-#include "alloc/core/arena_internal.h"
+#include "alloc/core/arena.h"
+#include "alloc/core/calls.h"
+#include "alloc/core/core.h"
+#include "alloc/core/granule_class.h"
+#include "alloc/core/registry.h"
+#include "alloc/core/space.h"
+#include "alloc/core/supply.h"
 
 #include <stdio.h>
 

@@ -1,7 +1,8 @@
-/* spill.c: see spill.h. Stands on backend.c. */
+/* vacancy.c: see vacancy.h. Stands on backend.c. */
 #include "alloc/core/vacancy.h"
 
-#include "alloc/core/arena_internal.h"
+#include "alloc/core/arena.h"
+#include "alloc/core/granule_class.h"
 
 /* Where the tag stands in the order; order_count: nowhere. */
 static unsigned place_of(const zr_tag *order, unsigned order_count, unsigned tag)

@@ -4,7 +4,15 @@
  * anything is (canaries, poison, tag limits, a trace, a recorder, an observer): arena->hooked is all that it
  * costs where nothing is. Instructions per operation are counted by tests/bench/bench_operations.py. */
 #define _GNU_SOURCE
-#include "alloc/core/arena_internal.h"
+#include "alloc/core/arena.h"
+#include "alloc/core/core.h"
+#include "alloc/core/registry.h"
+#include "alloc/core/space.h"
+#include "alloc/front/check.h"
+#include "alloc/front/debug.h"
+#include "alloc/front/stripes.h"
+#include "alloc/front/tag_limits.h"
+#include "alloc/telemetry/report.h"
 
 #include "alloc/telemetry/counters.h"
 #include "alloc/base/compiler.h"

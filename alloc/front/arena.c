@@ -17,6 +17,15 @@
 #include "alloc/base/system/fork.h"
 #include "alloc/base/option.h"
 #include "alloc/base/poison.h"
+#include "alloc/core/arena.h"
+#include "alloc/core/calls.h"
+#include "alloc/core/core.h"
+#include "alloc/core/registry.h"
+#include "alloc/core/space.h"
+#include "alloc/core/supply.h"
+#include "alloc/front/check.h"
+#include "alloc/front/map_callbacks.h"
+#include "alloc/front/stripes.h"
 
 /* ---- Life ---------------------------------------------------------------------------------------------- */
 

@@ -1,6 +1,11 @@
 /* check.c: every invariant of an arena's records, recomputed from the extents and the mappings. Stands on
  * space.c. Linear in the number of extents: for tests and ZR_CONF=check:2. */
-#include "alloc/core/arena_internal.h"
+#include "alloc/core/arena.h"
+#include "alloc/core/calls.h"
+#include "alloc/core/core.h"
+#include "alloc/core/granule_class.h"
+#include "alloc/core/space.h"
+#include "alloc/front/check.h"
 
 #include <string.h>
 

@@ -1,6 +1,8 @@
 /* debug.c: what an arena with debug hooks does with each block besides: canaries, poison, tag limits, the
- * trace. Stands on arena_internal.h. */
-#include "alloc/core/arena_internal.h"
+ * trace. Stands on core/arena.h. */
+#include "alloc/core/arena.h"
+#include "alloc/front/debug.h"
+#include "alloc/front/tag_limits.h"
 
 #include "alloc/base/error.h"
 #include "alloc/telemetry/trace.h"

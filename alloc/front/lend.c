@@ -1,6 +1,10 @@
 /* lend.c: whole granules for ranges that are not the arena's own: contiguous pools and rings. Stands on
  * supply.c, streams.c, stripes.c and follow.h. */
-#include "alloc/core/arena_internal.h"
+#include "alloc/core/arena.h"
+#include "alloc/core/registry.h"
+#include "alloc/core/supply.h"
+#include "alloc/front/lend.h"
+#include "alloc/front/stripes.h"
 #include "alloc/plan/follow.h"
 
 zr_result zr_granules_take(struct zr_arena *arena, size_t bytes, struct zr_handle_list *out)

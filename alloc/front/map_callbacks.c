@@ -3,7 +3,10 @@
  *
  * A mapping is notified once the request that made it can no longer fail for want of memory, and goes
  * not notified with one that fails: every callback, and whoever reads the trace, sees pairs. */
-#include "alloc/core/arena_internal.h"
+#include "alloc/core/arena.h"
+#include "alloc/core/calls.h"
+#include "alloc/core/registry.h"
+#include "alloc/front/map_callbacks.h"
 
 #include <string.h>
 

@@ -1,7 +1,9 @@
 /* share.c: blocks for other processes, and theirs for this one. Stands on backend.c. */
 #include "alloc/front/share.h"
 
-#include "alloc/core/arena_internal.h"
+#include "alloc/core/arena.h"
+#include "alloc/core/granule_class.h"
+#include "alloc/core/registry.h"
 
 #include "alloc/base/error.h"
 #include "alloc/plan/follow.h"

@@ -5,7 +5,11 @@
  * same limit. Blocks are freed where they lie, by whomever. Memory goes from one to the other as whole
  * granules, through the driver, when one of them finds none. While a trace is written, an observer watches or
  * a plan is in force, all allocate from the first stripe, which is what these see. */
-#include "alloc/core/arena_internal.h"
+#include "alloc/core/arena.h"
+#include "alloc/core/core.h"
+#include "alloc/core/space.h"
+#include "alloc/core/supply.h"
+#include "alloc/front/stripes.h"
 
 #include "alloc/base/error.h"
 #include "alloc/plan/follow.h"

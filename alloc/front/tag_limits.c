@@ -1,8 +1,11 @@
 /* tag_limits.c: how many bytes there may be of each tag: a byte plan, held to at every call. Stands on
- * arena_internal.h.
+ * core/arena.h.
  *
  * A bounded arena has debug hooks, so its calls come by here, and those of others do not look. */
-#include "alloc/core/arena_internal.h"
+#include "alloc/core/arena.h"
+#include "alloc/core/registry.h"
+#include "alloc/front/tag_limits.h"
+#include "alloc/telemetry/report.h"
 
 #include <string.h>
 

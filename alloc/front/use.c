@@ -1,6 +1,7 @@
 /* use.c: blocks that other streams use than their own. Stands on streams.c and follow.h. */
 #include "alloc/base/error.h"
 #include "alloc/plan/follow.h"
+#include "alloc/core/registry.h"
 
 zr_result zr_block_use(zr_arena *arena, const void *block, uint64_t stream)
 {

@@ -15,6 +15,10 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
+#include "alloc/core/calls.h"
+#include "alloc/core/core.h"
+#include "alloc/core/space.h"
+#include "alloc/core/supply.h"
 
 enum {
     WINDOW = 32,      /* steps that are looked at on either side of the cursor */

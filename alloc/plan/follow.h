@@ -4,7 +4,8 @@
 #ifndef ZR_FOLLOW_H
 #define ZR_FOLLOW_H
 
-#include "alloc/core/arena_internal.h"
+#include "alloc/core/arena.h"
+#include "alloc/core/space.h"
 #include "alloc/plan/plan.h"
 
 /* The planned place for the request, mapped, taken and found by its address: an extent of kind

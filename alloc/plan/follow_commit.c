@@ -2,6 +2,9 @@
 #include "alloc/base/error.h"
 #include "alloc/plan/follow_internal.h"
 #include "alloc/base/option.h"
+#include "alloc/core/core.h"
+#include "alloc/core/space.h"
+#include "alloc/core/supply.h"
 
 enum { TRIMMED_GRANULES = 16 }; /* given back in one hold of the lock */
 

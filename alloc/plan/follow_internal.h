@@ -10,6 +10,7 @@
 #define ZR_FOLLOW_INTERNAL_H
 
 #include "alloc/plan/follow.h"
+#include "alloc/core/calls.h"
 
 enum {
     ZR_FOLLOW_RECENT = 4,   /* requests in a row that tell where a sequence is */

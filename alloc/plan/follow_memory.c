@@ -3,6 +3,11 @@
 
 #include "alloc/base/error.h"
 #include "alloc/plan/follow_internal.h"
+#include "alloc/core/arena.h"
+#include "alloc/core/calls.h"
+#include "alloc/core/granule_class.h"
+#include "alloc/core/space.h"
+#include "alloc/core/supply.h"
 
 /* ---- What regions can spare ---------------------------------------------------------------------------- */
 

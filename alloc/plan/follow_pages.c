@@ -14,6 +14,11 @@
 #include "alloc/base/error.h"
 #include "alloc/plan/follow_internal.h"
 #include "alloc/base/poison.h"
+#include "alloc/core/arena.h"
+#include "alloc/core/calls.h"
+#include "alloc/core/granule_class.h"
+#include "alloc/core/registry.h"
+#include "alloc/core/supply.h"
 
 static inline size_t region_first(const struct zr_arena *arena, const struct zr_follow_plan *plan)
 {

@@ -5,6 +5,10 @@
 #include "alloc/base/error.h"
 #include "alloc/core/readers.h"
 #include "alloc/plan/follow_internal.h"
+#include "alloc/core/arena.h"
+#include "alloc/core/calls.h"
+#include "alloc/core/region.h"
+#include "alloc/core/space.h"
 
 /* ---- Installing ---------------------------------------------------------------------------------------- */
 

@@ -10,6 +10,9 @@
 #include "alloc/base/struct_bytes.h"
 #include "alloc/base/system/fork.h"
 #include "alloc/base/option.h"
+#include "alloc/core/calls.h"
+#include "alloc/core/space.h"
+#include "alloc/front/tag_limits.h"
 
 /* What one append may need: its extent, and a cut through what is left. */
 enum { APPEND_EXTENTS = 2 };

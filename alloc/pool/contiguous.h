@@ -11,7 +11,9 @@
 #ifndef ZR_CONTIGUOUS_H
 #define ZR_CONTIGUOUS_H
 
-#include "alloc/core/arena_internal.h"
+#include "alloc/core/arena.h"
+#include "alloc/core/calls.h"
+#include "alloc/core/space.h"
 
 enum zr_pool_extent_kind {
     ZR_POOL_EXTENT_LIVE = 0, /* an entry */

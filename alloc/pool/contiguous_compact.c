@@ -11,6 +11,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/poison.h"
+#include "alloc/core/space.h"
 
 /* Records that one move may need: what the old extent leaves (two of them), what a claim cuts, an alias. */
 enum { MOVE_EXTENTS = 4 };

@@ -8,6 +8,11 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/poison.h"
+#include "alloc/core/calls.h"
+#include "alloc/core/registry.h"
+#include "alloc/core/space.h"
+#include "alloc/front/lend.h"
+#include "alloc/front/tag_limits.h"
 
 /* ---- Places -------------------------------------------------------------------------------------------- */
 

@@ -4,7 +4,8 @@
  * A thread that finds the next buffer taken sleeps on the count of releases. The record of the ring is pages
  * of its own, the buffers are one block. */
 #define _GNU_SOURCE
-#include "alloc/core/arena_internal.h"
+#include "alloc/core/arena.h"
+#include "alloc/core/space.h"
 #include "alloc/base/system/os.h"
 
 #include "alloc/base/error.h"

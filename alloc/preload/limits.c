@@ -16,7 +16,7 @@
 #include "alloc/base/system/file.h"
 #include "alloc/base/system/lock.h"
 #include "alloc/base/option.h"
-#include "alloc/core/arena_internal.h"
+#include "alloc/core/arena.h"
 #include "alloc/telemetry/recorder.h"
 #include "alloc/preload/large.h"
 

@@ -13,7 +13,7 @@
 #include "alloc/base/error.h"
 #include "alloc/base/system/lock.h"
 #include "alloc/base/option.h"
-#include "alloc/core/arena_internal.h"
+#include "alloc/core/arena.h"
 #include "alloc/telemetry/stacks.h"
 #include "alloc/telemetry/trace.h"
 #include "alloc/preload/control.h"

@@ -17,7 +17,7 @@
 #include "alloc/base/error.h"
 #include "alloc/base/option.h"
 #include "alloc/base/system/file.h"
-#include "alloc/core/arena_internal.h"
+#include "alloc/core/arena.h"
 #include "alloc/preload/control.h"
 #include "alloc/preload/large.h"
 #include "alloc/preload/pages.h"

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-#include "alloc/core/arena_internal.h"
+#include "alloc/core/arena.h"
 
 /* What the counters know of a block. */
 struct zr_counter_entry {

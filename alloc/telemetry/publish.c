@@ -13,7 +13,8 @@
 #include "alloc/base/fault.h"
 #include "alloc/base/system/file.h"
 #include "alloc/base/system/os.h"
-#include "alloc/core/arena_internal.h"
+#include "alloc/core/arena.h"
+#include "alloc/core/registry.h"
 
 void zr_publisher_name(struct zr_publisher *out, const char *folder)
 {

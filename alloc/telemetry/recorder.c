@@ -17,6 +17,9 @@
 #include "alloc/base/system/folders.h"
 #include "alloc/base/system/os.h"
 #include "alloc/plan/follow_internal.h"
+#include "alloc/core/arena.h"
+#include "alloc/core/event_ring.h"
+#include "alloc/telemetry/report.h"
 
 /* Files of a process; after a file of an arena, the next a minute later. */
 enum { FILES_MOST = 8, NUMBERS_MOST = 10000 };

@@ -10,7 +10,9 @@
 #ifndef ZR_RECORDER_H
 #define ZR_RECORDER_H
 
-#include "alloc/core/arena_internal.h"
+#include "alloc/core/arena.h"
+#include "alloc/core/event_ring.h"
+#include "alloc/telemetry/report.h"
 #include "alloc/telemetry/trace.h"
 #include "alloc/telemetry/trace_format.h"
 

@@ -1,6 +1,11 @@
 /* report.c: why there is no memory, in words for the person who has to do something about it. Walks the
  * extents: slow, and only on failure. Stands on space.c. */
-#include "alloc/core/arena_internal.h"
+#include "alloc/core/arena.h"
+#include "alloc/core/calls.h"
+#include "alloc/core/core.h"
+#include "alloc/core/granule_class.h"
+#include "alloc/core/space.h"
+#include "alloc/telemetry/report.h"
 
 #include <stdio.h>
 #include <string.h>

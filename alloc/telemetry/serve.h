@@ -11,7 +11,7 @@
 #ifndef ZR_SERVE_H
 #define ZR_SERVE_H
 
-#include "alloc/core/arena_internal.h"
+#include "alloc/core/arena.h"
 
 enum zr_serve_state { ZR_SERVE_NOT = 0, ZR_SERVE_DUE, ZR_SERVE_ON /* or it was tried, or never will be */ };
 extern _Atomic uint32_t zr_serve_state;

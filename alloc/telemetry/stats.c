@@ -1,7 +1,12 @@
-/* stats.c: an arena's numbers, as a struct and by name. Stands on arena_internal.h and option.c.
+/* stats.c: an arena's numbers, as a struct and by name. Stands on core/ and option.c.
  *
  * The names are an interface to tools: they are the fields of struct zr_arena_stats, and stay. */
-#include "alloc/core/arena_internal.h"
+#include "alloc/core/arena.h"
+#include "alloc/core/calls.h"
+#include "alloc/core/core.h"
+#include "alloc/core/registry.h"
+#include "alloc/core/space.h"
+#include "alloc/telemetry/stats.h"
 
 #include <string.h>
 

@@ -22,7 +22,8 @@
 #include "alloc/base/system/file.h"
 #include "alloc/base/system/os.h"
 #include "alloc/base/slab.h"
-#include "alloc/core/arena_internal.h"
+#include "alloc/core/arena.h"
+#include "alloc/telemetry/report.h"
 #include "alloc/telemetry/trace_put.h"
 #include "alloc/telemetry/trace_stacks.h"
 

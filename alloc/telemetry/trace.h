@@ -9,6 +9,7 @@
 #define ZR_TRACE_H
 
 #include "alloc/zr.h"
+#include "alloc/telemetry/report.h"
 
 struct zr_refusal;
 struct zr_trace;

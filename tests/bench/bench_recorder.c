@@ -17,6 +17,8 @@
 #include "alloc/telemetry/recorder.h"
 #include "tests/support/pin.h"
 #include "tests/support/random.h"
+#include "alloc/core/arena.h"
+#include "alloc/core/event_ring.h"
 
 enum { PAIRS_MOST = 5000, SLICE_OPERATIONS = 20000, SLOTS = 500, REFRESHES = 2001 };
 

@@ -8,7 +8,8 @@
 #include "alloc/base/system/lock.h"
 #include "alloc/base/option.h"
 #include "alloc/base/slab.h"
-#include "alloc/core/arena_internal.h"
+#include "alloc/core/arena.h"
+#include "alloc/core/core.h"
 
 /* What cuMemAlloc promises is 256; some of its users count on what it does. */
 enum { ALIGNMENT = 512 };

@@ -6,7 +6,8 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/system/lock.h"
-#include "alloc/core/arena_internal.h"
+#include "alloc/core/arena.h"
+#include "alloc/telemetry/stats.h"
 
 enum { POOLS_MOST = 256 };
 

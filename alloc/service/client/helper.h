@@ -7,7 +7,7 @@
 #ifndef ZR_SERVICE_HELPER_H
 #define ZR_SERVICE_HELPER_H
 
-#include "alloc/core/arena_internal.h"
+#include "alloc/core/arena.h"
 
 /* Moves memory in use to a tier of the caller's: up to `bytes`, until `until_ns` at the latest. Returns the
  * bytes that were given back. The helper calls it when zrd asks a run that waits for its turn. */

@@ -8,7 +8,7 @@
 #include "alloc/telemetry/trace_format.h"
 #include "alloc/zr.h"
 
-/* Why a request was refused; struct zr_refusal of alloc/core/arena_internal.h says what the figures are. */
+/* Why a request was refused; struct zr_refusal of alloc/telemetry/report.h says what the figures are. */
 struct zrt_refusal {
     enum zrt_cause cause; /* ZRT_CAUSE_UNKNOWN: the figures are 0 */
     uint64_t need_bytes, free_bytes, largest_bytes, cached_bytes, pending_bytes, unmovable_bytes,

@@ -19,7 +19,8 @@
 #include "alloc/backend/backend.h"
 #include "alloc/base/fault.h"
 #include "alloc/base/option.h"
-#include "alloc/core/arena_internal.h"
+#include "alloc/core/arena.h"
+#include "alloc/front/stripes.h"
 
 enum { API_ARENAS = 2, API_BLOCKS = 48, API_ENTRIES = 16, API_BUFFERS = 4, API_IMPORTS = 4, API_EDGE = 48 };
 #define API_GRANULE ((size_t)4096)

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "alloc/base/fault.h"
-#include "alloc/core/arena_internal.h"
+#include "alloc/core/arena.h"
 #include "alloc/plan/follow.h"
 #include "tests/support/draws.h"
 #include "tests/support/plans_support.h"

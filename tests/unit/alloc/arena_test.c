@@ -9,7 +9,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/fault.h"
-#include "alloc/core/arena_internal.h"
+#include "alloc/core/arena.h"
 #include "alloc/core/bins.h"
 #include "alloc/base/option.h"
 #include "alloc/core/reclaim.h"

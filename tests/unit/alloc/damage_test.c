@@ -13,7 +13,7 @@
 
 #include "alloc/service/client/wire.h"
 #include "alloc/base/error.h"
-#include "alloc/core/arena_internal.h"
+#include "alloc/core/arena.h"
 #include "alloc/base/option.h"
 #include "tests/support/blocks.h"
 #include "tests/support/folder.h"

@@ -3,7 +3,9 @@
 #include <string.h>
 
 #include "alloc/base/option.h"
-#include "alloc/core/arena_internal.h"
+#include "alloc/core/arena.h"
+#include "alloc/core/region.h"
+#include "alloc/front/lend.h"
 #include "alloc/core/vacancy.h"
 #include "tests/support/arena_support.h"
 #include "tests/support/plans_support.h"

@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc/core/arena_internal.h"
+#include "alloc/core/arena.h"
+#include "alloc/core/space.h"
 #include "tests/support/random.h"
 #include "tests/support/tap.h"
 

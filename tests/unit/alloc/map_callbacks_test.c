@@ -5,7 +5,8 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "alloc/core/arena_internal.h"
+#include "alloc/core/arena.h"
+#include "alloc/front/stripes.h"
 #include "alloc/plan/plan.h"
 #include "alloc/pool/contiguous.h"
 #include "alloc/base/fault.h"

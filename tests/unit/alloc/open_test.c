@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "alloc/core/arena_internal.h"
+#include "alloc/core/arena.h"
 #include "tests/support/tap.h"
 
 #define GRANULE ((size_t)64 << 10)

@@ -4,7 +4,8 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "alloc/core/arena_internal.h"
+#include "alloc/core/arena.h"
+#include "alloc/front/stripes.h"
 #include "alloc/base/error.h"
 #include "tests/support/blocks.h"
 #include "tests/support/tap.h"

@@ -4,7 +4,9 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "alloc/core/arena_internal.h"
+#include "alloc/core/arena.h"
+#include "alloc/core/region.h"
+#include "alloc/front/lend.h"
 #include "alloc/base/error.h"
 #include "alloc/base/fault.h"
 #include "alloc/plan/plan.h"

@@ -8,7 +8,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "alloc/core/arena_internal.h"
+#include "alloc/core/arena.h"
+#include "alloc/front/stripes.h"
 #include "alloc/base/fault.h"
 #include "alloc/plan/plan.h"
 #include "defrag/zr_defrag.h"

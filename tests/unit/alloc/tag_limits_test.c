@@ -4,7 +4,8 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "alloc/core/arena_internal.h"
+#include "alloc/core/arena.h"
+#include "alloc/front/stripes.h"
 #include "tests/support/draws.h"
 #include "tests/support/plans_support.h"
 #include "tests/support/tap.h"

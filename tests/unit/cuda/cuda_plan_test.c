@@ -1,6 +1,6 @@
 /* cuda_plan_test.c: plans over a GPU's memory: what a driver keeps that refuses twice in a row, and which
  * streams are waited for. On the emulated driver. */
-#include "alloc/core/arena_internal.h"
+#include "alloc/core/arena.h"
 #include "alloc/plan/plan.h"
 #include "tests/support/blocks.h"
 #include "tests/support/cuda/cuda_streams.h"

@@ -1,7 +1,8 @@
 /* cuda_streams_test.c: streams that can be neither recorded nor waited for, or are another device's: what
  * they may still use is nobody else's, and counts as what it is. On the emulated driver, whose work is late.
  */
-#include "alloc/core/arena_internal.h"
+#include "alloc/core/arena.h"
+#include "alloc/core/core.h"
 #include "tests/support/blocks.h"
 #include "tests/support/cuda/cuda_streams.h"
 

@@ -1,0 +1,41 @@
+/* stripes.h: several arenas behind one, for threads that often meet. Private to alloc/. Any thread, without a
+ * stripe's lock unless a declaration says otherwise. */
+#ifndef ZR_FRONT_STRIPES_H
+#define ZR_FRONT_STRIPES_H
+
+#include "alloc/core/arena.h"
+
+/* Where the calling thread sits, in any arena, and how long it will bear that. Static TLS, but so little
+ * that the library can be loaded late. */
+struct zr_seat {
+    unsigned seat; /* 1 + number; 0: none yet */
+    unsigned impatience;
+};
+extern __thread struct zr_seat zr_own_seat __attribute__((tls_model("initial-exec")));
+/* The stripe that serves the calling thread, with its lock taken. */
+struct zr_arena *zr_stripes_take(struct zr_arena *first_stripe);
+/* The common case of it: the thread has a seat, and the lock there is open. NULL: it is not. */
+static inline struct zr_arena *zr_stripes_try(struct zr_arena *first_stripe)
+{
+    unsigned seat = zr_own_seat.seat - 1;
+    if (__builtin_expect(atomic_load_explicit(&first_stripe->unstriped, memory_order_relaxed) != 0, 0))
+        seat = 0;
+    if (__builtin_expect(seat > atomic_load_explicit(&first_stripe->stripes_count, memory_order_acquire), 0))
+        return NULL;
+    struct zr_arena *arena = seat == 0 ? first_stripe : first_stripe->stripes[seat - 1];
+    if (__builtin_expect(!zr_lock_try(&arena->lock), 0))
+        return NULL;
+    zr_own_seat.impatience -= zr_own_seat.impatience > 0;
+    return arena;
+}
+/* Gives back what the other stripes have idle; returns the bytes. */
+size_t zr_stripes_trim(struct zr_arena *arena);
+/* For a need of `bytes` that the stripe cannot meet: what others have idle comes into its cache, as much as
+ * is missing; if they have nothing, they wait for a stream that still uses something. False: nothing came.
+ * With the stripe's lock, which is opened meanwhile. */
+bool zr_stripes_fetch(struct zr_arena *arena, size_t bytes);
+
+/* Makes one more stripe, if there are still `count` stripes; returns how many were made. */
+unsigned zr_arena_add_stripe(struct zr_arena *first_stripe, unsigned count);
+
+#endif
