@@ -292,13 +292,17 @@ size_t zr_option_help(char *out, size_t room_bytes)
     size_t used = 0;
     for (unsigned i = 0; i < ZR_OPTION_COUNT; i++) {
         const struct option_row *row = &table[i];
-        char range[96] = "";
+        char range[96] = "", size[ZR_SIZE_EXACT_ROOM];
         if (row->type == TYPE_CHOICE)
             for (uint64_t c = 0; c <= row->most; c++)
                 snprintf(range + strlen(range), sizeof range - strlen(range), "%s%s", c ? "|" : "",
                          row->choices[c]);
         else if (row->type == TYPE_BOOL)
             snprintf(range, sizeof range, "true|false");
+        else if (row->type == TYPE_BYTES && row->most == UINT64_MAX)
+            snprintf(range, sizeof range, "SIZE");
+        else if (row->type == TYPE_BYTES)
+            snprintf(range, sizeof range, "0..%s", zr_size_print_exact(size, row->most));
         else
             snprintf(range, sizeof range, "%llu..%llu", (unsigned long long)row->least,
                      (unsigned long long)row->most);
@@ -312,5 +316,7 @@ size_t zr_option_help(char *out, size_t room_bytes)
                      "%s:%s  (default %s)  %s\n", row->name, range, shown, row->help);
         used += length > 0 ? (size_t)length : 0;
     }
+    used += (size_t)snprintf(used < room_bytes ? out + used : NULL, used < room_bytes ? room_bytes - used : 0,
+                             "\n" ZR_SIZE_HELP);
     return used;
 }

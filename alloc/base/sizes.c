@@ -1,6 +1,7 @@
 /* sizes.c: reads and prints sizes in bytes; see sizes.h. Stands on the C library alone. */
 #include "alloc/base/sizes.h"
 
+#include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -115,4 +116,22 @@ const char *zr_size_print_in(char out[ZR_SIZE_ROOM], uint64_t bytes, uint64_t la
 const char *zr_size_print(char out[ZR_SIZE_ROOM], uint64_t bytes)
 {
     return zr_size_print_in(out, bytes, bytes);
+}
+
+const char *zr_size_print_exact(char out[ZR_SIZE_EXACT_ROOM], uint64_t bytes)
+{
+    static const char letters[] = "KMGTPE";
+    uint64_t binary = bytes, decimal = bytes;
+    unsigned binary_unit = 0, decimal_unit = 0;
+    for (; binary > 0 && binary % 1024 == 0 && binary_unit < sizeof letters - 1; binary_unit++)
+        binary /= 1024;
+    for (; decimal > 0 && decimal % 1000 == 0 && decimal_unit < sizeof letters - 1; decimal_unit++)
+        decimal /= 1000;
+    if (binary_unit == 0 && decimal_unit == 0)
+        snprintf(out, ZR_SIZE_EXACT_ROOM, "%" PRIu64, bytes);
+    else if (binary <= decimal)
+        snprintf(out, ZR_SIZE_EXACT_ROOM, "%" PRIu64 "%ciB", binary, letters[binary_unit - 1]);
+    else
+        snprintf(out, ZR_SIZE_EXACT_ROOM, "%" PRIu64 "%cB", decimal, letters[decimal_unit - 1]);
+    return out;
 }

@@ -32,4 +32,10 @@ const char *zr_size_print(char out[ZR_SIZE_ROOM], uint64_t bytes);
  * Three decimals at most; a size that they would show as 0 has a unit of its own. */
 const char *zr_size_print_in(char out[ZR_SIZE_ROOM], uint64_t bytes, uint64_t largest_bytes);
 
+enum { ZR_SIZE_EXACT_ROOM = 24 };
+
+/* As zr_size_read() takes it for exactly this: "64MiB", "1500MB", "16777217". For options in messages and
+ * commands. Fills `out` and returns it. */
+const char *zr_size_print_exact(char out[ZR_SIZE_EXACT_ROOM], uint64_t bytes);
+
 #endif

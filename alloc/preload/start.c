@@ -16,6 +16,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/option.h"
+#include "alloc/base/sizes.h"
 #include "alloc/base/system/file.h"
 #include "alloc/core/arena.h"
 #include "alloc/preload/control.h"
@@ -298,8 +299,10 @@ static void check_limit(void)
     uint64_t limit = zr_option_get(ZR_OPTION_LIMIT);
     if (limit == 0 || limit >= ZR_USAGE_LEAST_LIMIT_BYTES)
         return;
-    zr_say("ZR_CONF=limit:%llu is too small: malloc needs %zu MiB to start; give at least limit:%zum",
-           (unsigned long long)limit, ZR_USAGE_LEAST_LIMIT_BYTES >> 20, ZR_USAGE_LEAST_LIMIT_BYTES >> 20);
+    char text[ZR_SIZE_EXACT_ROOM];
+    zr_say("ZR_CONF=limit:%s is too small: malloc needs %zuMiB to start; give at least limit:%zuMiB",
+           zr_size_print_exact(text, limit), ZR_USAGE_LEAST_LIMIT_BYTES >> 20,
+           ZR_USAGE_LEAST_LIMIT_BYTES >> 20);
     _exit(2);
 }
 

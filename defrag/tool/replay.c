@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/sizes.h"
 #include "defrag/replay/unplanned.h"
 #include "defrag/tool/input.h"
 
@@ -82,6 +83,7 @@ static bool choose_policies(const char *list, bool chosen[ZR_POLICY_COUNT])
 static int parse(struct settings *settings, struct zr_tool_arguments *arguments, int argc, char **argv)
 {
     const char *policies = "zr,caching,expandable,bestfit";
+    char granule[ZR_SIZE_EXACT_ROOM];
     uint64_t granule_bytes = 0, capacity_bytes = UINT64_MAX, repeat = 1, device = UINT64_MAX;
     const struct zr_tool_option options[] = {
         {"--policy", ZR_TOOL_WORDS, &policies},
@@ -106,7 +108,8 @@ static int parse(struct settings *settings, struct zr_tool_arguments *arguments,
         return ZR_TOOL_USAGE;
     if (granule_bytes & (granule_bytes - 1) || granule_bytes > UINT64_C(1) << 30 ||
         (granule_bytes > 0 && granule_bytes < 4096)) {
-        zr_tool_log("replay: --granule %" PRIu64 " is no power of two from 4KiB to 1GiB", granule_bytes);
+        zr_tool_log("replay: --granule %s is no power of two from 4KiB to 1GiB",
+                    zr_size_print_exact(granule, granule_bytes));
         return ZR_TOOL_USAGE;
     }
     if (capacity_bytes == 0) {

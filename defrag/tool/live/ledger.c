@@ -24,9 +24,15 @@ static const char help[] =
     "The host's total is the process's resident memory, the rows are its arenas by tag and its other mappings by kind. A\n"
     "device's total is what its driver says is used of it, by anybody: its rows are the process's arenas, other processes\n"
     "on zr, and what was there before zr: the CUDA context. The rest is the residual: libraries, what the driver serves\n"
-    "by itself, processes that show nothing. Rows and residual sum to the total.\n";
+    "by itself, processes that show nothing. Rows and residual sum to the total;\n"
+    "a row with \"less\" is taken away, as memory of the arenas that has not been touched yet.\n";
 
 /* ---- Rows ---------------------------------------------------------------------------------------------- */
+
+static uint64_t magnitude(int64_t bytes)
+{
+    return bytes < 0 ? -(uint64_t)bytes : (uint64_t)bytes;
+}
 
 static void json_ledger(struct zr_text *text, const struct zr_memory_ledger *ledger)
 {
@@ -34,20 +40,19 @@ static void json_ledger(struct zr_text *text, const struct zr_memory_ledger *led
     for (unsigned i = 0; i < ledger->rows_count; i++) {
         zr_text_print(text, i ? ", {" : "{");
         const struct zr_ledger_row *row = &ledger->rows[i];
-        zr_tool_json_words(text, row->is_tag ? "tag" : row->pid ? "program" : "name", row->name);
+        const char *key = row->bytes < 0 ? "less" : row->is_tag ? "tag" : row->pid ? "program" : "name";
+        zr_tool_json_words(text, key, row->name);
         if (row->pid)
             zr_text_print(text, ", \"pid\": %ld", row->pid);
-        zr_text_print(text, ", \"bytes\": %" PRId64 "}", row->bytes);
+        zr_text_print(text, ", \"bytes\": %" PRIu64 "}", magnitude(row->bytes));
     }
     zr_text_print(text, "], \"residual_bytes\": %" PRId64, zr_ledger_residual(ledger));
 }
 
-static void table_row(struct zr_text *text, const char *name, int64_t bytes)
+static void table_row(struct zr_text *text, const char *name, uint64_t bytes)
 {
-    char number[ZR_TOOL_NUMBER_ROOM], signed_number[ZR_TOOL_NUMBER_ROOM + 1];
-    zr_tool_bytes(number, bytes < 0 ? (uint64_t)-bytes : (uint64_t)bytes);
-    snprintf(signed_number, sizeof signed_number, "%s%s", bytes < 0 ? "-" : "", number);
-    zr_text_print(text, "    %-40s %12s\n", name, signed_number);
+    char number[ZR_TOOL_NUMBER_ROOM];
+    zr_text_print(text, "    %-40s %12s\n", name, zr_tool_bytes(number, bytes));
 }
 
 static void table_ledger(struct zr_text *text, const struct zr_memory_ledger *ledger, const char *residual)
@@ -58,12 +63,16 @@ static void table_ledger(struct zr_text *text, const struct zr_memory_ledger *le
         if (row->pid)
             snprintf(name, sizeof name, "process %ld, %s", row->pid, row->name);
         else
-            snprintf(name, sizeof name, "%s%s", row->is_tag ? "live: " : "", row->name);
-        table_row(text, name, ledger->rows[i].bytes);
+            snprintf(name, sizeof name, "%s%s",
+                     row->bytes < 0 ? "less: "
+                     : row->is_tag  ? "live: "
+                                    : "",
+                     row->name);
+        table_row(text, name, magnitude(row->bytes));
     }
-    table_row(text, residual, zr_ledger_residual(ledger));
+    table_row(text, residual, (uint64_t)zr_ledger_residual(ledger));
     zr_text_print(text, "    %-40s %12s\n", "", "-----------");
-    table_row(text, "total", (int64_t)ledger->total_bytes);
+    table_row(text, "total", ledger->total_bytes);
 }
 
 /* ---- Processes ----------------------------------------------------------------------------------------- */

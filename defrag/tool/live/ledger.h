@@ -13,8 +13,8 @@ enum {
 struct zr_ledger_row {
     const char *name; /* a literal, a tag's, or in the ledger's own programs */
     bool is_tag;      /* what is live with that tag */
-    int64_t bytes;
-    long pid; /* another process's row, `name` being its program; 0: none */
+    int64_t bytes;    /* below 0: bytes that the rows have and the total has not */
+    long pid;         /* another process's row, `name` being its program; 0: none */
 };
 
 struct zr_memory_ledger {
@@ -26,7 +26,7 @@ struct zr_memory_ledger {
 
 /* A row with no bytes is left out. */
 void zr_ledger_row_add(struct zr_memory_ledger *ledger, struct zr_ledger_row row);
-/* What no row has; below 0 where rows have more than the total. */
+/* Bytes of the total that no row has. 0 or more. */
 int64_t zr_ledger_residual(const struct zr_memory_ledger *ledger);
 
 /* What is resident in the process, by the kernel's count, against its arenas of host memory and its mappings.

@@ -26,6 +26,14 @@ int64_t zr_ledger_residual(const struct zr_memory_ledger *ledger)
     return left;
 }
 
+/* The counts are of different moments, so their sum can exceed the total. */
+static void close_rows(struct zr_memory_ledger *ledger)
+{
+    int64_t left = zr_ledger_residual(ledger);
+    zr_ledger_row_add(
+        ledger, (struct zr_ledger_row){.name = "counted at another moment", .bytes = left < 0 ? left : 0});
+}
+
 /* ---- Arenas -------------------------------------------------------------------------------------------- */
 
 /* Sums over arenas of one kind of memory. */
@@ -264,11 +272,14 @@ zr_result zr_ledger_host(struct zr_memory_ledger *out, uint64_t *cached_bytes, c
     if (result != ZR_OK)
         return result;
     add_mapped(out, &sum);
-    zr_ledger_row_add(out, (struct zr_ledger_row){.name = "of these not touched yet",
-                                                  .bytes = (int64_t)(resident[IN_ARENA] - sum.mapped_bytes)});
+    int64_t beyond = (int64_t)(resident[IN_ARENA] - sum.mapped_bytes);
+    zr_ledger_row_add(out, (struct zr_ledger_row){.name = beyond < 0 ? "not touched yet"
+                                                                     : "mapped twice, or mapped meanwhile",
+                                                  .bytes = beyond});
     for (unsigned kind = PROGRAM; kind < KINDS_COUNT; kind++)
         zr_ledger_row_add(out,
                           (struct zr_ledger_row){.name = kind_names[kind], .bytes = (int64_t)resident[kind]});
+    close_rows(out);
     return ZR_OK;
 }
 
@@ -351,4 +362,5 @@ void zr_ledger_device(struct zr_memory_ledger *out, const struct zr_live *live, 
                                                   .bytes = (int64_t)(held - reserved)});
     add_others(out, live, device, &earlier_bytes);
     add_before(out, before_bytes, earlier_bytes);
+    close_rows(out);
 }

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "alloc/base/option.h"
+#include "alloc/base/sizes.h"
 #include "defrag/tool/run/doctor.h"
 #include "defrag/tool/run/program.h"
 #include "defrag/tool/run/run.h"
@@ -160,11 +161,12 @@ static int parse(struct settings *settings, struct zr_tool_arguments *arguments,
     }
     if (!settings->malloc && !settings->cuda)
         settings->malloc = settings->cuda = true;
+    char limit[ZR_SIZE_EXACT_ROOM];
     if (settings->malloc && settings->limit_bytes > 0 && settings->limit_bytes < ZR_USAGE_LEAST_LIMIT_BYTES) {
-        zr_tool_log("run: --limit %" PRIu64 " is too small: malloc needs %zuMiB to start; give at least "
-                    "--limit %zuMiB",
-                    settings->limit_bytes, ZR_USAGE_LEAST_LIMIT_BYTES >> 20,
-                    ZR_USAGE_LEAST_LIMIT_BYTES >> 20);
+        zr_tool_log(
+            "run: --limit %s is too small: malloc needs %zuMiB to start; give at least --limit %zuMiB",
+            zr_size_print_exact(limit, settings->limit_bytes), ZR_USAGE_LEAST_LIMIT_BYTES >> 20,
+            ZR_USAGE_LEAST_LIMIT_BYTES >> 20);
         return ZR_TOOL_USAGE;
     }
     return -1;

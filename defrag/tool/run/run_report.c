@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/sizes.h"
 #include "alloc/base/system/folders.h"
 #include "alloc/telemetry/trace_format.h"
 #include "defrag/zr_defrag.h"
@@ -388,6 +389,7 @@ static void advise_run(const struct summary *summary, struct zr_text *text)
     const char *suffix, *file = access(".", W_OK) == 0 ? "blocks.zrt" : "/tmp/blocks.zrt";
     const struct zr_usage *traced = traced_next_time(summary, &suffix);
     uint64_t limit = summary->failed ? FIGURE(summary->failed, limit_bytes) : 0;
+    char limit_text[ZR_SIZE_EXACT_ROOM];
     if (!traced && limit == 0) {
         zr_text_print(text, "nothing: there is no block above 32 KiB to look at");
         return;
@@ -400,7 +402,7 @@ static void advise_run(const struct summary *summary, struct zr_text *text)
     }
     zr_text_print(text, "zr run%s", report->options);
     if (report->limit_bytes > 0)
-        zr_text_print(text, " --limit %" PRIu64, report->limit_bytes);
+        zr_text_print(text, " --limit %s", zr_size_print_exact(limit_text, report->limit_bytes));
     zr_text_print(text, " --trace %s --", file);
     put_command(text, report->command);
     /* `;` where the program fails: its trace is there nevertheless. */

@@ -16,7 +16,7 @@
 
 static void test_options(void)
 {
-    char help[2048];
+    char help[4096];
     tap_is(zr_option_get(ZR_OPTION_CHECK), 1, "check is 1 by itself");
     tap_result(zr_option_set("check:3,isa:avx2,granule:64k,poison:off"), ZR_OK, "a list of options");
     tap_ok(zr_option_get(ZR_OPTION_CHECK) == 3 && zr_option_get(ZR_OPTION_ISA) == 2 &&
@@ -41,6 +41,8 @@ static void test_options(void)
     tap_ok(zr_option_help_wanted(), "is wanted");
     size_t length = zr_option_help(help, sizeof help);
     tap_ok(length == strlen(help) && strstr(help, "vma_budget") && strstr(help, "avx512_bf16"), "lists all");
+    tap_ok(strstr(help, "granule:0..1GiB ") && strstr(help, "limit:SIZE ") && strstr(help, "1.5GiB"),
+           "sizes have units there: %s", help);
     char cut[10];
     tap_ok(zr_option_help(cut, sizeof cut) == length && strlen(cut) == 9, "and is cut to the room there is");
     tap_result(zr_option_set(NULL), ZR_OK, "the defaults again");
@@ -157,7 +159,7 @@ static void test_sizes_printed(void)
                 {600000, 1 << 30, "0.001 GiB"},
                 {500000, 1 << 30, "488 KiB"},
                 {1610612736, 1 << 20, "1536 MiB"}};
-    char out[ZR_SIZE_ROOM];
+    char out[ZR_SIZE_ROOM], exact[ZR_SIZE_EXACT_ROOM];
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         zr_size_print_in(out, rows[i].bytes, rows[i].largest_bytes);
         tap_ok(strcmp(out, rows[i].text) == 0, "%llu beside %llu is %s: %s",
@@ -165,6 +167,25 @@ static void test_sizes_printed(void)
                out);
     }
     tap_ok(strcmp(zr_size_print(out, 9663676416), "9.00 GiB") == 0, "a size alone is in its own unit");
+    static const struct {
+        uint64_t bytes;
+        const char *text;
+    } options[] = {{0, "0"},
+                   {1023, "1023"},
+                   {1000, "1KB"},
+                   {1024, "1KiB"},
+                   {4194304, "4MiB"},
+                   {64000000, "64MB"},
+                   {1048576000, "1000MiB"},
+                   {1610612736, "1536MiB"},
+                   {UINT64_C(1) << 60, "1EiB"},
+                   {UINT64_MAX, "18446744073709551615"}};
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        uint64_t again = 1;
+        zr_size_print_exact(exact, options[i].bytes);
+        tap_ok(strcmp(exact, options[i].text) == 0 && !read_text(exact, &again) && again == options[i].bytes,
+               "exactly %s, and so it is read again: %s", options[i].text, exact);
+    }
 }
 
 /* What a program of its own makes of the environment. */

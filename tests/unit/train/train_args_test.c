@@ -124,7 +124,8 @@ static const struct {
     {"--dry-run --flops 1e12", {"--flops and --bandwidth", "both"}},
     {"--dry-run --bandwidth 1e9", {"--flops and --bandwidth", "both"}},
     {"--dry-run --flops 0 --bandwidth 1e9", {"--flops 0", "out of range"}},
-    {"--dry-run --flops 1e12 --bandwidth fast", {"--bandwidth fast", "no number"}},
+    {"--dry-run --flops 1e12 --bandwidth fast", {"--bandwidth fast", "no rate", "25GB"}},
+    {"--dry-run --flops 1e12 --bandwidth 2EB", {"--bandwidth 2EB", "out of range"}},
     {"--find-max batch", {"--find-max", "--memory-limit"}},
     {"--find-max width --memory-limit 1GB", {"--find-max width", "batch|layers"}},
     {"--find-max layers --params 1e6 --memory-limit 1GB", {"--find-max layers", "--params"}},
@@ -282,6 +283,10 @@ static void test_every_option(void)
     tap_ok(config.finds_max && config.dry_run && config.world == 8, "in a dry run");
     tap_is(parse("--dry-run --flops 312e12 --bandwidth 25e9"), -1, "speeds for the timeline");
     tap_ok(config.flops_per_second == 312e12 && config.bytes_per_second == 25e9, "as they are given");
+    tap_is(parse("--dry-run --flops 312e12 --bandwidth 25GB --offload-optimizer cpu --host-bandwidth 1.5g"),
+           -1, "rates as sizes");
+    tap_ok(config.bytes_per_second == 25e9 && config.host_bytes_per_second == 1610612736,
+           "are read as every size");
 }
 
 /* ---- Exact limits -------------------------------------------------------------------------------------- */
@@ -317,7 +322,7 @@ static void test_limits(void)
         const struct zr_flag *flag = &zr_flags[i];
         bool whole = flag->kind == ZR_FLAG_COUNT || flag->kind == ZR_FLAG_BYTES ||
                      flag->kind == ZR_FLAG_ROOM || flag->kind == ZR_FLAG_VOCAB;
-        if (!whole && flag->kind != ZR_FLAG_REAL && flag->kind != ZR_FLAG_RATIO)
+        if (!whole && flag->kind != ZR_FLAG_REAL && flag->kind != ZR_FLAG_RATE && flag->kind != ZR_FLAG_RATIO)
             continue;
         ranges++;
         for (int beyond = -1; beyond <= 1 && whole; beyond++) {

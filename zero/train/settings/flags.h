@@ -11,6 +11,7 @@ enum zr_flag_kind {
     ZR_FLAG_BYTES,     /* likewise, a size: sizes.h of alloc/base */
     ZR_FLAG_ROOM,      /* likewise, or none, or auto */
     ZR_FLAG_REAL,      /* a number of least .. most */
+    ZR_FLAG_RATE,      /* likewise, bytes a second: a number or a size */
     ZR_FLAG_CHOICE,    /* one of `choices`; its index is stored */
     ZR_FLAG_TIER,      /* likewise, or nvme:DIR, whose folder is stored beside it */
     ZR_FLAG_VOCAB,     /* byte, or a number */

@@ -198,11 +198,10 @@ static int store_recompute(const struct zr_flag *flag, struct zr_train_config *c
     return -1;
 }
 
-static int store_real(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
+/* `value` is the text that `number` was read from. */
+static int store_number(const struct zr_flag *flag, struct zr_train_config *config, const char *value,
+                        double number)
 {
-    double number;
-    if (!read_real(value, &number))
-        return zr_flag_wrong(flag, value, "is no number; give one from %g to %g", flag->least, flag->most);
     if (number < flag->least || number > flag->most)
         return zr_flag_wrong(flag, value, "is out of range; give %g to %g", flag->least, flag->most);
     float narrow = (float)number;
@@ -213,6 +212,25 @@ static int store_real(const struct zr_flag *flag, struct zr_train_config *config
     else
         memcpy((char *)config + flag->offset, &narrow, sizeof narrow);
     return -1;
+}
+
+static int store_real(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
+{
+    double number;
+    if (!read_real(value, &number))
+        return zr_flag_wrong(flag, value, "is no number; give one from %g to %g", flag->least, flag->most);
+    return store_number(flag, config, value, number);
+}
+
+static int store_rate(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
+{
+    double number;
+    uint64_t bytes;
+    if (!zr_size_read(value, strlen(value), &bytes))
+        number = (double)bytes;
+    else if (!read_real(value, &number))
+        return zr_flag_wrong(flag, value, "is no rate; give bytes a second, such as 25e9 or 25GB");
+    return store_number(flag, config, value, number);
 }
 
 static int store_ratio(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
@@ -271,6 +289,8 @@ int zr_flag_store_in(const struct zr_flag *flag, struct zr_train_config *config,
         return store_room(flag, config, value);
     case ZR_FLAG_REAL:
         return store_real(flag, config, value);
+    case ZR_FLAG_RATE:
+        return store_rate(flag, config, value);
     case ZR_FLAG_EVERY:
         return store_every(flag, config, value);
     case ZR_FLAG_CHOICE:
@@ -392,7 +412,7 @@ void zr_flag_print(struct zr_text *text, const struct zr_flag *flag, const struc
         print_quoted(text, (const char *)config + flag->offset);
     } else if (flag->kind == ZR_FLAG_RATIO && config->offload_ratio < 0) {
         zr_text_print(text, " auto");
-    } else if (flag->kind == ZR_FLAG_RATIO ||
+    } else if (flag->kind == ZR_FLAG_RATIO || flag->kind == ZR_FLAG_RATE ||
                (flag->kind == ZR_FLAG_REAL && flag->room_bytes == sizeof wide)) {
         memcpy(&wide, (const char *)config + flag->offset, sizeof wide);
         zr_text_print(text, " %.15g", wide);
