@@ -4,7 +4,6 @@
 #define _GNU_SOURCE
 #include "kernels/cuda/arguments.h"
 #include "kernels/cuda/cuda.h"
-#include "kernels/streams.h"
 #include "tests/support/cuda/cuda_calls.h"
 #include "tests/support/cuda/cuda_support.h"
 #include "tests/support/kernels/kernels_calls.h"
@@ -361,26 +360,6 @@ static void test_columns(void)
     }
 }
 
-/* What was recorded goes, whether a graph could be made of it or not. */
-static void test_graphs(void)
-{
-    const struct zr_kernel_streams *streams = table->streams;
-    const uint64_t before = emulator->calls("cuGraphDestroy");
-    for (unsigned fails = 0; fails < 2; fails++) {
-        void *graph;
-        zr_result begun = streams->capture_begin(context.stream);
-        if (fails)
-            emulator->fail(&(struct zr_emulator_fault){
-                .call = "cuGraphInstantiateWithFlags", .nth = 1, .code = ZR_CU_OUT_OF_MEMORY});
-        zr_result result = streams->capture_end(context.stream, &graph);
-        tap_ok(begun == ZR_OK && (result != ZR_OK) == fails && (graph == NULL) == fails &&
-                   emulator->calls("cuGraphDestroy") == before + 1 + fails,
-               "a capture of which %s graph is made leaves no other", fails ? "no" : "a");
-        streams->graph_destroy(graph);
-    }
-    emulator->fail(&(struct zr_emulator_fault){.nth = 0});
-}
-
 int main(void)
 {
     if (begin()) {
@@ -391,7 +370,6 @@ int main(void)
         test_padding();
         test_weight();
         test_refusals();
-        test_graphs();
         test_wrong_memory();
         table->close(&context);
     }
