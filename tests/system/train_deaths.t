@@ -121,15 +121,18 @@ for keep, words in (({}, "the last one stays"), ({"keep": 0}, "with --keep 0 all
     left = saved_by_clock()  # the last by the clock, and the one at the end
     ok(left >= seen if keep else len(left) <= 2 and max(seen) <= max(left), f"of those by the clock {words}") or note(f"{sorted(left)}, seen {sorted(seen)}")
 
-# SIGUSR1 saves and goes on.
-saved = path("saved-1")
-process, pids = start(2, save=saved)
-process.send_signal(signal.SIGUSR1)
-ok(wait_for(lambda: os.path.isdir(saved) and len([n for n in os.listdir(saved) if n.startswith("step-")]) == 1), "SIGUSR1 saves")
-size = os.path.getsize(path("log.jsonl"))
-ok(wait_for(lambda: os.path.getsize(path("log.jsonl")) > size) and process.poll() is None, "and the run goes on")
-process.send_signal(signal.SIGINT)
-ends("Ctrl-C afterwards", process, pids, ["saved step"], (130,))
+# SIGUSR1 saves and goes on; at the end a rank that has saved before and stands still is not waited for.
+for still, words in ((False, "Ctrl-C afterwards"), (True, "Ctrl-C while a rank stands still")):
+    saved = path(f"saved-{still}")
+    process, pids = start(2, save=saved)
+    process.send_signal(signal.SIGUSR1)
+    ok(wait_for(lambda: os.path.isdir(saved) and len([n for n in os.listdir(saved) if n.startswith("step-")]) == 1), "SIGUSR1 saves")
+    size = os.path.getsize(path("log.jsonl"))
+    ok(wait_for(lambda: os.path.getsize(path("log.jsonl")) > size) and process.poll() is None, "and the run goes on")
+    if still:
+        os.kill(pids[1], signal.SIGSTOP)
+    process.send_signal(signal.SIGINT)
+    ends(words, process, pids, ["saved step"], (130,))
 
 # Killed in the middle of saving, by a rank's death and by the launcher's: no temporary file stays.
 for victim in ("rank", "launcher"):

@@ -18,6 +18,7 @@
 #include "alloc/base/error.h"
 #include "alloc/base/fault.h"
 #include "alloc/base/system/file.h"
+#include "alloc/base/system/os.h"
 #include "alloc/base/system/socket.h"
 #include "tests/support/child.h"
 #include "tests/support/faults.h"
@@ -163,6 +164,13 @@ static void on_alarm(int number)
     (void)number;
 }
 
+/* Nearly all of a thousand seconds pass from one look to the next. */
+static uint64_t leaping_clock(void)
+{
+    static uint64_t now_ns;
+    return now_ns += UINT64_C(999990000000);
+}
+
 static void test_interruptions(void)
 {
     int ends[2];
@@ -207,6 +215,15 @@ static void test_interruptions(void)
     pthread_join(thread, &read_bytes);
     tap_is((size_t)read_bytes, sizeof data, "and its reader gets all of it");
     close(ends[0]);
+
+    zr_os_clock_set(leaping_clock);
+    zr_fault_set(ZR_FAULT_WAIT | ZR_FAULT_EINTR, 1);
+    signal(SIGALRM, SIG_DFL);
+    alarm(60);
+    tap_is(zr_poll(NULL, 0, 1000000), 0, "an interrupted wait goes on for what is left of its time");
+    alarm(0);
+    zr_fault_set(ZR_FAULT_WAIT | ZR_FAULT_EINTR, 0);
+    zr_os_clock_set(NULL);
 
     signal(SIGPIPE, SIG_IGN);
     tap_ok(pipe2(ends, O_CLOEXEC) == 0, "a third pipe");

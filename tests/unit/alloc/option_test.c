@@ -282,6 +282,14 @@ static void test_records(void)
     tap_ok(pool.spare_count >= 100000, "is there");
     zr_slab_end(&pool);
     tap_ok(pool.slabs == NULL && pool.spare_count == 0, "the end gives all back");
+    zr_slab_reserve(&pool, 1);
+    while (pool.spare_count > 1)
+        zr_slab_take(&pool);
+    zr_slab_reserve(&pool, 2);
+    while (pool.spare_count > 0)
+        zr_slab_take(&pool);
+    tap_ok(pool.fresh <= pool.fresh_end, "the last record of a slab is taken before those of the next");
+    zr_slab_end(&pool);
 }
 
 static void *fail_apart(void *argument)

@@ -423,6 +423,15 @@ static void test_members(void)
     zr_ledger_leave(&ledger, &holders[1], 1305 * MS);
     tap_ok(holders[0].run->members_count == 1 && said[0].last == ZR_SERVICE_GRANTED,
            "a rank that is gone is not waited for");
+    start();
+    for (unsigned i = 0; i < 3; i++)
+        add(i, 0), plan(i, 5, 20, 3, 0);
+    for (unsigned i = 0; i < 3; i++)
+        turn(i, 0);
+    tap_is(turn(0, 1), 0, "of three ranks one rests");
+    zr_ledger_leave(&ledger, &holders[0], 2);
+    tap_is(turn(1, 3), 0, "and goes, so that of two one rests");
+    tap_is(turn(2, 3), ZR_SERVICE_GRANTED, "and both do");
 }
 
 /* 0 rests, 1 has its turn, 2 has to wait for the bases of both. */

@@ -92,6 +92,7 @@ static const struct row rows[] = {
     {"a program that takes the line's number", "jl1l", "wgwg", "...", "H0L1H1L1", 2},
     {"or the bell's", "jl2hl", "wgg", "..-.", "H0L1L1", 1},
     {"a child has neither, and returns nothing", "jlkb", "wg", "..c", "H0L1B1", 2},
+    {"and tells a zrd of its own at once", "jl(K", "wqwg", "..c", "H0L1H0L1B1", 2},
     {"a piece of a device", "@jlp(b)", "wGf", "...", "H0L1FB1", 2},
     {"which zrd does not share any more", "@jp", "wd", ".U", "H0F", 2},
     {"or has not lent", "@jp", "wr", ".M", "H0F", 2},
@@ -341,6 +342,13 @@ static int count_in_child(void)
     return zr_service_bell(own.service) < 0 ? open_descriptors() : -1;
 }
 
+static int return_in_child(void)
+{
+    lease(MIB);
+    zr_service_return(own.service, own.bytes, &own.lease);
+    return strcmp(own.came, "...") == 0 ? 0 : 1;
+}
+
 static void take_over(int fd)
 {
     own.foreign = fd;
@@ -430,6 +438,9 @@ static void make_call(char letter)
         break;
     case 'k':
         note(own.came, in_child(count_in_child) == open_descriptors() - 2 ? "c" : "?");
+        break;
+    case 'K':
+        note(own.came, in_child(return_in_child) == 0 ? "c" : "?");
         break;
     }
 }

@@ -57,25 +57,40 @@ static void test_flood(void)
     tap_ok(count("lends 64 MiB") == 1 && count("drains") == 1, "other lines are all there");
 }
 
+/* Lines of which each is of another kind than those before, `words`: the last one's. */
+static void write_lines(struct zr_service_log *log, int first, int end, char words[29])
+{
+    char padding[600];
+    memset(padding, '.', sizeof padding - 1);
+    padding[sizeof padding - 1] = '\0';
+    strcpy(words, "a line of its own kind: aaaa");
+    for (int i = first; i < end; i++) {
+        for (int at = 0, rest = i; at < 4; at++, rest /= 16)
+            words[27 - at] = (char)('a' + rest % 16);
+        zr_service_log(log, "%s %s", words, padding);
+    }
+}
+
 static void test_generations(void)
 {
     struct zr_service_log log;
-    char words[] = "a line of its own kind: aaaa", padding[600];
+    char words[29];
     struct stat now, old;
-    memset(padding, '.', sizeof padding - 1);
-    padding[sizeof padding - 1] = '\0';
+    struct rlimit whole;
     tap_ok(zr_service_log_open(&log, path), "it goes on");
-    for (int i = 0; i < 2500; i++) {
-        for (int at = 0, rest = i; at < 4; at++, rest /= 16)
-            words[sizeof words - 2 - (size_t)at] = (char)('a' + rest % 16);
-        zr_service_log(&log, "%s %s", words, padding);
-    }
+    write_lines(&log, 0, 2500, words);
     tap_ok(stat(path, &now) == 0 && stat(before, &old) == 0, "a full file is moved");
     tap_ok(now.st_size > 0 && old.st_size > 1 << 20 && old.st_size < (1 << 20) + 2000, "which has a MiB");
     read_log(before);
     tap_ok(count("lends 64 MiB") == 1, "and the first line");
     read_log(path);
     tap_ok(count(words) == 1, "the last is in the new one");
+    getrlimit(RLIMIT_NOFILE, &whole);
+    setrlimit(RLIMIT_NOFILE, &(struct rlimit){.rlim_max = whole.rlim_max});
+    write_lines(&log, 2500, 5000, words);
+    setrlimit(RLIMIT_NOFILE, &whole);
+    read_log(path);
+    tap_ok(count(words) == 1, "without a descriptor for a new one the full one stays, under its name");
     unlink(path);
     zr_service_log(&log, "goes on");
     read_log(path);

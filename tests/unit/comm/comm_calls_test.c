@@ -1,11 +1,13 @@
 /* comm_calls_test.c: what ranks note of their operations, and what a rank that waits finds in it: circles of
  * made-up ranks, beside a model that runs them to their end, and ranks that wait for one another. */
 #define _GNU_SOURCE
+#include <pthread.h>
 #include <string.h>
 
 #include "tests/support/seed.h"
 #include "tests/support/zero/comm_circle.h"
 #include "tests/support/zero/comm_ranks.h"
+#include "zero/comm/local/local.h"
 
 /* ---- Made-up ranks ------------------------------------------------------------------------------------- */
 
@@ -199,6 +201,40 @@ static void test_models(void)
     free(local);
 }
 
+/* ---- A rank that ends ---------------------------------------------------------------------------------- */
+
+static struct {
+    struct zr_local_world *local;
+    _Atomic uint32_t word, sleepers;
+} last;
+
+/* Does its part and ends while the other sleeps, which finds both when it looks. */
+static void *do_the_last_part(void *nothing)
+{
+    while (atomic_load(&last.sleepers) == 0)
+        usleep(100);
+    usleep(5000);
+    atomic_store(&last.word, 1);
+    atomic_store(&last.local->ranks[1].ended, true);
+    return nothing;
+}
+
+static void test_ends(void)
+{
+    pthread_t peer;
+    last.local = calloc(1, sizeof *last.local + 2 * sizeof(struct zr_local_rank));
+    last.local->world = 2;
+    pthread_create(&peer, NULL, do_the_last_part, NULL);
+    tap_result(zr_local_wait_for(last.local, &(struct zr_local_wait){.word = &last.word,
+                                                                     .sleepers = &last.sleepers,
+                                                                     .target = 1,
+                                                                     .peer = 1,
+                                                                     .timeout_ns = UINT64_MAX}),
+               ZR_OK, "a rank that ends after its part is not missed");
+    pthread_join(peer, NULL);
+    free(last.local);
+}
+
 /* ---- Ranks --------------------------------------------------------------------------------------------- */
 
 static void body_circle(struct environment *rank)
@@ -232,6 +268,7 @@ static void body_slow(struct environment *rank)
 int main(void)
 {
     test_models();
+    test_ends();
     tap_is(launch(&(struct test_case){.body = body_circle, .world = 4, .bucket_bytes = 65536}), 1,
            "ranks in three groups that wait in a circle are told what each is in, long before the time-out");
     tap_is(launch(&(struct test_case){.body = body_slow, .world = 3, .bucket_bytes = 65536}), 0,

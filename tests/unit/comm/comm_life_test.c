@@ -7,6 +7,7 @@
 #include "alloc/base/system/os.h"
 #include "tests/support/zero/comm_ranks.h"
 #include "zero/comm/status.h"
+#include "zero/launch/control.h"
 #include "alloc/base/error.h"
 #include "tests/support/zero/comm_values.h"
 #include "tests/support/folder.h"
@@ -158,6 +159,31 @@ static void body_again(struct environment *rank)
     check_ok(rank, zr_comm_destroy(comm));
 }
 
+/* Its ring is as a communicator that failed has left it: with two messages that nobody has taken. */
+static void body_left(struct environment *rank)
+{
+    struct zr_comm_options options = options_of(rank);
+    unsigned other = 1 - rank->rank, *numbers = take(rank, 2 * sizeof *numbers);
+    struct zr_transfer swap = {.send = &numbers[0],
+                               .send_bytes = sizeof *numbers,
+                               .to = other,
+                               .from = other,
+                               .receive = &numbers[1],
+                               .receive_bytes = sizeof *numbers};
+    zr_comm *comm = NULL;
+    options.timeout_ns = UINT64_C(30000000000);
+    atomic_store(&rank->local->ranks[rank->rank].rings[0].lent, 2);
+    check_ok(rank, zr_comm_local_create(&comm, &options, rank->local, rank->rank));
+    for (unsigned round = 0; round < 3; round++) {
+        numbers[0] = 10 * round + rank->rank;
+        check_ok(rank, zr_comm_send_receive(comm, &swap, NULL));
+        check_ok(rank, zr_comm_synchronize(comm));
+        check(rank, numbers[1] == 10 * round + other, "round %u: %u", round, numbers[1]);
+    }
+    check_ok(rank, zr_comm_destroy(comm));
+    zr_arena_free(rank->arena, numbers);
+}
+
 int main(void)
 {
     uttered = mmap(NULL, sizeof(*uttered), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -170,6 +196,8 @@ int main(void)
            "a barrier holds all ranks until the last has come");
     tap_is(launch(&(struct test_case){.body = body_again, .world = 3, .bucket_bytes = 128}), 0,
            "one communicator after another, and never two");
+    tap_is(launch(&(struct test_case){.body = body_left, .world = 2, .bucket_bytes = 128}), 0,
+           "a ring with messages in it serves the next communicator");
     tap_is(launch(&(struct test_case){.body = body_early, .world = 8, .bucket_bytes = 1 << 16}), 0,
            "a rank that is done early leaves its ring until all have read it");
     tap_is(launch(&(struct test_case){.body = body_words, .world = 3, .bucket_bytes = 128}), 0,

@@ -433,6 +433,32 @@ static void test_joined(unsigned world)
     tap_is(good, world, "%u ranks that were started one by one hear one another", world);
 }
 
+static int run_on(struct zr_local_world *local, unsigned rank, void *argument)
+{
+    (void)local, (void)rank, (void)argument;
+    return 7;
+}
+
+/* Its launcher has ended between the fork and the rank's question to be told of that. */
+static void test_orphan(void)
+{
+    const struct zr_launch_options options = {.world = 1, .rank_main = run_on};
+    struct zr_local_world *local = calloc(1, sizeof *local + sizeof(struct zr_local_rank));
+    int status = 0;
+    sigset_t mask;
+    sigemptyset(&mask);
+    local->world = 1;
+    pid_t rank = fork();
+    if (rank == 0) {
+        close(STDERR_FILENO);
+        zr_local_become_rank(&(struct zr_local_birth){
+            .options = &options, .local = local, .before = &mask, .launcher = getpid()});
+    }
+    waitpid(rank, &status, 0);
+    tap_ok(WIFEXITED(status) && WEXITSTATUS(status) == 1, "a rank that has lost its launcher at birth ends");
+    free(local);
+}
+
 int main(void)
 {
     if (!prepare_runs())
@@ -440,6 +466,7 @@ int main(void)
     test_killed_rank();
     test_failing_rank();
     test_killed_launcher();
+    test_orphan();
     test_stopped_run();
     test_any_moment();
     test_signals_restored();

@@ -30,6 +30,7 @@ enum { SAME_TURN = 1, SECOND_TURN = 6 };
 static struct turns {
     bool other_ends;  /* the test's rank ends, too: only its launcher is still there */
     bool other_stays; /* which stands still */
+    bool other_fails; /* and ends the run, in place of the request */
     bool stall;       /* the launcher is to sleep through the deadline */
     bool again;       /* the request comes three times */
 
@@ -41,6 +42,7 @@ static struct turns {
     bool waited;              /* for the other launcher, until it went */
     bool held_up;             /* nor could it at some other time, so that the machine decides */
     unsigned cut;             /* the first turn that began after the end of the run; 0: none */
+    uint64_t left_ns;         /* since the request, stalls or not: when the rank had gone */
     uint64_t cut_ns, gone_ns; /* since the request, but for stalls: then, and when the rank had gone */
     _Atomic bool ready, stop, resumed;
 } * turns;
@@ -89,8 +91,10 @@ static void note_turn(bool cut, bool gone, uint64_t now_ns)
         turns->cut = turns->count;
         turns->cut_ns = ran_ns;
     }
-    if (cut && gone && !turns->gone_ns)
+    if (cut && gone && !turns->gone_ns) {
         turns->gone_ns = ran_ns;
+        turns->left_ns = now_ns - turns->asked_ns;
+    }
 }
 
 /* Held up wherever it may be, the launcher is late for its next turn. */
@@ -111,7 +115,10 @@ static bool watch_turns(struct zr_local_part *part)
         if (!gone && !atomic_load(&turns->ready))
             return false;
         atomic_store(&local->ranks[1].ended, turns->other_ends);
-        kill(getpid(), SIGTERM);
+        if (turns->other_fails)
+            zr_local_end(local, &(struct zr_local_end){ZR_LOCAL_BY_LAUNCHER, 1, ZR_ERR_IO, "a full disk"});
+        else
+            kill(getpid(), SIGTERM);
         turns->asked_ns = turns->last_ns = now_ns;
         return false;
     }
@@ -184,6 +191,14 @@ static void test_deadlines(void)
     tap_is(turns->cut, SECOND_TURN + 1, "at once, but not where two of them are one");
 }
 
+static void test_failure(void)
+{
+    int code = run((struct turns){.other_stays = true, .other_fails = true}, follow_nothing);
+    tap_ok(code != 0 && turns->left_ns > GRACE_NS - TICK_NS,
+           "a rank of a run that another launcher ends has a moment to end by itself (%d, %llu ms)", code,
+           (unsigned long long)(turns->left_ns / MS_NS));
+}
+
 static void test_stall(void)
 {
     int code = 143;
@@ -206,6 +221,7 @@ int main(void)
         return tap_done();
     test_others();
     test_deadlines();
+    test_failure();
     test_stall();
     return tap_done();
 }

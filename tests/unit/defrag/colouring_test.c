@@ -89,6 +89,11 @@ static void test_colouring(uint64_t seed)
     tap_ok(apart, "and none wanted twice at one time");
     tap_ok(bounded && shared, "beside fixed blocks at most as many more, and theirs too while they are free");
 
+    blocks[0] = (struct zr_colour_block){.lower = 5, .upper = 8, .pages_count = 1};
+    blocks[1] = (struct zr_colour_block){.lower = 0, .upper = 5, .pages_count = 1};
+    colouring.blocks_count = 2, colouring.fixed_count = colouring.fixed_pages_count = 1;
+    tap_ok(zr_colour(&colouring, &scratch) == ZR_OK && colouring.pages_count == 1,
+           "a fixed block's page serves another that goes when it comes");
     make_blocks(&colouring, 0, 0);
     zr_colour(&colouring, &scratch);
     colouring.addresses_most = colouring.addresses_count - 1;

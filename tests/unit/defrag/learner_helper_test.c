@@ -2,9 +2,11 @@
  * learner and the packer take where they begin; that nobody waits for it, though its work has no end; a fork
  * while it works; a system without threads; whose memory it uses; and what its checker refuses. */
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -160,18 +162,38 @@ static void test_refused(void)
     end(); /* all goes on without a plan */
 }
 
+/* At the thread's first write to the learner after it was idle, which says that it ends: the program has set
+ * it going, and believes it to be idle still. */
+static _Atomic bool set_late;
+
+static void set_going_late(int signal_number)
+{
+    (void)signal_number;
+    mprotect(learner, sizeof *learner, PROT_READ | PROT_WRITE);
+    atomic_store(&learner->helper.go, 1);
+    atomic_store(&set_late, true);
+}
+
 /* A thread that has had no work for a second ends; what comes then has a new one. */
 static void test_lingers(void)
 {
+    struct sigaction late = {.sa_handler = set_going_late, .sa_flags = SA_RESETHAND}, before;
     make_steps(300, 60);
     begin_working(100000, 0);
     repeat(4);
     zr_learner_wait(learner);
     uint64_t periods = learned().periods_count;
+    sigaction(SIGSEGV, &late, &before);
+    alarm(60); /* nobody learns, and who waits hangs */
+    mprotect(learner, sizeof *learner, PROT_READ);
+    while (!atomic_load(&set_late))
+        usleep(10000);
+    zr_learner_wait(learner);
+    sigaction(SIGSEGV, &before, NULL);
+    tap_is(atomic_load(&learner->helper.go), 0, "what was set as the thread ended is done");
     while (atomic_load(&learner->helper.state) != HELPER_ENDED)
         usleep(10000);
     make_steps(200, 40);
-    alarm(30); /* nobody learns, and who waits hangs */
     repeat(8);
     zr_learner_wait(learner);
     alarm(0);

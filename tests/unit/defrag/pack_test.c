@@ -510,7 +510,9 @@ static void test_faults(void)
             if (passes < nth)
                 break;
         }
-        tap_ok(nth > 1 && nth < 4000, "site %s fails at passes up to %u: %u errors",
+        /* A round of which one thread is started is done by that. */
+        bool goes_on = sites[s] != ZR_FAULT_THREAD || failed < nth - 1;
+        tap_ok(nth > 1 && nth < 4000 && goes_on, "site %s fails at passes up to %u: %u errors",
                zr_fault_site_name(sites[s]), nth, failed);
         tap_is(leaked, 0, "and nothing was left behind");
     }

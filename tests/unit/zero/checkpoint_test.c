@@ -671,6 +671,10 @@ static void test_faults(void)
             0, "%s at every place: done, or the older checkpoint stays", zr_fault_site_name(sites[i].site));
     }
     remove_runs();
+    play((struct scene){.act = act_save, .world = 1, .step = 1, .salt = 1});
+    plays(((struct scene){.act = act_faults, .world = 1, .site = ZR_FAULT_SYNC, .nth = 7, .keep = 1}), 0,
+          "a sync more where the older one goes");
+    remove_runs();
     play((struct scene){.act = act_save, .world = 2, .step = 1, .salt = 1});
     plays(((struct scene){
               .act = act_save_faulty, .world = 2, .step = 2, .salt = 2, .site = ZR_FAULT_WRITE, .nth = 3}),

@@ -134,6 +134,19 @@ static uint64_t add_words(uint64_t sum, const void *data, size_t bytes)
     return sum;
 }
 
+static uint64_t sum_state(const zr_engine *engine, uint64_t sum)
+{
+    for (size_t i = 0; i < zr_engine_segments_count(engine); i++) {
+        struct zr_shard_segment s;
+        zr_engine_segment(engine, i, &s);
+        sum = add_words(sum, s.parameter, s.count * sizeof(float));
+        sum = add_words(sum, s.momentum, s.count * sizeof(float));
+        if (s.variance)
+            sum = add_words(sum, s.variance, s.count * sizeof(float));
+    }
+    return sum;
+}
+
 /* Of parameters, and of state where its store can show all of it. */
 struct digest {
     uint64_t parameters, state;
@@ -160,14 +173,8 @@ static zr_result digest(zr_engine *engine, const struct plan *plan, struct diges
     }
     if (result == ZR_OK)
         result = zr_engine_synchronize(engine);
-    for (size_t i = 0; i < zr_engine_segments_count(engine) && result == ZR_OK; i++) {
-        struct zr_shard_segment s;
-        zr_engine_segment(engine, i, &s);
-        out->state = add_words(out->state, s.parameter, s.count * sizeof(float));
-        out->state = add_words(out->state, s.momentum, s.count * sizeof(float));
-        if (s.variance)
-            out->state = add_words(out->state, s.variance, s.count * sizeof(float));
-    }
+    if (result == ZR_OK)
+        out->state = sum_state(engine, out->state);
     return result;
 }
 
@@ -533,6 +540,41 @@ static int end_in_a_step(struct rig *rig, struct zr_engine_options *options, con
     return 0;
 }
 
+static _Atomic bool fails, handed_over;
+
+static zr_result update_or_fail(struct zr_kernel_context *context, const struct zr_update_adamw *args)
+{
+    while (fails && !handed_over)
+        usleep(1000);
+    return fails ? zr_fail(ZR_ERR_HOST_MEMORY, "a made-up failure")
+                 : zr_kernels_cpu(ZR_ISA_PLAIN)->update_adamw(context, args);
+}
+
+/* The first update of a step ahead of the norm fails, with others queued behind it: all state is as before.
+ */
+static int fail_in_a_step(struct rig *rig, struct zr_engine_options *options, const struct plan *plan)
+{
+    struct zr_kernels failing = *rig->kernels;
+    struct zr_step_report report;
+    uint64_t before = 0;
+    failing.update_adamw = update_or_fail;
+    options->kernels = &failing;
+    must(zr_engine_create(&rig->engine, options) == ZR_OK);
+    for (unsigned step = 0; step < 2; step++) {
+        fails = step == 1;
+        handed_over = false;
+        before = sum_state(rig->engine, 0);
+        must(zr_engine_speculate(rig->engine, 0.01f) == ZR_OK);
+        must(backward(rig->engine, plan, step, zr_comm_rank(rig->comm)) == ZR_OK);
+        handed_over = true;
+        must(zr_engine_step(rig->engine, 0.01f, &report) == (fails ? ZR_ERR_HOST_MEMORY : ZR_OK));
+    }
+    must(sum_state(rig->engine, 0) == before);
+    zr_engine_destroy(rig->engine);
+    rig->engine = NULL;
+    return 0;
+}
+
 /* Who asks between backward and the step finds the parameters that the step began with. */
 static int ask_in_a_step(struct rig *rig, const struct zr_engine_options *options, const struct plan *plan)
 {
@@ -684,6 +726,7 @@ static int break_off(struct zr_local_world *local, unsigned rank, void *argument
                                               .speculative_bytes = SIZE_MAX / 2};
         must(ask_in_a_step(&rig, &options, plan) == 0);
         must(end_in_a_step(&rig, &options, plan) == 0);
+        must(filed || fail_in_a_step(&rig, &options, plan) == 0);
     }
     must(zr_arena_destroy(gradients_arena, &leaked) == ZR_OK && leaked == 0);
     must(rig_close(&rig) == 0);
