@@ -13,7 +13,9 @@
 #include <sys/mman.h>
 
 enum { THREADS_MOST = 1024, LANES = 32, STACK_BYTES = 64 << 10, SHARED_BYTES = 256 << 10 };
-enum { GUARD_BYTES = 4096, REACHES = 256, REACH_BITS = 16 };
+/* Stacks begin at different lines of the processor's caches, which would hold a few of them alone. */
+enum { STACK_COLOURS = 61, COLOUR_BYTES = 192 };
+enum { GUARD_BYTES = 4096, REACHES = 256, REACH_BITS = 14 };
 /* As kernels/cpu/context.c has it: denormals are zero. */
 enum { FLOAT_MODE = 0x1f80 | 0x8000 | 0x0040 };
 
@@ -110,7 +112,7 @@ static void make_ready(unsigned thread)
 
 static void begin_thread(unsigned i)
 {
-    void **top = (void **)(void *)(stack_of(i) + STACK_BYTES) - 2;
+    void **top = (void **)(void *)(stack_of(i) + STACK_BYTES - i % STACK_COLOURS * COLOUR_BYTES) - 2;
     *top = (void *)(uintptr_t)thread_main;
     for (unsigned r = 0; r < SAVED_REGISTERS; r++)
         *--top = NULL;
@@ -192,30 +194,58 @@ static const struct emu_reach *find(uintptr_t address, size_t bytes, unsigned ac
     return reach;
 }
 
+static __attribute__((noinline, cold)) void misaligned(uintptr_t address, size_t bytes)
+{
+    report(ZR_CU_MISALIGNED_ADDRESS, current, "uses %zu bytes at %#zx, no multiple of that", bytes,
+           (size_t)address);
+    leave();
+}
+
+static __attribute__((noinline, cold)) void races(const char *words, uintptr_t address, size_t bytes,
+                                                  bool shared, uint16_t other)
+{
+    char who[24] = "";
+    if (other != UINT16_MAX)
+        snprintf(who, sizeof who, ", thread %u", other);
+    report(ZR_CU_LAUNCH_FAILED, current, "%s: %zu bytes at %#zx%s%s", words, bytes, (size_t)address,
+           shared ? " of shared memory" : "", who);
+    leave();
+}
+
+static __attribute__((noinline)) void look_for_races(const struct emu_reach *reach, uintptr_t address,
+                                                     size_t bytes, unsigned access)
+{
+    uint16_t other = UINT16_MAX;
+    const char *words = emu_race(&now, reach, address, bytes, access, &other);
+    if (words)
+        races(words, address, bytes, reach->shared, other);
+}
+
+static inline void look(const struct emu_reach *reach, uintptr_t address, size_t bytes, unsigned access)
+{
+    if (!(access & ZR_DEVICE_UNALIGNED) && address & (bytes - 1)) /* else it is a power of two */
+        misaligned(address, bytes);
+    if (!emu.no_races)
+        look_for_races(reach, address, bytes, access);
+}
+
+static __attribute__((noinline)) void find_and_look(uintptr_t address, size_t bytes, unsigned access)
+{
+    look(find(address, bytes, access), address, bytes, access);
+}
+
+/* The common path saves no registers. */
 static void device_access(const void *pointer, size_t bytes, unsigned access)
 {
     uintptr_t address = (uintptr_t)pointer;
-    uint16_t other = UINT16_MAX;
     if (address - own_stack < STACK_BYTES)
         return;
     const struct emu_reach *reach = &reaches[(address >> REACH_BITS) % REACHES];
     if (address < reach->low || address + bytes > reach->high ||
         (access & (ZR_DEVICE_WRITE | ZR_DEVICE_ATOMIC) && !reach->writes))
-        reach = find(address, bytes, access);
-    if (!(access & ZR_DEVICE_UNALIGNED) && address % bytes) {
-        report(ZR_CU_MISALIGNED_ADDRESS, current, "uses %zu bytes at %#zx, no multiple of that", bytes,
-               (size_t)address);
-        leave();
-    }
-    const char *words = emu.no_races ? NULL : emu_race(&now, reach, address, bytes, access, &other);
-    if (words) {
-        char who[24] = "";
-        if (other != UINT16_MAX)
-            snprintf(who, sizeof who, ", thread %u", other);
-        report(ZR_CU_LAUNCH_FAILED, current, "%s: %zu bytes at %#zx%s%s", words, bytes, (size_t)address,
-               reach->shared ? " of shared memory" : "", who);
-        leave();
-    }
+        find_and_look(address, bytes, access);
+    else
+        look(reach, address, bytes, access);
 }
 
 /* ---- Barriers ------------------------------------------------------------------------------------------ */
