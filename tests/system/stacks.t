@@ -96,7 +96,7 @@ def test_preloaded():
     zr("run", "--malloc", "--trace", none, "--", program)
     found, _ = pins(none, *QUESTION)
     same(set(found), {()}, "without --stacks there are none")
-    for change, words in (("stripped", ""), ("changed", "is another build than it was"), ("missing", "/program' is not here")):
+    for change, words in (("stripped", ""), ("changed", "is from another build"), ("missing", "/program' is missing")):
         if change == "stripped":
             run("strip", program)
         elif change == "changed":

@@ -121,7 +121,7 @@ def test_main_path():
         return
     run = subprocess.run([ZR, *following[0].split()[1:]], **settings)
     lines = run.stdout.splitlines()
-    ok("allocator that caches" in lines[1] and "leave memory to zr" in lines[2], "the main path: cause and change") or note(run.stdout)
+    ok("caching allocator" in lines[1] and "let zr serve" in lines[2], "the main path: cause and change") or note(run.stdout)
     run = subprocess.run([ZR, "run", "--stats", "--", fragment, "--direct"], **settings)
     ok(run.returncode == 0 and "all 60 steps" in run.stdout and "refused" not in run.stderr,
        "the main path: with the change it runs, and an older file is not taken for this run's") or note(run.stderr)
