@@ -28,7 +28,7 @@ static const char help[] =
     "  --device N      of snapshots of several devices (default: the one with the most events)\n"
     "  --json          JSON instead of a table\n"
     "\n"
-    "The changes are between the live bytes at each file's peak: by tag, and by the innermost Python frame if there are stacks.\n";
+    "Changes are in live bytes at each file's peak: by tag, and by the innermost Python frame if there are stacks.\n";
 
 enum { GROWTH_SHOWN = 20, LABEL_BYTES = 160 };
 

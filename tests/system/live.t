@@ -187,7 +187,7 @@ ok(all(one["now"]["live_bytes"] <= one["peak"]["live_bytes"] for one in growing)
 same([zr("stats", one).returncode for one in (1, 999999999, 0)], [1, 1, 3], "a process that shows nothing, and numbers of none")
 other = subprocess.Popen(["sleep", "1000"])
 for words, said in ((["attach", 999999999], "there is no process 999999999"), (["stats", other.pid], f"process {other.pid} shows no memory"),
-                    (["attach"], "attach: name one process by its number, which zr ps shows"), (["record", program.pid], "record: PID start -o FILE")):
+                    (["attach"], "attach: a process number is missing"), (["record", program.pid], "record: a command is missing: PID start -o FILE")):
     ok(zr(*words).stderr.startswith(f"zr: {said}"), f"zr {' '.join(map(str, words))}: {said}")
 got = json.loads(zr("stats", snapshot, "--json").stdout)["stranded_ratio"]
 ok(got["now"] == got["time_weighted"] > 0, "of one moment, the ratio over time is that moment's")
