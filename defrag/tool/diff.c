@@ -23,7 +23,7 @@ static const char help[] =
     "  --fail-if EXPR  exit 1 if any condition holds. Conditions are separated by commas: FIGURE OP VALUE. FIGURE is a\n"
     "                  name of the table, OP is >, >=, <, <=, == or !=, and VALUE is 1.05x (of A's), +5% or +64MiB (over\n"
     "                  A's), or a number or a size: 24G, 24GB, 1.5GiB\n"
-    "  --policy P[,Q]  replays A under P, and B (or A again) under Q, for the figures replay.*: zr, caching, expandable, bestfit\n"
+    "  --policy P[,Q]  replays A under P, B (or A again) under Q, for the figures replay.*: zr, caching, expandable, bestfit\n"
     "  --capacity BYTES  of the simulated device of the replays (default: unlimited)\n"
     "  --device N      of snapshots of several devices (default: the one with the most events)\n"
     "  --json          JSON instead of a table\n"
