@@ -1,4 +1,18 @@
-/* service.c: `zr service`: starts, stops, shows and limits zrd. Uses alloc/backend/service_wire.c. */
+/* service.c: `zr service`: starts, stops, shows and limits zrd. Uses alloc/backend/service_wire.c.
+ *
+ * `start` runs the zrd in this program's folder in a session of its own, with its log in the folder of the
+ * socket, and waits until zrd answers. `drain` waits until all asked clients have answered. A device number
+ * needs the driver, which has the UUID.
+ *
+ * JSON of `status`: {"version": 1, "clients": [{"pid", "program", "group", "held_bytes", "resident_bytes",
+ * "peak_bytes", "waiting_bytes", "hard_bytes", "soft_bytes", "idle_bytes", "reclaim_ns", "plan_base_bytes",
+ * "plan_peak_bytes", "in_turn", "turn", "claim_bytes", "shares", "messages", "listens", "left"}..], "pid",
+ * "capacity_bytes", "lent_bytes", "process_hard_bytes", "within_ms", "draining", "devices": [{"device", and
+ * the same}..]}: of the host's zrd (zeros if none serves) and of the devices'; with --device of that device
+ * only. 0 means no quota, no plan, no time slice; `turn` is the number of the run, `claim_bytes` the most
+ * that the run still takes in its time slice; `reclaim_ns` is the expected time to return `idle_bytes` (0:
+ * not measured); `left`: the process exited and a child holds the memory, or, for a device, the connection
+ * ended and the process lives. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
