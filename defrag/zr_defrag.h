@@ -1,10 +1,11 @@
-/* zr_defrag.h: traces as sequences and lifetimes, the packer, plans learned or rehearsed, and replay. The
- * public header of defrag/.
+/* zr_defrag.h: the public header of defrag/: traces as sequences and lifetimes, the packer, plans that are
+ * learned or rehearsed, and replay.
  *
- * Memory of every object here comes from a host arena that the caller names (tag other), which must outlive
- * the object, and a learner's from the system: no malloc, so that it can run inside a preloaded program. An
- * object is used by one thread at a time, unless it says otherwise; different ones at once are fine. Besides
- * what each call names, ZR_ERR_MEMORY and its like are the host arena's. */
+ * Every object takes its memory from a host arena that the caller passes (tag `other`); that arena must
+ * outlive the object. A learner takes its memory from the system. No function calls malloc(), so a preloaded
+ * program can use all of them. One thread at a time may use an object, unless its declaration says otherwise;
+ * several threads may use different objects. Every call may also return the host arena's errors, such as
+ * ZR_ERR_MEMORY. */
 #ifndef ZR_DEFRAG_H
 #define ZR_DEFRAG_H
 
@@ -14,36 +15,36 @@
 extern "C" {
 #endif
 
-/* ---- Sequences: what a program asked for, in order ----------------------------------------------------- */
+/* ---- Sequences: the requests of a program, in order ---------------------------------------------------- */
 
 enum zr_event_kind { ZR_EVENT_ALLOC = 0, ZR_EVENT_FREE, ZR_EVENT_MARK };
 
 struct zr_event {
     uint8_t kind;    /* enum zr_event_kind */
-    uint8_t tag;     /* enum zr_tag; other where the trace has none */
+    uint8_t tag;     /* enum zr_tag; `other` if the trace has no tags */
     uint16_t thread; /* numbered from 0 */
-    uint32_t block;  /* numbered from 0 in order of first appearance; of a mark: 0 */
-    uint64_t bytes;  /* as requested; of a free: the block's */
+    uint32_t block;  /* numbered from 0 in order of first appearance; 0 in a mark */
+    uint64_t bytes;  /* requested bytes; in a free: the requested bytes of the block */
     uint64_t stream; /* 0: the default stream */
 };
 
 struct zr_sequence {
     struct zr_event *events;
     size_t events_count;
-    size_t preface_count; /* events at the front that only make what was live before the window */
+    size_t preface_count; /* leading events that only recreate the blocks that were live before the window */
     uint32_t blocks_count;
-    uint64_t lower_bound_bytes; /* largest sum of requested live bytes at any moment, unrounded */
+    uint64_t lower_bound_bytes; /* largest sum of requested live bytes at any point in time, unrounded */
     const char *format;         /* "zrt", "torch", "rmm", "minimalloc", "csv" */
     zr_arena *host_arena;
-    bool cut_short; /* the end of the file is missing: this is what comes before */
+    bool cut_short; /* the file is truncated: the sequence ends where the file does */
 };
 
-/* Reads a trace, whatever its kind (told by its content: .zrt, PyTorch snapshot, RMM log, MiniMalloc CSV, CSV
- * of events). `unit_bytes` multiplies the sizes of a MiniMalloc CSV (0: 1). PyTorch: blocks live before the
- * window come first, in address order; `device` picks one device's events (-1: the one with the most). A CSV
- * of lifetimes becomes its sequence: at one moment frees come before allocations, and allocations in order of
- * id. ZR_ERR_IO, ZR_ERR_FORMAT with the file's name, the place and what is wrong. Hostile files are refused,
- * never obeyed. */
+/* Reads a trace of any known format: .zrt, PyTorch snapshot, RMM log, MiniMalloc CSV, CSV of events. The
+ * content of the file decides the format. The sizes of a MiniMalloc CSV are multiplied by `unit_bytes` (0:
+ * 1). In a PyTorch snapshot, blocks that were live before the window come first, in address order; `device`
+ * selects the events of one device (-1: the device with the most events). Lifetimes of a CSV become a
+ * sequence: at each time, frees precede allocations, and allocations are in order of id. Errors: ZR_ERR_IO;
+ * ZR_ERR_FORMAT, with the file, the position and the problem. A hostile file is rejected without harm. */
 struct zr_read_options {
     size_t struct_bytes; /* its sizeof, or 0: see "Options" in alloc/zr.h */
     const char *path;
@@ -52,7 +53,7 @@ struct zr_read_options {
 };
 ZR_API zr_result zr_sequence_read(struct zr_sequence *out, const struct zr_read_options *options,
                                   zr_arena *host_arena);
-/* Gives back what it holds. Also fine after a read that failed. */
+/* Frees the sequence's memory. The call is valid after a failed read, too. */
 ZR_API void zr_sequence_end(struct zr_sequence *sequence);
 
 /* ---- Lifetimes and packing ----------------------------------------------------------------------------- */
@@ -60,13 +61,13 @@ ZR_API void zr_sequence_end(struct zr_sequence *sequence);
 struct zr_buffer {
     uint64_t lower, upper; /* alive in [lower, upper) */
     uint64_t bytes;
-    uint64_t offset_bytes; /* the packer's answer */
-    uint64_t id;           /* as in the file */
+    uint64_t offset_bytes; /* result of zr_pack() */
+    uint64_t id;           /* as the file has it */
 };
 
-/* On a line, or with a period: what is placed is gone through over and over, a period after the other. Of a
- * period P times are below P, and a buffer with `upper` above P, at most lower + P, is alive across the
- * boundary: in [lower, P), and in [0, upper - P) of the period that follows. */
+/* Lifetimes on a line or on a circle. With a period P, the placement repeats every P: times are below P, and
+ * a buffer with `upper` above P (at most lower + P) is alive across the boundary: in [lower, P) and in [0,
+ * upper - P) of the next period. */
 struct zr_lifetimes {
     struct zr_buffer *buffers;
     size_t count;
@@ -75,31 +76,32 @@ struct zr_lifetimes {
     zr_arena *host_arena;
 };
 
-/* Lifetimes of a sequence: time is the event's index; what is never freed lives to the end.
- * ZR_ERR_INVALID: its events contradict each other. */
+/* Lifetimes of a sequence. Time is the index of the event. A block that is never freed lives to the end.
+ * ZR_ERR_INVALID: the events contradict each other. */
 ZR_API zr_result zr_lifetimes_of(struct zr_lifetimes *out, const struct zr_sequence *sequence,
                                  zr_arena *host_arena);
-/* Reads a MiniMalloc CSV (id,lower,upper,size in any order of columns, an offset column is ignored).
- * ZR_ERR_IO, ZR_ERR_FORMAT as zr_sequence_read(). */
+/* Reads a MiniMalloc CSV: id, lower, upper and size in any order of columns; an offset column is ignored.
+ * Errors as for zr_sequence_read(). */
 ZR_API zr_result zr_lifetimes_read(struct zr_lifetimes *out, const char *path, zr_arena *host_arena);
-/* Gives back what it holds. Also fine after a failure. */
+/* Frees the memory of the lifetimes. The call is valid after a failure, too. */
 ZR_API void zr_lifetimes_end(struct zr_lifetimes *lifetimes);
 
 enum zr_pack_verdict {
-    ZR_PACK_FOUND = 0,   /* offsets hold, within the capacity if there was one */
-    ZR_PACK_IMPOSSIBLE,  /* proved: no placement fits the capacity; offsets hold the best found */
-    ZR_PACK_OUT_OF_TIME, /* not decided; offsets hold the best found */
+    ZR_PACK_FOUND = 0,   /* the offsets are valid, and within the capacity if there is one */
+    ZR_PACK_IMPOSSIBLE,  /* proved: no placement fits the capacity; the offsets are the best found */
+    ZR_PACK_OUT_OF_TIME, /* undecided; the offsets are the best found */
 };
 
 struct zr_pack_options {
     size_t struct_bytes;      /* its sizeof, or 0: see "Options" in alloc/zr.h */
-    uint64_t capacity_bytes;  /* stop at the first placement within it; 0: as low as can be in the time */
+    uint64_t capacity_bytes;  /* stop at the first placement within it; 0: find the lowest placement that the
+                                 budget allows */
     uint64_t alignment_bytes; /* of offsets; 0: 1 */
-    uint64_t time_ns;         /* budget; 0: 10 seconds */
+    uint64_t time_ns;         /* time budget; 0: 10 seconds */
     unsigned threads;         /* 0: 1 */
-    /* Budget in place of the time: so many steps, of 5 to 25 ns each, of all threads together; a round
-     * of up to seven jobs that has begun is gone through. The answer is the same on any machine, however
-     * busy. 0: by the clock. */
+    /* Budget in steps instead of time, summed over all threads; a step takes 5 to 25 ns. A round of jobs (at
+     * most seven) that has begun is completed. The answer is the same on every machine under any load. 0: use
+     * time_ns. */
     uint64_t work;
 };
 
@@ -110,119 +112,120 @@ struct zr_pack_report {
     uint64_t spent_ns;
 };
 
-/* Places every buffer; deterministic for the same input when the time does not run out. Scratch comes from
- * the lifetimes' host arena and is given back. ZR_ERR_INVALID: a buffer whose times cannot be, or sizes whose
- * sum passes 2^62 bytes. */
+/* Places every buffer. The result is deterministic for equal input if time does not run out. Scratch memory
+ * comes from the host arena of the lifetimes and is freed. ZR_ERR_INVALID: a buffer has impossible times, or
+ * the sum of sizes exceeds 2^62 bytes. */
 ZR_API zr_result zr_pack(struct zr_lifetimes *lifetimes, const struct zr_pack_options *options,
                          struct zr_pack_report *report);
-/* Makes a placement one of sizes rounded up to the grain, offsets at multiples of it: buffers keep their
- * order by offset, and *height_bytes is less than a grain per buffer in a pile above the height before. The
- * scratch is 32 bytes for each moment. ZR_ERR_INVALID: times of 2^32 and more, or that zr_pack() refuses; a
- * grain for each buffer passes 2^62 bytes. */
+/* Rounds the sizes of a placement up to the grain and moves the offsets to multiples of the grain. Buffers
+ * keep their order by offset. The height rises by less than one grain for each buffer of a stack. Scratch
+ * memory: 32 bytes for each point in time. ZR_ERR_INVALID: a time is 2^32 or more, zr_pack() rejects the
+ * lifetimes, or one grain for each buffer exceeds 2^62 bytes. */
 ZR_API zr_result zr_pack_round(struct zr_lifetimes *lifetimes, uint64_t grain_bytes, uint64_t *height_bytes);
-/* The independent checker: no two buffers alive at one time overlap, all within `height_bytes`.
- * ZR_ERR_CORRUPT names a pair that does; ZR_ERR_INVALID a buffer that overlaps itself in the next period. */
+/* Checks a placement independently of the packer: no two buffers that are alive at the same time overlap, and
+ * all lie within `height_bytes`. ZR_ERR_CORRUPT names an overlapping pair; ZR_ERR_INVALID names a buffer that
+ * overlaps itself in the next period. */
 ZR_API zr_result zr_pack_check(const struct zr_lifetimes *lifetimes, uint64_t height_bytes);
 
 /* ---- Learning ------------------------------------------------------------------------------------------ */
 
-/* Watches an arena, finds out by itself with what period the program allocates, and installs a plan that the
- * arena follows from then on: addresses fixed in advance, nothing to map. What is not as planned takes the
- * arena's own way, and a sequence that has changed is learned again.
+/* A learner watches an arena, finds the period of the program's allocations and installs a placement plan.
+ * The arena follows the plan from then on: addresses are fixed in advance and need no mapping. An allocation
+ * that is not in the plan takes the arena's normal path. A changed sequence is learned again.
  *
- * Allocations only record. What was recorded is looked at by a thread of the learner's own: the first
- * allocation that leaves it something to do starts it (no other makes a thread, takes memory or waits for
- * what is learned), all signals are blocked in it, and it ends when there has been nothing to do for a
- * second. A plan that it makes is checked independently of how it was made, and then takes effect between two
- * allocations, once it adds no memory to what the arena has held. A period is found once it has been gone
- * through twice, and only if that is no more than 262,144 allocations: at so many the learner begins anew,
- * and counts that (overruns_count).
+ * An allocation only records. A thread of the learner analyses the records. The first allocation that leaves
+ * work for the thread starts the thread; no other allocation creates a thread, takes memory or waits for the
+ * learner. All signals are blocked in the thread, and the thread exits after one second without work. Each
+ * plan is checked independently of its construction. A plan takes effect between two allocations, once it
+ * adds no memory to what the arena has held. A period is found after two repetitions, if it has at most
+ * 262,144 allocations. After that many allocations without a period the learner starts again and counts an
+ * overrun (overruns_count).
  *
- * All memory is the process's own, private pages. After fork() a child has a learner of its own that goes on
- * from what was recorded: it shares no byte with its parent's, and makes a thread of its own when there is
- * something to learn. What the parent's thread was doing at that moment is done by each for itself. The
- * memory of the arena that is watched is another matter: see zr_backend_host_create(). */
+ * The learner's memory is private pages of the process. After fork(), the child has its own learner, which
+ * continues from the records, shares no byte with the parent's learner and creates its own thread when there
+ * is work. Work that the parent's thread had in progress is repeated in the child. For the memory of the
+ * watched arena after fork() see zr_backend_host_create(). */
 typedef struct zr_learner zr_learner;
 
 struct zr_learner_options {
     size_t struct_bytes; /* its sizeof, or 0: see "Options" in alloc/zr.h */
-    zr_arena *arena;     /* watched; it must outlive the learner */
-    /* What packing one plan may take, as struct zr_pack_options has it; 0: 1.6e9, some seconds of one core.
-     * By work, not by the clock, so that the same requests are given the same plan on any machine. After a
-     * plan that would take more memory than there is without, half as much for the next one of that period.
-     */
+    zr_arena *arena;     /* the arena to watch; it must outlive the learner */
+    /* Budget for packing one plan, in the steps of zr_pack_options.work; 0: 1.6e9, some seconds of one core.
+     * Counted work gives the same plan for the same requests on every machine. A plan that would take more
+     * memory than no plan halves the budget of the next plan for that period. */
     uint64_t work;
 };
 
-/* The caller owns *out. ZR_ERR_INVALID: no arena, or it has a learner already. ZR_ERR_HOST_MEMORY. */
+/* The caller owns *out. ZR_ERR_INVALID: no arena, or the arena already has a learner. ZR_ERR_HOST_MEMORY. */
 ZR_API zr_result zr_learner_create(zr_learner **out, const struct zr_learner_options *options);
-/* The arena forgets the plan; planned blocks live on. The learner's thread stops whatever it is doing. No
- * other thread may be in a call on the arena. NULL is fine. */
+/* The arena forgets the plan; planned blocks stay valid. The learner's thread stops at once. No other thread
+ * may be in a call on the arena. `learner` may be NULL. */
 ZR_API void zr_learner_destroy(zr_learner *learner);
-/* One step of the program ended here. Optional: marks need no recurrence to be recognised. Any thread. */
+/* Marks the end of a step. Optional: a period is found without marks. Callable from any thread. */
 ZR_API zr_result zr_learner_step(zr_learner *learner);
-/* Waits until all is learned that there is to learn from what was recorded. A program needs it only to have
- * its plan at a moment of its own. Any thread. */
+/* Waits until the learner has analysed all records. A program that needs its plan at a chosen point calls
+ * this. Callable from any thread. */
 ZR_API zr_result zr_learner_wait(zr_learner *learner);
 
 struct zr_learner_stats {
-    uint64_t periods_count;       /* found */
-    uint64_t plans_count;         /* installed */
-    uint64_t refused_plans_count; /* not installed: more memory than without */
-    uint64_t passes_count;        /* times that a plan was gone through */
-    uint64_t planned_count;       /* allocations served by plans */
-    uint64_t deferred_count;      /* in a plan that could not start yet without adding memory */
-    uint64_t unplanned_count;     /* not in the plan */
-    uint64_t unplaced_count;      /* in the plan as too long-lived for it */
-    uint64_t conflicts_count;     /* in the plan, and a block lay in the way that should have been freed */
-    uint64_t refused_count;       /* in the plan, and no memory was to be had */
-    uint64_t
-        overruns_count; /* times that 262,144 allocations had been recorded: a longer period is not found */
-    uint64_t most_copied_count; /* records that were copied while an allocation had to wait, at most */
-    uint64_t spent_ns;          /* by the learner's thread */
-    uint64_t period_count;      /* allocations in the period in force */
-    size_t region_bytes;        /* addresses of the plan in force; 0: none */
-    bool asleep;                /* all goes as planned: nothing is recorded */
-    bool no_thread;             /* the system refused a thread: nothing is learned */
+    uint64_t periods_count;       /* periods found */
+    uint64_t plans_count;         /* plans installed */
+    uint64_t refused_plans_count; /* plans not installed because they would take more memory than no plan */
+    uint64_t passes_count;        /* repetitions of plans */
+    uint64_t planned_count;       /* allocations that a plan served */
+    uint64_t deferred_count;      /* allocations in a plan that could not start yet without adding memory */
+    uint64_t unplanned_count;     /* allocations that were not in the plan */
+    uint64_t unplaced_count;      /* allocations that the plan leaves unplaced because they live too long */
+    uint64_t conflicts_count; /* allocations in the plan whose place still held a block that should have been
+                                 freed */
+    uint64_t refused_count;   /* allocations in the plan for which no memory was available */
+    uint64_t overruns_count;  /* times that 262,144 allocations were recorded without a period */
+    uint64_t most_copied_count; /* max records copied while an allocation had to wait */
+    uint64_t spent_ns;          /* time that the learner's thread worked */
+    uint64_t period_count;      /* allocations in the current period */
+    size_t region_bytes;        /* address bytes of the current plan; 0: no plan */
+    bool asleep;                /* all allocations follow the plan, so nothing is recorded */
+    bool no_thread;             /* the system refused to create a thread, so nothing is learned */
 };
 ZR_API zr_result zr_learner_get_stats(zr_learner *learner, struct zr_learner_stats *out);
 
 /* ---- Rehearsing ---------------------------------------------------------------------------------------- */
 
-/* For a program that knows its step before it runs it: a step is gone through once, on an arena of its own
- * (on the sim backend, say), and the blocks of its passes get places, which an arena keeps to in the run:
- * each is mapped once, and from then on no step calls the driver. A pass is what a step repeats, such as a
- * micro-batch; every pass asks for the same blocks in the same order. What is not as in the rehearsal takes
- * the arena's own way.
+/* For a program that knows its step in advance. The program runs the step once on a separate arena, for
+ * example on the `sim` backend. The blocks of the passes get places, and an arena uses these places in the
+ * real run: each place is mapped once, and later steps make no driver call. A pass is the repeated part of a
+ * step, such as a micro-batch; every pass requests the same blocks in the same order. A request that was not
+ * rehearsed takes the arena's normal path.
  *
- * The places depend on sizes, lifetimes and the granule alone: they are the same on each rank. */
+ * The places depend only on sizes, lifetimes and the granule, so all ranks compute the same places. */
 typedef struct zr_rehearsal zr_rehearsal;
 
-/* Watches an arena; one at a time may, a learner included. Passes of one step are to follow, each at most so
- * many allocations long, the last with those of the step's end. The caller owns *out; both arenas outlive
- * it. ZR_ERR_INVALID: no arena, or it is watched already. */
+/* Starts to watch an arena. An arena has at most one rehearsal or learner. The passes of one step follow;
+ * each has at most `allocations_most` allocations, and the last pass includes those of the step's end. The
+ * caller owns *out; both arenas must outlive it. ZR_ERR_INVALID: no arena, or the arena is already watched.
+ */
 ZR_API zr_result zr_rehearsal_create(zr_rehearsal **out, zr_arena *arena, size_t allocations_most,
                                      zr_arena *host_arena);
-/* A pass begins. What comes after the last one's is the step's end. */
+/* Begins a pass. Requests after the last pass belong to the step's end. */
 ZR_API void zr_rehearsal_pass(zr_rehearsal *rehearsal);
-/* The step is over: ends the watch and finds places. *found false: the passes differ, hold blocks beyond the
- * step, or are more than 524,288 allocations long. ZR_ERR_INVALID: a second time. */
+/* Ends the step and the watch, and finds places. *found is false if the passes differ, hold blocks beyond the
+ * step, or have more than 524,288 allocations. ZR_ERR_INVALID: called twice. */
 ZR_API zr_result zr_rehearsal_place(zr_rehearsal *rehearsal, bool *found);
-/* Bytes of addresses that the places take, and the most that is live in them at a time. */
+/* Address bytes of the places, and the max bytes that are live in them at the same time. */
 ZR_API size_t zr_rehearsal_region_bytes(const zr_rehearsal *rehearsal);
 ZR_API size_t zr_rehearsal_live_bytes(const zr_rehearsal *rehearsal);
-/* From now on the arena keeps to the places, for the calling thread. Each pass begins with
- * zr_rehearsal_rewind(). ZR_ERR_INVALID: no places; ZR_ERR_ADDRESSES: no addresses in a row for them. */
+/* Makes the arena use the places for the calling thread. Each pass then begins with zr_rehearsal_rewind().
+ * ZR_ERR_INVALID: no places were found; ZR_ERR_ADDRESSES: no contiguous address range is free for them. */
 ZR_API zr_result zr_rehearsal_install(const zr_rehearsal *rehearsal, zr_arena *arena);
-/* A pass begins on an arena that keeps to places; on any other nothing happens. */
+/* Begins a pass on an arena that uses places; no effect on other arenas. */
 ZR_API void zr_rehearsal_rewind(zr_arena *arena);
-/* NULL is fine. The places that an arena keeps to stay in force. */
+/* `rehearsal` may be NULL. Installed places stay in force. */
 ZR_API void zr_rehearsal_destroy(zr_rehearsal *rehearsal);
 
 /* ---- Replay -------------------------------------------------------------------------------------------- */
 
 enum zr_policy {
-    ZR_POLICY_ZR = 0,     /* our arena */
+    ZR_POLICY_ZR = 0,     /* zr's arena */
     ZR_POLICY_CACHING,    /* PyTorch's caching allocator */
     ZR_POLICY_EXPANDABLE, /* PyTorch's expandable segments */
     ZR_POLICY_BESTFIT,    /* best fit in one growing range */
@@ -233,30 +236,29 @@ ZR_API const char *zr_policy_name(enum zr_policy policy);
 struct zr_replay_options {
     size_t struct_bytes; /* its sizeof, or 0: see "Options" in alloc/zr.h */
     enum zr_policy policy;
-    uint64_t capacity_bytes; /* of the sim backend; 0: none */
+    uint64_t capacity_bytes; /* of the `sim` backend; 0: unlimited */
     size_t granule_bytes;    /* 0: 2 MiB */
-    unsigned repeat;         /* 0: 1. What is live at the end is freed between repeats */
-    /* The learner's thread works while the sequence runs, and nobody waits for it: what that comes to depends
-     * on the machine. False: it works between repeats, and the next one waits until it has nothing to do, as
-     * in a program whose step takes longer than that. */
+    unsigned repeat;         /* 0: 1. Blocks that are live at the end are freed between repeats */
+    /* True: the replay does not wait for the learner's thread, and the result depends on the machine. False:
+     * after each repeat the replay waits until the thread has no work, as in a program with longer steps. */
     bool no_wait;
 };
 
 struct zr_replay_report {
     uint64_t peak_reserved_bytes, peak_reserved_last_repeat_bytes;
-    uint64_t lower_bound_bytes, lower_bound_last_repeat_bytes; /* they differ only where repeats do */
+    uint64_t lower_bound_bytes, lower_bound_last_repeat_bytes; /* different only if the repeats differ */
     uint64_t driver_calls, driver_calls_last_repeat;
-    /* Of the last repeat: the median of its stretches of 256 events, which leaves out what interrupts the
-     * program and what few stretches pay for; and the mean, which leaves out nothing. */
+    /* Of the last repeat: the median over runs of 256 events, which excludes interruptions and rare expensive
+     * events; and the mean over all events. */
     double ns_per_operation, ns_per_operation_mean;
-    double ns_per_operation_all; /* the mean of all repeats: with recording and learning, but for waiting */
-    uint64_t waited_ns;          /* in all, for the learner's thread */
+    double ns_per_operation_all; /* mean of all repeats, with recording and learning, without waiting */
+    uint64_t waited_ns;          /* total wait for the learner's thread */
     uint64_t failed_at;          /* index of the first event that found no memory; UINT64_MAX: none */
 };
 
-/* Runs a sequence under a policy, on a simulated device of its own, and reports. A device that is too small
- * is no failure: the run ends there, and failed_at says where. ZR_ERR_INVALID: a granule that cannot be, or
- * events that contradict each other. */
+/* Runs a sequence under a policy on a simulated device. A device that is too small is not an error: the run
+ * ends, and failed_at has the event. ZR_ERR_INVALID: an impossible granule, or events that contradict each
+ * other. */
 ZR_API zr_result zr_replay(const struct zr_sequence *sequence, const struct zr_replay_options *options,
                            struct zr_replay_report *out);
 

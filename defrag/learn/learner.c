@@ -1,18 +1,17 @@
-/* learner.c: watches an arena, finds the period of what it serves, and installs plans. Stands on
- * learner_record.c, learner_helper.c, learner_view.c, learner_plan.c and alloc/plan/plan.h.
+/* learner.c: decides about plans and installs them; the public calls. Uses learner_record.c,
+ * learner_helper.c, learner_view.c, learner_plan.c and alloc/plan/plan.h.
  *
- * While it is awake, every allocation is recorded with the place of its free. A sequence's last few
- * allocations, hashed, together with the arena's live bytes tell where the sequence has been before: live
- * bytes tell a step from a layer inside it. A run of such recurrences at a steady distance is a candidate
- * period; when a third occurrence begins, the two whole ones before it are aligned and planned. All threads
- * in one sequence come first, where streams are in program order; if their interleaving varies no run of them
- * lasts, and each thread has a sequence of its own. Elsewhere a sequence is a thread's stream.
+ * While the learner is awake, every allocation is recorded with the position of its free. A hash of a
+ * sequence's last few allocations, together with the arena's live bytes, identifies earlier visits to the
+ * same position; live bytes distinguish a step from a layer inside the step. A run of such recurrences at a
+ * constant distance is a candidate period. When a third occurrence begins, the two complete ones before it
+ * are aligned and planned. One sequence of all threads comes first; with streams, it is in program order. If
+ * the threads' interleaving varies, no run lasts in it, and each thread (or stream) has its own sequence.
  *
- * Recording costs some tens of nanoseconds per call, under the arena's lock. All else is the helper thread's:
- * it copies what was recorded, aligns, packs and checks on private pages, and holds the lock for some records
- * at a time and for the change to a plan that is ready. Once the plan has gone without unplanned allocations
- * to speak of and without a driver call for about as long as it took to find, the learner sleeps until that
- * changes. */
+ * Recording costs some tens of nanoseconds per call, under the arena's lock. The helper thread does the rest:
+ * it copies records, aligns, packs and checks on private pages, and holds the lock for some records at a time
+ * and for the change to a finished plan. The learner sleeps once a plan has run with few unplanned
+ * allocations and no driver call for about as long as it took to find. */
 #include "defrag/learn/learner_state.h"
 
 #include <string.h>
@@ -22,12 +21,12 @@
 #include "alloc/base/system/os.h"
 #include "alloc/base/slab.h"
 
-/* About what `zr pack` spends: some seconds of one core, at most. */
+/* About the work of one `zr pack`: at most some seconds of one core. */
 #define WORK_DEFAULT UINT64_C(1600000000)
 
 /* ---- Planning ------------------------------------------------------------------------------------------ */
 
-/* Of a thousand allocations of an occurrence, those that are no steps. */
+/* Allocations of an occurrence that are no steps, per thousand. */
 static unsigned unplanned_share(const struct zr_candidate *candidate)
 {
     size_t steps = candidate->plan.steps_count;
@@ -36,15 +35,15 @@ static unsigned unplanned_share(const struct zr_candidate *candidate)
     return (unsigned)((candidate->seen_count - steps) * 1000 / candidate->seen_count);
 }
 
-/* Whether following it is better than what is done now. */
+/* Whether the candidate is better than the current state. */
 static bool is_wanted(const struct zr_candidate *candidate, const struct zr_learner_view *view)
 {
-    /* A stretch that leaves memory behind is a part of something longer. */
+    /* A range that leaves memory behind is a part of something longer. */
     if (candidate->outlive_bytes > candidate->step_bytes / 8)
         return false;
     if (!view->following)
         return true;
-    /* The same period once more: unplanned allocations are no reason to begin anew. */
+    /* The same period again: unplanned allocations are no reason to start over. */
     size_t steps = candidate->plan.steps_count,
            apart = steps > view->steps_count ? steps - view->steps_count : view->steps_count - steps;
     if (apart <= steps / 64 && view->bad_share <= UNPLANNED_MOST)
@@ -52,7 +51,7 @@ static bool is_wanted(const struct zr_candidate *candidate, const struct zr_lear
     return view->bad_share > 2 * unplanned_share(candidate) + 10;
 }
 
-/* Whether `plan_bytes` for the plan are no more memory than the dynamic path took; see
+/* Whether a plan of `plan_bytes` takes no more memory than the dynamic path took; see
  * zr_learner_allowed_bytes(). */
 static bool is_affordable(const struct zr_learner *learner, const struct zr_candidate *candidate,
                           const struct zr_learner_view *view, uint64_t plan_bytes)
@@ -61,8 +60,8 @@ static bool is_affordable(const struct zr_learner *learner, const struct zr_cand
            zr_learner_allowed_bytes(learner, view->most_reserved_bytes, candidate->plan.unplanned_count > 0);
 }
 
-/* Unplanned allocations that lie badly in two occurrences make a bad plan of a good period: half a period on
- * there are others. Held. */
+/* Unplanned allocations at bad positions of two occurrences make a bad plan of a good period; half a period
+ * later they are elsewhere. Lock held. */
 static void try_later(struct zr_learner *learner, const struct zr_learner_view *view)
 {
     for (size_t i = 0; i < view->sequences_count && learner->forgotten_count == view->forgotten_count; i++) {
@@ -75,7 +74,8 @@ static void try_later(struct zr_learner *learner, const struct zr_learner_view *
     }
 }
 
-/* What takes too much memory now is tried again later, and as soon as there has been as much without it. */
+/* Rejects a plan that takes too much memory. It is retried later, and as soon as the dynamic path has taken
+ * as much. */
 static zr_result reject(struct zr_learner *learner, const struct zr_learner_view *view, uint64_t plan_bytes)
 {
     zr_arena_hold(learner->arena);
@@ -84,18 +84,18 @@ static zr_result reject(struct zr_learner *learner, const struct zr_learner_view
     learner->refused_bytes = plan_bytes + learner->candidate.rest_bytes + view->others_bytes;
     learner->refused_unplanned = learner->candidate.plan.unplanned_count > 0;
     zr_arena_unhold(learner->arena);
-    return zr_fail(ZR_ERR_UNAVAILABLE, "a plan of %zu bytes takes more memory than there was without",
+    return zr_fail(ZR_ERR_UNAVAILABLE, "a plan of %zu bytes takes more memory than the dynamic path",
                    (size_t)plan_bytes);
 }
 
-/* A plan that is about to be put in force, and what it was made from. */
+/* A plan that is about to take effect, and its origin. */
 struct beginning {
     struct zr_learner *learner;
     const struct zr_learner_view *view;
 };
 
-/* See struct zr_plan. The maker's cursors are right for when the view was taken; where all was forgotten
- * since, the arena finds its way by itself. Held. */
+/* See struct zr_plan. The view's cursors are valid for the time of the view; if recording restarted since
+ * then, the arena finds its position itself. Lock held. */
 static bool begin_plan(void *state)
 {
     const struct beginning *beginning = state;
@@ -120,17 +120,17 @@ static bool begin_plan(void *state)
     return true;
 }
 
-/* Packs the candidate and puts it in force, if it is worth its memory. */
+/* Packs the candidate, and installs it if it is worth its memory. */
 static zr_result pack_and_install(struct zr_learner *learner, const struct zr_learner_view *view,
                                   struct zr_plan_rules rules)
 {
     struct zr_candidate *candidate = &learner->candidate;
     struct beginning beginning = {learner, view};
-    /* Half as much after each plan of the period in vain. */
+    /* Each unused plan of the period halves the budget. */
     uint64_t work = zr_candidate_part(learner->options.work, 1u << view->refusals), least_bytes;
     zr_result result = zr_candidate_measure(candidate, rules, &least_bytes);
     if (result == ZR_OK && !is_affordable(learner, candidate, view, least_bytes))
-        return reject(learner, view, least_bytes); /* however well it is packed */
+        return reject(learner, view, least_bytes); /* too large for any placement */
     if (result == ZR_OK)
         result = zr_candidate_pack(candidate, rules, work);
     if (result == ZR_OK && !is_affordable(learner, candidate, view, candidate->memory_bytes))
@@ -162,7 +162,7 @@ static zr_result plan_it(struct zr_learner *learner, struct zr_learner_view *vie
     learner->all.loose |= loose;
     zr_arena_unhold(learner->arena);
     if (loose)
-        return zr_fail(ZR_ERR_UNAVAILABLE, "the threads do not take turns in the same way");
+        return zr_fail(ZR_ERR_UNAVAILABLE, "the threads' order varies between periods");
     if (result != ZR_OK)
         return result;
     if (!is_wanted(candidate, view))
@@ -171,7 +171,7 @@ static zr_result plan_it(struct zr_learner *learner, struct zr_learner_view *vie
     struct zr_plan_rules rules = learner->rules;
     result = pack_and_install(learner, view, rules);
     if (result == ZR_ERR_ADDRESSES && candidate->plan.pages) {
-        rules.aliases = false; /* fewer addresses, perhaps for more memory */
+        rules.aliases = false; /* fewer addresses, possibly with more memory */
         result = pack_and_install(learner, view, rules);
     }
     return result;
@@ -199,7 +199,7 @@ void zr_learner_work(struct zr_learner *learner)
     zr_arena_unhold(learner->arena);
 }
 
-/* ---- Life ---------------------------------------------------------------------------------------------- */
+/* ---- Lifecycle ----------------------------------------------------------------------------------------- */
 
 static void wake(void *state)
 {
@@ -235,7 +235,7 @@ static void release(struct zr_learner *learner)
 zr_result zr_learner_create(zr_learner **out, const struct zr_learner_options *options)
 {
     if (!out)
-        return zr_fail(ZR_ERR_INVALID, "a learner needs somewhere to go");
+        return zr_fail(ZR_ERR_INVALID, "creating a learner requires an output pointer");
     *out = NULL;
     struct zr_learner_options own;
     zr_result result = ZR_STRUCT_COPY(zr_learner_options, work, &own, options);
@@ -243,7 +243,7 @@ zr_result zr_learner_create(zr_learner **out, const struct zr_learner_options *o
         return result;
     options = &own;
     if (!options->arena)
-        return zr_fail(ZR_ERR_INVALID, "a learner needs an arena to watch");
+        return zr_fail(ZR_ERR_INVALID, "a learner requires an arena to watch");
     struct zr_learner *learner = zr_pages_take(sizeof *learner);
     if (!learner)
         return ZR_ERR_HOST_MEMORY;
@@ -274,7 +274,7 @@ void zr_learner_destroy(zr_learner *learner)
 zr_result zr_learner_wait(zr_learner *learner)
 {
     if (!learner)
-        return zr_fail(ZR_ERR_INVALID, "there is no learner to wait for");
+        return zr_fail(ZR_ERR_INVALID, "waiting requires a learner");
     zr_helper_wait(learner);
     return ZR_OK;
 }
@@ -284,9 +284,9 @@ void zr_learner_hold(zr_learner *learner)
     atomic_store(&learner->helper.held, true);
 }
 
-/* ---- Marks and numbers --------------------------------------------------------------------------------- */
+/* ---- Marks and statistics ------------------------------------------------------------------------------ */
 
-/* Marks say where occurrences begin. Held. */
+/* Finds occurrences by the program's marks. Lock held. */
 static void find_by_marks(struct zr_learner *learner, struct zr_learner_recording *recording)
 {
     uint32_t first = zr_learner_position_of(recording, learner->marks[0], 0),
@@ -304,7 +304,7 @@ static void find_by_marks(struct zr_learner *learner, struct zr_learner_recordin
 zr_result zr_learner_step(zr_learner *learner)
 {
     if (!learner)
-        return zr_fail(ZR_ERR_INVALID, "there is no learner to tell of a step");
+        return zr_fail(ZR_ERR_INVALID, "marking a step requires a learner");
     zr_arena_hold(learner->arena);
     bool due = false;
     if (!learner->asleep) {
@@ -331,7 +331,7 @@ zr_result zr_learner_get_stats(zr_learner *learner, struct zr_learner_stats *out
 {
     struct zr_follow_counts counts;
     if (!learner || !out)
-        return zr_fail(ZR_ERR_INVALID, "statistics need a learner and somewhere to go");
+        return zr_fail(ZR_ERR_INVALID, "statistics require a learner and an output pointer");
     zr_arena_follow_counts(learner->arena, &counts);
     zr_arena_hold(learner->arena);
     *out = learner->stats;

@@ -1,22 +1,21 @@
-/* learner_check.c: whether a plan that was made may be followed. Stands on zr_pack_check() and on the plan as
- * the arena gets it: nothing that the plan was made from is looked at.
+/* learner_check.c: checks a finished plan. Uses zr_pack_check() and the plan as the arena gets it, and none
+ * of the data that the plan was made from.
  *
- * A block is alive for the steps that the plan says, also across the end of its sequence. Where granules have
- * pages, a block is as many pieces as its granules' pages are not in a row, each at its page's place. */
+ * A block is alive for the steps in the plan, also across the end of its sequence. If granules have pages, a
+ * block has one piece for each run of consecutive pages, at the pages' places. */
 #include "defrag/learn/learner.h"
 
 #include "alloc/base/error.h"
 
 enum { UNIT_BYTES = 256 };
 
-/* The pieces of memory of a plan, as buffers. Counted first, with buffers NULL, then noted. */
+/* The pieces of a plan's memory, as buffers. Counted first, with buffers NULL, then filled in. */
 struct pieces {
     struct zr_buffer *buffers;
     size_t count;
 };
 
-/* Where the memory of the region's bytes from `offset` on is; *bytes becomes what lies there in a row, at
- * most. */
+/* The memory at the region's byte `offset`; *bytes is reduced to the contiguous part. */
 static uint64_t memory_at(const struct zr_plan *plan, size_t granule_bytes, uint64_t offset, uint64_t *bytes)
 {
     uint64_t first = offset / granule_bytes, last = first;
@@ -29,7 +28,7 @@ static uint64_t memory_at(const struct zr_plan *plan, size_t granule_bytes, uint
     return plan->pages[first] * (uint64_t)granule_bytes + offset % granule_bytes;
 }
 
-/* A block at step `at` of its sequence. */
+/* Adds the block of step `at` of its sequence. */
 static void add_block(struct pieces *pieces, const struct zr_plan *plan, struct zr_plan_rules rules,
                       const struct zr_plan_sequence *sequence, size_t at)
 {
@@ -57,9 +56,8 @@ static void add_sequence(struct pieces *pieces, const struct zr_plan *plan, stru
             add_block(pieces, plan, rules, sequence, i);
 }
 
-/* The memory from the sequence's first byte to its last, as one buffer: other sequences keep out of it at all
- * times.
- */
+/* The memory from a sequence's first byte to its last, as one buffer, which no other sequence may use at any
+ * time. */
 static struct zr_buffer extent_of(const struct pieces *pieces, size_t number)
 {
     struct zr_buffer all = {.id = number, .upper = 1};

@@ -1,22 +1,22 @@
-/* learner_helper.c: the thread that learns. Stands on os.h alone.
+/* learner_helper.c: the learner's thread. Uses only os.h.
  *
- * Whoever finds something due sets `asked`, then `go`, on which the thread sleeps; the two differ only where
- * the learner is held. Until the thread looks, `asked` stays set and nobody has more to do than see that. The
- * thread has all signals blocked and a stack that belongs to the learner: private pages, most of which are
- * never touched, so that a child after fork() can make its own thread on its copy of them. */
+ * A caller with work sets `asked`, then `go`, on which the thread sleeps; they differ only while the learner
+ * is held. Until the thread takes the work, `asked` stays set, and other callers do nothing more. The thread
+ * blocks all signals. Its stack belongs to the learner: private pages, mostly untouched, so that a child
+ * after fork() can start a thread on its copy. */
 #include "defrag/learn/learner_state.h"
 
 #include "alloc/base/error.h"
 #include "alloc/base/slab.h"
 
-/* The packer's search goes deep: up to 14 MB (zr_search_stack_bytes()). */
+/* The packer's search needs a deep stack: up to 14 MB (zr_search_stack_bytes()). */
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 #define STACK_BYTES ((size_t)64 << 20)
 #else
 #define STACK_BYTES ((size_t)32 << 20)
 #endif
-#define LINGER_NS UINT64_C(1000000000) /* without work, before the thread ends */
-#define LOOK_NS   UINT64_C(1000000)    /* between two looks of one who waits for a thread to begin */
+#define LINGER_NS UINT64_C(1000000000) /* without work, before the thread exits */
+#define LOOK_NS   UINT64_C(1000000)    /* polling interval of a thread that waits for another to start */
 
 zr_result zr_helper_begin(struct zr_learner_helper *helper)
 {
@@ -49,14 +49,15 @@ static void *run(void *argument)
             continue;
         }
         atomic_store(&helper->state, HELPER_ENDED);
-        /* Whoever sets `go` from now on makes another thread; who did before may have seen this one. */
+        /* A caller that sets `go` from now on starts another thread; an earlier caller may have relied on
+         * this one. */
         if (zr_learner_cancelled(learner) || !atomic_load(&helper->go) ||
             !change(&helper->state, HELPER_ENDED, HELPER_WORKING))
             return NULL;
     }
 }
 
-/* The system gives no thread: that is said once, and nothing is learned. */
+/* The system refused a thread: recorded once, and learning stops. */
 static void note_refused(struct zr_learner *learner)
 {
     atomic_store(&learner->helper.state, HELPER_REFUSED);
@@ -70,7 +71,7 @@ static void note_refused(struct zr_learner *learner)
 static void begin_thread(struct zr_learner *learner)
 {
     struct zr_learner_helper *helper = &learner->helper;
-    zr_thread_join(&helper->thread); /* at its end, if there was one */
+    zr_thread_join(&helper->thread); /* at its exit, if there was one */
     if (zr_thread_start_on(&helper->thread, helper->stack, run, learner) != ZR_OK)
         note_refused(learner);
 }
@@ -91,7 +92,7 @@ static void set_going(struct zr_learner *learner)
         if (change(&helper->state, HELPER_ENDED, HELPER_STARTING))
             begin_thread(learner);
         return;
-    default: /* it will see it */
+    default: /* the thread will see `go` */
         return;
     }
 }

@@ -1,10 +1,9 @@
-/* learner_place.c: places for the steps of a plan. Stands on the packer and on colour.c.
+/* learner_place.c: places the steps of a plan. Uses the packer and colour.c.
  *
- * First all blocks of a sequence are packed into one stretch of addresses. Where that does not come down to
- * the lower bound and the backend has aliases, blocks of whole granules are coloured instead, as many pages
- * as are live at once, and only the others are packed; the packed pages serve the coloured blocks too while
- * they are free. The plan without aliases is kept unless the other takes less memory: it needs fewer
- * mappings. */
+ * First, all blocks of a sequence are packed into one address range. If the result is above the lower bound
+ * and the backend has aliases, blocks of whole granules are coloured instead, with as many pages as are live
+ * at once, and only the other blocks are packed; coloured blocks also use packed pages while these are free.
+ * The plan without aliases is kept unless the other takes less memory, because it needs fewer mappings. */
 #include "defrag/learn/learner.h"
 
 #include "alloc/base/error.h"
@@ -12,11 +11,12 @@
 #include "defrag/trace/lifetimes.h"
 
 enum {
-    LEAST_BYTES = 256,        /* the grain of blocks */
-    WASTE_DIVISOR = 256,      /* a block whose last granule wastes no more than this part of it is whole */
+    LEAST_BYTES = 256, /* alignment of blocks */
+    WASTE_DIVISOR =
+        256, /* a block counts as whole granules if its last granule wastes at most this part of it */
     ADDRESSES_MOST = 1 << 22, /* of a sequence, in granules */
-    ADDRESSES_FACTOR = 16,    /* and for each page */
-    TARGET_DIVISOR = 8,       /* of the work: what is spent on meeting the lower bound */
+    ADDRESSES_FACTOR = 16,    /* per page */
+    TARGET_DIVISOR = 8,       /* part of the work that is spent on the lower bound */
 };
 
 static inline uint64_t round_up(uint64_t bytes, uint64_t unit)
@@ -24,22 +24,22 @@ static inline uint64_t round_up(uint64_t bytes, uint64_t unit)
     return (bytes + unit - 1) & ~(unit - 1);
 }
 
-/* A sequence under way. */
+/* A sequence in progress. */
 struct sequence_place {
     struct zr_lifetimes *lifetimes;   /* of all blocks */
     const struct zr_plan_step *steps; /* by the lifetimes' ids */
     struct zr_plan_rules rules;
     struct zr_pack_here here;
     uint64_t work;
-    struct zr_lifetimes rest; /* the blocks that are packed beside coloured ones; ids: numbers of buffers */
+    struct zr_lifetimes rest; /* blocks that are packed beside coloured ones; ids: numbers of buffers */
     struct zr_colouring colouring;
-    size_t unit_granules; /* in a page of the colouring */
+    size_t unit_granules; /* granules per page of the colouring */
 };
 
 /* ---- Packing ------------------------------------------------------------------------------------------- */
 
-/* Down to the lower bound in whole granules for an eighth of the work, which is enough where it can be met at
- * all. */
+/* Packs to the lower bound in whole granules, for an eighth of the work, which is enough if the bound is
+ * reachable. */
 static zr_result pack_to_target(struct sequence_place *place, struct zr_lifetimes *lifetimes,
                                 struct zr_pack_report *report)
 {
@@ -54,7 +54,7 @@ static zr_result pack_to_target(struct sequence_place *place, struct zr_lifetime
 
 /* ---- Colouring ----------------------------------------------------------------------------------------- */
 
-/* A sequence's answer with pages, in granules. */
+/* The result for a sequence with pages, in granules. */
 struct coloured {
     uint64_t *offsets; /* by buffer, in bytes from the sequence's first address */
     uint32_t *pages;   /* by address, from 0 */
@@ -66,8 +66,8 @@ static size_t granules_of(const struct sequence_place *place, uint64_t bytes)
     return (size_t)(round_up(bytes, place->rules.granule_bytes) / place->rules.granule_bytes);
 }
 
-/* The granules of a block that takes them whole; 0: it does not. It needs no room to align: its place begins
- * with a granule. */
+/* The granules of a block of whole granules; 0: the block is not one. It needs no room for alignment, because
+ * its place begins with a granule. */
 static size_t whole_granules(const struct sequence_place *place, size_t buffer)
 {
     const struct zr_request *request = &place->steps[place->lifetimes->buffers[buffer].id].request;
@@ -76,7 +76,7 @@ static size_t whole_granules(const struct sequence_place *place, size_t buffer)
     return granules * place->rules.granule_bytes - bytes <= bytes / WASTE_DIVISOR ? granules : 0;
 }
 
-/* Takes the blocks that are not whole out, and packs them. */
+/* Extracts the other blocks and packs them. */
 static zr_result pack_rest(struct sequence_place *place, struct zr_scratch *scratch)
 {
     const struct zr_lifetimes *all = place->lifetimes;
@@ -91,14 +91,14 @@ static zr_result pack_rest(struct sequence_place *place, struct zr_scratch *scra
             rest->buffers[rest->count] = all->buffers[i];
             rest->buffers[rest->count++].id = i;
         }
-    /* All of them is what was packed already. */
+    /* If all blocks are in the rest, the packing exists already. */
     if (rest->count == 0 || rest->count == all->count)
         return ZR_OK;
     zr_result result = pack_to_target(place, rest, &report);
     return result == ZR_OK ? zr_pack_round(rest, LEAST_BYTES, &report.height_bytes) : result;
 }
 
-/* The largest page that all blocks are multiples of; a granule beside a rest. */
+/* The largest page size that divides all blocks; one granule if there is a rest. */
 static size_t unit_of(const struct sequence_place *place)
 {
     size_t unit = 0;
@@ -107,7 +107,7 @@ static size_t unit_of(const struct sequence_place *place)
     return unit ? unit : 1;
 }
 
-/* Colours know no period: what is alive across its boundary has its pages for all of it. */
+/* The colouring has no period: a block that is alive across the boundary keeps its pages all the time. */
 static struct zr_colour_block block_of(const struct sequence_place *place, const struct zr_buffer *buffer)
 {
     bool crosses = buffer->upper > place->lifetimes->period;
@@ -115,7 +115,7 @@ static struct zr_colour_block block_of(const struct sequence_place *place, const
                                     .upper = (uint32_t)(crosses ? place->lifetimes->period : buffer->upper)};
 }
 
-/* The rest, fixed where it was packed, then the whole blocks in their order. */
+/* Lists the rest, fixed at its packed places, then the whole blocks in their order. */
 static void list_blocks(struct sequence_place *place)
 {
     const struct zr_lifetimes *all = place->lifetimes;
@@ -139,7 +139,7 @@ static void list_blocks(struct sequence_place *place)
         }
 }
 
-/* How many addresses the sequence may have, in pages of the colouring. */
+/* Max addresses of the sequence, in pages of the colouring. */
 static size_t addresses_most(const struct sequence_place *place)
 {
     size_t most = granules_of(place, place->lifetimes->lower_bound_bytes) * ADDRESSES_FACTOR;
@@ -150,7 +150,7 @@ static size_t addresses_most(const struct sequence_place *place)
     return most / place->unit_granules;
 }
 
-/* From the colouring's pages to granules, in memory that lasts. */
+/* Converts the colouring's pages to granules, in memory that outlives the call. */
 static zr_result note_colours(const struct sequence_place *place, struct zr_scratch *lasting,
                               struct coloured *out)
 {
@@ -174,7 +174,7 @@ static zr_result note_colours(const struct sequence_place *place, struct zr_scra
     return ZR_OK;
 }
 
-/* Leaves out->pages NULL where nothing can be coloured. */
+/* Leaves out->pages NULL if no block can be coloured. */
 static zr_result colour_sequence(struct sequence_place *place, struct zr_scratch *lasting,
                                  struct coloured *out)
 {
@@ -195,13 +195,13 @@ static zr_result colour_sequence(struct sequence_place *place, struct zr_scratch
             result = note_colours(place, lasting, out);
     }
     zr_scratch_end(&scratch);
-    return result == ZR_ERR_UNAVAILABLE ? ZR_OK : result; /* too many addresses: there is a packing */
+    return result == ZR_ERR_UNAVAILABLE ? ZR_OK : result; /* too many addresses: the packing is used */
 }
 
 /* ---- Sequences ----------------------------------------------------------------------------------------- */
 
-/* Places all of a sequence, by addresses alone or with pages; *granules gets what it takes. The sizes as they
- * are asked for pack better than rounded to the arena's grain: they are rounded afterwards. */
+/* Places a sequence, by addresses only or with pages; *granules receives its size. Exact sizes pack better
+ * than sizes rounded to the arena's grain, so rounding follows packing. */
 static zr_result place_sequence(struct sequence_place *place, struct zr_scratch *lasting,
                                 struct coloured *out, size_t *granules)
 {
@@ -209,7 +209,7 @@ static zr_result place_sequence(struct sequence_place *place, struct zr_scratch 
     struct zr_pack_report report;
     uint64_t left = place->work;
     struct coloured coloured = {0};
-    struct zr_pack_here on = place->here; /* from what the target left */
+    struct zr_pack_here on = place->here; /* with the rest of the work for the target */
     on.placed = true;
     zr_result result = pack_to_target(place, lifetimes, &report);
     size_t target = granules_of(place, lifetimes->lower_bound_bytes);
@@ -217,7 +217,7 @@ static zr_result place_sequence(struct sequence_place *place, struct zr_scratch 
     if (result == ZR_OK && !found && place->rules.aliases &&
         granules_of(place, lifetimes->lower_bound_bytes) <= ADDRESSES_MOST) {
         result = colour_sequence(place, lasting, &coloured);
-        left -= left / TARGET_DIVISOR; /* for what is packed beside the pages */
+        left -= left / TARGET_DIVISOR; /* for the blocks packed beside the pages */
     }
     left -= left / TARGET_DIVISOR;
     if (result == ZR_OK && !found && (!coloured.pages || coloured.pages_count > target) && left > 0)
@@ -232,14 +232,14 @@ static zr_result place_sequence(struct sequence_place *place, struct zr_scratch 
     return result;
 }
 
-/* Each granule its own page, in a plan where other sequences have some at several addresses. */
+/* Gives each granule its own page, in a plan in which other sequences have aliases. */
 static void identity(uint32_t *pages, size_t count, size_t first)
 {
     for (size_t i = 0; i < count; i++)
         pages[i] = (uint32_t)(first + i);
 }
 
-/* One table of pages for the region; none if every sequence is packed. */
+/* Makes one table of pages for the region; none if every sequence is packed. */
 static zr_result join_pages(struct zr_candidate *candidate, const struct coloured *sequences,
                             const size_t *granules)
 {
@@ -269,7 +269,7 @@ static zr_result join_pages(struct zr_candidate *candidate, const struct coloure
     return ZR_OK;
 }
 
-/* What the arena will take for each block; room to align where more than the grain is asked for. */
+/* The arena's size for each block, with room for alignments above the grain. */
 static void size_blocks(struct zr_candidate *candidate, size_t sequence, struct zr_plan_rules rules)
 {
     struct zr_lifetimes *lifetimes = &candidate->lifetimes[sequence];
@@ -311,7 +311,7 @@ zr_result zr_candidate_pack(struct zr_candidate *candidate, struct zr_plan_rules
         size_blocks(candidate, l, rules);
         zr_result result = place_sequence(&place, &candidate->scratch, &coloured[l], &granules[l]);
         if (result == ZR_OK && candidate->here.cancelled && atomic_load(candidate->here.cancelled))
-            result = zr_fail(ZR_ERR_UNAVAILABLE, "nobody waits for the plan any more");
+            result = zr_fail(ZR_ERR_UNAVAILABLE, "the plan is no longer wanted");
         if (result != ZR_OK)
             return result;
         for (size_t i = 0; i < lifetimes->count; i++) {
@@ -320,7 +320,7 @@ zr_result zr_candidate_pack(struct zr_candidate *candidate, struct zr_plan_rules
             uint64_t offset = coloured[l].pages ? coloured[l].offsets[i] : lifetimes->buffers[i].offset_bytes;
             step->offset_bytes = round_up(base_bytes + offset, step->request.alignment);
         }
-        /* Sequences never share a granule: their order is not certain. */
+        /* Sequences never share a granule, because their order varies. */
         base_bytes +=
             (uint64_t)(coloured[l].pages ? coloured[l].addresses_count : granules[l]) * rules.granule_bytes;
         granules_count += granules[l];

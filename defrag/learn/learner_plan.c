@@ -1,8 +1,8 @@
-/* learner_plan.c: from two occurrences of a period to the steps of a plan.
+/* learner_plan.c: derives the steps of a plan from two occurrences of a period.
  *
- * What is common to both occurrences, in order, are the steps; the rest were unplanned allocations. A step's
- * lifetime is the longer of the two it had. The steps begin where the fewest bytes are alive across the
- * boundary of the period. What lives longer than a period is known and stays dynamic. */
+ * The common subsequence of both occurrences is the steps; other allocations are unplanned. A step's lifetime
+ * is the longer of its two. The steps begin where the fewest bytes are alive across the boundary of the
+ * period. A step that lives longer than a period stays dynamic. */
 #include "defrag/learn/learner.h"
 
 #include <string.h>
@@ -11,10 +11,10 @@
 #include "defrag/trace/lifetimes.h"
 
 enum {
-    EDITS_LEAST = 4,    /* that two occurrences may differ in, however short they are */
-    COMMON_PART = 4,    /* of five: less in common is no period */
-    EDITS_MOST = 2048,  /* between two occurrences, for the exact way */
-    WORK_MOST = 1 << 24 /* comparisons of it: some tens of milliseconds */
+    EDITS_LEAST = 4,    /* edits that two occurrences may differ in, whatever their length */
+    COMMON_PART = 4,    /* of five: occurrences with a smaller common part are no period */
+    EDITS_MOST = 2048,  /* between two occurrences, for the exact algorithm */
+    WORK_MOST = 1 << 24 /* comparisons of the exact algorithm: some tens of milliseconds */
 };
 
 /* ---- Aligning ------------------------------------------------------------------------------------------ */
@@ -32,8 +32,8 @@ static inline bool same(const struct zr_seen *a, const struct zr_seen *b)
 struct stretch {
     const struct zr_seen *seen;
     size_t count;
-    size_t start, end; /* in the sequence: where it begins, and what has been seen */
-    bool by_lifetime;  /* like is what lives as long, too */
+    size_t start, end; /* in the sequence: its start, and the end of the records */
+    bool by_lifetime;  /* elements match only if their lifetimes do, too */
     const _Atomic bool *cancelled;
 };
 
@@ -42,20 +42,20 @@ static inline bool is_cancelled(struct stretch in)
     return in.cancelled && atomic_load_explicit(in.cancelled, memory_order_relaxed);
 }
 
-/* How long a block lived, as far as is known. */
+/* The known part of a block's lifetime. */
 static inline size_t lifetime(struct stretch in, size_t at, bool *ended)
 {
     *ended = in.seen[at].upper != ZR_SEEN_LIVE;
     return (*ended ? in.seen[at].upper : in.end) - (in.start + at);
 }
 
-/* Unplanned allocations come in between: lifetimes count allocations, and are never quite equal. */
+/* Unplanned allocations lengthen lifetimes, which count allocations, so equal blocks differ slightly. */
 static bool as_long(struct stretch a, size_t i, struct stretch b, size_t k)
 {
     bool a_ended, b_ended;
     size_t one = lifetime(a, i, &a_ended), other = lifetime(b, k, &b_ended);
     if (one > other ? !b_ended : !a_ended)
-        return true; /* so far */
+        return true; /* as far as recorded */
     size_t more = one > other ? one : other, less = one > other ? other : one;
     return more - less <= more / 8 + 8;
 }
@@ -65,14 +65,14 @@ static inline bool alike(struct stretch a, size_t i, struct stretch b, size_t k)
     return same(&a.seen[i], &b.seen[k]) && (!a.by_lifetime || as_long(a, i, b, k));
 }
 
-/* How far into `a` so many edits come on each diagonal (place in `a` less place in `b`, of the same parity as
- * the edits): Myers's shortest edit script. Row after row in one array. */
+/* How far into `a` that many edits reach on each diagonal (position in `a` minus position in `b`, of the
+ * edits' parity): Myers's shortest edit script. Rows are in one array. */
 static inline int32_t *reach_of(int32_t *rows, int32_t edits, int32_t diagonal)
 {
     return &rows[(size_t)edits * ((size_t)edits + 1) / 2 + (size_t)(diagonal + edits) / 2];
 }
 
-/* True if the furthest way to the diagonal comes from the one above: an element of `b` left out. */
+/* Whether the furthest path to the diagonal comes from the one above: an element of `b` is skipped. */
 static bool comes_down(int32_t *rows, int32_t edits, int32_t diagonal)
 {
     return diagonal == -edits || (diagonal != edits && *reach_of(rows, edits - 1, diagonal - 1) <
@@ -87,13 +87,12 @@ static int32_t begin_snake(int32_t *rows, int32_t edits, int32_t diagonal)
                                              : *reach_of(rows, edits - 1, diagonal - 1) + 1;
 }
 
-/* Where two stretches have been followed to, and the edits on the way; -1: more than `most`, or too much
- * work. */
+/* Where the path through both ranges ends, and its edits; -1: more than `most`, or too much work. */
 struct reached {
     int32_t edits, i, k;
 };
 
-/* Until one of them ends: from `a` whole to some beginning of `b`, or the other way round. */
+/* Follows both until one ends: all of `a` with a prefix of `b`, or the reverse. */
 static struct reached follow_both(struct stretch a, struct stretch b, int32_t *rows, int32_t most)
 {
     struct reached short_of = {.edits = -1};
@@ -128,13 +127,13 @@ static void turn_round(struct pair *pairs, size_t count)
     }
 }
 
-/* Two occurrences: where the second ends, and what of the first has not come again yet. */
+/* Two occurrences: the end of the second, and the part of the first that has not recurred yet. */
 struct split {
     size_t second_count, left_count;
 };
 
-/* The most that both have in common, in order; where the second one ends is where it has become most like the
- * first. The pairs' number; SIZE_MAX: the two differ in too much for this way. */
+/* The longest common subsequence; the second occurrence ends where it is most similar to the first. Returns
+ * the number of pairs; SIZE_MAX: too many differences for this algorithm. */
 static size_t align_exactly(struct stretch a, struct stretch b, struct split *split, struct pair *out)
 {
     struct zr_scratch scratch = {0};
@@ -159,8 +158,8 @@ static size_t align_exactly(struct stretch a, struct stretch b, struct split *sp
     return count;
 }
 
-/* Steps whose lifetimes vary are no pairs yet: what lies between two pairs in both and is the same from
- * either side. What is not, is an unplanned allocation on one side at least. */
+/* Adds pairs for steps whose lifetimes vary: elements between two pairs that are equal counted from either
+ * side. Others are unplanned allocations in at least one occurrence. */
 static size_t fill_free_extents(struct stretch a, struct stretch b, const struct pair *pairs, size_t count,
                                 struct pair *out)
 {
@@ -183,20 +182,20 @@ static size_t fill_free_extents(struct stretch a, struct stretch b, const struct
     return filled;
 }
 
-/* Of one sequence while its steps are made. */
+/* A sequence while its steps are made. */
 struct sequence_work {
     const struct zr_seen_sequence *sequence;
     const _Atomic bool *cancelled; /* the helper */
     struct pair *pairs;
     size_t count;                   /* steps */
-    uint32_t *in_first, *in_second; /* by position in an occurrence: the steps before it */
+    uint32_t *in_first, *in_second; /* by position in an occurrence: the number of steps before it */
     uint32_t *upper; /* by step: freed before that step, above `count` in the next period; 0: dynamic */
-    size_t cut;      /* the plan's first step: before it the fewest bytes are alive */
+    size_t cut;      /* the plan's first step: the fewest bytes are alive before it */
     uint64_t crossing_bytes; /* alive before the first step */
 };
 
-/* By lifetimes too, so that an unplanned allocation among equal sizes leaves no other misplaced; else by what
- * was asked for. The first occurrence begins `lead` allocations into what was seen. */
+/* Aligns by lifetimes, too, so that an unplanned allocation among equal sizes does not shift the others;
+ * otherwise by requests. The first occurrence begins `lead` allocations into the records. */
 static size_t align_from(const struct sequence_work *work, size_t lead, struct split *split, struct pair *out,
                          struct pair *pairs)
 {
@@ -215,7 +214,7 @@ static size_t align_from(const struct sequence_work *work, size_t lead, struct s
     return count != SIZE_MAX ? count : 0;
 }
 
-/* Aligns the two, and leaves out of the sequence what came before them. */
+/* Aligns the two occurrences, and drops the allocations before them from the sequence. */
 static size_t align(struct sequence_work *work, struct zr_seen_sequence *sequence, struct split *split)
 {
     struct zr_scratch scratch = {0};
@@ -249,8 +248,8 @@ static void count_steps(uint32_t *before, size_t positions, const struct sequenc
     }
 }
 
-/* Where in the circle a block that was seen at `at` was freed, in steps from the start of its own period;
- * UINT32_MAX: later than can be told. */
+/* The free of a block recorded at `at`, in steps from the start of its own period; UINT32_MAX: later than is
+ * known. */
 static uint32_t upper_in_first(const struct sequence_work *work, uint32_t at)
 {
     uint32_t upper = work->sequence->seen[at].upper;
@@ -266,11 +265,11 @@ static uint32_t upper_in_second(const struct sequence_work *work, uint32_t at)
 {
     const struct zr_seen *seen = &work->sequence->seen[work->sequence->first_count + at];
     if (seen->upper == ZR_SEEN_LIVE)
-        return 0; /* too early to tell */
+        return 0; /* not known yet */
     uint32_t upper = seen->upper - (uint32_t)work->sequence->first_count;
     if (upper <= work->sequence->second_count)
         return work->in_second[upper];
-    /* The third occurrence has just begun: its allocations are steps, but for a few. */
+    /* The third occurrence has just begun; nearly all of its allocations are steps. */
     upper -= (uint32_t)work->sequence->second_count;
     return (uint32_t)work->count + (upper < work->count ? upper : (uint32_t)work->count);
 }
@@ -330,7 +329,7 @@ static zr_result make_sequence(struct zr_candidate *candidate, struct sequence_w
         buffers[placed++] =
             (struct zr_buffer){.id = i, .bytes = seen->bytes, .lower = i, .upper = i + steps[i].alive_count};
     }
-    /* Some of the third occurrence has passed already. */
+    /* A part of the third occurrence has passed already. */
     size_t passed = work->sequence->count - work->sequence->first_count - work->sequence->second_count;
     *out = (struct zr_plan_sequence){.first = candidate->plan.steps_count,
                                      .count = count,
@@ -350,7 +349,7 @@ static zr_result make_sequence(struct zr_candidate *candidate, struct sequence_w
     return ZR_OK;
 }
 
-/* The steps of a sequence whose occurrences have been told apart. */
+/* Makes the steps of an aligned sequence. */
 static zr_result add_steps(struct zr_candidate *candidate, struct sequence_work *work,
                            struct zr_scratch *scratch)
 {
@@ -384,12 +383,11 @@ static zr_result add_sequence(struct zr_candidate *candidate, const struct zr_se
         size_t most =
             sequence.first_count > sequence.second_count ? sequence.first_count : sequence.second_count;
         if (split.left_count > 0) {
-            result = zr_fail(ZR_ERR_UNAVAILABLE, "%zu of %zu allocations have not come again yet",
+            result = zr_fail(ZR_ERR_UNAVAILABLE, "%zu of %zu allocations have not recurred yet",
                              split.left_count, sequence.first_count);
         } else if (work.count == 0 || work.count * 5 < most * COMMON_PART) {
-            result =
-                zr_fail(ZR_ERR_UNAVAILABLE, "two stretches of %zu and %zu allocations have %zu in common",
-                        sequence.first_count, sequence.second_count, work.count);
+            result = zr_fail(ZR_ERR_UNAVAILABLE, "two ranges of %zu and %zu allocations have %zu in common",
+                             sequence.first_count, sequence.second_count, work.count);
         }
     }
     if (result == ZR_OK)

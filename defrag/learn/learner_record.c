@@ -1,4 +1,4 @@
-/* learner_record.c: records what an arena serves, and finds where a sequence has been before. Stands on
+/* learner_record.c: records the requests of an arena, and finds recurrences in a sequence. Uses
  * learner_state.h. */
 #include "defrag/learn/learner_state.h"
 
@@ -47,7 +47,7 @@ static bool live_put(struct zr_learner *learner, size_t offset_bytes, uint32_t r
     return true;
 }
 
-/* The record's number; ZR_SEEN_LIVE: not recorded. */
+/* Removes a block and returns its record's number; ZR_SEEN_LIVE: not recorded. */
 static uint32_t live_take(struct zr_learner *learner, size_t offset_bytes)
 {
     uint64_t key = offset_bytes / 256 + 1;
@@ -60,7 +60,7 @@ static uint32_t live_take(struct zr_learner *learner, size_t offset_bytes)
         at = (at + 1) & mask;
     }
     uint32_t record = learner->live[at].record;
-    /* What follows moves up, so that no search ends early. */
+    /* Later entries move up, so that no search ends early. */
     for (size_t next = (at + 1) & mask; learner->live[next].key; next = (next + 1) & mask) {
         size_t home = live_home(learner, learner->live[next].key);
         if (((next - home) & mask) >= ((next - at) & mask)) {
@@ -83,7 +83,7 @@ bool zr_recording_begin(struct zr_learner_recording *recording)
     char *pages = zr_pages_take(recording_bytes);
     if (!pages)
         return false;
-    zr_pages_touch(pages, recording_bytes); /* what is recorded waits for no page */
+    zr_pages_touch(pages, recording_bytes); /* later recording never faults on a page */
     recording->places = (struct zr_learner_place *)pages;
     recording->positions = (struct zr_learner_position *)(pages + PLACES * sizeof(struct zr_learner_place));
     return true;
@@ -114,8 +114,8 @@ const struct zr_learner_record *zr_recording_record(const struct zr_learner *lea
     return &learner->records[recording->positions[position].record];
 }
 
-/* Whether of what was allocated between two moments next to nothing was left behind: a few unplanned
- * allocations may be live; a layer leaves its activations. */
+/* Whether almost nothing allocated between two positions is still live: a few unplanned allocations may be; a
+ * layer leaves its activations. */
 static bool alike_at(const struct zr_learner *learner, const struct zr_learner_recording *recording,
                      uint32_t at, uint32_t before)
 {
@@ -127,7 +127,8 @@ static bool alike_at(const struct zr_learner *learner, const struct zr_learner_r
     return apart <= (a.total_bytes - b.total_bytes) / 16;
 }
 
-/* The level of live bytes, to about a sixteenth: a place in a step, told from the same layer elsewhere. */
+/* The level of live bytes, to about a sixteenth: distinguishes a position in a step from the same layer
+ * elsewhere. */
 static inline uint32_t level_of(const struct zr_learner *learner,
                                 const struct zr_learner_recording *recording, uint32_t at)
 {
@@ -145,8 +146,8 @@ static inline bool was_there(const struct zr_learner *learner, const struct zr_l
            alike_at(learner, recording, at, before);
 }
 
-/* The position where the sequence's last few allocations were before: at the run's distance or, after a
- * unplanned allocation, close to it; else the last one remembered at this level. ZR_SEEN_LIVE: none. */
+/* The earlier position of the sequence's last few allocations: at the run's distance or, after an unplanned
+ * allocation, close to it; else the last one remembered at this level. ZR_SEEN_LIVE: none. */
 static uint32_t look_back(const struct zr_learner *learner, struct zr_learner_recording *recording,
                           uint32_t at)
 {
@@ -155,8 +156,8 @@ static uint32_t look_back(const struct zr_learner *learner, struct zr_learner_re
     bool expects = recording->running && at >= recording->distance;
     uint32_t expected = at - recording->distance;
     if (expects && was_there(learner, recording, at, expected)) {
-        *place =
-            (struct zr_learner_place){key, at + 1}; /* without a look at what was there, which is far away */
+        *place = (struct zr_learner_place){
+            key, at + 1}; /* overwritten unread, because the old entry is not cached */
         return expected;
     }
     struct zr_learner_place last = *place;
@@ -173,8 +174,8 @@ static uint32_t look_back(const struct zr_learner *learner, struct zr_learner_re
                                                                                           : ZR_SEEN_LIVE;
 }
 
-/* Of how many allocations a run must be a good part: those since the plan in force has failed, and some of
- * all. */
+/* The number of allocations that a run must cover a good part of: those since the current plan failed, and
+ * some of all. */
 static uint32_t history_of(const struct zr_learner *learner, const struct zr_learner_recording *recording)
 {
     uint32_t since = learner->records_count - learner->changed_at, least = recording->count / 8;
@@ -182,7 +183,7 @@ static uint32_t history_of(const struct zr_learner *learner, const struct zr_lea
     return since > least ? since : least;
 }
 
-/* The run goes on at `at`, which was at `before`: does a third occurrence begin? */
+/* The run continues at `at`, which recurs from `before`: does a third occurrence begin? */
 static void note_hit(const struct zr_learner *learner, struct zr_learner_recording *recording, uint32_t at,
                      uint32_t before)
 {
@@ -196,8 +197,8 @@ static void note_hit(const struct zr_learner *learner, struct zr_learner_recordi
     uint32_t run = at - recording->run_start + recording->distance, history = history_of(learner, recording);
     if (first < lead || (run < RUN_ENOUGH && run < history / 2))
         return;
-    /* A run that began a layer off has found its way by the second occurrence: equal lengths are waited for,
-     * but not for long, because unplanned allocations make them differ a little. */
+    /* A run that began a layer off has found its distance by the second occurrence. The code waits for equal
+     * lengths, but not for long, because unplanned allocations change the lengths slightly. */
     uint32_t length = before - first, now = recording->distance;
     uint32_t apart = length > now ? length - now : now - length;
     if (apart > now / 64 + 2 || (apart > 0 && at - recording->run_start < now + now / 4))
@@ -229,8 +230,8 @@ static void start_run(struct zr_learner_recording *recording, uint32_t at, uint3
     recording->distance = distance;
 }
 
-/* What stands for the last NGRAM allocations: the sum of their hashes, each times as many powers of an odd
- * number as came after it. */
+/* A rolling hash of the last NGRAM allocations: the sum of their hashes, each times a power of an odd number.
+ */
 static uint32_t ngram_with(struct zr_learner_recording *recording, uint32_t hash)
 {
     static const uint32_t odd = UINT32_C(0x9e3779b1), odd_2 = odd * odd, odd_4 = odd_2 * odd_2;
@@ -254,7 +255,8 @@ static void note_position(const struct zr_learner *learner, struct zr_learner_re
             return;
         start_run(recording, at, at - before);
     }
-    /* Layers are like each other: away from where the run was is somewhere else, unless it is lost there. */
+    /* Layers resemble each other: a match away from the run's distance is another layer, unless the run is
+     * lost. */
     uint32_t slack = recording->misses < ASTRAY ? SHIFT_MOST : slack_of(recording), distance = at - before;
     bool steady = before != ZR_SEEN_LIVE && distance + slack >= recording->distance &&
                   distance <= recording->distance + slack;
@@ -329,7 +331,7 @@ static inline void push(const struct zr_learner *learner, struct zr_learner_reco
     note_position(learner, recording, learner->records[record].hash);
 }
 
-/* Whether all threads may share addresses in one sequence. */
+/* Whether one sequence for all threads is allowed. */
 bool zr_learner_may_join(const struct zr_learner *learner)
 {
     return (learner->rules.synchronous && !learner->all.loose) || !learner->split;
@@ -353,7 +355,7 @@ static bool is_due(const struct zr_learner *learner)
     return any && !planned;
 }
 
-/* Whether the helper is to be told. */
+/* Whether to wake the helper. */
 static bool is_unasked(const struct zr_learner *learner)
 {
     return atomic_load_explicit(&learner->helper.asked, memory_order_relaxed) == 0;
@@ -377,7 +379,7 @@ bool zr_learner_note_due(struct zr_learner *learner)
     return learner->due && is_unasked(learner);
 }
 
-/* More memory has been reserved than ever before: is it enough for the plan that was refused? */
+/* Reserved memory is at a new peak: does the refused plan fit now? */
 static void note_most(struct zr_learner *learner, uint64_t reserved_bytes)
 {
     learner->most_reserved_bytes = reserved_bytes;
@@ -398,10 +400,10 @@ unsigned zr_learner_allocated(void *state, const struct zr_observation *what)
         learner->stats.overruns_count++;
         forget(learner);
     }
-    struct zr_learner_recording *recording = recording_of(learner, what); /* may forget */
+    struct zr_learner_recording *recording = recording_of(learner, what); /* may clear the records */
     uint32_t number = learner->records_count;
     if (!live_put(learner, what->offset_bytes, number))
-        return ZR_OBSERVER_SLEEP; /* the system has no memory left: no time for learning */
+        return ZR_OBSERVER_SLEEP; /* the system has no memory: do not learn now */
     learner->total_bytes += what->request->bytes;
     learner->live_bytes = what->live_bytes;
     if (recording) {
@@ -447,7 +449,7 @@ static unsigned share_of(size_t part, size_t all)
     return all ? (unsigned)(part * 1000 / all) : 0;
 }
 
-/* What is in the plan and finds its place taken is no unplanned allocation: its step was known. */
+/* A planned allocation that finds its place taken is not unplanned: its step was known. */
 static size_t bad_count(const struct zr_pass *pass)
 {
     return pass->unplanned_count + pass->refused_count;
@@ -461,8 +463,8 @@ unsigned zr_learner_bad_share(const struct zr_learner *learner)
     return last > all ? last : all;
 }
 
-/* A period may be a part of a longer one: the learner rests once the plan has held for about as long as it
- * took to find it, and as what was forgotten when that had been too early. */
+/* A period may be a part of a longer one: the learner sleeps once the plan has held for about as long as it
+ * took to find, plus the records dropped when it slept too early before. */
 static bool may_rest(const struct zr_learner *learner)
 {
     size_t enough = learner->planned_at - learner->planned_at / 8;
@@ -471,8 +473,8 @@ static bool may_rest(const struct zr_learner *learner)
     return learner->good_count >= (enough > RUN_ENOUGH ? enough : RUN_ENOUGH);
 }
 
-/* Whether the driver is to be left alone now. A new plan's first pass maps its granules; what was there
- * before it is given back at its end. */
+/* Whether to stop driver calls now. A new plan's first pass maps its granules; at its end, older memory is
+ * returned. */
 static bool judge(struct zr_learner *learner, const struct zr_pass *pass)
 {
     size_t all = pass->allocations_count;
@@ -502,7 +504,7 @@ unsigned zr_learner_passed(void *state, const struct zr_pass *pass)
     if (!rest && learner->asleep) {
         if (learner->lost_count < learner->records_count)
             learner->lost_count = learner->records_count;
-        forget(learner); /* what was recorded has a gap */
+        forget(learner); /* the records have a gap */
     }
     learner->asleep = rest;
     unsigned wish = rest ? ZR_OBSERVER_SLEEP : ZR_OBSERVER_NOTHING;
@@ -512,7 +514,7 @@ unsigned zr_learner_passed(void *state, const struct zr_pass *pass)
 void zr_learner_forked(void *state)
 {
     struct zr_learner *learner = state;
-    /* The helper is not in the child, nor are the pages it worked on: what it was asked for is due anew. */
+    /* The child has neither the helper nor its pages: its work is due again. */
     learner->due |= learner->at_work && learner->records_count > 0;
     learner->at_work = false;
     learner->candidate = (struct zr_candidate){0};

@@ -1,8 +1,8 @@
-/* learner_view.c: copies what was recorded, while the program goes on recording. Stands on learner_state.h.
+/* learner_view.c: copies records while the program continues to record. Uses learner_state.h.
  *
- * Records come behind those there are, and never move; of a record there is, only the moment of its free
- * changes. So what is copied a few at a time, with the lock open in between, is as of the moment when copying
- * began: what was freed after it counts as live. Only when all is forgotten in between, there is no view. */
+ * New records are appended, and records never move; only the free of an existing record changes. So a copy in
+ * small parts, with the lock released in between, is consistent as of its start: a block that was freed later
+ * counts as live. If the records are cleared in between, there is no view. */
 #include "defrag/learn/learner_state.h"
 
 #include "alloc/base/error.h"
@@ -20,22 +20,22 @@ uint32_t zr_learner_position_of(const struct zr_learner_recording *recording, ui
     return low;
 }
 
-/* An occurrence may have begun somewhat before the place where it was recognised. */
+/* An occurrence may have begun slightly before the position where it was recognised. */
 static uint32_t lead_of(const struct zr_learner_recording *recording)
 {
     uint32_t lead = (recording->due.second - recording->due.first) / 32 + NGRAM;
     return lead < recording->due.first ? lead : recording->due.first;
 }
 
-/* A stretch of a sequence that is to be copied. */
+/* A range of a sequence to copy. */
 struct part {
     struct zr_learner_recording *recording;
     uint32_t start, end;
-    uint32_t most; /* records before that number are there, and frees before it have been */
+    uint32_t most; /* records below that number exist, and their frees before it are known */
 };
 
-/* The next few positions of the part from `at` on are looked at under the lock: those before the result. 0:
- * all is forgotten, or the helper is to end. */
+/* Takes the lock for the next few positions of the part from `at` on, up to the result. 0: the records were
+ * cleared, or the helper must stop. */
 static uint32_t hold_few(struct zr_learner *learner, const struct zr_learner_view *view,
                          const struct part *part, uint32_t at)
 {
@@ -72,7 +72,7 @@ static bool copy_part(struct zr_learner *learner, const struct zr_learner_view *
     return true;
 }
 
-/* From records to positions in what was copied. */
+/* Converts record numbers to positions in the copy. */
 static void place_frees(const struct part *part, struct zr_seen *seen, struct zr_learner_position *positions)
 {
     size_t count = part->end - part->start;
@@ -83,7 +83,7 @@ static void place_frees(const struct part *part, struct zr_seen *seen, struct zr
                             : zr_learner_position_of(&copied, seen[i].upper, (uint32_t)i);
 }
 
-/* The most that the sequence has held in the part. */
+/* Finds the peak of the sequence's live bytes in the part. */
 static bool measure_part(struct zr_learner *learner, const struct zr_learner_view *view,
                          const struct part *part, uint64_t *most_bytes)
 {
@@ -99,15 +99,14 @@ static bool measure_part(struct zr_learner *learner, const struct zr_learner_vie
     return true;
 }
 
-/* What is to be looked at, found under one hold: no array is gone through. */
+/* The ranges to read, found under one hold of the lock, without a scan of any array. */
 struct parts {
     struct part copied[ZR_PLAN_SEQUENCES], measured[SEQUENCES_MOST];
     size_t copied_count, measured_count;
-    uint64_t most_bytes[SEQUENCES_MOST]; /* of those that are measured */
+    uint64_t most_bytes[SEQUENCES_MOST]; /* of the measured ones */
 };
 
-/* A period is copied, what came before it for a little, and as much of the one after it as there is, at most
- * all of that. */
+/* Notes a period, a short lead before it, and the records of the next period, up to a whole one. */
 static void note_sequence(struct zr_learner *learner, struct zr_learner_view *view, struct parts *parts,
                           struct zr_learner_recording *recording)
 {
@@ -134,8 +133,8 @@ static void note_sequence(struct zr_learner *learner, struct zr_learner_view *vi
     view->refusals = recording->refusals > view->refusals ? recording->refusals : view->refusals;
 }
 
-/* What is beside sequences of their own: blocks from before all recording or of too many sequences, and what
- * the sequences that have no period hold; these are measured from record `start` on. */
+/* Notes memory outside the planned sequences: blocks from before the recording or of excess sequences, and
+ * the sequences without a period, which are measured from record `start` on. */
 static void note_others(struct zr_learner *learner, struct zr_learner_view *view, struct parts *parts,
                         uint32_t start)
 {
@@ -209,7 +208,7 @@ zr_result zr_learner_look(struct zr_learner *learner, struct zr_learner_view *vi
     struct parts parts = {0};
     note_all(learner, view, &parts);
     if (view->sequences_count == 0 || !copy_all(learner, view, &parts))
-        return zr_fail(ZR_ERR_UNAVAILABLE, "the period has gone");
+        return zr_fail(ZR_ERR_UNAVAILABLE, "the period is gone");
     zr_arena_follow_counts(learner->arena, &counts);
     view->following = counts.region_bytes > 0;
     view->steps_count = counts.steps_count;

@@ -1,8 +1,8 @@
-/* rehearsal.c: records a step, has each block of a pass placed, and installs the places as a plan. Stands on
- * the packer and alloc/plan/plan.h.
+/* rehearsal.c: records a step, places each block of a pass, and installs the places as a plan. Uses the
+ * packer and alloc/plan/plan.h.
  *
- * Time has a period: an allocation of a pass is a moment, and after those of a pass come the ones of the
- * step's end. A block that a pass leaves to the next one (gradients on their way to their owners) is alive
+ * Time is periodic: each allocation of a pass is a point in time, followed by the allocations of the step's
+ * end. A block that a pass leaves to the next one (such as gradients on their way to their owners) is alive
  * across the boundary. */
 #include <string.h>
 
@@ -12,37 +12,39 @@
 #include "defrag/pack/pack_internal.h"
 
 enum {
-    PLACED_MOST = 1 << 19, /* allocations of a pass: records of a hundred bytes each are kept */
-    GRAIN_BYTES = 256,     /* of blocks: what is aligned to more takes room for that */
-    PACK_WORK = 1 << 24    /* a tenth of a second: ranks wait for it */
+    PLACED_MOST = 1 << 19, /* allocations of a pass; each keeps a record of a hundred bytes */
+    GRAIN_BYTES = 256,     /* alignment of blocks; higher alignments take extra room */
+    PACK_WORK = 1 << 24    /* a tenth of a second, for which ranks wait */
 };
 
 struct moment {
-    struct zr_request request; /* alignment as it is kept */
-    uint32_t left; /* 1 + the moment of the next pass at which it was freed; 0: never left to it */
+    struct zr_request request; /* with the kept alignment */
+    uint32_t left; /* 1 + the time of the next pass at which it was freed; 0: freed in its own pass */
 };
 
 struct live {
-    size_t block_offset_bytes; /* its name in the arena */
+    size_t block_offset_bytes; /* identifies the block in the arena */
     uint32_t moment, pass;
-    uint32_t next; /* 1 + the one behind it in its bucket, or among those not in use; 0: none */
+    uint32_t next; /* 1 + the next one in its bucket or in the free list; 0: none */
 };
 
 struct zr_rehearsal {
     zr_arena *arena;           /* NULL: the watch is over */
-    struct zr_scratch scratch; /* holds all of this */
+    struct zr_scratch scratch; /* owns all arrays */
     size_t granule_bytes;      /* of the arena */
     uint32_t most;
     struct moment *moments; /* [most] */
-    struct live *live;      /* [2 most]: of a pass, and left by the one before */
+    struct live *live;      /* [2 most]: of this pass, and left by the previous one */
     size_t live_count, live_used;
-    uint32_t live_free; /* 1 + one of live[0 .. live_used) that is not in use */
+    uint32_t live_free; /* 1 + first of the unused elements of live[0 .. live_used) */
     uint32_t *buckets;  /* [1 << buckets_bits]: 1 + the first live block of each offset's hash */
     unsigned buckets_bits;
     uint32_t passes_count;
-    uint32_t pass_length, now; /* of every pass but the last; allocations of the present one */
+    uint32_t pass_length,
+        now; /* pass_length: of every pass but the last; now: allocations of the current pass */
     bool differs;
-    struct zr_lifetimes lifetimes; /* of the moments so far, within their pass; then with their places */
+    struct zr_lifetimes
+        lifetimes; /* of the recorded points in time, within their pass; later with their places */
     size_t live_bytes, region_bytes;
 };
 
@@ -54,7 +56,7 @@ static uint32_t *bucket_of(struct zr_rehearsal *rehearsal, size_t block_offset_b
     return &rehearsal->buckets[hash >> (64 - rehearsal->buckets_bits)];
 }
 
-/* There is room: see note_allocation(). */
+/* Requires room: see note_allocation(). */
 static void add_live(struct zr_rehearsal *rehearsal, const struct live *live)
 {
     uint32_t *bucket = bucket_of(rehearsal, live->block_offset_bytes);
@@ -69,7 +71,7 @@ static void add_live(struct zr_rehearsal *rehearsal, const struct live *live)
     rehearsal->live_count++;
 }
 
-/* False: it is from before the step. */
+/* False: the block is from before the step. */
 static bool remove_live(struct zr_rehearsal *rehearsal, size_t block_offset_bytes, struct live *out)
 {
     uint32_t *link = bucket_of(rehearsal, block_offset_bytes), place;
@@ -126,7 +128,7 @@ static void note_free(void *state, size_t offset_bytes, size_t live_bytes)
 
     (void)live_bytes;
     if (rehearsal->differs || !remove_live(rehearsal, offset_bytes, &gone))
-        return; /* from before the step, or nobody asks any more */
+        return; /* a block from before the step, or the watch is over */
     struct moment *moment = &rehearsal->moments[gone.moment];
     struct zr_buffer *buffer = &rehearsal->lifetimes.buffers[gone.moment];
     if (gone.pass == rehearsal->passes_count && rehearsal->now > buffer->upper)
@@ -151,7 +153,7 @@ zr_result zr_rehearsal_create(zr_rehearsal **out, zr_arena *arena, size_t alloca
 {
     if (!out || !arena || !host_arena)
         return zr_fail(ZR_ERR_INVALID,
-                       "a rehearsal needs an arena to watch, one for records, and a place to go");
+                       "a rehearsal requires an arena to watch, an arena for records, and an output pointer");
     struct zr_scratch scratch = {.arena = host_arena};
     size_t most = allocations_most < PLACED_MOST ? allocations_most : PLACED_MOST;
     struct zr_rehearsal *rehearsal = zr_scratch_take(&scratch, 1, sizeof *rehearsal);
@@ -195,7 +197,8 @@ void zr_rehearsal_pass(zr_rehearsal *rehearsal)
 
 /* ---- Places -------------------------------------------------------------------------------------------- */
 
-/* Blocks left to the next pass are alive around the boundary. False: one lives for longer than a period. */
+/* Extends blocks that a pass leaves to the next one across the boundary. False: one lives longer than a
+ * period. */
 static bool extend_left(struct zr_rehearsal *rehearsal)
 {
     uint64_t period = rehearsal->lifetimes.period = rehearsal->lifetimes.count;
@@ -208,7 +211,7 @@ static bool extend_left(struct zr_rehearsal *rehearsal)
     return true;
 }
 
-/* Down to the granules of what is live, as far as the work goes. */
+/* Packs to the granules of the lower bound, within the work. */
 static zr_result pack(struct zr_rehearsal *rehearsal)
 {
     struct zr_lifetimes *lifetimes = &rehearsal->lifetimes;
@@ -233,7 +236,7 @@ static zr_result pack(struct zr_rehearsal *rehearsal)
 zr_result zr_rehearsal_place(zr_rehearsal *rehearsal, bool *found)
 {
     if (!rehearsal || !found || !rehearsal->arena)
-        return zr_fail(ZR_ERR_INVALID, "places are found once, for a rehearsal");
+        return zr_fail(ZR_ERR_INVALID, "places can be found once per rehearsal");
     zr_arena_observe(rehearsal->arena, NULL, NULL);
     rehearsal->arena = NULL;
     *found = !rehearsal->differs && rehearsal->live_count == 0 && rehearsal->lifetimes.count > 0 &&
@@ -256,7 +259,7 @@ size_t zr_rehearsal_live_bytes(const zr_rehearsal *rehearsal)
 zr_result zr_rehearsal_install(const zr_rehearsal *rehearsal, zr_arena *arena)
 {
     if (!rehearsal || !arena || rehearsal->region_bytes == 0)
-        return zr_fail(ZR_ERR_INVALID, "there are no places to install");
+        return zr_fail(ZR_ERR_INVALID, "the rehearsal has no places to install");
     struct zr_scratch scratch = {.arena = rehearsal->scratch.arena};
     size_t count = rehearsal->lifetimes.count;
     struct zr_plan_sequence sequence = {.count = count, .any = true};

@@ -1,7 +1,6 @@
-/* colour.c: sweeps over time and gives each block, as it comes, addresses whose pages are all free: the same
- * ones again where it can, else new ones with pages that are free, else with new pages. New pages come only
- * when there are too few free ones, so at the end there are as many as were wanted at once. Stands on
- * sort.c. */
+/* colour.c: colours by a sweep over time. Each new block gets addresses whose pages are all free: existing
+ * addresses if possible, else new addresses of free pages, else new pages. New pages are added only if too
+ * few are free, so their number is the largest number in use at once. Uses sort.c. */
 #include "defrag/pack/colour.h"
 
 #include "alloc/base/error.h"
@@ -15,13 +14,13 @@ struct sweep {
     size_t addresses_count, room;
 
     uint32_t *heads; /* by page: 1 + its last address, 0: none */
-    uint32_t *users; /* by page: blocks on it now */
-    uint32_t *seen;  /* by page: 1 + the address where the search came upon it last */
+    uint32_t *users; /* by page: blocks that use it now */
+    uint32_t *seen;  /* by page: 1 + the address at which the search last met it */
     uint64_t *free;  /* bit per page */
     size_t pages_count;
 
-    uint32_t *comings;           /* of fixed pages: when their blocks come, page after page, each in order */
-    size_t *coming, *coming_end; /* by fixed page: the next one */
+    uint32_t *comings; /* of fixed pages: the times of their blocks, page after page, each in order */
+    size_t *coming, *coming_end; /* by fixed page: the next of these times */
 };
 
 /* ---- Pages --------------------------------------------------------------------------------------------- */
@@ -45,7 +44,7 @@ static void leave_page(struct sweep *sweep, uint32_t page)
         set_ready(sweep, page, true);
 }
 
-/* One more address, with that page. */
+/* Adds an address for the page. */
 static void add_address(struct sweep *sweep, uint32_t page)
 {
     size_t at = sweep->addresses_count++;
@@ -55,7 +54,7 @@ static void add_address(struct sweep *sweep, uint32_t page)
     zr_granules_set(sweep->ready, at, at + 1, sweep->users[page] == 0);
 }
 
-/* A page that is free stays so until then. */
+/* Whether a free page stays free until then. */
 static bool stays_free(const struct sweep *sweep, uint32_t page, uint32_t until)
 {
     return page >= sweep->of->fixed_pages_count || sweep->coming[page] == sweep->coming_end[page] ||
@@ -68,8 +67,8 @@ struct window {
     size_t first, end;
 };
 
-/* The first addresses in a row with as many different pages that are free as the block needs; fewer at the
- * end of the addresses, if there are none. */
+/* The first consecutive addresses with enough different free pages for the block; a shorter window at the end
+ * of the addresses if there are none. */
 static struct window find_window(struct sweep *sweep, const struct zr_colour_block *block)
 {
     struct window window = {0, 0};
@@ -91,7 +90,7 @@ static struct window find_window(struct sweep *sweep, const struct zr_colour_blo
     return window;
 }
 
-/* Adds addresses with free pages from [first, end) that are not in the window, until it is large enough. */
+/* Adds addresses of free pages from [first, end) that are not in the window, until it is large enough. */
 static void add_free(struct sweep *sweep, struct window *window, const struct zr_colour_block *block,
                      size_t first, size_t end)
 {
@@ -146,7 +145,7 @@ static void come(struct sweep *sweep, const struct zr_colour_block *block, bool 
     }
 }
 
-/* The blocks in order of one of their times. */
+/* Sorts the blocks by one of their times. */
 static struct zr_sort_pair *sort_blocks(const struct zr_colouring *of, bool upper, struct zr_scratch *scratch)
 {
     struct zr_sort_pair *pairs = zr_scratch_take(scratch, of->blocks_count, sizeof *pairs);
@@ -159,7 +158,7 @@ static struct zr_sort_pair *sort_blocks(const struct zr_colouring *of, bool uppe
     return pairs;
 }
 
-/* When each fixed page is taken, in order. */
+/* Notes when each fixed page is taken, in order. */
 static zr_result note_comings(struct sweep *sweep, const struct zr_sort_pair *by_lower,
                               struct zr_scratch *scratch)
 {
@@ -189,7 +188,7 @@ static zr_result note_comings(struct sweep *sweep, const struct zr_sort_pair *by
     return ZR_OK;
 }
 
-/* The most pages that the blocks which are not fixed have at once. */
+/* The most pages that unfixed blocks use at once. */
 static uint64_t most_at_once(const struct zr_colouring *of, const struct zr_sort_pair *by_lower,
                              const struct zr_sort_pair *by_upper)
 {

@@ -1,8 +1,9 @@
-/* colour.h: pages for blocks that take them whole: colouring of intervals, page by page. Private to defrag/.
+/* colour.h: assigns pages to blocks that use whole pages: interval colouring, page by page. Private to
+ * defrag/.
  *
- * Where a page of memory may lie at several addresses, blocks need no common order of pages: as many pages do
- * as are wanted at once, which no packing beats. Each address has one page for good; a block has addresses in
- * a row. */
+ * If a page of memory may be mapped at several addresses, blocks need no common order of pages: the number of
+ * pages is the largest number in use at once, which is the optimum. Each address has one page permanently; a
+ * block has consecutive addresses. */
 #ifndef ZR_COLOUR_H
 #define ZR_COLOUR_H
 
@@ -11,25 +12,25 @@
 struct zr_colour_block {
     uint32_t lower, upper; /* alive in [lower, upper) */
     uint32_t pages_count;
-    uint32_t first; /* the answer: its first address, in pages. Given for those that are fixed */
+    uint32_t first; /* result: its first address, in pages. Input for fixed blocks */
 };
 
 struct zr_colouring {
     struct zr_colour_block *blocks; /* fixed ones first */
     size_t blocks_count, fixed_count;
-    /* The first pages are each under the address of their number, and several blocks may be on one at once:
-     * those that are fixed there. The others may have them while none of these does. */
+    /* The first fixed_pages_count pages are mapped at the address equal to their number, and several fixed
+     * blocks may share one. Other blocks may use these pages while no fixed block does. */
     uint32_t fixed_pages_count;
     size_t addresses_most; /* in pages */
 
-    /* The answer. */
+    /* result */
     uint32_t *pages; /* by address, from the scratch */
     size_t addresses_count, pages_count;
 };
 
-/* The pages are the fixed ones and at most as many as the other blocks have at once; the addresses as few as
- * come of using them again. Blocks of no page, or alive at no time, are left alone. ZR_ERR_UNAVAILABLE: more
- * addresses than allowed. ZR_ERR_HOST_MEMORY and others: the scratch's. */
+/* Uses the fixed pages and at most as many others as the other blocks use at once, and reuses addresses where
+ * possible. Ignores blocks without pages or lifetime. ZR_ERR_UNAVAILABLE: more addresses than allowed.
+ * ZR_ERR_HOST_MEMORY and others: errors of the scratch. */
 zr_result zr_colour(struct zr_colouring *colouring, struct zr_scratch *scratch);
 
 #endif

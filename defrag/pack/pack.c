@@ -1,8 +1,8 @@
-/* pack.c: zr_pack(): from placements from both ends over quick ones in several orders and better orders to
- * the search, until the target is met or time is up.
+/* pack.c: zr_pack(): placements from both ends, fast placements in several orders, improved orders, then the
+ * search, until the target is met or the budget is spent.
  *
- * Work is done in rounds of jobs that know nothing of each other, spread over the threads; what a round came
- * to is looked at in the order of the jobs. So the answer does not depend on which thread was faster. */
+ * Work is divided into rounds of independent jobs, which are distributed over the threads. The results of a
+ * round are evaluated in the order of the jobs, so the answer does not depend on thread timing. */
 #include <stdatomic.h>
 #include <string.h>
 
@@ -12,9 +12,10 @@
 #include "defrag/trace/lifetimes.h"
 #include "defrag/pack/pack_internal.h"
 
-#define MOST_THREADS     16
-#define DEFAULT_NS       UINT64_C(10000000000)
-#define ROUND_PLACEMENTS 150000 /* an improving round's work: placements of single items per chain, about */
+#define MOST_THREADS 16
+#define DEFAULT_NS   UINT64_C(10000000000)
+#define ROUND_PLACEMENTS                                                                                     \
+    150000 /* work of an improving round: about that many placements of single items per chain */
 
 /* The chains of orders, the most promising first. */
 static const struct zr_improve_start starts[] = {
@@ -23,20 +24,20 @@ static const struct zr_improve_start starts[] = {
     {ZR_FIT_BY_DURATION, true, false}, {ZR_FIT_BY_SIZE_THEN_DURATION, false, false},
     {ZR_FIT_BY_AREA, false, false},
 };
-#define COMPARED       8 /* pairs of items in a step, as items are placed one after the other */
+#define COMPARED       8 /* pairs of items per unit of work, when items are placed one after the other */
 #define STARTS_COUNT   (sizeof starts / sizeof *starts)
-#define CHAINS_COUNT   3 /* of them go on after the first placement */
-#define LEADER_SHARE   3 /* times as many trials for the chain that is ahead */
-#define SEARCHES_COUNT 4 /* in a round, whatever the number of threads */
+#define CHAINS_COUNT   3 /* chains that continue after the first placement */
+#define LEADER_SHARE   3 /* factor for the trials of the leading chain */
+#define SEARCHES_COUNT 4 /* per round, for any number of threads */
 #define JOBS_MOST      STARTS_COUNT
 
 struct packer {
     struct zr_pack_problem problem;
     struct zr_scratch scratch;
-    struct zr_pack_budget budget, budgets[JOBS_MOST]; /* of all, and by job of the present round */
+    struct zr_pack_budget budget, budgets[JOBS_MOST]; /* of all jobs; of each job of the current round */
     unsigned threads;
-    size_t stack_bytes; /* of the caller, who is the only thread where it is enough; 0: not the caller */
-    bool able;          /* to search */
+    size_t stack_bytes; /* the caller's stack, if the caller is the only thread; 0: own threads */
+    bool able;          /* a search is possible */
     uint64_t start_ns;
 
     struct zr_pack_best best;
@@ -48,13 +49,13 @@ struct packer {
     struct zr_search *searches[SEARCHES_COUNT];
     struct zr_search_task tasks[SEARCHES_COUNT];
     enum zr_search_verdict verdicts[SEARCHES_COUNT];
-    _Atomic unsigned decided; /* the first of the round's searches that came to a verdict */
+    _Atomic unsigned decided; /* the first of the round's searches with a verdict */
     uint64_t attempt;
 };
 
 /* ---- Rounds -------------------------------------------------------------------------------------------- */
 
-/* One round: `run` is called once for every job from the next one on that is below `count`. */
+/* A round calls `run` once for each job from `next` on, below `count`. */
 struct round {
     struct packer *packer;
     void (*run)(struct packer *packer, unsigned job);
@@ -72,7 +73,7 @@ static void *work(void *argument)
     return NULL;
 }
 
-/* Each job may do what work is left for all: what a round comes to does not depend on who was first. */
+/* Divides the remaining work evenly, so that a round does not depend on thread timing. */
 static void hand_out_work(struct packer *packer, unsigned count)
 {
     zr_assert(count <= JOBS_MOST);
@@ -87,8 +88,8 @@ static void charge_work(struct packer *packer, unsigned count)
         zr_pack_spend(&packer->budget, before - packer->budgets[j].work_left);
 }
 
-/* All threads are our own: the caller's stack may be too short for a search. One that cannot be started is
- * done without, as long as there is one. */
+/* Uses own threads, because the caller's stack may be too short for a search. If a thread cannot be started,
+ * the others do its jobs. */
 static zr_result run_round(struct round *round)
 {
     struct packer *packer = round->packer;
@@ -107,7 +108,7 @@ static zr_result run_round(struct round *round)
         started += !result;
     }
     for (unsigned t = 0; t < started; t++)
-        zr_thread_join(&threads[t]); /* none, where it was the caller */
+        zr_thread_join(&threads[t]); /* none if the caller ran the jobs */
     charge_work(packer, round->count);
     return started ? ZR_OK : result;
 }
@@ -120,7 +121,7 @@ static void take_best(struct packer *packer, const uint64_t *offset, uint64_t he
     packer->best.height = height;
 }
 
-/* ---- Quick placements and better orders ---------------------------------------------------------------- */
+/* ---- Fast placements and improved orders --------------------------------------------------------------- */
 
 static void begin_chain(struct packer *packer, unsigned job)
 {
@@ -135,7 +136,7 @@ static void improve_chain(struct packer *packer, unsigned job)
                    &packer->budgets[job]);
 }
 
-/* The chains [first, count). */
+/* Runs the chains [first, count). */
 static zr_result run_chains(struct packer *packer, void (*run)(struct packer *, unsigned), unsigned first,
                             unsigned count)
 {
@@ -148,8 +149,8 @@ static zr_result run_chains(struct packer *packer, void (*run)(struct packer *, 
     return result;
 }
 
-/* What comes before any order: quick however many items there are, and the answer where there is no time for
- * more. A chain compares every item with every other: where the work is not enough for that, it is over. */
+/* The first stage, fast for any number of items, and the result if there is no budget for more. A chain
+ * compares every item with every other one; if the work is not enough for that, packing ends here. */
 static zr_result place_from_ends(struct packer *packer)
 {
     uint64_t count = packer->problem.count, compared = count * count / COMPARED;
@@ -160,7 +161,7 @@ static zr_result place_from_ends(struct packer *packer)
     return result;
 }
 
-/* The chains [first, count), if they are still wanted. */
+/* Starts the chains [first, count), unless the target is met. */
 static zr_result begin_chains(struct packer *packer, unsigned first, unsigned count)
 {
     zr_result result = ZR_OK;
@@ -172,7 +173,7 @@ static zr_result begin_chains(struct packer *packer, unsigned first, unsigned co
     return result ? result : run_chains(packer, begin_chain, first, count);
 }
 
-/* From both ends, then the most promising order, then the others. */
+/* Placements from both ends, then the most promising order, then the others. */
 static zr_result place_quickly(struct packer *packer)
 {
     zr_result result = place_from_ends(packer);
@@ -193,8 +194,8 @@ static uint64_t luby(uint64_t i)
     }
 }
 
-/* Short attempts, now and then longer ones: some orders of choices lead straight to the answer. Each
- * sixteenth is twice as long as the one before, so that in the end one of them looks at everything. */
+/* Short attempts, with longer ones in between: some orders of choices find the answer directly. Every
+ * sixteenth attempt is twice as long as the one before, so that eventually one enumerates everything. */
 static uint64_t nodes_of(const struct packer *packer, uint64_t attempt)
 {
     uint64_t base = 2 * (uint64_t)packer->problem.count + 100;
@@ -206,8 +207,8 @@ static uint64_t nodes_of(const struct packer *packer, uint64_t attempt)
 static void search_once(struct packer *packer, unsigned job)
 {
     unsigned decided = atomic_load(&packer->decided);
-    /* Nobody will look at it; but what it would have learned is known in the next round where answers depend
-     * on the work alone. */
+    /* Its verdict is not needed. If results depend only on work, it still runs, because later rounds depend
+     * on what it learned. */
     if (job > decided && packer->budget.until_ns != UINT64_MAX)
         return;
     packer->verdicts[job] = zr_search_run(packer->searches[job], &packer->tasks[job], &packer->budgets[job]);
@@ -216,7 +217,7 @@ static void search_once(struct packer *packer, unsigned job)
         ;
 }
 
-/* Megabytes each, which a machine may take long to hand out; where time is up, nobody asks for the rest. */
+/* Each search takes megabytes, which some machines allocate slowly; stops at the end of the time. */
 static zr_result make_searches(struct packer *packer)
 {
     zr_result result = ZR_OK;
@@ -226,7 +227,7 @@ static zr_result make_searches(struct packer *packer)
     return result;
 }
 
-/* Searches within `capacity` for so many rounds, 0: until it is decided or time is up. */
+/* Searches within `capacity` for that many rounds; 0: until a verdict or the end of the budget. */
 static zr_result search_within(struct packer *packer, uint64_t capacity, uint64_t rounds,
                                enum zr_search_verdict *verdict)
 {
@@ -259,9 +260,9 @@ static zr_result search_within(struct packer *packer, uint64_t capacity, uint64_
     return result;
 }
 
-/* ---- Conducting ---------------------------------------------------------------------------------------- */
+/* ---- Control ------------------------------------------------------------------------------------------- */
 
-/* Improves until the target is met, so many rounds have passed (0: any), or time is up. */
+/* Improves until the target is met, that many rounds have passed (0: any), or the budget is spent. */
 static zr_result improve(struct packer *packer, uint64_t rounds)
 {
     zr_result result = ZR_OK;
@@ -272,11 +273,11 @@ static zr_result improve(struct packer *packer, uint64_t rounds)
     return result;
 }
 
-/* Looks for the lowest height there is: at the bound first, then half way between what is undecided and what
- * is found, with twice the effort in each pass. */
+/* Searches the lowest height: at the bound first, then half way between the highest impossible and the lowest
+ * known height, with twice the effort in each pass. */
 static zr_result search_lowest(struct packer *packer)
 {
-    uint64_t proved = packer->problem.bound_units; /* nothing is lower */
+    uint64_t proved = packer->problem.bound_units; /* no placement is lower */
     zr_result result = ZR_OK;
     for (uint64_t rounds = 3; packer->best.height > proved && !zr_pack_time_up(&packer->budget);
          rounds *= 2) {
@@ -297,7 +298,7 @@ static zr_result search_lowest(struct packer *packer)
     return result;
 }
 
-/* Down to the capacity in units, or a proof that there is no way. */
+/* Packs within the capacity in units, or proves that no placement exists. */
 static zr_result meet_capacity(struct packer *packer, uint64_t capacity, enum zr_search_verdict *verdict)
 {
     zr_result result = ZR_OK;
@@ -318,7 +319,7 @@ static zr_result go_lowest(struct packer *packer)
     return packer->able ? search_lowest(packer) : improve(packer, 0);
 }
 
-/* The placement that is there already. */
+/* Takes over an existing placement. */
 static void take_placed(struct packer *packer, const struct zr_lifetimes *lifetimes)
 {
     packer->best.height = 0;
@@ -330,7 +331,7 @@ static void take_placed(struct packer *packer, const struct zr_lifetimes *lifeti
     }
 }
 
-/* The best offsets in bytes; returns the height. */
+/* Writes the best offsets in bytes; returns the height. */
 static uint64_t write_back(const struct packer *packer, struct zr_lifetimes *lifetimes)
 {
     uint64_t height_bytes = 0;
@@ -346,9 +347,9 @@ static uint64_t write_back(const struct packer *packer, struct zr_lifetimes *lif
     return height_bytes;
 }
 
-/* Sizes are rounded up to whole units and a capacity may end within one, so there are two capacities: what
- * meets the lower one fits for certain, what cannot meet the higher one cannot fit. With sizes that are whole
- * units they are the same. */
+/* Sizes are rounded up to units and a capacity may end within a unit, so there are two capacities: a
+ * placement within the lower one fits; if none exists within the higher one, none fits. They are equal if all
+ * sizes are whole units. */
 static uint64_t surely_within(const struct packer *packer, const struct zr_pack_options *options)
 {
     return options->capacity_bytes / packer->problem.unit_bytes;
@@ -382,7 +383,7 @@ zr_result zr_pack_check_alignment(const struct zr_lifetimes *lifetimes, uint64_t
     if (alignment_bytes > ZR_LIFETIMES_MOST_BYTES ||
         __builtin_mul_overflow(alignment_bytes, lifetimes->count, &padded) ||
         padded > ZR_LIFETIMES_MOST_BYTES)
-        return zr_fail(ZR_ERR_INVALID, "%zu buffers aligned to %llu bytes may pass 2^62 bytes",
+        return zr_fail(ZR_ERR_INVALID, "%zu buffers aligned to %llu bytes may exceed 2^62 bytes",
                        lifetimes->count, (unsigned long long)alignment_bytes);
     return ZR_OK;
 }

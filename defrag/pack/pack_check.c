@@ -1,8 +1,8 @@
-/* pack_check.c: whether a placement holds, found independently of the packer: nothing here is shared with it
- * but the sort. Stands on the arena and sort.h.
+/* pack_check.c: checks a placement independently of the packer; the two share only the sort. Uses the arena
+ * and sort.h.
  *
- * A sweep through time keeps the set of live buffers, in order of offset. As long as they are disjoint, a
- * buffer that comes alive overlaps some of them only if it overlaps its neighbour below or above. */
+ * A sweep through time keeps the set of live buffers in order of offset. As long as these are disjoint, a new
+ * buffer overlaps one of them only if it overlaps its neighbour below or above. */
 #include <inttypes.h>
 
 #include "alloc/base/error.h"
@@ -10,8 +10,8 @@
 #include "alloc/base/sort.h"
 #include "defrag/zr_defrag.h"
 
-/* A set of numbers below 2^30 as a tree of 64-bit words: level 0 has a bit per number, each level above a bit
- * per word that is not zero. */
+/* A set of numbers below 2^30 as a tree of 64-bit words: level 0 has one bit per number, each higher level
+ * one bit per nonzero word. */
 #define LEVELS 5
 struct rank_set {
     uint64_t *words[LEVELS];
@@ -40,7 +40,7 @@ static void set_remove(struct rank_set *set, size_t rank)
     }
 }
 
-/* The nearest member below or above `rank`, which is none itself. False: there is none. */
+/* Finds the nearest member below or above `rank`, which is not a member. False: there is none. */
 static bool set_below(const struct rank_set *set, size_t rank, size_t *out)
 {
     for (int level = 0; level < LEVELS; level++, rank /= 64) {
@@ -98,8 +98,7 @@ static zr_result check_heights(const struct zr_lifetimes *lifetimes, uint64_t he
     return ZR_OK;
 }
 
-/* What the sweep goes through: births and deaths in order of time, and each buffer's rank in order of offset.
- */
+/* The events of the sweep: births and deaths in order of time, and each buffer's rank by offset. */
 struct sweep {
     size_t ends_count;
     struct zr_sort_pair *by_offset, *ends, *spare;
@@ -107,7 +106,7 @@ struct sweep {
     struct rank_set live;
 };
 
-/* When a buffer is born, or gone: twice if it is alive across the boundary of a period. */
+/* Adds the birth and death of a buffer; two of each if it is alive across the boundary of a period. */
 static void add_ends(struct sweep *sweep, const struct zr_lifetimes *lifetimes, uint32_t number, bool born)
 {
     const struct zr_buffer *buffer = &lifetimes->buffers[number];
@@ -129,7 +128,7 @@ static void order_sweep(struct sweep *sweep, const struct zr_lifetimes *lifetime
     zr_sort_pairs(sweep->by_offset, sweep->spare, n);
     for (size_t r = 0; r < n; r++)
         sweep->rank[sweep->by_offset[r].value] = (uint32_t)r;
-    /* At one moment deaths come first: lifetimes are half open. */
+    /* At equal times deaths precede births: lifetimes are half open. */
     for (size_t r = 0; r < n; r++)
         add_ends(sweep, lifetimes, sweep->by_offset[r].value, false);
     for (size_t r = 0; r < n; r++)
@@ -168,7 +167,7 @@ zr_result zr_pack_check(const struct zr_lifetimes *lifetimes, uint64_t height_by
     size_t count = lifetimes->count, ends = (lifetimes->period ? 4 : 2) * count;
 
     if (count >= (size_t)1 << 30)
-        return zr_fail(ZR_ERR_INVALID, "%zu buffers are more than the checker can number", count);
+        return zr_fail(ZR_ERR_INVALID, "%zu buffers exceed the checker's limit", count);
     zr_result result = check_heights(lifetimes, height_bytes);
     if (result)
         return result;

@@ -1,19 +1,19 @@
-/* pack_edge.c: how low an item can lie that crosses from one section of time into the next. Stands on
+/* pack_edge.c: a lower bound for an item that crosses from one section of time into the next. Uses
  * pack_internal.h.
  *
- * Below the lowest item that both sections hold, the left one has only items that end at the edge between
- * them, the right one only such as begin there, and each as much empty space as it can spare. So both must
- * come to the same height out of sums of few sizes. Where sections are full, these are few heights. */
+ * Below the lowest item that both sections contain, the left section has only items that end at the edge, the
+ * right one only items that begin there, and each has a limited amount of empty space. So both must reach the
+ * same height by sums of few sizes. In full sections few heights are possible. */
 #include <string.h>
 
 #include "defrag/pack/pack_internal.h"
 
 struct sums {
     uint32_t count;
-    uint64_t sum[1 << ZR_EDGE_ITEMS]; /* rising, each once */
+    uint64_t sum[1 << ZR_EDGE_ITEMS]; /* ascending, without duplicates */
 };
 
-/* All sums of some of the sizes. */
+/* Computes all sums of subsets of the sizes. */
 static void add_up(const struct zr_edge_side *side, struct sums *out)
 {
     out->count = 1;

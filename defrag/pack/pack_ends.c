@@ -1,11 +1,11 @@
-/* pack_ends.c: places items from both ends of the addresses. Stands on pack_skyline.c and sort.h.
+/* pack_ends.c: places items from both ends of the addresses. Uses pack_skyline.c and sort.h.
  *
- * What is alive for long lies at the bottom, longest first, each item on the highest of those that it meets.
- * In a step of training these are nested (what a layer keeps for backward outlives that of every later
- * layer), so that no gaps arise between them. What is alive for a few moments hangs from the top, at
- * the highest gap that is free in its time; each meets few others, so a search among its neighbours in time
- * finds it. The top is as low as the fullest moment allows. Where to divide, and in which order to
- * hang, is tried out.
+ * Long-lived items lie at the bottom, longest first, each on the highest item that it overlaps in time. In a
+ * training step these are nested (a layer's memory for backward outlives that of all later layers), so no
+ * gaps arise. Short-lived items hang from the top, each in the highest gap that is free during its life; an
+ * item overlaps few others, so a search among its neighbours in time finds the gap. The top is then lowered
+ * until the fullest point in time is tight. Several limits between long and short, and several orders, are
+ * tried.
  *
  * A moment here is the birth of an item: items are numbered by birth, and alive from their own moment on. */
 #include <string.h>
@@ -13,14 +13,14 @@
 #include "defrag/pack/pack_internal.h"
 
 enum {
-    SHORT_MOST = 256, /* moments of an item that hangs from the top */
-    SHORT_LEAST = 8,  /* with fewer, dividing makes no difference to speak of */
-    SCANNED = 4       /* neighbours that are looked at in a step of work */
+    SHORT_MOST = 256, /* longest life of an item that hangs from the top, in moments */
+    SHORT_LEAST = 8,  /* with fewer, a division has no significant effect */
+    SCANNED = 4       /* neighbours checked per unit of work */
 };
 
 #define FREE UINT64_MAX
 
-/* A stretch of addresses, from the top down. */
+/* A range of addresses, from the top down. */
 struct stretch {
     uint64_t begin, end;
 };
@@ -29,26 +29,27 @@ struct ends {
     const struct zr_pack_problem *problem;
     struct zr_pack_budget *budget;
     uint32_t count;
-    uint32_t *item;          /* by moment: who is born */
-    uint64_t *units, *alive; /* by moment: that item's size; how many moments it lives, its own included */
-    uint64_t *offset;        /* by moment; of one that hangs its lower end, from a top not known yet */
-    uint32_t *by_duration, *by_size; /* moments, the largest first */
+    uint32_t *item;          /* by moment: the item that is born */
+    uint64_t *units, *alive; /* by moment: the item's size; its life in moments, including its own */
+    uint64_t
+        *offset; /* by moment; for a hanging item its lower end, relative to a top that is not known yet */
+    uint32_t *by_duration, *by_size; /* moments, in descending order */
     struct zr_skyline sky;
     struct stretch met[2 * SHORT_MOST];
 };
 
 /* ---- Moments ------------------------------------------------------------------------------------------- */
 
-/* Numbers the items by birth. Those of one section are alive together: any order among them will do. */
+/* Numbers the items by birth. Items of one section are alive together, so their order is arbitrary. */
 static void number_moments(struct ends *ends, uint32_t *births)
 {
     const struct zr_pack_problem *problem = ends->problem;
     for (uint32_t i = 0; i < ends->count; i++)
         births[problem->first[i] + 1]++;
     for (uint32_t s = 0; s < problem->sections_count; s++)
-        births[s + 1] += births[s]; /* all before the section */
+        births[s + 1] += births[s]; /* number of births before the section */
     for (uint32_t i = 0; i < ends->count; i++)
-        ends->item[births[problem->first[i]]++] = i; /* and in the end with the section's own */
+        ends->item[births[problem->first[i]]++] = i; /* finally including the section's own births */
     for (uint32_t m = 0; m < ends->count; m++) {
         uint32_t last = problem->last[ends->item[m]], around = zr_pack_around(problem, ends->item[m]);
         ends->units[m] = problem->units[ends->item[m]];
@@ -56,7 +57,7 @@ static void number_moments(struct ends *ends, uint32_t *births)
     }
 }
 
-/* The moments by falling size and by falling duration, each then by the other. */
+/* Sorts the moments by descending size and by descending duration, with the other as second key. */
 static void sort_moments(struct ends *ends, struct zr_sort_pair *pairs)
 {
     for (uint32_t m = 0; m < ends->count; m++)
@@ -69,7 +70,7 @@ static void sort_moments(struct ends *ends, struct zr_sort_pair *pairs)
 
 /* ---- Placing ------------------------------------------------------------------------------------------- */
 
-/* Puts an item on the highest of those that it meets. */
+/* Puts an item on the highest of the items that it overlaps in time. */
 static void lay(struct ends *ends, uint32_t moment)
 {
     size_t end = (size_t)moment + ends->alive[moment];
@@ -77,8 +78,8 @@ static void lay(struct ends *ends, uint32_t moment)
     zr_skyline_raise(&ends->sky, moment, end, ends->offset[moment] + ends->units[moment]);
 }
 
-/* Those that hang already and meet the item: they are born within its time, or before it and are still there.
- */
+/* Finds the hanging items that overlap the item in time: born during its life, or born before and still
+ * alive. */
 static uint32_t find_met(struct ends *ends, uint32_t moment, uint32_t short_most)
 {
     uint32_t alive = (uint32_t)ends->alive[moment], count = ends->count, met_count = 0;
@@ -96,13 +97,13 @@ static uint32_t find_met(struct ends *ends, uint32_t moment, uint32_t short_most
     return met_count;
 }
 
-/* Hangs an item at the highest gap that is free in its time. */
+/* Hangs an item in the highest gap that is free during its life. */
 static void hang(struct ends *ends, uint32_t moment, uint32_t short_most)
 {
     uint32_t met_count = find_met(ends, moment, short_most);
     uint64_t units = ends->units[moment], end = units;
 
-    /* Until all of them in a row are clear of it. */
+    /* Until a full cycle finds no conflict. */
     for (uint32_t i = 0, clear = 0; clear < met_count; i = i + 1 == met_count ? 0 : i + 1) {
         clear++;
         if (ends->met[i].begin < end && end - units < ends->met[i].end) {
@@ -129,7 +130,7 @@ static uint64_t close_up(struct ends *ends, uint32_t short_most)
     return height;
 }
 
-/* Items of at most so many moments hang, in that order. */
+/* Places all items; those that live at most `short_most` moments hang, in the order `hung`. */
 static uint64_t place(struct ends *ends, uint32_t short_most, const uint32_t *hung)
 {
     zr_skyline_clear(&ends->sky);

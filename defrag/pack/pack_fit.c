@@ -1,9 +1,8 @@
-/* pack_fit.c: places items one after the other, each in the lowest or the tightest gap that its neighbours in
- * time leave. Stands on pack_internal.h and sort.h.
+/* pack_fit.c: places items one after the other, each in the lowest or the tightest gap among the items that
+ * overlap it in time. Uses pack_internal.h and sort.h.
  *
- * The placed items are kept in order of offset in tiles of 256, and a placement scans all of them: with
- * lifetimes as long as those of a training step most neighbours must be looked at anyway, and sixteen are
- * compared at once. */
+ * The placed items are in order of offset in tiles of 256. A placement scans all of them: with the lifetimes
+ * of a training step most neighbours have to be read anyway, and sixteen are compared at once. */
 #include <string.h>
 #if defined(__SSE2__)
 #include <emmintrin.h>
@@ -13,13 +12,14 @@
 #include "defrag/pack/pack_internal.h"
 #include "alloc/base/sort.h"
 
-#define TILE_FILL (ZR_FIT_TILE * 3 / 4) /* when tiles are made anew: leaves room for insertions */
+#define TILE_FILL (ZR_FIT_TILE * 3 / 4) /* fill of new tiles, which leaves room for insertions */
 
 zr_result zr_fit_make(struct zr_fit *out, const struct zr_pack_problem *problem, struct zr_scratch *scratch)
 {
     size_t count = problem->count;
     *out = (struct zr_fit){.problem = problem};
-    /* Every split leaves two tiles at least half full, and so does the filling but for the last one. */
+    /* Every split leaves two tiles at least half full, and so does the initial filling, except for the last
+     * tile. */
     out->tiles_count = (uint32_t)((count + problem->crossing_count) / (ZR_FIT_TILE / 2) + 2);
     out->order = zr_scratch_take(scratch, count, sizeof *out->order);
     out->rank = zr_scratch_take(scratch, count, sizeof *out->rank);
@@ -34,7 +34,7 @@ zr_result zr_fit_make(struct zr_fit *out, const struct zr_pack_problem *problem,
 
 /* ---- The placed items ---------------------------------------------------------------------------------- */
 
-/* An item in its sections before the boundary, or behind it. */
+/* The sections of an item before the boundary, or those after it. */
 struct part {
     uint32_t item, first, last;
 };
@@ -67,7 +67,7 @@ static void append(struct zr_fit *fit, struct part part)
     tile_put(tile, tile->used++, part);
 }
 
-/* Makes the tiles anew from those of fit->sorted that come before `from` in the order. */
+/* Rebuilds the tiles from the items of fit->sorted that precede `from` in the order. */
 static void refill(struct zr_fit *fit, uint32_t from)
 {
     uint32_t left = from;
@@ -92,12 +92,12 @@ void zr_fit_sort(struct zr_fit *fit)
         const struct zr_fit_tile *tile = &fit->tiles[fit->row[r]];
         for (uint32_t at = 0; at < tile->used; at++)
             if (tile->first[at] ==
-                fit->problem->first[tile->item[at]]) /* not what lies behind the boundary */
+                fit->problem->first[tile->item[at]]) /* skips the part after the boundary */
                 fit->sorted[k++] = tile->item[at];
     }
 }
 
-/* Cuts a full tile in two. */
+/* Splits a full tile in two. */
 static void split_tile(struct zr_fit *fit, uint32_t place)
 {
     struct zr_fit_tile *tile = &fit->tiles[fit->row[place]], *other = &fit->tiles[fit->row_count];
@@ -111,12 +111,12 @@ static void split_tile(struct zr_fit *fit, uint32_t place)
     fit->row[place + 1] = fit->row_count++;
 }
 
-/* Adds an item, whose offset is set, behind all that lie no higher. */
+/* Inserts an item, whose offset is set, after all items that are no higher. */
 static void insert(struct zr_fit *fit, struct part part)
 {
     uint64_t offset = fit->offset[part.item];
     uint32_t low = 0, high = fit->row_count - 1;
-    while (low < high) { /* the last tile that begins no higher */
+    while (low < high) { /* finds the last tile that begins no higher */
         uint32_t middle = (low + high + 1) / 2;
         if (fit->offset[fit->tiles[fit->row[middle]].item[0]] <= offset)
             low = middle;
@@ -146,11 +146,11 @@ static void insert(struct zr_fit *fit, struct part part)
 
 /* ---- Placing ------------------------------------------------------------------------------------------- */
 
-/* One bit for each of the 16 items from `at` on that shares a section with [first, last). */
+/* A bit mask of the 16 items from `at` on: those that share a section with [first, last). */
 static inline uint32_t neighbours(const struct zr_fit_tile *tile, uint32_t at, uint32_t first, uint32_t last)
 {
 #if defined(__SSE2__)
-    /* Section numbers are below 2^30: signed comparisons do. */
+    /* Section numbers are below 2^30, so signed comparisons are correct. */
     __m128i begin = _mm_set1_epi32((int)first), end = _mm_set1_epi32((int)last), hits[4];
     for (int k = 0; k < 4; k++) {
         __m128i firsts = _mm_loadu_si128((const __m128i *)(tile->first + at) + k);
@@ -167,7 +167,7 @@ static inline uint32_t neighbours(const struct zr_fit_tile *tile, uint32_t at, u
 #endif
 }
 
-/* Where `item` goes; ZR_FIT_FAILED if it cannot end within `limit`. *work grows by what it took. */
+/* The offset for `item`; ZR_FIT_FAILED if it cannot end within `limit`. Adds its cost to *work. */
 static uint64_t find_free_extent(const struct zr_fit *fit, uint32_t item, uint64_t limit, uint64_t *work)
 {
     const struct zr_pack_problem *problem = fit->problem;
@@ -194,7 +194,7 @@ static uint64_t find_free_extent(const struct zr_fit *fit, uint32_t item, uint64
                 }
                 top = end > top ? end : top;
             }
-            if (top + units > limit) /* nothing above will do */
+            if (top + units > limit) /* no higher place is within the limit */
                 goto end;
         }
     }
@@ -266,7 +266,7 @@ void zr_fit_order(struct zr_fit *fit, enum zr_fit_key key)
     }
     bool by_duration =
         key == ZR_FIT_BY_DURATION || key == ZR_FIT_BY_SIZE_THEN_DURATION || key == ZR_FIT_BY_HEAT;
-    zr_pack_sort_falling(fit->order, count, problem->units, fit->pairs); /* ties of the keys below */
+    zr_pack_sort_falling(fit->order, count, problem->units, fit->pairs); /* resolves ties of the keys below */
     if (by_duration)
         zr_pack_sort_falling(fit->order, count, problem->duration, fit->pairs);
     if (key != ZR_FIT_BY_SIZE && key != ZR_FIT_BY_DURATION)

@@ -1,11 +1,10 @@
-/* pack_improve.c: finds the items that make a placement high, and changes the order there. Stands on
- * pack_fit.c.
+/* pack_improve.c: finds the items that make a placement high, and changes the order there. Uses pack_fit.c.
  *
- * Somewhere below the highest item lie gaps, in the section that matters most to it. The item above a gap
- * rests on another one, its support, that lies elsewhere in time: had it come before its support, it might
- * have fallen into the gap. So a trial moves a few such items before their supports (or the supports behind),
- * places anew from the first changed place on, and stands if it is no higher than the placement of sixteen
- * trials ago. */
+ * Below the highest item there are gaps, in the section that constrains it most. The item above a gap rests
+ * on another item, its support, that overlaps it in another section: earlier in the order than its support,
+ * the item might have filled the gap. So a trial moves a few such items before their supports (or the
+ * supports later), places again from the first changed item on, and is accepted if it is no higher than the
+ * placement of sixteen trials ago. */
 #include <string.h>
 
 #include "defrag/pack/pack_internal.h"
@@ -25,7 +24,7 @@ zr_result zr_improve_make(struct zr_improve *out, const struct zr_pack_problem *
     return scratch->result;
 }
 
-/* The trial's placement becomes the one that stands. */
+/* Makes the trial's placement the current one. */
 static void accept_trial(struct zr_improve *chain, uint64_t height)
 {
     size_t count = chain->fit.problem->count;
@@ -54,7 +53,7 @@ void zr_improve_begin(struct zr_improve *chain, const struct zr_improve_start *s
         accept_trial(chain, height);
 }
 
-/* ---- What to move -------------------------------------------------------------------------------------- */
+/* ---- Choosing a move ----------------------------------------------------------------------------------- */
 
 static uint32_t find_top(const struct zr_improve *chain)
 {
@@ -66,7 +65,7 @@ static uint32_t find_top(const struct zr_improve *chain)
     return top;
 }
 
-/* A section of the highest item: the hottest, now and then any. */
+/* A section of the highest item: usually the one with the highest load, sometimes any. */
 static uint32_t choose_section(struct zr_improve *chain, uint32_t top)
 {
     const struct zr_pack_problem *problem = chain->fit.problem;
@@ -80,7 +79,7 @@ static uint32_t choose_section(struct zr_improve *chain, uint32_t top)
     return section;
 }
 
-/* Lists the gaps in a section, from below; returns how many, and their sum. */
+/* Lists the gaps in a section, from below; returns their number and their sum. */
 static uint32_t list_free_extents(struct zr_improve *chain, uint32_t section, uint64_t *sum_units)
 {
     const struct zr_pack_problem *problem = chain->fit.problem;
@@ -101,7 +100,7 @@ static uint32_t list_free_extents(struct zr_improve *chain, uint32_t section, ui
     return gaps;
 }
 
-/* The earliest in the trial's order of those that `item` rests on; `item` if none came before it. */
+/* The earliest item, in the trial's order, that `item` rests on; `item` if none precedes it. */
 static uint32_t find_support(const struct zr_improve *chain, uint32_t item)
 {
     const struct zr_pack_problem *problem = chain->fit.problem;
@@ -115,7 +114,8 @@ static uint32_t find_support(const struct zr_improve *chain, uint32_t item)
     return support;
 }
 
-/* Moves what stands at `from` to `to`, earlier or later; what lies between closes up. Returns the earlier. */
+/* Moves the item at `from` to `to`, earlier or later, and shifts the items between. Returns the lower index.
+ */
 static uint32_t reorder(struct zr_improve *chain, uint32_t from, uint32_t to)
 {
     uint32_t *order = chain->fit.order, *rank = chain->fit.rank, item = order[from];
@@ -130,12 +130,13 @@ static uint32_t reorder(struct zr_improve *chain, uint32_t from, uint32_t to)
     return first;
 }
 
-/* One move for an item above a gap; returns the first changed place, the count of items if none. */
+/* Moves an item above a gap; returns the first changed index, or the number of items if none. */
 static uint32_t move_item(struct zr_improve *chain, uint32_t item)
 {
     uint32_t *rank = chain->fit.rank, support = find_support(chain, item);
     uint64_t kind = zr_pack_random(&chain->random) % 24;
-    if (chain->wander && kind < 6 && rank[item] > 0) /* anywhere earlier, the near as likely as the far */
+    if (chain->wander && kind < 6 &&
+        rank[item] > 0) /* anywhere earlier, with equal probability for near and far */
         return reorder(chain, rank[item], rank[item] >> (1 + zr_pack_random(&chain->random) % 8));
     if (support == item)
         return chain->fit.problem->count;
@@ -144,7 +145,7 @@ static uint32_t move_item(struct zr_improve *chain, uint32_t item)
     return reorder(chain, rank[item], rank[support]);
 }
 
-/* Changes the trial's order at one to three gaps; returns the first changed place, the count of items if
+/* Changes the trial's order at one to three gaps; returns the first changed index, or the number of items if
  * none. */
 static uint32_t change_order(struct zr_improve *chain)
 {
@@ -169,7 +170,7 @@ void zr_improve_run(struct zr_improve *chain, unsigned trials, uint64_t target, 
     struct zr_fit *fit = &chain->fit;
     size_t count = fit->problem->count;
 
-    if (chain->height == ZR_FIT_FAILED) /* out of time before there was anything to improve */
+    if (chain->height == ZR_FIT_FAILED) /* the budget ended before the first placement */
         return;
     while (trials-- > 0 && chain->best_height > target && !zr_pack_time_up(budget)) {
         uint64_t *past = &chain->past_heights[chain->trials++ % ZR_IMPROVE_MEMORY];

@@ -1,4 +1,4 @@
-/* pack_problem.c: lifetimes as items over sections of time. Stands on lifetimes.c. */
+/* pack_problem.c: converts lifetimes to items over sections of time. Uses lifetimes.c. */
 #include "alloc/base/error.h"
 #include "alloc/base/system/os.h"
 #include "defrag/trace/lifetimes.h"
@@ -46,7 +46,7 @@ static void end_section(struct zr_pack_problem *problem, uint64_t live)
     problem->bound_units = live > problem->bound_units ? live : problem->bound_units;
 }
 
-/* Goes through births and deaths, from where the fewest bytes are alive; a section ends with the first death
+/* Scans births and deaths, starting where the fewest bytes are alive; a section ends with the first death
  * after a birth. An item whose death comes first is alive across the boundary. */
 static void cut_sections(struct zr_pack_problem *problem, const struct zr_lifetimes_sweep *sweep,
                          const uint32_t *items, uint64_t crossing_units)
@@ -79,8 +79,8 @@ static void cut_sections(struct zr_pack_problem *problem, const struct zr_lifeti
         end_section(problem, live);
 }
 
-/* Those that are alive across the boundary end above the sections' count; if that is in all sections, they
- * need no boundary. */
+/* Items that are alive across the boundary end above the number of sections; an item in all sections needs no
+ * boundary. */
 static void extend_crossing(struct zr_pack_problem *problem)
 {
     for (uint32_t i = 0; problem->crossing_count > 0 && i < problem->count; i++) {

@@ -1,10 +1,10 @@
-/* pack_round.c: a placement of exact sizes, made one of rounded sizes. Stands on pack_skyline.c and
+/* pack_round.c: converts a placement of exact sizes to one of rounded sizes. Uses pack_skyline.c and
  * lifetimes.c.
  *
- * The packer finds denser placements of the sizes as they are than of sizes rounded to the grain of an arena.
- * Rounded afterwards, in order of their offsets, each buffer lies on the highest of those that were below it
- * and share time with it: no two overlap, because their order is kept, and the height grows by less than a
- * grain for each buffer in a pile. */
+ * The packer finds denser placements for exact sizes than for sizes rounded to an arena's grain. Rounding
+ * keeps the order of offsets: each buffer moves onto the highest of the buffers that were below it and
+ * overlap it in time. No two overlap, because their order is kept, and the height grows by less than a grain
+ * for each buffer of a stack. */
 #include "alloc/base/error.h"
 #include "alloc/base/sort.h"
 #include "defrag/pack/pack_internal.h"
@@ -29,11 +29,11 @@ static void pile_up(struct zr_lifetimes *lifetimes, const struct zr_sort_pair *o
 zr_result zr_pack_round(struct zr_lifetimes *lifetimes, uint64_t grain_bytes, uint64_t *height_bytes)
 {
     if (!lifetimes || !height_bytes || grain_bytes == 0)
-        return zr_fail(ZR_ERR_INVALID, "rounding a placement needs its lifetimes and a grain");
+        return zr_fail(ZR_ERR_INVALID, "rounding a placement requires its lifetimes and a grain");
     struct zr_scratch scratch = {.arena = lifetimes->host_arena};
     struct zr_skyline sky;
     zr_result result = zr_pack_check_alignment(lifetimes, grain_bytes);
-    if (result == ZR_OK) /* times that cannot be */
+    if (result == ZR_OK) /* invalid times */
         result = zr_lifetimes_measure(lifetimes);
     if (result != ZR_OK)
         return result;
@@ -41,7 +41,7 @@ zr_result zr_pack_round(struct zr_lifetimes *lifetimes, uint64_t grain_bytes, ui
     for (size_t i = 0; lifetimes->period == 0 && i < lifetimes->count; i++)
         moments = lifetimes->buffers[i].upper > moments ? lifetimes->buffers[i].upper : moments;
     if (moments >> 32 != 0)
-        return zr_fail(ZR_ERR_INVALID, "times to round by end at 2^32, not at %llu",
+        return zr_fail(ZR_ERR_INVALID, "rounding requires times below 2^32, not %llu",
                        (unsigned long long)moments);
     struct zr_sort_pair *order = zr_scratch_take(&scratch, lifetimes->count, sizeof *order);
     struct zr_sort_pair *spare = zr_scratch_take(&scratch, lifetimes->count, sizeof *spare);

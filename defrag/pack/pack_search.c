@@ -1,22 +1,22 @@
-/* pack_search.c: looks through placements until one fits a capacity or none can. Stands on pack_internal.h.
+/* pack_search.c: enumerates placements until one fits a capacity or none can. Uses pack_internal.h.
  *
- * A step knows for every item that is not placed yet how low it can lie at best (`lowest`). A section's level
- * is the lowest of its items' `lowest`. An item whose sections all have its own `lowest` as their level is
- * grounded: if it lies there, nothing can come below it any more.
+ * For every unplaced item, the search keeps a lower bound of its offset (`lowest`). A section's level is the
+ * lowest `lowest` of its items. An item is grounded if the level of all its sections equals its own `lowest`:
+ * placed there, it has no unplaced item below it.
  *
- * One section is chosen whose lowest items are all grounded. In any placement pushed down as far as it goes,
- * the section's first item either lies at the section's level, and is one of those (a branch for each), or it
- * lies higher: on an item that the section does not hold, or at its own `lowest`. That is the last branch,
- * and it raises the level; where the section is nearly full it dies at once. So every placement worth looking
- * at is come upon once, whatever section is chosen; the one with the fewest branches is.
+ * The search chooses a section whose lowest items are all grounded. In any placement that is pushed down as
+ * far as possible, the section's first item either lies at the section's level, and is one of these (one
+ * branch for each), or lies higher: on an item outside the section, or at its own `lowest`. That is the last
+ * branch, which raises the level; in a nearly full section it fails at once. So every relevant placement is
+ * visited once, for any choice of sections; the search chooses the section with the fewest branches.
  *
- * A step dies when some section, its items taken as jobs that become available at `lowest`, ends above the
- * capacity. Items that cross an edge between two sections are lifted to where both sections can come to one
- * height (pack_edge.c). What remains falls into parts that share no section; they are solved one by one.
- * States that are known to be dead are remembered by a hash of 128 bits.
+ * A step fails if some section, with its items as jobs that become available at `lowest`, ends above the
+ * capacity. Items that cross an edge between two sections are raised to a height that both sections can reach
+ * (pack_edge.c). The remainder is divided into parts that share no section, and the parts are solved one by
+ * one. A table of 128-bit hashes remembers failed states.
  *
- * A section where steps die gains weight, and is decided earlier, also in later attempts: without that, a
- * search goes through all it can change elsewhere before it comes back to what was wrong. */
+ * A section where steps fail gains weight and is decided earlier, also in later attempts. Without weights, a
+ * search would try all changes elsewhere before it returns to the cause. */
 #include <string.h>
 
 #include "alloc/base/error.h"
@@ -24,8 +24,8 @@
 
 #define MOST_ITEMS   8192
 #define MOST_LIVES   (UINT64_C(1) << 20)
-#define FRAME_BYTES  512 /* of solve() and what it calls, rounded up generously */
-#define LOOKS        4   /* at each item of a part, in a step: what work is counted by */
+#define FRAME_BYTES  512 /* of solve() and the functions that it calls, rounded up generously */
+#define LOOKS        4   /* units of work at each item of a part, per step */
 #define TABLE_BITS   17
 #define TRAIL_ROOM   (UINT64_C(1) << 19) /* at most */
 #define CHOICES_ROOM (UINT64_C(1) << 18)
@@ -45,24 +45,24 @@ struct zr_search {
     uint64_t capacity, nodes_left;
     uint32_t depth, most_depth;
 
-    uint32_t *list_start, *list;   /* by section: its items, the placed ones too, nearly sorted by lowest */
-    uint64_t *lowest, *offset;     /* by item; of a placed one both are where it lies */
+    uint32_t *list_start, *list;   /* by section: its items, including placed ones, nearly sorted by lowest */
+    uint64_t *lowest, *offset;     /* by item; of a placed item both are its offset */
     bool *placed, *grounded;       /* by item */
-    uint64_t *liking;              /* by item: higher is tried earlier */
-    uint64_t *level, *rest;        /* by section, of the present step: level, and sum of what is not placed */
-    uint32_t *weight;              /* by section: steps that died there, in all attempts */
-    uint32_t *begin_start, *begin; /* by section: the items that begin where it begins */
+    uint64_t *liking;              /* by item: higher values are tried earlier */
+    uint64_t *level, *rest;        /* by section, in the current step: level, and sum of the unplaced items */
+    uint32_t *weight;              /* by section: steps that failed there, in all attempts */
+    uint32_t *begin_start, *begin; /* by section: the items that begin with it */
     uint32_t *end_start, *end;     /* and those that end there */
 
     uint32_t *placed_stack, placed_count;
-    struct trail_entry *trail; /* what `lowest` was, to go back to */
+    struct trail_entry *trail; /* old values of `lowest`, for undoing */
     uint32_t trail_count;
     uint64_t trail_room, choices_room;
-    uint32_t *choices, choices_count; /* the branches of all steps above the present one */
+    uint32_t *choices, choices_count; /* the branches of all steps above the current one */
     struct dead_state *table;
 };
 
-/* A part of time, [first, last), and where the stacks stood when a step began. */
+/* A part of time, [first, last), and the stack heights at the start of a step. */
 struct part {
     uint32_t first, last;
 };
@@ -86,7 +86,7 @@ size_t zr_search_stack_bytes(const struct zr_pack_problem *problem)
     return (size_t)depth_for(problem) * FRAME_BYTES + (1 << 20);
 }
 
-/* Items listed by a section of theirs. */
+/* Lists items by their first or last section. */
 static void fill_edges(const struct zr_pack_problem *problem, const uint32_t *section, uint32_t *start,
                        uint32_t *items)
 {
@@ -101,7 +101,7 @@ static void fill_edges(const struct zr_pack_problem *problem, const uint32_t *se
 static void fill_lists(struct zr_search *search)
 {
     const struct zr_pack_problem *problem = search->problem;
-    uint32_t *start = search->list_start; /* while filling, one place ahead */
+    uint32_t *start = search->list_start; /* one entry ahead while filling */
     for (uint32_t i = 0; i < problem->count; i++)
         for (uint32_t s = problem->first[i]; s < problem->last[i]; s++)
             start[s + 2]++;
@@ -172,13 +172,13 @@ static void go_back(struct zr_search *search, const struct stand *stand)
     }
 }
 
-/* What a step needs of the trail besides what its view of things takes. */
+/* Trail entries that a step needs beside those of its survey. */
 static bool has_room(const struct zr_search *search)
 {
     return search->trail_count + 2 * (uint64_t)search->problem->count < search->trail_room;
 }
 
-/* False if the item cannot lie that high. */
+/* Raises an item's lower bound; false if the item cannot lie that high. */
 static bool lift(struct zr_search *search, uint32_t item, uint64_t lowest)
 {
     if (search->lowest[item] >= lowest)
@@ -190,7 +190,7 @@ static bool lift(struct zr_search *search, uint32_t item, uint64_t lowest)
     return true;
 }
 
-/* Places an item at its lowest; false if another one has no place above it then. */
+/* Places an item at its lowest; false if another item then has no place above it. */
 static bool place(struct zr_search *search, uint32_t item)
 {
     const struct zr_pack_problem *problem = search->problem;
@@ -205,7 +205,7 @@ static bool place(struct zr_search *search, uint32_t item)
     return true;
 }
 
-/* ---- A step's view ------------------------------------------------------------------------------------- */
+/* ---- The state of a step ------------------------------------------------------------------------------- */
 
 static uint64_t mix(uint64_t x)
 {
@@ -214,7 +214,7 @@ static uint64_t mix(uint64_t x)
     return x ^ x >> 32;
 }
 
-/* Insertion, for lists that are nearly sorted already. */
+/* Insertion sort, for nearly sorted lists. */
 static void sort_list(struct zr_search *search, uint32_t section)
 {
     uint32_t *list = search->list + search->list_start[section];
@@ -228,7 +228,8 @@ static void sort_list(struct zr_search *search, uint32_t section)
     }
 }
 
-/* Levels and rests of a part, and its state's hash; false if some section cannot end within the capacity. */
+/* Computes the levels and rests of a part, and its state's hash; false if some section cannot end within the
+ * capacity. */
 static bool survey(struct zr_search *search, const struct part *part, struct dead_state *state)
 {
     const struct zr_pack_problem *problem = search->problem;
@@ -267,7 +268,7 @@ static uint64_t slack_of(const struct zr_search *search, uint32_t section)
     return search->capacity - search->level[section] - search->rest[section];
 }
 
-/* A section as a side of an edge, with those of the items that are not placed; false if they are too many. */
+/* Describes a section as a side of an edge, with its unplaced items; false if they are too many. */
 static bool fill_side(const struct zr_search *search, uint32_t section, const uint32_t *items, uint32_t count,
                       struct zr_edge_side *out)
 {
@@ -284,34 +285,34 @@ static bool fill_side(const struct zr_search *search, uint32_t section, const ui
     return true;
 }
 
-/* How low an item can lie at best that crosses the edge where a section begins. */
+/* A lower bound for an item that crosses the edge where a section begins. */
 static uint64_t lowest_crossing(const struct zr_search *search, uint32_t edge)
 {
     struct zr_edge_side left, right;
     uint32_t ends = search->end_start[edge], begins = search->begin_start[edge];
     uint64_t a = search->level[edge - 1], b = search->level[edge];
     if (a <= b ? b - a <= slack_of(search, edge - 1) : a - b <= slack_of(search, edge))
-        return a > b ? a : b; /* at once: no need to add anything up */
+        return a > b ? a : b; /* trivial without sums */
     if (!fill_side(search, edge - 1, search->end + ends, search->end_start[edge + 1] - ends, &left) ||
         !fill_side(search, edge, search->begin + begins, search->begin_start[edge + 1] - begins, &right))
         return 0;
     return zr_edge_meeting(&left, &right);
 }
 
-/* False if an item that crosses an edge has no place any more. */
+/* Raises the items that cross edges. False if one of them has no place left. */
 static bool lift_crossing(struct zr_search *search, const struct part *part, bool *lifted)
 {
     for (uint32_t edge = part->first + 1; edge < part->last; edge++) {
         uint64_t lowest = lowest_crossing(search, edge);
         if (lowest <= search->level[edge] || lowest <= search->level[edge - 1])
-            continue; /* those that cross lie that high already */
+            continue; /* the crossing items are that high already */
         for (uint32_t k = search->list_start[edge]; k < search->list_start[edge + 1]; k++) {
             uint32_t item = search->list[k];
             if (search->placed[item] || search->problem->first[item] == edge ||
                 search->lowest[item] >= lowest)
                 continue;
             if (!has_room(search))
-                return true; /* less is lifted than could be */
+                return true; /* gives up a possible improvement */
             if (lowest > search->capacity || !lift(search, item, lowest)) {
                 search->weight[edge - 1]++;
                 search->weight[edge]++;
@@ -323,7 +324,7 @@ static bool lift_crossing(struct zr_search *search, const struct part *part, boo
     return true;
 }
 
-/* Looks at a part until nothing in it can be lifted any more; false if it is dead. */
+/* Raises bounds in a part until nothing changes; false if the part has no placement. */
 static bool lift_all(struct zr_search *search, const struct part *part, struct dead_state *state)
 {
     bool lifted = true;
@@ -352,7 +353,7 @@ static void find_grounded(struct zr_search *search, const struct part *part)
         }
 }
 
-/* How many items lie lowest in a section; 0 if one of them is not grounded. */
+/* The number of lowest items of a section; 0 if one of them is not grounded. */
 static uint32_t count_choices(const struct zr_search *search, uint32_t section)
 {
     uint32_t count = 0;
@@ -369,8 +370,8 @@ static uint32_t count_choices(const struct zr_search *search, uint32_t section)
     return count;
 }
 
-/* The section to decide next: one without a choice, else the fewest for its weight; then the least room to
- * spare. */
+/* The section to decide next: one without a choice, else the fewest choices for its weight; ties by the least
+ * free space. */
 static uint32_t choose_section(const struct zr_search *search, const struct part *part)
 {
     uint32_t best = part->last;
@@ -386,12 +387,11 @@ static uint32_t choose_section(const struct zr_search *search, const struct part
             best_slack = slack;
         }
     }
-    zr_assert(best < part->last); /* the lowest items of all are grounded */
+    zr_assert(best < part->last); /* the lowest items overall are grounded */
     return best;
 }
 
-/* An item that lies in all sections of a part, when nothing has been decided there: it may as well lie at the
- * bottom. UINT32_MAX if there is none. */
+/* An item that covers all sections of a part without decisions can lie at the bottom. UINT32_MAX: none. */
 static uint32_t find_bottom(const struct zr_search *search, const struct part *part)
 {
     const struct zr_pack_problem *problem = search->problem;
@@ -416,7 +416,7 @@ static uint32_t find_bottom(const struct zr_search *search, const struct part *p
 
 static enum zr_search_verdict solve(struct zr_search *search, struct part part);
 
-/* Puts the choices of a section on their stack, the best liked first, one of each kind; returns how many. */
+/* Pushes the choices of a section, the most preferred first, one of each kind; returns their number. */
 static uint32_t push_choices(struct zr_search *search, uint32_t section)
 {
     const struct zr_pack_problem *problem = search->problem;
@@ -441,7 +441,7 @@ static uint32_t push_choices(struct zr_search *search, uint32_t section)
     return count;
 }
 
-/* How low `item` can rest on an item that `section` does not hold. */
+/* The lowest offset of `item` on top of an item outside `section`. */
 static uint64_t lowest_rest(const struct zr_search *search, uint32_t item, uint32_t section)
 {
     const struct zr_pack_problem *problem = search->problem;
@@ -457,7 +457,7 @@ static uint64_t lowest_rest(const struct zr_search *search, uint32_t item, uint3
     return best;
 }
 
-/* The last branch: nothing of `section` lies at its level. False if that cannot be. */
+/* The last branch: no item of `section` lies at its level. False if that is impossible. */
 static bool leave_level(struct zr_search *search, uint32_t section, uint64_t level)
 {
     const struct zr_pack_problem *problem = search->problem;
@@ -480,7 +480,7 @@ static bool leave_level(struct zr_search *search, uint32_t section, uint64_t lev
         uint32_t item = search->list[k];
         if (search->placed[item] || search->lowest[item] != level)
             continue;
-        /* Either it is the first of the section, on something else, or it lies above the first. */
+        /* The item is either the first of the section, on top of another item, or lies above the first. */
         uint64_t lowest = lowest_rest(search, item, section);
         if (!lift(search, item, lowest < next + smallest ? lowest : next + smallest))
             return false;
@@ -518,7 +518,8 @@ static enum zr_search_verdict branch(struct zr_search *search, const struct part
     return verdict;
 }
 
-/* The first part of [first, last) that shares no section with the rest; false if nothing is left to place. */
+/* Cuts off the first part of [first, last) that shares no section with the rest; false if no item is left to
+ * place. */
 static bool cut_part(const struct zr_search *search, struct part *part)
 {
     const struct zr_pack_problem *problem = search->problem;
@@ -542,7 +543,7 @@ static bool cut_part(const struct zr_search *search, struct part *part)
     return begun;
 }
 
-/* One part that cannot be cut further. */
+/* Solves a part that cannot be divided. */
 static enum zr_search_verdict solve_part(struct zr_search *search, const struct part *part)
 {
     struct dead_state state;
@@ -567,7 +568,7 @@ static enum zr_search_verdict solve_part(struct zr_search *search, const struct 
     return verdict;
 }
 
-/* Places all that is left in a range of sections, or leaves everything as it was. */
+/* Places all remaining items of a range of sections, or restores the previous state. */
 static enum zr_search_verdict solve(struct zr_search *search, struct part range)
 {
     struct stand stand = stand_of(search);
@@ -585,7 +586,7 @@ static enum zr_search_verdict solve(struct zr_search *search, struct part range)
 
 /* ---- Attempts ------------------------------------------------------------------------------------------ */
 
-/* What an attempt likes: six plain preferences, and after those the same with noise. */
+/* Preferences of an attempt: six plain ones, then the same with noise. */
 static void set_likings(struct zr_search *search, uint64_t attempt)
 {
     const struct zr_pack_problem *problem = search->problem;

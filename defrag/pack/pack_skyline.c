@@ -1,6 +1,7 @@
-/* pack_skyline.c: the highest so far at each moment. Stands on scratch.h.
+/* pack_skyline.c: the height so far at each point in time. Uses scratch.h.
  *
- * A tree over the moments: node n's children are 2n and 2n + 1, and the leaf of moment m is `leaves` + m. */
+ * A tree over the points in time: the children of node n are 2n and 2n + 1, and the leaf of point m is
+ * `leaves` + m. */
 #include "defrag/pack/pack_internal.h"
 
 #include <string.h>

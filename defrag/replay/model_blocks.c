@@ -1,5 +1,5 @@
-/* model_blocks.c: slabs of records, and treaps. A treap's shape follows from a hash of the addresses: nothing
- * to rebalance and nothing random. Stands on the arena. */
+/* model_blocks.c: slabs of records, and treaps. A hash of the address is a node's priority, so the shape is
+ * deterministic. Uses the arena. */
 #include "defrag/replay/model_blocks.h"
 
 #include <string.h>
@@ -35,7 +35,7 @@ static zr_result add_slab(struct zr_block_pool *pool)
     void *room;
     zr_result result = zr_arena_alloc(
         pool->arena, &(struct zr_request){.bytes = sizeof(struct zr_block_slab), .tag = ZR_TAG_OTHER}, &room);
-    if (result != ZR_OK) /* ZR_ERR_MEMORY would say that the modelled memory is used up */
+    if (result != ZR_OK) /* ZR_ERR_MEMORY would mean that the modelled memory is exhausted */
         return result == ZR_ERR_MEMORY ? ZR_ERR_HOST_MEMORY : result;
     struct zr_block_slab *slab = room;
     slab->next = pool->slabs;
@@ -88,7 +88,7 @@ void zr_block_set_insert(struct zr_block_set *set, struct zr_model_block *block)
         link = &(*link)->children[before(set, *link, block)];
     struct zr_model_block *rest = *link, **sides[2] = {&block->children[0], &block->children[1]};
     *link = block;
-    /* What hung here is split into what comes before and after the block. */
+    /* Split the subtree into the blocks before and after this one. */
     while (rest) {
         bool smaller = before(set, rest, block);
         *sides[!smaller] = rest;
@@ -116,7 +116,7 @@ void zr_block_set_remove(struct zr_block_set *set, struct zr_model_block *block)
     *link = smaller ? smaller : larger;
 }
 
-/* The first block that does not come before `key`. */
+/* The first block at or after `key`. */
 static struct zr_model_block *not_before(const struct zr_block_set *set, const struct zr_model_block *key)
 {
     struct zr_model_block *node = set->root, *found = NULL;
@@ -146,7 +146,7 @@ struct zr_model_block *zr_block_set_next(const struct zr_block_set *set, const s
     return not_before(set, &key);
 }
 
-/* ---- Splitting and joining ----------------------------------------------------------------------------- */
+/* ---- Splitting and merging ----------------------------------------------------------------------------- */
 
 void zr_block_split(struct zr_model_block *block, struct zr_model_block *front, uint64_t bytes)
 {

@@ -1,10 +1,10 @@
-/* policy_arena.c: our own arena on the sim backend, as any program uses it. Stands on alloc/zr.h. */
+/* policy_arena.c: zr's arena on the `sim` backend, as programs use it. Uses alloc/zr.h. */
 #include "alloc/base/error.h"
 #include "alloc/plan/plan.h"
 #include "defrag/learn/learner.h"
 #include "defrag/replay/model.h"
 
-/* Above any number that a thread of ours gets. */
+/* Above any number of a real thread. */
 #define TRACE_THREADS UINT32_C(0x80000000)
 
 struct arena_model {
@@ -12,8 +12,8 @@ struct arena_model {
     zr_backend *backend;
     zr_arena *arena;
     zr_learner *learner;
-    uint32_t thread;  /* the caller's own number: it speaks for the trace's threads */
-    uint32_t speaker; /* the one it speaks for now */
+    uint32_t thread;  /* the caller's own number; the caller acts for all threads of the trace */
+    uint32_t speaker; /* the trace's thread that the caller acts for now */
 };
 
 static void arena_end(struct zr_policy_model *model)

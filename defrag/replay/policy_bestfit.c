@@ -1,9 +1,9 @@
-/* policy_bestfit.c: best fit in one growing range, the textbook's allocator with memory beneath that never
- * goes back. Stands on model_blocks.c.
+/* policy_bestfit.c: textbook best fit in one growing range, whose memory is never returned. Uses
+ * model_blocks.c.
  *
- * Sizes are rounded to 512 bytes. The smallest free stretch that is large enough is used, the lowest of
- * equals; else the range grows at its end by whole granules, a free stretch there included. Streams are
- * ignored, as if every free were complete at once. Growing is three driver calls: create, map, set access. */
+ * Sizes are rounded to 512 bytes. A request takes the smallest free range that is large enough, the lowest
+ * among equals; else the range grows at its end by whole granules, including a free range at the end. Streams
+ * are ignored: every free takes effect at once. Growth costs three driver calls: create, map, set access. */
 #include "alloc/base/error.h"
 #include "defrag/replay/model.h"
 
@@ -16,7 +16,7 @@ struct bestfit {
     uint64_t end_address;
 };
 
-/* Makes the range end in a free block of at least `bytes`, in no set. */
+/* Extends the range so that it ends in a free block of at least `bytes`, in no set. */
 static zr_result grow(struct bestfit *bestfit, uint64_t bytes, struct zr_model_block **out)
 {
     struct zr_model_block *last = bestfit->last, *block;

@@ -1,12 +1,12 @@
-/* policy_caching.c: a model of PyTorch's caching allocator with default settings. Stands on model_blocks.c.
+/* policy_caching.c: a model of PyTorch's caching allocator with default settings. Uses model_blocks.c.
  *
- * Rules and where they come from (PyTorch, c10/cuda/CUDACachingAllocator.cpp): sizes and pools in
- * torch_rules.h; best fit by (stream, size, address) in BlockComparatorSize and get_free_block; what is split
- * in should_split; merging in try_merge_blocks; freeing every segment that is one free block, then trying
- * again, when the driver has no more, in malloc and release_cached_blocks. There is no garbage collection
- * by age and no size that is not split: both are off by default.
+ * Rules and their source (PyTorch, c10/cuda/CUDACachingAllocator.cpp): sizes and pools in torch_rules.h; best
+ * fit by (stream, size, address) in BlockComparatorSize and get_free_block; splitting in should_split;
+ * merging in try_merge_blocks; if the driver has no more memory, malloc and release_cached_blocks free every
+ * segment that is one free block and retry. Garbage collection by age and unsplittable sizes are off by
+ * default and not modelled.
  *
- * The driver hands out addresses in rising order and never the same again. cudaMalloc and cudaFree are one
+ * The simulated driver returns increasing addresses and never reuses one. cudaMalloc and cudaFree are one
  * call each. */
 #include "alloc/base/error.h"
 #include "defrag/replay/torch_rules.h"
@@ -32,7 +32,7 @@ static zr_result caching_begin(struct zr_policy_model *model)
 
 /* ---- Segments ------------------------------------------------------------------------------------------ */
 
-/* A new segment as one free block, in no set. */
+/* Makes a new segment as one free block, in no set. */
 static zr_result add_segment(struct caching *caching, uint64_t bytes, uint64_t stream,
                              struct zr_model_block **out)
 {
@@ -51,7 +51,7 @@ static zr_result add_segment(struct caching *caching, uint64_t bytes, uint64_t s
     return ZR_OK;
 }
 
-/* Gives every segment that is one free block back to the driver. */
+/* Returns every segment that is one free block to the driver. */
 static void release_cached(struct caching *caching, bool small)
 {
     struct zr_block_set *set = set_of(caching, small);
@@ -76,7 +76,7 @@ static bool should_split(const struct zr_model_block *block, uint64_t bytes, boo
 }
 
 /* A free block of at least `bytes`, in no set: from the cache, from the driver, or from the driver after the
- * cache was given back. */
+ * cache was released. */
 static zr_result find_block(struct caching *caching, uint64_t bytes, uint64_t stream,
                             struct zr_model_block **out)
 {

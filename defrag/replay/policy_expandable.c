@@ -1,20 +1,19 @@
-/* policy_expandable.c: a model of PyTorch's allocator with expandable_segments:True. Stands on
- * model_blocks.c.
+/* policy_expandable.c: a model of PyTorch's allocator with expandable_segments:True. Uses model_blocks.c.
  *
- * Rules and where they come from (PyTorch, c10/cuda/CUDACachingAllocator.cpp): one segment per stream and
- * pool, of addresses for 9/8 of the device's memory, grown by handles of 2 MiB (small pool) or 20 MiB (large)
- * as needed (Note [Expandable Segments], ExpandableSegment::map); where it grows in find_expandable_block and
- * try_allocate_expandable_block; a free block at the growing end counts with the addresses behind it in best
- * fit (get_free_block); everything is split down to 512 bytes (should_split); when the driver has no more,
- * whole handles under free blocks are unmapped, segments without any are released, and the request is tried
- * once more (release_blocks, unmap_block, release_expandable_segment).
+ * Rules and their source (PyTorch, c10/cuda/CUDACachingAllocator.cpp): one segment per stream and pool, with
+ * addresses for 9/8 of the device's memory, which grows by handles of 2 MiB (small pool) or 20 MiB (large
+ * pool) (Note [Expandable Segments], ExpandableSegment::map); the place of growth in find_expandable_block
+ * and try_allocate_expandable_block; best fit counts a free block at the growing end with the addresses after
+ * it (get_free_block); splitting down to 512 bytes (should_split); if the driver has no more memory, whole
+ * handles under free blocks are unmapped, segments without handles are released, and the request is retried
+ * (release_blocks, unmap_block, release_expandable_segment).
  *
  * Driver calls: reserve and release of a segment's addresses; create and map per handle and one set access
  * per growth; unmap and release per handle. */
 #include "alloc/base/error.h"
 #include "defrag/replay/torch_rules.h"
 
-/* Without a capacity: more than any request, and room for 100,000 segments in 64 bits. */
+/* Without a capacity: larger than any request, and 100,000 segments fit in 64 bits. */
 #define SEGMENT_BYTES (UINT64_C(1) << 47)
 
 struct pool {
@@ -44,9 +43,9 @@ static zr_result expandable_begin(struct zr_policy_model *model)
     return ZR_OK;
 }
 
-/* ---- Joining ------------------------------------------------------------------------------------------- */
+/* ---- Merging ------------------------------------------------------------------------------------------- */
 
-/* Joins a block, in no set, with a neighbour if both are free and both mapped or both not. */
+/* Merges a block, in no set, with a neighbour if both are free and have the same mapping state. */
 static void try_join(struct expandable *own, struct zr_model_block *block, struct zr_model_block *neighbour)
 {
     struct pool *pool = pool_of(own, block);
@@ -59,7 +58,7 @@ static void try_join(struct expandable *own, struct zr_model_block *block, struc
 
 /* ---- Growing ------------------------------------------------------------------------------------------- */
 
-/* Takes handles for `bytes` from the driver, all or none: what was created before the refusal goes back. */
+/* Takes handles for `bytes` from the driver, all or none: after a refusal, returns those already created. */
 static bool create_and_map(struct expandable *own, uint64_t bytes, uint64_t handle_bytes)
 {
     uint64_t count = bytes / handle_bytes;
@@ -72,8 +71,8 @@ static bool create_and_map(struct expandable *own, uint64_t bytes, uint64_t hand
     return true;
 }
 
-/* Maps at least the first `bytes` of an unmapped block. *out is the free block that holds them, which has
- * joined those around it. */
+/* Maps at least the first `bytes` of an unmapped block. *out is the free block that contains them, merged
+ * with its neighbours. */
 static zr_result map_block(struct expandable *own, struct zr_model_block *block, uint64_t bytes,
                            struct zr_model_block **out)
 {
@@ -108,7 +107,7 @@ static bool is_free(const struct zr_model_block *block)
     return block && !block->allocated;
 }
 
-/* Whether the free blocks from here on, mapped or not, have room. */
+/* Whether the free blocks from here on, mapped or not, are large enough. */
 static bool has_room(const struct zr_model_block *block, uint64_t bytes)
 {
     uint64_t found = 0;
@@ -138,7 +137,8 @@ static zr_result add_segment(struct expandable *own, struct pool *pool, uint64_t
     return ZR_OK;
 }
 
-/* Where to grow: at the lowest unmapped block, or a free block in front of it, from which there is room. */
+/* Finds the place to grow: the lowest unmapped block, or a free block before it, with enough room after it.
+ */
 static zr_result find_place(struct expandable *own, uint64_t bytes, uint64_t stream,
                             struct zr_model_block **out)
 {
@@ -155,7 +155,7 @@ static zr_result find_place(struct expandable *own, uint64_t bytes, uint64_t str
     return result;
 }
 
-/* A free mapped block of at least `bytes`, in no set, by mapping what is missing. */
+/* A free mapped block of at least `bytes`, in no set, after mapping the missing part. */
 static zr_result grow(struct expandable *own, uint64_t bytes, uint64_t stream, struct zr_model_block **out)
 {
     struct zr_model_block *block;
@@ -175,7 +175,7 @@ static zr_result grow(struct expandable *own, uint64_t bytes, uint64_t stream, s
     return ZR_OK;
 }
 
-/* ---- Giving back --------------------------------------------------------------------------------------- */
+/* ---- Releasing ----------------------------------------------------------------------------------------- */
 
 /* Unmaps the whole handles under a free block. */
 static zr_result unmap_block(struct expandable *own, struct zr_model_block *block)
@@ -227,7 +227,7 @@ static zr_result release_cached(struct expandable *own, struct pool *pool)
 {
     struct zr_model_block *block = zr_block_set_next(&pool->free, NULL), *next;
     for (; block; block = next) {
-        /* What unmapping leaves of a block is shorter and sorts before it: nothing comes twice. */
+        /* The rest of an unmapped block is shorter and sorts before it, so the walk meets no block twice. */
         next = zr_block_set_next(&pool->free, block);
         zr_result result = unmap_block(own, block);
         if (result != ZR_OK)
@@ -243,13 +243,13 @@ static zr_result release_cached(struct expandable *own, struct pool *pool)
 
 /* ---- Blocks -------------------------------------------------------------------------------------------- */
 
-/* What best fit takes for a free block's size: with the addresses it can grow into. */
+/* The size of a free block for best fit, including the addresses that it can grow into. */
 static uint64_t expandable_bytes(const struct zr_model_block *block)
 {
     return block->bytes + (block->next && !block->next->mapped ? block->next->bytes : 0);
 }
 
-/* The cached block for a size, taken out of its set; NULL: none. */
+/* Takes the cached block for a size out of its set; NULL: none. */
 static struct zr_model_block *find_cached(struct expandable *own, uint64_t bytes, uint64_t stream)
 {
     struct pool *pool = zr_torch_is_small(bytes) ? &own->small : &own->large;

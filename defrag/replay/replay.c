@@ -1,4 +1,4 @@
-/* replay.c: runs a sequence under a policy and says what it took. Stands on the policies (model.h). */
+/* replay.c: runs a sequence under a policy and reports its cost. Uses the policies (model.h). */
 #include <string.h>
 
 #include "alloc/base/error.h"
@@ -9,12 +9,12 @@
 #include "defrag/replay/unplanned.h"
 
 #define GRANULE_DEFAULT_BYTES ((size_t)2 << 20)
-/* Those of a backend, under every policy: addresses of a model are sums of whole granules. */
+/* The backend's limits, for every policy: addresses of a model are sums of whole granules. */
 #define GRANULE_LEAST_BYTES ((size_t)4 << 10)
 #define GRANULE_MOST_BYTES  ((size_t)1 << 30)
 
-/* Events between two looks at the clock. What an operation costs is the median of these stretches: a program
- * that the system interrupts for another is not charged for it. */
+/* Events between two clock readings. The cost of an operation is the median over these runs of events, which
+ * excludes interruptions by other programs. */
 enum { STRETCH = 256 };
 
 static const struct {
@@ -32,7 +32,7 @@ const char *zr_policy_name(enum zr_policy policy)
     return (unsigned)policy < ZR_POLICY_COUNT ? policies[policy].name : NULL;
 }
 
-/* ---- What the models share ----------------------------------------------------------------------------- */
+/* ---- Common part of the models ------------------------------------------------------------------------- */
 
 bool zr_model_take(struct zr_policy_model *model, uint64_t bytes)
 {
@@ -112,15 +112,15 @@ zr_result zr_model_begin(struct zr_policy_model **out, const struct zr_model_ops
 /* ---- Running ------------------------------------------------------------------------------------------- */
 
 struct run {
-    const struct zr_sequence *sequence; /* of the repeat under way */
+    const struct zr_sequence *sequence; /* of the current repeat */
     struct zr_unplanned unplanned;
     struct zr_policy_model *model;
-    void **handles; /* of live blocks, by number; NULL: not live */
+    void **handles; /* by block number; NULL: not live */
     uint64_t failed_at;
     struct zr_sort_pair *stretches, *spare; /* key: picoseconds per operation, of one repeat */
     size_t stretches_count;
     uint64_t ns, operations_count; /* of one repeat */
-    uint64_t all_ns, all_count;    /* of all of them */
+    uint64_t all_ns, all_count;    /* of all repeats */
 };
 
 static size_t stretches_most(const struct run *run)
@@ -128,7 +128,7 @@ static size_t stretches_most(const struct run *run)
     return run->unplanned.events_most / STRETCH + 1;
 }
 
-/* That every event names a block as it should, so that the runs need not look. */
+/* Checks that every event names a valid block, so that the runs need no checks. */
 static zr_result check(const struct zr_sequence *sequence, void **handles)
 {
     memset(handles, 0, sequence->blocks_count * sizeof *handles);
@@ -148,8 +148,8 @@ static zr_result check(const struct zr_sequence *sequence, void **handles)
     return ZR_OK;
 }
 
-/* Runs the events from `first` to `end`; stops with run->failed_at where one fails. Returns the operations.
- */
+/* Runs the events from `first` to `end`; on an error stops and sets run->failed_at. Returns the number of
+ * operations. */
 static size_t run_stretch(struct run *run, size_t first, size_t end, zr_result *result)
 {
     struct zr_policy_model *model = run->model;
@@ -176,7 +176,7 @@ static size_t run_stretch(struct run *run, size_t first, size_t end, zr_result *
     return count;
 }
 
-/* Runs the events once, and times them. */
+/* Runs and times the events once. */
 static zr_result run_once(struct run *run)
 {
     size_t events_count = run->sequence->events_count;
@@ -190,7 +190,7 @@ static zr_result run_once(struct run *run)
         uint64_t ns = zr_os_now_ns() - start_ns;
         run->ns += ns;
         run->operations_count += count;
-        /* The clock's own steps make short stretches worthless. */
+        /* A shorter run of events is within the clock's resolution. */
         if (count > 0 && (end - first == STRETCH || run->stretches_count == 0))
             run->stretches[run->stretches_count++] = (struct zr_sort_pair){.key = ns * 1000 / count};
     }
@@ -211,7 +211,7 @@ static double median_ns(struct run *run)
     return (double)run->stretches[run->stretches_count / 2].key / 1000;
 }
 
-/* Frees what is live, in order of first appearance. */
+/* Frees live blocks, in order of first appearance. */
 static zr_result drain(struct run *run)
 {
     zr_result result = ZR_OK;
@@ -284,7 +284,7 @@ zr_result zr_replay_unplanned(const struct zr_sequence *sequence, const struct z
     if (result != ZR_OK)
         return result;
     if (!sequence || !options || !out || !sequence->host_arena || (unsigned)own.policy >= ZR_POLICY_COUNT)
-        return zr_fail(ZR_ERR_INVALID, "a replay needs a sequence, a policy and somewhere to put its report");
+        return zr_fail(ZR_ERR_INVALID, "a replay requires a sequence, a policy and an output pointer");
     options = &own;
     struct zr_model_options model_options = {.host_arena = sequence->host_arena,
                                              .capacity_bytes = options->capacity_bytes,

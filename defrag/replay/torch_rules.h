@@ -21,13 +21,13 @@ static inline uint64_t zr_torch_round(uint64_t bytes)
     return bytes < ZR_TORCH_MIN_BLOCK ? ZR_TORCH_MIN_BLOCK : zr_model_round(bytes, ZR_TORCH_MIN_BLOCK);
 }
 
-/* The pool that a rounded size belongs to. */
+/* Whether a rounded size belongs to the small pool. */
 static inline bool zr_torch_is_small(uint64_t bytes)
 {
     return bytes <= ZR_TORCH_SMALL_SIZE;
 }
 
-/* The segment that is asked of the driver for a rounded size. */
+/* The size of the segment requested from the driver for a rounded size. */
 static inline uint64_t zr_torch_segment(uint64_t bytes)
 {
     if (zr_torch_is_small(bytes))

@@ -1,4 +1,4 @@
-/* unplanned.c: repeats of a sequence with unplanned allocations in between. Stands on scratch.h. */
+/* unplanned.c: repeats of a sequence with additional one-time allocations. Uses scratch.h. */
 #include "defrag/replay/unplanned.h"
 
 #include <string.h>
@@ -6,10 +6,10 @@
 #include "alloc/base/error.h"
 
 #define NOBODY UINT32_MAX
-/* Of all allocations together: as many unplanned ones on top have a sum. */
+/* Limit of the sum of all allocations, so that the sum with unplanned ones cannot overflow. */
 #define BYTES_MOST (UINT64_C(1) << 62)
 
-/* splitmix64: any seed will do, also those next to each other. */
+/* splitmix64: any seed is good, including consecutive ones. */
 static uint64_t draw(uint64_t *state)
 {
     uint64_t z = *state += UINT64_C(0x9e3779b97f4a7c15);
@@ -23,28 +23,30 @@ static zr_result check(struct zr_unplanned *unplanned)
     const struct zr_sequence *base = unplanned->base;
     uint64_t all_bytes = 0;
     if (unplanned->percent > 100)
-        return zr_fail(ZR_ERR_INVALID, "%u %% of unplanned allocations: 100 is the most", unplanned->percent);
+        return zr_fail(ZR_ERR_INVALID, "%u %% of unplanned allocations exceed the maximum of 100",
+                       unplanned->percent);
     for (size_t i = 0; i < base->events_count; i++) {
         const struct zr_event *event = &base->events[i];
         if (event->kind != ZR_EVENT_MARK && event->block >= base->blocks_count)
-            return zr_fail(ZR_ERR_INVALID, "event %zu of the sequence names a block that it has not", i);
+            return zr_fail(ZR_ERR_INVALID, "event %zu of the sequence names an unknown block", i);
         if (event->kind != ZR_EVENT_ALLOC)
             continue;
         unplanned->allocations_count++;
         if (event->bytes > BYTES_MOST - all_bytes)
             return zr_fail(ZR_ERR_INVALID,
-                           "a sequence of more than 2^62 bytes in all has no room for others");
+                           "a sequence of more than 2^62 bytes leaves no room for unplanned allocations");
         all_bytes += event->bytes;
     }
     unplanned->events_most = base->events_count + 2 * unplanned->allocations_count;
     if (unplanned->events_most >= UINT32_MAX / 2)
-        return zr_fail(ZR_ERR_INVALID, "%zu events are too many to add to", base->events_count);
+        return zr_fail(ZR_ERR_INVALID, "a sequence of %zu events is too long for unplanned allocations",
+                       base->events_count);
     unplanned->blocks_most = base->blocks_count + (uint32_t)unplanned->allocations_count;
     return ZR_OK;
 }
 
-/* The base's events and lifetimes, which unplanned allocations are given. Whether its events make sense is
- * not known yet. */
+/* Notes the base's allocations and lifetimes, from which unplanned allocations are drawn. The events are not
+ * validated yet. */
 static void note_allocations(struct zr_unplanned *unplanned, uint32_t *number_of)
 {
     const struct zr_sequence *base = unplanned->base;
@@ -97,7 +99,7 @@ void zr_unplanned_end(struct zr_unplanned *unplanned)
 
 /* ---- A repeat ------------------------------------------------------------------------------------------ */
 
-/* One repeat under way. */
+/* A repeat in progress. */
 struct making {
     struct zr_unplanned *unplanned;
     uint64_t state;
@@ -137,7 +139,7 @@ static void add_behind(struct making *making, const struct zr_event *event)
     unplanned->due[until] = (uint32_t)(unplanned->repeat.events_count - 1);
 }
 
-/* Those whose time ends once so many events have passed. `due` names their events. */
+/* Frees the unplanned blocks whose lifetime ends after that many events. `due` lists their events. */
 static void free_due(struct making *making)
 {
     struct zr_unplanned *unplanned = making->unplanned;

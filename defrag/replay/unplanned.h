@@ -1,38 +1,40 @@
-/* unplanned.h: repeats of a sequence with allocations in between that come once, as a program has them.
- * Private to defrag/. */
+/* unplanned.h: repeats of a sequence with additional one-time allocations, as in real programs. Private to
+ * defrag/. */
 #ifndef ZR_UNPLANNED_H
 #define ZR_UNPLANNED_H
 
 #include "defrag/trace/scratch.h"
 #include "defrag/zr_defrag.h"
 
-/* Of a hundred allocations of the sequence, `percent` are followed by one more: size and tag of a random one
- * of the sequence, thread and stream of the one that it follows, freed after as many events as another random
- * one lives. Others in each repeat. What is drawn depends on the seed and the repeat, never on the policy. */
+/* After `percent` of the sequence's allocations follows an additional one: its size and tag are those of a
+ * random allocation, its thread and stream those of the allocation before it, and its lifetime in events that
+ * of another random allocation. Each repeat has others. The choice depends on the seed and the repeat, not on
+ * the policy. */
 struct zr_unplanned {
     const struct zr_sequence *base; /* borrowed */
     unsigned percent;
     uint64_t seed;
     struct zr_scratch scratch;
-    size_t allocations_count; /* of the base */
+    size_t allocations_count; /* in the base */
     uint32_t *events,
-        *lives;           /* by allocation of the base: its event; the events until its free, or the end */
-    uint32_t *due, *next; /* what is to be freed after so many events: the first, and the one after it */
-    struct zr_sequence repeat; /* the one that zr_unplanned_make() made */
-    size_t events_most;        /* of any repeat */
+        *lives; /* by allocation of the base: its event; the events until its free, or the end */
+    uint32_t *due,
+        *next; /* list of blocks to free after a number of events: its head, and the successor of each */
+    struct zr_sequence repeat; /* the result of the last zr_unplanned_make() */
+    size_t events_most;        /* of the longest repeat */
     uint32_t blocks_most;
 };
 
-/* Room for any repeat, taken from the base's host arena. ZR_ERR_INVALID: more than 100 per cent, or more
- * than a sequence can hold; with 0 per cent the repeats are the base itself. The caller ends it in any case.
- */
+/* Reserves memory for the longest repeat from the base's host arena. ZR_ERR_INVALID: more than 100 per cent,
+ * or more events than a sequence can hold. With 0 per cent every repeat is the base itself. The caller ends
+ * it in any case. */
 zr_result zr_unplanned_begin(struct zr_unplanned *out, const struct zr_sequence *base, unsigned percent,
                              uint64_t seed);
-/* The sequence of a repeat, from 0 on: the same each time it is asked for. Valid until the next. */
+/* The sequence of a repeat, from 0 on; deterministic. Valid until the next call. */
 const struct zr_sequence *zr_unplanned_make(struct zr_unplanned *unplanned, unsigned repeat);
 void zr_unplanned_end(struct zr_unplanned *unplanned);
 
-/* zr_replay() of repeats that differ: for the tool. */
+/* zr_replay() with repeats that differ, for the tool. */
 zr_result zr_replay_unplanned(const struct zr_sequence *sequence, const struct zr_replay_options *options,
                               unsigned percent, uint64_t seed, struct zr_replay_report *out);
 

@@ -1,4 +1,4 @@
-/* address_map.c: memory as rows of text. Stands on sizes.c and system/text.c of alloc/base. */
+/* address_map.c: memory as rows of text. Uses sizes.c and system/text.c of alloc/base. */
 #include "defrag/report/address_map.h"
 
 #include <inttypes.h>
@@ -90,7 +90,8 @@ static void set_colour(struct zr_text *text, uint32_t *now, uint32_t colour)
         zr_text_print(text, "\033[38;2;%u;%u;%um", colour >> 16, colour >> 8 & 255, colour & 255);
 }
 
-/* Of what is used: a bar as high as its share. What is mostly free has the sign for that. */
+/* The character of a cell: a bar whose height is the used share; a mostly free cell has the character for
+ * free. */
 static const char *sign(const struct zr_map_cell *cell, bool unicode)
 {
     static const char *const bars[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};

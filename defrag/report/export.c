@@ -1,4 +1,4 @@
-/* export.c: recordings as CSV, lifetimes, RMM logs and Perfetto's JSON. Stands on memory.c. */
+/* export.c: writes recordings as CSV, lifetimes, RMM logs and Perfetto's JSON. Uses memory.c. */
 #include "defrag/report/export.h"
 
 #include <inttypes.h>
@@ -28,7 +28,7 @@ static zr_result play(const struct zr_export *own, struct zr_text *text,
 
 /* ---- csv ----------------------------------------------------------------------------------------------- */
 
-/* A label between quotes, which are doubled inside; a line break would end the row. */
+/* Writes a label in quotes, with quotes inside doubled; a line break would end the row. */
 static void put_quoted(struct zr_text *text, const char *words)
 {
     zr_text_put(text, "\"", 1);
@@ -71,7 +71,7 @@ static zr_result write_csv(const struct zr_export *own, struct zr_text *text)
 
 static void put_lifetime(struct writing *writing, const struct zr_stretch_record *block)
 {
-    /* time_ns holds the number of the record that made it: see below */
+    /* time_ns holds the number of the record that allocated the block: see below */
     zr_text_print(writing->text, "%u,%" PRIu64 ",%" PRIu64 ",%" PRIu64 "\n", block->number, block->time_ns,
                   writing->memory.records_count, block->requested_bytes);
 }
@@ -90,7 +90,7 @@ static zr_result lifetime_row(void *state, const struct zr_record *record, bool 
     return zr_memory_apply(&writing->memory, &numbered);
 }
 
-/* What is never freed lives to the end. */
+/* A block that is never freed lives to the end. */
 static zr_result lifetimes_left(struct writing *writing)
 {
     const struct zr_stretch_record *block = zr_extents_ceiling(&writing->memory.blocks, 0);
@@ -113,7 +113,7 @@ static zr_result rmm_row(void *state, const struct zr_record *record, bool *stop
     struct zr_text *text = writing->text;
     uint64_t us = record->time_ns / 1000, seconds = us / 1000000, bytes = record->bytes;
     (void)stop;
-    if (record->kind == ZR_RECORD_FREE) { /* RMM's says the size */
+    if (record->kind == ZR_RECORD_FREE) { /* an RMM log has the size in frees */
         const struct zr_stretch_record *block = zr_extents_floor(&writing->memory.blocks, record->address);
         bytes = block ? block->requested_bytes : bytes;
     }
@@ -146,8 +146,7 @@ static void put_counter(struct writing *writing, const char *name, uint64_t time
                   writing->written_count++ ? "," : "", name, time_ns / 1000, (unsigned)(time_ns % 1000));
 }
 
-/* Counters after each event of a kind that changes them. Where there are no times, events are a microsecond
- * apart. */
+/* Writes counters after each event that changes them. Without times, events are a microsecond apart. */
 static zr_result perfetto_event(void *state, const struct zr_record *record, bool *stop)
 {
     struct writing *writing = state;

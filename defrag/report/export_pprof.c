@@ -1,8 +1,8 @@
-/* export_pprof.c: what is live at a moment as a profile of Go's pprof (github.com/google/pprof,
- * proto/profile.proto). Stands on memory.c.
+/* export_pprof.c: writes the live blocks at one point in time as a profile for Go's pprof
+ * (github.com/google/pprof, proto/profile.proto). Uses memory.c.
  *
- * Messages are written as they come: texts, functions and places when they are first seen, so that nothing is
- * held but their numbers. */
+ * Texts, functions and locations are written when they first occur, so only their numbers are held in memory.
+ */
 #include "defrag/report/export.h"
 
 #include <string.h>
@@ -10,7 +10,7 @@
 enum { TYPE = 1, SAMPLE = 2, LOCATION = 4, FUNCTION = 5, TEXT = 6 }; /* fields of Profile */
 enum { FRAMES_MOST = 64, MESSAGE_ROOM = 1024 };
 
-/* A message under way; what has no room is left out. */
+/* A message in progress; fields beyond its capacity are dropped. */
 struct message {
     unsigned char bytes[MESSAGE_ROOM];
     size_t used;
@@ -49,7 +49,7 @@ static void put_bytes(struct message *message, unsigned field, const void *bytes
     message->used += count;
 }
 
-/* A field of the profile, out of the message. */
+/* Writes a field of the profile outside the message. */
 static void emit(struct writing *writing, unsigned field, const void *bytes, size_t count)
 {
     struct message head = {.used = 0};
@@ -65,7 +65,7 @@ static uint64_t text_of(struct writing *writing, const char *words)
     return writing->texts_count++;
 }
 
-/* The number of a frame's place, from 1. */
+/* The number of a frame's location, from 1. */
 static uint64_t place_of(struct writing *writing, const char *frame)
 {
     uint64_t hash = UINT64_C(0xcbf29ce484222325);

@@ -1,9 +1,9 @@
-/* export_torch.c: a recording as a pickle of PyTorch's snapshot form, as torch/cuda/_memory_viz.py reads it.
- * Stands on memory.c.
+/* export_torch.c: writes a recording as a pickle in the form of PyTorch's snapshots, which
+ * torch/cuda/_memory_viz.py reads. Uses memory.c.
  *
- * Protocol 4 without memos: dicts and lists of numbers and texts. What was there before the window is in no
- * event, as in PyTorch's own; a block is whole at its end, in its segment. Mapped stretches of a .zrt become
- * expandable segments, mapped and unmapped in parts. */
+ * Uses protocol 4 without memos: dicts and lists of numbers and texts. As in PyTorch's files, blocks from
+ * before the window are in no event, only in the segments. Mapped ranges of a .zrt become expandable
+ * segments, mapped and unmapped in parts. */
 #include "defrag/report/export.h"
 
 #include <string.h>
@@ -31,7 +31,7 @@ static void put_little(struct zr_text *text, uint64_t number, unsigned bytes)
     zr_text_put(text, out, bytes);
 }
 
-/* BININT2, or LONG1: two's complement, so that a top bit needs one byte more. */
+/* BININT2 or LONG1, in two's complement: a set top bit needs one more byte. */
 static void put_number(struct zr_text *text, uint64_t number)
 {
     unsigned bytes = 0;
@@ -50,7 +50,7 @@ static void put_number(struct zr_text *text, uint64_t number)
         put_op(text, 0);
 }
 
-/* Bytes that are no ASCII become "?": a pickle's text has to be UTF-8. */
+/* Bytes outside ASCII become "?", because a pickle's text must be UTF-8. */
 static void put_words(struct zr_text *text, const char *words)
 {
     size_t length = strnlen(words, 255);
@@ -72,7 +72,7 @@ static void key_words(struct zr_text *text, const char *key, const char *words)
     put_words(text, words);
 }
 
-/* Opened here, closed with end_dict() and end_list(). */
+/* Opens a dict or list; end_dict() and end_list() close it. */
 static void begin_dict(struct zr_text *text)
 {
     zr_text_put(text, "}(", 2);
@@ -93,7 +93,7 @@ static void end_list(struct zr_text *text)
     put_op(text, 'e');
 }
 
-/* A frame's text is "name (file:line)"; a part that it lacks is empty. */
+/* A frame's text is "name (file:line)"; a missing part is empty. */
 static void put_frame(struct zr_text *text, char *frame)
 {
     char *file = NULL, *line, *next = frame;
@@ -129,7 +129,7 @@ static void key_frames(struct writing *writing, uint32_t stack)
 
 /* ---- Events -------------------------------------------------------------------------------------------- */
 
-/* block_bytes: 0: it is about no block, or its size is not known. */
+/* block_bytes: 0: the event has no block, or its size is unknown. */
 static void put_event(struct writing *writing, const struct zr_record *record, const char *action,
                       uint64_t bytes, uint64_t block_bytes)
 {
@@ -210,7 +210,7 @@ static void put_block(struct writing *writing, const struct zr_memory_piece *pie
     end_dict(writing->text);
 }
 
-/* A segment's dict but for its blocks. */
+/* A segment's dict, without its blocks. */
 static void put_segment(struct writing *writing, const struct zr_stretch_record *mapped)
 {
     struct zr_text *text = writing->text;

@@ -1,4 +1,4 @@
-/* expression.c: conditions on figures. Stands on moments.h and, for replays, on zr_defrag.h. */
+/* expression.c: conditions on figures. Uses moments.h, and zr_defrag.h for replays. */
 #include "defrag/report/expression.h"
 
 #include <stdio.h>
@@ -127,12 +127,12 @@ static bool read_number(const char **at, double *out)
     return any;
 }
 
-/* A size, or a number, which may be small or have any fraction. */
+/* Reads a size, or a number, which may be small or have any fraction. */
 static zr_result read_amount(const char **at, double *out)
 {
     const char *start = *at;
     uint64_t bytes;
-    read_number(at, out); /* the caller has seen that there is one */
+    read_number(at, out); /* the caller has checked that a number follows */
     size_t length = strcspn(*at, ", \t");
     if (length == 0)
         return ZR_OK;
@@ -157,8 +157,8 @@ static zr_result read_figure(const char **at, struct zr_condition *out)
         }
         used += snprintf(names + used, sizeof names - (size_t)used, "%s%s", used ? ", " : "", figure->name);
     }
-    return zr_fail(ZR_ERR_INVALID, "there is no figure '%.*s'; there are %s", length ? (int)length : 40, *at,
-                   names);
+    return zr_fail(ZR_ERR_INVALID, "there is no figure '%.*s'; choose from %s", length ? (int)length : 40,
+                   *at, names);
 }
 
 zr_result zr_condition_read(const char **at, struct zr_condition *out)
@@ -203,7 +203,7 @@ zr_result zr_condition_read(const char **at, struct zr_condition *out)
                        "after '%.*s' comes a comma and the next condition, or nothing, not '%.20s'",
                        out->words_bytes < 60 ? out->words_bytes : 60, out->words, next);
     if (*next == ',' && *skip(next + 1) == '\0')
-        return zr_fail(ZR_ERR_INVALID, "there is no figure '' after the last comma");
+        return zr_fail(ZR_ERR_INVALID, "a figure is missing after the last comma");
     *at = *next == ',' ? next + 1 : next;
     return ZR_OK;
 }

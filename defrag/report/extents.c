@@ -1,4 +1,4 @@
-/* extents.c: an ordered set of stretches of addresses. Stands on the arena alone. */
+/* extents.c: an ordered set of address ranges. Uses the arena. */
 #include "defrag/report/extents.h"
 
 #include <string.h>
@@ -49,7 +49,7 @@ static zr_result take(struct zr_extent_slabs *slabs, struct zr_stretch_record **
     return ZR_OK;
 }
 
-/* No address that a file names can make the tree deep: priorities are drawn. */
+/* Random priorities: no file can make the tree deep. */
 static uint32_t draw(struct zr_extent_slabs *slabs)
 {
     slabs->random ^= slabs->random << 13;
@@ -71,7 +71,7 @@ zr_result zr_extents_add(struct zr_extents *set, struct zr_extent_slabs *slabs,
         link = &(*link)->children[(*link)->address < record->address];
     struct zr_stretch_record *rest = *link, **sides[2] = {&record->children[0], &record->children[1]};
     *link = record;
-    /* What hung here is split into what comes before and after the record. */
+    /* Split the subtree into the ranges before and after the record. */
     while (rest) {
         bool smaller = rest->address < record->address;
         *sides[!smaller] = rest;

@@ -1,5 +1,5 @@
-/* extents.h: stretches of addresses in order: the live blocks of a memory, and what is mapped. Private to
- * defrag/report/. A treap over records from slabs of a host arena; nothing recurses. */
+/* extents.h: ordered sets of address ranges: live blocks, and mapped ranges. Private to defrag/report/. A
+ * treap over records from slabs of a host arena; no recursion. */
 #ifndef ZR_EXTENTS_H
 #define ZR_EXTENTS_H
 
@@ -11,9 +11,9 @@ struct zr_stretch_record {
     uint32_t stack, pool, number; /* number: of a block, from 0 in order of allocation */
     uint64_t address, bytes;
     uint64_t requested_bytes, stream, time_ns;
-    uint64_t unit_bytes; /* mapped: what can be unmapped; 0: the whole of it or nothing */
+    uint64_t unit_bytes; /* mapped: the unit that can be unmapped; 0: only the whole */
     uint8_t tag;
-    bool pending; /* a block that is freed, and a stream may still use it */
+    bool pending; /* a freed block that a stream may still use */
 };
 
 /* An ordered set. One thread at a time. */
@@ -22,7 +22,7 @@ struct zr_extents {
     size_t count;
 };
 
-/* Where the records of several sets come from. */
+/* The source of records for several sets. */
 struct zr_extent_slabs {
     zr_arena *arena; /* borrowed */
     struct zr_stretch_record *unused;
@@ -31,13 +31,13 @@ struct zr_extent_slabs {
 };
 
 void zr_extent_slabs_init(struct zr_extent_slabs *slabs, zr_arena *arena);
-/* Gives every record back to the arena. */
+/* Frees all records. */
 void zr_extent_slabs_end(struct zr_extent_slabs *slabs);
 
-/* Adds a record, whose address is in the set no more than once. The arena's failure if there is none. */
+/* Adds a record; its address must not be in the set. Returns the arena's error if there is no memory. */
 zr_result zr_extents_add(struct zr_extents *set, struct zr_extent_slabs *slabs,
                          const struct zr_stretch_record *values, struct zr_stretch_record **out);
-/* Takes the record out, and gives it back. */
+/* Removes and frees the record. */
 void zr_extents_remove(struct zr_extents *set, struct zr_extent_slabs *slabs,
                        struct zr_stretch_record *record);
 /* The last record that begins at or before the address; NULL: none. */

@@ -1,4 +1,4 @@
-/* memory.c: a model of memory, record by record. Stands on extents.c. */
+/* memory.c: a model of memory, updated record by record. Uses extents.c. */
 #include "defrag/report/memory.h"
 
 #include <string.h>
@@ -22,18 +22,18 @@ void zr_memory_end(struct zr_memory *memory)
 static zr_result contradiction(const struct zr_memory *memory, const struct zr_record *record,
                                const char *what)
 {
-    return zr_fail(ZR_ERR_FORMAT, "'%s': event %llu %s (0x%llx): the trace has a gap, or is none",
+    return zr_fail(ZR_ERR_FORMAT, "'%s': event %llu %s (0x%llx): the trace has a gap, or is not a trace",
                    memory->recording->path, (unsigned long long)memory->records_count, what,
                    (unsigned long long)record->address);
 }
 
-/* ---- Whole granules and segments that are free --------------------------------------------------------- */
+/* ---- Releasable granules and segments ------------------------------------------------------------------ */
 
 struct bounds {
     uint64_t low, high;
 };
 
-/* What of a mapped stretch could go back, were [low, high) free and no more of it. */
+/* The part of a mapped range that could be released if [low, high) were free and nothing else. */
 static uint64_t whole(const struct zr_stretch_record *mapped, struct bounds part)
 {
     uint64_t begin = mapped->address, end = zr_stretch_end(mapped), unit = mapped->unit_bytes;
@@ -48,7 +48,7 @@ static uint64_t whole(const struct zr_stretch_record *mapped, struct bounds part
     return high > low ? high - low : 0;
 }
 
-/* The same of all that is free in a part of it. */
+/* The same, summed over all free extents in a part of it. */
 static uint64_t whole_free(const struct zr_memory *memory, const struct zr_stretch_record *mapped,
                            struct bounds part)
 {
@@ -66,7 +66,7 @@ static uint64_t whole_free(const struct zr_memory *memory, const struct zr_stret
     return part.high > low ? bytes + whole(mapped, (struct bounds){low, part.high}) : bytes;
 }
 
-/* Counts what a block takes of what is releasable (or gives back), `gap` being free without it. */
+/* Updates the releasable bytes for a block that appears or disappears; `gap` is free without the block. */
 static void count_block(struct zr_memory *memory, const struct zr_stretch_record *block, struct bounds gap,
                         bool comes)
 {
@@ -106,7 +106,7 @@ static zr_result add_block(struct zr_memory *memory, const struct zr_record *rec
         (before->address == record->address || (placed && zr_stretch_end(before) > record->address)))
         return contradiction(memory, record, "allocates an address that is live");
     if (placed && after && after->address - record->address < bytes)
-        return contradiction(memory, record, "allocates what reaches into a live block");
+        return contradiction(memory, record, "allocates a range that overlaps a live block");
     zr_result result =
         zr_extents_add(&memory->blocks, &memory->slabs,
                        &(struct zr_stretch_record){.address = record->address,
@@ -160,7 +160,7 @@ static zr_result free_block(struct zr_memory *memory, const struct zr_record *re
         return ZR_OK;
     }
     if (block->pending)
-        return contradiction(memory, record, "frees an address that is freed already");
+        return contradiction(memory, record, "frees an address that was freed already");
     leave_live(memory, block);
     memory->pending_bytes += block->bytes;
     block->pending = true;
@@ -180,8 +180,7 @@ static zr_result add_mapped(struct zr_memory *memory, const struct zr_stretch_re
     return result;
 }
 
-/* Cuts [low, high) out of one mapped stretch. Where the cuts are at units, what is beside them stays as
- * counted. */
+/* Cuts [low, high) out of a mapped range. If the cuts are at units, the figures of the rest do not change. */
 static zr_result cut(struct zr_memory *memory, struct zr_stretch_record *mapped, struct bounds part)
 {
     struct zr_stretch_record front = *mapped, behind = *mapped;
@@ -234,8 +233,7 @@ static bool joins(const struct zr_stretch_record *left, const struct zr_stretch_
            zr_stretch_end(left) == right->address && left->bytes % left->unit_bytes == 0;
 }
 
-/* Neighbours that are unmapped in the same units become one. At a boundary of units the sums stay the same.
- */
+/* Merges neighbours that are unmapped in equal units. At a boundary of units the figures do not change. */
 static void join(struct zr_memory *memory, uint64_t address)
 {
     struct zr_stretch_record *own = zr_extents_floor(&memory->mapped, address);
@@ -254,7 +252,7 @@ static void join(struct zr_memory *memory, uint64_t address)
 static zr_result change_map(struct zr_memory *memory, const struct zr_record *record)
 {
     if (record->bytes == 0 || record->bytes > MOST_BYTES || record->address > UINT64_MAX - record->bytes)
-        return contradiction(memory, record, "maps or unmaps what is no range of addresses");
+        return contradiction(memory, record, "maps or unmaps an invalid range of addresses");
     zr_result result = unmap(memory, (struct bounds){record->address, record->address + record->bytes});
     if (result != ZR_OK || record->kind == ZR_RECORD_UNMAP)
         return result;
@@ -269,7 +267,7 @@ static zr_result change_map(struct zr_memory *memory, const struct zr_record *re
     return result;
 }
 
-/* ---- The whole ----------------------------------------------------------------------------------------- */
+/* ---- Records ------------------------------------------------------------------------------------------- */
 
 zr_result zr_memory_apply(struct zr_memory *memory, const struct zr_record *record)
 {
@@ -311,7 +309,7 @@ void zr_memory_get_figures(const struct zr_memory *memory, struct zr_memory_figu
 
 /* ---- Walking ------------------------------------------------------------------------------------------- */
 
-/* The mapped stretch that comes next, or the block beside any that comes before it. */
+/* The next mapped range, or a block outside all maps before it. */
 bool zr_memory_next(struct zr_memory_walk *walk, struct zr_memory_piece *out)
 {
     const struct zr_memory *memory = walk->memory;

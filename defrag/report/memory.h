@@ -1,16 +1,14 @@
-/* memory.h: a model of memory: what is live and what is mapped, kept up to date record by record. Private to
- * defrag/.
+/* memory.h: a model of memory: live blocks and mapped ranges, updated record by record. Private to defrag/.
  *
- * Takes memory for live blocks and mapped stretches, and none for what is over. What it counts is exact after
- * every record:
- *   live_bytes        blocks, with rounding, but for pending ones
- *   requested_bytes   the same as requested
- *   internal_bytes    live less requested
- *   pending_bytes     blocks that are freed, and a stream may still use them
+ * Holds live blocks and mapped ranges only. Its figures are exact after every record:
+ *   live_bytes        blocks with rounding, without pending ones
+ *   requested_bytes   requested bytes of these blocks
+ *   internal_bytes    live minus requested
+ *   pending_bytes     freed blocks that a stream may still use
  *   reserved_bytes    mapped: segments, granules
- *   releasable_bytes  mapped, and in no block: whole granules, or whole segments where these go at once
- *   stranded_bytes    reserved, and none of live, pending and releasable
- * Without maps (RMM, MiniMalloc) the last three are not known, and 0. */
+ *   releasable_bytes  mapped, without blocks: whole granules, or whole segments if they are released at once
+ *   stranded_bytes    reserved, and not live, pending or releasable
+ * Without maps (RMM, MiniMalloc) the last three are unknown, and 0. */
 #ifndef ZR_MEMORY_H
 #define ZR_MEMORY_H
 
@@ -25,8 +23,8 @@ struct zr_memory_figures {
 };
 
 struct zr_memory {
-    const struct zr_recording *recording; /* borrowed: which kind, for words */
-    struct zr_extents blocks, mapped;     /* for reading: in address order */
+    const struct zr_recording *recording; /* borrowed: the kind of allocator, for messages */
+    struct zr_extents blocks, mapped;     /* read-only: in address order */
     struct zr_extent_slabs slabs;
     uint64_t records_count, allocations_count;
     uint64_t live_bytes, requested_bytes, pending_bytes, reserved_bytes, releasable_bytes;
@@ -35,19 +33,19 @@ struct zr_memory {
 
 void zr_memory_init(struct zr_memory *memory, const struct zr_recording *recording, zr_arena *arena);
 void zr_memory_end(struct zr_memory *memory);
-/* ZR_ERR_FORMAT: blocks overlap, what is freed is not live, or sums leave 62 bits. */
+/* ZR_ERR_FORMAT: blocks overlap, a freed block is not live, or sums exceed 62 bits. */
 zr_result zr_memory_apply(struct zr_memory *memory, const struct zr_record *record);
-/* A block goes, whatever the records say. */
+/* Removes a block without a record. */
 void zr_memory_remove(struct zr_memory *memory, struct zr_stretch_record *block);
 void zr_memory_get_figures(const struct zr_memory *memory, struct zr_memory_figures *out);
 
-/* A walk through mapped stretches and what is in them, in address order: free extents and blocks. Without
- * maps: the blocks, and what is between two of them as free. */
+/* Walks through mapped ranges in address order: free extents and blocks. Without maps: the blocks, and the
+ * gaps between them as free. */
 struct zr_memory_piece {
     uint64_t address, bytes;
     const struct zr_stretch_record *block; /* NULL: free */
     const struct zr_stretch_record
-        *mapped; /* the stretch; NULL: the file has no maps, or the block is beside them */
+        *mapped; /* the mapped range; NULL: the file has no maps, or the block is outside all maps */
 };
 struct zr_memory_walk {
     const struct zr_memory *memory;

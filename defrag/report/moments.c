@@ -1,4 +1,4 @@
-/* moments.c: figures of a recording at its moments. Stands on memory.c. */
+/* moments.c: the figures of a recording at chosen points in time. Uses memory.c. */
 #include "defrag/report/moments.h"
 
 #include <string.h>
@@ -111,9 +111,9 @@ zr_result zr_moment_reach(struct zr_memory *memory, struct zr_recording *recordi
     return zr_recording_play(recording, &(struct zr_recording_sink){reach, &own});
 }
 
-/* Of a moment that is looked for: how many records there are up to it. */
+/* The search for a moment: how many records precede it. */
 struct finding {
-    uint64_t until_ns; /* UINT64_MAX: a mark is wanted */
+    uint64_t until_ns; /* UINT64_MAX: search a mark */
     const char *label;
     uint64_t seen_count, found_count, contained_count;
     uint64_t first_ns;
@@ -147,7 +147,7 @@ static zr_result find_mark(struct zr_recording *recording, const char *label, ui
     zr_result result = zr_recording_play(recording, &(struct zr_recording_sink){find, &finding});
     *records_count = finding.found_count ? finding.found_count : finding.contained_count;
     return result == ZR_OK && *records_count == 0
-               ? zr_fail(ZR_ERR_INVALID, "no mark of this file has '%.60s' in it", label)
+               ? zr_fail(ZR_ERR_INVALID, "no mark of this file contains '%.60s'", label)
                : result;
 }
 
@@ -155,13 +155,13 @@ static zr_result find_time(struct zr_recording *recording, uint64_t until_ns, ui
 {
     struct finding finding = {.until_ns = until_ns};
     if (!recording->has_times)
-        return zr_fail(ZR_ERR_INVALID, "this file has no times: a number of events says when");
+        return zr_fail(ZR_ERR_INVALID, "this file has no times: give a number of events");
     zr_result result = zr_recording_play(recording, &(struct zr_recording_sink){find, &finding});
     *records_count = finding.seen_count;
     return result;
 }
 
-/* A number with up to nine decimals, in billionths. False: it is none, or too large. */
+/* Parses a number with up to nine decimals, in billionths. False: invalid or too large. */
 static bool read_billionths(const char *text, size_t length, uint64_t *out)
 {
     uint64_t number = 0;
@@ -192,7 +192,7 @@ static zr_result find_number(const struct zr_moments *moments, const char *words
     for (const char *at = words; *at; at++)
         if (*at < '0' || *at > '9' || __builtin_mul_overflow(number, UINT64_C(10), &number) ||
             __builtin_add_overflow(number, (uint64_t)(*at - '0'), &number))
-            return zr_fail(ZR_ERR_INVALID, "'%.40s' is no moment: " ZR_MOMENT_WORDS, words);
+            return zr_fail(ZR_ERR_INVALID, "'%.40s' is not a moment: " ZR_MOMENT_WORDS, words);
     if (words[0] == '\0' || number > moments->now.records_count)
         return zr_fail(ZR_ERR_INVALID, "moment '%.40s' is beyond the %llu events of the file", words,
                        (unsigned long long)moments->now.records_count);

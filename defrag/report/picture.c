@@ -1,6 +1,6 @@
-/* picture.c: an address map as SVG and as PNG. Stands on address_map.c and on no library: PNG is RFC 2083,
- * its compression the fixed codes of RFC 1951, with matches of the pixel before and of the line above alone,
- * which is all that such a picture repeats. */
+/* picture.c: an address map as SVG and as PNG. Uses address_map.c and no library. PNG follows RFC 2083; its
+ * compression uses the fixed codes of RFC 1951, with matches of the previous pixel and of the line above
+ * only, because these are the repetitions of an address map. */
 #include "defrag/report/picture.h"
 
 #include <inttypes.h>
@@ -8,7 +8,7 @@
 
 #include "alloc/base/error.h"
 
-/* A live block's shade: every other one is a bit darker. */
+/* A live block's shade: every second block is slightly darker. */
 static uint32_t colour_at(const struct zr_picture *picture, const struct zr_map_cell *cell)
 {
     const struct zr_map_extent *extent = &picture->extents[cell->middle];
@@ -25,7 +25,7 @@ static struct zr_map_cursor cells_of(const struct zr_picture *picture)
 
 /* ---- SVG ----------------------------------------------------------------------------------------------- */
 
-/* Text between tags: what is no plain ASCII becomes "?". */
+/* Text between tags: characters that are not plain ASCII become "?". */
 static void put_escaped(struct zr_text *text, const char *words)
 {
     for (; *words; words++) {
@@ -114,7 +114,7 @@ enum {
     MATCH_MOST = 258
 };
 
-/* Bytes that go to the file in chunks, and bits that become bytes. */
+/* Bytes for the file in chunks, and bits that become bytes. */
 struct png {
     struct zr_file *file;
     zr_result result;
@@ -238,7 +238,7 @@ static void compress(struct png *png, const unsigned char *data, size_t bytes)
         put_bits(png, (high << 16 | low) >> (24 - 8 * i) & 255, 8);
 }
 
-/* The palette's entries, and the one of a colour. */
+/* The index of a colour in the palette, which grows as needed. */
 static unsigned entry_of(uint32_t colour, uint32_t *palette, unsigned *count)
 {
     unsigned i = 0;
@@ -249,7 +249,7 @@ static unsigned entry_of(uint32_t colour, uint32_t *palette, unsigned *count)
     return i;
 }
 
-/* Lines of the picture, each after a zero: no filter. Returns the bytes. */
+/* Draws the lines of the picture, each after a zero byte: no filter. Returns the number of bytes. */
 static size_t draw(unsigned char *lines, const struct zr_picture *picture, uint32_t *palette,
                    unsigned *colours)
 {
@@ -287,8 +287,8 @@ zr_result zr_picture_png(struct zr_file *file, const struct zr_picture *picture,
     size_t bytes = draw(room, picture, palette, &colours);
     put_number(head, ZR_PICTURE_WIDTH);
     put_number(head + 4, (uint32_t)(bytes / STRIDE));
-    head[8] = 8; /* bits of a pixel, which is .. */
-    head[9] = 3; /* .. a colour of the palette */
+    head[8] = 8; /* bits of a pixel */
+    head[9] = 3; /* a pixel is an index into the palette */
     for (unsigned i = 0; i < colours * 3; i++)
         plte[i] = (unsigned char)(palette[i / 3] >> (16 - 8 * (i % 3)));
     compress(&png, room, bytes);

@@ -1,11 +1,11 @@
-/* reason.c: the reason of a failure. Stands on moments.c. See reason.h. */
+/* reason.c: finds the reason of a failure. Uses moments.c. See reason.h. */
 #include "defrag/report/reason.h"
 
 #include <string.h>
 
 #include "alloc/base/error.h"
 
-/* PROBES_MOST: no file makes the search for a kind slow; after so many, kinds that collide count as one. */
+/* PROBES_MOST bounds the search for a kind: after that many probes, colliding kinds count as one. */
 enum { PROBES_MOST = 64, QUARTERS = 4, ALLOCATIONS_LEAST = 16, KIND_LEAST = 8, SPIKE_FACTOR = 4 };
 
 const char *zr_reason_name(enum zr_reason reason)
@@ -17,23 +17,23 @@ const char *zr_reason_name(enum zr_reason reason)
     return names[reason];
 }
 
-/* ---- What came and went -------------------------------------------------------------------------------- */
+/* ---- Allocations and frees ----------------------------------------------------------------------------- */
 
 struct kind {
     struct zr_kind_of_blocks is;
     unsigned size_class;
     uint64_t allocations_count, frees_count;
-    uint64_t came[QUARTERS], went[QUARTERS]; /* blocks that came in the recording, by quarter */
+    uint64_t came[QUARTERS], went[QUARTERS]; /* blocks allocated in the recording, by quarter */
 };
 
 struct trend {
-    struct zr_memory *memory; /* as it is before each record */
+    struct zr_memory *memory; /* the state before each record */
     struct zr_vector kinds;   /* struct kind */
     struct zr_number_map numbers;
     uint64_t records_count, before_count, seen_count;
     uint64_t allocations_count, frees_count; /* in the recording */
-    uint64_t largest_bytes, second_bytes;    /* blocks that came in it */
-    uint64_t largest_address, largest_seen;  /* the largest one, and when it came */
+    uint64_t largest_bytes, second_bytes;    /* of blocks allocated in the recording */
+    uint64_t largest_address, largest_seen;  /* the largest block, and when it was allocated */
     bool largest_lives;
 };
 
@@ -42,8 +42,8 @@ static unsigned class_of(uint64_t bytes)
     return bytes ? 63 - (unsigned)__builtin_clzll(bytes) : 0;
 }
 
-/* The kind of such a block, made where there is none. Kinds whose keys collide would count as one, so the
- * fields are compared, and the key goes on. */
+/* Finds or adds the kind of a block. Two kinds may have equal keys, so the fields are compared, and the
+ * search continues with the next key. */
 static zr_result find_kind(struct trend *trend, const struct kind *like, struct kind **out)
 {
     uint64_t key = (like->is.stream * UINT64_C(0x9e3779b97f4a7c15) + like->is.stack) * 1024;
@@ -99,7 +99,7 @@ static zr_result note(void *state, const struct zr_record *record, bool *stop)
     const struct zr_stretch_record *block = zr_extents_floor(&trend->memory->blocks, record->address);
     bool came = record->kind == ZR_RECORD_ALLOC;
     if (!came && (!block || block->address != record->address))
-        return ZR_OK; /* the memory says what is wrong */
+        return ZR_OK; /* the memory reports the error */
     like.is.tag = came ? record->tag : block->tag;
     like.is.stream = came ? record->stream : block->stream;
     like.is.stack = came ? record->stack : block->stack;
@@ -128,7 +128,7 @@ static zr_result note(void *state, const struct zr_record *record, bool *stop)
     return ZR_OK;
 }
 
-/* How many records come before the recording begins: quarters are of what follows. */
+/* Counts the records before the recording starts: quarters are of the rest. */
 static zr_result count_before(void *state, const struct zr_record *record, bool *stop)
 {
     uint64_t *count = state;
@@ -137,7 +137,7 @@ static zr_result count_before(void *state, const struct zr_record *record, bool 
     return ZR_OK;
 }
 
-/* The kind that leaks; NULL: none. What else there is has to come and go, or the program may just be loading.
+/* The kind that leaks; NULL: none. Other blocks must come and go; otherwise the program may still be loading.
  */
 static const struct kind *leak_of(const struct trend *trend, uint64_t live_bytes)
 {
@@ -158,7 +158,8 @@ static const struct kind *leak_of(const struct trend *trend, uint64_t live_bytes
     return worst;
 }
 
-/* One block that dwarfs all others of a program that repeats itself: the request, or one that came lately. */
+/* Whether one block is far larger than all others of a program that repeats itself: the request, or a recent
+ * block. */
 static bool is_spike(const struct trend *trend, const struct zr_failure *failure,
                      struct zr_kind_of_blocks *out)
 {
@@ -183,14 +184,14 @@ static bool is_spike(const struct trend *trend, const struct zr_failure *failure
     return block != NULL;
 }
 
-/* ---- What the refusal says ----------------------------------------------------------------------------- */
+/* ---- The refusal --------------------------------------------------------------------------------------- */
 
 static uint64_t less(uint64_t from, uint64_t bytes)
 {
     return from > bytes ? from - bytes : 0;
 }
 
-/* What was to be had: idle granules, and what limit and device leave. */
+/* Available memory: idle granules, and the rest of the limit and of the device. */
 static uint64_t available(const struct zrt_refusal *refusal)
 {
     uint64_t left = UINT64_MAX / 4;
@@ -203,12 +204,12 @@ static uint64_t available(const struct zrt_refusal *refusal)
     return left + refusal->cached_bytes + refusal->whole_bytes;
 }
 
-/* What is there, and cannot be had: it decides before any trend does. */
+/* Memory that exists but cannot be used decides before any trend. */
 static bool blocked(struct zr_reasoning *out, const struct zrt_refusal *refusal)
 {
     const struct {
         enum zr_reason reason;
-        uint64_t bytes, more; /* more: beyond what counts as available */
+        uint64_t bytes, more; /* more: in addition to the available memory */
     } ways[] = {{ZR_REASON_PENDING, refusal->pending_bytes, 0},
                 {ZR_REASON_PENDING, refusal->pending_bytes, refusal->pending_bytes},
                 {ZR_REASON_UNMOVABLE, refusal->unmovable_bytes, refusal->unmovable_bytes},
@@ -222,7 +223,7 @@ static bool blocked(struct zr_reasoning *out, const struct zrt_refusal *refusal)
     return false;
 }
 
-/* Others hold what is missing, and much of the device: a context alone holds less than that. */
+/* Whether others hold the missing memory, and much of the device: a context holds less. */
 static bool is_others(struct zr_reasoning *out, const struct zrt_refusal *refusal)
 {
     uint64_t used = less(refusal->device_bytes, refusal->device_free_bytes);
@@ -248,7 +249,7 @@ static enum zr_reason of_cause(const struct zrt_refusal *refusal, enum zr_verdic
     switch (refusal->cause) {
     case ZRT_CAUSE_SHORTAGE:
         return ZR_REASON_SHORTAGE;
-    case ZRT_CAUSE_LIMIT: /* that of the whole device is none */
+    case ZRT_CAUSE_LIMIT: /* a limit of the whole device is no limit */
         return refusal->device_bytes && refusal->limit_bytes >= refusal->device_bytes ? ZR_REASON_SHORTAGE
                                                                                       : ZR_REASON_LIMIT;
     case ZRT_CAUSE_FRAGMENTATION:
@@ -264,9 +265,8 @@ static enum zr_reason of_cause(const struct zrt_refusal *refusal, enum zr_verdic
     }
 }
 
-/* An allocator that caches asks for few sizes, all powers of two from 2 MiB on, and
- * knows no tags. What is free inside its
- * segments the file cannot say. */
+/* A caching allocator requests few sizes, powers of two from 2 MiB on, without tags. The file does not
+ * contain the free memory inside its segments. */
 static bool are_segments(const struct zr_memory *memory)
 {
     enum { SEGMENTS_LEAST = 8 };

@@ -1,4 +1,4 @@
-/* remedies.c: changes, each replayed. Stands on zr_defrag.h's replay. */
+/* remedies.c: changes that would make a request fit, each replayed. Uses zr_replay(). */
 #include "defrag/report/remedies.h"
 
 #include <stdio.h>
@@ -6,8 +6,7 @@
 
 #include "alloc/base/error.h"
 
-/* Times that a plan's sequence is gone through; replays of the search for the least capacity, of long
- * sequences fewer. */
+/* Repeats of a plan's sequence; replays of the search for the least capacity, fewer for long sequences. */
 enum { PLAN_REPEATS = 4, SEARCHES = 12, SEARCHES_LONG = 4, LONG_EVENTS = 200000 };
 
 struct mark {
@@ -18,9 +17,9 @@ struct mark {
 /* The records as a sequence of requests. */
 struct making {
     struct zr_vector events, marks; /* struct zr_event, struct mark */
-    struct zr_memory memory;        /* who lives where */
+    struct zr_memory memory;        /* the live blocks */
     uint64_t live_bytes, most_bytes;
-    bool streams; /* several */
+    bool streams; /* there are several */
 };
 
 static zr_result take(void *state, const struct zr_record *record, bool *stop)
@@ -79,8 +78,8 @@ static zr_result replay(const struct trying *trying, enum zr_policy policy, uint
                      report);
 }
 
-/* The least capacity, between one that fails and one that does, to some 2 MiB or as near as the searches get.
- */
+/* Searches the least capacity, between one that fails and one that suffices, to about 2 MiB or as near as the
+ * number of searches allows. */
 static zr_result find_least(const struct trying *trying, enum zr_policy policy, uint64_t most_bytes,
                             uint64_t *out)
 {
@@ -133,7 +132,7 @@ static zr_result try(const struct trying *trying, const char *change, enum zr_po
     return result;
 }
 
-/* With what was learned: the last of several times through. */
+/* Replays several repeats; the last one follows the learned plan. */
 static zr_result try_plan(const struct trying *trying, struct zr_remedies *out)
 {
     struct zr_remedy *remedy = &out->list[out->count++];
@@ -162,7 +161,7 @@ static enum zr_policy own_policy(const struct zr_recording *recording)
     }
 }
 
-/* The file's own policy with the least capacity that it can do with. */
+/* The file's own policy with the least sufficient capacity. */
 static zr_result add_capacity(const struct trying *trying, struct zr_remedies *out)
 {
     const char *own = zr_policy_name(own_policy(trying->recording));
@@ -181,7 +180,7 @@ static zr_result add_capacity(const struct trying *trying, struct zr_remedies *o
     return ZR_OK;
 }
 
-/* The same requests, all on one stream. */
+/* The same requests on one stream. */
 static zr_result try_one_stream(struct trying *trying, struct zr_remedies *out)
 {
     zr_arena *arena = trying->making->events.arena;
@@ -200,7 +199,7 @@ static zr_result try_one_stream(struct trying *trying, struct zr_remedies *out)
     return result;
 }
 
-/* What is pending goes before the request comes. */
+/* Pending blocks are freed before the request. */
 static zr_result try_without_pending(struct trying *trying, const struct zr_event *request,
                                      struct zr_remedies *out)
 {
@@ -257,7 +256,7 @@ zr_result zr_remedies_find(struct zr_remedies *out, struct zr_recording *recordi
         zr_moment_reach(&reached, recording, records_count, &(struct zr_recording_sink){take, &making});
     zr_memory_end(&reached);
     if (result == ZR_OK && question->size_bytes > (UINT64_C(1) << 62) - making.live_bytes)
-        result = zr_fail(ZR_ERR_INVALID, "a request of more than a machine can hold");
+        result = zr_fail(ZR_ERR_INVALID, "the request exceeds what a machine can hold");
     request.block = (uint32_t)making.memory.allocations_count;
     if (result == ZR_OK)
         result = zr_vector_add(&making.events, &request);

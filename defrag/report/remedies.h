@@ -1,4 +1,4 @@
-/* remedies.h: what would have fitted, each change proved by replaying what came before the question with it.
+/* remedies.h: changes that would have made the request fit, each proved by a replay of the preceding events.
  * Private to defrag/. */
 #ifndef ZR_REMEDIES_H
 #define ZR_REMEDIES_H
@@ -11,8 +11,9 @@ struct zr_remedy {
     const char
         *change; /* "zr", "plan", "caching", "expandable", "bestfit", "one stream", "pending", "capacity" */
     bool fits;
-    uint64_t peak_reserved_bytes;      /* where it fits: within the capacity; else: the least that it needs */
-    uint64_t short_bytes;              /* 0 where it fits */
+    uint64_t peak_reserved_bytes; /* if it fits: the peak within the capacity; else: the least that the change
+                                     needs */
+    uint64_t short_bytes;         /* 0 if it fits */
     char where[ZR_REMEDY_WHERE_BYTES]; /* the last mark before the event that found no room; "": none */
 };
 
@@ -23,11 +24,11 @@ struct zr_remedies {
 
 /* Replays the first `records_count` records and then the request, under each policy within the capacity:
  *   zr, caching, expandable, bestfit  the policies of zr replay
- *   plan        zr with the sequence gone through before, so that it follows what it learned
- *   one stream  the file's own policy, with all on one stream; where there are several
- *   pending     the file's own policy, with what is pending freed first; where something is
- *   capacity    the file's own policy with the least capacity that will do
- * say(words), where it is not NULL, hears what is being tried. */
+ *   plan        zr after earlier repeats of the sequence, so that it follows a learned plan
+ *   one stream  the file's own policy, with all blocks on one stream; if there are several streams
+ *   pending     the file's own policy, with pending blocks freed first; if there are any
+ *   capacity    the file's own policy with the least capacity that is enough
+ * say(words), if not NULL, is called with the name of each change. */
 zr_result zr_remedies_find(struct zr_remedies *out, struct zr_recording *recording, uint64_t records_count,
                            const struct zr_question *question, zr_arena *arena,
                            void (*say)(const char *words));

@@ -1,4 +1,4 @@
-/* why.c: room for one request in a memory as it is. Stands on memory.c and on PyTorch's numbers. */
+/* why.c: whether a request fits in a state of memory. Uses memory.c and PyTorch's constants. */
 #include "defrag/report/why.h"
 
 #include <string.h>
@@ -15,11 +15,11 @@ const char *zr_verdict_name(enum zr_verdict verdict)
     return names[verdict];
 }
 
-/* ---- What the file's allocator would do ---------------------------------------------------------------- */
+/* ---- The rules of the file's allocator ----------------------------------------------------------------- */
 
 struct rules {
     uint64_t bytes;        /* the request with rounding */
-    uint64_t driver_bytes; /* asked of the driver where no run will do */
+    uint64_t driver_bytes; /* requested from the driver if no run fits */
     uint64_t stream;
     uint32_t pool;
     bool by_stream; /* runs belong to a stream and a pool */
@@ -55,7 +55,7 @@ static bool own_run(const struct rules *rules, const struct zr_stretch_record *m
 }
 
 struct runs {
-    uint64_t own, other_stream, other_pool; /* the longest */
+    uint64_t own, other_stream, other_pool; /* the longest runs */
 };
 
 static struct runs find_runs(const struct zr_memory *memory, const struct rules *rules)
@@ -86,8 +86,8 @@ static bool fits(const struct zr_memory *memory, const struct rules *rules, uint
            less(capacity_bytes, memory->reserved_bytes - memory->releasable_bytes) >= rules->driver_bytes;
 }
 
-/* What would be there if what is pending were free: each run of free and pending pieces, and the segments or
- * granules without other blocks. */
+/* Whether the request would fit if pending memory were free: in a run of free and pending pieces, or in the
+ * segments or granules without other blocks. */
 static bool fits_without_pending(const struct zr_memory *memory, const struct rules *rules,
                                  uint64_t capacity_bytes)
 {
@@ -144,11 +144,11 @@ void zr_why_answer(struct zr_answer *out, const struct zr_memory *memory, const 
 
 /* ---- Pins ---------------------------------------------------------------------------------------------- */
 
-/* Blocks side by side that share segments or granules with no other block. */
+/* Adjacent blocks that share segments or granules with no other block. */
 struct cluster {
-    size_t first, end;   /* of the pieces */
-    uint64_t cost_bytes; /* in blocks */
-    uint64_t gain_bytes; /* releasable once they are gone */
+    size_t first, end;   /* indices into the pieces */
+    uint64_t cost_bytes; /* bytes of its blocks */
+    uint64_t gain_bytes; /* releasable bytes without these blocks */
 };
 
 struct choice {
@@ -156,7 +156,7 @@ struct choice {
     struct zr_vector pieces;   /* struct zr_memory_piece, in address order */
     struct zr_vector clusters; /* struct cluster */
     size_t first, end;         /* the cheapest window: pieces of one run, long enough */
-    uint64_t cost_bytes;       /* of it; UINT64_MAX: there is none */
+    uint64_t cost_bytes;       /* of the window; UINT64_MAX: none */
 };
 
 static uint64_t cost_of(const struct zr_memory_piece *piece)
@@ -164,7 +164,7 @@ static uint64_t cost_of(const struct zr_memory_piece *piece)
     return piece->block ? piece->bytes : 0;
 }
 
-/* Windows of pieces [first, end) of one run: as few as it takes from each piece on. */
+/* Finds windows in pieces [first, end) of one run: for each first piece, the fewest that suffice. */
 static void find_window(struct choice *choice, size_t first, size_t end)
 {
     const struct zr_memory_piece *pieces = choice->pieces.items;
@@ -213,7 +213,7 @@ static zr_result find_clusters(struct choice *choice, size_t first, size_t end)
     return result == ZR_OK && cluster.cost_bytes > 0 ? zr_vector_add(&choice->clusters, &cluster) : result;
 }
 
-/* Those that give most for what they cost first. */
+/* Orders by gain per cost, descending. */
 static bool cheaper(const void *a, const void *b)
 {
     const struct cluster *one = a, *other = b;
@@ -277,7 +277,7 @@ static zr_result choose(struct zr_vector *pins, struct choice *choice, const str
     zr_result result = ZR_OK;
     for (size_t i = count; i-- > 0 && result == ZR_OK;) {
         if (have_bytes - clusters[i].gain_bytes >= choice->rules->driver_bytes)
-            have_bytes -= clusters[i].gain_bytes; /* it was not needed after all */
+            have_bytes -= clusters[i].gain_bytes; /* redundant: drop the cluster */
         else
             result = add_pins(pins, choice, clusters[i].first, clusters[i].end);
     }

@@ -1,10 +1,9 @@
-/* why.h: why a request has no room in a memory as it is, and which blocks stand in the way. Private to
+/* why.h: why a request does not fit in a state of memory, and which blocks stand in its way. Private to
  * defrag/.
  *
- * How the file's allocator finds room is what decides: PyTorch's takes a free run of the request's pool and
- * stream, else gives back segments that are wholly free and asks the driver; zr's arena takes a free run,
- * else moves whole free granules. A log without maps says nothing of that: whether a request fits is then for
- * a replay to say (remedies.h). */
+ * The rules of the file's allocator decide. PyTorch's allocator takes a free run of the request's pool and
+ * stream, else releases wholly free segments and asks the driver. zr's arena takes a free run, else moves
+ * whole free granules. For a log without maps, a replay decides (remedies.h). */
 #ifndef ZR_WHY_H
 #define ZR_WHY_H
 
@@ -12,11 +11,11 @@
 
 enum zr_verdict {
     ZR_VERDICT_FITS = 0,
-    ZR_VERDICT_SHORTAGE,      /* less is free than is asked for */
-    ZR_VERDICT_FRAGMENTATION, /* enough is free, and nowhere in one piece */
-    ZR_VERDICT_STREAM,        /* a run would do, and is another stream's */
-    ZR_VERDICT_POOL,          /* a run would do, and is another pool's */
-    ZR_VERDICT_PENDING,       /* what is freed and still in use by a stream would do */
+    ZR_VERDICT_SHORTAGE,      /* less is free than requested */
+    ZR_VERDICT_FRAGMENTATION, /* enough is free, but not in one piece */
+    ZR_VERDICT_STREAM,        /* a run is long enough, but belongs to another stream */
+    ZR_VERDICT_POOL,          /* a run is long enough, but belongs to another pool */
+    ZR_VERDICT_PENDING,       /* freed memory that a stream may still use would be enough */
 };
 const char *zr_verdict_name(enum zr_verdict verdict);
 
@@ -28,14 +27,14 @@ struct zr_question {
 struct zr_answer {
     enum zr_verdict verdict;
     uint64_t size_bytes;             /* with rounding */
-    uint64_t free_bytes;             /* of the capacity, what is in no block */
-    uint64_t largest_free_run_bytes; /* that the request could be put into */
-    uint64_t releasable_bytes;       /* could go back to the driver .. */
-    uint64_t unreserved_bytes;       /* .. which has these besides */
+    uint64_t free_bytes;             /* part of the capacity without blocks */
+    uint64_t largest_free_run_bytes; /* usable for the request */
+    uint64_t releasable_bytes;       /* could be returned to the driver .. */
+    uint64_t unreserved_bytes;       /* .. which has these bytes besides */
     uint64_t pending_bytes;
 };
 
-/* With maps alone. Changes nothing. */
+/* Requires maps. Changes nothing. */
 void zr_why_answer(struct zr_answer *out, const struct zr_memory *memory, const struct zr_question *question);
 
 /* A block that stands in the way: a copy. */
@@ -45,9 +44,9 @@ struct zr_pin {
     uint8_t tag;
     bool pending;
 };
-/* Adds to `pins` the blocks (struct zr_pin) of the fewest bytes found which, if gone, let the request in, and
- * the largest first, and takes them out of the memory, where that is then seen; *proved false: not even
- * without them, or there are none. For ZR_VERDICT_PENDING these are the pending ones. */
+/* Appends to `pins` the cheapest set of blocks found (struct zr_pin, the largest first) without which the
+ * request would fit, and removes them from the memory to prove it. *proved is false if the request does not
+ * fit even then, or if there is no set. For ZR_VERDICT_PENDING the set is the pending blocks. */
 zr_result zr_why_pins(struct zr_vector *pins, struct zr_memory *memory, const struct zr_question *question,
                       enum zr_verdict verdict, bool *proved);
 

@@ -1,4 +1,4 @@
-/* conversion.c: see conversion.h. Stands on tool.c. */
+/* conversion.c: see conversion.h. Uses tool.c. */
 #include "defrag/tool/conversion.h"
 
 #include <unistd.h>
@@ -30,7 +30,8 @@ bool zr_tool_takes_binary(const struct zr_tool_conversion *conversion, const cha
 {
     bool takes = conversion->output || !isatty(STDOUT_FILENO);
     if (!takes)
-        zr_tool_log("%s: a terminal shows no such file: -o FILE or a pipe takes it", command);
+        zr_tool_log("%s: the output is binary and standard output is a terminal; use -o FILE or a pipe",
+                    command);
     return takes;
 }
 

@@ -1,4 +1,4 @@
-/* diff.c: `zr diff`: two files side by side, what grew, and conditions for CI. Stands on defrag/report/. */
+/* diff.c: `zr diff`: compares two files, lists growth, and checks conditions for CI. Uses defrag/report/. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -8,7 +8,7 @@
 #include "defrag/tool/input.h"
 
 static const char help[] =
-    "Compares two files of memory events: figures side by side, and what grew.\n"
+    "Compares two files of memory events: figures side by side, and the largest changes.\n"
     "\n"
     "Examples\n"
     "  zr diff before.pickle after.pickle\n"
@@ -19,16 +19,16 @@ static const char help[] =
     "\n"
     "zr diff A B [options]\n"
     "zr diff A --policy P,Q [options]\n"
-    "  A, B            .zrt traces, PyTorch snapshots, RMM logs or MiniMalloc CSVs, of the same kind or not\n"
-    "  --fail-if EXPR  exit 1 if any condition holds, conditions being separated by commas: FIGURE OP VALUE, where FIGURE is\n"
-    "                  a name of the table, OP is >, >=, <, <=, == or !=, and VALUE is 1.05x (of A's), +5% or +64MiB (over\n"
+    "  A, B            .zrt traces, PyTorch snapshots, RMM logs or MiniMalloc CSVs, of the same format or of two\n"
+    "  --fail-if EXPR  exit 1 if any condition holds. Conditions are separated by commas: FIGURE OP VALUE. FIGURE is a\n"
+    "                  name of the table, OP is >, >=, <, <=, == or !=, and VALUE is 1.05x (of A's), +5% or +64MiB (over\n"
     "                  A's), or a number or a size: 24G, 24GB, 1.5GiB\n"
     "  --policy P[,Q]  replays A under P, B (or A again) under Q, for the figures replay.*: zr, caching, expandable, bestfit\n"
-    "  --capacity BYTES  of the device that they are replayed on (default: without end)\n"
+    "  --capacity BYTES  of the simulated device of the replays (default: unlimited)\n"
     "  --device N      of snapshots of several devices (default: the one with the most events)\n"
-    "  --json          for programs\n"
+    "  --json          JSON instead of a table\n"
     "\n"
-    "What grew is what is live at each file's peak: by tag, and by the innermost frame of Python where there are stacks.\n";
+    "Changes are in live bytes at each file's peak: by tag, and by the innermost Python frame if there are stacks.\n";
 
 enum { GROWTH_SHOWN = 20, LABEL_BYTES = 160 };
 
@@ -41,7 +41,7 @@ struct settings {
     bool json;
 };
 
-/* What is live at the peaks under one name. */
+/* Live bytes at the two peaks under one name. */
 struct growth {
     char label[LABEL_BYTES];
     uint64_t bytes[2];
@@ -54,7 +54,7 @@ struct view {
     const char *policy_names[2]; /* NULL: none */
     struct zr_vector growth;     /* struct growth, the largest change first */
     struct zr_number_map labels;
-    struct zr_text failed; /* the conditions that hold, as a JSON list's items */
+    struct zr_text failed; /* the conditions that hold, as items of a JSON list */
     char failed_room[4096];
     unsigned failed_count;
 };
@@ -128,7 +128,7 @@ static zr_result check(struct view *view, const char *expression)
             return result;
         for (unsigned side = 0; side < 2; side++)
             if (!zr_figure_known(condition.figure, &view->sides[side]))
-                return zr_fail(ZR_ERR_INVALID, "'%s' does not say %s", view->inputs[side].name,
+                return zr_fail(ZR_ERR_INVALID, "'%s' does not contain %s", view->inputs[side].name,
                                condition.figure->name);
         if (!zr_condition_holds(&condition, condition.figure->get(&view->sides[0]),
                                 condition.figure->get(&view->sides[1])))
@@ -202,7 +202,7 @@ static void print_table(struct zr_text *text, const struct view *view)
         const struct zr_compared *sides = view->sides;
         bool known = zr_figure_known(figure, &sides[0]) && zr_figure_known(figure, &sides[1]);
         if (figure->needs_replay && !known)
-            continue; /* nobody has asked for it */
+            continue; /* --fail-if did not ask for the figure */
         zr_text_print(text, "%-26s", figure->name);
         print_value(text, figure, &sides[0]);
         print_value(text, figure, &sides[1]);
@@ -227,7 +227,7 @@ static void print_table(struct zr_text *text, const struct view *view)
         zr_text_print(text, "and %zu more (--json has them)\n", view->growth.count - GROWTH_SHOWN);
 }
 
-/* The side's file under its policy. */
+/* Replays the side's file under its policy. */
 static zr_result replay(struct view *view, unsigned side, const struct settings *settings, zr_arena *arena)
 {
     const struct zr_tool_input *input = &view->inputs[side];
@@ -250,7 +250,7 @@ static zr_result replay(struct view *view, unsigned side, const struct settings 
     return result;
 }
 
-/* One policy or two, separated by a comma. */
+/* Reads one policy, or two separated by a comma. */
 static bool read_policies(struct settings *settings)
 {
     const char *at = settings->policies;
@@ -264,7 +264,7 @@ static bool read_policies(struct settings *settings)
         }
         if (!found || (side == 1 && at[length])) {
             zr_tool_log(
-                "diff: --policy takes one or two of zr, caching, expandable and bestfit, as caching,zr");
+                "diff: --policy takes one or two of zr, caching, expandable and bestfit, as in caching,zr");
             return false;
         }
         at += at[length] == ',' ? length + 1 : 0;
@@ -307,7 +307,7 @@ static zr_result work(void *state, zr_arena *arena, int *code)
             print_table(&out.text, &view);
         *code = zr_tool_output_end(&out);
         if (view.failed_count > 0)
-            zr_tool_log("diff: of --fail-if %s: %s", view.failed_count > 1 ? "these hold" : "this holds",
+            zr_tool_log("diff: --fail-if %s: %s", view.failed_count > 1 ? "these hold" : "this holds",
                         view.failed_room);
         if (*code == ZR_TOOL_FINE && view.failed_count > 0)
             *code = ZR_TOOL_THRESHOLD;
@@ -336,7 +336,7 @@ int zr_tool_diff(int argc, char **argv)
         return code;
     bool alone = settings.arguments.files_count == 1 && settings.policies && strchr(settings.policies, ',');
     if (settings.arguments.files_count != 2 && !alone) {
-        zr_tool_log("diff: name two files, or one and --policy P,Q; see zr diff --help");
+        zr_tool_log("diff: two files, or one file and --policy P,Q, are required; see zr diff --help");
         return ZR_TOOL_USAGE;
     }
     if (settings.policies && !read_policies(&settings))

@@ -1,4 +1,4 @@
-/* export.c: `zr export`: traces in other programs' formats. Stands on defrag/report/. */
+/* export.c: `zr export`: writes traces in other programs' formats. Uses defrag/report/. */
 #include <stdio.h>
 #include <string.h>
 
@@ -17,8 +17,8 @@ static const char help[] =
     "\n"
     "zr export --format F IN [options]\n"
     "  IN            a .zrt trace, a PyTorch snapshot, an RMM log, a CSV of events or of lifetimes; - is standard input\n"
-    "  --format F    torch (needs a file that says what is mapped), rmm (needs addresses), minimalloc (lifetimes; times are\n"
-    "                numbers of events), perfetto (JSON), pprof (what is live at a moment), csv (every event)\n"
+    "  --format F    torch (the input must have mapped ranges), rmm (the input must have addresses), minimalloc (lifetimes;\n"
+    "                times are numbers of events), perfetto (JSON), pprof (live blocks at one moment), csv (every event)\n"
     "  -o OUT        the file (default: standard output)\n"
     "  --at MOMENT   of pprof: " ZR_MOMENT_WORDS " (default: peak)\n"
     "  --device N    of a snapshot of several devices (default: the one with the most events)\n"
@@ -50,11 +50,11 @@ static zr_result work(void *state, zr_arena *arena, int *code)
     zr_result result =
         zr_tool_input_open(&input, settings->conversion.file, &settings->conversion.reading, arena);
     if (result == ZR_OK && format->needs_maps && !input.recording.has_maps)
-        result = zr_fail(ZR_ERR_FORMAT, "'%s' does not say what is mapped, and %s needs it", input.name,
+        result = zr_fail(ZR_ERR_FORMAT, "'%s' does not contain mapped ranges; %s needs them", input.name,
                          format->name);
     if (result == ZR_OK && format->needs_addresses && !input.recording.has_addresses)
-        result = zr_fail(ZR_ERR_FORMAT, "'%s' does not say where blocks lie, and %s needs it", input.name,
-                         format->name);
+        result = zr_fail(ZR_ERR_FORMAT, "'%s' does not contain addresses of blocks; %s needs them",
+                         input.name, format->name);
     const char *at = settings->conversion.at;
     if (result == ZR_OK)
         result = zr_moment_find(&input.moments, &input.recording, at ? at : "peak", &own.records_count);

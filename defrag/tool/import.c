@@ -1,4 +1,4 @@
-/* import.c: `zr import`: other programs' files as .zrt traces. Stands on defrag/trace/. */
+/* import.c: `zr import`: makes .zrt traces of other programs' files. Uses defrag/trace/. */
 #include <string.h>
 
 #include "alloc/base/error.h"
@@ -10,20 +10,20 @@ static const char help[] =
     "\n"
     "Examples\n"
     "  zr import snapshot.pickle -o snapshot.zrt\n"
-    "  zr import --format rmm log.csv -o log.zrt        fails if the file is of another kind\n"
+    "  zr import --format rmm log.csv -o log.zrt        fails if the file has another format\n"
     "  zr import events.csv | zr stats -\n"
     "\n"
     "zr import [--format F] IN [options]\n"
     "  IN            a PyTorch snapshot, an RMM log, a MiniMalloc CSV, a CSV of events or a .zrt trace; - is standard input\n"
-    "  --format F    torch, rmm, minimalloc, csv or zrt (default: what the file is)\n"
+    "  --format F    torch, rmm, minimalloc, csv or zrt (default: detected from the content)\n"
     "  -o OUT        the file (default: standard output)\n"
     "  --device N    of a snapshot of several devices (default: the one with the most events)\n"
     "  --unit BYTES  one unit of the sizes in a MiniMalloc CSV (default 1)\n"
     "\n"
-    "A CSV of events has a line of column names, and an event a row: event (alloc, free_asked, free, map, unmap, refused,\n"
-    "mark), address and bytes; and where they are known time_ns, reserved_bytes, stream, thread, tag, pool, unit_bytes,\n"
-    "free_bytes, before, label. Every figure of zr stats is the same before and after. A .zrt has no stacks. A file whose\n"
-    "end is missing is read up to there. Perfetto's counters and pprof's sums hold no blocks, so they cannot be imported.\n";
+    "A CSV of events has a line of column names, and one row for each event: event (alloc, free_asked, free, map, unmap,\n"
+    "refused, mark), address and bytes; optional columns are time_ns, reserved_bytes, stream, thread, tag, pool, unit_bytes,\n"
+    "free_bytes, before, label. Every figure of zr stats is the same before and after. A .zrt has no stacks of snapshots. A\n"
+    "truncated file is read up to the cut. Perfetto's counters and pprof's sums hold no blocks, so they cannot be imported.\n";
 
 static zr_result write_text(void *state, struct zr_text *text)
 {
@@ -45,7 +45,7 @@ static zr_result work(void *state, zr_arena *arena, int *code)
     return result;
 }
 
-/* Whether files of that format can be read. */
+/* Checks that files of the format can be read. */
 static bool check_format(const char *format)
 {
     static const char *const names[] = {"torch", "rmm", "minimalloc", "csv", "zrt"};
@@ -53,7 +53,8 @@ static bool check_format(const char *format)
         if (strcmp(format, names[i]) == 0)
             return true;
     if (format && (strcmp(format, "perfetto") == 0 || strcmp(format, "pprof") == 0))
-        zr_tool_log("import: a file of %s holds sums and no blocks; see zr import --help", format);
+        zr_tool_log("import: a %s file holds sums, not blocks, and cannot be imported; see zr import --help",
+                    format);
     else if (format)
         zr_tool_log("import: --format takes one of torch, rmm, minimalloc, csv, zrt; see zr import --help");
     return !format;

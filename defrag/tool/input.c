@@ -1,4 +1,4 @@
-/* input.c: files and standard input as recordings. Stands on defrag/report/. */
+/* input.c: opens files, standard input and processes as recordings. Uses defrag/report/. */
 #define _GNU_SOURCE
 #include "defrag/tool/input.h"
 
@@ -21,7 +21,7 @@ static void read_from_descriptor(struct zr_tool_source *source, const char *call
     source->path = source->room;
 }
 
-/* Traces are read more than once, and a pipe cannot be: it is kept in memory that has a name. */
+/* Traces are read several times, and a pipe cannot be reread: copy it into a memfd. */
 static zr_result keep_standard_input(struct zr_tool_source *input)
 {
     char buffer[1 << 16];
@@ -29,7 +29,7 @@ static zr_result keep_standard_input(struct zr_tool_source *input)
     struct zr_file from = zr_file_borrow(STDIN_FILENO, "standard input");
     input->fd = memfd_create("zr-input", MFD_CLOEXEC);
     if (input->fd < 0)
-        return zr_fail(ZR_ERR_IO, "standard input cannot be kept: %s", strerror(errno));
+        return zr_fail(ZR_ERR_IO, "cannot keep standard input: %s", strerror(errno));
     struct zr_file to = zr_file_borrow(input->fd, "standard input");
     zr_result result;
     while ((result = zr_file_read(&from, buffer, sizeof buffer, &got)) == ZR_OK && got > 0)
@@ -41,7 +41,7 @@ static zr_result keep_standard_input(struct zr_tool_source *input)
 
 enum { PID_DIGITS = 9 };
 
-/* PID, or PID/ARENA. */
+/* Whether the name is PID or PID/ARENA. */
 static bool is_process(const char *name)
 {
     size_t digits = strspn(name, "0123456789");
@@ -52,7 +52,7 @@ static bool is_process(const char *name)
 /* ---- Names --------------------------------------------------------------------------------------------- */
 
 struct name {
-    const char *given; /* NULL: of an arena */
+    const char *given; /* NULL: an arena of a process */
     char arena[PID_DIGITS + 3 + ZR_TOOL_ARENA_WORD];
 };
 
@@ -75,7 +75,7 @@ static zr_result add_arenas(struct zr_vector *list, const char *number)
         result = zr_vector_add(list, &name);
     }
     if (result == ZR_OK && live.shown.arenas_count > live.arenas_count)
-        zr_tool_log("process %ld has %" PRIu32 " arenas: this is about the first %u", pid,
+        zr_tool_log("process %ld has %" PRIu32 " arenas: only the first %u are shown", pid,
                     live.shown.arenas_count, live.arenas_count);
     return result;
 }
@@ -114,8 +114,8 @@ const char *zr_tool_name_arena(const struct zr_tool_names *names, size_t index)
 
 /* ---- A process's arena --------------------------------------------------------------------------------- */
 
-/* The figures of the arena, after its blocks were written down: no peak is below what is live there. The
- * older ones stay where the process has ended meanwhile. */
+/* Reads the arena's figures again after its blocks were written, so that no peak is below the live bytes. If
+ * the process has ended, the older figures remain. */
 static void read_again(struct zr_published_arena *arena, struct zr_live *live, long pid)
 {
     uint32_t number = arena->number;
@@ -126,7 +126,7 @@ static void read_again(struct zr_published_arena *arena, struct zr_live *live, l
             *arena = live->shown.arenas[i];
 }
 
-/* What a running process holds now, in a file that has no name any more. */
+/* Writes a snapshot of a running process to a file and unlinks the file. */
 static zr_result take_process(struct zr_tool_input *input, struct zr_published_arena *arena)
 {
     static struct zr_live live;
@@ -149,18 +149,18 @@ static zr_result take_process(struct zr_tool_input *input, struct zr_published_a
     if (result != ZR_OK)
         return result;
     if ((input->source.fd = memfd_create("zr-input", MFD_CLOEXEC)) < 0)
-        return zr_fail(ZR_ERR_IO, "the blocks of process %ld cannot be kept: %s", pid, strerror(errno));
+        return zr_fail(ZR_ERR_IO, "cannot keep the blocks of process %ld: %s", pid, strerror(errno));
     snprintf(command, sizeof command, "snapshot %u /proc/%ld/fd/%d", arena->number, (long)getpid(),
              input->source.fd);
     result = zr_live_ask(pid, command, &zr_tool_patience, words, NULL);
     if (result == ZR_OK)
         read_again(arena, &live, pid);
-    read_from_descriptor(&input->source, "what the process holds now");
+    read_from_descriptor(&input->source, "the snapshot of the process");
     input->is_live = true;
     return result;
 }
 
-/* The file knows of this moment alone. */
+/* A snapshot contains one moment; the process publishes its peaks. */
 static void note_peaks(struct zr_tool_input *input, const struct zr_arena_stats *stats)
 {
     struct zr_moments *moments = &input->moments;
@@ -179,7 +179,7 @@ zr_result zr_tool_source_open(struct zr_tool_source *out, const char *name)
     return strcmp(name, "-") == 0 ? keep_standard_input(out) : ZR_OK;
 }
 
-/* The last failure's words have what the user named, and not where it was kept. */
+/* Replaces the path of a copy by the user's name for the file in the last error. */
 static void name_in_failure(const struct zr_tool_source *source)
 {
     char kept[sizeof source->room + 2], words[1024];
@@ -227,7 +227,7 @@ zr_result zr_tool_input_open(struct zr_tool_input *out, const char *name,
         note_peaks(out, &arena_shown.stats);
     zr_tool_progress_say(NULL);
     if (result == ZR_OK && out->recording.cut_short)
-        zr_tool_log("'%s' is cut short: what is said is of its first %" PRIu64 " events", name,
+        zr_tool_log("'%s' is truncated: the output covers its first %" PRIu64 " events", name,
                     out->moments.now.records_count);
     return result;
 }
@@ -269,19 +269,19 @@ void zr_tool_progress_say(const char *words)
         zr_write_all(STDERR_FILENO, ZR_PRESENT_POSITION, line, (size_t)bytes);
 }
 
-/* What of a stack is the allocator's own, or says nothing. */
+/* Whether a frame belongs to an allocator or has no information. */
 static bool is_noise(const char *frame)
 {
     static const char *const names[] = {"torch::unwind", "torch::Captured",
                                         "torch::cuda::", "c10::", "at::detail::empty"};
-    /* zr's own, in a program or in a library of its own; and the ways into malloc. */
+    /* zr's own frames, and the C library's entry points of malloc */
     static const char *const places[] = {
         "(alloc/front/", "(alloc/telemetry/", "(alloc/service/client/", "(alloc/preload/",
         "(libzr",        "(libc.so",          "(libstdc++.so"};
     for (unsigned i = 0; i < sizeof names / sizeof *names; i++)
         if (strncmp(frame, names[i], strlen(names[i])) == 0)
             return true;
-    const char *place = NULL; /* the last blank with a parenthesis: names of C++ have some, too */
+    const char *place = NULL; /* C++ names contain parentheses, so the last one starts the place */
     for (const char *at = frame; (at = strstr(at, " (")); at++)
         place = at;
     if (place && strstr(place, "/include/c++/"))
@@ -297,7 +297,7 @@ bool zr_tool_short_stack(struct zr_recording *recording, uint32_t stack, char ou
     enum { FRAMES_MOST = 64 };
     struct zr_frames frames = zr_recording_frames(recording, stack);
     char frame[ZR_FRAME_BYTES];
-    unsigned best = 0; /* how good *out is */
+    unsigned best = 0; /* quality of *out */
     for (unsigned i = 0; i < FRAMES_MOST && best < 3 && zr_frames_next(&frames, recording, frame); i++) {
         bool python = strstr(frame, ".py:") != NULL, library = strstr(frame, "-packages/") != NULL;
         unsigned good = python ? (library ? 2 : 3) : is_noise(frame) ? 0 : 1;
@@ -316,7 +316,7 @@ zr_result zr_tool_extents(struct zr_vector *extents, const struct zr_memory *mem
     zr_result result = ZR_OK;
     while (result == ZR_OK && zr_memory_next(&walk, &piece)) {
         const struct zr_stretch_record *block = piece.block;
-        bool unknown = !block && !piece.mapped; /* between two blocks, and the file does not say what */
+        bool unknown = !block && !piece.mapped; /* between two blocks, in a file without mapped ranges */
         struct zr_map_extent extent = {.address = piece.address,
                                        .bytes = piece.bytes,
                                        .kind = unknown          ? ZR_MAP_UNMAPPED

@@ -1,4 +1,5 @@
-/* main.c: zr, the fragmentation tools. Finds the subcommand and hands over. */
+/* main.c: the program `zr`: finds the subcommand and calls it. The exit codes are enum zr_tool_exit of
+ * tool.h. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,40 +15,40 @@ static const char help[] =
     "Examples\n"
     "  zr stats snapshot.pickle                         what is live, reserved and stranded\n"
     "  zr replay snapshot.pickle                        how much each allocator would have reserved\n"
-    "  zr replay run.zrt --policy zr --capacity 80GB    would it fit\n"
+    "  zr replay run.zrt --policy zr --capacity 80GB    whether the trace fits\n"
     "  zr pack lifetimes.csv -o placed.csv              the best fixed placement\n"
-    "  zr run --stats -- python3 train.py               a program with zr's malloc, and five lines about it\n"
-    "  zr doctor -- python3 train.py                    whether it can run so, and what to type\n"
+    "  zr run --stats -- python3 train.py               a program with zr's malloc, and five lines about its memory\n"
+    "  zr doctor -- python3 train.py                    whether zr run works for a program, and the command to type\n"
     "\n"
     "zr SUBCOMMAND [options]\n"
     "\n"
     "Subcommands\n"
-    "  stats     what was live, reserved, stranded, when\n"
-    "  why       why an allocation found no room, and what would help\n"
-    "  map       what lies where\n"
-    "  diff      two files side by side, with conditions for CI\n"
-    "  export    in other programs' formats\n"
-    "  import    other programs' files as a .zrt trace\n"
-    "  report    one HTML page: memory over time, every block, the holders\n"
+    "  stats     shows live, reserved and stranded memory over time\n"
+    "  why       explains why an allocation failed, and what would help\n"
+    "  map       draws the blocks and free extents of memory by address\n"
+    "  diff      compares two files, with conditions for CI\n"
+    "  export    writes a trace in another program's format\n"
+    "  import    makes a .zrt trace of another program's file\n"
+    "  report    writes one HTML page: memory over time, every block, the largest holders\n"
     "  replay    runs a recorded sequence under several allocators\n"
-    "  pack      places lifetimes at fixed offsets\n"
+    "  pack      places buffers of known lifetimes at fixed offsets\n"
     "  run       runs a program with zr's malloc\n"
-    "  doctor    says whether programs can run on zr's malloc here\n"
-    "  ps        the running processes whose memory zr manages\n"
-    "  ledger    where all of such a process's memory is, row by row\n"
-    "  top       shows them in the terminal: by tag, what lies where, the largest holders\n"
-    "  serve     the same figures for Prometheus\n"
-    "  snapshot  writes what one of them holds now\n"
-    "  attach    records what one of them allocates and frees\n"
-    "  record    the same, started, marked and ended by three commands\n"
-    "  service   one owner of the machine's memory for several programs: zrd\n"
+    "  doctor    checks whether programs can run on zr's malloc here\n"
+    "  ps        lists the running processes whose memory zr manages\n"
+    "  ledger    accounts for all memory of a process, row by row\n"
+    "  top       shows processes in the terminal: memory by tag, by address, the largest holders\n"
+    "  serve     serves the figures of all processes to Prometheus\n"
+    "  snapshot  writes the current blocks of a process to a file\n"
+    "  attach    records the allocations and frees of a process\n"
+    "  record    starts, marks and ends a recording with three commands\n"
+    "  service   controls zrd, which shares one machine's memory among several programs\n"
     "\n"
-    "Each has --help, and where zr is installed a page: man zr-stats. zr completion bash prints a script for the shell.\n"
+    "Each subcommand has --help. An installed zr has manual pages: man zr-stats. zr completion bash prints a completion script.\n"
     "zr --version, or -V, prints the version.\n"
-    "\n" ZR_SIZE_HELP "Exit codes: 0 fine, 1 a threshold failed, 2 usage, 3 bad input, 4 out of memory.\n";
+    "\n" ZR_SIZE_HELP "Exit codes: 0 success, 1 a threshold failed, 2 usage, 3 bad input, 4 out of memory.\n";
 
 static const struct zr_tool_subcommand subcommands[] = {
-    /* clang-format off: one a line */
+    /* clang-format off: one entry a line */
     {"replay", zr_tool_replay},
     {"pack", zr_tool_pack},
     {"run", zr_tool_preload},
@@ -89,13 +90,13 @@ static int unknown(const char *name)
             least = zr_tool_distance(name, nearest);
         }
     if (nearest)
-        zr_tool_log("%s is no subcommand; did you mean zr %s? See zr --help", name, nearest);
+        zr_tool_log("there is no subcommand %s; did you mean zr %s? See zr --help", name, nearest);
     else
-        zr_tool_log("%s is no subcommand; see zr --help", name);
+        zr_tool_log("there is no subcommand %s; see zr --help", name);
     return ZR_TOOL_USAGE;
 }
 
-/* ZR_CONF and ZR_FAULT are read before everything else. Below 0: go on. */
+/* Checks ZR_CONF and ZR_FAULT before anything else. Returns an exit code, or less than 0 to continue. */
 static int check_options(void)
 {
     char text[4096];
@@ -134,9 +135,9 @@ int main(int argc, char **argv)
         zr_tool_log("a subcommand is missing; see zr --help");
         return ZR_TOOL_USAGE;
     }
-    if (strcmp(argv[1], "run") != 0)              /* whose program has what its starter wants */
-        signal(SIGPIPE, SIG_DFL);                 /* a reader that goes ends this one without words */
-    if (strcmp(argv[1], "help") == 0 && argc > 2) /* zr help NAME is zr NAME --help */
+    if (strcmp(argv[1], "run") != 0)              /* zr run: stdin, stdout and stderr belong to the program */
+        signal(SIGPIPE, SIG_DFL);                 /* a closed reader of stdout ends zr without a message */
+    if (strcmp(argv[1], "help") == 0 && argc > 2) /* zr help NAME means zr NAME --help */
         return run(2, (char *[]){argv[2], "--help", NULL});
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0)
         return print(help);

@@ -1,5 +1,5 @@
-/* manual.c: manual pages and the completion of shells, made of what the subcommands say of themselves, so
- * that they cannot say anything else. See tool.h. */
+/* manual.c: manual pages and shell completion, generated from the help texts and tables of options, so they
+ * cannot differ from these. See tool.h. */
 #include <string.h>
 
 #include "alloc/base/error.h"
@@ -7,7 +7,7 @@
 
 /* ---- Manual pages -------------------------------------------------------------------------------------- */
 
-/* A line of text in troff: no control line, no escape. */
+/* Writes a line of text in troff, with control characters and escapes disarmed. */
 static void put_line(struct zr_text *text, const char *line, size_t length)
 {
     if (length > 0 && (line[0] == '.' || line[0] == '\''))
@@ -27,12 +27,11 @@ static void put_heading(struct zr_text *text, const char *heading)
     zr_text_print(text, ".SH %s\n", heading);
 }
 
-/* A help's parts: what it is in a sentence, examples, how it is called, options, and what else there is to
- * say. */
+/* The parts of a help text: a sentence, examples, the synopsis, options in two columns, and notes. */
 enum part { NAME = 0, EXAMPLES, SYNOPSIS, OPTIONS, WORDS };
 
-/* "  --size BYTES  of the request": where the second column begins; 0: this line goes on with the one before.
- */
+/* In "  --size BYTES  of the request", the column where the description begins; 0: the line continues the one
+ * before. */
 static size_t second_column(const char *line, size_t length)
 {
     size_t at = 2;
@@ -77,7 +76,7 @@ static enum part part_of(const char *line, size_t length, enum part now)
     return line[0] == ' ' ? (now == EXAMPLES ? EXAMPLES : OPTIONS) : WORDS;
 }
 
-/* The lines of one part, under its heading. */
+/* Writes the lines of one part, under its heading. */
 static void put_part(struct zr_text *text, const char *help, enum part wanted, const char *heading)
 {
     enum part now = NAME;
@@ -135,7 +134,7 @@ static void put_others(struct zr_text *text, const struct zr_tool_subcommand *li
         zr_text_print(text, ".BR zr\\-%s (1)%s\n", list[i].name, list[i + 1].name ? "," : "");
 }
 
-/* Runs one for what it says of itself. */
+/* Runs a subcommand to print its own description. */
 static int ask(const struct zr_tool_subcommand *one, enum zr_tool_ask what)
 {
     char *arguments[] = {(char *)(uintptr_t)one->name, NULL};
@@ -150,7 +149,7 @@ int zr_tool_manual(int argc, char **argv, const struct zr_tool_subcommand *list,
         if (strcmp(list[i].name, argv[1]) == 0)
             return ask(&list[i], ZR_TOOL_MANUAL);
     if (argc > 1) {
-        zr_tool_log("manual: %s is no subcommand; see zr --help", argv[1]);
+        zr_tool_log("manual: there is no subcommand %s; see zr --help", argv[1]);
         return ZR_TOOL_USAGE;
     }
     zr_tool_output_start(&out);
@@ -161,8 +160,7 @@ int zr_tool_manual(int argc, char **argv, const struct zr_tool_subcommand *list,
 
 /* ---- Completion ---------------------------------------------------------------------------------------- */
 
-/* Subcommands at first, then options where a word begins with a dash, PIDs where a subcommand takes them, and
- * files. */
+/* Completes subcommands first, then options after a dash, PIDs for subcommands that take them, and files. */
 static const char script_begin[] = "# bash completion of zr, made by zr completion bash\n"
                                    "_zr()\n"
                                    "{\n"
@@ -199,7 +197,7 @@ int zr_tool_completion(int argc, char **argv, const struct zr_tool_subcommand *l
     struct zr_tool_output out;
     if (argc != 2 || strcmp(argv[1], "bash") != 0) {
         zr_tool_log(
-            "completion: zr completion bash prints a script, for /etc/bash_completion.d or for source");
+            "completion: zr completion bash prints a script; put it in /etc/bash_completion.d or source it");
         return ZR_TOOL_USAGE;
     }
     zr_tool_output_start(&out);

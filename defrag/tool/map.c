@@ -1,4 +1,4 @@
-/* map.c: `zr map`: what lies where, in the terminal or as a picture. Stands on defrag/report/. */
+/* map.c: `zr map`: draws blocks and free extents by address, as text or as a picture. Uses defrag/report/. */
 #include <inttypes.h>
 #include <langinfo.h>
 #include <locale.h>
@@ -15,7 +15,7 @@
 #include "defrag/tool/live/live.h"
 
 static const char help[] =
-    "Draws what lies where in memory: live blocks, pending ones, free extents.\n"
+    "Draws memory by address: live blocks, pending blocks, free extents.\n"
     "\n"
     "Examples\n"
     "  zr map snapshot.pickle\n"
@@ -24,15 +24,15 @@ static const char help[] =
     "\n"
     "zr map FILE [options]\n"
     "  FILE          a .zrt trace, a PyTorch snapshot or an RMM log; - is standard input; or the number of a process: each of\n"
-    "                its arenas; 4711/large is one alone\n"
+    "                its arenas; 4711/large is one arena\n"
     "  --at MOMENT   " ZR_MOMENT_WORDS " (default: the failure, or else the end)\n"
-    "  -o FILE       a picture, .svg or .png, in place of text; of each arena of a process: map-large.svg for map.svg\n"
+    "  -o FILE       writes a picture, .svg or .png, instead of text; for a process, one per arena: map-large.svg for map.svg\n"
     "  --columns N   of the text (default: the terminal's, or 80)\n"
     "  --rows N      of the text, at most (default 16)\n"
     "  --device N    of a snapshot of several devices (default: the one with the most events)\n"
     "\n"
-    "Addresses between segments are left out. Colours are for terminals, and NO_COLOR turns them off; where the locale is\n"
-    "not UTF-8, the map is of ASCII.\n";
+    "The map leaves out addresses between segments. Only terminals get colours, and NO_COLOR disables them; if the locale is\n"
+    "not UTF-8, the map is in ASCII.\n";
 
 struct settings {
     struct zr_tool_arguments arguments;
@@ -49,11 +49,11 @@ static unsigned terminal_columns(const struct settings *settings)
     return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
-/* What is drawn: a file, or one of the arenas of a process. */
+/* One map: a file, or one arena of a process. */
 struct subject {
     const char *name;
-    const char *output; /* the picture's; NULL: text */
-    bool named, first;  /* the text begins with the name; it is the first */
+    const char *output; /* path of the picture; NULL: text */
+    bool named, first;  /* named: print the name above the text; first: it is the first map */
 };
 
 static int print_text(const struct settings *settings, const struct subject *subject,
@@ -135,7 +135,7 @@ static zr_result draw(const struct settings *settings, const struct subject *sub
     uint64_t records_count;
     zr_result result = zr_tool_input_open(&input, subject->name, &settings->reading, arena);
     if (result == ZR_OK && !input.recording.has_addresses)
-        result = zr_fail(ZR_ERR_FORMAT, "'%s' does not say where its buffers lie: zr pack gives them places",
+        result = zr_fail(ZR_ERR_FORMAT, "'%s' has no addresses of buffers; zr pack gives them addresses",
                          input.name);
     if (result == ZR_OK)
         result = zr_moment_find(&input.moments, &input.recording,
@@ -152,7 +152,7 @@ static zr_result draw(const struct settings *settings, const struct subject *sub
     return result;
 }
 
-/* The file, or each arena of the process. */
+/* Draws the file, or each arena of the process. */
 static zr_result work(void *state, zr_arena *arena, int *code)
 {
     const struct settings *settings = state;

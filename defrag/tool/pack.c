@@ -1,5 +1,5 @@
-/* pack.c: `zr pack`: lifetimes at fixed offsets, as a table, as JSON, or as CSV with an offset column. Stands
- * on zr_defrag.h. No answer is shown that the checker has not passed. */
+/* pack.c: `zr pack`: places lifetimes at fixed offsets, and prints a table, JSON, or CSV with an offset
+ * column. Uses zr_defrag.h. Every placement passes zr_pack_check() before it is printed. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,23 +12,23 @@
 #include "defrag/zr_defrag.h"
 
 static const char help[] =
-    "Places buffers of known lifetimes at fixed offsets, as low as can be: the plan of a repeating step.\n"
+    "Places buffers of known lifetimes at fixed offsets, as low as possible: the placement plan of a repeating step.\n"
     "\n"
     "Examples\n"
     "  zr pack lifetimes.csv -o placed.csv\n"
-    "  zr pack hard.csv --capacity 1MiB --time 30      find a placement within 1 MiB, or prove there is none\n"
+    "  zr pack hard.csv --capacity 1MiB --time 30      find a placement within 1 MiB, or prove that none exists\n"
     "  zr pack snapshot.pickle run.zrt --json\n"
     "\n"
     "zr pack FILE.. [options]\n"
     "  FILE                 a CSV of id,lower,upper,size (alive from lower up to, not including, upper), or a\n"
     "                       trace: .zrt, PyTorch snapshot, RMM log; - is standard input\n"
-    "  --capacity BYTES     stop at the first placement that fits, or at a proof that none does (exit 1, as when\n"
-    "                       time is up); as low as can be in the time if left out\n"
+    "  --capacity BYTES     stop at the first placement that fits, or at a proof that none fits (exit 1, as at the end\n"
+    "                       of the time); default: the lowest placement that is found in the time\n"
     "  --alignment BYTES    of the offsets (default 1)\n"
     "  --time SECONDS       for each file (default 8; 30 with --capacity)\n"
     "  --threads N          1 to 16 (default: the cores, up to 4); the answer does not depend on it\n"
-    "  -o FILE              writes id,lower,upper,size,offset; for one input\n"
-    "  --json               numbers for programs\n"
+    "  -o FILE              writes id,lower,upper,size,offset; takes one input\n"
+    "  --json               JSON instead of a table\n"
     "\n"
     "The lower bound is the largest sum of live bytes; the ratio is the height of the placement over it.\n";
 
@@ -75,7 +75,7 @@ static int parse(struct settings *settings, struct zr_tool_arguments *arguments,
     if (settings->output && arguments->files_count > 1)
         return usage("-o takes one input");
     if (capacity_bytes == 0)
-        return usage("--capacity takes more than 0");
+        return usage("--capacity must be above 0");
     if (threads == UINT64_MAX) {
         struct zr_machine machine;
         zr_os_machine(&machine);
@@ -95,7 +95,7 @@ static int parse(struct settings *settings, struct zr_tool_arguments *arguments,
 
 /* ---- Running ------------------------------------------------------------------------------------------- */
 
-/* A CSV of lifetimes keeps its ids and times; anything else goes by way of its sequence. */
+/* A CSV of lifetimes keeps its ids and times. Any other file is read as a sequence first. */
 static zr_result read_lifetimes(struct zr_lifetimes *out, const char *path, zr_arena *arena)
 {
     struct zr_sequence sequence;
@@ -105,7 +105,7 @@ static zr_result read_lifetimes(struct zr_lifetimes *out, const char *path, zr_a
     if (result)
         return result;
     if (sequence.cut_short)
-        zr_tool_log("'%s' is cut short: what is packed comes before the cut", path);
+        zr_tool_log("'%s' is truncated: the buffers before the cut are packed", path);
     if (strcmp(sequence.format, "minimalloc") == 0)
         result = zr_lifetimes_read(out, path, arena);
     else
@@ -114,7 +114,7 @@ static zr_result read_lifetimes(struct zr_lifetimes *out, const char *path, zr_a
     return result;
 }
 
-/* Whether something can be made in the folder of a path. */
+/* Checks that a file can be created in the folder of `path`. */
 static zr_result check_folder(const char *path)
 {
     char folder[4096] = ".";
@@ -127,15 +127,16 @@ static zr_result check_folder(const char *path)
         folder[length] = '\0';
     }
     if (access(folder, F_OK) != 0)
-        return zr_fail(ZR_ERR_IO, "-o '%s': '%s' is not there; give a folder that is", path, folder);
+        return zr_fail(ZR_ERR_IO, "-o '%s': the folder '%s' does not exist; give an existing one", path,
+                       folder);
     if (access(folder, W_OK | X_OK) != 0)
         return zr_fail(ZR_ERR_IO,
-                       "-o '%s': nothing can be written in '%s'; check its permissions, or give another",
+                       "-o '%s': the folder '%s' is not writable; check its permissions, or give another",
                        path, folder);
     return ZR_OK;
 }
 
-/* What a file is called until it is whole. */
+/* Name of the temporary file that becomes the output. */
 static zr_result name_partial(const char *path, char *out, size_t room_bytes)
 {
     int length = snprintf(out, room_bytes, "%s.partial", path);
@@ -150,7 +151,7 @@ static bool same_file(const char *one, const char *other)
     return stat(one, &a) == 0 && stat(other, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
-/* What can be told of the output before a minute is spent on it. */
+/* Finds problems of the output before the packer spends a minute. */
 static zr_result check_output(const char *output, const char *input)
 {
     char partial[4096];
@@ -165,7 +166,7 @@ static zr_result check_output(const char *output, const char *input)
         result = name_partial(output, partial, sizeof partial);
     if (result == ZR_OK && kind != ZR_PATH_OTHER && same_file(partial, input))
         return zr_fail(ZR_ERR_INVALID,
-                       "-o '%s' is written to '%s' first, which is the input; give another name", output,
+                       "-o '%s' is first written to '%s', which is the input; give another name", output,
                        partial);
     return result == ZR_OK && kind != ZR_PATH_OTHER ? check_folder(output) : result;
 }
@@ -180,8 +181,8 @@ static void print_csv(struct zr_text *text, const struct zr_lifetimes *lifetimes
     }
 }
 
-/* Written aside and renamed, so that whoever waits for the file never reads half of it; a device or a pipe
- * is written where it is. */
+/* Writes a temporary file and renames it, so that no reader sees half a file. Devices and pipes are written
+ * directly. */
 static zr_result write_csv(const char *path, const struct zr_lifetimes *lifetimes)
 {
     struct zr_file file;
@@ -273,7 +274,7 @@ static void print_table(struct zr_text *text, const struct zr_vector *results)
     }
 }
 
-/* A capacity that was not met is a threshold that failed. */
+/* Exit code: a capacity that no placement met counts as a failed threshold. */
 static int threshold_of(const struct zr_vector *results)
 {
     for (size_t i = 0; i < results->count; i++)

@@ -1,4 +1,5 @@
-/* replay.c: `zr replay`: sequences under policies, as a table or as JSON. Stands on zr_defrag.h. */
+/* replay.c: `zr replay`: runs sequences under several policies, and prints a table or JSON. Uses zr_defrag.h.
+ */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -19,26 +20,26 @@ static const char help[] =
     "\n"
     "zr replay FILE.. [options]\n"
     "  FILE                 a .zrt trace, a PyTorch snapshot, an RMM log, a CSV of events or of lifetimes; - is standard input\n"
-    "  --policy LIST        of zr (this arena), caching (PyTorch's allocator), expandable (PyTorch's with expandable\n"
-    "                       segments), bestfit (one growing range); all of them if left out\n"
-    "  --capacity BYTES     of the simulated device; no end if left out. A policy that runs out of it ends there: the table\n"
-    "                       says where, failed_at in the JSON too, and the exit code is 1\n"
-    "  --granule BYTES      what memory is counted in (default 2MiB)\n"
+    "  --policy LIST        any of zr (zr's arena), caching (PyTorch's allocator), expandable (PyTorch's with expandable\n"
+    "                       segments), bestfit (one growing range); default: all\n"
+    "  --capacity BYTES     of the simulated device (default: unlimited). A policy that runs out of memory stops; the table\n"
+    "                       and failed_at in the JSON show the event, and the exit code is 1\n"
+    "  --granule BYTES      unit of physical memory (default 2MiB)\n"
     "  --unit BYTES         one unit of the sizes in a MiniMalloc CSV (default 1)\n"
     "  --device N           of a snapshot of several devices (default: the one with the most events)\n"
-    "  --repeat N           runs the sequence N times over, what is live at its end freed in between (default 1)\n"
-    "  --unplanned PERCENT  of the allocations, so many are followed by one more that is not in the trace: size and tag\n"
-    "                       of a random one of the trace, lifetime (in events) of another; others in each repeat\n"
-    "  --no-wait            does not wait between repeats for the thread that learns: what a program as fast as a replay\n"
-    "                       would get, and not the same on each machine\n"
-    "  --seed N             of what --unplanned draws (default 1); every policy is asked for the same\n"
-    "  --json               numbers for programs\n"
+    "  --repeat N           runs the sequence N times, and frees all live blocks between repeats (default 1)\n"
+    "  --unplanned PERCENT  adds one allocation after this share of the allocations: size and tag of a random allocation\n"
+    "                       of the trace, lifetime (in events) of another; each repeat draws others\n"
+    "  --no-wait            does not wait for the learner's thread between repeats: shows what a program as fast as a replay\n"
+    "                       would get; the result depends on the machine\n"
+    "  --seed N             of the random choices of --unplanned (default 1); every policy gets the same requests\n"
+    "  --json               JSON instead of a table\n"
     "\n"
-    "The lower bound is the largest sum of live bytes as requested; a ratio is the peak of reserved bytes over it.\n"
-    "Under \"last\" is what the last repeat came to alone; of its times there are the median and the mean, and beside\n"
-    "them the mean of all repeats. A replay runs a step in milliseconds, so the next repeat waits for what zr learns from\n"
-    "those before it, in a thread of its own, as if a step took its real time: \"waited\" says how long, in all.\n"
-    "Where repeats differ, the bound is that of the whole run, and the last repeat's ratio is over its own.\n";
+    "The lower bound is the largest sum of requested live bytes; a ratio is the peak of reserved bytes over the bound.\n"
+    "The columns under \"last\" are for the last repeat: its times are a median and a mean, beside the mean of all repeats.\n"
+    "A replay runs a step in milliseconds, so each repeat waits until zr's learner thread has finished, as if a step took\n"
+    "its real time: \"waited\" is the total wait. If the repeats differ, the bound is that of the whole run, and the last\n"
+    "repeat's ratio uses the bound of that repeat.\n";
 
 struct settings {
     struct zr_read_options read;
@@ -70,7 +71,7 @@ static bool choose_policies(const char *list, bool chosen[ZR_POLICY_COUNT])
                 found = chosen[i] = true;
         }
         if (!found) {
-            zr_tool_log("replay: --policy has no '%.*s'; it takes zr, caching, expandable, bestfit",
+            zr_tool_log("replay: --policy has no '%.*s'; choose from zr, caching, expandable, bestfit",
                         length < 40 ? (int)length : 40, list);
             return false;
         }
@@ -108,12 +109,12 @@ static int parse(struct settings *settings, struct zr_tool_arguments *arguments,
         return ZR_TOOL_USAGE;
     if (granule_bytes & (granule_bytes - 1) || granule_bytes > UINT64_C(1) << 30 ||
         (granule_bytes > 0 && granule_bytes < 4096)) {
-        zr_tool_log("replay: --granule %s is no power of two from 4KiB to 1GiB",
+        zr_tool_log("replay: --granule %s is not a power of two from 4KiB to 1GiB",
                     zr_size_print_exact(granule, granule_bytes));
         return ZR_TOOL_USAGE;
     }
     if (capacity_bytes == 0) {
-        zr_tool_log("replay: --capacity takes more than 0; leave it out for a device without end");
+        zr_tool_log("replay: --capacity must be above 0; without --capacity the device is unlimited");
         return ZR_TOOL_USAGE;
     }
     if (repeat == 0 || repeat > 1000000) {
@@ -146,8 +147,7 @@ static zr_result replay_file(const void *state, const char *path, struct zr_vect
     if (result == ZR_OK)
         result = zr_sequence_read(&sequence, &read, results->arena);
     if (result == ZR_OK && sequence.cut_short)
-        zr_tool_log("'%s' is cut short: what is replayed is its first %zu events", path,
-                    sequence.events_count);
+        zr_tool_log("'%s' is truncated: the replay has its first %zu events", path, sequence.events_count);
     for (unsigned i = 0; i < ZR_POLICY_COUNT && result == ZR_OK; i++) {
         struct result one = {.file = path, .policy = (enum zr_policy)i, .settings = settings};
         if (!settings->policies[i])
@@ -242,7 +242,7 @@ static void print_table(struct zr_text *text, const struct zr_vector *results)
     }
 }
 
-/* A capacity that was not enough is a threshold that failed, whichever policy it was. */
+/* Exit code: a capacity that was too small for any policy counts as a failed threshold. */
 static int threshold_of(const struct zr_vector *results)
 {
     for (size_t i = 0; i < results->count; i++)

@@ -1,4 +1,4 @@
-/* report.c: `zr report`: recordings as one HTML page. Stands on defrag/report/page/page.h. */
+/* report.c: `zr report`: writes recordings as one HTML page. Uses defrag/report/page/page.h. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #include "defrag/tool/input.h"
 
 static const char help[] =
-    "Writes one HTML page that shows memory over time and every block in it; a browser needs nothing else.\n"
+    "Writes one HTML page that shows memory over time and every block; a browser needs no other file.\n"
     "\n"
     "Examples\n"
     "  zr report run.zrt -o run.html\n"
@@ -21,13 +21,13 @@ static const char help[] =
     "\n"
     "zr report FILE.. -o OUT.html [options]\n"
     "  FILE          a .zrt trace, a PyTorch snapshot, an RMM log, a CSV of events or of lifetimes; - is standard input\n"
-    "  -o OUT.html   the page, put in place when it is whole; - is standard output\n"
+    "  -o OUT.html   the page, renamed into place when complete; - is standard output\n"
     "  --device N    of a snapshot of several devices (default: the one with the most events)\n"
     "  --unit BYTES  one unit of the sizes in a MiniMalloc CSV (default 1)\n"
     "\n"
-    "The page loads nothing from anywhere: it can be mailed, and opened from a disk. It shows live bytes by tag, what is\n"
-    "reserved, failures, an address x time map, the figures of zr stats and the largest holders at any moment. Several files\n"
-    "are one page. Press ? in it for its keys.\n";
+    "The page loads nothing from the network: it can be mailed, and opened from a disk. It shows live bytes by tag, reserved\n"
+    "bytes, failures, an address x time map, the figures of zr stats and the largest holders at any moment. Several files\n"
+    "make one page. Press ? in the page for its keys.\n";
 
 struct settings {
     struct zr_tool_arguments arguments;
@@ -35,9 +35,10 @@ struct settings {
     const char *output;
 };
 
-/* ---- Where it goes ------------------------------------------------------------------------------------- */
+/* ---- Output -------------------------------------------------------------------------------------------- */
 
-/* The page on its way. `partial` has it until it is whole, and the spill has no name. */
+/* The page being written. `partial` is the temporary file that is renamed when complete; the swap file has no
+ * name. */
 struct output {
     const char *path;
     char partial[4096];
@@ -187,7 +188,7 @@ int zr_tool_report(int argc, char **argv)
     if (code >= 0)
         return code;
     if (!settings.output || !*settings.output) {
-        zr_tool_log("report: name the page: -o OUT.html; see zr report --help");
+        zr_tool_log("report: the page needs a name: -o OUT.html; see zr report --help");
         return ZR_TOOL_USAGE;
     }
     return zr_tool_with_memory(work, &settings);

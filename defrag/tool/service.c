@@ -1,4 +1,18 @@
-/* service.c: `zr service`: starts, ends, shows and limits zrd. Stands on alloc/service/client/wire.c. */
+/* service.c: `zr service`: starts, stops, shows and limits zrd. Uses alloc/service/client/wire.c.
+ *
+ * `start` runs the zrd in this program's folder in a session of its own, with its log in the folder of the
+ * socket, and waits until zrd answers. `drain` waits until all asked clients have answered. A device number
+ * needs the driver, which has the UUID.
+ *
+ * JSON of `status`: {"version": 1, "clients": [{"pid", "program", "group", "held_bytes", "resident_bytes",
+ * "peak_bytes", "waiting_bytes", "hard_bytes", "soft_bytes", "idle_bytes", "reclaim_ns", "plan_base_bytes",
+ * "plan_peak_bytes", "in_turn", "turn", "claim_bytes", "shares", "messages", "listens", "left"}..], "pid",
+ * "capacity_bytes", "lent_bytes", "process_hard_bytes", "within_ms", "draining", "devices": [{"device", and
+ * the same}..]}: of the host's zrd (zeros if none serves) and of the devices'; with --device of that device
+ * only. 0 means no quota, no plan, no time slice; `turn` is the number of the run, `claim_bytes` the most
+ * that the run still takes in its time slice; `reclaim_ns` is the expected time to return `idle_bytes` (0:
+ * not measured); `left`: the process exited and a child holds the memory, or, for a device, the connection
+ * ended and the process lives. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -21,18 +35,18 @@
 #define START_NS UINT64_C(10000000000)
 
 static const char help[] =
-    "One owner of this machine's memory for several programs: zrd lends it, with quotas, and gets it back.\n"
+    "Controls zrd, which shares this machine's memory among several programs: it lends memory, with quotas, and takes it back.\n"
     "\n"
     "Examples\n"
     "  zr service start --capacity 16GiB           zrd in the background\n"
-    "  ZR_CONF=service:on zr-train ..              a program that takes its host memory from there\n"
-    "  zr service status                           who holds what\n"
+    "  ZR_CONF=service:on zr-train ..              a program that takes its host memory from zrd\n"
+    "  zr service status                           the clients and their memory\n"
     "  zr service limit --pid 4711 --hard 4GiB     a process never gets more\n"
-    "  zr service limit --group web --shares 3     of memory that all want, three parts to one\n"
-    "  zr service drain                            takes back what is idle, and lends no more\n"
+    "  zr service limit --group web --shares 3     three parts of contended memory, where others get one\n"
+    "  zr service drain                            takes back idle memory, and lends no more\n"
     "  zr service drain --end                      lends again\n"
     "  zr service start --device 0                 another zrd, for the memory of a GPU\n"
-    "  zr service stop                             programs go on with what they have\n"
+    "  zr service stop                             programs keep running with the memory that they have\n"
     "\n"
     "zr service start [--capacity BYTES] [--within MS] [--turn MS] [--processors N]\n"
     "    [--process-hard BYTES]\n"
@@ -41,16 +55,16 @@ static const char help[] =
     "zr service limit --capacity BYTES\n"
     "zr service drain [--end]\n"
     "zr service stop\n"
-    "and --device N|UUID with each of them, for a GPU's zrd in place of the host's\n"
+    "Each takes --device N|UUID for the zrd of a GPU instead of the host's\n"
     "\n"
-    "  start   options as zrd --help explains them\n"
-    "  status  who holds what; of the host's memory and of each GPU's; exit code 1: no zrd serves\n"
-    "  limit   a process, or a group (ZR_GROUP of a program, else its control group's name); 0 takes a quota away\n"
-    "  drain   exit code 1: some is held still. --end lends again; zrd of a GPU needs --device here, too\n";
+    "  start   options as in zrd --help\n"
+    "  status  the clients of the host's memory and of each GPU's; exit code 1: no zrd serves\n"
+    "  limit   sets quotas of a process, or of a group (ZR_GROUP of a program, else its control group's name); 0 removes one\n"
+    "  drain   exit code 1: some memory is still held. --end lends again; the zrd of a GPU needs --device here, too\n";
 
 /* ---- Asking zrd ---------------------------------------------------------------------------------------- */
 
-/* What --device says; NULL: nothing. */
+/* Reads the value of --device; NULL: not given. */
 static zr_result read_key(const char *device, char key[ZR_SERVICE_KEY_BYTES])
 {
     strcpy(key, ZR_SERVICE_HOST);
@@ -71,21 +85,21 @@ static zr_result ask_once(const char *key, const struct zr_service_message *mess
 
 /* ---- start, stop --------------------------------------------------------------------------------------- */
 
-/* Beside this program. */
+/* Finds zrd in the folder of this program. */
 static zr_result find_zrd(char *out, size_t room_bytes)
 {
     ssize_t length = readlink("/proc/self/exe", out, room_bytes - 1);
     out[length > 0 ? length : 0] = '\0';
     char *slash = strrchr(out, '/');
     if (!slash || (size_t)(slash - out) + 5 >= room_bytes)
-        return zr_fail(ZR_ERR_UNAVAILABLE, "it cannot be told where this program lies");
+        return zr_fail(ZR_ERR_UNAVAILABLE, "cannot find the folder of this program");
     strcpy(slash + 1, "zrd");
     return access(out, X_OK) == 0
                ? ZR_OK
-               : zr_fail(ZR_ERR_UNAVAILABLE, "there is no '%s': install it beside zr", out);
+               : zr_fail(ZR_ERR_UNAVAILABLE, "'%s' does not exist: install it beside zr", out);
 }
 
-/* Never returns: zrd, in a session of its own, its words in a file. */
+/* Never returns: becomes zrd in a session of its own, with its messages in a log file. */
 static _Noreturn void become_zrd(const char *program, char **arguments, const char *log)
 {
     int null = open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -98,7 +112,7 @@ static _Noreturn void become_zrd(const char *program, char **arguments, const ch
     _exit(127);
 }
 
-/* With zrd's last words, which are the end of its log. */
+/* Reports that zrd exited, with the last lines of its log. */
 static zr_result ended_at_once(int status, const char *log)
 {
     char text[1024];
@@ -120,10 +134,10 @@ static zr_result ended_at_once(int status, const char *log)
     bool usage = WIFEXITED(status) && WEXITSTATUS(status) == 2;
     return strncmp(line, "zrd: ", 5) == 0
                ? zr_fail(usage ? ZR_ERR_INVALID : ZR_ERR_UNAVAILABLE, "%s", line + 5)
-               : zr_fail(ZR_ERR_UNAVAILABLE, "zrd has ended at once: see the end of '%s'", log);
+               : zr_fail(ZR_ERR_UNAVAILABLE, "zrd exited at once: see the end of '%s'", log);
 }
 
-/* Waits until it answers, or has ended. */
+/* Waits until zrd answers or exits. */
 static zr_result await_zrd(const char *key, pid_t child, const char *log)
 {
     uint64_t start_ns = zr_os_now_ns();
@@ -142,7 +156,7 @@ static zr_result await_zrd(const char *key, pid_t child, const char *log)
 
 enum { ARGUMENTS_MOST = 20, LOG_ROOM = ZR_FOLDER_BYTES + 16 + ZR_SERVICE_KEY_BYTES };
 
-/* Where it runs already, its number; 0: it does not. ZR_ERR_UNAVAILABLE: one of another release does. */
+/* The process number of a running zrd; 0: none runs. ZR_ERR_UNAVAILABLE: a zrd of another release runs. */
 static zr_result find_running(const char *key, int32_t *pid)
 {
     struct zr_service_message status = zr_service_message_of(ZR_SERVICE_STATUS), answer;
@@ -163,7 +177,7 @@ static bool is_served(const char *key)
     return find_running(key, &pid) == ZR_OK && pid != 0;
 }
 
-/* `arguments` are its own, but for the first, which is filled in. */
+/* `arguments` are zrd's; this function fills in the first. */
 static zr_result start_zrd(const char *key, char *arguments[ARGUMENTS_MOST], int32_t *pid, char log[LOG_ROOM])
 {
     char program[1024], folder[ZR_FOLDER_BYTES];
@@ -185,7 +199,7 @@ static zr_result start_zrd(const char *key, char *arguments[ARGUMENTS_MOST], int
     if (child == 0)
         become_zrd(program, arguments, log);
     *pid = child;
-    return child > 0 ? await_zrd(key, child, log) : zr_fail(ZR_ERR_UNAVAILABLE, "no process can be started");
+    return child > 0 ? await_zrd(key, child, log) : zr_fail(ZR_ERR_UNAVAILABLE, "cannot start a process");
 }
 
 zr_result zr_tool_service_need(bool start, const char *device)
@@ -259,9 +273,9 @@ static void table_client(struct zr_text *text, const struct zr_service_message *
                   client->soft_bytes ? zr_tool_bytes(number[4], client->soft_bytes) : "-",
                   client->hard_bytes ? zr_tool_bytes(number[5], client->hard_bytes) : "-",
                   client->bytes                                   ? "  waits for more"
-                  : plan && !(client->flags & ZR_SERVICE_IN_TURN) ? "  waits for its turn"
+                  : plan && !(client->flags & ZR_SERVICE_IN_TURN) ? "  waits for its time slice"
                                                                   : "",
-                  client->flags & ZR_SERVICE_LEFT ? "  has ended; a child of it holds this" : "");
+                  client->flags & ZR_SERVICE_LEFT ? "  exited; a child of it holds this" : "");
 }
 
 struct listing {
@@ -284,7 +298,7 @@ static void show_client(void *state, const struct zr_service_message *client)
     listing->any = true;
 }
 
-/* A table and a line, or an object's inside. False: it does not serve. */
+/* Prints a table and a line, or the members of a JSON object. False: that zrd does not serve. */
 static bool show_one(struct zr_text *text, const char *key, bool json)
 {
     struct zr_service_message totals;
@@ -314,7 +328,7 @@ static bool show_one(struct zr_text *text, const char *key, bool json)
     return true;
 }
 
-/* Of one zrd: its object; of all: the host's, with the devices' in it. */
+/* Shows the object of one zrd, or the host's with the devices' inside. */
 static int show_status(int argc, char **argv)
 {
     bool json = false, any = false;
@@ -348,7 +362,7 @@ static int show_status(int argc, char **argv)
     zr_text_print(&out.text, !json ? "" : device ? "}\n" : "]}\n");
     if (any)
         return zr_tool_output_end(&out);
-    is_served(keys[0]); /* for its words */
+    is_served(keys[0]); /* sets the error message */
     return zr_tool_fail(ZR_ERR_UNAVAILABLE);
 }
 
@@ -373,18 +387,19 @@ static int limit(int argc, char **argv)
         return code;
     if ((group && strlen(group) >= sizeof message.group) || pid > INT32_MAX ||
         (shares != NOT_GIVEN && shares > UINT32_MAX)) {
-        zr_tool_log("limit: a group's name has %zu letters at most, a process and shares are small numbers",
-                    sizeof message.group - 1);
+        zr_tool_log(
+            "limit: a group's name has at most %zu letters, and --pid and --shares must be small numbers",
+            sizeof message.group - 1);
         return ZR_TOOL_USAGE;
     }
     if ((hard != NOT_GIVEN || soft != NOT_GIVEN || shares != NOT_GIVEN) && (pid == 0) == !group) {
         zr_tool_log(
-            "limit: --hard, --soft and --shares are of a process or of a group: give --pid N or --group NAME%s",
+            "limit: --hard, --soft and --shares need a process or a group: give --pid N or --group NAME%s",
             group ? ", not both" : "");
         return ZR_TOOL_USAGE;
     }
     if (hard == NOT_GIVEN && soft == NOT_GIVEN && shares == NOT_GIVEN && capacity == NOT_GIVEN) {
-        zr_tool_log("limit: nothing is set: give --hard, --soft, --shares or --capacity");
+        zr_tool_log("limit: no limit is given: give --hard, --soft, --shares or --capacity");
         return ZR_TOOL_USAGE;
     }
     message.pid = (int32_t)pid;
@@ -443,11 +458,12 @@ static int drain(int argc, char **argv)
         return zr_tool_fail(result);
     if (held == 0)
         return ZR_TOOL_FINE;
-    zr_tool_log("service: %s are in use still; zr service status shows by whom", zr_tool_bytes(number, held));
+    zr_tool_log("service: %s are still in use; zr service status shows by which processes",
+                zr_tool_bytes(number, held));
     return ZR_TOOL_THRESHOLD;
 }
 
-/* Ends the zrd at the other end and waits for that. */
+/* Stops the zrd at the other end and waits for its exit. */
 static zr_result stop_one(int line)
 {
     struct zr_service_message message = zr_service_message_of(ZR_SERVICE_STOP), answer;
@@ -455,7 +471,7 @@ static zr_result stop_one(int line)
     zr_result result = zr_service_ask(line, &message, &answer);
     if (result == ZR_OK && zr_service_receive(line, &none, END_NS) == ZR_ERR_TIMEOUT)
         result = zr_fail(ZR_ERR_TIMEOUT,
-                         "zrd, process %" PRId32 ", has not ended yet: end it with `kill -9 %" PRId32 "`",
+                         "zrd, process %" PRId32 ", has not exited yet: end it with `kill -9 %" PRId32 "`",
                          zr_service_peer(line), zr_service_peer(line));
     close(line);
     return result;
@@ -487,7 +503,7 @@ int zr_tool_service(int argc, char **argv)
     static struct {
         const char *name;
         int (*run)(int argc, char **argv);
-        char whole[16]; /* as words about it name it */
+        char whole[16]; /* messages name the command so */
     } commands[] = {{"start", start, "service start"},
                     {"stop", stop, "service stop"},
                     {"status", show_status, "service status"},
@@ -503,6 +519,6 @@ int zr_tool_service(int argc, char **argv)
     int code = zr_tool_parse(&arguments, argc, argv);
     if (code >= 0)
         return code;
-    zr_tool_log("service: start, stop, status, limit or drain is wanted; see zr service --help");
+    zr_tool_log("service: a command is missing: start, stop, status, limit or drain; see zr service --help");
     return ZR_TOOL_USAGE;
 }

@@ -1,33 +1,33 @@
-/* stats.c: `zr stats`: what was live, reserved and stranded, at the moments that matter. Stands on
- * defrag/report/. */
+/* stats.c: `zr stats`: live, reserved and stranded bytes at the end, the peak, the failure or a chosen point
+ * in time. Uses defrag/report/. */
 #include <inttypes.h>
 #include <string.h>
 
 #include "defrag/tool/input.h"
 
 static const char help[] =
-    "How much memory was live, reserved and stranded: at the end, at the peak, at the failure, at any moment.\n"
+    "Shows live, reserved and stranded memory: at the end, at the peak, at the failure, at any moment.\n"
     "\n"
     "Examples\n"
     "  zr stats snapshot.pickle\n"
     "  zr stats run.zrt --json\n"
     "  zr stats snapshot.pickle --segments\n"
     "  zr stats run.zrt --at 12.5s                 or --at 'mark:epoch 2'\n"
-    "  zr stats 4711                               a process that runs: what each of its arenas holds now\n"
+    "  zr stats 4711                               each arena of a running process, now\n"
     "  ssh host cat run.zrt | zr stats -\n"
     "\n"
     "zr stats FILE.. [options]\n"
     "  FILE          a .zrt trace, a PyTorch snapshot, an RMM log or a MiniMalloc CSV; - is standard input; or the number of\n"
-    "                a process, as zr ps has it: each of its arenas; 4711/large is one alone, by its name or number\n"
-    "  --at MOMENT   one column more: " ZR_MOMENT_WORDS "\n"
-    "  --segments    each segment (PyTorch) or mapped stretch (.zrt), at that moment, or else at the end\n"
+    "                a process, as zr ps shows it: each of its arenas; 4711/large is one arena, by its name or number\n"
+    "  --at MOMENT   one more column: " ZR_MOMENT_WORDS "\n"
+    "  --segments    each segment (PyTorch) or mapped range (.zrt), at that moment, or else at the end\n"
     "  --device N    of a snapshot of several devices (default: the one with the most events)\n"
     "  --unit BYTES  one unit of the sizes in a MiniMalloc CSV (default 1)\n"
-    "  --json        numbers for programs\n"
+    "  --json        JSON instead of a table\n"
     "\n"
-    "live: blocks with rounding; rounding: live less what was requested; pending: freed, and a stream may still use it;\n"
-    "releasable: whole granules, or whole segments, that nothing lies on; stranded: reserved, and none of these. RMM logs\n"
-    "and MiniMalloc CSVs do not say what is reserved.\n";
+    "live: blocks, with rounding; rounding: live minus requested; pending: freed, and a stream may still use the memory;\n"
+    "releasable: whole granules or whole segments without a block; stranded: the rest of what is reserved. RMM logs and\n"
+    "MiniMalloc CSVs do not contain reserved memory.\n";
 
 enum { UNUSABLE_SIZES = 6 };
 static const uint64_t unusable_sizes[UNUSABLE_SIZES] = {UINT64_C(1) << 20,   UINT64_C(4) << 20,
@@ -37,16 +37,16 @@ static const uint64_t unusable_sizes[UNUSABLE_SIZES] = {UINT64_C(1) << 20,   UIN
 struct settings {
     struct zr_tool_arguments arguments;
     struct zr_tool_reading reading;
-    const char *at; /* NULL: no moment was asked for */
+    const char *at; /* NULL: --at was not given */
     bool segments, json;
 };
 
-/* What a file is shown with. */
+/* The measured figures of one file. */
 struct view {
     struct zr_tool_input input;
-    double unusable[UNUSABLE_SIZES]; /* at the moment asked for, else at the failure, else at the end */
+    double unusable[UNUSABLE_SIZES]; /* at --at, else at the failure, else at the end */
     struct zr_moment at;
-    struct zr_memory memory; /* at that moment; none: at the end */
+    struct zr_memory memory; /* at --at, else at the end */
     bool has_at;
 };
 
@@ -88,12 +88,13 @@ static void forget(struct view *view)
     zr_tool_input_end(&view->input);
 }
 
-/* A mapped stretch and what lies in it. */
+/* A mapped range and the bytes of its blocks. */
 struct segment {
     uint64_t live_bytes, requested_bytes, pending_bytes, free_bytes, largest_free_bytes, blocks_count;
 };
 
-/* Adds up the pieces of the stretch that `piece` begins, and goes on to the first of the next one. */
+/* Adds up the pieces of the range that `piece` begins, and leaves *piece at the first piece of the next
+ * range. */
 static bool add_up(struct zr_memory_walk *walk, struct zr_memory_piece *piece, struct segment *out)
 {
     const struct zr_stretch_record *mapped = piece->mapped;
@@ -219,7 +220,7 @@ static void json_view(struct zr_text *text, const struct view *view)
 
 /* ---- The table ----------------------------------------------------------------------------------------- */
 
-/* A figure of each moment. of_peak: it is known of a live process's peak, too. */
+/* A figure of each moment. of_peak: for a live process, the figure is known at the peak, too. */
 struct row {
     const char *name;
     size_t offset;
@@ -276,7 +277,7 @@ static void print_ratios(struct zr_text *text, const struct view *view)
                       view->at.records_count);
     zr_text_print(text, "\n  GMLake's ratio, 1 - peak live / peak reserved: %.1f %%\n",
                   100 * moments->gmlake_ratio);
-    zr_text_print(text, "  free, and in runs too short for a request (%s):",
+    zr_text_print(text, "  free, in runs too short for a request (%s):",
                   view->has_at           ? "at that moment"
                   : moments->has_failure ? "at the failure"
                                          : "now");
@@ -330,7 +331,7 @@ static void table(struct zr_text *text, const struct view *view, bool segments)
                   moments->now.records_count, moments->allocations_count);
     if (moments->before_count > 0)
         zr_text_print(text, " (%" PRIu64 " from before the window)", moments->before_count);
-    zr_text_print(text, "%s\n", recording->cut_short ? ", cut short" : "");
+    zr_text_print(text, "%s\n", recording->cut_short ? ", truncated" : "");
     print_rows(text, view);
     if (recording->has_maps)
         print_ratios(text, view);
@@ -352,7 +353,7 @@ static void table(struct zr_text *text, const struct view *view, bool segments)
 
 /* ---- The subcommand ------------------------------------------------------------------------------------ */
 
-/* `several`: the JSON is a list, which it is of a process, too. */
+/* `several`: the JSON is a list. A process gives a list, too. */
 static void show(struct zr_text *text, const struct view *view, const struct settings *settings, bool first,
                  bool several)
 {

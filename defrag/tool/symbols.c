@@ -1,5 +1,5 @@
-/* symbols.c: see symbols.h. Stands on elfutils' libdw, which reads ELF files and DWARF, of files whose debug
- * information lies elsewhere too (/usr/lib/debug). Nothing is asked of a network. */
+/* symbols.c: see symbols.h. Uses libdw of elfutils for ELF and DWARF, including separate debug files in
+ * /usr/lib/debug. Uses no network. */
 #include "defrag/tool/symbols.h"
 
 #include <dlfcn.h>
@@ -17,28 +17,28 @@
 
 enum { FILES_MOST = 256, KNOWN = 4096 };
 
-/* A file as a module of its own session: each begins at address 0. */
+/* A file as a module of its own libdw session; every session starts at address 0. */
 struct file {
     char *path;
     Dwfl *session;
-    Dwfl_Module *module;  /* NULL: it is not to be asked */
-    const char *obstacle; /* why it is not; NULL: nothing is known */
+    Dwfl_Module *module;  /* NULL: the file cannot be used */
+    const char *obstacle; /* why the file cannot be used; NULL: not opened yet */
 };
 
-/* As C++'s runtime has it: a malloc of the name in words, NULL where it is none. */
+/* __cxa_demangle(): returns a malloc'ed string, or NULL for a name that is not C++. */
 typedef char *demangle(const char *name, char *room, size_t *room_bytes, int *status);
 
-/* A frame that was asked for: libdw takes up to a millisecond. */
+/* A cached frame, because libdw takes up to a millisecond for one. */
 struct known {
     const struct file *file; /* NULL: none */
     uint64_t file_offset;
-    char words[ZR_FRAME_BYTES]; /* "": it has no name */
+    char words[ZR_FRAME_BYTES]; /* "": the frame has no name */
 };
 
 struct zr_symbols {
     struct file files[FILES_MOST];
-    struct known known[KNOWN]; /* each in the one place that its hash says */
-    demangle *demangle;        /* NULL: C++'s runtime is not here, and names stay as they are */
+    struct known known[KNOWN]; /* direct-mapped by hash */
+    demangle *demangle;        /* NULL: no C++ runtime is present, so names stay mangled */
     unsigned files_count;
 };
 
@@ -50,15 +50,15 @@ static const Dwfl_Callbacks callbacks = {.find_elf = dwfl_build_id_find_elf,
 
 struct zr_symbols *zr_symbols_make(void)
 {
-    unsetenv("DEBUGINFOD_URLS"); /* libdw would ask these servers */
+    unsetenv("DEBUGINFOD_URLS"); /* libdw would query these servers */
     struct zr_symbols *symbols = calloc(1, sizeof *symbols);
     void *runtime = symbols ? dlopen("libstdc++.so.6", RTLD_NOW | RTLD_LOCAL) : NULL;
-    if (runtime) /* for good */
+    if (runtime) /* never closed */
         symbols->demangle = (demangle *)(uintptr_t)dlsym(runtime, "__cxa_demangle");
     return symbols;
 }
 
-/* Names the first file of those that could not be asked for that reason. */
+/* Reports the first file that could not be used for this reason. */
 static void report(const struct zr_symbols *symbols, const char *obstacle)
 {
     const struct file *first = NULL;
@@ -78,8 +78,8 @@ void zr_symbols_end(struct zr_symbols *symbols)
 {
     if (!symbols)
         return;
-    report(symbols, "not here");
-    report(symbols, "another build than it was");
+    report(symbols, "missing");
+    report(symbols, "from another build");
     for (unsigned i = 0; i < symbols->files_count; i++) {
         if (symbols->files[i].session)
             dwfl_end(symbols->files[i].session);
@@ -103,11 +103,11 @@ static bool is_of_build(Dwfl_Module *module, const struct zr_frame_place *place)
 static void open_file(struct file *file, const struct zr_frame_place *place)
 {
     struct stat status;
-    /* The path is a file's word: a device or a pipe is not opened. */
+    /* A path in a trace is untrusted: open no device and no pipe. */
     int fd = stat(place->path, &status) == 0 && S_ISREG(status.st_mode)
                  ? open(place->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)
                  : -1;
-    file->obstacle = fd < 0 ? "not here" : NULL;
+    file->obstacle = fd < 0 ? "missing" : NULL;
     file->session = fd < 0 ? NULL : dwfl_begin(&callbacks);
     if (!file->session) {
         if (fd >= 0)
@@ -117,11 +117,11 @@ static void open_file(struct file *file, const struct zr_frame_place *place)
     dwfl_report_begin(file->session);
     file->module = dwfl_report_elf(file->session, file->path, file->path, fd, 0, false);
     dwfl_report_end(file->session, NULL, NULL);
-    if (!file->module) /* else the descriptor is libdw's */
+    if (!file->module) /* otherwise libdw owns the descriptor */
         close(fd);
     else if (!is_of_build(file->module, place)) {
         file->module = NULL;
-        file->obstacle = "another build than it was";
+        file->obstacle = "from another build";
     }
 }
 
@@ -143,7 +143,7 @@ static struct file *file_of(struct zr_symbols *symbols, const struct zr_frame_pl
 
 /* ---- Names --------------------------------------------------------------------------------------------- */
 
-/* The address in the session of a place in the file. */
+/* Converts an offset in the file to an address in the session. */
 static bool address_of(Dwfl_Module *module, uint64_t file_offset, GElf_Addr *out)
 {
     GElf_Addr bias;
@@ -161,7 +161,7 @@ static bool address_of(Dwfl_Module *module, uint64_t file_offset, GElf_Addr *out
     return false;
 }
 
-/* Asks libdw. */
+/* Asks libdw for the name. */
 static void name_anew(const struct zr_symbols *symbols, const struct file *file, struct known *out)
 {
     GElf_Addr address;

@@ -1,4 +1,4 @@
-/* tool.c: options, words, output and memory of the subcommands. Stands on alloc/. */
+/* tool.c: options, messages, output and memory of the subcommands. Uses alloc/. */
 #define _GNU_SOURCE
 #include "defrag/tool/tool.h"
 
@@ -12,7 +12,7 @@
 #include "alloc/base/sizes.h"
 #include "alloc/base/system/file.h"
 
-/* ---- Words --------------------------------------------------------------------------------------------- */
+/* ---- Messages ------------------------------------------------------------------------------------------ */
 
 void zr_tool_log(const char *format, ...)
 {
@@ -72,7 +72,7 @@ static bool read_count(const char *text, uint64_t *out)
 
 enum { PROBLEM_ROOM = 300 };
 
-/* Sets what the option is for. False: its value is no good, as `problem` says. */
+/* Sets the variable of an option. False: the value is invalid, and `problem` says why. */
 static bool set(const struct zr_tool_option *option, const char *text, char problem[PROBLEM_ROOM])
 {
     const char *words, *want = "some words";
@@ -99,7 +99,7 @@ static bool set(const struct zr_tool_option *option, const char *text, char prob
     return false;
 }
 
-/* The option that an argument names; *value gets what follows its "=", or NULL. */
+/* Finds the option that an argument names; *value gets the text after its "=", or NULL. */
 static const struct zr_tool_option *find(const struct zr_tool_arguments *arguments, const char *argument,
                                          const char **value)
 {
@@ -136,7 +136,7 @@ unsigned zr_tool_distance(const char *name, const char *other)
     return rows[length][others];
 }
 
-/* With the option that is nearest to it in spelling, if one is near. */
+/* Reports an unknown option, with the option of the most similar spelling. */
 static int reject_option(const struct zr_tool_arguments *arguments, const char *command, const char *argument)
 {
     const char *equals = strchr(argument, '='), *nearest = NULL;
@@ -150,10 +150,10 @@ static int reject_option(const struct zr_tool_arguments *arguments, const char *
             least = zr_tool_distance(name, nearest);
         }
     if (!nearest)
-        zr_tool_log("%s: %s is no option; see zr %s --help", command, argument, command);
+        zr_tool_log("%s: there is no option %s; see zr %s --help", command, argument, command);
     else
-        zr_tool_log("%s: %s is no option; did you mean %s? See zr %s --help", command, argument, nearest,
-                    command);
+        zr_tool_log("%s: there is no option %s; did you mean %s? See zr %s --help", command, argument,
+                    nearest, command);
     return ZR_TOOL_USAGE;
 }
 
@@ -164,7 +164,7 @@ void zr_tool_ask_for(enum zr_tool_ask what)
     asked = what;
 }
 
-/* Not the arguments but what there is to say of them. */
+/* Prints the help or the options instead of parsing. */
 static int describe(const struct zr_tool_arguments *arguments, const char *command)
 {
     struct zr_tool_output out;
@@ -192,7 +192,7 @@ int zr_tool_parse(struct zr_tool_arguments *arguments, int argc, char **argv)
     const char *value;
     char problem[PROBLEM_ROOM];
     bool ended = false;
-    arguments->files = argv; /* files move to the front: argv[0] is read no more when one gets there */
+    arguments->files = argv; /* files move to the front; the loop has passed argv[0] */
     arguments->files_count = 0;
     const char *command = argv[0];
     if (asked != ZR_TOOL_ARGUMENTS)
@@ -226,13 +226,13 @@ int zr_tool_parse(struct zr_tool_arguments *arguments, int argc, char **argv)
             return reject(command, option->name, problem);
     }
     arguments->files[arguments->files_count < argc ? arguments->files_count : argc] = NULL;
-    arguments->options = NULL; /* they may be gone when the files are read */
+    arguments->options = NULL; /* the caller's table may no longer exist when the files are read */
     if (arguments->takes_files && arguments->files_count == 0) {
-        zr_tool_log("%s: name a file; see zr %s --help", command, command);
+        zr_tool_log("%s: a file is missing; see zr %s --help", command, command);
         return ZR_TOOL_USAGE;
     }
     if (arguments->takes_one && arguments->files_count > 1) {
-        zr_tool_log("%s: one file at a time; see zr %s --help", command, command);
+        zr_tool_log("%s: too many files: give one; see zr %s --help", command, command);
         return ZR_TOOL_USAGE;
     }
     return -1;
@@ -284,7 +284,7 @@ void zr_tool_memory_end(struct zr_tool_memory *memory)
     *memory = (struct zr_tool_memory){0};
 }
 
-/* ---- Files into results -------------------------------------------------------------------------------- */
+/* ---- Files to results ---------------------------------------------------------------------------------- */
 
 void zr_tool_json_words(struct zr_text *text, const char *name, const char *words)
 {

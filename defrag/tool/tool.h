@@ -1,6 +1,7 @@
-/* tool.h: what the subcommands of `zr` share: options, words, exit codes, memory. Private to defrag/tool/.
+/* tool.h: the common part of the subcommands of `zr`: options, messages, exit codes, memory. Private to
+ * defrag/tool/.
  *
- * Data goes to standard output, words to standard error; --json is printed whole or not at all. */
+ * Data goes to standard output, messages to standard error. --json prints a complete document or nothing. */
 #ifndef ZR_TOOL_H
 #define ZR_TOOL_H
 
@@ -10,9 +11,9 @@
 
 enum zr_tool_exit {
     ZR_TOOL_FINE = 0,
-    ZR_TOOL_THRESHOLD = 1, /* something asked about did not hold */
+    ZR_TOOL_THRESHOLD = 1, /* a condition, capacity or check failed */
     ZR_TOOL_USAGE = 2,
-    ZR_TOOL_INPUT = 3, /* a file that cannot be read or makes no sense */
+    ZR_TOOL_INPUT = 3, /* the file is unreadable or invalid */
     ZR_TOOL_MEMORY = 4,
 };
 
@@ -38,14 +39,14 @@ int zr_tool_serve(int argc, char **argv);
 int zr_tool_report(int argc, char **argv);
 int zr_tool_service(int argc, char **argv);
 
-/* Whether zrd serves, of the host (NULL) or a device; where it does not, and `start`, starts it.
- * ZR_ERR_UNAVAILABLE; ZR_ERR_INVALID: no such device. */
+/* Checks that a zrd serves the host (NULL) or a device. If none serves and `start` is set, starts one.
+ * ZR_ERR_UNAVAILABLE: none serves; ZR_ERR_INVALID: no such device. */
 zr_result zr_tool_service_need(bool start, const char *device);
 
-/* Whether this version has the subcommand. */
+/* Whether this version of zr has the subcommand. */
 bool zr_tool_has(const char *name);
-/* `zr manual [SUBCOMMAND]`: a page of troff, made of the help. `zr completion bash`: a script, made of the
- * tables of options. Both are for `make install`. */
+/* `zr manual [SUBCOMMAND]` prints a troff page made of the help. `zr completion bash` prints a script made of
+ * the tables of options. `make install` uses both. */
 struct zr_tool_subcommand {
     const char *name; /* NULL: the end of the list */
     int (*run)(int argc, char **argv);
@@ -53,58 +54,59 @@ struct zr_tool_subcommand {
 int zr_tool_manual(int argc, char **argv, const struct zr_tool_subcommand *list, const char *main_help);
 int zr_tool_completion(int argc, char **argv, const struct zr_tool_subcommand *list);
 
-/* How many letters to add, drop, replace or swap with the next one until a name is the other. */
+/* Damerau-Levenshtein distance: the fewest letters to add, drop, replace or swap with their neighbour to turn
+ * one name into the other. */
 unsigned zr_tool_distance(const char *name, const char *other);
 
-/* ---- Words --------------------------------------------------------------------------------------------- */
+/* ---- Messages ------------------------------------------------------------------------------------------ */
 
-/* "zr: words\n" on standard error. */
+/* Prints "zr: MESSAGE\n" on standard error. */
 void zr_tool_log(const char *format, ...) __attribute__((format(printf, 1, 2)));
-/* Says the last error and returns the exit code for `result`. */
+/* Prints zr_last_error() and returns the exit code for `result`. */
 int zr_tool_fail(zr_result result);
 
 /* ---- Options ------------------------------------------------------------------------------------------- */
 
 enum zr_tool_kind {
-    ZR_TOOL_FLAG = 0, /* bool: no value */
-    ZR_TOOL_BYTES,    /* uint64_t: as sizes.h of alloc/base reads it */
+    ZR_TOOL_FLAG = 0, /* bool: takes no value */
+    ZR_TOOL_BYTES,    /* uint64_t: a size, as alloc/base/sizes.h reads it */
     ZR_TOOL_COUNT,    /* uint64_t */
-    ZR_TOOL_WORDS,    /* const char *: as it stands */
+    ZR_TOOL_WORDS,    /* const char *: any text */
 };
 
 struct zr_tool_option {
     const char *name; /* with its dashes */
     enum zr_tool_kind kind;
-    void *value; /* what it sets; untouched when the option is not given */
+    void *value; /* the variable to set; unchanged if the option is not given */
 };
 
 struct zr_tool_arguments {
-    const char *help;                     /* printed for --help, and named after a mistake */
-    const struct zr_tool_option *options; /* the last has no name; NULL once they have been read */
-    bool takes_files;                     /* none is a mistake */
-    bool takes_one;                       /* and so are several */
-    bool stops_at_file;                   /* what follows the first file is its own */
-    char **files;                         /* out: what is no option, in order; within argv */
+    const char *help;                     /* printed by --help */
+    const struct zr_tool_option *options; /* ends with an entry without a name; set to NULL after parsing */
+    bool takes_files;                     /* at least one file is required */
+    bool takes_one;                       /* exactly one file is required */
+    bool stops_at_file;                   /* arguments after the first file belong to that file's program */
+    char **files;                         /* out: the non-option arguments, in order; points into argv */
     int files_count;                      /* out */
 };
 
-/* What zr_tool_parse() does: reads the arguments, or ends with the help, as a manual page, or with the
- * options, as a line of a script. */
+/* What zr_tool_parse() does: parses the arguments, or prints the help as a manual page, or prints the options
+ * as a line of the completion script. */
 enum zr_tool_ask { ZR_TOOL_ARGUMENTS = 0, ZR_TOOL_MANUAL, ZR_TOOL_OPTIONS };
 void zr_tool_ask_for(enum zr_tool_ask what);
 void zr_tool_manual_page(struct zr_text *text, const char *name, const char *help);
 
-/* Reads the arguments. Below 0: go on; else the exit code to end with, everything said. "--name=value" and
- * "--name value" are the same; after "--" nothing is an option. */
+/* Parses the arguments. Returns an exit code after a message, or less than 0 to continue. "--name=value" and
+ * "--name value" are equal; no argument after "--" is an option. */
 int zr_tool_parse(struct zr_tool_arguments *arguments, int argc, char **argv);
 
-/* --device for a reader: UINT64_MAX, which is that it was not given, is -1. No file has a device of a number
- * beyond int's. */
+/* The value of --device for a reader: UINT64_MAX (not given) becomes -1, and a number beyond int becomes a
+ * device that no file has. */
 int zr_tool_device(uint64_t device);
 
 /* ---- Output -------------------------------------------------------------------------------------------- */
 
-/* Standard output through a buffer. Print to `text`. */
+/* Buffered standard output. Print to `text`. */
 struct zr_tool_output {
     struct zr_file file;
     struct zr_text text;
@@ -112,7 +114,7 @@ struct zr_tool_output {
 };
 
 void zr_tool_output_start(struct zr_tool_output *out);
-/* Writes the rest. A reader that has gone is nobody's failure; a full disk is. Returns an exit code. */
+/* Writes the rest and returns an exit code. A closed reader is no failure; a full disk is one. */
 int zr_tool_output_end(struct zr_tool_output *out);
 
 enum { ZR_TOOL_NUMBER_ROOM = 40 };
@@ -121,7 +123,7 @@ const char *zr_tool_bytes(char out[ZR_TOOL_NUMBER_ROOM], uint64_t bytes);
 
 /* ---- Memory -------------------------------------------------------------------------------------------- */
 
-/* A host arena for the records of the rooms below. */
+/* A host arena for the objects of defrag/. */
 struct zr_tool_memory {
     zr_backend *backend;
     zr_arena *arena;
@@ -129,22 +131,23 @@ struct zr_tool_memory {
 zr_result zr_tool_memory_start(struct zr_tool_memory *out);
 void zr_tool_memory_end(struct zr_tool_memory *memory);
 
-/* ---- Files into results -------------------------------------------------------------------------------- */
+/* ---- Files to results ---------------------------------------------------------------------------------- */
 
-/* A subcommand that makes records of its files, and shows them all at the end. */
+/* A subcommand that reads each file into records and prints all records at the end. */
 struct zr_tool_job {
-    const void *settings; /* its own */
-    size_t result_bytes;  /* of a record */
-    /* Adds the records of one file to `results`, whose arena serves whatever it takes. */
+    const void *settings; /* private to the subcommand */
+    size_t result_bytes;  /* of one record */
+    /* Adds the records of one file to `results`. The arena of `results` may serve any other memory. */
     zr_result (*read)(const void *settings, const char *path, struct zr_vector *results);
     void (*table)(struct zr_text *text, const struct zr_vector *results);
-    void (*json)(struct zr_text *text, const void *result); /* the members of one record's object */
-    int (*verdict)(const struct zr_vector *results);        /* the exit code once shown; NULL: fine */
+    void (*json)(struct zr_text *text,
+                 const void *result);                /* prints the members of one record's JSON object */
+    int (*verdict)(const struct zr_vector *results); /* returns the exit code after printing; NULL: success */
 };
 
-/* Returns an exit code, everything said. With a file that fails nothing is shown. */
+/* Reads all files and prints the results. If a file fails, prints only the error. Returns an exit code. */
 int zr_tool_run(const struct zr_tool_job *job, const struct zr_tool_arguments *arguments, bool json);
-/* `"name": "words"`, escaped. */
+/* Prints `"name": "words"`, escaped. */
 void zr_tool_json_words(struct zr_text *text, const char *name, const char *words);
 
 #endif

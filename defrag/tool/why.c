@@ -1,5 +1,5 @@
-/* why.c: `zr why`: why an allocation has no room, what stands in its way, and what would help. Stands on
- * defrag/report/. */
+/* why.c: `zr why`: explains why an allocation found no room, which blocks stand in its way, and what would
+ * help. Uses defrag/report/. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,33 +11,33 @@
 #include "defrag/tool/live/clients.h"
 
 static const char help[] =
-    "Says why an allocation found no room, which blocks stand in its way, and what would have helped.\n"
+    "Explains why an allocation found no room, which blocks stand in its way, and what would have helped.\n"
     "\n"
     "Examples\n"
-    "  zr why run.zrt                              the last allocation that was refused\n"
-    "  zr why snapshot.pickle --size 2GiB          would so much have fitted at the end?\n"
+    "  zr why run.zrt                              the last refused allocation\n"
+    "  zr why snapshot.pickle --size 2GiB          whether 2 GiB would have fitted at the end\n"
     "  zr why snapshot.pickle --size 2GiB --at peak --capacity 24GB\n"
     "\n"
     "zr why FILE [options]\n"
     "  FILE              a .zrt trace, a PyTorch snapshot, an RMM log, a CSV of events or of lifetimes; - is standard input;\n"
-    "                    or the number of a process: each of its arenas; 4711/large is one alone\n"
-    "  --size BYTES      of the request (default: of the last one that was refused)\n"
+    "                    or the number of a process: each of its arenas; 4711/large is one arena\n"
+    "  --size BYTES      of the request (default: of the last refused one)\n"
     "  --at MOMENT       " ZR_MOMENT_WORDS " (default: the failure, or else the end)\n"
-    "  --capacity BYTES  of the device or the limit (default: what a snapshot says was free when the request was refused;\n"
-    "                    else the most that was reserved)\n"
-    "  --stream S        of the request (default: that of the one refused, or 0)\n"
+    "  --capacity BYTES  of the device or the limit (default: reserved plus free memory at the failure, if the snapshot has\n"
+    "                    it; else the most that was reserved)\n"
+    "  --stream S        of the request (default: that of the refused one, or 0)\n"
     "  --device N        of a snapshot of several devices (default: the one with the most events)\n"
     "  --unit BYTES      one unit of the sizes in a MiniMalloc CSV (default 1)\n"
-    "  --json            for programs\n"
+    "  --json            JSON instead of text\n"
     "\n"
-    "The verdict is by what the file's own allocator does: fits, shortage (less is free than asked for), fragmentation\n"
-    "(enough is free, and nowhere in one piece), stream or pool (a free run would do, and belongs to another one), pending\n"
-    "(what is freed and still in use by a stream would do). The changes are replayed from the file's first event on, with\n"
-    "zr, with zr once it has learned a plan, with PyTorch's allocator and others.\n"
+    "The verdict follows the rules of the file's own allocator: fits, shortage (less is free than requested), fragmentation\n"
+    "(enough is free, but not in one piece), stream or pool (a free run is long enough, but belongs to another one), pending\n"
+    "(freed memory that a stream may still use would be enough). Each change is replayed from the file's first event, with\n"
+    "zr, with zr after it has learned a plan, with PyTorch's allocator and others.\n"
     "\n"
-    "Of a failure it also names the reason: shortage, fragmentation, stream, pool, pending, leak, limit, addresses,\n"
-    "unmovable, spike or other process. The flight recorder's file (zr run) says most of what that takes; leak and spike\n"
-    "are judged by what came and went before the failure.\n";
+    "For a failure, zr why also names the reason: shortage, fragmentation, stream, pool, pending, leak, limit, addresses,\n"
+    "unmovable, spike or other process. The flight recorder's file (zr run) has most of the evidence; leak and spike are\n"
+    "guesses from the allocations before the failure.\n";
 
 enum { PINS_SHOWN = 16, FRAMES_SHOWN = 48 };
 
@@ -49,7 +49,7 @@ struct settings {
     bool json;
 };
 
-/* Question and answer of one file. */
+/* The question and the answer for one file. */
 struct view {
     struct zr_tool_input input;
     struct zr_question question;
@@ -63,7 +63,7 @@ struct view {
 
 /* ---- Asking -------------------------------------------------------------------------------------------- */
 
-/* What the process could have had, as the arena's own refusal has it; 0: it does not say. */
+/* The memory that the process could have had, by the arena's own refusal; 0: unknown. */
 static uint64_t capacity_of(const struct zrt_refusal *refusal)
 {
     uint64_t most = UINT64_MAX;
@@ -85,8 +85,7 @@ static zr_result ask(struct view *view, const struct settings *settings)
     struct zr_question *question = &view->question;
     view->of_failure = moments->has_failure && !settings->at && settings->size_bytes == 0;
     if (settings->size_bytes == 0 && !moments->has_failure)
-        return zr_fail(ZR_ERR_INVALID, "no allocation is refused in '%s': ask with --size BYTES",
-                       view->input.name);
+        return zr_fail(ZR_ERR_INVALID, "'%s' has no refused allocation: give --size BYTES", view->input.name);
     bool at_failure = moments->has_failure && (!settings->at || strcmp(settings->at, "failure") == 0);
     zr_result result = zr_moment_find(moments, &view->input.recording,
                                       settings->at ? settings->at
@@ -103,7 +102,7 @@ static zr_result ask(struct view *view, const struct settings *settings)
     if (question->capacity_bytes > 0)
         return ZR_OK;
     if (!view->input.recording.has_maps)
-        return zr_fail(ZR_ERR_INVALID, "'%s' does not say how much memory there is: --capacity BYTES does",
+        return zr_fail(ZR_ERR_INVALID, "'%s' does not contain the amount of memory: give --capacity BYTES",
                        view->input.name);
     const struct zrt_refusal *refusal = &moments->refusal;
     uint64_t reserved_bytes = moments->failure.figures.reserved_bytes;
@@ -119,7 +118,7 @@ static zr_result ask(struct view *view, const struct settings *settings)
     return ZR_OK;
 }
 
-/* Without maps nobody knows what is free where: a pool that takes the best fit answers. */
+/* A file without maps has no free extents, so a replay with best fit answers. */
 static void answer_by_replay(struct view *view, const struct zr_memory *memory)
 {
     struct zr_answer *answer = &view->answer;
@@ -258,7 +257,7 @@ static void print_json(struct zr_text *text, struct view *view)
     zr_text_print(text, "}");
 }
 
-/* ---- Words --------------------------------------------------------------------------------------------- */
+/* ---- Text ---------------------------------------------------------------------------------------------- */
 
 static void print_kind(struct zr_text *text, struct view *view)
 {
@@ -272,7 +271,7 @@ static void print_kind(struct zr_text *text, struct view *view)
     zr_text_print(text, ")");
 }
 
-/* How sizes of a failure are written. */
+/* The sizes of a failure as text. */
 struct reason_texts {
     char culprit[ZR_TOOL_NUMBER_ROOM], missing[ZR_TOOL_NUMBER_ROOM], most[ZR_TOOL_NUMBER_ROOM],
         live[ZR_TOOL_NUMBER_ROOM];
@@ -292,12 +291,12 @@ static void print_evidence(struct zr_text *text, struct view *view, const struct
         break;
     case ZR_REASON_POOL:
         if (own->culprit_bytes > 0)
-            zr_text_print(text, "a contiguous pool keeps %s that nothing is on", texts->culprit);
+            zr_text_print(text, "a contiguous pool keeps %s without blocks", texts->culprit);
         else
-            zr_text_print(text, "a free run is long enough, and another pool's");
+            zr_text_print(text, "a free run is long enough, but belongs to another pool");
         break;
     case ZR_REASON_STREAM:
-        zr_text_print(text, "a free run is long enough, and another stream's");
+        zr_text_print(text, "a free run is long enough, but belongs to another stream");
         break;
     case ZR_REASON_LEAK:
         zr_text_print(text, "%" PRIu64 " blocks of up to %s", own->kind.blocks_count, texts->most);
@@ -324,14 +323,14 @@ static void print_evidence(struct zr_text *text, struct view *view, const struct
                       texts->culprit, texts->missing);
         break;
     case ZR_REASON_FRAGMENTATION:
-        zr_text_print(text, "enough is free, in pieces that live blocks pin");
+        zr_text_print(text, "enough is free, in pieces between live blocks");
         break;
     default:
         zr_text_print(text, "%s more than there is", texts->missing);
     }
 }
 
-/* What to do about it. */
+/* Advice for the reason. */
 static const char *change_for(const struct view *view)
 {
     static const char *const changes[ZR_REASON_COUNT] = {
@@ -341,16 +340,17 @@ static const char *change_for(const struct view *view)
             "deregister buffers that are free (zr_arena_set_granule_class()), or register fewer",
         [ZR_REASON_POOL] = "trim the pool (zr_contiguous_trim()), or let it keep less (keep_bytes)",
         [ZR_REASON_STREAM] = "allocate on that stream, or empty the allocator's cache",
-        [ZR_REASON_LEAK] = "find who keeps them; more memory only delays the failure",
-        [ZR_REASON_SPIKE] = "make it in parts",
+        [ZR_REASON_LEAK] = "find which code keeps them; more memory only delays the failure",
+        [ZR_REASON_SPIKE] = "split it into parts",
         [ZR_REASON_LIMIT] = "raise the limit by at least that much",
         [ZR_REASON_ADDRESSES] = "reserve more addresses (reserve_bytes)",
         [ZR_REASON_OTHER_PROCESS] = "end them, or give each process its share (a limit)",
-        [ZR_REASON_FRAGMENTATION] = "allocate long-lived blocks first, smaller granules, or what fits below",
+        [ZR_REASON_FRAGMENTATION] =
+            "allocate long-lived blocks first, use smaller granules, or make requests that fit below",
         [ZR_REASON_SHORTAGE] = "a smaller batch, recomputing activations, more ranks or more memory"};
     const struct zr_reasoning *own = &view->reasoning;
     if (own->segments)
-        return "have that allocator leave memory to zr (PYTORCH_NO_CUDA_MEMORY_CACHING=1, or its like)";
+        return "let zr serve that allocator's blocks directly (PYTORCH_NO_CUDA_MEMORY_CACHING=1, or its equivalent)";
     if (own->reason == ZR_REASON_ADDRESSES && view->input.moments.refusal.cause == ZRT_CAUSE_MAPPINGS)
         return "larger granules (ZR_CONF=granule:BYTES)";
     return changes[own->reason];
@@ -371,8 +371,7 @@ static void print_reason(struct zr_text *text, struct view *view)
     if (own->segments)
         zr_text_print(
             text,
-            "; all that is live are blocks of powers of two, as an allocator that caches asks for: what is free "
-            "inside them is not seen here");
+            "; all live blocks have sizes that are powers of two, as from a caching allocator: free memory inside these blocks is not visible here");
     zr_text_print(text, "\nchange: %s\n", change_for(view));
 }
 
@@ -382,23 +381,22 @@ static const char *reason(const struct view *view)
     switch (answer->verdict) {
     case ZR_VERDICT_FITS:
         if (view->of_failure && view->reasoning.reason != ZR_REASON_NONE)
-            return "by what is free there is room: the reason above kept it out";
+            return "enough is free; the reason above kept the request out";
         if (view->of_failure)
-            return "there is room: it was refused for another reason (a limit of its tag, addresses, another process), or "
-                   "more was free than is assumed";
+            return "there is room: the request was refused for another reason (a limit of its tag, addresses, another process), or more was free than is assumed";
         return answer->largest_free_run_bytes >= answer->size_bytes ? "a free run is long enough"
-               : view->input.recording.has_maps                     ? "once what is releasable is given back"
+               : view->input.recording.has_maps                     ? "after releasable memory is returned"
                                                                     : "by replaying the log with best fit";
     case ZR_VERDICT_SHORTAGE:
-        return "less is free than is asked for";
+        return "less is free than requested";
     case ZR_VERDICT_FRAGMENTATION:
-        return "enough is free, and nowhere in one piece";
+        return "enough is free, but not in one piece";
     case ZR_VERDICT_STREAM:
-        return "a free run is long enough, and belongs to another stream";
+        return "a free run is long enough, but belongs to another stream";
     case ZR_VERDICT_POOL:
-        return "a free run is long enough, and belongs to another pool";
+        return "a free run is long enough, but belongs to another pool";
     default:
-        return "what is freed, and still in use by a stream, would be room enough";
+        return "freed memory that a stream may still use would be enough";
     }
 }
 
@@ -449,7 +447,7 @@ static void print_remedies(struct zr_text *text, const struct view *view)
     }
 }
 
-/* Of a failure: who shares the memory through the allocator service, as it is now. */
+/* For a failure: the current clients of the allocator service. */
 static void print_clients(struct zr_text *text, const struct view *view)
 {
     static struct zr_services services;
@@ -479,7 +477,7 @@ static void print_words(struct zr_text *text, struct view *view)
     zr_text_print(text, "%s: %s\n", zr_verdict_name(answer->verdict), reason(view));
     zr_text_print(text, "  free %s of %s%s", zr_tool_bytes(room[0], answer->free_bytes),
                   zr_tool_bytes(room[1], view->question.capacity_bytes),
-                  view->capacity_assumed ? " (the most that was reserved; --capacity says otherwise)" : "");
+                  view->capacity_assumed ? " (the most that was reserved; set it with --capacity)" : "");
     if (view->input.recording.has_maps)
         zr_text_print(text, "; the longest free run %s, releasable %s, not reserved %s",
                       zr_tool_bytes(room[0], answer->largest_free_run_bytes),
@@ -495,7 +493,7 @@ static void print_words(struct zr_text *text, struct view *view)
 
 /* ---- The subcommand ------------------------------------------------------------------------------------ */
 
-/* The JSON of a process is a list of its arenas. */
+/* For a process, the JSON is a list of its arenas. */
 static void print(struct zr_text *text, const struct zr_vector *views, bool json, bool is_list)
 {
     if (json)

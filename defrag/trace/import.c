@@ -1,4 +1,4 @@
-/* import.c: recordings as .zrt traces. Stands on recording.c and zrt_writer.c. */
+/* import.c: writes recordings as .zrt traces. Uses recording.c and zrt_writer.c. */
 #include "defrag/trace/import.h"
 
 #include <stdio.h>
@@ -14,7 +14,7 @@ struct importing {
     struct zrt_header header;
     struct zrt_writer writer;
     uint64_t low, high; /* of all addresses */
-    uint64_t ends;      /* the bits of every segment's ends */
+    uint64_t ends;      /* the bitwise OR of the ends of all segments */
     bool any_before, begun;
 };
 
@@ -23,7 +23,7 @@ static bool is_map(const struct zr_record *record)
     return record->kind == ZR_RECORD_MAP || record->kind == ZR_RECORD_UNMAP;
 }
 
-/* ---- Where everything lies ----------------------------------------------------------------------------- */
+/* ---- The range of addresses ---------------------------------------------------------------------------- */
 
 static zr_result measure(void *state, const struct zr_record *record, bool *stop)
 {
@@ -45,12 +45,12 @@ static zr_result measure(void *state, const struct zr_record *record, bool *stop
     return ZR_OK;
 }
 
-/* The range of addresses, and the largest granule that every segment is made of. */
+/* Computes the range of addresses, and the largest granule that divides every segment. */
 static zr_result fill_header(struct importing *importing)
 {
     const struct zr_recording *recording = importing->recording;
     struct zrt_header *header = &importing->header;
-    if (recording->reader) { /* a .zrt: once more, without what a cut has left of it */
+    if (recording->reader) { /* a .zrt: read again, without the remains of a truncated event */
         *header = recording->reader->header;
         header->state = ZRT_STOPPED;
         return ZR_OK;
@@ -58,7 +58,7 @@ static zr_result fill_header(struct importing *importing)
     uint64_t granule = importing->ends ? importing->ends & (~importing->ends + 1) : 1;
     uint64_t base = importing->low / granule * granule;
     if (importing->high <= base || importing->high - base >= MOST_BYTES)
-        return zr_fail(ZR_ERR_FORMAT, "'%s': its blocks lie 2^62 bytes apart and more", recording->path);
+        return zr_fail(ZR_ERR_FORMAT, "'%s': its blocks are 2^62 bytes or more apart", recording->path);
     memcpy(header->magic, ZRT_MAGIC, sizeof header->magic);
     header->header_bytes = sizeof *header;
     header->version = ZRT_VERSION;
@@ -119,7 +119,7 @@ static zr_result write_event(void *state, const struct zr_record *record, bool *
     return importing->writer.text ? importing->writer.text->result : ZR_OK;
 }
 
-/* Without a text the bytes are counted. */
+/* Without a text, only counts the bytes. */
 static zr_result write_all(struct importing *importing, struct zr_text *text)
 {
     zrt_writer_start(&importing->writer, &importing->header, text);

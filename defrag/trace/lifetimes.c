@@ -1,5 +1,5 @@
-/* lifetimes.c: lifetimes from a sequence or a MiniMalloc CSV, and their lower bound. Stands on the arena,
- * minimalloc.h and sort.h. */
+/* lifetimes.c: makes lifetimes of a sequence or a MiniMalloc CSV, and computes their lower bound. Uses the
+ * arena, minimalloc.h and sort.h. */
 #include "defrag/trace/lifetimes.h"
 
 #include <inttypes.h>
@@ -47,7 +47,7 @@ zr_result zr_lifetimes_sweep(struct zr_lifetimes_sweep *out, const struct zr_lif
     *out = (struct zr_lifetimes_sweep){.ends = ends};
     if (scratch->result)
         return scratch->result;
-    /* Deaths first, so that at one moment they come first after the stable sort as well. */
+    /* Deaths first: the stable sort keeps them first at equal times. */
     for (unsigned born = 0; born < 2; born++)
         for (size_t i = 0; i < lifetimes->count; i++) {
             const struct zr_buffer *buffer = &lifetimes->buffers[i];
@@ -89,7 +89,7 @@ zr_result zr_lifetimes_measure(struct zr_lifetimes *lifetimes)
     return result;
 }
 
-/* ---- Coming and going ---------------------------------------------------------------------------------- */
+/* ---- Births and deaths --------------------------------------------------------------------------------- */
 
 static zr_result take_buffers(struct zr_lifetimes *out, size_t count, zr_arena *host_arena)
 {
@@ -116,7 +116,7 @@ void zr_lifetimes_end(struct zr_lifetimes *lifetimes)
         *lifetimes = (struct zr_lifetimes){0};
 }
 
-/* A block numbered b may be allocated once and freed once; anything else is no sequence. */
+/* A block may be allocated once and freed once; any other sequence is invalid. */
 static zr_result follow_events(struct zr_lifetimes *out, const struct zr_sequence *sequence)
 {
     for (size_t i = 0; i < sequence->events_count; i++) {

@@ -1,4 +1,4 @@
-/* live.c: see live.h. Stands on alloc/base. */
+/* live.c: see live.h. Uses alloc/base. */
 #define _GNU_SOURCE
 #include "defrag/trace/live.h"
 
@@ -27,7 +27,8 @@ static zr_result path_of(char *out, size_t room_bytes, long pid, const char *kin
     char folder[ZR_FOLDER_BYTES];
     zr_result result = zr_folder_runtime(folder, false);
     if (result != ZR_OK)
-        return zr_fail(ZR_ERR_UNAVAILABLE, "no process of this user shows its memory (%s)", zr_last_error());
+        return zr_fail(ZR_ERR_UNAVAILABLE, "no process of this user publishes its memory (%s)",
+                       zr_last_error());
     int length = snprintf(out, room_bytes, "%s/%ld.%s", folder, pid, kind);
     return length >= 0 && (size_t)length < room_bytes ? ZR_OK
                                                       : zr_fail(ZR_ERR_INVALID, "'%s' is too long", folder);
@@ -41,13 +42,13 @@ static bool has_ended(long pid)
 static zr_result gone(long pid)
 {
     if (has_ended(pid))
-        return zr_fail(ZR_ERR_UNAVAILABLE, "there is no process %ld: it has ended, or there was none", pid);
+        return zr_fail(ZR_ERR_UNAVAILABLE, "there is no process %ld: it exited, or never existed", pid);
     if (kill((pid_t)pid, 0) != 0)
-        return zr_fail(ZR_ERR_UNAVAILABLE, "process %ld is another user's", pid);
-    return zr_fail(ZR_ERR_UNAVAILABLE,
-                   "process %ld shows no memory: it holds less than 64 MiB with zr (ZR_CONF=publish:on shows "
-                   "it at once), or does not run with zr",
-                   pid);
+        return zr_fail(ZR_ERR_UNAVAILABLE, "process %ld belongs to another user", pid);
+    return zr_fail(
+        ZR_ERR_UNAVAILABLE,
+        "process %ld publishes no memory: it holds less than 64 MiB with zr (ZR_CONF=publish:on publishes it at once), or does not use zr",
+        pid);
 }
 
 /* ---- Waiting for a process ----------------------------------------------------------------------------- */
@@ -56,11 +57,11 @@ enum { SLICE_MS = 100, SAY_MS = 1000, REASON_ROOM = 160 };
 
 struct wait {
     const struct zr_live_patience *patience;
-    long pid; /* 0: not known here, as of another container */
+    long pid; /* 0: unknown, such as a process of another container */
     uint64_t start_ns;
-    uint64_t worked_ns; /* when its thread of zr last had used more of the processor */
+    uint64_t worked_ns; /* when its zr thread last used processor time */
     uint64_t ticks;
-    bool small, said; /* small: it has no thread of zr yet */
+    bool small, said; /* small: it has no zr thread yet */
 };
 
 bool zr_live_is_stopped(long pid)
@@ -69,7 +70,7 @@ bool zr_live_is_stopped(long pid)
     return state == 'T' || state == 't';
 }
 
-/* The process and its state, and what helps. */
+/* The process, its state, and a remedy. */
 static const char *reason_of(char out[REASON_ROOM], long pid, bool small)
 {
     char state = pid > 0 ? zr_process_state((int32_t)pid) : '\0';
@@ -78,16 +79,15 @@ static const char *reason_of(char out[REASON_ROOM], long pid, bool small)
     else if (state == 't')
         snprintf(out, REASON_ROOM, "process %ld is stopped by a debugger: continue it there", pid);
     else if (state && small)
-        snprintf(out, REASON_ROOM, "process %ld is small: it hears when it next takes memory from the system",
-                 pid);
+        snprintf(out, REASON_ROOM,
+                 "process %ld is small: it sees the request when it next takes memory from the system", pid);
     else if (state == 'D')
         snprintf(out, REASON_ROOM, "process %ld waits in the kernel for a disk or a driver: ask again later",
                  pid);
     else if (state)
-        snprintf(
-            out, REASON_ROOM,
-            "process %ld does not answer (state %c), as while it waits for a call of a driver: ask again later",
-            pid, state);
+        snprintf(out, REASON_ROOM,
+                 "process %ld does not answer (state %c); it may wait for a driver call: ask again later",
+                 pid, state);
     else
         snprintf(out, REASON_ROOM, "the process does not answer: ask again later");
     return out;
@@ -99,7 +99,7 @@ static struct wait wait_begin(long pid, const struct zr_live_patience *patience)
     return (struct wait){.patience = patience, .pid = pid, .start_ns = now_ns, .worked_ns = now_ns};
 }
 
-/* False: it has had its time. Says what is waited for, once. */
+/* Waits a slice of time; false: the time is over. Reports once what it waits for. */
 static bool wait_on(struct wait *wait)
 {
     const struct zr_live_patience *patience = wait->patience;
@@ -131,7 +131,7 @@ static zr_result wait_fail(const struct wait *wait)
                    (double)(zr_os_now_ns() - wait->start_ns) / 1e9);
 }
 
-/* The process at the other end; 0: not known. */
+/* The process at the other end; 0: unknown. */
 static long peer_of(int connection)
 {
     struct ucred peer = {0};
@@ -141,7 +141,7 @@ static long peer_of(int connection)
 
 /* ---- Connections --------------------------------------------------------------------------------------- */
 
-/* Whoever answers must be this user's, as who asks must be. */
+/* Both ends must belong to the same user. */
 static zr_result open_connection(int *out, long pid)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -156,7 +156,7 @@ static zr_result open_connection(int *out, long pid)
     int failed = fd >= 0 ? connect(fd, (const struct sockaddr *)&address, sizeof address) : -1;
     for (unsigned tries = 0; failed != 0 && errno == EAGAIN && tries < 50 && !zr_live_is_stopped(pid);
          tries++) {
-        poll(NULL, 0, 20); /* its queue is full */
+        poll(NULL, 0, 20); /* its queue of connections is full */
         failed = connect(fd, (const struct sockaddr *)&address, sizeof address);
     }
     if (failed == 0 && getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 && peer.uid == geteuid()) {
@@ -168,7 +168,7 @@ static zr_result open_connection(int *out, long pid)
         close(fd);
     if (busy && zr_live_is_stopped(pid))
         return zr_fail(ZR_ERR_TIMEOUT, "%s", reason_of(reason, pid, false));
-    return busy ? zr_fail(ZR_ERR_IO, "process %ld is asked by too many at once", pid) : gone(pid);
+    return busy ? zr_fail(ZR_ERR_IO, "process %ld has too many open connections", pid) : gone(pid);
 }
 
 zr_result zr_live_hear(int connection, const struct zr_live_patience *patience,
@@ -186,7 +186,7 @@ zr_result zr_live_hear(int connection, const struct zr_live_patience *patience,
         }
         ssize_t got = recv(connection, words + used, ZR_LIVE_ANSWER_BYTES - 1 - used, MSG_DONTWAIT);
         if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR))
-            return zr_fail(ZR_ERR_IO, "the process has ended, or turned this one away");
+            return zr_fail(ZR_ERR_IO, "the process exited, or refused the connection");
         used += got > 0 ? (size_t)got : 0;
         words[used] = '\0';
         char *end = memchr(words, '\n', used);
@@ -197,10 +197,10 @@ zr_result zr_live_hear(int connection, const struct zr_live_patience *patience,
         memmove(words, words + (used >= 3 ? 3 : used), strlen(words + (used >= 3 ? 3 : used)) + 1);
         return good ? ZR_OK : zr_fail(ZR_ERR_INVALID, "%s", words);
     }
-    return zr_fail(ZR_ERR_IO, "the process answers without an end");
+    return zr_fail(ZR_ERR_IO, "the process's answer is too long");
 }
 
-/* A line is far below what a socket takes at once on which nothing waits. */
+/* A line is much shorter than the buffer of an idle socket. */
 static bool send_line(int connection, const char *command)
 {
     struct iovec pieces[2] = {{(char *)(uintptr_t)command, strlen(command)}, {(char *)(uintptr_t) "\n", 1}};
@@ -213,7 +213,7 @@ zr_result zr_live_say(int connection, const char *command, const struct zr_live_
 {
     words[0] = '\0';
     return send_line(connection, command) ? zr_live_hear(connection, patience, words)
-                                          : zr_fail(ZR_ERR_IO, "the process has ended, or does not listen");
+                                          : zr_fail(ZR_ERR_IO, "the process exited, or does not listen");
 }
 
 zr_result zr_live_send(long pid, const char *command, int *connection)
@@ -253,7 +253,7 @@ void zr_live_hang_up(int connection)
 
 /* ---- Figures ------------------------------------------------------------------------------------------- */
 
-/* A copy from between two writes. False: the writer never came to an end: it died in the middle. */
+/* Copies the figures between two writes. False: the writer died during a write. */
 static bool copy_shown(int fd, struct zr_published *out)
 {
     for (unsigned tries = 0; tries < 200; tries++) {
@@ -269,7 +269,7 @@ static bool copy_shown(int fd, struct zr_published *out)
     return false;
 }
 
-/* The file of this user's own, mode 0600; -1: there is none. */
+/* Opens the published file, which must belong to this user with mode 0600; -1: there is none. */
 static int open_shown(const char *path)
 {
     struct stat status;
@@ -282,7 +282,7 @@ static int open_shown(const char *path)
     return fd;
 }
 
-/* Texts end. */
+/* Terminates all texts. */
 static void end_texts(struct zr_live *live)
 {
     live->shown.program[ZR_PUBLISHED_NAME_BYTES - 1] = '\0';
@@ -296,7 +296,7 @@ static void end_texts(struct zr_live *live)
     }
 }
 
-/* Asked by `command` first, if there is a patience for it. */
+/* Reads the figures, after sending `command` if `patience` is not NULL. */
 static zr_result read_shown(struct zr_live *out, long pid, const char *command,
                             const struct zr_live_patience *patience)
 {
@@ -314,10 +314,10 @@ static zr_result read_shown(struct zr_live *out, long pid, const char *command,
     struct zr_process process = out->shown.process;
     bool known = memcmp(out->shown.magic, ZR_PUBLISHED_MAGIC, sizeof out->shown.magic) == 0;
     bool ours = known && out->shown.version == ZR_PUBLISHED_VERSION && out->shown.bytes == sizeof out->shown;
-    /* Gone: it died, or another process has its number, or it has become another program by exec. */
+    /* Gone: the process died, its number belongs to another process, or it became another program by exec. */
     bool alive = known && process.pid == pid && zr_process_lives(&process);
     zr_result answered = alive && patience ? zr_live_ask(pid, command, patience, words, NULL) : ZR_OK;
-    if (answered == ZR_ERR_IO) /* it may have ended while it was asked: then this one is turned away */
+    if (answered == ZR_ERR_IO) /* the process may have exited meanwhile: then the connection is refused */
         answered = zr_live_ask(pid, command, patience, words, NULL);
     if (!alive || answered == ZR_ERR_UNAVAILABLE) {
         if (known) {
@@ -334,7 +334,7 @@ static zr_result read_shown(struct zr_live *out, long pid, const char *command,
     }
     close(fd);
     if (result == ZR_OK && !whole)
-        result = zr_fail(ZR_ERR_UNAVAILABLE, "process %ld does not come to show its memory", pid);
+        result = zr_fail(ZR_ERR_UNAVAILABLE, "process %ld did not publish its memory in time", pid);
     end_texts(out);
     return result;
 }
@@ -353,7 +353,7 @@ zr_result zr_live_read_devices(struct zr_live *out, long pid, const struct zr_li
 
 enum { WAKE_MS = 3000 };
 
-/* By the names of its mappings: libraries of ours, or an arena's memfd. */
+/* Looks at the names of its mappings: libraries of zr, or an arena's memfd. */
 bool zr_live_runs(long pid)
 {
     char path[64], text[4096 + 32];
@@ -366,7 +366,7 @@ bool zr_live_runs(long pid)
     while (!found && zr_file_read(&file, text + held, 4096, &got) == ZR_OK && got > 0) {
         text[held + got] = '\0';
         found = strstr(text, "/libzr") || strstr(text, "/memfd:zr");
-        size_t keep = held + got < 16 ? held + got : 16; /* a name may be cut here */
+        size_t keep = held + got < 16 ? held + got : 16; /* a name may continue in the next read */
         memmove(text, text + held + got - keep, keep);
         held = keep;
     }
@@ -374,7 +374,7 @@ bool zr_live_runs(long pid)
     return found;
 }
 
-/* The file of the process's program; false: it has ended, or is another user's. */
+/* The path of the process's program; false: it exited, or belongs to another user. */
 static bool program_of(const char *pid, char *out, size_t room_bytes)
 {
     char path[64];
@@ -429,15 +429,13 @@ zr_result zr_live_reach(struct zr_live *out, long pid, bool fresh, const struct 
         return wait_fail(&wait);
     return zr_fail(
         ZR_ERR_UNAVAILABLE,
-        "process %ld holds less than 64 MiB, so that no thread of zr's runs in it, and took no "
-        "memory from the system in %d s, nor asked for its figures, which is when it hears: ask while it "
-        "allocates, or start it with ZR_CONF=publish:on (with publish:off it never answers)",
+        "process %ld holds less than 64 MiB, so it has no zr thread, and did not take memory from the system or read its own figures within %d s, when it would see the request: ask while it allocates, or start it with ZR_CONF=publish:on (with publish:off it never answers)",
         pid, WAKE_MS / 1000);
 }
 
-/* ---- Which there are ----------------------------------------------------------------------------------- */
+/* ---- Listing processes --------------------------------------------------------------------------------- */
 
-/* What is left of one that asked and was killed, to a process that has ended. */
+/* Removes the request of a killed zr to a process that exited. */
 static void remove_request(const char *folder, long pid)
 {
     char path[ZR_FOLDER_BYTES + 32];
@@ -450,7 +448,7 @@ zr_result zr_live_folder(char folder[ZR_FOLDER_BYTES])
     struct sockaddr_un address;
     zr_result result = zr_folder_runtime(folder, false);
     if (result != ZR_OK && access(folder, F_OK) != 0 && errno == ENOENT)
-        result = ZR_OK; /* the first process makes it */
+        result = ZR_OK; /* the first process creates the folder */
     if (result == ZR_OK && strlen(folder) + sizeof "/2147483647.sock" > sizeof address.sun_path)
         result = zr_fail(ZR_ERR_IO, "'%s' is too long for a socket: set a shorter XDG_RUNTIME_DIR", folder);
     return result;

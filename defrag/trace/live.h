@@ -1,81 +1,82 @@
-/* live.h: processes that show their memory (alloc/telemetry/publish_format.h): which there are, what they
- * show, and what they are asked. Nothing here trusts a file or an answer. */
+/* live.h: running processes that publish their memory (alloc/telemetry/publish_format.h): lists them, reads their
+ * figures, and sends them commands. Validates every file and answer. */
 #ifndef ZR_LIVE_H
 #define ZR_LIVE_H
 
 #include "alloc/base/system/folders.h"
 #include "alloc/telemetry/publish_format.h"
 
-/* What a process shows at one moment. All texts have ends and no control characters, all counts
- * fit. */
+/* The published state of a process. All texts are terminated and free of control characters, and all counts
+ * are within bounds. */
 struct zr_live {
     struct zr_published shown;
     unsigned arenas_count; /* in shown.arenas */
 };
 
-/* How long an answer is waited for. Then the result is ZR_ERR_TIMEOUT, with words: why, by the process's
- * state, and what helps. */
+/* How long to wait for an answer. After that the result is ZR_ERR_TIMEOUT; the message has the process's
+ * state and a remedy. */
 struct zr_live_patience {
     int timeout_ms;
-    int working_ms;      /* instead, while the process's thread of zr uses processor time; 0: the same */
-    bool passes_stopped; /* a stopped process is not waited for */
-    void (*say)(const char *words); /* called once, after a second: what is waited for, and why; NULL: nothing
-                                       is said */
+    int working_ms;      /* the limit while the process's zr thread uses processor time; 0: the same */
+    bool passes_stopped; /* do not wait for a stopped process */
+    void (*say)(
+        const char *words); /* called once, after a second, with the reason for waiting; NULL: not called */
 };
 
-/* Names are words of somebody else's: zr_make_plain() before they go to a terminal.
+/* Names are untrusted: pass them through zr_make_plain() before printing.
  *
- * The figures of process `pid`, which is asked to take them anew unless `fresh` is NULL (then they are a
- * second old, and pending and stranded bytes older). ZR_ERR_UNAVAILABLE: there is no such process, or it
- * shows nothing; what a dead one left is removed. ZR_ERR_FORMAT: of another release of zr. ZR_ERR_TIMEOUT: it
- * did not answer, and *out has what it showed last. */
+ * Reads the figures of process `pid`. With `fresh`, asks the process to update them first; with NULL, figures
+ * are up to a second old, and pending and stranded bytes older. ZR_ERR_UNAVAILABLE: there is no such process,
+ * or it publishes nothing; files of a dead process are removed. ZR_ERR_FORMAT: another release of zr.
+ * ZR_ERR_TIMEOUT: no answer; *out has the last published figures. */
 zr_result zr_live_read(struct zr_live *out, long pid, const struct zr_live_patience *fresh);
-/* The same, taken anew, with what the devices say of their memory. */
+/* Reads updated figures, with the devices' own counts of their memory. */
 zr_result zr_live_read_devices(struct zr_live *out, long pid, const struct zr_live_patience *patience);
 
-/* Whether the process has memory of zr's, shown or not. */
+/* Whether the process has memory of zr, published or not. */
 bool zr_live_runs(long pid);
 
-/* Whether the process is this user's, has memory of zr's or is zrd, is no other zr of this program's, and
- * does not show its memory. */
+/* Whether the process belongs to this user, has memory of zr or is zrd, does not run this program, and does
+ * not publish its memory. */
 bool zr_live_is_quiet(long pid);
 
-/* The same of zr_live_read(); a process that is too small to show its memory is asked to, for three seconds:
- * it hears when it next takes memory from the system or asks for its own figures, and shows it from then on.
- * ZR_ERR_UNAVAILABLE, with words: it did not hear, too. */
+/* Like zr_live_read(), and asks a process that is too small to publish its memory to do so, for three
+ * seconds. The process sees the request when it next takes memory from the system or reads its own figures,
+ * and publishes its memory from then on. ZR_ERR_UNAVAILABLE also means that the process did not see the
+ * request. */
 zr_result zr_live_reach(struct zr_live *out, long pid, bool fresh, const struct zr_live_patience *patience);
 
-/* Whether the process is stopped, by a signal or by a debugger. */
+/* Whether a signal or a debugger has stopped the process. */
 bool zr_live_is_stopped(long pid);
 
-/* The folder in which processes show themselves, which need not be there yet. ZR_ERR_IO, with words: none
- * can. */
+/* The folder in which processes publish their memory; it may not exist yet. ZR_ERR_IO, with a message: no
+ * folder is usable. */
 zr_result zr_live_folder(char folder[ZR_FOLDER_BYTES]);
 
-/* The next process after `*pid` by number that shows its memory; false: there is none, or no folder. Start
- * with 0. It may be gone when it is read. */
+/* Finds the next process after `*pid`, by number, that publishes its memory; false: there is none, or no
+ * folder. Start with 0. The process may exit before it is read. */
 bool zr_live_next(long *pid);
 
 enum { ZR_LIVE_ANSWER_BYTES = 1100 };
-/* Sends one command (alloc/telemetry/command.h) and waits for its answer, whose words go to
- * `words`. ZR_ERR_INVALID: the process said no, and the words are its. *connection, if wanted, stays open and
- * is the caller's to close; else NULL. */
+/* Sends one command (alloc/telemetry/command.h) and waits for its answer, whose text goes to `words`.
+ * ZR_ERR_INVALID: the process refused; the message is the process's. If `connection` is not NULL, *connection
+ * stays open and the caller closes it. */
 zr_result zr_live_ask(long pid, const char *command, const struct zr_live_patience *patience,
                       char words[ZR_LIVE_ANSWER_BYTES], int *connection);
-/* The first half of it, which waits for nothing: *connection is the caller's to close, and readable when
- * zr_live_hear() finds the answer there. */
+/* Sends a command without waiting: the caller closes *connection, which is readable once zr_live_hear() finds
+ * the answer. */
 zr_result zr_live_send(long pid, const char *command, int *connection);
-/* What it says on a connection that stayed. */
+/* Reads an answer on an open connection. */
 zr_result zr_live_hear(int connection, const struct zr_live_patience *patience,
                        char words[ZR_LIVE_ANSWER_BYTES]);
-/* Sends one more command on such a connection, and waits for its answer. */
+/* Sends one more command on an open connection, and waits for its answer. */
 zr_result zr_live_say(int connection, const char *command, const struct zr_live_patience *patience,
                       char words[ZR_LIVE_ANSWER_BYTES]);
-/* Says on such a connection that it ends. */
+/* Announces the end of an open connection. */
 void zr_live_hang_up(int connection);
 
-/* The arena that holds most at its peak, of those shown; NULL: there is none. What is reserved says less: a
- * heap of records may have a slab that is empty. */
+/* The arena with the largest peak of live bytes; NULL: there is none. Reserved bytes would mislead: a heap of
+ * records may have an empty slab. */
 const struct zr_published_arena *zr_live_largest(const struct zr_live *live);
 
 #endif

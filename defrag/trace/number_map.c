@@ -1,4 +1,4 @@
-/* number_map.c: a hash table from numbers to numbers. Stands on the arena and the clock. */
+/* number_map.c: a hash table from numbers to numbers. Uses the arena and the clock. */
 #include "defrag/trace/number_map.h"
 
 #include <string.h>
@@ -20,7 +20,7 @@ void zr_number_map_end(struct zr_number_map *map)
     map->count = map->room_count = 0;
 }
 
-/* Where the key is, or would go. */
+/* The entry of the key, or the free one for it. */
 static struct zr_number_entry *find(const struct zr_number_map *map, uint64_t key)
 {
     uint64_t hash = (key ^ map->seed) * UINT64_C(0x9e3779b97f4a7c15);

@@ -1,4 +1,4 @@
-/* raw_trace.c: from addresses to numbered blocks. Stands on vector.c and number_map.c. */
+/* raw_trace.c: converts addresses to numbered blocks. Uses vector.c and number_map.c. */
 #include "defrag/trace/raw_trace.h"
 
 #include <string.h>
@@ -7,10 +7,10 @@
 #include "alloc/base/sort.h"
 #include "defrag/trace/number_map.h"
 
-/* What sums and roundings of bytes stay below 64 bits with. */
+/* Limit of live bytes: sums and roundings then stay below 64 bits. */
 #define MOST_LIVE_BYTES (UINT64_C(1) << 62)
 
-/* How an address stands while the events are gone through the first time. */
+/* The state of an address in the first pass over the events. */
 enum { FREED = 0, LIVE };
 
 struct making {
@@ -19,7 +19,7 @@ struct making {
     struct zr_vector events;        /* struct zr_event, the sequence's */
     struct zr_vector before;        /* struct zr_raw_block: live before the window */
     struct zr_vector bytes;         /* uint64_t, of each block */
-    struct zr_number_map addresses; /* first: FREED or LIVE; then: the live block's number */
+    struct zr_number_map addresses; /* first pass: FREED or LIVE; second pass: the live block's number */
     struct zr_number_map threads;
     uint64_t live_bytes;
 };
@@ -27,11 +27,11 @@ struct making {
 static zr_result contradiction(const struct making *making, size_t index, const char *what)
 {
     const struct zr_raw_event *event = zr_vector_at(&making->trace->events, index);
-    return zr_fail(ZR_ERR_FORMAT, "'%s': event %zu %s (0x%llx): the trace has a gap, or is none",
+    return zr_fail(ZR_ERR_FORMAT, "'%s': event %zu %s (0x%llx): the trace has a gap, or is not a trace",
                    making->trace->path, index, what, (unsigned long long)event->address);
 }
 
-/* ---- What was live before the window ------------------------------------------------------------------- */
+/* ---- Blocks from before the window --------------------------------------------------------------------- */
 
 static zr_result note(struct making *making, size_t index)
 {
@@ -52,8 +52,8 @@ static zr_result note(struct making *making, size_t index)
     return result == ZR_OK ? zr_number_map_put(&making->addresses, event->address, FREED) : result;
 }
 
-/* Goes through the events, and the blocks that were live at the end: what has no allocation was there before.
- */
+/* Scans the events, and the blocks that were live at the end: a block without an allocation is from before
+ * the window. */
 static zr_result find_before(struct making *making)
 {
     zr_result result = ZR_OK;
@@ -164,7 +164,7 @@ zr_result zr_raw_trace_sequence(struct zr_sequence *out, struct zr_raw_trace *tr
         result = emit_all(&making);
     }
     if (result == ZR_OK && making.bytes.count == 0)
-        result = zr_fail(ZR_ERR_FORMAT, "'%s' holds no allocation", trace->path);
+        result = zr_fail(ZR_ERR_FORMAT, "'%s' contains no allocation", trace->path);
     zr_number_map_end(&making.threads);
     zr_number_map_end(&making.addresses);
     zr_vector_end(&making.before);

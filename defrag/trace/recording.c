@@ -1,5 +1,5 @@
-/* recording.c: .zrt traces, RMM logs, MiniMalloc CSVs and CSVs of events as records. Stands on the readers of
- * this room and, for stacks, on recording_stacks.c. */
+/* recording.c: .zrt traces, RMM logs, MiniMalloc CSVs and CSVs of events as records. Uses the readers of this
+ * folder and recording_stacks.c. */
 #include "defrag/trace/recording.h"
 
 #include <string.h>
@@ -26,7 +26,7 @@ static struct zr_record record_of(const struct zrt_event *event, uint64_t base_a
                               .stream = event->stream};
 }
 
-/* PyTorch's says what was free on the device, and no cause. */
+/* PyTorch's refusals contain the free memory of the device, and no cause. */
 static void convert_refusal(const struct zrt_reader *reader, const struct zrt_event *event,
                             struct zr_record *out)
 {
@@ -38,7 +38,7 @@ static void convert_refusal(const struct zrt_reader *reader, const struct zrt_ev
         out->refusal = refusal;
 }
 
-/* False: the event is no record. */
+/* False: the event is not a record. */
 static bool convert(const struct zrt_reader *reader, const struct zrt_event *event, struct zr_record *out)
 {
     *out = record_of(event, reader->header.base_address);
@@ -71,7 +71,7 @@ static bool convert(const struct zrt_reader *reader, const struct zrt_event *eve
     }
 }
 
-/* Whether the events begin with those that make what was there: a `begin` comes later on. */
+/* Whether the first events recreate earlier blocks: then a `begin` event follows them. */
 static zr_result find_begin(struct zrt_reader *reader, struct zrt_event *event, const char *path,
                             uint64_t *out)
 {
@@ -88,7 +88,7 @@ static zr_result find_begin(struct zrt_reader *reader, struct zrt_event *event, 
             break;
         }
     zrt_close(reader);
-    return ZR_OK; /* what is wrong will be said when it is played */
+    return ZR_OK; /* playing will report the error */
 }
 
 static zr_result play_zrt(struct zr_recording *recording, const struct zr_recording_sink *sink)
@@ -120,7 +120,7 @@ static zr_result play_zrt(struct zr_recording *recording, const struct zr_record
     return result == ZR_ERR_CORRUPT ? ZR_ERR_FORMAT : result;
 }
 
-/* What the header says of the memory: an arena's, or that of the program whose file was imported. */
+/* Describes the memory by the header: an arena's, or that of the imported program. */
 static void describe_zrt(struct zr_recording *recording)
 {
     static const uint16_t rounds[] = {[ZRT_ORIGIN_ARENA] = ZRT_UNIT_BYTES,
@@ -175,7 +175,7 @@ static zr_result each_row(struct zr_recording *recording,
     zr_result result = zr_csv_open(&csv, recording->path);
     if (result != ZR_OK)
         return result;
-    result = zr_csv_next(&csv, &more); /* the header, known by now */
+    result = zr_csv_next(&csv, &more); /* skips the header */
     while (result == ZR_OK && !stop && (result = zr_rmm_next(&csv, &row, &more)) == ZR_OK && more)
         if (row.failed || row.event.bytes > 0)
             result = take(state, &row, &stop);
@@ -190,7 +190,7 @@ struct finding {
     uint64_t allocations_count;
 };
 
-/* A free of an address that the log has not named before: a block from before the log. */
+/* A free of an address that the log has not allocated: a block from before the log. */
 static zr_result find_before(void *state, const struct zr_rmm_row *row, bool *stop)
 {
     struct finding *finding = state;
@@ -224,7 +224,7 @@ static zr_result open_rmm(struct zr_recording *recording)
     zr_result result = each_row(recording, find_before, &finding);
     zr_number_map_end(&finding.seen);
     if (result == ZR_OK && finding.allocations_count == 0)
-        result = zr_fail(ZR_ERR_FORMAT, "'%s' holds no allocation", recording->path);
+        result = zr_fail(ZR_ERR_FORMAT, "'%s' contains no allocation", recording->path);
     return result;
 }
 
@@ -277,7 +277,7 @@ static zr_result open_minimalloc(struct zr_recording *recording, const struct zr
                                 .reserved_bytes = event->bytes});
     }
     if (result == ZR_OK && trace.events.count == 0)
-        result = zr_fail(ZR_ERR_FORMAT, "'%s' holds no allocation", recording->path);
+        result = zr_fail(ZR_ERR_FORMAT, "'%s' contains no allocation", recording->path);
     recording->cut_short = trace.cut_short;
     zr_vector_end(&trace.events);
     return result;
@@ -310,7 +310,7 @@ struct learning {
     uint64_t allocations_count;
 };
 
-/* What the rows say and what they do not. */
+/* Finds out which optional fields the rows have. */
 static zr_result learn(void *state, const struct zr_record *record, bool *stop)
 {
     struct learning *learning = state;
@@ -329,11 +329,11 @@ static zr_result open_events(struct zr_recording *recording)
     struct learning learning = {.recording = recording};
     zr_result result = play_events(recording, &(struct zr_recording_sink){learn, &learning});
     if (result == ZR_OK && learning.allocations_count == 0)
-        result = zr_fail(ZR_ERR_FORMAT, "'%s' holds no allocation", recording->path);
+        result = zr_fail(ZR_ERR_FORMAT, "'%s' contains no allocation", recording->path);
     return result;
 }
 
-/* ---- Any ----------------------------------------------------------------------------------------------- */
+/* ---- All formats --------------------------------------------------------------------------------------- */
 
 static const char *const formats[] = {[ZR_RECORDING_ZRT] = "zrt",
                                       [ZR_RECORDING_TORCH] = "torch",

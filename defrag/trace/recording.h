@@ -1,9 +1,9 @@
-/* recording.h: a file of memory events as records, in order, from empty memory on. Private to defrag/.
+/* recording.h: a file of memory events as records, in order, starting with empty memory. Private to defrag/.
  *
- * A recording says more than a sequence: where blocks lie, what is mapped, when, what was refused, with which
- * stack. What was there before the window comes first, as records of its own (`before`). It can be played any
- * number of times. The file is read anew each time, with memory for what is live (a snapshot: and for what
- * pickle.h says); of a MiniMalloc CSV, which is in no order, the records are held. */
+ * A recording contains more than a sequence: addresses of blocks, mapped ranges, times, refusals, stacks.
+ * Blocks from before the window come first, as records with `before` set. A recording can be played any
+ * number of times. Each time reads the file again and holds only live blocks (for a snapshot also the data
+ * named in pickle.h); the records of a MiniMalloc CSV, which is unordered, are all held. */
 #ifndef ZR_RECORDING_H
 #define ZR_RECORDING_H
 
@@ -16,33 +16,32 @@ struct zrt_event;
 
 enum zr_record_kind {
     ZR_RECORD_ALLOC = 0,
-    ZR_RECORD_FREE_ASKED, /* by the program; streams may still use the block */
-    ZR_RECORD_FREE,       /* the memory can be used again */
-    ZR_RECORD_MAP,        /* memory beneath these addresses; a segment */
+    ZR_RECORD_FREE_ASKED, /* freed by the program; a stream may still use the block */
+    ZR_RECORD_FREE,       /* the memory is reusable */
+    ZR_RECORD_MAP,        /* memory is mapped at these addresses; a segment */
     ZR_RECORD_UNMAP,
-    ZR_RECORD_REFUSED, /* an allocation that failed */
+    ZR_RECORD_REFUSED, /* a failed allocation */
     ZR_RECORD_MARK,
 };
 
 struct zr_record {
     uint8_t kind; /* enum zr_record_kind */
     uint8_t tag;
-    bool before;             /* makes what was there before the window */
+    bool before;             /* recreates a block from before the window */
     uint32_t thread, stack;  /* stack: for zr_recording_frames(); 0: none */
-    uint32_t pool;           /* of a map: segments of other pools serve other requests */
-    uint64_t time_ns;        /* since the window's start; never falls */
-    uint64_t address, bytes; /* bytes: as requested; of a free 0 where the file says nothing */
+    uint32_t pool;           /* of a map: a segment serves only requests of its pool */
+    uint64_t time_ns;        /* since the window's start; does not decrease */
+    uint64_t address, bytes; /* bytes: requested; in a free 0 if the file has no size */
     uint64_t reserved_bytes; /* alloc: with rounding */
-    uint64_t free_bytes;     /* refused: of the device at that moment; UINT64_MAX: not known */
-    uint64_t unit_bytes;     /* map: what can be unmapped; 0: the whole of it or nothing */
+    uint64_t free_bytes;     /* refused: of the device at that time; UINT64_MAX: unknown */
+    uint64_t unit_bytes;     /* map: the unit that can be unmapped; 0: only the whole */
     uint64_t stream;
     const char *label;                 /* mark: valid during the call; else NULL */
-    const struct zrt_refusal *refusal; /* refused: the same; NULL where the file says no cause */
+    const struct zrt_refusal *refusal; /* refused: details; NULL if the file has no cause */
 };
 
-/* Whose memory it is: of a .zrt that was imported, that of the file it was made of. In enum zrt_origin's
- * order.
- */
+/* The allocator whose memory was recorded; for an imported .zrt, that of the original file. In enum
+ * zrt_origin's order. */
 enum zr_recording_kind {
     ZR_RECORDING_ZRT = 0,
     ZR_RECORDING_TORCH,
@@ -51,63 +50,63 @@ enum zr_recording_kind {
     ZR_RECORDING_CSV
 };
 
-/* Where an address of a .zrt's stack lies. */
+/* The location of a code address of a .zrt's stack. */
 struct zr_frame_place {
     uint64_t address;     /* in the process */
     uint64_t file_offset; /* in the module's file */
-    const char *path;     /* of the module; "": none is known, or code of no file */
+    const char *path;     /* of the module; "": unknown, or code without a file */
     const unsigned char *build_id;
-    unsigned build_id_bytes; /* 0: not known */
+    unsigned build_id_bytes; /* 0: unknown */
 };
 
-/* Says what stands there: "name (file:line)", ended by a zero. False: it does not know. */
+/* Writes the name of a location: "name (file:line)", zero-terminated. False: unknown. */
 struct zr_frame_namer {
     bool (*name)(void *state, const struct zr_frame_place *place, char *out, size_t room_bytes);
     void *state;
 };
 
-/* The stacks of a .zrt, as far as it has been played. */
+/* The stacks of a .zrt, up to the position played so far. */
 struct zr_recording_stacks {
     struct zr_vector modules, module_texts; /* recording_stacks.c; texts: char */
     struct zr_vector stacks, addresses;     /* by number; uint64_t */
-    uint64_t events_seen;                   /* those up to here are in it */
+    uint64_t events_seen;                   /* events up to here are included */
 };
 
 struct zr_recording {
     enum zr_recording_kind kind;
     const char *format;     /* of the file: "zrt", "torch", "rmm", "minimalloc", "csv" */
     const char *path;       /* borrowed */
-    bool has_addresses;     /* blocks lie somewhere; else an address only tells live ones apart */
-    bool has_maps;          /* the file says what is mapped */
-    bool has_pending;       /* and which frees wait for streams */
-    bool has_times;         /* the records' times are of a clock */
-    bool cut_short;         /* the end of the file is missing */
-    bool expandable;        /* PyTorch: the program's allocator had expandable segments */
-    uint64_t granule_bytes; /* .zrt; 0: not known */
-    uint64_t rounds_bytes;  /* requests are rounded up to multiples of it */
+    bool has_addresses;     /* addresses are positions; otherwise they only distinguish live blocks */
+    bool has_maps;          /* the file contains maps */
+    bool has_pending;       /* the file contains which frees wait for streams */
+    bool has_times;         /* the times come from a clock */
+    bool cut_short;         /* the file is truncated */
+    bool expandable;        /* PyTorch: the allocator used expandable segments */
+    uint64_t granule_bytes; /* .zrt; 0: unknown */
+    uint64_t rounds_bytes;  /* requests are rounded up to multiples of this */
     struct zr_frame_namer
-        namer; /* of a .zrt's stacks; the user's to set, after the opening. NULL: modules and offsets */
+        namer; /* for a .zrt's stacks; set by the caller after opening. NULL: frames are module and offset */
 
     /* private */
     zr_arena *arena;
     struct zr_pickle pickle;
     bool has_pickle;
     struct zr_vector records;  /* struct zr_record: MiniMalloc: all */
-    struct zr_vector preface;  /* struct zr_record: RMM, torch: what was there before */
+    struct zr_vector preface;  /* struct zr_record: RMM, torch: blocks from before the window */
     struct zr_vector maps;     /* struct zr_record: torch: maps and unmaps */
-    struct zr_vector sizes;    /* struct zr_true_size: torch: of what lives at the end, in order */
+    struct zr_vector sizes;    /* struct zr_true_size: torch: of blocks that are live at the end, in order */
     int device;                /* torch */
-    struct zrt_reader *reader; /* 64 KiB; of a .zrt, else NULL */
+    struct zrt_reader *reader; /* 64 KiB; NULL for other formats than .zrt */
     struct zrt_event *event;   /* of the reader */
     struct zr_recording_stacks stacks;
 };
 
-/* The options' path is borrowed. The caller owns *out until zr_recording_close(), also after a failure.
+/* The options' path is borrowed. The caller owns *out until zr_recording_close(), also after an error.
  * ZR_ERR_IO, ZR_ERR_FORMAT as zr_sequence_read(). */
 zr_result zr_recording_open(struct zr_recording *out, const struct zr_read_options *options, zr_arena *arena);
 void zr_recording_close(struct zr_recording *recording);
 
-/* Hands each record to take(), until that fails or sets *stop. ZR_ERR_FORMAT: the file is damaged. */
+/* Passes each record to take(), until take() fails or sets *stop. ZR_ERR_FORMAT: the file is damaged. */
 struct zr_recording_sink {
     zr_result (*take)(void *state, const struct zr_record *record, bool *stop);
     void *state;
@@ -115,27 +114,27 @@ struct zr_recording_sink {
 zr_result zr_recording_play(struct zr_recording *recording, const struct zr_recording_sink *sink);
 
 enum { ZR_FRAME_BYTES = 512 };
-/* Goes through a stack's frames, the innermost first: "name (file:line)", ended by a zero, cut where it is
- * longer. After a number of frames in proportion to the file, stacks are empty. */
+/* Iterates over a stack's frames, innermost first: "name (file:line)", zero-terminated, truncated if longer.
+ * After a number of frames in proportion to the file, stacks are empty. */
 struct zr_frames {
     struct zr_pickle_cursor cursor;
     bool any;
-    uint32_t stack, next; /* of a .zrt */
+    uint32_t stack, next; /* for a .zrt */
 };
 struct zr_frames zr_recording_frames(const struct zr_recording *recording, uint32_t stack);
 bool zr_frames_next(struct zr_frames *frames, struct zr_recording *recording, char out[ZR_FRAME_BYTES]);
 
-/* recording_torch.c; private to this noun. Opening fills `pickle`, `preface`, `maps` and `sizes`; playing
- * reads the events anew. */
+/* recording_torch.c; private to recording*.c. Opening fills `pickle`, `preface`, `maps` and `sizes`; playing
+ * reads the events again. */
 struct zr_true_size {
-    uint64_t event, bytes; /* the event's number among the records of the window */
+    uint64_t event, bytes; /* the event's number among the window's records */
 };
 zr_result zr_recording_read_torch(struct zr_recording *recording, const struct zr_read_options *options);
 bool zr_torch_frames_next(struct zr_frames *frames, struct zr_recording *recording, char out[ZR_FRAME_BYTES]);
-/* recording_stacks.c: the same. */
+/* recording_stacks.c; private to recording*.c. */
 void zr_recording_stacks_init(struct zr_recording_stacks *out, zr_arena *arena);
 void zr_recording_stacks_end(struct zr_recording_stacks *stacks);
-/* An extension of a .zrt, event `number` of it. */
+/* Processes an extension event of a .zrt, with its number. */
 zr_result zr_recording_stacks_take(struct zr_recording *recording, const struct zrt_event *event,
                                    uint64_t number);
 zr_result zr_recording_play_torch(struct zr_recording *recording, const struct zr_recording_sink *sink);

@@ -1,5 +1,5 @@
-/* recording_stacks.c: the call stacks of a recording. Those of a .zrt come with its events and are kept;
- * those of a snapshot lie in its pickle. Stands on zrt.c and recording_torch.c. */
+/* recording_stacks.c: the call stacks of a recording. Stacks of a .zrt come with its events and are kept;
+ * stacks of a snapshot are in its pickle. Uses zrt.c and recording_torch.c. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,19 +8,19 @@
 #include "defrag/trace/recording.h"
 #include "defrag/trace/formats/zrt.h"
 
-enum { MODULES_MOST = 1 << 16 }; /* of hostile files: further ones are not kept */
+enum { MODULES_MOST = 1 << 16 }; /* limit against hostile files: further modules are dropped */
 
 struct module {
     uint64_t address, bytes, file_offset;
-    uint32_t text; /* path, ended by a zero: a place in module_texts */
+    uint32_t text; /* zero-terminated path: an offset in module_texts */
     uint8_t build_id_bytes;
     unsigned char build_id[ZRT_BUILD_ID_BYTES];
 };
 
 struct stack {
-    uint64_t first; /* in `addresses` */
+    uint64_t first; /* index in `addresses` */
     uint32_t count,
-        modules_count; /* modules that there were when it came: later ones may lie at the same addresses */
+        modules_count; /* number of modules when the stack was recorded: later ones may reuse addresses */
 };
 
 void zr_recording_stacks_init(struct zr_recording_stacks *out, zr_arena *arena)
@@ -84,7 +84,7 @@ zr_result zr_recording_stacks_take(struct zr_recording *recording, const struct 
 {
     struct zr_recording_stacks *stacks = &recording->stacks;
     if (number <= stacks->events_seen)
-        return ZR_OK; /* an earlier playing has had it */
+        return ZR_OK; /* recorded in an earlier playing */
     stacks->events_seen = number;
     if (event->extension == ZRT_MODULE)
         return take_module(stacks, &event->module);

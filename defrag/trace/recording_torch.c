@@ -1,12 +1,12 @@
-/* recording_torch.c: PyTorch's snapshots as records. Stands on pickle.c and torch_snapshot.c.
+/* recording_torch.c: PyTorch's snapshots as records. Uses pickle.c and torch_snapshot.c.
  *
- * The segments say what is there at the end, the events what came to that; what no event brought was there
- * before the window. Sizes in events are requests: a block that lives at the end has its true size from the
- * segments, any other one the request rounded up to ZR_TORCH_ROUND_BYTES, PyTorch's default, unless the event
- * has a `block_size`, which zr's own export adds where it is another.
+ * The segments contain the state at the end, the events the changes before it; blocks and segments without an
+ * event are from before the window. Sizes in events are requests. A block that is live at the end gets its
+ * true size from the segments; any other block gets the request rounded up to ZR_TORCH_ROUND_BYTES, PyTorch's
+ * default, unless the event has a `block_size`, which zr's own export adds where it differs.
  *
- * The events are read when the file is opened, for what was there before, and again each time it is played.
- * Held is what was there before, what is mapped and unmapped, and the true sizes. */
+ * The events are read when the file is opened, to find the earlier blocks, and again each time the recording
+ * is played. The recording holds earlier blocks, maps and unmaps, and true sizes. */
 #include <stdio.h>
 #include <string.h>
 
@@ -22,7 +22,7 @@ struct segment {
     uint64_t address, bytes, stream;
     uint32_t pool;
     bool expandable;
-    bool before; /* was there before the window */
+    bool before; /* from before the window */
 };
 
 struct block {
@@ -31,10 +31,10 @@ struct block {
     bool pending;
 };
 
-/* How an address stands while the events are gone through; ALLOCATED and more: the record's number. */
+/* The state of an address during the scan of events; values from ALLOCATED on: the record's number. */
 enum { FREED = 0, ALLOCATED };
 
-/* Times since the first one, which never fall. */
+/* Times relative to the first one, which do not decrease. */
 struct clock {
     uint64_t first_us, last_ns;
     bool has_first;
@@ -45,7 +45,8 @@ struct reading {
     struct zr_pickle *pickle;
     struct zr_vector segments, blocks, before; /* struct segment, struct block (at the end; before) */
     uint64_t events_count;                     /* records of the window */
-    struct zr_number_map addresses, places;    /* of blocks: see above; of segments: by number + 1, 0: gone */
+    struct zr_number_map addresses,
+        places; /* of blocks: see above; of segments: by number + 1, 0: unmapped */
     struct clock clock;
 };
 
@@ -70,7 +71,7 @@ static zr_result read_block(struct reading *reading, struct zr_pickle_value valu
         return zr_torch_wrong(pickle, "a block has no size or no state");
     if (fields[ADDRESS].value.kind != ZR_PICKLE_ABSENT &&
         !zr_torch_number(fields[ADDRESS].value, &place->address))
-        return zr_torch_wrong(pickle, "a block's address is none");
+        return zr_torch_wrong(pickle, "a block has an invalid address");
     bool inactive = zr_pickle_text_is(pickle, fields[STATE].value, "inactive");
     struct zr_pickle_value requested = fields[REQUESTED].value;
     place->requested_bytes = place->bytes;
@@ -85,7 +86,7 @@ static zr_result read_block(struct reading *reading, struct zr_pickle_value valu
     return result;
 }
 
-/* A number for what segments are shared by: the small and the large ones of each pool. */
+/* A number for the requests that may share segments: small and large ones of each pool. */
 static uint32_t pool_of(struct zr_pickle *pickle, struct zr_pickle_value id, bool small)
 {
     struct zr_pickle_cursor cursor = zr_pickle_cursor_of(pickle, id);
@@ -115,7 +116,7 @@ static zr_result read_segment(struct reading *reading, struct zr_pickle_value va
     if (of_device != (uint64_t)device)
         return ZR_OK;
     if (!zr_torch_number(fields[TOTAL].value, &segment.bytes) || segment.bytes > UINT64_MAX - segment.address)
-        return zr_torch_wrong(pickle, "a segment has no size, or leaves the addresses");
+        return zr_torch_wrong(pickle, "a segment has no size, or an invalid range");
     segment.stream = zr_torch_stream(fields[STREAM].value);
     segment.pool =
         pool_of(pickle, fields[POOL].value, zr_pickle_text_is(pickle, fields[TYPE].value, "small"));
@@ -161,7 +162,7 @@ static uint64_t time_of(struct clock *clock, struct zr_pickle_value value)
     return clock->last_ns;
 }
 
-/* What was there before the window, by what happens to it first. */
+/* Finds blocks from before the window by their first event. */
 static zr_result note_block(struct reading *reading, const struct zr_record *record)
 {
     const uint32_t *state = zr_number_map_get(&reading->addresses, record->address);
@@ -170,7 +171,7 @@ static zr_result note_block(struct reading *reading, const struct zr_record *rec
         if (live)
             return zr_torch_wrong(reading->pickle, "an event allocates an address that is live");
         if (reading->events_count >= UINT32_MAX - ALLOCATED)
-            return zr_torch_wrong(reading->pickle, "it has more events than are counted here");
+            return zr_torch_wrong(reading->pickle, "it has too many events");
         return zr_number_map_put(&reading->addresses, record->address,
                                  (uint32_t)reading->events_count + ALLOCATED);
     }
@@ -193,7 +194,8 @@ static bool is_map(const struct zr_record *record)
     return record->kind == ZR_RECORD_MAP || record->kind == ZR_RECORD_UNMAP;
 }
 
-/* An event as a record; *counts: it is one. A map's pool and a block's true size are not known here. */
+/* Converts an event to a record; *counts: it is one. A map's pool and a block's true size are unknown here.
+ */
 static zr_result read_event(struct zr_pickle *pickle, struct zr_pickle_value event, struct clock *clock,
                             struct zr_record *record, bool *counts)
 {
@@ -231,7 +233,7 @@ static zr_result read_event(struct zr_pickle *pickle, struct zr_pickle_value eve
     return ZR_OK;
 }
 
-/* The first time: what the event says of what was there before. */
+/* The first pass: what the event reveals about earlier blocks. */
 static zr_result note_event(void *state, struct zr_pickle *pickle, struct zr_pickle_value event, bool *stop)
 {
     struct reading *reading = state;
@@ -260,7 +262,7 @@ static void start_reading(void *state)
     reading->clock = (struct clock){0};
 }
 
-/* ---- What was there before ----------------------------------------------------------------------------- */
+/* ---- The state before the window ----------------------------------------------------------------------- */
 
 static bool earlier(const void *a, const void *b)
 {
@@ -268,7 +270,8 @@ static bool earlier(const void *a, const void *b)
     return one->event < other->event;
 }
 
-/* True sizes and stacks for what lives at the end; what no event brought was there before. */
+/* Sets true sizes and stacks of blocks that are live at the end; a block without an event is from before the
+ * window. */
 static zr_result match_blocks(struct reading *reading)
 {
     struct zr_vector *sizes = &reading->recording->sizes;
@@ -278,7 +281,7 @@ static zr_result match_blocks(struct reading *reading)
         const uint32_t *state = zr_number_map_get(&reading->addresses, block->address);
         if (!state) {
             result = zr_vector_add(&reading->before, block);
-        } else if (*state == UINT32_MAX) { /* from before, and its free is under way */
+        } else if (*state == UINT32_MAX) { /* from before the window, and being freed */
             continue;
         } else if (*state >= ALLOCATED) {
             struct zr_true_size size = {*state - ALLOCATED, block->bytes};
@@ -290,7 +293,7 @@ static zr_result match_blocks(struct reading *reading)
     return result;
 }
 
-/* Makes a range of an expandable segment present before the window, or absent. */
+/* Makes a range of an expandable segment mapped or unmapped before the window. */
 static zr_result undo_range(struct reading *reading, const struct zr_record *record)
 {
     uint64_t low = record->address, high = record->address + record->bytes;
@@ -316,7 +319,7 @@ static zr_result undo_range(struct reading *reading, const struct zr_record *rec
     return result;
 }
 
-/* Backwards from the end. */
+/* Undoes all maps and unmaps, from the last to the first. */
 static zr_result undo_maps(struct reading *reading)
 {
     struct zr_vector *maps = &reading->recording->maps;
@@ -324,7 +327,7 @@ static zr_result undo_maps(struct reading *reading)
     for (size_t i = maps->count; i-- > 0 && result == ZR_OK;) {
         struct zr_record *record = zr_vector_at(maps, i);
         if (record->bytes > UINT64_MAX - record->address)
-            return zr_torch_wrong(reading->pickle, "a segment leaves the addresses");
+            return zr_torch_wrong(reading->pickle, "a segment has an invalid range");
         record->pool = record->bytes <= SMALL_SEGMENT_BYTES;
         if (record->unit_bytes > 0) {
             result = undo_range(reading, record);
@@ -334,7 +337,7 @@ static zr_result undo_maps(struct reading *reading)
         struct segment *segment = number && *number ? zr_vector_at(&reading->segments, *number - 1) : NULL;
         if (record->kind == ZR_RECORD_MAP) {
             if (!segment)
-                continue; /* the trace has a gap: it was gone again */
+                continue; /* the trace has a gap: the range was already unmapped */
             record->pool = segment->pool;
             segment->bytes = 0;
             *number = 0;
@@ -353,7 +356,7 @@ static bool lower(const void *one, const void *other)
     return ((const struct block *)one)->address < ((const struct block *)other)->address;
 }
 
-/* What was there before comes first, in order of address, as in zr_sequence_read(). */
+/* Emits earlier blocks first, in order of address, as in zr_sequence_read(). */
 static zr_result emit(struct reading *reading)
 {
     struct zr_vector *records = &reading->recording->preface;
@@ -390,7 +393,7 @@ static zr_result emit(struct reading *reading)
     return result;
 }
 
-/* ---- The whole ----------------------------------------------------------------------------------------- */
+/* ---- Opening ------------------------------------------------------------------------------------------- */
 
 static zr_result read_all(struct reading *reading, int device)
 {
@@ -434,7 +437,7 @@ zr_result zr_recording_read_torch(struct zr_recording *recording, const struct z
     zr_vector_end(&reading.blocks);
     zr_vector_end(&reading.segments);
     if (result == ZR_OK && recording->preface.count == 0 && reading.events_count == 0)
-        result = zr_torch_wrong(&recording->pickle, "it holds neither segments nor events");
+        result = zr_torch_wrong(&recording->pickle, "it contains neither segments nor events");
     return result;
 }
 
@@ -445,7 +448,7 @@ struct playing {
     const struct zr_recording_sink *sink;
     struct clock clock;
     uint64_t events_count;
-    size_t maps_count, sizes_count; /* that have been used */
+    size_t maps_count, sizes_count; /* number of entries used so far */
 };
 
 static void play_again(void *state)

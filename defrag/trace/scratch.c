@@ -1,4 +1,4 @@
-/* scratch.c: one block per array, of an arena or of pages. Stands on the arena and slab.h. */
+/* scratch.c: one block per array, from an arena or as private pages. Uses the arena and slab.h. */
 #include "defrag/trace/scratch.h"
 
 #include <string.h>
@@ -6,10 +6,10 @@
 #include "alloc/base/error.h"
 #include "alloc/base/slab.h"
 
-/* In front of an array on pages of its own. */
+/* Header before an array on private pages. */
 enum { HEAD_BYTES = 64 };
 
-/* Cleared. NULL with words. */
+/* Zeroed. NULL, with a message: no memory. */
 static void *take_pages(size_t bytes)
 {
     if (bytes > SIZE_MAX / 2) {

@@ -1,5 +1,5 @@
-/* sequence.c: tells traces apart by their content and has them read. Stands on the readers: zrt.c,
- * torch_snapshot.c, rmm.c, minimalloc.c, events_csv.c. */
+/* sequence.c: detects the format of a trace by its content and calls its reader: zrt.c, torch_snapshot.c,
+ * rmm.c, minimalloc.c, events_csv.c. */
 #include <string.h>
 
 #include "alloc/base/error.h"
@@ -9,9 +9,9 @@
 #include "defrag/trace/raw_trace.h"
 #include "defrag/trace/formats/zrt.h"
 
-/* ---- Our own traces ------------------------------------------------------------------------------------ */
+/* ---- .zrt ---------------------------------------------------------------------------------------------- */
 
-/* What of a .zrt's events a program asked for. */
+/* Takes the events of a .zrt that are requests of the program. */
 static zr_result take(struct zr_raw_trace *trace, const struct zrt_event *event)
 {
     struct zr_raw_event raw = {.address = event->offset_bytes,
@@ -65,14 +65,14 @@ unwind:
     return result == ZR_ERR_CORRUPT ? ZR_ERR_FORMAT : result;
 }
 
-/* ---- Which it is --------------------------------------------------------------------------------------- */
+/* ---- Detection ----------------------------------------------------------------------------------------- */
 
 struct format {
     const char *name;
     zr_result (*read)(struct zr_raw_trace *trace, const struct zr_read_options *options);
 };
 
-/* By the first bytes, which end with a zero; NULL: none of those that are read here. */
+/* Detects the format by the first bytes, which are zero-terminated; NULL: unknown. */
 static const struct format *recognise(const char *head, size_t bytes)
 {
     static const struct format zrt = {"zrt", zr_zrt_sequence}, torch = {"torch", zr_torch_sequence},
@@ -98,7 +98,7 @@ static zr_result find_format(const char *path, const struct format **out)
     char head[512];
     size_t got = 0;
     enum zr_path_kind kind;
-    /* Opening a pipe would wait for its writer, and what is read to tell the format would be gone. */
+    /* Opening a pipe would wait for its writer, and detection would consume its data. */
     zr_result result = zr_path_kind_get(path, &kind);
     if (result == ZR_OK && kind == ZR_PATH_OTHER)
         return zr_fail(ZR_ERR_FORMAT,
@@ -119,7 +119,7 @@ static zr_result find_format(const char *path, const struct format **out)
             "'%s' is %s: neither a .zrt trace, nor a PyTorch snapshot (pickle), nor an RMM log "
             "(Thread,Time,Action,..), nor a MiniMalloc CSV (id,lower,upper,size), nor a CSV of events "
             "(event,address,bytes,..)",
-            path, got ? "nothing that can be read here" : "empty");
+            path, got ? "of an unknown format" : "empty");
     return ZR_OK;
 }
 
@@ -137,14 +137,14 @@ zr_result zr_sequence_read(struct zr_sequence *out, const struct zr_read_options
     struct zr_read_options own;
     const struct format *format = NULL;
     if (!out)
-        return zr_fail(ZR_ERR_INVALID, "a sequence needs somewhere to go");
+        return zr_fail(ZR_ERR_INVALID, "a sequence requires an output pointer");
     *out = (struct zr_sequence){0};
     zr_result result = ZR_STRUCT_COPY(zr_read_options, device, &own, options);
     if (result != ZR_OK)
         return result;
     options = &own;
     if (!options->path || !host_arena)
-        return zr_fail(ZR_ERR_INVALID, "a sequence needs a file's name and an arena for its records");
+        return zr_fail(ZR_ERR_INVALID, "a sequence requires a file name and an arena for its records");
     result = find_format(options->path, &format);
     if (result != ZR_OK)
         return result;

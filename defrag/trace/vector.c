@@ -1,4 +1,4 @@
-/* vector.c: arrays that grow. Stands on the arena alone. */
+/* vector.c: growing arrays. Uses the arena. */
 #include "defrag/trace/vector.h"
 
 #include <string.h>
@@ -19,7 +19,7 @@ zr_result zr_vector_reserve(struct zr_vector *vector, size_t count)
     size_t need, bytes, room = vector->room ? vector->room * 2 : ROOM_FIRST;
     void *items;
     if (__builtin_add_overflow(vector->count, count, &need))
-        return zr_fail(ZR_ERR_INVALID, "an array of more items than a number can count");
+        return zr_fail(ZR_ERR_INVALID, "an array has too many items");
     if (need <= vector->room)
         return ZR_OK;
     if (room < need)

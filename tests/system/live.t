@@ -186,8 +186,8 @@ ok(all(one["now"]["live_bytes"] <= one["peak"]["live_bytes"] for one in growing)
    "of one that grows, no peak is below what it holds")
 same([zr("stats", one).returncode for one in (1, 999999999, 0)], [1, 1, 3], "a process that shows nothing, and numbers of none")
 other = subprocess.Popen(["sleep", "1000"])
-for words, said in ((["attach", 999999999], "there is no process 999999999"), (["stats", other.pid], f"process {other.pid} shows no memory"),
-                    (["attach"], "attach: name one process by its number, which zr ps shows"), (["record", program.pid], "record: PID start -o FILE")):
+for words, said in ((["attach", 999999999], "there is no process 999999999"), (["stats", other.pid], f"process {other.pid} publishes no memory"),
+                    (["attach"], "attach: a process number is missing"), (["record", program.pid], "record: a command is missing: PID start -o FILE")):
     ok(zr(*words).stderr.startswith(f"zr: {said}"), f"zr {' '.join(map(str, words))}: {said}")
 got = json.loads(zr("stats", snapshot, "--json").stdout)["stranded_ratio"]
 ok(got["now"] == got["time_weighted"] > 0, "of one moment, the ratio over time is that moment's")
@@ -429,7 +429,7 @@ ok("has ended" in words and run.returncode == 1 and left() == [], "one that is k
 started = time.monotonic()
 got = zr("attach", other.pid, "-o", path("quiet.zrt"))
 other.kill()
-ok(got.returncode == 1 and "does not run with zr" in got.stderr, f"a process without zr is told at once: {time.monotonic() - started:.1f} s")
+ok(got.returncode == 1 and "does not use zr" in got.stderr, f"a process without zr is told at once: {time.monotonic() - started:.1f} s")
 open(os.path.join(FOLDER_OF, f"{program.pid}.ask"), "w").close()
 settles(lambda: same((shown(), left()), ({}, []), "what one that asked has left goes with the process"))
 

@@ -137,7 +137,7 @@ source = path("empty.c")
 with open(source, "w", encoding="utf-8") as file:
     file.write("int main(void) { return 5; }\n")
 compiler = os.environ.get("CC", "gcc")
-for words, flags, name in (("static", ["-static"], "linked statically"), ("a static-pie", ["-static-pie"], "linked statically"),
+for words, flags, name in (("static", ["-static"], "statically linked"), ("a static-pie", ["-static-pie"], "statically linked"),
                            ("for another C library", ["-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1"], "not glibc")):
     program = path(words.replace(" ", "-"))
     subprocess.run([compiler, *flags, source, "-o", program], check=True)

@@ -187,10 +187,10 @@ for name, code, rows in (
                                 r"note  libc10_cuda.so +PyTorch .*\n +type: PYTORCH_NO_CUDA_MEMORY_CACHING=1 zr run", r"fine  libcudart.so.12 +taken: a CUDA runtime",
                                 r"fine  xla_extension.so +taken: cuMemAlloc_v2$", r"note  xla_extension.so +XLA .*\n +type: XLA_PYTHON_CLIENT_ALLOCATOR=platform "]),
         (path("too-new"), 2, [r"bad   libnew.so +missed: cuMemAlloc_v9, of a version", r"fine  libnew.so +taken: cuMemAllocAsync_ptsz$"]),
-        (path("in-front"), 0, [r"note  libfront.so +it brings the driver's cuMemAlloc_v2: "]),
-        (path("own-driver"), 2, [r"bad   own-driver +missed: the program brings cuMemAlloc_v2 itself"]),
+        (path("in-front"), 0, [r"note  libfront.so +it defines the driver's cuMemAlloc_v2: "]),
+        (path("own-driver"), 2, [r"bad   own-driver +missed: the program defines cuMemAlloc_v2 itself"]),
         (program("linked")[0], 0, [r"fine  cuda_program_linked +taken: cu", r"fine  cuda_program_linked +passed on to the driver: .*cuMemAllocHost, cuMemHostAlloc, ", r"fine  libcuda.so.1 +the CUDA driver"]),
-        (program("dlsym")[0], 0, [r"fine  cuda_program +taken: it asks the driver for its functions by name"])):
+        (program("dlsym")[0], 0, [r"fine  cuda_program +taken: it looks up driver functions by name"])):
     got = run(ZR, "doctor", "--", name)
     missing = [row for row in rows if not re.search("^" + row, got.stdout, re.M)]
     ok(not missing, f"zr doctor -- {os.path.basename(name)}") or note(f"{missing}\n{got.stdout[-1500:]}")

@@ -198,7 +198,7 @@ def test_mistakes():
     trace = Trace(2000, SEED + 1, live=100, granules=40)
     whole, cut = trace.write(path("whole.zrt")), trace.write(path("cut.zrt"), cut=300)
     refused("no output", 2, "-o", whole)
-    refused("no file", 2, "name a file", "-o", path("x.html"))
+    refused("no file", 2, "a file is missing", "-o", path("x.html"))
     refused("a file that is not there", 3, "gone", path("gone"), "-o", path("x.html"))
     refused("a folder that is not there", 3, "nowhere", whole, "-o", path("nowhere/x.html"))
     refused("a folder for a page", 3, "folder", whole, "-o", path(""))
@@ -215,7 +215,7 @@ def test_mistakes():
         beside = zr("report", cut, "-o", os.path.join(folder, "cut.html"))
     same((run.returncode, beside.returncode, sorted(names)), (0, 0, ["cut.html.partial"]), "nothing has a name on the way but the page")
     run = zr("report", cut, "-o", path("cut.html"))
-    ok(run.returncode == 0 and "cut short" in run.stderr, "a trace that is cut short is shown up to the cut") or note(run)
+    ok(run.returncode == 0 and "truncated" in run.stderr, "a truncated trace is shown up to the cut") or note(run)
     ok(Data(read(path("cut.html"))[0], 0).meta["cut_short"], "and the page knows")
     with open(whole, "rb") as file:
         run = zr("report", "-", "-o", path("whole.html"), stdin=file)

@@ -318,7 +318,7 @@ for words, folder, mode in (("no folder of this user's alone", "open/zr", 0o755)
 same([run(ZR, "doctor", "--", "nosuchprogram").returncode, run(ZR, "doctor", "--nonsense").returncode], [3, 2], "its own exit codes")
 subprocess.run([COMPILER, "-static", source, "-o", path("static")], check=True)
 got = run(ZR, "doctor", "--", path("static"))
-ok(got.returncode == 1 and "linked statically" in got.stdout, "a static program cannot be preloaded")
+ok(got.returncode == 1 and "statically linked" in got.stdout, "a static program cannot be preloaded")
 # Scripts as chromium, Google's Chrome, firefox and pip's venvs have them: the program behind is looked at, and none is run.
 os.makedirs(path("lib/app"), exist_ok=True)
 shutil.copy(path("static"), path("lib/app/static"))
@@ -333,7 +333,7 @@ if [ $want_debug -eq 1 ] ; then\n  exec $GDB "$LIBDIR/$APPNAME" -x /tmp/x\nelse\
         file.write(f"#!/bin/{'sh' if number else 'bash -e'}\n{text}")
     os.chmod(path(f"script.{number}"), 0o755)
     got = run(ZR, "doctor", "--", path(f"script.{number}"), cwd=path(""))
-    ok(got.returncode == 1 and f"{path('lib/app/static')}: it is linked statically" in got.stdout and not os.path.exists(path("ran")), f"nor can it by script {number}") or note(got.stdout)
+    ok(got.returncode == 1 and f"{path('lib/app/static')}: it is statically linked" in got.stdout and not os.path.exists(path("ran")), f"nor can it by script {number}") or note(got.stdout)
 with open(path("broken"), "wb") as file, open(own, "rb") as whole:
     file.write(whole.read()[:3000])
 os.chmod(path("broken"), 0o755)

@@ -96,7 +96,7 @@ def test_preloaded():
     zr("run", "--malloc", "--trace", none, "--", program)
     found, _ = pins(none, *QUESTION)
     same(set(found), {()}, "without --stacks there are none")
-    for change, words in (("stripped", ""), ("changed", "is another build than it was"), ("missing", "/program' is not here")):
+    for change, words in (("stripped", ""), ("changed", "is from another build"), ("missing", "/program' is missing")):
         if change == "stripped":
             run("strip", program)
         elif change == "changed":
@@ -227,7 +227,7 @@ def test_versions():
         ok(got.returncode == 0 and json.loads(got.stdout)["moments"]["now"]["live_bytes"] == 4096, f"{name}: is read") or note(got.stderr)
     for name, data, words in (("version 3", header(3, body), "has version 3 of the format, newer than this program reads (2)"),
                               ("version 0", header(0, body), "no version 0"),
-                              ("an extension in version 1", header(1, extension(1, b"x") + body), "no such kind"),
+                              ("an extension in version 1", header(1, extension(1, b"x") + body), "is invalid"),
                               ("a header that goes on beyond the end", header(2, b"", b"")[:8] + struct.pack("<I", 2) + header(2, b"")[12:100],
                                "less than a header")):
         got = stats_of("version.zrt", data)

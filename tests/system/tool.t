@@ -73,7 +73,7 @@ def test_usage():
         run = subprocess.run([f"{BUILD}/bin/{program}", "--help"], capture_output=True, text=True, timeout=HANG)
         ok("-V" in run.stdout and "1.5GiB" in run.stdout, f"{program} --help names -V, and how sizes are written")
     refused("no subcommand", 2, ["--help"])
-    refused("an unknown subcommand", 2, ["sort is no subcommand"], "sort")
+    refused("an unknown subcommand", 2, ["there is no subcommand sort"], "sort")
     for name, meant in (("replya", "replay"), ("stat", "stats"), ("wyh", "why"), ("pakc", "pack")):
         refused("a mistyped one", 2, [name, f"zr {meant}?"], name)
     refused("no file", 2, ["file"], "replay")
@@ -107,13 +107,13 @@ def test_limits():
     """Each option at the least and the most of its values, and beside them."""
     for command, option, words, good, bad in (
             ("replay", "--granule", "4KiB to 1GiB", ("4KiB", "1GiB"), ("2KiB", "2GiB")),
-            ("replay", "--capacity", "more than 0", ("2MiB", str(2 ** 64 - 1)), ("0",)),
+            ("replay", "--capacity", "must be above 0", ("2MiB", str(2 ** 64 - 1)), ("0",)),
             ("replay", "--repeat", "1 to 1000000", ("1",), ("0", "1000001")),
             ("replay", "--unplanned", "0 to 100", ("0", "100"), ("101",)),
             ("replay", "--seed", "below 2^64", ("0", str(2 ** 64 - 1)), (str(2 ** 64),)),
             ("pack", "--threads", "1 to 16", ("1", "16"), ("0", "17")),
             ("pack", "--time", "1 to 1000000", ("1", "1000000"), ("0", "1000001")),
-            ("pack", "--capacity", "more than 0", ("10", str(2 ** 64 - 1)), ("0",)),
+            ("pack", "--capacity", "must be above 0", ("10", str(2 ** 64 - 1)), ("0",)),
             ("top", "--interval-ms", "100 to 60000", ("100", "60000"), ("99", "60001"))):
         arguments = [command, "--once"] if command == "top" else [command, lifetimes]
         for value in good:
@@ -192,7 +192,7 @@ def test_output():
     ok(os.path.exists(path("late.csv.partial")), "which is still there")
     os.unlink(path("late.csv.partial"))
     refused("-o a folder", 3, [FOLDER, "name a file"], "pack", lifetimes, "-o", FOLDER)
-    refused("-o without its folder", 3, ["nowhere", "is not there"], "pack", lifetimes, "-o", path("nowhere/out.csv"))
+    refused("-o without its folder", 3, ["nowhere", "does not exist"], "pack", lifetimes, "-o", path("nowhere/out.csv"))
     locked = path("locked")
     os.mkdir(locked, 0o555)
     if os.access(locked, os.W_OK):
@@ -389,7 +389,7 @@ def test_pack():
     ok(table.returncode == 1 and " out of time " in table.stdout, "the table has these words too")
     ok(zr("pack", lifetimes, path("buffers.csv"), "--capacity", str(bound), "--time", "1").returncode == 1,
        "of several files one that does not fit is enough for exit 1")
-    refused("pack, a capacity of nothing", 2, ["--capacity", "more than 0"], "pack", lifetimes, "--capacity", "0")
+    refused("pack, a capacity of nothing", 2, ["--capacity", "must be above 0"], "pack", lifetimes, "--capacity", "0")
 
 
 def snapshot():

@@ -332,8 +332,8 @@ def check_trace(program):
 
 
 def check_refusals(first):
-    for words, code, has in [([], 2, "standard output is no terminal; zr top --once"), (["--json"], 2, "--once"),
-                             (["--once", "x"], 2, "x is no process"), (["--once", 1], 1, "process 1 shows no memory"),
+    for words, code, has in [([], 2, "standard output is not a terminal; zr top --once"), (["--json"], 2, "--once"),
+                             (["--once", "x"], 2, "'x' is not the number of a process"), (["--once", 1], 1, "process 1 publishes no memory"),
                              (["--interval-ms", 5], 2, "100 to 60000"), (["--once", *range(1, 200)], 2, "at most 128")]:
         got = zr("top", *words)
         ok(got.returncode == code and has in got.stderr and (code == 1 or not got.stdout), f"top {words[:3]}: {has}") or \
@@ -385,9 +385,9 @@ def check_ends(screen, first):
     pid = screen.pid()
     screen.tmux("kill-session", "-t", screen.name)
     ok(wait_for(lambda: not os.path.exists(f"/proc/{pid}")), "it ends with its terminal")
-    Screen(80, 24, after="</dev/null").shows("standard input is no terminal", "keys need a terminal")
+    Screen(80, 24, after="</dev/null").shows("standard input is not a terminal", "keys need a terminal")
     Screen(80, 24, before="TERM=nothing").shows("'nothing' is not known", "an unknown terminal is named")
-    Screen(80, 24, 1).shows("process 1 shows no memory", "so is a process that is none")
+    Screen(80, 24, 1).shows("process 1 publishes no memory", "so is a process that is none")
     screen = Screen(80, 24, before="NO_COLOR=1")
     screen.shows("largest holders", "NO_COLOR")
     settles(lambda: ok("largest holders" in (text := "".join(screen.rows("-e"))) and "[48;5;" not in text, "has no colours"))

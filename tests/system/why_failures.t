@@ -27,14 +27,14 @@ ROWS = [
     ("pending", GPU, "pending", None, 40, None, "synchronize"),
     ("pool", {}, "pool", None, 40, None, "zr_contiguous_trim()"),
     # The 113 of 512 KiB that have no use; 7 of the 8 blocks of the step beside them.
-    ("leak", {}, "leak", None, 0, ("workspace", 113, 113 * MIB // 2), "who keeps them"),
+    ("leak", {}, "leak", None, 0, ("workspace", 113, 113 * MIB // 2), "which code keeps them"),
     # 6 blocks of 4 are the 24 of the limit; the device has 1024.
     ("limit", {}, "limit", 4, 24, None, "raise the limit"),
     # 16 blocks of 4 are the 64 that are reserved; the device has 512.
     ("addresses", {}, "addresses", 0, 0, None, "reserve_bytes"),
     # 8 times 6 are registered, and free.
     ("unmovable", {}, "unmovable", None, 48, None, "deregister"),
-    ("spike", {}, "spike", None, 0, ("workspace", 1, 56 * MIB), "in parts"),
+    ("spike", {}, "spike", None, 0, ("workspace", 1, 56 * MIB), "split it into parts"),
     # 40 are the other's, and 24 of the 32 are there: 8 in the arena's cache or the device.
     ("other", {**GPU, "ZR_EMULATOR_SHARED": path("shared")}, "other process", 8, 40, None, "its share"),
 ]
@@ -121,7 +121,7 @@ def test_main_path():
         return
     run = subprocess.run([ZR, *following[0].split()[1:]], **settings)
     lines = run.stdout.splitlines()
-    ok("allocator that caches" in lines[1] and "leave memory to zr" in lines[2], "the main path: cause and change") or note(run.stdout)
+    ok("caching allocator" in lines[1] and "let zr serve" in lines[2], "the main path: cause and change") or note(run.stdout)
     run = subprocess.run([ZR, "run", "--stats", "--", fragment, "--direct"], **settings)
     ok(run.returncode == 0 and "all 60 steps" in run.stdout and "refused" not in run.stderr,
        "the main path: with the change it runs, and an older file is not taken for this run's") or note(run.stderr)

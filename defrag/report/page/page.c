@@ -1,4 +1,4 @@
-/* page.c: a recording as columns, and the page around them. Stands on page_*.c and memory.c. */
+/* page.c: converts a recording to columns, and writes the page around them. Uses page_*.c and memory.c. */
 #include "defrag/report/page/page.h"
 
 #include <inttypes.h>
@@ -13,7 +13,7 @@
 
 enum { PROGRESS_RECORDS = 1 << 16, META_BYTES = 1 << 16, UNUSABLE_SIZES = 6, FAR_BYTES = 1 << 20 };
 
-/* What the page reads, and in this order: the small ones first. */
+/* The columns of the page, in this order: the small ones first. */
 enum column {
     META,
     BANDS,
@@ -49,7 +49,7 @@ static const uint64_t unusable_sizes[UNUSABLE_SIZES] = {UINT64_C(1) << 20,   UIN
                                                         UINT64_C(16) << 20,  UINT64_C(64) << 20,
                                                         UINT64_C(256) << 20, UINT64_C(1) << 30};
 
-/* One recording on its way into the page. */
+/* One recording during its conversion. */
 struct passing {
     const struct zr_page_source *source;
     struct zr_memory memory;
@@ -57,12 +57,12 @@ struct passing {
     struct zr_levels levels;
     struct zr_page_stacks stacks;
     uint64_t before_count, done_count, maps_count, refused_count, marks_count;
-    double unusable[UNUSABLE_SIZES]; /* at the failure, else at the end */
+    double unusable[UNUSABLE_SIZES]; /* at the failure, or else at the end */
     struct zr_column columns[COLUMNS];
     char meta[META_BYTES];
 };
 
-/* ---- Bands: the first time through --------------------------------------------------------------------- */
+/* ---- Bands: the first pass ----------------------------------------------------------------------------- */
 
 static uint64_t end_of(uint64_t address, uint64_t bytes)
 {
@@ -100,7 +100,7 @@ static void put_bands(struct passing *own)
     }
 }
 
-/* ---- Records: the second time -------------------------------------------------------------------------- */
+/* ---- Records: the second pass -------------------------------------------------------------------------- */
 
 static void count_moment(struct zr_column *column, uint64_t moment)
 {
@@ -146,7 +146,7 @@ static void take_free(struct passing *own, const struct zr_record *record, uint6
 {
     const struct zr_stretch_record *block = zr_extents_floor(&own->memory.blocks, record->address);
     bool asked = record->kind == ZR_RECORD_FREE_ASKED;
-    if (!block || block->address != record->address) /* the memory says so in a moment */
+    if (!block || block->address != record->address) /* the memory will report the error */
         return;
     count_moment(&own->columns[asked ? ASKED_MOMENT : FREE_MOMENT], moment);
     zr_column_number(&own->columns[asked ? ASKED_AGE : FREE_AGE],
@@ -156,7 +156,7 @@ static void take_free(struct passing *own, const struct zr_record *record, uint6
         change_cells(own, block->address, block->bytes, ZR_TAG_COUNT, true);
 }
 
-/* After it: the memory knows what is reserved then. */
+/* Called after the record, when the memory has the new reserved bytes. */
 static void take_map(struct passing *own, const struct zr_record *record, uint64_t moment)
 {
     struct zr_column *column = &own->columns[MAPS];
@@ -221,7 +221,7 @@ static zr_result take(void *state, const struct zr_record *record, bool *stop)
     return result;
 }
 
-/* ---- What is said of the whole ------------------------------------------------------------------------- */
+/* ---- Figures ------------------------------------------------------------------------------------------- */
 
 static void say_moment(struct zr_text *text, const char *name, const struct zr_moment *moment)
 {
@@ -304,7 +304,7 @@ static zr_result put_meta(struct passing *own)
     return text.result;
 }
 
-/* ---- The whole ----------------------------------------------------------------------------------------- */
+/* ---- The page ------------------------------------------------------------------------------------------ */
 
 static zr_result go_through(struct passing *own, zr_arena *arena)
 {

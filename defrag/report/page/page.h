@@ -1,8 +1,8 @@
-/* page.h: recordings as one HTML page that needs nothing but a browser: curves, an address x time map of
- * every block, figures, holders. Private to defrag/.
+/* page.h: writes recordings as one self-contained HTML page: curves, an address x time map of every block,
+ * figures, the largest holders. Private to defrag/.
  *
- * The page carries its data as packed columns (page_columns.h); README.md says which. Each recording is gone
- * through twice; what is held meanwhile is what is live, and the columns wait in a file aside. */
+ * The page contains its data as packed columns (page_columns.h). Each recording is played twice; live blocks
+ * are held in memory, and columns wait in a swap file. */
 #ifndef ZR_PAGE_H
 #define ZR_PAGE_H
 
@@ -20,12 +20,12 @@ struct zr_page_source {
     const char *name; /* any bytes */
     struct zr_recording *recording;
     const struct zr_moments *moments; /* of that recording */
-    /* Where it is not NULL: told now and then how many records of how many are done. */
+    /* If not NULL: called now and then with the number of processed records and of all records. */
     void (*progress)(void *state, uint64_t done_count, uint64_t all_count);
     void *progress_state;
 };
 
-/* The file is the caller's, and outlives the page. */
+/* The caller owns the file, which outlives the page. */
 void zr_page_start(struct zr_html_page *page, struct zr_file *file, struct zr_page_columns *spill);
 zr_result zr_page_add(struct zr_html_page *page, const struct zr_page_source *source, zr_arena *arena);
 zr_result zr_page_finish(struct zr_html_page *page);

@@ -1,4 +1,4 @@
-/* page_bands.c: addresses in use as bands. Stands on an array in order: bands are few. */
+/* page_bands.c: used addresses as bands. Uses a sorted array, because bands are few. */
 #include "defrag/report/page/page_bands.h"
 
 #include <string.h>
@@ -21,7 +21,7 @@ static struct zr_band *band_at(const struct zr_bands *bands, size_t index)
     return zr_vector_at(&bands->items, index);
 }
 
-/* The first band that ends beyond an address. */
+/* The first band that ends after an address. */
 static size_t first_beyond(const struct zr_bands *bands, uint64_t address)
 {
     size_t low = 0, high = bands->items.count;
@@ -40,7 +40,7 @@ static bool close_to(const struct zr_bands *bands, uint64_t end, uint64_t begin)
     return begin <= end || begin - end <= bands->distance_bytes;
 }
 
-/* Makes one of neighbours that are close to one another, from `index` on; all of them: to the end. */
+/* Merges close neighbours from `index` on; with `all`, up to the end. */
 static void join(struct zr_bands *bands, size_t index, bool all)
 {
     size_t to = index, from = index + 1, count = bands->items.count;

@@ -1,5 +1,4 @@
-/* page_columns.c: varints, zlib (RFC 1950), base64 (RFC 4648). Stands on zlib, whose memory is the arena's.
- */
+/* page_columns.c: varints, zlib (RFC 1950), base64 (RFC 4648). Uses zlib with memory of the arena. */
 #include "defrag/report/page/page_columns.h"
 
 #include <inttypes.h>

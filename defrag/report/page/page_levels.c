@@ -1,5 +1,5 @@
-/* page_levels.c: curves and cells. Areas are exact, whatever the number of blocks in a cell: each row has the
- * bytes that lie in it now, and what they came to since the column began. */
+/* page_levels.c: curves and cells. Areas are exact for any number of blocks in a cell: each row keeps its
+ * present bytes, and their integral since the column began. */
 #include "defrag/report/page/page_levels.h"
 
 #include <string.h>

@@ -1,7 +1,7 @@
-/* page_levels.h: a recording seen from afar: curves of live bytes in at most 4,096 steps, and how much of
- * each cell of address x time is taken, and by what. Private to defrag/report/.
+/* page_levels.h: the overview of a recording: curves of live bytes in at most 4,096 steps, and the use of
+ * each cell of address x time. Private to defrag/report/.
  *
- * A moment is so many records after the start, and lasts until the next one. */
+ * A moment is a number of records after the start, and lasts until the next one. */
 #ifndef ZR_PAGE_LEVELS_H
 #define ZR_PAGE_LEVELS_H
 
@@ -16,9 +16,9 @@ enum {
 };
 
 struct zr_levels {
-    uint64_t step_moments, column_moments; /* the last of each may have fewer */
+    uint64_t step_moments, column_moments; /* the last step or column may be shorter */
     uint64_t row_bytes;
-    unsigned rows_count; /* 0: blocks lie nowhere */
+    unsigned rows_count; /* 0: blocks have no addresses */
 
     /* private */
     struct zr_column *start, *peak, *times, *cells; /* borrowed */
@@ -29,29 +29,30 @@ struct zr_levels {
     uint64_t last[2][ZR_TAG_COUNT + 3];
 };
 
-/* How far a recording goes, and where its levels go. */
+/* The size of the recording, and the output columns. */
 struct zr_levels_plan {
-    uint64_t moments_count, bytes; /* bytes: of the address axis; 0: there is none */
-    struct zr_column *start;       /* of each step at its beginning: differences, tags first, .. */
-    struct zr_column *peak;  /* .. then pending, reserved, stranded; and when live + pending were the most */
-    struct zr_column *times; /* of each step's beginning: nanoseconds, as differences */
-    struct zr_column *cells; /* a byte for each: kind * 16 + fifteenths that are taken; column by column */
+    uint64_t moments_count, bytes; /* bytes: of the address axis; 0: none */
+    struct zr_column *start;       /* at the start of each step: differences, tags first, .. */
+    struct zr_column
+        *peak; /* .. then pending, reserved, stranded; and the moment of the most live + pending bytes */
+    struct zr_column *times; /* start of each step: nanoseconds, as differences */
+    struct zr_column *cells; /* one byte per cell: kind * 16 + fifteenths in use; column by column */
 };
 zr_result zr_levels_start(struct zr_levels *levels, const struct zr_levels_plan *plan, zr_arena *arena);
 void zr_levels_end(struct zr_levels *levels);
 
-/* Before a moment's changes: what lies there stays until then. */
+/* Called before the changes of a moment: the present contents last until then. */
 void zr_levels_advance(struct zr_levels *levels, uint64_t moment);
-/* One of them: bytes at a place of the axis come, or go. */
+/* A change: bytes at a place of the axis appear or disappear. */
 struct zr_levels_change {
     uint64_t moment, place, bytes;
     unsigned kind;
     bool comes;
 };
 void zr_levels_change(struct zr_levels *levels, const struct zr_levels_change *change);
-/* After them. */
+/* Called after the changes of a moment. */
 void zr_levels_note(struct zr_levels *levels, const struct zr_memory *memory, uint64_t time_ns);
-/* After the last moment. */
+/* Called after the last moment. */
 void zr_levels_finish(struct zr_levels *levels, uint64_t moments_count);
 
 #endif

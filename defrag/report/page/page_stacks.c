@@ -1,4 +1,4 @@
-/* page_stacks.c: stacks by what is in them. Snapshots write the same frames anew for each event. */
+/* page_stacks.c: identifies stacks by content, because snapshots repeat equal frames for each event. */
 #include "defrag/report/page/page_stacks.h"
 
 #include <string.h>

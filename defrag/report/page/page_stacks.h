@@ -1,17 +1,17 @@
-/* page_stacks.h: the stacks of a recording, each with a small number: the same frames, the same number.
- * Private to defrag/report/. */
+/* page_stacks.h: numbers the stacks of a recording; stacks with equal frames have equal numbers. Private to
+ * defrag/report/. */
 #ifndef ZR_PAGE_STACKS_H
 #define ZR_PAGE_STACKS_H
 
 #include "defrag/report/page/page_columns.h"
 #include "defrag/trace/recording.h"
 
-enum { ZR_PAGE_FRAMES_MOST = 64 }; /* of a stack: the innermost */
+enum { ZR_PAGE_FRAMES_MOST = 64 }; /* of a stack: the innermost ones */
 
 struct zr_page_stacks {
     struct zr_recording *recording; /* borrowed */
-    struct zr_column *frames;       /* of each frame: the length, the text */
-    struct zr_column *stacks;       /* of each stack: how many frames, which ones */
+    struct zr_column *frames;       /* for each frame: the length, the text */
+    struct zr_column *stacks;       /* for each stack: the number of frames, the frames */
 
     /* private */
     struct zr_number_map by_stack, by_frame, by_frames; /* by_frame and by_frames: by hash */
@@ -20,7 +20,7 @@ struct zr_page_stacks {
 
 void zr_page_stacks_init(struct zr_page_stacks *stacks, struct zr_recording *recording, zr_arena *arena);
 void zr_page_stacks_end(struct zr_page_stacks *stacks);
-/* The number of a record's stack: 0 of none, else from 1 on, in order of first appearance. */
+/* The number of a record's stack: 0 for no stack, else from 1 in order of first appearance. */
 zr_result zr_page_stack_number(struct zr_page_stacks *stacks, uint32_t stack, uint32_t *number);
 
 #endif

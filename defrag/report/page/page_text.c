@@ -1,5 +1,5 @@
-/* page_text.c: the page's own files, put into the program by the assembler. The Makefile says what this file
- * depends on. */
+/* page_text.c: includes the page's own files by the assembler. The Makefile has the dependencies of this
+ * file. */
 #include "defrag/report/page/page_text.h"
 
 #define EMBED(name, path)                                                                                    \

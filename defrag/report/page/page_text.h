@@ -1,8 +1,8 @@
-/* page_text.h: the page's own files, as they are in this folder. Private to defrag/report/. */
+/* page_text.h: the contents of the page's own files in this folder. Private to defrag/report/. */
 #ifndef ZR_PAGE_TEXT_H
 #define ZR_PAGE_TEXT_H
 
-/* Each ends with a zero. */
+/* Zero-terminated. */
 extern const char zr_page_css[], zr_page_html[], zr_page_data_js[], zr_page_draw_js[], zr_page_map_js[],
     zr_page_js[];
 

@@ -1,4 +1,4 @@
-/* clients.c: see clients.h. Stands on alloc/service/client/query.c and file.c. */
+/* clients.c: see clients.h. Uses alloc/service/client/query.c and file.c. */
 #include "defrag/tool/live/clients.h"
 
 #include <inttypes.h>
@@ -10,7 +10,7 @@
 #include "alloc/base/system/folders.h"
 
 #define PATIENCE_NS UINT64_C(500000000)
-#define LEAST_BYTES ((uint64_t)1 << 20) /* launchers hold next to nothing */
+#define LEAST_BYTES ((uint64_t)1 << 20) /* skips launchers, which hold almost nothing */
 
 static void add(void *state, const struct zr_service_message *client)
 {
@@ -29,7 +29,7 @@ static void add(void *state, const struct zr_service_message *client)
     clients->count = last + 1;
 }
 
-/* "service-KEY.sock". */
+/* Parses "service-KEY.sock". */
 static bool read_key(const char *name, char key[ZR_SERVICE_KEY_BYTES])
 {
     static const char before[] = "service-", after[] = ".sock";

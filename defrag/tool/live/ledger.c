@@ -1,4 +1,7 @@
-/* ledger.c: `zr ledger`: where all of a process's memory is. Stands on ledger_rows.c. */
+/* ledger.c: `zr ledger`: accounts for all memory of a process. Uses ledger_rows.c.
+ *
+ * The kernel's counts and the arenas' figures are read one after the other, so allocations in between appear
+ * in the host's residual. A granule that is mapped twice counts twice, as in the kernel's count. */
 #include "defrag/tool/live/clients.h"
 #include "defrag/tool/live/ledger.h"
 
@@ -11,21 +14,21 @@
 #include "defrag/tool/tool.h"
 
 static const char help[] =
-    "Where all of a running process's memory is: what the kernel and the devices count, row by row.\n"
+    "Accounts for all memory of a running process, as the kernel and the devices count it, row by row.\n"
     "\n"
     "Examples\n"
     "  zr ledger 4711\n"
     "  zr ledger 4711 --json\n"
-    "  zr ledger                                    of every process that zr ps shows\n"
+    "  zr ledger                                    every process that zr ps shows\n"
     "\n"
     "zr ledger [PID..] [options]\n"
-    "  --json        bytes for programs\n"
+    "  --json        bytes as JSON\n"
     "\n"
-    "The host's total is the process's resident memory, the rows are its arenas by tag and its other mappings by kind. A\n"
-    "device's total is what its driver says is used of it, by anybody: its rows are the process's arenas, other processes\n"
-    "on zr, and what was there before zr: the CUDA context. The rest is the residual: libraries, what the driver serves\n"
-    "by itself, processes that show nothing. Rows and residual sum to the total;\n"
-    "a row with \"less\" is taken away, as memory of the arenas that has not been touched yet.\n";
+    "The host's total is the process's resident memory; its rows are the arenas by tag and the other mappings by kind. A\n"
+    "device's total is the used memory that its driver reports, for all processes: its rows are the process's arenas, other\n"
+    "processes on zr, and the memory in use before zr opened the device: the CUDA context. The difference is the residual:\n"
+    "libraries, memory that the driver serves itself, processes without zr. Rows and residual sum to the total;\n"
+    "a row with \"less\" is subtracted, as memory of the arenas that has not been touched yet.\n";
 
 /* ---- Rows ---------------------------------------------------------------------------------------------- */
 
@@ -77,7 +80,7 @@ static void table_ledger(struct zr_text *text, const struct zr_memory_ledger *le
 
 /* ---- Processes ----------------------------------------------------------------------------------------- */
 
-/* The first arena of each device. */
+/* Whether the arena is the first one on its device. */
 static bool is_first(const struct zr_live *live, unsigned number)
 {
     for (unsigned i = 0; i < number; i++)
@@ -141,7 +144,7 @@ static void show(struct zr_text *text, const struct zr_live *live, const struct 
                   live->shown.program);
     table_ledger(text, host, "residual");
     if (cached_bytes > 0)
-        zr_text_print(text, "  and %s that its arenas keep for later, not mapped\n",
+        zr_text_print(text, "  and %s that its arenas keep for later, not mapped",
                       zr_tool_bytes(cached, cached_bytes));
     if (client)
         zr_text_print(text, "  zrd has lent it %s of this, %s of it idle\n",
@@ -159,7 +162,7 @@ struct shown {
     bool json, any, named;
 };
 
-/* ZR_ERR_UNAVAILABLE: it has gone, or shows nothing. */
+/* ZR_ERR_UNAVAILABLE: the process exited, or publishes no figures. */
 static zr_result show_process(void *state, long pid)
 {
     static struct zr_live live;
@@ -198,7 +201,7 @@ int zr_tool_ledger(int argc, char **argv)
     if (json)
         zr_text_print(&out.text, "]}\n");
     else if (!shown.any && code == ZR_TOOL_FINE)
-        zr_tool_log("ledger: no process shows its memory; zr ps says when one does");
+        zr_tool_log("ledger: no process publishes its memory; see zr ps");
     int written = zr_tool_output_end(&out);
     return written != ZR_TOOL_FINE ? written : code;
 }

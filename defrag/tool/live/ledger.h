@@ -1,5 +1,5 @@
-/* ledger.h: where the memory of a process is: rows that close with a total that somebody else counts, what is
- * left being a row of its own. Private to defrag/tool/. */
+/* ledger.h: accounts for the memory of a process: rows sum to a total that the kernel or a driver counts, and
+ * the difference is a row of its own. Private to defrag/tool/. */
 #ifndef ZR_TOOL_LEDGER_H
 #define ZR_TOOL_LEDGER_H
 
@@ -7,34 +7,36 @@
 
 enum {
     ZR_LEDGER_ROWS = 40,
-    ZR_LEDGER_OTHERS = 8 /* processes with a row each */
+    ZR_LEDGER_OTHERS = 8 /* processes with a row of their own */
 };
 
 struct zr_ledger_row {
-    const char *name; /* a literal, a tag's, or in the ledger's own programs */
-    bool is_tag;      /* what is live with that tag */
+    const char *name; /* a literal, a tag's name, or an element of the ledger's `programs` */
+    bool is_tag;      /* the row has the live bytes of that tag */
     int64_t bytes;    /* below 0: bytes that the rows have and the total has not */
-    long pid;         /* another process's row, `name` being its program; 0: none */
+    long pid;         /* the row of another process, whose program is `name`; 0: none */
 };
 
 struct zr_memory_ledger {
-    uint64_t total_bytes; /* the kernel's, or the device's */
+    uint64_t total_bytes; /* as the kernel or the driver counts */
     struct zr_ledger_row rows[ZR_LEDGER_ROWS];
     unsigned rows_count;
-    char programs[ZR_LEDGER_OTHERS][ZR_PUBLISHED_NAME_BYTES]; /* plain; rows point here: no copies */
+    char programs[ZR_LEDGER_OTHERS][ZR_PUBLISHED_NAME_BYTES]; /* printable ASCII; rows point here, so the
+                                                                 struct must not be copied */
 };
 
-/* A row with no bytes is left out. */
+/* Adds a row, unless it has no bytes. */
 void zr_ledger_row_add(struct zr_memory_ledger *ledger, struct zr_ledger_row row);
 /* Bytes of the total that no row has. 0 or more. */
 int64_t zr_ledger_residual(const struct zr_memory_ledger *ledger);
 
-/* What is resident in the process, by the kernel's count, against its arenas of host memory and its mappings.
- * *out gets no arenas' rows where there are none. *cached_bytes: what arenas hold and have not mapped, which
- * no process's resident memory has. ZR_ERR_IO: /proc does not say. */
+/* Compares the kernel's count of resident memory with the process's host arenas and its mappings. *out gets
+ * no arena rows if there are no arenas. *cached_bytes: memory that arenas hold unmapped, which no resident
+ * count contains. ZR_ERR_IO: /proc is unreadable. */
 zr_result zr_ledger_host(struct zr_memory_ledger *out, uint64_t *cached_bytes, const struct zr_live *live);
-/* What is used of a device, by its driver's count, against the arenas of `backend`, what other processes show
- * that they hold there (as of a second ago), and what was in use before this one came. */
+/* Compares the driver's count of used device memory with the arenas of `backend`, the memory that other
+ * processes publish for the device (up to a second old), and the memory in use before this process opened the
+ * device. */
 void zr_ledger_device(struct zr_memory_ledger *out, const struct zr_live *live, uint64_t backend);
 
 #endif

@@ -1,5 +1,5 @@
-/* ledger_rows.c: the ledger of a process's resident memory, and of a device's. Stands on defrag/trace/live.c
- * and /proc. See ledger.h. */
+/* ledger_rows.c: rows for a process's resident memory and for a device's used memory. Uses
+ * defrag/trace/live.c and /proc. See ledger.h. */
 #include "defrag/tool/live/ledger.h"
 
 #include <fcntl.h>
@@ -36,7 +36,7 @@ static void close_rows(struct zr_memory_ledger *ledger)
 
 /* ---- Arenas -------------------------------------------------------------------------------------------- */
 
-/* Sums over arenas of one kind of memory. */
+/* Sums over the arenas of one kind of memory. */
 struct holdings {
     uint64_t by_tag[ZR_TAG_COUNT];
     uint64_t live_bytes, pending_bytes, mapped_bytes, cached_bytes;
@@ -52,7 +52,7 @@ static void add_arena(struct holdings *sum, const struct zr_arena_stats *stats)
     sum->cached_bytes += stats->cached_bytes;
 }
 
-/* What is mapped: blocks by tag, what streams may still use, what is free. */
+/* Adds mapped memory: blocks by tag, pending bytes, free bytes. */
 static void add_mapped(struct zr_memory_ledger *out, const struct holdings *sum)
 {
     for (unsigned tag = 0; tag < ZR_TAG_COUNT; tag++)
@@ -103,14 +103,13 @@ static bool is_library(const char *name)
     return end && (end[3] == '\0' || end[3] == '.' || end[3] == ' ');
 }
 
-/* A mapping of the process, as /proc/PID/smaps has it. */
+/* A mapping of the process, from /proc/PID/smaps. */
 struct mapping {
     uint64_t first, end; /* addresses */
-    enum kind kind;      /* of what is in no arena's range */
+    enum kind kind;      /* if no arena's range contains the mapping */
 };
 
-/* What of the mapping is resident, in [first, end), by the kernel's table of pages; 0: it is not to be read.
- */
+/* Resident bytes of the mapping in [first, end), by the page table; 0: the page table is unreadable. */
 static uint64_t present_bytes(int pagemap, uint64_t first, uint64_t end)
 {
     uint64_t entries[512], page_bytes = (uint64_t)sysconf(_SC_PAGESIZE), count = 0;
@@ -127,8 +126,8 @@ static uint64_t present_bytes(int pagemap, uint64_t first, uint64_t end)
     return count * page_bytes;
 }
 
-/* What the arenas have of a mapping's resident bytes. The kernel joins neighbours, so a mapping may begin
- * before an arena's range or end behind it: of such a one, the pages in the range. */
+/* The arenas' share of a mapping's resident bytes. The kernel merges neighbouring mappings, so a mapping may
+ * extend beyond an arena's range; then the pages in the range count. */
 static uint64_t arenas_share(const struct zr_live *live, const struct mapping *mapping,
                              uint64_t resident_bytes, int pagemap)
 {
@@ -148,14 +147,15 @@ static uint64_t arenas_share(const struct zr_live *live, const struct mapping *m
     return share < resident_bytes ? share : resident_bytes;
 }
 
-/* By what /proc/PID/smaps calls it; `program` is what /proc/PID/exe is. */
+/* The kind of a mapping by its name in /proc/PID/smaps; `program` is the target of /proc/PID/exe. */
 static enum kind kind_of(const char *path, const char *program)
 {
     static const char *const device_libraries[] = {"libcuda",  "libcudart", "libcublas",     "libcudnn",
                                                    "libcufft", "libcurand", "libcusolver",   "libcusparse",
                                                    "libnccl",  "libnv",     "libtorch_cuda", "libc10_cuda"};
     const char *name = strrchr(path, '/');
-    if (begins(path, "/memfd:zr (deleted)")) /* of contiguous pools too, whose addresses are their own */
+    if (begins(path,
+               "/memfd:zr (deleted)")) /* contiguous pools use memfds, too, outside the arenas' ranges */
         return IN_ARENA;
     if (path[0] == '[')
         return begins(path, "[heap]")    ? HEAP
@@ -175,7 +175,7 @@ static enum kind kind_of(const char *path, const char *program)
 
 /* ---- /proc --------------------------------------------------------------------------------------------- */
 
-/* Lines of a file, one at a time; a longer one comes in parts. */
+/* Reads a file line by line; a line longer than the buffer comes in parts. */
 struct lines {
     struct zr_file file;
     size_t held_bytes, next_bytes;
@@ -209,7 +209,7 @@ static zr_result next_line(struct lines *lines, char **out)
     return ZR_OK;
 }
 
-/* "Rss:      1234 kB" */
+/* Parses "Rss:      1234 kB". */
 static bool read_resident(const char *line, uint64_t *out_bytes)
 {
     unsigned long long kib;
@@ -219,7 +219,7 @@ static bool read_resident(const char *line, uint64_t *out_bytes)
     return true;
 }
 
-/* Adds up what is resident, by kind, of every mapping; or with `rolled` gets the whole. */
+/* Sums the resident bytes of all mappings by kind; with `rolled`, reads the total only. */
 static zr_result read_smaps(const struct zr_live *live, uint64_t sums[KINDS_COUNT], uint64_t *rolled)
 {
     char path[64], program[4096], *line;
@@ -285,7 +285,7 @@ zr_result zr_ledger_host(struct zr_memory_ledger *out, uint64_t *cached_bytes, c
 
 /* ---- Other processes of a device ----------------------------------------------------------------------- */
 
-/* What a process shows that it holds of a device. */
+/* Bytes of the device that a process publishes as held. */
 static uint64_t held_there(const struct zr_live *live, uint64_t device)
 {
     uint64_t bytes = 0;
@@ -295,12 +295,12 @@ static uint64_t held_there(const struct zr_live *live, uint64_t device)
     return bytes;
 }
 
-/* A row for each of the first few, one for all that follow. *earlier_bytes: of those that were there before
- * this process. */
+/* Adds a row for each of the first processes, and one for the others. *earlier_bytes: the sum over processes
+ * that are older than this one. */
 static void add_others(struct zr_memory_ledger *out, const struct zr_live *live, uint64_t device,
                        uint64_t *earlier_bytes)
 {
-    static struct zr_live other; /* large */
+    static struct zr_live other; /* too large for the stack */
     unsigned count = 0;
     uint64_t more_bytes = 0;
     *earlier_bytes = 0;
@@ -325,7 +325,8 @@ static void add_others(struct zr_memory_ledger *out, const struct zr_live *live,
         out, (struct zr_ledger_row){.name = "further processes on zr", .bytes = (int64_t)more_bytes});
 }
 
-/* What was in use before this process came and no process on zr shows: at most what is left. */
+/* Adds the memory that was in use before this process opened the device and that no process on zr publishes;
+ * at most the residual. */
 static void add_before(struct zr_memory_ledger *out, uint64_t before_bytes, uint64_t earlier_bytes)
 {
     int64_t before = (int64_t)(before_bytes - (earlier_bytes < before_bytes ? earlier_bytes : before_bytes));

@@ -1,5 +1,11 @@
-/* live.c: `zr ps`, `zr snapshot`, `zr attach`, `zr record`: processes that run with zr, by number. Stands on
- * defrag/trace/live.c. */
+/* live.c: `zr ps`, `zr snapshot`, `zr attach`, `zr record`: running processes that use zr, by process number.
+ * Uses defrag/trace/live.c.
+ *
+ * A process below 64 MiB, other than a rank of zr-train, has no thread that answers. zr creates the file
+ * PID.ask in the folder of the sockets for three seconds. The process checks for the file when it takes
+ * memory from the system or reads an arena's statistics, and then publishes itself. A process that does
+ * neither does not see the request. No signal is sent, because a program may use any signal. `ps` finds other
+ * processes in /proc by their mappings, and shows resident bytes only. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
@@ -19,7 +25,7 @@
 enum { MOST_STACKS = 999999, ASKED_MOST = 64 };
 
 static const char ps_help[] =
-    "The processes of this user whose memory zr manages.\n"
+    "Lists the processes of this user whose memory zr manages.\n"
     "\n"
     "Examples\n"
     "  zr ps\n"
@@ -27,27 +33,27 @@ static const char ps_help[] =
     "  zr ps 4711\n"
     "\n"
     "zr ps [PID..] [options]\n"
-    "  --json  for programs\n"
+    "  --json  JSON instead of a table\n"
     "\n"
-    "Each process that runs on zr is shown: under zr run, zr-train, zrd (zr service status has what it lends), and programs\n"
-    "linked with libzr. Its arenas have figures from zr-train's start on, of other programs once they hold 64 MiB, or\n"
-    "once zr attach, snapshot or record has asked; with ZR_CONF=publish:on at once, with publish:off never. Until then there is\n"
-    "a line with what is resident. What processes that were killed have left is removed.\n";
+    "The list has every process that runs on zr: under zr run, zr-train, zrd (see zr service status for its clients), and\n"
+    "programs linked with libzr. zr-train's arenas have figures from the start, arenas of other programs once they hold 64 MiB,\n"
+    "or after a zr attach, snapshot or record; with ZR_CONF=publish:on at once, with publish:off never. Without figures, a line\n"
+    "shows resident memory. zr ps removes the files of killed processes.\n";
 
 static const char snapshot_help[] =
-    "Writes what a running process holds now, as a .zrt.\n"
+    "Writes the current blocks of a running process to a .zrt file.\n"
     "\n"
     "Examples\n"
     "  zr snapshot 4711 -o now.zrt && zr stats now*.zrt\n"
     "  zr snapshot 4711 --arena large -o large.zrt\n"
     "\n"
     "zr snapshot PID -o FILE [options]\n"
-    "  -o FILE       the process writes it; an ordinary file of that name is replaced; a process with several arenas has a\n"
-    "                file for each: now-large.zrt and now-small.zrt for now.zrt\n"
-    "  --arena NAME  of this one alone, by the name or number that zr ps shows\n";
+    "  -o FILE       the process writes FILE and replaces an ordinary file of that name; a process with several arenas writes\n"
+    "                one file for each: now-large.zrt and now-small.zrt for now.zrt\n"
+    "  --arena NAME  only this arena, by the name or number that zr ps shows\n";
 
 static const char attach_help[] =
-    "Records what a running process allocates and frees, with what was live before, as a .zrt.\n"
+    "Records the allocations and frees of a running process, and its live blocks at the start, as a .zrt.\n"
     "\n"
     "Examples\n"
     "  zr attach 4711 -o step.zrt --seconds 10 && zr replay step*.zrt\n"
@@ -56,17 +62,18 @@ static const char attach_help[] =
     "  zr attach 4711 -o large.zrt --arena large\n"
     "\n"
     "zr attach PID [options]\n"
-    "  PID           or of what started it, as zr-train, mpirun and zr run do: where one alone shows memory\n"
-    "  -o FILE       the process writes it; an ordinary file of that name is replaced\n"
-    "  --seconds N   ends by itself\n"
-    "  --arena NAME  of this one alone, by the name or number that zr ps shows\n"
+    "  PID           or its launcher (zr-train, mpirun, zr run), if exactly one descendant publishes memory\n"
+    "  -o FILE       the process writes FILE and replaces an ordinary file of that name\n"
+    "  --seconds N   stops after N seconds\n"
+    "  --arena NAME  only this arena, by the name or number that zr ps shows\n"
     "  --stacks N    with the call stack of one allocation in N, 1: of each; a stack takes some microseconds\n"
     "\n"
-    "A process with several arenas has a file for each: step-large.zrt and step-small.zrt for step.zrt. Arenas that it makes\n"
-    "meanwhile have one, too. The process goes on, without the fast path of its plan. It is over when zr is, however zr ends.\n";
+    "A process with several arenas writes one file for each: step-large.zrt and step-small.zrt for step.zrt. Arenas that are\n"
+    "created meanwhile get a file, too. The process keeps running, without the fast path of its plan. The recording ends when\n"
+    "zr ends, for whatever reason.\n";
 
 static const char record_help[] =
-    "Starts, marks and ends a record of a running process, which goes on without zr.\n"
+    "Starts, marks and stops a recording of a running process, which continues without zr.\n"
     "\n"
     "Examples\n"
     "  zr record 4711 start -o run.zrt\n"
@@ -76,9 +83,9 @@ static const char record_help[] =
     "zr record PID start -o FILE [options]\n"
     "zr record PID mark WORDS\n"
     "zr record PID stop [options]\n"
-    "  -o FILE       start: the process writes it; an ordinary file of that name is replaced; a process with several arenas\n"
-    "                has a file for each: FILE-ARENA\n"
-    "  --arena NAME  of this one alone, by the name or number that zr ps shows\n"
+    "  -o FILE       start: the process writes FILE and replaces an ordinary file of that name; a process with several arenas\n"
+    "                writes one file for each: FILE-ARENA\n"
+    "  --arena NAME  only this arena, by the name or number that zr ps shows\n"
     "  --stacks N    start: with the call stack of one allocation in N, 1: of each\n";
 
 /* ---- Waiting ------------------------------------------------------------------------------------------- */
@@ -93,7 +100,7 @@ const struct zr_live_patience zr_tool_glance = {.timeout_ms = 5000, .passes_stop
 
 zr_result zr_tool_note_old(void)
 {
-    zr_tool_log("%s; its figures are the last that it showed", zr_last_error());
+    zr_tool_log("%s; its figures are the last that it published", zr_last_error());
     return ZR_OK;
 }
 
@@ -169,14 +176,14 @@ static void table_process(struct zr_text *text, const struct zr_live *live)
     }
 }
 
-/* A process whose arenas have no figures: what the kernel says of it. */
+/* A process without published figures: the kernel's figures. */
 struct quiet {
     long pid;
     char program[ZR_PUBLISHED_NAME_BYTES];
     uint64_t resident_bytes;
 };
 
-/* The start of a file of /proc. */
+/* Reads the start of a file of /proc. */
 static bool read_start(const char *path, char *out, size_t room_bytes)
 {
     struct zr_file file;
@@ -189,7 +196,7 @@ static bool read_start(const char *path, char *out, size_t room_bytes)
     return result == ZR_OK && got > 0;
 }
 
-/* False: it has ended. */
+/* False: the process exited. */
 static bool read_quiet(struct quiet *out, long pid)
 {
     char path[64], text[256];
@@ -226,7 +233,7 @@ struct shown {
     bool json, any;
 };
 
-/* What the tables and the JSON have of one process. */
+/* Adds one process to the table or the JSON. */
 static zr_result show_process(void *state, long pid)
 {
     static struct zr_live live;
@@ -256,24 +263,24 @@ bool zr_tool_read_pid(const char *text, long *out)
     errno = 0;
     *out = strtol(text, &end, 10);
     if (*text < '1' || *text > '9' || *end || errno || *out > INT_MAX) {
-        zr_tool_log("%s is no process's number; zr ps shows them", text);
+        zr_tool_log("'%s' is not the number of a process; see zr ps", text);
         return false;
     }
     return true;
 }
 
-/* Of a launcher each of its ranks. */
+/* Calls `each` for each rank of a launcher. */
 static zr_result each_of(long pid, zr_tool_each *each, void *state)
 {
     zr_result result = ZR_OK;
     long rank = 0;
     if (!zr_tool_next_rank(pid, &rank))
         return each(state, pid);
-    zr_tool_log("process %ld shows no memory: this is about those that it started", pid);
+    zr_tool_log("process %ld publishes no memory; showing the processes that it started", pid);
     do
         result = each(state, rank);
     while (result != ZR_ERR_INVALID && zr_tool_next_rank(pid, &rank));
-    return result == ZR_ERR_INVALID ? result : ZR_OK; /* one may have ended just now */
+    return result == ZR_ERR_INVALID ? result : ZR_OK; /* a process may have exited just now */
 }
 
 int zr_tool_each_process(const struct zr_tool_arguments *arguments, bool all, zr_tool_each *each, void *state)
@@ -295,7 +302,7 @@ int zr_tool_each_process(const struct zr_tool_arguments *arguments, bool all, zr
     return code;
 }
 
-/* Those that show nothing by themselves. */
+/* Adds the processes without published figures. */
 static void show_quiet(struct shown *shown)
 {
     struct zr_folder folder;
@@ -337,7 +344,7 @@ int zr_tool_ps(int argc, char **argv)
     char name[ZR_FOLDER_BYTES];
     bool can_show = zr_live_folder(name) == ZR_OK;
     if (!json && written == ZR_TOOL_FINE && !can_show)
-        zr_tool_log("ps: no process of this user can show the figures of its arenas: %s", zr_last_error());
+        zr_tool_log("ps: no process of this user can publish the figures of its arenas: %s", zr_last_error());
     else if (!json && written == ZR_TOOL_FINE && !shown.any && code == ZR_TOOL_FINE)
         zr_tool_log("ps: no process of this user runs on zr");
     return written != ZR_TOOL_FINE ? written : code;
@@ -347,10 +354,10 @@ int zr_tool_ps(int argc, char **argv)
 
 struct request {
     long pid;
-    const char *arena; /* the one that was named, by its name or number; NULL: all */
-    uint64_t stacks;   /* of one allocation in so many; 0: not asked for */
+    const char *arena; /* the arena that the user named, by name or number; NULL: all */
+    uint64_t stacks;   /* one stack in so many allocations; 0: none */
     const char *file;
-    /* Those that were asked about: of an attach, arenas that come later are recorded, too. */
+    /* The arenas that were asked so far: an attach records arenas that are created later, too. */
     struct zr_tool_arena_name {
         uint32_t number;
         char name[ZR_PUBLISHED_NAME_BYTES];
@@ -388,7 +395,7 @@ zr_result zr_tool_find_arena(unsigned *index, const struct zr_live *live, const 
     }
     if (!word)
         return zr_fail(ZR_ERR_INVALID,
-                       "process %" PRId32 " has several arenas: name one, as %" PRId32 "/%s:%s",
+                       "process %" PRId32 " has several arenas: choose one, as in %" PRId32 "/%s:%s",
                        live->shown.process.pid, live->shown.process.pid, live->shown.arenas[0].name, words);
     return zr_fail(ZR_ERR_INVALID, "process %" PRId32 " has no arena '%s'; it has%s", live->shown.process.pid,
                    word, words[0] ? words : " none");
@@ -402,10 +409,10 @@ zr_result zr_tool_arena_file(char out[PATH_MAX], const char *file, const char *w
     return length > 0 && length < PATH_MAX ? ZR_OK : zr_fail(ZR_ERR_INVALID, "'%s' is too long", file);
 }
 
-/* What the process shows, asked for by the request. */
+/* The process's published figures, as read for the request. */
 static struct zr_live live_of_request;
 
-/* The process found, which is that of a launcher's only rank, too; and the arena, if one was named. */
+/* Finds the process, or a launcher's only rank, and the named arena. */
 static zr_result complete(struct request *request)
 {
     struct zr_live *live = &live_of_request;
@@ -418,12 +425,12 @@ static zr_result complete(struct request *request)
     if (result == ZR_OK && request->arena)
         result = zr_tool_find_arena(&index, live, request->arena);
     if (result == ZR_OK && !request->arena && live->shown.arenas_count > live->arenas_count)
-        zr_tool_log("process %ld has %" PRIu32 " arenas: this is about the first %u", request->pid,
+        zr_tool_log("process %ld has %" PRIu32 " arenas: only the first %u are used", request->pid,
                     live->shown.arenas_count, live->arenas_count);
     return result;
 }
 
-/* Marks the arena as asked about; false: it was, or another one is wanted. */
+/* Marks the arena as asked. False: it was asked before, or another arena is wanted. */
 static bool is_next(struct request *request, unsigned index)
 {
     const struct zr_published_arena *arena = &live_of_request.shown.arenas[index];
@@ -442,7 +449,7 @@ static bool is_next(struct request *request, unsigned index)
     return true;
 }
 
-/* One command about one arena: its file is the request's own where there is no other arena to record. */
+/* Sends one command for one arena. The file has the request's own name if no other arena is recorded. */
 static zr_result ask(const struct request *request, const char *word, unsigned index, int *connection)
 {
     const struct zr_live *live = &live_of_request;
@@ -456,7 +463,7 @@ static zr_result ask(const struct request *request, const char *word, unsigned i
     else if (request->file)
         result = zr_tool_arena_file(file, request->file, name);
     if (result == ZR_OK && file[0] && file[0] != '/' && !getcwd(folder, sizeof folder))
-        result = zr_fail(ZR_ERR_IO, "the present folder has no name");
+        result = zr_fail(ZR_ERR_IO, "the current directory has no name");
     if (result != ZR_OK)
         return result;
     int length =
@@ -472,12 +479,12 @@ static zr_result ask(const struct request *request, const char *word, unsigned i
     return result;
 }
 
-/* The same about each that was not asked about yet. An arena that says no is left out, which is said, unless
- * none says yes. */
+/* Sends the command for each arena that was not asked before. An arena that refuses is skipped with a
+ * message; if all refuse, that is an error. */
 static zr_result ask_all(struct request *request, const char *word, int *connection)
 {
     static char refusals[ZR_PUBLISHED_ARENAS][ZR_LIVE_ANSWER_BYTES];
-    bool stops = strcmp(word, "stop") == 0; /* most arenas may not be recorded, and that is no failure */
+    bool stops = strcmp(word, "stop") == 0; /* some arenas cannot be recorded, which is no failure */
     char name[ZR_TOOL_ARENA_WORD];
     bool refused[ZR_PUBLISHED_ARENAS] = {0};
     unsigned first = ZR_PUBLISHED_ARENAS, good_count = 0;
@@ -492,20 +499,20 @@ static zr_result ask_all(struct request *request, const char *word, int *connect
         snprintf(refusals[i], sizeof refusals[i], "%s", zr_last_error());
         refused[i] = true;
         first = first < i ? first : i;
-        result = stops && !strstr(refusals[i], "nobody records") ? result : ZR_OK;
+        result = stops && !strstr(refusals[i], "nothing is being recorded") ? result : ZR_OK;
     }
     if (result == ZR_OK && good_count == 0 && first < ZR_PUBLISHED_ARENAS)
         return zr_fail(ZR_ERR_INVALID, "%s", refusals[first]);
     for (unsigned i = 0; i < live_of_request.arenas_count && result == ZR_OK && !stops; i++) {
         zr_tool_arena_word(name, &live_of_request, i);
         if (refused[i])
-            zr_tool_log("arena %" PRIu32 " (%s) is left out: %s", live_of_request.shown.arenas[i].number,
-                        name, refusals[i]);
+            zr_tool_log("arena %" PRIu32 " (%s) is skipped: %s", live_of_request.shown.arenas[i].number, name,
+                        refusals[i]);
     }
     return result;
 }
 
-/* Starts the traces, with call stacks where they are wanted. */
+/* Starts the traces, with call stacks if requested. */
 static zr_result start(struct request *request, const char *word, int *connection)
 {
     char command[64], words[ZR_LIVE_ANSWER_BYTES];
@@ -518,7 +525,8 @@ static zr_result start(struct request *request, const char *word, int *connectio
     return result == ZR_OK ? ask_all(request, word, connection) : result;
 }
 
-/* One number first, and at most so many words behind it. Below 0: go on. */
+/* Parses a process number and at most `words_most` words. Returns an exit code after a message, or less than
+ * 0 to continue. */
 static int parse(struct request *request, struct zr_tool_arguments *arguments, int words_most, int argc,
                  char **argv)
 {
@@ -527,8 +535,7 @@ static int parse(struct request *request, struct zr_tool_arguments *arguments, i
     if (code >= 0)
         return code;
     if (arguments->files_count < 1 || arguments->files_count > 1 + words_most) {
-        zr_tool_log("%s: name one process by its number, which zr ps shows; see zr %s --help", command,
-                    command);
+        zr_tool_log("%s: a process number is missing, as zr ps shows it; see zr %s --help", command, command);
         return ZR_TOOL_USAGE;
     }
     return zr_tool_read_pid(arguments->files[0], &request->pid) ? -1 : ZR_TOOL_USAGE;
@@ -545,7 +552,7 @@ int zr_tool_snapshot(int argc, char **argv)
     if (code >= 0)
         return code;
     if (!request.file) {
-        zr_tool_log("snapshot: -o FILE says where to");
+        zr_tool_log("snapshot: the output is missing: -o FILE");
         return ZR_TOOL_USAGE;
     }
     zr_result result = complete(&request);
@@ -560,8 +567,8 @@ static void interrupt(int number)
     interrupted = 1;
 }
 
-/* Until the time is over (0: no end), a signal, or the process has ended. Arenas that come are recorded, too.
- */
+/* Waits for the end of the time (0: unlimited), a signal, or the exit of the process. Records new arenas
+ * meanwhile. */
 static void wait_attached(struct request *request, int connection, uint64_t seconds)
 {
     uint64_t start_ns = zr_os_now_ns(), most_ns = seconds < UINT32_MAX ? seconds * 1000000000 : UINT64_MAX;
@@ -577,7 +584,7 @@ static void wait_attached(struct request *request, int connection, uint64_t seco
         if (!request->arena && result == ZR_OK)
             result = ask_all(request, "attach", &connection);
         if (result == ZR_ERR_INVALID)
-            zr_tool_log("an arena that came meanwhile is left out: %s", zr_last_error());
+            zr_tool_log("a new arena is skipped: %s", zr_last_error());
     }
 }
 
@@ -616,9 +623,9 @@ int zr_tool_attach(int argc, char **argv)
     result = zr_live_hear(connection, &zr_tool_patience, words);
     close(connection);
     if (result == ZR_ERR_TIMEOUT)
-        zr_tool_log("attach: process %ld ends '%s' when it goes on", request.pid, request.file);
-    if (result == ZR_ERR_IO) /* what it wrote until then can be read */
-        zr_tool_log("attach: process %ld ended first; '%s' goes up to there", request.pid, request.file);
+        zr_tool_log("attach: process %ld completes '%s' when it continues", request.pid, request.file);
+    if (result == ZR_ERR_IO) /* the trace is valid up to the exit */
+        zr_tool_log("attach: process %ld exited; '%s' has the events until then", request.pid, request.file);
     return result == ZR_ERR_IO ? ZR_TOOL_FINE : zr_tool_fail(result);
 }
 
@@ -639,7 +646,8 @@ int zr_tool_record(int argc, char **argv)
     bool starts = strcmp(word, "start") == 0, stops = strcmp(word, "stop") == 0,
          marks = strcmp(word, "mark") == 0;
     if (!(starts || stops || marks) || starts != (request.file != NULL) || marks != (label != NULL)) {
-        zr_tool_log("record: PID start -o FILE, PID stop or PID mark WORDS is wanted; see zr record --help");
+        zr_tool_log(
+            "record: a command is missing: PID start -o FILE, PID stop or PID mark WORDS; see zr record --help");
         return ZR_TOOL_USAGE;
     }
     zr_result result = marks ? zr_tool_find_rank(&request.pid) : complete(&request);

@@ -1,4 +1,4 @@
-/* live.h: what the subcommands about running processes share. Private to defrag/tool/. */
+/* live.h: the common part of the subcommands for running processes. Private to defrag/tool/. */
 #ifndef ZR_TOOL_LIVE_H
 #define ZR_TOOL_LIVE_H
 
@@ -7,7 +7,8 @@
 #include "defrag/tool/tool.h"
 #include "defrag/trace/live.h"
 
-/* The figures of one arena by name: those that end in _count only grow, but for blocks_count. */
+/* One figure of an arena, by name. A name that ends in _count is a counter that only grows, except
+ * blocks_count. */
 struct zr_tool_figure {
     const char *name;
     uint64_t value;
@@ -15,40 +16,43 @@ struct zr_tool_figure {
 enum { ZR_TOOL_FIGURES = 15 };
 void zr_tool_arena_figures(struct zr_tool_figure out[ZR_TOOL_FIGURES],
                            const struct zr_published_arena *arena);
-/* An object of JSON: the figures of one arena. */
+/* Prints the figures of one arena as a JSON object. */
 void zr_tool_json_arena(struct zr_text *text, const struct zr_published_arena *arena);
-/* Arenas in words and file names: the name with other letters than a file name's replaced, with the number
- * behind it where another arena of the process has the same. */
+/* A word for an arena in messages and file names: its name with other characters replaced, followed by its
+ * number if another arena of the process has the same name. */
 enum { ZR_TOOL_ARENA_WORD = ZR_PUBLISHED_NAME_BYTES + 12 };
 void zr_tool_arena_word(char out[ZR_TOOL_ARENA_WORD], const struct zr_live *live, unsigned index);
-/* The arena with this word or number; NULL: the only one. ZR_ERR_INVALID, with those that there are. */
+/* Finds the arena by its word or number; NULL: the only one. ZR_ERR_INVALID, with the list of arenas: none
+ * fits. */
 zr_result zr_tool_find_arena(unsigned *index, const struct zr_live *live, const char *word);
-/* "step.zrt" and "large": "step-large.zrt". ZR_ERR_INVALID: too long. */
+/* Inserts the word into a file name: "step.zrt" and "large" give "step-large.zrt". ZR_ERR_INVALID: too long.
+ */
 zr_result zr_tool_arena_file(char out[PATH_MAX], const char *file, const char *word);
-/* How long a command waits for the process that it names: ten seconds, as long as a minute while that writes
- * its blocks; after one it says what it waits for. And how long a list waits for each of its processes, which
- * it shows anyhow: not at all where the process is stopped. */
+/* Timeouts. zr_tool_patience: a command waits ten seconds for the process that it names, up to a minute while
+ * that process writes its blocks, and says after one second why it waits. zr_tool_glance: a list waits
+ * briefly for each process, and not at all for a stopped one, whose last figures it shows. */
 extern const struct zr_live_patience zr_tool_patience, zr_tool_glance;
-/* Says of a process in a list that it did not answer: ZR_ERR_TIMEOUT becomes ZR_OK. */
+/* Warns that a process in a list did not answer: ZR_ERR_TIMEOUT becomes ZR_OK. */
 zr_result zr_tool_note_old(void);
 
-/* A process's number; false: it is none, which is said. */
+/* Reads the number of a process. False, after a message: it is not one. */
 bool zr_tool_read_pid(const char *text, long *out);
 
-/* A user knows the number of what was started: of zr-train's launcher, mpirun, zr run. It stands for the
- * processes below it that show their memory, where it holds none itself.
+/* A user often knows the number of a launcher: zr-train's, mpirun, zr run. If the launcher holds no memory
+ * itself, its number stands for the descendants that publish their memory.
  *
- * The next of them after `*rank` by number; start with 0. False: there is none, or `pid` holds memory. */
+ * Finds the next of these after `*rank`, by number; start with 0. False: there is none, or `pid` holds memory
+ * itself. */
 bool zr_tool_next_rank(long pid, long *rank);
-/* The only one instead, which is said. *pid stays where there is none. ZR_ERR_INVALID, with their numbers:
- * there are several. */
+/* Replaces a launcher's *pid by its only rank, with a message. *pid is unchanged if there is none.
+ * ZR_ERR_INVALID, with the numbers: there are several. */
 zr_result zr_tool_find_rank(long *pid);
 
-/* Calls each(state, pid) for the processes that the arguments name (of a launcher for its
- * ranks), in order; where they name none and `all`,
- * for every one that shows its memory, whose failures are nobody's. What fails of a named one is said, and
- * the next one goes on, but after ZR_ERR_INVALID. Returns an exit code: ZR_TOOL_USAGE, and nothing was
- * called, where a name is no number. */
+/* Calls each(state, pid), in order, for the processes that the arguments name, and for each rank of a
+ * launcher. If the arguments name none and `all` is set, calls it for every process that publishes its
+ * memory, and ignores failures. A failure of a named process is printed, and the next process follows, except
+ * after ZR_ERR_INVALID. Returns an exit code; ZR_TOOL_USAGE, without a call, if an argument is not a number.
+ */
 typedef zr_result zr_tool_each(void *state, long pid);
 int zr_tool_each_process(const struct zr_tool_arguments *arguments, bool all, zr_tool_each *each,
                          void *state);

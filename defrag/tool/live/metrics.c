@@ -1,11 +1,11 @@
-/* metrics.c: see metrics.h. Stands on top_model.c and live.c. */
+/* metrics.c: see metrics.h. Uses top_model.c and live.c. */
 #include "defrag/tool/live/metrics.h"
 
 #include <inttypes.h>
 #include <stddef.h>
 #include <string.h>
 
-/* Names come from other processes: what is no plain letter is a question mark. */
+/* Names come from other processes: unprintable bytes become question marks. */
 static void put_label(struct zr_text *text, const char *name, const char *value)
 {
     zr_text_print(text, "%s=\"", name);
@@ -37,7 +37,7 @@ static void put_head(struct zr_text *text, const char *name, const char *unit, c
                   counts ? "counter" : "gauge");
 }
 
-/* One figure of all arenas. A counter's name ends in _total, as Prometheus has it. */
+/* Prints one figure of all arenas. A counter's name ends in _total by Prometheus's convention. */
 static void put_figure(struct zr_text *text, const struct zr_top *top, unsigned index)
 {
     struct zr_tool_figure figures[ZR_TOOL_FIGURES];
@@ -48,8 +48,7 @@ static void put_figure(struct zr_text *text, const struct zr_top *top, unsigned 
     struct zr_text words;
     zr_text_start(&words, NULL, name, sizeof name);
     zr_text_print(&words, "zr_arena_%.*s", (int)(end ? end - figures[index].name : 63), figures[index].name);
-    put_head(text, name, counts ? "_total" : "", "struct zr_arena_stats of alloc/zr.h says what it is.",
-             counts);
+    put_head(text, name, counts ? "_total" : "", "See struct zr_arena_stats in alloc/zr.h.", counts);
     for (unsigned i = 0; i < top->processes_count; i++) {
         const struct zr_top_process *process = &top->processes[i];
         for (unsigned a = 0; process->state != ZR_TOP_GONE && a < process->live.arenas_count; a++) {
@@ -115,18 +114,18 @@ static void put_figure_of_clients(struct zr_text *text, const char *name, const 
     }
 }
 
-/* Of each zrd: the host's figures have no device. */
+/* Prints the metrics of each zrd; the host's have no label `device`. */
 static void put_services(struct zr_text *text, const struct zr_services *services)
 {
     static const struct {
         const char *name, *help;
-        size_t offset; /* of the number in a row */
+        size_t offset; /* of the number in a client's message */
     } figures[] = {
-        {"zr_service_held_bytes", "Leased by a client of zrd's.",
+        {"zr_service_held_bytes", "Bytes that a client of zrd leases.",
          offsetof(struct zr_service_message, held_bytes)},
-        {"zr_service_idle_bytes", "Of these idle, as it said last.",
+        {"zr_service_idle_bytes", "Idle bytes of these, by the client's last report.",
          offsetof(struct zr_service_message, idle_bytes)},
-        {"zr_service_planned_bytes", "The most of its plan; 0: it has none.",
+        {"zr_service_planned_bytes", "Peak of the client's byte plan; 0: no plan.",
          offsetof(struct zr_service_message, plan_peak_bytes)},
         {"zr_service_hard_bytes", "Its hard quota; 0: none.",
          offsetof(struct zr_service_message, hard_bytes)},
@@ -134,12 +133,12 @@ static void put_services(struct zr_text *text, const struct zr_services *service
     put_head(text, "zr_service_up", "", "1: a zrd serves this user.", false);
     for (unsigned s = 0; s < services->count; s++)
         put_service(text, "zr_service_up", &services->each[s], services->each[s].served);
-    put_head(text, "zr_service_capacity_bytes", "", "What zrd lends in all.", false);
+    put_head(text, "zr_service_capacity_bytes", "", "Bytes that zrd may lend.", false);
     for (unsigned s = 0; s < services->count; s++)
         if (services->each[s].served)
             put_service(text, "zr_service_capacity_bytes", &services->each[s],
                         services->each[s].totals.bytes);
-    put_head(text, "zr_service_lent_bytes", "", "What it has lent.", false);
+    put_head(text, "zr_service_lent_bytes", "", "Bytes that zrd has lent.", false);
     for (unsigned s = 0; s < services->count; s++)
         if (services->each[s].served)
             put_service(text, "zr_service_lent_bytes", &services->each[s],
@@ -153,7 +152,8 @@ static void put_services(struct zr_text *text, const struct zr_services *service
 
 void zr_metrics_print(struct zr_text *text, const struct zr_top *top)
 {
-    put_head(text, "zr_process_up", "", "1: it answers; 0: it is silent, or a named one is gone.", false);
+    put_head(text, "zr_process_up", "",
+             "1: the process answers; 0: it is silent, or a named process is gone.", false);
     for (unsigned i = 0; i < top->processes_count; i++) {
         zr_text_print(text, "zr_process_up");
         put_process(text, &top->processes[i]);

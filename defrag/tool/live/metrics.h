@@ -4,7 +4,7 @@
 
 #include "defrag/tool/live/top_model.h"
 
-/* All that the model has, each metric's samples together. */
+/* Prints the whole model, with the samples of each metric together. */
 void zr_metrics_print(struct zr_text *text, const struct zr_top *top);
 
 #endif

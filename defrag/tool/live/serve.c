@@ -1,7 +1,9 @@
-/* serve.c: `zr serve`: the figures of running processes over HTTP, for Prometheus. Stands on metrics.c.
+/* serve.c: `zr serve`: serves the figures of running processes over HTTP, for Prometheus. Uses metrics.c.
  *
- * One connection at a time, each with a moment to say its request and to take the answer. By default on a
- * socket that is its user's alone; a port of this machine's loopback can be read by all its users. */
+ * The server handles one connection at a time; a request has two seconds to arrive, an answer ten seconds to
+ * be read. The default socket is accessible to its user only. A loopback port is readable by all users of the
+ * machine, so the user must ask for it. Requests with another Host are rejected there, because a web page can
+ * make a browser send them. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -36,11 +38,11 @@ static const char help[] =
     "  zr serve --once > zr.prom              for a collector of text files\n"
     "\n"
     "zr serve [PID..] [options]\n"
-    "  --socket PATH     (default: metrics.sock beside the processes' own), mode 0600\n"
+    "  --socket PATH     (default: metrics.sock in the folder of the processes' sockets), mode 0600\n"
     "  --listen ADDRESS  127.0.0.1:PORT or [::1]:PORT; 0: any port. All users of this machine can read it\n"
-    "  --once            prints the metrics and ends\n"
+    "  --once            prints the metrics and exits\n"
     "\n"
-    "examples/grafana.json is a dashboard of them.\n";
+    "examples/grafana.json is a dashboard for these metrics.\n";
 
 struct settings {
     struct zr_tool_arguments arguments;
@@ -71,13 +73,13 @@ static bool await(int connection, short events, uint64_t deadline_ns)
     int ready = -1;
     for (; !ended && ready < 0 && now_ns < deadline_ns; now_ns = zr_os_now_ns()) {
         ready = poll(&poll_fd, 1, (int)((deadline_ns - now_ns) / 1000000) + 1);
-        if (ready < 0 && errno != EINTR) /* a signal that does not end the server ends no answer */
+        if (ready < 0 && errno != EINTR) /* only SIGINT and SIGTERM end an answer */
             return false;
     }
     return ready == 1 && (poll_fd.revents & events);
 }
 
-/* The head of a request, ended by a zero; false: it did not come, or is too long. */
+/* Reads the head of a request and terminates it with a zero; false: it is late or too long. */
 static bool hear(int connection, char head[REQUEST_BYTES], uint64_t deadline_ns)
 {
     size_t used = 0;
@@ -93,7 +95,7 @@ static bool hear(int connection, char head[REQUEST_BYTES], uint64_t deadline_ns)
     return false;
 }
 
-/* All of a file, from its beginning. */
+/* Sends a whole file. */
 static void send_file(int connection, int fd, off_t bytes, uint64_t deadline_ns)
 {
     off_t sent = 0;
@@ -110,7 +112,7 @@ static void put_body(struct zr_text *text, void *top)
     zr_top_clear_unnamed(top);
 }
 
-/* What a page of another site makes a browser ask has its name there. */
+/* Checks the Host header: a browser sends the name of the site whose page made the request. */
 static bool is_local(const char *head)
 {
     const char *host = strcasestr(head, "\nhost:");
@@ -171,19 +173,19 @@ static void run(struct server *server)
 {
     while (!ended) {
         struct pollfd poll_fd = {.fd = server->listening, .events = POLLIN};
-        if (poll(&poll_fd, 1, 1000) <= 0) /* a signal may come just before */
+        if (poll(&poll_fd, 1, 1000) <= 0) /* a signal may arrive just before poll() */
             continue;
         int connection = zr_accept(server->listening, SOCK_NONBLOCK);
         if (connection >= 0)
             serve_connection(server, connection);
         else
-            poll(NULL, 0, 100); /* out of descriptors, as a rule: not again at once */
+            poll(NULL, 0, 100); /* usually out of descriptors: wait before the next accept() */
     }
 }
 
 /* ---- Listening ----------------------------------------------------------------------------------------- */
 
-/* A socket of that name that nobody listens to is in the way; anything else stays. */
+/* Removes a socket without a listener from the path; other files stay. */
 static zr_result clear_path(const struct sockaddr_un *address)
 {
     struct stat status;
@@ -196,8 +198,8 @@ static zr_result clear_path(const struct sockaddr_un *address)
         close(fd);
     if (stale && unlink(address->sun_path) == 0)
         return ZR_OK;
-    return zr_fail(ZR_ERR_IO, "serve: '%s' is there: %s", address->sun_path,
-                   S_ISSOCK(status.st_mode) ? "another program listens" : "it is no socket");
+    return zr_fail(ZR_ERR_IO, "serve: '%s' exists: %s", address->sun_path,
+                   S_ISSOCK(status.st_mode) ? "another program listens" : "it is not a socket");
 }
 
 static zr_result listen_at_path(struct server *server, const char *path)
@@ -210,12 +212,13 @@ static zr_result listen_at_path(struct server *server, const char *path)
     int length = snprintf(address.sun_path, sizeof address.sun_path, "%s%s", path ? path : folder,
                           path ? "" : "/metrics.sock");
     if (length < 0 || (size_t)length >= sizeof address.sun_path)
-        return zr_fail(ZR_ERR_INVALID, "serve: the path is too long for a socket; give another by --socket");
+        return zr_fail(ZR_ERR_INVALID,
+                       "serve: the path is too long for a socket; give a shorter one with --socket");
     result = clear_path(&address);
     if (result != ZR_OK)
         return result;
     server->listening = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    mode_t before = umask(0177); /* before anybody can connect */
+    mode_t before = umask(0177); /* before the first connection */
     bool bound = server->listening >= 0 &&
                  bind(server->listening, (const struct sockaddr *)&address, sizeof address) == 0;
     int error = errno;
@@ -239,7 +242,7 @@ static zr_result listen_at_port(struct server *server, const char *words)
     if (!(six || four) || *digits < '0' || *digits > '9' || *rest || port > 65535)
         return zr_fail(
             ZR_ERR_INVALID,
-            "serve: --listen takes 127.0.0.1:PORT or [::1]:PORT, not '%.60s': other machines get nothing",
+            "serve: --listen takes 127.0.0.1:PORT or [::1]:PORT, not '%.60s': only this machine may connect",
             words);
     struct sockaddr_in address4 = {
         .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -265,7 +268,7 @@ static zr_result serve(struct server *server, const struct settings *settings)
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGHUP, &action, NULL);
-    signal(SIGPIPE, SIG_IGN); /* sendfile() has no flag for it */
+    signal(SIGPIPE, SIG_IGN); /* sendfile() has no flag against SIGPIPE */
     zr_result result = settings->listen ? listen_at_port(server, settings->listen)
                                         : listen_at_path(server, settings->socket);
     if (result == ZR_OK)
@@ -311,7 +314,7 @@ int zr_tool_serve(int argc, char **argv)
     if (code >= 0)
         return code;
     if ((settings.socket != NULL) + (settings.listen != NULL) + settings.once > 1) {
-        zr_tool_log("serve: one of --socket, --listen and --once; see zr serve --help");
+        zr_tool_log("serve: --socket, --listen and --once exclude each other; see zr serve --help");
         return ZR_TOOL_USAGE;
     }
     return zr_tool_with_memory(work, &settings);

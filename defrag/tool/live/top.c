@@ -1,5 +1,10 @@
-/* top.c: `zr top`: the memory of running processes as it changes, on a terminal, as text or as JSON. Stands
- * on top_model.c, top_draw.c and top_screen.c. */
+/* top.c: `zr top`: shows the memory of running processes over time, on a terminal, as text or as JSON. Uses
+ * top_model.c, top_draw.c and top_screen.c.
+ *
+ * JSON: {"version": 1, "processes": [{"pid", "program", "state": "live|silent|gone", "arenas_count", "arenas"
+ * (as in zr ps), "map": {"arena", "cell_bytes", "cells": [{"address", "live": {TAG: bytes}, "pending_bytes",
+ * "free_bytes"}..]}|null, "holders": [{"tag", "pending", "live_bytes", "blocks_count",
+ * "requested_bytes"}..]|null}..], "service": as zr_services_json() prints it}. */
 #define _GNU_SOURCE
 #include <inttypes.h>
 #include <limits.h>
@@ -17,24 +22,24 @@
 enum { ONCE_PATIENCE_MS = 5000, JSON_CELLS = 256, INTERVAL_LEAST_MS = 100, INTERVAL_MOST_MS = 60000 };
 
 static const char help[] =
-    "Shows the memory of running processes: by tag, what lies where, the largest holders.\n"
+    "Shows the memory of running processes: by tag, by address, and the largest holders.\n"
     "\n"
     "Examples\n"
     "  zr top                        all processes of this user that zr ps shows\n"
     "  zr top 4711 4712              two ranks\n"
     "  zr top --once                 one picture, as text\n"
-    "  zr top --once --json          all of it as JSON\n"
+    "  zr top --once --json          the whole model as JSON\n"
     "\n"
     "zr top [PID..] [options]\n"
-    "  --once            prints and ends; for what is no terminal\n"
+    "  --once            prints one picture and exits; output need not be a terminal\n"
     "  --json            with --once\n"
     "  --columns N       of the text (default: the terminal's, or 80)\n"
     "  --rows N          of the text (default: the terminal's, or 24)\n"
-    "  --interval-ms N   between two looks, 100 to 60000 (default 1000)\n"
+    "  --interval-ms N   between two refreshes, 100 to 60000 (default 1000)\n"
     "\n"
-    "Keys: up and down choose a process, tab an arena, q ends; ? shows all of them. NO_COLOR turns colours off.\n"
-    "A process is shown once its arenas hold 64 MiB; with ZR_CONF=publish:on at once. The map and the holders come\n"
-    "from a snapshot, during which the arena's allocations wait; they are no more than 2 % of the time.\n";
+    "Keys: up and down choose a process, tab an arena, q quits; ? shows all keys. NO_COLOR disables colours.\n"
+    "A process appears once its arenas hold 64 MiB; with ZR_CONF=publish:on at once. The map and the holders come\n"
+    "from a snapshot, during which the arena's allocations wait; snapshots take at most 2 % of the time.\n";
 
 struct settings {
     struct zr_tool_arguments arguments;
@@ -124,7 +129,7 @@ static unsigned between(uint64_t wanted, unsigned least, unsigned most)
     return wanted < least ? least : wanted > most ? most : (unsigned)wanted;
 }
 
-/* Without what is blank at the end of a row. */
+/* Prints a row without trailing blanks. */
 static void print_row(struct zr_text *text, const struct zr_top_cell *cells, unsigned columns)
 {
     char bytes[MB_LEN_MAX];
@@ -165,7 +170,7 @@ static int print_text(struct zr_top *top, const struct settings *settings)
 
 /* ---- The subcommand ------------------------------------------------------------------------------------ */
 
-/* A process that was named and is not there: said, and the others are shown. */
+/* Reports a named process that does not exist; the other processes are shown. */
 static int say_missing(const struct zr_top *top)
 {
     static struct zr_live live;
@@ -216,9 +221,9 @@ int zr_tool_top(int argc, char **argv)
         : settings.interval_ms < INTERVAL_LEAST_MS || settings.interval_ms > INTERVAL_MOST_MS
             ? "--interval-ms takes 100 to 60000"
         : !settings.once && !isatty(STDOUT_FILENO)
-            ? "standard output is no terminal; zr top --once prints one picture, zr top --once --json the figures"
+            ? "standard output is not a terminal; zr top --once prints one picture, zr top --once --json the figures"
         : !settings.once && !isatty(STDIN_FILENO)
-            ? "standard input is no terminal, and keys come from there; zr top --once prints one picture"
+            ? "standard input is not a terminal, so there are no keys; zr top --once prints one picture"
             : NULL;
     if (wrong) {
         zr_tool_log("top: %s; see zr top --help", wrong);

@@ -1,7 +1,7 @@
-/* top_draw.c: see top_draw.h. Stands on top_model.c and defrag/report/address_map.c.
+/* top_draw.c: see top_draw.h. Uses top_model.c and defrag/report/address_map.c.
  *
- * From top to bottom: what there is in all, a row for each process, then of the chosen one a bar, its legend,
- * its figures, and the map and the holders of one arena: one below the other, or side by side. */
+ * From top to bottom: the totals, a row for each process, then for the chosen process a bar, its legend, its
+ * figures, and the map and the holders of one arena, one below the other or side by side. */
 #define _GNU_SOURCE
 #include "defrag/tool/live/top_draw.h"
 
@@ -15,7 +15,7 @@
 
 enum { SIDE_BY_SIDE = 120, LABELS_FROM = 56, LABEL_COLUMNS = 16, ITEM_COLUMNS = 26, TALL_ROWS = 32 };
 
-/* A letter for each tag, and one for what else memory may be. */
+/* One letter for each tag, and one for memory without a tag. */
 static const char tag_letters[ZR_TAG_COUNT + 1] = "pgomGcaCwO#";
 enum {
     LETTER_PENDING = '~',
@@ -39,7 +39,8 @@ static void put(struct area area, unsigned row, unsigned column, struct zr_top_c
         area.grid->cells[area.row + row][area.column + column] = cell;
 }
 
-/* Names come from other processes: what is no letter of one column is a question mark. The columns used. */
+/* Draws text. Names come from other processes: a character that is not printable in one column becomes a
+ * question mark. Returns the columns used. */
 static unsigned put_words(struct area area, unsigned row, unsigned column, const char *words, uint8_t look)
 {
     mbstate_t state = {0};
@@ -73,7 +74,7 @@ static unsigned print(struct area area, unsigned row, unsigned column, uint8_t l
     return put_words(area, row, column, words, look);
 }
 
-/* All of a row, what is there already and what is not. */
+/* Sets the look of a whole row. */
 static void set_row(struct area area, unsigned row, uint8_t look)
 {
     for (unsigned column = 0; column < area.columns && row < area.rows; column++)
@@ -88,7 +89,7 @@ static struct area below(struct area area, unsigned rows)
     return area;
 }
 
-/* A number in few letters: "12345", "1.2M", of 1000. */
+/* A number in few characters: "12345", "1.2M"; units are powers of 1000. */
 static const char *count_words(char out[ZR_TOOL_NUMBER_ROOM], double count)
 {
     static const char units[] = " kMGTPE";
@@ -119,7 +120,7 @@ void zr_top_arrange(const struct zr_top *top, const struct zr_top_view *view,
     for (unsigned i = 0; i < top->processes_count; i++) {
         unsigned at = i;
         double own = weight(&top->processes[i], view->order);
-        for (; at > 0 && weights[at - 1] < own; at--) { /* of equal ones, the lower number first */
+        for (; at > 0 && weights[at - 1] < own; at--) { /* equal weights: the lower number first */
             weights[at] = weights[at - 1];
             indices[at] = indices[at - 1];
         }
@@ -149,7 +150,7 @@ struct part {
 };
 enum { PARTS = ZR_TAG_COUNT + 4 };
 
-/* Reserved memory in parts that add up to it. */
+/* Splits reserved memory into parts that sum to it. */
 static void take_parts(struct part parts[PARTS], const struct zr_arena_stats *stats)
 {
     for (unsigned tag = 0; tag < ZR_TAG_COUNT; tag++)
@@ -162,7 +163,7 @@ static void take_parts(struct part parts[PARTS], const struct zr_arena_stats *st
     parts[ZR_TAG_COUNT + 3] = (struct part){"cached", LETTER_CACHED, ZR_TOP_CACHED, stats->cached_bytes};
 }
 
-/* `columns` are `whole_bytes`; each shows what lies at its middle. */
+/* `columns` represent `whole_bytes`; each column shows the part at its middle. */
 static void draw_bar(struct area area, unsigned row, unsigned column, unsigned columns,
                      const struct zr_arena_stats *stats, uint64_t whole_bytes)
 {
@@ -244,7 +245,7 @@ static void draw_process(struct area area, unsigned row, const struct zr_top_pro
         set_row((struct area){area.grid, area.row + row, area.column, 1, area.columns}, 0, ZR_TOP_DIM);
 }
 
-/* A heading, and so many rows that the chosen one is among them. The rows used. */
+/* Draws a heading and as many rows as fit, including the chosen process. Returns the rows used. */
 static unsigned draw_processes(struct area area, const struct zr_top *top, const struct zr_top_view *view)
 {
     unsigned indices[ZR_TOP_PROCESSES], place = 0, most = area.rows / 4 > 1 ? area.rows / 4 : 1;
@@ -277,7 +278,7 @@ static unsigned draw_processes(struct area area, const struct zr_top *top, const
 
 /* ---- One process --------------------------------------------------------------------------------------- */
 
-/* Items side by side, as many as go in a row. */
+/* Draws items side by side and wraps rows. */
 struct flow {
     struct area area;
     unsigned row, column, rows_most;
@@ -297,7 +298,7 @@ static struct area next_item(struct flow *flow, unsigned columns)
     return item;
 }
 
-/* The rows that it took. */
+/* The number of rows used. */
 static unsigned flow_rows(const struct flow *flow)
 {
     unsigned rows = flow->row + (flow->column > 0);
@@ -320,7 +321,7 @@ static unsigned draw_legend(struct area area, const struct zr_arena_stats *stats
     return flow_rows(&flow);
 }
 
-/* What matters most first: what finds no room is left out. */
+/* Draws the most important figures first; figures beyond the space are left out. */
 static unsigned draw_figures(struct area area, const struct zr_arena_stats *stats, uint64_t limit)
 {
     struct flow flow = {.area = area, .rows_most = area.rows > TALL_ROWS ? 6 : 4};
@@ -458,7 +459,7 @@ static void draw_look(struct area area, const struct zr_top *top, const struct z
     const struct zr_published_arena *shown = &process->live.shown.arenas[index];
     unsigned at = print(area, 0, 0, ZR_TOP_DIM, "blocks of arena %" PRIu32 " %s", shown->number, shown->name);
     if (shown->stripes_count > 0)
-        at += print(area, 0, at, ZR_TOP_DIM, ", of its first stripe alone");
+        at += print(area, 0, at, ZR_TOP_DIM, ", of its first stripe only");
     print(area, 0, at, ZR_TOP_DIM, ", %u s old",
           (unsigned)((zr_os_now_ns() - look->taken_ns) / UINT64_C(1000000000)));
     area = holders = below(area, 1);
@@ -481,13 +482,14 @@ static void draw_details(struct area area, const struct zr_top *top, const struc
     uint64_t limit;
     char number[2][ZR_TOOL_NUMBER_ROOM];
     if (!process) {
-        print(area, 1, 2, 0, "No process of this user shows its memory. One is shown once its arenas hold");
+        print(area, 1, 2, 0,
+              "No process of this user publishes its memory. A process appears once its arenas hold");
         print(area, 2, 2, 0, "64 MiB, or at once with ZR_CONF=publish:on. Try: zr run -- PROGRAM");
         return;
     }
     if (process->live.arenas_count == 0) {
         print(area, 1, 2, 0, "Process %ld shows no arena%s.", process->pid,
-              process->state == ZR_TOP_GONE ? ": it has ended, or was never shown" : "");
+              process->state == ZR_TOP_GONE ? ": it exited, or was never published" : "");
         return;
     }
     int arena = view->arena < (int)process->live.arenas_count ? view->arena : ZR_TOP_ALL;
@@ -510,7 +512,7 @@ static void draw_details(struct area area, const struct zr_top *top, const struc
 
 /* ---- zrd's clients ------------------------------------------------------------------------------------- */
 
-/* The rows that it took. */
+/* Returns the rows used. */
 static unsigned draw_clients(struct area area, const struct zr_clients *clients)
 {
     char words[ZR_CLIENTS_LINE_ROOM];
@@ -531,16 +533,16 @@ static void draw_help(struct area area)
         "up, down, k, j   the process whose details are shown",
         "tab, a           the next arena of it, or all of them together",
         "s                order of processes: number, reserved, allocations a second",
-        "p, space         pause, and go on",
-        "+ -              more often, less often",
+        "p, space         pause, continue",
+        "+ -              refresh faster, slower",
         "m                the memory map and the holders, on and off",
         "x                forget processes that are gone",
-        "l, Ctrl-L        draw anew",
-        "q, Ctrl-C        end",
+        "l, Ctrl-L        redraw",
+        "q, Ctrl-C        quit",
         "",
         "Bars: a letter and a colour for each tag; ~ pending (freed, a stream may still use it),",
         "! stranded (free, in no whole granule), . free, : cached by the arena.",
-        "A bar ends at the most that was reserved.",
+        "A bar ends at the peak of reserved memory.",
     };
     print(area, 0, 0, ZR_TOP_BOLD, "Keys");
     for (unsigned i = 0; i < sizeof lines / sizeof *lines; i++)
@@ -550,7 +552,7 @@ static void draw_help(struct area area)
 static void draw_footer(struct area area, const struct zr_top_view *view)
 {
     static const char *const orders[ZR_TOP_ORDERS] = {"pid", "reserved", "alloc/s"};
-    if (view->interval_ms == 0) /* once: nobody presses keys */
+    if (view->interval_ms == 0) /* once: there are no keys */
         return;
     print(area, 0, 0, 0, "q end  up/down  tab arena  s order (%s)  p pause  + -  m map  x gone  ? help",
           orders[view->order]);

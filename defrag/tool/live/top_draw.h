@@ -1,4 +1,4 @@
-/* top_draw.h: the picture of `zr top`: the model as a grid of letters, for a terminal or as text. Private to
+/* top_draw.h: draws the model of `zr top` as a grid of characters, for a terminal or as text. Private to
  * defrag/tool/. */
 #ifndef ZR_TOP_DRAW_H
 #define ZR_TOP_DRAW_H
@@ -7,17 +7,17 @@
 
 #include "defrag/tool/live/top_model.h"
 
-/* Of a larger terminal the upper left part is used. */
+/* A larger terminal shows the grid in its upper left part. */
 enum { ZR_TOP_COLUMNS_MOST = 512, ZR_TOP_ROWS_MOST = 200, ZR_TOP_COLUMNS_LEAST = 40, ZR_TOP_ROWS_LEAST = 10 };
 
-/* Colours: those of tags come after these, ZR_TOP_TAGS + tag. */
+/* Colours; the colour of a tag is ZR_TOP_TAGS + tag. */
 enum { ZR_TOP_PLAIN = 0, ZR_TOP_PENDING, ZR_TOP_STRANDED, ZR_TOP_FREE, ZR_TOP_CACHED, ZR_TOP_TAGS };
 enum { ZR_TOP_COLOURS = ZR_TOP_TAGS + ZR_TAG_COUNT };
 enum { ZR_TOP_BOLD = 1, ZR_TOP_REVERSE = 2, ZR_TOP_DIM = 4 };
 
 struct zr_top_cell {
     wchar_t letter; /* one column wide */
-    uint8_t colour; /* of what is behind the letter */
+    uint8_t colour; /* of the background */
     uint8_t look;   /* ZR_TOP_BOLD .. */
 };
 struct zr_top_grid {
@@ -27,22 +27,22 @@ struct zr_top_grid {
 
 enum zr_top_order { ZR_TOP_BY_PID = 0, ZR_TOP_BY_RESERVED, ZR_TOP_BY_RATE, ZR_TOP_ORDERS };
 
-/* What the user has chosen. */
+/* The user's choices. */
 struct zr_top_view {
-    long pid;  /* the process whose details are shown; 0: the first */
-    int arena; /* of them: an index, or ZR_TOP_ALL */
+    long pid;  /* process whose details are shown; 0: the first */
+    int arena; /* arena of that process: an index, or ZR_TOP_ALL */
     enum zr_top_order order;
     bool help, paused, no_look;
     unsigned interval_ms;
 };
 
-/* The indices of processes as the view has them: by its order, those that are gone last. */
+/* Sorts the indices of processes by the view's order; processes that are gone come last. */
 void zr_top_arrange(const struct zr_top *top, const struct zr_top_view *view,
                     unsigned indices[ZR_TOP_PROCESSES]);
-/* The process whose details are shown; NULL: there is none. */
+/* The process whose details are shown; NULL: none. */
 const struct zr_top_process *zr_top_chosen(const struct zr_top *top, const struct zr_top_view *view);
 
-/* Draws into *out, whose columns and rows are set. */
+/* Draws into *out; the caller sets its columns and rows. */
 void zr_top_draw(struct zr_top_grid *out, const struct zr_top *top, const struct zr_top_view *view);
 
 #endif

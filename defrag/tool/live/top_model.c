@@ -1,4 +1,4 @@
-/* top_model.c: see top_model.h. Stands on defrag/trace/live.c and defrag/report/. */
+/* top_model.c: see top_model.h. Uses defrag/trace/live.c and defrag/report/. */
 #define _GNU_SOURCE
 #include "defrag/tool/live/top_model.h"
 
@@ -36,7 +36,8 @@ static void drop(struct zr_top *top, unsigned index)
             (top->processes_count - index) * sizeof *top->processes);
 }
 
-/* In order of their numbers. Where the table is full, one that is gone makes room; NULL: there is none. */
+/* Inserts a process in order of numbers. In a full table, a process that is gone makes room; NULL: no room.
+ */
 static struct zr_top_process *add(struct zr_top *top, long pid)
 {
     unsigned at = 0;
@@ -89,20 +90,20 @@ static void take_rate(struct zr_top_process *process, const struct zr_live *befo
     }
 }
 
-/* Whether one that did not answer is asked again in this turn. */
+/* Whether this refresh asks a process that did not answer before. */
 static bool asks(struct zr_top_process *process)
 {
     return process->state != ZR_TOP_SILENT || ++process->silent_turns % SILENT_TURNS == 0;
 }
 
-/* Its figures of now. False: there are none, and what it had before stays. */
+/* Reads current figures. False: unavailable; the old figures stay. */
 static bool read_process(struct zr_top_process *process, bool ask, int patience_ms)
 {
     static struct zr_live now, before;
     char words[ZR_LIVE_ANSWER_BYTES];
     const struct zr_live_patience patience = {.timeout_ms = patience_ms, .passes_stopped = true};
     zr_result asked = ask ? zr_live_ask(process->pid, "stats", &patience, words, NULL) : ZR_OK;
-    /* One that lives and has no socket any more is as good as gone: this finds it out, and cleans up. */
+    /* A live process without a socket counts as gone: this read detects it, and removes its files. */
     zr_result result = zr_live_read(&now, process->pid, asked == ZR_ERR_UNAVAILABLE ? &patience : NULL);
     if (result != ZR_OK)
         return false;
@@ -118,7 +119,8 @@ static bool read_process(struct zr_top_process *process, bool ask, int patience_
 
 static void refresh_one(struct zr_top *top, struct zr_top_process *process, int patience_ms)
 {
-    bool looked_at = top->connection >= 0 && top->asked_pid == process->pid; /* it answers one at a time */
+    bool looked_at = top->connection >= 0 &&
+                     top->asked_pid == process->pid; /* a process answers one connection at a time */
     if (!read_process(process, !looked_at && asks(process), patience_ms))
         process->state = ZR_TOP_GONE;
     process->seen = true;
@@ -150,7 +152,7 @@ void zr_top_refresh(struct zr_top *top, int patience_ms)
         }
         refresh_one(top, process, patience_ms);
         if (process->state == ZR_TOP_GONE && process->live.shown.process.pid == 0) {
-            drop(top, (unsigned)(process - top->processes)); /* never seen: dead, or of another release */
+            drop(top, (unsigned)(process - top->processes)); /* never read: dead, or of another release */
             top->others_count += kill((pid_t)pid, 0) == 0;
         }
     }
@@ -221,7 +223,8 @@ uint64_t zr_top_free_bytes(const struct zr_arena_stats *stats)
     uint64_t left = stats->reserved_bytes;
     const uint64_t parts[] = {stats->live_bytes, stats->pending_bytes, stats->stranded_bytes,
                               stats->cached_bytes};
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) /* counted at moments that differ */
+    for (size_t i = 0; i < sizeof parts / sizeof *parts;
+         i++) /* the counts are from different points in time */
         left -= parts[i] < left ? parts[i] : left;
     return left;
 }
@@ -254,7 +257,7 @@ static int by_live_bytes(const void *a, const void *b)
     return by_kind(a, b);
 }
 
-/* Blocks of one kind become one holder; how many are left. */
+/* Merges blocks of one kind into one holder; returns the number of holders. */
 static size_t merge(struct zr_top_holder *holders, size_t count)
 {
     size_t kept = 0;
@@ -296,7 +299,7 @@ static zr_result take_holders(struct zr_top_look *look, const struct zr_memory *
     return result;
 }
 
-/* What an arena has written down. The file has no name any more. */
+/* Reads the snapshot that an arena wrote. The file is already unlinked. */
 static zr_result read_look(struct zr_top *top, int fd)
 {
     char path[40];
@@ -312,7 +315,7 @@ static zr_result read_look(struct zr_top *top, int fd)
     if (result == ZR_OK)
         result = zr_moments_measure(&moments, &now, &recording, top->memory);
     if (result == ZR_OK && recording.cut_short)
-        result = zr_fail(ZR_ERR_IO, "there is no room to write down its blocks");
+        result = zr_fail(ZR_ERR_IO, "there is no memory for its blocks");
     if (result == ZR_OK)
         result = zr_tool_extents(&look->extents, &now);
     if (result == ZR_OK)
@@ -322,7 +325,7 @@ static zr_result read_look(struct zr_top *top, int fd)
     return result;
 }
 
-/* Nothing is shown but why. */
+/* Drops the snapshot and keeps the reason. */
 static void fail_look(struct zr_top *top, const char *words)
 {
     struct zr_top_look *look = &top->look;
@@ -360,7 +363,7 @@ void zr_top_look_ask(struct zr_top *top, const struct zr_top_process *process, i
     top->asked_ns = now_ns;
     zr_result result = ZR_OK;
     if ((top->kept = memfd_create("zr-top", MFD_CLOEXEC)) < 0)
-        result = zr_fail(ZR_ERR_IO, "its blocks cannot be kept: %s", strerror(errno));
+        result = zr_fail(ZR_ERR_IO, "cannot keep its blocks: %s", strerror(errno));
     if (result == ZR_OK) {
         snprintf(command, sizeof command, "snapshot %u /proc/%ld/fd/%d", number, (long)getpid(), top->kept);
         result = zr_live_send(process->pid, command, &top->connection);
@@ -415,7 +418,7 @@ bool zr_top_look_now(struct zr_top *top, const struct zr_top_process *process, i
     if (top->connection >= 0)
         take(top, LOOK_NOW_MS);
     top->look.pid = 0;
-    snprintf(top->look.words, sizeof top->look.words, "it does not answer, or has no arena");
+    snprintf(top->look.words, sizeof top->look.words, "the process does not answer, or has no arena");
     zr_top_look_ask(top, process, arena);
     if (top->connection >= 0)
         take(top, LOOK_NOW_MS);

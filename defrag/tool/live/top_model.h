@@ -1,7 +1,7 @@
-/* top_model.h: what `zr top` shows, before anything is drawn: the processes, their figures, and a look at the
- * blocks of one arena. The screen, the text and the JSON are all made of it. Private to defrag/tool/.
+/* top_model.h: the model of `zr top`: the processes, their figures, and a snapshot of the blocks of one
+ * arena. The screen, the text and the JSON all show this model. Private to defrag/tool/.
  *
- * One thread. Nothing waits for a process for more than a moment but zr_top_look_now(). */
+ * One thread. Only zr_top_look_now() waits long for a process. */
 #ifndef ZR_TOP_MODEL_H
 #define ZR_TOP_MODEL_H
 
@@ -13,88 +13,90 @@ enum { ZR_TOP_PROCESSES = 128, ZR_TOP_HOLDERS = 64, ZR_TOP_WORDS = 200, ZR_TOP_A
 
 enum zr_top_state {
     ZR_TOP_LIVE = 0,
-    ZR_TOP_SILENT, /* it does not answer (it is stopped, or busy): figures up to a second old, or older */
-    ZR_TOP_GONE,   /* it has ended, or shows itself no more: its last figures */
+    ZR_TOP_SILENT, /* the process does not answer (stopped or busy): its figures are old */
+    ZR_TOP_GONE,   /* the process exited, or no longer publishes its memory: its last figures */
 };
 
 struct zr_top_process {
     long pid;
     enum zr_top_state state;
     struct zr_live live;
-    bool named;            /* by the user: it stays when it is gone */
-    bool seen;             /* in the present turn */
-    bool has_rate;         /* two sets of figures are there */
-    double allocations_hz; /* between the last two of them */
+    bool named;            /* the user named it: it stays in the list when it is gone */
+    bool seen;             /* in the current refresh */
+    bool has_rate;         /* two sets of figures exist */
+    double allocations_hz; /* between the last two sets of figures */
     unsigned silent_turns;
 };
 
-/* Blocks of one tag and size. */
+/* Blocks of one tag and one size. */
 struct zr_top_holder {
     uint8_t tag;
     bool pending;
-    uint64_t requested_bytes;          /* of each */
-    uint64_t blocks_count, live_bytes; /* of all of them, with rounding */
+    uint64_t requested_bytes;          /* of each block */
+    uint64_t blocks_count, live_bytes; /* of all these blocks, with rounding */
 };
 
-/* The blocks of one arena, as they were at one moment. Where threads have stripes: of its first stripe. */
+/* A snapshot of the blocks of one arena; of an arena with stripes, its first stripe. */
 struct zr_top_look {
-    long pid; /* 0: there is none */
+    long pid; /* 0: no snapshot */
     unsigned arena;
     uint64_t taken_ns;
     struct zr_vector extents;                     /* struct zr_map_extent */
-    struct zr_top_holder holders[ZR_TOP_HOLDERS]; /* those that hold most, the largest first */
+    struct zr_top_holder holders[ZR_TOP_HOLDERS]; /* the largest holders, in descending order */
     unsigned holders_count;
-    char words[ZR_TOP_WORDS]; /* why the one that was wanted last failed; "": it did not */
+    char words[ZR_TOP_WORDS]; /* why the last snapshot failed; "": it did not */
 };
 
 struct zr_top {
     zr_arena *memory; /* borrowed */
     struct zr_top_process processes[ZR_TOP_PROCESSES];
     unsigned processes_count;
-    unsigned others_count; /* that run and are not here: more than there is room for, or of another release */
+    unsigned others_count; /* running processes that are not shown: the table is full, or they have another
+                              release */
     struct zr_top_look look;
-    struct zr_services services; /* of each zrd that serves */
+    struct zr_services services; /* each zrd that serves */
 
-    /* private: a look that has been asked for */
+    /* private: the pending snapshot */
     int connection; /* -1: none */
     long asked_pid;
     unsigned asked_arena;
-    uint64_t asked_ns, look_cost_ns; /* what the last one took */
-    int kept;                        /* while `connection` is open: what is asked for is written there */
+    uint64_t asked_ns, look_cost_ns; /* cost of the last snapshot */
+    int kept;                        /* while `connection` is open: the file that the process writes to */
 };
 
-/* The arena serves the records until zr_top_end(). */
+/* `memory` serves the records until zr_top_end(). */
 void zr_top_start(struct zr_top *top, zr_arena *memory);
 void zr_top_end(struct zr_top *top);
 
-/* Adds a process that the user named to a struct zr_top: zr_tool_each. ZR_ERR_INVALID: there is no room. */
+/* Adds a process that the user named to a struct zr_top; a zr_tool_each. ZR_ERR_INVALID: the table is full.
+ */
 zr_result zr_top_name(void *top, long pid);
-/* Takes all figures anew: of the named processes, or, where none is named, of all that there are. Waits for
- * one that does not answer for `patience_ms`, and not again for some turns. */
+/* Reads all figures again: of the named processes, or of all processes if none is named. Waits up to
+ * `patience_ms` for a process, and skips a silent process for some refreshes. */
 void zr_top_refresh(struct zr_top *top, int patience_ms);
-/* Forgets those that are gone; the second: but for those that the user named. */
+/* Removes processes that are gone; zr_top_clear_gone() keeps those that the user named. */
 void zr_top_clear_gone(struct zr_top *top);
 void zr_top_clear_unnamed(struct zr_top *top);
 
-/* The process's number in the table; below 0: it is not there. */
+/* Index of the process in the table; below 0: absent. */
 int zr_top_find(const struct zr_top *top, long pid);
-/* Figures of one arena (an index into its arenas), or the sum of all (ZR_TOP_ALL): peaks are sums of peaks
- * then, and the limit is 0. */
+/* Figures of one arena (an index), or the sum over all arenas (ZR_TOP_ALL); the sum has sums of peaks, and
+ * limit 0. */
 struct zr_arena_stats zr_top_figures(const struct zr_top_process *process, int arena, uint64_t *limit_bytes);
-/* Of `reserved_bytes`, what is none of live, pending, stranded and cached. */
+/* `reserved_bytes` minus live, pending, stranded and cached bytes. */
 uint64_t zr_top_free_bytes(const struct zr_arena_stats *stats);
-/* The index of the arena that is looked at: the one chosen, or of all of them the one that holds most. Below
- * 0: the process has none. */
+/* Index of the arena to snapshot: the chosen one, or else the arena that holds most. Below 0: the process has
+ * none. */
 int zr_top_arena(const struct zr_top_process *process, int arena);
 
-/* Asks for a look at an arena, unless one was asked for that has not come. An arena cannot allocate while it
- * writes down its blocks, so looks are no more than 2 % of the time. */
+/* Requests a snapshot of an arena, unless one is pending. An arena cannot allocate while its blocks are
+ * written, so snapshots take at most 2 % of the time. */
 void zr_top_look_ask(struct zr_top *top, const struct zr_top_process *process, int arena);
-/* Readable when an answer is there; -1: nothing was asked. */
+/* A descriptor that becomes readable when the answer arrives; -1: no request is pending. */
 int zr_top_look_waits(const struct zr_top *top);
-/* Takes the answer, if it is there. */
+/* Takes the answer, if it has arrived. */
 void zr_top_look_take(struct zr_top *top);
-/* The two together, waiting for the answer: false: there is none, and look.words say why. */
+/* Requests a snapshot and waits for it. False: look.words has the reason. */
 bool zr_top_look_now(struct zr_top *top, const struct zr_top_process *process, int arena);
 
 #endif

@@ -1,6 +1,6 @@
-/* top_screen.c: see top_screen.h. Stands on top_draw.c and ncurses.
+/* top_screen.c: see top_screen.h. Uses top_draw.c and ncurses.
  *
- * One loop that waits for a key, for an answer of a process and for the next turn, whichever is first. */
+ * One loop waits for a key, for the answer of a process, and for the next refresh. */
 #define _GNU_SOURCE
 #define NCURSES_WIDECHAR 1
 #include "defrag/tool/live/top_screen.h"
@@ -28,7 +28,7 @@ static void end_by(int number)
 
 /* ---- Colours ------------------------------------------------------------------------------------------- */
 
-/* The nearest of a terminal's 256: a cube of 6 levels to a side. */
+/* The nearest of a terminal's 256 colours: a cube with 6 levels per side. */
 static short nearest_of_256(uint32_t colour)
 {
     int number = 16;
@@ -41,7 +41,7 @@ static short nearest_of_256(uint32_t colour)
     return (short)number;
 }
 
-/* The nearest of the eight: what is bright of red, green, blue. */
+/* The nearest of the eight colours: each of red, green and blue is on or off. */
 static short nearest_of_8(uint32_t colour)
 {
     unsigned red = colour >> 16, green = colour >> 8 & 255, blue = colour & 255;
@@ -50,7 +50,8 @@ static short nearest_of_8(uint32_t colour)
     return (short)((red > limit ? 1 : 0) | (green > limit ? 2 : 0) | (blue > limit ? 4 : 0));
 }
 
-/* Letters are black on the colour of what they stand for. False: the terminal has none, or none is wanted. */
+/* Prepares pairs of black letters on coloured backgrounds. False: the terminal has no colours, or NO_COLOR is
+ * set. */
 static bool make_colours(void)
 {
     const char *no_colour = getenv("NO_COLOR");
@@ -134,7 +135,7 @@ static void step_interval(struct zr_top_view *view, bool slower)
     }
 }
 
-/* False: the user ends it. */
+/* Handles a key. False: the user quits. */
 static bool obey(struct zr_top *top, struct zr_top_view *view, int key)
 {
     if (view->help && key != 'q' && key != KEY_RESIZE) {
@@ -190,7 +191,7 @@ static bool obey(struct zr_top *top, struct zr_top_view *view, int key)
     return true;
 }
 
-/* All keys that are there. False: it is over. */
+/* Handles all pending keys. False: the loop ends. */
 static bool take_keys(struct zr_top *top, struct zr_top_view *view, short events)
 {
     int key;
@@ -200,19 +201,20 @@ static bool take_keys(struct zr_top *top, struct zr_top_view *view, short events
         if (!obey(top, view, key))
             return false;
     }
-    return any || !(events & (POLLHUP | POLLERR | POLLNVAL | POLLIN)); /* readable, and nothing: it is gone */
+    return any || !(events &
+                    (POLLHUP | POLLERR | POLLNVAL | POLLIN)); /* readable without data: the terminal closed */
 }
 
 /* ---- The loop ------------------------------------------------------------------------------------------ */
 
-/* Waits for whatever is first; false: it is over. */
+/* Waits for the first event; false: the loop ends. */
 static bool await(struct zr_top *top, struct zr_top_view *view, uint64_t next_ns)
 {
     struct pollfd fds[2] = {{.fd = STDIN_FILENO, .events = POLLIN},
                             {.fd = zr_top_look_waits(top), .events = POLLIN}};
     uint64_t now_ns = zr_os_now_ns();
     int wait_ms = now_ns < next_ns ? (int)((next_ns - now_ns) / 1000000) + 1 : 0;
-    int ready = poll(fds, 2, view->paused ? PAUSE_MS : wait_ms); /* a signal may come just before */
+    int ready = poll(fds, 2, view->paused ? PAUSE_MS : wait_ms); /* a signal may arrive just before poll() */
     if (ended_by)
         return false;
     if (ready > 0 && fds[1].revents)
@@ -240,7 +242,7 @@ static void run(struct zr_top *top, struct zr_top_view *view, bool colours)
         if (!await(top, view, next_ns))
             return;
         uint64_t latest_ns = zr_os_now_ns() + (uint64_t)view->interval_ms * 1000000;
-        next_ns = next_ns < latest_ns ? next_ns : latest_ns; /* a shorter interval counts at once */
+        next_ns = next_ns < latest_ns ? next_ns : latest_ns; /* a shorter interval takes effect at once */
     }
 }
 
@@ -252,7 +254,7 @@ zr_result zr_top_screen(struct zr_top *top, struct zr_top_view *view)
     SCREEN *screen = newterm(NULL, stdout, stdin);
     if (!screen)
         return zr_fail(ZR_ERR_UNAVAILABLE,
-                       "top: the terminal '%.40s' is not known (TERM); zr top --once prints what there is",
+                       "top: the terminal '%.40s' is unknown (TERM); zr top --once prints one picture",
                        name ? name : "");
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
         sigaction(signals[i], &action, NULL);

@@ -4,8 +4,8 @@
 
 #include "defrag/tool/live/top_draw.h"
 
-/* Shows the model until the user ends it, or the terminal or a signal does, of which the process dies then;
- * the terminal is as it was. ZR_ERR_UNAVAILABLE: the terminal cannot be used. */
+/* Shows the model until the user quits, the terminal closes or a signal arrives; after a signal, the process
+ * dies of the same signal. Restores the terminal. ZR_ERR_UNAVAILABLE: the terminal is unusable. */
 zr_result zr_top_screen(struct zr_top *top, struct zr_top_view *view);
 
 #endif

@@ -1,5 +1,5 @@
-/* doctor.c: `zr doctor`: whether programs can run on zr's malloc and CUDA memory here, and what to type where
- * they cannot. Stands on doctor_system.c and doctor_program.c. */
+/* doctor.c: `zr doctor`: checks whether programs can run on zr's malloc and CUDA memory here, and prints the
+ * command that fixes a problem. Uses doctor_system.c and doctor_program.c. */
 #define _GNU_SOURCE
 #include "defrag/tool/run/doctor.h"
 
@@ -8,8 +8,7 @@
 #include <string.h>
 
 static const char help[] =
-    "Says whether programs can run on zr's malloc and CUDA memory on this machine, and what to type where something\n"
-    "is not as it should be.\n"
+    "Checks whether programs can run on zr's malloc and CUDA memory on this machine, and prints commands that fix problems.\n"
     "\n"
     "Examples\n"
     "  zr doctor\n"
@@ -17,11 +16,11 @@ static const char help[] =
     "  zr doctor --json -- ./server | jq '.findings[] | select(.verdict == \"bad\")'\n"
     "\n"
     "zr doctor [--json] [-- PROGRAM ARGUMENT..]\n"
-    "  PROGRAM   is looked at too, and each library that its loader would load; of a shell script that wraps a program, that\n"
-    "            program. Nothing of them is run. What the program loads later, by dlopen(), cannot be seen\n"
-    "  --json    the findings for programs\n"
+    "  PROGRAM   is checked too, with each library that its loader would load; for a shell script that wraps a program, that\n"
+    "            program. No program is run. Libraries that a program loads later, by dlopen(), are not checked\n"
+    "  --json    the findings as JSON\n"
     "\n"
-    "The exit code is 1 where something is bad, 3 where there is no such program.\n";
+    "The exit code is 1 if a finding is bad, 3 if there is no such program.\n";
 
 struct zr_doctor_finding *zr_doctor_add(struct zr_doctor *doctor, enum zr_doctor_verdict verdict,
                                         const char *name, const char *format, ...)
@@ -75,7 +74,7 @@ static void show_json(struct zr_text *text, const struct zr_doctor *doctor)
 
 int zr_tool_doctor(int argc, char **argv)
 {
-    static struct zr_doctor doctor; /* for a stack it is too much */
+    static struct zr_doctor doctor; /* too large for the stack */
     struct zr_tool_output out;
     struct zr_program program;
     bool json = false;

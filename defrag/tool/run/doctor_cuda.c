@@ -1,5 +1,10 @@
-/* doctor_cuda.c: see doctor.h: how a file of a program comes by device memory, and whether libzr_cuda.so
- * takes it. Stands on doctor_elf.c and on the table of ways that libzr_cuda.so itself has. */
+/* doctor_cuda.c: see doctor.h: how a file of a program takes device memory, and whether libzr_cuda.so serves
+ * it. Uses doctor_elf.c and the table of alloc/preload/cuda/ways.h, which libzr_cuda.so uses itself.
+ *
+ * An imported driver function is taken, passed on to the driver (with the reason), or missed: a version
+ * unknown to libzr_cuda.so, or a definition in the program. A statically linked runtime has no symbols; the
+ * names of libcuda.so and of driver functions in the file reveal it. Libraries with a caching allocator are
+ * recognised by their paths. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <string.h>
@@ -8,7 +13,7 @@
 #include "alloc/preload/cuda/ways.h"
 #include "defrag/tool/run/doctor.h"
 
-/* The CUDA runtime's calls come to the driver's, and those of a shared one are symbols here. */
+/* Calls of the CUDA runtime end in driver calls; the calls of a shared runtime are symbols here. */
 static const struct zr_cuda_way runtime_ways[] = {
     {"cudaMalloc", NULL},
     {"cudaMallocPitch", NULL},
@@ -24,27 +29,27 @@ static const struct zr_cuda_way runtime_ways[] = {
     {"cudaHostAlloc", "host memory"},
     {"cudaHostRegister", "host memory"},
     {"cudaMallocManaged", "managed memory"},
-    {"cudaMallocArray", "arrays have layouts that only the driver knows"},
-    {"cudaMalloc3DArray", "arrays have layouts that only the driver knows"},
-    {"cudaMallocMipmappedArray", "arrays have layouts that only the driver knows"},
+    {"cudaMallocArray", "only the driver knows the layout of arrays"},
+    {"cudaMalloc3DArray", "only the driver knows the layout of arrays"},
+    {"cudaMallocMipmappedArray", "only the driver knows the layout of arrays"},
 };
 enum {
     RUNTIME_WAYS_COUNT = sizeof runtime_ways / sizeof *runtime_ways,
     WAYS_MOST = ZR_CUDA_WAYS_COUNT > RUNTIME_WAYS_COUNT ? (int)ZR_CUDA_WAYS_COUNT : (int)RUNTIME_WAYS_COUNT
 };
 
-/* One of the two tables. */
+/* The table of the driver or of the runtime. */
 struct ways {
     const struct zr_cuda_way *items;
     size_t count;
-    bool of_driver; /* its names have versions */
+    bool of_driver; /* the names have versions */
 };
 static const struct ways driver = {zr_cuda_ways, ZR_CUDA_WAYS_COUNT, true};
 static const struct ways runtime = {runtime_ways, RUNTIME_WAYS_COUNT, false};
 
 /* ---- Names --------------------------------------------------------------------------------------------- */
 
-/* How long the name is without a version (_v2) and the kind of default stream (_ptsz, _ptds). */
+/* Length of a name without its version (_v2) and default-stream suffix (_ptsz, _ptds). */
 static size_t base_length(const char *name)
 {
     size_t length = strlen(name);
@@ -56,7 +61,7 @@ static size_t base_length(const char *name)
     return length;
 }
 
-/* Its place in the table; the table's count: it is none of them. */
+/* Index in the table; the table's count: not in it. */
 static size_t way_of(const struct ways *ways, const char *name)
 {
     size_t length = base_length(name), i = 0;
@@ -66,7 +71,7 @@ static size_t way_of(const struct ways *ways, const char *name)
     return i;
 }
 
-/* Whether libzr_cuda.so has the function in this version. */
+/* Whether libzr_cuda.so replaces this version of the function. */
 static bool is_replaced(const char *name)
 {
 #define NAME(member, name, suffix, parameters) #name #suffix,
@@ -78,7 +83,7 @@ static bool is_replaced(const char *name)
     return false;
 }
 
-/* Names with commas between them, as far as there is room. */
+/* Names separated by commas, up to the capacity. */
 struct names {
     char text[240];
     size_t used;
@@ -100,7 +105,8 @@ static void add_name(struct names *names, const char *name, const char *behind)
 
 /* ---- What a file calls --------------------------------------------------------------------------------- */
 
-/* The calls of a table that the file has of others, in three lists. False: none. */
+/* Adds three findings, for the calls of a table that the file imports: taken, passed on, missed. False: the
+ * file imports none. */
 static bool add_calls(struct zr_doctor *doctor, const struct zr_doctor_file *file, const struct ways *ways)
 {
     bool used[WAYS_MOST] = {false};
@@ -121,7 +127,7 @@ static bool add_calls(struct zr_doctor *doctor, const struct zr_doctor_file *fil
         for (size_t k = i + 1; k < ways->count && !next; k++)
             next = used[k] ? ways->items[k].why : NULL;
         char behind[120] = "";
-        if (used[i] && why && (!next || strcmp(next, why) != 0)) /* once for neighbours */
+        if (used[i] && why && (!next || strcmp(next, why) != 0)) /* equal neighbours print once */
             snprintf(behind, sizeof behind, " (%s)", why);
         if (used[i] && why)
             add_name(&passed, ways->items[i].name, behind);
@@ -132,12 +138,12 @@ static bool add_calls(struct zr_doctor *doctor, const struct zr_doctor_file *fil
     if (passed.count > 0)
         zr_doctor_add(doctor, ZR_DOCTOR_FINE, file->name, "passed on to the driver: %s", passed.text);
     if (missed.count > 0)
-        zr_doctor_add(doctor, ZR_DOCTOR_BAD, file->name,
-                      "missed: %s, of a version that libzr_cuda.so does not know", missed.text);
+        zr_doctor_add(doctor, ZR_DOCTOR_BAD, file->name, "missed: %s, of a version unknown to libzr_cuda.so",
+                      missed.text);
     return taken.count + passed.count + missed.count > 0;
 }
 
-/* Functions of the driver's that the file itself brings. */
+/* Adds findings for driver functions that the file defines itself. */
 static void add_definitions(struct zr_doctor *doctor, const struct zr_doctor_file *file)
 {
     struct names names = {0};
@@ -148,13 +154,15 @@ static void add_definitions(struct zr_doctor *doctor, const struct zr_doctor_fil
             add_name(&names, symbol.name, "");
     }
     if (names.count > 0 && file->is_program)
-        zr_doctor_add(doctor, ZR_DOCTOR_BAD, file->name,
-                      "missed: the program brings %s itself, before any library that is preloaded",
-                      names.text);
+        zr_doctor_add(
+            doctor, ZR_DOCTOR_BAD, file->name,
+            "missed: the program defines %s itself, and its symbols precede those of a preloaded library",
+            names.text);
     else if (names.count > 0)
-        zr_doctor_add(doctor, ZR_DOCTOR_NOTE, file->name,
-                      "it brings the driver's %s: libzr_cuda.so comes before it, and it may go past that",
-                      names.text);
+        zr_doctor_add(
+            doctor, ZR_DOCTOR_NOTE, file->name,
+            "it defines the driver's %s: libzr_cuda.so precedes it, but its own calls may bypass libzr_cuda.so",
+            names.text);
 }
 
 static void add_cache(struct zr_doctor *doctor, const struct zr_doctor_file *file)
@@ -162,11 +170,10 @@ static void add_cache(struct zr_doctor *doctor, const struct zr_doctor_file *fil
     const struct zr_cuda_cache *cache = zr_cuda_cache_of(file->path);
     if (!cache)
         return;
-    struct zr_doctor_finding *finding =
-        zr_doctor_add(doctor, ZR_DOCTOR_NOTE, file->name,
-                      "%s keeps freed device memory itself: its segments are taken, and what is free inside "
-                      "them is not seen%s%s",
-                      cache->whose, cache->off ? "" : "; ", cache->off ? "" : cache->words);
+    struct zr_doctor_finding *finding = zr_doctor_add(
+        doctor, ZR_DOCTOR_NOTE, file->name,
+        "%s keeps freed device memory itself: its segments are taken, but free memory inside them is not visible to zr%s%s",
+        cache->whose, cache->off ? "" : "; ", cache->off ? "" : cache->words);
     if (cache->off)
         snprintf(finding->type, sizeof finding->type, "%s zr run -- PROGRAM", cache->off);
 }
@@ -174,7 +181,7 @@ static void add_cache(struct zr_doctor *doctor, const struct zr_doctor_file *fil
 void zr_doctor_cuda_paths(struct zr_doctor *doctor, const struct zr_doctor_file *file)
 {
     if (strncmp(file->name, "libcuda.so", strlen("libcuda.so")) == 0) {
-        zr_doctor_add(doctor, ZR_DOCTOR_FINE, file->name, "the CUDA driver: libzr_cuda.so comes before it");
+        zr_doctor_add(doctor, ZR_DOCTOR_FINE, file->name, "the CUDA driver; libzr_cuda.so precedes it");
         return;
     }
     bool calls = add_calls(doctor, file, &driver);
@@ -182,11 +189,11 @@ void zr_doctor_cuda_paths(struct zr_doctor *doctor, const struct zr_doctor_file 
     add_definitions(doctor, file);
     if (zr_doctor_defines(file, "cudaMalloc"))
         zr_doctor_add(doctor, ZR_DOCTOR_FINE, file->name,
-                      "taken: a CUDA runtime, which asks the driver for its functions by name");
+                      "taken: a CUDA runtime, which looks up driver functions by name");
     else if (!calls && zr_doctor_contains(file, "libcuda.so") &&
              (zr_doctor_contains(file, "cuGetProcAddress") || zr_doctor_contains(file, "cuMemAlloc")))
         zr_doctor_add(
             doctor, ZR_DOCTOR_FINE, file->name,
-            "taken: it asks the driver for its functions by name, as a CUDA runtime does that is linked in");
+            "taken: it looks up driver functions by name, as a statically linked CUDA runtime does");
     add_cache(doctor, file);
 }

@@ -1,5 +1,5 @@
-/* doctor_elf.c: see doctor.h: a program's file or a library's, mapped. Files may be damaged: every offset is
- * checked. */
+/* doctor_elf.c: see doctor.h: maps a program or library and reads its symbols. Files may be damaged: every
+ * offset is checked. */
 #define _GNU_SOURCE
 #include "defrag/tool/run/doctor.h"
 
@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 struct part {
-    const char *data; /* NULL: there is none */
+    const char *data; /* NULL: no such section */
     size_t bytes;
     uint32_t link;
 };

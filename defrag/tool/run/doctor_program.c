@@ -1,5 +1,9 @@
-/* doctor_program.c: see doctor.h: a program, the libraries that its loader would load, and how each of them
- * takes memory. Stands on doctor_elf.c. */
+/* doctor_program.c: see doctor.h: checks a program and the libraries that its loader would load. Uses
+ * doctor_elf.c.
+ *
+ * The loader lists the libraries (`LOADER --preload OURS --list PROGRAM`), so no code of the program runs.
+ * Allocators inside a file are recognised by strings that they contain; a renamed and stripped one is not
+ * found. */
 #define _GNU_SOURCE
 #include "defrag/tool/run/doctor.h"
 #include "defrag/tool/run/script.h"
@@ -14,7 +18,7 @@
 
 /* ---- Allocators ---------------------------------------------------------------------------------------- */
 
-/* What a file with the allocator inside contains: a symbol or a message of it. */
+/* Strings in a file that contains the allocator: a symbol or a message. */
 static const struct {
     const char *mark, *name;
 } allocators[] = {{"<jemalloc>: ", "jemalloc"},          {"tcmalloc: large alloc", "tcmalloc"},
@@ -22,7 +26,7 @@ static const struct {
                   {"partition_alloc", "PartitionAlloc"}, {"snmalloc", "snmalloc"},
                   {"rpmalloc_initialize", "rpmalloc"}};
 
-/* NULL: none that is known. */
+/* NULL: no known allocator. */
 static const char *allocator_of(const struct zr_doctor_file *file)
 {
     for (size_t i = 0; i < sizeof allocators / sizeof *allocators; i++)
@@ -38,15 +42,14 @@ void zr_doctor_malloc_paths(struct zr_doctor *doctor, const struct zr_doctor_fil
     const char *allocator = allocator_of(file);
     bool defines = zr_doctor_defines(file, "malloc");
     if (defines && file->is_program) {
-        zr_doctor_add(
-            doctor, ZR_DOCTOR_BAD, file->name,
-            "missed: the program brings a malloc of its own (%s), which comes before any that is preloaded",
-            allocator ? allocator : "of an unknown kind");
+        zr_doctor_add(doctor, ZR_DOCTOR_BAD, file->name,
+                      "missed: the program contains its own malloc (%s), which comes before any preloaded one",
+                      allocator ? allocator : "of an unknown kind");
         return;
     }
     if (defines) {
         zr_doctor_add(doctor, ZR_DOCTOR_FINE, file->name,
-                      "taken: its malloc (%s) comes behind the preloaded one",
+                      "taken: its malloc (%s) comes after the preloaded one",
                       allocator ? allocator : "of an unknown kind");
         for (size_t i = 0; i < sizeof private_names / sizeof *private_names; i++)
             if (zr_doctor_defines(file, private_names[i]))
@@ -55,15 +58,16 @@ void zr_doctor_malloc_paths(struct zr_doctor *doctor, const struct zr_doctor_fil
         return;
     }
     if (allocator)
-        zr_doctor_add(doctor, ZR_DOCTOR_BAD, file->name,
-                      "missed: it has %s inside for itself, whose calls cannot be seen from outside",
-                      allocator);
+        zr_doctor_add(
+            doctor, ZR_DOCTOR_BAD, file->name,
+            "missed: it contains %s for internal use; calls to that allocator are not visible from outside",
+            allocator);
 }
 
 /* ---- What the loader would load ------------------------------------------------------------------------ */
 
-/* The output of `LOADER --preload LIBRARIES --list PROGRAM`, which runs nothing of the program. False: the
- * loader would not, and says why in `out`. */
+/* Reads the output of `LOADER --preload LIBRARIES --list PROGRAM`, which runs no code of the program. False:
+ * the loader refused, and `out` has its reason. */
 static bool list_libraries(const struct zr_program *program, const char *library, char *out,
                            size_t room_bytes)
 {
@@ -96,7 +100,7 @@ static void look_at_file(struct zr_doctor *doctor, const char *path, bool is_pro
 {
     struct zr_doctor_file file;
     if (!zr_doctor_open(&file, path)) {
-        zr_doctor_add(doctor, ZR_DOCTOR_NOTE, path, "it cannot be read: nobody knows what it brings");
+        zr_doctor_add(doctor, ZR_DOCTOR_NOTE, path, "the file is unreadable: its allocator is unknown");
         return;
     }
     file.is_program = is_program;
@@ -107,12 +111,11 @@ static void look_at_file(struct zr_doctor *doctor, const char *path, bool is_pro
     if (is_program && (zr_doctor_names(&file, "dlopen") || zr_doctor_names(&file, "dlmopen")))
         zr_doctor_add(
             doctor, ZR_DOCTOR_NOTE, file.name,
-            "it loads libraries as it runs (dlopen): these are not seen here; with --cuda alone those with "
-            "RTLD_DEEPBIND go past it");
+            "it loads libraries with dlopen(): these are not checked here; with --cuda alone, libraries with RTLD_DEEPBIND bypass zr");
     zr_doctor_close(&file);
 }
 
-/* A line is "name => path (address)" or "path (address)". NULL: there is no path in it. */
+/* Parses "name => path (address)" or "path (address)". NULL: no path in the line. */
 static char *path_in(char *line)
 {
     char *arrow = strstr(line, " => "), *path = arrow ? arrow + 4 : line + strspn(line, " \t");
@@ -123,7 +126,7 @@ static char *path_in(char *line)
     return path;
 }
 
-/* The C library, its parts and its loader are what is replaced. */
+/* Whether the path is a part of the C library or its loader, which define the replaced malloc. */
 static bool is_system_library(const char *path)
 {
     static const char *const names[] = {"libc.so.6",       "libm.so.6",  "libdl.so.2",
@@ -135,7 +138,7 @@ static bool is_system_library(const char *path)
     return false;
 }
 
-/* What is to be preloaded, as a list for the loader. */
+/* The libraries to preload, as a list for the loader. */
 struct preloads {
     char paths[2][PATH_MAX], list[2 * PATH_MAX];
     bool seen[2];
@@ -197,13 +200,13 @@ static void look_at_libraries(struct zr_doctor *doctor, const struct zr_program 
                   count);
 }
 
-/* Through scripts that wrap one another, to the program at the end. */
+/* Follows scripts that wrap each other, to the program at the end. */
 static void follow_scripts(struct zr_doctor *doctor, struct zr_program *program)
 {
     enum { SCRIPTS_MOST = 8 };
     char target[PATH_MAX];
     for (unsigned i = 0; i < SCRIPTS_MOST && zr_script_target(program->path, target); i++) {
-        zr_doctor_add(doctor, ZR_DOCTOR_NOTE, "script", "%s is a script, which starts %s", program->path,
+        zr_doctor_add(doctor, ZR_DOCTOR_NOTE, "script", "%s is a script that starts %s", program->path,
                       target);
         if (!zr_program_find(target, program))
             return;
@@ -221,14 +224,14 @@ void zr_doctor_look_at_program(struct zr_doctor *doctor, const struct zr_program
         return;
     }
     if (!program->image[0]) {
-        zr_doctor_add(doctor, ZR_DOCTOR_NOTE, "preload", "%s cannot be read: nobody knows what it is",
+        zr_doctor_add(doctor, ZR_DOCTOR_NOTE, "preload", "%s is unreadable: its kind is unknown",
                       program->path);
         return;
     }
     zr_doctor_add(doctor, ZR_DOCTOR_FINE, "preload", "%s can be preloaded", program->image);
     if (strcmp(program->image, program->path) != 0)
-        zr_doctor_add(doctor, ZR_DOCTOR_NOTE, "script", "%s is a script: what it starts is not looked at",
-                      program->path);
+        zr_doctor_add(doctor, ZR_DOCTOR_NOTE, "script",
+                      "%s is a script: the program that it starts is not checked", program->path);
     look_at_file(doctor, program->image, true, wanted);
     look_at_libraries(doctor, program, wanted);
 }

@@ -1,5 +1,5 @@
-/* doctor_system.c: see doctor.h: the machine, and this process's limits, which a program would inherit.
- * Stands on alloc/base/system/os.h. */
+/* doctor_system.c: see doctor.h: checks the machine and this process's limits, which a program would inherit.
+ * Uses alloc/base/system/os.h. */
 #define _GNU_SOURCE
 #include "defrag/tool/run/doctor.h"
 
@@ -35,21 +35,21 @@ static void look_at_kernel(struct zr_doctor *doctor)
     }
     unsigned version = major * 1000 + minor;
     if (version < 4017)
-        zr_doctor_add(
-            doctor, ZR_DOCTOR_NOTE, "kernel",
-            "Linux %u.%u: before 4.17 the addresses of a block that grew may be lost to other mappings",
-            major, minor);
+        zr_doctor_add(doctor, ZR_DOCTOR_NOTE, "kernel",
+                      "Linux %u.%u: before 4.17 another mapping may take the addresses of a block that grew",
+                      major, minor);
     else
-        zr_doctor_add(doctor, ZR_DOCTOR_FINE, "kernel", "Linux %u.%u (4.17 or later is wanted)", major,
+        zr_doctor_add(doctor, ZR_DOCTOR_FINE, "kernel", "Linux %u.%u (4.17 or later is needed)", major,
                       minor);
 }
 
-/* Calls that a filter (seccomp) may forbid; what zr does without each. */
+/* System calls that a seccomp filter may forbid, and zr's behaviour without each. */
 static void look_at_calls(struct zr_doctor *doctor)
 {
     static const char *const without[] = {
-        "freed memory goes back by new mappings, which is slower", "a block that grows is copied",
-        "zr's own arenas cannot share memory; a program's malloc does without", "locks sleep less well"};
+        "freed memory is returned by new mappings, which is slower", "a block that grows is copied",
+        "zr's own arenas cannot share memory; a program's malloc works without it",
+        "locks wait less efficiently"};
     static const char *const names[] = {"madvise", "mremap", "memfd_create", "membarrier"};
     size_t page_bytes = (size_t)sysconf(_SC_PAGESIZE);
     char *pages = mmap(NULL, 2 * page_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -89,14 +89,13 @@ static void look_at_huge_pages(struct zr_doctor *doctor)
     static const char path[] = "/sys/kernel/mm/transparent_hugepage/enabled";
     char line[128];
     if (prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0) == 1) {
-        zr_doctor_add(doctor, ZR_DOCTOR_NOTE, "huge pages",
-                      "switched off for this process and what it starts");
+        zr_doctor_add(doctor, ZR_DOCTOR_NOTE, "huge pages", "disabled for this process and its children");
     } else if (!read_line(path, line, sizeof line)) {
         zr_doctor_add(doctor, ZR_DOCTOR_NOTE, "huge pages",
-                      "this kernel has none: large blocks are slower to touch");
+                      "this kernel has none: touching large blocks is slower");
     } else if (strstr(line, "[never]")) {
         struct zr_doctor_finding *finding =
-            zr_doctor_add(doctor, ZR_DOCTOR_NOTE, "huge pages", "never: large blocks are slower to touch");
+            zr_doctor_add(doctor, ZR_DOCTOR_NOTE, "huge pages", "never: touching large blocks is slower");
         snprintf(finding->type, sizeof finding->type, "echo madvise | sudo tee %s", path);
     } else {
         zr_doctor_add(doctor, ZR_DOCTOR_FINE, "huge pages", "%s", line);
@@ -116,7 +115,7 @@ static void look_at_maps(struct zr_doctor *doctor)
     }
     struct zr_doctor_finding *finding = zr_doctor_add(
         doctor, ZR_DOCTOR_NOTE, "vm.max_map_count",
-        "%ld: each block that grew takes one, up to 16,384 of them; a program of its own maps more", count);
+        "%ld: each block that grew takes one, up to 16,384; a program's own mappings count, too", count);
     snprintf(finding->type, sizeof finding->type, "sudo sysctl vm.max_map_count=%d", USUAL);
 }
 
@@ -133,14 +132,14 @@ static void look_at_memory(struct zr_doctor *doctor)
     if (machine.overcommit_strict) {
         struct zr_doctor_finding *finding = zr_doctor_add(
             doctor, ZR_DOCTOR_NOTE, "overcommit",
-            "vm.overcommit_memory is 2: the kernel counts each page that could be touched; %s are left",
+            "vm.overcommit_memory is 2: the kernel counts every page that could be touched; %s are left",
             zr_tool_bytes(limit, machine.commit_left_bytes));
         snprintf(finding->type, sizeof finding->type, "sudo sysctl vm.overcommit_memory=0");
     } else {
-        zr_doctor_add(doctor, ZR_DOCTOR_FINE, "overcommit", "pages count when they are touched");
+        zr_doctor_add(doctor, ZR_DOCTOR_FINE, "overcommit", "the kernel counts pages when they are touched");
     }
     if (machine.cgroup_limit_bytes == 0) {
-        zr_doctor_add(doctor, ZR_DOCTOR_FINE, "cgroup", "no limit of memory");
+        zr_doctor_add(doctor, ZR_DOCTOR_FINE, "cgroup", "no memory limit");
         return;
     }
     zr_tool_bytes(limit, machine.cgroup_limit_bytes);
@@ -148,7 +147,8 @@ static void look_at_memory(struct zr_doctor *doctor)
     bool close_to_it = machine.cgroup_used_bytes > machine.cgroup_limit_bytes / 10 * 9;
     struct zr_doctor_finding *finding = zr_doctor_add(
         doctor, close_to_it ? ZR_DOCTOR_NOTE : ZR_DOCTOR_FINE, "cgroup",
-        "%s of a limit of %s are used; there the kernel kills, and malloc never returns NULL", used, limit);
+        "%s of a limit of %s are used; at the limit the kernel kills the program, and malloc never returns NULL",
+        used, limit);
     if (close_to_it)
         snprintf(finding->type, sizeof finding->type, "zr run --limit %" PRIu64 "MiB -- PROGRAM",
                  (machine.cgroup_limit_bytes >> 20) / 10 * 9);
@@ -160,16 +160,17 @@ static void look_at_ulimits(struct zr_doctor *doctor)
         int which;
         const char *name, *words, *type;
         enum zr_doctor_verdict verdict;
-        rlim_t least; /* from here on it is fine */
-    } limits[] = {{RLIMIT_AS, "ulimit -v",
-                   "the arenas reserve addresses: below it jemalloc serves a program alone",
-                   "ulimit -v unlimited", ZR_DOCTOR_BAD, RLIM_INFINITY},
-                  {RLIMIT_DATA, "ulimit -d", "private memory is counted when it is mapped, touched or not",
-                   "ulimit -d unlimited", ZR_DOCTOR_NOTE, RLIM_INFINITY},
-                  {RLIMIT_FSIZE, "ulimit -f", "a trace ends there", "ulimit -f unlimited", ZR_DOCTOR_NOTE,
-                   (rlim_t)64 << 20},
-                  {RLIMIT_STACK, "ulimit -s", "thread stacks take as much of the address space",
-                   "ulimit -s 8192", ZR_DOCTOR_NOTE, 0}};
+        rlim_t least; /* acceptable from here on */
+    } limits[] = {
+        {RLIMIT_AS, "ulimit -v",
+         "the arenas reserve addresses: below this limit jemalloc serves a program without zr's arenas",
+         "ulimit -v unlimited", ZR_DOCTOR_BAD, RLIM_INFINITY},
+        {RLIMIT_DATA, "ulimit -d", "private memory counts when it is mapped, touched or not",
+         "ulimit -d unlimited", ZR_DOCTOR_NOTE, RLIM_INFINITY},
+        {RLIMIT_FSIZE, "ulimit -f", "a trace ends at this size", "ulimit -f unlimited", ZR_DOCTOR_NOTE,
+         (rlim_t)64 << 20},
+        {RLIMIT_STACK, "ulimit -s", "each thread stack takes as much of the address space", "ulimit -s 8192",
+         ZR_DOCTOR_NOTE, 0}};
     unsigned bad = 0;
     struct rlimit limit;
     char text[ZR_TOOL_NUMBER_ROOM];
@@ -184,7 +185,7 @@ static void look_at_ulimits(struct zr_doctor *doctor)
         snprintf(finding->type, sizeof finding->type, "%s", limits[i].type);
     }
     if (!bad)
-        zr_doctor_add(doctor, ZR_DOCTOR_FINE, "ulimits", "none is in the way");
+        zr_doctor_add(doctor, ZR_DOCTOR_FINE, "ulimits", "no limit interferes");
 }
 
 /* ---- The library --------------------------------------------------------------------------------------- */
@@ -194,7 +195,7 @@ static void look_at_library(struct zr_doctor *doctor, const char *name)
     char library[PATH_MAX];
     struct statvfs system;
     if (!zr_program_library(name, library)) {
-        zr_doctor_add(doctor, ZR_DOCTOR_BAD, name, "it is not beside this program, in ../lib");
+        zr_doctor_add(doctor, ZR_DOCTOR_BAD, name, "it is missing in ../lib, relative to this program");
         return;
     }
     if (access(library, R_OK) != 0)
@@ -203,7 +204,7 @@ static void look_at_library(struct zr_doctor *doctor, const char *name)
         zr_doctor_add(doctor, ZR_DOCTOR_BAD, name,
                       "%s lies on a file system that is mounted noexec: the loader refuses it", library);
     else if (strpbrk(library, " :"))
-        zr_doctor_add(doctor, ZR_DOCTOR_BAD, name, "%s: LD_PRELOAD takes no blanks and colons", library);
+        zr_doctor_add(doctor, ZR_DOCTOR_BAD, name, "%s: LD_PRELOAD cannot contain blanks or colons", library);
     else
         zr_doctor_add(doctor, ZR_DOCTOR_FINE, name, "%s", library);
 }
@@ -216,26 +217,27 @@ static void look_at_environment(struct zr_doctor *doctor)
     for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) {
         const char *value = getenv(variables[i]);
         if (value && *value)
-            zr_doctor_add(doctor, ZR_DOCTOR_NOTE, variables[i], "%s: stays in force behind what zr adds",
+            zr_doctor_add(doctor, ZR_DOCTOR_NOTE, variables[i], "%s: stays in effect after zr's additions",
                           value);
     }
     if (access(folder, W_OK | X_OK) != 0) {
-        struct zr_doctor_finding *finding = zr_doctor_add(
-            doctor, ZR_DOCTOR_BAD, "figures", "%s: %s: no place for zr run --stats", folder, strerror(errno));
+        struct zr_doctor_finding *finding =
+            zr_doctor_add(doctor, ZR_DOCTOR_BAD, "figures",
+                          "%s: %s: zr run --stats has no place for its files", folder, strerror(errno));
         snprintf(finding->type, sizeof finding->type, "export TMPDIR=FOLDER");
     }
 }
 
-/* Where zr ps, top and attach find a program. */
+/* Checks the folder where zr ps, top and attach find programs. */
 static void look_at_live_folder(struct zr_doctor *doctor)
 {
     char path[ZR_FOLDER_BYTES];
     if (zr_live_folder(path) == ZR_OK) {
-        zr_doctor_add(doctor, ZR_DOCTOR_FINE, "zr ps", "%s: programs show their memory there", path);
+        zr_doctor_add(doctor, ZR_DOCTOR_FINE, "zr ps", "%s: programs publish their memory there", path);
         return;
     }
-    struct zr_doctor_finding *finding =
-        zr_doctor_add(doctor, ZR_DOCTOR_NOTE, "zr ps", "no program shows its memory: %s", zr_last_error());
+    struct zr_doctor_finding *finding = zr_doctor_add(
+        doctor, ZR_DOCTOR_NOTE, "zr ps", "no program can publish its memory: %s", zr_last_error());
     snprintf(finding->type, sizeof finding->type, "export XDG_RUNTIME_DIR=$(mktemp -d)");
 }
 

@@ -15,9 +15,9 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
-/* ---- Where it is --------------------------------------------------------------------------------------- */
+/* ---- Location ------------------------------------------------------------------------------------------ */
 
-/* 0, or why this is nothing to run. */
+/* Returns 0, or the errno that tells why the path cannot be run. */
 static int check_path(const char *path)
 {
     struct stat status;
@@ -54,7 +54,7 @@ static bool find_path(const char *name, struct zr_program *out)
     return false;
 }
 
-/* ---- What it is ---------------------------------------------------------------------------------------- */
+/* ---- Kind ---------------------------------------------------------------------------------------------- */
 
 static void cannot(struct zr_program *out, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
@@ -71,7 +71,7 @@ static bool read_at(int fd, uint64_t offset, void *out, size_t bytes)
     return offset <= INT64_MAX && zr_read_all(fd, (int64_t)offset, out, bytes) == (ssize_t)bytes;
 }
 
-/* The segment of that type; false: there is none. */
+/* Finds the segment of that type; false: there is none. */
 static bool find_segment(int fd, const Elf64_Ehdr *header, uint32_t type, Elf64_Phdr *out)
 {
     for (unsigned i = 0; i < header->e_phnum; i++)
@@ -80,7 +80,7 @@ static bool find_segment(int fd, const Elf64_Ehdr *header, uint32_t type, Elf64_
     return false;
 }
 
-/* The place in the file of an address of the program; 0: none. */
+/* Converts an address of the program to a file offset; 0: none. */
 static uint64_t place_of(int fd, const Elf64_Ehdr *header, uint64_t address)
 {
     Elf64_Phdr segment;
@@ -92,7 +92,7 @@ static uint64_t place_of(int fd, const Elf64_Ehdr *header, uint64_t address)
     return 0;
 }
 
-/* Whether it is linked with a sanitizer's library. */
+/* Whether the program is linked with a sanitizer's library. */
 static bool needs_sanitizer(int fd, const Elf64_Ehdr *header)
 {
     static const char *const prefixes[] = {"libasan", "libtsan", "liblsan", "libhwasan"};
@@ -125,11 +125,11 @@ static void look_into_elf(int fd, const Elf64_Ehdr *header, struct zr_program *o
     Elf64_Phdr segment;
     char loader[256] = "";
     if (header->e_ident[EI_CLASS] != ELFCLASS64 || header->e_machine != EM_X86_64) {
-        cannot(out, "it is for another kind of processor than libzr_malloc.so");
+        cannot(out, "it is for another processor than libzr_malloc.so");
         return;
     }
     if (!find_segment(fd, header, PT_INTERP, &segment)) {
-        cannot(out, "it is linked statically, and nothing can be preloaded before it");
+        cannot(out, "it is statically linked, and nothing can be preloaded before it");
         return;
     }
     ssize_t got = segment.p_offset <= INT64_MAX
@@ -147,7 +147,7 @@ static void look_into_elf(int fd, const Elf64_Ehdr *header, struct zr_program *o
     }
 }
 
-/* The interpreter that the first line of a script names; false: it names none. */
+/* Finds the interpreter that the first line of a script names; false: none. */
 static bool find_interpreter(const char *line, struct zr_program *out)
 {
     line += strspn(line, " \t");
@@ -156,7 +156,7 @@ static bool find_interpreter(const char *line, struct zr_program *out)
         return false;
     char path[PATH_MAX];
     snprintf(path, sizeof path, "%.*s", (int)length, line);
-    /* env finds the one that is meant. */
+    /* env looks the interpreter up in PATH */
     const char *rest = line + length + strspn(line + length, " \t");
     const char *base = strrchr(path, '/');
     size_t word = strcspn(rest, " \t\n");
@@ -180,7 +180,7 @@ static void look_into(struct zr_program *out)
     } start;
     int fd = open(out->path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
-        return; /* may be run and not be read: nobody knows */
+        return; /* executable but unreadable: unknown */
     ssize_t got = zr_read_all(fd, 0, &start, sizeof start - 1);
     if (fstat(fd, &status) == 0 && geteuid() != 0 &&
         ((status.st_mode & S_ISUID && status.st_uid != geteuid()) ||
@@ -212,7 +212,7 @@ bool zr_program_find(const char *name, struct zr_program *out)
     return true;
 }
 
-/* ---- What is preloaded --------------------------------------------------------------------------------- */
+/* ---- Preloaded libraries ------------------------------------------------------------------------------- */
 
 bool zr_program_library(const char *name, char out[PATH_MAX])
 {

@@ -1,4 +1,4 @@
-/* program.h: a program that is to be run, and whether a library can be preloaded before it. Private to
+/* program.h: finds a program, and checks whether a library can be preloaded before it. Private to
  * defrag/tool/. */
 #ifndef ZR_PROGRAM_H
 #define ZR_PROGRAM_H
@@ -8,19 +8,20 @@
 
 struct zr_program {
     char path[PATH_MAX];
-    char image[PATH_MAX]; /* what the kernel runs: the program, or a script's interpreter; "": not to be read
-                           */
-    char loader[256];     /* of that */
-    int error;            /* errno, where there is none that can be run */
-    bool refused;         /* it would not start at all, preloaded */
-    char obstacle[256];   /* why it cannot be preloaded, in words; "": it can */
+    char image[PATH_MAX]; /* the file that the kernel runs: the program, or a script's interpreter; "":
+                             unreadable */
+    char loader[256];     /* of `image` */
+    int error;            /* errno, if no program can be run */
+    bool refused;         /* the program would not start with a preloaded library */
+    char obstacle[256];   /* why no library can be preloaded; "": one can */
 };
 
-/* Finds what a shell would run, in PATH or at its path, and looks into it; of a script, into its interpreter.
- * False: `error` says why there is nothing to run. */
+/* Finds the program that a shell would run, in PATH or at its path, and reads its headers; for a script,
+ * those of its interpreter. False: `error` says why there is no program. */
 bool zr_program_find(const char *name, struct zr_program *out);
 
-/* The library beside this program: in ../lib, or in a folder of it as Debian has them. False: nowhere. */
+/* Finds a library relative to this program: in ../lib, or in Debian's subfolder of ../lib. False: it is
+ * missing. */
 bool zr_program_library(const char *name, char out[PATH_MAX]);
 
 #endif

@@ -1,6 +1,5 @@
-/* run.c: `zr run`: a program with zr's malloc and CUDA memory in the place of its own, and not a line of it
- * changed. Stands on program.c, on run_watch.c and run_report.c for the figures, and on doctor.c for
- * --strict. */
+/* run.c: `zr run`: runs an unchanged program with zr's malloc and CUDA memory. Uses program.c, run_watch.c
+ * and run_report.c for the figures, and doctor.c for --strict. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
@@ -18,7 +17,7 @@
 #include "defrag/tool/tool.h"
 
 static const char help[] =
-    "Runs a program with zr's malloc, and every program that it starts; nothing of them is changed.\n"
+    "Runs a program, and every program that it starts, with zr's malloc; the programs are not changed.\n"
     "\n"
     "Examples\n"
     "  zr run -- python3 train.py\n"
@@ -27,37 +26,37 @@ static const char help[] =
     "  zr run --trace blocks.zrt -- ./job && zr replay blocks.zrt\n"
     "\n"
     "zr run [options] -- PROGRAM ARGUMENT..\n"
-    "  --malloc        preloads libzr_malloc.so alone\n"
-    "  --cuda          preloads libzr_cuda.so alone; neither of the two: both\n"
-    "  --limit BYTES   what the program may hold: a malloc beyond returns NULL. Blocks of 2 MiB are counted, touched\n"
-    "                  or not; each process has a limit of its own, and so has each device in it. At least 16MiB, unless\n"
+    "  --malloc        preloads only libzr_malloc.so\n"
+    "  --cuda          preloads only libzr_cuda.so; default: both\n"
+    "  --limit BYTES   the most that the program may hold: beyond it malloc returns NULL. Blocks of 2 MiB count, touched\n"
+    "                  or not; each process has its own limit, and so has each device in it. At least 16MiB, unless\n"
     "                  with --cuda\n"
-    "  --stats         at the end, on standard error: what was held at the peak, what of it was live, what a caching\n"
+    "  --stats         at the end, on standard error: memory held at the peak, its live part, the memory that a caching\n"
     "                  allocator would have held for the same blocks, a verdict, the next command\n"
     "  --json FILE     the same as JSON, with the figures of each process\n"
-    "  --service       its memory comes from zrd, which is started where none runs: see zr service --help\n"
-    "  --device N      with --service: a zrd of GPU N is started too, for what the program holds there\n"
-    "  --wait          with --service: a run with a plan (zr-train) that zrd has no room for now waits until it has\n"
-    "  --trace FILE    writes each block above 32 KiB to FILE (.zrt), as zr replay reads it; that of another process\n"
-    "                  that the program starts to FILE.PID. Blocks of device 0 go to FILE.gpu, with --cuda to FILE; those\n"
-    "                  of device 1 to a FILE with .gpu1\n"
-    "  --stacks N      call stacks of one allocation in N in the traces and in the flight recorder's file, 1: of each; a\n"
-    "                  stack takes some microseconds\n"
-    "  --strict        ends with 2, and does not run the program, where it cannot be preloaded or zr doctor finds memory of\n"
-    "                  it that is missed; libzr_cuda.so ends it where its CUDA driver has ways to memory that are not known\n"
+    "  --service       takes memory from zrd, and starts zrd if none runs: see zr service --help\n"
+    "  --device N      with --service: starts a zrd of GPU N, too, for memory of that device\n"
+    "  --wait          with --service: a run with a byte plan (zr-train) waits until zrd has room for it\n"
+    "  --trace FILE    writes each block above 32 KiB to FILE (.zrt), for zr replay; blocks of another process that the\n"
+    "                  program starts go to FILE.PID. Blocks of device 0 go to FILE.gpu, with --cuda to FILE; blocks of\n"
+    "                  device 1 to a FILE with .gpu1\n"
+    "  --stacks N      records the call stack of one allocation in N in the traces and in the flight recorder's file, 1: of\n"
+    "                  each; a stack takes some microseconds\n"
+    "  --strict        exits with 2 instead of running a program that cannot be preloaded, or whose memory zr doctor finds to\n"
+    "                  be missed; libzr_cuda.so stops a program whose CUDA driver has unknown ways to allocate memory\n"
     "\n"
     "The exit code is the program's; 127: there is no such program, 126: it cannot be run. LD_PRELOAD and ZR_CONF of the\n"
-    "environment stay in force behind what zr adds. A program cannot be preloaded if it is static, set-user-ID, for\n"
-    "another processor, or on a C library other than glibc; zr run says so, and zr doctor -- PROGRAM says more.\n"
-    "ZR_CONF=verbose:true has each process say that it is served.\n"
+    "environment stay in effect after zr's additions. A program cannot be preloaded if it is static, set-user-ID, for\n"
+    "another processor, or on a C library other than glibc; zr run says so, and zr doctor -- PROGRAM gives details.\n"
+    "ZR_CONF=verbose:true makes each process report that zr serves it.\n"
     "\n"
     "A flight recorder keeps the last events of each arena, and writes them to TMPDIR, else /tmp, when an allocation fails: the\n"
-    "words of the failure name the file, for zr why. ZR_CONF=recorder:0 turns it off.\n"
+    "error message names the file, for zr why. ZR_CONF=recorder:0 disables it.\n"
     "\n"
-    "Without --stats and --json zr becomes the program. With them it stays beside it: signals that are sent to zr go on\n"
-    "to the program, zr stops when the program stops, and dies of the signal that ended it. Each process counts in a file\n"
-    "of the run, so a process that is killed has figures too, and writes its large blocks to a trace of at most 64 MiB\n"
-    "there. The folder (TMPDIR, else /tmp) goes when the program has ended; that of a run that was killed, with the next.\n";
+    "Without --stats and --json zr becomes the program. With them zr stays as its parent: it forwards signals that other\n"
+    "processes send, stops when the program stops, and dies of the signal that ended the program. Each process keeps its\n"
+    "counts in a file of the run, so a killed process has figures too, and writes its large blocks to a trace of at most\n"
+    "64 MiB. The folder of these files (TMPDIR, else /tmp) is removed at the end; that of a killed run, by the next run.\n";
 
 enum { NOT_FOUND = 127, NOT_RUN = 126 };
 
@@ -70,7 +69,7 @@ struct settings {
 
 /* ---- The environment ----------------------------------------------------------------------------------- */
 
-/* Puts `first` before what the variable has. */
+/* Prepends `first` to the value of the variable. */
 static bool put_before(const char *variable, const char *first, const char *separator)
 {
     const char *old = getenv(variable);
@@ -79,7 +78,7 @@ static bool put_before(const char *variable, const char *first, const char *sepa
     return length < (int)sizeof value && setenv(variable, value, 1) == 0;
 }
 
-/* Of two values the later one holds: what is asked for here. */
+/* Appends to ZR_CONF, where the later of two values wins. */
 static bool add_to_conf(const char *item)
 {
     const char *conf = getenv("ZR_CONF");
@@ -94,7 +93,7 @@ static bool preload(const char *library)
     return (old && strstr(old, library)) || put_before("LD_PRELOAD", library, ":");
 }
 
-/* Whoever has this number writes FILE itself: an exec keeps it. */
+/* A process with this number writes FILE itself; an exec keeps the number. */
 static bool set_trace(const char *variable, const char *file, const char *suffix)
 {
     char trace[PATH_MAX + 64], folder[PATH_MAX];
@@ -111,7 +110,7 @@ static bool add_number_to_conf(const char *option, uint64_t number)
     return add_to_conf(item);
 }
 
-/* In the process that becomes the program. */
+/* Runs in the process that becomes the program. */
 static bool set_environment(void *argument)
 {
     const struct settings *settings = argument;
@@ -122,7 +121,7 @@ static bool set_environment(void *argument)
         return false;
     if (settings->folder ? setenv("ZR_RECORD", settings->folder->path, 1) != 0 : unsetenv("ZR_RECORD") != 0)
         return false;
-    /* The flight recorder is on, unless the user's own ZR_CONF behind it says otherwise. */
+    /* Enables the flight recorder; the user's ZR_CONF follows, and can disable it. */
     if (!put_before("ZR_CONF", "recorder:1m", ","))
         return false;
     if ((settings->limit_bytes > 0 && !add_number_to_conf("limit", settings->limit_bytes)) ||
@@ -152,11 +151,11 @@ static int parse(struct settings *settings, struct zr_tool_arguments *arguments,
     if (code >= 0)
         return code;
     if (arguments->files_count == 0) {
-        zr_tool_log("run: name a program, as in zr run -- python3 train.py; see zr run --help");
+        zr_tool_log("run: the program is missing, as in zr run -- python3 train.py; see zr run --help");
         return ZR_TOOL_USAGE;
     }
     if ((settings->device || settings->wait) && !settings->service) {
-        zr_tool_log("run: --device and --wait are of --service; give it too, or leave them out");
+        zr_tool_log("run: --device and --wait require --service");
         return ZR_TOOL_USAGE;
     }
     if (!settings->malloc && !settings->cuda)
@@ -172,7 +171,8 @@ static int parse(struct settings *settings, struct zr_tool_arguments *arguments,
     return -1;
 }
 
-/* Whether all of its memory comes from zr, as far as can be seen; else what does not is said. */
+/* Checks whether all memory of the program comes from zr, as far as visible; prints the memory that does not.
+ */
 static bool all_taken(const struct zr_program *program, const struct settings *settings)
 {
     static struct zr_doctor doctor;
@@ -187,7 +187,7 @@ static bool all_taken(const struct zr_program *program, const struct settings *s
     return taken;
 }
 
-/* Becomes the program. Returns the exit code where that failed. */
+/* Becomes the program. Returns an exit code on failure. */
 static int become(const struct zr_program *program, char **command)
 {
     execv(program->path, command);
@@ -196,7 +196,7 @@ static int become(const struct zr_program *program, char **command)
     return error == ENOENT ? NOT_FOUND : NOT_RUN;
 }
 
-/* What the next command has to repeat, beside --limit. */
+/* The options that the next command must repeat, except --limit. */
 static void put_options(const struct settings *settings, char *out, size_t room_bytes)
 {
     char stacks[40] = "";
@@ -208,7 +208,7 @@ static void put_options(const struct settings *settings, char *out, size_t room_
              settings->device ? settings->device : "", settings->wait ? " --wait" : "", stacks);
 }
 
-/* Runs it beside zr, and shows its figures. */
+/* Runs the program as a child, and prints its figures. */
 static int run_with_figures(struct settings *settings, const struct zr_program *program, char **command)
 {
     static struct zr_run_folder folder;
@@ -241,7 +241,8 @@ static int run_with_figures(struct settings *settings, const struct zr_program *
     return code == 0 && !shown ? ZR_TOOL_INPUT : code;
 }
 
-/* A sanitizer that the environment preloads wants malloc for itself, and to come first. NULL: none. */
+/* The sanitizer that the environment preloads, which needs malloc for itself and must come first. NULL: none.
+ */
 static const char *preloaded_sanitizer(void)
 {
     static const char *const names[] = {"libasan", "libtsan", "liblsan", "libhwasan", "libclang_rt"};
@@ -266,8 +267,7 @@ int zr_tool_preload(int argc, char **argv)
         !zr_program_library("libzr_cuda.so", cuda_library) || strpbrk(malloc_library, " :") ||
         strpbrk(cuda_library, " :")) {
         zr_tool_log(
-            "run: no libzr_malloc.so and libzr_cuda.so beside this program, in ../lib, where they are "
-            "installed, under a name without blanks and colons");
+            "run: libzr_malloc.so and libzr_cuda.so are missing in ../lib, relative to this program; install them there, in a path without blanks and colons");
         return ZR_TOOL_USAGE;
     }
     settings.malloc_library = malloc_library;
@@ -295,7 +295,7 @@ int zr_tool_preload(int argc, char **argv)
         served = zr_tool_service_need(true, settings.device);
     if (served != ZR_OK)
         return zr_tool_fail(served);
-    /* A preloaded program would only say so, and run on the C library's memory. */
+    /* Checked here, because a preloaded program would only warn and use the C library's memory. */
     if (!settings.service && zr_option_get(ZR_OPTION_SERVICE) == 2 &&
         zr_tool_service_need(false, NULL) != ZR_OK)
         return zr_tool_fail(ZR_ERR_UNAVAILABLE);

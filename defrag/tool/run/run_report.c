@@ -1,5 +1,17 @@
-/* run_report.c: what `zr run --stats` and `--json` say once the program has ended. See run.h. Stands on the
- * records of the processes, and on replay. */
+/* run_report.c: the report of `zr run --stats` and `--json` after the program's end. See run.h. Uses the
+ * processes' records and zr_replay().
+ *
+ * The caching model replays the trace of the process that held the most; "saved" is the difference of the two
+ * peaks, and may be negative. "By all processes at once" counts shared pages of a fork in each process, and a
+ * killed process until zr notices (0.2 s).
+ *
+ * JSON: {"version": 1, "command", "exit_code"|null, "signal"|null, "seconds", "processes_count", "sum":
+ * {"peak_held_bytes", "live_at_peak_bytes", "devices": [{"device", "peak_held_bytes",
+ * "live_at_peak_bytes"}..]}, "root": PROCESS|null, "replay": {"process", "whole", "events",
+ * "lower_bound_bytes", "caching_peak_reserved_bytes", "zr_peak_held_bytes", "saved_bytes"}|null, "verdict",
+ * "next", "processes": [PROCESS..]}. PROCESS: {"process", "parent", "state": "running|ended|replaced|gone",
+ * "program", "peak_resident_bytes", "peak_held_bytes", "live_at_peak_bytes", "limit_bytes", "failed_count",
+ * "devices": [..]}. */
 #include "defrag/tool/run/run.h"
 
 #include <ctype.h>
@@ -19,20 +31,20 @@
 
 enum { WORDS_ROOM = 1024, NEXT_ROOM = 1900, SMALL_MOST_BYTES = 32 << 10 };
 
-/* What is shown, worked out once. */
+/* The report's contents. */
 struct summary {
     const struct zr_run_report *report;
-    const struct zr_usage *records; /* of the book */
-    unsigned processes_count;       /* beyond the book's records each image after an exec counts as one */
-    const struct zr_usage *root;    /* the one of the root's images that held the most; NULL: none served */
-    const struct zr_usage *largest; /* of all */
-    const struct zr_usage *failed;  /* the largest of those that got nothing for a request; NULL: none */
-    const struct zr_usage *traced;  /* the largest with a trace that could be read; NULL: none */
-    bool whole;                     /* its trace goes to its end */
+    const struct zr_usage *records; /* in the shared table */
+    unsigned processes_count;       /* beyond the table's records, each image after an exec counts as one */
+    const struct zr_usage *root;    /* the root image that held the most; NULL: zr served none */
+    const struct zr_usage *largest; /* the largest process of all */
+    const struct zr_usage *failed;  /* the largest process that was refused memory; NULL: none */
+    const struct zr_usage *traced;  /* the largest process with a readable trace; NULL: none */
+    bool whole;                     /* the trace is complete */
     size_t events_count;
     struct zr_replay_report caching;
     char verdict[WORDS_ROOM], next[NEXT_ROOM];
-    char refused[WORDS_ROOM]; /* the recorder's file of a device that refused memory; "": none */
+    char refused[WORDS_ROOM]; /* path of the recorder's file of a device that refused memory; "": none */
 };
 
 static uint64_t get(const struct zr_usage *record, size_t offset)
@@ -43,7 +55,7 @@ static uint64_t get(const struct zr_usage *record, size_t offset)
 
 #define FIGURE(record, name) get((record), offsetof(struct zr_usage_figures, name))
 
-/* ---- Which process ------------------------------------------------------------------------------------- */
+/* ---- Choosing a process -------------------------------------------------------------------------------- */
 
 static const struct zr_usage *larger(const struct zr_usage *a, const struct zr_usage *b)
 {
@@ -70,7 +82,7 @@ static void choose_records(struct summary *summary)
 
 /* ---- Devices ------------------------------------------------------------------------------------------- */
 
-/* The process that held the most of the device; NULL: none held any, or was refused any. */
+/* The process that held the most of the device; NULL: no process held or was refused any. */
 static const struct zr_usage *largest_of_device(const struct summary *summary, unsigned memory)
 {
     const _Atomic uint64_t *there = summary->report->folder->book->there;
@@ -84,8 +96,8 @@ static const struct zr_usage *largest_of_device(const struct summary *summary, u
     return largest;
 }
 
-/* What all processes held of a memory at once, and what of that was live. The sum is counted to a MiB of each
- * process: it is never less than what one of them held. */
+/* The peak of memory that all processes held at once, and its live part. Processes add to the sum in steps of
+ * a MiB; the sum is at least the largest single process. */
 static void sum_of_memory(const struct summary *summary, unsigned memory, const struct zr_usage *largest,
                           uint64_t *held_bytes, uint64_t *live_bytes)
 {
@@ -115,7 +127,7 @@ static bool trace_path(const struct summary *summary, const struct zr_usage *rec
     return length < PATH_MAX && zr_path_kind_get(path, &kind) == ZR_OK && kind == ZR_PATH_FILE;
 }
 
-/* Of what is there: that of the process that held the most. */
+/* The trace of the process that held the most, among the traces that exist. */
 static const struct zr_usage *choose_trace(const struct summary *summary, char path[PATH_MAX])
 {
     const struct zr_usage *best = NULL;
@@ -143,7 +155,7 @@ static bool is_whole(const char *path)
     return result == ZR_OK && header.state != ZRT_NO_SPACE;
 }
 
-/* Under the model of a caching allocator. A trace that cannot be replayed takes the figures with it. */
+/* Replays the trace under the caching model. If the replay fails, the report omits its figures. */
 static void replay(struct summary *summary)
 {
     char path[PATH_MAX];
@@ -169,7 +181,7 @@ static void replay(struct summary *summary)
     zr_tool_memory_end(&memory);
 }
 
-/* ---- Words --------------------------------------------------------------------------------------------- */
+/* ---- Text ---------------------------------------------------------------------------------------------- */
 
 struct bytes_text {
     char text[ZR_TOOL_NUMBER_ROOM];
@@ -187,7 +199,7 @@ static double percent(uint64_t part, uint64_t of)
     return of ? 100.0 * (double)part / (double)of : 0;
 }
 
-/* What the caching model holds beyond what is ever live, in its own peak. */
+/* Share of the caching model's peak beyond the largest live sum. */
 static double lost_percent(const struct zr_replay_report *report)
 {
     return report->peak_reserved_bytes > report->lower_bound_bytes
@@ -223,7 +235,7 @@ static void judge_failure(struct summary *summary)
             who, bytes(limit).text, more);
 }
 
-/* Written by a process of this run: numbers of processes come again, and files stay. */
+/* Whether a process of this run wrote the file: process numbers recur, and old files remain. */
 static bool is_of_run(const struct summary *summary, const char *path)
 {
     struct stat status;
@@ -233,7 +245,7 @@ static bool is_of_run(const struct summary *summary, const char *path)
     return stat(path, &status) == 0 && status.st_mtim.tv_sec >= now.tv_sec - seconds;
 }
 
-/* What the flight recorder of libzr_cuda.so has written: arenas "gpu0" and on. */
+/* Finds the files of libzr_cuda.so's flight recorder: arenas "gpu0" and on. */
 static void find_refused(struct summary *summary)
 {
     enum { DEVICES = 16 };
@@ -248,7 +260,7 @@ static void find_refused(struct summary *summary)
     summary->refused[0] = '\0';
 }
 
-/* Of the device that refused a process memory, the first. False: none did. */
+/* Describes the first device that refused memory. False: none did. */
 static bool judge_devices(struct summary *summary)
 {
     for (unsigned i = ZR_USAGE_DEVICE; i < ZR_USAGE_MEMORIES; i++) {
@@ -265,7 +277,7 @@ static bool judge_devices(struct summary *summary)
     return false;
 }
 
-/* A share worth a word, and more than a part of the caching allocator's last segment. */
+/* Whether the share is significant and exceeds a part of the caching allocator's last segment. */
 static bool fragments(const struct summary *summary)
 {
     enum { LEAST_PERCENT = 5, SEGMENT_BYTES = 20 << 20 };
@@ -281,14 +293,14 @@ static void judge(struct summary *summary)
         return;
     if (!summary->failed && !summary->report->malloc) {
         snprintf(summary->verdict, sizeof summary->verdict,
-                 "no device refused memory; zr replay says of a --trace whether its blocks fragment");
+                 "no device refused memory; run zr replay on a --trace to see whether its blocks fragment");
         return;
     }
     if (summary->failed)
         judge_failure(summary);
     else if (!summary->traced)
         snprintf(summary->verdict, sizeof summary->verdict,
-                 "no block above 32 KiB was traced: nothing that would fragment at that size");
+                 "no block above 32 KiB was traced: no fragmentation at that size");
     else if (fragments(summary))
         snprintf(
             summary->verdict, sizeof summary->verdict,
@@ -305,8 +317,8 @@ static void judge(struct summary *summary)
             bytes(summary->caching.peak_reserved_bytes).text, bytes(summary->caching.lower_bound_bytes).text);
 }
 
-/* A word of the command as any shell takes it. Control characters, which act on a terminal, are printf's;
- * "$(..)" loses line ends at the end of a word, which are quoted as they are. */
+/* Quotes a word of the command for any POSIX shell. Control characters, which would act on a terminal, use
+ * printf; since "$(..)" drops line ends at the end of a word, these are quoted literally. */
 static void put_word(struct zr_text *text, const char *word)
 {
     size_t bytes = strlen(word), ends = 0;
@@ -342,7 +354,7 @@ static void put_command(struct zr_text *text, char **command)
         put_word(text, *command);
 }
 
-/* What the flight recorder of the process that got nothing has written: the command for it. */
+/* The command for the flight recorder's file of the process that was refused memory. */
 static bool advise_file(const struct summary *summary, struct zr_text *text)
 {
     char path[WORDS_ROOM];
@@ -359,7 +371,7 @@ static bool advise_file(const struct summary *summary, struct zr_text *text)
     return true;
 }
 
-/* Of the trace that was asked for. */
+/* The command for the requested trace. */
 static bool advise_trace(const struct summary *summary, struct zr_text *text)
 {
     char path[PATH_MAX];
@@ -372,8 +384,8 @@ static bool advise_trace(const struct summary *summary, struct zr_text *text)
     return true;
 }
 
-/* The files that a run with --trace FILE will write: FILE and a suffix, by processes whose numbers are not
- * known yet with another. NULL: none of a kind that zr replay reads. */
+/* A process whose file zr replay could read in a run with --trace FILE. The file names have suffixes with
+ * process numbers that are not known yet. NULL: none. */
 static const struct zr_usage *traced_next_time(const struct summary *summary, const char **suffix)
 {
     const struct zr_usage *device = largest_of_device(summary, ZR_USAGE_DEVICE);
@@ -405,7 +417,7 @@ static void advise_run(const struct summary *summary, struct zr_text *text)
         zr_text_print(text, " --limit %s", zr_size_print_exact(limit_text, report->limit_bytes));
     zr_text_print(text, " --trace %s --", file);
     put_command(text, report->command);
-    /* `;` where the program fails: its trace is there nevertheless. */
+    /* `;` if the program fails: its trace exists nevertheless */
     zr_text_print(text, report->end->status == 0 ? " && " : "; ");
     if (traced->process == report->folder->book->root)
         zr_text_print(text, "zr replay %s%s", file, suffix);
@@ -428,7 +440,7 @@ static void advise(struct summary *summary)
                  "the same with --trace FILE, then zr replay FILE (the command is too long to be shown)");
 }
 
-/* Of the root the kernel tells it after its death, too. 0: unknown. */
+/* Resident bytes; for the root, the kernel reports them after its exit, too. 0: unknown. */
 static uint64_t resident_bytes(const struct summary *summary, const struct zr_usage *record)
 {
     uint64_t known = atomic_load(&record->peak_resident_bytes);

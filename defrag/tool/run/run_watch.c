@@ -32,8 +32,8 @@ static const char *folder_of_folders(void)
     return folder && folder[0] == '/' ? folder : "/tmp";
 }
 
-/* One that a killed `zr run` has left: its book's lock is free, or has had no book for longer than a run
- * takes to make it. */
+/* Whether a killed `zr run` left the folder: the lock of its shared table is free, or it has had no table for
+ * longer than a run needs to create one. */
 static bool is_left_over(const char *path)
 {
     struct stat status;
@@ -65,14 +65,14 @@ static void remove_left_overs(void)
     zr_folder_close(&folder);
 }
 
-/* The book, under its name once it is whole and locked. */
+/* Creates the shared table, and gives it its name once it is complete and locked. */
 static bool make_book(struct zr_run_folder *folder)
 {
-    static const struct zr_usage_table empty; /* mostly a hole: only its first page is written */
+    static const struct zr_usage_table empty; /* mostly a hole: only the first page is written */
     char fresh[PATH_MAX + 16], name[PATH_MAX + 16];
     struct rlimit limit;
     if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < sizeof empty) {
-        errno = EFBIG; /* `ulimit -f`: a signal would end zr */
+        errno = EFBIG; /* `ulimit -f`: SIGXFSZ would end zr */
         return false;
     }
     snprintf(fresh, sizeof fresh, "%s/new", folder->path);
@@ -105,8 +105,9 @@ zr_result zr_run_folder_make(struct zr_run_folder *out)
             return ZR_OK;
     }
     char room[64];
-    zr_result result = zr_fail(ZR_ERR_IO, "%s: no folder for the figures there: %s (set TMPDIR to one)",
-                               folder_of_folders(), strerror_r(errno, room, sizeof room));
+    zr_result result =
+        zr_fail(ZR_ERR_IO, "%s: cannot create a folder for the figures: %s; set TMPDIR to a writable folder",
+                folder_of_folders(), strerror_r(errno, room, sizeof room));
     zr_run_folder_remove(out);
     return result;
 }
@@ -126,7 +127,7 @@ void zr_run_folder_remove(struct zr_run_folder *folder)
 
 enum { LOOK_MS = 200 };
 
-/* All that may be waited for: not those of a mistake in zr itself. */
+/* Selects all signals that sigwait can handle: not those of a fault in zr itself. */
 static void choose_signals(sigset_t *out)
 {
     static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS};
@@ -135,7 +136,8 @@ static void choose_signals(sigset_t *out)
         sigdelset(out, own[i]);
 }
 
-/* One that a process sent; a terminal sends its own to the whole group, of which the program is one. */
+/* Forwards a signal that a process sent; a terminal sends its signals to the whole group, including the
+ * program. */
 static void pass_on(pid_t child, const siginfo_t *info)
 {
     if (info->si_code > 0 || info->si_pid == child)
@@ -146,9 +148,9 @@ static void pass_on(pid_t child, const siginfo_t *info)
         kill(child, info->si_signo);
 }
 
-/* ---- Processes that died without a word ---------------------------------------------------------------- */
+/* ---- Killed processes ---------------------------------------------------------------------------------- */
 
-/* The most that was resident, by the kernel; 0: there is no such process any more, or a dead one. */
+/* The kernel's peak of resident memory; 0: the process does not exist, or is dead. */
 static uint64_t peak_resident(pid_t process)
 {
     char path[64], text[4096];
@@ -158,7 +160,7 @@ static uint64_t peak_resident(pid_t process)
     return line ? strtoull(line + 7, NULL, 10) * 1024 : 0;
 }
 
-/* So that the sums lose what such a process held. */
+/* Marks killed processes, so that the sums drop their memory. */
 static void look_after(struct zr_usage_table *book)
 {
     for (unsigned i = zr_usage_next(book->running, 0); i < ZR_USAGE_COUNT;
@@ -179,10 +181,10 @@ struct mask {
     struct sigaction children;
 };
 
-/* In the child: never returns. */
+/* Runs in the child and never returns. */
 static void start_program(const struct zr_run_start *start, const struct mask *mask, pid_t parent)
 {
-    /* Without zr-run its number is the program's: who kills that one for good kills this. */
+    /* SIGKILL to zr must end the program, too. */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
         _exit(ZR_TOOL_THRESHOLD);
@@ -196,7 +198,7 @@ static void start_program(const struct zr_run_start *start, const struct mask *m
     _exit(error == ENOENT ? 127 : 126);
 }
 
-/* Waits for its end; takes a stop for its own. */
+/* Waits for the program's end; stops zr when the program stops. */
 static void wait_for(pid_t child, const sigset_t *signals, struct zr_usage_table *book,
                      struct zr_run_end *out)
 {
@@ -234,7 +236,7 @@ int zr_run_watch(const struct zr_run_start *start, struct zr_run_end *out)
     uint64_t started_ns = zr_os_now_ns();
     pid_t child = fork();
     if (child < 0) {
-        zr_tool_log("run: no process: %s", strerror(errno));
+        zr_tool_log("run: cannot start a process: %s", strerror(errno));
         return 126;
     }
     if (child == 0)
@@ -252,7 +254,7 @@ int zr_run_end_alike(int status)
         return WEXITSTATUS(status);
     int number = WTERMSIG(status);
     sigset_t one;
-    setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0}); /* the program has left its own */
+    setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0}); /* the program wrote its own core */
     sigemptyset(&one);
     sigaddset(&one, number);
     signal(number, SIG_DFL);

@@ -22,8 +22,7 @@ struct script {
 
 /* ---- Words --------------------------------------------------------------------------------------------- */
 
-/* What has been expanded; a word that is too long, or that nobody knows without running the script, is not
- * known. */
+/* The expansion so far; a word is unknown if it is too long, or if only a run of the script would tell. */
 struct word {
     char text[PATH_MAX];
     size_t length;
@@ -71,14 +70,14 @@ static const char *value_of(const struct script *script, const char *name, size_
 
 static const char *expand(const struct script *script, const char *at, unsigned depth, struct word *out);
 
-/* $NAME, ${NAME}, ${NAME:-VALUE}, $0; behind it. */
+/* Expands $NAME, ${NAME}, ${NAME:-VALUE} or $0; returns the position after it. */
 static const char *expand_variable(const struct script *script, const char *at, unsigned depth,
                                    struct word *out)
 {
     bool braced = *at == '{';
     const char *name = at + braced;
     size_t length = name_length(name);
-    if (length == 0) { /* $@, $(( and the like */
+    if (length == 0) { /* $@, $(( and similar */
         out->known = false;
         return at + (*at != '\0');
     }
@@ -112,7 +111,8 @@ static void cut_name(char *path)
         slash[slash == path] = '\0';
 }
 
-/* The commands that find the script's own folder: dirname, readlink -f, realpath, and cd FOLDER && pwd. */
+/* Expands the commands that find the script's own folder: dirname, readlink -f, realpath, and cd FOLDER &&
+ * pwd. */
 static void expand_command(const struct script *script, const char *command, unsigned depth, struct word *out)
 {
     static const char *const names[] = {"dirname ", "readlink -f ", "readlink -e ", "realpath ", "cd "};
@@ -140,7 +140,7 @@ static void expand_command(const struct script *script, const char *command, uns
         add(out, word.text, strlen(word.text));
 }
 
-/* The command from behind its opening `, $( up to its end, copied; behind that. */
+/* Copies a command from after its opening ` or $( up to its end; returns the position after it. */
 static const char *copy_command(const char *at, bool backquoted, char out[PATH_MAX])
 {
     size_t length = 0;
@@ -157,7 +157,7 @@ static const char *copy_command(const char *at, bool backquoted, char out[PATH_M
     return at + (*at && *at != '\n');
 }
 
-/* One word of a shell's line, its quotes taken off; behind it. */
+/* Expands one word of a shell's line and removes its quotes; returns the position after it. */
 static const char *expand(const struct script *script, const char *at, unsigned depth, struct word *out)
 {
     char command[PATH_MAX];
@@ -188,7 +188,7 @@ static const char *expand(const struct script *script, const char *at, unsigned 
 
 /* ---- Lines --------------------------------------------------------------------------------------------- */
 
-/* NAME=VALUE, remembered; false: it is no assignment. *at goes behind it. */
+/* Records NAME=VALUE and moves *at past it; false: not an assignment. */
 static bool assign(struct script *script, const char **at)
 {
     size_t length = name_length(*at);
@@ -214,7 +214,7 @@ static bool skip_word(const char **at, const char *word)
     return true;
 }
 
-/* The commands of a line: what is assigned, and what is started, if that is there. */
+/* Reads the commands of a line: records assignments, and takes the started program if it exists. */
 static void read_line(struct script *script, const char *line, char target[PATH_MAX])
 {
     static const char *const before[] = {"export", "local", "readonly", "then", "else", "do", "{", "env"};
@@ -283,7 +283,7 @@ static size_t read_start(const char *path, char *out, size_t room_bytes)
 
 bool zr_script_target(const char *path, char out[PATH_MAX])
 {
-    static struct script script; /* large, as the text */
+    static struct script script; /* large because of the text */
     static char text[SCRIPT_BYTES];
     char *rest = text, *line;
     script.path = path;
@@ -293,7 +293,7 @@ bool zr_script_target(const char *path, char out[PATH_MAX])
         return false;
     while ((line = strsep(&rest, "\n"))) {
         size_t length = strlen(line);
-        while (rest && length > 0 && line[length - 1] == '\\') { /* a line that goes on */
+        while (rest && length > 0 && line[length - 1] == '\\') { /* a continued line */
             line[length - 1] = ' ';
             line[length] = ' ';
             rest += strcspn(rest, "\n");

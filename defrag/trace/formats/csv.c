@@ -1,4 +1,4 @@
-/* csv.c: the reader of CSV files. Stands on alloc/base/system/file.c alone. */
+/* csv.c: reads CSV files. Uses alloc/base/system/file.c. */
 #include "defrag/trace/formats/csv.h"
 
 #include <string.h>
@@ -35,7 +35,7 @@ void zr_csv_close(struct zr_csv *csv)
     csv->file.fd = -1;
 }
 
-/* Finds the end of the line that starts at next_bytes, reading on where it is not in the buffer yet. */
+/* Finds the end of the line that starts at next_bytes; reads more of the file if needed. */
 static zr_result find_line(struct zr_csv *csv, size_t *out_end)
 {
     char *start = csv->buffer + csv->next_bytes;
@@ -52,7 +52,7 @@ static zr_result find_line(struct zr_csv *csv, size_t *out_end)
         csv->at_end = got < ZR_CSV_BUFFER_BYTES - left;
         end = memchr(csv->buffer, '\n', csv->held_bytes);
         if (!end && !csv->at_end)
-            return wrong(csv, "a line of more than 16 KiB is in no format that is read here");
+            return wrong(csv, "a line is longer than 16 KiB, the limit");
     }
     csv->unended = !end;
     *out_end = end ? (size_t)(end - csv->buffer) : csv->held_bytes;
@@ -64,7 +64,7 @@ static bool is_space(char c)
     return c == ' ' || c == '\t' || c == '\r';
 }
 
-/* Cuts the spaces off both ends of [from, to), which *to may overwrite. */
+/* Trims spaces at both ends of [from, to); may overwrite *to. */
 static char *trimmed(char *from, char *to)
 {
     while (from < to && is_space(*from))
@@ -75,8 +75,8 @@ static char *trimmed(char *from, char *to)
     return from;
 }
 
-/* The end of the field that starts at `from`: a comma, or `to`. A quoted one is unquoted where it is, and its
- * room filled with spaces. */
+/* The end of the field that starts at `from`: a comma, or `to`. A quoted field is unquoted in place, and
+ * padded with spaces. */
 static char *field_end(char *from, char *to)
 {
     while (from < to && is_space(*from))
@@ -96,12 +96,12 @@ static char *field_end(char *from, char *to)
     return at;
 }
 
-/* Splits [from, to) into fields; *to may be overwritten. */
+/* Splits [from, to) into fields; may overwrite *to. */
 static zr_result split(struct zr_csv *csv, char *from, char *to)
 {
     csv->fields_count = 0;
     if (memchr(from, '\0', (size_t)(to - from)))
-        return wrong(csv, "a zero byte: this is no text");
+        return wrong(csv, "a zero byte: the file is not text");
     for (;;) {
         char *end = field_end(from, to);
         bool last = end == to;

@@ -1,4 +1,4 @@
-/* events_csv.c: events as rows of a CSV. Stands on csv.c. */
+/* events_csv.c: events as rows of a CSV. Uses csv.c. */
 #include "defrag/trace/formats/events_csv.h"
 
 #include <string.h>
@@ -89,7 +89,7 @@ void zr_events_csv_close(struct zr_events_csv *reader)
 
 /* ---- Rows ---------------------------------------------------------------------------------------------- */
 
-/* A column's text; "" where the row has none. */
+/* A column's text; "" if the row has none. */
 static const char *text_of(const struct zr_events_csv *reader, unsigned column)
 {
     int field = reader->columns[column];
@@ -104,7 +104,7 @@ static zr_result number_of(const struct zr_events_csv *reader, unsigned column, 
         return ZR_OK;
     zr_result result = zr_csv_number(&reader->csv, (unsigned)reader->columns[column], columns[column], out);
     if (result == ZR_OK && *out > most)
-        result = zr_fail(ZR_ERR_FORMAT, "'%s', line %llu: %s is %llu, and at most %llu makes sense",
+        result = zr_fail(ZR_ERR_FORMAT, "'%s', line %llu: %s is %llu; the maximum is %llu",
                          reader->csv.file.name, (unsigned long long)reader->csv.line, columns[column],
                          (unsigned long long)*out, (unsigned long long)most);
     return result;
@@ -165,13 +165,13 @@ static zr_result read_row(struct zr_events_csv *reader, struct zr_record *out)
     out->before = before;
     if (out->kind == ZR_RECORD_ALLOC && out->reserved_bytes < out->bytes)
         out->reserved_bytes = out->bytes;
-    if (out->time_ns < reader->last_ns) /* times never fall */
+    if (out->time_ns < reader->last_ns) /* times do not decrease */
         out->time_ns = reader->last_ns;
     reader->last_ns = out->time_ns;
     return ZR_OK;
 }
 
-/* Frees and marks need no bytes. */
+/* Whether the record counts: frees and marks need no bytes. */
 static bool is_something(const struct zr_record *record)
 {
     return record->bytes > 0 || record->kind == ZR_RECORD_MARK || record->kind == ZR_RECORD_FREE ||

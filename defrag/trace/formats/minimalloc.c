@@ -1,5 +1,5 @@
-/* minimalloc.c: MiniMalloc CSVs: their rows, and the sequence that a set of lifetimes stands for. Stands on
- * csv.c and raw_trace.c. */
+/* minimalloc.c: MiniMalloc CSVs: rows, and the sequence that corresponds to a set of lifetimes. Uses csv.c
+ * and raw_trace.c. */
 #include "defrag/trace/formats/minimalloc.h"
 
 #include <string.h>
@@ -12,7 +12,7 @@ static const char *const names[4] = {"id", "lower", "upper", "size"};
 
 /* ---- Rows ---------------------------------------------------------------------------------------------- */
 
-/* The length of the field at `text`, without the spaces around it; *rest is what follows the comma, or NULL.
+/* The length of the field at `text` without surrounding spaces; *rest is the text after the comma, or NULL.
  */
 static size_t field_length(const char **text, const char **rest)
 {
@@ -94,11 +94,11 @@ zr_result zr_minimalloc_next(struct zr_minimalloc *reader, struct zr_minimalloc_
 /* The begin or the end of a lifetime. */
 struct edge {
     uint64_t time, id, bytes;
-    uint64_t row; /* tells buffers apart whose ids are the same */
+    uint64_t row; /* distinguishes buffers of equal ids */
     bool begins;
 };
 
-/* At one moment frees come before allocations, and each in order of id. */
+/* At equal times frees precede allocations, and both are in order of id. */
 static bool earlier(const void *one, const void *other)
 {
     const struct edge *a = one, *b = other;
@@ -122,7 +122,7 @@ static zr_result read_edges(struct zr_minimalloc *reader, uint64_t unit_bytes, s
                 ZR_ERR_FORMAT, "'%s', line %llu: the size times a unit of %llu has more than 64 bits",
                 reader->csv.file.name, (unsigned long long)reader->csv.line, (unsigned long long)unit_bytes);
         if (row.bytes == 0 || row.lower == row.upper)
-            continue; /* never takes any memory */
+            continue; /* empty: takes no memory */
         struct edge edge = {row.lower, row.id, row.bytes, number, true};
         result = zr_vector_add(edges, &edge);
         edge.begins = false;

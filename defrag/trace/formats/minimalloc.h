@@ -1,5 +1,5 @@
-/* minimalloc.h: reads MiniMalloc CSVs, a row at a time: id,lower,upper,size in any order of columns, others
- * ignored. Private to defrag/: zr_sequence_read() and zr_lifetimes_read() stand on it. */
+/* minimalloc.h: reads MiniMalloc CSVs row by row: id,lower,upper,size in any order of columns; others are
+ * ignored. Private to defrag/: zr_sequence_read() and zr_lifetimes_read() use it. */
 #ifndef ZR_MINIMALLOC_H
 #define ZR_MINIMALLOC_H
 
@@ -12,16 +12,16 @@ struct zr_minimalloc_row {
 
 struct zr_minimalloc {
     struct zr_csv csv;
-    unsigned columns[4]; /* of id, lower, upper, size */
+    unsigned columns[4]; /* field index of id, lower, upper, size */
 };
 
-/* True if a header's line has the columns of this format. `line` ends with a zero. */
+/* Whether a header line has the columns of this format. `line` is zero-terminated. */
 bool zr_minimalloc_is(const char *line);
-/* The caller owns *out until zr_minimalloc_close(). ZR_ERR_FORMAT: a column is missing, or is there twice. */
+/* The caller owns *out until zr_minimalloc_close(). ZR_ERR_FORMAT: a column is missing or duplicated. */
 zr_result zr_minimalloc_open(struct zr_minimalloc *out, const char *path);
 void zr_minimalloc_close(struct zr_minimalloc *reader);
-/* The next row; *more is false at the end. ZR_ERR_FORMAT, with file and line: a field is missing or no
- * number, or the buffer ends before it begins. An empty lifetime and a size of 0 are let through. */
+/* Reads the next row; *more is false at the end. ZR_ERR_FORMAT, with file and line: a field is missing or no
+ * number, or the buffer ends before it begins. Empty lifetimes and sizes of 0 are valid. */
 zr_result zr_minimalloc_next(struct zr_minimalloc *reader, struct zr_minimalloc_row *out, bool *more);
 
 #endif

@@ -1,5 +1,4 @@
-/* pickle.c: the stack machine, less everything that could act. Stands on pickle_held.c and
- * alloc/base/system/file.c.
+/* pickle.c: the stack machine, without the opcodes that act. Uses pickle_held.c and alloc/base/system/file.c.
  *
  * Opcodes and their meaning: Python's Lib/pickletools.py. */
 #include "defrag/trace/formats/pickle_held.h"
@@ -8,7 +7,7 @@
 
 #include "alloc/base/error.h"
 
-/* A pickler spends two bytes or more on an item; four steps a byte are far more than its own data need. */
+/* A pickler writes at least two bytes for an item, so four steps a byte are ample for its own data. */
 enum { STEPS_PER_BYTE = 4 };
 
 enum { WINDOW_BYTES = 64 << 10, TAKEN_MOST = WINDOW_BYTES / 2 };
@@ -50,7 +49,7 @@ enum opcode {
     OP_FRAME = 0x95,
 };
 
-/* Opcodes that are refused, for the words: their names in pickletools, and what they would do. */
+/* Rejected opcodes, for messages: their names in pickletools, and their effect. */
 static const struct {
     unsigned opcode;
     const char *words;
@@ -94,7 +93,7 @@ static const struct {
 
 static zr_result refuse(const struct zr_pickle *pickle, unsigned opcode)
 {
-    const char *words = "no opcode of Python's";
+    const char *words = "not an opcode of Python";
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
         if (refused[i].opcode == opcode)
             words = refused[i].words;
@@ -111,15 +110,15 @@ static zr_result wrong(const struct zr_pickle *pickle, const char *what)
 
 /* ---- Bytes --------------------------------------------------------------------------------------------- */
 
-/* Whether the file has as many bytes left; else with words. */
+/* Checks that the file has that many bytes left; fails with a message. */
 static zr_result has(struct zr_pickle *pickle, uint64_t bytes)
 {
     return bytes <= pickle->data_bytes - pickle->next_bytes
                ? ZR_OK
-               : wrong(pickle, "something goes on beyond the end of the file");
+               : wrong(pickle, "a value extends beyond the end of the file");
 }
 
-/* Moves the window on, so that it has `bytes` bytes: no more than its length. */
+/* Moves the window so that it has `bytes` bytes, at most its length. */
 static zr_result fill(struct zr_pickle *pickle, size_t bytes)
 {
     size_t left = pickle->window_bytes - pickle->window_next, got = 0;
@@ -128,12 +127,12 @@ static zr_result fill(struct zr_pickle *pickle, size_t bytes)
     pickle->window_next = 0;
     pickle->window_bytes = left + got;
     if (result == ZR_OK && left + got < bytes)
-        return wrong(pickle, "something goes on beyond the end of the file");
+        return wrong(pickle, "a value extends beyond the end of the file");
     return result;
 }
 
-/* The next `bytes` of the program, TAKEN_MOST at most, until the next take(); NULL, with words, if it ends
- * before. */
+/* The next `bytes` of the program, at most TAKEN_MOST, valid until the next take(); NULL, with a message: the
+ * file ends. */
 static const unsigned char *take(struct zr_pickle *pickle, size_t bytes)
 {
     if (pickle->window_bytes - pickle->window_next < bytes &&
@@ -145,7 +144,7 @@ static const unsigned char *take(struct zr_pickle *pickle, size_t bytes)
     return data;
 }
 
-/* The next `bytes`, any number of them, into `out`; NULL: nowhere. */
+/* Copies the next `bytes`, any number, to `out`; NULL: skips them. */
 static zr_result take_into(struct zr_pickle *pickle, uint64_t bytes, char *out)
 {
     zr_result result = has(pickle, bytes);
@@ -170,7 +169,7 @@ static uint64_t little_endian(const unsigned char *data, unsigned bytes)
     return value;
 }
 
-/* A number of `bytes` bytes without a sign. */
+/* Reads an unsigned number of `bytes` bytes. */
 static zr_result take_number(struct zr_pickle *pickle, unsigned bytes, uint64_t *out)
 {
     const unsigned char *data = take(pickle, bytes);
@@ -223,7 +222,7 @@ static zr_result push_text(struct zr_pickle *pickle, uint64_t bytes)
     return result == ZR_OK ? zr_pickle_push(pickle, value) : result;
 }
 
-/* A two's complement number of any length; one of more than TAKEN_MOST bytes is beyond 64 bits. */
+/* Pushes a two's complement number of any length; with more than TAKEN_MOST bytes it is beyond 64 bits. */
 static zr_result push_long(struct zr_pickle *pickle, uint64_t bytes)
 {
     if (bytes > TAKEN_MOST) {
@@ -268,7 +267,7 @@ static zr_result push_mark(struct zr_pickle *pickle)
     return zr_vector_add(&pickle->marks, &height);
 }
 
-/* Takes the last mark away; *first is where the values above it begin. */
+/* Pops the last mark; *first is the index of the values above it. */
 static zr_result pop_mark(struct zr_pickle *pickle, size_t *first)
 {
     if (pickle->marks.count == 0)
@@ -333,7 +332,7 @@ static zr_result append_marked(struct zr_pickle *pickle, enum zr_pickle_kind kin
     return result == ZR_OK ? append_to(pickle, kind, first) : result;
 }
 
-/* The last `count` values: a tuple of them, or (tuple false) into the container below them. */
+/* Uses the last `count` values: makes a tuple, or (tuple false) adds them to the container below them. */
 static zr_result use_last(struct zr_pickle *pickle, size_t count, enum zr_pickle_kind kind)
 {
     bool tuple = kind == ZR_PICKLE_TUPLE;
@@ -354,7 +353,7 @@ static zr_result get(struct zr_pickle *pickle, unsigned number_bytes)
         return result;
     struct zr_pickle_value value = zr_pickle_memo_get(pickle, number);
     if (value.kind == ZR_PICKLE_ABSENT)
-        return wrong(pickle, "a value is asked for that was never kept");
+        return wrong(pickle, "a memo entry is read that was never written");
     return zr_pickle_push(pickle, value);
 }
 
@@ -363,9 +362,9 @@ static zr_result put(struct zr_pickle *pickle, uint64_t number)
     zr_result result = need(pickle, 1);
     if (result != ZR_OK)
         return result;
-    /* Picklers count up. A file of n bytes keeps fewer than n values, so this bounds the memory. */
+    /* Picklers count up. A file of n bytes has fewer than n memo entries, so this bounds the memory. */
     if (number >= pickle->data_bytes)
-        return wrong(pickle, "a value is kept under a number that no file of this length can need");
+        return wrong(pickle, "a memo number exceeds the file's length");
     return zr_pickle_memo_set(pickle, number, *top(pickle));
 }
 
@@ -376,9 +375,9 @@ static zr_result put_numbered(struct zr_pickle *pickle, unsigned number_bytes)
     return result == ZR_OK ? put(pickle, number) : result;
 }
 
-/* ---- The machine --------------------------------------------------------------------------------------- */
+/* ---- Opcodes ------------------------------------------------------------------------------------------- */
 
-/* Opcodes that begin with a number of `number_bytes`. */
+/* Opcodes with a number of `number_bytes`. */
 static zr_result run_with_number(struct zr_pickle *pickle, unsigned opcode, unsigned number_bytes)
 {
     uint64_t number = 0;
@@ -398,13 +397,13 @@ static zr_result run_with_number(struct zr_pickle *pickle, unsigned opcode, unsi
     case OP_FRAME:
         return number <= pickle->data_bytes - pickle->next_bytes
                    ? ZR_OK
-                   : wrong(pickle, "a frame goes on beyond the end of the file");
+                   : wrong(pickle, "a frame extends beyond the end of the file");
     default: /* texts */
         return push_text(pickle, number);
     }
 }
 
-/* Opcodes that work on what is on the stack. */
+/* Opcodes that work on the stack. */
 static zr_result run_on_stack(struct zr_pickle *pickle, unsigned opcode)
 {
     switch (opcode) {
@@ -498,7 +497,7 @@ static zr_result run_all(struct zr_pickle *pickle)
     if (pickle->stack.count != 1 || pickle->marks.count != 0)
         return wrong(pickle, "the program stops with other than one value");
     if (pickle->next_bytes != pickle->data_bytes)
-        return wrong(pickle, "the program stops, and the file goes on");
+        return wrong(pickle, "the program stops before the end of the file");
     pickle->root = *top(pickle);
     return ZR_OK;
 }
@@ -525,7 +524,7 @@ static zr_result start(struct zr_pickle *pickle, const char *path)
     return ZR_OK;
 }
 
-/* What only the reading needs. */
+/* Frees the memory that only reading needs. */
 static void end_reading(struct zr_pickle *pickle)
 {
     zr_vector_end(&pickle->stack);

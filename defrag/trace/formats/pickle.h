@@ -1,13 +1,13 @@
-/* pickle.h: reads Python pickles that are data alone. Private to defrag/.
+/* pickle.h: reads Python pickles that contain only data. Private to defrag/.
  *
- * A pickle is a program for a stack machine. This reader knows the opcodes that build numbers, strings,
- * tuples, lists and dicts, and refuses every other one: nothing is imported, called or executed. Nothing
- * recurses, and memory stays within ZR_PICKLE_FACTOR times the file's bytes, whatever the file says.
+ * A pickle is a program for a stack machine. This reader supports the opcodes that build numbers, strings,
+ * tuples, lists and dicts, and rejects all others: it imports, calls and executes nothing. The reader does
+ * not recurse, and its memory stays within ZR_PICKLE_FACTOR times the file's bytes for any input.
  *
- * The file is read through a window, front to back. The items of long lists can be handed over one by one and
- * are then forgotten; what they share (texts, and lists and dicts of equal content) is held once. So memory
- * goes by what is different in a file, and not by its length, but for 4 bytes for each object that the file
- * itself keeps in its memo, since a later byte may name any of them. */
+ * The file is read through a window, front to back. The reader can deliver the items of long lists one by one
+ * and then forget them; texts, and lists and dicts of equal content, are held once. So memory depends on the
+ * different content of a file, not on its length, except for 4 bytes for each object in the pickle's memo,
+ * which any later byte may name. */
 #ifndef ZR_PICKLE_H
 #define ZR_PICKLE_H
 
@@ -15,11 +15,11 @@
 #include "defrag/trace/number_map.h"
 #include "defrag/trace/vector.h"
 
-/* What reading takes at most, per byte of the file, while its arrays double. */
+/* Max bytes per byte of the file, while the reader's arrays double. */
 enum { ZR_PICKLE_FACTOR = 160 };
 
 enum zr_pickle_kind {
-    ZR_PICKLE_ABSENT = 0, /* no value at all: an empty memo, a missing key */
+    ZR_PICKLE_ABSENT = 0, /* no value: an empty memo entry, a missing key */
     ZR_PICKLE_NONE,
     ZR_PICKLE_BOOL,
     ZR_PICKLE_INTEGER,
@@ -37,34 +37,34 @@ struct zr_pickle_value {
     union {
         int64_t integer; /* and bool */
         double real;
-        uint64_t at; /* a text: where its bytes are among the texts; a container: its number */
+        uint64_t at; /* text: position of its bytes among the texts; container: its number */
     };
 };
 
 struct zr_pickle;
 
-/* What is handed over instead of held: each item of the lists in root[key], which is a list of lists. `list`
- * is the list's number. The item is valid during the call; a list, tuple or dict inside it has the same
- * number as any other one of the same content, and stays. A call that sets *stop ends the reading. A file
- * that names an item twice is ZR_ERR_FORMAT, and asked_spent is true, unless it is read whole. */
+/* Delivers items instead of holding them: each item of the lists in root[key], a list of lists. `list` is the
+ * list's number. The item is valid during the call; a list, tuple or dict inside the item has the same number
+ * as any other of equal content, and stays. A call that sets *stop ends the reading. For a file that names an
+ * item twice, the result is ZR_ERR_FORMAT with asked_spent true, unless `whole` is set. */
 struct zr_pickle_stream {
     const char *key;
-    bool whole; /* hand over at the end and hold everything: for files that name an item twice */
+    bool whole; /* hold everything and deliver at the end: for files that name an item twice */
     zr_result (*take)(void *state, struct zr_pickle *pickle, uint64_t list, struct zr_pickle_value item,
                       bool *stop);
     void *state;
 };
 
-/* Where in the stack the stream's lists are built; SIZE_MAX: nowhere as yet. */
+/* Where in the stack the stream's lists are built; SIZE_MAX: not yet known. */
 struct zr_pickle_place {
-    size_t outer, list, item; /* heights in the stack: of root[key], of the list in it, of the item in that */
-    size_t list_marks;        /* marks when the list began */
+    size_t outer, list, item; /* stack heights: of root[key], of the list in it, of the item in the list */
+    size_t list_marks;        /* marks at the start of the list */
     uint64_t list_number;
     bool had_outer;
-    size_t items, chunks, containers, memo; /* what there was before the item */
+    size_t items, chunks, containers, memo; /* counts at the start of the item */
 };
 
-/* A pickle that has been read. One thread at a time. */
+/* A pickle after reading. One thread at a time. */
 struct zr_pickle {
     struct zr_pickle_value root; /* absent: the stream stopped the reading */
     const char *name;            /* the path, borrowed */
@@ -73,39 +73,38 @@ struct zr_pickle {
     /* private */
     zr_arena *arena;
     struct zr_file file;
-    unsigned char *window;            /* of the file; NULL once it is read */
-    size_t window_next, window_bytes; /* what of it has been taken, what is there */
+    unsigned char *window;            /* of the file; NULL after reading */
+    size_t window_next, window_bytes; /* bytes consumed, bytes present */
     const struct zr_pickle_stream *stream;
     struct zr_pickle_place place;
     bool stopped;
-    bool read_whole;  /* for whoever reads it again */
-    bool asked_spent; /* the file names an item that was handed over: read it whole */
+    bool read_whole;  /* for a second read */
+    bool asked_spent; /* the file names an item that was already delivered: read it whole */
     struct zr_vector stack, marks;
     struct zr_vector memo;  /* uint32_t: pickle_held.h */
-    struct zr_vector kept;  /* struct zr_pickle_value: what the memo keeps besides texts and containers */
-    struct zr_vector texts; /* bytes: of each text its length, in 4, and itself */
-    struct zr_number_map known_texts;      /* from a hash to the text's place in units of 4 */
+    struct zr_vector kept;  /* struct zr_pickle_value: memo entries other than texts and containers */
+    struct zr_vector texts; /* bytes: for each text a length of 4 bytes and the bytes */
+    struct zr_number_map known_texts;      /* from a hash to the text's position in units of 4 */
     struct zr_number_map known_containers; /* from a hash to the number */
-    struct zr_vector renamed;              /* uint32_t: of an item's containers */
-    struct zr_vector items;      /* struct zr_pickle_value: of all containers; dicts: key, value, key, .. */
-    struct zr_vector chunks;     /* struct chunk: stretches of items, linked */
+    struct zr_vector renamed;              /* uint32_t: of one item's containers */
+    struct zr_vector items;  /* struct zr_pickle_value: of all containers; a dict is key, value, key, .. */
+    struct zr_vector chunks; /* struct chunk: linked ranges of items */
     struct zr_vector containers; /* struct container */
     uint64_t next_bytes;
-    uint64_t steps_left; /* of going through it */
+    uint64_t steps_left; /* limit for traversals */
 };
 
-/* Reads a file; `stream`: NULL, or what is handed over. The caller owns *out until zr_pickle_end().
- * ZR_ERR_FORMAT, with the place: no pickle of protocols 2 to 5, an opcode that is refused, or a program that
- * makes no sense. A failure of the stream's. */
+/* Reads a file; `stream` may be NULL. The caller owns *out until zr_pickle_end(). ZR_ERR_FORMAT, with the
+ * position: not a pickle of protocols 2 to 5, a rejected opcode, or an invalid program. Errors of the
+ * stream's call pass through. */
 zr_result zr_pickle_read(struct zr_pickle *out, const char *path, const struct zr_pickle_stream *stream,
                          zr_arena *arena);
 void zr_pickle_end(struct zr_pickle *pickle);
 
-/* How many items a list or tuple has, those handed over included; how many pairs a dict; 0 for anything else.
- */
+/* Number of items of a list or tuple, including delivered ones; of pairs of a dict; 0 for anything else. */
 uint64_t zr_pickle_count(const struct zr_pickle *pickle, struct zr_pickle_value container);
 
-/* Goes through a list or tuple. A pickle can name one list many times, and so be larger than its file: after
+/* Iterates over a list or tuple. A pickle can name one list many times and so be larger than its file: after
  * a number of steps in proportion to the file, cursors end early and zr_pickle_exhausted() is true. */
 struct zr_pickle_cursor {
     uint32_t chunk;
@@ -115,15 +114,15 @@ struct zr_pickle_cursor zr_pickle_cursor_of(const struct zr_pickle *pickle, stru
 bool zr_pickle_next(struct zr_pickle *pickle, struct zr_pickle_cursor *cursor, struct zr_pickle_value *out);
 bool zr_pickle_exhausted(const struct zr_pickle *pickle);
 
-/* The values of `count` keys of a dict; absent ones, and all of what is no dict, get ZR_PICKLE_ABSENT. Of a
- * key that comes twice the last counts, as in Python. */
+/* Looks up `count` keys of a dict. Absent keys, and all keys of a value that is no dict, get
+ * ZR_PICKLE_ABSENT. If a key occurs twice, the last one counts, as in Python. */
 struct zr_pickle_field {
     const char *key;
     struct zr_pickle_value value;
 };
 void zr_pickle_fields(struct zr_pickle *pickle, struct zr_pickle_value dict, struct zr_pickle_field *fields,
                       unsigned count);
-/* A text's bytes, without a zero at their end, until the next read or zr_pickle_end(). */
+/* A text's bytes, not zero-terminated, valid until the next read or zr_pickle_end(). */
 const char *zr_pickle_text(const struct zr_pickle *pickle, struct zr_pickle_value text);
 bool zr_pickle_text_is(const struct zr_pickle *pickle, struct zr_pickle_value text, const char *words);
 

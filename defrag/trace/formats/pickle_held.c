@@ -1,8 +1,8 @@
-/* pickle_held.c: texts, containers and the memo of a pickle, and going through them. Stands on vector.c and
+/* pickle_held.c: the texts, containers and memo of a pickle, and their traversal. Uses vector.c and
  * number_map.c.
  *
- * Numbers from hostile files lead everywhere: what was handed over gives its numbers back, and a pickle may
- * have hidden one of them somewhere. So whoever follows a number looks whether it is there. */
+ * A hostile file may refer to the number of a delivered container, which is reused. So every use of a number
+ * checks its bounds. */
 #include "defrag/trace/formats/pickle_held.h"
 
 #include <string.h>
@@ -17,7 +17,7 @@ zr_result zr_pickle_wrong(const struct zr_pickle *pickle, const char *what)
 
 /* ---- Texts --------------------------------------------------------------------------------------------- */
 
-enum { TEXT_UNIT = 4 }; /* a text's length stands before it, and takes as many bytes */
+enum { TEXT_UNIT = 4 }; /* a text follows its length of as many bytes */
 
 zr_result zr_pickle_text_room(struct zr_pickle *pickle, uint64_t bytes, char **out)
 {
@@ -84,7 +84,7 @@ zr_result zr_pickle_append(struct zr_pickle *pickle, struct zr_pickle_value to, 
     if (count == 0)
         return ZR_OK;
     if (to.at >= pickle->containers.count)
-        return zr_pickle_wrong(pickle, "values go into something that was handed over");
+        return zr_pickle_wrong(pickle, "values are added to a container that was already delivered");
     zr_result result = zr_vector_reserve(&pickle->items, count);
     if (result == ZR_OK)
         result = zr_vector_reserve(&pickle->chunks, 1);
@@ -92,7 +92,7 @@ zr_result zr_pickle_append(struct zr_pickle *pickle, struct zr_pickle_value to, 
         return result;
     struct zr_pickle_container *container = zr_vector_at(&pickle->containers, to.at);
     if (container->is_stream)
-        return zr_pickle_wrong(pickle, "a list whose items are handed over goes on in another place");
+        return zr_pickle_wrong(pickle, "a list of delivered items continues elsewhere");
     struct zr_pickle_chunk *last = container->last_chunk < pickle->chunks.count
                                        ? zr_vector_at(&pickle->chunks, container->last_chunk)
                                        : NULL;
@@ -119,7 +119,7 @@ zr_result zr_pickle_append(struct zr_pickle *pickle, struct zr_pickle_value to, 
 
 /* ---- The memo ------------------------------------------------------------------------------------------ */
 
-/* What a number of the memo keeps: a kind in 3 bits, a number in the others. */
+/* A memo entry: a kind in 3 bits, a number in the others. */
 enum { MEMO_ABSENT = 0, MEMO_TEXT, MEMO_TUPLE, MEMO_LIST, MEMO_DICT, MEMO_OTHER, MEMO_SPENT };
 enum { MEMO_BITS = 29 };
 
@@ -140,7 +140,7 @@ zr_result zr_pickle_memo_set(struct zr_pickle *pickle, uint64_t number, struct z
         result = zr_vector_add(&pickle->kept, &value);
     }
     if (result == ZR_OK && at >> MEMO_BITS)
-        return zr_pickle_wrong(pickle, "there is more to be kept than is counted here");
+        return zr_pickle_wrong(pickle, "the memo is full");
     if (result == ZR_OK && number >= pickle->memo.count) {
         size_t more = number + 1 - pickle->memo.count;
         result = zr_vector_reserve(&pickle->memo, more);
@@ -174,7 +174,7 @@ struct zr_pickle_value zr_pickle_memo_get(struct zr_pickle *pickle, uint64_t num
     return value;
 }
 
-/* ---- Going through it ---------------------------------------------------------------------------------- */
+/* ---- Traversal ----------------------------------------------------------------------------------------- */
 
 static const struct zr_pickle_container *container_of(const struct zr_pickle *pickle,
                                                       struct zr_pickle_value value)

@@ -1,10 +1,10 @@
-/* pickle_stream.c: hands the items of long lists over while a pickle is read, and forgets them. Stands on
+/* pickle_stream.c: delivers the items of long lists while a pickle is read, and forgets them. Uses
  * pickle_held.c.
  *
- * Picklers write a list, then up to a thousand items on the stack, then the opcode that puts them into it. An
- * item that is a dict is at its end when the next dict begins beside it, or when they are put into the list.
- * What it made is at the end of all arrays by then. If a list or dict of the same content was there for each
- * one inside it, they take its numbers, and all the item made is dropped. */
+ * Picklers write a list, then up to a thousand items on the stack, then the opcode that appends them. A dict
+ * item is complete when the next dict begins beside it, or when the items are appended. Its data is then at
+ * the end of all arrays. If each list and dict inside the item equals an earlier one, they get the earlier
+ * numbers, and the item's data is dropped. */
 #include <string.h>
 
 #include "alloc/base/error.h"
@@ -12,7 +12,7 @@
 
 #define NOWHERE SIZE_MAX
 
-/* Items with more containers inside are held as they are. */
+/* Items with more containers inside are held without sharing. */
 enum { SHARED_MOST = 1 << 16 };
 
 static struct zr_pickle_value *on_stack(const struct zr_pickle *pickle, size_t height)
@@ -41,9 +41,9 @@ void zr_pickle_stream_lower(struct zr_pickle *pickle)
         place->item = NOWHERE;
 }
 
-/* ---- What is known already ----------------------------------------------------------------------------- */
+/* ---- Sharing ------------------------------------------------------------------------------------------- */
 
-/* The stretch of items of a container that has one; NULL. */
+/* The chunk of a container that has exactly one; else NULL. */
 static const struct zr_pickle_chunk *only_chunk(const struct zr_pickle *pickle,
                                                 const struct zr_pickle_container *container)
 {
@@ -53,7 +53,7 @@ static const struct zr_pickle_chunk *only_chunk(const struct zr_pickle *pickle,
     return chunk->first + (uint64_t)chunk->count <= pickle->items.count ? chunk : NULL;
 }
 
-/* The bytes of a container's items; NULL where they are not in one piece. */
+/* The bytes of a container's items; NULL if they are not contiguous. */
 static const void *content_of(const struct zr_pickle *pickle, uint64_t number, size_t *bytes)
 {
     const struct zr_pickle_container *container = container_at(pickle, number);
@@ -79,7 +79,7 @@ static uint64_t hash_of(uint64_t kind, const void *content, size_t bytes)
     return hash;
 }
 
-/* Values that name the item's own containers get the numbers that those have now. */
+/* Replaces references to the item's own containers by their new numbers. */
 static void rename_values(struct zr_pickle *pickle, uint64_t number)
 {
     const struct zr_pickle_chunk *chunk = only_chunk(pickle, container_at(pickle, number));
@@ -91,7 +91,7 @@ static void rename_values(struct zr_pickle *pickle, uint64_t number)
     }
 }
 
-/* Finds a container of the same content from before, or makes this one known. *known: there is one. */
+/* Finds an earlier container of equal content, or registers this one. *known: there is one. */
 static zr_result find_equal(struct zr_pickle *pickle, uint64_t number, bool *known)
 {
     size_t bytes, other_bytes;
@@ -113,7 +113,7 @@ static zr_result find_equal(struct zr_pickle *pickle, uint64_t number, bool *kno
     return ZR_OK;
 }
 
-/* The innermost have the highest numbers. *all: everything inside the item was known. */
+/* Innermost containers have the highest numbers. *all: all content of the item was known. */
 static zr_result share(struct zr_pickle *pickle, bool *all)
 {
     size_t bytes, first = pickle->place.containers, count = pickle->containers.count - first;
@@ -140,7 +140,7 @@ static zr_result share(struct zr_pickle *pickle, bool *all)
 
 /* ---- Items --------------------------------------------------------------------------------------------- */
 
-/* Drops all that the item made; the memo names what was there before. */
+/* Drops the item's data; memo entries then refer to the earlier containers. */
 static zr_result drop_all(struct zr_pickle *pickle)
 {
     const struct zr_pickle_place *place = &pickle->place;
@@ -161,7 +161,7 @@ static zr_result drop_all(struct zr_pickle *pickle)
     return result;
 }
 
-/* Drops the item's own fields, which are the last of all; what is inside stays. */
+/* Drops the item's own fields, which are the last; nested containers stay. */
 static void drop_fields(struct zr_pickle *pickle)
 {
     struct zr_pickle_container *own = container_at(pickle, pickle->place.containers);
@@ -174,7 +174,7 @@ static void drop_fields(struct zr_pickle *pickle)
     *own = (struct zr_pickle_container){ZR_PICKLE_NO_CHUNK, ZR_PICKLE_NO_CHUNK, 0, own->kind, false};
 }
 
-/* Hands over the item that is at its end. An absent value takes its place on the stack. */
+/* Delivers the completed item. An absent value replaces the item on the stack. */
 static zr_result hand_over(struct zr_pickle *pickle)
 {
     struct zr_pickle_place *place = &pickle->place;
@@ -193,7 +193,7 @@ static zr_result hand_over(struct zr_pickle *pickle)
     return result;
 }
 
-/* Whether what is pushed now lies in the list: right on it, or on the mark on it. */
+/* Whether a value pushed now is in the list: directly on it, or on the mark on it. */
 static bool in_list(const struct zr_pickle *pickle)
 {
     const struct zr_pickle_place *place = &pickle->place;

@@ -1,4 +1,4 @@
-/* rmm.c: logs of RAPIDS' memory manager: Thread,Time,Action,Pointer,Size,Stream. Stands on csv.c. */
+/* rmm.c: reads logs of RAPIDS' memory manager: Thread,Time,Action,Pointer,Size,Stream. Uses csv.c. */
 #include <string.h>
 
 #include "alloc/base/error.h"
@@ -14,7 +14,7 @@ bool zr_rmm_is(const char *line)
     return strncmp(line, header, sizeof header - 1) == 0 && strchr(",\r\n", line[sizeof header - 1]);
 }
 
-/* "20:24:35.012345" or "20:24:35:012345", since midnight; 0 for anything else. */
+/* Parses "20:24:35.012345" or "20:24:35:012345" to the time since midnight; 0 for anything else. */
 static uint64_t time_of(const char *text)
 {
     uint64_t numbers[4] = {0};
@@ -53,7 +53,7 @@ static zr_result read_row(const struct zr_csv *csv, struct zr_rmm_row *row)
     out->kind = action[0] == 'a' ? ZR_EVENT_ALLOC : ZR_EVENT_FREE;
     bool nil = strcmp(csv->fields[POINTER], "(nil)") == 0;
     if (nil && !row->failed)
-        return ZR_OK; /* nothing was asked for */
+        return ZR_OK; /* a row without a request */
     zr_result result = zr_csv_number(csv, THREAD, "Thread", &out->thread);
     if (result == ZR_OK && !row->failed)
         result = zr_csv_number(csv, POINTER, "Pointer", &out->address);
@@ -76,7 +76,7 @@ zr_result zr_rmm_sequence(struct zr_raw_trace *trace, const struct zr_read_optio
     zr_result result = zr_csv_open(&csv, options->path);
     if (result != ZR_OK)
         return result;
-    result = zr_csv_next(&csv, &more); /* the header, known by now */
+    result = zr_csv_next(&csv, &more); /* skips the header */
     while (result == ZR_OK && (result = zr_rmm_next(&csv, &row, &more)) == ZR_OK && more)
         if (!row.failed && row.event.bytes > 0)
             result = zr_vector_add(&trace->events, &row.event);

@@ -1,8 +1,8 @@
-/* torch_snapshot.c: PyTorch's memory snapshots (torch.cuda.memory._dump_snapshot). Stands on pickle.c.
+/* torch_snapshot.c: reads PyTorch's memory snapshots (torch.cuda.memory._dump_snapshot). Uses pickle.c.
  *
- * The event ring gives the allocations and frees of its window; a block's memory is free again at
- * free_completed, which comes after free_requested where other streams still used it. The segments give what
- * is live when the snapshot is taken. The keys and actions are those of torch/cuda/_memory_viz.py and
+ * The event ring has the allocations and frees of its window. A block's memory is reusable at free_completed,
+ * which follows free_requested later if other streams still used the block. The segments have the blocks that
+ * are live at the snapshot. Keys and actions are those of torch/cuda/_memory_viz.py and
  * torch/csrc/cuda/memory_snapshot.cpp. */
 #include <string.h>
 
@@ -12,7 +12,8 @@
 
 zr_result zr_torch_wrong(const struct zr_pickle *pickle, const char *what)
 {
-    return zr_fail(ZR_ERR_FORMAT, "'%s' is no PyTorch snapshot that can be replayed: %s", pickle->name, what);
+    return zr_fail(ZR_ERR_FORMAT, "'%s' is not a PyTorch snapshot that can be replayed: %s", pickle->name,
+                   what);
 }
 
 bool zr_torch_number(struct zr_pickle_value value, uint64_t *out)
@@ -46,7 +47,7 @@ static zr_result read_event(void *state, struct zr_pickle *pickle, struct zr_pic
     else if (zr_pickle_text_is(pickle, action, "free_completed"))
         raw.kind = ZR_EVENT_FREE;
     else
-        return ZR_OK; /* segments, out of memory, snapshot, free_requested, and what later versions add */
+        return ZR_OK; /* segments, out of memory, snapshot, free_requested, and actions of later versions */
     if (!zr_torch_number(fields[ADDRESS].value, &raw.address) ||
         !zr_torch_number(fields[SIZE].value, &raw.bytes))
         return zr_torch_wrong(pickle, "an event has no address or no size");
@@ -54,7 +55,7 @@ static zr_result read_event(void *state, struct zr_pickle *pickle, struct zr_pic
     return zr_vector_add(&trace->events, &raw);
 }
 
-/* The device that is meant, by the lists' lengths; as zr_torch_read(). */
+/* Chooses the device by the lengths of the lists; see zr_torch_read(). */
 static zr_result find_device(struct zr_pickle *pickle, struct zr_pickle_value traces, int *device)
 {
     struct zr_pickle_cursor cursor = zr_pickle_cursor_of(pickle, traces);
@@ -65,7 +66,7 @@ static zr_result find_device(struct zr_pickle *pickle, struct zr_pickle_value tr
     for (int number = 0; number < INT32_MAX && zr_pickle_next(pickle, &cursor, &list); number++) {
         uint64_t count = zr_pickle_count(pickle, list);
         if (list.kind != ZR_PICKLE_LIST)
-            return zr_torch_wrong(pickle, "device_traces holds something that is no list");
+            return zr_torch_wrong(pickle, "device_traces contains an element that is not a list");
         if (wanted >= 0 ? number == wanted : !found || count > most) {
             found = true;
             *device = number;
@@ -81,9 +82,9 @@ static const char over_and_over[] = "it names the same things over and over";
 
 struct choosing {
     const struct zr_torch_events *events;
-    int64_t device; /* negative: the first that has events */
+    int64_t device; /* negative: the first device with events */
     bool guessed;
-    zr_result failure; /* of a device that may not be the one */
+    zr_result failure; /* of a device that may not be the right one */
 };
 
 static zr_result choose(void *state, struct zr_pickle *pickle, uint64_t list, struct zr_pickle_value item,
@@ -111,7 +112,7 @@ static zr_result check(struct zr_pickle *pickle, int *device, struct zr_pickle_v
     if (pickle->stopped)
         return ZR_OK;
     if (fields[0].value.kind != ZR_PICKLE_LIST || fields[1].value.kind != ZR_PICKLE_LIST)
-        return zr_torch_wrong(pickle, "it is no dict with the lists 'segments' and 'device_traces'");
+        return zr_torch_wrong(pickle, "it is not a dict with the lists 'segments' and 'device_traces'");
     zr_result result = find_device(pickle, fields[1].value, device);
     return result == ZR_OK && zr_pickle_exhausted(pickle) ? zr_torch_wrong(pickle, over_and_over) : result;
 }
@@ -136,7 +137,7 @@ zr_result zr_torch_read(struct zr_pickle *out, const char *path, const struct zr
         if (again)
             wanted = *device;
         else if (result == ZR_OK)
-            result = own.failure; /* its words are the last ones */
+            result = own.failure; /* its message is the last error */
         if (again || result != ZR_OK)
             zr_pickle_end(out);
     }
@@ -148,7 +149,7 @@ zr_result zr_torch_read(struct zr_pickle *out, const char *path, const struct zr
 
 enum { BLOCK_ADDRESS = 0, BLOCK_SIZE, REQUESTED_SIZE, STATE, BLOCK_FIELDS };
 
-/* A block of a segment; `address` is where it is if it does not say so itself, and goes on to the next one.
+/* Reads a block of a segment; `address` is its address if the block has none, and advances to the next one.
  */
 static zr_result read_block(struct zr_pickle *pickle, struct zr_pickle_value block,
                             struct zr_raw_block *place, struct zr_raw_trace *trace)
@@ -161,7 +162,7 @@ static zr_result read_block(struct zr_pickle *pickle, struct zr_pickle_value blo
         return zr_torch_wrong(pickle, "a block has no size or no state");
     if (fields[BLOCK_ADDRESS].value.kind != ZR_PICKLE_ABSENT &&
         !zr_torch_number(fields[BLOCK_ADDRESS].value, &place->address))
-        return zr_torch_wrong(pickle, "a block's address is none");
+        return zr_torch_wrong(pickle, "a block has an invalid address");
     struct zr_raw_block raw = *place;
     place->address += bytes;
     if (zr_pickle_text_is(pickle, fields[STATE].value, "inactive"))
@@ -198,7 +199,7 @@ static zr_result read_segment(struct zr_pickle *pickle, struct zr_pickle_value s
     return result;
 }
 
-/* ---- The whole ----------------------------------------------------------------------------------------- */
+/* ---- Reading ------------------------------------------------------------------------------------------- */
 
 static void restart(void *state)
 {

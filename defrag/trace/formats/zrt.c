@@ -1,4 +1,4 @@
-/* zrt.c: the reader of .zrt traces. Stands on alloc/base/system/file.c alone. */
+/* zrt.c: reads .zrt traces. Uses alloc/base/system/file.c. */
 #include "defrag/trace/formats/zrt.h"
 
 #include <stddef.h>
@@ -13,7 +13,7 @@ static const char *name_of(const struct zrt_reader *reader)
     return reader->file.fd >= 0 ? reader->file.name : "trace in memory";
 }
 
-/* What is wrong with a header, NULL for nothing. */
+/* The problem of a header; NULL: none. */
 static const char *header_fault(const struct zrt_header *header)
 {
     if (memcmp(header->magic, ZRT_MAGIC, sizeof header->magic) != 0)
@@ -21,21 +21,21 @@ static const char *header_fault(const struct zrt_header *header)
     if (header->version == 0)
         return "there is no version 0 of the format";
     if (header->header_bytes < sizeof *header || header->header_bytes > ZRT_HEADER_MOST)
-        return "its header has another length";
+        return "its header has an invalid length";
     if (header->state >= ZRT_STATE_COUNT)
-        return "its state is none of the known ones";
+        return "its state is unknown";
     if (header->granule_bytes == 0 || (header->granule_bytes & (header->granule_bytes - 1)) != 0)
-        return "its granule size is no power of two";
+        return "its granule size is not a power of two";
     if (header->reserve_bytes == 0 || header->base_address + header->reserve_bytes < header->base_address)
         return "its range of addresses is empty or wraps around";
     if (memchr(header->arena, '\0', sizeof header->arena) == NULL)
-        return "the arena's name has no end";
+        return "the arena's name is not terminated";
     if (header->origin >= ZRT_ORIGIN_COUNT)
-        return "it comes from a format that this program does not know";
+        return "it was imported from a format unknown to this program";
     return NULL;
 }
 
-/* Both ways of opening come here with the header read; `source_bytes` is all there is. */
+/* Common part of both ways of opening, after the header was read; `source_bytes` is the whole size. */
 static zr_result start(struct zrt_reader *reader, uint64_t source_bytes)
 {
     const struct zrt_header *header = &reader->header;
@@ -49,7 +49,7 @@ static zr_result start(struct zrt_reader *reader, uint64_t source_bytes)
     if (!fault && header->header_bytes > source_bytes)
         fault = "it ends within its header";
     if (fault)
-        return zr_fail(ZR_ERR_FORMAT, "'%s' is no trace that can be read: %s", name_of(reader), fault);
+        return zr_fail(ZR_ERR_FORMAT, "'%s' is not a readable trace: %s", name_of(reader), fault);
     uint64_t there_bytes = source_bytes - header->header_bytes;
     reader->cut_short = reader->header.written_bytes > there_bytes;
     reader->left_bytes = reader->cut_short ? there_bytes : reader->header.written_bytes;
@@ -64,7 +64,7 @@ static void clear(struct zrt_reader *reader)
 
 static zr_result too_short(const char *name, uint64_t bytes)
 {
-    return zr_fail(ZR_ERR_FORMAT, "'%s' is no trace: %llu bytes are less than a header of %zu", name,
+    return zr_fail(ZR_ERR_FORMAT, "'%s' is not a trace: %llu bytes are less than a header of %zu", name,
                    (unsigned long long)bytes, sizeof(struct zrt_header));
 }
 
@@ -88,7 +88,7 @@ zr_result zrt_open(struct zrt_reader *out, const char *path)
         result = too_short(path, got);
     if (result == ZR_OK)
         result = start(out, bytes);
-    if (result == ZR_OK) /* what a later release has added to the header */
+    if (result == ZR_OK) /* skips fields that a later release added to the header */
         result = zr_file_read(&out->file, out->buffer, out->header.header_bytes - sizeof out->header, &got);
     out->data = out->buffer;
 unwind:
@@ -118,7 +118,7 @@ void zrt_close(struct zrt_reader *reader)
 
 /* ---- Events -------------------------------------------------------------------------------------------- */
 
-/* Has a whole event's length in the buffer, or all that is left. */
+/* Fills the buffer with the length of a whole event, or the rest of the file. */
 static zr_result refill(struct zrt_reader *reader)
 {
     size_t held = (size_t)(reader->data_bytes - reader->data_next_bytes), got;
@@ -129,20 +129,20 @@ static zr_result refill(struct zrt_reader *reader)
     reader->data_next_bytes = 0;
     reader->data_bytes = held + got;
     if (result == ZR_OK && held + got < ZRT_EVENT_BYTES && held + got < reader->left_bytes) {
-        /* The file shrank under us. */
+        /* The file shrank while it was read. */
         reader->cut_short = true;
         reader->left_bytes = held + got;
     }
     return result;
 }
 
-/* The bytes of one event. After a fault `next` stays where it is and every get gives 0. */
+/* The bytes of one event. After a fault `next` does not move and every get returns 0. */
 struct bytes {
     const unsigned char *next, *end;
     const char *fault;
 };
 
-static const char past_end[] = "the event goes on beyond the end";
+static const char past_end[] = "the event extends beyond the end";
 
 static unsigned get_byte(struct bytes *from)
 {
@@ -166,7 +166,7 @@ static uint64_t get_varint(struct bytes *from)
     }
 }
 
-/* Moves *place by a zigzag difference counted in `unit`; it must stay within [0, limit]. */
+/* Moves *place by a zigzag difference in units of `unit`; the result must be in [0, limit]. */
 static void move_place(struct bytes *from, uint64_t *place, uint64_t unit, uint64_t limit)
 {
     uint64_t coded = get_varint(from);
@@ -218,7 +218,7 @@ static void get_granules(struct zrt_reader *reader, struct bytes *from, unsigned
         return;
     uint64_t pool = get_varint(from), together = get_varint(from);
     if (!from->fault && (pool > UINT32_MAX || together > limit))
-        from->fault = "a segment's pool or unit is none";
+        from->fault = "a segment's pool or unit is invalid";
     out->has_segment = true;
     out->pool = (uint32_t)pool;
     out->unit_bytes = from->fault ? 0 : together * unit;
@@ -233,7 +233,7 @@ static void get_label(struct bytes *from, struct zrt_event *out)
         out->label[i] = (char)get_byte(from);
 }
 
-/* Those that a later writer adds are read and left out. */
+/* Skips figures that a later writer added. */
 static void get_more(struct bytes *from, struct zrt_refusal *out)
 {
     uint64_t *const figures[] = {&out->device_free_bytes, &out->process_bytes, &out->whole_bytes,
@@ -254,7 +254,7 @@ static void get_refusal(struct bytes *from, struct zrt_refusal *out)
 {
     unsigned cause = get_byte(from);
     if (!from->fault && (cause == ZRT_CAUSE_UNKNOWN || cause >= ZRT_CAUSE_COUNT))
-        from->fault = "there is no such cause of a refusal";
+        from->fault = "the cause of a refusal is unknown";
     out->cause = (enum zrt_cause)cause;
     uint64_t *const figures[] = {&out->need_bytes,     &out->free_bytes,    &out->largest_bytes,
                                  &out->cached_bytes,   &out->pending_bytes, &out->unmovable_bytes,
@@ -281,7 +281,7 @@ static void get_module(struct bytes *from, struct zrt_module *out)
         return;
     out->build_id_bytes = (unsigned)length;
     size_t path_bytes =
-        (size_t)(from->end - from->next); /* the extension is no longer than the path's room */
+        (size_t)(from->end - from->next); /* the extension is no longer than the path's capacity */
     memcpy(out->path, from->next, path_bytes);
     out->path[path_bytes] = '\0';
     from->next += path_bytes;
@@ -293,7 +293,7 @@ static uint32_t get_stack_number(struct bytes *from)
 {
     uint64_t number = get_varint(from);
     if (!from->fault && (number == 0 || number > ZRT_STACKS_MOST))
-        from->fault = "there is no such number of a stack";
+        from->fault = "the number of a stack is invalid";
     return from->fault ? 0 : (uint32_t)number;
 }
 
@@ -316,7 +316,7 @@ static void get_extension(struct zrt_reader *reader, struct bytes *from, struct 
     unsigned kind = get_byte(from);
     uint64_t length = get_varint(from);
     if (!from->fault && (reader->header.version < 2 || kind == 0))
-        from->fault = "there is no such kind of event";
+        from->fault = "the kind of the extension is invalid";
     else if (!from->fault && length > ZRT_EXTENSION_BYTES)
         from->fault = "an extension is too long";
     else if (!from->fault && length > (size_t)(from->end - from->next))
@@ -331,14 +331,14 @@ static void get_extension(struct zrt_reader *reader, struct bytes *from, struct 
         get_frames(&own, out);
     else if (kind == ZRT_WITH)
         reader->with = get_stack_number(&own);
-    if (own.fault) /* within the extension nothing is cut off */
+    if (own.fault) /* no field may be cut off within the extension */
         from->fault = own.fault == past_end ? "an extension is too short" : own.fault;
     from->next += length;
 }
 
-/* ---- An event ------------------------------------------------------------------------------------------ */
+/* ---- One event ----------------------------------------------------------------------------------------- */
 
-/* The part that all events have. */
+/* Reads the common part of all events. */
 static void get_common(struct zrt_reader *reader, struct bytes *from, unsigned first, struct zrt_event *out)
 {
     uint64_t later_ns = get_varint(from), thread = reader->thread;
@@ -352,7 +352,7 @@ static void get_common(struct zrt_reader *reader, struct bytes *from, unsigned f
         reader->stream = get_varint(from);
     unsigned tag = first & ZRT_HAS_TAG ? get_byte(from) : reader->tag;
     if (tag >= ZR_TAG_COUNT && !from->fault)
-        from->fault = "there is no such tag";
+        from->fault = "the tag is invalid";
     reader->thread = (uint32_t)thread;
     reader->tag = (zr_tag)tag;
     out->time_ns = reader->time_ns;
@@ -369,7 +369,7 @@ static void get_event(struct zrt_reader *reader, struct bytes *from, struct zrt_
     bool more = out->kind == ZRT_REFUSED && has_reserved; /* ZRT_HAS_MORE is the same bit as in_bytes */
     if ((in_bytes && out->kind != ZRT_ALLOC && out->kind != ZRT_FREE && !more) ||
         (has_reserved && (out->kind == ZRT_MARK || out->kind == ZRT_BEGIN))) {
-        from->fault = "it has flags that its kind does not";
+        from->fault = "it has flags that are invalid for its kind";
         return;
     }
     get_common(reader, from, first, out);
@@ -403,13 +403,13 @@ static void get_event(struct zrt_reader *reader, struct bytes *from, struct zrt_
         break;
     default:
         if (!from->fault)
-            from->fault = "there is no such kind of event";
+            from->fault = "the kind of the event is invalid";
     }
 }
 
 zr_result zrt_next(struct zrt_reader *reader, struct zrt_event *out, bool *more)
 {
-    memset(out, 0, offsetof(struct zrt_event, module)); /* what comes behind belongs to rare kinds */
+    memset(out, 0, offsetof(struct zrt_event, module)); /* the fields after it belong to rare kinds */
     *more = false;
     zr_result result = refill(reader);
     if (result != ZR_OK || reader->left_bytes == 0)
@@ -422,7 +422,7 @@ zr_result zrt_next(struct zrt_reader *reader, struct zrt_event *out, bool *more)
 
     get_event(reader, &from, out);
     if (from.fault == past_end && reader->cut_short && room == reader->left_bytes) {
-        reader->left_bytes = 0; /* the cut went through this event */
+        reader->left_bytes = 0; /* the file is truncated within this event */
         return ZR_OK;
     }
     if (from.fault) {

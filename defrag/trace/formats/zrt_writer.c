@@ -1,10 +1,9 @@
-/* zrt_writer.c: the writer of .zrt traces that are made of other files. Stands on alloc/base/system/file.c
- * alone. */
+/* zrt_writer.c: writes .zrt traces made of other files. Uses alloc/base/system/file.c. */
 #include "defrag/trace/formats/zrt_writer.h"
 
 #include <string.h>
 
-/* An event being put together. */
+/* An event in progress. */
 struct bytes {
     unsigned char room[ZRT_EVENT_BYTES];
     size_t count;
@@ -22,7 +21,7 @@ static void put_varint(struct bytes *to, uint64_t value)
     put_byte(to, (unsigned)value);
 }
 
-/* Both below 2^63. */
+/* Both are below 2^63. */
 static void put_move(struct bytes *to, uint64_t place, uint64_t before)
 {
     put_varint(to, place >= before ? (place - before) << 1 : ((before - place) << 1) - 1);
@@ -35,7 +34,7 @@ void zrt_writer_start(struct zrt_writer *out, const struct zrt_header *header, s
         zr_text_put(text, (const char *)header, sizeof *header);
 }
 
-/* What all events have, and what their kind adds to the first byte. */
+/* Writes the common part of all events; a kind adds flags to the first byte. */
 static void put_common(struct zrt_writer *writer, struct bytes *to, const struct zrt_event *event,
                        unsigned flags)
 {

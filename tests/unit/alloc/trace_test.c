@@ -332,19 +332,19 @@ static void test_complaints(void)
         size_t length;
         const char *words;
     } cases[] = {
-        {{0x00, 0x00, 0x00, 0x00}, 4, "no such kind"},
+        {{0x00, 0x00, 0x00, 0x00}, 4, "is invalid"},
         {{0x00, 0x00, 200, 0xff, 0x7f}, 5, "extension is too long"},
         {{0x00, 0x00, 200, 2, 0}, 5, "beyond the end"},
         {{0x00, 0x00, ZRT_WITH, 0}, 4, "too short"},
-        {{0x00, 0x00, ZRT_WITH, 1, 0}, 5, "no such number"},
-        {{0x00, 0x00, ZRT_STACK, 4, 0xff, 0xff, 0x7f, 2}, 8, "no such number"},
+        {{0x00, 0x00, ZRT_WITH, 1, 0}, 5, "number of a stack"},
+        {{0x00, 0x00, ZRT_STACK, 4, 0xff, 0xff, 0x7f, 2}, 8, "number of a stack"},
         {{0x00, 0x00, ZRT_STACK, 2, 1, 0x80}, 6, "too short"},
         {{0x00, 0x00, ZRT_MODULE, 4, 1, 0, 0, 0}, 8, "module is empty"},
         {{0x00, 0x00, ZRT_MODULE, 4, 1, 1, 0, 21}, 8, "build ID"},
         {{0x00, 0x00, ZRT_MODULE, 6, 1, 1, 0, 0, 'a', 0}, 10, "zero in it"},
         {{ZRT_ALLOC}, 1, "beyond the end"},
         {{ZRT_MAP | ZRT_IN_BYTES, 0, 0, 1}, 4, "flags"},
-        {{ZRT_ALLOC | ZRT_HAS_TAG, 0, 200, 0, 1}, 5, "no such tag"},
+        {{ZRT_ALLOC | ZRT_HAS_TAG, 0, 200, 0, 1}, 5, "tag is invalid"},
         {{ZRT_FREE, 0, 1}, 3, "outside the arena"}, /* zigzag 1: one unit below the base */
         {{ZRT_ALLOC, 0, 0, 0}, 4, "empty or larger"},
         {{ZRT_MAP, 0, 0, 0}, 4, "empty or leaves"},

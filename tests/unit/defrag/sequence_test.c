@@ -322,7 +322,7 @@ static void test_programs(void)
     PROGRAM("\x80\x04.", "other than one value", "stopping with nothing");
     PROGRAM("\x80\x04NN.", "other than one value", "stopping with two values");
     PROGRAM("\x80\x04(N.", "other than one value", "stopping with an open mark");
-    PROGRAM("\x80\x04N.N", "the file goes on", "bytes after the end");
+    PROGRAM("\x80\x04N.N", "before the end of the file", "bytes after the end");
     PROGRAM("\x80\x04N.", "'segments' and 'device_traces'", "a program that gives something else");
     PROGRAM("\x80\4a.", "too few values", "appending without a list");
     PROGRAM("\x80\x04]a.", "too few values", "appending nothing");
@@ -333,15 +333,15 @@ static void test_programs(void)
     PROGRAM("\x80\x04](Ns.", "too few values", "reaching below a mark");
     PROGRAM("\x80\x04](ee.", "there is no mark", "closing a mark twice");
     PROGRAM("\x80\x04((e.", "nothing to put the values into", "a mark with nothing below");
-    PROGRAM("\x80\x04h\x05.", "never kept", "getting what was never kept");
-    PROGRAM("\x80\x04N\x94j\xff\xff\xff\xff.", "never kept", "or far beyond it");
-    PROGRAM("\x80\x04Nr\xff\xff\xff\x7f.", "no file of this length", "keeping under a giant number");
+    PROGRAM("\x80\x04h\x05.", "never written", "getting what was never kept");
+    PROGRAM("\x80\x04N\x94j\xff\xff\xff\xff.", "never written", "or far beyond it");
+    PROGRAM("\x80\x04Nr\xff\xff\xff\x7f.", "the file's length", "keeping under a giant number");
     PROGRAM("\x80\x04\x94.", "too few values", "keeping nothing");
     PROGRAM("\x80\x04X\xff\xff\xff\xff.", "beyond the end", "a giant text");
     PROGRAM("\x80\x05\x8d\xff\xff\xff\xff\xff\xff\xff\xff.", "beyond the end", "a text of 2^64 bytes");
     PROGRAM("\x80\x04\x8b\xff\xff\xff\xff.", "negative length", "a number of negative length");
     PROGRAM("\x80\x04\x95\xff\xff\xff\xff\xff\xff\xff\xffN.", "beyond the end", "a giant frame");
-    PROGRAM("\x80\x04}(\x8c\x08segmentsh\x00u.", "never kept", "a part of itself that is not kept yet");
+    PROGRAM("\x80\x04}(\x8c\x08segmentsh\x00u.", "never written", "a part of itself that is not kept yet");
 }
 
 /* A number is read as Python wrote it. */
