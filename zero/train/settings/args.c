@@ -15,7 +15,7 @@
 #include "zero/comm/zr_comm.h"
 #include "zero/train/settings/config.h"
 #include "zero/train/settings/flags.h"
-#include "zero/train/limit.h"
+#include "zero/train/memory_limit.h"
 #include "zero/train/settings/shape.h"
 #include "zero/train/settings/stages.h"
 #include "zero/train/settings/together.h"
@@ -230,10 +230,10 @@ static int apply_zero_r(struct zr_train_config *config)
     if (!zr_flag_given(config, "zero-r"))
         return -1;
     if (config->zero_r == sizeof zero_r / sizeof *zero_r) {
-        config->picks_all = true;
+        config->finds_strategy = true;
         if (config->memory_limit_bytes > 0)
             return -1;
-        zr_say("--zero-r auto: picks what is fastest of all that fits; give --memory-limit BYTES");
+        zr_say("--zero-r auto: found what is fastest of all that fits; give --memory-limit BYTES");
         return ZR_EXIT_USAGE;
     }
     const struct zero_r *preset = &zero_r[config->zero_r];
@@ -267,7 +267,7 @@ static void resolve_speculation(struct zr_train_config *config)
 }
 
 /* On a card the chunks of the head are as large as pays; under a limit as small as can be, until
- * zr_ask_logits() has found what fits. */
+ * zr_resolve_logits_bytes() has found what fits. */
 static void resolve_logits(struct zr_train_config *config)
 {
     if (config->backend == ZR_TRAIN_CUDA && config->logits_bytes == 0)

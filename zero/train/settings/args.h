@@ -44,8 +44,8 @@ enum zr_rate_kind { ZR_RATE_COSINE = 0, ZR_RATE_LINEAR, ZR_RATE_CONSTANT };
 /* The default of --bucket-bytes, whatever the number of ranks. */
 #define ZR_TRAIN_BUCKET_BYTES ((size_t)4 << 20)
 
-enum { ZR_STAGE_AUTO = 4 };   /* --stage auto, until zr_ask_stage() */
-enum { ZR_RATIO_AUTO = -1 };  /* --offload-ratio auto, until zr_ask_ratio() */
+enum { ZR_STAGE_AUTO = 4 };   /* --stage auto, until zr_resolve_stage() */
+enum { ZR_RATIO_AUTO = -1 };  /* --offload-ratio auto, until zr_resolve_offload_ratio() */
 enum { ZR_FLAGS_MOST = 128 }; /* options of the table */
 
 /* What the tiers of a run were found to offer, before its ranks exist. */
@@ -102,20 +102,20 @@ struct zr_train_config {
     unsigned loss_scale_power; /* it starts at two to this */
     unsigned threads;          /* per rank, at least 1 */
     size_t bucket_bytes;
-    size_t memory_limit_bytes;                  /* per rank; 0: none */
-    unsigned over_plan;                         /* enum zr_over_plan */
-    double flops_per_second, bytes_per_second;  /* of a rank, for the step timeline; 0: none */
-    double host_bytes_per_second;               /* of copies to the host and back, for the same */
-    struct zr_checkpoint_policy checkpoints;    /* but for its arena */
-    bool checkpoint_offload;                    /* to the host tier */
-    unsigned offload_optimizer;                 /* enum zr_tier */
-    unsigned offload_parameters;                /* likewise */
-    bool delayed_update;                        /* of --offload-optimizer */
-    size_t speculative_bytes;                   /* of --speculative-update; 0: none, SIZE_MAX: of all state */
-    bool speculates_if_room;                    /* --speculative-update auto, see zr_ask_speculation() */
-    unsigned offload_buffers;                   /* of --offload-optimizer nvme:DIR */
-    size_t host_limit_bytes;                    /* of the host tier, per rank; 0: none */
-    double offload_ratio;                       /* of the elements, that is offloaded */
+    size_t memory_limit_bytes;                 /* per rank; 0: none */
+    unsigned over_plan;                        /* enum zr_over_plan */
+    double flops_per_second, bytes_per_second; /* of a rank, for the step timeline; 0: none */
+    double host_bytes_per_second;              /* of copies to the host and back, for the same */
+    struct zr_checkpoint_policy checkpoints;   /* but for its arena */
+    bool checkpoint_offload;                   /* to the host tier */
+    unsigned offload_optimizer;                /* enum zr_tier */
+    unsigned offload_parameters;               /* likewise */
+    bool delayed_update;                       /* of --offload-optimizer */
+    size_t speculative_bytes;                  /* of --speculative-update; 0: none, SIZE_MAX: of all state */
+    bool speculates_if_room;  /* --speculative-update auto, see zr_resolve_speculative_update() */
+    unsigned offload_buffers; /* of --offload-optimizer nvme:DIR */
+    size_t host_limit_bytes;  /* of the host tier, per rank; 0: none */
+    double offload_ratio;     /* of the elements, that is offloaded */
     char offload_folder[ZR_TRAIN_PATH_ROOM];    /* of --offload-optimizer nvme:DIR; "": none */
     char parameters_folder[ZR_TRAIN_PATH_ROOM]; /* of --offload-param nvme:DIR; "": none */
     bool wait;                                  /* to be let in by zrd, where the plan does not fit now */
@@ -124,13 +124,13 @@ struct zr_train_config {
     unsigned nvme_depth;                        /* 0: measured */
     uint64_t nvme_limit_bytes;                  /* of the offload files, per rank; 0: none */
     double nvme_bytes_per_second;               /* of it, for the step timeline; 0: not known */
-    struct zr_tiers_found found;                /* zeros of a dry run; see zr_ask_tiers() */
+    struct zr_tiers_found found;                /* zeros of a dry run; see zr_measure_tiers() */
     bool growing_buffers;                       /* --no-constant-buffers */
     unsigned policy;                            /* enum zr_policy */
-    struct zr_policy_use policy_use;            /* of another than zr: see zr_ask_policy() */
+    struct zr_policy_use policy_use;            /* of another than zr: see zr_resolve_policy() */
     bool force;                                 /* what would save nothing is done all the same */
     unsigned zero_r;                            /* --zero-r, where it was given: C1 is 0 */
-    bool picks_all;                             /* --zero-r auto, until zr_ask_all() */
+    bool finds_strategy;                        /* --zero-r auto, until zr_resolve_strategy() */
 
     enum zr_rate_kind rate_kind;
     float rate, min_rate;

@@ -9,7 +9,7 @@
 
 #include "alloc/base/error.h"
 #include "zero/comm/zr_comm.h"
-#include "zero/train/limit.h"
+#include "zero/train/memory_limit.h"
 #include "zero/train/report/terminal.h"
 #include "zero/train/settings/flags.h"
 #include "zero/train/settings/stages.h"
@@ -52,7 +52,7 @@ bool zr_pipeline_flag_given(const struct zr_train_config *config)
 /* --zero-r auto has still to choose it. */
 static bool is_left_open(const struct zr_train_config *config, const char *name)
 {
-    return config->picks_all && !zr_flag_given(config, name);
+    return config->finds_strategy && !zr_flag_given(config, name);
 }
 
 /* Words for an option of a pipeline that has no meaning; NULL: there is none. */
@@ -82,7 +82,7 @@ static const char *ratio_words(const struct zr_train_config *config)
         return "--offload-ratio: a delayed update is of all of the optimizer; leave one of the two out";
     if (automatic && !config->memory_limit_bytes)
         return "--offload-ratio auto: keeps what fits under --memory-limit; give that too, or a number";
-    if (automatic && (config->finds_max || config->picks_all || config->stage == ZR_STAGE_AUTO))
+    if (automatic && (config->finds_max || config->finds_strategy || config->stage == ZR_STAGE_AUTO))
         return "--offload-ratio auto: is of one model and stage; give a number beside --find-max, --zero-r auto and "
                "--stage auto";
     return NULL;
@@ -142,7 +142,7 @@ static const char *beside_checkpoints(const struct zr_train_config *config)
                "one of the two out";
     if (config->host_bytes_per_second > 0 &&
         ((!zr_train_has_host_tier(config) && !is_left_open(config, "checkpoint-offload")) ||
-         (config->flops_per_second <= 0 && !config->picks_all)))
+         (config->flops_per_second <= 0 && !config->finds_strategy)))
         return "--host-bandwidth: is of copies that --checkpoint-offload and --offload-optimizer make, in the timeline "
                "of --flops and --bandwidth; give these too, or leave it out";
     if (config->shape.recompute_layers > config->shape.layers)
@@ -205,7 +205,7 @@ static const char *without_meaning(const struct zr_train_config *config)
         !zr_train_has_file(config))
         return "--nvme-limit, --nvme-depth and --nvme-bandwidth: are of --offload-optimizer nvme:DIR and of "
                "--offload-param nvme:DIR; give one of them too";
-    if (config->nvme_bytes_per_second > 0 && config->flops_per_second <= 0 && !config->picks_all)
+    if (config->nvme_bytes_per_second > 0 && config->flops_per_second <= 0 && !config->finds_strategy)
         return "--nvme-bandwidth: is for the timeline of --flops and --bandwidth; give these too, or leave it out";
     if (config->spill && (config->backend != ZR_TRAIN_HOST || config->delayed_update))
         return "--spill: is of memory of this machine that nobody uses between steps; leave out --backend and "
