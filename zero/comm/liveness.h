@@ -1,9 +1,10 @@
-/* liveness.h: who answers, and who does not, when a wait over a message transport has lasted too long.
- * Private to message.c and mpi_start.c; one of a process, whatever communicators it has.
+/* liveness.h: finds out which ranks still answer when a wait over a message transport has lasted too long.
+ * One per process, for all its communicators. Private to message.c and mpi_start.c.
  *
- * A rank that waits for one that waits for a third must not name the second. So a rank whose time is nearly
- * over asks all the others; those that wait themselves answer, and say for whom. Whoever finds out who is
- * lost reports it to the others before it ends, so that its own end is not taken for the cause. */
+ * A rank that waits for a second rank, which waits for a third, must not blame the second. Shortly before
+ * its timeout a rank therefore asks all others; ranks that wait themselves answer with the ranks they wait
+ * for. A rank that finds the lost rank reports it to the others before it exits, so that its own exit is
+ * not taken for the cause. */
 #ifndef ZR_LIVENESS_H
 #define ZR_LIVENESS_H
 
@@ -13,7 +14,7 @@
 
 enum { ZR_LIVENESS_WORDS = ZR_MAX_WORLD / 64, ZR_LIVENESS_TEXT_BYTES = 256 };
 
-/* Ranks, a bit each. */
+/* A set of ranks, one bit each. */
 struct zr_rank_set {
     uint64_t words[ZR_LIVENESS_WORDS];
 };
@@ -28,15 +29,15 @@ static inline bool zr_rank_set_has(const struct zr_rank_set *set, unsigned rank)
     return set->words[rank / 64] >> rank % 64 & 1;
 }
 
-/* What goes over the wire. */
+/* A message on the wire. */
 struct zr_liveness_message {
     uint32_t kind, from;
-    uint32_t result;            /* LOST: a zr_result, and its words */
-    uint64_t hash;              /* FIRST, LOGGED: of what is to be logged */
-    struct zr_rank_set awaited; /* HERE */
+    uint32_t result;            /* LOST: a zr_result; text has its message */
+    uint64_t hash;              /* FIRST, LOGGED: hash of the message to log */
+    struct zr_rank_set awaited; /* HERE: the ranks that the sender waits for */
     char text[ZR_LIVENESS_TEXT_BYTES];
-    uint32_t round;                /* ASK_CALLS, CALLS: which look this is for */
-    struct zr_local_record record; /* CALLS, and sent with no other */
+    uint32_t round;                /* ASK_CALLS, CALLS: number of the check */
+    struct zr_local_record record; /* CALLS only; other kinds are sent without it */
 };
 
 struct zr_liveness_operation {
@@ -45,41 +46,41 @@ struct zr_liveness_operation {
     bool under_way;
 };
 
-/* One call at a time: the lock of the transport. */
+/* Guarded by the transport's lock. */
 struct zr_liveness {
     struct zr_transport *transport;
     uint32_t tag;
-    struct zr_rank_set awaited[ZR_MAX_WORLD]; /* by those that have answered */
-    uint64_t answered_ns[ZR_MAX_WORLD];       /* when; 0: never */
-    uint64_t first[ZR_MAX_WORLD];             /* hash of what a rank would log; 0: nothing */
-    uint64_t logged;                          /* hash of what one has logged; 0: nothing */
-    zr_result lost;                           /* not ZR_OK: another rank has reported who is lost */
+    struct zr_rank_set awaited[ZR_MAX_WORLD]; /* by each rank that has answered */
+    uint64_t answered_ns[ZR_MAX_WORLD];       /* time of the answer; 0: never */
+    uint64_t first[ZR_MAX_WORLD];             /* hash of the message that a rank wants to log; 0: none */
+    uint64_t logged;                          /* hash of a message that a rank has logged; 0: none */
+    zr_result lost;                           /* not ZR_OK: another rank has reported a lost rank */
     char text[ZR_LIVENESS_TEXT_BYTES];
-    struct zr_local_world *local;       /* this rank's own record, and its answers; NULL: none */
-    uint32_t round;                     /* the last look of this rank that others were asked for; 0: none */
-    uint32_t answered[ZR_MAX_WORLD][2]; /* the round that answers[round % 2] of a rank is of */
-    uint64_t asked_ns;                  /* when that was */
-    struct zr_liveness_operation inbox; /* from anyone; under way as long as this rank listens */
-    struct zr_liveness_operation outbox[ZR_MAX_WORLD]; /* to each peer one at a time; last, and as many as
-                                                           there are */
+    struct zr_local_world *local;       /* has this rank's record and the answers; NULL: none */
+    uint32_t round;                     /* this rank's last check; 0: none */
+    uint32_t answered[ZR_MAX_WORLD][2]; /* the check that answers[round % 2] of a rank belongs to */
+    uint64_t asked_ns;                  /* time of the last check */
+    struct zr_liveness_operation inbox; /* receives from any rank while this rank listens */
+    struct zr_liveness_operation outbox[ZR_MAX_WORLD]; /* one message per peer at a time; must be last: as
+                                                        * many as there are ranks */
 };
 
-/* Starts to listen, and stops; what is under way is given up. */
+/* Starts and stops listening; stopping cancels pending messages. */
 void zr_liveness_open(struct zr_liveness *liveness, struct zr_transport *transport, uint32_t tag);
 void zr_liveness_close(struct zr_liveness *liveness);
-/* Takes in what has come, and answers; `waits_for` is whom this process waits for. */
+/* Receives pending messages and answers them; `waits_for`: the ranks this process waits for. */
 void zr_liveness_listen(struct zr_liveness *liveness, const struct zr_rank_set *waits_for);
-/* Asks all the others to answer. */
+/* Asks all other ranks to answer. */
 void zr_liveness_ask(struct zr_liveness *liveness);
-/* The rank that the wait for `waits_for`, which is not empty, hangs on: true if it has not answered since
- * `asked_ns`. False: all have, and *out is one of those that are waited for. */
+/* Finds the rank that blocks a wait for `waits_for`, which is not empty. True: *out has not answered since
+ * `asked_ns`. False: all have answered, and *out is one of `waits_for`. */
 bool zr_liveness_find(const struct zr_liveness *liveness, const struct zr_rank_set *waits_for,
                       uint64_t asked_ns, unsigned *out);
-/* Whether the ranks are out of step (zero/comm/calls.h), at most once a second: looks at what they have
- * answered to the last two questions, and asks the next. ZR_ERR_PEER, with the ranks and what they are in. */
+/* Checks whether ranks are out of step (calls.h), at most once a second: compares their answers to the
+ * last two requests and sends the next request. ZR_ERR_PEER names ranks and operations. */
 zr_result zr_liveness_look(struct zr_liveness *liveness);
-/* Reports a failure to all the others, as well as can be done in a moment; that this rank is about to log
- * something, or has done so. */
+/* Reports a failure to all other ranks, for a moment at most / reports that this rank is about to log a
+ * message or has logged it. */
 void zr_liveness_report(struct zr_liveness *liveness, zr_result result, const char *text);
 void zr_liveness_report_log(struct zr_liveness *liveness, uint64_t hash, bool logged);
 

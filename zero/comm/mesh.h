@@ -1,7 +1,7 @@
-/* mesh.h: the ranks of a run as data x tensor x pipeline ranks, tensor fastest, then data. Ranks of one
- * tensor group hold parts of the same tensors and see the same batch; ranks of one data group hold the same
- * parts and see different batches; ranks of one pipeline group hold different layers, and the same batch goes
- * through them. */
+/* mesh.h: the ranks of a run as a data x tensor x pipeline mesh; tensor varies fastest, then data. A
+ * tensor group holds parts of the same tensors and sees the same batch. A data group holds the same parts
+ * and sees different batches. A pipeline group holds different layers, and the same batch passes through
+ * them. */
 #ifndef ZR_MESH_H
 #define ZR_MESH_H
 
@@ -29,26 +29,27 @@ static inline unsigned zr_mesh_rank(struct zr_mesh_shape shape, struct zr_mesh_p
     return (place.pipeline * shape.data + place.data) * shape.tensor + place.tensor;
 }
 
-/* This rank's communicators. */
+/* Communicators of this rank. */
 struct zr_mesh {
     zr_comm *world;    /* borrowed */
-    zr_comm *data;     /* the world itself where it has data ranks alone */
+    zr_comm *data;     /* the world itself if there are only data ranks */
     zr_comm *tensor;   /* NULL: one tensor rank */
-    zr_comm *pipeline; /* for host messages, and groups of it for data; NULL: one pipeline rank */
+    zr_comm *pipeline; /* for host messages, and parent of the groups that carry data; NULL: one pipeline
+                        * rank */
 };
 
-/* One slot of the world's ring: the groups carry the data of a mesh, the world host messages. */
+/* Slot size of the world's ring: the groups carry data, the world carries host messages. */
 size_t zr_mesh_world_bucket_bytes(struct zr_mesh_shape shape, size_t bucket_bytes);
 
-/* Makes the groups, with slots of bucket_bytes. Collective over the world, of as many ranks as the mesh;
- * failures are those of zr_comm_group(). */
+/* Creates the groups with slots of bucket_bytes. Collective over the world, whose size equals the mesh.
+ * Errors: see zr_comm_group(). */
 zr_result zr_mesh_open(struct zr_mesh *out, zr_comm *world, struct zr_mesh_shape shape, size_t bucket_bytes);
-/* Ends the groups; the world stays. A mesh of zeros is fine. */
+/* Destroys the groups, not the world. Accepts a zeroed mesh. */
 zr_result zr_mesh_close(struct zr_mesh *mesh);
 
-/* Adds a communicator's counters to *sum; of NULL nothing. */
+/* Adds a communicator's counters to *sum; NULL: no effect. */
 void zr_comm_counters_add(zr_comm *comm, struct zr_comm_counters *sum);
-/* The counters of the world and of its groups, added up. */
+/* Sum of the counters of the world and its groups. */
 void zr_mesh_counters_get(const struct zr_mesh *mesh, struct zr_comm_counters *out);
 
 #endif

@@ -1,10 +1,8 @@
-/* nccl.h: the part of NCCL that zr uses, in zr's own declarations, and a communicator over it. Private to
+/* nccl.h: declarations of the NCCL functions that zr uses, and a communicator over them. Private to
  * zero/comm/.
  *
- * No header of NCCL and no toolkit is needed to build; tests/unit/comm/nccl_test.c compares the declarations
- * with nccl.h where that is installed. The library itself, libnccl.so.2, is found when a communicator asks
- * for it.
- */
+ * The build needs neither NCCL's header nor a CUDA toolkit; tests/unit/comm/nccl_test.c compares the
+ * declarations with nccl.h if that is installed. libnccl.so.2 is loaded when a communicator needs it. */
 #ifndef ZR_NCCL_H
 #define ZR_NCCL_H
 
@@ -13,13 +11,12 @@
 #include "zero/comm/comm.h"
 
 enum { ZR_NCCL_ID_BYTES = 128, ZR_NCCL_OLDEST_VERSION = 21400 };
-typedef int zr_nccl_result; /* 0: success; an enum of the library's */
+typedef int zr_nccl_result; /* 0: success; an enum in the library */
 typedef struct zr_nccl_comm_st *zr_nccl_comm;
 struct zr_nccl_id {
     char bytes[ZR_NCCL_ID_BYTES];
 };
-/* ncclConfig_t as NCCL 2.14 has it: a later library takes the fields that came after from its own defaults.
- */
+/* ncclConfig_t of NCCL 2.14; later libraries use defaults for later fields. */
 struct zr_nccl_config {
     size_t bytes;
     unsigned int magic, version;
@@ -30,8 +27,7 @@ enum zr_nccl_type { ZR_NCCL_UINT8 = 1, ZR_NCCL_FP16 = 6, ZR_NCCL_FP32 = 7, ZR_NC
 enum zr_nccl_sum { ZR_NCCL_SUM = 0, ZR_NCCL_AVERAGE = 4 };
 enum { ZR_NCCL_REMOTE_ERROR = 6, ZR_NCCL_IN_PROGRESS = 7, ZR_NCCL_SCALAR_ON_HOST = 1 };
 
-/* f(member, the library's name, '?' where a version may not have it, parameters). Stream is a cudaStream_t.
- */
+/* f(member, the library's name, '?' if a version may lack it, parameters). A stream is a cudaStream_t. */
 // clang-format off
 #define ZR_NCCL_FUNCTIONS(f)                                                                                  \
     f(version, ncclGetVersion, "", (int *version))                                                            \
@@ -64,94 +60,93 @@ enum { ZR_NCCL_REMOTE_ERROR = 6, ZR_NCCL_IN_PROGRESS = 7, ZR_NCCL_SCALAR_ON_HOST
 struct zr_nccl {
     ZR_NCCL_FUNCTIONS(ZR_NCCL_MEMBER)
     const char *(*error_text)(zr_nccl_result error);
-    const char *(*last_error)(zr_nccl_comm comm); /* what the library's last warning said; "": nothing */
+    const char *(*last_error)(zr_nccl_comm comm); /* text of the library's last warning; "": none */
 };
 #undef ZR_NCCL_MEMBER
 
-/* The library of this process, loaded at the first call. ZR_ERR_UNAVAILABLE, with words: there is none, or it
- * is too old. */
+/* The library, loaded at the first call. ZR_ERR_UNAVAILABLE: missing or too old; the message says which. */
 zr_result zr_nccl_get(const struct zr_nccl **out);
-/* For tests: the file to load in place of libnccl.so.2; a constant, before the first use. */
+/* For tests: path of the library to load instead of libnccl.so.2, a constant, set before the first use. */
 void zr_nccl_path_set(const char *path);
 
-/* nccl_stream.c: the stream that operations are in, beside the caller's. Neither waits on the host: events
- * order the two. The caller's context is current. */
+/* nccl_stream.c: the stream of operations and the caller's stream, ordered by events without waits on the
+ * host. The caller's context is current. */
 struct nccl_stream {
     const struct zr_cuda_driver *driver; /* NULL: not open */
     zr_cu_result (*wait_event)(zr_cu_stream stream, zr_cu_event event, unsigned int flags);
     zr_cu_result (*destroy)(zr_cu_stream stream);
     zr_cu_stream own, caller;
-    zr_cu_event before;                     /* what the caller's stream has come to */
-    zr_cu_event ended[ZR_COMM_QUEUE_COUNT]; /* of operation n in place n modulo the count */
-    _Atomic zr_ticket last;                 /* operation that was queued */
-    zr_ticket waited;                       /* that the caller's stream is behind of; the caller's thread */
+    zr_cu_event before;                     /* marks the caller's work at submission */
+    zr_cu_event ended[ZR_COMM_QUEUE_COUNT]; /* end of operation n in element n modulo the count */
+    _Atomic zr_ticket last;                 /* last operation queued */
+    zr_ticket waited;                       /* last operation that the caller's stream waits for; used by
+                                             * the caller's thread */
 };
 zr_result zr_nccl_stream_open(struct nccl_stream *stream, void *caller);
-/* What was queued has ended, or the context is dead. A stream that is not open is fine. */
+/* Call it after the queued work has ended or the context is dead. Accepts a stream that is not open. */
 void zr_nccl_stream_close(struct nccl_stream *stream);
-/* What is queued now comes behind all that the caller's stream has / has been queued, as operation `ticket`.
- */
+/* Makes later work wait for the caller's stream / marks the work queued since then as operation `ticket`. */
 zr_result zr_nccl_stream_begin(struct nccl_stream *stream);
 zr_result zr_nccl_stream_end(struct nccl_stream *stream, zr_ticket ticket);
-/* The caller's stream goes on behind the operation. */
+/* Makes the caller's stream wait for the operation. */
 zr_result zr_nccl_stream_join(struct nccl_stream *stream, zr_ticket ticket);
-/* Whether the operation has ended, or nothing will. Any thread. */
+/* Whether the operation has ended or can no longer end. Any thread. */
 bool zr_nccl_stream_done(const struct nccl_stream *stream, zr_ticket ticket);
 
 struct nccl_comm;
 
-/* nccl_watch.c: a thread that ends the operations of a communicator and its groups when a rank is lost, since
- * NCCL waits for one for ever. One for all of them. */
+/* nccl_watch.c: a thread that aborts the operations of a communicator and its groups when a rank is lost,
+ * since NCCL waits without a timeout. The communicator and its groups share one thread. */
 struct nccl_watch {
     struct zr_thread thread;
-    /* Held from a call of NCCL until what it began is in the stream (zr_nccl_settle()), so that an abort
-     * finds no thread inside the library: comms, and struct nccl_comm's comm. */
+    /* Held from an NCCL call until its work is queued in the stream (zr_nccl_settle()), so that an abort
+     * never runs while another thread is inside the library. Covers comms and nccl_comm.comm. */
     pthread_mutex_t lock;
-    struct nccl_comm *comms;   /* through watched_next */
-    _Atomic uint32_t stopping; /* a word to wait at */
+    struct nccl_comm *comms;   /* list linked by watched_next */
+    _Atomic uint32_t stopping; /* word to sleep on */
     bool started;
 };
 zr_result zr_nccl_watch_start(struct nccl_comm *root);
 void zr_nccl_watch_stop(struct nccl_comm *root);
 void zr_nccl_watch_add(struct nccl_comm *self);
-/* Waits on the host until all operations have ended, well or not, and looks at it no more. */
+/* Waits on the host until all operations have ended or failed, and stops watching the communicator. */
 void zr_nccl_watch_remove(struct nccl_comm *self);
-/* The communicator is aborted, and fails with these words from now on. The watch's lock is held. */
+/* Aborts the communicator, which fails with this message from now on. Caller holds the watch's lock. */
 void zr_nccl_fail(struct nccl_comm *self, zr_result result, const char *words);
 
 struct nccl_comm {
     struct zr_comm base;
     const struct zr_nccl *nccl;
-    zr_comm *talk;       /* exchanges, in the host's memory; owned */
-    zr_backend *backend; /* of the arena: copies, and events of the stream */
-    zr_nccl_comm comm;   /* NULL before it is made, and after an abort */
-    void *stream;        /* the cudaStream_t of all operations */
-    /* Of memory that the host does not see: it does not wait for operations. */
+    zr_comm *talk;       /* carries host messages; owned */
+    zr_backend *backend; /* of the arena: copies and stream events */
+    zr_nccl_comm comm;   /* NULL before its creation and after an abort */
+    void *stream;        /* cudaStream_t of all operations */
+    /* For memory that the host cannot read: operations are asynchronous. */
     struct nccl_stream beside;
-    struct nccl_watch *watch,
-        own_watch; /* watch: of the communicator that this one is a group of, or its own */
+    struct nccl_watch *watch, own_watch; /* watch: own_watch, or the watch of the root communicator */
     struct nccl_comm *watched_next;
-    zr_ticket stuck; /* the first operation that has not ended, and since when; the watch's */
+    zr_ticket stuck; /* the oldest pending operation and its time, for the watch */
     uint64_t stuck_ns;
-    char *ring; /* two slots, a block of options.arena; not registered: NCCL maps the first of its granules
-                   only */
+    char *ring; /* two slots, a block of options.arena; not registered, since NCCL maps only the first of a
+                 * block's granules */
     size_t slot_bytes, each_bytes;
-    const void **from; /* [world]: scratch for the sum */
+    const void **from; /* [world]: operands of a sum */
     bool deterministic;
 };
 
-/* nccl_run.c: carries out one operation; struct zr_comm_table has the contract. */
+/* nccl_run.c: entry of struct zr_comm_table. */
 zr_result zr_nccl_run(struct zr_comm *comm, const struct zr_comm_item *item);
 
-/* nccl_settle.c: communicators do not block: a call of NCCL returns at once, with ZR_NCCL_IN_PROGRESS where
- * the library goes on by itself. Returns when `comm`, which the call was about, has come to an end of `what`;
- * a rank that is lost meanwhile ends the wait by its name. The caller is the only thread that uses `comm`. */
+/* nccl_settle.c: communicators are non-blocking, so an NCCL call may return ZR_NCCL_IN_PROGRESS. Waits
+ * until the operation `what` on `comm` has finished; if a rank is lost meanwhile, returns an error that
+ * names it. No other thread uses `comm`. */
 zr_result zr_nccl_settle(struct nccl_comm *self, zr_nccl_comm comm, zr_nccl_result code, const char *what);
-/* Whether a rank of the run is lost. `looks`: how often in a row one was not there; begins with 0. */
+/* Checks whether a rank of the run is lost. `looks`: consecutive checks in which a rank was missing;
+ * initially 0. */
 zr_result zr_nccl_find_lost(struct nccl_comm *self, unsigned *looks);
-/* What the library's failure means, and who is lost where it does not say. */
+/* The error for a failed NCCL call / for a silent peer; names the lost rank if NCCL does not. */
 zr_result zr_nccl_refused(struct nccl_comm *self, zr_nccl_result code, const char *what);
 zr_result zr_nccl_silent(struct nccl_comm *self, const char *what, uint64_t waited_ns);
-#define ZR_NCCL_LOOK_NS 100000000ull /* between looks whether the peers live */
+#define ZR_NCCL_LOOK_NS 100000000ull /* between checks that the peers are alive */
 
 #endif

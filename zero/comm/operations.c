@@ -16,7 +16,7 @@ static const char *const kind_names[ZR_COMM_KIND_COUNT] = {
 
 const char *zr_comm_kind_name(enum zr_comm_kind kind)
 {
-    return (unsigned)kind < ZR_COMM_KIND_COUNT && kind_names[kind] ? kind_names[kind] : "nothing known";
+    return (unsigned)kind < ZR_COMM_KIND_COUNT && kind_names[kind] ? kind_names[kind] : "unknown operation";
 }
 
 size_t zr_comm_type_bytes(enum zr_comm_type type)

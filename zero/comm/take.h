@@ -1,13 +1,13 @@
-/* take.h: one way for the rooms under zero/ to take memory from an arena, whose tag limits may refuse it:
- * then the words say for whom. */
+/* take.h: allocation from an arena for the modules under zero/. If a tag limit refuses a request, the
+ * message names the caller. */
 #ifndef ZR_TAKE_H
 #define ZR_TAKE_H
 
 #include "alloc/base/error.h"
 #include "alloc/zr.h"
 
-/* Of a request above a tag limit of the arena (a byte plan, see zr_arena_set_tag_limits()): says which call
- * it was, and what for, "&sums->block" being sums->block. */
+/* If a tag limit (byte plan, see zr_arena_set_tag_limits()) refused a request, adds the calling function
+ * and the destination to the message: "&sums->block" becomes sums->block. */
 static inline zr_result zr_name_call(zr_result result, const char *function, const char *out)
 {
     const char *what = out;
@@ -19,13 +19,13 @@ static inline zr_result zr_name_call(zr_result result, const char *function, con
     return zr_fail(result, "%s() for %s: %s", function, what, zr_last_error());
 }
 
-/* And of which unit. */
+/* Adds the unit to the message. */
 static inline zr_result zr_name_unit(zr_result result, const char *unit)
 {
     return result == ZR_ERR_TAG_LIMIT ? zr_fail(result, "unit %s, %s", unit, zr_last_error()) : result;
 }
 
-/* count x bytes, overflow checked. A count of 0 gives NULL and ZR_OK. */
+/* Allocates count x bytes with an overflow check. A count of 0 gives NULL and ZR_OK. */
 static inline zr_result zr_take_block(zr_arena *arena, zr_tag tag, size_t count, size_t bytes, void **out)
 {
     size_t total;
@@ -37,11 +37,11 @@ static inline zr_result zr_take_block(zr_arena *arena, zr_tag tag, size_t count,
     return zr_arena_alloc(arena, &(struct zr_request){.bytes = total, .tag = tag}, out);
 }
 
-/* The same, and the words of what a tag limit refuses name the function around it. */
+/* zr_take_block(), and the message of a tag limit names the calling function. */
 #define zr_take(arena, tag, count, bytes, out)                                                               \
     zr_name_call(zr_take_block(arena, tag, count, bytes, out), __func__, #out)
 
-/* Frees what zr_take() gave and forgets it. Only a broken caller makes the arena refuse. */
+/* Frees a block of zr_take() and clears the pointer. A refusal by the arena is a bug of the caller. */
 static inline void zr_drop(zr_arena *arena, void *pointer_to_block)
 {
     void **block = pointer_to_block;

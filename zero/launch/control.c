@@ -1,8 +1,8 @@
-/* control.c: what the processes of a run on one machine share: the control block, the sockets, and the word
- * that ends the run. Below launch.c and join.c.
+/* control.c: memory and sockets shared by the processes of a run on one machine, and the word that ends
+ * the run. Used by launch.c and join.c.
  *
- * The control block comes from a small arena of its own: shared granules stay shared over a fork, and can be
- * passed to processes that are no children. */
+ * The control block is in a small arena of its own: shared granules stay shared across a fork and can be
+ * passed to other processes. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <string.h>
@@ -47,9 +47,9 @@ zr_result zr_local_control_make(struct zr_local_control *control, unsigned world
     control->local = memset(block, 0, bytes);
     control->local->world = world;
     control->local->spins = world <= machine.cores_count;
-    for (unsigned i = 0; i < world * ZR_LOCAL_RINGS; i++) { /* so that every run sees the counters go round */
+    for (unsigned i = 0; i < world * ZR_LOCAL_RINGS; i++) { /* so that every run wraps the counters */
         struct zr_local_ring *ring = &control->local->ranks[i / ZR_LOCAL_RINGS].rings[i % ZR_LOCAL_RINGS];
-        atomic_store(&ring->posted, FIRST_PIECE + i % 3); /* and no two of a group begin alike */
+        atomic_store(&ring->posted, FIRST_PIECE + i % 3); /* different start values within a group */
         atomic_store(&ring->host_posted, FIRST_PIECE + i % 5);
         atomic_store(&ring->lent, FIRST_PIECE);
     }
@@ -112,8 +112,7 @@ static void wake_ring(struct zr_local_ring *ring)
     zr_word_wake_all(&ring->host_consumed);
 }
 
-/* Makes everybody who waits for a peer look at the control block at once, rather than within
- * ZR_LOCAL_POLL_NS. */
+/* Wakes all waiters at once instead of within ZR_LOCAL_POLL_NS. */
 void zr_local_wake(struct zr_local_world *local)
 {
     zr_word_wake_all(&local->abort);
@@ -131,8 +130,7 @@ void zr_local_wake(struct zr_local_world *local)
 
 void zr_local_describe_orphan(const struct zr_local_world *local, unsigned rank, char *out)
 {
-    snprintf(out, ZR_LOCAL_REASON_BYTES,
-             "rank %u (pid %d) is lost: the process that was started for it is gone", rank,
+    snprintf(out, ZR_LOCAL_REASON_BYTES, "rank %u (pid %d) is lost: its process has exited", rank,
              (int)atomic_load(&local->ranks[rank].pid));
 }
 
@@ -140,10 +138,10 @@ bool zr_local_end(struct zr_local_world *local, const struct zr_local_end *end)
 {
     uint32_t none = 0, slot = 2 * end->rank + (uint32_t)end->reporter;
     char *words = local->ranks[end->rank].message[end->reporter];
-    if (atomic_load(&local->abort) != 0) /* it may point to these very words */
+    if (atomic_load(&local->abort) != 0) /* abort may point to this message */
         return false;
     size_t bytes = strnlen(end->reason, ZR_LOCAL_REASON_BYTES - 1);
-    memcpy(words, end->reason, bytes); /* no formatting: a signal handler may be here */
+    memcpy(words, end->reason, bytes); /* no formatting: a signal handler may run this */
     words[bytes] = '\0';
     if (!atomic_compare_exchange_strong(&local->abort, &none, slot << 8 | (uint32_t)end->why))
         return false;

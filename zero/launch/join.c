@@ -1,10 +1,11 @@
-/* join.c: ranks that a launcher of many has started one by one on this machine (torchrun, srun, mpirun, a
- * shell) become one run of the local communicator.
+/* join.c: joins ranks that a launcher started one by one on this machine (torchrun, srun, mpirun, a shell)
+ * into one run of the local communicator.
  *
- * The process of rank 0 makes the control block and waits for the others at a socket that bears the run's
- * key; when all have come, it hands them the block's granules and the sockets of the ranks. From then on each
- * process is the launcher (launch.c) of its own rank, so that limits, cores and accounts that were set for it
- * hold. The connections stay open: one that closes before its rank has ended is a process that was lost. */
+ * The process of rank 0 creates the control block and listens on a socket named after the run's key. When
+ * all ranks have connected, it sends them the block's granules and the ranks' sockets. From then on each
+ * process is the launcher (launch.c) of its own rank, so limits, CPU sets and accounts set for the process
+ * apply to its rank. The connections stay open: one that closes before its rank has exited means a lost
+ * process. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <poll.h>
@@ -21,14 +22,14 @@
 #include "zero/launch/control.h"
 #include "zero/launch/start.h"
 
-#define JOIN_NS     60000000000ull /* for all ranks to come */
-#define HELLO_NS    10000000000ull /* for one that has come to say who it is: it may be held up there */
-#define FAREWELL_NS 5000000000ull  /* for the others to end after the run has failed */
+#define JOIN_NS     60000000000ull /* for all ranks to connect */
+#define HELLO_NS    10000000000ull /* for a connected process to send its hello: it may be starved of CPU */
+#define FAREWELL_NS 5000000000ull  /* for the others to exit after the run has failed */
 #define RETRY_MS    20
 
 enum { MAGIC = 0x7a726a31, SEGMENTS = 16, MOST_FDS = 32, WORDS = 200, EXIT_USAGE = 2, EXIT_MEMORY = 4 };
 
-/* What one process says when it comes, and what it gets in several of `struct parcel`. */
+/* The message of a connecting process; the answer is a sequence of struct parcel. */
 struct hello {
     uint32_t magic, rank, world;
 };
@@ -45,7 +46,7 @@ struct parcel {
     char words[WORDS]; /* REFUSED */
 };
 
-union control { /* room for the descriptors, aligned as the system wants it */
+union control { /* buffer for descriptors with the alignment that the system requires */
     struct cmsghdr header;
     char bytes[CMSG_SPACE(MOST_FDS * sizeof(int))];
 };
@@ -63,8 +64,8 @@ static uint64_t left_ms(const struct meeting *meeting)
     return now_ns < meeting->deadline_ns ? (meeting->deadline_ns - now_ns) / 1000000 + 1 : 0;
 }
 
-/* A name without a file: it is gone with the last socket. Nobody else's run has it, and every rank knows it.
- */
+/* An abstract socket address, which vanishes with its last socket. It is unique to the run, and every rank
+ * can compute it. */
 static socklen_t make_address(const struct zr_start *start, struct sockaddr_un *out)
 {
     memset(out, 0, sizeof(*out));
@@ -103,12 +104,12 @@ static bool send_parcel(int link, struct parcel *parcel, const int *fds, unsigne
         ssize_t sent = zr_send(link, &header, 0);
         if (sent >= 0 || errno != ETOOMANYREFS)
             return sent == (ssize_t)sizeof(*parcel);
-        poll(NULL, 0, 1); /* so many descriptors are on their way: until some have been received */
+        poll(NULL, 0, 1); /* too many descriptors in flight: retry after some have been received */
     }
     return false;
 }
 
-/* Descriptors received are this process's own. */
+/* The caller owns received descriptors. */
 static zr_result receive_parcel(const struct meeting *meeting, int link, struct parcel *parcel, int *fds,
                                 unsigned *fds_count)
 {
@@ -122,7 +123,7 @@ static zr_result receive_parcel(const struct meeting *meeting, int link, struct 
     *fds_count = 0;
     if (zr_poll(&wait, 1, (int)left_ms(meeting)) <= 0)
         return zr_fail(ZR_ERR_TIMEOUT,
-                       "not all of the %u ranks have come within %llu s; were all of them started?",
+                       "not all %u ranks connected within %llu s; check that all were started",
                        meeting->start->world, (unsigned long long)(meeting->limit_ns / 1000000000u));
     ssize_t bytes = zr_receive(link, &header, 0);
     for (struct cmsghdr *part = bytes >= 0 ? CMSG_FIRSTHDR(&header) : NULL; part;
@@ -132,7 +133,7 @@ static zr_result receive_parcel(const struct meeting *meeting, int link, struct 
             memcpy(fds, CMSG_DATA(part), *fds_count * sizeof(int));
         }
     if (bytes != (ssize_t)sizeof(*parcel) || parcel->magic != MAGIC)
-        return zr_fail(ZR_ERR_PEER, "the process of rank 0 has ended before the run began");
+        return zr_fail(ZR_ERR_PEER, "the process of rank 0 exited before the run began");
     if (header.msg_flags & MSG_CTRUNC)
         return zr_fail(ZR_ERR_HOST_MEMORY, "no file descriptor is left: raise `ulimit -n`");
     return ZR_OK;
@@ -161,7 +162,7 @@ static bool link_closed(int link)
     return got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR);
 }
 
-/* Takes one process in, or sends it away with the reason. */
+/* Accepts one process, or refuses it with a reason. */
 static void let_in(const struct meeting *meeting, int link)
 {
     struct hello hello = {0};
@@ -176,10 +177,10 @@ static void let_in(const struct meeting *meeting, int link)
         return;
     }
     if (hello.world != meeting->start->world)
-        snprintf(no.words, sizeof(no.words), "rank %u was started with %s=%u, and rank 0 with %u", hello.rank,
+        snprintf(no.words, sizeof(no.words), "rank %u was started with %s=%u, but rank 0 with %u", hello.rank,
                  meeting->start->world_name, hello.world, meeting->start->world);
     else if (hello.rank == 0 || hello.rank >= hello.world || links[hello.rank] >= 0)
-        snprintf(no.words, sizeof(no.words), "there is a rank %u already (%s)", hello.rank,
+        snprintf(no.words, sizeof(no.words), "rank %u exists already (%s)", hello.rank,
                  meeting->start->rank_name);
     if (no.words[0]) {
         send_parcel(link, &no, NULL, 0);
@@ -189,7 +190,7 @@ static void let_in(const struct meeting *meeting, int link)
     links[hello.rank] = link;
 }
 
-/* One that came and has ended since is missing again: it may be started anew. */
+/* Forgets processes that connected and have exited: they may be started again. */
 static void forget_closed(const struct meeting *meeting)
 {
     int *links = meeting->part->links;
@@ -216,7 +217,7 @@ static zr_result wait_for_all(const struct meeting *meeting, int door)
         uint64_t ms = left_ms(meeting);
         if (ms == 0)
             return zr_fail(
-                ZR_ERR_TIMEOUT, "rank %u of %u has not come within %llu s; were all of them started?",
+                ZR_ERR_TIMEOUT, "rank %u of %u did not connect within %llu s; check that all were started",
                 first_missing(meeting), world, (unsigned long long)(meeting->limit_ns / 1000000000u));
         if (poll(&wait, 1, (int)ms) <= 0)
             continue;
@@ -225,12 +226,12 @@ static zr_result wait_for_all(const struct meeting *meeting, int door)
         if (link >= 0)
             let_in(meeting, link);
         else
-            poll(NULL, 0, RETRY_MS); /* out of descriptors, as a rule: not again at once */
+            poll(NULL, 0, RETRY_MS); /* usually out of descriptors: retry later */
     }
     return ZR_OK;
 }
 
-/* Hands one rank what it needs. One that is gone by now is noticed by its connection later. */
+/* Sends one rank its parcels. If the rank is gone, its connection shows that later. */
 static zr_result hand_out(const struct meeting *meeting, unsigned rank)
 {
     const struct zr_local_part *part = meeting->part;
@@ -276,16 +277,18 @@ static zr_result lead(const struct meeting *meeting)
         result = hand_out(meeting, r);
     if (door >= 0)
         close(door);
-    for (unsigned r = 1; r < meeting->start->world && result == ZR_OK; r++) { /* the others' own now */
+    for (unsigned r = 1; r < meeting->start->world && result == ZR_OK;
+         r++) { /* now owned by the other processes */
         close(part->sockets.inbox[r]);
         part->sockets.inbox[r] = -1;
     }
     return result;
 }
 
-/* ---- The others ---------------------------------------------------------------------------------------- */
+/* ---- Other ranks
+ * ------------------------------------------------------------------------------------------ */
 
-/* Rank 0 may come later. */
+/* Connects to rank 0, which may start later. */
 static zr_result knock(const struct meeting *meeting)
 {
     struct sockaddr_un address;
@@ -300,8 +303,8 @@ static zr_result knock(const struct meeting *meeting)
         if (left_ms(meeting) == 0)
             return zr_fail(
                 ZR_ERR_TIMEOUT,
-                "rank 0 of %u has not come within %llu s; was it started on this machine, with the same "
-                "key '%s' (%s)?",
+                "rank 0 of %u did not accept within %llu s; check that it was started on this machine, with "
+                "the same key '%s' (%s)",
                 start->world, (unsigned long long)(meeting->limit_ns / 1000000000u), start->key,
                 start->key_name);
         poll(NULL, 0, RETRY_MS);
@@ -310,7 +313,7 @@ static zr_result knock(const struct meeting *meeting)
         return zr_fail(ZR_ERR_UNAVAILABLE, "the key '%s' belongs to another user's process; set another %s",
                        start->key, start->key_name);
     if (zr_send_packet(link, &hello, sizeof(hello), 0) != (ssize_t)sizeof(hello))
-        return zr_fail(ZR_ERR_PEER, "the process of rank 0 has ended before the run began");
+        return zr_fail(ZR_ERR_PEER, "the process of rank 0 exited before the run began");
     return ZR_OK;
 }
 
@@ -319,7 +322,7 @@ static zr_result map_control(struct zr_local_part *part, const struct parcel *pa
 {
     struct zr_segment segments[SEGMENTS];
     if (parcel->count == 0 || parcel->count > SEGMENTS || parcel->count != fds_count)
-        return zr_fail(ZR_ERR_PEER, "rank 0 sent something that is no control block");
+        return zr_fail(ZR_ERR_PEER, "rank 0 sent an invalid control block");
     for (unsigned i = 0; i < parcel->count; i++)
         segments[i] = (struct zr_segment){.fd = fds[i],
                                           .offset_bytes = parcel->segments[i].offset_bytes,
@@ -332,7 +335,7 @@ static zr_result map_control(struct zr_local_part *part, const struct parcel *pa
     return result;
 }
 
-/* Takes in one parcel; *complete after the last. What it brings is kept or closed here. */
+/* Receives one parcel and keeps or closes its descriptors; *complete after the last one. */
 static zr_result take_parcel(const struct meeting *meeting, bool *complete)
 {
     struct zr_local_part *part = meeting->part;
@@ -369,7 +372,7 @@ static zr_result follow(const struct meeting *meeting)
 
 /* ---- The run ------------------------------------------------------------------------------------------- */
 
-/* A process whose connection has closed while its rank was still needed. */
+/* Ends the run because a process has disconnected while its rank was needed. */
 static void lose(struct zr_local_part *part, unsigned rank)
 {
     char reason[ZR_LOCAL_REASON_BYTES];
@@ -381,8 +384,8 @@ static void lose(struct zr_local_part *part, unsigned rank)
     zr_local_wake(local);
 }
 
-/* True when nobody elsewhere needs this launcher any more: rank 0's stays until all are gone, since it is the
- * one that looks. */
+/* True when no other launcher needs this one. Rank 0's launcher stays until all are gone, since it watches
+ * the connections. */
 static bool look_elsewhere(struct zr_local_part *part)
 {
     struct meeting *meeting = part->state;
@@ -426,7 +429,8 @@ int zr_local_join(const struct zr_launch_options *options, const struct zr_start
     zr_result result = start->rank == 0 ? lead(&meeting) : follow(&meeting);
     if (result == ZR_OK) {
         code = zr_local_watch_over(options, &part);
-        /* One that was never of the run has left nothing, and the files may be those of another run. */
+        /* A process that never joined the run has created no files; existing ones may belong to another
+         * run. */
         if (code != 0 && options->clean_up)
             options->clean_up(options->argument);
     } else {

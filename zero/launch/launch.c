@@ -1,8 +1,7 @@
-/* launch.c: forks the ranks of a run, or the one of them that was started here (join.c), watches them, and
- * sees to it that all of them end. Stands on the control block (control.c); what happens inside a rank is in
- * rank.c.
+/* launch.c: forks the ranks of a run, or the one rank that was started here (join.c), watches them, and
+ * ends all of them. Uses the control block (control.c); rank.c has the rank's side.
  *
- * The launcher computes nothing: it sleeps until a signal comes, a rank ends, or a deadline passes. */
+ * The launcher sleeps until a signal arrives, a rank exits, or a deadline passes. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <signal.h>
@@ -20,15 +19,17 @@
 #include "zero/launch/control.h"
 
 #define MS_NS       1000000ull
-#define LATE_NS     (10 * MS_NS)   /* a launcher that wakes later than this was kept from running */
-#define TICK_NS     (100 * MS_NS)  /* the longest sleep: ranks may have been asked directly */
-#define GRACE_NS    (300 * MS_NS)  /* between telling the ranks that the run is over and killing them */
-#define DEADLINE_NS (1500 * MS_NS) /* from the request to the end */
+#define LATE_NS     (10 * MS_NS)   /* a launcher that wakes later than this was starved of CPU */
+#define TICK_NS     (100 * MS_NS)  /* maximum sleep: requests may also arrive through a rank */
+#define GRACE_NS    (300 * MS_NS)  /* from ending the run to killing its ranks */
+#define DEADLINE_NS (1500 * MS_NS) /* from a request to the end of the run */
 #define SAVED_NS    (500 * MS_NS)  /* from the end of a save to the end of the run */
-#define PATIENCE    3              /* times as long as the steps before were silent, if they got on, */
-#define PATIENCE_NS (5000 * MS_NS) /* and at least so long: a busy machine is late */
-/* timeout(1) and shells send twice: to the process and to its group. Longer than a sleep, in any moment of
- * which the second may have come if the launcher could not run. */
+#define PATIENCE                                                                                             \
+    3                              /* silence that is tolerated, in multiples of the longest silence in      \
+                                    * earlier steps */
+#define PATIENCE_NS (5000 * MS_NS) /* minimum silence that is tolerated, for a busy machine */
+/* Two signals within this time count as one: timeout(1) and shells signal the process and its group.
+ * Longer than a sleep, since the second signal may have arrived at any point of one. */
 #define SAME_REQUEST_NS (TICK_NS + 50 * MS_NS)
 
 enum { EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_MEMORY = 4, EXIT_SIGNAL = 128 };
@@ -36,38 +37,38 @@ enum { EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_MEMORY = 4, EXIT_SIGNAL = 128 };
 struct launcher {
     const struct zr_launch_options *options;
     struct zr_local_part *part;
-    struct zr_local_world *local; /* the part's */
-    unsigned alive;               /* ranks that have been forked and not reaped */
+    struct zr_local_world *local; /* part->control.local */
+    unsigned alive;               /* forked ranks that have not been reaped */
     bool running[ZR_MAX_WORLD];
 
     sigset_t signals, mask_before;
     struct sigaction child_before;
 
-    int code;    /* of the first rank that failed */
-    int request; /* the signal that asked for the end; 0: none */
+    int code;    /* exit code of the first rank that failed */
+    int request; /* the signal that requested the end; 0: none */
     uint64_t asked_ns, deadline_ns;
-    bool reported; /* that the step under way is finished first */
+    bool reported; /* printed: the current step is finished first */
 
-    /* How the ranks get on. */
-    uint32_t heartbeats, statuses;      /* of all ranks and of the first, when last looked at */
-    uint64_t heartbeat_ns;              /* when they last moved, or had an excuse */
-    uint64_t silent_ns, silent_last_ns; /* the longest between two heartbeats: since the last status, and
-                                           before, of which half is forgotten with every status */
-    uint64_t now_ns;                    /* when this turn began: the only time in it */
-    uint64_t wake_ns;                   /* when it was to begin */
-    uint64_t late_ns;                   /* how much later it was; 0: hardly */
-    bool spared;                        /* a tick has been given for a stall at the end of a deadline */
+    /* Progress of the ranks. */
+    uint32_t heartbeats, statuses;      /* sums over all ranks / of the first rank, at the last check */
+    uint64_t heartbeat_ns;              /* when they last advanced, or a save excused the ranks */
+    uint64_t silent_ns, silent_last_ns; /* longest gap between two heartbeats since the last status, and
+                                         * before it; the latter is halved with every status */
+    uint64_t now_ns;                    /* time of this turn; a turn reads the clock once */
+    uint64_t wake_ns;                   /* when this turn was due */
+    uint64_t late_ns;                   /* delay of this turn; 0 if small */
+    bool spared;                        /* the extra tick after a stall has been granted */
 
-    bool ending, killed;                 /* the run ends before its time / SIGKILL has been sent */
-    bool speaks;                         /* it was this launcher that ended it: the words are its own */
-    uint64_t kill_ns;                    /* when it will be; valid while ending */
-    bool forced;                         /* the request, not a failure, ended the run before its time */
-    char failure[ZR_LOCAL_REASON_BYTES]; /* a rank's failing exit, said at the end unless all ranks had the
-                                            same */
-    unsigned same_code;                  /* ranks that ended by themselves with `code` */
+    bool ending, killed;                 /* the run is being ended / SIGKILL has been sent */
+    bool speaks;                         /* this launcher ended the run, so its message counts */
+    uint64_t kill_ns;                    /* time of SIGKILL; valid if ending */
+    bool forced;                         /* a request, not a failure, ended the run */
+    char failure[ZR_LOCAL_REASON_BYTES]; /* message about a failed rank, printed at the end unless all
+                                          * ranks failed alike */
+    unsigned same_code;                  /* ranks that exited with `code` */
 };
 
-/* One line on stderr, in one write so that lines of several processes do not mix. */
+/* Writes a whole line at once, so that lines of several processes do not mix. */
 void zr_local_log(const char *format, ...)
 {
     char line[512];
@@ -78,12 +79,13 @@ void zr_local_log(const char *format, ...)
     va_end(list);
     size_t bytes = strlen(line);
     line[bytes++] = '\n';
-    zr_write_all(STDERR_FILENO, ZR_PRESENT_POSITION, line, bytes); /* no other place to say a failure */
+    zr_write_all(STDERR_FILENO, ZR_PRESENT_POSITION, line,
+                 bytes); /* a failure cannot be reported anywhere else */
 }
 
 /* ---- The end of a run ---------------------------------------------------------------------------------- */
 
-/* Ends every wait of the ranks with `why`, and sets the hour of those that do not listen. */
+/* Ends every wait of the ranks with `why` and schedules SIGKILL. */
 static void end_ranks(struct launcher *launcher, zr_result why, const char *reason)
 {
     if (launcher->ending)
@@ -129,8 +131,8 @@ static void rank_was_killed(struct launcher *launcher, unsigned rank, int signal
     struct zr_local_rank *dead = &launcher->local->ranks[rank];
     char place[ZR_LOCAL_STATUS_BYTES + 8], reason[ZR_LOCAL_REASON_BYTES];
     const char *name = sigdescr_np(signal_number);
-    const char *hint = signal_number == SIGKILL  ? " (if nobody did that, the system ran out of memory)"
-                       : signal_number == SIGBUS ? " (the memory behind a shared granule ran out)"
+    const char *hint = signal_number == SIGKILL  ? " (possibly by the system, out of memory)"
+                       : signal_number == SIGBUS ? " (the system ran out of memory for a shared granule)"
                                                  : "";
     describe_place(dead, place, sizeof(place));
     snprintf(reason, sizeof(reason), "rank %u (pid %d) was killed by signal %d (%s)%s", rank,
@@ -152,7 +154,8 @@ static void rank_failed(struct launcher *launcher, unsigned rank, int code)
     end_ranks(launcher, ZR_ERR_PEER, launcher->failure);
 }
 
-/* The first failure counts, but for one that says least: who has lost a peer may end before it does. */
+/* The first failure counts. Exit code 1 is replaced by a later, more specific one: a rank that lost a peer
+ * may exit before that peer. */
 static bool tells_more(const struct launcher *launcher, int code)
 {
     return code != 0 && (launcher->code == 0 || (launcher->code == EXIT_FAILED && code > EXIT_FAILED));
@@ -167,7 +170,7 @@ static void rank_ended(struct launcher *launcher, unsigned rank, int status)
     else if (WIFEXITED(status) && tells_more(launcher, WEXITSTATUS(status)) && !launcher->forced)
         rank_failed(launcher, rank, WEXITSTATUS(status));
     launcher->same_code += WIFEXITED(status) && WEXITSTATUS(status) == launcher->code;
-    atomic_store(&launcher->local->ranks[rank].ended, true); /* after abort, which tells more */
+    atomic_store(&launcher->local->ranks[rank].ended, true); /* after abort, which has the reason */
     zr_local_wake(launcher->local);
 }
 
@@ -186,7 +189,7 @@ static void ask_for_end(struct launcher *launcher, int signal_number)
 {
     if (launcher->request != 0) {
         if (launcher->now_ns - launcher->late_ns - launcher->asked_ns > SAME_REQUEST_NS)
-            end_by_request(launcher, "asked for a second time");
+            end_by_request(launcher, "second request to end");
         return;
     }
     launcher->request = signal_number;
@@ -203,20 +206,20 @@ static void take_signal(struct launcher *launcher, int signal_number)
         break;
     case SIGQUIT:
         launcher->request = signal_number;
-        end_by_request(launcher, "asked to end at once");
+        end_by_request(launcher, "request to end immediately");
         break;
     case SIGINT:
     case SIGTERM:
     case SIGHUP:
         ask_for_end(launcher, signal_number);
         break;
-    default: /* SIGCHLD: reap() looks at every turn. SIGPIPE: whoever read stderr is gone, and the run goes on
-              */
+    default: /* SIGCHLD: reap() runs on every turn. SIGPIPE: the reader of stderr is gone, and the run
+              * continues */
         break;
     }
 }
 
-/* Of the whole run: a rank elsewhere may be the one that does not listen. */
+/* All ranks of the run, including those of other launchers. */
 static bool all_ended(const struct launcher *launcher)
 {
     for (unsigned r = 0; r < launcher->options->world; r++)
@@ -225,7 +228,7 @@ static bool all_ended(const struct launcher *launcher)
     return true;
 }
 
-/* Ranks have been asked, and some are still to follow: a run that has ended by itself is not cut short. */
+/* A request has a deadline until all ranks have exited; a run that has finished is not cut short. */
 static bool has_deadline(const struct launcher *launcher)
 {
     return launcher->request != 0 && !launcher->ending && !all_ended(launcher);
@@ -240,7 +243,7 @@ static bool any_busy(const struct launcher *launcher)
     return false;
 }
 
-/* Looks how long ranks that get on are silent. While they save they are excused. */
+/* Tracks the longest silence of ranks that make progress. Ranks that save are excused. */
 static void note_progress(struct launcher *launcher)
 {
     const struct zr_local_world *local = launcher->local;
@@ -253,7 +256,7 @@ static void note_progress(struct launcher *launcher)
     uint64_t silent_ns = launcher->now_ns - launcher->heartbeat_ns;
     if (!excused && launcher->heartbeats != 0 && silent_ns > launcher->silent_ns)
         launcher->silent_ns = silent_ns;
-    if (statuses != launcher->statuses) { /* another step; one that was told badly does not decide alone */
+    if (statuses != launcher->statuses) { /* a new step; halving limits the effect of a single long gap */
         uint64_t half_ns = launcher->silent_last_ns / 2;
         launcher->silent_last_ns = launcher->silent_ns > half_ns ? launcher->silent_ns : half_ns;
         launcher->silent_ns = 0;
@@ -263,7 +266,7 @@ static void note_progress(struct launcher *launcher)
     launcher->heartbeat_ns = launcher->now_ns;
 }
 
-/* Ranks that get on may end their step, so that it can be saved. */
+/* Extends the deadline while ranks make progress, so that the step can be saved. */
 static void stretch_deadline(struct launcher *launcher)
 {
     uint64_t within_ns = launcher->options->save_within_ns, patience_ns = launcher->silent_ns;
@@ -281,7 +284,7 @@ static void stretch_deadline(struct launcher *launcher)
         now_ns + GRACE_NS < launcher->asked_ns + DEADLINE_NS)
         return;
     launcher->reported = true;
-    zr_local_log("the step under way is finished and saved first; a second signal cuts the run short");
+    zr_local_log("the current step is finished and saved first; a second signal ends the run at once");
 }
 
 static void end_in_time(struct launcher *launcher)
@@ -289,9 +292,9 @@ static void end_in_time(struct launcher *launcher)
     uint64_t within_ns = launcher->options->save_within_ns;
     char why[80];
     if (within_ns > DEADLINE_NS && launcher->deadline_ns >= launcher->asked_ns + within_ns)
-        snprintf(why, sizeof(why), "the step under way did not end within %.1f s", (double)within_ns * 1e-9);
+        snprintf(why, sizeof(why), "the current step did not finish within %.1f s", (double)within_ns * 1e-9);
     else
-        snprintf(why, sizeof(why), "the ranks did not end in time");
+        snprintf(why, sizeof(why), "the ranks did not exit in time");
     end_by_request(launcher, why);
 }
 
@@ -300,7 +303,7 @@ static void keep_deadlines(struct launcher *launcher)
     uint64_t now_ns = launcher->now_ns;
     int asked = zr_local_end_signal(launcher->local);
     if (launcher->request == 0 && asked != 0)
-        ask_for_end(launcher, asked); /* a rank was asked directly, or another launcher */
+        ask_for_end(launcher, asked); /* a signal reached a rank or another launcher */
     note_progress(launcher);
     if (has_deadline(launcher)) {
         stretch_deadline(launcher);
@@ -309,7 +312,8 @@ static void keep_deadlines(struct launcher *launcher)
         if (now_ns + GRACE_NS >= launcher->deadline_ns)
             end_in_time(launcher);
     }
-    if (!launcher->ending && atomic_load(&launcher->local->abort) != 0) { /* another launcher of the run */
+    if (!launcher->ending &&
+        atomic_load(&launcher->local->abort) != 0) { /* another launcher of the run ended it */
         launcher->ending = true;
         launcher->kill_ns = now_ns + GRACE_NS;
     }
@@ -327,10 +331,10 @@ static uint64_t time_to_sleep_ns(const struct launcher *launcher)
     return until_ns > now_ns ? until_ns - now_ns : 0;
 }
 
-/* Where the launcher could not run, its ranks mostly could not either: that time is not taken from them, and
- * is no silence of theirs. A deadline that it slept through has passed all the same; once they get a tick to
- * do what they would have done before it. Every turn has one time, so wherever in the turn before this one it
- * was held up, that shows here. */
+/* Starts a turn. If the launcher was starved of CPU, its ranks probably were too, so deadlines and the
+ * measured silence exclude the delay. A deadline that passed meanwhile gets one extra tick, once, for what
+ * the ranks would have done before it. As each turn reads the clock once, a delay anywhere in the previous
+ * turn is detected here. */
 static void begin_turn(struct launcher *launcher)
 {
     launcher->now_ns = zr_os_now_ns();
@@ -339,7 +343,7 @@ static void begin_turn(struct launcher *launcher)
         return;
     uint64_t late_ns = launcher->now_ns - launcher->wake_ns;
     launcher->late_ns = late_ns;
-    launcher->heartbeat_ns += late_ns; /* not beyond now: no beat was seen since it went to sleep */
+    launcher->heartbeat_ns += late_ns; /* not beyond now: no heartbeat was read since then */
     if (late_ns > TICK_NS && !launcher->spared && (launcher->request != 0 || launcher->ending)) {
         launcher->spared = true;
         late_ns += TICK_NS;
@@ -348,8 +352,7 @@ static void begin_turn(struct launcher *launcher)
     launcher->kill_ns += late_ns;
 }
 
-/* Nobody is left to follow the request, only another launcher to go: one that stands still is not waited for
- * beyond the deadline. */
+/* No rank is left to follow the request, and another launcher does not exit by the deadline. */
 static bool waits_in_vain(const struct launcher *launcher)
 {
     return launcher->request != 0 && launcher->alive == 0 && all_ended(launcher) &&
@@ -374,9 +377,9 @@ static void watch(struct launcher *launcher)
     }
 }
 
-/* ---- Birth --------------------------------------------------------------------------------------------- */
+/* ---- Forking ------------------------------------------------------------------------------------------- */
 
-/* In the child: only the own inbox is read from. */
+/* In the child: keeps only its own inbox. */
 static void close_other_inboxes(struct zr_local_sockets *sockets, unsigned rank)
 {
     for (unsigned r = 0; r < ZR_MAX_WORLD; r++)
@@ -386,7 +389,7 @@ static void close_other_inboxes(struct zr_local_sockets *sockets, unsigned rank)
         }
 }
 
-/* In the child: who is connected to a launcher must see its end. */
+/* In the child: closes the links, so that peers notice the launcher's death. */
 static void close_links(const struct zr_local_part *part)
 {
     for (unsigned r = 0; part->elsewhere && r < ZR_MAX_WORLD; r++)
@@ -412,9 +415,8 @@ static zr_result fork_ranks(struct launcher *launcher)
                                                           .rank = r});
         }
         if (pid < 0)
-            return zr_fail(
-                ZR_ERR_HOST_MEMORY,
-                "the system refused a process for rank %u: raise `ulimit -u` or the cgroup's pids.max", r);
+            return zr_fail(ZR_ERR_HOST_MEMORY,
+                           "cannot fork rank %u: raise `ulimit -u` or the cgroup's pids.max", r);
         atomic_store(&launcher->local->ranks[r].pid, (int32_t)pid);
         launcher->running[r] = true;
         launcher->alive++;
@@ -422,8 +424,8 @@ static zr_result fork_ranks(struct launcher *launcher)
     return ZR_OK;
 }
 
-/* From here on signals wait until watch() takes them. A SIGINT that a shell's `&` has set to be ignored
- * counts all the same: blocked signals are kept. */
+/* Blocks signals until watch() takes them. Blocking also keeps a SIGINT that a shell's `&` has set to
+ * ignored. */
 static void hold_signals(struct launcher *launcher)
 {
     static const int taken[] = {SIGCHLD, SIGINT, SIGTERM, SIGUSR1, SIGQUIT, SIGPIPE};
@@ -434,14 +436,14 @@ static void hold_signals(struct launcher *launcher)
     if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN)
         sigaddset(&launcher->signals, SIGHUP); /* not under nohup(1) */
     pthread_sigmask(SIG_BLOCK, &launcher->signals, &launcher->mask_before);
-    sigaction(SIGCHLD, &standard, &launcher->child_before); /* ignored children would leave no status */
+    sigaction(SIGCHLD, &standard, &launcher->child_before); /* ignored children would leave no exit status */
 }
 
 static void release_signals(struct launcher *launcher)
 {
     struct timespec at_once = {0};
     while (sigtimedwait(&launcher->signals, NULL, &at_once) > 0)
-        ; /* what came for the run has ended with it */
+        ; /* signals for the run end with it */
     sigaction(SIGCHLD, &launcher->child_before, NULL);
     pthread_sigmask(SIG_SETMASK, &launcher->mask_before, NULL);
 }
@@ -452,11 +454,11 @@ static int exit_code(const struct launcher *launcher)
         return EXIT_SIGNAL + launcher->request;
     if (launcher->code <= EXIT_FAILED && atomic_load(&launcher->local->followed))
         return EXIT_SIGNAL + zr_local_end_signal(launcher->local);
-    /* A run that another of its launchers has ended is no success here either. */
+    /* A run that another launcher ended has failed here too. */
     return launcher->code == 0 && launcher->ending ? EXIT_FAILED : launcher->code;
 }
 
-/* A rank's failing exit is said at the end, unless all ranks had the same, or somebody has told more. */
+/* Prints a rank's failing exit, unless all ranks exited alike or a more specific message was printed. */
 static void say_failure(const struct launcher *launcher)
 {
     const struct zr_local_part *part = launcher->part;
@@ -496,11 +498,11 @@ int zr_local_launch(const struct zr_launch_options *options)
     }
     options = &own;
     if (!options->rank_main) {
-        zr_local_log("a run needs options, and a rank_main in them");
+        zr_local_log("zr_local_launch() requires options with rank_main");
         return EXIT_USAGE;
     }
     if (options->world == 0 || options->world > ZR_MAX_WORLD) {
-        zr_local_log("a run has 1 to %d ranks on one machine", ZR_MAX_WORLD);
+        zr_local_log("world must be 1 to %d on one machine", ZR_MAX_WORLD);
         return EXIT_USAGE;
     }
     part.count = options->world;

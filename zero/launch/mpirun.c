@@ -1,6 +1,6 @@
-/* mpirun.c: starts an mpirun of this program where nobody has, and stays its parent. mpirun ends its ranks on
- * SIGTERM, SIGHUP and SIGINT, whatever they have to save: here these become signals that it passes on, and
- * that a rank takes as requests (rank.c). */
+/* mpirun.c: runs mpirun with this program and stays its parent. mpirun ends its ranks on SIGTERM, SIGHUP
+ * and SIGINT without a save, so this process converts them to signals that mpirun forwards and that ranks
+ * take as requests (rank.c). */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <signal.h>
@@ -17,19 +17,18 @@
 
 enum { EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_MEMORY = 4, EXIT_NO_EXEC = 127, EXIT_SIGNAL = 128 };
 enum { MOST_ARGUMENTS = 512, PATH_ROOM = 4096 };
-#define DEADLINE_NS     1500000000ull /* from a request to the end, where nothing is to be saved */
-#define SAME_REQUEST_NS 150000000ull  /* timeout(1) and shells send twice: to the process and to its group */
-#define AGAIN_NS        1000000000ull /* an mpirun without ranks as yet swallows what it is to pass on */
-#define FORCE_NS        5000000000ull /* for mpirun to end its ranks, after which it is ended itself */
+#define DEADLINE_NS     1500000000ull /* from a request to the end, if nothing can be saved */
+#define SAME_REQUEST_NS 150000000ull  /* timeout(1) and shells signal both the process and its group */
+#define AGAIN_NS        1000000000ull /* mpirun drops signals before its ranks exist */
+#define FORCE_NS        5000000000ull /* time for mpirun to end its ranks before it is killed */
 
 struct watch {
     pid_t mpirun;
     uint64_t save_within_ns;
-    int request; /* the signal that asked for the end; 0: none */
+    int request; /* the signal that requested the end; 0: none */
     uint64_t asked_ns, deadline_ns;
-    uint64_t again_ns,
-        pause_ns; /* when the request is passed on once more, and how long after the last time */
-    bool forced;  /* mpirun has been told to end its ranks */
+    uint64_t again_ns, pause_ns; /* when the request is forwarded again, and the interval */
+    bool forced;                 /* mpirun was told to end its ranks */
     uint64_t forced_ns;
 };
 
@@ -61,7 +60,7 @@ static void cut_short(struct watch *watch, const char *why)
     kill(watch->mpirun, SIGTERM);
 }
 
-/* Ranks that have it take no notice of a second one. */
+/* Ranks ignore a repeated request. */
 static void pass_on(struct watch *watch)
 {
     kill(watch->mpirun, watch->request == SIGINT ? ZR_MPIRUN_INTERRUPT : ZR_MPIRUN_SAVE_AND_END);
@@ -74,7 +73,7 @@ static void ask_for_end(struct watch *watch, int signal_number)
     uint64_t now_ns = zr_os_now_ns();
     if (watch->request != 0) {
         if (now_ns - watch->asked_ns > SAME_REQUEST_NS)
-            cut_short(watch, "asked for a second time");
+            cut_short(watch, "second request to end");
         return;
     }
     bool saves = watch->save_within_ns > DEADLINE_NS;
@@ -94,12 +93,12 @@ static void take_signal(struct watch *watch, int signal_number)
         break;
     case SIGQUIT:
         watch->request = signal_number;
-        cut_short(watch, "asked to end at once");
+        cut_short(watch, "request to end immediately");
         break;
-    case SIGUSR2: /* as for a rank */
+    case SIGUSR2: /* same as for a rank */
         ask_for_end(watch, SIGTERM);
         break;
-    case SIGTSTP: /* Ctrl-Z: mpirun is in a group of its own */
+    case SIGTSTP: /* Ctrl-Z: mpirun is in its own process group */
         kill(watch->mpirun, SIGTSTP);
         kill(getpid(), SIGSTOP);
         break;
@@ -107,13 +106,13 @@ static void take_signal(struct watch *watch, int signal_number)
     case SIGCONT:
         kill(watch->mpirun, signal_number);
         break;
-    default: /* SIGCHLD: the loop looks at every turn */
+    default: /* SIGCHLD: the loop checks on every turn */
         break;
     }
 }
 
-/* Ranks that have followed a request end with 0, or mpirun would have words for it. One that came before
- * mpirun, or its ranks, could take one has ended them by its own signal. */
+/* Exit code. Ranks that followed a request exit with 0, since mpirun would report other codes. A signal
+ * that arrived before mpirun or its ranks could take it has killed them. */
 static int code_of(const struct watch *watch, int status)
 {
     int code = WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_SIGNAL + WTERMSIG(status);
@@ -133,9 +132,9 @@ static int watch_over(struct watch *watch, const sigset_t *signals)
             take_signal(watch, signal_number);
         uint64_t now_ns = zr_os_now_ns();
         if (watch->forced && now_ns - watch->forced_ns > FORCE_NS)
-            kill(watch->mpirun, SIGKILL); /* the ranks end without it */
+            kill(watch->mpirun, SIGKILL); /* the ranks exit without mpirun */
         else if (!watch->forced && watch->request != 0 && now_ns > watch->deadline_ns)
-            cut_short(watch, "the ranks did not end in time");
+            cut_short(watch, "the ranks did not exit in time");
         else if (!watch->forced && watch->request != 0 && now_ns > watch->again_ns)
             pass_on(watch);
     }
@@ -144,8 +143,8 @@ static int watch_over(struct watch *watch, const sigset_t *signals)
 
 /* ---- mpirun -------------------------------------------------------------------------------------------- */
 
-/* More ranks than cores are fine here, and so is root: the settings are Open MPI's, and mean nothing to
- * others. False: there are too many arguments. */
+/* Builds the command line. Allows more ranks than cores, and root; these variables are Open MPI's, and
+ * others ignore them. False: too many arguments. */
 static bool write_line(const char **line, char *number, char **argv)
 {
     static const char *const before[] = {"env",
@@ -167,7 +166,7 @@ static bool write_line(const char **line, char *number, char **argv)
     return !argv[given];
 }
 
-/* In the child: a terminal's Ctrl-C is for the parent to take, and an mpirun without a parent has no use. */
+/* In the child: Ctrl-C goes to the parent, and mpirun dies with its parent. */
 static void become_mpirun(const char **line, const sigset_t *before, const struct sigaction *child_before,
                           pid_t parent)
 {
@@ -196,7 +195,7 @@ int zr_mpirun(const struct zr_launch_options *options, char **argv)
     }
     snprintf(number, sizeof(number), "%u", options->world);
     if (!write_line(line, number, argv)) {
-        zr_local_log("--comm mpi: starting mpirun failed; type: mpirun -n %s %s ...", number, argv[0]);
+        zr_local_log("--comm mpi: starting mpirun failed; run: mpirun -n %s %s ...", number, argv[0]);
         return EXIT_FAILED;
     }
     sigemptyset(&signals);
@@ -205,14 +204,14 @@ int zr_mpirun(const struct zr_launch_options *options, char **argv)
     if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN)
         sigaddset(&signals, SIGHUP); /* not under nohup(1) */
     pthread_sigmask(SIG_BLOCK, &signals, &before);
-    sigaction(SIGCHLD, &standard, &child_before); /* ignored children would leave no status */
+    sigaction(SIGCHLD, &standard, &child_before); /* ignored children would leave no exit status */
     watch.mpirun = fork();
     if (watch.mpirun == 0)
         become_mpirun(line, &before, &child_before, parent);
     if (watch.mpirun > 0) {
         code = watch_over(&watch, &signals);
     } else {
-        zr_local_log("the system refused a process for mpirun: raise `ulimit -u` or the cgroup's pids.max");
+        zr_local_log("cannot fork mpirun: raise `ulimit -u` or the cgroup's pids.max");
         code = EXIT_MEMORY;
     }
     sigaction(SIGCHLD, &child_before, NULL);

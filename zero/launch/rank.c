@@ -1,9 +1,8 @@
-/* rank.c: the side of a forked rank: its signals, its watch over the launcher, and what it tells about
- * itself. The other side is launch.c.
+/* rank.c: the side of a forked rank: signals, the watch over the launcher, status. launch.c is the other
+ * side.
  *
- * A terminal sends Ctrl-C to the whole process group, so ranks leave those signals to the launcher and follow
- * the words in the control block. The kernel tells a rank by a signal of its own when the launcher has died.
- */
+ * A terminal sends Ctrl-C to the whole process group, so ranks ignore it and follow the control block
+ * instead. The kernel signals a rank when its launcher has died. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <signal.h>
@@ -16,38 +15,36 @@
 #include "zero/launch/control.h"
 #include "zero/launch/timeout.h"
 
-#define WORDS_NS 10000000000ull /* for the first rank that finds words to say them */
+#define WORDS_NS 10000000000ull /* for the first rank with a message to print it */
 
-/* Of all signals this one wakes a process that stands still, so that it ends too. */
+/* SIGCONT also wakes a stopped process, so that it exits too. */
 enum { LAUNCHER_DIED = SIGCONT };
 
-/* What the signal handlers need; they have no other way to learn it. Written once, before they are installed.
- */
+/* State of the signal handlers, written once before they are installed. */
 static struct {
     struct zr_local_world *local;
     const struct zr_local_sockets *sockets;
-    pid_t launcher; /* 0: nobody has forked this rank */
+    pid_t launcher; /* 0: no launcher forked this rank */
     unsigned rank;
-    bool holds; /* mpirun's signals are held, and taken one by one */
+    bool holds; /* mpirun's signals are blocked and taken one by one */
     void (*clean_up)(void *argument);
     void *argument;
-    /* Made beforehand: formatting is not safe in a handler. */
-    char reason[ZR_LOCAL_REASON_BYTES]; /* for the ranks of other launchers */
+    /* Formatted in advance, since formatting is not async-signal-safe. */
+    char reason[ZR_LOCAL_REASON_BYTES]; /* for ranks of other launchers */
     char line[ZR_LOCAL_REASON_BYTES + 80];
 } self;
 
-/* Ends this rank: the first one to get here says why. */
+/* Ends this rank; the first rank to get here prints the reason. */
 static void end_without_launcher(int signal_number)
 {
     (void)signal_number;
     if (getppid() == self.launcher)
-        return; /* a stopped run goes on */
+        return; /* SIGCONT of a stopped run */
     if (!atomic_exchange(&self.local->orphaned, true)) {
         ssize_t written = write(STDERR_FILENO, self.line, strlen(self.line));
-        (void)written; /* there is nobody left to tell */
+        (void)written; /* a failed write cannot be reported */
     }
-    /* After the words: should this rank be killed too, here, another launcher of the run has words to say
-     * still. */
+    /* After printing: if this rank is killed here, another launcher of the run can still report. */
     zr_local_end(self.local, &(struct zr_local_end){ZR_LOCAL_BY_RANK, self.rank, ZR_ERR_PEER, self.reason});
     if (self.clean_up)
         self.clean_up(self.argument);
@@ -60,8 +57,7 @@ void zr_local_ask_for_end(struct zr_local_world *local, int signal_number)
     atomic_compare_exchange_strong(&local->ends, &none, (uint32_t)signal_number);
 }
 
-/* SIGTERM and SIGUSR1 sent to a rank by its number mean the run: the launcher sees the word and follows up.
- */
+/* SIGTERM and SIGUSR1 for a rank's pid apply to the run; the launcher reads the control block. */
 static void pass_request_on(int signal_number)
 {
     if (signal_number == SIGTERM || signal_number == ZR_MPIRUN_SAVE_AND_END)
@@ -75,7 +71,7 @@ static void pass_request_on(int signal_number)
 static void handle(int signal_number, void (*handler)(int))
 {
     struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART};
-    sigfillset(&action.sa_mask); /* the handlers do not interrupt one another */
+    sigfillset(&action.sa_mask); /* the handlers do not interrupt each other */
     sigaction(signal_number, &action, NULL);
 }
 
@@ -90,7 +86,7 @@ void zr_local_follow_signals(struct zr_local_world *local)
     handle(SIGTERM, pass_request_on);
     handle(SIGINT, pass_request_on);
     handle(SIGUSR1, pass_request_on);
-    signal(SIGPIPE, SIG_IGN); /* a reader that has gone is an error of the write, and not the end of a run */
+    signal(SIGPIPE, SIG_IGN); /* a closed reader is only a write error */
 }
 
 static void mpirun_signals(sigset_t *out)
@@ -101,7 +97,7 @@ static void mpirun_signals(sigset_t *out)
     sigaddset(out, ZR_MPIRUN_INTERRUPT);
 }
 
-/* They stay held: a rank looks for them between its steps, and no handler runs amid its arithmetic. */
+/* The signals stay blocked: a rank takes them between steps. */
 void zr_local_hold_mpirun_signals(void)
 {
     sigset_t signals;
@@ -153,11 +149,11 @@ void zr_local_become_rank(const struct zr_local_birth *birth)
         sigdelset(&mask, followed[i]);
     prctl(PR_SET_PDEATHSIG, LAUNCHER_DIED);
     pthread_sigmask(SIG_SETMASK, &mask, NULL);
-    end_without_launcher(0); /* it may have died before the kernel knew whom to tell */
+    end_without_launcher(0); /* the launcher may have died before the kernel watched it for this process */
     _exit(options->rank_main(local, birth->rank, options->argument));
 }
 
-/* ---- What a rank tells --------------------------------------------------------------------------------- */
+/* ---- Status -------------------------------------------------------------------------------------------- */
 
 void zr_local_busy(struct zr_local_world *local, unsigned rank, bool busy)
 {
@@ -175,7 +171,7 @@ void zr_local_set_status(struct zr_local_world *local, unsigned rank, const char
     atomic_store(&own->statuses, statuses + 1);
 }
 
-/* One that is noted meanwhile is as good: the rank has come so far. */
+/* A status that changes meanwhile may be returned as well. */
 void zr_local_read_status(const struct zr_local_rank *rank, char *out)
 {
     memcpy(out, rank->status[atomic_load(&rank->statuses) & 1], ZR_LOCAL_STATUS_BYTES);
@@ -187,7 +183,7 @@ zr_result zr_local_out_of_step(struct zr_local_world *local, unsigned rank)
     char words[ZR_LOCAL_REASON_BYTES];
     snprintf(words, sizeof(words), "%s", zr_last_error());
     if (atomic_load(&local->abort) == 0) {
-        atomic_store(&local->out_of_step, true); /* first: it is looked at where the end is seen */
+        atomic_store(&local->out_of_step, true); /* before abort, which readers check first */
         zr_local_end(local, &(struct zr_local_end){ZR_LOCAL_BY_RANK, rank, ZR_ERR_PEER, words});
     }
     uint32_t abort = atomic_load(&local->abort);

@@ -1,5 +1,5 @@
-/* start.c: finds out how this process was started, and starts its ranks accordingly. Above launch.c, join.c
- * and mpirun.c; the one place of zero/ that reads the environment of launchers. */
+/* start.c: finds out how this process was started, and starts its ranks accordingly. Calls launch.c,
+ * join.c and mpirun.c; the only file of zero/ that reads the environment of launchers. */
 #define _GNU_SOURCE
 #include "zero/launch/start.h"
 
@@ -19,12 +19,11 @@ enum { EXIT_USAGE = 2, MOST_PORT = 65535, LONGEST_KEY = 60 };
 
 /* ---- The environment ----------------------------------------------------------------------------------- */
 
-/* Where a launcher says which rank this is. The first of these that is there counts: mpirun under srun is
- * mpirun. */
+/* Variables of each launcher. The first launcher found counts: mpirun under srun is mpirun. */
 static const struct source {
     enum zr_start_kind kind;
     const char *rank, *world, *local_rank, *local_world, *nodes;
-    const char *key; /* tells the ranks of one run from another's; where it is not set MASTER_PORT does */
+    const char *key; /* identifies the run; default MASTER_PORT */
 } sources[] = {
     {ZR_START_MPI, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE", NULL, "PMIX_NAMESPACE"},
@@ -33,14 +32,14 @@ static const struct source {
     {ZR_START_SLURM, "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", NULL, "SLURM_NNODES", "SLURM_JOB_ID"},
 };
 
-/* An empty variable counts as none. */
+/* An empty variable counts as unset. */
 static const char *variable(const char *name)
 {
     const char *text = name ? getenv(name) : NULL;
     return text && text[0] ? text : NULL;
 }
 
-/* A whole number of least .. most. *out stays as it is where the variable is not set. */
+/* Reads a whole number from least to most. *out is unchanged if the variable is unset. */
 static zr_result read_number(const char *name, unsigned least, unsigned most, unsigned *out)
 {
     const char *text = variable(name);
@@ -52,14 +51,13 @@ static zr_result read_number(const char *name, unsigned least, unsigned most, un
     if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0 || number < least || number > most)
         return zr_fail(
             ZR_ERR_INVALID,
-            "%s=%.40s in the environment is no whole number of %u to %u; a launcher sets it, so unset "
-            "it if none did",
+            "%s=%.40s in the environment is not a whole number from %u to %u; unset it if no launcher set it",
             name, text, least, most);
     *out = (unsigned)number;
     return ZR_OK;
 }
 
-/* A script that sbatch started has the variables of a first task, and nobody has started the others. */
+/* A script of sbatch has the variables of a first task, but no other tasks were started. */
 static bool batch_script(const struct source *source)
 {
     return source->kind == ZR_START_SLURM && variable("SLURM_JOB_ID") && !variable("SLURM_STEP_ID") &&
@@ -76,7 +74,7 @@ static const struct source *find_source(void)
     return NULL;
 }
 
-/* An address of this machine is one that a socket can be given here. */
+/* An address is local if a socket can be bound to it. */
 static bool address_is_here(const char *address)
 {
     struct sockaddr_in four = {.sin_family = AF_INET};
@@ -97,7 +95,7 @@ static bool address_is_here(const char *address)
     return here;
 }
 
-/* Launchers name their jobs as long as they like; of a long name the whole counts, as a hash. */
+/* Job names can have any length, so a long name is hashed. */
 static void make_key(struct zr_start *out, const char *name, const char *text)
 {
     const char *step = variable("SLURM_STEP_ID");
@@ -122,8 +120,8 @@ static zr_result read_source(const struct source *source, struct zr_start *out)
     if (!variable(source->rank) || !variable(source->world))
         return zr_fail(
             ZR_ERR_INVALID,
-            "%s is set in the environment and %s is not; a launcher sets both, so set the other, or unset "
-            "it if none did",
+            "%s is set in the environment, but %s is not; a launcher sets both: set the other, or unset "
+            "the first if no launcher set it",
             variable(source->rank) ? source->rank : source->world,
             variable(source->rank) ? source->world : source->rank);
     zr_result result = read_number(source->world, 1, 1000000, &out->world);
@@ -163,38 +161,38 @@ zr_result zr_start_read(struct zr_start *out)
     return source ? read_source(source, out) : ZR_OK;
 }
 
-/* ---- What goes together -------------------------------------------------------------------------------- */
+/* ---- Consistency --------------------------------------------------------------------------------------- */
 
 static zr_result check_local(const struct zr_start *start)
 {
     if (start->world == 1)
         return ZR_OK;
     if (start->world > ZR_MAX_WORLD)
-        return zr_fail(ZR_ERR_INVALID, "%s=%u: a run has at most %d ranks", start->world_name, start->world,
-                       ZR_MAX_WORLD);
+        return zr_fail(ZR_ERR_INVALID, "%s=%u exceeds the maximum of %d ranks per run", start->world_name,
+                       start->world, ZR_MAX_WORLD);
     if (start->far)
         return zr_fail(
             ZR_ERR_INVALID,
-            "MASTER_ADDR=%.100s is not this machine, and --comm local joins ranks of one machine alone; use "
-            "--comm mpi with mpirun, or set MASTER_ADDR=127.0.0.1",
+            "MASTER_ADDR=%.100s is another machine, and --comm local joins ranks of one machine only; "
+            "use --comm mpi with mpirun, or set MASTER_ADDR=127.0.0.1",
             variable("MASTER_ADDR"));
     if (start->nodes > 1 && start->local_world != start->world)
         return zr_fail(
             ZR_ERR_INVALID,
-            "the ranks are on %u machines (SLURM_NNODES), and --comm local joins ranks of one machine alone; "
-            "use srun --nodes=1, or --comm mpi",
+            "the ranks are on %u machines (SLURM_NNODES), and --comm local joins ranks of one machine "
+            "only; use srun --nodes=1, or --comm mpi",
             start->nodes);
     if (start->local_world != 0 && start->local_world < start->world)
         return zr_fail(
             ZR_ERR_INVALID,
-            "%u of %u ranks are on this machine, and --comm local joins ranks of one machine alone; use "
-            "--comm mpi",
+            "only %u of %u ranks are on this machine, and --comm local joins ranks of one machine only; "
+            "use --comm mpi",
             start->local_world, start->world);
     if (!start->key[0])
         return zr_fail(
             ZR_ERR_INVALID,
-            "%s and %s are set, and MASTER_PORT is not: the ranks need a number of 1 to %d, the same for "
-            "all of them, to find each other by",
+            "%s and %s are set, but MASTER_PORT is not; set it to a number from 1 to %d, the same for "
+            "all ranks, so that they find each other",
             start->rank_name, start->world_name, MOST_PORT);
     return ZR_OK;
 }
@@ -203,19 +201,19 @@ zr_result zr_start_check(const struct zr_start *start, bool mpi, unsigned world,
 {
     *ranks = start->kind == ZR_START_FORK ? (world ? world : 1) : start->world;
     if (world != 0 && world != *ranks)
-        return zr_fail(ZR_ERR_INVALID,
-                       "%u ranks are asked for (--ranks %u), and the launcher has started %u (%s in the "
-                       "environment); ask for "
-                       "none, or unset %s and %s",
-                       world, world, start->world, start->world_name, start->rank_name, start->world_name);
+        return zr_fail(
+            ZR_ERR_INVALID,
+            "%u ranks were requested (--ranks %u), but the launcher started %u (%s in the environment); "
+            "leave --ranks out, or unset %s and %s",
+            world, world, start->world, start->world_name, start->rank_name, start->world_name);
     if (*ranks > ZR_MAX_WORLD)
-        return zr_fail(ZR_ERR_INVALID, "%u ranks: a run has at most %d", *ranks, ZR_MAX_WORLD);
+        return zr_fail(ZR_ERR_INVALID, "%u ranks exceed the maximum of %d per run", *ranks, ZR_MAX_WORLD);
     if (start->kind == ZR_START_FORK)
         return ZR_OK;
     if (mpi && !start->mpi && start->world > 1)
         return zr_fail(
             ZR_ERR_INVALID,
-            "--comm mpi: %s and %s are set, but no MPI launcher has started this process; start it with "
+            "--comm mpi: %s and %s are set, but no MPI launcher started this process; start it with "
             "mpirun -n %u (or srun --mpi=pmix), or use --comm local",
             start->rank_name, start->world_name, start->world);
     return mpi ? ZR_OK : check_local(start);

@@ -7,7 +7,7 @@
 #include "alloc/base/option.h"
 #include "zero/comm/message/mpi_start.h"
 #include "zero/train/settings/args.h"
-#include "zero/train/ask.h"
+#include "zero/train/resolve_options.h"
 #include "zero/checkpoint/checkpoint.h"
 #include "zero/train/data.h"
 #include "zero/train/loop.h"
@@ -85,22 +85,22 @@ static void hold_standard_files(void)
 }
 
 /* Says which stage --stage auto comes to. -1, or an exit code. */
-static int pick_stage(void)
+static int resolve_stage(void)
 {
-    struct zr_stage_pick pick;
+    struct zr_stage_choice choice;
     char number[ZR_NUMBER_ROOM];
     bool becomes_mpirun = config.by_mpi && config.start.kind == ZR_START_FORK && !config.dry_run;
-    int code = zr_ask_stage(&config, &pick);
+    int code = zr_resolve_stage(&config, &choice);
     if (code < 0 && zr_train_leads(&config) && !becomes_mpirun) /* whose rank 0 says it */
-        zr_say("--stage auto is --stage %u here: its plan takes the fewest bytes, %s per rank", pick.stage,
-               zr_number_grouped(number, pick.reserved_bytes));
+        zr_say("--stage auto is --stage %u here: its plan takes the fewest bytes, %s per rank", choice.stage,
+               zr_number_grouped(number, choice.reserved_bytes));
     return code;
 }
 
 /* Says what --offload-ratio auto comes to. -1, or an exit code. */
-static int pick_ratio(void)
+static int resolve_ratio(void)
 {
-    int code = zr_ask_ratio(&config);
+    int code = zr_resolve_offload_ratio(&config);
     if (code < 0 && zr_train_leads(&config))
         zr_say("--offload-ratio auto is --offload-ratio %.15g here: what stays fits under --memory-limit",
                config.offload_ratio);
@@ -110,7 +110,7 @@ static int pick_ratio(void)
 /* Says where --speculative-update auto is none for want of room. -1, or an exit code. */
 static int find_room(void)
 {
-    int code = zr_ask_speculation(&config);
+    int code = zr_resolve_speculative_update(&config);
     if (code < 0 && config.speculates_if_room && config.speculative_bytes == 0 && zr_train_leads(&config))
         zr_say(
             "--speculative-update auto: the optimizer's state twice is more than --nvme-limit or half of what is "
@@ -120,13 +120,13 @@ static int find_room(void)
 }
 
 /* Prints what --zero-r auto has come to. -1, or an exit code. */
-static int pick_all(void)
+static int resolve_strategy(void)
 {
-    struct zr_picks picks;
-    int code = zr_ask_all(&config, &picks);
+    struct zr_strategies found;
+    int code = zr_resolve_strategy(&config, &found);
     if (code >= 0 || !zr_train_leads(&config))
         return code;
-    zr_result result = zr_report_picks(&config, &picks);
+    zr_result result = zr_report_strategies(&config, &found);
     return result == ZR_OK ? -1 : (int)zr_exit_of(result);
 }
 
@@ -135,7 +135,7 @@ static int weigh_policy(void)
 {
     const struct zr_policy_use *use = &config.policy_use;
     char number[2][ZR_NUMBER_ROOM];
-    int code = zr_ask_policy(&config);
+    int code = zr_resolve_policy(&config);
     if (code >= 0 || config.policy == ZR_POLICY_ZR)
         return code;
     double stranded = 100 * (1 - (double)use->live_bytes / (double)use->reserved_bytes);
@@ -163,19 +163,19 @@ int main(int argc, char **argv)
         code = zr_args_parse(&config, argc, argv);
     if (code >= 0)
         return code;
-    if ((code = zr_ask_tiers(&config)) >= 0)
+    if ((code = zr_measure_tiers(&config)) >= 0)
         return code;
-    if (config.picks_all && (code = pick_all()) >= 0)
+    if (config.finds_strategy && (code = resolve_strategy()) >= 0)
         return code;
-    if (config.stage == ZR_STAGE_AUTO && (code = pick_stage()) >= 0)
+    if (config.stage == ZR_STAGE_AUTO && (code = resolve_stage()) >= 0)
         return code;
-    if ((code = zr_ask_cut(&config)) >= 0)
+    if ((code = zr_resolve_pipeline_cut(&config)) >= 0)
         return code;
-    if (config.offload_ratio < 0 && (code = pick_ratio()) >= 0)
+    if (config.offload_ratio < 0 && (code = resolve_ratio()) >= 0)
         return code;
     if ((code = find_room()) >= 0)
         return code;
-    if ((code = zr_ask_logits(&config)) >= 0)
+    if ((code = zr_resolve_logits_bytes(&config)) >= 0)
         return code;
     if ((code = weigh_policy()) >= 0)
         return code;

@@ -6,9 +6,9 @@
 
 #include "alloc/base/error.h"
 #include "alloc/heap/heap.h"
-#include "zero/train/balance.h"
+#include "zero/train/pipeline_cut.h"
 #include "zero/train/child.h"
-#include "zero/train/limit.h"
+#include "zero/train/memory_limit.h"
 #include "zero/train/rank/rank_plan.h"
 #include "zero/train/rank/rank_time.h"
 #include "zero/train/report/number.h"

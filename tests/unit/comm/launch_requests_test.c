@@ -66,7 +66,7 @@ static void check_interrupt(const char *name, bool whole_group)
         kill(whole_group ? -run.launcher : run.launcher, SIGINT);
         finish(&run);
         late = strstr(run.words,
-                      "SIGINT: the ranks did not end in time; the run is cut short, and nothing was saved") !=
+                      "SIGINT: the ranks did not exit in time; the run is cut short, and nothing was saved") !=
                NULL;
     } while (late && ++tries < 5);
     check_finished(&run, name, 130, NULL);
@@ -120,11 +120,11 @@ static void test_deadlines(void)
     const struct scene saving = {.name = "saving", .act = save_for_long};
     struct run run = start(&stuck);
     kill(run.launcher, SIGTERM);
-    check_end(&run, "SIGTERM, and nobody listens", 143, "SIGTERM: the ranks did not end in time");
+    check_end(&run, "SIGTERM, and nobody listens", 143, "SIGTERM: the ranks did not exit in time");
     tap_ok(ms_since(run.asked_ns) > 1000, "the ranks had time to");
     run = start(&stuck);
     kill(-run.launcher, SIGINT);
-    check_end(&run, "Ctrl-C, and nobody listens", 130, "SIGINT: the ranks did not end in time");
+    check_end(&run, "Ctrl-C, and nobody listens", 130, "SIGINT: the ranks did not exit in time");
     run = start(&stuck);
     uint64_t first_ns = zr_os_now_ns();
     kill(-run.launcher, SIGINT);
@@ -134,11 +134,11 @@ static void test_deadlines(void)
     check_end(&run, "Ctrl-C twice", 130, "SIGINT: ");
     /* Where the launcher is held up, the first one's deadline may come before the second. */
     bool held_up = zr_os_now_ns() - first_ns > 1000000000;
-    if (!tap_ok(held_up || strstr(run.words, "asked for a second time"), "the reason is the second one"))
+    if (!tap_ok(held_up || strstr(run.words, "second request to end"), "the reason is the second one"))
         tell(&run);
     run = start(&stuck);
     kill(-run.launcher, SIGQUIT);
-    check_end(&run, "Ctrl-\\", 131, "SIGQUIT: asked to end at once");
+    check_end(&run, "Ctrl-\\", 131, "SIGQUIT: request to end immediately");
     run = start(&saving);
     kill(run.launcher, SIGTERM);
     wait_for(&board->saving, WORLD);
@@ -154,7 +154,7 @@ static void test_deadlines(void)
     nap_ms(1800);
     run.asked_ns = zr_os_now_ns();
     kill(run.launcher, SIGTERM);
-    check_end(&run, "a second SIGTERM during a long save", 143, "SIGTERM: asked for a second time");
+    check_end(&run, "a second SIGTERM during a long save", 143, "SIGTERM: second request to end");
 }
 
 /* What is computed when SIGTERM comes is not lost, if there is somewhere to save it and the ranks get on. */
@@ -180,7 +180,7 @@ static void test_long_steps(void)
     atomic_store(&board->saved, true);
     wait_for(&board->saves, WORLD);
     run.asked_ns = zr_os_now_ns();
-    check_end(&run, "SIGTERM in a long step", 0, "the step under way is finished and saved first");
+    check_end(&run, "SIGTERM in a long step", 0, "the current step is finished and saved first");
     tap_is(board->saves, WORLD, "every rank saved");
 
     run = start(&silent);
@@ -202,20 +202,20 @@ static void test_long_steps(void)
     listen_for(&run, "finished and saved first"); /* so the first one has been taken */
     run.asked_ns = zr_os_now_ns();
     kill(run.launcher, SIGTERM);
-    check_end(&run, "a second SIGTERM in a long step", 143, "SIGTERM: asked for a second time");
+    check_end(&run, "a second SIGTERM in a long step", 143, "SIGTERM: second request to end");
 
     run = start(&layers);
     kill(run.launcher, SIGINT);
     listen_for(&run, "finished and saved first");
     run.asked_ns = zr_os_now_ns();
     kill(run.launcher, SIGTERM);
-    check_end(&run, "SIGINT in a long step, and another signal", 130, "SIGINT: asked for a second time");
+    check_end(&run, "SIGINT in a long step, and another signal", 130, "SIGINT: second request to end");
 
     unsaved.save_within_ms = 0;
     run = start(&unsaved);
     kill(run.launcher, SIGTERM);
     check_end(&run, "SIGTERM in a long step with nowhere to save", 143,
-              "the ranks did not end in time; the run is cut short, and nothing was saved");
+              "the ranks did not exit in time; the run is cut short, and nothing was saved");
 
     limited.save_within_ms = 2500;
     run = start(&limited);
@@ -225,11 +225,11 @@ static void test_long_steps(void)
     unsigned long long cut_ms = (zr_os_now_ns() - asked_ns) / 1000000;
     tap_ok(cut_ms >= 2200, "a step that gets on outlives the deadline (%llu ms)", cut_ms);
     run.asked_ns = zr_os_now_ns();
-    check_end(&run, "and no limit", 143, "SIGTERM: the step under way did not end within 2.5 s");
+    check_end(&run, "and no limit", 143, "SIGTERM: the current step did not finish within 2.5 s");
 
     run = start(&stuck);
     kill(run.launcher, SIGTERM);
-    check_end(&run, "SIGTERM, and a rank hangs", 143, "SIGTERM: the ranks did not end in time");
+    check_end(&run, "SIGTERM, and a rank hangs", 143, "SIGTERM: the ranks did not exit in time");
 }
 
 int main(void)

@@ -575,14 +575,14 @@ static void test_outputs(void)
     } cases[] = {{"save", "", NULL},
                  {"save", "/new", NULL},
                  {"save", "/a/b/c/", NULL},
-                 {"save", "/file", "no folder"},
-                 {"save", "/file/x", "no folder"},
+                 {"save", "/file", "not a folder"},
+                 {"save", "/file/x", "not a folder"},
                  {"json", "/new", NULL},
                  {"json", "/file", NULL},
                  {"json", "", "is a folder"},
-                 {"json", "/a/b", "not there"},
-                 {"log", "/a/b", "not there"},
-                 {"trace", "/file/x", "no folder"}};
+                 {"json", "/a/b", "does not exist"},
+                 {"log", "/a/b", "does not exist"},
+                 {"trace", "/file/x", "not a folder"}};
     snprintf(path, sizeof path, "%s/file", folder);
     write_file("x");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -1,78 +1,78 @@
-/* local.h: ranks of one machine that read each other's memory: waiting for one another, mappings and rings.
- * Private to zero/comm/. */
+/* local.h: ranks of one machine that share memory: waits, mappings and rings. Private to zero/comm/. */
 #ifndef ZR_LOCAL_H
 #define ZR_LOCAL_H
 
 #include "zero/comm/zr_comm.h"
 #include "zero/launch/control.h"
 
-/* ZR_OK, or the failure that ends the run, with words. Also fails when `peer` (with ZR_LOCAL_ALL: any rank)
- * has ended, since nothing more will come from it: look at what it has left behind once more before giving
- * up. */
+/* Returns ZR_OK or the failure that ends the run. Also fails if `peer` (ZR_LOCAL_ALL: any rank) has
+ * exited; check once more for data that it has posted before giving up. */
 zr_result zr_local_check(struct zr_local_world *local, unsigned peer);
 
-/* Waits until *word, a counter modulo 2^32, has reached `target`; `sleepers` (NULL: the other side always
- * wakes) counts this waiter. ZR_ERR_PEER or ZR_ERR_INTERRUPTED: the run is ending. ZR_ERR_TIMEOUT: `peer` has
- * been silent for longer than `timeout_ns`. */
+/* Waits until *word, a counter modulo 2^32, reaches `target`. `sleepers` counts this waiter; NULL: the
+ * other side always wakes. ZR_ERR_PEER or ZR_ERR_INTERRUPTED: the run is ending. ZR_ERR_TIMEOUT: `peer`
+ * has been silent for more than `timeout_ns`. */
 struct zr_local_wait {
     _Atomic uint32_t *word, *sleepers;
     uint32_t target;
-    unsigned peer; /* who moves the word: its number in the run */
+    unsigned peer; /* rank of the run that advances the word */
     uint64_t timeout_ns;
-    bool looks; /* `rank`, which waits, looks from time to time whether the ranks are out of step (calls.h) */
+    bool looks; /* `rank`, which waits, checks from time to time whether the ranks are out of step
+                 * (calls.h) */
     unsigned rank;
 };
 zr_result zr_local_wait_for(struct zr_local_world *local, const struct zr_local_wait *wait);
-/* The failure of a peer (or ZR_LOCAL_ALL) that lives, as far as the system knows, and has been silent for too
+/* The error for a peer (or ZR_LOCAL_ALL) that is alive, as far as the system knows, but silent for too
  * long. */
 zr_result zr_local_lost(const struct zr_local_world *local, unsigned peer, uint64_t waited_ns);
-/* Moves such a counter and wakes those who wait for it. */
+/* Advances a counter and wakes its waiters. */
 void zr_local_advance(_Atomic uint32_t *word, uint32_t value, _Atomic uint32_t *sleepers);
 
-/* Another rank's memory, in this process: its file of granules, mapped as far as was needed to read. */
+/* Another rank's file of granules, mapped into this process as far as needed. */
 struct zr_local_mapping {
     int fd;                 /* owned; -1: none */
-    struct zr_range *range; /* a byte of the file is as far into it; NULL before the first look */
-    size_t mapped_bytes;    /* from the start of both */
-    size_t first, end;      /* what has been looked at since it was last let go */
+    struct zr_range *range; /* byte n of the file is at offset n; NULL before the first use */
+    size_t mapped_bytes;    /* from offset 0 */
+    size_t first, end;      /* range used since the last unmap */
 };
 
-/* A rank of a communicator, as this process sees it; of this rank itself the first three alone. */
+/* A rank of a communicator, as this process sees it; for this rank only the first three fields are valid. */
 struct zr_local_peer {
-    unsigned rank;                /* in the run */
-    struct zr_local_ring *ring;   /* its counters; NULL: not known yet */
-    uint32_t posted, host_posted; /* where they began */
-    void *import;                 /* owned: zr_import_release() */
-    const char *slots;            /* in it */
+    unsigned rank;                /* rank in the run */
+    struct zr_local_ring *ring;   /* its counters; NULL: unknown */
+    uint32_t posted, host_posted; /* initial values of its counters */
+    void *import;                 /* owned; freed with zr_import_release() */
+    const char *slots;            /* the peer's ring, within `import` */
     struct zr_local_mapping mapping;
 };
 
-/* share.c: sends this rank's ring to all ranks of the run and maps theirs into peers[world]; the entries of
- * this rank and of those whose ring did not come stay as they are. `peers` is NULL where `mine` is.
- * Collective, attempt by attempt, failed ranks included. */
+/* share.c: sends this rank's ring to all ranks of the run and maps theirs into peers[world]. Entries of
+ * this rank and of ranks whose ring did not arrive are unchanged. `peers` is NULL if `mine` is. Collective
+ * per attempt, failed ranks included. */
 struct zr_local_share {
     struct zr_local_world *local;
     unsigned rank;
-    unsigned ring; /* the number of `mine` among the rank's */
+    unsigned ring; /* index of `mine` among this rank's rings */
     uint64_t timeout_ns;
     uint32_t attempt;
-    const void *mine; /* NULL: this rank has failed and only keeps the others from waiting; no arenas then */
-    zr_arena *arena;  /* of `mine` */
-    zr_arena *host_arena; /* for long lists of segments */
+    const void *mine; /* NULL: this rank has failed and takes part only so that the others do not wait; the
+                       * arenas are unused */
+    zr_arena *arena;  /* arena of `mine` */
+    zr_arena *host_arena; /* for long segment lists */
     zr_backend *backend;  /* maps the rings of the peers */
-    int *file_fd;         /* out: of the file that `mine` lies in, borrowed; -1: no descriptor stays */
+    int *file_fd;         /* out: descriptor of the file of `mine`, borrowed; -1: none */
 };
 zr_result zr_local_share_rings(const struct zr_local_share *share, struct zr_local_peer *peers);
 
-/* The rings of a group, where they lie in files that the peers do not know: all members are at it at once,
- * and none is before it. segments: [count][ZR_LOCAL_PLACES], of this rank filled in, of the others filled
- * here, with descriptors that are the caller's to close, after a failure too. counts: [count], how many there
- * are; wanted: [count], how many will come. */
+/* Exchanges the rings of a group whose files the peers do not have. All members call it concurrently.
+ * segments: [count][ZR_LOCAL_PLACES]; the caller fills its own entries, the function fills the others with
+ * descriptors that the caller must close, even after a failure. counts: [count], number of segments;
+ * wanted: [count], number expected. */
 struct zr_local_pass {
     struct zr_local_world *local;
-    const unsigned *ranks; /* [count]: in the run */
+    const unsigned *ranks; /* [count]: ranks in the run */
     unsigned count, rank;
-    uint32_t attempt; /* what all members have for this group, and for no other at this time */
+    uint32_t attempt; /* equal on all members, and unique among the groups being created */
     uint64_t timeout_ns;
     struct zr_segment *segments;
     unsigned *counts;

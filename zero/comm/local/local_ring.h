@@ -7,52 +7,54 @@
 
 struct local_comm {
     struct zr_comm base;
-    zr_backend *backend;  /* mapped the rings of the peers */
-    char *slots;          /* two, a block of options.arena: this rank's ring */
-    int file_fd;          /* of the file that all rings of this rank lie in, borrowed; -1: each in its own */
-    int own_fd;           /* of the file that its granules are of, borrowed; -1: not known */
-    size_t mapping_bytes; /* of a peer's file that can be mapped; 0: none, all goes through the ring */
+    zr_backend *backend;  /* maps the rings of the peers */
+    char *slots;          /* this rank's ring: two slots, a block of options.arena */
+    int file_fd;          /* descriptor of the file of all rings of this rank, borrowed; -1: each ring has
+                           * its own file */
+    int own_fd;           /* descriptor of the file of its granules, borrowed; -1: unknown */
+    size_t mapping_bytes; /* maximum mapping of a peer's file; 0: all data goes through the ring */
     size_t slot_bytes;
-    size_t each_bytes;     /* for one peer in a slot: the slot holds world - 1 of them */
-    uint32_t filled, read; /* pieces for all; at most two apart. The thread that runs operations */
-    uint32_t lent;         /* pieces for one; likewise */
+    size_t each_bytes;     /* bytes per peer in a slot; a slot holds world - 1 of them */
+    uint32_t filled, read; /* pieces for all peers, at most two apart; used by the thread that runs
+                            * operations */
+    uint32_t lent;         /* pieces for one peer; used by the same thread */
     struct local_count {
         uint32_t filled, read;
-    } recorded[2];               /* where they were when a graph began and ended; the same thread */
-    uint32_t said;               /* pieces of host messages; the caller's thread */
-    struct zr_local_ring *ring;  /* counters of this rank's */
-    const void **from;           /* world: scratch for the sum */
-    struct zr_local_peer *peers; /* world */
-    bool whole;                  /* it is the one of all ranks */
-    /* Waits for peers, and words to them, are queued in the stream of operations; false: the host's. */
+    } recorded[2];               /* values when a graph began and ended; used by the same thread */
+    uint32_t said;               /* pieces of host messages; used by the caller's thread */
+    struct zr_local_ring *ring;  /* counters of this rank */
+    const void **from;           /* [world]: operands of a sum */
+    struct zr_local_peer *peers; /* [world] */
+    bool whole;                  /* the communicator of all ranks */
+    /* Waits for peers and counter updates are queued in the stream of operations; false: the host performs
+     * them. */
     bool queues;
-    bool pinned; /* the control block is, by this one */
+    bool pinned; /* this communicator has pinned the control block */
 };
 
-/* Which ranks of the run a communicator is of. */
+/* Ranks of the run in a communicator. */
 struct zr_local_seats {
     struct zr_local_world *local;
-    const unsigned *ranks; /* [world]: by their numbers in the run */
+    const unsigned *ranks; /* [world]: ranks in the run */
     unsigned rank, world;
     bool whole;
 };
 
-/* local.c: everything of a rank's own: records, ring, thread. On success *out is closed by zr_comm_destroy().
- */
+/* local.c: creates a rank's own part: records, ring, thread. On success zr_comm_destroy() closes *out. */
 zr_result zr_local_prepare(struct local_comm **out, const struct zr_comm_options *options,
                            const struct zr_local_seats *seats);
-/* The operations of a communicator whose peers are known are noted from here on. */
+/* Starts the record of operations (calls.h) once the peers are known. */
 void zr_local_calls_open(struct local_comm *comm);
-/* Waits for a word that peer p moves. */
+/* Waits for a counter of peer p. */
 zr_result zr_local_wait_for_peer(const struct local_comm *comm, unsigned p, _Atomic uint32_t *word,
                                  _Atomic uint32_t *sleepers, uint32_t target);
-/* The same, and moves a word: at once, or with `queues` when the stream comes to it. */
+/* Waits for a counter of peer p / advances one: at once, or with `queues` in stream order. */
 zr_result zr_local_await_word(const struct local_comm *comm, unsigned p, _Atomic uint32_t *word,
                               _Atomic uint32_t *sleepers, uint32_t target);
 zr_result zr_local_move_word(const struct local_comm *comm, _Atomic uint32_t *word, uint32_t value,
                              _Atomic uint32_t *sleepers);
 
-/* struct zr_comm_table has the contracts. */
+/* Entries of struct zr_comm_table. */
 zr_result zr_local_run(struct zr_comm *comm, const struct zr_comm_item *item);
 zr_result zr_local_host(struct zr_comm *comm, const struct zr_all_gather *op);
 zr_result zr_local_group(struct zr_comm **out, struct zr_comm *parent, const struct zr_comm_members *members);

@@ -1,4 +1,4 @@
-/* spin.h: the short wait before a sleep, for words that are likely to change within microseconds. */
+/* spin.h: a short spin before a sleep, for words that usually change within microseconds. */
 #ifndef ZR_SPIN_H
 #define ZR_SPIN_H
 
@@ -6,7 +6,7 @@
 
 #include "alloc/base/system/os.h"
 
-/* Lets the other thread of a core run, and saves power. */
+/* Yields to the other thread of the core and saves power. */
 static inline void zr_spin_pause(void)
 {
 #if defined(__x86_64__) || defined(__i386__)
@@ -14,8 +14,8 @@ static inline void zr_spin_pause(void)
 #endif
 }
 
-/* Spins while *word == seen, for about `limit_ns`. True: it has changed, and what was written before it can
- * be read. The count of rounds ends it where a test has stopped the clock. */
+/* Spins while *word == seen, for about `limit_ns`. True: the word has changed, and writes before the
+ * change are visible. The number of rounds is bounded in case a test has stopped the clock. */
 static inline bool zr_spin_while(const _Atomic uint32_t *word, uint32_t seen, uint64_t limit_ns)
 {
     uint64_t start_ns = zr_os_now_ns();

@@ -356,36 +356,37 @@ zr_result zr_report_found(const struct zr_train_config *config, const struct zr_
     return zr_text_flush(&page.text);
 }
 
-/* Options of a pick, after a blank each. */
-static void describe_pick(char *out, size_t room, const struct zr_pick *pick)
+/* Options of a strategy, after a blank each. */
+static void describe_strategy(char *out, size_t room, const struct zr_strategy *strategy)
 {
     static const char *const recompute[] = {"none", "selective", "full"};
-    snprintf(out, room, "--tp %u --pp %u%s --stage %u --recompute %s --accumulate %u%s%s", pick->tensor,
-             pick->pipeline,
-             pick->pipeline == 1         ? ""
-             : pick->cut == ZR_CUT_EQUAL ? " --pipeline-cut equal"
-                                         : " --pipeline-cut memory",
-             pick->stage, recompute[pick->recompute], pick->micro_batches,
-             pick->partition ? " --partition-activations" : "", pick->offload ? " --checkpoint-offload" : "");
+    snprintf(out, room, "--tp %u --pp %u%s --stage %u --recompute %s --accumulate %u%s%s", strategy->tensor,
+             strategy->pipeline,
+             strategy->pipeline == 1         ? ""
+             : strategy->cut == ZR_CUT_EQUAL ? " --pipeline-cut equal"
+                                             : " --pipeline-cut memory",
+             strategy->stage, recompute[strategy->recompute], strategy->micro_batches,
+             strategy->partition ? " --partition-activations" : "",
+             strategy->offload ? " --checkpoint-offload" : "");
 }
 
-zr_result zr_report_picks(const struct zr_train_config *config, const struct zr_picks *picks)
+zr_result zr_report_strategies(const struct zr_train_config *config, const struct zr_strategies *found)
 {
     char options[192], number[2][ZR_NUMBER_ROOM];
     struct zr_text_page page;
     zr_page_open(&page, config);
     zr_page_heading(&page, "The fastest that fit, by --zero-r auto");
     zr_text_print(&page.text, "  %10s  %10s\n", "step", "reserved");
-    for (unsigned i = 0; i < picks->count; i++) {
-        describe_pick(options, sizeof options, &picks->best[i]);
-        zr_text_print(&page.text, "  %7.3f ms  %10s  %s%s\n", 1e3 * picks->best[i].step_seconds,
-                      zr_number_bytes(number[0], picks->best[i].reserved_bytes), options,
+    for (unsigned i = 0; i < found->count; i++) {
+        describe_strategy(options, sizeof options, &found->best[i]);
+        zr_text_print(&page.text, "  %7.3f ms  %10s  %s%s\n", 1e3 * found->best[i].step_seconds,
+                      zr_number_bytes(number[0], found->best[i].reserved_bytes), options,
                       i == 0 ? "  (taken)" : "");
     }
     zr_text_print(
         &page.text,
         "  by %u plans and %u timelines, of %s bytes at most; tokens of a step are the same in all\n\n",
-        picks->planned, picks->timed, zr_number_grouped(number[1], config->memory_limit_bytes));
+        found->planned, found->timed, zr_number_grouped(number[1], config->memory_limit_bytes));
     return zr_text_flush(&page.text);
 }
 

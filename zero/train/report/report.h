@@ -8,8 +8,8 @@
 #include <jansson.h>
 
 #include "zero/train/settings/args.h"
-#include "zero/train/limit.h"
-#include "zero/train/pick.h"
+#include "zero/train/memory_limit.h"
+#include "zero/train/strategy_search.h"
 
 struct zr_timeline;
 
@@ -96,7 +96,7 @@ zr_result zr_report_limit(const struct zr_train_config *config, const struct zr_
 /* What --find-max has found; `config` has it already. */
 zr_result zr_report_found(const struct zr_train_config *config, const struct zr_limit_found *found);
 /* What --zero-r auto has found; `config` is the best already. */
-zr_result zr_report_picks(const struct zr_train_config *config, const struct zr_picks *picks);
+zr_result zr_report_strategies(const struct zr_train_config *config, const struct zr_strategies *found);
 /* How long a step of the plan takes at --flops and --bandwidth, and what happens in it when. */
 zr_result zr_report_timeline(const struct zr_train_config *config, const struct zr_timeline *timeline);
 /* The same as an object for --json, the caller's; NULL: no memory, or a number that is not finite. */

@@ -1,4 +1,4 @@
-/* agree.c: compares the settings of the ranks through the table of options, a hash of each. */
+/* agree.c: compares the settings of all ranks by a hash per option. */
 #include "zero/train/settings/agree.h"
 
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "alloc/heap/heap.h"
 #include "zero/train/settings/flags.h"
 
-/* What each rank may have its own way. */
+/* Options that may differ between ranks. */
 static bool own(const struct zr_flag *flag)
 {
     static const char *const names[] = {
@@ -20,14 +20,14 @@ static bool own(const struct zr_flag *flag)
     return flag->room_bytes == 0;
 }
 
-/* A folder may have another name elsewhere, but whether it was given decides what the ranks do together. */
+/* A path may differ by machine, so only its presence counts: it decides which collectives the ranks run. */
 static uint32_t hash(const struct zr_flag *flag, const struct zr_train_config *config)
 {
     const unsigned char *field = (const unsigned char *)config + flag->offset;
     const unsigned char given = field[0] != '\0';
     size_t bytes = flag->room_bytes;
     uint32_t sum = UINT32_C(0x811c9dc5); /* FNV-1a */
-    /* The cut that each process has made by its own plan decides who talks to whom about which layer. */
+    /* Each process cuts the pipeline by its own plan, so the resulting cut is compared too. */
     for (size_t i = 0; strcmp(flag->name, "pipeline-cut") == 0 && i < sizeof config->stages.layers; i++)
         sum = (sum ^ ((const unsigned char *)config->stages.layers)[i]) * UINT32_C(0x01000193);
     if (strcmp(flag->name, "prompt") == 0) {
@@ -41,7 +41,8 @@ static uint32_t hash(const struct zr_flag *flag, const struct zr_train_config *c
     return sum;
 }
 
-/* In one exchange: where --bucket-bytes or the model differ, so do the rings, and they hold no second one. */
+/* One exchange compares everything: with a different --bucket-bytes or model the rings differ, and a
+ * second exchange could hang. */
 zr_result zr_train_agree(const struct zr_train_config *config, zr_comm *comm)
 {
     unsigned world = zr_comm_world(comm);

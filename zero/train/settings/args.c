@@ -1,5 +1,5 @@
-/* args.c: reads the command line by the table in flags.c. It runs before the fork, so it keeps no memory.
- */
+/* args.c: parses the command line by the table in flags.c and resolves what it leaves open. It runs before
+ * the fork and keeps no memory. */
 #define _GNU_SOURCE
 #include "zero/train/settings/args.h"
 
@@ -15,7 +15,7 @@
 #include "zero/comm/zr_comm.h"
 #include "zero/train/settings/config.h"
 #include "zero/train/settings/flags.h"
-#include "zero/train/limit.h"
+#include "zero/train/memory_limit.h"
 #include "zero/train/settings/shape.h"
 #include "zero/train/settings/stages.h"
 #include "zero/train/settings/together.h"
@@ -45,8 +45,7 @@ enum zr_exit zr_exit_of(zr_result result)
 
 /* ---- The command line ---------------------------------------------------------------------------------- */
 
-/* Letters to insert, remove, replace or swap to make `a` of `b`; names longer than 31 are as far as they
- * come. */
+/* Damerau-Levenshtein distance of two option names; 33 if one is longer than 32 letters. */
 static unsigned distance(const char *a, const char *b)
 {
     size_t rows = strlen(a), columns = strlen(b);
@@ -85,9 +84,9 @@ static int unknown(const char *name)
         }
     }
     if (nearest)
-        zr_say("--%.100s is no option of zr-train; did you mean --%s?", name, nearest);
+        zr_say("unknown option --%.100s; did you mean --%s?", name, nearest);
     else
-        zr_say("--%.100s is no option of zr-train; zr-train --help lists them", name);
+        zr_say("unknown option --%.100s; zr-train --help lists the options", name);
     return ZR_EXIT_USAGE;
 }
 
@@ -98,7 +97,7 @@ static int said(int code)
     return code;
 }
 
-/* Splits "--name=value", finds the option and its value. */
+/* Splits "--name=value", looks the option up and stores its value. */
 static int find_and_store(struct zr_train_config *config, int argc, char **argv, int *at)
 {
     char name[128];
@@ -109,7 +108,8 @@ static int find_and_store(struct zr_train_config *config, int argc, char **argv,
     if (strcmp(argument, "-V") == 0)
         argument = "--version";
     if (argument[0] != '-' || argument[1] != '-' || argument[2] == '\0') {
-        zr_say("'%.200s' is no option; options look like --steps 100 (zr-train --help lists them)", argument);
+        zr_say("'%.200s' is not an option; options look like --steps 100 (zr-train --help lists them)",
+               argument);
         return ZR_EXIT_USAGE;
     }
     size_t length = equals ? (size_t)(equals - argument) - 2 : strlen(argument) - 2;
@@ -121,9 +121,9 @@ static int find_and_store(struct zr_train_config *config, int argc, char **argv,
     bool takes = flag->argument || flag->choices;
     value = equals ? equals + 1 : NULL;
     if (!takes && value)
-        return said(zr_flag_wrong(flag, NULL, "takes no value; write --%s alone", name));
+        return said(zr_flag_wrong(flag, NULL, "takes no value; give --%s alone", name));
     if (takes && !value) {
-        /* another option where the value should be was forgotten, not meant: "--save --steps 3" */
+        /* "--save --steps 3": the value of --save is missing */
         if (*at >= argc || strncmp(argv[*at], "--", 2) == 0)
             return said(zr_flag_wrong(flag, NULL, "needs a value: --%s %s", name,
                                       flag->argument ? flag->argument : flag->choices));
@@ -150,8 +150,8 @@ static int store_defaults(struct zr_train_config *config)
     return code;
 }
 
-/* ---- What was left to the program -----------------------------------------------------------------------
- */
+/* ---- Settings that the command line leaves open
+ * ---------------------------------------------------------- */
 
 static void resolve_loss_scaling(struct zr_train_config *config)
 {
@@ -160,7 +160,7 @@ static void resolve_loss_scaling(struct zr_train_config *config)
         config->loss_scale > 0 ? config->loss_scale : ldexpf(1, (int)config->loss_scale_power);
 }
 
-/* The groups' rates come from the table of options. */
+/* The table of options sets the groups' rates. */
 static void resolve_optimizer(struct zr_optimizer_options *optimizer)
 {
     optimizer->epsilon = 1e-8f;
@@ -170,7 +170,7 @@ static void resolve_optimizer(struct zr_optimizer_options *optimizer)
     optimizer->groups[ZR_GROUP_EMBEDDINGS].decay_factor = 1;
 }
 
-/* NCCL starts from host messages: those of ranks that mpirun has started on several machines go by MPI. */
+/* NCCL starts up over host messages. If mpirun has started ranks on several machines, MPI carries them. */
 static bool goes_by_mpi(struct zr_train_config *config)
 {
     const struct zr_start *start = &config->start;
@@ -179,7 +179,7 @@ static bool goes_by_mpi(struct zr_train_config *config)
     return config->by_mpi;
 }
 
-/* How many ranks there are: what the command line says, or the launcher that has started this process. */
+/* Determines the number of ranks from the command line or the launcher that started this process. */
 static int count_ranks(struct zr_train_config *config)
 {
     config->by_mpi = config->comm == ZR_CARRIER_MPI;
@@ -196,8 +196,8 @@ static int count_ranks(struct zr_train_config *config)
     return -1;
 }
 
-/* What --zero-r stands for. All of them recompute fully, with checkpoints in their pool and buffers of
- * constant size. */
+/* Presets of --zero-r. All recompute fully, with a contiguous pool for checkpoints and constant-size
+ * buffers. */
 static const struct zero_r {
     const char *name;
     unsigned stage;
@@ -208,14 +208,14 @@ static const struct zero_r {
               {"C4", 2, true, false},
               {"C5", 2, true, true}};
 
-/* Words for an option that a preset contradicts; NULL: there is none. */
+/* An option that contradicts the preset, as words; NULL: none. */
 static const char *contradicts(const struct zr_train_config *config, const struct zero_r *preset)
 {
     if (zr_flag_given(config, "stage") && config->stage != preset->stage)
-        return "another --stage";
+        return "a different --stage";
     if (zr_flag_given(config, "recompute") &&
         (config->shape.recompute != ZR_RECOMPUTE_FULL || config->shape.recompute_layers > 0))
-        return "another --recompute than full";
+        return "a --recompute other than full";
     if (config->checkpoints.partition && !preset->partition)
         return "--partition-activations";
     if (config->checkpoint_offload && !preset->offload)
@@ -230,19 +230,18 @@ static int apply_zero_r(struct zr_train_config *config)
     if (!zr_flag_given(config, "zero-r"))
         return -1;
     if (config->zero_r == sizeof zero_r / sizeof *zero_r) {
-        config->picks_all = true;
+        config->finds_strategy = true;
         if (config->memory_limit_bytes > 0)
             return -1;
-        zr_say("--zero-r auto: picks what is fastest of all that fits; give --memory-limit BYTES");
+        zr_say("--zero-r auto requires --memory-limit BYTES");
         return ZR_EXIT_USAGE;
     }
     const struct zero_r *preset = &zero_r[config->zero_r];
     const char *words = contradicts(config, preset);
     if (words) {
-        zr_say(
-            "--zero-r %s: is stage %u with --recompute full%s%s, and %s contradicts it; leave one of them out",
-            preset->name, preset->stage, preset->partition ? " --partition-activations" : "",
-            preset->offload ? " --checkpoint-offload" : "", words);
+        zr_say("--zero-r %s means --stage %u --recompute full%s%s and contradicts %s; leave one of them out",
+               preset->name, preset->stage, preset->partition ? " --partition-activations" : "",
+               preset->offload ? " --checkpoint-offload" : "", words);
         return ZR_EXIT_USAGE;
     }
     config->stage = preset->stage;
@@ -253,8 +252,9 @@ static int apply_zero_r(struct zr_train_config *config)
     return -1;
 }
 
-/* State in a file lies there twice if it can, which costs no memory. The ranks of another launcher would each
- * ask a disk that the others are filling. */
+/* --speculative-update auto: speculate if the state is in a file, where a second copy costs no memory.
+ * Ranks of another launcher check the disk independently and would all count the same free space, so they
+ * do not speculate. */
 static void resolve_speculation(struct zr_train_config *config)
 {
     if (config->speculative_bytes != SIZE_MAX)
@@ -266,17 +266,16 @@ static void resolve_speculation(struct zr_train_config *config)
                                  config->start.kind == ZR_START_FORK && !config->by_mpi;
 }
 
-/* On a card the chunks of the head are as large as pays; under a limit as small as can be, until
- * zr_ask_logits() has found what fits. */
+/* On a GPU the chunks of logits have the largest useful size; with a limit the smallest, until
+ * zr_resolve_logits_bytes() has found what fits. */
 static void resolve_logits(struct zr_train_config *config)
 {
     if (config->backend == ZR_TRAIN_CUDA && config->logits_bytes == 0)
         config->logits_bytes = config->memory_limit_bytes ? ZR_LOGITS_BYTES_LEAST : ZR_LOGITS_BYTES_MOST;
 }
 
-/* What a plan without data leaves open: GPT-2's tokens and context, since a model of so many parameters is
- * planned for text in tokens, and, where the ranks are elsewhere, as many threads whatever this machine has.
- */
+/* Defaults of a plan without data: GPT-2's vocabulary and context, since --params plans a model for text
+ * in tokens. If the ranks run elsewhere, the number of threads does not depend on this machine. */
 static void resolve_plan(struct zr_train_config *config)
 {
     enum { GPT2_VOCABULARY = 50257, GPT2_SEQUENCE = 1024, PLANNED_THREADS = 1 };
@@ -294,14 +293,15 @@ static void resolve_plan(struct zr_train_config *config)
         config->threads = PLANNED_THREADS;
 }
 
-/* A tenth of the steps. Fewer than 20 make the loss of the first steps jump, more than 100 are of no use. */
+/* A tenth of the steps, 20 to 100. With fewer than 20 the loss jumps in the first steps; more than 100
+ * gain nothing. */
 static uint64_t default_warmup(uint64_t steps)
 {
     uint64_t most = steps / 2 < 100 ? steps / 2 : 100, tenth = steps / 10 > 20 ? steps / 10 : 20;
     return tenth < most ? tenth : most;
 }
 
-/* Works out what was left to the program. */
+/* Resolves the settings that the command line leaves open. */
 static void resolve(struct zr_train_config *config)
 {
     struct zr_shape *shape = &config->shape;
@@ -325,7 +325,7 @@ static void resolve(struct zr_train_config *config)
         config->threads = 1;
     config->checkpoints.no_ring = config->growing_buffers;
     if (config->growing_buffers)
-        config->bucket_bytes = SIZE_MAX / 8; /* as large as the largest unit */
+        config->bucket_bytes = SIZE_MAX / 8; /* larger than any unit */
     if (config->stages.ranks > 1)
         zr_stages_cut_equally(&config->stages, shape->layers);
     resolve_optimizer(&config->optimizer);
@@ -343,7 +343,7 @@ static void start(struct zr_train_config *out, int argc, char **argv)
     store_defaults(out);
 }
 
-/* The file's settings take the place of the defaults, and the command line is read again over them. */
+/* Settings of the file replace the defaults; the command line is then parsed again on top. */
 static int read_config_file(struct zr_train_config *out, struct zr_config_rest *rest, int argc, char **argv)
 {
     char path[ZR_TRAIN_PATH_ROOM];
@@ -367,7 +367,9 @@ static void say_left_out(const struct zr_train_config *config)
     zr_config_left_out(&text, config);
     words[text.used_bytes] = '\0';
     if (text.used_bytes)
-        zr_say("--config: the file leaves out what DeepSpeed has other values for:%s", words);
+        zr_say(
+            "--config: the file omits these keys, for which zr-train's defaults differ from DeepSpeed's:%s",
+            words);
 }
 
 int zr_args_parse(struct zr_train_config *out, int argc, char **argv)

@@ -1,7 +1,7 @@
-/* args.h: the settings of a zr-train run and the one table of options they are read from.
+/* args.h: the settings of a zr-train run.
  *
- * Stands at the top of zero/train/: everything below gets its settings from struct zr_train_config, a plain
- * value that survives the fork. Nothing here allocates or touches a backend; the launcher calls it first. */
+ * Everything in zero/train/ reads its settings from struct zr_train_config, a plain value that survives
+ * the fork. Nothing here allocates or touches a backend. */
 #ifndef ZR_TRAIN_ARGS_H
 #define ZR_TRAIN_ARGS_H
 
@@ -13,160 +13,163 @@
 
 #define ZR_TRAIN_PATH_ROOM 4096
 
-/* What the programs return; 128 + n where signal n killed a rank or cut the run short. */
+/* Exit codes. 128 + n: signal n ended the run or killed a rank. */
 enum zr_exit {
     ZR_EXIT_OK = 0,
-    ZR_EXIT_FAILED = 1, /* a check failed: a loss that is no number, replicas that differ */
+    ZR_EXIT_FAILED = 1, /* a check failed: a non-finite loss, replicas that differ */
     ZR_EXIT_USAGE = 2,
-    ZR_EXIT_INPUT = 3, /* bad input, or a file that could not be read or written */
+    ZR_EXIT_INPUT = 3, /* bad input, or an unreadable or unwritable file */
     ZR_EXIT_MEMORY = 4,
 };
-/* The exit code that a failure ends the program with. */
+/* The exit code for a result. */
 enum zr_exit zr_exit_of(zr_result result);
 
-/* What becomes of a run that asks for more of a tag than its byte plan has. */
+/* What happens when a tag exceeds its byte plan. */
 enum zr_over_plan { ZR_OVER_PLAN_FAIL = 0, ZR_OVER_PLAN_CONTINUE };
 
-/* How --pp cuts the layers into stages. */
+/* How --pp divides the layers into stages. */
 enum zr_pipeline_cut { ZR_CUT_MEMORY = 0, ZR_CUT_EQUAL };
 
-/* Where something lives. */
+/* Where state is kept. */
 enum zr_tier { ZR_TIER_NONE = 0, ZR_TIER_CPU, ZR_TIER_NVME };
 
-/* --backend: where tensors are. */
+/* --backend: where tensors are kept. */
 enum zr_train_backend { ZR_TRAIN_HOST = 0, ZR_TRAIN_SIM, ZR_TRAIN_CUDA };
 
-/* --comm nccl: data goes by NCCL, host messages as from the launcher. */
+/* --comm nccl: NCCL moves tensors; host messages use the launcher's transport. */
 enum { ZR_TRAIN_COMM_NCCL = ZR_CARRIER_MPI + 1 };
 
 enum zr_rate_kind { ZR_RATE_COSINE = 0, ZR_RATE_LINEAR, ZR_RATE_CONSTANT };
 
-/* The default of --bucket-bytes, whatever the number of ranks. */
+/* Default of --bucket-bytes for any number of ranks. */
 #define ZR_TRAIN_BUCKET_BYTES ((size_t)4 << 20)
 
-enum { ZR_STAGE_AUTO = 4 };   /* --stage auto, until zr_ask_stage() */
-enum { ZR_RATIO_AUTO = -1 };  /* --offload-ratio auto, until zr_ask_ratio() */
-enum { ZR_FLAGS_MOST = 128 }; /* options of the table */
+enum { ZR_STAGE_AUTO = 4 };   /* --stage auto until zr_resolve_stage() */
+enum { ZR_RATIO_AUTO = -1 };  /* --offload-ratio auto until zr_resolve_offload_ratio() */
+enum { ZR_FLAGS_MOST = 128 }; /* capacity of the table of options */
 
-/* What the tiers of a run were found to offer, before its ranks exist. */
+/* Properties of the tiers, measured before the ranks exist. */
 struct zr_folder_found {
     size_t align_bytes;
     unsigned depth; /* of the disk; 0: not measured */
 };
 struct zr_tiers_found {
-    /* The folders of --offload-optimizer nvme:DIR and --offload-param nvme:DIR; zeros: not given. */
+    /* Folders of --offload-optimizer nvme:DIR and --offload-param nvme:DIR; zeros: not given. */
     struct zr_folder_found optimizer, parameters;
-    /* Of a rank; 0: not measured. The slower disk's, read and written at once, the host's copied. */
+    /* Per rank; 0: not measured. The disk's rate is that of simultaneous reads and writes on the slower
+     * disk. */
     double nvme_bytes_per_second, host_bytes_per_second;
-    double updates_per_second; /* elements of the optimizer, by one thread */
+    double updates_per_second; /* optimizer elements per second of one thread */
 };
 
-/* --precision fp8: elements are bf16, and products of blocks round them to eight bits (shape.fp8). */
+/* --precision fp8: elements are bf16, products of blocks are fp8 (shape.fp8). */
 enum { ZR_TRAIN_FP8 = ZR_PRECISION_COUNT };
 
-/* One run. Sizes that the table leaves to the program are resolved by zr_args_parse(): what is here is final.
- */
+/* Settings of one run. zr_args_parse() resolves them; afterwards they are final, except for the settings
+ * of resolve_options.h. */
 struct zr_train_config {
-    char data[ZR_TRAIN_PATH_ROOM]; /* "" with --dry-run only */
-    char save[ZR_TRAIN_PATH_ROOM]; /* folders and files: "" when not asked for */
+    char data[ZR_TRAIN_PATH_ROOM]; /* "" only with --dry-run */
+    char save[ZR_TRAIN_PATH_ROOM]; /* "": not given */
     char resume[ZR_TRAIN_PATH_ROOM];
-    bool assume_shape; /* of a model in --resume that has no config.json */
+    bool assume_shape; /* the model of --resume may lack a config.json */
     char export[ZR_TRAIN_PATH_ROOM];
     char log[ZR_TRAIN_PATH_ROOM];
     char json[ZR_TRAIN_PATH_ROOM]; /* "-": standard output */
     char trace[ZR_TRAIN_PATH_ROOM];
     char config_file[ZR_TRAIN_PATH_ROOM]; /* --config */
-    char prompt[1024];                    /* --prompt, "" is fine */
+    char prompt[1024];                    /* --prompt, may be "" */
 
-    struct zr_shape shape; /* batch is per rank */
+    struct zr_shape shape; /* per rank */
     struct zr_stages stages;
     unsigned pipeline_cut; /* enum zr_pipeline_cut */
-    double parameters;     /* --params; 0: the shape was given */
+    double parameters;     /* --params; 0: the shape is given */
     bool bytes;            /* --vocab byte: tokens are bytes; else the data is a token shard */
 
     uint64_t steps;
     uint64_t seed;
-    unsigned world;        /* processes of the mesh: --ranks, or --world-size of a --dry-run */
+    unsigned world;        /* number of ranks: --ranks, or --world-size of a --dry-run */
     unsigned comm;         /* enum zr_comm_carrier, or ZR_TRAIN_COMM_NCCL */
-    bool by_mpi;           /* ranks talk by MPI, with NCCL their host messages */
-    bool deterministic;    /* with NCCL: sums in rank order */
+    bool by_mpi;           /* MPI carries the messages, or the host messages of NCCL */
+    bool deterministic;    /* NCCL sums in rank order */
     unsigned comm_timeout; /* seconds */
-    struct zr_start start; /* how the ranks come to be */
-    unsigned ranks_here;   /* processes on this machine */
+    struct zr_start start; /* launcher of the ranks */
+    unsigned ranks_here;   /* ranks on this machine */
     unsigned stage;
     unsigned micro_batches; /* per step, at least 1 */
     uint32_t reduce;        /* enum zr_reduce_when */
     uint32_t precision;     /* enum zr_precision, or ZR_TRAIN_FP8: see zr_train_precision() */
     struct zr_loss_scaling loss_scaling;
-    float loss_scale;          /* --loss-scale, 0: it follows the gradients */
-    unsigned loss_scale_power; /* it starts at two to this */
+    float loss_scale;          /* --loss-scale; 0: adaptive */
+    unsigned loss_scale_power; /* the adaptive scale starts at two to this power */
     unsigned threads;          /* per rank, at least 1 */
     size_t bucket_bytes;
-    size_t memory_limit_bytes;                  /* per rank; 0: none */
-    unsigned over_plan;                         /* enum zr_over_plan */
-    double flops_per_second, bytes_per_second;  /* of a rank, for the step timeline; 0: none */
-    double host_bytes_per_second;               /* of copies to the host and back, for the same */
-    struct zr_checkpoint_policy checkpoints;    /* but for its arena */
-    bool checkpoint_offload;                    /* to the host tier */
-    unsigned offload_optimizer;                 /* enum zr_tier */
-    unsigned offload_parameters;                /* likewise */
-    bool delayed_update;                        /* of --offload-optimizer */
-    size_t speculative_bytes;                   /* of --speculative-update; 0: none, SIZE_MAX: of all state */
-    bool speculates_if_room;                    /* --speculative-update auto, see zr_ask_speculation() */
-    unsigned offload_buffers;                   /* of --offload-optimizer nvme:DIR */
-    size_t host_limit_bytes;                    /* of the host tier, per rank; 0: none */
-    double offload_ratio;                       /* of the elements, that is offloaded */
-    char offload_folder[ZR_TRAIN_PATH_ROOM];    /* of --offload-optimizer nvme:DIR; "": none */
-    char parameters_folder[ZR_TRAIN_PATH_ROOM]; /* of --offload-param nvme:DIR; "": none */
-    bool wait;                                  /* to be let in by zrd, where the plan does not fit now */
-    unsigned spill;                             /* enum zr_tier; see spill.h */
-    char spill_folder[ZR_TRAIN_PATH_ROOM];      /* of --spill nvme:DIR; "": none */
+    size_t memory_limit_bytes;                 /* per rank; 0: unlimited */
+    unsigned over_plan;                        /* enum zr_over_plan */
+    double flops_per_second, bytes_per_second; /* per rank, for the step timeline; 0: none */
+    double host_bytes_per_second;              /* of host copies, for the step timeline */
+    struct zr_checkpoint_policy checkpoints;   /* without its arena */
+    bool checkpoint_offload;                   /* checkpoints go to the host tier */
+    unsigned offload_optimizer;                /* enum zr_tier */
+    unsigned offload_parameters;               /* enum zr_tier */
+    bool delayed_update;                       /* --delayed-update */
+    size_t speculative_bytes;                  /* --speculative-update; 0: none, SIZE_MAX: all state */
+    bool speculates_if_room;  /* --speculative-update auto until zr_resolve_speculative_update() */
+    unsigned offload_buffers; /* --offload-buffers */
+    size_t host_limit_bytes;  /* of the host tier, per rank; 0: unlimited */
+    double offload_ratio;     /* offloaded fraction of the elements */
+    char offload_folder[ZR_TRAIN_PATH_ROOM];    /* DIR of --offload-optimizer nvme:DIR; "": not given */
+    char parameters_folder[ZR_TRAIN_PATH_ROOM]; /* DIR of --offload-param nvme:DIR; "": not given */
+    bool wait;                                  /* --wait: wait for zrd if the plan does not fit now */
+    unsigned spill;                             /* enum zr_tier; see rank/spill.h */
+    char spill_folder[ZR_TRAIN_PATH_ROOM];      /* DIR of --spill nvme:DIR; "": not given */
     unsigned nvme_depth;                        /* 0: measured */
-    uint64_t nvme_limit_bytes;                  /* of the offload files, per rank; 0: none */
-    double nvme_bytes_per_second;               /* of it, for the step timeline; 0: not known */
-    struct zr_tiers_found found;                /* zeros of a dry run; see zr_ask_tiers() */
+    uint64_t nvme_limit_bytes;                  /* of the offload files, per rank; 0: unlimited */
+    double nvme_bytes_per_second;               /* of the offload files, for the step timeline; 0: unknown */
+    struct zr_tiers_found found;                /* zeros in a dry run; see zr_measure_tiers() */
     bool growing_buffers;                       /* --no-constant-buffers */
     unsigned policy;                            /* enum zr_policy */
-    struct zr_policy_use policy_use;            /* of another than zr: see zr_ask_policy() */
-    bool force;                                 /* what would save nothing is done all the same */
-    unsigned zero_r;                            /* --zero-r, where it was given: C1 is 0 */
-    bool picks_all;                             /* --zero-r auto, until zr_ask_all() */
+    struct zr_policy_use policy_use;            /* result for a policy other than zr: see
+                                                 * zr_resolve_policy() */
+    bool force;                                 /* --force: allow offload and partitioning that save no
+                                                 * memory */
+    unsigned zero_r;                            /* --zero-r, if given: C1 is 0 */
+    bool finds_strategy;                        /* --zero-r auto until zr_resolve_strategy() */
 
     enum zr_rate_kind rate_kind;
     float rate, min_rate;
     uint64_t warmup; /* steps */
     struct zr_optimizer_options optimizer;
 
-    uint64_t save_every;   /* steps; 0: not by their number */
-    uint64_t save_seconds; /* likewise; 0: not by time. Behind save_every: --save-every sets both */
-    unsigned keep;         /* checkpoints in the folder; 0: all */
-    uint64_t eval_every;   /* steps; 0: never; else after the last step too */
-    size_t sample;         /* tokens of text at the end */
-    float temperature;     /* 0: always the likeliest */
+    uint64_t save_every;   /* steps; 0: not by steps */
+    uint64_t save_seconds; /* seconds; 0: not by time. Must follow save_every: --save-every stores both */
+    unsigned keep;         /* checkpoints to keep; 0: all */
+    uint64_t eval_every;   /* steps; 0: never; else also after the last step */
+    size_t sample;         /* tokens of text to generate at the end */
+    float temperature;     /* 0: always the likeliest token */
 
-    const char *program;       /* as it was called, for the next command; borrowed from argv */
-    bool given[ZR_FLAGS_MOST]; /* [i]: option i of the table was on the command line */
-    bool filed[ZR_FLAGS_MOST]; /* likewise: in the file of --config */
-    bool prove;                /* compare with one dense rank after each step */
-    double tolerance;          /* of that; 0: by the precision */
+    const char *program;       /* argv[0], for printed commands; borrowed */
+    bool given[ZR_FLAGS_MOST]; /* [i]: option i of the table is on the command line */
+    bool filed[ZR_FLAGS_MOST]; /* [i]: option i is in the file of --config */
+    bool prove;                /* --prove: compare with one dense rank after each step */
+    double tolerance;          /* tolerance of --prove; 0: by precision */
     bool dry_run;
-    unsigned world_size; /* as given; `world` is what counts */
-    /* A plan takes these where they are not given, and the report says so. */
+    unsigned world_size; /* --world-size; code uses `world` */
+    /* Settings for which a plan took a default; the report names them. */
     bool plans_vocabulary, plans_sequence, plans_threads;
-    unsigned unused;     /* where options with a single choice so far are stored */
+    unsigned unused;     /* storage of options with a single choice */
     unsigned backend;    /* enum zr_train_backend */
-    size_t logits_bytes; /* of a chunk of the head, at most; 0: the model's own */
-    bool cuda_graph;     /* a step is recorded, and repeated as a graph */
-    unsigned device;     /* the card of --backend cuda, of all ranks of this machine */
-    bool finds_max;      /* --find-max was given: a dry run */
+    size_t logits_bytes; /* maximum chunk of the head's logits; 0: the model's choice */
+    bool cuda_graph;     /* record a step and replay it as a CUDA graph */
+    unsigned device;     /* GPU of --backend cuda on this machine */
+    bool finds_max;      /* --find-max was given; implies a dry run */
     unsigned find_max;   /* enum zr_limit_size */
 };
 
-/* Of a chunk of the head's logits on a card. */
+/* Range of a chunk of the head's logits on a GPU. */
 #define ZR_LOGITS_BYTES_LEAST ((size_t)64 << 20)
 #define ZR_LOGITS_BYTES_MOST  ((size_t)1 << 30)
 
-/* What parameters, gradients and activations are made of; and the name of what was asked for. */
+/* Precision of parameters, gradients and activations, and the name of the requested precision. */
 static inline enum zr_precision zr_train_precision(const struct zr_train_config *config)
 {
     return config->precision == ZR_TRAIN_FP8 ? ZR_PRECISION_BF16 : (enum zr_precision)config->precision;
@@ -185,13 +188,13 @@ static inline struct zr_mesh_shape zr_train_mesh(const struct zr_train_config *c
         .data = config->world / tensor / pipeline, .tensor = tensor, .pipeline = pipeline};
 }
 
-/* Ranks that see different batches: a step has this many times a rank's sequences. */
+/* Number of ranks with different batches: a step has this many times a rank's sequences. */
 static inline unsigned zr_train_data_ranks(const struct zr_train_config *config)
 {
     return zr_train_mesh(config).data;
 }
 
-/* The model as rank `rank` has it. */
+/* The model's shape on rank `rank`. */
 static inline struct zr_shape zr_train_shape(const struct zr_train_config *config, unsigned rank)
 {
     struct zr_shape shape = config->shape;
@@ -202,7 +205,7 @@ static inline struct zr_shape zr_train_shape(const struct zr_train_config *confi
     return shape;
 }
 
-/* Tokens of one step, all ranks together. */
+/* Tokens of one step of all ranks. */
 static inline uint64_t zr_train_step_tokens(const struct zr_train_config *config)
 {
     return (uint64_t)zr_train_data_ranks(config) * config->micro_batches * config->shape.batch *
@@ -213,30 +216,29 @@ static inline bool zr_train_has_host_tier(const struct zr_train_config *config)
 {
     return config->checkpoint_offload || config->offload_optimizer != ZR_TIER_NONE;
 }
-/* Whether something is offloaded to a file. */
+/* Whether a tier is a file. */
 static inline bool zr_train_has_file(const struct zr_train_config *config)
 {
     return config->offload_optimizer == ZR_TIER_NVME || config->offload_parameters == ZR_TIER_NVME;
 }
-/* Words for offload that cannot be in such a run; NULL: it can. */
+/* Message about offload settings that cannot be combined; NULL: valid. */
 const char *zr_train_offload_words(const struct zr_train_config *config);
-/* Likewise of what a card has not, or has alone. */
+/* Message about settings that --backend cuda lacks or requires; NULL: valid. */
 const char *zr_train_device_words(const struct zr_train_config *config);
 
-/* Whether this process speaks for the run: rank 0's, and not one that is about to become an mpirun. */
+/* Whether this process prints for the run: rank 0, unless it is about to become an mpirun. */
 static inline bool zr_train_leads(const struct zr_train_config *config)
 {
     return config->start.rank == 0 &&
            !(config->comm == ZR_CARRIER_MPI && config->start.kind == ZR_START_FORK && config->world > 1);
 }
 
-/* Reads the command line. Returns -1 when the run may go on, else the exit code to end with: help and version
- * were printed on stdout (0), or what is wrong, with the way out, on stderr (2; 3: the file of --config). */
+/* Parses the command line. Returns -1 to continue, else the exit code: 0 after printing help or version on
+ * stdout; 2, or 3 for the file of --config, after printing a message on stderr. */
 int zr_args_parse(struct zr_train_config *out, int argc, char **argv);
 
-/* Writes the command line of a run like this one with other values for some options, quoted for a shell: the
- * options that were given, in the order of the table, less --json and --trace. A NULL value leaves one out.
- */
+/* Writes a shell-quoted command line with the given options in table order, without --json and --trace,
+ * and with the values of `changes`. A change with value NULL removes its option. */
 struct zr_args_change {
     const char *name, *value;
 };

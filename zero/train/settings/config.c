@@ -1,5 +1,6 @@
-/* config.c: reads --config. jansson parses; the table says what each key means, and flags.c's table what its
- * values may be. Lines come from a second walk over the text, which is known to be JSON by then. */
+/* config.c: reads a --config file. jansson parses it; the table of keys below gives the meaning of each
+ * key and the table in flags.c the range of values. Line numbers come from a second scan of the text,
+ * which is valid JSON by then. */
 #define _GNU_SOURCE
 #include "zero/train/settings/config.h"
 
@@ -17,35 +18,36 @@ enum { FILE_MOST_BYTES = 64 << 10, MEMORY_BYTES = 32 << 20, PATH_ROOM = 160 };
 
 enum key_kind {
     KEY_OBJECT,
-    KEY_FLAG,     /* a number, as the option `equals` */
-    KEY_ELEMENTS, /* likewise, times the bytes of an element; a string is a size in bytes */
+    KEY_FLAG,     /* a number; the value of option `equals` */
+    KEY_ELEMENTS, /* a number of elements of option `equals`, which counts bytes; a string is a size in
+                   * bytes */
     KEY_WORD,     /* a string, read by read_words() */
     KEY_BATCH,    /* train_batch_size */
     KEY_BETAS,    /* two numbers */
     KEY_RATIO,    /* cos_min_ratio */
-    KEY_BOOL,     /* true or false; read_precision() looks at them */
-    KEY_ON,       /* true is the option `equals`; false leaves it out */
-    KEY_OFF,      /* false is */
-    KEY_COUNT,    /* a whole number above 0 of what needs none here */
-    KEY_EITHER,   /* true or false of what is as it is here */
-    KEY_FALSE,    /* what is not in this version: may be false */
-    KEY_TRUE,     /* what is always done: may be true */
-    KEY_NUMBER,   /* may be `number` */
-    KEY_LATER,    /* refused */
-    KEY_FOLDER,   /* a string, read by read_tier() */
+    KEY_BOOL,     /* true or false, see read_precision() */
+    KEY_ON,       /* true sets option `equals`, false omits it */
+    KEY_OFF,      /* false sets option `equals`, true omits it */
+    KEY_COUNT,    /* a whole number above 0 without effect */
+    KEY_EITHER,   /* true or false without effect */
+    KEY_FALSE,    /* unsupported: must be false */
+    KEY_TRUE,     /* always on: must be true */
+    KEY_NUMBER,   /* must be `number` */
+    KEY_LATER,    /* unsupported, with any value */
+    KEY_FOLDER,   /* a string, see read_tier() */
 };
 
 struct config_key {
     const char *path;
     enum key_kind kind;
-    const char *equals; /* option; of a KEY_WORD its choices; else what the help says */
+    const char *equals; /* option; for KEY_WORD its choices; else the text of the help */
     double number;
-    const char *options; /* of the choices; NULL: none */
+    const char *options; /* options for the choices; NULL: none */
 };
 
-#define PINNED    "true or false: on a processor nothing is to pin"
-#define PIPELINED "true or false: nvme reads ahead in any case"
-#define OF_SLOTS  "a whole number: one for a unit gathered"
+#define PINNED    "true or false: host memory is not pinned"
+#define PIPELINED "true or false: nvme always reads ahead"
+#define OF_SLOTS  "a whole number: one buffer per gathered unit"
 
 static const struct config_key keys[] = {
     {"train_batch_size", KEY_BATCH, "--batch x --accumulate x data ranks", 0, NULL},
@@ -79,7 +81,7 @@ static const struct config_key keys[] = {
     {"zero_optimization.offload_param.buffer_count", KEY_COUNT, OF_SLOTS, 0, NULL},
     {"zero_optimization.offload_param.buffer_size", KEY_COUNT, OF_SLOTS, 0, NULL},
     {"zero_optimization.offload_param.max_in_cpu", KEY_COUNT, OF_SLOTS, 0, NULL},
-    {"zero_optimization.sub_group_size", KEY_COUNT, "a whole number: an update goes unit by unit", 0, NULL},
+    {"zero_optimization.sub_group_size", KEY_COUNT, "a whole number: updates are per unit", 0, NULL},
     {"zero_optimization.round_robin_gradients", KEY_LATER, NULL, 0, NULL},
     {"zero_optimization.stage3_prefetch_bucket_size", KEY_LATER, NULL, 0, NULL},
     {"zero_optimization.stage3_param_persistence_threshold", KEY_LATER, NULL, 0, NULL},
@@ -101,7 +103,7 @@ static const struct config_key keys[] = {
     {"optimizer.type", KEY_WORD, "AdamW|SGD", 0, "--optimizer adamw|sgd"},
     {"optimizer.params", KEY_OBJECT, NULL, 0, NULL},
     {"optimizer.params.lr", KEY_FLAG, "lr", 0, NULL},
-    {"optimizer.params.betas", KEY_BETAS, "--beta1 and --beta2, of AdamW", 0, NULL},
+    {"optimizer.params.betas", KEY_BETAS, "--beta1 and --beta2 of AdamW", 0, NULL},
     {"optimizer.params.eps", KEY_NUMBER, NULL, 1e-8, NULL},
     {"optimizer.params.weight_decay", KEY_FLAG, "weight-decay", 0, NULL},
     {"optimizer.params.momentum", KEY_FLAG, "momentum", 0, NULL},
@@ -124,7 +126,7 @@ static const struct config_key keys[] = {
     {"activation_checkpointing.contiguous_memory_optimization", KEY_OFF, "no-contiguous", 0, NULL},
     {"activation_checkpointing.synchronize_checkpoint_boundary", KEY_FALSE, NULL, 0, NULL},
     {"activation_checkpointing.profile", KEY_FALSE, NULL, 0, NULL},
-    {"activation_checkpointing.number_checkpoints", KEY_COUNT, "a whole number: the pool grows by itself", 0,
+    {"activation_checkpointing.number_checkpoints", KEY_COUNT, "a whole number: the pool grows as needed", 0,
      NULL},
     {"prescale_gradients", KEY_FALSE, NULL, 0, NULL},
     {"wall_clock_breakdown", KEY_FALSE, NULL, 0, NULL},
@@ -142,7 +144,8 @@ struct reader {
 
 /* ---- Memory -------------------------------------------------------------------------------------------- */
 
-/* jansson asks for memory without saying for whom, hence the one static. Nothing is given back one by one. */
+/* Memory for jansson, whose allocation callback has no context argument, hence the static. Freed as a
+ * whole. */
 static struct {
     char *at;
     size_t left_bytes;
@@ -193,7 +196,7 @@ static const char *skip_value(const char *at)
     return at;
 }
 
-/* Where a path's key stands; the key above it where it was written in another way (with escapes). */
+/* Position of a key; if the key is written with escapes, position of its parent. */
 static const char *find_key(const char *text, const char *path)
 {
     const char *at = skip_blanks(text), *found = at;
@@ -216,7 +219,7 @@ static const char *find_key(const char *text, const char *path)
     return found;
 }
 
-/* What a file says stays on one line, and is no command to a terminal. */
+/* Replaces control characters: a message stays on one line and sends no commands to a terminal. */
 static void make_plain(char *text)
 {
     for (; *text; text++)
@@ -277,7 +280,7 @@ static zr_result store_number(const struct reader *reader, const char *path, con
     char number[64];
     double real;
     if (!json_is_number(value))
-        return refuse(reader, path, "must be a number, as --%s takes", option);
+        return refuse(reader, path, "must be a number, as for --%s", option);
     real = number_of(value) * factor;
     if (real == floor(real) && fabs(real) < 9e15) /* 5e8 is a whole number too */
         snprintf(number, sizeof number, "%.0f", real);
@@ -290,7 +293,7 @@ static zr_result read_betas(const struct reader *reader, const char *path, const
 {
     zr_result result;
     if (json_array_size(value) != 2)
-        return refuse(reader, path, "must be two numbers, as [0.9, 0.95]");
+        return refuse(reader, path, "must be two numbers, such as [0.9, 0.95]");
     result = store_number(reader, path, "beta1", json_array_get(value, 0), 1);
     return result == ZR_OK ? store_number(reader, path, "beta2", json_array_get(value, 1), 1) : result;
 }
@@ -309,14 +312,14 @@ static bool is_on(const struct reader *reader, const char *path)
     return json_is_true(get(reader, path));
 }
 
-/* Of what travels through the buckets. */
+/* Bytes of an element in the communication buffers. */
 static unsigned element_bytes(const struct reader *reader)
 {
     return is_on(reader, "bf16.enabled") || is_on(reader, "fp16.enabled") ? 2 : 4;
 }
 
-/* A size in elements of an option in bytes, whose limits are said in elements too. As a string it is one in
- * bytes, with a unit to tell it from elements. */
+/* Stores a size in elements in an option that counts bytes; the option's limits are printed in elements. A
+ * string is a size in bytes and needs a unit, which tells it from elements. */
 static zr_result read_elements(const struct reader *reader, const struct config_key *key, const json_t *value)
 {
     unsigned bytes = element_bytes(reader);
@@ -324,15 +327,15 @@ static zr_result read_elements(const struct reader *reader, const struct config_
     if (size && size[0] && !strchr("0123456789", size[strlen(size) - 1]))
         return store(reader, key->path, key->equals, size);
     if (!json_is_number(value))
-        return refuse(reader, key->path,
-                      "must be a number of elements, or a string with a size in bytes and its unit, as "
-                      "\"4MiB\"");
+        return refuse(
+            reader, key->path,
+            "must be a number of elements, or a string with a size in bytes and its unit, such as \"4MiB\"");
     bool whole = number_of(value) == floor(number_of(value));
     zr_result result = whole ? store_number(reader, key->path, key->equals, value, bytes) : ZR_ERR_INVALID;
     const struct zr_flag *flag = zr_flag_find(key->equals);
     if (result == ZR_OK)
         return result;
-    return refuse(reader, key->path, "takes a whole number of elements from %.0f to %.0f (of %u bytes each)",
+    return refuse(reader, key->path, "must be a whole number of elements from %.0f to %.0f (%u bytes each)",
                   flag->least / bytes, flag->most / bytes, bytes);
 }
 
@@ -342,8 +345,7 @@ static zr_result read_value(const struct reader *reader, const struct config_key
     const char *word = json_string_value(value);
 
     if (word && strcmp(word, "auto") == 0 && key->kind < KEY_LATER && key->kind != KEY_OBJECT)
-        return refuse(reader, path,
-                      "auto is for a program above to fill in; give the value, or leave it out");
+        return refuse(reader, path, "auto is not supported; give the value, or leave the key out");
     switch (key->kind) {
     case KEY_FLAG:
         return store_number(reader, path, key->equals, value, 1);
@@ -376,19 +378,19 @@ static zr_result read_value(const struct reader *reader, const struct config_key
     case KEY_FALSE:
         if (json_is_false(value))
             return ZR_OK;
-        return refuse(reader, path, "is not in this version of zr-train; give false, or leave it out");
+        return refuse(reader, path, "is not supported by zr-train; give false, or leave the key out");
     case KEY_TRUE:
         if (json_is_true(value))
             return ZR_OK;
-        return refuse(reader, path, "cannot be turned off here; give true, or leave it out");
+        return refuse(reader, path, "cannot be turned off; give true, or leave the key out");
     case KEY_NUMBER:
         if (json_is_number(value) && number_of(value) == key->number)
             return ZR_OK;
-        return refuse(reader, path, "can be %g only in this version of zr-train", key->number);
+        return refuse(reader, path, "must be %g: other values are not supported", key->number);
     case KEY_FOLDER:
         return word ? ZR_OK : refuse(reader, path, "must be a string: a folder");
     default:
-        return refuse(reader, path, "is not in this version of zr-train; leave it out");
+        return refuse(reader, path, "is not supported by zr-train; leave the key out");
     }
 }
 
@@ -404,7 +406,7 @@ static zr_result walk(const struct reader *reader, const char *above, json_t *ob
             if (strcmp(keys[i].path, path) == 0 && !strchr(json_object_iter_key(at), '.'))
                 key = &keys[i];
         if (!key)
-            result = refuse(reader, path, "is no key that zr-train knows (zr-train --help lists them)");
+            result = refuse(reader, path, "is not a known key (zr-train --help lists the keys)");
         else if (key->kind == KEY_OBJECT)
             result = json_is_object(value) ? walk(reader, path, value)
                                            : refuse(reader, path, "must be an object: {...}");
@@ -414,9 +416,10 @@ static zr_result walk(const struct reader *reader, const char *above, json_t *ob
     return result;
 }
 
-/* ---- What belongs together ----------------------------------------------------------------------------- */
+/* ---- Keys that depend on each other
+ * --------------------------------------------------------------------- */
 
-/* The place of a string among the choices of its key; 0 where the file does not have the key. */
+/* Index of a string among the choices of its key; 0 if the file does not have the key. */
 static zr_result read_word(const struct reader *reader, const char *path, size_t *out)
 {
     const struct config_key *key = NULL;
@@ -430,35 +433,35 @@ static zr_result read_word(const struct reader *reader, const char *path, size_t
         if (strlen(word) == length && memcmp(word, at, length) == 0)
             return ZR_OK;
         if (at[length] == '\0')
-            return refuse(reader, path, "'%.60s' is not in this version of zr-train; choose from %s", word,
-                          key->equals);
+            return refuse(reader, path, "'%.60s' is not supported; give %s", word, key->equals);
     }
     return ZR_OK;
 }
 
-/* Two keys that stand for one option. */
+/* Checks two keys that map to one option. */
 static zr_result check_equal(const struct reader *reader, const char *path, const char *other)
 {
     const json_t *a = get(reader, path), *b = get(reader, other);
     if (!a || !b)
         return ZR_OK;
-    if (json_is_string(a) || json_is_string(b)) /* sizes with their units */
+    if (json_is_string(a) || json_is_string(b)) /* sizes with units */
         return json_is_string(a) && json_is_string(b) &&
                        strcmp(json_string_value(a), json_string_value(b)) == 0
                    ? ZR_OK
-                   : refuse(reader, path, "and %s differ; here the two are one, so give the same", other);
+                   : refuse(reader, path,
+                            "and %s differ; zr-train has one option for both, so give equal values", other);
     if (number_of(a) == number_of(b))
         return ZR_OK;
-    return refuse(reader, path, "is %g and %s is %g; here the two are one, so give the same", number_of(a),
-                  other, number_of(b));
+    return refuse(reader, path, "is %g and %s is %g; zr-train has one option for both, so give equal values",
+                  number_of(a), other, number_of(b));
 }
 
-/* Keys that mean nothing to the type that was chosen; NULL-ended. */
+/* Refuses keys that do not apply to the chosen type; `paths` ends with NULL. */
 static zr_result check_absent(const struct reader *reader, const char *type, const char *const *paths)
 {
     for (; *paths; paths++)
         if (get(reader, *paths))
-            return refuse(reader, *paths, "means nothing to %s; leave it out", type);
+            return refuse(reader, *paths, "does not apply to %s; leave it out", type);
     return ZR_OK;
 }
 
@@ -466,7 +469,7 @@ static zr_result read_precision(const struct reader *reader)
 {
     bool bf16 = is_on(reader, "bf16.enabled"), fp16 = is_on(reader, "fp16.enabled");
     if (bf16 && fp16)
-        return refuse(reader, "fp16.enabled", "is true, and so is bf16.enabled; choose one");
+        return refuse(reader, "fp16.enabled", "and bf16.enabled are both true; enable one");
     if (!bf16 && !fp16)
         return ZR_OK;
     return store(reader, bf16 ? "bf16.enabled" : "fp16.enabled", "precision", bf16 ? "bf16" : "fp16");
@@ -505,15 +508,16 @@ static zr_result read_scheduler(const struct reader *reader)
     if (result != ZR_OK || !get(reader, "scheduler"))
         return result;
     if (!get(reader, "scheduler.type"))
-        return refuse(reader, "scheduler", "has no type; give one of %s|%s|%s", names[0], names[1], names[2]);
+        return refuse(reader, "scheduler", "has no type; give %s, %s or %s", names[0], names[1], names[2]);
     if (!get(reader, "scheduler.params.warmup_type"))
-        return refuse(reader, "scheduler.type",
-                      "climbs by a logarithm unless told, which is not in this version of zr-train; give "
-                      "\"warmup_type\": \"linear\" in its params");
+        return refuse(
+            reader, "scheduler.type",
+            "defaults to a logarithmic warm-up, which is not supported; give \"warmup_type\": \"linear\" "
+            "in its params");
     if (!get(reader, "scheduler.params.warmup_num_steps"))
-        return refuse(reader, "scheduler.type", "needs \"warmup_num_steps\" in its params");
+        return refuse(reader, "scheduler.type", "requires \"warmup_num_steps\" in its params");
     if (type > 0 && !get(reader, total[0]))
-        return refuse(reader, "scheduler.type", "needs \"total_num_steps\" in its params");
+        return refuse(reader, "scheduler.type", "requires \"total_num_steps\" in its params");
     result = check_absent(reader, names[type], type == 2 ? plain : cosine);
     if (result == ZR_OK && type == 0)
         result = check_absent(reader, names[type], total);
@@ -524,12 +528,12 @@ static zr_result read_scheduler(const struct reader *reader)
     if (type == 2) {
         reader->config->filed[zr_flag_index(zr_flag_find("min-lr"))] = true;
         if (reader->rest->least_ratio < 0)
-            reader->rest->least_ratio = 0.0001; /* as published, where it is not said */
+            reader->rest->least_ratio = 0.0001; /* published default */
     }
     return result;
 }
 
-/* `above`: the object that has a device, and the folder of nvme. */
+/* `above`: the object with the device and nvme_path. */
 static zr_result read_tier(const struct reader *reader, const char *above, const char *option)
 {
     static const char *const tiers[] = {"none", "cpu"};
@@ -544,7 +548,7 @@ static zr_result read_tier(const struct reader *reader, const char *above, const
     if (tier < sizeof tiers / sizeof *tiers)
         return store(reader, path, option, tiers[tier]);
     if (!folder || strlen(folder) >= ZR_TRAIN_PATH_ROOM)
-        return refuse(reader, path, "nvme needs nvme_path beside it, a folder on the disk");
+        return refuse(reader, path, "nvme requires nvme_path, a folder on the disk");
     snprintf(nvme, sizeof nvme, "nvme:%s", folder);
     return store(reader, path, option, nvme);
 }
@@ -583,9 +587,8 @@ static zr_result load(const char *path, char *text, size_t *bytes)
     result = zr_file_read(&file, text, FILE_MOST_BYTES + 1, bytes);
     zr_result closed = zr_file_close(&file);
     if (result == ZR_OK && *bytes > FILE_MOST_BYTES)
-        return zr_fail(ZR_ERR_FORMAT,
-                       "--config '%.200s' line 1: is longer than %d KiB; give a JSON of settings", path,
-                       FILE_MOST_BYTES >> 10);
+        return zr_fail(ZR_ERR_FORMAT, "--config '%.200s' line 1: longer than %d KiB; give a file of settings",
+                       path, FILE_MOST_BYTES >> 10);
     return result ? result : closed;
 }
 
@@ -609,13 +612,13 @@ zr_result zr_config_read(const char *path, struct zr_train_config *config, struc
         reader.root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
         make_plain(error.text);
         if (!reader.root)
-            result = zr_fail(ZR_ERR_FORMAT, "--config '%.200s' line %d: is no JSON: %.200s", path,
+            result = zr_fail(ZR_ERR_FORMAT, "--config '%.200s' line %d: not JSON: %.200s", path,
                              error.line > 0 ? error.line : 1, error.text);
         else if (!json_is_object(reader.root))
             result = zr_fail(ZR_ERR_FORMAT, "--config '%.200s' line 1: must be an object: {...}", path);
         else
             result = read_root(&reader);
-        memory.left_bytes = 0; /* whoever forgets to say whose memory jansson takes gets none of this */
+        memory.left_bytes = 0; /* a later allocation without an owner fails */
     }
     zr_pages_give(text, all_bytes);
     return result;
@@ -629,7 +632,7 @@ zr_result zr_config_resolve_batch(const struct zr_config_rest *rest, struct zr_t
     bool has_accumulate = rest->has_accumulate || zr_flag_given(config, "accumulate");
     char number[32];
 
-    if (rest->train_batch == 0 || data_ranks == 0) /* fewer ranks than the mesh: refused after this */
+    if (rest->train_batch == 0 || data_ranks == 0) /* fewer ranks than the mesh; refused later */
         return ZR_OK;
     if (!has_batch)
         batch = rest->train_batch / (data_ranks * accumulate);
@@ -639,7 +642,7 @@ zr_result zr_config_resolve_batch(const struct zr_config_rest *rest, struct zr_t
         return zr_fail(ZR_ERR_INVALID,
                        "--config '%.200s': train_batch_size is %" PRIu64 ", and %s%" PRIu64
                        " sequences x %s%" PRIu64 " micro-batches x %" PRIu64
-                       " data ranks do not make it; change one, or leave train_batch_size out",
+                       " data ranks do not multiply to it; change one of them, or leave train_batch_size out",
                        config->config_file, rest->train_batch, has_batch ? "" : "any whole number near ",
                        batch, has_batch && !has_accumulate ? "any whole number near " : "", accumulate,
                        data_ranks);
@@ -686,7 +689,9 @@ void zr_config_left_out(struct zr_text *text, const struct zr_train_config *conf
 
 void zr_config_help(struct zr_text *text)
 {
-    zr_text_print(text, "\nKeys of --config FILE, as DeepSpeed names them; options win over the file\n");
+    zr_text_print(text,
+                  "\n"
+                  "Keys of --config FILE, named as in DeepSpeed; command-line options take precedence\n");
     for (size_t i = 0; i < KEYS_COUNT; i++) {
         const struct config_key *key = &keys[i];
         if (key->kind == KEY_OBJECT || key->kind == KEY_LATER)
@@ -695,7 +700,7 @@ void zr_config_help(struct zr_text *text)
         if (key->kind == KEY_FLAG)
             zr_text_print(text, "--%s", key->equals);
         else if (key->kind == KEY_ELEMENTS)
-            zr_text_print(text, "--%s, over an element's bytes", key->equals);
+            zr_text_print(text, "--%s, divided by the bytes of an element", key->equals);
         else if (key->kind == KEY_ON || key->kind == KEY_OFF)
             zr_text_print(text, "%s is --%s", key->kind == KEY_ON ? "true" : "false", key->equals);
         else if (key->kind == KEY_FALSE || key->kind == KEY_TRUE)

@@ -1,23 +1,23 @@
-/* flags.h: the table of zr-train's options, as args.c and values.c read it and help.c prints it. Private
- * to settings/. */
+/* flags.h: the table of zr-train's options. args.c and values.c parse by it, help.c prints it. Private to
+ * settings/. */
 #ifndef ZR_TRAIN_FLAGS_H
 #define ZR_TRAIN_FLAGS_H
 
 #include "zero/train/settings/args.h"
 
 enum zr_flag_kind {
-    ZR_FLAG_TEXT,      /* a path or words, into a char array */
-    ZR_FLAG_COUNT,     /* a whole number of least .. most */
-    ZR_FLAG_BYTES,     /* likewise, a size: sizes.h of alloc/base */
-    ZR_FLAG_ROOM,      /* likewise, or none, or auto */
-    ZR_FLAG_REAL,      /* a number of least .. most */
-    ZR_FLAG_RATE,      /* likewise, bytes a second: a number or a size */
+    ZR_FLAG_TEXT,      /* text, stored in a char array */
+    ZR_FLAG_COUNT,     /* a whole number from least to most */
+    ZR_FLAG_BYTES,     /* a size in bytes, see alloc/base/sizes.h */
+    ZR_FLAG_ROOM,      /* a size in bytes, or none, or auto */
+    ZR_FLAG_REAL,      /* a number from least to most */
+    ZR_FLAG_RATE,      /* bytes per second: a number or a size, from least to most */
     ZR_FLAG_CHOICE,    /* one of `choices`; its index is stored */
-    ZR_FLAG_TIER,      /* likewise, or nvme:DIR, whose folder is stored beside it */
-    ZR_FLAG_VOCAB,     /* byte, or a number */
-    ZR_FLAG_RATIO,     /* a number of least .. most, or auto */
-    ZR_FLAG_EVERY,     /* a whole number of steps, or of seconds, minutes or hours */
-    ZR_FLAG_RECOMPUTE, /* one of `choices`; the last one with ":N" of N layers */
+    ZR_FLAG_TIER,      /* one of `choices`, or nvme:DIR, whose folder is stored in another field */
+    ZR_FLAG_VOCAB,     /* byte, or a number of tokens */
+    ZR_FLAG_RATIO,     /* a number from least to most, or auto */
+    ZR_FLAG_EVERY,     /* a number of steps, or a time in seconds, minutes or hours */
+    ZR_FLAG_RECOMPUTE, /* one of `choices`; the last one also as "full:N" */
     ZR_FLAG_SWITCH,    /* no argument */
     ZR_FLAG_HELP,
     ZR_FLAG_VERSION,
@@ -27,9 +27,9 @@ struct zr_flag {
     const char *name;     /* without dashes */
     const char *group;    /* heading in the help */
     const char *argument; /* "N", "FILE"; NULL: none */
-    const char *help;     /* one line */
-    const char *fallback; /* the value when not given, read like any other; NULL: zero, or resolved later */
-    const char *resolved; /* said in the help where the program works it out: "cores / ranks" */
+    const char *help;     /* one line without a final period */
+    const char *fallback; /* default value in the syntax of the command line; NULL: zero, or resolved later */
+    const char *resolved; /* description of a computed default in the help: "cores / ranks" */
     const char *choices;  /* "none|selective|full" */
     enum zr_flag_kind kind;
     size_t offset, room_bytes; /* the field in struct zr_train_config */
@@ -39,22 +39,23 @@ struct zr_flag {
 extern const struct zr_flag zr_flags[];
 extern const size_t zr_flags_count;
 
-/* NULL: there is none of that name. */
+/* The option with this name; NULL: none. */
 const struct zr_flag *zr_flag_find(const char *name);
-/* Its place in the table, and in zr_train_config.given and .filed. */
+/* Index in the table, zr_train_config.given and .filed. */
 size_t zr_flag_index(const struct zr_flag *flag);
-/* Writes its value as the command line has it, a blank before it; nothing of a switch. */
+/* Writes a blank and the value in the syntax of the command line; nothing for a switch. */
 void zr_flag_print(struct zr_text *text, const struct zr_flag *flag, const struct zr_train_config *config);
-/* Stores the value, NULL of a switch. -1: done; else 2, with words in zr_last_error(). */
+/* Stores a value; NULL for a switch. Returns -1, or exit code 2 with a message in zr_last_error(). */
 int zr_flag_store_in(const struct zr_flag *flag, struct zr_train_config *config, const char *value);
-/* Keeps words on a value for zr_last_error(), with the option's name before them. 2. */
+/* Sets zr_last_error() to a message about a value, prefixed with the option's name. Returns exit code 2. */
 int zr_flag_wrong(const struct zr_flag *flag, const char *value, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* Stores the value of an option that takes one. -1: done; else 2, with words in zr_last_error(). */
+/* Stores the value of an option that takes one. Returns -1, or exit code 2 with a message in
+ * zr_last_error(). */
 int zr_flag_store(const char *name, struct zr_train_config *config, const char *value);
-/* Whether the option was on the command line. */
+/* Whether the command line has the option. */
 bool zr_flag_given(const struct zr_train_config *config, const char *name);
-/* Whether one was that has no meaning without a pipeline. */
+/* Whether the command line has an option that requires a pipeline. */
 bool zr_pipeline_flag_given(const struct zr_train_config *config);
 
 zr_result zr_help_print(void);

@@ -10,7 +10,7 @@
 #include "zero/train/settings/config.h"
 
 static const char examples[] =
-    "Train a GPT on real text, every byte of it from the zr arena.\n"
+    "Train a GPT on text; all memory comes from a zr arena.\n"
     "\n"
     "Examples\n"
     "  zr-train --data bible.txt                      a small model, some minutes\n"
@@ -18,20 +18,20 @@ static const char examples[] =
     "  zr-train --data bible.txt --steps 1000 --save runs/bible --save-every 100\n"
     "  zr-train --data bible.txt --steps 2000 --resume runs/bible --save runs/bible\n"
     "  zr-train --dry-run --layers 48 --hidden 1600 --heads 25 --stage 1 --world-size 64\n"
-    "                                                 the bytes of a big run, without the run\n"
+    "                                                 the byte plan of a large run, without training\n"
     "  zr-train --params 1e9 --find-max batch --memory-limit 16GB --ranks 8 --stage 2\n"
     "                                                 the largest batch that fits\n"
-    "  zr-train --data bible.txt --json - >run.json   numbers on stdout, words on stderr\n";
+    "  zr-train --data bible.txt --json - >run.json   numbers on stdout, messages on stderr\n";
 
 static const char ending[] =
     "\n"
-    "What a file leaves out of optimizer, scheduler and gradient_clipping is as without a file, which is\n"
-    "not as with DeepSpeed; the run names it, with the values that it takes.\n"
+    "Keys of optimizer, scheduler and gradient_clipping that the file omits have zr-train's defaults, not\n"
+    "DeepSpeed's; the run prints them.\n"
     "\n" ZR_SIZE_HELP
-    "Exit codes: 0 fine, 1 a check failed, 2 usage, 3 bad input or output, 4 out of memory,\n"
-    "128 + n signal n ended the run, saved or cut short, or killed a rank.\n";
+    "Exit codes: 0 success, 1 a check failed, 2 usage, 3 bad input or output, 4 out of memory,\n"
+    "128 + n: signal n ended the run or killed a rank.\n";
 
-/* "(default 4MiB)", "" where there is none. */
+/* "(default 4MiB)", or "" without a default. */
 static void default_words(const struct zr_flag *flag, char *out, size_t room_bytes)
 {
     const char *value = flag->fallback ? flag->fallback : flag->resolved;

@@ -14,7 +14,7 @@
 #define MEASURED_BYTES ((size_t)32 << 20)
 enum { TURNS = 5, STATES = 3 };
 
-/* A folder of nvme:DIR and its option; path NULL: not given. */
+/* A folder of nvme:DIR and its option; path NULL: option not given. */
 struct folder {
     const char *option, *path;
 };
@@ -38,7 +38,7 @@ static zr_result take_memory(zr_arena *host_arena, size_t align_bytes, void **ou
         &(struct zr_request){.bytes = MEASURED_BYTES, .alignment = align_bytes, .tag = ZR_TAG_OTHER}, out);
 }
 
-/* Its depth, and the rate of the slower disk. */
+/* Measures the disk's depth and rate; *out keeps the rate of the slowest disk. */
 static zr_result measure_disk(struct zr_tiers_found *out, struct zr_folder_found *disk,
                               const struct zr_nvme_folder *folder, zr_arena *host_arena)
 {
@@ -74,13 +74,13 @@ static zr_result look_at_folder(struct zr_tiers_found *out, struct zr_folder_fou
         return result;
     disk->align_bytes = probe.align_bytes;
     disk->depth = config->nvme_depth;
-    /* The plan's own need is checked when it is known. */
+    /* The space for the plan is checked when the plan exists. */
     return config->nvme_depth || probe.free_bytes < 2 * MEASURED_BYTES
                ? ZR_OK
                : measure_disk(out, disk, &folder, host_arena);
 }
 
-/* One folder for both is looked at once. */
+/* Probes the folders; a folder of both options is probed once. */
 static zr_result look_at_folders(struct zr_tiers_found *out, const struct zr_train_config *config,
                                  zr_arena *host_arena)
 {
@@ -96,7 +96,7 @@ static zr_result look_at_folders(struct zr_tiers_found *out, const struct zr_tra
     return result;
 }
 
-/* The best of a few copies: the first one touches the memory. */
+/* Best of several copies: the first one faults the pages in. */
 static zr_result measure_copies(struct zr_tiers_found *out, zr_arena *host_arena)
 {
     void *from = NULL, *to = NULL;
@@ -122,13 +122,12 @@ static bool times_copies(const struct zr_train_config *config)
            zr_train_has_host_tier(config);
 }
 
-/* Of the host, as an update's own thread has them: state in one block, gradients and parameters in
- * another. */
+/* Buffers of an update as its thread uses them: state in one block, gradients and parameters in another. */
 struct update {
     const struct zr_kernels *kernels;
     struct zr_kernel_context context;
     void *states, *others;
-    size_t count; /* of elements */
+    size_t count; /* elements */
 };
 
 static zr_result open_update(struct update *out, const struct zr_train_config *config, enum zr_isa isa,
@@ -154,7 +153,7 @@ static zr_result open_update(struct update *out, const struct zr_train_config *c
 
 static void close_update(struct update *update, zr_arena *host_arena)
 {
-    update->kernels->close(&update->context); /* of one that did not open it does nothing */
+    update->kernels->close(&update->context); /* no effect if open() failed */
     zr_drop(host_arena, &update->others);
     zr_drop(host_arena, &update->states);
     zr_drop(host_arena, &update->context.workspace);
@@ -180,7 +179,7 @@ static zr_result update_once(struct update *update, enum zr_optimizer_kind kind)
                                   .numbers = numbers});
 }
 
-/* The best of a few. */
+/* Best of several updates. */
 static zr_result measure_updates(struct zr_tiers_found *out, const struct zr_train_config *config,
                                  enum zr_isa isa, zr_arena *host_arena)
 {
@@ -246,7 +245,7 @@ static uint64_t of_ranks_here(const struct zr_train_config *config, uint64_t ran
                                                                                         : all_bytes;
 }
 
-/* What all ranks here take in a folder. */
+/* Checks the free space for all ranks of this machine. */
 static zr_result check_folder(const struct zr_train_config *config, struct folder folder, uint64_t rank_bytes)
 {
     char number[2][ZR_NUMBER_ROOM];
@@ -255,11 +254,12 @@ static zr_result check_folder(const struct zr_train_config *config, struct folde
     zr_result result = zr_nvme_probe_folder(&(struct zr_nvme_folder){folder.path, config->force}, &probe);
     if (result != ZR_OK || all_bytes <= probe.free_bytes)
         return result;
-    return zr_fail(ZR_ERR_IO,
-                   "%s nvme:%s: the plan takes %s bytes there, of %u rank(s), and %s are free; make room for "
-                   "%" PRIu64 " more, name a folder on a larger disk, or try a higher --stage",
-                   folder.option, folder.path, zr_number_grouped(number[0], all_bytes), config->ranks_here,
-                   zr_number_grouped(number[1], probe.free_bytes), all_bytes - probe.free_bytes);
+    return zr_fail(
+        ZR_ERR_IO,
+        "%s nvme:%s: the plan needs %s bytes there for %u rank(s), and %s are free; make room for %" PRIu64
+        " more bytes, name a folder on a larger disk, or give a higher --stage",
+        folder.option, folder.path, zr_number_grouped(number[0], all_bytes), config->ranks_here,
+        zr_number_grouped(number[1], probe.free_bytes), all_bytes - probe.free_bytes);
 }
 
 static bool on_one_disk(const char *a, const char *b)
@@ -277,7 +277,7 @@ zr_result zr_offload_check_space(const struct zr_train_config *config, const str
     zr_result result = ZR_OK;
     if (config->nvme_limit_bytes && plan->nvme_bytes > config->nvme_limit_bytes)
         return zr_fail(ZR_ERR_MEMORY,
-                       "the plan takes %s bytes of files per rank and --nvme-limit allows %s; try a higher "
+                       "the plan needs %s bytes of files per rank, and --nvme-limit allows %s; give a higher "
                        "--stage, more --ranks, or a smaller model",
                        zr_number_grouped(number[0], plan->nvme_bytes),
                        zr_number_grouped(number[1], config->nvme_limit_bytes));

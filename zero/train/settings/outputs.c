@@ -1,5 +1,4 @@
-/* outputs.c: asks the system whether the files and folders of a run could be made. Later writes still may
- * fail. */
+/* outputs.c: checks that the files and folders of a run can be created. A later write may still fail. */
 #include "zero/train/settings/outputs.h"
 
 #include <stdio.h>
@@ -9,7 +8,7 @@
 
 #include "alloc/base/error.h"
 
-/* Cuts a path to the folder that its last part is in. */
+/* Shortens a path to its parent folder. */
 static void cut_last_part(char *path)
 {
     size_t length = strlen(path);
@@ -22,7 +21,7 @@ static void cut_last_part(char *path)
     memcpy(path + length, length ? "" : ".", length ? 1 : 2);
 }
 
-/* Whether something can be made in `folder`, which --option's `path` leads to. */
+/* Whether a file can be created in `folder`, the parent of the option's path. */
 static zr_result check_folder(const char *option, const char *path, const char *folder)
 {
     enum zr_path_kind kind;
@@ -30,16 +29,17 @@ static zr_result check_folder(const char *option, const char *path, const char *
     if (result)
         return result;
     if (kind != ZR_PATH_FOLDER)
-        return zr_fail(ZR_ERR_IO, "--%s '%s': '%s' is %s; give a folder", option, path, folder,
-                       kind == ZR_PATH_NONE ? "not there" : "no folder");
+        return zr_fail(ZR_ERR_IO, "--%s '%s': '%s' %s; give a folder", option, path, folder,
+                       kind == ZR_PATH_NONE ? "does not exist" : "is not a folder");
     if (access(folder, W_OK | X_OK) != 0)
-        return zr_fail(ZR_ERR_IO,
-                       "--%s '%s': nothing can be written in '%s'; check its permissions, or give another",
-                       option, path, folder);
+        return zr_fail(
+            ZR_ERR_IO,
+            "--%s '%s': folder '%s' is not writable; change its permissions, or give another folder", option,
+            path, folder);
     return ZR_OK;
 }
 
-/* A folder that is made if it is missing: the nearest one above it that is there. */
+/* For a folder that may be created: checks its nearest existing ancestor. */
 static zr_result check_save(const char *path)
 {
     char folder[ZR_TRAIN_PATH_ROOM + 2];
@@ -52,7 +52,7 @@ static zr_result check_save(const char *path)
     return result ? result : check_folder("save", path, folder);
 }
 
-/* A file; `written_over`: one that is there is opened and written, not replaced by another. */
+/* For a file. `written_over`: an existing file is opened and overwritten instead of being replaced. */
 static zr_result check_file(const char *option, const char *path, bool written_over)
 {
     char folder[ZR_TRAIN_PATH_ROOM + 2];
@@ -64,20 +64,20 @@ static zr_result check_file(const char *option, const char *path, bool written_o
     if (result)
         return result;
     if (kind == ZR_PATH_FOLDER)
-        return zr_fail(ZR_ERR_IO, "--%s '%s': is a folder; name a file in it", option, path);
+        return zr_fail(ZR_ERR_IO, "--%s '%s' is a folder; name a file in it", option, path);
     if (kind == ZR_PATH_OTHER || (kind == ZR_PATH_FILE && written_over))
         return access(path, W_OK) == 0
                    ? ZR_OK
                    : zr_fail(ZR_ERR_IO,
-                             "--%s '%s': may not be written; check its permissions, or give another", option,
-                             path);
+                             "--%s '%s' is not writable; change its permissions, or give another file",
+                             option, path);
     memcpy(folder, path, strlen(path) + 1);
     cut_last_part(folder);
     return check_folder(option, path, folder);
 }
 
-/* A file that is written at many places, or mapped: no pipe and no device will do. A new one takes the place
- * of one that is there, and would take a link's. */
+/* For a file that is written at random offsets or mapped, so pipes and devices are refused. The new file
+ * replaces an existing one and would replace a symbolic link. */
 static zr_result check_ordinary(const char *option, const char *path)
 {
     enum zr_path_kind kind = ZR_PATH_NONE;
@@ -86,11 +86,11 @@ static zr_result check_ordinary(const char *option, const char *path)
     if (path[0] && result == ZR_OK)
         result = zr_path_replaceable(path, &replaceable);
     if (result == ZR_OK && !replaceable && kind != ZR_PATH_FOLDER)
-        return zr_fail(ZR_ERR_IO, "--%s '%s': is no ordinary file; give another name", option, path);
+        return zr_fail(ZR_ERR_IO, "--%s '%s' is not a regular file; give another name", option, path);
     return result ? result : check_file(option, path, false);
 }
 
-/* A path that is not there yet: its folder, and what it would be called in it. */
+/* The parent folder and the name of a path that does not exist yet. */
 struct place {
     struct stat folder;
     char name[ZR_TRAIN_PATH_ROOM + 16];
@@ -134,8 +134,8 @@ struct named {
     const char *option, *path;
 };
 
-/* Of several ranks each has a trace of its own, FILE.0, FILE.1, ..; is one of them another file of the run?
- */
+/* With several ranks each writes its own trace, FILE.0, FILE.1, ...; these must not be other files of the
+ * run. */
 static zr_result check_traces(const struct zr_train_config *config, const struct named *files, size_t count)
 {
     char trace[ZR_TRAIN_PATH_ROOM + 16];
@@ -146,7 +146,7 @@ static zr_result check_traces(const struct zr_train_config *config, const struct
         snprintf(trace, sizeof trace, "%s.%u", config->trace, rank);
         for (size_t i = 0; i < count; i++)
             if (files[i].path[0] && files[i].path != config->trace && same_place(trace, files[i].path))
-                return zr_fail(ZR_ERR_INVALID, "--%s '%s': is the trace of rank %u too; give another",
+                return zr_fail(ZR_ERR_INVALID, "--%s '%s' is also the trace of rank %u; give another file",
                                files[i].option, files[i].path, rank);
     }
     return ZR_OK;
@@ -163,7 +163,7 @@ zr_result zr_outputs_apart(const struct zr_train_config *config)
         for (size_t j = 0; j < i; j++) {
             bool folder = files[i].path == config->resume && files[j].path == config->save;
             if (!folder && files[i].path[0] && files[j].path[0] && same_place(files[i].path, files[j].path))
-                return zr_fail(ZR_ERR_INVALID, "--%s '%s': is the same as --%s; give another",
+                return zr_fail(ZR_ERR_INVALID, "--%s '%s' is the same as --%s; give another file",
                                files[i].option, files[i].path, files[j].option);
         }
     return check_traces(config, files, count);

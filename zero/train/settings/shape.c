@@ -1,15 +1,16 @@
 /* shape.c: chooses the shape of a GPT from its number of parameters.
  *
- * Of all widths, each with the number of layers that comes closest, the one that is best in two ways at once:
- * near the number that was asked for, and near the proportion of published models of that size, which grow
- * wider faster than deeper: 64 channels per layer at 1e8 parameters, 128 at 1e10, 256 at 1e12. */
+ * For each width, the best number of layers is tried. The cost of a shape adds two terms: the distance
+ * from the requested number of parameters, and the distance from the usual proportions of published
+ * models, which grow in width faster than in depth: 64 channels per layer at 1e8 parameters, 128 at 1e10,
+ * 256 at 1e12. */
 #include "zero/train/settings/shape.h"
 
 #include <math.h>
 
 enum { WIDEST = 1 << 20, MOST_LAYERS = 65536 };
 
-/* Channels of a head: what the width is a multiple of. */
+/* Channels per head; the width is a multiple of it. */
 static size_t head_channels(size_t hidden)
 {
     return hidden >= 4096 ? 128 : hidden >= 256 ? 64 : hidden >= 64 ? 16 : 4;
@@ -31,7 +32,7 @@ void zr_shape_choose(struct zr_shape *shape, double parameters)
         double hidden = (double)width, one = count(shape, 1, hidden) - count(shape, 0, hidden);
         double layers = fmax(1, round((parameters - count(shape, 0, hidden)) / one));
         double miss = fabs(count(shape, layers, hidden) / parameters - 1);
-        /* a hundredth of the parameters weighs as much as half a doubling of the proportion */
+        /* a deviation of 1 % in parameters costs as much as half a doubling of the proportion */
         double cost = 50 * miss + fabs(log2(hidden / layers / usual));
         if (cost >= best || layers > MOST_LAYERS || width / head_channels(width) % zr_shape_tensor(shape))
             continue;

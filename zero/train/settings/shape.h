@@ -1,11 +1,11 @@
-/* shape.h: the shape of a GPT with about so many parameters. */
+/* shape.h: chooses the shape of a GPT from its number of parameters. */
 #ifndef ZR_TRAIN_SHAPE_H
 #define ZR_TRAIN_SHAPE_H
 
 #include "zero/model/transformer.h"
 
-/* Fills in layers, hidden and heads so that the model has about `parameters` of them, with proportions that
- * are usual for the size, and heads that tensor ranks divide; all else of it is read. Deterministic. */
+/* Sets layers, hidden and heads so that the model has about `parameters` parameters and the usual
+ * proportions of its size, with heads that the tensor ranks divide. Reads the other fields. Deterministic. */
 void zr_shape_choose(struct zr_shape *shape, double parameters);
 
 #endif

@@ -19,14 +19,14 @@ zr_result zr_train_check_stages(const struct zr_train_config *config)
     if (layers + ends < count || layers == 0)
         return zr_fail(
             ZR_ERR_INVALID,
-            "--pp %u: %u pipeline stages are too many for %zu layers; the nearest that fit are --pp "
-            "%zu, or --layers %zu",
+            "--pp %u: %u pipeline stages are too many for %zu layers; give at most --pp %zu, or at least "
+            "--layers %zu",
             stages->ranks, count, layers, (layers + ends) / parts, count - ends);
     if (stages->interleave > 1 && stages->schedule == ZR_PIPELINE_1F1B &&
         config->micro_batches % stages->ranks != 0)
         return zr_fail(
             ZR_ERR_INVALID,
-            "--interleave %u: micro-batches go in rounds of %u, which do not divide %u of them; give "
+            "--interleave %u requires a number of micro-batches that --pp %u divides, not %u; give "
             "--micro-batches %u",
             stages->interleave, stages->ranks, config->micro_batches,
             (config->micro_batches / stages->ranks + 1) * stages->ranks);

@@ -1,18 +1,18 @@
-/* stages.h: the stages of a pipeline: whether the settings can have them, and which ranks they are. */
+/* stages.h: the pipeline stages of a run: their ranks, and whether the settings allow them. */
 #ifndef ZR_TRAIN_STAGES_H
 #define ZR_TRAIN_STAGES_H
 
 #include "zero/train/settings/args.h"
 
-/* The rank of the run that is the first one of a pipeline rank: all others of it take the same bytes. */
+/* The first rank of the run with this pipeline rank; the others take the same bytes. */
 unsigned zr_train_first_rank(const struct zr_train_config *config, unsigned pipeline_rank);
-/* Pipeline ranks; 1 without a pipeline. */
+/* Number of pipeline ranks; 1 without a pipeline. */
 static inline unsigned zr_train_pipeline(const struct zr_train_config *config)
 {
     return zr_train_mesh(config).pipeline;
 }
 
-/* ZR_ERR_INVALID: more stages than layers can fill, or micro-batches that the schedule does not take; the
- * words name the nearest that fit. */
+/* ZR_ERR_INVALID: too many stages for the layers, or a number of micro-batches that the schedule rejects;
+ * the message names values that fit. */
 zr_result zr_train_check_stages(const struct zr_train_config *config);
 #endif

@@ -1,16 +1,17 @@
-/* together.h: whether settings have a meaning together, and the way out where they have not. Private to
- * settings/; nothing allocates. */
+/* together.h: checks that settings are consistent with each other. Private to settings/; nothing
+ * allocates. */
 #ifndef ZR_TRAIN_TOGETHER_H
 #define ZR_TRAIN_TOGETHER_H
 
 #include "zero/train/settings/args.h"
 #include "zero/train/settings/config.h"
 
-/* Words for what --find-max leaves no meaning to; NULL: nothing. */
+/* Message about an option that contradicts --find-max; NULL: none. */
 const char *zr_args_beside_find_max(const struct zr_train_config *config, const struct zr_config_rest *rest);
-/* All of them, resolved. -1: they fit; else an exit code, and the words are said. */
+/* Checks resolved settings. Returns -1, or an exit code after printing a message. */
 int zr_args_together(const struct zr_train_config *config);
-/* Likewise of the bucket, which is rounded to whole elements here. */
+/* Checks --bucket-bytes and rounds it down to whole lines. Returns -1, or an exit code after printing a
+ * message. */
 int zr_args_check_bucket(struct zr_train_config *config);
 
 #endif

@@ -1,4 +1,4 @@
-/* values.c: the value of an option, as text, into its field of the settings, and back. Keeps no memory. */
+/* values.c: parses an option's value into its field of the settings and prints it back. Keeps no memory. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <math.h>
@@ -24,7 +24,7 @@ static bool read_count(const char *text, uint64_t *out)
     return errno == 0 && *end == '\0';
 }
 
-/* -1, or more digits than a number here can have. */
+/* The number, or -1: not a whole number, or more digits than any limit. */
 static bool is_beyond(const char *text)
 {
     text += text[0] == '-';
@@ -36,12 +36,12 @@ static bool read_real(const char *text, double *out)
     char *end;
     errno = 0;
     *out = strtod(text, &end);
-    /* strtod alone would take blanks, "nan", "inf" and hexadecimal too */
+    /* strtod would also accept blanks, "nan", "inf" and hexadecimal */
     return strchr("0123456789.-+", text[0]) && text[0] && end != text && *end == '\0' && isfinite(*out) &&
            !strpbrk(text, "xX");
 }
 
-/* The place of `text` in "none|selective|full", -1: it is not there. */
+/* Index of `text` in "none|selective|full"; -1: not a choice. */
 static int choice_index(const char *choices, const char *text)
 {
     size_t length = strlen(text);
@@ -79,7 +79,7 @@ static void store_whole(const struct zr_flag *flag, struct zr_train_config *conf
         *(bool *)field = value != 0;
 }
 
-/* Limits are whole numbers; beyond 2^53 a value is not always a double. */
+/* Compares in integers: above 2^53 a double cannot represent every value. */
 static bool is_out_of_range(const struct zr_flag *flag, uint64_t value)
 {
     return value < (uint64_t)flag->least || value > (uint64_t)flag->most;
@@ -90,10 +90,10 @@ static int store_count(const struct zr_flag *flag, struct zr_train_config *confi
     uint64_t number;
     bool read = read_count(value, &number);
     if (!read && !is_beyond(value))
-        return zr_flag_wrong(flag, value, "is no whole number; give a whole number from %.0f to %.0f",
+        return zr_flag_wrong(flag, value, "not a whole number; give a whole number from %.0f to %.0f",
                              flag->least, flag->most);
     if (!read || is_out_of_range(flag, number))
-        return zr_flag_wrong(flag, value, "is out of range; give %.0f to %.0f", flag->least, flag->most);
+        return zr_flag_wrong(flag, value, "out of range; give %.0f to %.0f", flag->least, flag->most);
     store_whole(flag, config, number);
     return -1;
 }
@@ -106,7 +106,7 @@ static int store_size(const struct zr_flag *flag, struct zr_train_config *config
     if (problem)
         return zr_flag_wrong(flag, value, "%s", problem);
     if (is_out_of_range(flag, bytes))
-        return zr_flag_wrong(flag, value, "is out of range; give %s (%.0f) to %s",
+        return zr_flag_wrong(flag, value, "out of range; give %s (%.0f) to %s",
                              zr_size_print(least, (uint64_t)flag->least), flag->least,
                              zr_size_print(most, (uint64_t)flag->most));
     store_whole(flag, config, bytes);
@@ -122,7 +122,7 @@ static int store_room(const struct zr_flag *flag, struct zr_train_config *config
     return -1;
 }
 
-/* The number of steps or, with a unit, the seconds after it. */
+/* Stores the number of steps, or the seconds in the element after it if the value has a unit. */
 static int store_every(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
 {
     static const struct {
@@ -138,9 +138,9 @@ static int store_every(const struct zr_flag *flag, struct zr_train_config *confi
         memcpy(digits, value, length - 1);
     if (!read_count(unit < count ? digits : value, &number))
         return zr_flag_wrong(flag, value,
-                             "is neither steps nor time; give a whole number of steps, or 30s, 10m, 2h");
+                             "neither steps nor a time; give a whole number of steps, or 30s, 10m, 2h");
     if (is_out_of_range(flag, number))
-        return zr_flag_wrong(flag, value, "is out of range; give at most %.0f", flag->most);
+        return zr_flag_wrong(flag, value, "out of range; give at most %.0f", flag->most);
     every[unit < count] = number * (unit < count ? units[unit].seconds : 1);
     memcpy((char *)config + flag->offset, every, sizeof every);
     return -1;
@@ -150,12 +150,12 @@ static int store_choice(const struct zr_flag *flag, struct zr_train_config *conf
 {
     int index = choice_index(flag->choices, value);
     if (index < 0)
-        return zr_flag_wrong(flag, value, "is none of the choices; choose from %s", flag->choices);
+        return zr_flag_wrong(flag, value, "not a valid choice; give %s", flag->choices);
     store_whole(flag, config, (uint64_t)index);
     return -1;
 }
 
-/* Where the folder of nvme:DIR is stored. */
+/* The field for the folder of nvme:DIR. */
 static char *folder_of(const struct zr_flag *flag, struct zr_train_config *config)
 {
     return flag->offset == offsetof(struct zr_train_config, spill)                ? config->spill_folder
@@ -169,15 +169,15 @@ static int store_tier(const struct zr_flag *flag, struct zr_train_config *config
     char *folder = folder_of(flag, config);
     if (strncmp(value, nvme, sizeof nvme - 1) != 0) {
         folder[0] = '\0';
-        return strcmp(value, "nvme") == 0 ? zr_flag_wrong(flag, value, "needs a folder on the disk: nvme:DIR")
+        return strcmp(value, "nvme") == 0 ? zr_flag_wrong(flag, value, "needs a folder: nvme:DIR")
                : strcmp(value, "none") != 0 &&
                        (strcmp(value, "cpu") != 0 || choice_index(flag->choices, value) < 0)
-                   ? zr_flag_wrong(flag, value, "is none of the choices; choose from %s", flag->choices)
+                   ? zr_flag_wrong(flag, value, "not a valid choice; give %s", flag->choices)
                    : store_choice(flag, config, value);
     }
     value += sizeof nvme - 1;
     if (!value[0] || strlen(value) >= ZR_TRAIN_PATH_ROOM)
-        return zr_flag_wrong(flag, nvme, "needs a folder, of at most %d bytes", ZR_TRAIN_PATH_ROOM - 1);
+        return zr_flag_wrong(flag, nvme, "needs a folder of at most %d bytes", ZR_TRAIN_PATH_ROOM - 1);
     snprintf(folder, ZR_TRAIN_PATH_ROOM, "%s", value);
     store_whole(flag, config, ZR_TIER_NVME);
     return -1;
@@ -190,9 +190,9 @@ static int store_recompute(const struct zr_flag *flag, struct zr_train_config *c
     bool some = strncmp(value, full, sizeof full - 1) == 0;
     int index = some ? ZR_RECOMPUTE_FULL : choice_index(flag->choices, value);
     if (index < 0)
-        return zr_flag_wrong(flag, value, "is none of the choices; choose from %s, or full:N", flag->choices);
+        return zr_flag_wrong(flag, value, "not a valid choice; give %s, or full:N", flag->choices);
     if (some && (!read_count(value + sizeof full - 1, &layers) || layers == 0 || layers > 65536))
-        return zr_flag_wrong(flag, value, "recomputes the first N layers; give full:1 to full:65536");
+        return zr_flag_wrong(flag, value, "full:N recomputes the first N layers; give full:1 to full:65536");
     config->shape.recompute = (enum zr_recompute)index;
     config->shape.recompute_layers = (unsigned)layers;
     return -1;
@@ -203,10 +203,10 @@ static int store_number(const struct zr_flag *flag, struct zr_train_config *conf
                         double number)
 {
     if (number < flag->least || number > flag->most)
-        return zr_flag_wrong(flag, value, "is out of range; give %g to %g", flag->least, flag->most);
+        return zr_flag_wrong(flag, value, "out of range; give %g to %g", flag->least, flag->most);
     float narrow = (float)number;
-    if (number != 0 && narrow == 0) /* 0 may turn off what was asked for: --clip, --lr */
-        return zr_flag_wrong(flag, value, "is too small to be told from 0; give 0, or a larger number");
+    if (number != 0 && narrow == 0) /* 0 would disable an option such as --clip or --lr */
+        return zr_flag_wrong(flag, value, "too small to represent; give 0, or a larger number");
     if (flag->room_bytes == sizeof number)
         memcpy((char *)config + flag->offset, &number, sizeof number);
     else
@@ -218,7 +218,8 @@ static int store_real(const struct zr_flag *flag, struct zr_train_config *config
 {
     double number;
     if (!read_real(value, &number))
-        return zr_flag_wrong(flag, value, "is no number; give one from %g to %g", flag->least, flag->most);
+        return zr_flag_wrong(flag, value, "not a number; give a number from %g to %g", flag->least,
+                             flag->most);
     return store_number(flag, config, value, number);
 }
 
@@ -229,7 +230,7 @@ static int store_rate(const struct zr_flag *flag, struct zr_train_config *config
     if (!zr_size_read(value, strlen(value), &bytes))
         number = (double)bytes;
     else if (!read_real(value, &number))
-        return zr_flag_wrong(flag, value, "is no rate; give bytes a second, such as 25e9 or 25GB");
+        return zr_flag_wrong(flag, value, "not a rate; give bytes per second, such as 25e9 or 25GB");
     return store_number(flag, config, value, number);
 }
 
@@ -252,7 +253,7 @@ static int store_vocab(const struct zr_flag *flag, struct zr_train_config *confi
     uint64_t number;
     if (!read_count(value, &number))
         return zr_flag_wrong(flag, value,
-                             "is no vocabulary; give byte for text, or the number of tokens of a shard");
+                             "not a vocabulary; give byte for text, or the number of tokens of a shard");
     return store_count(flag, config, value);
 }
 
@@ -260,14 +261,14 @@ static int store_text(const struct zr_flag *flag, struct zr_train_config *config
 {
     size_t length = strlen(value);
     if (length == 0 && strcmp(flag->name, "prompt") != 0)
-        return zr_flag_wrong(flag, NULL, "is empty; give %s, or leave the option out", flag->argument);
+        return zr_flag_wrong(flag, NULL, "empty; give %s, or leave the option out", flag->argument);
     if (length >= flag->room_bytes)
-        return zr_flag_wrong(flag, NULL, "is longer than %zu bytes; shorten it", flag->room_bytes - 1);
+        return zr_flag_wrong(flag, NULL, "longer than %zu bytes; shorten it", flag->room_bytes - 1);
     memcpy((char *)config + flag->offset, value, length + 1);
     return -1;
 }
 
-/* What --help and its like end with: a full disk is no success. */
+/* Exit code of --help and --version; a full disk is a failure. */
 static int shown(zr_result result)
 {
     if (result != ZR_OK)
@@ -275,7 +276,7 @@ static int shown(zr_result result)
     return (int)zr_exit_of(result);
 }
 
-/* -1: go on, else the exit code. */
+/* Returns -1 to continue, else the exit code. */
 int zr_flag_store_in(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
 {
     switch (flag->kind) {
@@ -316,7 +317,7 @@ int zr_flag_store_in(const struct zr_flag *flag, struct zr_train_config *config,
 
 const struct zr_flag *zr_flag_find(const char *name)
 {
-    if (strcmp(name, "micro-batches") == 0) /* another name of it */
+    if (strcmp(name, "micro-batches") == 0) /* alias */
         name = "accumulate";
     for (size_t i = 0; i < zr_flags_count; i++)
         if (strcmp(zr_flags[i].name, name) == 0)
@@ -334,13 +335,13 @@ int zr_flag_store(const char *name, struct zr_train_config *config, const char *
     const struct zr_flag *flag = zr_flag_find(name);
     if (flag)
         return zr_flag_store_in(flag, config, value);
-    zr_fail(ZR_ERR_INVALID, "--%s: is no option", name);
+    zr_fail(ZR_ERR_INVALID, "unknown option --%s", name);
     return ZR_EXIT_USAGE;
 }
 
 /* ---- Back to a command line ---------------------------------------------------------------------------- */
 
-/* In single quotes where a shell would make something else of it. */
+/* Quotes the value for a shell if necessary. */
 static void print_quoted(struct zr_text *text, const char *value)
 {
     static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:,+=@%";
@@ -370,8 +371,8 @@ static uint64_t whole_field(const struct zr_flag *flag, const struct zr_train_co
     return *(const bool *)field;
 }
 
-/* With as few digits as make the same float when it is read again. A whole number as it is: one that was
- * rounded up could be above the most that the option takes. */
+/* Prints the fewest digits that read back as the same float. A whole number is printed exactly: rounding
+ * up could exceed the option's maximum. */
 static void print_float(struct zr_text *text, float value)
 {
     char number[32];

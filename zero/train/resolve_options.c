@@ -1,11 +1,11 @@
-/* ask.c: see ask.h. */
-#include "zero/train/ask.h"
+/* resolve_options.c: see resolve_options.h. */
+#include "zero/train/resolve_options.h"
 
 #include <stdlib.h>
 
-#include "zero/train/balance.h"
+#include "zero/train/pipeline_cut.h"
 #include "zero/train/child.h"
-#include "zero/train/limit.h"
+#include "zero/train/memory_limit.h"
 #include "zero/train/rank/rank_plan.h"
 #include "zero/train/settings/flags.h"
 #include "zero/train/settings/offload.h"
@@ -19,10 +19,10 @@ static unsigned highest_stage(const struct zr_train_config *config)
 }
 
 /* The stage whose plan takes the fewest bytes, of equal ones the lowest, which sends least; to the pipe. */
-static zr_result pick_stage(const struct zr_train_config *config, zr_arena *host_arena)
+static zr_result smallest_stage(const struct zr_train_config *config, zr_arena *host_arena)
 {
     struct zr_train_config changed = *config;
-    struct zr_stage_pick pick = {.reserved_bytes = SIZE_MAX};
+    struct zr_stage_choice choice = {.reserved_bytes = SIZE_MAX};
     for (changed.stage = 0; changed.stage <= highest_stage(config); changed.stage++) {
         struct zr_byte_plan plan;
         if (zr_train_offload_words(&changed))
@@ -30,45 +30,45 @@ static zr_result pick_stage(const struct zr_train_config *config, zr_arena *host
         zr_result result = zr_rank_plan(&plan, &changed, 0, host_arena);
         if (result != ZR_OK)
             return result;
-        if (plan.peak_reserved_bytes < pick.reserved_bytes)
-            pick = (struct zr_stage_pick){changed.stage, plan.peak_reserved_bytes};
+        if (plan.peak_reserved_bytes < choice.reserved_bytes)
+            choice = (struct zr_stage_choice){changed.stage, plan.peak_reserved_bytes};
     }
-    return zr_child_answer(&pick, sizeof pick);
+    return zr_child_answer(&choice, sizeof choice);
 }
 
-int zr_ask_stage(struct zr_train_config *config, struct zr_stage_pick *out)
+int zr_resolve_stage(struct zr_train_config *config, struct zr_stage_choice *out)
 {
-    int code = zr_child_ask(config, "--stage auto", pick_stage, out, sizeof *out);
+    int code = zr_child_ask(config, "--stage auto", smallest_stage, out, sizeof *out);
     if (code < 0)
         config->stage = out->stage;
     return code;
 }
 
-static zr_result pick_all(const struct zr_train_config *config, zr_arena *host_arena)
+static zr_result search_strategy(const struct zr_train_config *config, zr_arena *host_arena)
 {
-    struct zr_picks picks;
-    zr_result result = zr_pick_find(&picks, config, host_arena);
-    return result == ZR_OK ? zr_child_answer(&picks, sizeof picks) : result;
+    struct zr_strategies found;
+    zr_result result = zr_strategy_search(&found, config, host_arena);
+    return result == ZR_OK ? zr_child_answer(&found, sizeof found) : result;
 }
 
-int zr_ask_all(struct zr_train_config *config, struct zr_picks *out)
+int zr_resolve_strategy(struct zr_train_config *config, struct zr_strategies *out)
 {
-    int code = zr_child_ask(config, "--zero-r auto", pick_all, out, sizeof *out);
+    int code = zr_child_ask(config, "--zero-r auto", search_strategy, out, sizeof *out);
     if (code < 0)
-        zr_pick_apply(config, &out->best[0]);
+        zr_strategy_apply(config, &out->best[0]);
     return code;
 }
 
-static zr_result pick_ratio(const struct zr_train_config *config, zr_arena *host_arena)
+static zr_result search_ratio(const struct zr_train_config *config, zr_arena *host_arena)
 {
     double ratio;
-    zr_result result = zr_pick_ratio(&ratio, config, host_arena);
+    zr_result result = zr_offload_ratio_search(&ratio, config, host_arena);
     return result == ZR_OK ? zr_child_answer(&ratio, sizeof ratio) : result;
 }
 
-int zr_ask_ratio(struct zr_train_config *config)
+int zr_resolve_offload_ratio(struct zr_train_config *config)
 {
-    return zr_child_ask(config, "--offload-ratio auto", pick_ratio, &config->offload_ratio,
+    return zr_child_ask(config, "--offload-ratio auto", search_ratio, &config->offload_ratio,
                         sizeof config->offload_ratio);
 }
 
@@ -83,7 +83,7 @@ static zr_result find_room(const struct zr_train_config *config, zr_arena *host_
     return zr_child_answer(&fits, sizeof fits);
 }
 
-int zr_ask_speculation(struct zr_train_config *config)
+int zr_resolve_speculative_update(struct zr_train_config *config)
 {
     bool fits = false;
     int code = config->speculates_if_room
@@ -100,7 +100,7 @@ static zr_result find_logits(const struct zr_train_config *config, zr_arena *hos
     return result == ZR_OK ? zr_child_answer(&bytes, sizeof bytes) : result;
 }
 
-int zr_ask_logits(struct zr_train_config *config)
+int zr_resolve_logits_bytes(struct zr_train_config *config)
 {
     bool open = config->backend == ZR_TRAIN_CUDA && config->memory_limit_bytes && !config->finds_max &&
                 !zr_flag_given(config, "logits-bytes");
@@ -121,7 +121,7 @@ static zr_result weigh_policy(const struct zr_train_config *config, zr_arena *ho
     return result == ZR_OK ? zr_child_answer(&use, sizeof use) : result;
 }
 
-int zr_ask_policy(struct zr_train_config *config)
+int zr_resolve_policy(struct zr_train_config *config)
 {
     return config->policy == ZR_POLICY_ZR ? -1
                                           : zr_child_ask(config, "--policy", weigh_policy,
@@ -138,7 +138,7 @@ static zr_result measure_tiers(const struct zr_train_config *config, zr_arena *h
     return result == ZR_OK ? zr_child_answer(&found, sizeof found) : result;
 }
 
-int zr_ask_tiers(struct zr_train_config *config)
+int zr_measure_tiers(struct zr_train_config *config)
 {
     return zr_offload_has_to_measure(config)
                ? zr_child_ask(config, "nvme:DIR", measure_tiers, &config->found, sizeof config->found)
@@ -152,7 +152,7 @@ static zr_result cut_stages(const struct zr_train_config *config, zr_arena *host
     return result == ZR_OK ? zr_child_answer(changed.stages.layers, sizeof changed.stages.layers) : result;
 }
 
-int zr_ask_cut(struct zr_train_config *config)
+int zr_resolve_pipeline_cut(struct zr_train_config *config)
 {
     return config->stages.ranks > 1 ? zr_child_ask(config, "--pipeline-cut", cut_stages,
                                                    config->stages.layers, sizeof config->stages.layers)

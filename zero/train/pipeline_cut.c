@@ -1,5 +1,5 @@
-/* balance.c: see balance.h. Stands on rank.c's plan of one rank. */
-#include "zero/train/balance.h"
+/* pipeline_cut.c: see pipeline_cut.h. Stands on rank.c's plan of one rank. */
+#include "zero/train/pipeline_cut.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
-/* balance.h: how --pipeline-cut cuts the layers into the stages of a pipeline. */
-#ifndef ZR_TRAIN_BALANCE_H
-#define ZR_TRAIN_BALANCE_H
+/* pipeline_cut.h: how --pipeline-cut cuts the layers into the stages of a pipeline. */
+#ifndef ZR_TRAIN_PIPELINE_CUT_H
+#define ZR_TRAIN_PIPELINE_CUT_H
 
 #include "zero/train/settings/args.h"
 

@@ -1,5 +1,6 @@
-/* pick.c: see pick.h. Stands on the plans of rank_plan.c and the timelines of rank_time.c. */
-#include "zero/train/pick.h"
+/* strategy_search.c: see strategy_search.h. Stands on the plans of rank_plan.c and the timelines of
+ * rank_time.c. */
+#include "zero/train/strategy_search.h"
 
 #include <string.h>
 #include <unistd.h>
@@ -7,10 +8,10 @@
 #include "alloc/base/error.h"
 #include "zero/train/settings/flags.h"
 #include "zero/train/report/number.h"
-#include "zero/train/limit.h"
+#include "zero/train/memory_limit.h"
 #include "zero/train/rank/rank_plan.h"
 #include "zero/train/rank/rank_time.h"
-#include "zero/train/balance.h"
+#include "zero/train/pipeline_cut.h"
 #include "zero/train/settings/stages.h"
 #include "zero/train/report/terminal.h"
 
@@ -33,20 +34,20 @@ enum { KEPT_WAYS = sizeof kept_ways / sizeof *kept_ways };
 static const enum zr_pipeline_cut cuts[] = {ZR_CUT_EQUAL, ZR_CUT_MEMORY};
 enum { CUTS = sizeof cuts / sizeof *cuts };
 
-void zr_pick_apply(struct zr_train_config *config, const struct zr_pick *pick)
+void zr_strategy_apply(struct zr_train_config *config, const struct zr_strategy *strategy)
 {
-    config->shape.tensor = pick->tensor;
-    config->stages.ranks = pick->pipeline;
-    config->stage = pick->stage;
-    config->shape.recompute = pick->recompute;
-    config->micro_batches = pick->micro_batches;
-    config->checkpoints.partition = pick->partition;
-    config->checkpoint_offload = pick->offload;
-    config->pipeline_cut = pick->cut;
+    config->shape.tensor = strategy->tensor;
+    config->stages.ranks = strategy->pipeline;
+    config->stage = strategy->stage;
+    config->shape.recompute = strategy->recompute;
+    config->micro_batches = strategy->micro_batches;
+    config->checkpoints.partition = strategy->partition;
+    config->checkpoint_offload = strategy->offload;
+    config->pipeline_cut = strategy->cut;
 }
 
 struct search {
-    struct zr_picks *out;
+    struct zr_strategies *out;
     const struct zr_train_config *config;
     zr_arena *host_arena;
 };
@@ -64,83 +65,85 @@ static bool keeps_what_none_keeps(const struct zr_train_config *config, enum zr_
            !zr_rank_kernels(config, ZR_ISA_PLAIN)->reads_probabilities;
 }
 
-static bool is_open(const struct search *search, const struct zr_pick *pick)
+static bool is_open(const struct search *search, const struct zr_strategy *strategy)
 {
     const struct zr_train_config *c = search->config;
-    return !is_fixed(search, "tp", pick->tensor != zr_shape_tensor(&c->shape)) &&
-           !is_fixed(search, "pp", pick->pipeline != c->stages.ranks) &&
-           !is_fixed(search, "stage", pick->stage != c->stage) &&
-           !is_fixed(search, "recompute", pick->recompute != c->shape.recompute) &&
-           !keeps_what_none_keeps(c, pick->recompute) &&
-           !is_fixed(search, "partition-activations", !pick->partition) &&
-           !is_fixed(search, "checkpoint-offload", !pick->offload) &&
-           !is_fixed(search, "pipeline-cut", pick->cut != c->pipeline_cut) &&
-           !(pick->pipeline == 1 && (pick->cut != ZR_CUT_EQUAL || zr_pipeline_flag_given(c))) &&
-           !(c->shape.sequence_parallel && (pick->partition || pick->tensor == 1));
+    return !is_fixed(search, "tp", strategy->tensor != zr_shape_tensor(&c->shape)) &&
+           !is_fixed(search, "pp", strategy->pipeline != c->stages.ranks) &&
+           !is_fixed(search, "stage", strategy->stage != c->stage) &&
+           !is_fixed(search, "recompute", strategy->recompute != c->shape.recompute) &&
+           !keeps_what_none_keeps(c, strategy->recompute) &&
+           !is_fixed(search, "partition-activations", !strategy->partition) &&
+           !is_fixed(search, "checkpoint-offload", !strategy->offload) &&
+           !is_fixed(search, "pipeline-cut", strategy->cut != c->pipeline_cut) &&
+           !(strategy->pipeline == 1 && (strategy->cut != ZR_CUT_EQUAL || zr_pipeline_flag_given(c))) &&
+           !(c->shape.sequence_parallel && (strategy->partition || strategy->tensor == 1));
 }
 
 /* Keeps the fastest; of equal ones the one found first, which divides less. */
-static void note(struct zr_picks *out, const struct zr_pick *pick)
+static void note(struct zr_strategies *out, const struct zr_strategy *strategy)
 {
     unsigned at = out->count;
-    while (at > 0 && pick->step_seconds < out->best[at - 1].step_seconds)
+    while (at > 0 && strategy->step_seconds < out->best[at - 1].step_seconds)
         at--;
-    if (at == ZR_PICKS_SHOWN)
+    if (at == ZR_STRATEGIES_SHOWN)
         return;
-    unsigned last = out->count < ZR_PICKS_SHOWN ? out->count++ : ZR_PICKS_SHOWN - 1;
+    unsigned last = out->count < ZR_STRATEGIES_SHOWN ? out->count++ : ZR_STRATEGIES_SHOWN - 1;
     memmove(&out->best[at + 1], &out->best[at], (last - at) * sizeof *out->best);
-    out->best[at] = *pick;
+    out->best[at] = *strategy;
 }
 
-/* The configuration of a pick; false: there is no such one. */
-static bool configure(const struct search *search, const struct zr_pick *pick, struct zr_train_config *out)
+/* The configuration of a strategy; false: there is no such one. */
+static bool configure(const struct search *search, const struct zr_strategy *strategy,
+                      struct zr_train_config *out)
 {
     *out = *search->config;
-    zr_pick_apply(out, pick);
-    if (out->reduce == ZR_REDUCE_ONCE && pick->stage > 1)
+    zr_strategy_apply(out, strategy);
+    if (out->reduce == ZR_REDUCE_ONCE && strategy->stage > 1)
         return false;
-    return (zr_train_data_ranks(out) > 1 || pick->stage == 0 || out->offload_parameters) &&
+    return (zr_train_data_ranks(out) > 1 || strategy->stage == 0 || out->offload_parameters) &&
            !zr_train_offload_words(out) && !zr_train_device_words(out) && zr_train_check_stages(out) == ZR_OK;
 }
 
 /* Whether it fits; first by what is live, which costs less to find out. */
-static zr_result fits(struct search *search, struct zr_train_config *config, struct zr_pick *pick, bool *out)
+static zr_result fits(struct search *search, struct zr_train_config *config, struct zr_strategy *strategy,
+                      bool *out)
 {
     size_t limit = config->memory_limit_bytes;
     zr_result result = zr_train_cut_stages(config, search->host_arena);
     if (result == ZR_OK)
-        result = zr_limit_most_live(&pick->reserved_bytes, config, GRANULE_BYTES, search->host_arena);
+        result = zr_limit_most_live(&strategy->reserved_bytes, config, GRANULE_BYTES, search->host_arena);
     search->out->planned++;
     *out = false;
-    if (result == ZR_OK && pick->reserved_bytes <= limit) {
+    if (result == ZR_OK && strategy->reserved_bytes <= limit) {
         struct zr_byte_plan plan;
         result = zr_limit_plan_largest(&plan, config, search->host_arena);
-        pick->reserved_bytes = plan.peak_reserved_bytes;
+        strategy->reserved_bytes = plan.peak_reserved_bytes;
         *out = result == ZR_OK && zr_limit_fits(config, &plan);
     }
     return result == ZR_ERR_ADDRESSES || result == ZR_ERR_MEMORY ? ZR_OK : result;
 }
 
 /* Every stage below *below, and how long a step takes where it fits; *below is then the lowest that does. */
-static zr_result try_kept(struct search *search, struct zr_pick pick, unsigned *below)
+static zr_result try_kept(struct search *search, struct zr_strategy strategy, unsigned *below)
 {
     unsigned end = *below;
     zr_result result = ZR_OK;
-    for (pick.stage = 0; pick.stage < end && result == ZR_OK; pick.stage++) {
+    for (strategy.stage = 0; strategy.stage < end && result == ZR_OK; strategy.stage++) {
         struct zr_train_config config;
         bool found = false;
         for (unsigned i = 0; i < CUTS && result == ZR_OK && !found; i++) {
-            pick.cut = cuts[i];
-            if (is_open(search, &pick) && configure(search, &pick, &config))
-                result = fits(search, &config, &pick, &found);
+            strategy.cut = cuts[i];
+            if (is_open(search, &strategy) && configure(search, &strategy, &config))
+                result = fits(search, &config, &strategy, &found);
         }
         if (result != ZR_OK || !found)
             continue;
-        *below = pick.stage < *below ? pick.stage : *below;
-        result = zr_rank_step_seconds(&pick.step_seconds, &config, search->host_arena);
+        *below = strategy.stage < *below ? strategy.stage : *below;
+        result = zr_rank_step_seconds(&strategy.step_seconds, &config, search->host_arena);
         search->out->timed++;
         if (result == ZR_OK)
-            note(search->out, &pick);
+            note(search->out, &strategy);
     }
     return result;
 }
@@ -149,7 +152,7 @@ static zr_result try_kept(struct search *search, struct zr_pick pick, unsigned *
  * keep less takes longer, and is of use where a lower stage fits with it, or where none did. */
 static zr_result try_mesh(struct search *search, unsigned tensor, unsigned pipeline)
 {
-    struct zr_pick pick = {
+    struct zr_strategy strategy = {
         .tensor = tensor,
         .pipeline = pipeline,
         .micro_batches = search->config->micro_batches * tensor * pipeline /
@@ -161,11 +164,11 @@ static zr_result try_mesh(struct search *search, unsigned tensor, unsigned pipel
     for (unsigned i = 0; i < KEPT_WAYS && result == ZR_OK && stage > 0; i++) {
         if (kept_ways[i].if_asked && !asked)
             continue;
-        pick.recompute = kept_ways[i].recompute;
-        pick.partition = kept_ways[i].partition;
-        pick.offload = kept_ways[i].offload;
-        if (!pick.partition || tensor > 1)
-            result = try_kept(search, pick, &stage);
+        strategy.recompute = kept_ways[i].recompute;
+        strategy.partition = kept_ways[i].partition;
+        strategy.offload = kept_ways[i].offload;
+        if (!strategy.partition || tensor > 1)
+            result = try_kept(search, strategy, &stage);
     }
     return result;
 }
@@ -178,7 +181,8 @@ static void say_progress(const struct search *search, unsigned tensor, unsigned 
         zr_say("--zero-r auto: %u plans, now --tp %u --pp %u", search->out->planned, tensor, pipeline);
 }
 
-zr_result zr_pick_find(struct zr_picks *out, const struct zr_train_config *config, zr_arena *host_arena)
+zr_result zr_strategy_search(struct zr_strategies *out, const struct zr_train_config *config,
+                             zr_arena *host_arena)
 {
     struct zr_train_config timed = *config;
     struct search search = {out, &timed, host_arena};
@@ -188,8 +192,8 @@ zr_result zr_pick_find(struct zr_picks *out, const struct zr_train_config *confi
 
     memset(out, 0, sizeof *out);
     if (timed.flops_per_second <= 0) {
-        timed.flops_per_second = ZR_PICK_FLOPS;
-        timed.bytes_per_second = ZR_PICK_BANDWIDTH;
+        timed.flops_per_second = ZR_STRATEGY_FLOPS;
+        timed.bytes_per_second = ZR_STRATEGY_BANDWIDTH;
     }
     if (timed.host_bytes_per_second <= 0)
         timed.host_bytes_per_second = timed.bytes_per_second;
@@ -227,7 +231,7 @@ static zr_result fits_by(bool *out, struct zr_train_config *changed, double rati
     return result;
 }
 
-zr_result zr_pick_ratio(double *out, const struct zr_train_config *config, zr_arena *host_arena)
+zr_result zr_offload_ratio_search(double *out, const struct zr_train_config *config, zr_arena *host_arena)
 {
     enum { PARTS = 4096 };
     struct zr_train_config changed = *config;

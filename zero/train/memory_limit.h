@@ -1,9 +1,9 @@
-/* limit.h: what fits under --memory-limit, by the byte plan on the sim backend: never an estimate.
+/* memory_limit.h: what fits under --memory-limit, by the byte plan on the sim backend: never an estimate.
  *
  * A configuration fits when the granules of its plan do, on rank 0 and on the last rank (the others are
  * theirs by construction). Nothing here prints; report_limit.c does. */
-#ifndef ZR_TRAIN_LIMIT_H
-#define ZR_TRAIN_LIMIT_H
+#ifndef ZR_TRAIN_MEMORY_LIMIT_H
+#define ZR_TRAIN_MEMORY_LIMIT_H
 
 #include "zero/plan/plan.h"
 #include "zero/train/settings/args.h"

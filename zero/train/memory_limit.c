@@ -1,11 +1,11 @@
-/* limit.c: looks for what fits under --memory-limit. Stands on rank.c's plan of one rank. */
-#include "zero/train/limit.h"
+/* memory_limit.c: looks for what fits under --memory-limit. Stands on rank.c's plan of one rank. */
+#include "zero/train/memory_limit.h"
 
 #include <string.h>
 
 #include "alloc/base/error.h"
 #include "zero/train/rank/rank_plan.h"
-#include "zero/train/balance.h"
+#include "zero/train/pipeline_cut.h"
 #include "zero/train/settings/stages.h"
 
 /* Of a rehearsal that only tells what is live. */
