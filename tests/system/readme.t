@@ -25,6 +25,8 @@ TRACES, SCRATCH = os.path.abspath("../shared/traces"), path("scratch")
 SECONDS = 120  # by which a command hangs
 with open("README.md", encoding="utf-8") as file:
     README = file.read().splitlines()
+with open("tests/bench/RESULTS.md", encoding="utf-8") as file:
+    RESULTS = file.read().splitlines()
 ELISIONS = ("..", "...")
 
 # What differs from run to run, wherever it stands.
@@ -35,20 +37,11 @@ NS_COLUMNS = r"( +[\d.]+){3} +TIME$"  # of zr replay: nanoseconds, and the pause
 # Not run, with the reason. The first word of a pair is how the command begins, behind "$ ".
 NOT_RUN = [
     ("build/bin/zr doctor -- chromium", "chromium is no package of make check"),
-    ("build/bin/zr top", "it draws on a terminal: top.t has one"),
-    ("build/bin/zr ledger 4711", "4711 stands for a process of the reader's: figures.t and live.t have one"),
-    ("build/bin/zr attach 4711", "likewise"),
-    ("build/bin/zr stats 4711", "likewise"),
-    ("build/bin/zr serve", "it serves until it is ended: serve.t asks it"),
-]
-# Nor any of the block that begins so.
-NO_BLOCK = [
-    ("build/bin/zr service start --capacity 16GiB", "16 GiB, and a long run: service.t and service_runs.t lend less"),
-    ("build/bin/zr service start --device 0", "it needs a card: service_card.t has an emulated one"),
+    ("build/bin/zr attach 4711", "4711 stands for a process of the reader's: live.t has one"),
 ]
 # Blocks without commands, by their first line.
 NO_COMMANDS = {"git clone <this repository> zr && cd zr": "the build and the tests themselves; long_demo.t runs make demo",
-               "zero/train              command line, data, training loop, report": "layers.t holds it"}
+               "your program ─── malloc, CUDA memory ─┐        zr-train ─── your trainer (examples/mlp.c)": "a picture"}
 
 def trainers_are_there():
     """Both are let in: each has said its plan."""
@@ -68,15 +61,12 @@ AS = [
     ("build/bin/zr-train --data build/demo/bible.txt", dict(put={"build/demo/bible.txt": "bible.txt", "--steps 900": "--steps 2 --eval-every 0"})),
     # What Python itself holds is another version's elsewhere.
     ("build/bin/zr run --stats -- python3", dict(near=0.15)),
-    ("build/bin/zr run --stats --stacks 1 --", dict(code=4, vary=[(r"resident at most " + SIZE, "resident")])),
     ("make demo-fragmentation", dict(put={"make ": "make --silent --no-print-directory again=: "})),
     ("build/bin/zr-train $small &", dict(put={"$small": "$small --steps 2000"})),
     ("build/bin/zr-train $small --seed", dict(put={"$small": "$small --steps 2000"})),
     # A launcher has no plan, and no row in README; what is lent at a moment is the scheduler's.
     ("build/bin/zr service status", dict(before=trainers_are_there, leave_out=r"KiB +- +0 +- +-$",
                                          vary=[(r"^ *\d+ (zr-train +/ +\d+) .*? " + SIZE + r" +" + SIZE + r" +- +-.*$", r"PID \1 planned \2"), (r"^\S+ \S+ of", "SIZE of")])),
-    ("build/bin/zr-train $small --batch 48", dict(code=4, vary=[(r"^ *\d+ ( zr-train +/) .*? " + SIZE + " +" + SIZE + "$", r"PID \1 planned \2")],
-                                                  leave_out=r" KiB +- ")),
 ]
 ENVIRONMENT = {**os.environ, "PATH": "/usr/bin:" + os.environ["PATH"], "LC_ALL": "C.UTF-8", "BUILD": "build", "XDG_RUNTIME_DIR": path("runtime"), "TMPDIR": path("tmp"), "COLUMNS": "80"}
 for name in ("ZR_CONF", "ZR_FAULT", "ZR_GROUP", "LD_PRELOAD", "MAKEFLAGS", "MAKELEVEL"):
@@ -255,9 +245,8 @@ def run_block(number, lines):
         ok(reason is not None, f"line {number + 1}, a block without commands: {reason}") or note(lines[0])
         return lines
     shell, names, out = Shell(), {}, []
-    whole = next((reason for begin, reason in NO_BLOCK if all_of_it[0][0].startswith(begin)), None)
     for command, typed, shown in all_of_it:
-        reason = next((reason for begin, reason in NOT_RUN if command.startswith(begin)), whole)
+        reason = next((reason for begin, reason in NOT_RUN if command.startswith(begin)), None)
         missing = [word for word in command.split() if word.endswith((".pickle", ".csv")) and not os.path.exists(os.path.join(SCRATCH, word))]
         if reason or missing:
             check_options(command)
@@ -289,10 +278,10 @@ def run_block(number, lines):
 
 
 def check_table():
-    """The ratios of "Measured": what zr replay prints of each trace."""
+    """The ratios of RESULTS.md: what zr replay prints of each trace."""
     files = {"PyTorch training, context 128": "torch_medium_128_training.pickle", "the same model, context 512": "torch_medium_512_training.pickle",
              "PanGu 2.6B, 18,692 buffers": "pangu_2.6B.csv", "a compiler's 28,526 buffers": "iopddl_S_1.csv"}
-    for number, line in enumerate(README):
+    for number, line in enumerate(RESULTS):
         name = files.get(line.split("|")[1].strip()) if line.count("|") == 7 else None
         if not name:
             continue
@@ -308,12 +297,12 @@ def check_table():
         want = [*ratios["zr"], ratios["caching"][0], ratios["expandable"][0], ratios["bestfit"][0]]
         title = line.split("|")[1]
         if not same([part.strip() for part in line.split("|")[2:7]], want, f"the table's {name}") and WRITE:
-            README[number] = f"|{title}| {' | '.join(want)} |"
+            RESULTS[number] = f"|{title}| {' | '.join(want)} |"
 
 
-def check_text(begin, end, printed):
+def check_text(lines, begin, end, printed):
     """A part of the text, whose numbers are all among those that were printed."""
-    text = "\n".join(README)
+    text = "\n".join(lines)
     numbers = re.findall(r"\d+(?:\.\d+)?", text[text.index(begin):text.index(end)])
     there = {number.removesuffix(".0") for number in re.findall(r"\d+(?:\.\d+)?", printed)}
     same([number for number in numbers if number.removesuffix(".0") not in there], [], f"{begin} ..: {', '.join(numbers)} are printed") or note(printed)
@@ -325,12 +314,13 @@ for number, lines in list(blocks()):
     changes.append((number, len(lines), run_block(number, lines)))
 check_table()
 holes = subprocess.run(["/usr/bin/env", "python3", "tests/bench/bench_holes.py"], capture_output=True, text=True, timeout=SECONDS).stdout
-check_text("The model of PyTorch's caching allocator reserves", "`tests/bench/bench_holes.py` prints this", holes)
-check_text("72 MiB share", "Both are let in", "\n".join(kept_output["build/bin/zr service status"]))
-check_text("A third, of", "not fit beside what stays of the two", "\n".join(kept_output["build/bin/zr-train $small --batch 48"]))
+check_text(RESULTS, "The model of PyTorch's caching allocator reserves", "`tests/bench/bench_holes.py` prints this", holes)
+check_text(README, "Two trainers of", "one uses in its forward", "\n".join(kept_output["build/bin/zr service status"]))
 if WRITE:
     for number, count, lines in reversed(changes):
         README[number:number + count] = lines
     with open("README.md", "w", encoding="utf-8") as file:
         file.write("\n".join(README) + "\n")
+    with open("tests/bench/RESULTS.md", "w", encoding="utf-8") as file:
+        file.write("\n".join(RESULTS) + "\n")
 done()
