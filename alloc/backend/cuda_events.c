@@ -26,7 +26,7 @@ zr_result zr_cuda_events_init(struct zr_cuda_events *events, const struct zr_cud
     *events =
         (struct zr_cuda_events){.driver = driver, .free = NO_SLOT, .oldest = NO_SLOT, .newest = NO_SLOT};
     if (pthread_mutex_init(&events->lock, NULL) != 0)
-        return zr_fail(ZR_ERR_HOST_MEMORY, "the system refused a lock");
+        return zr_fail(ZR_ERR_HOST_MEMORY, "the system refused to create a mutex");
     events->slots = zr_pages_take(SLOTS_MOST * sizeof *events->slots);
     if (!events->slots) {
         pthread_mutex_destroy(&events->lock);

@@ -227,7 +227,7 @@ static zr_result build(struct zr_arena *arena, struct zr_place place, struct zr_
                        struct zr_extent **out)
 {
     if (!place.gap)
-        return zr_fail(ZR_ERR_ADDRESSES, "no %zu free addresses in a row are left of the %zu reserved",
+        return zr_fail(ZR_ERR_ADDRESSES, "no %zu consecutive free addresses are left of the %zu reserved",
                        need.bytes, arena->range_bytes);
     struct zr_bounds part = {place.offset_bytes, need.bytes}, stuck = {0};
     struct zr_extent *block = zr_space_carve(arena, place.gap, part);

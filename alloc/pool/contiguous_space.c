@@ -261,7 +261,7 @@ zr_result zr_contiguous_notify(struct zr_contiguous *pool, struct zr_bounds part
                            ? pool->map_callback.mapped(pool->map_callback.argument, address, part.bytes)
                            : ZR_OK;
     if (result != ZR_OK)
-        return zr_fail(result, "the map callback of pool \"%s\" refused %zu bytes at %p (%s)", pool->name,
+        return zr_fail(result, "the map callback of pool \"%s\" rejected %zu bytes at %p (%s)", pool->name,
                        part.bytes, (void *)address, zr_result_name(result));
     for (size_t done = 0; done < part.bytes; done += pool->granule_bytes)
         zr_range_mapping(pool->range, part.offset_bytes + done)->notified = true;

@@ -164,7 +164,7 @@ static bool answer(const struct connection *connection, bool good, const char *w
 static zr_result trim_all(char *words, size_t room_bytes)
 {
     bool busy = false;
-    snprintf(words, room_bytes, "%zu bytes went back", zr_reclaim(SIZE_MAX, NULL, &busy));
+    snprintf(words, room_bytes, "%zu bytes released", zr_reclaim(SIZE_MAX, NULL, &busy));
     return ZR_OK;
 }
 
@@ -193,7 +193,7 @@ static void detach(void)
 static zr_result attach(const struct zr_command *command, struct connection *connection)
 {
     if (serve.attached && serve.attached != connection)
-        return zr_fail(ZR_ERR_INVALID, "somebody is attached to this process already");
+        return zr_fail(ZR_ERR_INVALID, "another client is already attached to this process");
     if (serve.attached_count == ATTACHED_MOST)
         return zr_fail(ZR_ERR_INVALID, "one connection records %d arenas at most", ATTACHED_MOST);
     zr_result result = zr_trace_start_foreign(command->arena, command->text);

@@ -72,9 +72,9 @@ ROUGH_OPTIONS = ("--capacity", ROUGH, "--within", 3000)
 # What clients, tools and the log may say; all else is wrong.
 KNOWN = [re.compile(words) for words in (
     r"^$", r"heard nothing for \d+ ms: its leases end", r"zrd has ", r"hard quota of ", r"zrd does not answer; it is required", r"[Nn]o zrd (listens|serves)",
-    r"the zrd of '.*' has ended: type", r"zrd at '.*' does not answer", r"zrd has not answered within", r"is no folder of this user's alone",
+    r"the zrd of '.*' has ended: type", r"zrd at '.*' does not answer", r"zrd has not answered within", r"is not a folder of this user with mode 0700",
     r"an earlier zrd ended this process's leases", r"zrd runs already, as process \d+", r"zrd is process \d+; its log is", r"draining", r"it holds, but '.*' cannot be written",
-    r"another zrd serves this user there, process \d+", r"there is no folder", r"the other end of the service's socket is gone",
+    r"another zrd serves this user there, process \d+", r"folder '.*' does not exist", r"the other end of the service's socket is gone",
     r"holds .*, more than the .*: it keeps what it uses")]
 LOGGED = [re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d zrd: (" + words + ")$") for words in (
     r"lends .* at .*", r"ends", r"is stopped by pid \d+", r"drains", r"lends again", r"its socket was removed; it listens at '.*' again",

@@ -103,7 +103,7 @@ def check_folder():
         required = Program("service:required")
         required.end()
         for words in (required.words, zr("status").stderr, zr("start").stderr):
-            ok(f"'{folder}' is no folder of this user's alone (mode 0700): remove it" in words, f"a folder that is not zrd's, {what}: {words.strip()}")
+            ok(f"'{folder}' is not a folder of this user with mode 0700: remove it" in words, f"a folder that is not zrd's, {what}: {words.strip()}")
     os.unlink(folder)
     os.rename(folder + ".away", folder)
     os.chmod(folder, 0o700)
