@@ -175,8 +175,7 @@ static void note_functions(const char *name)
     if (!strstr(name, "hooks") && !strstr(name, "arenas.create") && !strstr(name, "arenas_create"))
         return;
     if (!atomic_exchange(&zr_preload.hooked, true) && zr_measuring.on)
-        zr_say(
-            "the program gives jemalloc functions of its own: from now on small objects are not in the figures");
+        zr_say("the program replaces jemalloc's hooks: the figures exclude small objects from now on");
 }
 
 /* EAGAIN: before the library has started, or from a function that jemalloc calls under its locks. */

@@ -444,7 +444,7 @@ size_t zr_large_bytes(const void *pointer)
 
 const char *zr_large_words(const void *pointer)
 {
-    return read_mark(pointer) & KEPT ? "freed twice" : "no block begins there, or it was freed before";
+    return read_mark(pointer) & KEPT ? "freed twice" : "not the address of a block, or freed before";
 }
 
 /* Of a live block that nobody has any more. */
