@@ -367,7 +367,7 @@ static bool continues(const struct zr_mapping *first, const struct zr_mapping *s
            first->handle->offset_bytes + first->handle->bytes == second->handle->offset_bytes;
 }
 
-/* How many pieces this mapping adds to those of its neighbours: -1, 0 or 1. Without a budget nobody asks. */
+/* How many joined mappings this mapping adds to those of its neighbours: -1, 0 or 1; 0 without a budget. */
 static long pieces_added(const struct zr_range *range, const struct zr_mapping *mapping)
 {
     if (range->backend->can.vma_budget == 0)
@@ -765,7 +765,7 @@ zr_result zr_backend_stream_wait(zr_backend *backend, uint64_t stream)
         result = zr_backend_event_wait(backend, &point);
     if (result == ZR_OK)
         return ZR_OK;
-    /* Who cannot be asked is gone, as a destroyed stream, or the device will say so. */
+    /* No event: the stream was destroyed, or synchronizing reports the error. */
     return zr_backend_stream_elsewhere(backend, stream) ? zr_backend_stream_check(backend, stream)
                                                         : zr_backend_synchronize(backend);
 }

@@ -642,7 +642,7 @@ static zr_result choose_host_memory(struct cuda_backend *cuda, int node)
     return ZR_OK;
 }
 
-/* Who may read and write: the device, its peers, and for host memory the processor. */
+/* Gives access to the device, its peers, and for host memory the processor. */
 static zr_result choose_access(struct cuda_backend *cuda, const struct zr_cuda_options *options)
 {
     if (options->peers_count > PEERS_MOST || (options->peers_count && !options->peers))

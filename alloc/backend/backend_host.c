@@ -275,7 +275,7 @@ static void host_vacate(zr_backend *backend, struct zr_handle *handle)
     pthread_mutex_lock(&backend->create_lock);
     punch((const struct host_file *)handle->object,
           (struct zr_bounds){(size_t)handle->offset_bytes, handle->bytes});
-    host->headroom_bytes = 0; /* who takes the memory now is somebody else */
+    host->headroom_bytes = 0; /* another process takes the memory now */
     pthread_mutex_unlock(&backend->create_lock);
 }
 

@@ -136,7 +136,7 @@ size_t zr_cuda_host_granule(size_t bytes, size_t least_bytes)
 
 /* ---- Locked pages -------------------------------------------------------------------------------------- */
 
-/* Pages that nobody has would be looked for at the expense of other processes. */
+/* Locking more pages than are free would swap out other processes. */
 zr_result zr_cuda_locked_create(zr_backend *backend, struct zr_handle *handle)
 {
     struct zr_backend_memory memory;

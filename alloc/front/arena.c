@@ -158,7 +158,7 @@ unsigned zr_arena_add_stripe(struct zr_arena *first_stripe, unsigned count)
     zr_arenas_close();
     if (1 + atomic_load(&first_stripe->stripes_count) != count || first_stripe->unstriped ||
         first_stripe->no_more)
-        goto unlock; /* somebody was faster */
+        goto unlock; /* another thread was faster */
     arena = zr_pages_take(sizeof *arena);
     if (arena &&
         prepare(arena, &(struct zr_arena_options){.backend = first_stripe->backend,

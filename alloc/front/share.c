@@ -177,7 +177,8 @@ zr_result zr_import_release(zr_backend *backend, void *imported)
     pthread_mutex_unlock(&backend->lock);
     if (!range)
         return zr_fail(ZR_ERR_FOREIGN, "%p is not an import of the %s backend", imported, backend->ops->name);
-    /* Nobody said which streams use it. While they cannot be waited for, it stays, for another call. */
+    /* The streams that use the import are unknown. If synchronizing fails, the import stays for another call.
+     */
     zr_result result = backend->can.synchronous ? ZR_OK : zr_backend_synchronize(backend);
     if (result == ZR_OK)
         result = zr_backend_unmap(range, (struct zr_bounds){0, range->bytes});

@@ -396,7 +396,7 @@ static void *move(void *old, size_t old_bytes, size_t bytes, int flags)
     void *object = take(bytes, false, flags);
     if (!object)
         return NULL;
-    if (heap.poison) /* how much of it was asked for, nobody knows */
+    if (heap.poison) /* the requested size is unknown */
         zr_poison_clear(old, old_bytes);
     memcpy(object, old, old_bytes < bytes ? old_bytes : bytes);
     give(old, flags);
@@ -415,7 +415,7 @@ void *zr_heap_realloc(void *old, size_t bytes)
     if (__builtin_expect(heap.poison, 0))
         touch(old);
     size_t old_bytes = zr_je_sallocx(old, flags);
-    /* Shrinking a large object where it is would leave the rest of its block to nobody. */
+    /* Shrinking a large object in place would waste the rest of its block. */
     if (heap.poison || (old_bytes >= LARGE_BYTES && zr_je_nallocx(bytes, flags) < old_bytes))
         object = move(old, old_bytes, bytes, flags);
     if (!object && !heap.poison)

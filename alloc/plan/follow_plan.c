@@ -15,7 +15,8 @@
 /* The region becomes free space; the records wait for readers. */
 void zr_follow_retire(struct zr_arena *arena, struct zr_follow_plan *plan)
 {
-    /* Streams may still work on what was freed in it, and a free extent of nobody's is anybody's at once. */
+    /* Streams may still use blocks freed in the region, and a free extent without a stream is reusable at
+     * once. */
     zr_places_close(arena, plan);
     bool passed = zr_follow_wait(arena, plan);
     if (plan->owed)
@@ -405,7 +406,7 @@ static zr_result put_in_force(struct zr_arena *arena, struct zr_follow_plan *mad
     } else if (old) {
         zr_follow_retire(arena, old);
     }
-    /* What was mapped where the new region lies, and what the old one held, is for whoever needs it first. */
+    /* Granules under the new region and of the old region go to the first request that needs them. */
     zr_follow_give_back(arena);
     zr_follow_begin_pass(arena);
     note_total(arena);

@@ -20,8 +20,8 @@ uint32_t zr_thread_become(uint32_t number);
 
 /* ---- Plans --------------------------------------------------------------------------------------------- */
 
-#define ZR_PLAN_NOWHERE SIZE_MAX /* offset of a step on the dynamic path, because its block lives too long   \
-                                  */
+/* Offset of a step on the dynamic path, because its block lives too long. */
+#define ZR_PLAN_NOWHERE SIZE_MAX
 
 /* One allocation of the sequence. */
 struct zr_plan_step {

@@ -12,7 +12,7 @@
 #include "alloc/base/struct_bytes.h"
 #include "alloc/base/system/fork.h"
 
-/* Longest sleeps before another look: at a buffer that somebody holds, at a stream that is not there yet. */
+/* Longest sleep between checks of an acquired buffer, and of a stream's event. */
 static const uint64_t held_look_ns = 1000000000ull, stream_look_ns = 50000;
 
 struct buffer {

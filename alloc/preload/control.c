@@ -105,7 +105,7 @@ void zr_control_before_fork(void)
 
 void zr_control_after_fork(bool child)
 {
-    own_locks_count = door.forking_locks_count; /* in the child jemalloc makes its locks anew */
+    own_locks_count = door.forking_locks_count; /* jemalloc reinitializes its locks in the child */
     if (child) {
         atomic_store(&door.threads_count, own_depth > 0);
         zr_lock_forget_sleepers(&door.lock);

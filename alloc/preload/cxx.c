@@ -6,7 +6,7 @@
 #include <dlfcn.h>
 #include <stdlib.h>
 
-/* The C++ library's function of that name. Without one there is nobody to throw to. */
+/* The C++ library's function of that name; NULL: no library to throw bad_alloc. */
 static void *next_function(const char *name)
 {
     void *function = dlsym(RTLD_NEXT, name);

@@ -73,7 +73,7 @@ size_t zr_bootstrap_bytes(const void *pointer)
     return bytes;
 }
 
-/* ---- Who comes after us -------------------------------------------------------------------------------- */
+/* ---- The next allocator -------------------------------------------------------------------------------- */
 
 const struct zr_next_malloc *zr_next_malloc(void)
 {
@@ -354,7 +354,7 @@ bool zr_preload_start(void)
     return true;
 }
 
-/* As a rule before any thread of the program's; who allocates earlier starts it. */
+/* Usually runs before any thread of the program; an earlier allocation starts the library. */
 static __attribute__((constructor)) void start_early(void)
 {
     zr_preload_start();

@@ -123,7 +123,7 @@ static void survey_stripe(struct zr_arena *arena, struct survey *out)
         out->live_by_tag_bytes[tag] += arena->live_by_tag_bytes[tag];
 }
 
-/* With the stripe's lock, which is opened while others are looked at: nobody holds two. */
+/* With the stripe's lock, which is released while other stripes are read: no thread holds two. */
 static void take_survey(struct zr_arena *arena, struct survey *out)
 {
     struct zr_arena *first_stripe = arena->first_stripe;

@@ -43,7 +43,7 @@ struct zr_trace {
     /* what the next event is told relative to */
     uint64_t last_ns, last_offset_bytes, next_granule, stream;
     uint32_t thread, tag;
-    uint32_t source_thread; /* 0: who calls, and now */
+    uint32_t source_thread; /* 0: the calling thread and the current time */
     uint64_t source_ns;
     struct zr_trace_stacks *stacks; /* NULL: none has been written */
     struct zr_file file;
@@ -433,7 +433,7 @@ zr_result zr_trace_open(struct zr_trace **out, const char *path, const struct zr
     if (error != 0) {
         result = zr_fail(ZR_ERR_IO, "cannot start the trace '%s': %s (choose a folder with more space)",
                          trace->file.name, strerror_r(error, room, sizeof room));
-        if (trace->file.regular && !is_nameless(path)) /* never a device that somebody named */
+        if (trace->file.regular && !is_nameless(path)) /* never a device */
             zr_path_unlink(path);
         goto unwind;
     }

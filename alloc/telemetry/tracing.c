@@ -64,7 +64,7 @@ static zr_result start(struct zr_arena *arena, const char *path, bool foreign)
     return ZR_OK;
 }
 
-/* The arena's trace is nobody's any more. arena->lock */
+/* Detaches the arena's trace. lock: arena->lock */
 static struct zr_trace *detach(struct zr_arena *arena)
 {
     struct zr_trace *trace = arena->trace;

@@ -64,7 +64,7 @@ const char *zr_folder_scope(void)
     return strcmp(runtime_base, usual) == 0 ? "" : runtime_base;
 }
 
-/* Nobody else can put a file there. */
+/* No other user can create a file there. */
 static zr_result check_own(const char *path)
 {
     struct stat status;

@@ -449,7 +449,7 @@ void zr_cuda_go_many(void)
 {
     if (atomic_load_explicit(&settled, memory_order_acquire) || zr_cuda_forked())
         return;
-    pthread_mutex_lock(&settling); /* nobody uses a second stream before the wait is over */
+    pthread_mutex_lock(&settling); /* no thread uses a second stream before the wait has ended */
     if (!atomic_exchange(&many, true)) {
         pthread_rwlock_rdlock(&life);
         for (int i = 0; i < ZR_CUDA_DEVICES_MOST; i++)

@@ -96,7 +96,8 @@ static const struct zr_cuda_way zr_cuda_ways[] = {
 };
 enum { ZR_CUDA_WAYS_COUNT = sizeof zr_cuda_ways / sizeof *zr_cuda_ways };
 
-/* What such an allocator asks of the driver is taken; what it has free inside nobody else can use. */
+/* Allocators that cache above the driver: their driver calls are replaced, but their free memory is not
+ * reusable. */
 struct zr_cuda_cache {
     const char *mark;  /* in the path of the library that it is in */
     const char *whose; /* it is */

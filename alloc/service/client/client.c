@@ -55,9 +55,9 @@ struct zr_service {
     struct socket_fd line, bell;
     enum state state;
     bool joined_once; /* a zrd that has gone may come again: it is worth waiting for */
-    bool broken;      /* the line has failed, and is to be made anew */
+    bool broken;      /* the request socket failed; reconnect */
     uint64_t held_bytes;
-    uint64_t returned_bytes; /* that zrd has not been told of: those who return gather */
+    uint64_t returned_bytes; /* batched returns that were not yet sent to zrd */
     unsigned gathering_count;
     uint64_t line_number,
         heard_number;  /* of connections: of this one, and of that on which the bell rang last */
@@ -488,7 +488,7 @@ static zr_result ask(struct zr_service *client, struct zr_service_message *messa
     return result;
 }
 
-/* Asks, and asks again where zrd has started anew meanwhile. *alone: there is none. request_lock */
+/* Sends a request, and repeats it if zrd was restarted meanwhile. *alone: no zrd runs. request_lock */
 static zr_result ask_or_alone(struct zr_service *client, struct zr_service_message *message,
                               enum zr_service_kind kind, struct zr_service_parcel *answer, bool *alone)
 {
@@ -800,7 +800,7 @@ void zr_service_tell_idle(struct zr_service *client, size_t bytes)
 
 void zr_service_tick(struct zr_service *client)
 {
-    /* Who asks for memory now connects by itself. */
+    /* A thread that requests memory reconnects by itself. */
     if (pthread_mutex_trylock(&client->request_lock) != 0)
         return;
     pthread_mutex_lock(&client->send_lock);

@@ -67,7 +67,7 @@ int32_t zr_service_peer(int line)
     return (int32_t)peer_of(line).pid;
 }
 
-/* A way to reach zrd, and its words where nobody answers. */
+/* An address of zrd, and the message if zrd does not answer there. */
 struct door {
     struct sockaddr_un address;
     socklen_t bytes;
@@ -127,7 +127,7 @@ zr_result zr_service_connect(const char *key, int *out)
         return result;
     snprintf(words, sizeof words, "%s", zr_last_error());
     door.bytes = zr_service_name(key, &door.address);
-    door.patience = (struct timeval){.tv_usec = 1000}; /* any user can listen there, and accept nobody */
+    door.patience = (struct timeval){.tv_usec = 1000}; /* any user can listen there and never accept */
     return knock(&door, out) == ZR_OK ? ZR_OK : zr_fail(ZR_ERR_UNAVAILABLE, "%s", words);
 }
 

@@ -42,7 +42,7 @@ static bool is_same(int fd, const struct stat *status)
     return fstat(fd, &other) == 0 && other.st_dev == status->st_dev && other.st_ino == status->st_ino;
 }
 
-/* Whose the file is; NULL: nobody's. */
+/* The client that owns the file; NULL: none. */
 static struct zr_client *owner_of(const struct zr_server *server, const struct stat *status)
 {
     for (struct zr_client *client = server->clients; client; client = client->next)
@@ -92,7 +92,7 @@ void zr_client_close_files(struct zr_client *client)
         close(client->files[--client->files_count]);
 }
 
-/* Nobody can make it longer again: where there was memory there would be zeros. */
+/* Seal against growing, because a grown file would show zeros where data was. */
 static void empty(int fd)
 {
     if (ftruncate(fd, 0) == 0)
@@ -106,7 +106,7 @@ void zr_client_revoke_files(struct zr_client *client)
     zr_client_close_files(client);
 }
 
-/* The kernel seals a file against writing only while nobody can write to it through a mapping. */
+/* The kernel seals a file against writing only while no process has a writable mapping of it. */
 bool zr_client_release_files(struct zr_client *client)
 {
     for (unsigned i = client->files_count; i-- > 0;) {

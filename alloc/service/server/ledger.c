@@ -10,7 +10,8 @@
 #include "alloc/service/server/runs.h"
 
 enum { GROUPS_MOST = 4096 };
-#define PUT_OFF_NS UINT64_C(500000000) /* within which who waits for another's step hears something */
+#define PUT_OFF_NS                                                                                           \
+    UINT64_C(500000000) /* a request that waits for another run's step is answered within this time */
 /* What a client may say that it holds: those of all clients have a sum. */
 #define HELD_MOST (UINT64_C(1) << 50)
 #define ASK_BYTES (UINT64_C(64) << 20)
@@ -216,7 +217,7 @@ static bool may_ask(const struct zr_ledger *ledger, const struct zr_holder *hold
            holder->asked_round != ledger->round;
 }
 
-/* Whoever is to be asked next for what `wanting` wants; NULL: nobody. */
+/* The holder to ask next for memory that `wanting` needs; NULL: none. */
 static struct zr_holder *choose(const struct zr_ledger *ledger, const struct zr_holder *wanting,
                                 bool unplanned)
 {
@@ -296,7 +297,7 @@ static bool comes_back(const struct zr_ledger *ledger, const struct zr_holder *h
  * all the same. */
 static void grant_in_order(struct zr_ledger *ledger)
 {
-    bool waits = false; /* somebody else for what those that follow would have */
+    bool waits = false; /* another holder waits for memory that following runs would take */
     for (struct zr_holder *holder = ledger->first_waiting, *next; holder && !waits; holder = next) {
         next = holder->next_waiting;
         waits = !zr_run_follows(ledger, holder) &&
@@ -331,7 +332,7 @@ void zr_ledger_serve(struct zr_ledger *ledger, uint64_t now_ns)
             continue;
         bool waits = holder->wants_rank == 0 || holder->unmet || comes_back(ledger, holder);
         if (waits && now_ns < holder->wanted_until_ns) {
-            if (!ledger->again_ns && !holder->put_off) /* who is put off asks again by itself */
+            if (!ledger->again_ns && !holder->put_off) /* a deferred holder repeats its request */
                 ledger->again_ns = now_ns + AGAIN_NS;
             if (ledger->again_ns)
                 zr_ledger_due(ledger, ledger->again_ns);
@@ -512,7 +513,7 @@ uint64_t zr_ledger_tick(struct zr_ledger *ledger, uint64_t now_ns)
         ledger->calls->end(ledger, holder, words);
         ended = true;
     }
-    if (ended) /* first its memory goes to those who wait */
+    if (ended) /* grant its memory to pending requests first */
         return ledger->due_ns = now_ns;
     for (struct zr_holder *next = ledger->first_waiting; (holder = next);) {
         next = holder->next_waiting;
@@ -612,7 +613,7 @@ static zr_result check_limit(const struct zr_ledger *ledger, const struct zr_ser
     return capacity ? zr_ledger_check_capacity(ledger, message->bytes) : ZR_OK;
 }
 
-/* What is held beyond a new quota is asked back; nobody is ended for it but who does not answer. */
+/* Asks for bytes held beyond a new quota; only a holder that does not answer is disconnected. */
 static void ask_back(struct zr_ledger *ledger, uint64_t now_ns)
 {
     ledger->round++;

@@ -313,7 +313,7 @@ void zr_client_obey(struct zr_server *server, struct zr_client *client, struct z
     client->messages_count += parcel->message.kind != ZR_SERVICE_IDLE; /* a tool's doing */
     if (zr_service_parcel_check(client->line, parcel) != ZR_OK) {
         snprintf(words, sizeof words, "%s", zr_last_error());
-        /* Who speaks another version is told. */
+        /* Tell a client of another version. */
         if (parcel->bytes >= 8 && message->magic == ZR_SERVICE_MAGIC)
             refuse(client, ZR_ERR_UNAVAILABLE);
         zr_client_doom(server, client, true, words);

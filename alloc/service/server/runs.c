@@ -8,7 +8,7 @@
 
 enum { MEMBERS_MOST = 4096, WORDS_ROOM = 160 };
 #define BYTES_MOST (UINT64_C(1) << 50) /* of a plan: those of all clients have a sum */
-#define ANSWER_NS  UINT64_C(500000000) /* within which whoever waits hears something */
+#define ANSWER_NS  UINT64_C(500000000) /* a waiting holder is answered within this time */
 
 /* ---- Sums ---------------------------------------------------------------------------------------------- */
 

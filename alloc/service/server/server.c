@@ -200,7 +200,7 @@ static void finish_doomed(struct zr_server *server)
     }
 }
 
-/* What nobody tells: whether files are free now, and who is silent. */
+/* Periodic checks: which files of dead processes are free now, and which clients are silent. */
 static void look_around(struct zr_server *server, uint64_t now_ns)
 {
     if (now_ns - server->looked_ns < (uint64_t)LOOK_MS * 1000000)
