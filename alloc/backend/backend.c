@@ -29,8 +29,8 @@ zr_result zr_backend_granule(size_t asked_bytes, size_t *out)
         *out = (size_t)2 << 20;
     if (*out < page_bytes || *out > (size_t)1 << 30 || (*out & (*out - 1)) != 0)
         return zr_fail(ZR_ERR_INVALID,
-                       "a granule of %zu bytes is not a power of two between the page size (%zu) and 1 GiB",
-                       *out, page_bytes);
+                       "granule size %zu: must be a power of two from the page size (%zu) to 1 GiB", *out,
+                       page_bytes);
     return ZR_OK;
 }
 
@@ -59,7 +59,7 @@ zr_result zr_backend_init(zr_backend *backend)
     zr_assert(backend->ops->version == ZR_BACKEND_VERSION);
     zr_fork_register(ZR_FORK_BACKENDS, &room);
     if (pthread_mutex_init(&backend->lock, NULL) != 0 || pthread_mutex_init(&backend->create_lock, NULL) != 0)
-        return zr_fail(ZR_ERR_HOST_MEMORY, "the system refused a lock");
+        return zr_fail(ZR_ERR_HOST_MEMORY, "the system refused to create a mutex");
     backend->can.least_granule_bytes = (size_t)sysconf(_SC_PAGESIZE); /* unless a device is coarser */
     zr_slab_init(&backend->handles, sizeof(struct zr_handle), ZR_POOL_FAULTS);
     zr_slab_init(&backend->mappings, sizeof(struct zr_mapping), ZR_POOL_FAULTS);
@@ -103,7 +103,7 @@ zr_result zr_backend_destroy(zr_backend *backend)
     size_t handles = zr_slab_live_count(&backend->handles);
     pthread_mutex_unlock(&backend->lock);
     if (arenas > 0)
-        return zr_fail(ZR_ERR_INVALID, "the %s backend still carries %u arenas: destroy them first",
+        return zr_fail(ZR_ERR_INVALID, "the %s backend still has %u arenas: destroy them first",
                        backend->ops->name, arenas);
     if (ranges || handles > 0)
         return zr_fail(ZR_ERR_INVALID,
@@ -156,10 +156,10 @@ zr_result zr_backend_reserve(zr_backend *backend, size_t bytes, struct zr_range 
 
     *out = NULL;
     if (bytes == 0 || !whole_granules(backend, bytes))
-        return zr_fail(ZR_ERR_INVALID, "a reservation of %zu bytes is not a number of granules of %zu", bytes,
-                       backend->can.granule_bytes);
+        return zr_fail(ZR_ERR_INVALID, "a reservation of %zu bytes is not a multiple of the granule size %zu",
+                       bytes, backend->can.granule_bytes);
     if (bytes > RANGE_MOST_BYTES)
-        return zr_fail(ZR_ERR_ADDRESSES, "no machine has %zu bytes of addresses", bytes);
+        return zr_fail(ZR_ERR_ADDRESSES, "a reservation of %zu bytes exceeds the address space", bytes);
     pthread_mutex_lock(&backend->lock);
     if (!zr_slab_reserve(&backend->range_records, 1)) {
         result = ZR_ERR_HOST_MEMORY;
@@ -198,7 +198,7 @@ zr_result zr_backend_release(struct zr_range *range)
     while (*link && *link != range)
         link = &(*link)->next;
     if (range->mappings_count > 0) {
-        result = zr_fail(ZR_ERR_INVALID, "a range is released with %zu mappings in it: unmap them first",
+        result = zr_fail(ZR_ERR_INVALID, "the range to release still has %zu mappings: unmap them first",
                          range->mappings_count);
     } else {
         zr_assert(*link == range);
@@ -231,9 +231,9 @@ static zr_result hold(zr_backend *backend, size_t bytes, struct zr_handle **out)
     pthread_mutex_lock(&backend->lock);
     if (backend->limit_bytes &&
         (bytes > backend->limit_bytes || backend->held_bytes > backend->limit_bytes - bytes))
-        result =
-            zr_fail(ZR_ERR_MEMORY, "the %s backend holds %zu of its limit of %zu bytes; %zu more do not fit",
-                    backend->ops->name, backend->held_bytes, backend->limit_bytes, bytes);
+        result = zr_fail(ZR_ERR_MEMORY,
+                         "the %s backend holds %zu bytes; its limit is %zu, and %zu more do not fit",
+                         backend->ops->name, backend->held_bytes, backend->limit_bytes, bytes);
     else if (!zr_slab_reserve(&backend->handles, 1))
         result = ZR_ERR_HOST_MEMORY;
     if (result == ZR_OK) {
@@ -305,10 +305,10 @@ zr_result zr_backend_create(zr_backend *backend, size_t bytes, struct zr_handle 
     struct zr_handle *handle = NULL;
     *out = NULL;
     if (bytes == 0 || !whole_granules(backend, bytes))
-        return zr_fail(ZR_ERR_INVALID, "a handle of %zu bytes is not a number of granules of %zu", bytes,
-                       backend->can.granule_bytes);
+        return zr_fail(ZR_ERR_INVALID, "a handle of %zu bytes is not a multiple of the granule size %zu",
+                       bytes, backend->can.granule_bytes);
     if (bytes > RANGE_MOST_BYTES) /* sums of sizes and offsets must not overflow */
-        return zr_fail(ZR_ERR_MEMORY, "no machine has %zu bytes of memory", bytes);
+        return zr_fail(ZR_ERR_MEMORY, "a handle of %zu bytes exceeds any machine's memory", bytes);
     zr_result result = hold(backend, bytes, &handle);
     if (result != ZR_OK)
         return result;
@@ -328,7 +328,7 @@ zr_result zr_backend_destroy_handle(zr_backend *backend, struct zr_handle *handl
     zr_result result = ZR_OK;
     pthread_mutex_lock(&backend->lock);
     if (handle->destroyed) {
-        result = zr_fail(ZR_ERR_INVALID, "a handle is destroyed twice");
+        result = zr_fail(ZR_ERR_INVALID, "destroying a handle that was destroyed before");
     } else if (handle->mappings_count > 0) {
         handle->destroyed = true;
     } else {
@@ -367,7 +367,7 @@ static bool continues(const struct zr_mapping *first, const struct zr_mapping *s
            first->handle->offset_bytes + first->handle->bytes == second->handle->offset_bytes;
 }
 
-/* How many pieces this mapping adds to those of its neighbours: -1, 0 or 1. Without a budget nobody asks. */
+/* How many joined mappings this mapping adds to those of its neighbours: -1, 0 or 1; 0 without a budget. */
 static long pieces_added(const struct zr_range *range, const struct zr_mapping *mapping)
 {
     if (range->backend->can.vma_budget == 0)
@@ -397,8 +397,7 @@ static zr_result check_whole(const struct zr_range *range, struct zr_bounds exte
         if (!mapping)
             return zr_fail(ZR_ERR_INVALID, "%s at %zu, where nothing is mapped", verb, at);
         if (mapping->offset_bytes != at || mapping->handle->bytes > end - at)
-            return zr_fail(ZR_ERR_INVALID,
-                           "%s takes a part of the mapping of %zu bytes at %zu, not the whole", verb,
+            return zr_fail(ZR_ERR_INVALID, "%s covers only a part of the mapping of %zu bytes at %zu", verb,
                            mapping->handle->bytes, mapping->offset_bytes);
         at += mapping->handle->bytes;
     }
@@ -412,18 +411,17 @@ static zr_result check_map(struct zr_range *range, struct zr_bounds extent, cons
     if (result != ZR_OK)
         return result;
     if (handle->destroyed)
-        return zr_fail(ZR_ERR_INVALID, "a handle is mapped after it was destroyed");
+        return zr_fail(ZR_ERR_INVALID, "mapping a handle that was destroyed before");
     if (handle->mappings_count > 0 && !backend->can.aliases)
         return zr_fail(ZR_ERR_INVALID, "the %s backend maps a handle at one address only",
                        backend->ops->name);
     if (!extent_empty(range, extent))
-        return zr_fail(ZR_ERR_INVALID, "a mapping of %zu bytes at %zu meets one that is there", extent.bytes,
-                       extent.offset_bytes);
+        return zr_fail(ZR_ERR_INVALID, "a mapping of %zu bytes at %zu overlaps an existing mapping",
+                       extent.bytes, extent.offset_bytes);
     if (backend->can.vma_budget && backend->pieces_count >= backend->can.vma_budget)
         return zr_fail(
             ZR_ERR_ADDRESSES,
-            "the budget of %zu mappings is used up; raise it with `sysctl vm.max_map_count=...` or "
-            "ZR_CONF=vma_budget, or choose a larger granule",
+            "all %zu mappings of the budget are in use; raise it with `sysctl vm.max_map_count=...` or ZR_CONF=vma_budget, or choose a larger granule",
             backend->can.vma_budget);
     if (!zr_slab_reserve(&backend->mappings, 1) || !zr_slots_reserve(&range->slots, 1))
         return ZR_ERR_HOST_MEMORY;
@@ -517,7 +515,7 @@ zr_result zr_backend_set_access(struct zr_range *range, struct zr_bounds extent)
     result = check_whole(range, extent, "setting access");
     if (result == ZR_OK)
         result = zr_fault(ZR_FAULT_ACCESS)
-                     ? zr_fail(ZR_ERR_ADDRESSES, "the system refused access to a mapping")
+                     ? zr_fail(ZR_ERR_ADDRESSES, "the system refused to set access to a mapping")
                      : backend->ops->set_access(backend, range->address + extent.offset_bytes, extent.bytes);
     for (size_t done = 0; result == ZR_OK && done < extent.bytes;) {
         struct zr_mapping *mapping = zr_range_mapping(range, extent.offset_bytes + done);
@@ -575,7 +573,7 @@ static zr_result check_bytes(zr_backend *backend, const void *address, size_t by
             continue;
         size_t offset = (size_t)(first - range->address);
         if (bytes > range->bytes - offset)
-            return zr_fail(ZR_ERR_INVALID, "a copy of %zu bytes leaves its range", bytes);
+            return zr_fail(ZR_ERR_INVALID, "a copy of %zu bytes crosses the end of its range", bytes);
         for (size_t done = 0; done < bytes;) {
             const struct zr_mapping *mapping = zr_range_mapping(range, offset + done);
             if (!mapping || !mapping->access)
@@ -609,13 +607,13 @@ static zr_result check_two(zr_backend *backend, const struct zr_copy *copy)
 static zr_result find_whole(const struct zr_range *range, struct zr_bounds extent, bool vacant,
                             struct zr_mapping **out)
 {
-    zr_result result = check_whole(range, extent, "memory leaves or comes");
+    zr_result result = check_whole(range, extent, "vacate or occupy");
     if (result != ZR_OK)
         return result;
     *out = zr_range_mapping(range, extent.offset_bytes);
     if ((*out)->handle->bytes != extent.bytes || (*out)->handle->mappings_count != 1 ||
         (*out)->handle->vacant != vacant || (*out)->access == vacant)
-        return zr_fail(ZR_ERR_INVALID, "memory leaves or comes of what is no mapping for it, at %zu",
+        return zr_fail(ZR_ERR_INVALID, "vacate or occupy at %zu: not one whole, singly mapped handle",
                        extent.offset_bytes);
     return ZR_OK;
 }
@@ -634,8 +632,8 @@ zr_result zr_backend_vacate(struct zr_range *range, struct zr_bounds extent)
     zr_backend *backend = range->backend;
     struct zr_mapping *mapping = NULL;
     if (!backend->ops->vacate)
-        return zr_fail(ZR_ERR_UNAVAILABLE, "the %s backend keeps what it has", backend->ops->name);
-    zr_result result = check_extent(range, extent, "memory that leaves");
+        return zr_fail(ZR_ERR_UNAVAILABLE, "the %s backend cannot vacate memory", backend->ops->name);
+    zr_result result = check_extent(range, extent, "vacated memory");
     if (result != ZR_OK)
         return result;
     pthread_mutex_lock(&backend->lock);
@@ -658,7 +656,7 @@ zr_result zr_backend_occupy(struct zr_range *range, struct zr_bounds extent)
     zr_backend *backend = range->backend;
     struct zr_mapping *mapping = NULL;
     struct zr_lease lease = {.fd = -1};
-    zr_result result = check_extent(range, extent, "memory that comes");
+    zr_result result = check_extent(range, extent, "occupied memory");
     if (result != ZR_OK)
         return result;
     pthread_mutex_lock(&backend->lock);
@@ -736,9 +734,7 @@ zr_result zr_backend_stream_default(uint64_t *stream)
     if (*stream == 2)
         return zr_fail(
             ZR_ERR_INVALID,
-            "stream 2 (CU_STREAM_PER_THREAD, cudaStreamPerThread) is another stream in each thread, "
-            "and memory is ordered by streams that all threads know by one number: give work and "
-            "memory a stream that the thread has made, or 0, the default stream");
+            "stream 2 (CU_STREAM_PER_THREAD, cudaStreamPerThread) is a different stream in each thread and cannot order memory: use a stream that the program created, or 0, the default stream");
     *stream = 0;
     return ZR_OK;
 }
@@ -749,11 +745,10 @@ zr_result zr_backend_stream_check(zr_backend *backend, uint64_t stream)
     zr_result result = backend->ops->stream_home ? backend->ops->stream_home(backend, stream, &here) : ZR_OK;
     return result != ZR_OK || here
                ? result
-               : zr_fail(ZR_ERR_INVALID,
-                         "stream %#llx belongs to another device or context than the %s backend's: wait for "
-                         "its work before the free, or let a stream of this device wait for it (an event of "
-                         "its own), and name that one",
-                         (unsigned long long)stream, backend->ops->name);
+               : zr_fail(
+                     ZR_ERR_INVALID,
+                     "stream %#llx belongs to another device or context than the %s backend: wait for its work before the free, or let a stream of this device wait for an event of the other stream, and name the former",
+                     (unsigned long long)stream, backend->ops->name);
 }
 
 bool zr_backend_stream_elsewhere(zr_backend *backend, uint64_t stream)
@@ -770,7 +765,7 @@ zr_result zr_backend_stream_wait(zr_backend *backend, uint64_t stream)
         result = zr_backend_event_wait(backend, &point);
     if (result == ZR_OK)
         return ZR_OK;
-    /* Who cannot be asked is gone, as a destroyed stream, or the device will say so. */
+    /* No event: the stream was destroyed, or synchronizing reports the error. */
     return zr_backend_stream_elsewhere(backend, stream) ? zr_backend_stream_check(backend, stream)
                                                         : zr_backend_synchronize(backend);
 }
@@ -791,7 +786,8 @@ zr_result zr_backend_memory_info(zr_backend *backend, struct zr_backend_memory *
     *out = (struct zr_backend_memory){0};
     return backend->ops->memory_info
                ? backend->ops->memory_info(backend, out)
-               : zr_fail(ZR_ERR_UNAVAILABLE, "the %s backend does not know its memory", backend->ops->name);
+               : zr_fail(ZR_ERR_UNAVAILABLE, "the %s backend cannot report its free memory",
+                         backend->ops->name);
 }
 
 /* ---- Other processes ----------------------------------------------------------------------------------- */
@@ -820,7 +816,8 @@ zr_result zr_backend_import(zr_backend *backend, const struct zr_segment *segmen
                        backend->ops->name);
     if (segment->bytes == 0 || !whole_granules(backend, segment->bytes) ||
         !whole_granules(backend, (size_t)segment->offset_bytes))
-        return zr_fail(ZR_ERR_INVALID, "an imported piece of %zu bytes is not a number of granules of %zu",
+        return zr_fail(ZR_ERR_INVALID,
+                       "an imported segment of %zu bytes is not a multiple of the granule size %zu",
                        segment->bytes, backend->can.granule_bytes);
     pthread_mutex_lock(&backend->lock);
     if (!zr_slab_reserve(&backend->handles, 1)) {

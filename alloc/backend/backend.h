@@ -1,14 +1,14 @@
-/* backend.h: where physical memory comes from: operations, capabilities, and the contract. Private to zr.
+/* backend.h: physical memory: operations, capabilities and the contract of a backend. Private to zr.
  *
- * The contract is that of CUDA's virtual memory driver calls, the strictest there is, whatever lies below:
- * a handle is mapped whole, at offset 0, onto addresses of a reservation that hold no mapping; a new mapping
- * has no access until it is set; an unmap takes whole mappings, after its caller
- * has seen to it that no stream works there; a handle may be destroyed while it is mapped
- * and lives until its last mapping goes. Lengths and offsets are multiples of the granule. The front in
- * backend.c checks all of it before any backend sees the call, so that a mistake fails on a laptop and on sim
- * as it would on a GPU. A failing call changes nothing; an unmap fails only where a driver does.
+ * The contract is that of CUDA's virtual memory calls, the strictest, for every backend. A handle is mapped
+ * whole, at offset 0, onto reserved addresses without a mapping. A new mapping has no access until it is set.
+ * An unmap takes whole mappings, after the caller made sure that no stream uses them. A handle may be
+ * destroyed while it is mapped and lives until its last mapping ends. Lengths and offsets are multiples of
+ * the granule. The front in backend.c checks every call before a backend's implementation, so that a mistake
+ * fails on a laptop and on sim as on a GPU. A failing call changes nothing; an unmap fails only where a
+ * driver fails.
  *
- * Any thread may call; handles, mappings and ranges are guarded by the backend's lock. */
+ * Any thread may call; the backend's lock guards handles, mappings and ranges. */
 #ifndef ZR_BACKEND_H
 #define ZR_BACKEND_H
 
@@ -37,41 +37,41 @@ struct zr_lender;
 
 struct zr_capabilities {
     size_t granule_bytes;
-    size_t least_granule_bytes; /* what granule_bytes could be at least */
-    size_t vma_budget;          /* mappings that do not continue their neighbour; 0: no limit */
+    size_t least_granule_bytes; /* minimum of granule_bytes */
+    size_t vma_budget;          /* mappings, counting adjacent ones that the kernel joins once; 0: no limit */
     bool host_visible;          /* the processor can read and write the memory */
-    bool host_copies;           /* copies may begin or end in the program's own memory */
+    bool host_copies;           /* copies may have source or destination in the program's own memory */
     bool exportable;            /* another process can map it */
-    bool descriptors;           /* an export opens one for each handle, until zr_backend_export_end() */
+    bool descriptors;           /* an export opens one per handle, until zr_backend_export_end() */
     bool aliases;               /* one handle can be mapped at several addresses */
-    bool moves;                 /* unmap here, map there: no copy */
-    bool on_touch;              /* a granule takes memory where it is touched, and none while nobody has */
+    bool moves;                 /* a handle can be mapped elsewhere, which moves it without a copy */
+    bool on_touch;              /* memory is committed page by page on first touch */
     bool synchronous;           /* streams run in program order: a free is complete when it returns */
-    bool default_streams;       /* 1 is stream 0, and 2 another one in each thread, as CUDA numbers them */
+    bool default_streams;       /* CUDA's numbers: 1 is stream 0, 2 is a different stream in each thread */
 };
 
 /* One granule, or a run of granules created together that moves as one. */
 struct zr_handle {
-    struct zr_handle *next; /* for whoever owns the handle: a cache, a list under way */
+    struct zr_handle *next; /* in the owner's list: a cache or a list in progress */
     size_t bytes;
     uint64_t offset_bytes;   /* the backend's: place in `object` */
     uintptr_t object;        /* the backend's: file, driver handle */
     uint32_t mappings_count; /* lock: backend->lock */
-    bool destroyed;          /* lives for its mappings only */
+    bool destroyed;          /* destroyed, and still mapped */
     bool imported;           /* another process's memory: not counted as held */
-    bool vacant;             /* its memory is with the system: see zr_backend_vacate() */
-    bool created;            /* its owner's: fresh from the driver for the request that `serial` counts */
+    bool vacant;             /* without memory: see zr_backend_vacate() */
+    bool created;            /* its owner's: created for the request with this `serial` */
     uint8_t granule_class;   /* its owner's: enum zr_granule_class */
-    uint32_t lease;          /* struct zr_lease: its number; 0: none */
-    uint64_t leased_granule; /* and its granule */
-    uint64_t serial;         /* never wraps: an old one would pass for the request under way */
+    uint32_t lease;          /* number in struct zr_lease; 0: none */
+    uint64_t leased_granule; /* granule in struct zr_lease */
+    uint64_t serial;         /* 64 bits, so that an old number never equals the current request's */
 };
 
 struct zr_mapping {
     struct zr_handle *handle;
     size_t offset_bytes; /* in the range */
     bool access;
-    bool notified; /* its owner's: the owner's map callbacks know of it */
+    bool notified; /* its owner's: the map callbacks were called for it */
 };
 
 /* Reserved addresses. */
@@ -81,7 +81,7 @@ struct zr_range {
     char *address;
     size_t bytes;
     size_t mappings_count;
-    bool import; /* holds another process's memory: zr_import_release() may end it */
+    bool import; /* maps another process's memory; zr_import_release() releases it */
     struct zr_slots slots;
 };
 
@@ -105,12 +105,13 @@ struct zr_stream_point {
 };
 
 struct zr_backend_memory {
-    size_t free_bytes, total_bytes; /* of the device or machine; SIZE_MAX: no end */
+    size_t free_bytes, total_bytes; /* of the device or machine; SIZE_MAX: unlimited */
 };
 
 #define ZR_BACKEND_VERSION 1
 
-/* What a backend provides. The front has checked every argument. Those that return nothing cannot fail. */
+/* The operations of a backend. The front has checked every argument. Functions that return void cannot fail.
+ */
 struct zr_backend_ops {
     uint32_t version; /* ZR_BACKEND_VERSION */
     const char *name;
@@ -133,70 +134,71 @@ struct zr_backend_ops {
     zr_result (*synchronize)(zr_backend *backend);
 
     /* Optional: NULL where a backend has none. */
-    /* Has set_access() include another device from now on. lock: backend->lock, but at creation */
+    /* Makes set_access() include another device. lock: backend->lock, except at creation */
     zr_result (*admit)(zr_backend *backend, int ordinal);
-    zr_result (*stream_home)(zr_backend *backend, uint64_t stream, bool *here); /* NULL: all are here */
+    zr_result (*stream_home)(zr_backend *backend, uint64_t stream,
+                             bool *here); /* NULL: every stream belongs to the backend */
     zr_result (*memory_info)(zr_backend *backend, struct zr_backend_memory *out);
     zr_result (*export_fd)(zr_backend *backend, const struct zr_handle *handle, struct zr_segment *out);
     zr_result (*import_fd)(zr_backend *backend, const struct zr_segment *segment, struct zr_handle *out);
     void (*export_end)(zr_backend *backend, const struct zr_handle *handle);
-    size_t (*reserve_hint)(zr_backend *backend, size_t limit_bytes); /* a good size for an arena's range */
-    zr_result (*enter)(zr_backend *backend);                         /* leave() comes with it */
+    size_t (*reserve_hint)(zr_backend *backend,
+                           size_t limit_bytes); /* recommended size of an arena's range */
+    zr_result (*enter)(zr_backend *backend);    /* required with leave() */
     void (*leave)(zr_backend *backend);
-    /* The handle's memory goes back to the system / comes again, its contents undefined. The handle and its
-     * mapping, which has no access meanwhile, stay. */
+    /* Return the handle's memory to the system, and allocate it again with undefined contents. The handle and
+     * its mapping stay; the mapping has no access in between. */
     void (*vacate)(zr_backend *backend, struct zr_handle *handle);
     zr_result (*occupy)(zr_backend *backend, struct zr_handle *handle);
-    /* The key of the zrd that lends such memory: "host", a device's UUID; "": none does. */
+    /* The key of the zrd that lends this memory: "host" or a device's UUID; "": none. */
     zr_result (*lender_key)(zr_backend *backend, char out[ZR_LENDER_KEY_BYTES]);
 };
 
 struct zr_backend {
     const struct zr_backend_ops *ops;
     struct zr_capabilities can;
-    const char *memory;       /* where it is, in words, as long as the backend; NULL: the name says it */
-    size_t limit_bytes;       /* of held_bytes; 0: none */
-    uint64_t device;          /* of a card: the same number in every process; 0: not known, or no card */
-    size_t before_bytes;      /* of a card: in use when the backend was made, by anybody */
-    struct zr_lender *lender; /* what is created is leased from it: lender.h; NULL: from nobody */
+    const char *memory;  /* description for messages, valid as long as the backend; NULL: ops->name */
+    size_t limit_bytes;  /* of held_bytes; 0: none */
+    uint64_t device;     /* of a GPU: a number that is the same in every process; 0: unknown, or no GPU */
+    size_t before_bytes; /* of a GPU: bytes in use by all processes when the backend was created */
+    struct zr_lender *lender; /* leases memory to this backend: lender.h; NULL: none */
     pthread_mutex_t lock;     /* everything below */
-    size_t held_bytes;        /* handles created and not gone */
-    size_t pieces_count;      /* stretches of mappings that continue one another: what a VMA is on the host;
-                                 0 without a budget */
+    size_t held_bytes;        /* existing handles */
+    size_t pieces_count; /* mappings, with adjacent ones that the kernel joins (VMAs) counted once; 0 without
+                            a budget */
     unsigned arenas_count;
     struct zr_range *ranges;
     struct zr_slab handles, mappings, chunks, range_records;
-    pthread_mutex_t create_lock; /* the implementation's own, around creation; taken after `lock` if both */
+    pthread_mutex_t create_lock; /* the implementation's, around creation; acquired after `lock` */
     zr_backend *next, *previous; /* all backends of the process, for fork */
 };
 
-/* For the implementations: sets up and tears down the front. `backend` is theirs, zeroed but for ops, can and
- * limit_bytes. */
+/* For implementations: initializes and destroys the front. The implementation owns `backend`, zeroed except
+ * ops, can and limit_bytes. */
 zr_result zr_backend_init(zr_backend *backend);
 void zr_backend_end(zr_backend *backend);
-/* The granule size that an implementation's options, ZR_CONF and the default come to. */
+/* The granule size from the options (0: unset), ZR_CONF and the default. */
 zr_result zr_backend_granule(size_t asked_bytes, size_t *out);
-/* Makes the backend's device the one that the calling thread's own calls of its driver are for / what it was
- * before. In pairs, in one thread; a backend without a device does nothing. */
+/* Make the backend's device current for the calling thread's own driver calls, and restore the previous one.
+ * Called in pairs in one thread; without effect on a backend without a device. */
 ZR_PRIVATE_API zr_result zr_backend_enter(zr_backend *backend);
 ZR_PRIVATE_API void zr_backend_leave(zr_backend *backend);
-/* What the handles come to that were created and are not gone. Any thread. */
+/* Bytes of existing handles. Any thread. */
 size_t zr_backend_held_bytes(struct zr_backend *backend);
-/* Allows so many bytes beyond the limit, in whole granules, for what a process cannot do without. Any thread.
- */
+/* Raises the limit by `bytes`, in whole granules, for memory that a process cannot do without. Any thread. */
 void zr_backend_raise_limit(zr_backend *backend, size_t bytes);
-/* Stretches of mappings held now, all arenas together, to compare with can.vma_budget. */
+/* Mappings of all arenas, counted as can.vma_budget counts them. */
 size_t zr_backend_pieces_count(struct zr_backend *backend);
 
 ZR_PRIVATE_API zr_result zr_backend_reserve(zr_backend *backend, size_t bytes, struct zr_range **out);
-/* ZR_ERR_INVALID while anything is mapped in it. */
+/* ZR_ERR_INVALID: the range still has mappings. */
 ZR_PRIVATE_API zr_result zr_backend_release(struct zr_range *range);
-/* For a range whose mappings the driver will not take back: forgets it and them, so that the counters are
- * right and its owner can end. Returns the bytes that stay mapped, out of anyone's reach. */
+/* For a range whose mappings the driver fails to unmap: drops the records of the range and its mappings, so
+ * that the owner can be destroyed. Returns the leaked bytes, which stay mapped. */
 size_t zr_backend_abandon(struct zr_range *range);
-/* ZR_ERR_MEMORY: the limit or the machine; the words say which. */
+/* ZR_ERR_MEMORY: the limit or the machine's memory is exhausted; the message says which. */
 zr_result zr_backend_create(zr_backend *backend, size_t bytes, struct zr_handle **out);
-/* ZR_ERR_INVALID: destroyed before. */
+/* ZR_ERR_INVALID: the handle was destroyed before. */
 ZR_PRIVATE_API zr_result zr_backend_destroy_handle(zr_backend *backend, struct zr_handle *handle);
 ZR_PRIVATE_API zr_result zr_backend_map(struct zr_range *range, size_t offset_bytes,
                                         struct zr_handle *handle);
@@ -206,30 +208,31 @@ struct zr_bounds {
 };
 ZR_PRIVATE_API zr_result zr_backend_unmap(struct zr_range *range, struct zr_bounds extent);
 ZR_PRIVATE_API zr_result zr_backend_set_access(struct zr_range *range, struct zr_bounds extent);
-/* Another device of this process may read and write what is mapped, and what will be. Any thread. ZR_OK also
- * where every device may already. A failure: it may reach a part; a second call gives it the rest.
- * ZR_ERR_INVALID: no such device; ZR_ERR_UNAVAILABLE: it does not reach the memory. */
+/* Gives another device of this process access to all present and future mappings. Any thread. ZR_OK also if
+ * every device has access already. After a failure the device may have access to a part; a repeated call
+ * continues. ZR_ERR_INVALID: no such device. ZR_ERR_UNAVAILABLE: the device cannot reach the memory. */
 zr_result zr_backend_admit(zr_backend *backend, int ordinal);
-/* The memory under one whole mapping goes back to the system and its lease to zrd; nobody may touch the
- * addresses until zr_backend_occupy() has made it anew, its contents undefined. ZR_ERR_UNAVAILABLE: the
- * backend cannot. ZR_ERR_INVALID: no whole mapping with access, or the handle is mapped elsewhere too. */
+/* Returns the memory under one whole mapping to the system and its lease to zrd. The addresses must not be
+ * accessed until zr_backend_occupy() allocates memory there again, with undefined contents.
+ * ZR_ERR_UNAVAILABLE: the backend has no such operation. ZR_ERR_INVALID: not one whole mapping with access,
+ * or the handle has several mappings. */
 zr_result zr_backend_vacate(struct zr_range *range, struct zr_bounds extent);
-/* ZR_ERR_MEMORY, ZR_ERR_UNAVAILABLE: as of zr_backend_create(); it stays vacant. */
+/* ZR_ERR_MEMORY, ZR_ERR_UNAVAILABLE: see zr_backend_create(); the mapping stays vacant. */
 zr_result zr_backend_occupy(struct zr_range *range, struct zr_bounds extent);
 zr_result zr_backend_copy(zr_backend *backend, const struct zr_copy *copy);
 zr_result zr_backend_fill(zr_backend *backend, const struct zr_fill *fill);
 ZR_PRIVATE_API zr_result zr_backend_event_record(zr_backend *backend, uint64_t stream,
                                                  struct zr_stream_point *out);
-/* True when everything before the event is complete. */
+/* True when all work before the event is complete. */
 ZR_PRIVATE_API bool zr_backend_event_done(zr_backend *backend, const struct zr_stream_point *event);
 zr_result zr_backend_event_wait(zr_backend *backend, const struct zr_stream_point *event);
-/* zr_backend_cuda_create() and zr_backend_host_create() with the lender that `find` finds; NULL: none. */
+/* zr_backend_cuda_create() and zr_backend_host_create() with a lender found by `find`; NULL: no lender. */
 zr_result zr_backend_cuda_open(zr_backend **out, const struct zr_cuda_options *options, zr_lender_find *find);
 zr_result zr_backend_host_open(zr_backend **out, const struct zr_host_options *options, zr_lender_find *find);
-/* Waits for all streams of the device's own context, and for no others. */
+/* Waits for all streams of the device's primary context, not for those of other contexts. */
 zr_result zr_backend_synchronize(zr_backend *backend);
-/* Makes the stream the one name that the backend has for it. ZR_ERR_INVALID, with words: it names another one
- * in each thread, and memory is ordered by streams that all threads know. */
+/* Replaces an alias of the default stream by 0. ZR_ERR_INVALID: the per-thread default stream, which cannot
+ * order memory. */
 zr_result zr_backend_stream_default(uint64_t *stream);
 static inline zr_result zr_backend_stream_name(const zr_backend *backend, uint64_t *stream)
 {
@@ -237,22 +240,22 @@ static inline zr_result zr_backend_stream_name(const zr_backend *backend, uint64
                ? zr_backend_stream_default(stream)
                : ZR_OK;
 }
-/* ZR_ERR_INVALID, with words: the stream is another device's or context's, where no event of this backend can
- * be recorded and for which zr_backend_synchronize() does not wait. */
+/* ZR_ERR_INVALID: the stream belongs to another device or context, in which this backend cannot record events
+ * and for which zr_backend_synchronize() does not wait. */
 zr_result zr_backend_stream_check(zr_backend *backend, uint64_t stream);
-/* True if it is, as far as the driver can tell. */
+/* True if the stream belongs to another device or context, as far as the driver can tell. */
 bool zr_backend_stream_elsewhere(zr_backend *backend, uint64_t stream);
-/* Waits for all that the stream was given before, with an event or, where that cannot be, for the device. A
- * failure: nobody knows what it has passed. */
+/* Waits for all work submitted to the stream so far, by an event or else by synchronizing the device. After a
+ * failure the stream's progress is unknown. */
 zr_result zr_backend_stream_wait(zr_backend *backend, uint64_t stream);
 zr_result zr_backend_memory_info(zr_backend *backend, struct zr_backend_memory *out);
 zr_result zr_backend_export(zr_backend *backend, const struct zr_handle *handle, struct zr_segment *out);
-/* Closes a descriptor that the export has left with the handle, if there is one for each. */
+/* Closes the descriptor that an export left with the handle, if can.descriptors. */
 void zr_backend_export_end(zr_backend *backend, const struct zr_handle *handle);
 ZR_PRIVATE_API zr_result zr_backend_import(zr_backend *backend, const struct zr_segment *segment,
                                            struct zr_handle **out);
 
-/* The mapping over this byte of the range, NULL if none. For the range's owner, who alone maps in it. */
+/* The mapping at this byte of the range, NULL if none. Only for the range's owner. */
 struct zr_mapping *zr_range_mapping(const struct zr_range *range, size_t offset_bytes);
 
 /* The simulated time of a sim backend. */

@@ -95,8 +95,7 @@ static zr_result enter(struct cuda_backend *cuda)
     if (forked(cuda))
         return zr_fail(
             ZR_ERR_UNAVAILABLE,
-            "the CUDA driver does not survive fork(): create the cuda backend in the child, before "
-            "its parent uses CUDA, or start the child with exec");
+            "the CUDA driver does not work after fork(): create the cuda backend in the child before the parent uses CUDA, or start the child with exec");
     zr_cu_result code = cuda->driver->context_push(cuda->context);
     return code == ZR_CU_SUCCESS
                ? ZR_OK
@@ -432,7 +431,7 @@ static zr_result cuda_memory_info(zr_backend *backend, struct zr_backend_memory 
         return ZR_OK;
     }
     return IN_CONTEXT(cuda, memory_info(&out->free_bytes, &out->total_bytes), succeeded, ZR_ERR_UNAVAILABLE,
-                      "to tell the memory of device %d", cuda->device);
+                      "to report the memory of device %d", cuda->device);
 }
 
 /* ---- Other processes ----------------------------------------------------------------------------------- */
@@ -483,7 +482,7 @@ static zr_result cuda_import(zr_backend *backend, const struct zr_segment *segme
     struct cuda_backend *cuda = cuda_of(backend);
     struct cuda_memory *memory = NULL;
     if (segment->offset_bytes != 0)
-        return zr_fail(ZR_ERR_INVALID, "a piece of CUDA memory is imported whole, from offset 0, not %llu",
+        return zr_fail(ZR_ERR_INVALID, "a CUDA segment must be imported whole, from offset 0, not %llu",
                        (unsigned long long)segment->offset_bytes);
     zr_result result = enter(cuda);
     if (result != ZR_OK)
@@ -643,12 +642,12 @@ static zr_result choose_host_memory(struct cuda_backend *cuda, int node)
     return ZR_OK;
 }
 
-/* Who may read and write: the device, its peers, and for host memory the processor. */
+/* Gives access to the device, its peers, and for host memory the processor. */
 static zr_result choose_access(struct cuda_backend *cuda, const struct zr_cuda_options *options)
 {
     if (options->peers_count > PEERS_MOST || (options->peers_count && !options->peers))
-        return zr_fail(ZR_ERR_INVALID, "%zu peers are not a list of at most %d", options->peers_count,
-                       PEERS_MOST);
+        return zr_fail(ZR_ERR_INVALID, "peers: %zu devices in the list, at most %d allowed",
+                       options->peers_count, PEERS_MOST);
     cuda->access[cuda->access_count++] =
         (zr_cu_access){{ZR_CU_LOCATION_DEVICE, cuda->device}, ZR_CU_ACCESS_READ_WRITE};
     if (cuda->front.can.host_visible)
@@ -686,10 +685,10 @@ static zr_result choose_granule(struct cuda_backend *cuda, const struct zr_cuda_
     if (result != ZR_OK)
         return result;
     if (least == 0 || cuda->front.can.granule_bytes % least != 0)
-        return zr_fail(ZR_ERR_INVALID,
-                       "a granule of %zu bytes is no multiple of the device's granularity, %zu; leave the "
-                       "size out for the recommended %zu",
-                       cuda->front.can.granule_bytes, least, recommended);
+        return zr_fail(
+            ZR_ERR_INVALID,
+            "granule size %zu: must be a multiple of the device's granularity, %zu; omit the size for the recommended %zu",
+            cuda->front.can.granule_bytes, least, recommended);
     cuda->front.can.least_granule_bytes = least;
     return ZR_OK;
 }
@@ -751,14 +750,14 @@ zr_result zr_backend_cuda_open(zr_backend **out, const struct zr_cuda_options *o
     struct zr_cuda_options own;
     const struct zr_cuda_driver *driver;
     if (!out)
-        return zr_fail(ZR_ERR_INVALID, "a backend needs somewhere to go");
+        return zr_fail(ZR_ERR_INVALID, "creating a backend: `out` is NULL");
     *out = NULL;
     zr_result result = ZR_STRUCT_COPY(zr_cuda_options, peers_count, &own, options);
     if (result != ZR_OK)
         return result;
     options = &own;
     if (options->kind != ZR_CUDA_DEVICE && options->kind != ZR_CUDA_HOST)
-        return zr_fail(ZR_ERR_INVALID, "%d is no kind of CUDA memory", (int)options->kind);
+        return zr_fail(ZR_ERR_INVALID, "kind %d: must be ZR_CUDA_DEVICE or ZR_CUDA_HOST", (int)options->kind);
     result = zr_cuda_driver_get(&driver);
     if (result != ZR_OK)
         return result;

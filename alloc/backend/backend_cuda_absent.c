@@ -8,7 +8,7 @@
 static zr_result absent(void)
 {
     return zr_fail(ZR_ERR_UNAVAILABLE,
-                   "this zr was built with CUDA=0: build it without that, no toolkit is needed");
+                   "this zr was built with CUDA=0: build it without CUDA=0; no toolkit is needed");
 }
 
 zr_result zr_backend_cuda_open(zr_backend **out, const struct zr_cuda_options *options, zr_lender_find *find)

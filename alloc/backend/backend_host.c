@@ -204,7 +204,7 @@ static zr_result lengthen(const struct host_file *file, uint64_t bytes)
                        "`ulimit -f unlimited`",
                        (unsigned long long)limit.rlim_cur, (unsigned long long)bytes);
     if (ftruncate(file->fd, (off_t)bytes) != 0)
-        return zr_fail(ZR_ERR_MEMORY, "the memory file cannot grow to %llu bytes (error %d)",
+        return zr_fail(ZR_ERR_MEMORY, "cannot grow the memory file to %llu bytes (error %d)",
                        (unsigned long long)bytes, errno);
     return ZR_OK;
 }
@@ -224,10 +224,10 @@ static zr_result commit(struct host_backend *host, const struct host_file *file,
         int error = commit_piece(host, file, piece);
         if (error != 0) {
             punch(file, whole);
-            return zr_fail(ZR_ERR_MEMORY,
-                           "the system has no %zu bytes of memory left (error %d): a cgroup's memory.max, "
-                           "vm.overcommit_memory = 2 or the machine itself is at its end",
-                           whole.bytes, error);
+            return zr_fail(
+                ZR_ERR_MEMORY,
+                "the system has fewer than %zu bytes of memory left (error %d): a cgroup's memory.max, vm.overcommit_memory = 2 or the machine's memory is exhausted",
+                whole.bytes, error);
         }
         done += piece.bytes;
     }
@@ -275,7 +275,7 @@ static void host_vacate(zr_backend *backend, struct zr_handle *handle)
     pthread_mutex_lock(&backend->create_lock);
     punch((const struct host_file *)handle->object,
           (struct zr_bounds){(size_t)handle->offset_bytes, handle->bytes});
-    host->headroom_bytes = 0; /* who takes the memory now is somebody else */
+    host->headroom_bytes = 0; /* another process takes the memory now */
     pthread_mutex_unlock(&backend->create_lock);
 }
 
@@ -344,13 +344,13 @@ static zr_result host_import(zr_backend *backend, const struct zr_segment *segme
         return zr_fail(ZR_ERR_INVALID, "descriptor %d cannot be imported (error %d)", segment->fd, errno);
     if ((fcntl(segment->fd, F_GETFL) & O_ACCMODE) != O_RDWR)
         return zr_fail(ZR_ERR_INVALID,
-                       "descriptor %d is not open for reading and writing, as an import must be",
+                       "descriptor %d is not open for reading and writing, which an import requires",
                        segment->fd);
     if (!S_ISREG(status.st_mode) || segment->offset_bytes > (uint64_t)status.st_size ||
         segment->bytes > (uint64_t)status.st_size - segment->offset_bytes)
         return zr_fail(
             ZR_ERR_INVALID,
-            "descriptor %d has no %zu bytes of memory at %llu: is it a segment from zr_block_export()?",
+            "descriptor %d has fewer than %zu bytes of memory at %llu: is it a segment from zr_block_export()?",
             segment->fd, segment->bytes, (unsigned long long)segment->offset_bytes);
     pthread_mutex_lock(&backend->create_lock);
     zr_result result = foreign_file(host, segment->fd, &status, &file);
@@ -410,7 +410,7 @@ zr_result zr_backend_host_open(zr_backend **out, const struct zr_host_options *o
     struct host_file *file = NULL;
     size_t granule_bytes;
     if (!out)
-        return zr_fail(ZR_ERR_INVALID, "a backend needs somewhere to go");
+        return zr_fail(ZR_ERR_INVALID, "creating a backend: `out` is NULL");
     *out = NULL;
     zr_result result = ZR_STRUCT_COPY(zr_host_options, private_memory, &own, options);
     options = &own;

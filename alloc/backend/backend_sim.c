@@ -62,7 +62,7 @@ static zr_result sim_reserve(zr_backend *backend, size_t bytes, char **out)
     struct sim_backend *sim = (struct sim_backend *)backend;
     spend(backend, ZR_BACKEND_RESERVE);
     if (bytes > SIM_LAST_ADDRESS - sim->next_address)
-        return zr_fail(ZR_ERR_ADDRESSES, "no %zu bytes of simulated addresses are left", bytes);
+        return zr_fail(ZR_ERR_ADDRESSES, "fewer than %zu bytes of simulated addresses are left", bytes);
     *out = (char *)sim->next_address;
     /* Ranges end on multiples of the largest granule, so that every range starts on one. */
     const uintptr_t unit = (uintptr_t)1 << 30;
@@ -192,7 +192,7 @@ zr_result zr_backend_sim_create(zr_backend **out, const struct zr_sim_options *o
     struct zr_sim_options own;
     size_t granule_bytes;
     if (!out)
-        return zr_fail(ZR_ERR_INVALID, "a backend needs somewhere to go");
+        return zr_fail(ZR_ERR_INVALID, "creating a backend: `out` is NULL");
     *out = NULL;
     zr_result result = ZR_STRUCT_COPY(zr_sim_options, call_ns, &own, options);
     options = &own;

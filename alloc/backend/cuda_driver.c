@@ -64,34 +64,31 @@ static zr_result meaning(zr_cu_result code, zr_result otherwise)
 static const char *way_out(zr_cu_result code)
 {
     if (zr_cuda_context_dead(code))
-        return "a kernel before this call failed and took the context with it: look for the first error of "
-               "the run, with compute-sanitizer, and start the process anew";
+        return "an earlier kernel failed and destroyed the context: find the first error of the run with compute-sanitizer, and restart the process";
     switch (code) {
     case ZR_CU_OUT_OF_MEMORY:
-        return "see nvidia-smi for who holds the memory; lower the batch, the model or the limit";
+        return "nvidia-smi shows which processes hold the memory; use a smaller batch, model or limit";
     case ZR_CU_NO_DEVICE:
         return "no GPU is visible: see nvidia-smi and CUDA_VISIBLE_DEVICES";
     case ZR_CU_STUB_LIBRARY:
-        return "the toolkit's stub was found before the real driver: take its stubs folder out of "
-               "LD_LIBRARY_PATH";
+        return "the toolkit's stub was loaded instead of the driver: remove the stubs folder from LD_LIBRARY_PATH";
     case ZR_CU_SYSTEM_DRIVER_MISMATCH:
         return "the kernel module and libcuda.so.1 differ: reload the module or restart the machine";
     case ZR_CU_INVALID_DEVICE:
         return "no such device: see nvidia-smi -L and CUDA_VISIBLE_DEVICES";
     case ZR_CU_INVALID_CONTEXT:
     case ZR_CU_INVALID_HANDLE:
-        return "is the stream one of this device's primary context, and still alive?";
+        return "does the stream belong to this device's primary context, and does it still exist?";
     case ZR_CU_NOT_SUPPORTED:
     case ZR_CU_NOT_PERMITTED:
         return "this device, driver or container does not allow it";
     case ZR_CU_OPERATING_SYSTEM:
-        return "the system refused the driver something: see `ulimit -a` and dmesg";
+        return "the system refused a request of the driver: see `ulimit -a` and dmesg";
     case ZR_CU_STREAM_CAPTURE_UNSUPPORTED:
         return "a stream is being captured into a graph: allocate and trim before the capture begins";
     case ZR_CU_NOT_INITIALIZED:
     case ZR_CU_DEINITIALIZED:
-        return "the driver is not up in this process: was it forked from one that used CUDA, or is it "
-               "ending?";
+        return "the driver is not initialized in this process: was it forked from a process that used CUDA, or is it exiting?";
     default:
         return "see dmesg for the driver's own messages (NVRM, Xid)";
     }
@@ -152,10 +149,10 @@ static zr_result load(void)
     library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library) {
         const char *reason = dlerror();
-        return zr_fail(ZR_ERR_UNAVAILABLE,
-                       "%s cannot be loaded (%s): install the NVIDIA driver, or in a container ask for the "
-                       "GPU (`--gpus all`); the host backend needs neither",
-                       path, reason ? reason : "no reason given");
+        return zr_fail(
+            ZR_ERR_UNAVAILABLE,
+            "cannot load %s (%s): install the NVIDIA driver, or start the container with the GPU (`--gpus all`); the host backend needs neither",
+            path, reason ? reason : "no reason given");
     }
     const char *missing = resolve();
     if (missing) {
@@ -237,7 +234,7 @@ zr_result zr_cuda_driver_path_set(const char *file)
     zr_result result = ZR_OK;
     take_lock();
     if (atomic_load(&loaded))
-        result = zr_fail(ZR_ERR_INVALID, "a CUDA driver is loaded already: %s", path);
+        result = zr_fail(ZR_ERR_INVALID, "a CUDA driver is already loaded: %s", path);
     else
         snprintf(path, sizeof path, "%s", file);
     give_lock();
@@ -248,5 +245,5 @@ zr_result zr_cuda_driver_find(const char *name, void **out)
 {
     *out = atomic_load_explicit(&loaded, memory_order_acquire) ? dlsym(library, name) : NULL;
     return *out ? ZR_OK
-                : zr_fail(ZR_ERR_UNAVAILABLE, "the CUDA driver has no %s: update the NVIDIA driver", name);
+                : zr_fail(ZR_ERR_UNAVAILABLE, "the CUDA driver lacks %s: update the NVIDIA driver", name);
 }

@@ -17,7 +17,7 @@ struct zr_cuda_event_slot {
     zr_cu_event event;
     uint64_t generation; /* of the ticket that the slot serves; from 1 */
     uint32_t next, previous;
-    uint32_t waiters_count; /* threads that wait for it without the lock: not to be used anew */
+    uint32_t waiters_count; /* threads that wait without the lock; while above 0 the event is not reused */
     bool pending;
 };
 
@@ -26,7 +26,7 @@ zr_result zr_cuda_events_init(struct zr_cuda_events *events, const struct zr_cud
     *events =
         (struct zr_cuda_events){.driver = driver, .free = NO_SLOT, .oldest = NO_SLOT, .newest = NO_SLOT};
     if (pthread_mutex_init(&events->lock, NULL) != 0)
-        return zr_fail(ZR_ERR_HOST_MEMORY, "the system refused a lock");
+        return zr_fail(ZR_ERR_HOST_MEMORY, "the system refused to create a mutex");
     events->slots = zr_pages_take(SLOTS_MOST * sizeof *events->slots);
     if (!events->slots) {
         pthread_mutex_destroy(&events->lock);
@@ -63,7 +63,7 @@ static void append(struct zr_cuda_events *events, uint32_t index)
     events->newest = index;
 }
 
-/* The point is complete: nobody who holds its ticket needs the slot any more. */
+/* The point is complete, so holders of its ticket no longer need the slot. */
 static void retire(struct zr_cuda_events *events, uint32_t index)
 {
     struct zr_cuda_event_slot *slot = &events->slots[index];

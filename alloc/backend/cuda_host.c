@@ -65,7 +65,7 @@ static zr_cu_result try_lock(const struct zr_cuda_driver *driver)
 static const char *name_of(const struct zr_cuda_driver *driver, zr_cu_result code)
 {
     const char *name = NULL;
-    return driver->error_name(code, &name) == ZR_CU_SUCCESS && name ? name : "an error without a name";
+    return driver->error_name(code, &name) == ZR_CU_SUCCESS && name ? name : "an unnamed error";
 }
 
 /* What a driver must have for the kind, and the words where it has not. */
@@ -76,7 +76,7 @@ static const struct {
     [ZR_CUDA_HOST_NODE] = {ZR_CU_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY, "not before CUDA 12.2"},
     [ZR_CUDA_HOST_ANYWHERE] = {ZR_CU_ATTRIBUTE_HOST_VIRTUAL_MEMORY, "not before CUDA 13"},
     [ZR_CUDA_HOST_LOCKED] = {ZR_CU_ATTRIBUTE_REGISTERED_ADDRESSES,
-                             "the device has other addresses for such pages"},
+                             "the device uses different addresses for page-locked pages"},
 };
 enum { KINDS = sizeof needs / sizeof *needs };
 
@@ -121,9 +121,7 @@ zr_result zr_cuda_host_choose(const struct zr_cuda_driver *driver, const struct 
     }
     return zr_fail(
         ZR_ERR_UNAVAILABLE,
-        "device %d gets no memory of this machine: cuMemCreate on host node %d: %s; without a node: "
-        "%s; page-locked pages: %s. In a container allow them (--cap-add SYS_NICE, `ulimit -l "
-        "unlimited`), update the NVIDIA driver, or keep everything on the device",
+        "device %d cannot use memory of this machine: cuMemCreate on host node %d: %s; without a node: %s; page-locked pages: %s. In a container allow them (--cap-add SYS_NICE, `ulimit -l unlimited`), update the NVIDIA driver, or offload nothing",
         request->device, node, why[ZR_CUDA_HOST_NODE], why[ZR_CUDA_HOST_ANYWHERE], why[ZR_CUDA_HOST_LOCKED]);
 }
 
@@ -138,7 +136,7 @@ size_t zr_cuda_host_granule(size_t bytes, size_t least_bytes)
 
 /* ---- Locked pages -------------------------------------------------------------------------------------- */
 
-/* Pages that nobody has would be looked for at the expense of other processes. */
+/* Locking more pages than are free would swap out other processes. */
 zr_result zr_cuda_locked_create(zr_backend *backend, struct zr_handle *handle)
 {
     struct zr_backend_memory memory;
@@ -149,10 +147,10 @@ zr_result zr_cuda_locked_create(zr_backend *backend, struct zr_handle *handle)
     result = zr_host_memory_info(backend, &memory);
     return result != ZR_OK || handle->bytes <= memory.free_bytes
                ? result
-               : zr_fail(ZR_ERR_MEMORY,
-                         "this machine has %zu bytes left, and %zu are to be locked: free memory, or offload "
-                         "less",
-                         memory.free_bytes, handle->bytes);
+               : zr_fail(
+                     ZR_ERR_MEMORY,
+                     "this machine has %zu bytes left, and %zu must be page-locked: free memory, or offload less",
+                     memory.free_bytes, handle->bytes);
 }
 
 void zr_cuda_locked_destroy(zr_backend *backend, struct zr_handle *handle)
@@ -187,7 +185,7 @@ static zr_result open_mapping(zr_backend *backend, const struct zr_cuda_driver *
     if (madvise(address, bytes, MADV_DONTFORK) != 0 ||
         (madvise(address, bytes, MADV_POPULATE_WRITE) != 0 && errno != EINVAL)) {
         result =
-            zr_fail(ZR_ERR_HOST_MEMORY, "the system gives no pages for %zu bytes (error %d)", bytes, errno);
+            zr_fail(ZR_ERR_HOST_MEMORY, "the system refused %zu bytes of pages (error %d)", bytes, errno);
     } else {
         zr_cu_result code = lock_pages(driver, address, bytes);
         if (code == ZR_CU_SUCCESS)

@@ -39,8 +39,7 @@ zr_result zr_host_addresses_error(size_t bytes, int error)
     if (left != UINT64_MAX)
         return zr_fail(
             ZR_ERR_ADDRESSES,
-            "the system refused %zu bytes of addresses: `ulimit -v` leaves this process %llu; type "
-            "`ulimit -v unlimited`, or ask for a smaller limit",
+            "the system refused %zu bytes of addresses: `ulimit -v` leaves this process %llu; type `ulimit -v unlimited`, or use a smaller limit",
             bytes, (unsigned long long)left);
     return zr_fail(ZR_ERR_ADDRESSES,
                    "the system refused %zu bytes of addresses (error %d): see vm.max_map_count and "
@@ -120,11 +119,12 @@ zr_result zr_host_set_access(zr_backend *backend, char *address, size_t bytes)
 zr_result zr_host_file(int *out)
 {
     *out = zr_fault_no_descriptor() ? -1 : memfd_create("zr", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    return *out >= 0 ? ZR_OK
-                     : zr_fail(errno == EMFILE || errno == ENFILE ? ZR_ERR_HOST_MEMORY : ZR_ERR_UNAVAILABLE,
-                               "this system gives no memfd (error %d): Linux 3.17 or later is needed, and a "
-                               "free file descriptor (`ulimit -n`)",
-                               errno);
+    return *out >= 0
+               ? ZR_OK
+               : zr_fail(
+                     errno == EMFILE || errno == ENFILE ? ZR_ERR_HOST_MEMORY : ZR_ERR_UNAVAILABLE,
+                     "the system refused a memfd (error %d): Linux 3.17 or later and a free file descriptor (`ulimit -n`) are required",
+                     errno);
 }
 
 /* A map and the gap beside it are a VMA each, and the rest of the process needs some. */

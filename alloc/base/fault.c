@@ -157,10 +157,7 @@ zr_result zr_fault_result(void)
     return misread[0]
                ? zr_fail(
                      ZR_ERR_INVALID,
-                     "ZR_FAULT has \"%s\", which is no site:count; sites are reserve, create, map, access, "
-                     "metadata, thread, open, read, write, sync, rename, disk_read, disk_write, disk_stall, "
-                     "descriptor, receive, send and wait, counts start at 1; site:kind:count with the kind "
-                     "twice, eintr or short, where a site has it",
+                     "ZR_FAULT: \"%s\" is not site:count or site:kind:count; sites are reserve, create, map, access, metadata, thread, open, read, write, sync, rename, disk_read, disk_write, disk_stall, descriptor, receive, send and wait, counts start at 1, kinds are twice, eintr and short, where the site has them",
                      misread)
                : ZR_OK;
 }

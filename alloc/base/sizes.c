@@ -52,7 +52,7 @@ const char *zr_size_read(const char *text, size_t length, uint64_t *out)
     if (at == 0)
         return length > 1 && text[0] == '-' && is_digit(text[1])
                    ? "is out of range: a size is not negative" FORMS
-                   : "is no size" FORMS;
+                   : "is not a size" FORMS;
     if (at < length && text[at] == '.') {
         for (at++; at < length && is_digit(text[at]); at++, decimals++) {
             if (decimals >= DECIMALS_MOST) {
@@ -63,14 +63,14 @@ const char *zr_size_read(const char *text, size_t length, uint64_t *out)
             scale *= 10;
         }
         if (decimals == 0)
-            return "has no digit behind the point" FORMS;
+            return "has no digit after the decimal point" FORMS;
     }
     uint64_t unit = unit_bytes(text + at, length - at);
     if (unit == 0)
-        return "ends in no unit of a size" FORMS;
+        return "has an unknown unit" FORMS;
     unsigned __int128 fraction = (unsigned __int128)part * unit;
     if (too_fine || fraction % scale != 0)
-        return "is no whole number of bytes" FORMS;
+        return "is not a whole number of bytes" FORMS;
     if (beyond || __builtin_mul_overflow(whole, unit, &bytes) ||
         __builtin_add_overflow(bytes, (uint64_t)(fraction / scale), &bytes))
         return "is out of range: more than 2^64 - 1 bytes" FORMS;

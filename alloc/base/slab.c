@@ -53,7 +53,7 @@ void *zr_pages_take_unforked(size_t bytes)
 {
     void *pages = zr_pages_take(bytes);
     if (pages)
-        madvise(pages, bytes, MADV_DONTFORK); /* refused, the child has a copy that nobody uses */
+        madvise(pages, bytes, MADV_DONTFORK); /* if refused, the child has an unused copy */
     return pages;
 }
 

@@ -27,9 +27,9 @@ enum { ZR_ARENA_NAME_BYTES = 32 };
 /* Addresses for one kind of sizes. */
 struct zr_zone {
     size_t first_bytes, end_bytes; /* set at creation; empty: the zone is not there */
-    struct zr_bins gaps;           /* by size, but for the open end */
+    struct zr_bins gaps;           /* free extents by size, except `tail` */
     struct zr_extent *tail;        /* the free extent at the end, NULL when the zone is full to the end */
-    size_t mapped_end;             /* no granule from this one on was ever mapped in the zone */
+    size_t mapped_end;             /* end of the granules that were ever mapped in the zone */
 };
 
 /* Freed blocks kept for the next request of their size. */
@@ -41,117 +41,117 @@ enum { ZR_LINE_BYTES = 128 };
 /* Arenas beside the first. */
 enum { ZR_STRIPES_MOST = 7 };
 
-/* What is noted of blocks that come and go. */
+/* Which hooks run at each allocation and free. */
 enum zr_hooked {
     ZR_HOOKED_NOT,
-    ZR_HOOKED_RECORDER, /* in the flight recorder alone */
-    ZR_HOOKED_MORE      /* debug, a plan or an observer is there */
+    ZR_HOOKED_RECORDER, /* only the flight recorder */
+    ZR_HOOKED_MORE      /* debug, a plan or an observer */
 };
 
 struct zr_arena {
     /* Set at creation. */
     char name[ZR_ARENA_NAME_BYTES];
-    unsigned number; /* in names of statistics: the lowest that was free */
+    unsigned number; /* in names of statistics */
     zr_backend *backend;
     struct zr_range *range;
     char *base;         /* range->address */
     size_t range_bytes; /* range->bytes */
     size_t granule_bytes;
-    unsigned granule_shift; /* log2 of it */
+    unsigned granule_shift; /* log2 of granule_bytes */
     size_t limit_bytes;     /* of reserved_bytes; 0: the backend's own */
     unsigned check;         /* enum zr_check_level */
     size_t bitmap_bytes;    /* of `granules` */
     size_t canary_bytes;    /* kept past each block's end; 0 below ZR_CHECK_BYTES */
-    bool asynchronous;      /* streams run later: freed space has owners */
-    bool visible;           /* the memory can be written from here */
+    bool asynchronous;      /* streams are asynchronous: freed memory belongs to a stream */
+    bool visible;           /* the processor can write the memory */
     bool poison;            /* free space is reported to ASan or Valgrind */
-    bool inner;             /* its callers may hold locks: no thread is started from its calls */
+    bool inner;             /* callers may hold locks: calls start no thread */
     bool shared;            /* one of several stripes, or an arena that may get some */
     struct zr_arena *next;  /* all arenas of the process, by number; lock: that of the list */
 
     /* The stripes: stripes.c. All but `first_stripe` belongs to the first one. */
-    struct zr_arena *first_stripe;             /* itself, unless it is a stripe */
+    struct zr_arena *first_stripe;             /* the arena itself, or of a stripe the first one */
     unsigned stripes_most;                     /* 1: no stripes, ever */
-    bool no_more;                              /* there was no room for one more; lock: that of the list */
+    bool no_more;                              /* creating another stripe failed; lock: that of the list */
     size_t stripe_reserve_bytes;               /* addresses of each */
-    struct zr_arena *stripes[ZR_STRIPES_MOST]; /* set before stripes_count counts them, until the end */
+    struct zr_arena *stripes[ZR_STRIPES_MOST]; /* written before stripes_count is raised, never changed */
     _Atomic unsigned stripes_count, next_seat;
-    _Atomic unsigned unstriped; /* not 0: something watches the first stripe, so all allocate there */
-    /* Every stripe writes these now and then, and nothing else is on their cache lines. */
+    _Atomic unsigned unstriped; /* not 0: all threads allocate in the first stripe */
+    /* Written by every stripe, so they have cache lines of their own. */
     _Alignas(ZR_LINE_BYTES) _Atomic size_t all_reserved_bytes;
     _Atomic size_t all_live_bytes, all_peak_live_bytes, peak_reserved_bytes;
 
-    /* The first stripe's: the map callbacks. lock: read with one stripe's, changed with all stripes' */
+    /* Of the first stripe. lock: read with one stripe's lock, changed with all stripes' locks */
     struct zr_map_callback map_callbacks[ZR_MAP_CALLBACKS_MOST];
     unsigned map_callbacks_count;
 
     struct zr_lock supply; /* see above */
 
-    /* Everything below. Not on a line with what threads of other stripes read. */
+    /* Covers all fields below. On a cache line that threads of other stripes do not read. */
     _Alignas(ZR_LINE_BYTES) struct zr_lock lock;
-    bool debug;     /* canaries, poison, deep checks, tag limits, stacks or a trace: blocks are noted there */
-    uint8_t hooked; /* enum zr_hooked */
+    bool debug;               /* canaries, poison, deep checks, tag limits, stacks or a trace is on */
+    uint8_t hooked;           /* enum zr_hooked */
     struct zr_follow *follow; /* plan and observer (follow.c); NULL: neither */
     const struct zr_plan_calls *plan_calls;
     const struct zr_map_calls *map_calls;
     bool stacks;            /* a block's serial is the number of its stack (telemetry/stacks.h) */
     struct zr_trace *trace; /* NULL: none */
-    bool trace_is_foreign;  /* started by a command from outside, which the program knows nothing of */
+    bool trace_is_foreign;  /* started by another process, not by the program */
     struct zr_recorder recorder;
 
-    /* Blocks, and peaks. While at_peak, the present state is the peak of live_bytes and peak_by_tag_bytes is
-     * stale: the copy is made at the next free, not at each of the allocations that lead up to the peak. What
-     * every call changes has other neighbours: compilers join neighbours into vectors, whose stores and loads
-     * of different widths wait for each other. */
+    /* Blocks and peaks. While at_peak, live_bytes is at its peak and peak_by_tag_bytes is stale: the next
+     * free copies the tags, so that allocations on the way to a peak do not. Fields that every call changes
+     * are not adjacent, because compilers join adjacent fields into vectors, and loads and stores of
+     * different widths stall. */
     size_t live_bytes, peak_live_bytes, requested_bytes, peak_requested_bytes, blocks_count;
     bool at_peak;
     uint64_t allocations_count;
     size_t live_by_tag_bytes[ZR_TAG_COUNT];
     size_t peak_by_tag_bytes[ZR_TAG_COUNT];
-    size_t published_bytes; /* of live_bytes, that the first stripe knows of */
+    size_t published_bytes; /* part of live_bytes included in all_live_bytes */
     uint64_t backend_calls_count;
 
     /* Addresses. */
     struct zr_slab extents;
     struct zr_extent *first; /* lowest address */
     struct zr_index index;   /* written under lock, read without */
-    /* Freed and not merged yet, for a request of the same size (allocate.c); their sizes, 0: none. */
+    /* The size cache: freed blocks kept for a request of the same size, and their sizes; 0: none. */
     struct zr_extent *quick[ZR_QUICK_BLOCKS];
     size_t quick_bytes[ZR_QUICK_BLOCKS];
-    unsigned quick_count, quick_next; /* next: the oldest once all are taken */
-    uint64_t quick_sizes;             /* a bit by a hash of each one's size; others may be set too */
+    unsigned quick_count, quick_next; /* next: the oldest entry of a full cache */
+    uint64_t quick_sizes;             /* a filter: one bit per hash of a size; may have false positives */
     struct zr_zone zones[ZR_ZONE_COUNT];
 
-    /* Freed, and a stream may still be working on it. Empty on synchronous backends. */
+    /* Freed memory that streams may still use. Empty on synchronous backends. */
     struct zr_stream *streams[ZR_STREAMS_MOST + 1]; /* from 1 on */
     unsigned streams_count, recent_stream;
     uint32_t points_count; /* recorded, modulo 2^32 */
     struct zr_slab uses, use_queues;
     struct zr_use_queue *queues,
-        *recent_queue;            /* of blocks that other streams use; recent: NULL or found last */
+        *recent_queue;            /* of blocks that other streams use; recent: the last one found, or NULL */
     struct zr_extent *unnumbered; /* blocks; see zr_streams_defer_unnumbered() */
-    size_t deferred_bytes;        /* freed blocks of both */
+    size_t deferred_bytes;        /* freed blocks in queues and unnumbered */
 
     /* Physical memory. */
     struct zr_granule_cache granule_cache;
     uint64_t *granules;     /* bit g: granule g of the range is mapped */
     size_t mapped_bytes;    /* the bits of `granules`, less alias_bytes */
-    size_t alias_bytes;     /* addresses in plans' regions with a granule that is mapped elsewhere too */
-    uint64_t serial;        /* counts the requests for granules: tells what belongs to the one under way */
+    size_t alias_bytes;     /* addresses in plans' regions whose granule is also mapped elsewhere */
+    uint64_t serial;        /* number of the current request for granules */
     size_t unmovable_bytes; /* handles mapped here whose class is not movable */
-    size_t lent_bytes;      /* taken with zr_granules_take(), mapped in ranges of others */
-    size_t reserved_bytes;  /* handles owned: mapped, lent and cache */
+    size_t lent_bytes;      /* lent by zr_granules_take(), mapped in other ranges */
+    size_t reserved_bytes;  /* mapped, lent and cached handles */
 
-    struct zr_contiguous *pools; /* whose granules and entries count above: see contiguous.h */
+    struct zr_contiguous *pools; /* their granules and entries count above: see contiguous.h */
     const struct zr_pool_calls *_Atomic pool_calls;
 
-    /* The limits of the tags (tag_limits.c): then the arena has debug hooks. */
+    /* Tag limits (tag_limits.c), which switch `debug` on. */
     _Atomic bool bounded; /* written under lock */
     struct zr_tag_limits tag_limits, high_water;
-    size_t promised_by_tag_bytes[ZR_TAG_COUNT]; /* to blocks and entries of pools that are being made */
+    size_t promised_by_tag_bytes[ZR_TAG_COUNT]; /* reserved for blocks and entries that are being created */
 };
 
-/* Both locks, from neither. */
+/* Acquires and releases both locks. */
 static inline void zr_arena_take(struct zr_arena *arena)
 {
     zr_lock_take(&arena->supply);
@@ -164,9 +164,10 @@ static inline void zr_arena_give(struct zr_arena *arena)
     zr_lock_give(&arena->supply);
 }
 
-/* Around a call of the driver, with both (with the lock alone, where nothing is mapped or unmapped): what the
- * lock covers may change meanwhile, but for what only who has the supply changes: granules, mappings, cache
- * handles in hand, plans' regions. A block that is in no index yet is its maker's alone. */
+/* Release and acquire arena->lock around a driver call. The supply lock stays held, unless the call maps and
+ * unmaps nothing. State under the lock may change meanwhile, except granules, mappings, handles in hand and
+ * plans' regions, which change only under the supply lock. A block that is not in the index yet belongs to
+ * its creator. */
 static inline void zr_arena_open(struct zr_arena *arena)
 {
     zr_lock_give(&arena->lock);
@@ -195,14 +196,14 @@ static inline struct zr_block_info zr_block_info_of(const struct zr_arena *arena
                                   .stream = block->stream};
 }
 
-/* The number of the stack that asked for a block; 0: not known. */
+/* The number of the call stack that allocated the block; 0: unknown. */
 static inline uint32_t zr_extent_stack(const struct zr_arena *arena, const struct zr_extent *block)
 {
     return __builtin_expect(arena->stacks, 0) ? block->serial : 0;
 }
 
-/* Once the trace, the tag limits, the canaries, the poison, the check level, the recorder or who follows are
- * other than before. */
+/* Derives `debug` and `hooked`. Called after every change of the trace, tag limits, canaries, poison, check
+ * level, recorder, stacks, plan or observer. */
 static inline void zr_arena_note_debug(struct zr_arena *arena)
 {
     arena->debug = arena->trace || arena->canary_bytes || arena->poison || arena->check >= ZR_CHECK_ARENA ||
@@ -212,7 +213,7 @@ static inline void zr_arena_note_debug(struct zr_arena *arena)
                                                   : ZR_HOOKED_NOT;
 }
 
-/* Waits with an event, which counts as one. lock: arena->lock, held meanwhile */
+/* Waits for a stream with arena->lock held; counts as one backend call. */
 static inline zr_result zr_arena_stream_wait(struct zr_arena *arena, uint64_t stream)
 {
     arena->backend_calls_count++;

@@ -13,7 +13,7 @@
 
 /* ---- Space that becomes free --------------------------------------------------------------------------- */
 
-/* Whose free extent the block's space becomes. False: nobody's: there is no record for one more stream. */
+/* Sets the stream that owns the block's free extent. False: no record for one more stream. */
 static bool find_owner(struct zr_arena *arena, struct zr_extent *block)
 {
     unsigned owner = zr_streams_number(arena, block->stream);
@@ -29,7 +29,7 @@ static inline bool set_owner(struct zr_arena *arena, struct zr_extent *block)
     return likely(!arena->asynchronous) || find_owner(arena, block);
 }
 
-/* Without a record for one more stream its work must be over. The block is nobody else's meanwhile. */
+/* Without a record for one more stream its work must be complete. No other thread has the block meanwhile. */
 static __attribute__((noinline)) bool wait_for_stream(struct zr_arena *arena, const struct zr_extent *block)
 {
     uint64_t stream = block->stream;
@@ -71,7 +71,7 @@ static inline struct zr_extent *leave_quick(struct zr_arena *arena, unsigned pla
     return block;
 }
 
-/* Once a bit was set in vain. */
+/* Rebuild the size filter after a false positive. */
 static inline void note_quick_sizes(struct zr_arena *arena)
 {
     arena->quick_sizes = 0;
@@ -222,12 +222,12 @@ static struct zr_place find_place(struct zr_arena *arena, const struct zr_reques
     return place;
 }
 
-/* A block on the place, with memory mapped where it is missing: nobody else has the block meanwhile. */
+/* Creates a block at the place and maps missing memory; no other thread has the block meanwhile. */
 static zr_result build(struct zr_arena *arena, struct zr_place place, struct zr_need need,
                        struct zr_extent **out)
 {
     if (!place.gap)
-        return zr_fail(ZR_ERR_ADDRESSES, "no %zu free addresses in a row are left of the %zu reserved",
+        return zr_fail(ZR_ERR_ADDRESSES, "no %zu consecutive free addresses are left of the %zu reserved",
                        need.bytes, arena->range_bytes);
     struct zr_bounds part = {place.offset_bytes, need.bytes}, stuck = {0};
     struct zr_extent *block = zr_space_carve(arena, place.gap, part);

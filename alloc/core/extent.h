@@ -42,7 +42,7 @@ struct zr_extent {
     size_t offset_bytes;
     size_t bytes; /* a multiple of ZR_UNIT_BYTES */
     union {
-        uint32_t slack_bytes; /* block: of its bytes, those that nobody asked for */
+        uint32_t slack_bytes; /* block: bytes beyond the requested size */
         uint32_t bin; /* free extent: where it is filed by its size; 0: the open end of a zone, in no bin */
     };
     _Atomic uint32_t sequence; /* odd while a block is in the index: see zr_extent_read() */
@@ -50,9 +50,8 @@ struct zr_extent {
         struct {
             uint64_t stream; /* block */
             union {
-                struct zr_use *uses; /* block: other streams that use it, see streams.h */
-                struct zr_extent
-                    *unnumbered; /* freed, nobody knows when it has passed: the next such block */
+                struct zr_use *uses;          /* block: other streams that use it, see streams.h */
+                struct zr_extent *unnumbered; /* the next freed block whose stream's progress is unknown */
             };
         };
         struct zr_extent *children[2]; /* free extent, filed: smaller and larger */

@@ -36,8 +36,8 @@ static zr_result set_class(struct zr_arena *arena, struct zr_bounds part, enum z
     for (size_t at = first; at < end; at++) {
         const struct zr_mapping *mapping = zr_range_mapping(arena->range, at * granule);
         if (!mapping || !mapping->notified)
-            return zr_fail(ZR_ERR_FOREIGN, "arena \"%s\" has no memory at %p, so it has no class there",
-                           arena->name, (void *)(arena->base + at * granule));
+            return zr_fail(ZR_ERR_FOREIGN, "arena \"%s\" has no memory mapped at %p", arena->name,
+                           (void *)(arena->base + at * granule));
     }
     for (size_t at = first; at < end; at++)
         zr_handle_set_class(arena, zr_range_mapping(arena->range, at * granule)->handle, granule_class);
@@ -48,13 +48,15 @@ zr_result zr_arena_set_granule_class(zr_arena *arena, const void *address, size_
                                      enum zr_granule_class granule_class)
 {
     if (!arena || bytes == 0 || (unsigned)granule_class >= ZR_GRANULE_CLASS_COUNT)
-        return zr_fail(ZR_ERR_INVALID,
-                       "a class of granules needs an arena, at least a byte, and one of %d classes, not %d",
-                       ZR_GRANULE_CLASS_COUNT, (int)granule_class);
+        return zr_fail(
+            ZR_ERR_INVALID,
+            "zr_arena_set_granule_class: requires an arena, at least one byte and a class below %d, not %d",
+            ZR_GRANULE_CLASS_COUNT, (int)granule_class);
     arena = zr_arena_stripe_of(arena, address);
     size_t offset_bytes = (size_t)((const char *)address - arena->base);
     if (offset_bytes >= arena->range->bytes || bytes > arena->range->bytes - offset_bytes)
-        return zr_fail(ZR_ERR_FOREIGN, "%zu bytes at %p are not arena \"%s\"'s", bytes, address, arena->name);
+        return zr_fail(ZR_ERR_FOREIGN, "%zu bytes at %p do not belong to arena \"%s\"", bytes, address,
+                       arena->name);
     zr_arena_take(arena);
     zr_result result = set_class(arena, (struct zr_bounds){offset_bytes, bytes}, granule_class);
     zr_arena_give(arena);
@@ -67,8 +69,8 @@ zr_result zr_arena_fix(zr_arena *arena, bool fixed)
                           to = fixed ? ZR_GRANULE_FIXED : ZR_GRANULE_MOVABLE;
     if (!arena || atomic_load(&arena->stripes_count) > 0)
         return zr_fail(ZR_ERR_INVALID, "%s",
-                       arena ? "the addresses of an arena of stripes are not fixed at once"
-                             : "there is no arena to fix");
+                       arena ? "zr_arena_fix: an arena of several stripes is not supported"
+                             : "zr_arena_fix: arena is NULL");
     zr_arena_take(arena);
     size_t granule = arena->granule_bytes, end = arena->range->bytes / granule;
     for (size_t at = zr_granules_next(arena->granules, 0, end, true); at < end;

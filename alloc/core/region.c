@@ -24,8 +24,8 @@ zr_result zr_region_reserve(struct zr_arena *arena, size_t bytes, struct zr_exte
     zr_arena_flush_quick(arena);
     struct zr_place place = zr_space_find(arena, need, 0);
     if (!place.gap)
-        return zr_fail(ZR_ERR_ADDRESSES, "arena \"%s\" has no %zu addresses in a row for a plan", arena->name,
-                       need.bytes);
+        return zr_fail(ZR_ERR_ADDRESSES, "arena \"%s\" has no %zu consecutive addresses for a plan",
+                       arena->name, need.bytes);
     struct zr_extent *region =
         zr_space_carve(arena, place.gap, (struct zr_bounds){place.offset_bytes, need.bytes});
     region->kind = ZR_EXTENT_REGION;
@@ -92,7 +92,7 @@ zr_result zr_region_reserve_clear(struct zr_arena *arena, size_t bytes, struct z
     zr_region_release(arena, *out);
     *out = carve_unused(arena, bytes);
     if (!*out)
-        return zr_fail(ZR_ERR_ADDRESSES, "arena \"%s\" has no %zu addresses in a row that hold no memory",
+        return zr_fail(ZR_ERR_ADDRESSES, "arena \"%s\" has no %zu consecutive unmapped addresses",
                        arena->name, bytes);
     (*out)->kind = ZR_EXTENT_REGION;
     (*out)->slack_bytes = 0;

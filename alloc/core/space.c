@@ -313,7 +313,7 @@ void zr_space_disown(struct zr_arena *arena, struct zr_extent *gap)
 {
     unfile_free(arena, gap);
     gap->owner = 0;
-    zr_space_free(arena, gap); /* as a block that is freed to nobody in particular */
+    zr_space_free(arena, gap); /* as a block freed without a stream */
 }
 
 /* ---- What lies in free extents ------------------------------------------------------------------------- */

@@ -1,4 +1,4 @@
-/* streams.c: who may use what was freed, and when anybody may. Stands on space.c and backend.c. */
+/* streams.c: which streams may reuse freed memory, and when. Uses space.c and backend.c. */
 #include "alloc/core/streams.h"
 
 #include <string.h>

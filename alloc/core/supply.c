@@ -95,7 +95,7 @@ static zr_result create_handles(struct zr_arena *arena, size_t bytes, size_t lon
 
 /* ---- Unmapping ----------------------------------------------------------------------------------------- */
 
-/* A stretch of whole mappings that is about to be unmapped: nobody finds memory there any more. */
+/* Marks a range of whole mappings as not mapped, before it is unmapped. */
 struct leaving {
     struct zr_bounds part;
     struct zr_handle_list handles;
@@ -123,7 +123,7 @@ static void mark_leaving(struct zr_arena *arena, struct zr_bounds part, struct l
                     (part.offset_bytes + part.bytes) >> arena->granule_shift, false);
 }
 
-/* It stays after all, and is what it was. */
+/* Unmap failed: restore the range's state. */
 static void keep_leaving(struct zr_arena *arena, const struct leaving *leaving)
 {
     struct zr_bounds part = leaving->part;

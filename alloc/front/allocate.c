@@ -46,19 +46,18 @@ static __attribute__((noinline, cold)) zr_result reject_request(const struct zr_
                                                                 const struct zr_request *request, void **out)
 {
     if (!out)
-        return zr_fail(ZR_ERR_INVALID, "a block needs somewhere to go");
+        return zr_fail(ZR_ERR_INVALID, "zr_arena_alloc: out is NULL");
     *out = NULL;
     if (!arena || !request)
-        return zr_fail(ZR_ERR_INVALID, "a block needs an arena and a request");
+        return zr_fail(ZR_ERR_INVALID, "zr_arena_alloc: arena or request is NULL");
     if (request->bytes == 0)
-        return zr_fail(ZR_ERR_INVALID, "a block needs at least one byte");
+        return zr_fail(ZR_ERR_INVALID, "zr_arena_alloc: a request of 0 bytes");
     if (request->bytes > PTRDIFF_MAX - 2 * arena->granule_bytes)
-        return zr_fail(ZR_ERR_INVALID, "a block of %zu bytes overflows the address space", request->bytes);
+        return zr_fail(ZR_ERR_INVALID, "a block of %zu bytes exceeds the address space", request->bytes);
     if ((request->alignment & (request->alignment - 1)) != 0 || request->alignment > arena->granule_bytes)
-        return zr_fail(ZR_ERR_INVALID,
-                       "an alignment of %zu is not a power of two up to the granule size, %zu",
+        return zr_fail(ZR_ERR_INVALID, "alignment %zu: must be a power of two up to the granule size, %zu",
                        request->alignment, arena->granule_bytes);
-    return zr_fail(ZR_ERR_INVALID, "%d is no tag", (int)request->tag);
+    return zr_fail(ZR_ERR_INVALID, "%d is not a tag", (int)request->tag);
 }
 
 /* More than any backend reserves, and far from where sizes overflow. */
@@ -291,8 +290,9 @@ static __attribute__((noinline, cold)) zr_result reject_free(struct zr_arena *ar
     if (offset >= arena->range_bytes)
         result = zr_fail(ZR_ERR_FOREIGN, "%p is not in arena \"%s\"", address, arena->name);
     else if (block && offset < zr_extent_end(block))
-        result = zr_fail(ZR_ERR_FOREIGN, "%p lies %zu bytes inside the block of %zu bytes at %p: free that",
-                         address, offset - block->offset_bytes, zr_extent_requested_bytes(block),
+        result = zr_fail(ZR_ERR_FOREIGN,
+                         "%p lies %zu bytes inside the block of %zu bytes at %p: free that address", address,
+                         offset - block->offset_bytes, zr_extent_requested_bytes(block),
                          (void *)(arena->base + block->offset_bytes));
     else if (freed)
         result = zr_fail(ZR_ERR_DOUBLE_FREE, "the block at %p of arena \"%s\" was freed before", address,
@@ -356,7 +356,7 @@ zr_result zr_arena_free(zr_arena *arena, void *address)
     if (unlikely(!address))
         return ZR_OK;
     if (unlikely(!arena))
-        return zr_fail(ZR_ERR_INVALID, "%p cannot be freed without its arena", address);
+        return zr_fail(ZR_ERR_INVALID, "zr_arena_free of %p: arena is NULL", address);
     arena = zr_arena_stripe_of(arena, address);
     zr_lock_take(&arena->lock);
     size_t offset = (size_t)((char *)address - arena->base);

@@ -42,7 +42,7 @@ static zr_result reserve_range(struct zr_arena *arena, size_t asked_bytes)
     zr_backend *backend = arena->backend;
     size_t bytes = asked_bytes;
     if (bytes > SIZE_MAX / 2)
-        return zr_fail(ZR_ERR_INVALID, "a reservation of %zu bytes is larger than any address space", bytes);
+        return zr_fail(ZR_ERR_INVALID, "a reservation of %zu bytes exceeds the address space", bytes);
     if (bytes == 0)
         bytes = backend->ops->reserve_hint
                     ? backend->ops->reserve_hint(backend, arena->limit_bytes ? arena->limit_bytes
@@ -123,19 +123,19 @@ zr_result zr_arena_create(zr_arena **out, const struct zr_arena_options *options
 {
     struct zr_arena_options own;
     if (!out)
-        return zr_fail(ZR_ERR_INVALID, "an arena needs somewhere to go");
+        return zr_fail(ZR_ERR_INVALID, "zr_arena_create: out is NULL");
     *out = NULL;
     zr_result result = ZR_STRUCT_COPY(zr_arena_options, threads, &own, options);
     if (result != ZR_OK)
         return result;
     options = &own;
     if (!options->backend)
-        return zr_fail(ZR_ERR_INVALID, "an arena needs a backend");
+        return zr_fail(ZR_ERR_INVALID, "zr_arena_create: backend is NULL");
     if (options->threads > ZR_STRIPES_MOST + 1)
-        return zr_fail(ZR_ERR_INVALID, "an arena serves at most %d threads at once, not %u",
+        return zr_fail(ZR_ERR_INVALID, "zr_arena_create: at most %d threads are allowed, not %u",
                        ZR_STRIPES_MOST + 1, options->threads);
     if (options->limit_bytes && options->limit_bytes < options->backend->can.granule_bytes)
-        return zr_fail(ZR_ERR_INVALID, "an arena's limit of %zu bytes is below one granule (%zu)",
+        return zr_fail(ZR_ERR_INVALID, "zr_arena_create: a limit of %zu bytes is below one granule (%zu)",
                        options->limit_bytes, options->backend->can.granule_bytes);
     struct zr_arena *arena = zr_pages_take(sizeof *arena);
     if (!arena)
@@ -158,7 +158,7 @@ unsigned zr_arena_add_stripe(struct zr_arena *first_stripe, unsigned count)
     zr_arenas_close();
     if (1 + atomic_load(&first_stripe->stripes_count) != count || first_stripe->unstriped ||
         first_stripe->no_more)
-        goto unlock; /* somebody was faster */
+        goto unlock; /* another thread was faster */
     arena = zr_pages_take(sizeof *arena);
     if (arena &&
         prepare(arena, &(struct zr_arena_options){.backend = first_stripe->backend,
@@ -202,7 +202,7 @@ zr_result zr_arena_destroy(zr_arena *arena, size_t *leaked_bytes)
     const struct zr_pool_calls *pools = atomic_load(&arena->pool_calls);
     const char *pool = pools ? pools->name(arena) : NULL;
     if (pool)
-        result = zr_fail(ZR_ERR_INVALID, "arena \"%s\" still carries pool \"%s\": destroy that first",
+        result = zr_fail(ZR_ERR_INVALID, "arena \"%s\" still has pool \"%s\": destroy the pool first",
                          arena->name, pool);
     zr_lock_give(&arena->lock);
     if (result != ZR_OK)
@@ -251,7 +251,7 @@ zr_result zr_arena_trim(zr_arena *arena, size_t keep_bytes, size_t *released_byt
     if (released_bytes)
         *released_bytes = 0;
     if (!arena)
-        return zr_fail(ZR_ERR_INVALID, "there is no arena to trim");
+        return zr_fail(ZR_ERR_INVALID, "zr_arena_trim: arena is NULL");
     size_t released = zr_stripes_trim(arena) + trim_stripe(arena, keep_bytes);
     if (released_bytes)
         *released_bytes = released;
@@ -273,7 +273,7 @@ zr_result zr_arena_find(zr_arena *arena, const void *pointer, struct zr_block_in
 {
     bool found = false;
     if (!arena || !out)
-        return zr_fail(ZR_ERR_INVALID, "a search needs an arena and somewhere to put its answer");
+        return zr_fail(ZR_ERR_INVALID, "zr_arena_find: arena or out is NULL");
     arena = zr_arena_stripe_of(arena, pointer);
     size_t offset = (size_t)((const char *)pointer - arena->base);
     *out = (struct zr_block_info){0};
@@ -289,5 +289,5 @@ zr_result zr_arena_find(zr_arena *arena, const void *pointer, struct zr_block_in
     const struct zr_pool_calls *pools = atomic_load(&arena->first_stripe->pool_calls);
     return found || (pools && pools->find(arena->first_stripe, pointer, out))
                ? ZR_OK
-               : zr_fail(ZR_ERR_FOREIGN, "no live block of arena \"%s\" holds %p", arena->name, pointer);
+               : zr_fail(ZR_ERR_FOREIGN, "no live block of arena \"%s\" contains %p", arena->name, pointer);
 }

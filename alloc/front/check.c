@@ -30,7 +30,7 @@ static zr_result check_block(struct zr_arena *arena, const struct zr_extent *ext
         return corrupt("the block at %zu is not in the index", extent->offset_bytes);
     if (zr_block_before(arena, zr_extent_end(extent) - 1, &copy) != extent ||
         copy.offset_bytes != extent->offset_bytes || copy.bytes != extent->bytes)
-        return corrupt("the last byte of the block at %zu is not found in it", extent->offset_bytes);
+        return corrupt("the index does not find the last byte of the block at %zu", extent->offset_bytes);
     if (extent->tag >= ZR_TAG_COUNT ||
         zr_extent_requested_bytes(extent) + arena->canary_bytes > extent->bytes)
         return corrupt("the block at %zu has a bad tag (%u) or size", extent->offset_bytes, extent->tag);
@@ -47,18 +47,18 @@ static zr_result check_free_extent(const struct zr_arena *arena, const struct zr
     const struct zr_zone *zone = &arena->zones[gap->zone];
     bool tail = zr_extent_end(gap) == zone->end_bytes && gap->owner == 0;
     if (gap->offset_bytes < zone->first_bytes || zr_extent_end(gap) > zone->end_bytes)
-        return corrupt("the gap at %zu lies in another zone than its own", gap->offset_bytes);
+        return corrupt("the free extent at %zu lies outside its zone", gap->offset_bytes);
     if (gap->bin != (tail ? 0 : zr_bins_index(gap->bytes)) || tail != (zone->tail == gap))
-        return corrupt("the gap at %zu of %zu bytes is filed in bin %u, not %u", gap->offset_bytes,
+        return corrupt("the free extent at %zu of %zu bytes is in bin %u, not %u", gap->offset_bytes,
                        gap->bytes, gap->bin, tail ? 0 : zr_bins_index(gap->bytes));
     if (gap->tag != 0)
-        return corrupt("the gap at %zu has a tag", gap->offset_bytes);
+        return corrupt("the free extent at %zu has a tag", gap->offset_bytes);
     if (gap->next && gap->next->kind == ZR_EXTENT_FREE && gap->next->zone == gap->zone &&
         gap->next->owner == gap->owner)
-        return corrupt("two gaps of one zone touch at %zu", zr_extent_end(gap));
+        return corrupt("two free extents of one zone are adjacent at %zu", zr_extent_end(gap));
     if (gap->owner > arena->streams_count)
-        return corrupt("the gap at %zu belongs to stream number %u of %u", gap->offset_bytes, gap->owner,
-                       arena->streams_count);
+        return corrupt("the free extent at %zu belongs to stream number %u of %u", gap->offset_bytes,
+                       gap->owner, arena->streams_count);
     if (gap->owner)
         sums->pending_bytes += gap->bytes;
     else
@@ -109,16 +109,16 @@ static zr_result check_granules(const struct zr_arena *arena)
          at = zr_granules_next(arena->granules, at, end, true)) {
         const struct zr_mapping *mapping = zr_range_mapping(arena->range, at * granule);
         if (!mapping || mapping->offset_bytes != at * granule)
-            return corrupt("the granule at %zu is not mapped as the counters say", at * granule);
+            return corrupt("the granule at %zu is mapped contrary to the counters", at * granule);
         bool good = mapping->access && mapping->notified;
         bool excused = !good && (is_leaving(arena, at * granule) || zr_follow_owes(arena, at * granule));
         if (!mapping->access && !excused)
             return corrupt("the granule at %zu is mapped without access", at * granule);
         if (!mapping->notified && !excused)
-            return corrupt("the granule at %zu is mapped and nobody was told", at * granule);
+            return corrupt("the granule at %zu is mapped without a call of the map callbacks", at * granule);
         size_t after = at + mapping->handle->bytes / granule;
         if (after > end || !zr_granules_all_mapped(arena->granules, at, after))
-            return corrupt("the run of granules at %zu is mapped in part", at * granule);
+            return corrupt("the run of granules at %zu is partly mapped", at * granule);
         mapped_bytes += mapping->handle->bytes;
         unmovable_bytes += zr_is_movable(mapping) ? 0 : mapping->handle->bytes;
         count++;
@@ -131,11 +131,12 @@ static zr_result check_granules(const struct zr_arena *arena)
             return corrupt("a granule is mapped beyond the end of zone %u", i);
     }
     if (count != arena->range->mappings_count || mapped_bytes != arena->mapped_bytes + arena->alias_bytes)
-        return corrupt("%zu bytes are mapped in %zu pieces, %zu in %zu are counted", mapped_bytes, count,
-                       arena->mapped_bytes + arena->alias_bytes, arena->range->mappings_count);
+        return corrupt("%zu bytes are mapped in %zu mappings; the counters have %zu in %zu", mapped_bytes,
+                       count, arena->mapped_bytes + arena->alias_bytes, arena->range->mappings_count);
     if (unmovable_bytes < arena->unmovable_bytes ||
         (arena->alias_bytes == 0 && unmovable_bytes != arena->unmovable_bytes))
-        return corrupt("%zu bytes are not movable, %zu are counted", unmovable_bytes, arena->unmovable_bytes);
+        return corrupt("%zu bytes are not movable; the counter has %zu", unmovable_bytes,
+                       arena->unmovable_bytes);
     return ZR_OK;
 }
 
@@ -148,9 +149,9 @@ static zr_result check_granule_cache(const struct zr_arena *arena)
             bytes += handle->bytes;
     if (bytes != arena->granule_cache.bytes ||
         arena->reserved_bytes != arena->mapped_bytes + arena->lent_bytes + bytes)
-        return corrupt("%zu bytes reserved are not %zu mapped, %zu lent and %zu in cache (%zu counted)",
-                       arena->reserved_bytes, arena->mapped_bytes, arena->lent_bytes,
-                       arena->granule_cache.bytes, bytes);
+        return corrupt(
+            "%zu reserved bytes differ from %zu mapped, %zu lent and %zu in cache (the counter has %zu)",
+            arena->reserved_bytes, arena->mapped_bytes, arena->lent_bytes, arena->granule_cache.bytes, bytes);
     return ZR_OK;
 }
 
@@ -161,7 +162,7 @@ static zr_result check_bins(const struct zr_bins *holes, size_t want_count)
          extent = zr_bins_smaller(holes, extent))
         count++;
     if (count != want_count)
-        return corrupt("%zu gaps are filed by size, and there are %zu", count, want_count);
+        return corrupt("%zu free extents are in bins; %zu exist", count, want_count);
     return ZR_OK;
 }
 
@@ -194,17 +195,18 @@ zr_result zr_check_arena(struct zr_arena *arena)
         return corrupt("the extents end at %zu, the range at %zu", sums.end_bytes, arena->range->bytes);
     if (sums.live_bytes != arena->live_bytes || sums.requested_bytes != arena->requested_bytes ||
         sums.blocks_count != arena->blocks_count)
-        return corrupt("%zu bytes in %zu blocks are live, %zu in %zu are counted", sums.live_bytes,
+        return corrupt("%zu bytes in %zu blocks are live; the counters have %zu in %zu", sums.live_bytes,
                        sums.blocks_count, arena->live_bytes, arena->blocks_count);
     if (memcmp(sums.by_tag_bytes, arena->live_by_tag_bytes, sizeof sums.by_tag_bytes) != 0)
-        return corrupt("the bytes per tag are not those of the blocks");
+        return corrupt("the counters per tag differ from the blocks");
     for (unsigned tag = 0; arena->bounded && tag < ZR_TAG_COUNT; tag++)
         if (arena->live_by_tag_bytes[tag] > arena->high_water.by_tag_bytes[tag])
-            return corrupt("%zu bytes of %s are live, and the most was %zu", arena->live_by_tag_bytes[tag],
-                           zr_tag_name((zr_tag)tag), arena->high_water.by_tag_bytes[tag]);
+            return corrupt("%zu bytes of %s are live; the recorded peak is %zu",
+                           arena->live_by_tag_bytes[tag], zr_tag_name((zr_tag)tag),
+                           arena->high_water.by_tag_bytes[tag]);
     if (sums.pending_bytes + arena->deferred_bytes != zr_space_pending_bytes(arena))
-        return corrupt("%zu bytes are pending, %zu are counted", sums.pending_bytes + arena->deferred_bytes,
-                       zr_space_pending_bytes(arena));
+        return corrupt("%zu bytes are pending; the counter has %zu",
+                       sums.pending_bytes + arena->deferred_bytes, zr_space_pending_bytes(arena));
     result = check_granules(arena);
     if (result == ZR_OK)
         result = check_granule_cache(arena);
@@ -216,7 +218,7 @@ zr_result zr_check_arena(struct zr_arena *arena)
 zr_result zr_arena_check(zr_arena *arena)
 {
     if (!arena)
-        return zr_fail(ZR_ERR_INVALID, "there is no arena to check");
+        return zr_fail(ZR_ERR_INVALID, "zr_arena_check: arena is NULL");
     zr_result result = ZR_OK;
     unsigned count = 1 + atomic_load(&arena->stripes_count);
     for (unsigned i = 0; i < count && result == ZR_OK; i++) {

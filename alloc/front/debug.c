@@ -59,10 +59,10 @@ zr_result zr_debug_freed(struct zr_arena *arena, const struct zr_extent *block)
     if (arena->canary_bytes && arena->visible) {
         size_t byte = damaged(arena, block);
         if (byte > 0)
-            result = zr_fail(ZR_ERR_CORRUPT,
-                             "the block of %zu bytes at %p (%s) was written past its end: byte %zu after it",
-                             zr_extent_requested_bytes(block), (void *)address,
-                             zr_tag_name((zr_tag)block->tag), byte);
+            result = zr_fail(
+                ZR_ERR_CORRUPT,
+                "the program wrote past the end of the block of %zu bytes at %p (%s): byte %zu after it",
+                zr_extent_requested_bytes(block), (void *)address, zr_tag_name((zr_tag)block->tag), byte);
     }
     if (arena->trace) {
         struct zr_block_info info = zr_block_info_of(arena, block);

@@ -32,10 +32,10 @@ static zr_result notify_one(struct zr_arena *arena, const struct zr_map_callback
     zr_result result = callback->mapped ? callback->mapped(callback->argument, address, part.bytes) : ZR_OK;
     return result == ZR_OK
                ? ZR_OK
-               : zr_fail(result,
-                         "a map callback of arena \"%s\" refused %zu bytes at %p (%s): it has the "
-                         "reason, and zr_arena_remove_map_callback() ends it",
-                         arena->name, part.bytes, (void *)address, zr_result_name(result));
+               : zr_fail(
+                     result,
+                     "a map callback of arena \"%s\" rejected %zu bytes at %p (%s): zr_arena_remove_map_callback() removes the callback",
+                     arena->name, part.bytes, (void *)address, zr_result_name(result));
 }
 
 /* All of the callbacks take the extent, or none does. */
@@ -204,14 +204,14 @@ static struct zr_arena *stripe_at(struct zr_arena *first_stripe, unsigned i)
 zr_result zr_arena_add_map_callback(zr_arena *arena, const struct zr_map_callback *callback)
 {
     if (!arena || !callback)
-        return zr_fail(ZR_ERR_INVALID, "a map callback needs an arena and somebody to tell");
+        return zr_fail(ZR_ERR_INVALID,
+                       "zr_arena_add_map_callback: arena is NULL, or both functions are NULL");
     zr_result result = ZR_OK;
     size_t stopped = 0;
     unsigned stripes = lock_stripes(arena), notified = 0;
     if (arena->map_callbacks_count == ZR_MAP_CALLBACKS_MOST)
-        result =
-            zr_fail(ZR_ERR_INVALID, "arena \"%s\" has %d map callbacks, the most there can be: end one first",
-                    arena->name, ZR_MAP_CALLBACKS_MOST);
+        result = zr_fail(ZR_ERR_INVALID, "arena \"%s\" has %d map callbacks, the maximum: remove one first",
+                         arena->name, ZR_MAP_CALLBACKS_MOST);
     else
         while (result == ZR_OK && notified <= stripes) {
             struct zr_arena *stripe = stripe_at(arena, notified);
@@ -237,13 +237,13 @@ zr_result zr_arena_remove_map_callback(zr_arena *arena, const struct zr_map_call
 {
     size_t stopped = 0;
     if (!arena || !callback)
-        return zr_fail(ZR_ERR_INVALID, "a map callback ends with its arena and what it was begun with");
+        return zr_fail(ZR_ERR_INVALID, "zr_arena_remove_map_callback: arena or callback is NULL");
     zr_result result = ZR_OK;
     unsigned stripes = lock_stripes(arena), at = 0;
     while (at < arena->map_callbacks_count && !same(&arena->map_callbacks[at], callback))
         at++;
     if (at == arena->map_callbacks_count) {
-        result = zr_fail(ZR_ERR_INVALID, "arena \"%s\" has no such map callback", arena->name);
+        result = zr_fail(ZR_ERR_INVALID, "arena \"%s\" has no map callback with these values", arena->name);
     } else {
         for (unsigned i = 0; i <= stripes; i++)
             notify_present(stripe_at(arena, i), callback, true, all_granules(stripe_at(arena, i)), &stopped);

@@ -34,9 +34,9 @@ static zr_result export_extent(struct zr_arena *arena, const struct zr_extent *b
         at += mapping->handle->bytes;
     }
     *count = needed;
-    return needed <= room ? ZR_OK
-                          : zr_fail(ZR_ERR_INVALID, "the block takes %zu segments, and there is room for %zu",
-                                    needed, room);
+    return needed <= room
+               ? ZR_OK
+               : zr_fail(ZR_ERR_INVALID, "the block has %zu segments; the array holds %zu", needed, room);
 }
 
 static void set_exported(struct zr_arena *arena, const struct zr_extent *block)
@@ -54,7 +54,7 @@ zr_result zr_block_segments(zr_arena *arena, const void *block, bool exports, st
 {
     bool freed;
     if (!arena || !count || !lead_bytes || (!segments && *count > 0))
-        return zr_fail(ZR_ERR_INVALID, "an export needs an arena and somewhere to put its segments");
+        return zr_fail(ZR_ERR_INVALID, "zr_block_export: arena, segments, count or lead_bytes is NULL");
     arena = zr_arena_stripe_of(arena, block);
     size_t offset = (size_t)((const char *)block - arena->base);
     struct zr_extent *extent = NULL;
@@ -84,7 +84,7 @@ zr_result zr_block_export_end(zr_arena *arena, const void *block)
 {
     bool freed;
     if (!arena)
-        return zr_fail(ZR_ERR_INVALID, "an export ends in its arena");
+        return zr_fail(ZR_ERR_INVALID, "zr_block_export_end: arena is NULL");
     arena = zr_arena_stripe_of(arena, block);
     size_t offset = (size_t)((const char *)block - arena->base);
     const struct zr_extent *extent = NULL;
@@ -121,7 +121,7 @@ static zr_result total_bytes(const struct zr_segment *segments, size_t count, si
     *out = 0;
     for (size_t i = 0; i < count; i++)
         if (__builtin_add_overflow(*out, segments[i].bytes, out))
-            return zr_fail(ZR_ERR_INVALID, "the imported segments overflow the address space");
+            return zr_fail(ZR_ERR_INVALID, "the imported segments exceed the address space");
     return ZR_OK;
 }
 
@@ -130,10 +130,10 @@ zr_result zr_import(zr_backend *backend, const struct zr_segment *segments, size
     struct zr_range *range = NULL;
     size_t bytes = 0, done = 0;
     if (!out)
-        return zr_fail(ZR_ERR_INVALID, "an import needs somewhere to go");
+        return zr_fail(ZR_ERR_INVALID, "zr_import: out is NULL");
     *out = NULL;
     if (!backend || !segments || count == 0)
-        return zr_fail(ZR_ERR_INVALID, "an import needs a backend and at least one segment");
+        return zr_fail(ZR_ERR_INVALID, "zr_import: requires a backend and at least one segment");
     if (!backend->can.exportable)
         return zr_fail(ZR_ERR_UNAVAILABLE, "the %s backend cannot share memory with other processes",
                        backend->ops->name);
@@ -166,7 +166,7 @@ zr_result zr_import_release(zr_backend *backend, void *imported)
     if (!imported)
         return ZR_OK;
     if (!backend)
-        return zr_fail(ZR_ERR_INVALID, "an import cannot be released without its backend");
+        return zr_fail(ZR_ERR_INVALID, "zr_import_release: backend is NULL");
     /* One call has it from here on: another release of it finds none. */
     pthread_mutex_lock(&backend->lock);
     struct zr_range *range = backend->ranges;
@@ -176,8 +176,9 @@ zr_result zr_import_release(zr_backend *backend, void *imported)
         range->import = false;
     pthread_mutex_unlock(&backend->lock);
     if (!range)
-        return zr_fail(ZR_ERR_FOREIGN, "%p is no import of the %s backend", imported, backend->ops->name);
-    /* Nobody said which streams use it. While they cannot be waited for, it stays, for another call. */
+        return zr_fail(ZR_ERR_FOREIGN, "%p is not an import of the %s backend", imported, backend->ops->name);
+    /* The streams that use the import are unknown. If synchronizing fails, the import stays for another call.
+     */
     zr_result result = backend->can.synchronous ? ZR_OK : zr_backend_synchronize(backend);
     if (result == ZR_OK)
         result = zr_backend_unmap(range, (struct zr_bounds){0, range->bytes});

@@ -18,7 +18,7 @@
  * to sleep so much more, and one that is open makes up for one. */
 enum { PATIENCE = 64, TAKEN = 8, SLEPT = 24 };
 
-/* ---- Who serves whom ----------------------------------------------------------------------------------- */
+/* ---- Stripes of threads -------------------------------------------------------------------------------- */
 
 static inline struct zr_arena *stripe_in(struct zr_arena *first_stripe, unsigned seat)
 {
@@ -104,7 +104,7 @@ bool zr_stripes_fetch(struct zr_arena *arena, size_t bytes)
     zr_arena_give(arena);
     for (unsigned i = 0; got < wanted && i < 2 * count; i++) {
         struct zr_arena *other = stripe_in(first_stripe, i % count);
-        bool wait = i >= count; /* only if nobody has any */
+        bool wait = i >= count; /* only if no stripe has idle memory */
         if (other == arena || (wait && (got > 0 || !other->asynchronous)))
             continue;
         zr_arena_take(other);

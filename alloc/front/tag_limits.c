@@ -44,16 +44,15 @@ static zr_result check(const struct zr_arena *arena, const struct zr_request *re
     if (is_above(live_bytes, bytes, tag_limits->by_tag_bytes[tag]))
         return zr_fail(
             ZR_ERR_TAG_LIMIT,
-            "%zu bytes for %s would make it %zu in arena \"%s\" (%zu asked for, %zu live), and its "
-            "tag limit is %zu; free some of it before, or raise the tag limit",
+            "%zu bytes for %s would make it %zu in arena \"%s\" (%zu requested, %zu live); its tag limit is %zu; free blocks of the tag first, or raise the tag limit",
             bytes, zr_tag_name(tag), live_bytes + bytes, arena->name, request->bytes, live_bytes,
             tag_limits->by_tag_bytes[tag]);
     if (is_above(all_bytes, bytes, tag_limits->total_bytes))
-        return zr_fail(ZR_ERR_TAG_LIMIT,
-                       "%zu bytes for %s would make all tags together %zu in arena \"%s\" (%zu asked for, "
-                       "%zu live), and their tag limit is %zu; free some before, or raise the tag limit",
-                       bytes, zr_tag_name(tag), all_bytes + bytes, arena->name, request->bytes, all_bytes,
-                       tag_limits->total_bytes);
+        return zr_fail(
+            ZR_ERR_TAG_LIMIT,
+            "%zu bytes for %s would make all tags together %zu in arena \"%s\" (%zu requested, %zu live); their tag limit is %zu; free blocks first, or raise the tag limit",
+            bytes, zr_tag_name(tag), all_bytes + bytes, arena->name, request->bytes, all_bytes,
+            tag_limits->total_bytes);
     return ZR_OK;
 }
 
@@ -114,13 +113,13 @@ zr_result zr_tag_limit_promise(struct zr_arena *arena, const struct zr_request *
 zr_result zr_arena_set_tag_limits(zr_arena *arena, const struct zr_tag_limits *tag_limits)
 {
     if (!arena)
-        return zr_fail(ZR_ERR_INVALID, "there is no arena to set tag limits for");
+        return zr_fail(ZR_ERR_INVALID, "zr_arena_set_tag_limits: arena is NULL");
     if (tag_limits && !zr_arena_hold_unstriped(arena, 1)) {
         zr_arena_hold_unstriped(arena, -1);
-        return zr_fail(ZR_ERR_INVALID,
-                       "the threads of arena \"%s\" have addresses of their own already: set its tag limits "
-                       "before they allocate, or make it for one thread",
-                       arena->name);
+        return zr_fail(
+            ZR_ERR_INVALID,
+            "arena \"%s\" already has several stripes: set its tag limits before threads allocate, or create it with threads 1",
+            arena->name);
     }
     zr_lock_take(&arena->lock);
     bool was_bounded = arena->bounded;
@@ -141,14 +140,16 @@ zr_result zr_arena_set_tag_limits(zr_arena *arena, const struct zr_tag_limits *t
 zr_result zr_arena_get_high_water(zr_arena *arena, struct zr_tag_limits *out)
 {
     if (!arena || !out)
-        return zr_fail(ZR_ERR_INVALID, "what an arena has reached needs the arena and somewhere to go");
+        return zr_fail(ZR_ERR_INVALID, "zr_arena_get_high_water: arena or out is NULL");
     zr_lock_take(&arena->lock);
     bool bounded = arena->bounded;
     *out = arena->high_water;
     zr_lock_give(&arena->lock);
     out->by_tag_bytes[ZR_TAG_OTHER] = SIZE_MAX;
-    return bounded ? ZR_OK
-                   : zr_fail(ZR_ERR_INVALID,
-                             "arena \"%s\" has no tag limits; what it reaches is noted from the first on",
-                             arena->name);
+    return bounded
+               ? ZR_OK
+               : zr_fail(
+                     ZR_ERR_INVALID,
+                     "arena \"%s\" has no tag limits; high-water marks begin with zr_arena_set_tag_limits()",
+                     arena->name);
 }

@@ -20,11 +20,11 @@ zr_result zr_thread_start(struct zr_thread *out, zr_arena *arena, size_t stack_b
 
     *out = (struct zr_thread){0};
     if (!arena || !run)
-        return zr_fail(ZR_ERR_INVALID, "a thread needs an arena for its stack and a function to run");
+        return zr_fail(ZR_ERR_INVALID, "starting a thread: arena or function is NULL");
     request.alignment = (size_t)page_bytes;
     request.bytes &= ~(size_t)15;
     if (least_bytes > 0 && request.bytes < (size_t)least_bytes)
-        return zr_fail(ZR_ERR_INVALID, "a thread's stack of %zu bytes is below the system's least, %ld",
+        return zr_fail(ZR_ERR_INVALID, "a thread's stack of %zu bytes is below the system's minimum, %ld",
                        request.bytes, least_bytes);
     zr_result result = zr_arena_alloc(arena, &request, &stack);
     if (result != ZR_OK)

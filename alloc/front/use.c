@@ -7,7 +7,7 @@ zr_result zr_block_use(zr_arena *arena, const void *block, uint64_t stream)
 {
     bool freed;
     if (!arena || !block)
-        return zr_fail(ZR_ERR_INVALID, "the use of a block needs its arena and its address");
+        return zr_fail(ZR_ERR_INVALID, "zr_block_use: arena or block is NULL");
     zr_result result = zr_backend_stream_name(arena->backend, &stream);
     if (result != ZR_OK)
         return result;

@@ -238,11 +238,11 @@ zr_result zr_heap_start(zr_arena *arena)
     extent_hooks_t *hooks = &extent_hooks;
 
     if (!arena)
-        return zr_fail(ZR_ERR_INVALID, "the heap needs an arena");
+        return zr_fail(ZR_ERR_INVALID, "zr_heap_start: arena is NULL");
     pthread_once(&fork_once, wire_fork);
     pthread_mutex_lock(&heap.change_lock);
     if (heap.arena) {
-        result = zr_fail(ZR_ERR_INVALID, "the heap has been started already");
+        result = zr_fail(ZR_ERR_INVALID, "the heap is already started");
         goto unwind;
     }
     /* Created with jemalloc's own hooks and switched over: its records of the arena must not land in it. */
@@ -278,7 +278,7 @@ zr_result zr_heap_stop(size_t *leaked_bytes)
         *leaked_bytes = 0;
     pthread_mutex_lock(&heap.change_lock);
     if (!heap.arena) {
-        result = zr_fail(ZR_ERR_INVALID, "the heap has not been started");
+        result = zr_fail(ZR_ERR_INVALID, "the heap is not started");
         goto unwind;
     }
     atomic_store(&heap.flags, 0);
@@ -289,7 +289,7 @@ zr_result zr_heap_stop(size_t *leaked_bytes)
         *leaked_bytes = small_bytes + large_bytes;
     int error = arena_control("arena.%u.destroy", NULL, 0, NULL, 0);
     if (error != 0)
-        result = zr_fail(ZR_ERR_CORRUPT, "jemalloc could not end the heap (error %d)", error);
+        result = zr_fail(ZR_ERR_CORRUPT, "jemalloc failed to destroy the heap (error %d)", error);
     heap.arena = NULL;
     memset(heap.parts, 0, sizeof heap.parts);
 unwind:
@@ -304,7 +304,7 @@ static int running(void)
 {
     int flags = atomic_load_explicit(&heap.flags, memory_order_acquire);
     if (__builtin_expect(flags == 0, 0))
-        zr_fail(ZR_ERR_INVALID, "the heap is not running: zr_heap_start() comes first");
+        zr_fail(ZR_ERR_INVALID, "the heap is not started: call zr_heap_start() first");
     return flags;
 }
 
@@ -315,7 +315,7 @@ static void *refused(size_t bytes)
     if (arena_refused)
         snprintf(why, sizeof why, "%s", zr_last_error());
     arena_refused = false;
-    zr_fail(ZR_ERR_MEMORY, "no %zu bytes on the host heap: %s", bytes, why);
+    zr_fail(ZR_ERR_MEMORY, "the host heap cannot allocate %zu bytes: %s", bytes, why);
     return NULL;
 }
 
@@ -324,7 +324,7 @@ static bool too_large(size_t bytes)
 {
     if (bytes <= PTRDIFF_MAX)
         return false;
-    zr_fail(ZR_ERR_INVALID, "an object of %zu bytes is larger than any address space", bytes);
+    zr_fail(ZR_ERR_INVALID, "an object of %zu bytes exceeds the address space", bytes);
     return true;
 }
 
@@ -396,7 +396,7 @@ static void *move(void *old, size_t old_bytes, size_t bytes, int flags)
     void *object = take(bytes, false, flags);
     if (!object)
         return NULL;
-    if (heap.poison) /* how much of it was asked for, nobody knows */
+    if (heap.poison) /* the requested size is unknown */
         zr_poison_clear(old, old_bytes);
     memcpy(object, old, old_bytes < bytes ? old_bytes : bytes);
     give(old, flags);
@@ -415,7 +415,7 @@ void *zr_heap_realloc(void *old, size_t bytes)
     if (__builtin_expect(heap.poison, 0))
         touch(old);
     size_t old_bytes = zr_je_sallocx(old, flags);
-    /* Shrinking a large object where it is would leave the rest of its block to nobody. */
+    /* Shrinking a large object in place would waste the rest of its block. */
     if (heap.poison || (old_bytes >= LARGE_BYTES && zr_je_nallocx(bytes, flags) < old_bytes))
         object = move(old, old_bytes, bytes, flags);
     if (!object && !heap.poison)

@@ -369,7 +369,7 @@ static struct zr_extent *enter(struct zr_follow_plan *plan, struct zr_plan_slot 
     return &slot->extent;
 }
 
-/* Not, after all. */
+/* Undo the placement. */
 static void withdraw(struct zr_arena *arena, struct zr_follow_sequence *sequence, struct zr_plan_slot *slot)
 {
     struct zr_follow_plan *plan = slot->plan;
@@ -399,7 +399,7 @@ static struct zr_extent *take(struct zr_arena *arena, struct zr_follow_sequence 
         follow->pass.conflicts_count++;
         return NULL;
     }
-    /* It is live first: nobody else is to have its place while the driver maps what is under it. */
+    /* Mark the block live first, so that no other request gets its place while the driver maps it. */
     struct zr_extent *block = enter(plan, slot);
     if (__builtin_expect(zr_step_of(slot)->seen_epoch != plan->epoch, 0) &&
         !zr_follow_map_slot(arena, slot)) {

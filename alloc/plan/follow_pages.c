@@ -320,7 +320,7 @@ zr_result zr_pages_check(const struct zr_arena *arena, const struct zr_follow_pl
          at = zr_granules_next(arena->granules, at + 1, end, true)) {
         const struct zr_mapping *mapping = zr_range_mapping(arena->range, at * arena->granule_bytes);
         if (!mapping || mapping->handle != plan->handles[page_at(arena, plan, at)])
-            return zr_fail(ZR_ERR_CORRUPT, "granule %zu of a plan's region has another page than planned",
+            return zr_fail(ZR_ERR_CORRUPT, "granule %zu of a plan's region has a different page than planned",
                            at - first);
         mappings_count++;
     }
@@ -330,11 +330,11 @@ zr_result zr_pages_check(const struct zr_arena *arena, const struct zr_follow_pl
         pages_count++;
         counted += plan->handles[page]->mappings_count;
         if (plan->handles[page]->bytes != arena->granule_bytes)
-            return zr_fail(ZR_ERR_CORRUPT, "page %zu of a plan is no single granule", page);
+            return zr_fail(ZR_ERR_CORRUPT, "page %zu of a plan is not a single granule", page);
     }
     if (counted != mappings_count ||
         (mappings_count - pages_count) * arena->granule_bytes > arena->alias_bytes)
-        return zr_fail(ZR_ERR_CORRUPT, "%zu pages of a plan are mapped at %zu addresses, and %zu are counted",
+        return zr_fail(ZR_ERR_CORRUPT, "%zu pages of a plan are mapped at %zu addresses; the counter has %zu",
                        pages_count, mappings_count, counted);
     for (size_t i = 0; i < plan->slots_count; i++) {
         if (!plan->slots[i].placed || !zr_slot_live(plan, &plan->slots[i]))

@@ -15,7 +15,8 @@
 /* The region becomes free space; the records wait for readers. */
 void zr_follow_retire(struct zr_arena *arena, struct zr_follow_plan *plan)
 {
-    /* Streams may still work on what was freed in it, and a free extent of nobody's is anybody's at once. */
+    /* Streams may still use blocks freed in the region, and a free extent without a stream is reusable at
+     * once. */
     zr_places_close(arena, plan);
     bool passed = zr_follow_wait(arena, plan);
     if (plan->owed)
@@ -120,15 +121,16 @@ static zr_result check_plan(const struct zr_arena *arena, const struct zr_plan *
     if (!plan->steps || !plan->sequences || plan->sequences_count == 0 ||
         plan->sequences_count > ZR_PLAN_SEQUENCES || plan->steps_count >= UINT32_MAX / 2 ||
         plan->region_bytes == 0)
-        return zr_fail(ZR_ERR_INVALID, "a plan of %zu sequences, %zu steps and %zu bytes is none",
+        return zr_fail(ZR_ERR_INVALID,
+                       "a plan of %zu sequences, %zu steps and %zu bytes is empty or too large",
                        plan->sequences_count, plan->steps_count, plan->region_bytes);
     if (!pages_are_good(arena, plan))
-        return zr_fail(ZR_ERR_INVALID, "the pages of the plan are none that this backend could map");
+        return zr_fail(ZR_ERR_INVALID, "this backend cannot map the pages of the plan");
     size_t end = 0;
     for (size_t i = 0; i < plan->sequences_count; end += plan->sequences[i++].count)
         if (!sequence_is_good(plan, &plan->sequences[i], end))
             return zr_fail(ZR_ERR_INVALID,
-                           "sequence %zu of the plan does not go on where the one before it ends", i);
+                           "sequence %zu of the plan does not begin where the previous sequence ends", i);
     if (end != plan->steps_count)
         return zr_fail(ZR_ERR_INVALID, "the sequences of the plan have %zu steps, not %zu", end,
                        plan->steps_count);
@@ -139,7 +141,7 @@ static zr_result check_plan(const struct zr_arena *arena, const struct zr_plan *
             (unsigned)step->request.tag >= ZR_TAG_COUNT || alignment < ZR_UNIT_BYTES ||
             alignment > arena->granule_bytes || (alignment & (alignment - 1)) != 0) {
             if (step->offset_bytes != ZR_PLAN_NOWHERE)
-                return zr_fail(ZR_ERR_INVALID, "step %zu of the plan is no request for a block in it", i);
+                return zr_fail(ZR_ERR_INVALID, "step %zu of the plan is not a valid request", i);
             continue;
         }
         bytes = zr_round_up(step->request.bytes + arena->canary_bytes, ZR_UNIT_BYTES);
@@ -371,7 +373,7 @@ static zr_result reserve(struct zr_arena *arena, struct zr_follow_plan *made, co
                 made->region->offset_bytes + plan->steps[i].offset_bytes;
     return made->pages_count == 0 || zr_pages_are_good(arena, made)
                ? ZR_OK
-               : zr_fail(ZR_ERR_INVALID, "a step of the plan has a page of memory at two addresses");
+               : zr_fail(ZR_ERR_INVALID, "a step of the plan uses one page at two addresses");
 }
 
 /* Puts the plan in force, which needs no memory any more. With the lock. */
@@ -382,7 +384,7 @@ static zr_result put_in_force(struct zr_arena *arena, struct zr_follow_plan *mad
     if (made && !zr_index_reserve(&arena->index))
         return ZR_ERR_HOST_MEMORY;
     if (made && plan->begin && !plan->begin(plan->state))
-        return zr_fail(ZR_ERR_UNAVAILABLE, "what the plan is for has passed");
+        return zr_fail(ZR_ERR_UNAVAILABLE, "the plan is out of date");
     if (made) {
         zr_places_open(arena, made);
         set_cursors(made, plan);
@@ -404,7 +406,7 @@ static zr_result put_in_force(struct zr_arena *arena, struct zr_follow_plan *mad
     } else if (old) {
         zr_follow_retire(arena, old);
     }
-    /* What was mapped where the new region lies, and what the old one held, is for whoever needs it first. */
+    /* Granules under the new region and of the old region go to the first request that needs them. */
     zr_follow_give_back(arena);
     zr_follow_begin_pass(arena);
     note_total(arena);
@@ -427,7 +429,7 @@ zr_result zr_arena_install_plan(zr_arena *arena, const struct zr_plan *plan)
 {
     struct zr_follow_plan *made = NULL, *dead;
     if (!arena)
-        return zr_fail(ZR_ERR_INVALID, "a plan needs an arena");
+        return zr_fail(ZR_ERR_INVALID, "installing a plan: arena is NULL");
     zr_result result = plan ? check_plan(arena, plan) : ZR_OK;
     if (result == ZR_OK)
         result = make_follow(arena);
@@ -476,13 +478,13 @@ void zr_follow_end(struct zr_arena *arena)
 zr_result zr_arena_observe(zr_arena *arena, const struct zr_observer *observer, void *state)
 {
     if (!arena)
-        return zr_fail(ZR_ERR_INVALID, "there is no arena to observe");
+        return zr_fail(ZR_ERR_INVALID, "observing an arena: arena is NULL");
     zr_result result = make_follow(arena);
     if (result != ZR_OK)
         return result;
     zr_lock_take(&arena->lock);
     if (observer && arena->follow->observer) {
-        result = zr_fail(ZR_ERR_INVALID, "arena \"%s\" has an observer already", arena->name);
+        result = zr_fail(ZR_ERR_INVALID, "arena \"%s\" already has an observer", arena->name);
     } else {
         arena->follow->observer = observer;
         arena->follow->state = state;
@@ -613,12 +615,12 @@ static zr_result check_one(struct zr_arena *arena, const struct zr_follow_plan *
         for (uint32_t at = slot->due_first; at < slot->due_end; at++)
             due_count += zr_step_live(plan, plan->due[at]);
         if (due_count != plan->due_counts[i])
-            return zr_fail(ZR_ERR_CORRUPT, "%u blocks that are due at step %zu are live, %u are counted",
+            return zr_fail(ZR_ERR_CORRUPT, "%u blocks due at step %zu are live; the counter has %u",
                            due_count, i, plan->due_counts[i]);
         live_count += live;
         late_count += slot->late;
         if (slot->late && !live)
-            return zr_fail(ZR_ERR_CORRUPT, "the planned block of step %zu is late and not live", i);
+            return zr_fail(ZR_ERR_CORRUPT, "the planned block of step %zu is overdue and not live", i);
         if (live && slot->extent.kind == ZR_EXTENT_PLANNED &&
             (!slot->placed || zr_block_exact(arena, slot->extent.offset_bytes, &freed) != &slot->extent))
             return zr_fail(ZR_ERR_CORRUPT, "the planned block of step %zu is live and not in the index", i);
@@ -629,10 +631,10 @@ static zr_result check_one(struct zr_arena *arena, const struct zr_follow_plan *
             continue;
         struct zr_stretch under = zr_granules_under(arena, &slot->extent);
         if (!zr_granules_all_mapped(arena->granules, under.first, under.end))
-            return zr_fail(ZR_ERR_CORRUPT, "step %zu counts as mapped and is not", i);
+            return zr_fail(ZR_ERR_CORRUPT, "step %zu is marked as mapped and is not mapped", i);
         for (size_t at = under.first; plan->owed && at < under.end; at++)
             if (!zr_range_mapping(arena->range, at * arena->granule_bytes)->notified)
-                return zr_fail(ZR_ERR_CORRUPT, "step %zu counts as mapped and has no access", i);
+                return zr_fail(ZR_ERR_CORRUPT, "step %zu is marked as mapped and has no access", i);
     }
     if (plan->pages_count > 0) {
         zr_result result = zr_pages_check(arena, plan);
@@ -642,13 +644,14 @@ static zr_result check_one(struct zr_arena *arena, const struct zr_follow_plan *
     for (const struct zr_follow_sequence *sequence = plan->sequences;
          sequence < plan->sequences + plan->sequences_count; sequence++) {
         if (plan == arena->follow->plan && !in_time(plan, sequence))
-            return zr_fail(ZR_ERR_CORRUPT, "a planned block outlives its time and is not late");
+            return zr_fail(ZR_ERR_CORRUPT,
+                           "a planned block outlives its lifetime and is not in the overdue list");
         late_count -= sequence->late_count;
     }
     if (late_count != 0)
-        return zr_fail(ZR_ERR_CORRUPT, "the late blocks of a plan are not those in its lists");
+        return zr_fail(ZR_ERR_CORRUPT, "the overdue blocks of a plan differ from its lists");
     if (plan != arena->follow->plan && live_count != plan->live_count)
-        return zr_fail(ZR_ERR_CORRUPT, "%zu planned blocks are live, %zu are counted", live_count,
+        return zr_fail(ZR_ERR_CORRUPT, "%zu planned blocks are live; the counter has %zu", live_count,
                        plan->live_count);
     return ZR_OK;
 }
@@ -659,8 +662,7 @@ zr_result zr_follow_check(struct zr_arena *arena)
     zr_result result = follow && follow->plan ? check_one(arena, follow->plan) : ZR_OK;
     for (struct zr_follow_plan *plan = follow ? follow->retired : NULL; plan && result == ZR_OK;
          plan = plan->next)
-        result = plan->live_count || follow->gone
-                     ? check_one(arena, plan)
-                     : zr_fail(ZR_ERR_CORRUPT, "a plan without blocks is kept for them");
+        result = plan->live_count || follow->gone ? check_one(arena, plan)
+                                                  : zr_fail(ZR_ERR_CORRUPT, "a plan without blocks is kept");
     return result;
 }

@@ -1,9 +1,10 @@
-/* plan.h: a plan for a repeating sequence of allocations, and a window for whoever makes one. Private to zr.
+/* plan.h: placement plans for repeating sequences of allocations, and the observer for makers of plans.
+ * Private to zr.
  *
- * alloc/ follows plans and does not make them; defrag/ does (defrag/learn/learner.c,
- * defrag/learn/rehearsal.c). A plan is a list of steps per sequence: what will be asked for, in order and
- * over and over, and where in the plan's region it goes. Nothing depends on the program keeping to it: what
- * differs takes the dynamic path (alloc/plan/follow.c). */
+ * alloc/ executes plans; defrag/ makes them (defrag/learn/learner.c, defrag/learn/rehearsal.c). A plan is a
+ * list of steps per sequence: the requests in the order in which they repeat, and the place of each block in
+ * the plan's region. Correctness never depends on the program repeating the sequence: other requests take the
+ * dynamic path (alloc/plan/follow.c). */
 #ifndef ZR_PLAN_H
 #define ZR_PLAN_H
 
@@ -11,28 +12,28 @@
 
 /* ---- Threads ------------------------------------------------------------------------------------------- */
 
-/* A small number for the calling thread, given at its first call; never given twice. */
+/* The calling thread's number, assigned at the first call and never reused. */
 uint32_t zr_thread_number(void);
-/* From now on the calling thread counts as that one, so that a replay can speak for several; returns the
- * number it had. */
+/* Changes the calling thread's number, so that a replay can act for several threads; returns the old number.
+ */
 uint32_t zr_thread_become(uint32_t number);
 
 /* ---- Plans --------------------------------------------------------------------------------------------- */
 
-#define ZR_PLAN_NOWHERE                                                                                      \
-    SIZE_MAX /* the offset of a step that is known and stays dynamic: its block lives too long */
+/* Offset of a step on the dynamic path, because its block lives too long. */
+#define ZR_PLAN_NOWHERE SIZE_MAX
 
 /* One allocation of the sequence. */
 struct zr_plan_step {
-    struct zr_request request; /* alignment as it is kept: at least 256 */
+    struct zr_request request; /* with the effective alignment, at least 256 */
     uint32_t thread;
-    size_t offset_bytes; /* in the region; or ZR_PLAN_NOWHERE */
-    /* The block is to be gone when the sequence is so many steps on from this one: 1 to the sequence's count.
-     * Within that time its place is no other step's. */
+    size_t offset_bytes; /* in the region, or ZR_PLAN_NOWHERE */
+    /* Lifetime, in steps from this one: 1 to the sequence's count. No other step uses the place in that time.
+     */
     uint32_t alive_count;
 };
 
-/* One circular sequence. A sequence hears every thread, or one thread and one stream. */
+/* One circular sequence of requests, of all threads, or of one thread and one stream. */
 struct zr_plan_sequence {
     size_t first, count; /* of the plan's steps, sequence after sequence; count above 0 */
     size_t cursor;       /* the step that comes next, from `first` */
@@ -48,25 +49,24 @@ struct zr_plan {
     const struct zr_plan_sequence *sequences;
     size_t sequences_count; /* up to ZR_PLAN_SEQUENCES */
     size_t region_bytes;
-    /* Where the backend has aliases: the page of memory under each granule of the region, in colours from 0
-     * on. A page may lie under several granules, never twice under one block; what holds for a step's place
-     * then holds for its pages too: within its time they are no other step's. NULL: each granule has its own.
-     */
+    /* On a backend with aliases: the number of the physical page under each granule of the region, from 0. A
+     * page may lie under several granules, but never twice under one block, and during a step's lifetime no
+     * other step uses its pages. NULL: each granule has its own page. */
     const uint32_t *pages;
     size_t pages_count;     /* 0 without pages */
-    size_t unplanned_count; /* what came beside the steps when they were seen */
-    /* Of a maker who works while the program goes on; NULL: none. Asked under the arena's lock when the plan
-     * comes into force: sets the sequences' cursors to where they are by now. False: it is out of date, and
-     * the plan before stays. Such a plan gives out no place until the arena would hold no more than
-     * start_bytes, or its peak, with all of the plan: a plan starts beside blocks that it does not know
-     * without adding memory. Of several sequences each waits for its first step instead, where the least is
-     * live of what it allocated before. */
+    size_t unplanned_count; /* unplanned requests per sequence when the plan was made */
+    /* For a maker that works while the program runs; NULL: none. Called under the arena's lock when the plan
+     * comes into force; sets the sequences' cursors to their current position. False: the plan is out of
+     * date, and the previous plan stays in force. The plan places no block until the arena with all of the
+     * plan's memory would hold at most start_bytes or its peak, so that starting a plan beside unknown blocks
+     * adds no memory. With several sequences, each waits for its first step instead, where the fewest of its
+     * earlier blocks are live. */
     bool (*begin)(void *state);
     void *state;
     size_t start_bytes;
 };
 
-/* The memory that the plan takes once all of it is mapped. */
+/* The physical memory of the plan when all of it is mapped. */
 static inline size_t zr_plan_memory_bytes(const struct zr_plan *plan, size_t granule_bytes)
 {
     return plan->pages ? plan->pages_count * granule_bytes : plan->region_bytes;
@@ -74,24 +74,22 @@ static inline size_t zr_plan_memory_bytes(const struct zr_plan *plan, size_t gra
 
 enum { ZR_PLAN_SEQUENCES = 64 };
 
-/* Copies the plan and follows it from now on in place of the one before, whose blocks live on until they are
- * freed. NULL: follows none. The plan's addresses are reserved and mapped as they are first used.
- * ZR_ERR_INVALID: a step that does not fit its region, or pages that the backend cannot alias;
- * ZR_ERR_UNAVAILABLE: begin() says no;
- * ZR_ERR_HOST_MEMORY, ZR_ERR_ADDRESSES: no room for it; the plan before stays in force. Any thread, with no
- * lock held: it is made ready without the lock, which is taken for reserving its addresses and for the
- * change. */
+/* Copies the plan and puts it in force, replacing the previous plan, whose blocks stay until they are freed.
+ * NULL: no plan. The plan's granules are mapped on first use. Any thread, with no lock held. After a failure
+ * the previous plan stays in force. ZR_ERR_INVALID: a step does not fit its region, or the backend cannot
+ * alias pages. ZR_ERR_UNAVAILABLE: begin() returned false. ZR_ERR_HOST_MEMORY, ZR_ERR_ADDRESSES: too few
+ * records or addresses. */
 zr_result zr_arena_install_plan(zr_arena *arena, const struct zr_plan *plan);
-/* The sequence begins anew: what each sequence hears next is its first step. Without a plan nothing happens.
- * Any thread, with no lock held. */
+/* Moves every sequence's cursor to its first step. Without a plan it does nothing. Any thread, with no lock
+ * held. */
 void zr_arena_rewind_plan(zr_arena *arena);
 
 /* ---- Watching ------------------------------------------------------------------------------------------ */
 
-/* A block that was allocated, under the arena's lock. */
+/* An allocated block, as the observer sees it under the arena's lock. */
 struct zr_observation {
     const struct zr_request *request; /* borrowed for the call */
-    size_t offset_bytes;              /* of the block, from the arena's base: its name until it is freed */
+    size_t offset_bytes;              /* from the arena's base; identifies the block until its free */
     size_t bytes;                     /* with rounding */
     size_t alignment;
     size_t live_bytes, reserved_bytes; /* of the arena, with the block */
@@ -99,60 +97,58 @@ struct zr_observation {
     bool planned;
 };
 
-/* How a plan has served since the last pass ended: as many allocations as the plan has steps, or fewer where
- * too many in a row were unknown. */
+/* Results of a plan since the last pass. A pass ends after as many allocations as the plan has steps, or
+ * earlier after too many consecutive unplanned allocations. */
 struct zr_pass {
     size_t allocations_count;
     size_t unplanned_count; /* not in the plan */
-    size_t conflicts_count; /* in the plan, and another block lay in the way */
-    size_t refused_count;   /* in the plan, and no memory could be mapped there */
+    size_t conflicts_count; /* planned, but another block occupied the place */
+    size_t refused_count;   /* planned, but mapping the place failed */
     uint64_t driver_calls_count;
-    bool whole; /* not cut short by unplanned allocations */
+    bool whole; /* not ended early */
 };
 
-/* The observer's answers, which may be joined. */
+/* The observer's answers, a bit mask. */
 enum zr_observer_wish {
     ZR_OBSERVER_NOTHING = 0,
-    ZR_OBSERVER_WORK = 1,  /* call work() as soon as the lock is open */
-    ZR_OBSERVER_SLEEP = 2, /* no more calls but passed() */
+    ZR_OBSERVER_WORK = 1,  /* call work() after the lock is released */
+    ZR_OBSERVER_SLEEP = 2, /* call only passed() from now on */
 };
 
-/* Called under the arena's lock, so they only record; work() is called without, from the thread whose
- * allocation found something to do. */
+/* Functions called under the arena's lock, which must only record. work() is called without the lock, in the
+ * thread whose allocation requested it. */
 struct zr_observer {
     unsigned (*allocated)(void *state, const struct zr_observation *what);
     void (*freed)(void *state, size_t offset_bytes, size_t live_bytes);
-    /* Also while asleep. Any answer but sleep wakes the observer. */
+    /* Called also while the observer sleeps. Any answer but ZR_OBSERVER_SLEEP wakes it. */
     unsigned (*passed)(void *state, const struct zr_pass *pass);
     void (*work)(void *state);
     void (*forked)(void *state); /* in the child, under the lock */
 };
 
-/* One observer per arena, awake from the start; NULL removes it, when no other thread is in a call on the
- * arena. `observer` is borrowed. ZR_ERR_INVALID: it has one. ZR_ERR_HOST_MEMORY. */
+/* Sets the arena's observer, initially awake; NULL removes it, while no other thread calls the arena.
+ * `observer` is borrowed. ZR_ERR_INVALID: the arena has an observer. ZR_ERR_HOST_MEMORY. */
 zr_result zr_arena_observe(zr_arena *arena, const struct zr_observer *observer, void *state);
-/* Holds the arena's lock, so that the observer's own state may be read and changed. Not recursive. */
+/* Acquire and release the arena's lock, which protects the observer's state. Not recursive. */
 void zr_arena_hold(zr_arena *arena);
 void zr_arena_unhold(zr_arena *arena);
-/* Wakes the observer or lets it sleep. Held. */
+/* Wakes the observer or puts it to sleep. The caller holds the lock by zr_arena_hold(). */
 void zr_arena_observe_awake(zr_arena *arena, bool awake);
 
-/* After the first pass of a plan: gives back what the dynamic path held before it and needs no longer. What
- * comes beside the plan from then on takes its memory from the driver once, and keeps it. Takes the lock
- * itself. */
+/* Called after the first pass of a plan: returns idle memory of the dynamic path to the driver. Later
+ * unplanned requests take memory from the driver and keep it. Acquires the lock itself. */
 void zr_arena_commit_plan(zr_arena *arena);
 
 struct zr_follow_counts {
     uint64_t planned_count, unplanned_count, unplaced_count, conflicts_count, refused_count, passes_count,
         plans_count, deferred_count; /* deferred: steps that came before the plan could start */
     size_t region_bytes;             /* of the plan in force; 0: none */
-    size_t memory_bytes; /* that it takes: less than its region where pages lie at several addresses */
+    size_t memory_bytes; /* of that plan: less than its region where pages lie at several addresses */
     size_t steps_count;
 };
 void zr_arena_follow_counts(zr_arena *arena, struct zr_follow_counts *out);
-/* The arena's facts that a maker of plans needs: the canary's bytes, the granule, whether streams are in
- * program order, whether a page may lie at several addresses, and how many mappings a plan may make then
- * (0: any number). Set at creation. */
+/* The arena's properties for makers of plans, set at creation. aliases: a page may lie at several addresses;
+ * mappings_most: the most mappings a plan with pages may make (0: unlimited). */
 struct zr_plan_rules {
     size_t canary_bytes, granule_bytes;
     bool synchronous, aliases;

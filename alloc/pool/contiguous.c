@@ -134,7 +134,7 @@ static zr_result reserve_range(struct zr_contiguous *pool, size_t asked_bytes)
 {
     size_t bytes = asked_bytes ? asked_bytes : pool->arena->range->bytes;
     if (bytes > SIZE_MAX / 2)
-        return zr_fail(ZR_ERR_INVALID, "a reservation of %zu bytes is larger than any address space", bytes);
+        return zr_fail(ZR_ERR_INVALID, "a reservation of %zu bytes exceeds the address space", bytes);
     zr_result result;
     for (;; bytes /= 2) {
         bytes = zr_round_up(bytes, pool->granule_bytes);
@@ -161,16 +161,16 @@ zr_result zr_contiguous_create(zr_contiguous **out, const struct zr_contiguous_o
 {
     struct zr_contiguous_options own;
     if (!out)
-        return zr_fail(ZR_ERR_INVALID, "a pool needs somewhere to go");
+        return zr_fail(ZR_ERR_INVALID, "zr_contiguous_create: out is NULL");
     *out = NULL;
     zr_result result = ZR_STRUCT_COPY(zr_contiguous_options, map_callback, &own, options);
     if (result != ZR_OK)
         return result;
     options = &own;
     if (!options->arena)
-        return zr_fail(ZR_ERR_INVALID, "a pool needs an arena");
+        return zr_fail(ZR_ERR_INVALID, "zr_contiguous_create: arena is NULL");
     if ((unsigned)options->tag >= ZR_TAG_COUNT)
-        return zr_fail(ZR_ERR_INVALID, "%d is no tag", (int)options->tag);
+        return zr_fail(ZR_ERR_INVALID, "%d is not a tag", (int)options->tag);
     struct zr_contiguous *pool = zr_pages_take(sizeof *pool);
     if (!pool)
         return ZR_ERR_HOST_MEMORY;
@@ -254,7 +254,7 @@ static zr_result find(struct zr_contiguous *pool, zr_entry entry, struct zr_pool
     const struct zr_entry_slot *slot = number < pool->slots_count ? &pool->slots[number] : NULL;
     *out = NULL;
     if (!slot || generation > slot->generation || (generation == slot->generation && !slot->extent))
-        return zr_fail(ZR_ERR_FOREIGN, "%#llx is no entry of pool \"%s\"", (unsigned long long)entry,
+        return zr_fail(ZR_ERR_FOREIGN, "%#llx is not an entry of pool \"%s\"", (unsigned long long)entry,
                        pool->name);
     if (generation < slot->generation)
         return zr_fail(ZR_ERR_DOUBLE_FREE, "entry %#llx of pool \"%s\" was freed before",
@@ -279,13 +279,13 @@ static zr_result check_request(const struct zr_contiguous *pool, const struct zr
 {
     size_t alignment = request->alignment ? request->alignment : ZR_UNIT_BYTES;
     if (request->bytes == 0)
-        return zr_fail(ZR_ERR_INVALID, "an entry needs at least one byte");
+        return zr_fail(ZR_ERR_INVALID, "zr_contiguous_append: a request of 0 bytes");
     if (request->bytes > PTRDIFF_MAX - 2 * pool->granule_bytes)
-        return zr_fail(ZR_ERR_INVALID, "an entry of %zu bytes overflows the address space", request->bytes);
+        return zr_fail(ZR_ERR_INVALID, "an entry of %zu bytes exceeds the address space", request->bytes);
     if ((alignment & (alignment - 1)) != 0 || alignment < ALIGNMENT_LEAST || alignment > pool->granule_bytes)
         return zr_fail(ZR_ERR_INVALID,
-                       "an alignment of %zu is not a power of two from %d to the granule size, %zu",
-                       alignment, ALIGNMENT_LEAST, pool->granule_bytes);
+                       "alignment %zu: must be a power of two from %d to the granule size, %zu", alignment,
+                       ALIGNMENT_LEAST, pool->granule_bytes);
     uint64_t stream = request->stream;
     zr_result result = zr_backend_stream_name(pool->backend, &stream);
     if (result != ZR_OK)
@@ -323,12 +323,11 @@ static zr_result exhausted(struct zr_contiguous *pool, zr_result result, size_t 
     if (result != ZR_ERR_MEMORY)
         return result;
     snprintf(cause, sizeof cause, "%s", zr_last_error());
-    return zr_fail(result,
-                   "pool \"%s\" has no %zu bytes for %s: %zu live, %zu held in granules, %zu still in use by "
-                   "streams. Cause: %s. What would help: compacting the pool, a larger limit, or what the "
-                   "arena's other users give back",
-                   pool->name, bytes, zr_tag_name(pool->tag), pool->live_bytes, pool->held_bytes,
-                   pool->pending_bytes, cause);
+    return zr_fail(
+        result,
+        "pool \"%s\" has no %zu bytes for %s: %zu live, %zu held in granules, %zu still in use by streams. Cause: %s. What would help: compacting the pool, a larger limit, or freeing other memory of the arena",
+        pool->name, bytes, zr_tag_name(pool->tag), pool->live_bytes, pool->held_bytes, pool->pending_bytes,
+        cause);
 }
 
 /* lock: pool->lock */
@@ -338,8 +337,7 @@ static zr_result append(struct zr_contiguous *pool, const struct zr_pool_extent 
     struct zr_pool_extent wanted = *like, *after;
     zr_contiguous_poll(pool, wanted.stream);
     if (!slot_left(pool))
-        return zr_fail(ZR_ERR_HOST_MEMORY, "pool \"%s\" has %u entries, the most there can be", pool->name,
-                       SLOTS_MOST);
+        return zr_fail(ZR_ERR_HOST_MEMORY, "pool \"%s\" has %u entries, the maximum", pool->name, SLOTS_MOST);
     if (!zr_slab_reserve(&pool->extents, APPEND_EXTENTS))
         return ZR_ERR_HOST_MEMORY;
     zr_result result = find_room(pool, &wanted, &after);
@@ -377,7 +375,7 @@ zr_result zr_contiguous_append(zr_contiguous *pool, const struct zr_entry_reques
     if (address)
         *address = NULL;
     if (!pool || !request || !out)
-        return zr_fail(ZR_ERR_INVALID, "an entry needs a pool, a request and somewhere to go");
+        return zr_fail(ZR_ERR_INVALID, "zr_contiguous_append: pool, request or out is NULL");
     zr_result result = check_request(pool, request, &like);
     if (result != ZR_OK)
         return result;
@@ -403,13 +401,13 @@ zr_result zr_contiguous_free(zr_contiguous *pool, zr_entry entry)
 {
     struct zr_pool_extent *extent;
     if (!pool)
-        return zr_fail(ZR_ERR_INVALID, "an entry cannot be freed without its pool");
+        return zr_fail(ZR_ERR_INVALID, "zr_contiguous_free: pool is NULL");
     if (entry == 0)
         return ZR_OK;
     zr_lock_take(&pool->lock);
     zr_result result = find(pool, entry, &extent);
     if (result == ZR_OK && extent->borrows_count > 0) {
-        result = zr_fail(ZR_ERR_INVALID, "an entry of pool \"%s\" is freed while it is borrowed (%u times)",
+        result = zr_fail(ZR_ERR_INVALID, "cannot free an entry of pool \"%s\": it is borrowed %u times",
                          pool->name, extent->borrows_count);
     } else if (result == ZR_OK) {
         slot_give(pool, extent);
@@ -427,7 +425,7 @@ zr_result zr_contiguous_borrow(zr_contiguous *pool, zr_entry entry, void **addre
     if (address)
         *address = NULL;
     if (!pool || !address)
-        return zr_fail(ZR_ERR_INVALID, "a borrow needs a pool and somewhere to put the address");
+        return zr_fail(ZR_ERR_INVALID, "zr_contiguous_borrow: pool or address is NULL");
     zr_lock_take(&pool->lock);
     zr_result result = find(pool, entry, &extent);
     if (result == ZR_OK && extent->corrupt) {
@@ -445,7 +443,7 @@ zr_result zr_contiguous_return(zr_contiguous *pool, zr_entry entry, uint64_t str
 {
     struct zr_pool_extent *extent;
     if (!pool)
-        return zr_fail(ZR_ERR_INVALID, "an entry cannot be returned without its pool");
+        return zr_fail(ZR_ERR_INVALID, "zr_contiguous_return: pool is NULL");
     zr_result result = zr_backend_stream_name(pool->backend, &stream);
     if (result != ZR_OK)
         return result;
@@ -453,7 +451,7 @@ zr_result zr_contiguous_return(zr_contiguous *pool, zr_entry entry, uint64_t str
     result = find(pool, entry, &extent);
     if (result == ZR_OK && extent->borrows_count == 0) {
         result =
-            zr_fail(ZR_ERR_INVALID, "an entry of pool \"%s\" is returned that was not borrowed", pool->name);
+            zr_fail(ZR_ERR_INVALID, "cannot return an entry of pool \"%s\": it is not borrowed", pool->name);
     } else if (result == ZR_OK) {
         pool->borrowed_count -= --extent->borrows_count == 0;
         zr_lock_take(&pool->view);
@@ -469,7 +467,7 @@ zr_result zr_contiguous_return(zr_contiguous *pool, zr_entry entry, uint64_t str
 zr_result zr_contiguous_compact(zr_contiguous *pool)
 {
     if (!pool)
-        return zr_fail(ZR_ERR_INVALID, "there is no pool to compact");
+        return zr_fail(ZR_ERR_INVALID, "zr_contiguous_compact: pool is NULL");
     zr_lock_take(&pool->lock);
     zr_result result = zr_contiguous_finish_leaving(pool, true);
     if (result == ZR_OK)
@@ -489,7 +487,7 @@ zr_result zr_contiguous_trim(zr_contiguous *pool, size_t keep_bytes, size_t *rel
     if (released_bytes)
         *released_bytes = 0;
     if (!pool)
-        return zr_fail(ZR_ERR_INVALID, "there is no pool to trim");
+        return zr_fail(ZR_ERR_INVALID, "zr_contiguous_trim: pool is NULL");
     zr_lock_take(&pool->lock);
     size_t held_bytes = pool->held_bytes;
     zr_contiguous_finish_leaving(pool, false);
@@ -503,7 +501,7 @@ zr_result zr_contiguous_trim(zr_contiguous *pool, size_t keep_bytes, size_t *rel
 zr_result zr_contiguous_get_stats(zr_contiguous *pool, struct zr_contiguous_stats *out)
 {
     if (!pool || !out)
-        return zr_fail(ZR_ERR_INVALID, "statistics need a pool and somewhere to go");
+        return zr_fail(ZR_ERR_INVALID, "zr_contiguous_get_stats: pool or out is NULL");
     zr_lock_take(&pool->lock);
     const struct zr_pool_extent *last = pool->last;
     while (last && last->kind != ZR_POOL_EXTENT_LIVE)
@@ -546,8 +544,8 @@ static zr_result check_pool_extent(const struct zr_contiguous *pool, const struc
         return corrupt("the extents of pool \"%s\" overlap or do not point back at %zu", pool->name,
                        extent->offset_bytes);
     if (extent->bytes == 0 || end > pool->range->bytes)
-        return corrupt("a extent of pool \"%s\" at %zu of %zu bytes leaves its range", pool->name,
-                       extent->offset_bytes, extent->bytes);
+        return corrupt("an extent of pool \"%s\" at %zu of %zu bytes crosses the end of its range",
+                       pool->name, extent->offset_bytes, extent->bytes);
     if (extent->kind == ZR_POOL_EXTENT_LIVE &&
         (pool->slots[extent->number].extent != extent || extent->requested_bytes > extent->bytes ||
          extent->offset_bytes % extent->alignment != 0))
@@ -581,17 +579,17 @@ static zr_result check_granules(const struct zr_contiguous *pool)
             continue;
         const struct zr_handle *handle = mapping->handle;
         if (handle->bytes != pool->granule_bytes || handle->mappings_count == 0)
-            return corrupt("the granule at %zu of pool \"%s\" is not one", at, pool->name);
+            return corrupt("the mapping at %zu of pool \"%s\" is not one granule", at, pool->name);
         mapped_bytes += pool->granule_bytes;
         held_bytes += pool->granule_bytes / handle->mappings_count; /* twice, a half each, for an alias */
     }
     if (mapped_bytes != pool->mapped_bytes ||
         pool->range->mappings_count * pool->granule_bytes != mapped_bytes)
-        return corrupt("%zu bytes of pool \"%s\" are mapped, %zu are counted", mapped_bytes, pool->name,
+        return corrupt("%zu bytes of pool \"%s\" are mapped; the counter has %zu", mapped_bytes, pool->name,
                        pool->mapped_bytes);
     if (held_bytes > pool->held_bytes || pool->held_bytes - held_bytes >= pool->granule_bytes)
-        return corrupt("%zu bytes of granules are in pool \"%s\", %zu are counted", held_bytes, pool->name,
-                       pool->held_bytes);
+        return corrupt("%zu bytes of granules are in pool \"%s\"; the counter has %zu", held_bytes,
+                       pool->name, pool->held_bytes);
     return ZR_OK;
 }
 
@@ -610,20 +608,20 @@ static zr_result check(const struct zr_contiguous *pool)
     if (sums.live_bytes != pool->live_bytes || sums.requested_bytes != pool->requested_bytes ||
         sums.pending_bytes != pool->pending_bytes || sums.entries_count != pool->entries_count ||
         sums.borrowed_count != pool->borrowed_count)
-        return corrupt("%zu bytes in %zu entries of pool \"%s\" are live, %zu in %zu are counted",
+        return corrupt("%zu bytes in %zu entries of pool \"%s\" are live; the counters have %zu in %zu",
                        sums.live_bytes, sums.entries_count, pool->name, pool->live_bytes,
                        pool->entries_count);
     if (sums.leaving_count != leaving_count || sums.touched_count != pool->touched_count)
-        return corrupt("%zu extents of pool \"%s\" are left and %zu granules in use, %zu and %zu are counted",
-                       sums.leaving_count, pool->name, sums.touched_count, leaving_count,
-                       pool->touched_count);
+        return corrupt(
+            "%zu extents of pool \"%s\" are left and %zu granules in use; the counters have %zu and %zu",
+            sums.leaving_count, pool->name, sums.touched_count, leaving_count, pool->touched_count);
     return check_granules(pool);
 }
 
 zr_result zr_contiguous_check(zr_contiguous *pool)
 {
     if (!pool)
-        return zr_fail(ZR_ERR_INVALID, "there is no pool to check");
+        return zr_fail(ZR_ERR_INVALID, "zr_contiguous_check: pool is NULL");
     zr_lock_take(&pool->lock);
     zr_result result = check(pool);
     zr_lock_give(&pool->lock);

@@ -277,10 +277,10 @@ static zr_result slide(struct compaction *compaction, struct zr_pool_extent *ext
     char reason[256];
     snprintf(reason, sizeof reason, "%s", zr_last_error());
     extent->corrupt = true;
-    return zr_fail(ZR_ERR_CORRUPT,
-                   "pool \"%s\": an entry of %zu bytes is lost: the backend refused a copy half way, and the "
-                   "copy back too: %s",
-                   pool->name, bytes, reason);
+    return zr_fail(
+        ZR_ERR_CORRUPT,
+        "pool \"%s\": an entry of %zu bytes is lost: a copy failed half way, and the copy back failed too: %s",
+        pool->name, bytes, reason);
 }
 
 static zr_result copy_down(struct compaction *compaction, struct zr_pool_extent *extent, size_t to,

@@ -261,7 +261,7 @@ zr_result zr_contiguous_notify(struct zr_contiguous *pool, struct zr_bounds part
                            ? pool->map_callback.mapped(pool->map_callback.argument, address, part.bytes)
                            : ZR_OK;
     if (result != ZR_OK)
-        return zr_fail(result, "the map callback of pool \"%s\" refused %zu bytes at %p (%s)", pool->name,
+        return zr_fail(result, "the map callback of pool \"%s\" rejected %zu bytes at %p (%s)", pool->name,
                        part.bytes, (void *)address, zr_result_name(result));
     for (size_t done = 0; done < part.bytes; done += pool->granule_bytes)
         zr_range_mapping(pool->range, part.offset_bytes + done)->notified = true;
@@ -462,7 +462,7 @@ static zr_result end_leaving(struct zr_contiguous *pool, struct zr_pool_extent *
     return ZR_OK;
 }
 
-/* `stream`: who asks, NULL: all others. */
+/* `stream`: of the request; NULL: all others. */
 static zr_result finish_leaving(struct zr_contiguous *pool, bool wait, const uint64_t *stream)
 {
     zr_result result = ZR_OK;
@@ -577,7 +577,7 @@ bool zr_contiguous_release_all(struct zr_contiguous *pool)
         abandon(pool, true);
         return false;
     }
-    /* Mappings of one granule must not go in one call: who is last then gives it back. */
+    /* Mappings of one granule must not end in one call: the last one returns the granule. */
     for (const struct zr_pool_extent *extent = pool->leaving; extent; extent = extent->next_leaving)
         if (extent->kind == ZR_POOL_EXTENT_ALIAS)
             zr_contiguous_release(pool, (struct zr_bounds){extent->offset_bytes, extent->bytes}, SIZE_MAX);

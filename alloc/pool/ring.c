@@ -12,7 +12,7 @@
 #include "alloc/base/struct_bytes.h"
 #include "alloc/base/system/fork.h"
 
-/* Longest sleeps before another look: at a buffer that somebody holds, at a stream that is not there yet. */
+/* Longest sleep between checks of an acquired buffer, and of a stream's event. */
 static const uint64_t held_look_ns = 1000000000ull, stream_look_ns = 50000;
 
 struct buffer {
@@ -112,17 +112,18 @@ zr_result zr_ring_create(zr_ring **out, const struct zr_ring_options *options)
     size_t stride_bytes, memory_bytes, record_bytes;
     void *memory;
     if (!out)
-        return zr_fail(ZR_ERR_INVALID, "a ring needs somewhere to go");
+        return zr_fail(ZR_ERR_INVALID, "zr_ring_create: out is NULL");
     *out = NULL;
     zr_result result = ZR_STRUCT_COPY(zr_ring_options, map_callback, &own, options);
     if (result != ZR_OK)
         return result;
     options = &own;
     if (!options->arena)
-        return zr_fail(ZR_ERR_INVALID, "a ring needs an arena");
+        return zr_fail(ZR_ERR_INVALID, "zr_ring_create: arena is NULL");
     if (!sizes(options, &stride_bytes, &memory_bytes) ||
         __builtin_mul_overflow((size_t)options->buffers_count, sizeof(struct buffer), &record_bytes))
-        return zr_fail(ZR_ERR_INVALID, "%u buffers of %zu bytes aligned to %zu are no ring",
+        return zr_fail(ZR_ERR_INVALID,
+                       "zr_ring_create: invalid options: %u buffers of %zu bytes aligned to %zu",
                        options->buffers_count, options->buffer_bytes, options->alignment);
     record_bytes += sizeof(struct zr_ring);
     zr_ring *ring = zr_pages_take(record_bytes);
@@ -141,7 +142,7 @@ zr_result zr_ring_create(zr_ring **out, const struct zr_ring_options *options)
     if (result != ZR_OK) {
         zr_arena_free(options->arena, memory);
         zr_pages_give(ring, record_bytes);
-        return zr_fail(result, "the map callback of a ring refused its %zu bytes (%s)", memory_bytes,
+        return zr_fail(result, "the map callback of a ring rejected its %zu bytes (%s)", memory_bytes,
                        zr_result_name(result));
     }
     ring->arena = options->arena;
@@ -174,17 +175,17 @@ zr_result zr_ring_destroy(zr_ring *ring)
     zr_lock_give(&ring->lock);
     if (acquired + waiting > 0)
         return zr_fail(ZR_ERR_INVALID,
-                       "a ring ends with %u of its buffers acquired and %u threads waiting for one", acquired,
+                       "cannot destroy a ring: %u buffers are acquired and %u threads wait for one", acquired,
                        waiting);
     /* The arena keeps the memory while a stream cannot be waited for. */
     for (unsigned i = 0; i < ring->buffers_count; i++) {
         const struct buffer *buffer = &ring->buffers[i];
         if (wait_for(ring->backend, buffer) != ZR_OK &&
             zr_block_use(ring->arena, ring->memory, buffer->stream) != ZR_OK)
-            return zr_fail(ZR_ERR_UNAVAILABLE,
-                           "the ring stays: nobody knows whether stream %#llx still uses its memory; call "
-                           "this again",
-                           (unsigned long long)buffer->stream);
+            return zr_fail(
+                ZR_ERR_UNAVAILABLE,
+                "cannot destroy the ring yet: stream %#llx may still use its memory; call zr_ring_destroy() again",
+                (unsigned long long)buffer->stream);
     }
     if (ring->map_callback.unmapping)
         ring->map_callback.unmapping(ring->map_callback.argument, ring->memory, ring->memory_bytes);
@@ -242,7 +243,7 @@ zr_result zr_ring_acquire(zr_ring *ring, uint64_t stream, uint64_t timeout_ns, v
     if (out)
         *out = NULL;
     if (!ring || !out)
-        return zr_fail(ZR_ERR_INVALID, "a buffer needs a ring and somewhere to go");
+        return zr_fail(ZR_ERR_INVALID, "zr_ring_acquire: ring or out is NULL");
     result = zr_backend_stream_name(ring->backend, &stream);
     if (result != ZR_OK)
         return result;
@@ -259,7 +260,7 @@ zr_result zr_ring_acquire(zr_ring *ring, uint64_t stream, uint64_t timeout_ns, v
             left_ns = passed_ns < timeout_ns ? timeout_ns - passed_ns : 0;
         }
         if (left_ns == 0) {
-            result = zr_fail(ZR_ERR_TIMEOUT, "none of %u buffers was free in %llu ns: the next one is %s",
+            result = zr_fail(ZR_ERR_TIMEOUT, "the next of %u buffers was not free within %llu ns: it is %s",
                              ring->buffers_count, (unsigned long long)timeout_ns,
                              verdict == HELD ? "acquired" : "in use by another stream");
             break;
@@ -282,7 +283,7 @@ zr_result zr_ring_acquire(zr_ring *ring, uint64_t stream, uint64_t timeout_ns, v
 zr_result zr_ring_release(zr_ring *ring, void *address, uint64_t stream)
 {
     if (!ring)
-        return zr_fail(ZR_ERR_INVALID, "a buffer cannot be released without its ring");
+        return zr_fail(ZR_ERR_INVALID, "zr_ring_release: ring is NULL");
     size_t offset = (size_t)((char *)address - ring->memory);
     if (offset >= ring->memory_bytes || offset % ring->stride_bytes != 0)
         return zr_fail(ZR_ERR_FOREIGN, "no buffer of the ring begins at %p", address);
@@ -305,7 +306,7 @@ zr_result zr_ring_release(zr_ring *ring, void *address, uint64_t stream)
     bool wake = ring->waiting_count > 0;
     zr_lock_give(&ring->lock);
     if (!acquired)
-        return zr_fail(ZR_ERR_DOUBLE_FREE, "the buffer at %p is released and was not acquired", address);
+        return zr_fail(ZR_ERR_DOUBLE_FREE, "cannot release the buffer at %p: it is not acquired", address);
     if (wake)
         zr_word_wake_all(&ring->releases);
     return ZR_OK;

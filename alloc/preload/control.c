@@ -105,7 +105,7 @@ void zr_control_before_fork(void)
 
 void zr_control_after_fork(bool child)
 {
-    own_locks_count = door.forking_locks_count; /* in the child jemalloc makes its locks anew */
+    own_locks_count = door.forking_locks_count; /* jemalloc reinitializes its locks in the child */
     if (child) {
         atomic_store(&door.threads_count, own_depth > 0);
         zr_lock_forget_sleepers(&door.lock);
@@ -175,8 +175,7 @@ static void note_functions(const char *name)
     if (!strstr(name, "hooks") && !strstr(name, "arenas.create") && !strstr(name, "arenas_create"))
         return;
     if (!atomic_exchange(&zr_preload.hooked, true) && zr_measuring.on)
-        zr_say(
-            "the program gives jemalloc functions of its own: from now on small objects are not in the figures");
+        zr_say("the program replaces jemalloc's hooks: the figures exclude small objects from now on");
 }
 
 /* EAGAIN: before the library has started, or from a function that jemalloc calls under its locks. */

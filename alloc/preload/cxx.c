@@ -6,12 +6,13 @@
 #include <dlfcn.h>
 #include <stdlib.h>
 
-/* The C++ library's function of that name. Without one there is nobody to throw to. */
+/* The C++ library's function of that name; NULL: no library to throw bad_alloc. */
 static void *next_function(const char *name)
 {
     void *function = dlsym(RTLD_NEXT, name);
     if (!function)
-        zr_preload_abort("operator new", NULL, "no memory is left, and no C++ library to say so");
+        zr_preload_abort("operator new", NULL,
+                         "out of memory, and no C++ library is loaded to throw bad_alloc");
     return function;
 }
 

@@ -338,7 +338,7 @@ static char *take_fresh(unsigned class, size_t alignment)
     return result == ZR_OK ? block : NULL;
 }
 
-/* A live block for so many bytes, above ZR_SMALL_BYTES. Not fresh: it was somebody's before. */
+/* A live block of `bytes`, above ZR_SMALL_BYTES. Not fresh: reused memory, whose contents are stale. */
 static char *take(size_t bytes, size_t alignment, bool *fresh)
 {
     unsigned class = class_of(bytes), got;
@@ -444,10 +444,10 @@ size_t zr_large_bytes(const void *pointer)
 
 const char *zr_large_words(const void *pointer)
 {
-    return read_mark(pointer) & KEPT ? "freed twice" : "no block begins there, or it was freed before";
+    return read_mark(pointer) & KEPT ? "freed twice" : "not the address of a block, or freed before";
 }
 
-/* Of a live block that nobody has any more. */
+/* Frees a live block that has no owner. */
 static void keep(char *block, unsigned mark)
 {
     uint64_t now = now_ms();
@@ -513,7 +513,7 @@ static enum zr_pages_moved move_pages(char *from, char *to)
     zr_lock_give(&large.lock);
     write_mark(to, to_mark | MOVED);
     write_mark(from, 0);
-    if (zr_pages_restore(from, bytes)) /* else the addresses are somebody else's for good */
+    if (zr_pages_restore(from, bytes)) /* else another mapping has the addresses; give them up */
         zr_arena_free(zr_preload.large_arena, from);
     return ZR_PAGES_MOVED;
 }

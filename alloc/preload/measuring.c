@@ -117,7 +117,7 @@ static zr_result choose_path(char *out, size_t room_bytes)
     char *file;
     long writer = strtol(own.trace_wanted, &file, 10);
     if (*file++ != ':')
-        return zr_fail(ZR_ERR_INVALID, "ZR_TRACE=%s: PID:FILE is wanted", own.trace_wanted);
+        return zr_fail(ZR_ERR_INVALID, "ZR_TRACE=%s: must be PID:FILE", own.trace_wanted);
     if (writer == (long)getpid())
         snprintf(out, room_bytes, "%s", file);
     else
@@ -146,7 +146,7 @@ void zr_measuring_first_large(void)
         result = zr_arena_add_map_callback(arena, &callback);
     }
     if (result != ZR_OK)
-        zr_say("%s: no trace is written", zr_last_error());
+        zr_say("%s: this process writes no trace", zr_last_error());
     else if (own.record)
         own.record->traced = true;
 }
@@ -205,7 +205,7 @@ void zr_measuring_start(void)
     own.trace_wanted = zr_preload.alone ? NULL : secure_getenv("ZR_TRACE");
     own.record = zr_usage_open(&words);
     if (words)
-        zr_say("ZR_RECORD=%s: %s: this process has no part in zr run's figures", secure_getenv("ZR_RECORD"),
+        zr_say("ZR_RECORD=%s: %s: the figures of zr run exclude this process", secure_getenv("ZR_RECORD"),
                words);
     zr_measuring.on = own.record || own.trace_wanted;
     if (own.record)

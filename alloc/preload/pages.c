@@ -34,7 +34,7 @@ bool zr_pages_discard(char *address, size_t bytes, bool anew)
         return true;
     if (!anew && is_forbidden())
         say_once(&said,
-                 "the system forbids madvise(): freed memory goes back by new mappings, which is slower");
+                 "the system forbids madvise(): freed memory is released by new mappings, which is slower");
     return mmap(address, bytes, PROT_READ | PROT_WRITE, ANONYMOUS | MAP_FIXED, -1, 0) == address;
 }
 
@@ -44,7 +44,7 @@ enum zr_pages_moved zr_pages_move(const struct zr_pages_move *move)
         return ZR_PAGES_MOVED;
     if (is_forbidden()) {
         static _Atomic bool said;
-        say_once(&said, "the system forbids mremap(): a block that grows is copied");
+        say_once(&said, "the system forbids mremap(): growing blocks are copied");
         return ZR_PAGES_STAYED;
     }
     /* A refusal may come before or after the kernel has unmapped the new place. */

@@ -17,7 +17,7 @@ struct zr_pages_move {
     size_t to_bytes; /* at least `bytes`; the rest reads as zeros */
 };
 enum zr_pages_moved {
-    ZR_PAGES_MOVED,  /* the old addresses are nobody's until zr_pages_restore() */
+    ZR_PAGES_MOVED,  /* the old addresses are unmapped until zr_pages_restore() */
     ZR_PAGES_STAYED, /* the system refused; what was at the new place reads as zeros now */
     ZR_PAGES_LOST    /* refused, and the addresses of the new place are another mapping's now */
 };

@@ -33,7 +33,7 @@ zr_result zr_trace_as_asked(zr_arena *arena, const char *variable, const char *s
         return ZR_OK;
     long writer = strtol(text, &file, 10);
     if (*file++ != ':')
-        return zr_fail(ZR_ERR_INVALID, "%s=%s: PID:FILE is wanted", variable, text);
+        return zr_fail(ZR_ERR_INVALID, "%s=%s: must be PID:FILE", variable, text);
     if (writer == (long)getpid())
         snprintf(path, sizeof path, "%s%s", file, suffix);
     else

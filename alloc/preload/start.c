@@ -74,7 +74,7 @@ size_t zr_bootstrap_bytes(const void *pointer)
     return bytes;
 }
 
-/* ---- Who comes after us -------------------------------------------------------------------------------- */
+/* ---- The next allocator -------------------------------------------------------------------------------- */
 
 const struct zr_next_malloc *zr_next_malloc(void)
 {
@@ -269,7 +269,7 @@ static zr_result start_arenas(void)
     struct rlimit limit;
     zr_backend *backend = NULL;
     if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
-        return zr_fail(ZR_ERR_ADDRESSES, "`ulimit -v` bounds this process's addresses");
+        return zr_fail(ZR_ERR_ADDRESSES, "`ulimit -v` limits this process's addresses");
     zr_result result = zr_option_result();
     if (result == ZR_OK)
         result = zr_backend_host_create(
@@ -310,7 +310,7 @@ static void start(void)
 {
     check_limit();
     if (start_arenas() != ZR_OK) {
-        zr_say("%s: jemalloc alone serves this process, without zr's arena", zr_last_error());
+        zr_say("%s: jemalloc serves this process without zr's arena", zr_last_error());
         zr_preload.large_arena = zr_preload.small_arena = NULL;
         zr_preload.large = (struct zr_span){0};
         zr_preload.small = (struct zr_span){0};
@@ -319,7 +319,7 @@ static void start(void)
     char words[512];
     zr_service_alone(words, sizeof words);
     if (!zr_preload.alone && words[0])
-        zr_say("%s; process %ld goes on alone", words, (long)getpid());
+        zr_say("%s; process %ld continues without zrd", words, (long)getpid());
     zr_preload.checked = zr_option_get(ZR_OPTION_CHECK) >= ZR_CHECK_BYTES;
     if (!zr_preload.checked)
         zr_preload.fast = zr_preload.small;
@@ -357,7 +357,7 @@ bool zr_preload_start(void)
     return true;
 }
 
-/* As a rule before any thread of the program's; who allocates earlier starts it. */
+/* Usually runs before any thread of the program; an earlier allocation starts the library. */
 static __attribute__((constructor)) void start_early(void)
 {
     zr_preload_start();

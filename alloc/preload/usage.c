@@ -43,7 +43,7 @@ static const char *map_book(int fd)
         return NULL;
     munmap(book, sizeof *own.book);
     own.book = NULL;
-    return "it is of another version";
+    return "its version differs";
 }
 
 /* A hole of the file that was touched on a full disk would end the program. */
@@ -129,7 +129,7 @@ struct zr_usage *zr_usage_open(const char **words)
     if (!folder || !*folder)
         return NULL;
     if (strlen(folder) >= sizeof own.room) {
-        *words = "ZR_RECORD names a folder with too long a path";
+        *words = "ZR_RECORD: the path of the folder is too long";
         return NULL;
     }
     own.folder = strcpy(own.room, folder);

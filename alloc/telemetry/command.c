@@ -47,21 +47,21 @@ zr_result zr_command_read(struct zr_command *out, const char *line, size_t bytes
     *out = (struct zr_command){.text = ""};
     for (size_t i = 0; i < bytes; i++)
         if ((unsigned char)line[i] < ' ' || line[i] == 0x7f)
-            return zr_fail(ZR_ERR_INVALID, "a command has no control characters");
+            return zr_fail(ZR_ERR_INVALID, "a command must not contain control characters");
     while (kind < ZR_COMMAND_COUNT && !step_over(&at, commands[kind].name))
         kind++;
     if (kind == ZR_COMMAND_COUNT)
-        return zr_fail(ZR_ERR_INVALID, "there is no such command");
+        return zr_fail(ZR_ERR_INVALID, "unknown command");
     out->kind = (enum zr_command_kind)kind;
     if (commands[kind].takes_arena && !read_number(&at, &out->arena))
         return zr_fail(ZR_ERR_INVALID, "%s needs a number", commands[kind].name);
     if (commands[kind].takes_path && *at != '/')
-        return zr_fail(ZR_ERR_INVALID, "%s needs the whole path of a file, from / on", commands[kind].name);
+        return zr_fail(ZR_ERR_INVALID, "%s needs an absolute path", commands[kind].name);
     if (commands[kind].takes_words && (*at == '\0' || strlen(at) > ZR_COMMAND_MARK_BYTES))
         return zr_fail(ZR_ERR_INVALID, "%s needs 1 to %d letters", commands[kind].name,
                        ZR_COMMAND_MARK_BYTES);
     if (!commands[kind].takes_path && !commands[kind].takes_words && *at != '\0')
-        return zr_fail(ZR_ERR_INVALID, "%s takes nothing more", commands[kind].name);
+        return zr_fail(ZR_ERR_INVALID, "%s takes no further argument", commands[kind].name);
     out->text = at;
     return ZR_OK;
 }

@@ -1,7 +1,7 @@
 /* command.h: what another process of the same user may ask of this one: a line of text, read without trusting
  * a byte of it. Private to the project.
  *
- *     stats                    takes the published figures anew, all of them
+ *     stats                    refreshes all published figures
  *     ledger                   the same, with what the devices say of their memory
  *     trim                     gives back what is idle
  *     snapshot ARENA PATH      writes what is there now as a .zrt

@@ -35,7 +35,7 @@ zr_result zr_publisher_start(struct zr_publisher *out)
     if (!out->shown || out->shown == MAP_FAILED) {
         out->shown = NULL;
         unlink(out->path);
-        return zr_fail(ZR_ERR_IO, "no room for '%s'", out->path);
+        return zr_fail(ZR_ERR_IO, "no space for '%s'", out->path);
     }
     madvise(out->shown, sizeof *out->shown, MADV_DONTFORK);
     out->shown->version = ZR_PUBLISHED_VERSION;

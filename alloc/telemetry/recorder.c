@@ -315,7 +315,7 @@ static bool open_file(struct zr_trace **out, char *path, size_t room_bytes, cons
                               arena->name, number);
         if (length < 0 || (size_t)length >= room_bytes)
             return false;
-        /* The arena's name is a word of somebody else's. */
+        /* The arena's name comes from the program. */
         for (char *at = path + strlen(zr_folder_temporary()) + 1; *at; at++)
             if (*at == '/' || (unsigned char)*at <= ' ' || *at == '\'')
                 *at = '-';

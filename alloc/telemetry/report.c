@@ -123,7 +123,7 @@ static void survey_stripe(struct zr_arena *arena, struct survey *out)
         out->live_by_tag_bytes[tag] += arena->live_by_tag_bytes[tag];
 }
 
-/* With the stripe's lock, which is opened while others are looked at: nobody holds two. */
+/* With the stripe's lock, which is released while other stripes are read: no thread holds two. */
 static void take_survey(struct zr_arena *arena, struct survey *out)
 {
     struct zr_arena *first_stripe = arena->first_stripe;
@@ -256,7 +256,7 @@ static struct words help(const struct zr_arena *arena, enum lack lack, struct zr
     size_t granule = arena->granule_bytes, other = 0;
     /* At most a granule more than the need in whole ones was asked for. */
     bool limited = at_limit(arena, zr_round_up(need.bytes, granule) + granule);
-    const char *limit = limited ? "a larger limit" : "what the cause names";
+    const char *limit = limited ? "a larger limit" : "the setting that the cause names";
     switch (lack) {
     case LACK_WHOLE_GRANULES:
         other = granule_that_does(arena, need, survey);
@@ -265,7 +265,7 @@ static struct words help(const struct zr_arena *arena, enum lack lack, struct zr
                  other ? "), " : "", limit);
         break;
     case LACK_MAPPINGS:
-        snprintf(out.text, sizeof out.text, "what the cause names, or fewer mappings");
+        snprintf(out.text, sizeof out.text, "the setting that the cause names, or fewer mappings");
         if (granule < GRANULE_MOST_BYTES)
             snprintf(out.text + strlen(out.text), sizeof out.text - strlen(out.text),
                      ": a larger granule (ZR_CONF=granule:%s)", granule_words(2 * granule).text);

@@ -56,7 +56,7 @@ static struct {
     int listening; /* -1: none */
     dev_t device;  /* of it: a program may close what is not its own, and open another there */
     ino_t inode;
-    pid_t process; /* whose files these are; 0: nobody's */
+    pid_t process; /* owner of these files; 0: none */
     struct zr_publisher publisher;
     char socket_path[sizeof(((struct sockaddr_un *)0)->sun_path)];
     struct zr_thread thread;
@@ -164,7 +164,7 @@ static bool answer(const struct connection *connection, bool good, const char *w
 static zr_result trim_all(char *words, size_t room_bytes)
 {
     bool busy = false;
-    snprintf(words, room_bytes, "%zu bytes went back", zr_reclaim(SIZE_MAX, NULL, &busy));
+    snprintf(words, room_bytes, "%zu bytes released", zr_reclaim(SIZE_MAX, NULL, &busy));
     return ZR_OK;
 }
 
@@ -193,7 +193,7 @@ static void detach(void)
 static zr_result attach(const struct zr_command *command, struct connection *connection)
 {
     if (serve.attached && serve.attached != connection)
-        return zr_fail(ZR_ERR_INVALID, "somebody is attached to this process already");
+        return zr_fail(ZR_ERR_INVALID, "another client is already attached to this process");
     if (serve.attached_count == ATTACHED_MOST)
         return zr_fail(ZR_ERR_INVALID, "one connection records %d arenas at most", ATTACHED_MOST);
     zr_result result = zr_trace_start_foreign(command->arena, command->text);
@@ -355,7 +355,7 @@ static zr_result begin(void)
     if (result == ZR_OK)
         zr_publisher_name(&serve.publisher, folder);
     if (result == ZR_OK)
-        result = open_socket(folder); /* before the file: who finds that connects at once */
+        result = open_socket(folder); /* before the file, because a reader of the file connects at once */
     if (result != ZR_OK)
         return result;
     result = zr_publisher_start(&serve.publisher);
@@ -415,7 +415,7 @@ static void find_folder(void)
     zr_folder_runtime(folder_of_requests, false); /* it need not be there yet; begin() checks whose it is */
 }
 
-/* Whether somebody wants this process to begin. */
+/* Whether another process asks this process to publish. */
 static bool was_asked(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;

@@ -86,7 +86,7 @@ static void add_stripes(struct zr_arena *first_stripe, struct zr_arena_stats *ou
 zr_result zr_stats_of(zr_arena *arena, struct zr_arena_stats *out)
 {
     if (!arena || !out)
-        return zr_fail(ZR_ERR_INVALID, "statistics need an arena and somewhere to go");
+        return zr_fail(ZR_ERR_INVALID, "zr_arena_get_stats: arena or out is NULL");
     zr_arena_take(arena);
     zr_stats_fill(arena, out);
     zr_arena_give(arena);
@@ -97,7 +97,7 @@ zr_result zr_stats_of(zr_arena *arena, struct zr_arena_stats *out)
 zr_result zr_arena_reset_peaks(zr_arena *arena)
 {
     if (!arena)
-        return zr_fail(ZR_ERR_INVALID, "there is no arena whose peaks to reset");
+        return zr_fail(ZR_ERR_INVALID, "zr_arena_reset_peaks: arena is NULL");
     unsigned count = 1 + atomic_load(&arena->stripes_count);
     for (unsigned i = 0; i < count; i++) {
         struct zr_arena *stripe = i ? arena->stripes[i - 1] : arena;
@@ -191,11 +191,11 @@ zr_result zr_ctl_get(const char *name, uint64_t *out)
     const char *rest = name;
     bool found = false;
     if (!name || !out)
-        return zr_fail(ZR_ERR_INVALID, "a number needs a name and somewhere to go");
+        return zr_fail(ZR_ERR_INVALID, "zr_ctl_get: name or out is NULL");
     *out = 0;
     if (step_over(&rest, "option"))
         found = zr_option_find(rest, out);
     else if (step_over(&rest, "arena"))
         found = numbered_arena(rest, out);
-    return found ? ZR_OK : zr_fail(ZR_ERR_INVALID, "nothing is called `%.128s`", name);
+    return found ? ZR_OK : zr_fail(ZR_ERR_INVALID, "zr_ctl_get: unknown name `%.128s`", name);
 }

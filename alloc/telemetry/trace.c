@@ -43,7 +43,7 @@ struct zr_trace {
     /* what the next event is told relative to */
     uint64_t last_ns, last_offset_bytes, next_granule, stream;
     uint32_t thread, tag;
-    uint32_t source_thread; /* 0: who calls, and now */
+    uint32_t source_thread; /* 0: the calling thread and the current time */
     uint64_t source_ns;
     struct zr_trace_stacks *stacks; /* NULL: none has been written */
     struct zr_file file;
@@ -395,7 +395,7 @@ static zr_result create_anew(struct zr_file *file, const char *path)
     if (result == ZR_OK && !replaceable && is_nameless(path))
         return zr_file_create(file, path, ZR_CREATE_REPLACE);
     if (result == ZR_OK && !replaceable && kind != ZR_PATH_FOLDER)
-        return zr_fail(ZR_ERR_IO, "cannot write a trace to '%s': it is no ordinary file; give another name",
+        return zr_fail(ZR_ERR_IO, "cannot write a trace to '%s': not a regular file; give another name",
                        path);
     if (result == ZR_OK && kind == ZR_PATH_FILE)
         result = zr_path_unlink(path);
@@ -431,9 +431,9 @@ zr_result zr_trace_open(struct zr_trace **out, const char *path, const struct zr
         error = trace->header && trace->window ? 0 : errno;
     }
     if (error != 0) {
-        result = zr_fail(ZR_ERR_IO, "cannot start the trace '%s': %s (choose a folder with room for it)",
+        result = zr_fail(ZR_ERR_IO, "cannot start the trace '%s': %s (choose a folder with more space)",
                          trace->file.name, strerror_r(error, room, sizeof room));
-        if (trace->file.regular && !is_nameless(path)) /* never a device that somebody named */
+        if (trace->file.regular && !is_nameless(path)) /* never a device */
             zr_path_unlink(path);
         goto unwind;
     }
@@ -457,10 +457,10 @@ zr_result zr_trace_close(struct zr_trace *trace)
     if (trace->header) { /* not in a forked child */
         zr_trace_stacks_end(trace->stacks);
         if (trace->header->state == ZRT_NO_SPACE)
-            result =
-                zr_fail(ZR_ERR_IO, "the trace '%s' stopped after %llu bytes: %s (make room, or trace less)",
-                        trace->file.name, (unsigned long long)trace->position_bytes,
-                        strerror_r((int)trace->header->error, room, sizeof room));
+            result = zr_fail(ZR_ERR_IO,
+                             "the trace '%s' stopped after %llu bytes: %s (free disk space, or trace less)",
+                             trace->file.name, (unsigned long long)trace->position_bytes,
+                             strerror_r((int)trace->header->error, room, sizeof room));
         else
             trace->header->state = ZRT_STOPPED;
         close_window(trace);
@@ -470,7 +470,7 @@ zr_result zr_trace_close(struct zr_trace *trace)
             return result;
         }
         if (ftruncate(trace->file.fd, (off_t)trace->position_bytes) != 0 && result == ZR_OK)
-            result = zr_fail(ZR_ERR_IO, "cannot cut the trace '%s' to its length", trace->file.name);
+            result = zr_fail(ZR_ERR_IO, "cannot truncate the trace '%s' to its length", trace->file.name);
         zr_result closed = zr_file_close(&trace->file);
         result = result == ZR_OK ? closed : result;
     }

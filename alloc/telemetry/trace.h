@@ -14,29 +14,28 @@
 struct zr_refusal;
 struct zr_trace;
 
-/* What the header says of the arena. */
+/* The header's description of the arena. */
 struct zr_trace_origin {
     const char *name;
-    const void *base; /* of the reservation; all events lie inside */
+    const void *base; /* of the reservation, which contains all events' addresses */
     size_t reserve_bytes;
     size_t granule_bytes;
-    size_t most_bytes; /* of the file: there the trace stops as on a full disk; 0: no end */
+    size_t most_bytes; /* maximum file size, at which the trace stops as on a full disk; 0: none */
     uint64_t start_ns; /* of the first event; 0: now */
-    bool own;          /* the file must be new, and nobody else may read it */
+    bool own;          /* the file must not exist; mode 0600 */
 };
 
-/* Creates the file, replacing one that is there. The caller owns *out until zr_trace_close(). ZR_ERR_IO: the
- * words name the file and why; nothing is left behind. ZR_ERR_HOST_MEMORY: no memory for the writer itself.
- */
+/* Creates the file, replacing an existing one. The caller owns *out until zr_trace_close(). ZR_ERR_IO: the
+ * message names the file and the cause; no file is left. ZR_ERR_HOST_MEMORY. */
 zr_result zr_trace_open(struct zr_trace **out, const char *path, const struct zr_trace_origin *origin);
-/* Cuts the file to its length and ends it. ZR_ERR_IO: the trace had stopped early, the words say why; what
- * was written until then is good. The struct is gone in any case. */
+/* Truncates the file to its length and frees the writer. ZR_ERR_IO: the trace stopped early; the message has
+ * the cause, and the file is valid up to that point. */
 zr_result zr_trace_close(struct zr_trace *trace);
 
-/* False: it has stopped for want of room. */
+/* False: the trace stopped because the file could not grow. */
 bool zr_trace_goes_on(const struct zr_trace *trace);
 
-/* `stack`: a number of stacks.h, of who asked; 0: none. */
+/* `stack`: the number of the caller's stack (stacks.h); 0: none. */
 void zr_trace_write_alloc(struct zr_trace *trace, const struct zr_block_info *block, uint32_t stack);
 void zr_trace_write_free(struct zr_trace *trace, const struct zr_block_info *block);
 /* `first` and `bytes` on granule boundaries. */
@@ -45,16 +44,15 @@ void zr_trace_write_unmap(struct zr_trace *trace, const void *first, size_t byte
 void zr_trace_write_mark(struct zr_trace *trace, const char *label);
 void zr_trace_write_refused(struct zr_trace *trace, const struct zr_request *request,
                             const struct zr_refusal *refusal, uint32_t stack);
-/* The events that follow are those of another thread, and of another time. With thread 0: of the caller's own
- * again, and of now. */
+/* Sets thread and time of the events that follow. Thread 0: the calling thread and the current time again. */
 void zr_trace_set_source(struct zr_trace *trace, uint32_t thread, uint64_t now_ns);
-/* A small number for the calling thread, from 1, in the order in which they first ask. */
+/* The calling thread's number, from 1 in the order of first calls. */
 extern __thread uint32_t zr_trace_own_thread __attribute__((tls_model("initial-exec"))); /* 0: none yet */
 uint32_t zr_trace_thread(void);
-/* Writes what is there already, and `begin`. Both locks (tracing.c). */
+/* Writes live blocks and mapped granules, then `begin`. Both locks (tracing.c). */
 struct zr_arena;
 void zr_trace_write_present(struct zr_trace *trace, struct zr_arena *arena);
-/* What was live and mapped when the trace was started has been written as allocs and maps before this. */
+/* Marks the end of the blocks and mappings that existed when the trace was started. */
 void zr_trace_write_begin(struct zr_trace *trace);
 
 /* For whoever asks from outside the program (tracing.c), of the arena of that number; without locks. A trace

@@ -53,7 +53,7 @@ static zr_result start(struct zr_arena *arena, const char *path, bool foreign)
     struct zr_trace *trace = NULL;
     struct zr_trace_origin origin = origin_of(arena);
     if (arena->trace)
-        return zr_fail(ZR_ERR_INVALID, "arena '%s' writes a trace already: stop that one first", arena->name);
+        return zr_fail(ZR_ERR_INVALID, "arena '%s' already has a trace: stop that trace first", arena->name);
     zr_result result = zr_trace_open(&trace, path, &origin);
     if (result != ZR_OK)
         return result;
@@ -64,7 +64,7 @@ static zr_result start(struct zr_arena *arena, const char *path, bool foreign)
     return ZR_OK;
 }
 
-/* The arena's trace is nobody's any more. arena->lock */
+/* Detaches the arena's trace. lock: arena->lock */
 static struct zr_trace *detach(struct zr_arena *arena)
 {
     struct zr_trace *trace = arena->trace;
@@ -79,13 +79,12 @@ zr_result zr_trace_start(zr_arena *arena, const char *path)
     struct zr_trace *foreign = NULL;
     zr_result result;
     if (!arena || !path)
-        return zr_fail(ZR_ERR_INVALID, "a trace needs an arena and a file name");
+        return zr_fail(ZR_ERR_INVALID, "zr_trace_start: arena or path is NULL");
     if (!zr_arena_hold_unstriped(arena, 1)) {
         zr_arena_hold_unstriped(arena, -1);
         return zr_fail(
             ZR_ERR_INVALID,
-            "the threads of arena '%s' have addresses of their own already: start its trace before "
-            "they allocate, or make it for one thread",
+            "arena '%s' already has several stripes: start its trace before threads allocate, or create it with threads 1",
             arena->name);
     }
     zr_arena_take(arena);
@@ -105,7 +104,7 @@ zr_result zr_trace_start(zr_arena *arena, const char *path)
 zr_result zr_trace_mark(zr_arena *arena, const char *label)
 {
     if (!arena || !label)
-        return zr_fail(ZR_ERR_INVALID, "a mark needs an arena and a label");
+        return zr_fail(ZR_ERR_INVALID, "zr_trace_mark: arena or label is NULL");
     zr_lock_take(&arena->lock);
     zr_trace_event(arena->trace, mark, label);
     zr_lock_give(&arena->lock);
@@ -115,12 +114,12 @@ zr_result zr_trace_mark(zr_arena *arena, const char *label)
 zr_result zr_trace_stop(zr_arena *arena)
 {
     if (!arena)
-        return zr_fail(ZR_ERR_INVALID, "stopping a trace needs its arena");
+        return zr_fail(ZR_ERR_INVALID, "zr_trace_stop: arena is NULL");
     zr_arena_take(arena);
     struct zr_trace *trace = arena->trace_is_foreign ? NULL : detach(arena);
     zr_arena_give(arena);
     if (!trace)
-        return zr_fail(ZR_ERR_INVALID, "arena '%s' writes no trace", arena->name);
+        return zr_fail(ZR_ERR_INVALID, "arena '%s' has no trace", arena->name);
     zr_arena_hold_unstriped(arena, -1);
     return zr_trace_close(trace);
 }
@@ -131,7 +130,7 @@ static struct zr_arena *lock_numbered(unsigned number)
 {
     struct zr_arena *arena = zr_arenas_lock(number);
     if (!arena)
-        zr_fail(ZR_ERR_INVALID, "there is no arena %u in this process", number);
+        zr_fail(ZR_ERR_INVALID, "this process has no arena %u", number);
     return arena;
 }
 
@@ -148,11 +147,9 @@ zr_result zr_trace_start_foreign(unsigned number, const char *path)
         return ZR_ERR_INVALID;
     zr_result result;
     if (atomic_load(&arena->stripes_count) > 0)
-        result =
-            zr_fail(ZR_ERR_INVALID,
-                    "the threads of arena '%s' have addresses of their own: it cannot be recorded, take a "
-                    "snapshot",
-                    arena->name);
+        result = zr_fail(ZR_ERR_INVALID,
+                         "arena '%s' has several stripes and cannot be recorded: take a snapshot instead",
+                         arena->name);
     else
         result = start(arena, path, true);
     if (result == ZR_OK)
@@ -185,7 +182,7 @@ zr_result zr_trace_stop_foreign(unsigned number)
     if (trace)
         atomic_fetch_sub(&arena->unstriped, 1);
     else
-        zr_fail(ZR_ERR_INVALID, "nobody records arena '%s' from outside", arena->name);
+        zr_fail(ZR_ERR_INVALID, "arena '%s' is not recorded by another process", arena->name);
     unlock(arena);
     if (trace && zr_stacks_every() != zr_option_get(ZR_OPTION_STACKS) && !any_foreign())
         zr_arenas_set_stacks((uint32_t)zr_option_get(ZR_OPTION_STACKS));

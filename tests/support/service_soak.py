@@ -71,16 +71,16 @@ ROUGH = 96 * MIB
 ROUGH_OPTIONS = ("--capacity", ROUGH, "--within", 3000)
 # What clients, tools and the log may say; all else is wrong.
 KNOWN = [re.compile(words) for words in (
-    r"^$", r"heard nothing for \d+ ms: its leases end", r"zrd has ", r"hard quota of ", r"zrd does not answer; it is required", r"[Nn]o zrd (listens|serves)",
-    r"the zrd of '.*' has ended: type", r"zrd at '.*' does not answer", r"zrd has not answered within", r"is no folder of this user's alone",
-    r"an earlier zrd ended this process's leases", r"zrd runs already, as process \d+", r"zrd is process \d+; its log is", r"draining", r"it holds, but '.*' cannot be written",
-    r"another zrd serves this user there, process \d+", r"there is no folder", r"the other end of the service's socket is gone",
-    r"holds .*, more than the .*: it keeps what it uses")]
+    r"^$", r"within \d+ ms: its leases end", r"zrd has ", r"hard quota of ", r"zrd does not answer; ZR_CONF=service:required", r"[Nn]o zrd (listens|serves)",
+    r"the zrd of '.*' has ended: type", r"zrd at '.*' does not answer", r"zrd has not answered within", r"is not a folder of this user with mode 0700",
+    r"an earlier zrd ended this process's leases", r"zrd runs already, as process \d+", r"zrd is process \d+; its log is", r"draining", r"the limit is set, but '.*' cannot be written",
+    r"another zrd serves this user there, process \d+", r"folder '.*' does not exist", r"the peer closed the service's socket",
+    r"holds .*, more than the .*: it keeps the memory in use")]
 LOGGED = [re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d zrd: (" + words + ")$") for words in (
-    r"lends .* at .*", r"ends", r"is stopped by pid \d+", r"drains", r"lends again", r"its socket was removed; it listens at '.*' again",
-    r"its socket was removed and cannot be made again: .*", r"pid \d+ \(service_client\): .*heard nothing for \d+ ms: its leases end.*",
+    r"lends .* at .*", r"ends", r"is stopped by pid \d+", r"drains", r"lends again", r"the socket was removed; listens at '.*' again",
+    r"the socket was removed and cannot be created again: .*", r"pid \d+ \(service_client\): .*within \d+ ms: its leases end.*",
     r"pid \d+ \(service_client\): an earlier zrd ended this process's leases and took its memory.*",
-    r"\d+ lines like this one were left out: .*", r"the limits: .*", r"a limit was set: .*")] + [re.compile(r"^\d+ lines could not be written here$")]
+    r"\d+ similar lines were omitted: .*", r"the limits: .*", r"a limit was set: .*")] + [re.compile(r"^\d+ lines could not be written here$")]
 
 
 def strange(said, known):

@@ -124,7 +124,7 @@ same([each.communicate(timeout=HANG)[0].split()[:4] for each in both], 2 * [["0"
 got = run(*program("dlsym"), "info", preload=LIBRARY, ZR_CONF="nonsense:1")
 ok(got.returncode == 0 and "nonsense" not in got.stdout, "a bad ZR_CONF: the program goes on")
 got = run(*program("dlsym"), "calls", preload=LIBRARY, ZR_CONF="nonsense:1")
-ok("no option is called `nonsense`" in got.stderr and got.stderr.count("\n") == 1, "with the driver's own memory, and one line that says why")
+ok("unknown option `nonsense`" in got.stderr and got.stderr.count("\n") == 1, "with the driver's own memory, and one line that says why")
 
 # ---- The library
 

@@ -310,7 +310,7 @@ got = run(ZR, "doctor", "--", PYTHON)
 ok("can be preloaded" in got.stdout and "dlopen" in got.stdout, "and at a program; what it cannot see it says")
 got = run("sh", "-c", f"ulimit -v 4000000; {ZR} doctor")
 ok(got.returncode == 1 and re.search(r"^bad +ulimit -v .*\n +type: ulimit -v unlimited$", got.stdout, re.M), "ulimit -v: bad, and what to type")
-for words, folder, mode in (("no folder of this user's alone", "open/zr", 0o755), ("too long for a socket", "l" * 80 + "/zr", 0o700)):
+for words, folder, mode in (("not a folder of this user with mode 0700", "open/zr", 0o755), ("too long for a socket", "l" * 80 + "/zr", 0o700)):
     os.makedirs(path(folder), mode)
     got, shown = (run(*command, env={"XDG_RUNTIME_DIR": os.path.dirname(path(folder))}) for command in ((ZR, "doctor"), (ZR, "ps")))
     ok(re.search(rf"^note +zr ps .*{words}.*\n +type: export XDG_RUNTIME_DIR", got.stdout, re.M) and words in shown.stderr,

@@ -280,7 +280,7 @@ def check_wait():
         program.obey("look")
         os.kill(program.pid, 9)
         got = waiting.result()[0]
-        ok(got.code == 0 and "waits to be let in: " in got.err and "pid  program" in got.err and "is let in" in got.err, f"when there is room it runs, and has said so: {got.err[:600]}")
+        ok(got.code == 0 and "waits for admission: " in got.err and "pid  program" in got.err and "is let in" in got.err, f"when there is room it runs, and has said so: {got.err[:600]}")
         program = Program()
         program.obey("take 40")
     waiting = run(wait=True)
@@ -288,7 +288,7 @@ def check_wait():
     with open(f"/proc/{wait_for(waits)[0]['pid']}/stat", encoding="utf-8") as file:
         os.kill(int(file.read().rsplit(")", 1)[1].split()[1]), signal.SIGINT)  # who has started the rank
     got = waiting.result()[0]
-    ok(got.code == 130 and "a signal asks for the end" in got.err and "step 1/" not in got.err, f"Ctrl-C ends one that waits, {got.code}: {got.err[-200:]}")
+    ok(got.code == 130 and "interrupted by a signal" in got.err and "step 1/" not in got.err, f"Ctrl-C ends one that waits, {got.code}: {got.err[-200:]}")
     ok(wait_for(lambda: not rows()), "and nothing is planned any more")
     got = zr("limit", "--capacity", "2MiB")
     same(got.returncode, 0, "without plans a capacity may be small")

@@ -89,15 +89,6 @@ def test_usage():
     ok(run.returncode == 2 and "nonsense" in run.stderr, "a mistake in ZR_CONF is not passed over")
     run = zr("replay", env={**os.environ, "ZR_FAULT": "nonsense:1"})
     ok(run.returncode == 2 and "nonsense" in run.stderr, "nor is one in ZR_FAULT") or note(run.stderr)
-    run = zr(env={**os.environ, "ZR_CONF": "help"})
-    with open("alloc/README.md", encoding="utf-8") as file:
-        readme = file.read()
-    readme = readme[readme.index("`ZR_CONF=help"):].split("\n## ")[0]
-    same(re.findall(r"^\| `(\w+)` \|", readme, re.M), re.findall(r"^(\w+):", run.stdout, re.M), "alloc/README.md has ZR_CONF's options")
-    run = zr("replay", env={**os.environ, "ZR_FAULT": "nonsense:1"})
-    sites = re.search(r"sites are (.*), counts", run.stderr)
-    sites = re.findall(r"\w+", sites[1].replace(" and ", " ")) if sites else [""]
-    same(re.findall(r"`(\w+)`", readme[readme.index("`ZR_FAULT"):])[-len(sites):], sites, "and ZR_FAULT's sites")
     os.link(lifetimes, path("--odd"))
     run = zr("replay", "--json", "--", "--odd", cwd=FOLDER)
     ok(run.returncode == 0 and '"--odd"' in run.stdout, "after -- a name may look like an option")

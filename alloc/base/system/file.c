@@ -30,19 +30,19 @@ static const char *way_out(int error)
     case ENOENT:
         return "check the path, and that the folders above it exist";
     case ENOTDIR:
-        return "a part of the path is a file where a folder is wanted";
+        return "a component of the path is a file, not a folder";
     case EACCES:
     case EPERM:
         return "check the permissions of the file and of the folders above it";
     case EISDIR:
         return "it is a folder; name a file";
     case EEXIST:
-        return "it is there already; choose another name or remove it";
+        return "it already exists; choose another name or remove it";
     case ENOTEMPTY:
         return "remove what is in it first";
     case ENOSPC:
     case EDQUOT:
-        return "make room on that file system or choose another folder";
+        return "free space on that file system or choose another folder";
     case EFBIG:
         return "raise `ulimit -f`, or choose a file system that holds larger files";
     case EROFS:
@@ -53,11 +53,11 @@ static const char *way_out(int error)
     case ENAMETOOLONG:
         return "use a shorter name";
     case ELOOP:
-        return "a symbolic link in the path leads to itself";
+        return "the path contains a loop of symbolic links";
     case EXDEV:
         return "both names must be on one file system";
     case EPIPE:
-        return "the reader at the other end has gone";
+        return "the reader closed the pipe";
     case EIO:
         return "the device failed; see the kernel's log";
     default:
@@ -180,7 +180,7 @@ static zr_result open_with(struct zr_file *out, const char *path, int flags, con
 
     *out = (struct zr_file){.fd = -1};
     if (!path || !path[0])
-        return zr_fail(ZR_ERR_INVALID, "cannot %s a file without a name", doing);
+        return zr_fail(ZR_ERR_INVALID, "cannot %s a file: the name is empty", doing);
     copy_name(out->name, path);
     if (zr_fault(ZR_FAULT_OPEN))
         return file_error(doing, out->name, EACCES);
@@ -214,10 +214,9 @@ zr_result zr_file_open_regular(struct zr_file *out, const char *path)
     if (result != ZR_OK || out->regular)
         return result;
     zr_file_close(out);
-    return zr_fail(
-        ZR_ERR_FORMAT,
-        "'%s' is no ordinary file, which can be read from any place in it; save it to a file first",
-        out->name);
+    return zr_fail(ZR_ERR_FORMAT,
+                   "'%s' is not a regular file and cannot be read at an offset; save it to a file first",
+                   out->name);
 }
 
 zr_result zr_file_create(struct zr_file *out, const char *path, enum zr_create_mode mode)
@@ -230,7 +229,7 @@ zr_result zr_file_create(struct zr_file *out, const char *path, enum zr_create_m
         [ZR_CREATE_NOT] = 0,
     };
     if ((unsigned)mode >= sizeof flags / sizeof *flags)
-        return zr_fail(ZR_ERR_INVALID, "%u is no way to create a file", (unsigned)mode);
+        return zr_fail(ZR_ERR_INVALID, "creating a file: unknown mode %u", (unsigned)mode);
     /* A pipe that is also open for reading waits for no reader, and forgets what was written when it is
      * closed. */
     struct stat status;
@@ -291,7 +290,7 @@ zr_result zr_file_resize(const struct zr_file *file, uint64_t bytes)
 {
     int failed;
     if (bytes > INT64_MAX)
-        return zr_fail(ZR_ERR_INVALID, "'%s': a size of %llu bytes is beyond any file", file->name,
+        return zr_fail(ZR_ERR_INVALID, "'%s': a size of %llu bytes exceeds the maximum file size", file->name,
                        (unsigned long long)bytes);
     if (zr_fault(ZR_FAULT_WRITE))
         return file_error("resize", file->name, ENOSPC);
@@ -325,13 +324,13 @@ zr_result zr_file_read_at(const struct zr_file *file, uint64_t offset_bytes, voi
 {
     size_t got = 0;
     if (!extent_fits(offset_bytes, bytes))
-        return zr_fail(ZR_ERR_INVALID, "'%s': %zu bytes at %llu are beyond any file", file->name, bytes,
-                       (unsigned long long)offset_bytes);
+        return zr_fail(ZR_ERR_INVALID, "'%s': %zu bytes at %llu exceed the maximum file size", file->name,
+                       bytes, (unsigned long long)offset_bytes);
     zr_result result = read_all(file, (int64_t)offset_bytes, data, bytes, &got);
     if (result == ZR_OK && got < bytes)
         return zr_fail(
             ZR_ERR_FORMAT,
-            "'%s' ends at byte %llu where %zu more were expected: it was cut short; copy or make it again",
+            "'%s' ends at byte %llu, %zu bytes too early: the file is truncated; copy or create it again",
             file->name, (unsigned long long)(offset_bytes + got), bytes - got);
     return result;
 }
@@ -352,8 +351,8 @@ static zr_result write_all(const struct zr_file *file, int64_t offset, const voi
 zr_result zr_file_write_at(const struct zr_file *file, uint64_t offset_bytes, const void *data, size_t bytes)
 {
     if (!extent_fits(offset_bytes, bytes))
-        return zr_fail(ZR_ERR_INVALID, "'%s': %zu bytes at %llu are beyond any file", file->name, bytes,
-                       (unsigned long long)offset_bytes);
+        return zr_fail(ZR_ERR_INVALID, "'%s': %zu bytes at %llu exceed the maximum file size", file->name,
+                       bytes, (unsigned long long)offset_bytes);
     return write_all(file, (int64_t)offset_bytes, data, bytes);
 }
 
@@ -427,10 +426,10 @@ zr_result zr_path_rename(const struct zr_rename *names)
     int error = 0;
     /* rename() would let a file take the place of /dev/null. */
     if (lstat(names->to, &status) == 0 && kind_of_mode(status.st_mode) == ZR_PATH_OTHER)
-        return zr_fail(ZR_ERR_IO,
-                       "cannot rename '%s' to '%s': a device, a pipe or a symbolic link has that name (give "
-                       "the name of an ordinary file)",
-                       names->from, names->to);
+        return zr_fail(
+            ZR_ERR_IO,
+            "cannot rename '%s' to '%s': the target is a device, a pipe or a symbolic link (name a regular file)",
+            names->from, names->to);
     if (zr_fault(ZR_FAULT_RENAME))
         error = EIO;
     else if (rename(names->from, names->to) != 0)
@@ -464,7 +463,7 @@ zr_result zr_path_make_folder(const char *path, bool parents)
     char part[PATH_ROOM];
     size_t length = strlen(path);
     if (length == 0 || length >= sizeof part)
-        return zr_fail(ZR_ERR_INVALID, "a folder's name of %zu bytes cannot be (1 to %zu)", length,
+        return zr_fail(ZR_ERR_INVALID, "a folder's name has %zu bytes; 1 to %zu are allowed", length,
                        sizeof part - 1);
     if (zr_fault(ZR_FAULT_OPEN))
         return file_error("make folder", path, EACCES);
@@ -496,7 +495,7 @@ zr_result zr_path_remove_folder(const char *path)
     while ((result = zr_folder_next(&folder, &entry)) == ZR_OK && entry.name) {
         if (unlinkat(folder.fd, entry.name, 0) != 0 && errno != ENOENT) {
             result = zr_fail(ZR_ERR_IO, "cannot remove folder '%s': '%s' in it %s", path, entry.name,
-                             entry.kind == ZR_PATH_FOLDER ? "is a folder; move that away first"
+                             entry.kind == ZR_PATH_FOLDER ? "is a folder; move it first"
                                                           : "cannot be removed; check the permissions");
             goto unwind;
         }

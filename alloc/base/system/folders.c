@@ -64,16 +64,16 @@ const char *zr_folder_scope(void)
     return strcmp(runtime_base, usual) == 0 ? "" : runtime_base;
 }
 
-/* Nobody else can put a file there. */
+/* No other user can create a file there. */
 static zr_result check_own(const char *path)
 {
     struct stat status;
     if (lstat(path, &status) != 0)
-        return zr_fail(ZR_ERR_IO, "there is no folder '%s'", path);
+        return zr_fail(ZR_ERR_IO, "folder '%s' does not exist", path);
     if (!S_ISDIR(status.st_mode) || status.st_uid != geteuid() || (status.st_mode & 077) != 0)
-        return zr_fail(
-            ZR_ERR_IO,
-            "'%s' is no folder of this user's alone (mode 0700): remove it, or set XDG_RUNTIME_DIR", path);
+        return zr_fail(ZR_ERR_IO,
+                       "'%s' is not a folder of this user with mode 0700: remove it, or set XDG_RUNTIME_DIR",
+                       path);
     return ZR_OK;
 }
 

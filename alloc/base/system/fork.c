@@ -65,7 +65,7 @@ static void before_fork(void)
         if (!locks.failed)
             break;
         give_all(&locks);
-        /* Those who wait for what was given back wake up first. */
+        /* Wake the threads that wait for the released locks first. */
         nanosleep(&(struct timespec){.tv_nsec = pause_ns}, NULL);
         uint64_t more_ns = 2 * locks.patience_ns;
         locks =

@@ -17,7 +17,7 @@ struct zr_fork_locks {
     uint64_t patience_ns;   /* for each lock */
     unsigned taken, passed; /* how many are; how many of these are given back */
     bool failed;            /* one did not come: none is tried any more */
-    bool child;             /* where nobody sleeps */
+    bool child;             /* in the child, where no thread sleeps */
 };
 
 /* For each noun's list: takes one of its locks unless the try has failed; gives one back if it was taken. The
@@ -27,7 +27,7 @@ void zr_fork_give(struct zr_fork_locks *locks, struct zr_lock *lock);
 
 /* What fork() goes through, in this order: a room's objects and their locks. */
 enum zr_fork_order {
-    ZR_FORK_DRIVER = 0, /* its loading may take seconds: first, so that nobody waits for it meanwhile */
+    ZR_FORK_DRIVER = 0, /* first, because loading the driver may take seconds */
     ZR_FORK_POOLS,
     ZR_FORK_RINGS,
     ZR_FORK_ARENAS,

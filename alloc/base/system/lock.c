@@ -93,7 +93,7 @@ bool zr_lock_take_within(struct zr_lock *lock, uint64_t ns)
 void zr_lock_wake(struct zr_lock *lock)
 {
     int error = errno;
-    /* The lock is open for all to see before this looks whether another wakes somebody. */
+    /* Release the lock before checking whether another thread is waking one. */
     if (atomic_exchange(&lock->waking, 1) == 0 &&
         syscall(SYS_futex, &lock->held, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0) <= 0) {
         /* Nobody slept yet. Whoever fell asleep meanwhile was passed over by gives that saw `waking`. */

@@ -43,7 +43,7 @@ static inline void zr_lock_take(struct zr_lock *lock)
         zr_lock_wait(lock);
 }
 
-/* Opens it. True: somebody sleeps, and zr_lock_wake() is the caller's. */
+/* Releases the lock. True: a thread sleeps, and the caller must call zr_lock_wake(). */
 static inline bool zr_lock_open(struct zr_lock *lock)
 {
     atomic_store_explicit(&lock->held, 0, memory_order_release);
@@ -56,7 +56,7 @@ static inline void zr_lock_give(struct zr_lock *lock)
         zr_lock_wake(lock);
 }
 
-/* In a child after fork, where nobody sleeps. */
+/* Resets the lock in a child after fork(), where no thread sleeps. */
 static inline void zr_lock_forget_sleepers(struct zr_lock *lock)
 {
     atomic_store(&lock->sleepers, 0);

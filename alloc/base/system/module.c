@@ -63,12 +63,12 @@ zr_result zr_module_load(const char *file, const char *symbol, void **out)
             why = library ? NULL : dlerror(); /* it is there, and does not load */
         }
     if (!library)
-        return zr_fail(ZR_ERR_UNAVAILABLE, "%s: %s", file,
-                       why ? why
-                           : "is neither beside this program nor beside zr's library: it was built without");
+        return zr_fail(
+            ZR_ERR_UNAVAILABLE, "%s: %s", file,
+            why ? why : "was not found beside this program or beside zr's library: zr was built without it");
     *out = dlsym(library, symbol);
     if (!*out)
-        return zr_fail(ZR_ERR_UNAVAILABLE, "%s has no %s: it is of another version", file, symbol);
+        return zr_fail(ZR_ERR_UNAVAILABLE, "%s lacks %s: its version differs", file, symbol);
     return ZR_OK;
 }
 
@@ -139,7 +139,7 @@ zr_result zr_module_find(const char *const *names, const char *const *symbols, v
         bool optional = symbols[i][0] == '?';
         functions[i] = dlsym(library, symbols[i] + optional);
         if (!functions[i] && !optional)
-            return zr_fail(ZR_ERR_UNAVAILABLE, "%s has no %s: it is too old", names[0], symbols[i]);
+            return zr_fail(ZR_ERR_UNAVAILABLE, "%s lacks %s: it is too old", names[0], symbols[i]);
     }
     return ZR_OK;
 }

@@ -11,7 +11,7 @@ void zr_text_start(struct zr_text *text, struct zr_file *file, char *buffer, siz
     *text = (struct zr_text){.file = file, .buffer = buffer, .room_bytes = room_bytes};
     if (!buffer || room_bytes < 2)
         text->result =
-            zr_fail(ZR_ERR_INVALID, "a text needs a buffer of at least 2 bytes, not %zu", room_bytes);
+            zr_fail(ZR_ERR_INVALID, "a text buffer of %zu bytes: at least 2 are required", room_bytes);
     else
         buffer[0] = '\0';
 }
@@ -46,8 +46,9 @@ zr_result zr_text_vprint(struct zr_text *text, const char *format, va_list list)
         }
         text->buffer[text->used_bytes] = '\0';
         if (length < 0 || attempt > 0 || !text->file) {
-            text->result = zr_fail(ZR_ERR_INVALID, "%s: one print of %d bytes does not fit a buffer of %zu",
-                                   name_of(text), length, text->room_bytes);
+            text->result =
+                zr_fail(ZR_ERR_INVALID, "%s: a print of %d bytes does not fit a buffer of %zu bytes",
+                        name_of(text), length, text->room_bytes);
             break;
         }
         drain(text);
@@ -70,7 +71,7 @@ zr_result zr_text_put(struct zr_text *text, const char *data, size_t bytes)
         size_t left = text->room_bytes - 1 - text->used_bytes;
         size_t part = bytes < left ? bytes : left;
         if (part == 0 && !text->file) {
-            text->result = zr_fail(ZR_ERR_INVALID, "%s: %zu bytes more than the buffer of %zu holds",
+            text->result = zr_fail(ZR_ERR_INVALID, "%s: %zu bytes more than the buffer of %zu bytes holds",
                                    name_of(text), bytes, text->room_bytes);
             break;
         }

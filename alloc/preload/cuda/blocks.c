@@ -232,7 +232,7 @@ bool zr_cuda_blocks_next(uintptr_t address, struct zr_cuda_block *out)
     return best != NULL;
 }
 
-/* Another thread of the parent's may have held the lock. Nobody asks what was there. */
+/* Another thread of the parent may have held the lock. The old blocks are not looked up any more. */
 void zr_cuda_blocks_forked(void)
 {
     memset(&lock, 0, sizeof lock);

@@ -219,7 +219,7 @@ struct zr_cuda_request {
     zr_cu_context context;
     struct zr_cuda_pool *pool;
     zr_arena *arena; /* NULL: the device's */
-    bool any_stream; /* whoever gets it may use it in any stream at once */
+    bool any_stream; /* the next owner may use it in any stream at once */
     bool waits;      /* rather than for more of the driver's memory, for what the program has freed */
     uint64_t stream; /* else in this */
 };

@@ -55,7 +55,7 @@ void zr_cuda_log(const char *call)
 static void note_broken(const char *condition, const char *file, int line)
 {
     if (!atomic_exchange(&broken, true))
-        zr_say("%s:%d: %s does not hold: from here on the CUDA driver allocates by itself", file, line,
+        zr_say("%s:%d: assertion %s failed: the CUDA driver serves all further allocations", file, line,
                condition);
 }
 
@@ -331,7 +331,7 @@ static zr_result open_parts(struct zr_cuda_device *device)
     if (device->ordinal > 0)
         snprintf(suffix, sizeof suffix, ".gpu%d", device->ordinal);
     if (zr_trace_as_asked(device->arena, "ZR_CUDA_TRACE", suffix) != ZR_OK)
-        zr_say("%s: no trace is written", zr_last_error());
+        zr_say("%s: this process writes no trace", zr_last_error());
     /* Without one it goes, too. */
     if (zr_learner_create(&device->learner, &(struct zr_learner_options){.arena = device->arena}) != ZR_OK)
         device->learner = NULL;
@@ -343,7 +343,7 @@ static void say_alone(void)
     char words[512];
     zr_service_alone(words, sizeof words);
     if (words[0])
-        zr_say("%s; process %ld goes on alone", words, (long)getpid());
+        zr_say("%s; process %ld continues without zrd", words, (long)getpid());
 }
 
 zr_cu_result zr_cuda_device_open(struct zr_cuda_device *device)
@@ -370,7 +370,7 @@ zr_cu_result zr_cuda_device_open(struct zr_cuda_device *device)
         if (result == ZR_ERR_UNAVAILABLE && zr_service_wanted() && zr_service_required()) {
             zr_say("%s", zr_last_error());
         } else if (result == ZR_ERR_UNAVAILABLE || result == ZR_ERR_INVALID) {
-            zr_say("%s: the CUDA driver serves device %d by itself", zr_last_error(), device->ordinal);
+            zr_say("%s: the CUDA driver serves device %d", zr_last_error(), device->ordinal);
             atomic_store(&device->passed_on, true);
         } else if (result != ZR_OK) {
             zr_cuda_log("the arena of a device");
@@ -419,7 +419,7 @@ void zr_cuda_device_end(int ordinal)
 void zr_cuda_device_give_up(int ordinal, const char *why)
 {
     if (!atomic_exchange(&devices[ordinal].passed_on, true))
-        zr_say("%s: the CUDA driver serves what device %d allocates from here on", why, ordinal);
+        zr_say("%s: the CUDA driver serves further allocations on device %d", why, ordinal);
 }
 
 /* ---- Many streams -------------------------------------------------------------------------------------- */
@@ -441,7 +441,7 @@ static void settle(const struct zr_cuda_device *device)
         code = device->driver->context_synchronize();
     device->driver->context_pop(&popped);
     if (!zr_cuda_wait_is_over(code))
-        zr_say("device %d cannot be waited for: error %u; memory that was freed before may still be in use",
+        zr_say("cannot synchronize device %d: error %u; kernels may still use memory that was freed before",
                device->ordinal, code);
 }
 
@@ -449,7 +449,7 @@ void zr_cuda_go_many(void)
 {
     if (atomic_load_explicit(&settled, memory_order_acquire) || zr_cuda_forked())
         return;
-    pthread_mutex_lock(&settling); /* nobody uses a second stream before the wait is over */
+    pthread_mutex_lock(&settling); /* no thread uses a second stream before the wait has ended */
     if (!atomic_exchange(&many, true)) {
         pthread_rwlock_rdlock(&life);
         for (int i = 0; i < ZR_CUDA_DEVICES_MOST; i++)

@@ -34,7 +34,7 @@ void zr_cuda_figures_start(const struct zr_cuda_device *device)
         atomic_store_explicit(&own.record, zr_usage_open(&words), memory_order_release);
     }
     if (words)
-        zr_say("ZR_RECORD=%s: %s: zr run's figures have no devices of this process",
+        zr_say("ZR_RECORD=%s: %s: the figures of zr run exclude this process's devices",
                secure_getenv("ZR_RECORD"), words);
     struct zr_usage *record = record_of(device);
     if (record)

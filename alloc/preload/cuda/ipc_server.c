@@ -134,7 +134,8 @@ static bool start(void)
     unsigned length = zr_ipc_name(&own, &name);
     int fd = zr_socket(AF_UNIX, SOCK_SEQPACKET);
     if (fd < 0 || bind(fd, (struct sockaddr *)&name, length) != 0 || listen(fd, WAITING_MOST) != 0) {
-        zr_fail(ZR_ERR_UNAVAILABLE, "no socket for other processes to ask at: %s", strerrorname_np(errno));
+        zr_fail(ZR_ERR_UNAVAILABLE, "cannot create the socket for other processes: %s",
+                strerrorname_np(errno));
         goto unwind;
     }
     stack = (struct zr_stack){zr_pages_take(STACK_BYTES), STACK_BYTES};

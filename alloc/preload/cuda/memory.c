@@ -156,8 +156,7 @@ void zr_cuda_block_end(const struct zr_cuda_block *block, bool everywhere, zr_cu
         zr_cuda_pool_count(block->pool, block->bytes, false);
     struct behind behind = {everywhere, stream};
     if (!end(block, behind) && !defer(block, behind))
-        zr_say("%zu bytes that were freed stay allocated: the system refuses memory for a record",
-               block->bytes);
+        zr_say("%zu freed bytes stay allocated: the system refused memory for a record", block->bytes);
     zr_cuda_figures_note(block->device);
 }
 

@@ -57,7 +57,7 @@ static int say_cache(struct dl_phdr_info *library, size_t bytes, void *argument)
     (void)argument;
     const struct zr_cuda_cache *cache = library->dlpi_name ? zr_cuda_cache_of(library->dlpi_name) : NULL;
     if (cache)
-        zr_say("%s: %s keeps freed memory itself, and what is free inside is not seen: %s%s",
+        zr_say("%s: %s caches freed memory, so zr cannot see its free memory: %s%s",
                strrchr(library->dlpi_name, '/') ? strrchr(library->dlpi_name, '/') + 1 : library->dlpi_name,
                cache->whose, cache->off ? cache->off : cache->words, cache->off ? " turns that off" : "");
     return 0;
@@ -92,18 +92,17 @@ void zr_cuda_paths_check(void)
     }
     if (!is_in_front()) {
         missed++;
-        zr_say("libzr_cuda.so comes behind another library that has CUDA's names: preload it first");
+        zr_say("libzr_cuda.so is loaded after another library that defines CUDA functions: preload it first");
     }
     if (verbose)
         dl_iterate_phdr(say_cache, NULL);
     if (verbose)
         zr_say(
-            "%u paths taken, %u missed; cuGetExportTable and libraries loaded with RTLD_DEEPBIND are not seen",
+            "%u paths taken, %u missed; cuGetExportTable and libraries loaded with RTLD_DEEPBIND are not checked",
             taken, missed);
     if (missed > 0 && strict && *strict == '1') {
         zr_say(
-            "ends, since --strict was asked for and %u ways to device memory are missed: ZR_CONF=verbose:true "
-            "lists them",
+            "exits: --strict was given and %u ways to device memory are missed: ZR_CONF=verbose:true lists them",
             missed);
         _exit(2);
     }

@@ -188,7 +188,7 @@ zr_cu_result cuMemPoolSetAttribute(zr_cu_pool handle, zr_cu_pool_attribute which
     return code;
 }
 
-/* Whoever reaches the memory has access to it already; the driver says whether the devices can be. */
+/* Every device that can reach the memory has access already; the driver tells which devices can. */
 zr_cu_result cuMemPoolSetAccess(zr_cu_pool handle, const zr_cu_access *access, size_t count)
 {
     return ZR_CUDA_PASS(pool_set_access, handle, access, count);

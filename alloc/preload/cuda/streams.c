@@ -83,9 +83,8 @@ bool zr_cuda_wait_is_over(zr_cu_result code)
     if (code == ZR_CU_SUCCESS || code == ZR_CU_DEINITIALIZED || zr_cuda_context_dead(code))
         return true;
     if (code != ZR_CU_STREAM_CAPTURE_UNSUPPORTED && !atomic_exchange(&said, true))
-        zr_say(
-            "the driver cannot wait for a stream: error %u; memory that was freed stays allocated until it can",
-            code);
+        zr_say("the driver cannot synchronize a stream: error %u; freed memory stays allocated until it can",
+               code);
     return false;
 }
 
@@ -352,7 +351,7 @@ static zr_cu_result note_context(zr_cu_result code, const zr_cu_context *out, zr
         contexts[contexts_count++] = (struct context){*out, device};
     zr_lock_give(&lock);
     if (!room)
-        zr_cuda_device_give_up(device, "this process has more CUDA contexts than zr follows");
+        zr_cuda_device_give_up(device, "this process has more CUDA contexts than zr supports");
     zr_cuda_go_many();
     return code;
 }

@@ -55,9 +55,9 @@ struct zr_service {
     struct socket_fd line, bell;
     enum state state;
     bool joined_once; /* a zrd that has gone may come again: it is worth waiting for */
-    bool broken;      /* the line has failed, and is to be made anew */
+    bool broken;      /* the request socket failed; reconnect */
     uint64_t held_bytes;
-    uint64_t returned_bytes; /* that zrd has not been told of: those who return gather */
+    uint64_t returned_bytes; /* batched returns that were not yet sent to zrd */
     unsigned gathering_count;
     uint64_t line_number,
         heard_number;  /* of connections: of this one, and of that on which the bell rang last */
@@ -229,8 +229,8 @@ zr_result zr_service_of(const char *key, struct zr_service **out)
     while (i < count && strcmp(services[i].key, key) != 0)
         i++;
     if (i == SERVICES_MOST) {
-        result =
-            zr_fail(ZR_ERR_UNAVAILABLE, "a process has memory of %d devices' zrd at most", SERVICES_MOST - 1);
+        result = zr_fail(ZR_ERR_UNAVAILABLE, "a process can lease from at most %d devices' zrds",
+                         SERVICES_MOST - 1);
     } else if (i == count) {
         snprintf(services[i].key, sizeof services[i].key, "%s", key);
         atomic_store(&services_count, count + 1);
@@ -318,7 +318,7 @@ static zr_result await(int line, enum zr_service_kind kind, uint64_t timeout_ns,
         result = zr_service_parcel_check(line, out);
     bool later = kind == ZR_SERVICE_GRANTED && out->message.kind == ZR_SERVICE_LATER;
     if (result == ZR_OK && out->message.kind != ZR_SERVICE_REFUSED && out->message.kind != kind && !later)
-        result = zr_fail(ZR_ERR_FORMAT, "zrd has answered something else than was asked");
+        result = zr_fail(ZR_ERR_FORMAT, "zrd sent an unexpected answer");
     if (result == ZR_OK && out->message.kind == ZR_SERVICE_REFUSED)
         result = zr_fail(out->message.result && out->message.result < ZR_RESULT_COUNT
                              ? (zr_result)out->message.result
@@ -488,7 +488,7 @@ static zr_result ask(struct zr_service *client, struct zr_service_message *messa
     return result;
 }
 
-/* Asks, and asks again where zrd has started anew meanwhile. *alone: there is none. request_lock */
+/* Sends a request, and repeats it if zrd was restarted meanwhile. *alone: no zrd runs. request_lock */
 static zr_result ask_or_alone(struct zr_service *client, struct zr_service_message *message,
                               enum zr_service_kind kind, struct zr_service_parcel *answer, bool *alone)
 {
@@ -506,7 +506,7 @@ static zr_result ask_or_alone(struct zr_service *client, struct zr_service_messa
         return result;
     *alone = !zr_service_required();
     return *alone ? ZR_OK
-                  : zr_fail(ZR_ERR_UNAVAILABLE, "zrd does not answer; it is required by ZR_CONF=service");
+                  : zr_fail(ZR_ERR_UNAVAILABLE, "zrd does not answer; ZR_CONF=service:required requires zrd");
 }
 
 void zr_service_on_put_off(struct zr_service *client, zr_service_put_off *put_off, void *state)
@@ -619,7 +619,7 @@ static zr_result ask_for_long(struct zr_service *client, struct zr_service_messa
         pthread_mutex_unlock(&client->request_lock);
         if (result == ZR_OK && !alone && answer.message.kind == ZR_SERVICE_LATER &&
             !waits(state, answer.message.words))
-            result = zr_fail(ZR_ERR_INTERRUPTED, "a signal asks for the end: %s", answer.message.words);
+            result = zr_fail(ZR_ERR_INTERRUPTED, "interrupted by a signal: %s", answer.message.words);
     } while (result == ZR_OK && !alone && answer.message.kind == ZR_SERVICE_LATER);
     return result;
 }
@@ -678,7 +678,8 @@ zr_result zr_service_piece(struct zr_service *client, uint64_t granule, int *out
         is_own_process() ? ask_or_alone(client, &message, ZR_SERVICE_DONE, &answer, &alone) : ZR_OK;
     pthread_mutex_unlock(&client->request_lock);
     if (result == ZR_OK && (alone || answer.fds_count != 1))
-        result = zr_fail(ZR_ERR_UNAVAILABLE, "the zrd that has lent this memory does not share it any more");
+        result = zr_fail(ZR_ERR_UNAVAILABLE,
+                         "the zrd that lent this memory has ended, so the memory cannot be exported");
     *out = result == ZR_OK ? answer.fds[0] : -1;
     return result;
 }
@@ -700,7 +701,7 @@ zr_result zr_service_file(int *out)
     else if (result == ZR_OK && answer.fds_count == 1)
         *out = answer.fds[0];
     else if (result == ZR_OK)
-        result = zr_fail(ZR_ERR_HOST_MEMORY, "zrd's file did not come: raise `ulimit -n`");
+        result = zr_fail(ZR_ERR_HOST_MEMORY, "no descriptor of zrd's file was received: raise `ulimit -n`");
     pthread_mutex_lock(&client->send_lock);
     if (result == ZR_OK && client->files_count < ZR_SERVICE_FILES_MOST)
         client->files[client->files_count++] = *out;
@@ -799,7 +800,7 @@ void zr_service_tell_idle(struct zr_service *client, size_t bytes)
 
 void zr_service_tick(struct zr_service *client)
 {
-    /* Who asks for memory now connects by itself. */
+    /* A thread that requests memory reconnects by itself. */
     if (pthread_mutex_trylock(&client->request_lock) != 0)
         return;
     pthread_mutex_lock(&client->send_lock);

@@ -67,7 +67,7 @@ int32_t zr_service_peer(int line)
     return (int32_t)peer_of(line).pid;
 }
 
-/* A way to reach zrd, and its words where nobody answers. */
+/* An address of zrd, and the message if zrd does not answer there. */
 struct door {
     struct sockaddr_un address;
     socklen_t bytes;
@@ -80,7 +80,7 @@ static zr_result knock(const struct door *door, int *out)
     const struct timeval patience = {.tv_sec = SEND_PATIENCE_S};
     int line = zr_socket(AF_UNIX, SOCK_SEQPACKET);
     if (line < 0)
-        return zr_fail(ZR_ERR_UNAVAILABLE, "no socket could be had (error %d): raise `ulimit -n`", errno);
+        return zr_fail(ZR_ERR_UNAVAILABLE, "cannot create a socket (error %d): raise `ulimit -n`", errno);
     setsockopt(line, SOL_SOCKET, SO_SNDTIMEO, &door->patience, sizeof door->patience);
     zr_result result = ZR_OK;
     if (zr_connect(line, (const struct sockaddr *)&door->address, door->bytes) != 0)
@@ -127,7 +127,7 @@ zr_result zr_service_connect(const char *key, int *out)
         return result;
     snprintf(words, sizeof words, "%s", zr_last_error());
     door.bytes = zr_service_name(key, &door.address);
-    door.patience = (struct timeval){.tv_usec = 1000}; /* any user can listen there, and accept nobody */
+    door.patience = (struct timeval){.tv_usec = 1000}; /* any user can listen there and never accept */
     return knock(&door, out) == ZR_OK ? ZR_OK : zr_fail(ZR_ERR_UNAVAILABLE, "%s", words);
 }
 
@@ -162,8 +162,8 @@ zr_result zr_service_send(int line, const struct zr_service_message *message, in
     if (sent == (ssize_t)sizeof *message)
         return ZR_OK;
     return sent < 0 && (errno == EAGAIN || errno == ENOBUFS || errno == ETOOMANYREFS)
-               ? zr_fail(ZR_ERR_TIMEOUT, "the other end of the service's socket does not read")
-               : zr_fail(ZR_ERR_PEER, "the other end of the service's socket is gone");
+               ? zr_fail(ZR_ERR_TIMEOUT, "the peer of the service's socket does not read")
+               : zr_fail(ZR_ERR_PEER, "the peer closed the service's socket");
 }
 
 static void take_descriptors(struct msghdr *header, struct zr_service_parcel *out)
@@ -205,7 +205,7 @@ zr_result zr_service_receive(int line, struct zr_service_parcel *out, uint64_t t
             continue;
         }
         if (got == 0 || errno != EAGAIN)
-            return zr_fail(ZR_ERR_PEER, "the other end of the service's socket is gone");
+            return zr_fail(ZR_ERR_PEER, "the peer closed the service's socket");
         if (timeout_ns == 0)
             return ZR_ERR_TIMEOUT; /* as a rule: without words */
         uint64_t passed_ns = zr_os_now_ns() - start_ns;
@@ -238,30 +238,27 @@ zr_result zr_service_parcel_check(int line, const struct zr_service_parcel *parc
 {
     const struct zr_service_message *message = &parcel->message;
     if (parcel->bytes < 8 || message->magic != ZR_SERVICE_MAGIC)
-        return zr_fail(ZR_ERR_FORMAT, "%zu bytes that are no message of the service", parcel->bytes);
+        return zr_fail(ZR_ERR_FORMAT, "%zu bytes are not a message of the service", parcel->bytes);
     if (message->version != ZR_SERVICE_VERSION)
         return zr_fail(
             ZR_ERR_UNAVAILABLE,
-            "process %d speaks version %u of the service's protocol and process %d version %d: "
-            "install zrd and the libraries of one release, and start both anew (`kill` ends a zrd, "
-            "and programs keep what they have)",
+            "process %d uses version %u of the service's protocol and process %d version %d: install zrd and the libraries of one release, and restart both (`kill` ends a zrd; programs keep their memory)",
             (int)peer_of(line).pid, message->version, (int)getpid(), ZR_SERVICE_VERSION);
     if (parcel->bytes != sizeof *message)
-        return zr_fail(ZR_ERR_FORMAT, "a message of another length than %zu bytes", sizeof *message);
+        return zr_fail(ZR_ERR_FORMAT, "a message whose length is not %zu bytes", sizeof *message);
     if (message->kind == 0 || message->kind >= ZR_SERVICE_KIND_COUNT)
-        return zr_fail(ZR_ERR_FORMAT, "a message of no kind that there is (%u)", message->kind);
+        return zr_fail(ZR_ERR_FORMAT, "a message of unknown kind (%u)", message->kind);
     if (!is_text(message->program, sizeof message->program) ||
         !is_text(message->group, sizeof message->group) || !is_text(message->words, sizeof message->words))
-        return zr_fail(ZR_ERR_FORMAT, "a message with a text that has no end or is none");
+        return zr_fail(ZR_ERR_FORMAT, "a message with a text that is invalid or not terminated");
     unsigned wanted = message->kind == ZR_SERVICE_ADOPT || message->kind == ZR_SERVICE_WELCOME ? 1 : 0;
     bool may =
         (message->kind == ZR_SERVICE_DONE || message->kind == ZR_SERVICE_GRANTED) && parcel->fds_count == 1;
     if (parcel->fds_lost && parcel->fds_count < ZR_SERVICE_FDS_MOST)
         return zr_fail(ZR_ERR_HOST_MEMORY,
-                       "process %d has no descriptor left for the one that it was sent: raise `ulimit -n`",
-                       (int)getpid());
+                       "process %d has no free descriptor to receive one: raise `ulimit -n`", (int)getpid());
     if (parcel->fds_lost || (parcel->fds_count != wanted && !may))
-        return zr_fail(ZR_ERR_FORMAT, "a message with %s than belong to it",
+        return zr_fail(ZR_ERR_FORMAT, "a message with %s than its kind has",
                        parcel->fds_lost || parcel->fds_count > wanted ? "more descriptors"
                                                                       : "fewer descriptors");
     return ZR_OK;

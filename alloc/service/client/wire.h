@@ -8,39 +8,40 @@
 #include "alloc/service/client/protocol.h"
 #include "alloc/zr.h"
 
-/* A message that came, and what was beside it. The receiver owns the descriptors. */
+/* A received message with its descriptors, which the receiver owns. */
 struct zr_service_parcel {
     struct zr_service_message message;
-    size_t bytes; /* that came; more than a message's: it was longer */
+    size_t bytes; /* received length; may exceed a message's size */
     int fds[ZR_SERVICE_FDS_MOST];
     unsigned fds_count;
-    bool fds_lost; /* there were more of them, or no descriptor was left for one */
+    bool fds_lost; /* more descriptors were sent, or the process had none free */
 };
 
-/* Where this user's zrd of the key listens. ZR_ERR_IO: there is no folder for it, and none can be had if
- * `make`. */
+/* The socket address of this user's zrd for the key. ZR_ERR_IO: the folder is missing, or with `make` cannot
+ * be created. */
 zr_result zr_service_address(const char *key, struct sockaddr_un *out, bool make);
-/* The abstract name at which it listens as well, and which no removal of a folder takes away: one for each
- * user, process-number space, key and zr_folder_scope(). Returns the address's length. */
+/* zrd's abstract socket address, which does not depend on a folder: unique for user, process-number
+ * namespace, key and zr_folder_scope(). Returns the address's length. */
 socklen_t zr_service_name(const char *key, struct sockaddr_un *out);
-/* Connects to zrd, which must run as this user, by the socket in the folder or else by the abstract name.
- * ZR_ERR_UNAVAILABLE, with the way out: none is there. ZR_ERR_TIMEOUT: it does not accept. */
+/* Connects to the zrd of this user, by the socket in the folder or else by the abstract name.
+ * ZR_ERR_UNAVAILABLE: no zrd; the message has the command that starts one. ZR_ERR_TIMEOUT: zrd does not
+ * accept. */
 zr_result zr_service_connect(const char *key, int *out);
 
-/* The process at the other end; 0: not known. */
+/* The peer's process number; 0: unknown. */
 int32_t zr_service_peer(int line);
 
-/* All zeros but for what opens it. */
+/* A message with magic, version and kind set, and all other fields 0. */
 struct zr_service_message zr_service_message_of(enum zr_service_kind kind);
-/* `fd` below 0: none goes with it. Waits while the other end's queue is full, unless `now`. ZR_ERR_PEER: the
- * other end is gone. ZR_ERR_TIMEOUT: it does not read. */
+/* Sends a message, with `fd` if not negative. Waits while the peer's queue is full, unless `now`.
+ * ZR_ERR_PEER: the peer closed the connection. ZR_ERR_TIMEOUT: the peer does not read. */
 zr_result zr_service_send(int line, const struct zr_service_message *message, int fd, bool now);
-/* Waits so long for a message; 0: not at all. ZR_ERR_PEER: the other end has hung up; ZR_ERR_TIMEOUT. */
+/* Waits up to timeout_ns for a message. ZR_ERR_PEER: the peer closed the connection. ZR_ERR_TIMEOUT. */
 zr_result zr_service_receive(int line, struct zr_service_parcel *out, uint64_t timeout_ns);
-/* Closes what came beside it and was not taken (set to -1). */
+/* Closes the descriptors that the receiver did not take (set to -1). */
 void zr_service_parcel_end(struct zr_service_parcel *parcel);
-/* Whether what the line brought is a message of this version, whole, its texts ended and printable.
- * ZR_ERR_FORMAT, with words; ZR_ERR_UNAVAILABLE: of another version. */
+/* Checks that a received message is whole and its texts are terminated and printable. ZR_ERR_FORMAT: it is
+ * not. ZR_ERR_UNAVAILABLE: another version. */
 zr_result zr_service_parcel_check(int line, const struct zr_service_parcel *parcel);
 
 #endif

@@ -1,4 +1,4 @@
-/* client.h: one connection of zrd's. Private to alloc/service/. */
+/* connection.h: one connection of zrd. Private to alloc/service/. One thread. */
 #ifndef ZR_SERVICE_CLIENT_RECORD_H
 #define ZR_SERVICE_CLIENT_RECORD_H
 
@@ -12,49 +12,51 @@ struct zr_client {
     int line, bell, process; /* -1: none. process: a pidfd */
     int files[ZR_SERVICE_FILES_MOST];
     unsigned files_count;
-    struct zr_pieces pieces; /* of a device's; what else it holds it has made itself, or another zrd */
+    struct zr_pieces
+        pieces; /* of a device's zrd; other held bytes were lent by an earlier zrd or by no zrd */
     bool registered;
-    bool doomed;                        /* over at the end of the step */
-    bool revoked;                       /* and its memory is taken, whatever it does with it */
-    char words[ZR_SERVICE_WORDS_BYTES]; /* why; "": it has hung up */
+    bool doomed;                        /* disconnected at the end of the loop's step */
+    bool revoked;                       /* its memory is revoked as well */
+    char words[ZR_SERVICE_WORDS_BYTES]; /* the reason; "": the client closed the connection */
     uint64_t messages_count, since_ns;
-    uint64_t inquired_ns; /* when it was asked what it has idle; 0: it has answered */
+    uint64_t inquired_ns; /* when INQUIRE was sent; 0: answered */
 };
 
-/* A request's answer or a word on the bell; who does not read is over. */
+/* Sends an answer or a notification; a client that does not read is disconnected. */
 void zr_client_say(struct zr_client *client, int socket, const struct zr_service_message *message, int fd);
-/* Is over at the end of the step; the first reason counts. */
+/* Disconnects the client at the end of the loop's step, for the first reason given. */
 void zr_client_doom(struct zr_server *server, struct zr_client *client, bool revoke, const char *words);
-/* One message of its. */
+/* Dispatches one message of the client. */
 void zr_client_obey(struct zr_server *server, struct zr_client *client, struct zr_service_parcel *parcel);
 
-/* Hears all that it has said, its end included. */
+/* Receives and dispatches all pending messages, including the end of the connection. */
 void zr_client_hear(struct zr_server *server, struct zr_client *client);
 
 /* ---- A device's memory --------------------------------------------------------------------------------- */
 
-/* A piece of so many bytes for it. */
+/* Lends a piece of `bytes` to the client. */
 zr_result zr_client_lend(struct zr_client *client, uint64_t bytes, struct zr_device_piece **out);
-/* What it gives back, by number. ZR_ERR_INVALID: it does not hold that. */
+/* Takes back a returned piece, by number. ZR_ERR_INVALID: the client does not hold the piece. */
 zr_result zr_client_take_back(struct zr_client *client, const struct zr_service_message *message);
-/* False: the process lives, and may use what it has: no zrd can take a device's memory from it. */
+/* Frees the pieces of a process that has exited. False: the process lives; device memory cannot be revoked.
+ */
 bool zr_client_release_pieces(struct zr_client *client);
-/* Another descriptor of a piece that it holds. */
+/* Sends another descriptor of a piece that the client holds. */
 void zr_client_send_piece(struct zr_client *client, uint64_t number);
 
 /* ---- Files --------------------------------------------------------------------------------------------- */
 
-/* Makes a file and sends it. */
+/* Creates a memory file and sends its descriptor. */
 void zr_client_make_file(struct zr_client *client);
-/* Takes what the client says is its file. ZR_ERR_INVALID: it is none of zrd's kind, or another's. */
+/* Adopts a client's existing file. ZR_ERR_INVALID: not a memory file of zrd, or another client's file. */
 zr_result zr_client_adopt_file(struct zr_server *server, struct zr_client *client, int fd);
-/* What its files take of the machine's memory. */
+/* Resident bytes of the client's files. */
 uint64_t zr_client_resident_bytes(const struct zr_client *client);
-/* The memory is the system's again, and who touches it still gets SIGBUS. */
+/* Truncates and seals the files: their memory is freed, and access raises SIGBUS. */
 void zr_client_revoke_files(struct zr_client *client);
-/* Gives the files' memory back unless somebody maps it still. False: somebody does. */
+/* Frees the files' memory unless a process still maps it. False: a process does. */
 bool zr_client_release_files(struct zr_client *client);
-/* Closes them, no more. */
+/* Closes the descriptors only. */
 void zr_client_close_files(struct zr_client *client);
 
 #endif

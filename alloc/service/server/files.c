@@ -28,8 +28,8 @@ void zr_client_make_file(struct zr_client *client)
         done.kind = ZR_SERVICE_REFUSED;
         done.result = ZR_ERR_HOST_MEMORY;
         strcpy(done.words, client->files_count < ZR_SERVICE_FILES_MOST
-                               ? "zrd has no descriptor left: raise `ulimit -n` where it is started"
-                               : "a client has 16 files at most: destroy backends, or share one");
+                               ? "zrd has no free descriptor: raise `ulimit -n` where zrd is started"
+                               : "a client has at most 16 files: destroy backends, or share one");
     } else {
         client->files[client->files_count++] = fd;
     }
@@ -42,7 +42,7 @@ static bool is_same(int fd, const struct stat *status)
     return fstat(fd, &other) == 0 && other.st_dev == status->st_dev && other.st_ino == status->st_ino;
 }
 
-/* Whose the file is; NULL: nobody's. */
+/* The client that owns the file; NULL: none. */
 static struct zr_client *owner_of(const struct zr_server *server, const struct stat *status)
 {
     for (struct zr_client *client = server->clients; client; client = client->next)
@@ -61,14 +61,14 @@ zr_result zr_client_adopt_file(struct zr_server *server, struct zr_client *clien
     /* A file of any other kind has no seals, or cannot get any: it is not zrd's to change. */
     if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode) || seals != 0 ||
         (fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDWR)
-        return zr_fail(ZR_ERR_INVALID, "what is to be adopted is no file that a client may have");
+        return zr_fail(ZR_ERR_INVALID, "the descriptor to adopt is not a memory file of a client");
     if (client->files_count >= ZR_SERVICE_FILES_MOST)
-        return zr_fail(ZR_ERR_INVALID, "a client has %d files at most", ZR_SERVICE_FILES_MOST);
+        return zr_fail(ZR_ERR_INVALID, "a client has at most %d files", ZR_SERVICE_FILES_MOST);
     struct zr_client *owner = owner_of(server, &status);
     if (owner && owner->holder.pid == client->holder.pid)
         zr_client_hear(server, owner); /* that it has hung up */
     if (owner && !owner->holder.left && !owner->doomed)
-        return zr_fail(ZR_ERR_INVALID, "the file is pid %d's already", (int)owner->holder.pid);
+        return zr_fail(ZR_ERR_INVALID, "the file already belongs to pid %d", (int)owner->holder.pid);
     if (owner) { /* a connection of this process's, or its parent's, that was lost */
         zr_client_close_files(owner);
         zr_client_doom(server, owner, false, "");
@@ -92,7 +92,7 @@ void zr_client_close_files(struct zr_client *client)
         close(client->files[--client->files_count]);
 }
 
-/* Nobody can make it longer again: where there was memory there would be zeros. */
+/* Seal against growing, because a grown file would show zeros where data was. */
 static void empty(int fd)
 {
     if (ftruncate(fd, 0) == 0)
@@ -106,7 +106,7 @@ void zr_client_revoke_files(struct zr_client *client)
     zr_client_close_files(client);
 }
 
-/* The kernel seals a file against writing only while nobody can write to it through a mapping. */
+/* The kernel seals a file against writing only while no process has a writable mapping of it. */
 bool zr_client_release_files(struct zr_client *client)
 {
     for (unsigned i = client->files_count; i-- > 0;) {
@@ -138,7 +138,7 @@ zr_result zr_client_take_back(struct zr_client *client, const struct zr_service_
     /* It has made that itself, or a zrd before this one. */
     return !piece && message->bytes <= others
                ? ZR_OK
-               : zr_fail(ZR_ERR_INVALID, "it gives back %llu bytes as piece %llu, which it has not got",
+               : zr_fail(ZR_ERR_INVALID, "it returns %llu bytes as piece %llu, which it does not hold",
                          (unsigned long long)message->bytes, (unsigned long long)message->count);
 }
 
@@ -166,7 +166,7 @@ void zr_client_send_piece(struct zr_client *client, uint64_t number)
         message.kind = ZR_SERVICE_REFUSED;
         message.result = ZR_ERR_UNAVAILABLE;
         snprintf(message.words, sizeof message.words, "%s",
-                 piece ? zr_last_error() : "this zrd has not lent that memory, and cannot share it");
+                 piece ? zr_last_error() : "another zrd lent that memory, so this zrd cannot export it");
     }
     zr_client_say(client, client->line, &message, fd);
     if (fd >= 0)

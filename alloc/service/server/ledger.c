@@ -10,7 +10,8 @@
 #include "alloc/service/server/runs.h"
 
 enum { GROUPS_MOST = 4096 };
-#define PUT_OFF_NS UINT64_C(500000000) /* within which who waits for another's step hears something */
+#define PUT_OFF_NS                                                                                           \
+    UINT64_C(500000000) /* a request that waits for another run's step is answered within this time */
 /* What a client may say that it holds: those of all clients have a sum. */
 #define HELD_MOST (UINT64_C(1) << 50)
 #define ASK_BYTES (UINT64_C(64) << 20)
@@ -51,7 +52,7 @@ static zr_result have_group(struct zr_ledger *ledger, const char *text, struct z
     if (*out)
         return ZR_OK;
     if (ledger->groups_count >= GROUPS_MOST || !zr_slab_reserve(&ledger->group_records, 1))
-        return zr_fail(ZR_ERR_HOST_MEMORY, "zrd has no room for another group");
+        return zr_fail(ZR_ERR_HOST_MEMORY, "zrd cannot serve another group");
     *out = zr_slab_take(&ledger->group_records);
     **out = (struct zr_group){.next = ledger->groups, .shares = 1};
     snprintf((*out)->name, sizeof(*out)->name, "%s", name);
@@ -186,11 +187,11 @@ static void refuse(struct zr_ledger *ledger, struct zr_holder *holder)
     stop_waiting(ledger, holder);
     if (!ledger->draining && (holder->put_off || follows_in_plan(ledger, holder))) {
         holder->wanted_bytes = 0;
-        ledger->calls->reply(ledger, holder, ZR_SERVICE_LATER, "another run's step comes first");
+        ledger->calls->reply(ledger, holder, ZR_SERVICE_LATER, "another run's step has precedence");
         return;
     }
     if (holder->unmet)
-        zr_fail(ZR_ERR_MEMORY, "zrd may lend %s more, and cannot have them: %s",
+        zr_fail(ZR_ERR_MEMORY, "zrd may lend %s more, but cannot allocate them: %s",
                 zr_ledger_bytes(left, free_for(ledger, holder)), ledger->unmet_words);
     else
         zr_fail(ZR_ERR_MEMORY, "zrd has %s of %s left%s, %s wanted, none idle; held by %s",
@@ -216,7 +217,7 @@ static bool may_ask(const struct zr_ledger *ledger, const struct zr_holder *hold
            holder->asked_round != ledger->round;
 }
 
-/* Whoever is to be asked next for what `wanting` wants; NULL: nobody. */
+/* The holder to ask next for memory that `wanting` needs; NULL: none. */
 static struct zr_holder *choose(const struct zr_ledger *ledger, const struct zr_holder *wanting,
                                 bool unplanned)
 {
@@ -296,7 +297,7 @@ static bool comes_back(const struct zr_ledger *ledger, const struct zr_holder *h
  * all the same. */
 static void grant_in_order(struct zr_ledger *ledger)
 {
-    bool waits = false; /* somebody else for what those that follow would have */
+    bool waits = false; /* another holder waits for memory that following runs would take */
     for (struct zr_holder *holder = ledger->first_waiting, *next; holder && !waits; holder = next) {
         next = holder->next_waiting;
         waits = !zr_run_follows(ledger, holder) &&
@@ -331,7 +332,7 @@ void zr_ledger_serve(struct zr_ledger *ledger, uint64_t now_ns)
             continue;
         bool waits = holder->wants_rank == 0 || holder->unmet || comes_back(ledger, holder);
         if (waits && now_ns < holder->wanted_until_ns) {
-            if (!ledger->again_ns && !holder->put_off) /* who is put off asks again by itself */
+            if (!ledger->again_ns && !holder->put_off) /* a deferred holder repeats its request */
                 ledger->again_ns = now_ns + AGAIN_NS;
             if (ledger->again_ns)
                 zr_ledger_due(ledger, ledger->again_ns);
@@ -353,7 +354,8 @@ zr_result zr_ledger_add(struct zr_ledger *ledger, struct zr_holder *holder, cons
                        "zrd is draining and lends no memory: `zr service drain --end%s` makes it lend again",
                        ledger->device_option);
     if (holder->held_bytes > HELD_MOST)
-        return zr_fail(ZR_ERR_INVALID, "no process holds %llu bytes", (unsigned long long)holder->held_bytes);
+        return zr_fail(ZR_ERR_INVALID, "%llu bytes exceed any process",
+                       (unsigned long long)holder->held_bytes);
     zr_result result = have_group(ledger, group, &holder->group);
     if (result != ZR_OK)
         return result;
@@ -428,7 +430,7 @@ zr_result zr_ledger_lease(struct zr_ledger *ledger, struct zr_holder *holder, ui
     struct zr_holder **link = &ledger->first_waiting;
     if (bytes == 0 || bytes > ZR_LEDGER_BYTES_MOST || holder->wanted_bytes > 0)
         return zr_fail(ZR_ERR_INVALID, "a lease of %llu bytes%s", (unsigned long long)bytes,
-                       holder->wanted_bytes > 0 ? " while another one is under way" : "");
+                       holder->wanted_bytes > 0 ? " while another lease is pending" : "");
     holder->wanted_serial = serial;
     holder->unmet = false;
     /* The quotas have counted the whole plan: one that is lowered later costs nobody what it has on a disk.
@@ -474,7 +476,7 @@ zr_result zr_ledger_given(struct zr_ledger *ledger, struct zr_holder *holder, ui
                           uint64_t now_ns)
 {
     if (holder->asked_bytes == 0 || serial != holder->asked_serial)
-        return zr_fail(ZR_ERR_INVALID, "an answer to what was not asked");
+        return zr_fail(ZR_ERR_INVALID, "an answer without a request");
     holder->asked_bytes = 0;
     holder->spills_no_more = holder->asked_spill && holder->returned_bytes == 0;
     if (holder->returned_bytes > 0 && !holder->asked_spill) {
@@ -504,14 +506,14 @@ uint64_t zr_ledger_tick(struct zr_ledger *ledger, uint64_t now_ns)
     ledger->due_ns = UINT64_MAX;
     while ((holder = late(ledger, now_ns))) {
         snprintf(words, sizeof words,
-                 "zrd asked pid %d for %s, and heard nothing for %llu ms: its leases end", (int)holder->pid,
-                 zr_ledger_bytes(asked, holder->asked_bytes),
+                 "pid %d did not answer zrd's request for %s within %llu ms: its leases end",
+                 (int)holder->pid, zr_ledger_bytes(asked, holder->asked_bytes),
                  (unsigned long long)(ledger->within_ns / 1000000));
         holder->asked_bytes = 0;
         ledger->calls->end(ledger, holder, words);
         ended = true;
     }
-    if (ended) /* first its memory goes to those who wait */
+    if (ended) /* grant its memory to pending requests first */
         return ledger->due_ns = now_ns;
     for (struct zr_holder *next = ledger->first_waiting; (holder = next);) {
         next = holder->next_waiting;
@@ -554,7 +556,7 @@ static zr_result quotas_of(struct zr_ledger *ledger, const struct zr_service_mes
             holder = holder->next;
         if (!holder)
             return zr_fail(ZR_ERR_INVALID,
-                           "process %d holds nothing of zrd's; `zr service status%s` shows who does",
+                           "process %d has no lease; `zr service status%s` shows the processes with leases",
                            (int)message->pid, ledger->device_option);
         *out = (struct quotas){&holder->hard_bytes, &holder->soft_bytes, NULL, holder->held_bytes, ""};
         snprintf(out->who, sizeof out->who, "pid %d", (int)holder->pid);
@@ -574,10 +576,10 @@ zr_result zr_ledger_check_capacity(const struct zr_ledger *ledger, uint64_t byte
     char wanted[ZR_LEDGER_NUMBER_ROOM], most[ZR_LEDGER_NUMBER_ROOM];
     zr_ledger_bytes(wanted, bytes);
     if (bytes < ledger->least_bytes)
-        return zr_fail(ZR_ERR_INVALID, "a capacity of %s lends nothing: the least is a granule, %s", wanted,
+        return zr_fail(ZR_ERR_INVALID, "a capacity of %s is too small: the minimum is a granule, %s", wanted,
                        zr_ledger_bytes(most, ledger->least_bytes));
     if (ledger->most_bytes > 0 && bytes > ledger->most_bytes)
-        return zr_fail(ZR_ERR_INVALID, "a capacity of %s is more than the %s has, %s", wanted,
+        return zr_fail(ZR_ERR_INVALID, "a capacity of %s exceeds the memory of the %s, %s", wanted,
                        ledger->device_option[0] ? "device" : "machine",
                        zr_ledger_bytes(most, ledger->most_bytes));
     return ZR_OK;
@@ -589,30 +591,29 @@ static zr_result check_limit(const struct zr_ledger *ledger, const struct zr_ser
     bool capacity = message->flags & ZR_SERVICE_SET_CAPACITY;
     bool quotas = message->flags & (ZR_SERVICE_SET_HARD | ZR_SERVICE_SET_SOFT | ZR_SERVICE_SET_SHARES);
     if (!capacity && !quotas)
-        return zr_fail(ZR_ERR_INVALID, "a limit sets nothing");
+        return zr_fail(ZR_ERR_INVALID, "the limit sets no value");
     if (quotas && !message->pid == !message->group[0])
-        return zr_fail(ZR_ERR_INVALID, "a quota is a process's or a group's");
+        return zr_fail(ZR_ERR_INVALID, "a quota applies to a process or to a group");
     if (message->pid && message->flags & ZR_SERVICE_SET_SHARES)
-        return zr_fail(ZR_ERR_INVALID, "shares are a group's, not a process's");
+        return zr_fail(ZR_ERR_INVALID, "shares apply to a group, not to a process");
     if (message->flags & ZR_SERVICE_SET_SHARES && (message->shares == 0 || message->shares > 1000000))
         return zr_fail(ZR_ERR_INVALID, "shares are between 1 and 1000000");
     if (message->bytes > ZR_LEDGER_BYTES_MOST || message->hard_bytes > ZR_LEDGER_BYTES_MOST ||
         message->soft_bytes > ZR_LEDGER_BYTES_MOST)
-        return zr_fail(ZR_ERR_INVALID, "no machine has as much memory");
+        return zr_fail(ZR_ERR_INVALID, "the value exceeds any machine's memory");
     if (capacity && message->bytes == 0)
-        return zr_fail(ZR_ERR_INVALID, "a capacity of 0 lends nothing: `zr service drain%s` is for that",
+        return zr_fail(ZR_ERR_INVALID, "a capacity of 0: use `zr service drain%s` to lend nothing",
                        ledger->device_option);
     if (capacity && message->bytes < zr_runs_need(ledger))
         return zr_fail(
             ZR_ERR_INVALID,
-            "runs that were let in need %s in their largest step, and %s would end one of them: end "
-            "it first, `zr service status%s` shows them",
+            "admitted runs need %s in their largest step, more than %s: end a run first; `zr service status%s` shows them",
             zr_ledger_bytes(planned, zr_runs_need(ledger)), zr_ledger_bytes(wanted, message->bytes),
             ledger->device_option);
     return capacity ? zr_ledger_check_capacity(ledger, message->bytes) : ZR_OK;
 }
 
-/* What is held beyond a new quota is asked back; nobody is ended for it but who does not answer. */
+/* Asks for bytes held beyond a new quota; only a holder that does not answer is disconnected. */
 static void ask_back(struct zr_ledger *ledger, uint64_t now_ns)
 {
     ledger->round++;
@@ -647,7 +648,7 @@ zr_result zr_ledger_limit(struct zr_ledger *ledger, const struct zr_service_mess
         uint64_t hard = message->flags & ZR_SERVICE_SET_HARD ? message->hard_bytes : *quotas.hard_bytes;
         uint64_t soft = message->flags & ZR_SERVICE_SET_SOFT ? message->soft_bytes : *quotas.soft_bytes;
         if (hard && soft > hard)
-            return zr_fail(ZR_ERR_INVALID, "a soft quota of %s above a hard one of %s",
+            return zr_fail(ZR_ERR_INVALID, "a soft quota of %s exceeds the hard quota of %s",
                            zr_ledger_bytes(held, soft), zr_ledger_bytes(quota, hard));
         *quotas.hard_bytes = hard;
         *quotas.soft_bytes = soft;
@@ -657,11 +658,11 @@ zr_result zr_ledger_limit(struct zr_ledger *ledger, const struct zr_service_mess
     uint64_t most = quotas.hard_bytes ? *quotas.hard_bytes : ledger->capacity_bytes;
     uint64_t now = quotas.hard_bytes ? quotas.held_bytes : ledger->held_bytes;
     if (most && now > most)
-        snprintf(words, room_bytes,
-                 "%s holds %s, more than the %s: it keeps what it uses, is asked for the rest, and gets no "
-                 "more until it is below",
-                 quotas.hard_bytes ? quotas.who : "all together", zr_ledger_bytes(held, now),
-                 zr_ledger_bytes(quota, most));
+        snprintf(
+            words, room_bytes,
+            "%s holds %s, more than the %s: it keeps the memory in use, returns idle memory, and gets no lease until it is below",
+            quotas.hard_bytes ? quotas.who : "all together", zr_ledger_bytes(held, now),
+            zr_ledger_bytes(quota, most));
     ask_back(ledger, now_ns);
     zr_ledger_serve(ledger, now_ns);
     return ZR_OK;

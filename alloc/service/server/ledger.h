@@ -1,16 +1,16 @@
-/* ledger.h: who holds how much of zrd's memory, who may have more, who waits, and who is asked to yield.
- * Private to alloc/service/.
+/* ledger.h: the leases of zrd's clients, their quotas, pending requests and reclaim. Private to
+ * alloc/service/.
  *
- * It knows no sockets and no clock: times come in, and what is to be said goes out through three functions.
- * Only one thread uses it. The three functions add and remove no holder.
+ * The ledger uses no sockets and no clock: the caller passes the time, and the ledger sends through struct
+ * zr_ledger_calls, whose functions add and remove no holder. Only one thread uses the ledger. A holder is a
+ * client with its account.
  *
- * Hard quotas are never passed. Memory beyond a soft one is lent, but those that stay within theirs come
- * first where several wait. A group's soft quota is its share of the capacity unless one was set. Where
- * memory is short, holders are asked one after another, those beyond their soft quota first, then those that
- * hold most for their shares. Each has `within_ns` from when it is asked; whoever has not answered by then is
- * ended. Nobody waits longer for memory than that either: a request is granted or refused `within_ns` after
- * it came; but for a run that computes beside another, which is told to ask again until that one's step has
- * ended. */
+ * Hard quotas are never exceeded. Memory beyond a soft quota is lent, but pending requests within soft quotas
+ * are granted first. A group's soft quota is its share of the capacity, unless one was set. If memory is
+ * short, zrd asks holders for idle memory one after another: first those beyond their soft quota, then those
+ * with most bytes per share. A holder that does not answer within `within_ns` is disconnected. A request is
+ * granted or refused within `within_ns`, except for a run that computes beside another: such a run repeats
+ * its request until the other run's step has ended. */
 #ifndef ZR_SERVICE_LEDGER_H
 #define ZR_SERVICE_LEDGER_H
 
@@ -24,150 +24,150 @@ struct zr_group {
     uint64_t held_bytes, hard_bytes, soft_bytes; /* 0: no such quota */
     uint32_t shares;
     unsigned holders_count;
-    bool kept; /* somebody has set its quotas: stays when nobody is in it */
+    bool kept; /* its quotas were set: the group stays when it has no holder */
 };
 
-/* What a holder has asked for besides memory; see runs.h. */
+/* A holder's pending request besides a lease; see runs.h. */
 enum zr_awaited { ZR_AWAITS_NOTHING = 0, ZR_AWAITS_ADMISSION, ZR_AWAITS_TURN };
 
 struct zr_holder {
     struct zr_holder *next; /* by number */
     struct zr_group *group;
-    struct zr_run *run; /* NULL: it has no plan */
+    struct zr_run *run; /* NULL: no plan */
     uint64_t plan_base_bytes, plan_peak_bytes;
-    uint64_t plan_spill_bytes; /* of its base: what it can give while it rests */
-    bool spills_no_more;       /* it has given nothing for being asked to, in this rest */
+    uint64_t plan_spill_bytes; /* part of the base that can be swapped out while paused */
+    bool spills_no_more;       /* the last swap-out of this pause returned nothing */
     enum zr_awaited awaits;
-    uint64_t awaits_until_ns; /* then it is told to ask again */
-    bool rests;               /* between two steps, for its turn */
-    bool turn_untold;         /* its run has its turn, and it has not heard so */
+    uint64_t awaits_until_ns; /* when to answer LATER */
+    bool rests;               /* paused: between two steps, without the time slice */
+    bool turn_untold;         /* its run's time slice has begun; the answer is pending */
     uint64_t number;
     int32_t pid;
-    bool listens; /* can be asked */
-    bool left; /* its process is gone, and another one maps its memory still: it can be asked for nothing */
+    bool listens; /* reads its bell, so reclaim may ask it */
+    bool left;    /* its process has exited, and another process still maps its memory */
     char program[ZR_SERVICE_PROGRAM_BYTES];
     uint64_t held_bytes, peak_bytes, hard_bytes, soft_bytes;
-    /* Its request under way; 0 bytes: none. */
+    /* The pending lease; 0 bytes: none. */
     struct zr_holder *next_waiting;
     uint64_t wanted_bytes, wanted_serial, wanted_until_ns;
-    bool unmet;   /* there was room for it, and the memory could not be had */
-    bool put_off; /* another run's step comes first: when its time is over it is to ask again */
-    /* Those of a lower rank come first: 0: its plan has it; 1: within its soft quota; 2: beyond. */
+    bool unmet;   /* the lease fits, but allocating the memory failed */
+    bool put_off; /* deferred: another run's step has precedence; answer LATER at the deadline */
+    /* Lower ranks are granted first: 0: within its plan; 1: within its soft quota; 2: beyond. */
     unsigned wants_rank;
-    /* What it was asked for and has not answered; 0 bytes: nothing. */
+    /* The pending RECLAIM; 0 bytes: none. */
     uint64_t asked_bytes, asked_serial, asked_until_ns;
     uint64_t asked_round;
-    bool asked_spill; /* for what is in use, too */
-    /* What it has given for being asked, in which time: how fast it is. */
+    bool asked_spill; /* includes memory in use, to be swapped out */
+    /* Bytes returned for RECLAIMs and the time they took, to estimate the holder's speed. */
     uint64_t asked_ns, given_bytes, given_ns, returned_bytes;
-    uint64_t idle_bytes; /* that it has told */
+    uint64_t idle_bytes; /* last reported */
     bool idle_known;
 };
 
-/* No machine has more; sums of a few such numbers have room. */
+/* More than any machine has; sums of a few such numbers do not overflow. */
 #define ZR_LEDGER_BYTES_MOST (UINT64_C(1) << 54)
 
 struct zr_ledger;
 struct zr_ledger_calls {
-    /* The answer to a request: granted, or refused with the last error's words. False: what was to be
-     * granted cannot be had now, for the last error's words, and nothing was said: it is tried again. */
+    /* Answers a lease: granted, or refused with the last error's message. False: allocating the granted
+     * memory failed with the last error's message; nothing was sent, and the ledger tries again. */
     bool (*answer)(struct zr_ledger *ledger, struct zr_holder *holder, zr_result result);
-    /* asked_bytes, asked_serial: false: it cannot be told, and is being ended. */
+    /* Sends RECLAIM with asked_bytes and asked_serial. */
     void (*ask)(struct zr_ledger *ledger, struct zr_holder *holder);
-    /* It has not answered. The receiver removes it, now or soon, and counts its memory as free from then on.
-     */
+    /* The holder missed its deadline. The callee removes it, now or soon, which frees its memory. */
     void (*end)(struct zr_ledger *ledger, struct zr_holder *holder, const char *words);
-    /* The answer to what it awaits: ZR_SERVICE_GRANTED, _LATER with words, _REFUSED with the last error's. */
+    /* Answers `awaits`: ZR_SERVICE_GRANTED, _LATER with a reason, or _REFUSED with the last error's message.
+     */
     void (*reply)(struct zr_ledger *ledger, struct zr_holder *holder, enum zr_service_kind kind,
                   const char *words);
-    /* Its run's turn is wanted by another that lacks so many bytes. */
+    /* Sends YIELD: another run waits for the time slice and lacks `bytes`. */
     void (*yield)(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t bytes);
 };
 
 struct zr_ledger {
     const struct zr_ledger_calls *calls;
     uint64_t capacity_bytes, held_bytes, within_ns;
-    uint64_t process_hard_bytes;      /* of each process without one of its own; 0: none */
-    uint64_t least_bytes, most_bytes; /* of a capacity: a granule, what there is; 0: not known */
-    char device_option[56]; /* " --device UUID", which each zr service needs to reach this zrd; "": the host's
-                             */
+    uint64_t process_hard_bytes;      /* default hard quota of a process; 0: none */
+    uint64_t least_bytes, most_bytes; /* bounds of the capacity: a granule, all memory; 0: unknown */
+    char device_option[56];           /* " --device UUID", for the commands in messages; "": the host's zrd */
     bool draining;
     struct zr_holder *holders;
     struct zr_group *groups;
     struct zr_holder *first_waiting;
     unsigned holders_count, groups_count;
     uint64_t number, serial, round;
-    uint64_t due_ns; /* nothing is late before; UINT64_MAX: nothing will be */
+    uint64_t due_ns; /* the earliest deadline; UINT64_MAX: none */
     struct zr_slab group_records, run_records;
     /* See runs.h. */
     struct zr_run *runs;
-    uint64_t turn_ns;    /* how long a run may keep its turn while others wait */
-    uint64_t settled_ns; /* no turns before: clients of a zrd that has ended come back one by one */
-    bool settling;       /* it is before that */
+    uint64_t turn_ns;    /* length of a time slice while others wait */
+    uint64_t settled_ns; /* no time slice begins before: clients of an earlier zrd reconnect one by one */
+    bool settling;       /* settled_ns is in the future */
     uint64_t queue_number, turn_number;
-    unsigned processors;   /* for runs that compute at once */
-    uint64_t again_ns;     /* when everybody may be asked again; 0: no need */
-    char unmet_words[160]; /* why the last that is `unmet` is */
+    unsigned processors;   /* available to runs that compute at once */
+    uint64_t again_ns;     /* when all holders may be asked again; 0: not needed */
+    char unmet_words[160]; /* the error of the last `unmet` lease */
 };
 
 void zr_ledger_start(struct zr_ledger *ledger);
 void zr_ledger_end(struct zr_ledger *ledger);
 
-/* The holder is the caller's; pid, program and held_bytes are set. What it holds counts, whatever the quotas.
- * ZR_ERR_HOST_MEMORY; ZR_ERR_UNAVAILABLE: the service is draining, and it holds nothing. */
+/* Adds a holder, which the caller owns, with pid, program and held_bytes set. Its bytes count even beyond
+ * quotas. ZR_ERR_HOST_MEMORY. ZR_ERR_UNAVAILABLE: zrd is draining, and the holder has no bytes. */
 zr_result zr_ledger_add(struct zr_ledger *ledger, struct zr_holder *holder, const char *group);
-/* Answers what can be answered: after one of runs.h's calls. */
+/* Grants pending leases that fit now; called after the functions of runs.h. */
 void zr_ledger_serve(struct zr_ledger *ledger, uint64_t now_ns);
-/* Its memory is free from here on. Who waits may be answered. */
+/* Removes a holder and frees its bytes. May grant pending requests. */
 void zr_ledger_remove(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t now_ns);
-/* Its process is gone; what it holds stays counted. */
+/* The holder's process has exited; its bytes stay counted. */
 void zr_ledger_leave(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t now_ns);
 
-/* Answers now, or later. ZR_ERR_INVALID: no request that makes sense. */
+/* Requests a lease; the answer comes now or later. ZR_ERR_INVALID: bad bytes, or a lease is pending. */
 zr_result zr_ledger_lease(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t bytes, uint64_t serial,
                           uint64_t now_ns);
-/* ZR_ERR_INVALID: more than it holds. */
+/* Returns leased bytes. ZR_ERR_INVALID: more than the holder has. */
 zr_result zr_ledger_return(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t bytes,
                            uint64_t now_ns);
-/* ZR_ERR_INVALID: it was not asked so. */
+/* Ends the pending RECLAIM `serial`. ZR_ERR_INVALID: no such RECLAIM is pending. */
 zr_result zr_ledger_given(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t serial,
                           uint64_t now_ns);
-/* Ends whoever is late, refuses who has waited long enough. Returns when it is due again; UINT64_MAX: never.
+/* Handles expired deadlines: disconnects holders and refuses requests. Returns the next deadline; UINT64_MAX:
+ * none.
  */
 uint64_t zr_ledger_tick(struct zr_ledger *ledger, uint64_t now_ns);
 
-/* Sets the quotas that message->flags names, of a process (pid), else of a group by name, or the capacity.
- * ZR_ERR_INVALID, with words: there is no such process, or a soft quota above a hard one. The words of a
- * success, in `words`, say what is held beyond it. */
+/* Sets the quotas that message->flags names, of a process (pid) or else a group, or the capacity.
+ * ZR_ERR_INVALID: no such process, or a soft quota above the hard one. After success `words` tells which
+ * bytes are held beyond the limit, or is "". */
 zr_result zr_ledger_limit(struct zr_ledger *ledger, const struct zr_service_message *message, char *words,
                           size_t room_bytes, uint64_t now_ns);
-/* ZR_ERR_INVALID, with words: less than a granule, or more than the machine or the device has. */
+/* ZR_ERR_INVALID: below a granule, or more than the memory of the machine or device. */
 zr_result zr_ledger_check_capacity(const struct zr_ledger *ledger, uint64_t bytes);
-/* Takes all quotas of groups away. No holders are there yet. */
+/* Removes all quotas of groups, before the first holder. */
 void zr_ledger_unlimit(struct zr_ledger *ledger);
-/* Lends no more, and asks everybody for what is idle; or lends again. */
+/* Stops lending and asks all holders for idle memory; or lends again. */
 void zr_ledger_drain(struct zr_ledger *ledger, bool draining, uint64_t now_ns);
 
-/* What holders were asked for and have not answered yet. */
+/* The bytes of all pending RECLAIMs. */
 uint64_t zr_ledger_asked_bytes(const struct zr_ledger *ledger);
-/* Asks others than `wanting` for `missing` bytes beyond what is coming, each once in this round of asking;
- * `unplanned`: those alone that have no plan. True: something is coming. */
+/* Asks holders other than `wanting` for `missing` bytes beyond pending RECLAIMs, each once per round; with
+ * `unplanned` only holders without a plan. True: a RECLAIM is pending. */
 bool zr_ledger_press(struct zr_ledger *ledger, const struct zr_holder *wanting, uint64_t missing_bytes,
                      bool unplanned, uint64_t now_ns);
-/* Asks a holder that rests for `bytes` of what it has in use. */
+/* Asks a paused holder to swap out `bytes`. */
 void zr_ledger_ask_spill(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t bytes, uint64_t now_ns);
-/* zr_ledger_tick() is wanted then, if not before. */
+/* Schedules zr_ledger_tick() for `at_ns`, or earlier. */
 static inline void zr_ledger_due(struct zr_ledger *ledger, uint64_t at_ns)
 {
     if (at_ns < ledger->due_ns)
         ledger->due_ns = at_ns;
 }
-/* How long it would take to give back what it has idle, by what was measured of it, else of all; 0: unknown.
+/* Estimated time to return the holder's idle bytes, from its own measured speed or all holders'; 0: unknown.
  */
 uint64_t zr_ledger_reclaim_ns(const struct zr_ledger *ledger, const struct zr_holder *holder);
-/* The soft quota that holds for the group: what was set, else its share. */
+/* The group's soft quota: the value set, else its share of the capacity. */
 uint64_t zr_ledger_soft_bytes(const struct zr_ledger *ledger, const struct zr_group *group);
-/* "pid 71 (python3) 4.1 GiB, ..": the largest holders, cut to the room. */
+/* Writes the largest holders, as "pid 71 (python3) 4.1 GiB, ..", truncated to room_bytes. */
 void zr_ledger_describe(const struct zr_ledger *ledger, char *out, size_t room_bytes);
 enum { ZR_LEDGER_NUMBER_ROOM = 32 };
 /* zr_size_print() of alloc/base/sizes.h. */

@@ -86,8 +86,8 @@ static void set_aside(struct zr_limits *limits, unsigned line, struct zr_service
     char aside[ZR_LIMITS_PATH_ROOM + 8];
     snprintf(aside, sizeof aside, "%s.bad", limits->path);
     bool moved = rename(limits->path, aside) == 0;
-    zr_service_log(log, "the limits in '%s' do not hold: line %u makes no sense; %s '%s'", limits->path, line,
-                   moved ? "the file is now" : "it could not be moved to", aside);
+    zr_service_log(log, "cannot read the limits in '%s': line %u is invalid; %s '%s'", limits->path, line,
+                   moved ? "the file is now" : "the file could not be renamed to", aside);
 }
 
 void zr_limits_load(struct zr_limits *limits, struct zr_ledger *ledger, struct zr_service_log *log)
@@ -171,9 +171,10 @@ static zr_result save(const struct zr_limits *limits, const struct zr_ledger *le
         return ZR_OK;
     int error = errno;
     unlink(aside);
-    return zr_fail(ZR_ERR_IO,
-                   "it holds, but '%s' cannot be written (error %d): the next zrd will not know it",
-                   limits->path, error);
+    return zr_fail(
+        ZR_ERR_IO,
+        "the limit is set, but '%s' cannot be written (error %d): the next zrd will not have the limit",
+        limits->path, error);
 }
 
 /* Processes that are gone make room. */

@@ -82,7 +82,8 @@ static zr_result take_name(struct zr_listener *listener, struct zr_service_log *
     if (owner)
         return fail_for_another(owner);
     if (listener->name < 0)
-        zr_service_log(log, "has no abstract socket (error %d): if its folder is removed, it ends", errno);
+        zr_service_log(log, "cannot create the abstract socket (error %d): zrd ends if its folder is removed",
+                       errno);
     return ZR_OK;
 }
 
@@ -204,9 +205,9 @@ zr_result zr_listener_check(struct zr_listener *listener, uint64_t now_ns, bool 
     *again = result == ZR_OK;
     listener->due_ns = *again && listener->watch >= 0 ? UINT64_MAX : now_ns + LOOK_NS;
     if (*again)
-        zr_service_log(log, "its socket was removed; it listens at '%s' again", listener->address.sun_path);
+        zr_service_log(log, "the socket was removed; listens at '%s' again", listener->address.sun_path);
     else if (result == ZR_ERR_IO && !listener->is_reported)
-        zr_service_log(log, "its socket was removed and cannot be made again: %s", zr_last_error());
+        zr_service_log(log, "the socket was removed and cannot be created again: %s", zr_last_error());
     listener->is_reported = !*again;
     return result == ZR_ERR_IO && listener->name >= 0 ? ZR_OK : result;
 }

@@ -98,7 +98,7 @@ static void put_left_out(struct zr_service_log *log, unsigned kind)
     char words[ZR_LOG_SAMPLE_BYTES + 64];
     if (log->kinds[kind].left_out_count == 0)
         return;
-    snprintf(words, sizeof words, "%llu lines like this one were left out: %s",
+    snprintf(words, sizeof words, "%llu similar lines were omitted: %s",
              (unsigned long long)log->kinds[kind].left_out_count, log->kinds[kind].sample);
     log->kinds[kind].left_out_count = 0;
     put(log, words);

@@ -81,7 +81,7 @@ static bool read_size(const char *name, const char *text, uint64_t *out)
 {
     const char *problem = zr_size_read(text, strlen(text), out);
     if (!problem && *out > UINT64_C(1) << 54)
-        problem = "is out of range: more than 16 PiB";
+        problem = "is out of range: the maximum is 16 PiB";
     if (problem)
         put(STDERR_FILENO, "zrd: %s '%.40s' %s; see zrd --help\n", name, text, problem);
     return !problem;
@@ -131,7 +131,7 @@ static int read_arguments(struct settings *settings, int argc, char **argv)
         else
             good = false;
         if (!good) {
-            put(STDERR_FILENO, "zrd: %s %s makes no sense; see zrd --help\n", name, value ? value : "");
+            put(STDERR_FILENO, "zrd: %s %s: invalid value; see zrd --help\n", name, value ? value : "");
             return EXIT_USAGE;
         }
         i++;

@@ -100,7 +100,7 @@ static void say_hello(struct zr_server *server, struct zr_client *client,
     char group[ZR_SERVICE_GROUP_BYTES];
     int pair[2];
     if (client->registered) {
-        zr_client_doom(server, client, true, "it has registered twice");
+        zr_client_doom(server, client, true, "it registered twice");
         return;
     }
     if (hello->group[0])
@@ -116,7 +116,7 @@ static void say_hello(struct zr_server *server, struct zr_client *client,
     zr_result result = ZR_OK;
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
         result =
-            zr_fail(ZR_ERR_UNAVAILABLE, "zrd has no descriptor left: raise `ulimit -n` where it is started");
+            zr_fail(ZR_ERR_UNAVAILABLE, "zrd has no free descriptor: raise `ulimit -n` where zrd is started");
     else if ((result = zr_ledger_add(&server->ledger, &client->holder, group)) != ZR_OK)
         close(pair[0]), close(pair[1]);
     if (result != ZR_OK) {
@@ -146,7 +146,7 @@ static void obey_client(struct zr_server *server, struct zr_client *client, stru
             zr_client_make_file(client);
         break;
     case ZR_SERVICE_ADOPT:
-        result = zr_server_has_device(server) ? zr_fail(ZR_ERR_INVALID, "a device's zrd adopts no file")
+        result = zr_server_has_device(server) ? zr_fail(ZR_ERR_INVALID, "a device's zrd cannot adopt a file")
                                               : zr_client_adopt_file(server, client, parcel->fds[0]);
         if (result == ZR_OK) {
             parcel->fds[0] = -1;
@@ -155,8 +155,9 @@ static void obey_client(struct zr_server *server, struct zr_client *client, stru
         break;
     case ZR_SERVICE_LEASE:
         if (zr_server_has_device(server) && message->bytes % server->stock.backend->can.granule_bytes != 0)
-            result = zr_fail(ZR_ERR_INVALID, "a lease of %llu bytes, which are not the device's granules",
-                             (unsigned long long)message->bytes);
+            result =
+                zr_fail(ZR_ERR_INVALID, "a lease of %llu bytes is not a multiple of the device's granule",
+                        (unsigned long long)message->bytes);
         if (result == ZR_OK)
             result = zr_ledger_lease(ledger, &client->holder, message->bytes, message->serial, now_ns);
         break;
@@ -266,7 +267,7 @@ static void show_next(struct zr_server *server, struct zr_client *client, uint64
                         (is_inquiring(server, zr_os_now_ns()) ? ZR_SERVICE_INQUIRING : 0);
         if (server->log->lost_count > 0)
             snprintf(message.words, sizeof message.words,
-                     "%llu lines of its log could not be written: make room where that lies",
+                     "%llu lines of the log could not be written: free space on its file system",
                      (unsigned long long)server->log->lost_count);
     }
     zr_client_say(client, client->line, &message, -1);
@@ -312,7 +313,7 @@ void zr_client_obey(struct zr_server *server, struct zr_client *client, struct z
     client->messages_count += parcel->message.kind != ZR_SERVICE_IDLE; /* a tool's doing */
     if (zr_service_parcel_check(client->line, parcel) != ZR_OK) {
         snprintf(words, sizeof words, "%s", zr_last_error());
-        /* Who speaks another version is told. */
+        /* Tell a client of another version. */
         if (parcel->bytes >= 8 && message->magic == ZR_SERVICE_MAGIC)
             refuse(client, ZR_ERR_UNAVAILABLE);
         zr_client_doom(server, client, true, words);
@@ -323,7 +324,7 @@ void zr_client_obey(struct zr_server *server, struct zr_client *client, struct z
     } else if (message->kind >= ZR_SERVICE_STATUS && message->kind <= ZR_SERVICE_STOP) {
         obey_tool(server, client, message);
     } else {
-        snprintf(words, sizeof words, "a message that it may not send (%u)", message->kind);
+        snprintf(words, sizeof words, "a message that a client may not send (%u)", message->kind);
         zr_client_doom(server, client, true, words);
     }
 }

@@ -8,7 +8,7 @@
 
 enum { MEMBERS_MOST = 4096, WORDS_ROOM = 160 };
 #define BYTES_MOST (UINT64_C(1) << 50) /* of a plan: those of all clients have a sum */
-#define ANSWER_NS  UINT64_C(500000000) /* within which whoever waits hears something */
+#define ANSWER_NS  UINT64_C(500000000) /* a waiting holder is answered within this time */
 
 /* ---- Sums ---------------------------------------------------------------------------------------------- */
 
@@ -164,7 +164,7 @@ static zr_result have_run(struct zr_ledger *ledger, const struct zr_run_plan *pl
             return ZR_OK;
         }
     if (!zr_slab_reserve(&ledger->run_records, 1))
-        return zr_fail(ZR_ERR_HOST_MEMORY, "zrd has no room for another run");
+        return zr_fail(ZR_ERR_HOST_MEMORY, "zrd cannot serve another run");
     *out = *link = zr_slab_take(&ledger->run_records);
     **out = (struct zr_run){.key = plan->count > 1 ? plan->key : 0, .expected_count = plan->count};
     return ZR_OK;
@@ -275,7 +275,7 @@ zr_result zr_run_join(struct zr_ledger *ledger, struct zr_holder *holder, const 
     if (plan->peak_bytes == 0 || plan->base_bytes > plan->peak_bytes || plan->peak_bytes > BYTES_MOST ||
         plan->spill_bytes > plan->base_bytes || plan->count == 0 || plan->count > MEMBERS_MOST ||
         holder->awaits != ZR_AWAITS_NOTHING)
-        return zr_fail(ZR_ERR_INVALID, "a plan that makes no sense");
+        return zr_fail(ZR_ERR_INVALID, "an invalid plan");
     if (holder->run && holder->run->admitted) { /* it was to ask again */
         reply(ledger, holder, ZR_SERVICE_GRANTED, "");
         return ZR_OK;
@@ -301,7 +301,7 @@ zr_result zr_run_turn(struct zr_ledger *ledger, struct zr_holder *holder, uint64
 {
     struct zr_run *run = holder->run;
     if (!run || !run->admitted || holder->awaits != ZR_AWAITS_NOTHING)
-        return zr_fail(ZR_ERR_INVALID, "a turn is asked for without a plan that was let in");
+        return zr_fail(ZR_ERR_INVALID, "a request for a time slice without an admitted plan");
     if (holder->turn_untold) { /* it came while the holder was to ask again */
         holder->turn_untold = false;
         reply(ledger, holder, ZR_SERVICE_GRANTED, "");
@@ -318,7 +318,7 @@ zr_result zr_run_claim(struct zr_holder *holder, uint64_t bytes)
 {
     struct zr_run *run = holder->run;
     if (!run || !run->threads || !run->in_turn)
-        return zr_fail(ZR_ERR_INVALID, "a claim without a turn, or of a run that says none");
+        return zr_fail(ZR_ERR_INVALID, "a reservation without a time slice, or of a run that makes none");
     bytes = more_of(bytes, run->base_bytes); /* which it has after its step */
     if (bytes < run->claim_bytes)
         run->claim_bytes = bytes;
@@ -362,11 +362,11 @@ static const char *why_waits(const struct zr_run *run, char *words, size_t room_
     char peak[ZR_LEDGER_NUMBER_ROOM], base[ZR_LEDGER_NUMBER_ROOM];
     if (run->waits && run->members_count == run->expected_count)
         snprintf(words, room_bytes,
-                 "waits to be let in: its %s in a step and %s between steps do not fit beside others",
+                 "waits for admission: its %s in a step and %s between steps do not fit beside others",
                  zr_size_print(peak, run->peak_bytes),
                  zr_size_print_in(base, floor_of(run), run->peak_bytes));
     else
-        snprintf(words, room_bytes, "waits to be let in");
+        snprintf(words, room_bytes, "waits for admission");
     return words;
 }
 
@@ -615,10 +615,10 @@ void zr_runs_tick(struct zr_ledger *ledger, uint64_t now_ns)
         while (other && !(other->run && other->run->in_turn))
             other = other->next;
         if (holder->awaits == ZR_AWAITS_TURN && other)
-            snprintf(words, sizeof words, "waits for its turn: it is that of pid %d (%s)", (int)other->pid,
-                     other->program);
+            snprintf(words, sizeof words, "waits for its time slice: pid %d (%s) has the current time slice",
+                     (int)other->pid, other->program);
         else if (holder->awaits == ZR_AWAITS_TURN)
-            snprintf(words, sizeof words, "waits for its turn");
+            snprintf(words, sizeof words, "waits for its time slice");
         else
             why_waits(holder->run, words, sizeof words);
         reply(ledger, holder, ZR_SERVICE_LATER, words);

@@ -53,7 +53,7 @@ void zr_client_say(struct zr_client *client, int socket, const struct zr_service
     zr_result result = socket >= 0 ? zr_service_send(socket, message, fd, true) : ZR_ERR_PEER;
     if (result != ZR_OK && !client->doomed)
         zr_client_doom(client->server, client, result == ZR_ERR_TIMEOUT,
-                       result == ZR_ERR_TIMEOUT ? "it reads no answers" : "");
+                       result == ZR_ERR_TIMEOUT ? "it does not read its answers" : "");
 }
 
 static bool answer(struct zr_ledger *ledger, struct zr_holder *holder, zr_result result)
@@ -139,8 +139,8 @@ static void tell_end(struct zr_server *server, struct zr_client *client)
     zr_service_log(server->log, "pid %d (%s): %s%s", (int)client->holder.pid, client->holder.program,
                    client->words,
                    client->holder.held_bytes == 0 || !client->revoked ? ""
-                   : zr_server_has_device(server) ? "; what it holds of the device is free when it ends"
-                                                  : "; its memory was taken");
+                   : zr_server_has_device(server) ? "; its memory of the device is freed when it exits"
+                                                  : "; its memory was revoked");
     client->words[0] = '\0';
 }
 
@@ -200,7 +200,7 @@ static void finish_doomed(struct zr_server *server)
     }
 }
 
-/* What nobody tells: whether files are free now, and who is silent. */
+/* Periodic checks: which files of dead processes are free now, and which clients are silent. */
 static void look_around(struct zr_server *server, uint64_t now_ns)
 {
     if (now_ns - server->looked_ns < (uint64_t)LOOK_MS * 1000000)
@@ -238,12 +238,13 @@ void zr_server_admit(struct zr_server *server, int line)
     struct ucred peer = {0};
     socklen_t bytes = sizeof peer;
     if (getsockopt(line, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0 || peer.uid != geteuid()) {
-        zr_service_log(server->log, "refuses user %ld (pid %d): not its own", (long)peer.uid, (int)peer.pid);
+        zr_service_log(server->log, "rejects user %ld (pid %d): not the user of this zrd", (long)peer.uid,
+                       (int)peer.pid);
         close(line);
         return;
     }
     if (server->clients_count >= CLIENTS_MOST || !zr_slab_reserve(&server->client_records, 1)) {
-        turn_away(server, line, "has no room for another client: it serves 8192 at most");
+        turn_away(server, line, "cannot serve another client: the maximum is 8192");
         return;
     }
     struct zr_client *client = zr_slab_take(&server->client_records);
@@ -263,7 +264,7 @@ void zr_server_admit(struct zr_server *server, int line)
     if (client->process >= 0)
         listen_to(server, client->process, &client->process_source);
     if (!listen_to(server, line, &client->line_source))
-        zr_client_doom(server, client, false, "epoll has no room for it");
+        zr_client_doom(server, client, false, "epoll cannot add its connection");
 }
 
 static void accept_all(struct zr_server *server, int listening)
@@ -277,7 +278,7 @@ static void accept_all(struct zr_server *server, int listening)
             close_fd(&server->spare);
             line = zr_accept(listening, SOCK_NONBLOCK);
             turn_away(server, line,
-                      "has no descriptor left for another client: raise `ulimit -n` where it is started");
+                      "has no free descriptor for another client: raise `ulimit -n` where zrd is started");
             server->spare = zr_open("/dev/null", O_RDONLY, 0);
             return;
         }
@@ -307,8 +308,8 @@ static void look_at_folder(struct zr_server *server, uint64_t now_ns)
     bool again = false;
     zr_result result = zr_listener_check(&server->listener, now_ns, &again, server->log);
     if (again) {
-        result =
-            attend(server) ? ZR_OK : zr_fail(ZR_ERR_UNAVAILABLE, "epoll takes no socket (error %d)", errno);
+        result = attend(server) ? ZR_OK
+                                : zr_fail(ZR_ERR_UNAVAILABLE, "epoll cannot add a socket (error %d)", errno);
         if (zr_limits_move(&server->limits, &server->ledger, server->listener.address.sun_path) != ZR_OK)
             zr_service_log(server->log, "the limits: %s", zr_last_error());
     }
@@ -415,8 +416,9 @@ zr_result zr_server_start(struct zr_server *server, struct zr_service_log *log)
     zr_ledger_start(&server->ledger);
     zr_slab_init(&server->client_records, sizeof(struct zr_client), ZR_POOL_FAULTS);
     server->epoll = epoll_create1(EPOLL_CLOEXEC);
-    return server->epoll >= 0 ? ZR_OK
-                              : zr_fail(ZR_ERR_UNAVAILABLE, "the system gives no epoll (error %d)", errno);
+    return server->epoll >= 0
+               ? ZR_OK
+               : zr_fail(ZR_ERR_UNAVAILABLE, "the system refused an epoll descriptor (error %d)", errno);
 }
 
 zr_result zr_server_listen(struct zr_server *server)
@@ -425,7 +427,7 @@ zr_result zr_server_listen(struct zr_server *server)
     server->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
     return attend(server) && (server->listener.name < 0 || listen_to(server, server->listener.name, &name))
                ? ZR_OK
-               : zr_fail(ZR_ERR_UNAVAILABLE, "epoll takes no socket (error %d)", errno);
+               : zr_fail(ZR_ERR_UNAVAILABLE, "epoll cannot add a socket (error %d)", errno);
 }
 
 zr_result zr_server_stop_by(struct zr_server *server, int fd)
@@ -433,7 +435,7 @@ zr_result zr_server_stop_by(struct zr_server *server, int fd)
     static struct zr_source source = {ZR_SOURCE_SIGNAL, NULL};
     return listen_to(server, fd, &source)
                ? ZR_OK
-               : zr_fail(ZR_ERR_UNAVAILABLE, "epoll takes no descriptor (error %d)", errno);
+               : zr_fail(ZR_ERR_UNAVAILABLE, "epoll cannot add a descriptor (error %d)", errno);
 }
 
 void zr_server_end(struct zr_server *server)

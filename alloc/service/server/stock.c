@@ -92,7 +92,7 @@ zr_result zr_stock_lend(struct zr_stock *stock, struct zr_pieces *owner, uint64_
     struct zr_device_piece *piece = stock->free;
     *out = NULL;
     if (!piece && stock->used_count == PIECES_MOST)
-        return zr_fail(ZR_ERR_HOST_MEMORY, "zrd lends %zu pieces at most: raise ZR_CONF=granule",
+        return zr_fail(ZR_ERR_HOST_MEMORY, "zrd lends at most %zu pieces: raise ZR_CONF=granule",
                        PIECES_MOST);
     zr_result result = zr_backend_create(stock->backend, bytes, &handle);
     if (result != ZR_OK)

@@ -205,7 +205,7 @@ static void test_reasons(void)
     zr_result result =
         zr_arena_alloc(arena, &(struct zr_request){.bytes = 3 * GRANULE, .tag = ZR_TAG_COMM}, &block);
     tap_result(result, ZR_ERR_TIMEOUT, "a request fails with the watch's result: %s", zr_last_error());
-    tap_ok(block == NULL && strstr(zr_last_error(), "refused 6291456 bytes") != NULL, "in words");
+    tap_ok(block == NULL && strstr(zr_last_error(), "rejected 6291456 bytes") != NULL, "in words");
     tap_ok(mapped(arena) == before && registry.count == 1, "and nothing is mapped for it");
     tap_ok(take(arena, 3 * GRANULE) != NULL, "the next one is served");
     /* Two pieces of memory for one request, since a granule between them is there: the second is refused. */

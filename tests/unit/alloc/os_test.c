@@ -568,7 +568,7 @@ static void test_libraries(void)
     tap_ok(zr_module_find(names, optional, functions) == ZR_OK && functions[0] && !functions[1],
            "a function that a library may lack");
     tap_ok(zr_module_find(names, missing, functions) == ZR_ERR_UNAVAILABLE &&
-               strstr(zr_last_error(), "has no zr_none"),
+               strstr(zr_last_error(), "lacks zr_none"),
            "and one that it may not: %s", zr_last_error());
     zr_folders_programs_read(NULL);
 }

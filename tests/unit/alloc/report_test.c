@@ -167,7 +167,7 @@ static void test_shortage(void)
     zr_fault_set(ZR_FAULT_CREATE, 1);
     refuse(rig.arena, GRANULE, ZR_ERR_MEMORY, "a machine that has none, far below the limit");
     zr_fault_set(ZR_FAULT_CREATE, 0);
-    tap_ok(is_called("shortage") && !helps("larger limit") && helps("what the cause names") &&
+    tap_ok(is_called("shortage") && !helps("larger limit") && helps("the setting that the cause names") &&
                strstr(said, "Cause: the sim backend has no 65536 bytes left"),
            "no limit would help; the cause says who refused");
     end_rig(&rig);
@@ -322,7 +322,8 @@ static void test_mappings(void)
     tap_ok(is_called("shortage of mappings"), "a shortage of mappings, no fragmentation");
     tap_is(largest_said(), GRANULE / 2, "the largest free run is half a granule");
     tap_ok(is_about(pins_said(ZR_TAG_MASTER), BUDGET / 2 * (GRANULE / 2)), "master pins the half of each");
-    tap_ok(!helps("smaller granule") && helps("a larger granule") && helps("what the cause names"),
+    tap_ok(!helps("smaller granule") && helps("a larger granule") &&
+               helps("the setting that the cause names"),
            "a larger granule or budget would help, a smaller one would not");
     size_t granule_bytes = granule_said();
     zr_arena_destroy(arenas[1], NULL);

@@ -38,12 +38,12 @@ static void test_flood(void)
     tap_ok(zr_service_log_open(&log, path), "a log");
     zr_service_log(&log, "lends 64 MiB");
     for (int i = 0; i < LINES; i++)
-        zr_service_log(&log, "refuses user %d (pid %d): not its own", i % 7, i);
+        zr_service_log(&log, "rejects user %d (pid %d): not the user of this zrd", i % 7, i);
     zr_service_log(&log, "drains");
     zr_service_log_close(&log);
     read_log(path);
-    unsigned written = count(": refuses user"), left_out = 0;
-    const char *words = " lines like this one were left out: refuses user";
+    unsigned written = count(": rejects user"), left_out = 0;
+    const char *words = " similar lines were omitted: rejects user";
     for (const char *at = text; (at = strstr(at, words)); at++) {
         const char *number = at;
         while (number[-1] >= '0' && number[-1] <= '9')

@@ -83,7 +83,7 @@ static void test_edge(bool host)
     tap_is(before.live_by_tag_bytes[ZR_TAG_GRAD], 4 * UNIT, "to the byte");
     tap_result(ask(ZR_TAG_GRAD, 1, &more), ZR_ERR_TAG_LIMIT, "one byte, and so one unit, above");
     tap_ok(!more, "comes to nothing");
-    tap_ok(says("256 bytes for grad") && says("1280 in arena \"bounded\"") && says("1 asked for") &&
+    tap_ok(says("256 bytes for grad") && says("1280 in arena \"bounded\"") && says("1 requested") &&
                says("1024 live") && says("tag limit is 1024"),
            "in words: %s", zr_last_error());
     tap_is(strcmp(zr_result_name(ZR_ERR_TAG_LIMIT), "tag limit"), 0, "of a failure that has a name");
@@ -287,7 +287,7 @@ static void test_pool(void)
     tap_result(zr_contiguous_append(pool, &(struct zr_entry_request){.bytes = 1}, &more, &address),
                ZR_ERR_TAG_LIMIT, "one above");
     tap_ok(more == 0 && !address, "comes to nothing");
-    tap_ok(says("for checkpoint") && says("1 asked for"), "in words: %s", zr_last_error());
+    tap_ok(says("for checkpoint") && says("1 requested"), "in words: %s", zr_last_error());
     tap_result(zr_contiguous_check(pool), ZR_OK, "and the pool is as it was");
     tap_result(ask(ZR_TAG_CHECKPOINT, 1, &address), ZR_ERR_TAG_LIMIT, "nor may a block be");
 

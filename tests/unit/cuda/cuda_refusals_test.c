@@ -82,7 +82,7 @@ static int no_descriptors(void)
 
 static int no_pinned_memory(void)
 {
-    static const char *const words[] = {"device 0 gets no memory", "host node 0: not before CUDA 12.2",
+    static const char *const words[] = {"device 0 cannot use memory", "host node 0: not before CUDA 12.2",
                                         "without a node: not before CUDA 13",
                                         "page-locked pages: CUDA_ERROR_NOT_PERMITTED", "--cap-add SYS_NICE"};
     zr_backend *backend;

@@ -118,7 +118,7 @@ static const struct {
     {"--data x --bucket-bytes 4KiBs", {"--bucket-bytes 4KiBs", "KiB"}},
     {"--data x --bucket-bytes 2GiB", {"--bucket-bytes 2GiB", "out of range"}},
     {"--data x --bucket-bytes 99999999TiB", {"--bucket-bytes", "out of range", "16GB (of 1000)"}},
-    {"--data x --memory-limit 1.1GiB", {"--memory-limit 1.1GiB", "no whole number of bytes"}},
+    {"--data x --memory-limit 1.1GiB", {"--memory-limit 1.1GiB", "not a whole number of bytes"}},
     {"--data x --memory-limit 5", {"--memory-limit 5", "out of range"}},
     {"--data x --memory-limit much", {"--memory-limit much"}},
     {"--dry-run --flops 1e12", {"--flops and --bandwidth", "both"}},

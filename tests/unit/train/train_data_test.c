@@ -73,7 +73,7 @@ static void test_odd_files(void)
     options.path = folder;
     refused(&options, ZR_ERR_IO, "folder", "a folder");
     options.path = "/dev/zero";
-    refused(&options, ZR_ERR_FORMAT, "no ordinary file", "a device");
+    refused(&options, ZR_ERR_FORMAT, "not a regular file", "a device");
     options.path = path;
     write_file("", 0);
     refused(&options, ZR_ERR_FORMAT, "empty", "an empty file");
