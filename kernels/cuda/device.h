@@ -73,7 +73,7 @@ DEVICE size_t index_in_grid(void)
     return (size_t)blockIdx.x * blockDim.x + threadIdx.x;
 }
 
-/* A loop over [0, n) in steps of the whole grid. */
+/* A grid-stride loop over [0, n). */
 #define EACH(i, n)                                                                                           \
     for (size_t i = index_in_grid(), grid_ = (size_t)gridDim.x * blockDim.x; i < (n); i += grid_)
 
