@@ -1,8 +1,14 @@
-/* formulas.h: the formulas of single numbers, written once for kernels/cpu/, whose number is a vector of
- * floats, and kernels/cuda/, whose number is a float. Whoever includes it has defined FORMULA how such a
- * function is declared num, num_of(float)         the number, and one from a float num_fma(a, b, c) a b + c,
- * rounded once num_exp(x), num_sqrt(x) Products and sums that are written apart are rounded apart: no fused
- * operations but num_fma(). */
+/* formulas.h: formulas of single numbers, shared by kernels/cpu/, where a number is a vector of floats, and
+ * kernels/cuda/, where it is a float. Products and sums are rounded separately; only num_fma() is fused.
+ * Before including this file, define
+ *
+ *   FORMULA                 the specifiers of a function
+ *
+ *   num, num_of(float)      the type of a number, and its conversion from a float
+ *
+ *   num_fma(a, b, c)        a b + c, rounded once
+ *
+ *   num_exp(x), num_sqrt(x) */
 #ifndef ZR_KERNELS_FORMULAS_H
 #define ZR_KERNELS_FORMULAS_H
 

@@ -1,10 +1,10 @@
-/* attention.cu: causal attention in tiles of 32 queries by 32 keys, without a matrix of all scores: forward
- * with a running largest score and sum (Dao et al., FlashAttention, 2022), backward from the log of the sums,
- * once over the queries for the keys' and values' gradients, once over the keys for the queries'. Heads of up
- * to 256 numbers; several heads of queries may share one of keys and values.
+/* attention.cu: causal attention in tiles of 32 queries by 32 keys, without a matrix of all scores. Forward
+ * keeps a running maximum and sum (Dao et al., FlashAttention, 2022). Backward recomputes probabilities from
+ * the log-sums: one kernel over the queries for the gradients of keys and values, one over the keys for those
+ * of queries. Heads of up to 256 numbers; several query heads may share one head of keys and values.
  *
- * A warp has four rows of its block's tile; its lanes are the 32 columns of a score's row, or, when values
- * are added up, numbers of the head. Probabilities stay floats until the sums are whole. */
+ * A warp has four rows of its block's tile. Its lanes are the 32 columns of a row of scores, or numbers of the
+ * head when values are summed. Probabilities stay floats. */
 #include "kernels/cuda/arguments.h"
 #include "kernels/cuda/attention.h"
 

@@ -1,7 +1,7 @@
-/* element.h: what the tensors of a .cu source are made of: floats, bf16 or fp16 by ZR_PRECISION (a number of
- * enum zr_precision, for the preprocessor), and numbers of the engine's state, whose precision is in their
- * struct. Arithmetic is always in floats; storing rounds to nearest even. The formats are done by hand, in
- * whole numbers, but where a card has an instruction for it. */
+/* element.h: the element type of a .cu source's tensors: float, bf16 or fp16, by ZR_PRECISION (a value of
+ * enum zr_precision for the preprocessor), and struct zr_numbers, whose precision is a field. Arithmetic is
+ * always in floats; stores round to nearest even. Conversions use integer arithmetic unless the GPU has an
+ * instruction. */
 #ifndef ZR_CUDA_ELEMENT_H
 #define ZR_CUDA_ELEMENT_H
 

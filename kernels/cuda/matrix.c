@@ -1,14 +1,13 @@
-/* matrix.c: matrix products by cuBLASLt. The library stores matrices by columns, zr by rows: what the library
- * sees of a matrix is its transpose, so it multiplies the operands the other way round, c^T = b^T a^T.
+/* matrix.c: matrix products by cuBLASLt. The library stores matrices by columns, zr by rows: the library sees
+ * the transposes and computes c^T = b^T a^T.
  *
- * For each shape the library is asked once for its best algorithm, whatever the addresses and with one size
- * of workspace: it depends on shape, types, epilogue, card and the library's version alone, so ranks that are
- * given the same product make the same bits, without telling each other. Of algorithms that split a sum only
- * those may be used that add the parts up in floats, in order: none with atomic additions.
+ * The library chooses the algorithm once per shape, for a fixed alignment and workspace size. The choice
+ * depends only on shape, types, epilogue, GPU and library version, so all ranks compute the same bits.
+ * Algorithms that split a sum must add the parts in floats and in order, without atomic additions.
  *
- * Epilogues: the residual is beta c with c apart from d. GELU is the library's, of the sums before they are
- * rounded; what it keeps for backward is rounded. Gradients of biases are zr's own sums of columns: the
- * library documents no order for those of its BGRAD epilogues, nor can they be added to what is there. */
+ * Epilogues: the residual is beta c, with c separate from d. GELU is applied to the sums before rounding; its
+ * input for backward is rounded. Gradients of biases are zr's own sums of columns, because the order of BGRAD
+ * epilogues is not documented and they cannot accumulate. */
 #define _GNU_SOURCE
 #include "kernels/cuda/matrix.h"
 

@@ -267,7 +267,7 @@ zr_result zr_model_check(const struct zr_model *model)
             "a model requires parameters, units, at least two modules, at least one row and at most %d inputs",
             ZR_MODEL_INPUTS_MAX);
     if ((model->rows_together > 0 ? model->rows_together : 1) % zr_model_row_ranks(model))
-        return zr_fail(ZR_ERR_INVALID, "%u ranks do not divide the rows of a sequence, %zu", model->row_ranks,
+        return zr_fail(ZR_ERR_INVALID, "row_ranks %u does not divide rows_together %zu", model->row_ranks,
                        model->rows_together);
     for (size_t m = 0; m < model->modules_count && result == ZR_OK; m++)
         result = check_module(model, m);

@@ -1,10 +1,9 @@
 /* head.c: the head of every architecture: product to logits, softmax and cross-entropy, in chunks of rows.
  * Logits are floats, or have the model's precision if the kernels support narrow logits.
  *
- * In tiles of the vocabulary no logits outlast their tile and chunk. Forward goes through all tiles for what
- * they say of each row's softmax, a running sum of exponentials beside the largest logit so far; then the
- * losses are known. Backward multiplies once more, for the gradient of a tile's logits beside what all have
- * said. */
+ * With tiles of the vocabulary, logits exist only for one tile and chunk at a time. Forward merges the
+ * softmax parts of all tiles into running maxima and sums, which then give the losses. Backward repeats the
+ * product of each tile and computes the gradient of its logits from the merged parts. */
 #include "zero/model/transformer.h"
 
 #define LOGITS_BYTES_MOST ((size_t)64 << 20) /* or one row */

@@ -7,7 +7,7 @@
  *   head        lm_head, or embed_tokens where it is tied
  *
  * Norms are root mean square norms. Weights are [out, in], as torch.nn.Linear has them; names are Hugging
- * Face's. q, k and v lie side by side in one slot, so that attention reads them as GPT-2's. */
+ * Face's. q, k and v are adjacent in one slot, the layout that attention requires. */
 #include <math.h>
 #include <string.h>
 

@@ -209,7 +209,7 @@ static zr_result give_up(zr_trainer *trainer, zr_result result)
     char words[512], why[96];
     if (trainer->pipelined && result != ZR_ERR_PEER && !trainer->together) {
         snprintf(words, sizeof words, "%s", zr_last_error());
-        snprintf(why, sizeof why, "rank %u of the pipeline cannot go on",
+        snprintf(why, sizeof why, "rank %u of the pipeline has failed",
                  zr_comm_rank(trainer->engine->options.pipeline));
         zr_comm_abandon(trainer->engine->options.pipeline, why);
         zr_trainer_drop_pass(trainer);

@@ -1,8 +1,7 @@
 /* loops.h: the inner loops, one table per instruction set and precision. Private to kernels/cpu.
  *
- * Tensors behind `void *` hold elements of the table's precision; what is a float stays one. Every function
- * is single-threaded, allocates nothing and works on a range that the caller chose; cutting work over threads
- * is cpu.c's, state.c's, attention.c's and head.c's matter. Cutting a range anywhere gives the same bits. */
+ * `void *` tensors have the table's precision. Functions are single-threaded, allocate nothing and compute
+ * the caller's range; the bits do not depend on the division into ranges. */
 #ifndef ZR_KERNELS_LOOPS_H
 #define ZR_KERNELS_LOOPS_H
 

@@ -1,8 +1,7 @@
-/* loops_attention.h: the small matrix product and, on it, causal attention of one head. Part of loops_body.h.
+/* loops_attention.h: a small matrix product and causal attention of one head. Part of loops_body.h.
  *
- * A block of query rows meets all the keys it may see at once (no online softmax), so that a row's
- * log-sum-exp is exact and the probabilities exp(score - lse) come out the same when backward makes them
- * again. */
+ * A block of query rows is multiplied by all its keys at once (no online softmax), so that the log-sum-exp of
+ * a row is exact and backward recomputes exp(score - lse) with the same bits. */
 
 /* ---- Small products ------------------------------------------------------------------------------------ */
 

@@ -1,19 +1,15 @@
-/* gemm.c: fp32 matrix products through oneDNN's matmul, one library thread per thread of ours.
+/* gemm.c: fp32 matrix products by oneDNN's matmul, divided into slices over the context's threads; each call
+ * of the library uses one thread. tests/bench/bench_gemm.c compares this with the library's own threads and
+ * with OpenBLAS.
  *
- * Measured with tests/bench/bench_gemm.c on two cores (GFLOP/s, 2048^3 peak 320): our slices over oneDNN
- * 300-345 on all of GPT-2 124M's shapes; oneDNN's own threads 185-330; OpenBLAS 0.3.21 210-320 with its core
- * type forced, 67 as it comes on a processor newer than itself. So: oneDNN, cut by us.
+ * The division, and so the bits, depend on the shape only; threads take slices from a counter. Slices are
+ * columns, or rows if the left operand is transposed (the gradient of weights). If the right operand is
+ * transposed, its slices are contiguous, and results pass through a tile in the thread's scratch, because the
+ * library's fastest kernel, which needs no memory of its own, requires contiguous operands. In the other
+ * forms the library allocates about 7 MB per thread for packing.
  *
- * The cut depends on the shape alone, and so do the bits, whatever the number of threads; threads only take
- * the next slice from a counter. Slices are of columns, or of rows when the left side is stored turned (the
- * gradient of weights). When the right side is stored turned, a slice of it is contiguous, and so is its
- * result in a tile of the thread's scratch: the library's faster kernel takes no other strides (176 against
- * 160 on a core) and no memory of its own. For the other forms the library packs into about 7 MB per thread
- * that it takes itself.
- *
- * A primitive is made once per shape and slice and kept in a table in the workspace. Should the library
- * refuse one (it is out of memory, or a shape is beyond it), our own small product does the slice, and the
- * context counts it. */
+ * Primitives are created once per shape and slice and cached in the workspace. A slice that the library
+ * refuses (out of memory, unsupported shape) is computed here and counted in the context. */
 #include "kernels/cpu/products/gemm.h"
 #include "alloc/base/error.h"
 #include "kernels/cpu/products/onednn.h"

@@ -1,9 +1,9 @@
-/* panels.h: the innermost part of products of two-byte matrices, one table per way to multiply. Private to
- * kernels/cpu; product.c cuts a product into blocks and calls these.
+/* panels.h: inner loops of products of two-byte matrices, one table per kind of multiplication. Private to
+ * kernels/cpu; product.c divides a product into blocks and calls these.
  *
- * A block of a side is packed into panels of some lanes (rows of the left side, columns of the right) by
- * `units` of depth: a unit is what one instruction takes of a lane, a float, or a pair of neighbours in bf16.
- * Lanes and units that are not there are packed as zeros, so only packing and storing know about edges. */
+ * A block of an operand is packed into panels of lanes (rows of the left operand, columns of the right one)
+ * by units of depth. A unit is a lane's input to one instruction: a float, or a pair of bf16. Missing lanes
+ * and units are packed as zeros, so only packing and storing handle edges. */
 #ifndef ZR_KERNELS_PANELS_H
 #define ZR_KERNELS_PANELS_H
 
