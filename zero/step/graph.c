@@ -117,7 +117,7 @@ zr_result zr_step_graph_launch(struct zr_trainer *trainer)
     if (result == ZR_OK)
         return ZR_OK;
     zr_comm_record(trainer->engine->options.comm, ZR_COMM_DROPS);
-    return zr_fail(result, "cannot capture the step as a CUDA graph: %s", zr_last_error());
+    return zr_fail(result, "cannot run the step as a CUDA graph: %s", zr_last_error());
 }
 
 void zr_step_graph_end(struct zr_trainer *trainer, bool well)
