@@ -1,6 +1,6 @@
-/* checksum.h: the steps of zr_checksum, for processors and cards. A block of 64 KiB has eight lanes, which
- * take its words of eight bytes in turn; every step of a lane can be undone, so one changed word always
- * changes its lane. The blocks' sums, which know their blocks' numbers, are added up in any order. */
+/* checksum.h: the steps of zr_checksum, for CPU and GPU. A block of 64 KiB has eight lanes, which take its
+ * 8-byte words in turn. Each step of a lane is invertible, so a single changed word always changes its lane.
+ * A block's hash depends on its index, so the hashes can be added in any order. */
 #ifndef ZR_KERNELS_CHECKSUM_H
 #define ZR_KERNELS_CHECKSUM_H
 
@@ -13,7 +13,7 @@ ZR_REAL uint64_t zr_hash_mix(uint64_t x)
     return x ^ x >> 32;
 }
 
-/* Of a block; its lane j begins with zr_hash_mix() of this + j. */
+/* Start value of a block; lane j starts with zr_hash_mix(start + j). */
 ZR_REAL uint64_t zr_hash_begin(uint64_t block)
 {
     return zr_hash_mix(block + 0x9e3779b97f4a7c15);

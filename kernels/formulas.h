@@ -1,8 +1,14 @@
-/* formulas.h: the formulas of single numbers, written once for kernels/cpu/, whose number is a vector of
- * floats, and kernels/cuda/, whose number is a float. Whoever includes it has defined FORMULA how such a
- * function is declared num, num_of(float)         the number, and one from a float num_fma(a, b, c) a b + c,
- * rounded once num_exp(x), num_sqrt(x) Products and sums that are written apart are rounded apart: no fused
- * operations but num_fma(). */
+/* formulas.h: formulas of single numbers, shared by kernels/cpu/, where a number is a vector of floats, and
+ * kernels/cuda/, where it is a float. Products and sums are rounded separately; only num_fma() is fused.
+ * Before including this file, define
+ *
+ *   FORMULA                 the specifiers of a function
+ *
+ *   num, num_of(float)      the type of a number, and its conversion from a float
+ *
+ *   num_fma(a, b, c)        a b + c, rounded once
+ *
+ *   num_exp(x), num_sqrt(x) */
 #ifndef ZR_KERNELS_FORMULAS_H
 #define ZR_KERNELS_FORMULAS_H
 
@@ -39,7 +45,7 @@ FORMULA num formula_swiglu(num gate, num up)
     return gate * formula_sigmoid(gate) * up;
 }
 
-/* The gradients of gate and up, from that of the result. */
+/* Gradients of gate and up. */
 FORMULA void formula_swiglu_backward(num gate, num up, num d, num *dgate, num *dup)
 {
     num s = formula_sigmoid(gate);
@@ -49,8 +55,7 @@ FORMULA void formula_swiglu_backward(num gate, num up, num d, num *dgate, num *d
 
 /* ---- Norms --------------------------------------------------------------------------------------------- */
 
-/* The gradient of x. g: dy w; normal: x without mean and deviation; plain, along: the row's means of g and of
- * g normal. */
+/* Gradient of x. g: dy w; normal: normalized x; plain, along: means over the row of g and of g normal. */
 FORMULA num formula_layernorm_backward(num rstd, num g, num normal, num plain, num along)
 {
     return rstd * (g - plain - normal * along);
@@ -72,7 +77,7 @@ FORMULA void formula_turn(num *a, num *b, num cosine, num sine)
 
 /* ---- Optimizers ---------------------------------------------------------------------------------------- */
 
-/* zr_adamw's numbers, made ready once. */
+/* Constants derived from struct zr_adamw. */
 struct formula_adamw {
     num gradient_scale, beta1, beta2, rest1, rest2, inverse1, inverse2, epsilon, rate, decay;
 };
@@ -93,7 +98,7 @@ FORMULA struct formula_adamw formula_adamw_of(const struct zr_adamw *how)
     return f;
 }
 
-/* The new parameter. */
+/* Returns the new parameter. */
 FORMULA num formula_adamw(const struct formula_adamw *f, num gradient, num p, num *momentum, num *variance)
 {
     gradient = gradient * f->gradient_scale;

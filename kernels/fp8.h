@@ -1,6 +1,7 @@
-/* fp8.h: numbers of eight bits and the scale of a tensor of them, for processors and cards. E4M3 and E5M2 are
- * those of the Open Compute Project's "8-bit Floating Point Specification" (2023), as cards multiply them:
- * E4M3 has no infinity; what is too large becomes the largest number, of either sign, in both. */
+/* fp8.h: fp8 numbers and the scale of an fp8 tensor, for CPU and GPU. E4M3 and E5M2 are defined by the Open
+ * Compute Project's "8-bit Floating Point Specification" (2023). E4M3 has no infinity; in both, numbers out
+ * of range saturate.
+ */
 #ifndef ZR_KERNELS_FP8_H
 #define ZR_KERNELS_FP8_H
 
@@ -9,7 +10,7 @@
 
 enum zr_fp8 { ZR_FP8_NONE = 0, ZR_FP8_E4M3, ZR_FP8_E5M2 };
 
-/* Every size of a product on a card's tensor cores is a multiple of 16. */
+/* Tensor cores require that all sizes of an fp8 product are multiples of 16. */
 enum { ZR_FP8_MULTIPLE = 16 };
 static inline bool zr_fp8_suits(const struct zr_linear *shape)
 {
@@ -32,7 +33,7 @@ ZR_REAL float zr_fp8_float_of(uint32_t bits)
     return x;
 }
 
-/* Bits of the fraction, and a float's exponent of the least number that is no denormal. */
+/* Bits of the fraction / biased float exponent of the smallest normal number. */
 ZR_REAL unsigned zr_fp8_fraction(enum zr_fp8 kind)
 {
     return kind == ZR_FP8_E4M3 ? 3 : 2;
@@ -43,8 +44,7 @@ ZR_REAL unsigned zr_fp8_least(enum zr_fp8 kind)
     return kind == ZR_FP8_E4M3 ? 127 - 6 : 127 - 14;
 }
 
-/* To nearest, ties to even, in whole numbers: below the least exponent a number has as many bits less as its
- * exponent is below. */
+/* Rounds to nearest even with integer arithmetic. Denormals lose one bit per exponent below the least. */
 ZR_REAL uint8_t zr_fp8_round(float x, enum zr_fp8 kind)
 {
     const uint32_t bits = zr_fp8_float_bits(x), size = bits & 0x7fffffff, sign = bits >> 24 & 0x80,
@@ -76,23 +76,23 @@ ZR_REAL float zr_fp8_value(uint8_t code, enum zr_fp8 kind)
 
 /* ---- Scales -------------------------------------------------------------------------------------------- */
 
-/* What numbers are multiplied by before they are rounded, and again afterwards. */
+/* Factors before rounding and after the product. */
 struct zr_fp8_scale {
     float to, from;
 };
 
-/* Of a tensor whose largest number has the size `most`: the bits of a bf16 without its sign. What has an
- * infinity or a NaN becomes NaN on the way back. */
+/* Scale of a tensor; `most`: bits of the largest absolute value in bf16. With an infinity or NaN the inverse
+ * factor is NaN. */
 ZR_REAL struct zr_fp8_scale zr_fp8_scale_of(uint32_t most, enum zr_fp8 kind)
 {
     enum { BF16_INFINITY = 0x7f80, THREE_QUARTERS = 0x60, SCALE_MOST = 126 };
     const int exponent = (int)(most >> 7) - 127, largest = kind == ZR_FP8_E4M3 ? 8 : 15;
-    /* The largest number is 1.75 times its power of two in both. Both factors stay normal floats. */
+    /* In both formats the largest number is 1.75 times a power of two. Both factors are normal floats. */
     int scale = largest - exponent - ((most & 0x7f) > THREE_QUARTERS);
     struct zr_fp8_scale result = {1, 1};
     if (most >= BF16_INFINITY)
         result.from = zr_fp8_float_of(0x7fc00000);
-    if (most >= BF16_INFINITY || most >> 7 == 0) /* of zeros */
+    if (most >= BF16_INFINITY || most >> 7 == 0) /* all zeros, infinity or NaN */
         return result;
     scale = scale < SCALE_MOST ? scale : SCALE_MOST;
     result.to = zr_fp8_float_of((uint32_t)(127 + scale) << 23);

@@ -1,4 +1,4 @@
-/* names.c: instruction sets and precisions by name, and the bytes of an element. Stands on nothing. */
+/* names.c: names of instruction sets and precisions, and element sizes. */
 #include "kernels/zr_kernels.h"
 
 static const char *const isa_names[ZR_ISA_COUNT] = {"plain", "avx2", "avx512", "avx512_bf16", "amx"};

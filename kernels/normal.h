@@ -1,9 +1,7 @@
-/* normal.h: normal numbers by global index, so that every rank can make its own shard of the same parameters,
- * on a processor or a card.
- *
- * A counter-based generator (the index through two rounds of SplitMix64's mixing with the seed) gives a
- * uniform number in (0, 1); the inverse of the normal distribution (Wichura's algorithm AS 241, 1e-15) turns
- * it. Without fused operations and without libm, so that the bits are the same on every machine. */
+/* normal.h: normally distributed numbers by global index, so that each rank can compute its own shard, on CPU
+ * or GPU. A counter-based generator (two rounds of SplitMix64 over index and seed) yields a uniform number in
+ * (0, 1), which the inverse normal distribution (Wichura's algorithm AS 241, accurate to 1e-15) transforms.
+ * Uses neither fused operations nor libm, so the bits are the same on every machine. */
 #ifndef ZR_KERNELS_NORMAL_H
 #define ZR_KERNELS_NORMAL_H
 
@@ -26,10 +24,10 @@ ZR_REAL double zr_random_ratio(double x, const double *above, const double *belo
     return a / b;
 }
 
-/* The normal number (mean 0, deviation 1) with this index in the stream of this seed. */
+/* Number `index` of the sequence of `seed`, with mean 0 and deviation 1. */
 ZR_REAL double zr_real_normal(uint64_t seed, uint64_t index)
 {
-    /* AS 241's coefficients: the middle, the tails, the far tails. */
+    /* AS 241's coefficients for the middle, the tails and the far tails. */
     ZR_REAL_TABLE double middle_above[] = {
         3.3871328727963666080e0, 1.3314166789178437745e2, 1.9715909503065514427e3, 1.3731693765509461125e4,
         4.5921953931549871457e4, 6.7265770927008700853e4, 3.3430575583588128105e4, 2.5090809287301226727e3};

@@ -1,11 +1,10 @@
-/* null.c: the table that does nothing, for plans: the engine runs on the sim backend's made-up addresses with
- * it, and no byte is touched. Its workspace is the processor's or a card's, so that the plan is of what that
- * takes.
+/* null.c: a table that computes nothing. Plans run the engine with it on the sim backend, whose addresses
+ * must not be accessed. Its workspace is that of the CPU or CUDA table, so that a plan needs the same memory.
  *
- * Where the context asks for it, matrix products are counted, two floating-point operations per
- * multiplication: 2 m n k for [m, k] x [k, n], and whole squares of scores in attention, as Narayanan et al.
- * do (Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM, 2021, section 5.1).
- * What goes element by element (norms, GELU, sums, the optimizer) counts as nothing beside them. */
+ * If the context has `flops`, the FLOPs of matrix products are counted: 2 m n k for [m, k] x [k, n], and the
+ * whole square of scores in attention, as in Narayanan et al. (Efficient Large-Scale Language Model Training
+ * on GPU Clusters Using Megatron-LM, 2021, section 5.1). Elementwise operations (norms, GELU, sums,
+ * optimizers) are not counted. */
 #include "kernels/cpu/context.h"
 
 static double linear(const struct zr_linear *s)
@@ -23,7 +22,7 @@ static double attention(const struct zr_attention *s)
     return 2 * (double)s->batch * (double)s->sequence * (double)s->channels * (double)s->sequence;
 }
 
-/* Every operation, and what it takes. */
+/* Operations and their FLOPs. */
 #define OPERATIONS(OP)                                                                                       \
     OP(embedding_forward, 0)                                                                                 \
     OP(embedding_backward, 0)                                                                                \
@@ -37,9 +36,9 @@ static double attention(const struct zr_attention *s)
     OP(linear_backward, linear_back(args))                                                                   \
     OP(rotary_table, 0)                                                                                      \
     OP(rotary, 0)                                                                                            \
-    OP(attention_forward, 2 * attention(&args->shape)) /* scores, and their sums of values */                \
+    OP(attention_forward, 2 * attention(&args->shape)) /* scores, and sums of values */                      \
     OP(attention_backward,                                                                                   \
-       (args->p ? 4 : 5) * attention(&args->shape)) /* two for each, and the scores once more */             \
+       (args->p ? 4 : 5) * attention(&args->shape)) /* two for each, and recomputed scores */                \
     OP(gelu_forward, 0)                                                                                      \
     OP(gelu_backward, 0)                                                                                     \
     OP(swiglu_forward, 0)                                                                                    \

@@ -1,7 +1,7 @@
-/* real.h: logarithm, exponential, sine and cosine with the same bits on every machine, processors and cards.
- * libm picks its own by processor. Only IEEE operations that round in one way; compile what includes it
- * without fused operations. ZR_REAL declares the functions and ZR_REAL_TABLE their tables of coefficients,
- * where C's own words do not do. */
+/* real.h: logarithm, exponential, sine and cosine with the same bits on every CPU and GPU; libm's bits depend
+ * on the processor. Uses correctly rounded IEEE operations only; includers must be compiled without
+ * contraction of multiply-adds. ZR_REAL and ZR_REAL_TABLE are the specifiers of functions and coefficient
+ * tables. */
 #ifndef ZR_KERNELS_REAL_H
 #define ZR_KERNELS_REAL_H
 
@@ -14,9 +14,8 @@
 #define ZR_REAL_TABLE static const
 #endif
 
-/* log of a normal, positive x, to about 1e-15 of its size; infinity and NaN come back as they are, and
- * anything else (zero, denormals, negative) gives -infinity or NaN. Only IEEE operations that round in one
- * way. */
+/* log of a normal, positive x, with a relative error of about 1e-15. Infinity and NaN are returned unchanged;
+ * zero and denormals give -infinity, negative numbers NaN. */
 ZR_REAL double zr_real_log(double x)
 {
     uint64_t bits;
@@ -39,7 +38,7 @@ ZR_REAL double zr_real_log(double x)
     return e * 6.93147180369123816490e-01 + (2.0 * s + (2.0 * s * sum + e * 1.90821492927058770002e-10));
 }
 
-/* e^x for |x| <= 700, to about 1e-15 of its size: e^(x / 1024) by its series, squared ten times. */
+/* e^x for |x| <= 700, with a relative error of about 1e-15: the series of e^(x / 1024), squared ten times. */
 ZR_REAL double zr_real_exp(double x)
 {
     double y = x / 1024, sum = 1.0;
@@ -50,7 +49,8 @@ ZR_REAL double zr_real_exp(double x)
     return sum;
 }
 
-/* Of an angle from 0 to 2^30, to about 1e-9: what is left of it beside quarter turns, by the series. */
+/* Sine and cosine of an angle from 0 to 2^30, with an error of about 1e-9: the series of the angle modulo pi
+ * / 2. */
 ZR_REAL void zr_real_sine_cosine(double angle, double *sine, double *cosine)
 {
     const double quarter = 0x1.921fb54442d18p+0, quarter_rest = 0x1.1a62633145c07p-54; /* pi / 2 */

@@ -1,5 +1,5 @@
-/* sizes.h: bytes of workspaces, saturating: a plan may ask about shapes that no machine can hold. Private to
- * kernels/. */
+/* sizes.h: saturating arithmetic for workspace sizes, because a plan may have shapes that exceed the address
+ * space. Private to kernels/. */
 #ifndef ZR_KERNEL_SIZES_H
 #define ZR_KERNEL_SIZES_H
 
@@ -18,7 +18,7 @@ static inline size_t zr_plus(size_t a, size_t b)
     return __builtin_add_overflow(a, b, &sum) ? SIZE_MAX : sum;
 }
 
-/* Up to a multiple of `unit`. */
+/* Rounds up to a multiple of `unit`. */
 static inline size_t zr_whole(size_t bytes, size_t unit)
 {
     return bytes > SIZE_MAX - unit ? SIZE_MAX : (bytes + unit - 1) / unit * unit;

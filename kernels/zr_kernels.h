@@ -1,32 +1,29 @@
-/* zr_kernels.h: the arithmetic of GPT-2 and LLaMA, forward and backward, behind one table of
- * operations.
+/* zr_kernels.h: the operations of GPT-2 and LLaMA, forward and backward, as a table of functions.
  *
- * The kernels allocate nothing, start no thread and hold no state but the context: memory, scratch and
- * threads come from the caller. All tensors are dense, row-major, aligned to 64 bytes at their start. Results
- * depend on the instruction set and the precision alone, never on the number of threads, on addresses or on
- * timing. A `bool accumulate` adds to the output instead of overwriting it.
+ * Kernels allocate nothing, start no threads and keep no state outside the context. The caller provides
+ * memory, workspace and threads. Tensors are dense, row-major and aligned to 64 bytes. Results depend only on
+ * the instruction set and the precision, never on the number of threads, addresses or timing. `accumulate`
+ * adds to the output instead of overwriting it.
  *
- * Precision. The context says what the model's tensors are made of (`precision`: fp32, bf16 or fp16), and
- * `void *` parameters of the operations point to such elements: parameters, activations and gradients. What
- * is a float stays one at every precision: means, log-sums, losses, logits for sampling, master weights,
- * momentum and variance. Two-byte operations compute in floats (products add up in floats) and round to
- * nearest even once, when they store; attention rounds its probabilities too, as if they had been kept. NaN
- * stays NaN; fp16 keeps its denormals, and becomes infinite from 65,520 on, so that a caller who scales its
- * loss sees the overflow in the gradients' norm or by find_nonfinite(). Arithmetic takes a float's denormals,
- * and so bf16's, for zero; conversions keep them. Operations on the engine's state work on what they are told
- * (`struct zr_numbers`), whatever the context's precision.
+ * Precision. The context's `precision` (fp32, bf16 or fp16) is the element type of all `void *` tensors:
+ * parameters, activations and gradients. Means, log-sums, losses, sampled logits, master weights, momentum
+ * and variance are floats at every precision. Two-byte operations compute in floats and round to nearest even
+ * once, when they store; attention also rounds its probabilities. NaN stays NaN. fp16 keeps denormals and
+ * overflows to infinity from 65,520 on, which shows in the gradient norm and in find_nonfinite(). Arithmetic
+ * flushes float and bf16 denormals to zero; conversions keep them. Operations on optimizer state take the
+ * precision of each array from its `struct zr_numbers`.
  *
- * Eight bits. A linear operation of bf16 tensors with `fp8` multiplies numbers of eight bits: x and w rounded
- * to E4M3, dy to E5M2, each tensor times a power of two of its own, the largest with which no number is above
- * the format's largest; products add up in floats and are undone of the two powers before they are rounded to
- * bf16, as without fp8. The power follows from the largest number of the operand as it is in this call alone,
- * so there is no state to keep, and since it is a power of two it changes no digit of a number but those too
- * small for the format: a tensor rounded in parts, each with its own power, has the same digits. An operand
- * with an infinity or a NaN makes every result NaN. Bias and its gradient are not rounded. Of rows, inputs
- * and outputs one that is no multiple of 16 (zr_fp8_suits() in kernels/fp8.h) makes the product one in bf16.
+ * fp8. A linear operation on bf16 tensors with `fp8` rounds x and w to E4M3 and dy to E5M2. Each operand is
+ * scaled by the largest power of two that keeps its largest number within the format. Products are summed in
+ * floats, unscaled, and rounded to bf16. The scale depends only on the operand of this call, so there is no
+ * scaling state. A tensor that is rounded in parts, each with its own scale, has the same digits, except for
+ * numbers too small for the format. An infinity or NaN in an operand makes every result NaN. Bias and its
+ * gradient are not rounded. If rows, inputs or outputs are not a multiple of 16 (zr_fp8_suits() in
+ * kernels/fp8.h), the product is computed in bf16.
  *
- * Shapes: B sequences, T tokens each, C channels, A heads of D = C / A, rows = B * T, V vocabulary entries of
- * Vp stored rows (Vp >= V; the rows from V on are padding, never predicted, with zero gradient). */
+ * Shapes: B sequences of T tokens, C channels, A heads of D = C / A, rows = B * T, V vocabulary entries
+ * stored as Vp >= V rows. Rows from V on are padding: they are never predicted, and their gradient is zero.
+ */
 #ifndef ZR_KERNELS_H
 #define ZR_KERNELS_H
 
@@ -44,91 +41,91 @@ enum zr_precision { ZR_PRECISION_FP32 = 0, ZR_PRECISION_BF16, ZR_PRECISION_FP16,
 ZR_API const char *zr_precision_name(enum zr_precision precision); /* "fp32", "bf16", "fp16" */
 ZR_API size_t zr_precision_bytes(enum zr_precision precision);     /* of one element: 4, 2, 2 */
 
-/* Numbers of one kind; the function that takes it says how many. */
+/* Array of numbers; the function that takes it defines the length. */
 struct zr_numbers {
-    void *at; /* read only unless said otherwise */
+    void *at; /* only read, unless the function says otherwise */
     enum zr_precision precision;
 };
 
-/* Threads lent by the caller. run() calls task(argument, part, threads) once for every part in [0, threads),
- * concurrently, and returns when all have ended. threads == 1 may have run == NULL. */
+/* The caller's threads. run() calls task(argument, part, threads) once for every part in [0, threads),
+ * concurrently, and returns when all calls have returned. run may be NULL if threads == 1. */
 struct zr_parallel {
     unsigned threads;
     void (*run)(void *state, void (*task)(void *argument, unsigned part, unsigned parts), void *argument);
     void *state;
 };
 
-/* Each has all of those before it. In fp32 and fp16 the last three give the same bits. */
+/* Each instruction set includes the ones before it. The last three give the same bits in fp32 and fp16. */
 enum zr_isa { ZR_ISA_PLAIN = 0, ZR_ISA_AVX2, ZR_ISA_AVX512, ZR_ISA_AVX512_BF16, ZR_ISA_AMX, ZR_ISA_COUNT };
 ZR_API const char *zr_isa_name(enum zr_isa isa); /* "plain", "avx2", "avx512", "avx512_bf16", "amx" */
-/* The best that this processor and its system have. Where there is AMX, asks the system to let this process
- * and its children use it. */
+/* Best instruction set of this processor and operating system. Requests permission to use AMX for this
+ * process and its children if the processor has it. */
 ZR_API enum zr_isa zr_isa_best(void);
 
-/* The largest problem a context will be asked to do; sizes its scratch. */
+/* Largest problem that a context computes; determines the workspace size. */
 struct zr_kernel_limits {
     size_t rows;     /* B * T */
     size_t sequence; /* T */
     size_t channels; /* C */
     size_t heads;    /* A */
     unsigned threads;
-    /* The most channels of the narrower and of the wider side of a matrix that is multiplied in fp8; 0: none
-     * is. */
+    /* Largest narrow side and largest wide side of the matrices multiplied in fp8; 0: no fp8. */
     size_t fp8_narrow, fp8_wide;
 };
 
-/* Products that the matrix library refused, and that the context did by itself: slower, and with other last
- * bits than the library's. */
+/* Products that the matrix library refused. The table's own kernels compute them: slower, and with other last
+ * bits. */
 struct zr_kernel_refusals {
     uint64_t count;
-    size_t m, n, k; /* of the first: [m, k] x [k, n] */
+    size_t m, n, k; /* the first refused product: [m, k] x [k, n] */
 };
 
-/* Belongs to the caller, who sets all but what is said to be the table's. One thread at a time. */
+/* Owned by the caller, who sets all fields except `library` and `refusals`. Used by one thread at a time. */
 struct zr_kernel_context {
     struct zr_parallel parallel;
-    void *workspace; /* on a 64-byte line; tag workspace */
+    void *workspace; /* aligned to 64 bytes; tag workspace */
     size_t workspace_bytes;
     enum zr_isa isa;
-    enum zr_precision precision;        /* of the model's tensors */
-    bool fp8;                           /* linear operations may ask for fp8; of bf16 */
-    double *flops;                      /* the null table adds here what its operations would take; or NULL */
-    void *library;                      /* the table's: the matrix library's own state */
-    struct zr_kernel_refusals refusals; /* the table's, since open() */
-    void *stream; /* the driver's (CUstream), of a card's table; NULL: its default one */
-    /* Called now and then while the host waits for the stream, of a card's table: a failure ends the wait,
-     * and is what the waiting operation returns. NULL: nothing can keep the stream from its end. */
+    enum zr_precision precision;        /* element type of the model's tensors */
+    bool fp8;                           /* linear operations may set fp8; requires bf16 */
+    double *flops;                      /* the null table adds each operation's FLOPs here; NULL: no count */
+    void *library;                      /* set by the table: state of the matrix library */
+    struct zr_kernel_refusals refusals; /* set by the table; counts since open() */
+    void *stream;                       /* GPU tables: the CUstream; NULL: the default stream */
+    /* GPU tables: polled while the host waits for the stream. A failure ends the wait, and the waiting
+     * operation returns it. NULL: the stream cannot be blocked. */
     zr_result (*while_waiting)(void *state);
     void *waiting_state;
 };
 
-/* ---- What operations take ------------------------------------------------------------------------------ */
+/* ---- Arguments of the operations ----------------------------------------------------------------------- */
 
-/* Of every operation `name` in the table: struct zr_name. What two directions share is a struct of its own.
- * Pointers to const are read, others written. */
+/* Operation `name` of the table takes a struct zr_name. Pointers to const are inputs, other pointers outputs.
+ */
 
-/* y[rows, C] = w[token]. Backward: dw[w_rows, C] gets the sums over dy, and zeros where no token is. */
+/* y[rows, C] = w[token]. Backward: dw[w_rows, C] is the sum of dy by token; rows of absent tokens are zero.
+ */
 struct zr_embedding_forward {
     size_t rows, channels;
     const int32_t *tokens;    /* [rows], each in [0, V) */
-    size_t first_row, w_rows; /* that w has of the V: the y of other tokens is zero. w_rows 0: all */
+    size_t first_row, w_rows; /* rows of the V in w; y of other tokens is zero. w_rows 0: all V */
     const void *w;
     void *y;
-    bool keeps; /* the y of other tokens stays as it is */
+    bool keeps; /* leave y of other tokens unchanged instead of zero */
 };
 struct zr_embedding_backward {
     size_t rows, channels;
     const int32_t *tokens;
     const void *dy;
     void *dw;
-    size_t first_row, w_rows; /* that dw has of the V: other tokens add nothing */
+    size_t first_row, w_rows; /* rows of the V in dw; other tokens add nothing */
     bool accumulate;
 };
-/* y[rows, C] += w[(first_row + row) % T]. Backward: dw[w_rows, C] gets the sums over dy; rows from T on are
- * zero. */
+/* y[rows, C] += w[(first_row + row) % T]. Backward: dw[w_rows, C] is the sum of dy by position; rows from T
+ * on are zero. */
 struct zr_positions_forward {
     size_t rows, sequence, channels;
-    size_t first_row; /* of a batch of which these rows are a part */
+    size_t first_row; /* index of the first of these rows in the batch */
     const void *w;
     void *y;
 };
@@ -141,7 +138,7 @@ struct zr_positions_backward {
     bool accumulate;
 };
 
-/* mean and rstd [rows] are kept for backward; epsilon is 1e-5 */
+/* Layer norm by row, with epsilon 1e-5. Backward reads the mean and rstd [rows] that forward wrote. */
 struct zr_layernorm {
     size_t rows, channels;
 };
@@ -156,12 +153,13 @@ struct zr_layernorm_backward {
     const void *x, *w;
     const float *mean, *rstd;
     const void *dy;
-    void *dx; /* not dy; added to with accumulate_dx (the residual path) */
+    void *dx; /* not dy; accumulate_dx adds to it (the residual path) */
     void *dw, *db;
-    bool accumulate_dx, accumulate; /* the latter: of dw and db */
+    bool accumulate_dx, accumulate; /* accumulate: dw and db */
 };
 
-/* Root mean square norm: y = w x / sqrt(mean of x^2 + epsilon), by row; rstd [rows] is kept for backward. */
+/* Root mean square norm by row: y = w x / sqrt(mean of x^2 + epsilon). Backward reads the rstd [rows] that
+ * forward wrote. */
 struct zr_rmsnorm_forward {
     size_t rows, channels;
     float epsilon;
@@ -173,13 +171,13 @@ struct zr_rmsnorm_backward {
     size_t rows, channels;
     const void *x, *w, *dy;
     const float *rstd;
-    void *dx; /* not dy; added to with accumulate_dx */
+    void *dx; /* not dy; accumulate_dx adds to it */
     void *dw;
     bool accumulate_dx, accumulate;
 };
 
-/* The end of a residual path and the norm behind it: sum = a + b, and the norm of the sum, whose own x is not
- * looked at. What add() and the norm's forward do, with the same bits, in one pass over the rows. */
+/* Residual sum and the norm after it: sum = a + b, y = norm(sum); norm.x is ignored. Same bits as add()
+ * followed by the norm's forward, in one pass over the rows. */
 struct zr_residual_layernorm {
     struct zr_layernorm_forward norm;
     const void *a, *b; /* [rows, C] */
@@ -191,67 +189,68 @@ struct zr_residual_rmsnorm {
     void *sum; /* may be a or b */
 };
 
-/* y[rows, out] = x[rows, in] w[in, out] + bias[out]: weights as GPT-2's Conv1D has them */
+/* y[rows, out] = x[rows, in] w[in, out] + bias[out]; w has the layout of GPT-2's Conv1D. */
 struct zr_linear {
     size_t rows, in, out;
-    bool turned;               /* w is stored [out, in], as torch.nn.Linear has it */
-    size_t x_stride, y_stride; /* elements from row to row, of dx and dy too; 0: dense */
-    bool fp8;                  /* operands are rounded to eight bits, see above; y and dw are bf16 */
+    bool turned;               /* w is stored [out, in], the layout of torch.nn.Linear */
+    size_t x_stride, y_stride; /* row strides in elements, also of dx and dy; 0: dense */
+    bool fp8;                  /* round the operands to fp8, see above; y and dw are bf16 */
 };
 struct zr_linear_forward {
     struct zr_linear shape;
     const void *x, *w, *bias; /* bias NULL: none */
     void *y;
-    bool floats; /* y is of floats at every precision */
+    bool floats; /* y is float at every precision */
 };
 struct zr_linear_backward {
     struct zr_linear shape;
     const void *x, *w, *dy;
-    void *dx, *dw, *db; /* each may be NULL: not wanted */
+    void *dx, *dw, *db; /* NULL: not computed */
     bool accumulate_dx, accumulate;
-    bool dw_floats; /* dw is of floats at every precision; for a table with narrow_logits */
+    bool dw_floats; /* dw is float at every precision; requires a table with narrow_logits */
 };
 
-/* cosines and sines [T, D / 2] of t / theta^(2 i / D), for rotary() */
+/* Cosines and sines [T, D / 2] of t / theta^(2 i / D), inputs of rotary(). */
 struct zr_rotary_table {
     size_t sequence, width; /* T, D */
     double theta;
     float *cosines, *sines;
 };
-/* Turns the pairs (i, i + D / 2) of each head in place by the angle of its token: rotary position embedding
- * (Su et al., 2021) with the pairs as HF's LLaMA has them. Backward is the same with `inverse`. */
+/* Rotary position embedding (Su et al., 2021): rotates the pairs (i, i + D / 2) of each head in place by the
+ * angle of the token. The pairing is that of Hugging Face's LLaMA. `inverse` computes backward. */
 struct zr_rotary {
-    size_t rows, sequence, heads, width; /* heads of D numbers lie side by side, from `x` on */
-    size_t stride;                       /* elements from row to row */
+    size_t rows, sequence, heads, width; /* `x` points to `heads` adjacent heads of D = width numbers */
+    size_t stride;                       /* row stride in elements */
     const float *cosines, *sines;        /* [T, D / 2] */
     void *x;
     bool inverse;
 };
 
-/* Causal attention, scaled by 1 / sqrt(D). qkv [B, T, (A + 2 K) D]: q, k, v side by side, heads inside each.
- */
+/* Causal attention, scaled by 1 / sqrt(D). qkv [B, T, (A + 2 K) D] holds q, k and v side by side, each by
+ * head. */
 struct zr_attention {
     size_t batch, sequence, channels, heads;
-    size_t kv_heads; /* K, which divides A: A / K heads of queries share one of keys and values; 0: A */
+    size_t kv_heads; /* K, a divisor of A: A / K query heads share one head of keys and values; 0: A */
 };
-/* The bits of out do not depend on p being kept. A caller keeps it for a table that reads_probabilities. */
+/* The bits of `out` are the same with and without p. Backward reads p only in tables with
+ * reads_probabilities. */
 struct zr_attention_forward {
     struct zr_attention shape;
     const void *qkv;
     void *out;  /* [B, T, C] */
-    float *lse; /* [B, A, T], the log of the sum of exponentials of the scaled scores */
-    void *p;    /* [B, A, T, T], the probabilities; NULL: they are not to be kept */
+    float *lse; /* [B, A, T]: log-sum-exp of the scaled scores */
+    void *p;    /* [B, A, T, T]: the probabilities; NULL: not stored */
 };
 struct zr_attention_backward {
     struct zr_attention shape;
     const void *qkv, *out;
     const float *lse;
-    const void *p; /* NULL: made again from lse, with the same bits as kept ones */
+    const void *p; /* NULL: recomputed from lse, with the bits of stored ones */
     const void *dout;
     void *dqkv; /* overwritten */
 };
 
-/* y = gelu(x) in its tanh form */
+/* y = gelu(x), tanh form */
 struct zr_gelu_forward {
     size_t n;
     const void *x;
@@ -262,8 +261,8 @@ struct zr_gelu_backward {
     const void *x, *dy;
     void *dx; /* may be dy */
 };
-/* Backward of GELU and of the bias of the product that made x: dx as of gelu_backward(), and db (+)= the sums
- * of dx over the rows as of linear_backward(), with the same bits, in one pass. */
+/* Backward of GELU and of the bias before it, in one pass: dx as in gelu_backward(), and db (+)= the sums of
+ * dx over the rows as in linear_backward(). Same bits as the two operations. */
 struct zr_gelu_bias_backward {
     size_t rows, columns; /* dense */
     const void *x, *dy;
@@ -272,10 +271,10 @@ struct zr_gelu_bias_backward {
     bool accumulate;
 };
 
-/* A product and the operation behind it or before it, of dense tensors of the context's precision. Sums in
- * floats go through both and are rounded once, where a table can do so.
+/* Product fused with the operation after or before it, on dense tensors of the context's precision. If the
+ * table can, float sums pass through both operations and are rounded once.
  *
- * y = x w + bias, which backward reads, and gelu = gelu(x w + bias). */
+ * y = x w + bias, an input of backward, and gelu = gelu(x w + bias). */
 struct zr_linear_gelu_forward {
     struct zr_linear_forward linear;
     void *gelu; /* [rows, out] */
@@ -285,11 +284,11 @@ struct zr_linear_residual_forward {
     struct zr_linear_forward linear;
     const void *residual; /* [rows, out]; not y */
 };
-/* linear_backward() where x = gelu(pre), with the gradient of pre in dx, without accumulate_dx. */
+/* linear_backward() for x = gelu(pre); dx is the gradient of pre. accumulate_dx is not supported. */
 struct zr_linear_gelu_backward {
     struct zr_linear_backward linear;
     const void *pre; /* [rows, in] */
-    void *pre_bias;  /* [in] (+)= sums over the rows of dx as it is stored; NULL: not wanted */
+    void *pre_bias;  /* [in] (+)= sums over the rows of dx as stored; NULL: not computed */
 };
 /* y = gate sigmoid(gate) up, element by element */
 struct zr_swiglu_forward {
@@ -309,36 +308,35 @@ struct zr_add {
     void *out;
 };
 
-/* What some columns of the logits say of a row's softmax. Those of several ranks together: `most` is the
- * largest of theirs, `sum` the sum of sum * exp(their most - most), `target` the sum of their targets. */
+/* Softmax statistics of one row over some columns of the logits. To merge the parts of several ranks: `most`
+ * is their maximum, `sum` the sum of sum * exp(part's most - most), `target` the sum of the targets. */
 struct zr_softmax_part {
     double sum;   /* of exp(logit - most) */
-    float most;   /* the largest logit; -infinity where there are no columns */
-    float target; /* the target's logit; 0 where it is not among the columns */
+    float most;   /* the largest logit; -infinity without columns */
+    float target; /* the target's logit; 0 if the target is not among the columns */
 };
-/* losses = -log softmax(logits)[target] over the first `columns` of each row: all the vocabulary, or one
- * rank's share of it. The head is this between a linear_forward() to floats and a linear_backward() from the
- * gradient of the logits, whose y_stride is that of floats; or with `narrow` without either of the two.
- *
- * Of a share it takes two calls: with `parts`, which it writes (and nothing else but what the second call
- * needs of the logits); then, with the same parts and `all`, what they are together, for losses and
- * gradient. */
+/* losses = -log softmax(logits)[target] over the first `columns` of each row: the whole vocabulary, or one
+ * rank's shard. The input comes from a linear_forward() with `floats`; linear_backward() of the head reads
+ * the gradient with the y_stride of floats. With `narrow`, logits and gradient have the context's precision.
+ * A shard takes two calls. The first has `parts` only, writes them and may change the logits for the second
+ * call. The second has the same logits and parts, and `all`, the merged parts of all ranks; it writes losses
+ * and gradient. */
 struct zr_cross_entropy {
-    size_t rows, columns, stride; /* logits from row to row; those from `columns` on are padding */
-    size_t first_column;          /* of the vocabulary: what column 0 is */
-    const int32_t *targets;       /* [rows], in the vocabulary */
+    size_t rows, columns, stride; /* stride: elements per row of logits; columns to stride is padding */
+    size_t first_column;          /* vocabulary index of column 0 */
+    const int32_t *targets;       /* [rows], vocabulary indices */
     void *logits;                 /* floats */
-    bool narrow; /* the logits are of the context's precision; for a table with narrow_logits */
+    bool narrow; /* logits have the context's precision; requires a table with narrow_logits */
     float *losses;
-    /* The logits become the gradient of (sum of losses) * scale, of the context's precision, each row from
-     * where its logits begin; zero in the padding. Without it they stay. */
+    /* Overwrite the logits by the gradient of (sum of losses) * scale, in the context's precision. Each row
+     * of the gradient begins where its logits began; padding is zero. */
     bool gradient;
     float scale;
-    struct zr_softmax_part *parts;     /* [rows]; NULL: all columns are here */
+    struct zr_softmax_part *parts;     /* [rows]; NULL: `columns` is the whole vocabulary */
     const struct zr_softmax_part *all; /* [rows] */
 };
 
-/* What the parts of several shares are together, added in their order. */
+/* Merges the parts of several ranks, in the order of the ranks. */
 struct zr_softmax_merge {
     size_t rows;
     unsigned count;
@@ -346,52 +344,52 @@ struct zr_softmax_merge {
     struct zr_softmax_part *all;         /* [rows] */
 };
 
-/* What a step's gradients are worth. */
+/* Result of weigh_gradients(). */
 struct zr_gradient_weight {
     double norm;      /* without the loss scale */
     float clip_scale; /* 1: not clipped */
-    float scale;      /* multiplies each gradient: clips, and undoes the loss scale */
-    uint32_t skips;   /* 1: the norm is not finite, and nothing is to be updated */
+    float scale;      /* factor for each gradient: clipping divided by the loss scale */
+    uint32_t skips;   /* 1: the norm is not finite; updates are skipped */
 };
-/* The norm of all gradients, of sums of squares [ranks][units]: added unit by unit, and within a unit rank by
- * rank. */
+/* The norm of all gradients from sums of squares [ranks][units], added by unit, and within a unit by rank. */
 struct zr_weigh_gradients {
     size_t units, ranks;
     const double *squares;
-    double loss_scale; /* that the gradients have */
-    double clip;       /* the largest norm; 0: any */
+    double loss_scale; /* factor contained in the gradients */
+    double clip;       /* largest norm; 0: no clipping */
     struct zr_gradient_weight *weight;
 };
 
-/* What changes from step to step in an update that is asked for once, and done again by a graph. */
+/* Values of an update that change from step to step; a CUDA graph reads them from memory when it is launched
+ * again. */
 struct zr_step_rates {
     float rate, correction1, correction2, unused;
 };
 struct zr_adamw {
-    float rate, beta1, beta2, epsilon, weight_decay; /* weight_decay already 0 for tensors without decay */
+    float rate, beta1, beta2, epsilon, weight_decay; /* weight_decay: 0 for tensors without decay */
     float gradient_scale;                            /* multiplies each gradient first: clipping */
     float correction1, correction2;                  /* 1 - beta^t */
-    /* In the table's memory: its scale in place of gradient_scale, and nothing is updated where it skips.
-     * NULL: there is none. */
+    /* If not NULL, in the table's memory: its `scale` replaces gradient_scale, and its `skips` skips the
+     * update. */
     const struct zr_gradient_weight *weight;
-    /* Likewise: its corrections in place of these, and its rate times `rate`. NULL: there are none. */
+    /* If not NULL, in the table's memory: its corrections replace these, and its rate multiplies `rate`. */
     const struct zr_step_rates *rates;
 };
 /* momentum = momentum_factor * momentum + gradient + weight_decay * parameter; parameter -= rate * momentum.
  * Each product and each sum is rounded. */
 struct zr_sgd {
-    float rate, momentum_factor, weight_decay; /* weight_decay already 0 for tensors without decay */
+    float rate, momentum_factor, weight_decay; /* weight_decay: 0 for tensors without decay */
     float gradient_scale;                      /* multiplies each gradient first: clipping */
-    const struct zr_gradient_weight *weight;   /* as of zr_adamw, and: */
+    const struct zr_gradient_weight *weight;   /* see zr_adamw, as well as rates */
     const struct zr_step_rates *rates;
 };
-/* What one step of an optimizer works on: n elements of one shard. */
+/* n elements that one optimizer step updates. */
 struct zr_update {
     size_t n;
-    struct zr_numbers gradient;  /* fp32, or the precision of `parameter` (any when that has none) */
+    struct zr_numbers gradient;  /* fp32, or the precision of `parameter` (any if parameter.at is NULL) */
     float *master;               /* updated; in fp32 training the parameters themselves */
     float *momentum, *variance;  /* updated; variance NULL for SGD */
-    struct zr_numbers parameter; /* gets the new master rounded; `at` NULL: nothing to write */
+    struct zr_numbers parameter; /* written: the new master, rounded; `at` NULL: not written */
 };
 struct zr_update_adamw {
     struct zr_adamw how;
@@ -402,61 +400,60 @@ struct zr_update_sgd {
     struct zr_update numbers;
 };
 
-/* Sum of squares in double, a tree that depends on n alone: blocks of 4,096 elements, of which 64 at a time
- * are added in order, and such groups in order. */
+/* Sum of squares in double. The order of additions depends on n only: blocks of 4,096 elements, groups of 64
+ * blocks in order, then the groups in order. */
 struct zr_sum_of_squares {
     size_t n;
     struct zr_numbers x;
     double *sum;
 };
-/* The first index of a NaN or an infinity, n if there is none. */
+/* Index of the first NaN or infinity; n if all numbers are finite. */
 struct zr_find_nonfinite {
     size_t n;
     struct zr_numbers x;
     size_t *index;
 };
-/* 64 bits of the bits; any changed bit changes them with overwhelming likelihood. */
+/* 64-bit checksum of memory. */
 struct zr_checksum {
     size_t bytes;
     const void *data;
     uint64_t *sum;
 };
-/* x[i] = mean + deviation * normal(seed, first_index + i): by global index, the same on any rank. */
+/* x[i] = mean + deviation * normal(seed, first_index + i). The global index makes the values the same on any
+ * rank. */
 struct zr_init_normal {
     size_t n;
     uint64_t seed, first_index;
     float mean, deviation;
     float *x;
 };
-/* to[i] = from[i], rounded where it must be. They do not overlap. */
+/* to[i] = from[i], rounded if `to` is narrower. The arrays do not overlap. */
 struct zr_convert {
     size_t n;
     struct zr_numbers from, to;
 };
-/* Zero bytes: the zero of every precision. */
+/* Sets bytes to zero, which is 0 at every precision. */
 struct zr_clear {
     size_t bytes;
     void *to;
 };
-/* to[bytes] = from[bytes]; they do not overlap. One of them may be the caller's own memory in place of the
- * table's, with `waits`: then the bytes are there when the operation returns, and all that was asked for
- * before has ended. Without `waits` it is pinned (kernels/streams.h) and stays as it is until the copy has
- * ended. */
+/* to[bytes] = from[bytes]; the ranges do not overlap. One of the two may be host memory. With `waits` the
+ * copy and all earlier operations have completed on return. Without it the host memory must be pinned
+ * (kernels/streams.h) and unchanged until the copy completes. */
 struct zr_copy_bytes {
     size_t bytes;
     const void *from;
     void *to;
     bool waits;
 };
-/* to[i] = ((from[0][i] + from[1][i]) + ...) * scale, in the order of the list; with accumulate, added to what
- * is there. Sums are made in floats and rounded once. `to` has the sources' precision (and may be one of
- * them), or fp32. Without a context it runs on the calling thread, whatever others do, and cannot
- * fail: the communicator's. */
+/* to[i] (+)= ((from[0][i] + from[1][i]) + ...) * scale, in the order of the list, computed in floats and
+ * rounded once. `to` has the precision of the sources, and may be one of them, or is fp32. With a NULL
+ * context sum() runs on the calling thread, is thread-safe and cannot fail; the communicator uses it so. */
 struct zr_sum {
     size_t n;
     const void *const *from;
     unsigned count;
-    enum zr_precision precision; /* of the sources */
+    enum zr_precision precision; /* precision of the sources */
     float scale;
     bool accumulate;
     struct zr_numbers to;
@@ -470,35 +467,35 @@ struct zr_kernel_streams;
 
 #define ZR_KERNEL(name) zr_result (*name)(struct zr_kernel_context *, const struct zr_##name *)
 
-/* One table per arithmetic. Operations fail with ZR_ERR_INVALID alone: a context that is not open, or a
- * problem beyond the limits that its workspace was sized for. */
+/* One table per implementation. Operations return ZR_ERR_INVALID for a context that is not open and for a
+ * problem larger than its workspace. */
 struct zr_kernels {
     uint32_t version; /* ZR_KERNELS_VERSION */
     const char *name; /* "cpu", "cuda", "null" */
-    /* What it can do. */
-    bool executes;           /* it computes; else nothing is read or written, results neither: for plans */
-    bool host_visible;       /* the host reads and writes the tensors where they lie */
+    /* Capabilities. */
+    bool executes;           /* false: operations read and write nothing; used for planning */
+    bool host_visible;       /* the host can read and write the tensors */
     bool deterministic_sums; /* the bits depend neither on threads nor on timing */
-    /* attention_backward() reads the probabilities that attention_forward() kept. False: it makes them again
-     * whether or not they are there, so nothing is to be kept for it. */
+    /* attention_backward() reads the probabilities that attention_forward() stored. False: it always
+     * recomputes them. */
     bool reads_probabilities;
-    /* cross_entropy() takes narrow logits, and linear_backward() dw_floats: a head may have both, and no
-     * chunk of its rows is rounded by itself. False: neither is looked at. */
+    /* cross_entropy() supports `narrow`, and linear_backward() `dw_floats`. A head that uses both rounds dw
+     * once for all chunks of its rows. False: both are ignored. */
     bool narrow_logits;
 
-    /* Scratch that any operation within `limits` may use at one time: depends on limits and isa only, so
-     * that a plan made without arithmetic knows it. Saturates. */
+    /* Workspace for any single operation within `limits`. Depends only on limits and isa, so a plan can be
+     * made without the hardware. Saturates. */
     size_t (*workspace_bytes)(const struct zr_kernel_limits *limits, enum zr_isa isa);
-    /* Prepares / ends a context, after every fork, in the process that uses it. ZR_ERR_INVALID: what the
-     * context holds makes no sense. ZR_ERR_UNAVAILABLE: no such instruction set here, no fp8 on this card, or
-     * the matrix library refuses. What is not open may be closed. */
+    /* Open or close a context, in the process that uses it, after fork. Closing a context that is not open is
+     * allowed. ZR_ERR_INVALID: a field of the context is invalid. ZR_ERR_UNAVAILABLE: the processor lacks the
+     * instruction set, the card lacks fp8, or the matrix library fails to start. */
     zr_result (*open)(struct zr_kernel_context *context);
     void (*close)(struct zr_kernel_context *context);
-    /* What makes the large matrix products of an open context, for people: "cuBLASLt 13.0.2", or what does
-     * without it, and why. Valid until it is closed. NULL: there is no choice to speak of. */
+    /* Human-readable name of the library that computes large matrix products in an open context
+     * ("cuBLASLt 13.0.2"), or of its replacement and the reason. Valid until close(). NULL: the table has one
+     * implementation. */
     const char *(*products)(const struct zr_kernel_context *context);
-    /* What orders the work of several streams, see kernels/streams.h. NULL: an operation has ended when it
-     * returns. */
+    /* Streams and events, see kernels/streams.h. NULL: operations are synchronous. */
     const struct zr_kernel_streams *streams;
 
     ZR_KERNEL(embedding_forward);
@@ -523,18 +520,18 @@ struct zr_kernels {
     ZR_KERNEL(cross_entropy);
     ZR_KERNEL(softmax_merge);
 
-    /* Operations that are several of the above in one pass. Each may be NULL: the caller then uses those. */
+    /* Optional: several of the above in one pass. NULL: the caller uses the separate operations. */
     ZR_KERNEL(residual_layernorm);
     ZR_KERNEL(residual_rmsnorm);
     ZR_KERNEL(gelu_bias_backward);
 
-    /* Products with what follows them. Each may be NULL: the caller then uses linear_forward(),
-     * gelu_forward() and so on, which round in between and so have other last bits in two bytes. */
+    /* Optional: fused products. NULL: the caller uses linear_forward(), gelu_forward() and so on, which round
+     * in between; two-byte results differ in their last bits. */
     ZR_KERNEL(linear_gelu_forward);
     ZR_KERNEL(linear_residual_forward);
     ZR_KERNEL(linear_gelu_backward);
 
-    /* On the engine's state, of the precision that they are told. */
+    /* On optimizer state, at the precision of their arguments. */
     ZR_KERNEL(weigh_gradients);
     ZR_KERNEL(update_adamw);
     ZR_KERNEL(update_sgd);
@@ -549,21 +546,21 @@ struct zr_kernels {
 };
 #undef ZR_KERNEL
 
-/* Owned by the library, constant. */
+/* Tables are constants of the library. */
 ZR_API const struct zr_kernels *zr_kernels_cpu(enum zr_isa isa);
 ZR_API const struct zr_kernels *zr_kernels_null(void);
-/* The one that computes nothing in the place of `table`: with its workspace, host_visible,
- * reads_probabilities and narrow_logits, so that a plan is of what that one takes. */
+/* Null table with the workspace_bytes, host_visible, reads_probabilities and narrow_logits of `table`, so a
+ * plan needs the same memory. */
 ZR_API const struct zr_kernels *zr_kernels_null_of(const struct zr_kernels *table);
-/* On a card. The device's primary context is current where a context of this table is opened and used, and
- * all memory is the device's, workspace and single results too. An operation is queued in the context's
- * stream and has not ended when it returns; what it does wrong there shows as the driver has it. It makes no
- * use of threads, and there is no sum() without a context. A context without a workspace opens too, and
- * refuses sum_of_squares(). Attention: heads of up to 256 numbers; probabilities stay floats in sums, but on
- * tensor cores, which take two-byte heads 64, 96 and 128 wide in tensors that begin on 16 bytes. Products of
- * 64 x 64 x 64 steps and more, whose rows begin on 16 bytes, are cuBLASLt's where it can be loaded:
- * products() says so. ZR_ERR_UNAVAILABLE of open(): no driver, one older than CUDA 12.0, or no kernels in
- * this build. */
+/* NVIDIA GPUs. The caller makes the device's primary context current before it opens or uses a context. All
+ * memory, including the workspace and scalar results, is device memory. Operations are queued in the
+ * context's stream; asynchronous errors are reported by a later driver call. `parallel` is ignored, and sum()
+ * requires a context. A context without a workspace can be opened, but refuses sum_of_squares() and some
+ * products. Attention supports heads of up to 256 numbers; two-byte heads 64, 96 and 128 wide in tensors
+ * aligned to 16 bytes use tensor cores and round probabilities, other heads keep them as floats. cuBLASLt
+ * computes products of at least 64 x 64 x 64 whose rows are aligned to 16 bytes, if it can be loaded; see
+ * products(). open() returns ZR_ERR_UNAVAILABLE without a driver, with a driver older than CUDA 12.0, and in
+ * a build without GPU kernels. */
 ZR_API const struct zr_kernels *zr_kernels_cuda(void);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
-/* attention.c: causal attention over the lent threads. A head of one sequence is one piece of work; threads
- * take the next from a counter. The mathematics is loops_attention.h's. */
+/* attention.c: causal attention on the context's threads. A task is one head of one sequence; threads take
+ * tasks from a counter. loops_attention.h has the inner loops. */
 #include "kernels/cpu/cpu.h"
 
 #include <stdatomic.h>

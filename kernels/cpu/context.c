@@ -1,4 +1,4 @@
-/* context.c: opening a context, the layout of its workspace, and spreading work over the threads lent to it.
+/* context.c: opening a context, the layout of its workspace, and dividing work over its threads.
  *
  * The workspace is [the matrix library's state | its scratch per thread | what the running operation needs].
  * One operation runs at a time, so the last part is as large as the neediest operation's share. */
@@ -12,8 +12,7 @@
 /* ---- Sizes ----------------------------------------------------------------------------------------------
  */
 
-/* Two copies of two-byte numbers: fp8.c. One of the widest rows is beside the matrix, or beside one of the
- * other rows. */
+/* fp8.c needs two copies of two-byte operands: the widest rows and either the matrix or other rows. */
 static size_t fp8_bytes(const struct zr_kernel_limits *limits)
 {
     size_t rows = zr_times(limits->rows, limits->fp8_wide),
@@ -25,7 +24,7 @@ static size_t fp8_bytes(const struct zr_kernel_limits *limits)
 
 size_t zr_cpu_workspace_bytes(const struct zr_kernel_limits *limits, enum zr_isa isa)
 {
-    (void)isa; /* the same on all: tiles are cut for the widest vectors */
+    (void)isa; /* independent of it: tiles are sized for the widest vectors */
     unsigned threads = limits->threads == 0 ? 1 : limits->threads;
     size_t heads = limits->heads == 0 ? 1 : limits->heads;
     size_t fixed = zr_plus(zr_gemm_state_bytes(threads), zr_gemm_scratch_bytes(threads));
@@ -39,8 +38,7 @@ size_t zr_cpu_workspace_bytes(const struct zr_kernel_limits *limits, enum zr_isa
     return total == SIZE_MAX ? SIZE_MAX : total / 64 * 64;
 }
 
-/* T x D matrices in rows of whole vectors, their turned forms, and two blocks of scores: see
- * loops_attention.h. */
+/* T x D matrices with padded rows, their transposes, and two blocks of scores: see loops_attention.h. */
 size_t zr_attention_scratch_floats(size_t sequence, size_t width)
 {
     const size_t block = 32;
@@ -49,7 +47,7 @@ size_t zr_attention_scratch_floats(size_t sequence, size_t width)
     return zr_plus(zr_plus(matrices, zr_times(2 * block, tokens)), zr_plus(zr_times(block, wide), 256));
 }
 
-/* Embedding's backward pass: next and first rows of each chain, and a table at most half full. */
+/* Backward of the embedding: next and first rows of each chain, and a hash table at most half full. */
 size_t zr_chains_slots(size_t rows)
 {
     size_t slots = 16;
@@ -79,8 +77,8 @@ zr_result zr_context_scratch(const struct zr_kernel_context *context, size_t byt
         return ZR_OK;
     return zr_fail(
         ZR_ERR_INVALID,
-        "a kernel needs %zu bytes of scratch, more than the limits that its workspace of %zu bytes "
-        "was sized for",
+        "a kernel needs %zu bytes of workspace and has %zu; the problem exceeds the limits passed to "
+        "workspace_bytes()",
         bytes, context->workspace_bytes);
 }
 
@@ -91,23 +89,22 @@ zr_result zr_cpu_open(struct zr_kernel_context *context)
     context->refusals = (struct zr_kernel_refusals){0};
     if ((unsigned)context->isa >= ZR_ISA_COUNT || context->isa > best)
         return zr_fail(ZR_ERR_UNAVAILABLE,
-                       "this processor does not have the instruction set %s; its best is %s",
+                       "this processor does not support the instruction set %s; its best is %s",
                        zr_isa_name(context->isa), zr_isa_name(best));
     if ((unsigned)context->precision >= ZR_PRECISION_COUNT)
-        return zr_fail(ZR_ERR_INVALID, "%d is no precision; there are fp32, bf16 and fp16",
+        return zr_fail(ZR_ERR_INVALID, "unknown precision %d; use fp32, bf16 or fp16",
                        (int)context->precision);
     if (context->fp8 && context->precision != ZR_PRECISION_BF16)
-        return zr_fail(ZR_ERR_INVALID, "fp8 is of tensors in bf16, and these are in %s",
+        return zr_fail(ZR_ERR_INVALID, "fp8 requires bf16 tensors, and the precision is %s",
                        zr_precision_name(context->precision));
     if (context->parallel.threads > 1 && context->parallel.run == NULL)
-        return zr_fail(ZR_ERR_INVALID, "%u threads were promised and no way to run them",
-                       context->parallel.threads);
+        return zr_fail(ZR_ERR_INVALID, "%u threads require parallel.run", context->parallel.threads);
     if (context->workspace == NULL || (uintptr_t)context->workspace % 64 != 0 ||
         context->workspace_bytes < fixed_bytes(context) + ZR_PARTIAL_BYTES)
-        return zr_fail(ZR_ERR_INVALID,
-                       "a workspace of %zu bytes is too small (or not on a 64-byte line); ask "
-                       "workspace_bytes() of the kernels",
-                       context->workspace_bytes);
+        return zr_fail(
+            ZR_ERR_INVALID,
+            "the workspace of %zu bytes is too small or not aligned to 64 bytes; see workspace_bytes()",
+            context->workspace_bytes);
     return zr_gemm_open(context);
 }
 
@@ -120,9 +117,8 @@ void zr_cpu_close(struct zr_kernel_context *context)
 
 /* ---- Threads ------------------------------------------------------------------------------------------- */
 
-/* Every part computes under one floating-point mode, whatever the thread was in: round to nearest, no traps,
- * and denormals are zero. Variances and gradients that fade away would otherwise cost a hundred times their
- * price. */
+/* Sets the floating-point mode of a part: round to nearest, no traps, denormals are zero. Operations on
+ * denormals, for example of vanishing variances and gradients, are about a hundred times slower. */
 enum { FLOAT_MODE = 0x1f80 | 0x8000 | 0x0040 };
 
 struct guarded {
@@ -145,7 +141,7 @@ zr_result zr_parallel_run(struct zr_kernel_context *context, void (*task)(void *
     const struct zr_parallel *parallel = &context->parallel;
     struct guarded guarded = {task, argument};
     if (context->library == NULL)
-        return zr_fail(ZR_ERR_INVALID, "a kernel was called in a context that is not open");
+        return zr_fail(ZR_ERR_INVALID, "a kernel was called with a context that is not open");
     if (parallel->threads > 1 && parallel->run != NULL)
         parallel->run(parallel->state, guarded_part, &guarded);
     else

@@ -1,9 +1,7 @@
-/* cpu.c: the table of operations on the processor, and those on the model's tensors: each cuts its work over
- * the lent threads and calls the inner loops of the context's instruction set and precision. attention.c has
- * attention, state.c what works on the engine's state.
- *
- * Every cut is by rows, columns, heads or fixed blocks whose results meet in a fixed order, so the bits do
- * not depend on the number of threads. */
+/* cpu.c: the CPU table and its operations on the model's tensors. An operation divides its work over the
+ * context's threads and calls the inner loops of the context's instruction set and precision. attention.c has
+ * attention, state.c the operations on optimizer state. Work is divided by rows, columns, heads or fixed
+ * blocks whose results are combined in a fixed order, so the bits do not depend on the number of threads. */
 #include "kernels/cpu/cpu.h"
 #include "alloc/base/error.h"
 #include "kernels/cpu/products/gemm.h"
@@ -18,7 +16,7 @@ static const struct zr_loops *loops_of(const struct zr_kernel_context *context)
 
 /* ---- By rows or elements ------------------------------------------------------------------------------- */
 
-/* An operation that is one loop over args->count, cut at multiples of `grain`. */
+/* Defines an operation that is one loop over args->count, divided at multiples of `grain`. */
 #define BY(name, count, grain)                                                                               \
     static zr_result name(struct zr_kernel_context *context, const struct zr_##name *args)                   \
     {                                                                                                        \
@@ -39,7 +37,7 @@ BY(swiglu_forward, n, ZR_GRAIN)
 BY(swiglu_backward, n, ZR_GRAIN)
 BY(add, n, ZR_GRAIN)
 
-/* The columns of the weights' gradients first: dx may add to what another operation still has to read. */
+/* Weights' gradients first, because dx may overwrite their inputs. */
 static zr_result layernorm_backward(struct zr_kernel_context *context,
                                     const struct zr_layernorm_backward *args)
 {
@@ -87,17 +85,16 @@ static zr_result rotary_table(struct zr_kernel_context *context, const struct zr
 
 /* ---- Embeddings ---------------------------------------------------------------------------------------- */
 
-/* The rows of each token, chained in their order, so that a sum is rounded once however often the token
- * comes. */
+/* Rows with the same token, chained in order, so that a token's sum is rounded once. */
 struct chains {
     const struct zr_embedding_backward *args;
     const struct zr_loops *loops;
-    int32_t *next;  /* [rows]: the next row of the same token, -1 at the end */
-    int32_t *first; /* [count]: where each chain begins */
+    int32_t *next;  /* [rows]: next row with the same token; -1: end */
+    int32_t *first; /* [count]: first row of each chain */
     size_t count;
 };
 
-/* An open table from a token to its chain's last row, `last`. */
+/* Open-addressing hash table from a token to the last row of its chain. */
 static void chains_find(struct chains *chains, int32_t *last)
 {
     const int32_t *tokens = chains->args->tokens;
@@ -119,7 +116,7 @@ static void chains_find(struct chains *chains, int32_t *last)
     }
 }
 
-/* Some channels of all rows, so that tokens that repeat add up in their order. */
+/* A task has some channels of all rows, so that repeated tokens are added in order. */
 static void chains_add(const void *args, size_t from, size_t to)
 {
     const struct chains *chains = args;
@@ -170,8 +167,8 @@ static zr_result positions_backward(struct zr_kernel_context *context,
 
 /* ---- Softmax of several shares ------------------------------------------------------------------------- */
 
-/* A share without columns has no largest logit, and adds nothing; what is not finite stays so, and a share of
- * nothing else may have no largest logit either. */
+/* A part without columns adds nothing. Values that are not finite propagate; a part that has no other values
+ * may also lack a largest logit. */
 static void merge_rows(const void *args, size_t from, size_t to)
 {
     const struct zr_softmax_merge *merge = args;
@@ -199,11 +196,11 @@ static zr_result softmax_merge(struct zr_kernel_context *context, const struct z
 
 /* ---- Linear -------------------------------------------------------------------------------------------- */
 
-/* c[m, n] (+)= op(a) op(b) + bias[n], of the context's precision; c of floats with `floats`. */
+/* c[m, n] (+)= op(a) op(b) + bias[n], in the context's precision; with `floats` c is float. */
 static zr_result multiply(struct zr_kernel_context *context, const struct zr_gemm *p, bool floats)
 {
     if (context->library == NULL)
-        return zr_fail(ZR_ERR_INVALID, "a product was asked for in a context that is not open");
+        return zr_fail(ZR_ERR_INVALID, "a product was called with a context that is not open");
     if (context->precision == ZR_PRECISION_FP32)
         return zr_gemm(context, p);
     return zr_product(context,
@@ -271,7 +268,7 @@ zr_result zr_cpu_linear_backward(struct zr_kernel_context *context, const struct
                                             .c = args->dx,
                                             .c_stride = shape->x_stride},
                           false);
-    if (shape->turned) { /* the other way round */
+    if (shape->turned) { /* transposed weights */
         weights.m = shape->out;
         weights.n = shape->in;
         weights.a = args->dy;
@@ -289,7 +286,7 @@ zr_result zr_cpu_linear_backward(struct zr_kernel_context *context, const struct
 
 /* ---- The tables ---------------------------------------------------------------------------------------- */
 
-/* They differ in the one operation that does without a context. */
+/* The tables differ only in sum(), which may have no context. */
 #define SUM(isa)                                                                                             \
     static zr_result sum_##isa(struct zr_kernel_context *context, const struct zr_sum *args)                 \
     {                                                                                                        \

@@ -1,4 +1,4 @@
-/* cpu.h: the operations that have a file of their own, for cpu.c's table. Contracts: kernels/zr_kernels.h. */
+/* cpu.h: declarations of operations for the table in cpu.c. Contracts: kernels/zr_kernels.h. */
 #ifndef ZR_KERNELS_CPU_H
 #define ZR_KERNELS_CPU_H
 
@@ -9,7 +9,7 @@
 ZR_CPU(linear_forward); /* cpu.c */
 ZR_CPU(linear_backward);
 
-/* Of a shape with fp8 that zr_fp8_suits(): fp8.c. */
+/* fp8.c: for shapes with fp8 that zr_fp8_suits() accepts. */
 zr_result zr_cpu_fp8_forward(struct zr_kernel_context *context, const struct zr_linear_forward *args);
 zr_result zr_cpu_fp8_backward(struct zr_kernel_context *context, const struct zr_linear_backward *args);
 

@@ -1,13 +1,13 @@
-/* fp8.c: linear operations whose operands are rounded to eight bits. A number of eight bits times a power of
- * two is a bf16 number, so an operand is rounded into a copy in bf16, and the copies are multiplied as all
- * bf16 is: exact products, sums in floats. It takes longer than bf16 and computes what a card computes. */
+/* fp8.c: linear operations with operands rounded to fp8. An fp8 number times a power of two is exact in bf16,
+ * so operands are rounded into bf16 copies, which are multiplied as bf16: exact products, sums in floats.
+ * Slower than bf16; for results that match a GPU's. */
 #include "kernels/fp8.h"
 #include "kernels/cpu/cpu.h"
 #include "alloc/base/error.h"
 
 #include <stdatomic.h>
 
-/* The operand [rows, columns], and its copy, which is dense. */
+/* The operand [rows, columns] and its dense copy. */
 struct operand {
     const uint16_t *from;
     size_t rows, columns, stride;
@@ -18,7 +18,7 @@ struct operand {
 struct rounding {
     const struct operand *operand;
     struct zr_fp8_scale scale;
-    _Atomic uint32_t *most; /* the largest size, as bits */
+    _Atomic uint32_t *most; /* bits of the largest absolute value */
 };
 
 static void find_most(const void *args, size_t from, size_t to)
@@ -67,7 +67,7 @@ static zr_result open_copies(struct zr_kernel_context *context, size_t first, si
 {
     void *scratch;
     if (!context->fp8)
-        return zr_fail(ZR_ERR_INVALID, "a product in fp8 was asked for in a context without fp8");
+        return zr_fail(ZR_ERR_INVALID, "an fp8 product was called with a context without fp8");
     zr_result result =
         zr_context_scratch(context, (copy_elements(first) + copy_elements(second)) * sizeof **out, &scratch);
     out[0] = scratch;
@@ -109,7 +109,7 @@ zr_result zr_cpu_fp8_forward(struct zr_kernel_context *context, const struct zr_
     return result == ZR_OK ? zr_cpu_linear_forward(context, &call) : result;
 }
 
-/* The gradient's copy, and in turn that of the weights and that of the inputs. */
+/* One copy for the gradient, one for the weights and then the inputs. */
 zr_result zr_cpu_fp8_backward(struct zr_kernel_context *context, const struct zr_linear_backward *args)
 {
     struct zr_linear_backward call = *args, bias = *args;

@@ -1,13 +1,13 @@
-/* isa.c: which instruction set the arithmetic runs on, and its tables. GCC's run-time checks ask the
- * processor and whether the system saves the wide registers; AMX is asked for by hand. */
+/* isa.c: detection of the instruction set, and its tables. GCC's run-time checks test the processor and
+ * whether the kernel saves wide registers; AMX is detected with cpuid. */
 #include "kernels/cpu/loops/loops.h"
 #include "kernels/cpu/products/panels.h"
 
 #include <cpuid.h>
 
-int arch_prctl(int code, unsigned long argument); /* the C library has it and declares it nowhere */
+int arch_prctl(int code, unsigned long argument); /* glibc exports it without a declaration */
 
-/* Linux lends the tiles' state to processes that ask (since 5.16); asking again is no harm. */
+/* Since Linux 5.16 a process must request permission for AMX tiles; repeating the request is harmless. */
 static bool has_amx(void)
 {
     enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM */
@@ -17,7 +17,7 @@ static bool has_amx(void)
     return arch_prctl(REQUEST_PERMISSION, TILE_DATA) == 0;
 }
 
-/* Converts fp16 both ways. Not among the names that every compiler knows. */
+/* fp16 conversions. Not every compiler knows this name. */
 static bool has_f16c(void)
 {
     unsigned a, b, c, d;

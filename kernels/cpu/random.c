@@ -1,4 +1,4 @@
-/* random.c: normal numbers by global index (kernels/normal.h), compiled once, for all loops. */
+/* random.c: normal numbers (kernels/normal.h), compiled once for all instruction sets. */
 #include "kernels/cpu/random.h"
 #include "kernels/normal.h"
 

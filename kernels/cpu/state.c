@@ -1,5 +1,5 @@
-/* state.c: operations on the engine's state: optimizers, norms, searches, conversions, initial values,
- * checksums. Each cuts its work over the lent threads; what is added up meets in a fixed order. */
+/* state.c: operations on optimizer state: optimizers, norms, searches, conversions, initial values,
+ * checksums. Work is divided over the context's threads; sums are combined in a fixed order. */
 #include "kernels/checksum.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/random.h"
@@ -43,7 +43,7 @@ struct conversion {
     char *to;
 };
 
-/* Between the two-byte kinds by way of floats that stay in the first cache. */
+/* Between bf16 and fp16 through floats in the L1 cache. */
 static void convert_elements(const void *args, size_t from, size_t to)
 {
     enum { BLOCK = 1024 };
@@ -79,7 +79,7 @@ zr_result zr_cpu_convert(struct zr_kernel_context *context, const struct zr_conv
 
 /* ---- Optimizers ---------------------------------------------------------------------------------------- */
 
-/* The loops know one two-byte kind: the parameter's, or the gradient's where there is none. */
+/* A loop supports one two-byte precision: the parameter's, or the gradient's if there is no parameter. */
 static const struct zr_loops *update_loops(const struct zr_kernel_context *context,
                                            const struct zr_update *update)
 {
@@ -133,12 +133,12 @@ zr_result zr_cpu_update_sgd(struct zr_kernel_context *context, const struct zr_u
 struct squares {
     const struct zr_loops *loops;
     const char *x;
-    double *sums; /* one per block of SQUARES_BLOCK */
+    double *sums; /* by block of SQUARES_BLOCK */
 };
 
 enum {
     SQUARES_BLOCK = 4096,
-    SQUARES_GROUP = 64, /* blocks that are added up first */
+    SQUARES_GROUP = 64, /* blocks per group */
     SQUARES_BLOCKS = ZR_PARTIAL_BYTES / sizeof(double)
 };
 
@@ -238,7 +238,7 @@ static uint64_t hash_block(const char *data, size_t bytes, uint64_t index)
 
 struct hash {
     const char *data;
-    atomic_uint_least64_t *sum; /* blocks know their index, so the order they come in does not matter */
+    atomic_uint_least64_t *sum; /* hashes include the block's index, so their order does not matter */
 };
 
 static void hash_bytes(const void *args, size_t from, size_t to)

@@ -1,26 +1,26 @@
-/* attention.cu: causal attention in tiles of 32 queries by 32 keys, without a matrix of all scores: forward
- * with a running largest score and sum (Dao et al., FlashAttention, 2022), backward from the log of the sums,
- * once over the queries for the keys' and values' gradients, once over the keys for the queries'. Heads of up
- * to 256 numbers; several heads of queries may share one of keys and values.
+/* attention.cu: causal attention in tiles of 32 queries by 32 keys, without a matrix of all scores. Forward
+ * keeps a running maximum and sum (Dao et al., FlashAttention, 2022). Backward recomputes probabilities from
+ * the log-sums: one kernel over the queries for the gradients of keys and values, one over the keys for those
+ * of queries. Heads of up to 256 numbers; several query heads may share one head of keys and values.
  *
- * A warp has four rows of its block's tile; its lanes are the 32 columns of a score's row, or, when values
- * are added up, numbers of the head. Probabilities stay floats until the sums are whole. */
+ * A warp has four rows of its block's tile. Its lanes are the 32 columns of a row of scores, or numbers of the
+ * head when values are summed. Probabilities stay floats. */
 #include "kernels/cuda/arguments.h"
 #include "kernels/cuda/attention.h"
 
 enum {
     TILE = CUDA_ATTENTION_TILE,
-    ROWS = TILE / CUDA_WARPS,           /* of a warp */
-    PARTS = CUDA_ATTENTION_WIDTH / WARP /* numbers of a head that a lane has at most */
+    ROWS = TILE / CUDA_WARPS,           /* rows per warp */
+    PARTS = CUDA_ATTENTION_WIDTH / WARP /* maximum of head elements per lane */
 };
 
-/* Floats of a row of a tile in shared memory: odd, so that lanes meet different banks. */
+/* Row stride of a tile in shared memory, in floats; odd, to avoid bank conflicts. */
 DEVICE unsigned room_of(const struct head *h)
 {
     return (unsigned)h->width | 1;
 }
 
-/* 32 rows from token `first` on; zeros behind the last token. */
+/* Loads 32 rows from token `first` on; zeros after the last token. */
 DEVICE void load_rows(float *tile, const struct head *h, const el *from, size_t line, size_t first)
 {
     for (unsigned row = warp_of_thread(); row < TILE; row += CUDA_WARPS)
@@ -37,7 +37,7 @@ DEVICE float dot(const float *x, const float *y, size_t width)
     return sum;
 }
 
-/* sums += the rows of the tile, each times its lane's factor. */
+/* sums += rows of the tile, each multiplied by its lane's factor. */
 DEVICE void add_rows(float *sums, const float *tile, const struct head *h, float factor)
 {
     for (int row = 0; row < TILE; row++) {
@@ -61,7 +61,7 @@ DEVICE void put_row(el *to, const struct head *h, const float *sums, float facto
     }
 }
 
-/* A row's largest score so far, the sum of its exponentials, and the values added up with them. */
+/* Running state of a row: largest score, sum of exponentials, weighted sum of values. */
 struct running {
     float most, sum, values[PARTS];
 };
@@ -104,7 +104,7 @@ KERNEL(K(attention_forward), struct zr_attention_forward, CUDA_THREADS)
             const float *q = q_tile + (own + r - first) * room_of(&h),
                         *k = k_tile + lane_of_thread() * room_of(&h);
             bool seen = keys + lane_of_thread() <= own + r;
-            if (own + r < h.tokens) /* all lanes alike */
+            if (own + r < h.tokens) /* uniform over the warp */
                 take_scores(&rows[r], seen ? dot(q, k, h.width) * h.scale : -INFINITY, v_tile, &h);
         }
     }
@@ -121,7 +121,7 @@ KERNEL(K(attention_forward), struct zr_attention_forward, CUDA_THREADS)
     }
 }
 
-/* A block has the row of probabilities of token blockIdx.x. */
+/* A block computes the probabilities of token blockIdx.x. */
 KERNEL(K(attention_probabilities), struct zr_attention_forward, CUDA_THREADS)
 {
     struct head h = head_of(&a.shape, (const el *)a.qkv, blockIdx.z, blockIdx.y);
@@ -135,12 +135,12 @@ KERNEL(K(attention_probabilities), struct zr_attention_forward, CUDA_THREADS)
     }
 }
 
-/* What is known of 32 queries. */
+/* Tiles and statistics of 32 queries. */
 struct queries {
     float *q, *dout, *lse, *delta; /* delta: dout out, by row */
 };
 
-/* All threads come, twice to a barrier; the tiles are whole then. */
+/* Called by all threads; contains two barriers, after which the tiles are complete. */
 DEVICE void load_queries(const struct queries *to, const struct head *h,
                          const struct zr_attention_backward *a, size_t batch, size_t number, size_t first)
 {
@@ -166,7 +166,7 @@ DEVICE void load_queries(const struct queries *to, const struct head *h,
     __syncthreads();
 }
 
-/* A block has a tile of keys, and their values, of blockIdx.x, head of keys .y, sequence .z. */
+/* A block has a tile of keys and values blockIdx.x, of key head .y, sequence .z. */
 KERNEL(K(attention_backward_keys), struct zr_attention_backward, CUDA_THREADS)
 {
     SHARED_DYNAMIC(float, k_tile);

@@ -1,12 +1,12 @@
-/* attention.h: one head of one sequence as the attention kernels find it in the operation's tensors. */
+/* attention.h: pointers of one head of one sequence, for the attention kernels. */
 #ifndef ZR_CUDA_ATTENTION_H
 #define ZR_CUDA_ATTENTION_H
 
 #include "kernels/cuda/element.h"
 
 struct head {
-    size_t width, tokens, line, out_line; /* line: elements from token to token of q, k, v */
-    const el *q, *k, *v;                  /* of the sequence's first token */
+    size_t width, tokens, line, out_line; /* line: stride of tokens in q, k and v, in elements */
+    const el *q, *k, *v;                  /* at the sequence's first token */
     float scale;
 };
 
@@ -20,7 +20,7 @@ DEVICE float scale_of(size_t width)
     return 1.0f / sqrtf((float)width);
 }
 
-/* Head `number` of the queries, with the keys and values that its group shares. */
+/* Query head `number` with the keys and values of its group. */
 DEVICE struct head head_of(const struct zr_attention *s, const el *qkv, size_t batch, size_t number)
 {
     struct head h;

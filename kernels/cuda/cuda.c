@@ -1,8 +1,6 @@
-/* cuda.c: the table of operations on a card: each queues its kernels in the context's stream and returns. The
- * kernels are the .cu sources beside this file; their images are loaded once for the process, as libraries of
- * the driver, which serve every device.
- *
- * Every sum has a fixed order, so the bits depend neither on time nor on the card's number of processors. */
+/* cuda.c: the CUDA table. Operations queue kernels in the context's stream and return. The
+ * images of the kernels are loaded once per process as driver libraries, which serve all devices. Sums have a
+ * fixed order, so bits depend neither on timing nor on the number of multiprocessors. */
 #define _GNU_SOURCE
 #include "kernels/cuda/cuda.h"
 
@@ -19,12 +17,12 @@
 #include "kernels/cuda/streams.h"
 #include "kernels/sizes.h"
 
-/* Norms' kernels of rows, for rows of one class of widths. */
+/* Kernels of norms, by class of row width. */
 #define ROW_NORMS(f, suffix)                                                                                 \
     f(layernorm_forward##suffix) f(residual_layernorm##suffix) f(rmsnorm_forward##suffix)                    \
         f(residual_rmsnorm##suffix) f(layernorm_backward##suffix) f(rmsnorm_backward##suffix)
 enum { ROW_NORMS_COUNT = 6 };
-/* Kernels of which there is one per precision, and those that are told. */
+/* Kernels with one version per precision, and kernels that take the precision as an argument. */
 #define PER_PRECISION(f)                                                                                     \
     f(embedding_forward) f(embedding_backward) f(positions_forward) f(positions_backward) f(gelu_forward)    \
         f(gelu_backward) f(swiglu_forward) f(swiglu_backward) f(add) f(rotary) ROW_NORMS(f, )                \
@@ -32,7 +30,7 @@ enum { ROW_NORMS_COUNT = 6 };
                 f(rmsnorm_backward_columns) f(bias_backward) f(product) f(attention_forward)                 \
                     f(attention_probabilities) f(attention_backward_keys) f(attention_backward_queries)      \
                         f(cross_entropy) f(gelu_bias_backward) f(columns_together)
-/* Those of two-byte precisions alone: attention on tensor cores, by the width of a head. */
+/* Kernels for two-byte precisions only: attention on tensor cores, by head width. */
 #define NARROW(f)                                                                                            \
     f(attention_forward_64) f(attention_forward_96) f(attention_forward_128) f(attention_row_statistics)     \
         f(attention_backward_keys_64) f(attention_backward_keys_96) f(attention_backward_keys_128)           \
@@ -55,11 +53,11 @@ static const char *const names[] = {
 };
 enum { FIRST_NARROW = KERNEL_attention_forward_64, FIRST_TOLD = KERNEL_update_adamw };
 
-/* The process's one library; it stays. */
+/* One per process; never unloaded. */
 static struct {
     _Atomic int state; /* NOT_LOADED, LOADING, LOADED */
     const void *const *images;
-    const void *set[2]; /* in their place */
+    const void *set[2]; /* replacement for tests */
     const struct zr_cuda_driver *driver;
 #define MEMBER(member, name, suffix, parameters) zr_cu_result(*member) parameters;
     ZR_CUDA_LAUNCHING(MEMBER)
@@ -87,7 +85,7 @@ static zr_result find_calls(void)
     return result == ZR_OK ? zr_cuda_streams_find() : result;
 }
 
-/* In whichever image it is. */
+/* Searches all images. */
 static zr_result find_kernel(const zr_cu_library *loaded, unsigned count, unsigned which, unsigned precision)
 {
     char name[64];
@@ -135,8 +133,8 @@ static zr_result load(void)
     if (!library.images[0])
         result = zr_fail(
             ZR_ERR_UNAVAILABLE,
-            "this zr has no kernels for a card: it was built without nvcc; install the CUDA toolkit or set "
-            "CUDA_HOME, and build again");
+            "this build has no GPU kernels: nvcc was not found; install the CUDA toolkit or set CUDA_HOME, and build "
+            "again");
     if (result == ZR_OK)
         result = find_calls();
     if (result == ZR_OK)
@@ -147,9 +145,9 @@ static zr_result load(void)
 
 /* ---- Opening ------------------------------------------------------------------------------------------- */
 
-/* Partial sums of squares, then those of columns and the matrix library's, one operation after the other. How
- * a sum is split is a matter of its room, so bits depend on it: it has two sizes. A context of fewer channels
- * than NARROW makes its products by itself and needs no room for the library. */
+/* Workspace: partial sums of squares, then partial sums of columns or the matrix library's workspace. The
+ * division of sums, and so their bits, depend on the size, which has two values: contexts with fewer than
+ * NARROW channels do not use the library. */
 enum {
     NARROW = 16,
     SQUARES_BYTES = CUDA_SQUARES_BLOCKS * sizeof(double),
@@ -166,26 +164,26 @@ static size_t workspace_bytes(const struct zr_kernel_limits *limits, enum zr_isa
     return limits->channels < NARROW ? NARROW_BYTES : WORKSPACE_BYTES;
 }
 
-/* Own products use no tensor cores: in two bytes they are not what a card was asked for. */
+/* Refuses two-byte precisions without cuBLASLt, because zr's own products do not use tensor cores. */
 static zr_result check_products(const struct zr_kernel_context *context)
 {
     if (context->fp8 && !zr_cuda_matrix_has_library(context->library))
         return zr_fail(
             ZR_ERR_UNAVAILABLE,
-            "fp8 needs cuBLASLt, and this context has %s; run `pip install nvidia-cublas`, add the "
-            "folder of libcublasLt.so.13 to LD_LIBRARY_PATH, or take bf16",
+            "fp8 requires cuBLASLt, and this context has %s; run `pip install nvidia-cublas`, add the folder of "
+            "libcublasLt.so.13 to LD_LIBRARY_PATH, or use bf16",
             zr_cuda_matrix_words(context->library));
     if (context->precision == ZR_PRECISION_FP32 || zr_cuda_matrix_is_complete(context->library) ||
         zr_option_get(ZR_OPTION_PRODUCTS) == 1)
         return ZR_OK;
     return zr_fail(
         ZR_ERR_UNAVAILABLE,
-        "%s on a card needs cuBLASLt, and has %s; run `pip install nvidia-cublas`, add the folder of "
+        "%s on a GPU requires cuBLASLt, and this context has %s; run `pip install nvidia-cublas`, add the folder of "
         "libcublasLt.so.13 to LD_LIBRARY_PATH, or accept slow products with ZR_CONF=products:any",
         zr_precision_name(context->precision), zr_cuda_matrix_words(context->library));
 }
 
-/* Of the current context. A driver that does not say is no reason to fail. */
+/* Name of the current device, for messages; never fails. */
 static void name_card(char *out, size_t room)
 {
     enum { CAPABILITY_MAJOR = 75, CAPABILITY_MINOR = 76 };
@@ -217,17 +215,17 @@ static zr_result open(struct zr_kernel_context *context)
     context->library = NULL;
     context->refusals = (struct zr_kernel_refusals){0};
     if ((unsigned)context->precision >= ZR_PRECISION_COUNT)
-        return zr_fail(ZR_ERR_INVALID, "%d is no precision; there are fp32, bf16 and fp16",
+        return zr_fail(ZR_ERR_INVALID, "unknown precision %d; use fp32, bf16 or fp16",
                        (int)context->precision);
     if (context->fp8 && context->precision != ZR_PRECISION_BF16)
-        return zr_fail(ZR_ERR_INVALID, "fp8 is of tensors in bf16, and these are in %s",
+        return zr_fail(ZR_ERR_INVALID, "fp8 requires bf16 tensors, and the precision is %s",
                        zr_precision_name(context->precision));
     if (context->workspace &&
         ((uintptr_t)context->workspace % 64 != 0 || context->workspace_bytes < NARROW_BYTES))
-        return zr_fail(ZR_ERR_INVALID,
-                       "a workspace of %zu bytes is too small (or not on a 64-byte line); ask "
-                       "workspace_bytes() of the kernels",
-                       context->workspace_bytes);
+        return zr_fail(
+            ZR_ERR_INVALID,
+            "the workspace of %zu bytes is too small or not aligned to 64 bytes; see workspace_bytes()",
+            context->workspace_bytes);
     zr_result result = load();
     char card[160];
     if (result == ZR_OK && context->fp8)
@@ -252,7 +250,7 @@ struct grid {
     size_t x, y, z, shared_bytes;
 };
 
-/* More shared memory than this is asked for, by device. */
+/* Larger shared memory must be requested per device. */
 enum { SHARED_WITHOUT_ASKING = 48 << 10 };
 
 static zr_cu_result ask_for_shared(zr_cu_kernel kernel, size_t bytes)
@@ -270,10 +268,10 @@ static zr_result must_be_open(const struct zr_kernel_context *context)
 {
     return context && zr_cuda_matrix_is(context->library)
                ? ZR_OK
-               : zr_fail(ZR_ERR_INVALID, "a kernel was called in a context that is not open");
+               : zr_fail(ZR_ERR_INVALID, "a kernel was called with a context that is not open");
 }
 
-/* The kernel of the context's precision with one argument; y and z of 0 are 1, x of 0 is nothing to do. */
+/* Launches the kernel of the context's precision with one argument. y and z 0 mean 1; x 0: nothing to do. */
 static zr_result launch_with(const struct zr_kernel_context *context, enum kernel which, struct grid grid,
                              unsigned threads, const void *argument)
 {
@@ -285,7 +283,7 @@ static zr_result launch_with(const struct zr_kernel_context *context, enum kerne
     grid.y = grid.y ? grid.y : 1;
     grid.z = grid.z ? grid.z : 1;
     if (grid.x > INT_MAX || grid.y > USHRT_MAX || grid.z > USHRT_MAX)
-        return zr_fail(ZR_ERR_INVALID, "%s of %zu x %zu x %zu blocks is more than a grid has", names[which],
+        return zr_fail(ZR_ERR_INVALID, "%s: %zu x %zu x %zu blocks exceed the size of a grid", names[which],
                        grid.x, grid.y, grid.z);
     zr_cu_kernel kernel = library.kernels[which][context->precision];
     zr_cu_result code = ask_for_shared(kernel, grid.shared_bytes);
@@ -309,7 +307,7 @@ static size_t parts(size_t n, size_t each)
     return n / each + (n % each != 0);
 }
 
-/* Threads go on to the next elements in steps of the grid. */
+/* Number of blocks of a grid-stride loop. */
 static struct grid over(size_t n)
 {
     const size_t most = 1 << 14;
@@ -317,7 +315,7 @@ static struct grid over(size_t n)
     return (struct grid){.x = blocks < most ? blocks : most};
 }
 
-/* An operation that is one kernel of its own name and struct. */
+/* Defines an operation that is a single kernel with its name and struct. */
 #define ONE(name, how_many)                                                                                  \
     static zr_result name(struct zr_kernel_context *context, const struct zr_##name *args)                   \
     {                                                                                                        \
@@ -344,7 +342,7 @@ ONE(softmax_merge, over(args->rows))
 ONE(init_normal, over(args->n))
 ONE(convert, OVER_PACKS(args->n))
 
-/* One thread: a sum has one order, and there is little to add. */
+/* One thread, because the order of the sum is fixed and it is short. */
 static zr_result weigh_gradients(struct zr_kernel_context *context, const struct zr_weigh_gradients *args)
 {
     return launch_with(context, KERNEL_weigh_gradients, ROWS(1), 1, args);
@@ -362,8 +360,8 @@ static zr_result update_sgd(struct zr_kernel_context *context, const struct zr_u
 
 /* ---- Norms --------------------------------------------------------------------------------------------- */
 
-/* The kernel for rows of n elements: one that keeps them in registers where the tensors, whose addresses are
- * or-ed, and so all rows begin on 16 bytes, and a row is not too wide. All have the same bits. */
+/* Selects the kernel for rows of n elements: one that keeps rows in registers if all tensors (addresses
+ * or-ed) and rows are aligned to 16 bytes and rows are not too wide. All kernels have the same bits. */
 static enum kernel for_rows(const struct zr_kernel_context *context, enum kernel any, size_t n,
                             uintptr_t addresses)
 {
@@ -416,17 +414,17 @@ static zr_result residual_rmsnorm(struct zr_kernel_context *context, const struc
 
 /* ---- Columns ------------------------------------------------------------------------------------------- */
 
-/* Scratch behind the sums of squares. */
+/* Workspace after the sums of squares. */
 static zr_result take_workspace(const struct zr_kernel_context *context, void **out)
 {
     zr_result result = must_be_open(context);
     if (result == ZR_OK && !context->workspace)
-        return zr_fail(ZR_ERR_INVALID, "a product or a sum of columns in a context without a workspace");
+        return zr_fail(ZR_ERR_INVALID, "a product or a sum of columns requires a context with a workspace");
     *out = result == ZR_OK ? (char *)context->workspace + SQUARES_BYTES : NULL;
     return result;
 }
 
-/* Sums over rows, `sums` of each column. How the rows are split is a matter of the shape alone. */
+/* Sums over rows, `sums` per column. The division of rows depends on the shape only. */
 static zr_result sum_columns(struct zr_kernel_context *context, enum kernel which, struct cuda_columns a)
 {
     const size_t bytes = zr_precision_bytes(context->precision), pack = 16 / bytes, sums = a.sums[1] ? 2 : 1;
@@ -466,7 +464,7 @@ static zr_result gelu_bias_backward(struct zr_kernel_context *context,
                                              .accumulate = args->accumulate});
 }
 
-/* The weights' gradients first, since dx may add to what they still have to read. */
+/* Weights' gradients first, because dx may overwrite their inputs. */
 static zr_result layernorm_backward(struct zr_kernel_context *context,
                                     const struct zr_layernorm_backward *args)
 {
@@ -505,7 +503,7 @@ static zr_result rmsnorm_backward(struct zr_kernel_context *context, const struc
 
 /* ---- Linear -------------------------------------------------------------------------------------------- */
 
-/* By the library, if it is one for it. */
+/* Computes the product with cuBLASLt if possible. */
 static zr_result multiply_by_library(struct zr_kernel_context *context, const struct cuda_product *p,
                                      struct cuda_epilogue epilogue, bool *done)
 {
@@ -530,11 +528,11 @@ zr_result zr_cuda_fp8_room(const struct zr_kernel_context *context, size_t bytes
     zr_result result = take_workspace(context, out);
     if (result == ZR_OK &&
         (context->workspace_bytes < WORKSPACE_BYTES || bytes > context->workspace_bytes - WORKSPACE_BYTES))
-        result =
-            zr_fail(ZR_ERR_INVALID,
-                    "a product in fp8 needs %zu bytes of scratch, more than the limits that its workspace "
-                    "of %zu bytes was sized for",
-                    bytes, context->workspace_bytes);
+        result = zr_fail(
+            ZR_ERR_INVALID,
+            "an fp8 product needs %zu bytes of workspace and has %zu; the problem exceeds the limits passed to "
+            "workspace_bytes()",
+            bytes, context->workspace_bytes);
     if (result == ZR_OK)
         *out = (char *)context->workspace + WORKSPACE_BYTES;
     return result;
@@ -559,7 +557,7 @@ zr_result zr_cuda_fp8_multiply(struct zr_kernel_context *context, const struct c
     return multiply_by_library(context, product, (struct cuda_epilogue){CUDA_EPILOGUE_NONE}, done);
 }
 
-/* Rows, inputs and outputs as one product has them. */
+/* Sizes and strides of a linear operation as a product. */
 static zr_result sizes_of(const struct zr_linear *s, struct cuda_product *out)
 {
     if (s->rows > INT_MAX || s->in > INT_MAX || s->out > INT_MAX)
@@ -569,7 +567,7 @@ static zr_result sizes_of(const struct zr_linear *s, struct cuda_product *out)
     return ZR_OK;
 }
 
-/* Then the product has no epilogue: what follows it is an operation of its own. */
+/* fp8 products have no epilogue: the operation after them is separate. */
 static bool in_fp8(const struct zr_linear *s)
 {
     return s->fp8 && zr_fp8_suits(s);
@@ -651,7 +649,7 @@ static zr_result input_product(const struct zr_linear_backward *args, struct cud
     return result;
 }
 
-/* dw = x^T dy, or where w is stored the other way round, dy^T x. */
+/* dw = x^T dy; dy^T x if w is transposed. */
 static zr_result linear_backward(struct zr_kernel_context *context, const struct zr_linear_backward *args)
 {
     const struct zr_linear *s = &args->shape;
@@ -718,12 +716,12 @@ static zr_result linear_gelu_backward(struct zr_kernel_context *context,
 
 /* ---- Attention ----------------------------------------------------------------------------------------- */
 
-/* Blocks of a tile each, with so many tiles in shared memory. */
+/* Launches one block per tile, with `tiles` tiles in shared memory. */
 static zr_result tiles_of(const struct zr_attention *s, size_t heads, size_t tiles, struct grid *out)
 {
     size_t width = s->heads ? s->channels / s->heads : 0;
     if (width == 0 || width > CUDA_ATTENTION_WIDTH)
-        return zr_fail(ZR_ERR_INVALID, "heads of %zu numbers: from 1 to %d are possible on a card", width,
+        return zr_fail(ZR_ERR_INVALID, "heads of %zu numbers are not supported on a GPU; use 1 to %d", width,
                        CUDA_ATTENTION_WIDTH);
     *out = (struct grid){.x = s->batch && heads ? parts(s->sequence, CUDA_ATTENTION_TILE) : 0,
                          .y = heads,
@@ -732,9 +730,8 @@ static zr_result tiles_of(const struct zr_attention *s, size_t heads, size_t til
     return ZR_OK;
 }
 
-/* The kernels on tensor cores take two-byte heads of three widths in rows that begin on 16 bytes. Their
- * number among the three of a kind; -1: they do not take these. Every card that the images are for has such
- * cores. */
+/* Index of the tensor-core kernel for the head width; -1: not supported. They require two-byte heads of three
+ * widths and rows aligned to 16 bytes. All GPUs of the images have tensor cores. */
 static int narrow_kernel(const struct zr_kernel_context *context, const struct zr_attention *s,
                          uintptr_t addresses)
 {
@@ -745,7 +742,7 @@ static int narrow_kernel(const struct zr_kernel_context *context, const struct z
     return width == 64 ? 0 : width == 96 ? 1 : width == 128 ? 2 : -1;
 }
 
-/* Blocks of so many rows, with tiles of `tile_rows` rows in shared memory. */
+/* Launches blocks of `rows` rows, with tiles of `tile_rows` rows in shared memory. */
 static struct grid narrow_grid(const struct zr_attention *s, size_t heads, size_t rows, size_t tile_rows)
 {
     size_t width = s->channels / s->heads;
@@ -795,7 +792,7 @@ static zr_result attention_forward(struct zr_kernel_context *context, const stru
     return result;
 }
 
-/* Probabilities are made again, whether they were kept or not. */
+/* Always recomputes probabilities. */
 static zr_result attention_backward(struct zr_kernel_context *context,
                                     const struct zr_attention_backward *args)
 {
@@ -821,7 +818,7 @@ static zr_result sum_of_squares(struct zr_kernel_context *context, const struct 
     const size_t round = (size_t)CUDA_SQUARES_BLOCK * CUDA_SQUARES_BLOCKS;
     zr_result result = must_be_open(context);
     if (result == ZR_OK && !context->workspace)
-        return zr_fail(ZR_ERR_INVALID, "a sum of squares in a context without a workspace");
+        return zr_fail(ZR_ERR_INVALID, "a sum of squares requires a context with a workspace");
     for (size_t first = 0; result == ZR_OK && (first == 0 || first < args->n); first += round) {
         struct cuda_squares squares = {*args, first, context->workspace, first == 0};
         size_t rest = args->n - first, count = rest < round ? rest : round;
@@ -861,12 +858,12 @@ static zr_result clear(struct zr_kernel_context *context, const struct zr_clear 
                                  : zr_cuda_error(code, ZR_ERR_INVALID, "to clear %zu bytes", args->bytes);
 }
 
-/* The driver tells by an address whose memory it is. */
+/* The driver finds out by the address whether memory is the host's or the device's. */
 static zr_result copy_bytes(struct zr_kernel_context *context, const struct zr_copy_bytes *args)
 {
     if (must_be_open(context) != ZR_OK)
         return ZR_ERR_INVALID;
-    /* A copy to the host may wait for the stream by itself, and knows no end to it. */
+    /* Drain first, because the driver's copy would wait without polling while_waiting. */
     zr_result result = args->waits && context->while_waiting ? zr_cuda_stream_wait(context) : ZR_OK;
     if (result != ZR_OK)
         return result;
@@ -890,8 +887,8 @@ static zr_result sum(struct zr_kernel_context *context, const struct zr_sum *arg
     if (must_be_open(context) != ZR_OK)
         return ZR_ERR_INVALID;
     if (args->count > CUDA_SUM_SOURCES)
-        return zr_fail(ZR_ERR_INVALID, "a sum of %u sources: up to %d are possible on a card", args->count,
-                       CUDA_SUM_SOURCES);
+        return zr_fail(ZR_ERR_INVALID, "a sum of %u sources is not supported on a GPU; the maximum is %d",
+                       args->count, CUDA_SUM_SOURCES);
     for (unsigned k = 0; k < args->count; k++)
         all.from[k] = args->from[k];
     return launch(context, KERNEL_sum, over(args->n), &all);

@@ -1,16 +1,14 @@
-/* device.h: what every .cu source stands on. The sources are written in the part of C that is C++ as well, so
- * that nvcc takes them for a card and gcc for the processor, where the emulated driver runs them in the tests
- * (device_processor.h). No CUDA header is included; what is PTX stands behind a named inline function, here
- * or in element.h, which has a version for the processor.
+/* device.h: the environment of every .cu source. Sources are written in the common subset of C and C++: nvcc
+ * compiles them for GPUs, and gcc for the emulated driver of the tests (device_processor.h). No CUDA header
+ * is included. PTX is wrapped in inline functions, here or in element.h, with a version for the CPU.
  *
- * KERNEL(name, struct arguments, threads) { ... } defines a kernel of at most so many threads per block,
- * which finds its one argument as `a`. SHARED(type, name, count) is an array of shared memory,
- * SHARED_DYNAMIC(type, name) what the launch brought. Names from CUDA mean what they mean there: threadIdx,
- * blockIdx, blockDim, gridDim, __syncthreads(), __syncwarp(mask), __ballot_sync(), __shfl_sync() and its kind
- * (of whole warps),
- * __popc(). UNROLL stands before a loop whose arrays are to stay in registers, ROLLED before one whose turns
- * would take too many of them at once, ALIGNED() before a struct's
- * name. Atomics are zr_atomic_add() and zr_atomic_min() of unsigned long long, zr_atomic_add_float(). */
+ * KERNEL(name, struct arguments, threads) { ... } defines a kernel with at most `threads` per block and one
+ * argument `a`. SHARED(type, name, count) is an array in shared memory, SHARED_DYNAMIC(type, name) the
+ * dynamic shared memory of the launch. UNROLL and ROLLED precede loops that must or must not be unrolled, for
+ * the sake of registers. ALIGNED() precedes the name of a struct. CUDA's names have CUDA's meaning:
+ * threadIdx, blockIdx, blockDim, gridDim, __syncthreads(), __syncwarp(), __ballot_sync(), __shfl_sync()
+ * (whole warps),
+ * __popc(). Atomics are zr_atomic_add() and zr_atomic_min() of unsigned long long, zr_atomic_add_float(). */
 #ifndef ZR_CUDA_DEVICE_H
 #define ZR_CUDA_DEVICE_H
 
@@ -73,7 +71,7 @@ DEVICE size_t index_in_grid(void)
     return (size_t)blockIdx.x * blockDim.x + threadIdx.x;
 }
 
-/* A loop over [0, n) in steps of the whole grid. */
+/* A grid-stride loop over [0, n). */
 #define EACH(i, n)                                                                                           \
     for (size_t i = index_in_grid(), grid_ = (size_t)gridDim.x * blockDim.x; i < (n); i += grid_)
 

@@ -1,10 +1,10 @@
-/* device_processor.h: what a .cu source finds of CUDA when the processor's compiler takes it, and what the
- * image that comes of it says of itself to whoever runs it (the emulated driver: tests/emulators/cuda/). Part
- * of device.h.
+/* device_processor.h: CUDA's keywords and functions for a .cu source compiled by gcc, and the interface
+ * between such an image and the program that runs it (the emulated driver: tests/emulators/cuda/). Part of
+ * device.h.
  *
- * Every thread of a block is a fiber. Barriers, shuffles and votes call the runner, and so does, before it
- * happens, every access to memory that another thread could see: the sources are compiled as for a race
- * detector (-fsanitize=thread), whose entries the image itself defines (tests/emulators/image/image.c). */
+ * Each thread of a block is a fiber. Barriers, shuffles and votes call the runner, and so does every access
+ * to memory that other threads can see, before it happens: sources are compiled with -fsanitize=thread, whose
+ * entry points are defined in tests/emulators/image/image.c. */
 #ifndef ZR_CUDA_DEVICE_PROCESSOR_H
 #define ZR_CUDA_DEVICE_PROCESSOR_H
 
@@ -57,7 +57,7 @@ struct zr_device_lane {
     uint64_t value;
 };
 
-/* Whoever runs an image, as the running thread sees it. */
+/* Functions of the runner, called by the running thread. */
 struct zr_device_runner {
     void (*access)(const void *address, size_t bytes, unsigned access);
     void (*barrier)(unsigned line);

@@ -1,6 +1,6 @@
-/* driver_launch.h: the part of the CUDA driver that runs kernels, in zr's own declarations, as
- * alloc/backend/cuda_driver.h has the rest. kernels/cuda/ calls it, the emulated driver defines it,
- * cuda_declarations_test compares it with cuda.h where that is installed. Private to the project. */
+/* driver_launch.h: zr's declarations of the CUDA driver functions that run kernels;
+ * alloc/backend/cuda_driver.h has the rest. kernels/cuda/ calls them, the emulated driver defines them, and
+ * cuda_declarations_test compares them with cuda.h if installed. Private to the project. */
 #ifndef ZR_CUDA_DRIVER_LAUNCH_H
 #define ZR_CUDA_DRIVER_LAUNCH_H
 
@@ -11,7 +11,7 @@ typedef struct zr_cu_library_st *zr_cu_library;
 typedef struct zr_cu_kernel_st *zr_cu_kernel;
 typedef struct zr_cu_function_st *zr_cu_function;
 
-/* Results beside those of cuda_driver.h that these calls return. */
+/* Results that cuda_driver.h does not have. */
 enum { ZR_CU_INVALID_IMAGE = 200, ZR_CU_NO_BINARY = 209 };
 
 typedef enum zr_cu_function_attribute {
@@ -19,10 +19,10 @@ typedef enum zr_cu_function_attribute {
     ZR_CU_FUNCTION_DYNAMIC_SHARED_MOST = 8 /* bytes; may be set */
 } zr_cu_function_attribute;
 
-/* Device attributes beside zr_cu_attribute's. */
+/* Device attributes that zr_cu_attribute does not have. */
 enum { ZR_CU_CAPABILITY_MAJOR = 75, ZR_CU_CAPABILITY_MINOR = 76 };
 
-/* Of cuLaunchKernelEx. */
+/* Argument of cuLaunchKernelEx. */
 typedef struct zr_cu_launch_config {
     unsigned int grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes;
     zr_cu_stream stream;

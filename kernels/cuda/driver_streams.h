@@ -1,5 +1,5 @@
-/* driver_streams.h: the part of the CUDA driver that orders work: streams, events between them, words that
- * streams of several processes wait for, captures. As driver_launch.h. Private to the project. */
+/* driver_streams.h: zr's declarations of the CUDA driver functions for streams, events, memory semaphores and
+ * graphs; like driver_launch.h. Private to the project. */
 #ifndef ZR_CUDA_DRIVER_STREAMS_H
 #define ZR_CUDA_DRIVER_STREAMS_H
 
@@ -10,8 +10,8 @@ typedef struct zr_cu_graph_exec_st *zr_cu_graph_exec;
 
 /* f(member, the driver's name, the suffix of the version, parameters) */
 // clang-format off
-/* Words of 32 bits in memory that the device sees. A stream waits until a word, modulo 2^32, is `value` or more
- * (flags 0), or sets it. */
+/* 32-bit words in memory that the device can access. A stream waits until a word is at least `value` modulo 2^32 (flags
+ * 0), or sets it. */
 #define ZR_CUDA_WORDS(f)                                                                                      \
     f(word_wait, cuStreamWaitValue32, _v2,                                                                    \
       (zr_cu_stream stream, zr_cu_address address, uint32_t value, unsigned int flags))                       \
@@ -25,7 +25,7 @@ typedef struct zr_cu_graph_exec_st *zr_cu_graph_exec;
     f(host_register, cuMemHostRegister, _v2, (void *address, size_t bytes, unsigned int flags))               \
     f(host_unregister, cuMemHostUnregister, , (void *address))                                                \
     f(host_address, cuMemHostGetDevicePointer, _v2, (zr_cu_address *out, void *address, unsigned int flags))
-/* What streams are given, recorded and done again. */
+/* Capture and graphs. */
 #define ZR_CUDA_GRAPHS(f)                                                                                     \
     f(capture_begin, cuStreamBeginCapture, _v2, (zr_cu_stream stream, zr_cu_capture_mode mode))               \
     f(capture_end, cuStreamEndCapture, , (zr_cu_stream stream, zr_cu_graph *out))                             \

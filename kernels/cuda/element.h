@@ -1,7 +1,7 @@
-/* element.h: what the tensors of a .cu source are made of: floats, bf16 or fp16 by ZR_PRECISION (a number of
- * enum zr_precision, for the preprocessor), and numbers of the engine's state, whose precision is in their
- * struct. Arithmetic is always in floats; storing rounds to nearest even. The formats are done by hand, in
- * whole numbers, but where a card has an instruction for it. */
+/* element.h: the element type of a .cu source's tensors: float, bf16 or fp16, by ZR_PRECISION (a value of
+ * enum zr_precision for the preprocessor), and struct zr_numbers, whose precision is a field. Arithmetic is
+ * always in floats; stores round to nearest even. Conversions use integer arithmetic unless the GPU has an
+ * instruction. */
 #ifndef ZR_CUDA_ELEMENT_H
 #define ZR_CUDA_ELEMENT_H
 
@@ -33,7 +33,7 @@ DEVICE float float_of_bf16(uint16_t x)
     return float_of_bits((uint32_t)x << 16);
 }
 
-/* What is no number keeps its upper half and becomes quiet. */
+/* NaN keeps its upper half and becomes quiet. */
 DEVICE uint16_t bf16_of_float(float x)
 {
     uint32_t bits = bits_of_float(x);
@@ -88,7 +88,7 @@ DEVICE uint16_t fp16_of_float(float x)
 
 #endif
 
-/* A loop over n elements, `width` at a time, in steps of the whole grid: i is the first, count how many. */
+/* A grid-stride loop over n elements, `width` at a time: i is the first element, count their number. */
 #define EACH_PACK(i, count, n, width)                                                                        \
     for (size_t i = index_in_grid() * (width), count; count = (n)-i < (width) ? (n)-i : (width), i < (n);    \
          i += (size_t)gridDim.x * blockDim.x * (width))
@@ -131,7 +131,7 @@ DEVICE void el_put(el *at, float x)
 }
 #endif
 
-/* What a thread loads and stores at once where tensors begin on 16 bytes: a pack. */
+/* A pack: 16 bytes that a thread loads or stores at once. */
 enum { EL_PACK = 16 / sizeof(el) };
 struct pack {
     float at[EL_PACK];
@@ -144,8 +144,7 @@ union pack_bits {
     el at[EL_PACK];
 };
 
-/* Elements from pack to pack of tensors whose addresses are `addresses`, or-ed: one by one where they do not
- * all begin on 16 bytes. */
+/* Elements per pack; 1 unless all tensors (addresses or-ed) are aligned to 16 bytes. */
 DEVICE size_t pack_width(uintptr_t addresses)
 {
     return addresses % 16 == 0 ? EL_PACK : 1;
@@ -182,7 +181,7 @@ DEVICE void pack_put(void *tensor, size_t i, const struct pack *pack, size_t cou
     }
 }
 
-/* With accumulate, x is added to what is there. */
+/* accumulate: adds x to the value in memory. */
 DEVICE void el_onto(el *at, float x, bool accumulate)
 {
     el_put(at, accumulate ? el_get(at) + x : x);
@@ -218,7 +217,7 @@ DEVICE void number_put(const struct zr_numbers *numbers, size_t i, float x)
     }
 }
 
-/* Four numbers at a time, where they lie side by side on a line of their own size; else one by one. */
+/* Four numbers at a time if the array is aligned to four numbers; otherwise one by one. */
 enum { FOUR = 4 };
 struct ALIGNED(16) four {
     float at[FOUR];
@@ -231,13 +230,13 @@ struct ALIGNED(8) four_narrow {
     for (unsigned j = 0; j < FOUR; j++)                                                                      \
         if (j < (count))
 
-/* Whether numbers begin on such a line; those that are not there do. */
+/* Whether an array is so aligned; NULL is. */
 DEVICE bool fours_begin(const struct zr_numbers *numbers)
 {
     return (uintptr_t)numbers->at % (numbers->precision == ZR_PRECISION_FP32 ? 16 : 8) == 0;
 }
 
-/* From i on; count FOUR: as one, of numbers whose fours_begin(). */
+/* Numbers from i on; count FOUR requires fours_begin(). */
 DEVICE struct four four_get(const struct zr_numbers *numbers, size_t i, size_t count)
 {
     struct four result;

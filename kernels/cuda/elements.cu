@@ -1,4 +1,4 @@
-/* elements.cu: embeddings, and what goes element by element. */
+/* elements.cu: embeddings and elementwise operations. */
 #include "kernels/cuda/arguments.h"
 #include "kernels/cuda/element.h"
 
@@ -15,13 +15,13 @@ KERNEL(K(embedding_forward), struct zr_embedding_forward, CUDA_THREADS)
         el_put(y + c, here ? el_get(w + c) : 0);
 }
 
-/* A block has one row of dw, and up to four channels per thread: it looks through all tokens, and adds up the
- * rows of its own in their order, so that the sum is rounded once and does not depend on time. */
+/* A block has one row of dw, up to four channels per thread. It searches all tokens and adds its rows in order, so the
+ * sum is rounded once and does not depend on timing. */
 KERNEL(K(embedding_backward), struct zr_embedding_backward, CUDA_THREADS)
 {
     enum { CHANNELS = CUDA_EMBEDDING_CHANNELS / CUDA_THREADS };
-    SHARED(unsigned, found, CUDA_THREADS);    /* rows of this token, among those of one pass */
-    SHARED(unsigned, counts, 2 * CUDA_WARPS); /* per warp, of two passes in turn */
+    SHARED(unsigned, found, CUDA_THREADS);    /* rows with this token in one pass */
+    SHARED(unsigned, counts, 2 * CUDA_WARPS); /* per warp, double-buffered over passes */
     size_t first_channel = (size_t)blockIdx.y * CUDA_EMBEDDING_CHANNELS + threadIdx.x;
     el *dw = (el *)a.dw + blockIdx.x * a.channels;
     float sums[CHANNELS];

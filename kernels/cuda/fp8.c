@@ -38,11 +38,10 @@ zr_result zr_cuda_fp8_check(void)
         return zr_cuda_error(code, ZR_ERR_UNAVAILABLE, "the card's compute capability");
     return major * 10 + minor >= CAPABILITY_LEAST
                ? ZR_OK
-               : zr_fail(
-                     ZR_ERR_UNAVAILABLE,
-                     "fp8 needs a card of compute capability 8.9 or later (Ada, Hopper, Blackwell), and %s "
-                     "has %d.%d; use --precision bf16",
-                     name, major, minor);
+               : zr_fail(ZR_ERR_UNAVAILABLE,
+                         "fp8 requires compute capability 8.9 or later (Ada, Hopper, Blackwell), and %s "
+                         "has %d.%d; use --precision bf16",
+                         name, major, minor);
 }
 
 /* ---- Scratch: scales, then copies ---------------------------------------------------------------------- */
@@ -88,9 +87,9 @@ static zr_result open_room(const struct zr_kernel_context *context, const size_t
         from[i] = all;
         all = zr_plus(all, whole_line(bytes[i]));
     }
-    zr_result result =
-        context->fp8 ? zr_cuda_fp8_room(context, all, &at)
-                     : zr_fail(ZR_ERR_INVALID, "a product in fp8 was asked for in a context without fp8");
+    zr_result result = context->fp8
+                           ? zr_cuda_fp8_room(context, all, &at)
+                           : zr_fail(ZR_ERR_INVALID, "an fp8 product was called with a context without fp8");
     *out = (struct room){.scales = at};
     for (unsigned i = 0; i < OPERANDS && result == ZR_OK; i++)
         out->copies[i] = (uint8_t *)at + from[i];

@@ -1,14 +1,13 @@
-/* matrix.c: matrix products by cuBLASLt. The library stores matrices by columns, zr by rows: what the library
- * sees of a matrix is its transpose, so it multiplies the operands the other way round, c^T = b^T a^T.
+/* matrix.c: matrix products by cuBLASLt. The library stores matrices by columns, zr by rows: the library sees
+ * the transposes and computes c^T = b^T a^T.
  *
- * For each shape the library is asked once for its best algorithm, whatever the addresses and with one size
- * of workspace: it depends on shape, types, epilogue, card and the library's version alone, so ranks that are
- * given the same product make the same bits, without telling each other. Of algorithms that split a sum only
- * those may be used that add the parts up in floats, in order: none with atomic additions.
+ * The library chooses the algorithm once per shape, for a fixed alignment and workspace size. The choice
+ * depends only on shape, types, epilogue, GPU and library version, so all ranks compute the same bits.
+ * Algorithms that split a sum must add the parts in floats and in order, without atomic additions.
  *
- * Epilogues: the residual is beta c with c apart from d. GELU is the library's, of the sums before they are
- * rounded; what it keeps for backward is rounded. Gradients of biases are zr's own sums of columns: the
- * library documents no order for those of its BGRAD epilogues, nor can they be added to what is there. */
+ * Epilogues: the residual is beta c, with c separate from d. GELU is applied to the sums before rounding; its
+ * input for backward is rounded. Gradients of biases are zr's own sums of columns, because the order of BGRAD
+ * epilogues is not documented and they cannot accumulate. */
 #define _GNU_SOURCE
 #include "kernels/cuda/matrix.h"
 
@@ -23,38 +22,38 @@
 #include "kernels/fp8.h"
 
 enum {
-    MATRICES_MOST = 16, /* contexts that are open at one time */
-    SHAPES_MOST = 64,   /* that a context remembers: a training step has about 30 */
+    MATRICES_MOST = 16, /* maximum of open contexts */
+    SHAPES_MOST = 64,   /* cached shapes per context; a training step has about 30 */
     ALIGNMENT_BYTES = 16,
-    AUX_LEADING = 8 /* what AUX's leading dimension is a multiple of */
+    AUX_LEADING = 8 /* AUX's leading dimension must be a multiple */
 };
-/* Multiplications and additions below which the launch takes longer than they do. */
+/* Products with fewer multiplications are slower with the library. */
 #define PRODUCT_LEAST ((uint64_t)64 * 64 * 64)
 
-/* What tells products apart for the library: m, n, k, how operands and result lie, and of what they are. */
+/* Key of a cached shape: m, n, k, layouts and types. */
 struct shape {
     uint64_t key[6];
     bool known, refused;
     zr_lt_operation operation;
-    zr_lt_layout a, b, c; /* as the library has them: a is zr's b */
+    zr_lt_layout a, b, c; /* in the library's order: a is zr's b */
     zr_lt_algorithm algorithm;
 };
 
 struct cuda_matrix {
     bool used;           /* lock: loaded.lock */
     zr_lt_handle handle; /* NULL: no library */
-    unsigned next;       /* where a shape goes that is not known */
+    unsigned next;       /* next entry to replace */
     struct shape shapes[SHAPES_MOST];
     char words[192];
 };
-/* The first is for all that find no other. */
+/* Entry 0 is shared by contexts that get no other. */
 static struct cuda_matrix matrices[1 + MATRICES_MOST] = {
-    {.words = "zr's own kernels (more contexts are open than cuBLASLt is used in)"}};
+    {.words = "zr's own kernels (too many open contexts for cuBLASLt)"}};
 
-/* The process's one library; it stays. */
+/* One per process; never unloaded. */
 static struct {
     pthread_mutex_t lock;
-    const char *path; /* NULL: as the system finds it */
+    const char *path; /* NULL: the system's search path */
     bool there;
 #define MEMBER(member, name, type, parameters) type(*member) parameters;
     struct {
@@ -81,7 +80,7 @@ static bool load(void)
                            loaded.path ? NULL : "libcublasLt.so.12", NULL};
     void *functions[sizeof symbols / sizeof *symbols - 1];
     if (!loaded.there && zr_module_find(names, symbols, functions) == ZR_OK) {
-        /* The members are the list's, in its order, and all pointers to functions. */
+        /* The members are function pointers in the order of the list. */
         _Static_assert(sizeof loaded.lt == sizeof functions, "one pointer for each name");
         memcpy(&loaded.lt, functions, sizeof loaded.lt);
         loaded.there = true;
@@ -169,13 +168,13 @@ const char *zr_cuda_matrix_words(const struct cuda_matrix *matrix)
 
 /* ---- Shapes -------------------------------------------------------------------------------------------- */
 
-/* A matrix as the library sees it, and whether it is to be transposed for c^T = b^T a^T. */
+/* A matrix in the library's view, and whether it is transposed in c^T = b^T a^T. */
 struct seen {
     uint64_t rows, columns, leading;
     bool turned;
 };
 
-/* Of rows x columns elements, `row` and `column` apart. False: the library knows no such matrix. */
+/* Describes rows x columns elements with strides `row` and `column`. False: not supported by the library. */
 static bool see(size_t row, size_t column, unsigned rows, unsigned columns, struct seen *out)
 {
     *out =
@@ -193,7 +192,7 @@ static bool has_aux(struct cuda_epilogue e)
     return e.kind == CUDA_EPILOGUE_GELU || e.kind == CUDA_EPILOGUE_GELU_BACKWARD;
 }
 
-/* Whether the product is one for the library, by its shape alone where tensors begin on their lines. */
+/* Whether the library computes the product; depends only on the shape if tensors are aligned. */
 static bool suits(const struct cuda_product *p, struct cuda_epilogue e, size_t bytes, struct seen *a,
                   struct seen *b)
 {
@@ -216,7 +215,7 @@ static uint32_t epilogue_of(const struct cuda_product *p, struct cuda_epilogue e
                                                    : ZR_LT_EPILOGUE_NONE;
 }
 
-/* The library chooses by the pointers' alignment, too. */
+/* The library's choice also depends on the alignment of pointers. */
 static zr_lt_status set_operation(struct shape *s, const struct cuda_product *p, struct cuda_epilogue e,
                                   bool turned_a, bool turned_b)
 {
@@ -257,7 +256,7 @@ static zr_lt_status set_preference(zr_lt_preference preference)
     return status;
 }
 
-/* Asks for the algorithm of a shape whose operation and layouts are made. */
+/* Queries the algorithm of a shape whose operation and layouts exist. */
 static zr_lt_status choose(struct cuda_matrix *matrix, struct shape *s)
 {
     zr_lt_preference preference = NULL;
@@ -277,7 +276,7 @@ static zr_lt_status choose(struct cuda_matrix *matrix, struct shape *s)
     return count < 1 ? ZR_LT_NOT_SUPPORTED : choice.state;
 }
 
-/* The remembered shape of the product, or a new one: refused where the library wants nothing of it. */
+/* Finds or creates the cached shape of a product; a refused shape is cached too. */
 static struct shape *shape_of(struct cuda_matrix *matrix, enum zr_precision precision,
                               const struct cuda_product *p, struct cuda_epilogue e, const struct seen *a,
                               const struct seen *b)

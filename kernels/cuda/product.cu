@@ -1,19 +1,18 @@
-/* product.cu: matrix products, in tiles of 64 by 64 through shared memory, 4 by 4 results per thread, sums in
- * floats in the order of k. No tensor cores: on a card the large products are cuBLASLt's to make, once it is
- * loaded, and this is what there is without it. */
+/* product.cu: matrix products in tiles of 64 x 64 in shared memory, 4 x 4 results per thread, float sums in the order of
+ * k, without tensor cores. For small and unaligned products, and without cuBLASLt. */
 #include "kernels/cuda/arguments.h"
 #include "kernels/cuda/element.h"
 
 enum { TILE = CUDA_PRODUCT_TILE, STEP = CUDA_PRODUCT_STEP, PER_THREAD = 4, ROOM = TILE + PER_THREAD };
 
-/* How a tile of an operand lies: line i of TILE, depth k of STEP. */
+/* Layout of an operand's tile: line i of TILE, depth k of STEP. */
 struct operand {
     const el *at;
-    size_t line, depth;     /* elements from one to the next */
-    unsigned lines, depths; /* that there are from here on */
+    size_t line, depth;     /* strides in elements */
+    unsigned lines, depths; /* remaining */
 };
 
-/* Neighbouring threads read neighbouring elements, whichever way the operand is stored. */
+/* Neighbouring threads read neighbouring elements in both storage orders. */
 DEVICE void load_tile(float *tile, const struct operand *o)
 {
     for (unsigned e = threadIdx.x; e < TILE * STEP; e += CUDA_THREADS) {

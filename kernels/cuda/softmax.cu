@@ -1,13 +1,12 @@
-/* softmax.cu: cross-entropy over logits that are there, and their gradient in their place. A block has a row: one
- * pass for its largest logit and the sum of exponentials beside the largest so far, one for the gradient, which
- * finds the row in the cache. */
+/* softmax.cu: cross-entropy, whose gradient overwrites the logits. A block has a row: one pass for the running largest
+ * logit and sum of exponentials, one for the gradient, which reads the row from the cache. */
 #include "kernels/cuda/arguments.h"
 #include "kernels/cuda/element.h"
 
-/* No logit yet. Beside it what is infinitely small counts as nothing, and is not beside itself. */
+/* No logit yet: finite, so that exp(-infinity - it) is 0 and not NaN. */
 #define LEAST (-3.402823466e38f)
 
-/* Of all threads of the block; every thread gets it. */
+/* Merges the parts of all threads of the block; every thread gets the result. */
 DEVICE float block_max(float x)
 {
     SHARED(float, parts, CUDA_WARPS);
@@ -39,26 +38,26 @@ DEVICE double block_sum(double x)
  * Floats, or elements with `narrow`; either way a thread takes EL_PACK of them at a time, the same ones, so that the
  * sums of both have one order. */
 
-/* A row of a->stride logits. Its gradient begins where they do. */
+/* A row of a->stride logits and its gradient, at the same address. */
 DEVICE void *row_of(const struct zr_cross_entropy *a, size_t row)
 {
     return (char *)a->logits + row * a->stride * (a->narrow ? sizeof(el) : sizeof(float));
 }
 
-/* Of an element, by the row's type. */
+/* Reads an element by the row's type. */
 DEVICE float logit_get(const void *row, size_t i, bool narrow)
 {
     return narrow ? el_get((const el *)row + i) : ((const float *)row)[i];
 }
 
-/* Of n elements those that a thread has from i on in one turn of the block. */
+/* Elements per thread and turn of the block. */
 DEVICE size_t count_from(size_t i, size_t n)
 {
     return i >= n ? 0 : n - i < EL_PACK ? n - i : EL_PACK;
 }
 enum { TURN = CUDA_THREADS * EL_PACK };
 
-/* As many as there are from i on, up to n; `packs`: the row begins on 16 bytes. */
+/* Up to n elements from i on; `packs`: the row is aligned to 16 bytes. */
 DEVICE struct pack logits_get(const void *row, size_t i, size_t n, bool narrow, bool packs)
 {
     struct pack result;
@@ -69,7 +68,7 @@ DEVICE struct pack logits_get(const void *row, size_t i, size_t n, bool narrow, 
     return result;
 }
 
-/* What the columns of the row have; the logits stay. fmaxf() would lose what is no number, and the sum keeps it. */
+/* Softmax part of the row; does not change the logits. fmaxf() drops NaN, but the sum keeps it. */
 DEVICE struct zr_softmax_part own_part(const struct zr_cross_entropy *a, const void *row, size_t target)
 {
     struct zr_softmax_part part;
@@ -90,8 +89,8 @@ DEVICE struct zr_softmax_part own_part(const struct zr_cross_entropy *a, const v
     return part;
 }
 
-/* Elements that take the place of floats lie no further on than their own: a turn reads its floats before it
- * writes, and what it writes lies before the next turn's floats. */
+/* In place, an element's address is at or below that of its float: a turn reads its floats before it writes, and writes
+ * below the next turn's floats. */
 DEVICE void put_gradient(const struct zr_cross_entropy *a, void *row, size_t target, float most, float factor)
 {
     bool packs = (uintptr_t)row % CUDA_PACK_BYTES == 0;

@@ -1,4 +1,4 @@
-/* state.cu: operations on the engine's state, whose precision they are told, and tables of floats. */
+/* state.cu: operations on optimizer state, at the precision of their arguments, and rotary tables. */
 #include "kernels/cuda/arguments.h"
 #include "kernels/cuda/element.h"
 
@@ -13,7 +13,7 @@ DEVICE struct zr_numbers floats_at(const float *at)
     return numbers;
 }
 
-/* Numbers of the update that a thread takes at a time: four where all of them begin on lines. */
+/* Numbers per thread and turn: four if all arrays are aligned. */
 DEVICE size_t update_width(const struct zr_update *u)
 {
     uintptr_t floats = (uintptr_t)u->master | (uintptr_t)u->momentum | (uintptr_t)u->variance;
@@ -92,10 +92,10 @@ KERNEL(update_sgd, struct zr_update_sgd, CUDA_THREADS)
 
 /* ---- Sums and searches --------------------------------------------------------------------------------- */
 
-enum { AT_ONCE = 8 }; /* numbers that a lane reads before it adds them up */
+enum { AT_ONCE = 8 }; /* numbers that a lane loads before it adds them */
 
-/* A warp has a block of 4,096: lane l the sum of elements i with i % 32 == l, folded in halves. Squares are
- * exact in double: the processor's loops get the same bits. */
+/* A warp has a block of 4,096: lane l sums elements i with i % 32 == l, then folds in halves. Squares are exact in
+ * double, so the CPU's loops have the same bits. */
 KERNEL(squares_of_blocks, struct cuda_squares, CUDA_THREADS)
 {
     size_t block = (size_t)blockIdx.x * CUDA_WARPS + warp_of_thread(),
@@ -122,7 +122,7 @@ KERNEL(squares_of_blocks, struct cuda_squares, CUDA_THREADS)
         a.partial[block] = sum;
 }
 
-/* One block: a thread adds up the blocks of a group in their order, and the first one the groups in theirs. */
+/* One block: each thread adds the blocks of a group in order, then thread 0 adds the groups in order. */
 KERNEL(squares_together, struct cuda_squares, CUDA_THREADS)
 {
     enum { GROUPS = CUDA_SQUARES_BLOCKS / CUDA_SQUARES_GROUP };
@@ -248,7 +248,7 @@ KERNEL(rotary_table, struct zr_rotary_table, CUDA_THREADS)
     }
 }
 
-/* A share without columns has no largest logit, and adds nothing; what is no number stays so. */
+/* A part without columns adds nothing; NaN propagates. */
 KERNEL(softmax_merge, struct zr_softmax_merge, CUDA_THREADS)
 {
     EACH(row, a.rows)

@@ -1,5 +1,4 @@
-/* streams.c: streams, events, words and graphs of the driver, and the host's waits for them. See streams.h.
- */
+/* streams.c: streams, events, semaphores and graphs of the driver, and waits of the host. See streams.h. */
 #define _GNU_SOURCE
 #include "kernels/cuda/streams.h"
 
@@ -8,7 +7,7 @@
 #include "alloc/base/error.h"
 #include "kernels/cuda/driver_streams.h"
 
-/* The process's one, like the library of kernels. */
+/* One per process. */
 static struct {
     const struct zr_cuda_driver *driver;
 #define MEMBER(member, name, suffix, parameters) zr_cu_result(*member) parameters;
@@ -40,7 +39,7 @@ static zr_result answer(zr_cu_result code, const char *what)
 static zr_result create(void **stream, bool beside)
 {
     zr_cu_stream made = NULL;
-    zr_result result = zr_cuda_streams_find(); /* it may come before any kernel */
+    zr_result result = zr_cuda_streams_find(); /* may be called before any kernel is loaded */
     if (result == ZR_OK)
         result =
             answer(calls.stream_create(&made, beside ? ZR_CU_STREAM_NON_BLOCKING : 0), "to create a stream");
@@ -114,13 +113,13 @@ static zr_result word_wait(void *stream, _Atomic uint32_t *word, uint32_t value)
 
 /* ---- Graphs -------------------------------------------------------------------------------------------- */
 
-/* Other threads may call what they like meanwhile. */
+/* Thread-local capture: other threads may call the driver meanwhile. */
 static zr_result capture_begin(void *stream)
 {
     return answer(calls.capture_begin(stream, ZR_CU_CAPTURE_THREAD_LOCAL), "to capture a stream");
 }
 
-/* What was recorded is as large as what can be launched, and of no more use. */
+/* The captured graph is not needed after instantiation and is as large. */
 static zr_result capture_end(void *stream, void **graph)
 {
     zr_cu_graph recorded = NULL;
@@ -155,7 +154,7 @@ static uint64_t host_waits(void)
 
 enum { QUESTIONS = 256, NAP_NS = 20000 };
 
-/* For the event, or without one for the context's stream. */
+/* Waits for the event, or without one for the context's stream. */
 static zr_result host_wait(const struct zr_kernel_context *context, zr_cu_event event)
 {
     const char *words = event ? "to wait for an event" : "to wait for a stream";
@@ -171,7 +170,7 @@ static zr_result host_wait(const struct zr_kernel_context *context, zr_cu_event 
             code = event ? calls.driver->event_query(event) : calls.stream_query(stream);
         if (code != ZR_CU_NOT_READY)
             return answer(code, words);
-        if (result != ZR_OK) /* it was looked at once more: whoever has ended may have done its part before */
+        if (result != ZR_OK) /* checked once more: a peer that exited may have done its part before */
             return result;
         result = context->while_waiting(context->waiting_state);
         nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);

@@ -1,4 +1,4 @@
-/* streams.h: the streams of this room's table; kernels/streams.h has their contract. */
+/* streams.h: the CUDA implementation of kernels/streams.h. */
 #ifndef ZR_CUDA_STREAMS_H
 #define ZR_CUDA_STREAMS_H
 
@@ -6,9 +6,9 @@
 
 extern const struct zr_kernel_streams zr_cuda_streams;
 
-/* Finds the driver's calls, of a driver that is loaded; before any of the table's. */
+/* Looks up the driver's functions; the driver must be loaded. Must precede all functions of the table. */
 zr_result zr_cuda_streams_find(void);
-/* Waits until the context's stream has ended what it was asked for, or context->while_waiting fails. */
+/* Waits until the context's stream is idle or context->while_waiting fails. */
 zr_result zr_cuda_stream_wait(const struct zr_kernel_context *context);
 
 #endif

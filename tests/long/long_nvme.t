@@ -72,7 +72,7 @@ same([losses[step] for step in sorted(losses) if step < end], [float.fromhex(str
 # Each rank's fortieth transfer takes ten seconds; the one that speaks of its machine says so once.
 stalled = logged(environment={"ZR_FAULT": "disk_stall:40"}, **{**SHAPE, **NVME, "stage": 2, "steps": 8})
 same((stalled.code, stalled.bits), (0, logged(**{**SHAPE, "stage": 1, "steps": 8}).bits), "a disk that stalls is waited for") or note(stalled.err[-600:])
-same([stalled.err.count(words) for words in ("has moved nothing for", "goes on after", DISK)], [1, 1, 2], "and the run says so once, and when it goes on") or note(stalled.err[-600:])
+same([stalled.err.count(words) for words in ("has transferred nothing for", "responds again after", DISK)], [1, 1, 2], "and the run says so once, and when it goes on") or note(stalled.err[-600:])
 same(os.listdir(DISK), [], "the folder shows nothing in the end")
 same(leftovers(), [], "no process stays")
 done()

@@ -380,7 +380,7 @@ zero.zr_kernels_cpu.restype = ctypes.POINTER(ctypes.c_char_p)
 print(zero.zr_kernels_cpu(0)[1].decode())
 zr.zr_result_name.restype = zr.zr_last_error.restype = ctypes.c_char_p
 print(zr.zr_result_name(zero.zr_engine_save(None, b"nowhere")).decode())
-print(b"needs an engine" in zr.zr_last_error())
+print(b"the engine is NULL" in zr.zr_last_error())
 """
 
 

@@ -43,7 +43,7 @@ for seed, (stage, ranks) in enumerate(CASES):
 # A graph that the driver does not make, or does not launch, ends the run on all ranks, who have asked one another for what is in it.
 for fault in ("cuGraphInstantiateWithFlags:1:2", "cuGraphLaunch:2:2"):
     run = on_card({"ZR_EMULATOR_FAULT": fault}, ranks=2, stage=1, cuda_graph=True, **{**SMALL, "steps": STEPS})
-    ok(run.code > 0 and "a step as a graph" in run.err, f"{fault}: the run ends: {run.err.strip()[-200:]}")
+    ok(run.code > 0 and "as a CUDA graph: " in run.err, f"{fault}: the run ends: {run.err.strip()[-200:]}")
     given_back(fault, 2)
 
 # A rank that dies while the others' graphs wait for it: they end, and say who it was.

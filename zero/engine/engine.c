@@ -1,4 +1,4 @@
-/* engine.c: the life of a stage engine: its persistent memory and the first values. */
+/* engine.c: creating and destroying an engine: its persistent memory and initial parameters. */
 #include "zero/engine/engine.h"
 #include "zero/engine/update.h"
 
@@ -12,7 +12,7 @@
 
 #include "alloc/base/struct_bytes.h"
 
-/* Elements of all units' sums, and of those of units that stay. */
+/* Allocates the sums of units: in the arena of offloaded state, and in device memory for units that stay. */
 static zr_result take_sums(struct zr_engine *engine)
 {
     size_t staying = 0, all = engine->layout.shards_elements;
@@ -104,7 +104,7 @@ static zr_result clear_states(struct zr_engine *engine, size_t unit, const struc
     return result;
 }
 
-/* The first values of what this rank holds of a unit. */
+/* Initial values of this rank's part of a unit. */
 static zr_result initialise_unit(struct zr_engine *engine, size_t index)
 {
     const struct zr_layout_unit *unit = &engine->layout.units[index];
@@ -117,7 +117,7 @@ static zr_result initialise_unit(struct zr_engine *engine, size_t index)
 
     if (result == ZR_OK)
         result = clear_states(engine, index, &owned);
-    if (!zr_engine_has_masters(engine, index) && state->resident) { /* needs nobody's help */
+    if (!zr_engine_has_masters(engine, index) && state->resident) { /* no communication needed */
         from = 0;
         to = unit->padded_elements;
         base = zr_engine_parameter_place(engine, state->parameters_at);
@@ -163,8 +163,8 @@ static zr_result clear_pools(struct zr_engine *engine)
     return result;
 }
 
-/* Every value depends on the seed and the global index alone; padding is zero for ever. Of two bytes each
- * rank rounds what it has masters of, and the rest of what is kept whole comes from the others. */
+/* Values depend only on the seed and the global index; padding stays zero. In two-byte precision a rank
+ * rounds its own masters, and the other parts of whole parameters come from the other ranks. */
 static zr_result initialise(struct zr_engine *engine)
 {
     bool gathers = engine->options.stage > 0 && engine->world > 1;
@@ -193,7 +193,7 @@ static void number_segments(struct zr_engine *engine)
     }
 }
 
-/* Copies the options and fills in what they leave open. */
+/* Copies the options and fills in defaults. */
 static zr_result keep_options(struct zr_engine *engine, const struct zr_engine_options *options)
 {
     struct zr_optimizer_options *optimizer = &engine->options.optimizer;
@@ -226,7 +226,7 @@ zr_result zr_engine_create(zr_engine **out, const struct zr_engine_options *opti
     if (out)
         *out = NULL;
     if (!out || !options)
-        return zr_fail(ZR_ERR_INVALID, "%s() needs options, and a place for the engine", __func__);
+        return zr_fail(ZR_ERR_INVALID, "%s(): options or out is NULL", __func__);
     zr_result result = ZR_STRUCT_COPY(zr_engine_options, scattered_gradients, &own, options);
     options = &own;
     if (result == ZR_OK)
@@ -245,7 +245,7 @@ zr_result zr_engine_create(zr_engine **out, const struct zr_engine_options *opti
                                                                         .host_arena = options->host_arena});
     if (result != ZR_OK)
         goto unwind;
-    engine->options.list = (struct zr_parameter_list){0}; /* the caller's arrays end here */
+    engine->options.list = (struct zr_parameter_list){0}; /* the caller's arrays need not outlive the call */
     result = zr_take(options->host_arena, ZR_TAG_OTHER, engine->layout.units_count, sizeof *engine->units,
                      (void **)&engine->units);
     if (result != ZR_OK)
@@ -277,10 +277,10 @@ void zr_engine_destroy(zr_engine *engine)
         return;
     zr_arena *arena = engine->options.arena, *host_arena = engine->options.host_arena,
              *state_arena = zr_engine_state_arena(engine);
-    zr_engine_speculation_close(engine); /* its thread reads gradients */
+    zr_engine_speculation_close(engine); /* first: its thread reads gradients */
     if (engine->units) {
         zr_engine_synchronize(
-            engine); /* a lost peer has ended the communicator's work too: nothing still writes */
+            engine); /* even after a lost peer, no operation of the communicator still writes */
         for (size_t u = 0; u < engine->layout.units_count; u++) {
             zr_drop(zr_engine_unit_arena(engine, u), &engine->units[u].sum_shard);
             zr_drop(zr_engine_unit_arena(engine, u), &engine->units[u].gradients);

@@ -1,6 +1,6 @@
-/* gather.c: parameters for use. What is kept whole is waited for where its all-gather after an update is
- * under way; a unit of shards is gathered into a block of its own (tag gathered), at most two units at a
- * time (or as many as the prefetch distance says), and freed when its last user has released it. */
+/* gather.c: whole parameters of units in use. For parameters that are kept whole, waits for the all-gather
+ * after an update. A sharded unit is gathered into a block (tag gathered), at most two units at a time or as
+ * many as the prefetch distance allows, and freed after its last release. */
 #include "zero/engine/nvme/parameter_file.h"
 #include "zero/engine/offload.h"
 #include "zero/comm/copies.h"
@@ -23,7 +23,7 @@ static void drop_unit(struct zr_engine *engine, size_t unit)
     engine->gathered_units--;
 }
 
-/* Into the unit's block. */
+/* Gathers a unit into its block. */
 static zr_result fill_gathered(struct zr_engine *engine, size_t unit)
 {
     const struct zr_layout_unit *u = &engine->layout.units[unit];
@@ -41,7 +41,7 @@ static zr_result fill_gathered(struct zr_engine *engine, size_t unit)
             &state->parameter_copy);
     size_t host_bytes = zr_engine_hosts_parameters(engine, unit) ? shard_bytes : 0;
     engine->moved_bytes += host_bytes;
-    result = zr_engine_await_parameters(engine, unit); /* the shard */
+    result = zr_engine_await_parameters(engine, unit); /* wait for the shard */
     if (result != ZR_OK)
         return result;
     result = zr_comm_all_gather(
@@ -50,7 +50,8 @@ static zr_result fill_gathered(struct zr_engine *engine, size_t unit)
                                 .destination = state->gathered,
                                 .shard_bytes = shard_bytes,
                                 .host_bytes = host_bytes,
-                                /* A step synchronizes before it updates; a slot is needed again at once. */
+                                /* A shard in memory stays until the step synchronizes before its update; a
+                                   slot is reused earlier. */
                                 .source_stays = !source.before,
                                 .before = source.before,
                                 .label = zr_engine_label((unsigned)unit, ZR_LABEL_PARAMETERS),
@@ -69,12 +70,13 @@ static zr_result start_gathering(struct zr_engine *engine, size_t unit)
         return zr_name_unit(result, u->unit.name);
     engine->gathered_units++;
     result = fill_gathered(engine, unit);
-    if (result != ZR_OK) /* nothing is on its way there */
+    if (result != ZR_OK) /* no operation writes to the block */
         drop_unit(engine, unit);
     return result;
 }
 
-/* Also of what is kept whole, after an update. What has failed has failed for whoever asks again. */
+/* Also for parameters that are kept whole, after an update. The ticket is kept after a failure, so later
+ * calls fail too. */
 zr_result zr_engine_await_gather(struct zr_engine *engine, size_t unit)
 {
     zr_result read = zr_engine_parameter_await(engine, unit);
@@ -111,7 +113,7 @@ zr_result zr_engine_prefetch(zr_engine *engine, unsigned unit)
     return start_gathering(engine, unit);
 }
 
-/* Room for one more unit; what was gathered on a hint that turned out wrong goes first. */
+/* Makes room for one more unit; frees units that were gathered ahead but not used. */
 static zr_result make_room(struct zr_engine *engine)
 {
     return engine->gathered_units < engine->gathered_most ? ZR_OK : zr_engine_drop_gathered(engine);
@@ -124,7 +126,7 @@ zr_result zr_engine_gather(zr_engine *engine, unsigned unit, const void **base)
         return result;
     struct zr_unit_state *state = &engine->units[unit];
     if (state->references == 0 && engine->used_units >= engine->gathered_most)
-        return zr_fail(ZR_ERR_INVALID, "unit %s is asked for while %u others are in use; release one first",
+        return zr_fail(ZR_ERR_INVALID, "cannot gather unit %s: %u other units are in use; release one first",
                        engine->layout.units[unit].unit.name, engine->gathered_most);
 
     if (!state->resident && !state->gathered) {
@@ -148,7 +150,7 @@ void zr_engine_release(zr_engine *engine, unsigned unit)
         return;
     struct zr_unit_state *state = &engine->units[unit];
     if (state->references == 0) {
-        zr_fail(ZR_ERR_INVALID, "unit %s is released once more than it was gathered",
+        zr_fail(ZR_ERR_INVALID, "unit %s is released more often than it was gathered",
                 engine->layout.units[unit].unit.name);
         return;
     }

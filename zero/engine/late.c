@@ -10,7 +10,7 @@
 
 /* ---- In the thread of the update ----------------------------------------------------------------------- */
 
-/* Where a unit's new parameters wait for the step's end. */
+/* Buffer of a unit's new parameters until the end of the step. */
 static struct zr_numbers new_parameters(const struct zr_engine *engine, size_t unit)
 {
     size_t at = engine->layout.units[unit].shard_offset;
@@ -24,18 +24,18 @@ static zr_result update_unit(struct zr_engine *engine, size_t unit)
     struct zr_window window = {.values = new_parameters(engine, unit)};
     zr_result result = zr_engine_take_owned(engine, unit, &owned);
     window.count = owned.to - owned.from;
-    if (result == ZR_OK) /* of those from the update before, which the step has long needed */
+    if (result == ZR_OK) /* the previous update's copy */
         result = zr_comm_wait(engine->copies, late->copied);
     if (result == ZR_OK)
         result =
             zr_engine_update_window(engine, unit, late->gradients, &engine->late.update, &owned, &window);
     zr_comm_clock_update(engine->late.clock, window.count);
-    /* Straight to the store: tickets of a unit's copies are the step's. */
+    /* Uses the store directly, because the tickets of a unit's copies belong to the step's thread. */
     zr_result given = zr_state_store_give(&engine->store, unit, true);
     return result == ZR_OK ? given : result;
 }
 
-/* How long others than the step's thread have waited for the file of the store: of these there is one. */
+/* Time that the update's thread has waited for the store's file; it is the only other thread that waits. */
 static uint64_t behind_ns(const struct zr_engine *engine)
 {
     struct zr_state_file_report file;
@@ -52,7 +52,7 @@ static zr_result update_all(void *state, struct zr_kernel_context *none)
     for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++)
         result = update_unit(engine, u);
     zr_result ended = zr_state_store_end(&engine->store);
-    /* In this order: a report takes the second from the first. */
+    /* In this order, because a report subtracts the second from the first. */
     atomic_fetch_add(&engine->late.busy_ns, zr_os_now_ns() - start_ns);
     atomic_fetch_add(&engine->late.behind_ns, behind_ns(engine) - before_ns);
     return result == ZR_OK ? ended : result;
@@ -102,7 +102,7 @@ void zr_engine_late_close(struct zr_engine *engine)
 {
     struct zr_late *late = &engine->late;
     if (late->worker)
-        zr_comm_destroy(late->worker); /* after what it has under way */
+        zr_comm_destroy(late->worker); /* waits for its operations */
     late->worker = NULL;
     for (size_t u = 0; engine->units && u < engine->layout.units_count; u++)
         drop_late(engine, u);
@@ -114,8 +114,8 @@ void zr_engine_late_close(struct zr_engine *engine)
     zr_drop(engine->options.host_arena, &late->units);
 }
 
-/* In a rehearsal it runs here, and neither its waits nor its computing are the step's until the step waits
- * for its end. */
+/* On the simulated clock the update runs here. Its time counts for the step only when the step waits for its
+ * end. */
 static zr_result run(struct zr_late *late)
 {
     struct zr_comm_clock *clock = late->clock;
@@ -137,14 +137,14 @@ zr_result zr_engine_late_start(struct zr_engine *engine, const struct zr_engine_
     char *gradients = engine->gradients;
     float *sums = engine->sums;
     zr_assert(!late->pending);
-    /* The update's thread, which is to write new parameters where copies read those before, cannot wait for a
-     * card's streams. */
+    /* The update's thread overwrites the source of earlier copies and cannot wait for streams, so wait here.
+     */
     for (size_t u = 0; u < engine->layout.units_count && engine->apart; u++) {
         zr_result copied = zr_engine_await_masters(engine, u);
         if (copied != ZR_OK)
             return copied;
     }
-    /* Of which the update needs what does not change. */
+    /* A copy of the context: the update uses only its constant fields. */
     late->context = *zr_engine_compute(engine, engine->options.offload.host).context;
     late->context.parallel = (struct zr_parallel){.threads = 1};
     late->context.flops = NULL;
@@ -184,12 +184,12 @@ zr_result zr_engine_late_await(struct zr_engine *engine)
         zr_comm_clock_wait_disk(late->clock, late->clock->update_idle_seconds);
     else if (late->pending && late->clock)
         zr_comm_clock_wait_until(late->clock, late->clock->update_idle_seconds);
-    if (result == ZR_OK) /* else whoever asks again has to hear of it, too */
+    if (result == ZR_OK) /* keep the ticket after a failure, so later calls fail too */
         late->ticket = 0;
     return result;
 }
 
-/* Brings a unit's new parameters to where a step reads them. */
+/* Copies a unit's new parameters to where a step reads them. */
 static zr_result publish_unit(struct zr_engine *engine, size_t unit)
 {
     const void *from = new_parameters(engine, unit).at;

@@ -1,11 +1,11 @@
-/* late.h: the delayed update (ZeRO-Offload): while a step computes, a thread of its own updates masters by
- * the gradients of the step before, and the parameters follow when the step ends. So a step computes with
- * parameters that have not seen the gradients of the step before it. Private to engine/.
+/* late.h: the delayed update (ZeRO-Offload): while a step computes, a thread updates masters with the
+ * gradients of the previous step, and the new parameters are published at the end of the step. A step
+ * therefore computes with parameters that do not contain the previous step's gradients. Private to engine/.
  *
- * Shards of gradients have two places by turns: one is filled by the step, one is read by the update, which
- * writes new parameters into a place of their own on the host. From there they are copied to where steps read
- * them; the copies of the last units go on while the next forward begins, and the next update overwrites a
- * unit's when its copy has ended. */
+ * Gradient shards are double-buffered: the step fills one buffer while the update reads the other. The update
+ * writes new parameters to a separate host buffer, from which they are copied to where steps read them. The
+ * last copies overlap with the next forward; the next update waits for a unit's copy before it overwrites the
+ * buffer. */
 #ifndef ZR_ENGINE_LATE_H
 #define ZR_ENGINE_LATE_H
 
@@ -13,13 +13,12 @@
 
 zr_result zr_engine_late_open(struct zr_engine *engine);
 void zr_engine_late_close(struct zr_engine *engine);
-/* The end of a step, when its gradients are found good: they become those of the update that starts now. None
- * is pending. */
+/* Starts an update with the gradients of the step that ends. No update may be pending. */
 zr_result zr_engine_late_start(struct zr_engine *engine, const struct zr_engine_update *update);
-/* Waits for the update, if one is under way. */
+/* Waits for the update's thread, if it runs. */
 zr_result zr_engine_late_await(struct zr_engine *engine);
-/* Its parameters come to all that keep them; nobody uses any. Collective. Of none that is pending it does
- * nothing. */
+/* Copies the new parameters to where they are kept, on all ranks; does nothing if no update is pending.
+ * Collective; no unit may be in use. */
 zr_result zr_engine_late_publish(struct zr_engine *engine);
 
 #endif

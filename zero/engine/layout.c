@@ -25,11 +25,11 @@ bool zr_layout_overlap(const struct zr_layout_parameter *parameter, size_t from,
 
 /* ---- Parts of tensors ---------------------------------------------------------------------------------- */
 
-/* A parameter as a matrix, of a vector one row; each of its rows is so many runs, one of each block, that lie
- * together in the whole tensor. */
+/* A parameter as a matrix; a vector is one row. Each row consists of runs, one per block, that are contiguous
+ * in the whole tensor. */
 struct matrix {
-    size_t runs, run;             /* of a row, and the elements of each as stored */
-    size_t rows_there, run_there; /* of these, what lies in the whole tensor */
+    size_t runs, run;             /* runs per row, stored elements per run */
+    size_t rows_there, run_there; /* the same without padding */
     size_t whole_columns, whole_block, first_row, first_column;
 };
 
@@ -59,14 +59,14 @@ static struct matrix matrix_of(const struct zr_parameter *p)
     m.run = columns / m.runs;
     m.whole_block = whole_columns / m.runs;
     m.run_there = least(m.run, m.whole_block - first_column);
-    if (m.run == m.whole_block && first_column == 0) { /* whole rows lie together as well */
+    if (m.run == m.whole_block && first_column == 0) { /* whole rows are contiguous as well */
         m.runs = 1;
         m.run = m.run_there = m.whole_block = whole_columns;
     }
     return m;
 }
 
-/* Rows lie together in the whole tensor. */
+/* Whether rows are contiguous in the whole tensor. */
 static bool has_whole_rows(const struct matrix *m)
 {
     return m->run == m->whole_columns;
@@ -123,16 +123,16 @@ static zr_result check_part(const struct zr_parameter *p)
     if (part->whole[0] == 0)
         return ZR_OK;
     if (columns % blocks || whole_columns % blocks)
-        return zr_fail(ZR_ERR_INVALID, "parameter %s has %zu of %zu columns, which %u blocks do not divide",
-                       p->name, columns, whole_columns, blocks);
+        return zr_fail(ZR_ERR_INVALID, "parameter %s: %u blocks do not divide %zu of %zu columns", p->name,
+                       blocks, columns, whole_columns);
     if ((part->whole[1] == 0) == vector && part->first[!vector] < whole_columns / blocks &&
         (vector || part->first[0] < part->whole[0]))
         return ZR_OK;
-    return zr_fail(ZR_ERR_INVALID, "parameter %s begins at [%zu, %zu] of a tensor [%zu, %zu]: outside of it",
+    return zr_fail(ZR_ERR_INVALID, "parameter %s begins at [%zu, %zu], outside its tensor [%zu, %zu]",
                    p->name, part->first[0], part->first[1], part->whole[0], part->whole[1]);
 }
 
-/* Elements of the whole tensor; 0: too many. */
+/* Elements of the whole tensor; 0: overflow. */
 static uint64_t whole_elements(const struct zr_parameter *p)
 {
     struct zr_parameter whole = *p;
@@ -146,11 +146,12 @@ static uint64_t whole_elements(const struct zr_parameter *p)
 
 static zr_result no_beginning(const struct zr_parameter *p)
 {
-    return zr_fail(ZR_ERR_INVALID, "parameter %s continues a tensor of which the list has no part before it",
+    return zr_fail(ZR_ERR_INVALID, "parameter %s continues a tensor that has no earlier part in the list",
                    p->name);
 }
 
-/* Where a parameter's tensor begins among all of the model's, which have one more where it is the first. */
+/* Sets the index of the tensor's first element among the model's elements. The first part of a tensor adds
+ * the whole tensor to the count. */
 static zr_result number_tensor(struct zr_layout *layout, struct zr_layout_parameter *parameter)
 {
     const struct zr_parameter *p = &parameter->parameter;
@@ -160,8 +161,8 @@ static zr_result number_tensor(struct zr_layout *layout, struct zr_layout_parame
         return whole > 0 && !__builtin_add_overflow(layout->elements, whole, &layout->elements)
                    ? ZR_OK
                    : zr_fail(ZR_ERR_INVALID,
-                             "parameter %s is part of a tensor with too many elements to count", p->name);
-    const struct zr_layout_parameter *first = parameter; /* it is near */
+                             "parameter %s: the number of elements of its tensor is 0 or overflows", p->name);
+    const struct zr_layout_parameter *first = parameter; /* the first part is near: search backward */
     if (first == layout->parameters)
         return no_beginning(p);
     do
@@ -174,7 +175,7 @@ static zr_result number_tensor(struct zr_layout *layout, struct zr_layout_parame
     return ZR_OK;
 }
 
-/* Places the parameters of one unit and returns its padded size through `unit`. */
+/* Places the parameters of one unit and fills in its sizes and offsets. */
 static zr_result lay_unit(struct zr_layout *layout, struct zr_layout_unit *unit, size_t index)
 {
     size_t offset = 0, next = unit->first_parameter;
@@ -183,14 +184,14 @@ static zr_result lay_unit(struct zr_layout *layout, struct zr_layout_unit *unit,
     while (next < layout->parameters_count && layout->parameters[next].parameter.unit == index) {
         struct zr_layout_parameter *parameter = &layout->parameters[next];
         if (__builtin_add_overflow(layout->elements, parameter->parameter.left_out, &layout->elements))
-            return zr_fail(ZR_ERR_INVALID, "before parameter %s there are too many elements to count",
+            return zr_fail(ZR_ERR_INVALID, "parameter %s: the number of elements before it overflows",
                            parameter->parameter.name);
         if (parameter->parameter.left_out > 0)
             layout->part = parameter->parameter.name;
         parameter->elements = zr_parameter_elements(&parameter->parameter);
         if (!round_up(offset, tensor_align, &parameter->offset) || parameter->elements == 0 ||
             __builtin_add_overflow(parameter->offset, parameter->elements, &offset))
-            return zr_fail(ZR_ERR_INVALID, "parameter %s has no elements, or too many to count",
+            return zr_fail(ZR_ERR_INVALID, "parameter %s: its number of elements is 0 or overflows",
                            parameter->parameter.name);
         zr_result result = check_part(&parameter->parameter);
         if (result == ZR_OK)
@@ -203,15 +204,14 @@ static zr_result lay_unit(struct zr_layout *layout, struct zr_layout_unit *unit,
     }
     unit->parameters_count = next - unit->first_parameter;
     if (unit->parameters_count == 0)
-        return zr_fail(ZR_ERR_INVALID, "unit %s has no parameters; they must come sorted by unit",
-                       unit->unit.name);
+        return zr_fail(ZR_ERR_INVALID, "unit %s has no parameters; sort parameters by unit", unit->unit.name);
     if (!round_up(offset, align, &unit->padded_elements))
         return zr_fail(ZR_ERR_INVALID, "unit %s is too large for %u ranks", unit->unit.name, layout->world);
     unit->shard_elements = unit->padded_elements / layout->world;
     unit->pool_offset = layout->pool_elements;
     unit->shard_offset = layout->shards_elements;
     if (__builtin_add_overflow(layout->pool_elements, unit->padded_elements, &layout->pool_elements))
-        return zr_fail(ZR_ERR_INVALID, "the parameter list has more elements than addresses");
+        return zr_fail(ZR_ERR_INVALID, "the number of elements of the parameter list overflows");
     layout->shards_elements += unit->shard_elements;
     return ZR_OK;
 }
@@ -225,30 +225,30 @@ static bool before(const void *a, const void *b)
     return order != 0 ? order < 0 : one->parameter.part.continues < other->parameter.part.continues;
 }
 
-/* What a file of zr_engine_save() can have as a key, and is not one of its own. */
+/* The name must be a valid key of a file of zr_engine_save(), and not one of the file's own keys. */
 static zr_result check_name(const struct zr_parameter *parameter)
 {
     static const char *const taken[] = {ZR_STATE_MOMENTUM, ZR_STATE_VARIANCE};
     const char *name = parameter->name;
     if (!memchr(name, '\0', sizeof parameter->name))
-        return zr_fail(ZR_ERR_INVALID, "a parameter's name has no end: '%.*s'; it has %zu letters at most",
+        return zr_fail(ZR_ERR_INVALID, "the parameter name '%.*s' is longer than %zu characters",
                        (int)sizeof parameter->name, name, sizeof parameter->name - 1);
     if (!name[0])
         return zr_fail(ZR_ERR_INVALID, "a parameter of unit %u has no name", parameter->unit);
     for (size_t i = 0; i < sizeof taken / sizeof *taken; i++)
         if (strncmp(name, taken[i], strlen(taken[i])) == 0 || strcmp(name, "__metadata__") == 0)
-            return zr_fail(ZR_ERR_INVALID, "no parameter can be called %s: a saved state has that of its own",
+            return zr_fail(ZR_ERR_INVALID, "the parameter name %s is reserved for the file of a saved state",
                            name);
     return ZR_OK;
 }
 
-/* Sorts the layout's parameters, the only room there is, which then are filled again in the list's order. */
+/* Uses layout->parameters as scratch for sorting; the caller refills it in the list's order. */
 static zr_result check_names(struct zr_layout *layout, const struct zr_parameter_list *list)
 {
     struct zr_layout_parameter *sorted = layout->parameters;
     for (size_t u = 0; u < list->units_count; u++)
         if (!memchr(list->units[u].name, '\0', sizeof list->units[u].name))
-            return zr_fail(ZR_ERR_INVALID, "a unit's name has no end: '%.*s'; it has %zu letters at most",
+            return zr_fail(ZR_ERR_INVALID, "the unit name '%.*s' is longer than %zu characters",
                            (int)sizeof list->units[u].name, list->units[u].name,
                            sizeof list->units[u].name - 1);
     for (size_t i = 0; i < list->parameters_count; i++) {
@@ -261,8 +261,7 @@ static zr_result check_names(struct zr_layout *layout, const struct zr_parameter
     for (size_t i = 1; i < list->parameters_count; i++)
         if (!sorted[i].parameter.part.continues &&
             strcmp(sorted[i - 1].parameter.name, sorted[i].parameter.name) == 0)
-            return zr_fail(ZR_ERR_INVALID, "two parameters are called %s; give each a name of its own",
-                           sorted[i].parameter.name);
+            return zr_fail(ZR_ERR_INVALID, "the parameter name %s is used twice", sorted[i].parameter.name);
     return ZR_OK;
 }
 
@@ -273,7 +272,7 @@ zr_result zr_layout_make(struct zr_layout *layout, const struct zr_layout_reques
     zr_result result;
     memset(layout, 0, sizeof *layout);
     if (list->parameters_count == 0 || list->units_count == 0 || request->world == 0)
-        return zr_fail(ZR_ERR_INVALID, "a layout needs at least one parameter, one unit and one rank");
+        return zr_fail(ZR_ERR_INVALID, "a layout requires at least one parameter, one unit and one rank");
     layout->world = request->world;
     layout->element_bytes = zr_precision_bytes(request->precision);
     layout->host_arena = host_arena;
@@ -297,7 +296,8 @@ zr_result zr_layout_make(struct zr_layout *layout, const struct zr_layout_reques
             goto unwind;
         next += layout->units[u].parameters_count;
         if (u + 1 == list->units_count && next != list->parameters_count) {
-            result = zr_fail(ZR_ERR_INVALID, "parameter %s belongs to no unit, or comes out of order",
+            result = zr_fail(ZR_ERR_INVALID,
+                             "parameter %s belongs to no unit or is out of order; sort parameters by unit",
                              list->parameters[next].name);
             goto unwind;
         }
@@ -306,7 +306,7 @@ zr_result zr_layout_make(struct zr_layout *layout, const struct zr_layout_reques
         layout->part = layout->parameters[0].parameter.name;
     if (!__builtin_add_overflow(layout->elements, list->left_out, &layout->elements))
         return ZR_OK;
-    result = zr_fail(ZR_ERR_INVALID, "behind the last parameter there are too many elements to count");
+    result = zr_fail(ZR_ERR_INVALID, "the number of elements after the last parameter overflows");
 
 unwind:
     zr_layout_end(layout);

@@ -1,16 +1,16 @@
-/* layout.h: the flat partition: where each parameter lies in its unit, and which part of a unit a rank owns.
- */
+/* layout.h: the flat partition: the place of each parameter in its unit, and the part of a unit that a rank
+ * owns. */
 #ifndef ZR_LAYOUT_H
 #define ZR_LAYOUT_H
 
 #include "zero/zr_zero.h"
 
 enum {
-    ZR_TENSOR_ALIGN_BYTES = 64, /* for the vector units */
-    ZR_SHARD_ALIGN_BYTES = 256, /* the arena's own alignment: pools and blocks have nothing between them */
+    ZR_TENSOR_ALIGN_BYTES = 64, /* for vector instructions */
+    ZR_SHARD_ALIGN_BYTES = 256, /* the arena's alignment, so blocks are not padded */
 };
 
-/* What a saved state calls a parameter's momentum and variance: these, and its name (state.c). */
+/* Prefixes of momentum and variance in a saved state; the parameter's name follows (state.c). */
 #define ZR_STATE_MOMENTUM "optimizer.momentum."
 #define ZR_STATE_VARIANCE "optimizer.variance."
 
@@ -36,20 +36,19 @@ struct zr_layout {
     struct zr_layout_unit *units;
     size_t units_count;
     uint64_t elements;      /* of whole tensors, without padding */
-    const char *part;       /* name of a tensor of which there is a part alone; NULL: all are whole */
+    const char *part;       /* name of a tensor that is only partly here; NULL: all are whole */
     size_t pool_elements;   /* all units, padded */
     size_t shards_elements; /* all shards of one rank */
     unsigned world;
-    size_t element_bytes; /* of parameters and gradients */
+    size_t element_bytes; /* parameters and gradients */
     zr_arena *host_arena;
 };
 
-/* Units in a row: those from `first` on before `end`. */
+/* Units [first, end). */
 struct zr_unit_range {
     unsigned first, end;
 };
 
-/* What a layout is made for. */
 struct zr_layout_request {
     const struct zr_parameter_list *list;
     unsigned world;
@@ -57,13 +56,13 @@ struct zr_layout_request {
     zr_arena *host_arena;
 };
 
-/* Lays out a list for the ranks; the records come from the arena, tag other, until zr_layout_end().
- * ZR_ERR_INVALID: an empty list or unit, units out of order, sizes that overflow, names that are not told
- * apart or that a file cannot have. */
+/* Lays out a list for `world` ranks. Records are allocated from the host arena, tag other, and freed by
+ * zr_layout_end(). ZR_ERR_INVALID: an empty list or unit, units out of order, sizes that overflow, or names
+ * that are duplicate, too long or reserved. */
 zr_result zr_layout_make(struct zr_layout *layout, const struct zr_layout_request *request);
 void zr_layout_end(struct zr_layout *layout);
 
-/* The part of a parameter that lies in [from, to) of its unit; false when there is none. */
+/* The part of a parameter in [from, to) of its unit; false: there is none. */
 struct zr_overlap {
     size_t offset; /* elements from the start of the unit */
     size_t count;
@@ -71,11 +70,11 @@ struct zr_overlap {
 bool zr_layout_overlap(const struct zr_layout_parameter *parameter, size_t from, size_t to,
                        struct zr_overlap *out);
 
-/* Where a stored element is in its whole tensor, or would be were there no padding. */
+/* Index of a stored element in its whole tensor, counted without padding. */
 uint64_t zr_layout_whole_index(const struct zr_layout_parameter *parameter, size_t element);
 
-/* The same cut into pieces that lie together in the whole tensor, too: one, or one per row of a column slice.
- * Padding beyond the whole is in none of them; a piece may be empty. `index` is below the count. */
+/* The overlap in pieces that are contiguous in the whole tensor as well: one piece, or one per row of a
+ * column slice. Pieces exclude padding and may be empty. `index` is below zr_layout_pieces(). */
 struct zr_tensor_piece {
     size_t offset; /* elements from the start of the unit */
     size_t count;

@@ -1,9 +1,10 @@
-/* loss_scale.c: dynamic loss scaling for fp16. The scale is as large as the gradients bear: it doubles after
- * a window of good steps, and halves when a step had to be skipped, the first few of which are forgiven
- * (hysteresis). Every rank comes to the same scale, since the norm that it follows is the same on all. */
+/* loss_scale.c: dynamic loss scaling for fp16. The scale doubles after a window of finite steps and halves
+ * after a skipped step, except for the first few skips (hysteresis). It depends only on the norm, so all
+ * ranks have the same scale. */
 #include "zero/engine/engine.h"
 
-/* Defaults, as DeepSpeed has them; and how many steps a constant scale may skip in a row. */
+/* Defaults are DeepSpeed's. CONSTANT_SKIPS_MAX: skipped steps in a row before a constant scale is an error.
+ */
 enum { WINDOW = 1000, HYSTERESIS = 2, CONSTANT_SKIPS_MAX = 32 };
 #define INITIAL 0x1p16f
 #define LEAST   1.0f
@@ -74,7 +75,8 @@ zr_result zr_engine_set_scaling(zr_engine *engine, const struct zr_loss_scale *s
     if (result != ZR_OK)
         return result;
     if (!(scaling->scale > 0 && scaling->scale <= ZR_LOSS_SCALE_MOST) || scaling->hysteresis_left == 0)
-        return zr_fail(ZR_ERR_INVALID, "a loss scale of %g with %u skipped steps left is none that a run had",
+        return zr_fail(ZR_ERR_INVALID,
+                       "loss scale %g with %u skipped steps left is invalid; the saved state is damaged",
                        (double)scaling->scale, scaling->hysteresis_left);
     engine->scaling = *scaling;
     if (engine->options.loss_scaling.constant)

@@ -9,7 +9,7 @@
 
 /* ---- Life ---------------------------------------------------------------------------------------------- */
 
-/* A bucket of the communicator, or less where no unit fills it; whole lines. */
+/* A bucket of the communicator, or the largest unit if smaller; a multiple of cache lines. */
 static size_t bounce_elements(const struct zr_engine *engine)
 {
     size_t most = engine->options.comm->options.bucket_bytes / ZR_SHARD_ALIGN_BYTES * ZR_SHARD_ALIGN_BYTES /
@@ -31,7 +31,7 @@ zr_result zr_engine_offload_open(struct zr_engine *engine)
     zr_result result = ZR_OK;
     if (!zr_engine_offloads(engine))
         return ZR_OK;
-    engine->copies_context = *o->context; /* what does not change while it is open */
+    engine->copies_context = *o->context; /* copies constant fields only */
     engine->copies_context.parallel = (struct zr_parallel){.threads = 1};
     engine->copies_context.flops = NULL;
     if (zr_engine_is_low_precision(engine)) {
@@ -94,8 +94,8 @@ uint64_t zr_engine_host_moved_bytes(const struct zr_engine *engine)
 
 /* ---- Gradients of one rank ----------------------------------------------------------------------------- */
 
-/* Whoever uses what was copied: the kernels' stream where copies have one, or the host. What has failed has
- * failed for whoever asks again. */
+/* Makes the user of a copy wait: the kernels' stream if copies have a stream, else the host. The ticket is
+ * kept after a failure, so later calls fail too. */
 static zr_result wait_for(struct zr_engine *engine, zr_ticket *ticket)
 {
     zr_result result = *ticket > 0 ? zr_comm_wait(engine->copies, *ticket) : ZR_OK;
@@ -104,7 +104,7 @@ static zr_result wait_for(struct zr_engine *engine, zr_ticket *ticket)
     return result;
 }
 
-/* The host, which is about to write what was copied from. */
+/* Makes the host wait before it overwrites the source of a copy. */
 static zr_result host_waits_for(struct zr_engine *engine, zr_ticket *ticket)
 {
     zr_result result = *ticket > 0 ? zr_copies_await(engine->copies, *ticket) : ZR_OK;
@@ -182,13 +182,13 @@ zr_result zr_engine_gradients_add(struct zr_engine *engine, size_t unit)
 
 /* ---- Parameters ---------------------------------------------------------------------------------------- */
 
-/* Whether new parameters have to be copied to the device. */
+/* Whether new parameters are copied to the device. */
 static bool uploads(const struct zr_engine *engine, size_t unit)
 {
     return zr_engine_offloads_unit(engine, unit) && !zr_engine_hosts_parameters(engine, unit);
 }
 
-/* Of a unit in the offload file: a slot of it, for all of the shard. */
+/* A unit in the offload file: the window is a slot for the whole shard. */
 static zr_result open_filed(struct zr_engine *engine, size_t unit, struct zr_window *out)
 {
     zr_result result = zr_engine_parameter_slot(engine, unit, &out->slot);
@@ -216,7 +216,7 @@ zr_result zr_engine_window_open(struct zr_engine *engine, size_t unit, const str
     return host_waits_for(engine, &engine->bounce_tickets[turn]);
 }
 
-/* Parameters of fp32 that are hosted are a copy of the masters. */
+/* In fp32, hosted parameters are a copy of the masters. */
 static zr_result copy_masters(struct zr_engine *engine, const struct zr_owned *owned,
                               const struct zr_window *window, void *to)
 {
@@ -237,14 +237,14 @@ zr_result zr_engine_window_close(struct zr_engine *engine, size_t unit, const st
         return copied == ZR_OK ? zr_engine_parameter_write(engine, unit) : copied;
     }
     if (!zr_engine_offloads_unit(engine, unit) || (window->values.at && !uploads(engine, unit)))
-        return ZR_OK; /* written where they belong */
+        return ZR_OK; /* the window was the final place */
     if (!uploads(engine, unit))
         return copy_masters(engine, owned, window, to.at);
     zr_result result = zr_copies_start(
         engine->copies,
         &(struct zr_host_copy){.to = to.at, .from = from, .bytes = window->count * engine->parameter_bytes},
         &engine->units[unit].parameter_copy);
-    if (window->values.at) /* the buffer of this turn */
+    if (window->values.at) /* the current bounce buffer */
         engine->bounce_tickets[(engine->bounce_turn - 1) % ZR_BOUNCE_BUFFERS] =
             engine->units[unit].parameter_copy;
     return result;

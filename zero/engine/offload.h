@@ -1,11 +1,11 @@
-/* offload.h: what an engine does where its optimizer state lives on the host: its copies, and the way of new
- * parameters from masters on the host to where they are used. Private to engine/.
+/* offload.h: copies of gradients and parameters between device and host for an offloaded optimizer. Private
+ * to engine/.
  *
- * Gradients leave as they are reduced: their shard is the destination of the reduce-scatter, which passes
- * through the communicator's ring of constant size; of one rank they are copied out of staging. On the host
- * they wait for the norm. The update writes parameters into two bounce buffers on the host by turns, each of
- * one bucket, from which they are copied while the next piece is updated; of fp32 they are copied from the
- * masters. The copies of the last units go on while the next forward begins. */
+ * Gradients move to the host as they are reduced: the destination of the reduce-scatter is the shard on the
+ * host; with one rank they are copied from staging. The update starts when the norm is known. It writes
+ * parameters alternately to two bounce buffers of one bucket on the host, from which they are copied to the
+ * device while the next piece is updated; in fp32 they are copied from the masters. The last copies overlap
+ * with the next forward. */
 #ifndef ZR_ENGINE_OFFLOAD_H
 #define ZR_ENGINE_OFFLOAD_H
 
@@ -14,27 +14,28 @@
 zr_result zr_engine_offload_open(struct zr_engine *engine);
 void zr_engine_offload_close(struct zr_engine *engine);
 
-/* Of one rank: a unit's staged gradients to their place on the host / back into staging, at once. */
+/* One rank only: copy a unit's staged gradients to the host / back to staging. */
 zr_result zr_engine_gradients_leave(struct zr_engine *engine, size_t unit);
 zr_result zr_engine_gradients_return(struct zr_engine *engine, size_t unit);
-/* Likewise to fp32 sums on the host, which they begin or are added to. */
+/* One rank only: write or add a unit's staged gradients to the fp32 sums on the host. */
 zr_result zr_engine_gradients_add(struct zr_engine *engine, size_t unit);
-/* Waits for the copy of a unit's gradients / of its parameters, if there is one: on a card the kernels'
- * stream does / the host, before it changes what parameters are copied from. */
+/* Wait for the copy of a unit's gradients, or of its parameters, if any. With streams, the kernels' stream
+ * waits. await_masters(): the host waits, before it changes the source of the copy. */
 zr_result zr_engine_await_gradients(struct zr_engine *engine, size_t unit);
 zr_result zr_engine_await_parameters(struct zr_engine *engine, size_t unit);
 zr_result zr_engine_await_masters(struct zr_engine *engine, size_t unit);
 
-/* A stretch of what a rank owns of a unit, whose parameters are about to be written. */
+/* A range of a rank's part of a unit, whose parameters the caller writes. */
 struct zr_window {
-    size_t from, count;       /* elements after owned.from */
-    struct zr_numbers values; /* of element `from`; NULL: parameters are the masters, or a copy of them */
-    void *slot;               /* of a unit in an offload file: where its shard is written to; else NULL */
+    size_t from, count; /* elements, relative to owned.from */
+    struct zr_numbers
+        values; /* parameters from element `from` on; NULL: parameters are the masters or their copy */
+    void *slot; /* slot of a shard in an offload file; NULL: not in a file */
 };
-/* The next window: from 0, or behind the one before, until owned's end. */
+/* The next window: `from` is 0, or the end of the previous window, below the end of `owned`. */
 zr_result zr_engine_window_open(struct zr_engine *engine, size_t unit, const struct zr_owned *owned,
                                 size_t from, struct zr_window *out);
-/* They are written: sends them where they belong. */
+/* Copies the written parameters to their place. */
 zr_result zr_engine_window_close(struct zr_engine *engine, size_t unit, const struct zr_owned *owned,
                                  const struct zr_window *window);
 

@@ -1,5 +1,5 @@
-/* optimizer.c: the end of a step: norm, clipping, the update of what this rank owns by AdamW or SGD, new
- * parameters to everyone who keeps them whole; or a step skipped, where fp16 could not hold the gradients. */
+/* optimizer.c: the end of a step: norm, clipping, the update of this rank's part by AdamW or SGD, and the
+ * all-gather of new parameters that are kept whole. In fp16 a step whose gradients overflowed is skipped. */
 #include "zero/engine/late.h"
 #include "zero/engine/nvme/gradient_file.h"
 #include "zero/engine/offload.h"
@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Adds up numbers of the ranks that share them. */
+/* All-reduces in place over the ranks that share a unit. */
 static zr_result add_shared(struct zr_engine *engine, struct zr_numbers numbers, size_t count)
 {
     zr_comm *sharing = engine->options.sharing;
@@ -29,7 +29,7 @@ static zr_result add_shared(struct zr_engine *engine, struct zr_numbers numbers,
     return result == ZR_OK ? zr_comm_wait(sharing, ticket) : result;
 }
 
-/* Whether at stage 0, where everyone updates everything, whole gradients are made of the sums' shards. */
+/* Stage 0 updates whole units: whether their gradients are gathered from shards of sums. */
 static bool needs_whole_sums(const struct zr_engine *engine, size_t unit)
 {
     return engine->options.stage == 0 && zr_engine_is_low_precision(engine) && engine->world > 1 &&
@@ -37,13 +37,13 @@ static bool needs_whole_sums(const struct zr_engine *engine, size_t unit)
            !zr_engine_adds_in_place(engine);
 }
 
-/* What everyone updates everything with: whole gradients, which are reduced already. */
+/* A unit's whole reduced gradients, the input of the update at stage 0. */
 static struct zr_numbers whole_gradients(const struct zr_engine *engine, size_t unit)
 {
     return (struct zr_numbers){zr_engine_kept_gradients(engine, unit), engine->options.precision};
 }
 
-/* Reduced gradients of a unit that other ranks of the pipeline have too. */
+/* Sums the reduced gradients of a unit over the pipeline ranks that share it. */
 static zr_result sum_over_sharing(struct zr_engine *engine, size_t unit)
 {
     const struct zr_layout_unit *u = &engine->layout.units[unit];
@@ -86,12 +86,12 @@ zr_result zr_engine_bring_gradients(struct zr_engine *engine)
     return result;
 }
 
-/* Where a gradient is not finite; unit UINT64_MAX: nowhere. */
+/* Location of a gradient that is not finite; unit UINT64_MAX: none. */
 struct bad_gradient {
     uint64_t unit, element;
 };
 
-/* Of what the ranks of a communicator have found, the first that backward comes to. */
+/* The first location, in the order of backward, over the ranks of a communicator. */
 static zr_result first_of_ranks(zr_comm *comm, struct bad_gradient *bad)
 {
     struct bad_gradient mine = *bad, all[ZR_MAX_WORLD];
@@ -127,7 +127,7 @@ static zr_result find_bad_gradient(struct zr_engine *engine, struct bad_gradient
     return result == ZR_OK && engine->options.tensor ? first_of_ranks(engine->options.tensor, mine) : result;
 }
 
-/* The same in words, of all ranks that have tensors of the model. */
+/* The same over all ranks of the model, with the parameter's name. */
 struct bad_element {
     bool found;
     char name[sizeof((struct zr_parameter *)0)->name];
@@ -150,33 +150,35 @@ static zr_result find_bad_element(struct zr_engine *engine, struct bad_element *
     if (result == ZR_OK && pipeline)
         result = zr_comm_host_all_gather(pipeline, out, sizeof *out, all);
     for (unsigned r = 0; result == ZR_OK && pipeline && r < zr_comm_world(pipeline); r++)
-        if (all[r].found) /* the last one: backward comes to it first */
+        if (all[r].found) /* the last stage: backward runs it first */
             *out = all[r];
     return result;
 }
 
-/* Names the first gradient that is not finite. Every rank comes here: the norm is the same on all of them. */
+/* Sets the error message with the first gradient that is not finite. Collective: the norm is the same on all
+ * ranks. */
 static zr_result blame_gradient(struct zr_engine *engine)
 {
     struct bad_element bad;
     if (engine->again)
         return zr_fail(ZR_ERR_CORRUPT,
-                       "the norm of the gradients is not finite; nothing was updated; without "
-                       "--cuda-graph a run names the gradient");
+                       "the norm of the gradients is not finite; nothing was updated; run without "
+                       "--cuda-graph to find the gradient");
     zr_result result = find_bad_element(engine, &bad);
     if (result != ZR_OK)
         return result;
     if (!bad.found)
-        return zr_fail(ZR_ERR_CORRUPT, "the gradient norm overflowed although every gradient is finite; "
+        return zr_fail(ZR_ERR_CORRUPT, "the gradient norm overflowed, although every gradient is finite; "
                                        "lower the learning rate (--lr)");
     const char *name = bad.name;
     uint64_t element = bad.element;
     if (engine->options.precision == ZR_PRECISION_FP16 && engine->scaling.skipped_in_row > 1)
-        return zr_fail(ZR_ERR_CORRUPT,
-                       "the gradient of %s is not finite (element %" PRIu64 "): %u steps in a row were "
-                       "skipped, the last with a loss scale of %g, and none smaller is left to try; lower "
-                       "the learning rate (--lr), or train in bf16",
-                       name, element, engine->scaling.skipped_in_row, (double)engine->scaling.scale);
+        return zr_fail(
+            ZR_ERR_CORRUPT,
+            "the gradient of %s is not finite (element %" PRIu64 "): %u steps in a row were "
+            "skipped, the last with the smallest loss scale, %g; lower the learning rate (--lr) or train "
+            "in bf16",
+            name, element, engine->scaling.skipped_in_row, (double)engine->scaling.scale);
     return zr_fail(ZR_ERR_CORRUPT,
                    "the gradient of %s is not finite (element %" PRIu64 "); nothing was updated; "
                    "lower the learning rate (--lr) or clip (--clip)",
@@ -218,8 +220,8 @@ static zr_result all_squares(struct zr_engine *engine)
     return result;
 }
 
-/* A sum of squares and what its rounding has left out: with both, sums come to the same bits in whatever
- * order they are made, and so whatever ranks have which tensors. */
+/* Sum of squares with its rounding error (compensated sum), so that the result does not depend on the
+ * distribution of tensors over ranks. */
 struct exact {
     double sum, rest;
 };
@@ -231,7 +233,7 @@ static void add_exactly(struct exact *to, double number)
     to->sum = sum;
 }
 
-/* The sum of the ranks' numbers; without a communicator it stays. */
+/* Adds the sums of the ranks of a communicator; NULL does nothing. */
 static zr_result add_over(zr_comm *comm, struct exact *number)
 {
     struct exact parts[ZR_MAX_WORLD];
@@ -246,9 +248,9 @@ static zr_result add_over(zr_comm *comm, struct exact *number)
     return result;
 }
 
-/* The norm of all gradients: squares in fixed blocks of each shard, added in the global order of the
- * elements, unit by unit and within a unit rank by rank; beside engines of other parts over all of them. The
- * same bits on every rank and at every stage. */
+/* The norm of all gradients: squares in fixed blocks of each shard, added unit by unit, and within a unit
+ * rank by rank; with tensor or pipeline parallelism over all engines. The bits are the same on every rank and
+ * at every stage. */
 static zr_result gradient_norm(struct zr_engine *engine, double *norm)
 {
     size_t units = engine->layout.units_count;
@@ -274,8 +276,8 @@ static zr_result gradient_norm(struct zr_engine *engine, double *norm)
 
 /* ---- The update ---------------------------------------------------------------------------------------- */
 
-/* At stage 0 everyone updates everything. Where sums of fp32 have no room among whole gradients of two bytes,
- * they come unit by unit into blocks of their own: one in use, one on its way. */
+/* Stage 0 with two-byte gradients: fp32 sums are gathered unit by unit into two blocks, one in use and one
+ * being gathered. */
 struct whole_sums {
     float *block[2];
     zr_ticket ticket[2];
@@ -296,7 +298,7 @@ static zr_result start_whole_sums(struct zr_engine *engine, struct whole_sums *s
                               &sums->ticket[unit % 2]);
 }
 
-/* The gradients of all that this rank updates of a unit. */
+/* Gradients of this rank's part of a unit. */
 static zr_result updating_gradients(struct zr_engine *engine, struct whole_sums *sums, size_t unit,
                                     struct zr_numbers *out)
 {
@@ -324,13 +326,14 @@ static void end_round(struct zr_engine *engine, size_t unit)
     zr_engine_speculation_forget(engine, unit);
 }
 
-/* Whether others have to hear of what this rank has updated of a unit. */
+/* Whether a unit's new parameters are all-gathered. */
 static bool tells_others(const struct zr_engine *engine, size_t unit)
 {
     return engine->options.stage > 0 && engine->world > 1 && engine->units[unit].resident;
 }
 
-/* A unit that has its update: its parameters come from its masters; of state in a file they are made. */
+/* Publishes the parameters of a unit that was updated speculatively; with state in a file its pass skips the
+ * unit. */
 static zr_result publish_held(struct zr_engine *engine, size_t unit)
 {
     struct zr_owned owned;
@@ -342,8 +345,8 @@ static zr_result publish_held(struct zr_engine *engine, size_t unit)
     return result == ZR_OK ? zr_engine_speculation_publish(engine, unit) : result;
 }
 
-/* Updates unit after unit; the all-gather of each runs while the next is updated. Where parameters come from
- * the host it starts after the next, when this rank's part has come. */
+/* Updates units in order; the all-gather of a unit overlaps with the next update. If parameters are copied
+ * from the host, the all-gather starts one unit later, after the copy. */
 static zr_result update_all(struct zr_engine *engine, const struct zr_engine_update *update)
 {
     struct whole_sums sums = {0};
@@ -366,14 +369,14 @@ static zr_result update_all(struct zr_engine *engine, const struct zr_engine_upd
             if (result == ZR_OK)
                 result = zr_engine_gradients_give(engine, u);
             zr_drop(engine->options.arena, &sums.block[u % 2]);
-            if (!zr_engine_defers(engine)) /* they may turn out to be wrong, and are looked at */
+            if (!zr_engine_defers(engine)) /* deferred: kept to find a value that is not finite */
                 end_round(engine, u);
         }
         if (result == ZR_OK && u >= behind && tells_others(engine, u - behind))
             result = zr_engine_all_gather_parameters(engine, u - behind);
     }
     for (unsigned i = 0; i < 2; i++) {
-        if (sums.block[i]) /* a lost peer has ended the communicator's work: nothing still writes */
+        if (sums.block[i]) /* even after a lost peer, no operation of the communicator still writes */
             zr_comm_wait(engine->options.comm, sums.ticket[i]);
         zr_drop(engine->options.arena, &sums.block[i]);
     }
@@ -384,7 +387,7 @@ static zr_result update_all(struct zr_engine *engine, const struct zr_engine_upd
 
 /* ---- The step ------------------------------------------------------------------------------------------ */
 
-/* What the gradients are worth: their norm, whether they are to be used, and by what they are multiplied. */
+/* The gradients' norm, whether the step is skipped, and the factor of the update. */
 static zr_result judge_gradients(struct zr_engine *engine, struct zr_step_report *report, float *scale)
 {
     const struct zr_optimizer_options *options = &engine->options.optimizer;
@@ -404,7 +407,7 @@ static zr_result judge_gradients(struct zr_engine *engine, struct zr_step_report
     return ZR_OK;
 }
 
-/* The gradients are there: the update that they are good for, and what was speculated on is settled. */
+/* The gradients are complete: runs the update and settles speculative updates. */
 static zr_result find_update(struct zr_engine *engine, float rate, struct zr_step_report *report,
                              struct zr_engine_update *update)
 {
@@ -430,12 +433,12 @@ static zr_result check_step(const struct zr_engine *engine, const char *call, fl
     if (result == ZR_OK)
         result = zr_engine_check_unused(engine, call);
     if (result == ZR_OK && !(rate >= 0 && rate <= FLT_MAX))
-        result = zr_fail(ZR_ERR_INVALID,
-                         "a step at a learning rate of %g; it has to be 0 or more, and finite", (double)rate);
+        result = zr_fail(ZR_ERR_INVALID, "the learning rate is %g; use a finite number of at least 0",
+                         (double)rate);
     return result;
 }
 
-/* Parameters that peers still gather are about to change. */
+/* Wait before changing parameters that peers gather. */
 static zr_result await_readers(struct zr_engine *engine)
 {
     return engine->options.stage == 3 ? zr_comm_synchronize(engine->options.comm) : ZR_OK;
@@ -520,7 +523,7 @@ zr_result zr_engine_step(zr_engine *engine, float rate, struct zr_step_report *r
         result = zr_engine_late_publish(engine);
     if (result == ZR_OK)
         result = await_readers(engine);
-    if (report->skipped) /* what cannot be used does not stand in the way of another step, or of a load */
+    if (report->skipped) /* clear the gradients, so that another step or a load can follow */
         end_rounds(engine);
     if (result != ZR_OK || report->skipped)
         return result;

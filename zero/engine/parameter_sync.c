@@ -1,5 +1,5 @@
-/* parameter_sync.c: whole replicas from their owners' parts, proofs that all ranks agree, and the pieces of
- * the model that this rank owns, for checkpoints. */
+/* parameter_sync.c: gathering whole parameters, comparing them between ranks, and the segments of the model
+ * that this rank owns, for checkpoints. */
 #include "zero/engine/late.h"
 #include "zero/engine/speculate.h"
 #include "zero/engine/update.h"
@@ -26,7 +26,7 @@ zr_result zr_engine_all_gather(struct zr_engine *engine, size_t unit, struct zr_
 zr_result zr_engine_all_gather_parameters(struct zr_engine *engine, size_t unit)
 {
     struct zr_unit_state *state = &engine->units[unit];
-    zr_result result = zr_engine_await_parameters(engine, unit); /* this rank's part */
+    zr_result result = zr_engine_await_parameters(engine, unit); /* wait for this rank's shard */
     if (result != ZR_OK)
         return result;
     return zr_engine_all_gather(engine, unit,
@@ -74,13 +74,13 @@ zr_result zr_engine_synchronize(zr_engine *engine)
     zr_result ended = end_operations(engine);
     if (first == ZR_OK)
         first = ended;
-    if (first == ZR_OK && engine->apart) /* what kernels were asked for */
+    if (first == ZR_OK && engine->apart) /* wait for queued kernels */
         first = zr_engine_copy(engine, NULL, NULL, 0);
-    /* Peers may still gather from this rank's shard. */
+    /* Waits for peers that gather from this rank's shard. */
     return first == ZR_OK && engine->world > 1 ? zr_comm_synchronize(engine->options.comm) : first;
 }
 
-/* The same, and what was updated ahead of the norm is as it was: its update is the step's own. */
+/* The same, and rolls back speculative updates. */
 static zr_result synchronize_as_it_was(struct zr_engine *engine)
 {
     bool rolled_back;
@@ -88,7 +88,7 @@ static zr_result synchronize_as_it_was(struct zr_engine *engine)
     return result == ZR_OK ? zr_engine_synchronize(engine) : result;
 }
 
-/* At stage 0 everyone holds the whole state, of which it has loaded its shard. */
+/* At stage 0 each rank holds the whole state and has loaded its shard. */
 static zr_result all_gather_states(struct zr_engine *engine, size_t unit)
 {
     struct zr_owned owned;
@@ -96,7 +96,7 @@ static zr_result all_gather_states(struct zr_engine *engine, size_t unit)
     float *const states[] = {owned.momentum, owned.variance,
                              zr_engine_has_masters(engine, unit) ? owned.master : NULL};
     zr_ticket *ticket =
-        &engine->units[unit].parameter_ticket; /* operations end in order: the last is all's */
+        &engine->units[unit].parameter_ticket; /* operations end in order: the last one ends all */
 
     for (size_t i = 0; i < sizeof states / sizeof *states && result == ZR_OK; i++)
         if (states[i])
@@ -108,7 +108,7 @@ static zr_result all_gather_states(struct zr_engine *engine, size_t unit)
     return result == ZR_OK ? given : result;
 }
 
-/* Makes whole again what this rank holds of a unit beyond its shard. */
+/* Gathers a unit's parameters and state that this rank holds beyond its shard. */
 static zr_result all_gather_unit(struct zr_engine *engine, size_t unit)
 {
     zr_result result = ZR_OK;
@@ -131,10 +131,10 @@ zr_result zr_engine_publish(zr_engine *engine, uint64_t steps_done)
     result = result == ZR_OK ? late : result;
     if (result == ZR_OK)
         result = zr_engine_drain(engine);
-    engine->late.pending = false; /* its parameters are those of masters that are no more */
+    engine->late.pending = false; /* its parameters are obsolete: the masters were loaded */
     engine->steps_done = steps_done;
     for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK;
-         u++) /* at stage 0 what is not this rank's comes after */
+         u++) /* at stage 0 the other parts follow */
         result = zr_engine_round_masters(engine, u);
     if (engine->world == 1 && !zr_engine_is_part(engine))
         return result;
@@ -167,7 +167,7 @@ static zr_result add_masters(struct zr_engine *engine, size_t unit, uint64_t *su
     return result == ZR_OK ? given : result;
 }
 
-/* Of what is kept whole; at stage 3 the rest is there once and cannot differ. */
+/* Compares parameters that are kept whole; sharded parameters exist only once. */
 static zr_result replica_checksum(struct zr_engine *engine, uint64_t *sum)
 {
     zr_result result = ZR_OK;
@@ -182,8 +182,7 @@ static zr_result replica_checksum(struct zr_engine *engine, uint64_t *sum)
     return result;
 }
 
-/* Of what this rank owns of tensors that every tensor rank has whole; or of those that ranks of the pipeline
- * share. */
+/* Checksum of this rank's part of tensors that every tensor rank has whole, or that pipeline ranks share. */
 static zr_result copies_checksum(struct zr_engine *engine, bool shared, uint64_t *sum)
 {
     zr_result result = ZR_OK;
@@ -211,10 +210,11 @@ static zr_result compare_checksums(zr_comm *comm, uint64_t mine, const char *who
     zr_result result = zr_comm_host_all_gather(comm, &mine, sizeof mine, all);
     for (unsigned r = 1; r < zr_comm_world(comm) && result == ZR_OK; r++)
         if (all[r] != all[0])
-            result = zr_fail(ZR_ERR_CORRUPT,
-                             "%srank %u does not hold the same %s as %srank 0 (checksum %016" PRIx64
-                             ", not %016" PRIx64 "): the ranks differ in arguments, build or processor",
-                             whose, r, what, whose, all[r], all[0]);
+            result =
+                zr_fail(ZR_ERR_CORRUPT,
+                        "%srank %u has other %s than %srank 0 (checksums %016" PRIx64 " and %016" PRIx64
+                        "); run all ranks with the same arguments and build on the same kind of processor",
+                        whose, r, what, whose, all[r], all[0]);
     return result;
 }
 
@@ -241,7 +241,7 @@ zr_result zr_engine_verify_replicas(zr_engine *engine)
     return result;
 }
 
-/* What this rank keeps of a unit's parameters, good until the next: whole ones, or its shard. */
+/* This rank's parameters of a unit, whole or a shard; valid until the next call. */
 static zr_result kept_parameters(struct zr_engine *engine, size_t unit, void **out)
 {
     struct zr_parameter_source source = {zr_engine_shard(engine, unit), NULL};
@@ -291,7 +291,7 @@ size_t zr_engine_segments_count(const zr_engine *engine)
     return engine ? engine->segments_count : 0;
 }
 
-/* The last unit whose segments begin at `index` or before: the one that has it. */
+/* Finds the unit of segment `index`: the last one whose segments begin at or before it. */
 static size_t unit_of_segment(const struct zr_engine *engine, size_t index)
 {
     size_t low = 0, high = engine->layout.units_count;
@@ -316,8 +316,8 @@ void zr_engine_segment(const zr_engine *engine, size_t index, struct zr_shard_se
     const struct zr_layout_unit *unit = &engine->layout.units[u];
     size_t from = engine->rank * unit->shard_elements, to = from + unit->shard_elements;
     struct zr_owned owned;
-    if (!engine->store.table->random ||
-        zr_engine_take_owned((struct zr_engine *)engine, u, &owned) != ZR_OK) /* nothing is moved */
+    if (!engine->store.table->random || zr_engine_take_owned((struct zr_engine *)engine, u, &owned) !=
+                                            ZR_OK) /* memory store: does not read */
         return;
     for (size_t i = 0; i < unit->parameters_count; i++) {
         const struct zr_layout_parameter *p = &engine->layout.parameters[unit->first_parameter + i];

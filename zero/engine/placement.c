@@ -1,13 +1,13 @@
-/* placement.c: what a stage keeps whole and what it shards.
+/* placement.c: which units a stage keeps whole and which it shards.
  *
- * A stage pays for what it shards with room for what passes through whole: staging for gradients at stages 2
- * and 3, gathered parameters at stage 3. Sharding happens where the pools shrink by at least as much, so at
- * every moment of a step a stage holds no more than the one below. */
+ * Sharding costs temporary memory: staging for gradients at stages 2 and 3, gathered parameters at stage 3.
+ * Units are sharded only if this saves at least as much, so a stage never needs more memory than the stage
+ * below. */
 #include "zero/engine/engine.h"
 
 enum { LARGEST_MOST = ZR_PREFETCH_MOST + 1 };
 
-/* The sum of the `count` largest units of at most `limit` elements each; count <= LARGEST_MOST. */
+/* Sum of the `count` largest units of at most `limit` elements; count <= LARGEST_MOST. */
 static size_t largest_units(const struct zr_layout *layout, size_t limit, unsigned count)
 {
     size_t largest[LARGEST_MOST + 1] = {0}, sum = 0;
@@ -25,16 +25,16 @@ static size_t largest_units(const struct zr_layout *layout, size_t limit, unsign
     return sum;
 }
 
-/* Elements that may be staged at a time: two units, so that the reduction of one hides behind the computation
- * of the other's gradients; and, where it costs nothing, a little for a small unit between two large ones. */
+/* Maximum of staged elements: two units, so that one unit's reduction overlaps with the computation of the
+ * other's gradients; plus a small unit between two large ones if this costs no memory. */
 static size_t staging_limit(const struct zr_layout *layout, bool with_small)
 {
     size_t two = largest_units(layout, SIZE_MAX, 2), second = two - largest_units(layout, SIZE_MAX, 1);
     return two + (with_small ? second / 16 : 0);
 }
 
-/* Stage 2 in the place of stage 1: shards and staging, where there were whole gradients, and a shard of sums
- * with several micro-batches, which then is all that is kept. */
+/* Whether stage 2 saves memory over stage 1: gradient shards and staging instead of whole gradients; with
+ * several micro-batches only the shard of sums instead of both. */
 static void place_gradients(struct zr_engine *engine)
 {
     const struct zr_layout *layout = &engine->layout;
@@ -44,7 +44,7 @@ static void place_gradients(struct zr_engine *engine)
 
     if (sums)
         below_bytes += layout->shards_elements * sizeof(float);
-    if (zr_engine_offloads(engine)) { /* what is kept is on the host, and whole ones have to leave */
+    if (zr_engine_offloads(engine)) { /* gradients are kept on the host, so whole ones are staged */
         engine->staging_limit = staging_limit(layout, true);
         engine->shards_gradients = true;
     }
@@ -67,8 +67,8 @@ static void place_gradients(struct zr_engine *engine)
         engine->gradients_elements = engine->staying_gradients_elements = 0;
 }
 
-/* The units in a row with the most elements that offload.stays allows; of equal ones the first, whose
- * gradients come last and whose parameters are needed first. */
+/* The range of units with the most elements within offload.stays. Among equal ranges the first one, because
+ * its gradients come last and its parameters are needed first. */
 static void place_staying(struct zr_engine *engine)
 {
     const struct zr_layout *layout = &engine->layout;
@@ -89,7 +89,7 @@ static void place_staying(struct zr_engine *engine)
         engine->units[u].stays = true;
 }
 
-/* What stage 3 saves, in elements, when units above `limit` stay whole. */
+/* Elements that stage 3 saves if units larger than `limit` stay whole. */
 static size_t saved_elements(const struct zr_engine *engine, size_t limit)
 {
     const struct zr_layout *layout = &engine->layout;
@@ -101,7 +101,7 @@ static size_t saved_elements(const struct zr_engine *engine, size_t limit)
     return saved > room ? saved - room : 0;
 }
 
-/* The size of the largest unit below `bound`, 0: there is none. */
+/* Size of the largest unit below `bound`; 0: none. */
 static size_t next_size(const struct zr_layout *layout, size_t bound)
 {
     size_t next = 0;
@@ -112,8 +112,8 @@ static size_t next_size(const struct zr_layout *layout, size_t bound)
     return next;
 }
 
-/* The size of unit above which stage 3 keeps parameters whole: what saves most. 0: all of them. A large unit
- * needs its own room when it is gathered, and may take more than its shards save. */
+/* The unit size above which stage 3 keeps parameters whole, chosen to save the most. 0: all units. The
+ * gathered block of a large unit may take more than its sharding saves. */
 static size_t resident_limit(const struct zr_engine *engine)
 {
     const struct zr_layout *layout = &engine->layout;

@@ -1,15 +1,16 @@
-/* reduce.c: gradients on their way to their owners.
+/* reduce.c: reduction of gradients.
+ * Stages 0 and 1 keep whole gradients. A unit with one gradient per step is reduced in place: reduce-scatter
+ * at stage 1, all-reduce at stage 0. With several gradients per step (a tied embedding, micro-batches) a
+ * separate shard holds the sum, because the next gradients overwrite the pool and two-byte gradients are
+ * summed in fp32. At stage 0 these shards are gathered after the last gradient, or, with two-byte gradients,
+ * unit by unit when they are used.
  *
- * Stages 0 and 1 keep whole gradients. A unit with one gradient per step is reduced in place: at stage 1 each
- * rank ends with its own shard of the sums, at stage 0 everyone with all of them. Of several accumulation
- * steps (the tied embedding, micro-batches) the shard of the sum lies aside, since the place where gradients
- * are written is needed again, and since elements of two bytes add up in fp32; at stage 0 the shards are
- * gathered after the last, or, where the place is of two bytes, unit by unit when they are used. Stage 2
- * keeps shards, and gradients pass a staging block each: blocks are freed in the order in which they were
- * handed over, when room is needed for the next, so that reductions hide behind the computation of later
- * gradients. At every stage and for every element the same sums are added in the same order. Where the
- * optimizer state is on the host all stages go as stage 2 does, and so does one rank, whose gradients that
- * add up where they are made come back for that. */
+ * Stage 2 keeps shards; whole gradients are in staging blocks, which are freed in FIFO order when the next
+ * one needs memory, so that reductions overlap with the computation of later gradients. With an offloaded
+ * optimizer every stage and a single rank stage gradients too; a single rank's gradients that are summed in
+ * place return to staging first.
+ *
+ * Every element is the sum of the same addends in the same order at every stage. */
 #include "zero/engine/nvme/gradient_file.h"
 #include "zero/engine/offload.h"
 #include "zero/engine/speculate.h"
@@ -21,7 +22,7 @@ static void *whole_gradients(const struct zr_engine *engine, size_t unit)
     return engine->shards_gradients ? engine->units[unit].staging : zr_engine_kept_gradients(engine, unit);
 }
 
-/* What lies between the tensors of a unit is reduced with them, and must be zero. */
+/* Zeroes the padding between tensors, which is reduced with them. */
 static zr_result clear_padding(struct zr_engine *engine, size_t unit, char *values)
 {
     const struct zr_layout_unit *u = &engine->layout.units[unit];
@@ -76,7 +77,7 @@ zr_result zr_engine_end_reduction(struct zr_engine *engine, size_t unit)
     result = copied != ZR_OK ? copied : result;
     if (result == ZR_OK)
         state->reduce_ticket = 0;
-    if (result == ZR_OK) /* gradients in a slot are there until they are written */
+    if (result == ZR_OK) /* gradients stay in the slot until they are written */
         result = zr_engine_speculation_begin(engine, unit);
     if (result == ZR_OK)
         result = zr_engine_gradient_write(engine, unit);
@@ -88,8 +89,8 @@ zr_result zr_engine_end_reduction(struct zr_engine *engine, size_t unit)
     return result;
 }
 
-/* Whether the oldest reduction has to end before a unit's gradients get a block: for want of room, or
- * because it is of an earlier micro-batch, and has had a whole forward pass to end behind. */
+/* Whether to wait for the oldest reduction before allocating a unit's gradients: because staging is full, or
+ * because the reduction belongs to an earlier micro-batch and has had a whole forward pass to end. */
 static bool must_end_oldest(const struct zr_engine *engine, unsigned unit)
 {
     unsigned oldest = engine->first_staged;
@@ -102,7 +103,7 @@ static bool must_end_oldest(const struct zr_engine *engine, unsigned unit)
            engine->staging_elements + engine->layout.units[unit].padded_elements > engine->staging_limit;
 }
 
-/* A block for a unit's gradients, and nothing but zeros in its padding. */
+/* Allocates a unit's gradients and zeroes their padding. */
 static zr_result stage(struct zr_engine *engine, unsigned unit)
 {
     struct zr_unit_state *state = &engine->units[unit];
@@ -120,7 +121,7 @@ static zr_result stage(struct zr_engine *engine, unsigned unit)
     return clear_padding(engine, unit, state->staging);
 }
 
-/* Without a pool: a block for what is kept of a unit's gradients, whole or this rank's shard. */
+/* Without a pool: allocates a unit's kept gradients, whole or a shard. */
 static zr_result take_kept(struct zr_engine *engine, unsigned unit)
 {
     const struct zr_layout_unit *u = &engine->layout.units[unit];
@@ -136,17 +137,17 @@ static zr_result take_kept(struct zr_engine *engine, unsigned unit)
     return engine->shards_gradients ? ZR_OK : clear_padding(engine, unit, state->gradients);
 }
 
-/* The rules of a stage that stages gradients hold at all. */
+/* The restrictions of staging apply at every stage. */
 static zr_result check_asking(const struct zr_engine *engine, unsigned unit)
 {
     const char *name = engine->layout.units[unit].unit.name;
     const struct zr_unit_state *state = &engine->units[unit];
     if (state->accumulated >= zr_engine_accumulation_steps(engine, unit))
-        return zr_fail(ZR_ERR_INVALID, "unit %s has had all %u gradients of this step; end the step", name,
+        return zr_fail(ZR_ERR_INVALID, "unit %s has all %u gradients of this step; end the step", name,
                        state->accumulated);
     if (!state->awaited && engine->awaited_units >= ZR_AWAITED_UNITS_MAX)
         return zr_fail(ZR_ERR_INVALID,
-                       "the gradients of unit %s are asked for while two other units wait to be handed over",
+                       "cannot acquire the gradients of unit %s: two other units have not been reduced",
                        name);
     return ZR_OK;
 }
@@ -160,7 +161,7 @@ zr_result zr_engine_gradients(zr_engine *engine, unsigned unit, void **base, boo
         return result;
     struct zr_unit_state *state = &engine->units[unit];
     bool adds = zr_engine_adds_in_place(engine) && state->accumulated > 0;
-    result = zr_engine_end_reduction(engine, unit); /* of an earlier one */
+    result = zr_engine_end_reduction(engine, unit); /* an earlier reduction of the unit */
     if (result == ZR_OK)
         result = take_kept(engine, unit);
     if (result == ZR_OK && engine->shards_gradients && !state->staging) {
@@ -208,7 +209,7 @@ static zr_result reduce_in_place(struct zr_engine *engine, size_t unit)
         ticket);
 }
 
-/* One rank's own gradients, added to its fp32 sums. */
+/* One rank: adds gradients to the fp32 sums. */
 static zr_result add_alone(struct zr_engine *engine, size_t unit, float *sum)
 {
     const void *own = whole_gradients(engine, unit);
@@ -232,7 +233,7 @@ static zr_result reduce_aside(struct zr_engine *engine, size_t unit)
 
     if (result != ZR_OK)
         return result;
-    if (zr_engine_adds_in_place(engine)) /* of one rank whose gradients are kept on the host */
+    if (zr_engine_adds_in_place(engine)) /* one rank, gradients are kept on the host */
         return zr_engine_gradients_leave(engine, unit);
     if ((low_precision ? several : !engine->shards_gradients) && !zr_engine_pooled_sum(engine, unit) &&
         !state->sum_shard)
@@ -270,7 +271,7 @@ static zr_result reduce_aside(struct zr_engine *engine, size_t unit)
                               &state->reduce_ticket);
 }
 
-/* Gradients of which each tensor rank has a part become whole. */
+/* Sums gradients of which each tensor rank has a part. */
 static zr_result sum_over_tensor(struct zr_engine *engine, size_t unit)
 {
     const struct zr_layout_unit *u = &engine->layout.units[unit];
@@ -301,14 +302,14 @@ zr_result zr_engine_reduce(zr_engine *engine, unsigned unit)
     unsigned steps = zr_engine_accumulation_steps(engine, unit);
 
     if (state->accumulated >= steps)
-        return zr_fail(ZR_ERR_INVALID, "unit %s was handed over %u times in one step; it has %u gradients",
+        return zr_fail(ZR_ERR_INVALID, "unit %s was reduced %u times in one step; it has %u gradients",
                        engine->layout.units[unit].unit.name, state->accumulated + 1, steps);
     if (!state->awaited)
-        return zr_fail(ZR_ERR_INVALID, "unit %s was handed over without gradients",
+        return zr_fail(ZR_ERR_INVALID, "unit %s was reduced before its gradients were acquired",
                        engine->layout.units[unit].unit.name);
     bool aside = engine->shards_gradients || (steps > 1 && !zr_engine_adds_in_place(engine));
     bool in_place = !aside && engine->world > 1 && state->accumulated + 1 == steps;
-    /* Of gradients that are added up where they are made, once: they come back with what they had. */
+    /* Gradients that are summed in place return to staging with their previous sum. */
     if ((aside && !zr_engine_adds_in_place(engine)) || state->accumulated + 1 == steps)
         result = sum_over_tensor(engine, unit);
     if (result != ZR_OK)

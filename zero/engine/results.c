@@ -1,5 +1,5 @@
-/* results.c: numbers that kernels find and the host wants. Where the host sees no tensors, the kernels write
- * them to a block of the arena, and they are copied from there. */
+/* results.c: results of kernels that the host reads. If the host cannot access tensors, kernels write results
+ * to an arena block, from which they are copied. */
 #include "zero/engine/engine.h"
 
 zr_result zr_engine_copy(const struct zr_engine *engine, void *to, const void *from, size_t bytes)
@@ -14,13 +14,13 @@ zr_result zr_engine_drain(const struct zr_engine *engine)
     return engine->apart && zr_engine_offloads(engine) ? zr_engine_copy(engine, NULL, NULL, 0) : ZR_OK;
 }
 
-/* The place for one number of eight bytes: the host's own, or the first of the block. */
+/* Destination of one 8-byte result: host memory or the first word of the block. */
 static void *place_of(const struct zr_engine *engine, struct zr_compute compute, void *own)
 {
     return compute.apart ? engine->results : own;
 }
 
-/* Squares of a rank's units, and behind those of all ranks the weight. */
+/* Offsets in the block: the squares of a rank; after those of all ranks, the weight. */
 static double *squares_of(const struct zr_engine *engine, unsigned rank)
 {
     return engine->results + 1 + rank * engine->layout.units_count;
@@ -87,7 +87,7 @@ zr_result zr_engine_squares_later(const struct zr_engine *engine, size_t unit, s
                                     compute.apart ? squares_of(engine, engine->rank) + unit : sum});
 }
 
-/* Of an engine that offloads those of units that stay alone are not the host's. */
+/* With offload, only squares of units that stay are in device memory. */
 zr_result zr_engine_squares_read(const struct zr_engine *engine, double *sums)
 {
     struct zr_unit_range there = {0, (unsigned)engine->layout.units_count};

@@ -17,10 +17,10 @@ struct zr_speculated_unit {
     struct zr_engine *engine;
     struct zr_copies_task task;
     struct zr_numbers gradients;
-    float *log;  /* its old values, kind after kind; NULL: it is not in the log */
-    bool begun;  /* its update was handed in, and is not rolled back */
-    bool ended;  /* its gradients, in this step */
-    bool logged; /* the worker's, until its ticket has been waited for: the old values are there */
+    float *log;  /* old values by kind; NULL: not logged */
+    bool begun;  /* update submitted and not rolled back */
+    bool ended;  /* its gradients are complete in this step */
+    bool logged; /* old values are in the log; owned by the worker until its ticket was waited for */
     zr_ticket ticket;
 };
 
@@ -44,7 +44,7 @@ static size_t log_elements(const struct zr_engine *engine, size_t unit)
 
 enum direction { TO_LOG, FROM_LOG };
 
-/* What a rank updates of a unit, to its place in the log or back. */
+/* Copies this rank's part of a unit to the log or back. */
 static zr_result move_old(struct zr_engine *engine, size_t unit, enum direction direction)
 {
     struct zr_owned owned;
@@ -63,8 +63,9 @@ static zr_result move_old(struct zr_engine *engine, size_t unit, enum direction 
     return result == ZR_OK ? given : result;
 }
 
-/* Whether a unit is updated ahead where there is room: it is offloaded, and this rank's gradients of it are
- * the step's. */
+/* Whether a unit may be updated speculatively: it is offloaded, and this rank's gradients are complete after
+ * backward.
+ */
 static bool is_for_log(const struct zr_engine *engine, size_t unit)
 {
     const struct zr_layout *layout = &engine->layout;
@@ -72,11 +73,11 @@ static bool is_for_log(const struct zr_engine *engine, size_t unit)
            !layout->parameters[layout->units[unit].first_parameter].parameter.part.shared;
 }
 
-/* Places of units in a log that begins at `log`; its length in elements. */
+/* Assigns units to the log; returns its length in elements. */
 static size_t place(struct zr_engine *engine, float *log)
 {
     size_t most = engine->options.offload.speculative_bytes / sizeof *log, length = 0;
-    if (is_filed(engine)) { /* the store has decided */
+    if (is_filed(engine)) { /* the store has decided which units */
         for (size_t u = engine->layout.units_count; u-- > 0;)
             if (zr_state_file_is_twice(&engine->store, u))
                 engine->speculation.order[length++] = (unsigned)u;
@@ -120,7 +121,8 @@ static void *parameters_to_be(const struct zr_engine *engine, size_t unit)
            engine->layout.units[unit].shard_offset * engine->parameter_bytes;
 }
 
-/* The same of state in a file; parameters go where they belong, or wait for the norm where that is a file. */
+/* The same with state in a file. Parameters are written to their place, or to memory if their place is a
+ * file. */
 static zr_result update_filed(void *task_state, struct zr_kernel_context *none)
 {
     struct zr_speculated_unit *own = task_state;
@@ -172,15 +174,13 @@ zr_result zr_engine_speculation_open(struct zr_engine *engine)
     size_t length = place(engine, NULL), last = units;
     while (last > 0 && !is_for_log(engine, last - 1))
         last--;
-    if (last == 0) /* none is, however large the log */
+    if (last == 0) /* no unit can be speculative */
         return ZR_OK;
     if (length == 0)
-        return zr_fail(
-            ZR_ERR_INVALID,
-            "a log of %zu bytes holds no unit's old values (--speculative-update); that of %s takes "
-            "%zu: give as much at least",
-            o->offload.speculative_bytes, engine->layout.units[last - 1].unit.name,
-            log_elements(engine, last - 1) * sizeof *speculation->log);
+        return zr_fail(ZR_ERR_INVALID,
+                       "--speculative-update: a log of %zu bytes is too small; unit %s needs %zu bytes",
+                       o->offload.speculative_bytes, engine->layout.units[last - 1].unit.name,
+                       log_elements(engine, last - 1) * sizeof *speculation->log);
     if (!is_filed(engine))
         result = zr_take(o->offload.host, ZR_TAG_OFFLOAD, length, sizeof *speculation->log,
                          (void **)&speculation->log);
@@ -203,7 +203,7 @@ void zr_engine_speculation_close(struct zr_engine *engine)
     struct zr_speculation *speculation = &engine->speculation;
     speculation->armed = false;
     if (speculation->worker)
-        zr_comm_destroy(speculation->worker); /* after what it has under way */
+        zr_comm_destroy(speculation->worker); /* waits for its operations */
     speculation->worker = NULL;
     if (engine->options.offload.host) {
         zr_drop(engine->options.offload.host, &speculation->parameters);
@@ -213,7 +213,7 @@ void zr_engine_speculation_close(struct zr_engine *engine)
     zr_drop(engine->options.host_arena, &speculation->units);
 }
 
-/* The disk has work from here on, forward included. */
+/* Starts to read ahead now, so the disk works during forward. */
 static zr_result begin_reads(struct zr_engine *engine)
 {
     struct zr_speculation *speculation = &engine->speculation;
@@ -230,14 +230,14 @@ zr_result zr_engine_speculate(zr_engine *engine, float rate)
 {
     zr_result result = zr_engine_check_call(engine, __func__, engine);
     if (result == ZR_OK && !(rate >= 0 && rate <= FLT_MAX))
-        result = zr_fail(ZR_ERR_INVALID,
-                         "a step at a learning rate of %g; it has to be 0 or more, and finite", (double)rate);
+        result = zr_fail(ZR_ERR_INVALID, "the learning rate is %g; use a finite number of at least 0",
+                         (double)rate);
     if (result == ZR_OK)
         result = zr_engine_check_between_steps(engine, __func__);
     if (result != ZR_OK || !engine->speculation.worker)
         return result;
     struct zr_speculation *speculation = &engine->speculation;
-    /* Of which the update needs what does not change. */
+    /* A copy of the context: the update uses only its constant fields. */
     speculation->context = *zr_engine_compute(engine, engine->options.offload.host).context;
     speculation->context.parallel = (struct zr_parallel){.threads = 1};
     speculation->context.flops = NULL;
@@ -271,11 +271,11 @@ zr_result zr_engine_speculation_await_filed(struct zr_engine *engine)
     return first;
 }
 
-/* Whether the unit is the one whose state is read next; else what is left of the step waits for the norm. */
+/* Whether the unit's state is read next. If not, the rest of the step waits for the norm. */
 static bool is_next(struct zr_engine *engine, size_t unit)
 {
     struct zr_speculation *speculation = &engine->speculation;
-    if (speculation->units[unit].ended) /* it was not when its gradients ended */
+    if (speculation->units[unit].ended) /* seen before, and not updated */
         return false;
     unsigned place = speculation->seen_count++;
     speculation->units[unit].ended = true;
@@ -299,7 +299,7 @@ zr_result zr_engine_speculation_begin(struct zr_engine *engine, size_t unit)
     own->engine = engine;
     own->gradients = zr_engine_shard_gradients(engine, unit);
     own->logged = false;
-    if (twice && !zr_engine_hosts_parameters(engine, unit)) /* the update writes them there */
+    if (twice && !zr_engine_hosts_parameters(engine, unit)) /* the update writes them to the host */
         engine->moved_bytes += owned_elements(engine, unit) * engine->parameter_bytes;
     own->task = (struct zr_copies_task){.run = twice ? update_filed : update_unit,
                                         .state = own,
@@ -316,7 +316,8 @@ static bool is_assumed(const struct zr_speculation *speculation, const struct zr
            update->correction1 == assumed->correction1 && update->correction2 == assumed->correction2;
 }
 
-/* A unit that is updated again gets its parameters then; else they are those of its current place. */
+/* After a wrong speculation: if the step is skipped, restores parameters from the current place; otherwise
+ * the repeated update writes them. */
 static zr_result settle_filed(struct zr_engine *engine, const struct zr_engine_update *update, bool right,
                               zr_result first, bool *rolled_back)
 {

@@ -1,11 +1,11 @@
-/* state_store.c: the calls of a state store, and the store of memory. */
+/* state_store.c: functions of a state store, and the memory store. */
 #include "zero/engine/state_store.h"
 
 #include <string.h>
 
 #include "zero/comm/take.h"
 
-/* Of all units before one, wherever they are; of the one behind the last, all. */
+/* Elements of all units before `unit`, in any store; `unit` may be the number of units. */
 static size_t elements_before(const struct zr_state_store_options *options, size_t unit)
 {
     const struct zr_layout *layout = options->layout;

@@ -14,8 +14,8 @@ zr_result zr_engine_take_owned(struct zr_engine *engine, size_t unit, struct zr_
     void *parameters = whole ? zr_engine_parameter_place(engine, engine->units[unit].parameters_at)
                              : zr_engine_shard(engine, unit);
     struct zr_state_view view = {0};
-    zr_result result =
-        zr_state_store_take(&engine->store, unit, &view); /* also of one that stays: its turn */
+    zr_result result = zr_state_store_take(&engine->store, unit,
+                                           &view); /* also for a unit that stays: keeps the pass in order */
     if (result == ZR_OK && engine->units[unit].stays)
         result = zr_state_store_take(&engine->staying, unit, &view);
     *out = (struct zr_owned){
@@ -31,7 +31,7 @@ zr_result zr_engine_take_owned(struct zr_engine *engine, size_t unit, struct zr_
 
 zr_result zr_engine_give_owned(struct zr_engine *engine, size_t unit, bool changed)
 {
-    /* Of fp32 the parameters are copied from the masters, whose memory another unit may have next. */
+    /* In fp32 parameters are copied from the masters, whose memory the next unit may reuse. */
     bool read_still = !engine->store.table->random && !zr_engine_is_low_precision(engine);
     zr_result copied = read_still ? zr_engine_await_masters(engine, unit) : ZR_OK;
     zr_result result = zr_state_store_give(&engine->store, unit, changed);
@@ -72,7 +72,7 @@ struct zr_engine_update zr_engine_update_of(const struct zr_engine *engine, floa
                                      .correction2 = (float)(1 - pow(options->beta2, step))};
 }
 
-/* Who updates a unit. */
+/* Kernels and context that update a unit. */
 static struct zr_compute updater_of(const struct zr_engine *engine, size_t unit,
                                     const struct zr_engine_update *update)
 {
@@ -114,7 +114,7 @@ static zr_result update_part(struct zr_engine *engine, const struct zr_parameter
                                                    .numbers = *numbers});
 }
 
-/* What lies between the tensors of a window that is copied whole: [from, to) of it. */
+/* Zeroes padding in [from, to) of a window that is copied whole. */
 static zr_result clear_between(struct zr_engine *engine, struct zr_compute compute,
                                const struct zr_window *window, size_t from, size_t to)
 {

@@ -36,7 +36,7 @@ static bool is_kept(const struct zr_activations *store, size_t at, const struct 
     return slot->life == ZR_SLOT_KEPT || (slot->life == ZR_SLOT_RECOMPUTED && all);
 }
 
-/* What goes to another stage is no checkpoint here, but there. */
+/* An output that another stage reads is a checkpoint there, not here. */
 static bool leaves(const struct zr_activations *store, size_t at)
 {
     size_t next = module_of(store, at) + 1;
@@ -67,7 +67,7 @@ static void drop_output(struct zr_activations *store, size_t at)
     }
 }
 
-/* Of what a tag limit refuses: for which module it was. */
+/* Adds the module's name to the error of a refused allocation. */
 static zr_result name_module(const struct zr_activations *store, size_t at, zr_result result)
 {
     return result == ZR_ERR_TAG_LIMIT
@@ -76,7 +76,7 @@ static zr_result name_module(const struct zr_activations *store, size_t at, zr_r
                : result;
 }
 
-/* Of the model's rows, those that this rank has of what modules hand on. */
+/* This rank's rows of module outputs. */
 static size_t own_rows(const struct zr_activations *store)
 {
     return store->model->rows / zr_model_row_ranks(store->model);
@@ -87,7 +87,7 @@ static size_t output_elements(const struct zr_activations *store, size_t at)
     return own_rows(store) * type_of(store, at)->output_columns;
 }
 
-/* Memory for whole rows: a pass of fewer rows has the blocks, and so the places, of a whole one. */
+/* Blocks always have the size of all rows, so that a pass with fewer rows has the same placement. */
 static zr_result take_slot(struct zr_activations *store, size_t at, unsigned index, void **out)
 {
     const struct zr_slot *slot = &type_of(store, at)->slots[index];
@@ -163,7 +163,7 @@ zr_result zr_activations_get(struct zr_activations *store, struct zr_activation_
     *dx = NULL;
     if (place.input == ZR_NO_MODULE)
         return ZR_OK;
-    if (!in_place && !store->gradients[1]) /* it is the module's first part to run */
+    if (!in_place && !store->gradients[1]) /* the module's first part in backward */
         result = zr_activations_take_gradient(store, place.input, &store->gradients[1]);
     *dx = store->gradients[in_place ? 0 : 1];
     return result;
@@ -217,25 +217,25 @@ static zr_result check_module(const struct zr_model *model, size_t index)
         (module->units_count == 0 && !type->name) || module->units_count > ZR_MODULE_UNITS_MAX)
         return zr_fail(
             ZR_ERR_INVALID,
-            "module %zu of %zu: it needs a type with forward and backward, at most %d slots and %d "
-            "units, a name or a unit that has one, and an output, but for the last",
+            "module %zu of %zu is invalid: a module requires a type with forward and backward, at most %d slots and "
+            "%d units, a name or a unit, and an output unless it is the last",
             index, model->modules_count, ZR_MODULE_SLOTS_MAX, ZR_MODULE_UNITS_MAX);
     if (!memchr(module->name, '\0', sizeof module->name))
-        return zr_fail(ZR_ERR_INVALID, "the name of module %zu has no end", index);
+        return zr_fail(ZR_ERR_INVALID, "the name of module %zu is not terminated", index);
     if (zr_module_parts(module) > 1 && (module->units_count != 1 || type->recomputed_parts > type->parts))
         return zr_fail(
             ZR_ERR_INVALID,
-            "module %zu of %zu has %u parts, of which %u are recomputed: it needs one unit, that of "
-            "its first part",
+            "module %zu of %zu has %u parts, of which %u are recomputed: all parts must have the unit of the first",
             index, model->modules_count, type->parts, type->recomputed_parts);
     for (unsigned u = 0; u < zr_module_units(module); u++)
         if (zr_module_unit(module, u) >= model->list.units_count)
-            return zr_fail(ZR_ERR_INVALID, "module %zu reads unit %u of %zu", index,
+            return zr_fail(ZR_ERR_INVALID, "module %zu reads unit %u, and there are %zu units", index,
                            zr_module_unit(module, u), model->list.units_count);
     return ZR_OK;
 }
 
-/* Modules read units as often as units have gradient uses, and a pass has room to show their parameters. */
+/* Checks that gradient_uses match the modules, and that a unit has at most the parameters that a pass can
+ * hold. */
 static zr_result check_units(const struct zr_model *model)
 {
     size_t reads = 0, uses = 0, count = 0;
@@ -244,13 +244,14 @@ static zr_result check_units(const struct zr_model *model)
     for (size_t u = 0; u < model->list.units_count; u++)
         uses += model->list.units[u].gradient_uses;
     if (reads != uses)
-        return zr_fail(ZR_ERR_INVALID, "modules read units %zu times, and units have %zu gradient uses",
-                       reads, uses);
+        return zr_fail(ZR_ERR_INVALID,
+                       "modules read units %zu times, and the units' gradient_uses add up to %zu", reads,
+                       uses);
     for (size_t p = 0; p < model->list.parameters_count; p++) {
         bool same = p > 0 && model->list.parameters[p].unit == model->list.parameters[p - 1].unit;
         count = same ? count + 1 : 1;
         if (count > ZR_UNIT_PARAMETERS_MAX)
-            return zr_fail(ZR_ERR_INVALID, "parameter %s is one more than the %d of a unit",
+            return zr_fail(ZR_ERR_INVALID, "parameter %s: its unit has more than %d parameters",
                            model->list.parameters[p].name, ZR_UNIT_PARAMETERS_MAX);
     }
     return ZR_OK;
@@ -263,11 +264,11 @@ zr_result zr_model_check(const struct zr_model *model)
         model->inputs_count > ZR_MODEL_INPUTS_MAX || !model->list.parameters || !model->list.units)
         return zr_fail(
             ZR_ERR_INVALID,
-            "a model needs parameters and units, two modules at least, a row, and at most %d inputs",
+            "a model requires parameters, units, at least two modules, at least one row and at most %d inputs",
             ZR_MODEL_INPUTS_MAX);
     if ((model->rows_together > 0 ? model->rows_together : 1) % zr_model_row_ranks(model))
-        return zr_fail(ZR_ERR_INVALID, "%u ranks do not divide %zu rows that belong together",
-                       model->row_ranks, model->rows_together);
+        return zr_fail(ZR_ERR_INVALID, "row_ranks %u does not divide rows_together %zu", model->row_ranks,
+                       model->rows_together);
     for (size_t m = 0; m < model->modules_count && result == ZR_OK; m++)
         result = check_module(model, m);
     return result == ZR_OK ? check_units(model) : result;
@@ -286,7 +287,7 @@ static zr_result take_inputs(struct zr_activations *store)
     return result;
 }
 
-/* The first `most` modules of the whole model that can; 0: all of them. */
+/* Sets `recomputes` for the first `most` modules of the whole model that can recompute; 0: all of them. */
 static zr_result choose_recomputed(struct zr_activations *store, size_t most, const size_t *before)
 {
     size_t count = store->model->modules_count, chosen = 0;

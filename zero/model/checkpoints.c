@@ -6,7 +6,7 @@
 #include "zero/comm/copies.h"
 #include "zero/comm/take.h"
 
-enum { BUFFERS = 2, BUFFERS_OF_HOST = 3 }; /* in use and under way; one more on its way to or from the host */
+enum { BUFFERS = 2, BUFFERS_OF_HOST = 3 }; /* one in use, one in transfer; with the host one more */
 
 static size_t bytes_of(const struct zr_checkpoints *c, size_t elements)
 {
@@ -67,7 +67,7 @@ static void drop_buffer(struct zr_checkpoints *c, struct zr_kept_checkpoint *kep
     c->buffers_used--;
 }
 
-/* The oldest copy to the host that is under way has ended. */
+/* Waits for the oldest copy to the host. */
 static zr_result end_storing(struct zr_checkpoints *c)
 {
     struct zr_kept_checkpoint *kept = &c->kept[c->storing[0]];
@@ -78,7 +78,7 @@ static zr_result end_storing(struct zr_checkpoints *c)
     return result;
 }
 
-/* Buffers come in turn: the one that is next may still be read by a copy although others are free. */
+/* Ring buffers have a fixed order: the next one may still be in use by a copy while others are free. */
 static zr_result take_buffer(struct zr_checkpoints *c, struct zr_kept_checkpoint *kept)
 {
     zr_result result = ZR_OK;
@@ -94,7 +94,7 @@ static zr_result take_buffer(struct zr_checkpoints *c, struct zr_kept_checkpoint
     return result;
 }
 
-/* This rank's part of a whole one. */
+/* This rank's part of a whole checkpoint. */
 static void *part_of_whole(const struct zr_checkpoints *c, const struct zr_kept_checkpoint *kept)
 {
     unsigned rank = c->ranks > 1 ? zr_comm_rank(c->options.tensor) : 0;
@@ -149,7 +149,7 @@ zr_result zr_checkpoints_store(struct zr_checkpoints *c, size_t index)
     return result;
 }
 
-/* From this rank's part, where it is in the whole, or in the pool. */
+/* Gathers a checkpoint from the parts, which are in the whole or in the pool. */
 static zr_result gather(struct zr_checkpoints *c, struct zr_kept_checkpoint *kept)
 {
     kept->phase = ZR_CHECKPOINT_GATHERING;
@@ -164,7 +164,7 @@ static zr_result gather(struct zr_checkpoints *c, struct zr_kept_checkpoint *kep
         &kept->ticket);
 }
 
-/* What came from the host goes on to the other ranks. */
+/* After the copy from the host: starts the gather. */
 static zr_result advance(struct zr_checkpoints *c, struct zr_kept_checkpoint *kept)
 {
     if (kept->phase != ZR_CHECKPOINT_COPYING)
@@ -205,7 +205,7 @@ zr_result zr_checkpoints_await(struct zr_checkpoints *c, size_t index, void **wh
         result = zr_comm_wait(c->options.tensor, kept->ticket);
         kept->phase = ZR_CHECKPOINT_WHOLE;
     }
-    if (result == ZR_OK && c->ranks > 1 && index > 0) /* the next one had the time since its fetch */
+    if (result == ZR_OK && c->ranks > 1 && index > 0) /* its copy has had time since the fetch */
         result = advance(c, &c->kept[index - 1]);
     *whole = kept->whole;
     return result;
@@ -218,7 +218,7 @@ void zr_checkpoints_drop(struct zr_checkpoints *c, size_t index)
         return;
     while (kept->phase == ZR_CHECKPOINT_STORING)
         end_storing(c);
-    if (kept->phase == ZR_CHECKPOINT_COPYING) /* a lost peer has ended the work too: nothing still writes */
+    if (kept->phase == ZR_CHECKPOINT_COPYING) /* even after a lost peer, no operation still writes */
         zr_comm_wait(c->copies, kept->ticket);
     if (kept->phase == ZR_CHECKPOINT_GATHERING)
         zr_comm_wait(c->options.tensor, kept->ticket);

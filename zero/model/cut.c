@@ -19,7 +19,7 @@ unsigned zr_pipeline_rank_of(const struct zr_pipeline *pipeline, unsigned ranks,
     return stage % ranks;
 }
 
-/* The modules of a stage, of the whole model. */
+/* Range of a stage's modules in the whole model. */
 struct span {
     size_t first, end;
 };
@@ -42,17 +42,17 @@ static zr_result check(const struct zr_cut_request *request)
     const struct zr_pipeline *p = request->pipeline;
     size_t parts = zr_pipeline_parts(p), stages = parts * request->ranks, sum = 0;
     if ((unsigned)p->schedule >= ZR_PIPELINE_SCHEDULES)
-        return zr_fail(ZR_ERR_INVALID, "pipeline schedule number %d is none", (int)p->schedule);
+        return zr_fail(ZR_ERR_INVALID, "unknown pipeline schedule %d", (int)p->schedule);
     if (parts > ZR_PIPELINE_PARTS_MOST || stages > ZR_PIPELINE_STAGES_MOST ||
         (p->schedule == ZR_PIPELINE_VHALF ? parts != 2 : p->schedule != ZR_PIPELINE_1F1B && parts != 1))
         return zr_fail(
             ZR_ERR_INVALID,
-            "%zu stages for each of %u ranks: vhalf has 2, 1f1b 1 to %d, the other schedules have 1, "
-            "and there are %d in all at most",
+            "%zu stages for each of %u ranks are invalid: vhalf has 2, 1f1b 1 to %d, the other schedules 1, and the "
+            "maximum in all is %d",
             parts, request->ranks, ZR_PIPELINE_PARTS_MOST, ZR_PIPELINE_STAGES_MOST);
     if (stages > request->model->modules_count)
-        return zr_fail(ZR_ERR_INVALID, "%zu pipeline stages are more than the %zu modules of the model",
-                       stages, request->model->modules_count);
+        return zr_fail(ZR_ERR_INVALID, "%zu pipeline stages exceed the model's %zu modules", stages,
+                       request->model->modules_count);
     for (size_t s = 0; p->modules && s < stages; s++) {
         sum += p->modules[s];
         if (p->modules[s] == 0)
@@ -60,7 +60,8 @@ static zr_result check(const struct zr_cut_request *request)
     }
     return !p->modules || sum == request->model->modules_count
                ? ZR_OK
-               : zr_fail(ZR_ERR_INVALID, "the pipeline's stages have %zu modules, and the model has %zu", sum,
+               : zr_fail(ZR_ERR_INVALID,
+                         "the pipeline's stages have %zu modules in all, and the model has %zu", sum,
                          request->model->modules_count);
 }
 
@@ -73,7 +74,7 @@ static size_t add_port(struct zr_cut *cut, const struct zr_module_type *type)
     return cut->model.modules_count++;
 }
 
-/* A stage's modules and its ports. */
+/* Appends a stage's modules and ports. */
 static void add_part(struct zr_cut *cut, const struct zr_cut_request *request, unsigned stage)
 {
     const struct zr_model *whole = request->model;
@@ -108,7 +109,7 @@ static void add_part(struct zr_cut *cut, const struct zr_cut_request *request, u
         part->exit = add_port(cut, &(struct zr_module_type){.name = "output of the stage"});
 }
 
-/* Parts whose stages follow one another here. */
+/* Links parts whose stages are consecutive on this rank. */
 static void join_parts(struct zr_cut *cut)
 {
     for (unsigned i = 0; i < cut->parts_count; i++)
@@ -132,14 +133,14 @@ unsigned zr_cut_part_of(const struct zr_cut *cut, size_t module)
 
 /* ---- Units --------------------------------------------------------------------------------------------- */
 
-/* Who reads a unit. */
+/* Modules and ranks that read a unit. */
 struct readers {
-    unsigned here;       /* modules of this rank */
-    unsigned first_rank; /* of the pipeline's ranks, by the first stage that reads it; UINT_MAX: none does */
-    bool several;        /* ranks */
+    unsigned here;       /* number of modules on this rank */
+    unsigned first_rank; /* rank of the first stage that reads it; UINT_MAX: none */
+    bool several;        /* read by several ranks */
 };
 
-/* Of all units, in one pass through the modules. */
+/* Fills in the readers of all units. */
 static void find_readers(const struct zr_cut *cut, const struct zr_cut_request *request,
                          struct readers readers[])
 {
@@ -173,7 +174,7 @@ static void find_ranks(const struct zr_cut *cut, const struct zr_cut_request *re
     }
 }
 
-/* All units that are shared are shared by the same ranks. */
+/* Checks that all shared units have the same ranks. */
 static zr_result share(struct zr_cut *cut, const bool by_rank[], const char *name)
 {
     unsigned count = 0;
@@ -189,15 +190,15 @@ static zr_result share(struct zr_cut *cut, const bool by_rank[], const char *nam
     if (cut->shares && (!same || count != cut->sharing_count))
         return zr_fail(
             ZR_ERR_INVALID,
-            "unit %s is shared by other ranks of the pipeline than the units before it; all that are "
-            "shared have to be shared by the same ranks",
+            "unit %s is shared by other pipeline ranks than earlier shared units; all shared units must have the "
+            "same ranks",
             name);
     cut->shares = true;
     cut->sharing_count = count;
     return ZR_OK;
 }
 
-/* Of the tensor that begins with a parameter. */
+/* Elements of the whole tensor that begins with a parameter. */
 static uint64_t whole_elements(const struct zr_parameter *p)
 {
     struct zr_parameter whole = *p;
@@ -208,14 +209,14 @@ static uint64_t whole_elements(const struct zr_parameter *p)
     return zr_parameter_elements(&whole);
 }
 
-/* What add_units() needs for a while. */
+/* Temporary arrays of add_units(). */
 struct unit_tables {
     struct readers *readers; /* [units] of the whole model */
     unsigned *new_index;     /* [units] */
     bool *by_rank;           /* [ranks] */
 };
 
-/* The units that modules here read, in the model's order, and their parameters. */
+/* Copies the units that this rank's modules read, in the model's order, and their parameters. */
 static zr_result add_units(struct zr_cut *cut, const struct zr_cut_request *request,
                            const struct unit_tables *tables)
 {

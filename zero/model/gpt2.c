@@ -1,11 +1,11 @@
-/* gpt2.c: GPT-2 as a table: its tensors, and its modules with their slots, forward and backward.
+/* gpt2.c: GPT-2: tensors, modules, slots, forward and backward.
  *
  *   embedding   y = wte[token] + wpe[position]
  *   block       middle = x + proj(attention(qkv(ln_1(x))))     y = middle + fc2(gelu(fc(ln_2(middle))))
  *   final       y = ln_f(x)
- *   head        tied to wte, which therefore gets two gradients per micro-batch
+ *   head        tied to wte, which therefore has two gradients per micro-batch
  *
- * Weights are [in, out], as GPT-2's Conv1D stores them. */
+ * Weights are [in, out], the layout of GPT-2's Conv1D. */
 #include <math.h>
 #include <string.h>
 
@@ -21,7 +21,8 @@ static size_t first_row(const struct zr_module_pass *pass)
     return pass->own_rows < pass->rows ? zr_pass_shape(pass)->tensor_rank * pass->own_rows : 0;
 }
 
-/* What a pass is of: all, or in tiles a tile of wte; wpe is the last part. `wpe`: which of its units. */
+/* Which embeddings a pass computes: both, or with tiles a tile of wte or, as the last part, wpe. `wpe`: index
+ * of wpe's unit in the pass. */
 struct embedded {
     bool tokens, positions;
     unsigned wpe;
@@ -70,7 +71,6 @@ static zr_result embed_backward(struct zr_module_pass *pass)
 
 /* ---- Block --------------------------------------------------------------------------------------------- */
 
-/* Its parameters, in the order of the list. */
 enum { LN1_W, LN1_B, QKV_W, QKV_B, PROJ_W, PROJ_B, LN2_W, LN2_B, FC_W, FC_B, FC2_W, FC2_B, BLOCK_PARAMETERS };
 
 enum {
@@ -88,9 +88,9 @@ enum {
     FC,
     GELU,
     D_WIDE,
-    D_NORM, /* of a norm's output, and before that of attention's, which has no more elements */
+    D_NORM, /* gradient of attention's output, then of a norm's output */
     D_QKV,
-    X_ROWS, /* all rows of what a product reads, of its output, of its gradients */
+    X_ROWS, /* all rows of a product's input; Y_ROWS: of its output and gradients */
     Y_ROWS,
     BLOCK_SLOTS
 };
@@ -98,7 +98,7 @@ enum {
 static void describe_slots(struct zr_transformer *t)
 {
     size_t tensor = zr_shape_tensor(&t->shape), c = t->shape.hidden, a = t->shape.heads / tensor,
-           l = c / tensor; /* of this tensor rank's heads */
+           l = c / tensor; /* channels of this tensor rank's heads */
     const struct zr_slot slots[BLOCK_SLOTS] = {
         [LN1] = {"ln_1", c, 0, 0, true},
         [LN1_MEAN] = {"ln_1 mean", 1, ZR_SLOT_FLOATS, 0, true},
@@ -122,8 +122,7 @@ static void describe_slots(struct zr_transformer *t)
     memcpy(t->slots[ZR_TYPE_BLOCK], slots, sizeof slots);
 }
 
-/* The parameters w and w + 1 are a norm's or a matrix's, and its bias; the slots `mean` and mean + 1 are
- * statistics. */
+/* Parameters w and w + 1 are weight and bias; slots `mean` and mean + 1 are the statistics. */
 static struct zr_layernorm_forward norm_of(struct zr_module_pass *pass, unsigned w, const void *x, void *y,
                                            unsigned mean)
 {
@@ -143,8 +142,8 @@ static zr_result norm(struct zr_module_pass *pass, unsigned w, const void *x, vo
     return pass->kernels->layernorm_forward(pass->context, &op);
 }
 
-/* Whether the sum behind attention and the norm of it are one operation; whether the products beside GELU
- * make it and its gradient; and whether GELU's backward makes the gradient of the bias before it. */
+/* Which operations are fused: the residual sum after attention with the norm; GELU, or its gradient, with a
+ * product; GELU's gradient with the gradient of the bias before it. */
 static bool sums_in_norm(const struct zr_module_pass *pass)
 {
     return zr_pass_is_whole(pass) && pass->kernels->residual_layernorm && !zr_pass_adds_in_product(pass);
@@ -181,12 +180,11 @@ static zr_result norm_backward(struct zr_module_pass *pass, unsigned w, const vo
                            .dx = pass->dx,
                            .dw = g[0],
                            .db = g[1],
-                           .accumulate_dx = pass->dx == pass->dy, /* a block's: the residual path */
+                           .accumulate_dx = pass->dx == pass->dy, /* in a block: the residual path */
                            .accumulate = pass->accumulate[0]});
 }
 
-/* A matrix [in, out] in units of the channels. Tensor ranks have columns of the first and the third, rows of
- * the other two. */
+/* A matrix [in, out] in multiples of the channels. split_in: tensor ranks divide rows, otherwise columns. */
 struct matrix {
     unsigned w, in, out;
     bool split_in;
@@ -205,14 +203,14 @@ static struct zr_linear linear_of(const struct zr_module_pass *pass, const struc
                               .fp8 = zr_pass_shape(pass)->fp8};
 }
 
-/* A tile of several tensor ranks' q, k and v has a matrix and a bias of each: they lie apart in the rows of
- * all. Their matrices come first. */
+/* With tiles and several tensor ranks, a tile of q, k and v consists of three pieces, which are separate
+ * columns of the rows. The three matrices precede the three biases. */
 static unsigned pieces_of(const struct zr_module_pass *pass, const struct matrix *m)
 {
     return m->w == QKV_W && !zr_pass_is_whole(pass) && zr_shape_tensor(zr_pass_shape(pass)) > 1 ? 3 : 1;
 }
 
-/* Makes a product that of a piece: its columns of y, at the address that comes back. */
+/* Restricts a product to a piece; returns the address of its columns in y. */
 static void *piece_of(const struct zr_module_pass *pass, struct zr_linear *linear, const void *y,
                       unsigned piece, unsigned pieces)
 {
@@ -222,7 +220,7 @@ static void *piece_of(const struct zr_module_pass *pass, struct zr_linear *linea
     return zr_pass_columns(pass, linear, (const char *)y + before);
 }
 
-/* y, all rows of the rank's columns, from the rank's rows of x. */
+/* Column-parallel product: y, all rows of the rank's columns, from the rank's rows of x. */
 static zr_result multiply_columns(struct zr_module_pass *pass, const struct matrix *m, const void *x, void *y)
 {
     void *const *p = &pass->parameters[0][zr_pass_parameter(pass, m->w)];
@@ -243,8 +241,8 @@ static zr_result multiply_columns(struct zr_module_pass *pass, const struct matr
     return result;
 }
 
-/* The rank's rows of y, from all rows of the rank's columns of x; and of the residual, where products add it.
- */
+/* Row-parallel product: the rank's rows of y from all rows of the rank's columns of x; adds the residual if
+ * zr_pass_adds_in_product(). */
 static zr_result multiply_rows(struct zr_module_pass *pass, const struct matrix *m, const void *x,
                                const void *residual, void *y)
 {
@@ -263,10 +261,10 @@ static zr_result multiply_rows(struct zr_module_pass *pass, const struct matrix 
     return result == ZR_OK ? zr_pass_close_sum(pass, &sum) : result;
 }
 
-/* Of what a product's backward makes dx alone, the gradients of the weights alone, or both. */
+/* Gradients to compute in a product's backward. */
 enum wanted { WANT_DX = 1, WANT_DW = 2, WANT_BOTH = WANT_DX | WANT_DW };
 
-/* dx is a sum over tiles and their pieces. */
+/* dx is summed over tiles and pieces. */
 static zr_result multiply_backward(struct zr_module_pass *pass, const struct matrix *m,
                                    struct zr_linear_backward op, enum wanted wanted)
 {
@@ -293,7 +291,7 @@ static zr_result multiply_backward(struct zr_module_pass *pass, const struct mat
     return result;
 }
 
-/* The rank's rows of dx, from those of x and all rows of dy; the sum goes on behind the weights' gradients.
+/* Backward of a column-parallel product. The sum of dx over the ranks overlaps with the weights' gradients.
  */
 static zr_result columns_backward(struct zr_module_pass *pass, const struct matrix *m, const void *x,
                                   const void *dy, void *dx)
@@ -316,7 +314,7 @@ static zr_result columns_backward(struct zr_module_pass *pass, const struct matr
     return result == ZR_OK ? zr_pass_end_sum(pass, &sum) : result;
 }
 
-/* All rows of dx, from all rows of x and the rank's rows of dy. */
+/* Backward of a row-parallel product. */
 static zr_result rows_backward(struct zr_module_pass *pass, const struct matrix *m, const void *x,
                                const void *dy, void *dx)
 {
@@ -334,13 +332,12 @@ static zr_result add(struct zr_module_pass *pass, const void *a, void *b)
                               &(struct zr_add){pass->own_rows * zr_pass_shape(pass)->hidden, a, b, b});
 }
 
-/* Elements of the widest slots. */
 static size_t wide(const struct zr_module_pass *pass)
 {
     return pass->rows * linear_of(pass, &matrices[ZR_PRODUCT_WIDE]).out;
 }
 
-/* What a product reads, and what becomes of what it wrote. */
+/* Steps before and after a product. */
 static zr_result before(struct zr_module_pass *pass, unsigned product)
 {
     void **s = pass->slots;
@@ -383,7 +380,7 @@ static zr_result after(struct zr_module_pass *pass, unsigned product)
     return product == ZR_PRODUCT_OUT ? add(pass, pass->x, s[MIDDLE]) : add(pass, s[MIDDLE], pass->y);
 }
 
-/* The slots that backward of a product and what stands before it writes to. */
+/* Slots that backward of a product and of the operations before it write. */
 static zr_result take_gradients(struct zr_module_pass *pass, unsigned product)
 {
     if (product == ZR_PRODUCT_NARROW)
@@ -402,7 +399,7 @@ static zr_result multiply_back(struct zr_module_pass *pass, unsigned product)
                                         : columns_backward(pass, m, s[LN1], s[D_QKV], s[D_NORM]);
 }
 
-/* From the gradient of what a product reads to that of what it is made of. */
+/* Backward of the operations before a product. */
 static zr_result go_back(struct zr_module_pass *pass, unsigned product)
 {
     const struct zr_kernels *k = pass->kernels;
@@ -542,7 +539,7 @@ const struct zr_architecture_table zr_architecture_gpt2 = {
     .name = "gpt2",
     .units = 3,
     .parameters = 4,
-    .block_parameters = BLOCK_PARAMETERS + 4, /* q, k and v apart */
+    .block_parameters = BLOCK_PARAMETERS + 4, /* q, k and v separate */
     .products = {{"qkv", LN1_W, QKV_W}, {"proj", PROJ_W, PROJ_W}, {"fc", LN2_W, FC_W}, {"fc2", FC2_W, FC2_W}},
     .block = {before, multiply, after, take_gradients, multiply_back, go_back},
     .describe = describe,

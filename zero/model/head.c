@@ -1,17 +1,16 @@
-/* head.c: the head of every architecture: linear to logits, softmax and cross-entropy, of chunks of rows.
- * Logits are floats, or of the model's precision where the kernels take narrow ones.
+/* head.c: the head of every architecture: product to logits, softmax and cross-entropy, in chunks of rows.
+ * Logits are floats, or have the model's precision if the kernels support narrow logits.
  *
- * In tiles of the vocabulary no logits outlast their tile and chunk. Forward goes through all tiles for what
- * they say of each row's softmax, a running sum of exponentials beside the largest logit so far; then the
- * losses are known. Backward multiplies once more, for the gradient of a tile's logits beside what all have
- * said. */
+ * With tiles of the vocabulary, logits exist only for one tile and chunk at a time. Forward merges the
+ * softmax parts of all tiles into running maxima and sums, which then give the losses. Backward repeats the
+ * product of each tile and computes the gradient of its logits from the merged parts. */
 #include "zero/model/transformer.h"
 
 #define LOGITS_BYTES_MOST ((size_t)64 << 20) /* or one row */
 enum { LOGITS, PARTS, X_ROWS, DX_ROWS, DW, HEAD_SLOTS };
 enum { PART_FLOATS = sizeof(struct zr_softmax_part) / sizeof(float) };
 
-/* Rows of the vocabulary in the largest tile. */
+/* Vocabulary rows of the largest tile. */
 static size_t tile_rows(const struct zr_shape *shape)
 {
     size_t tiles = zr_shape_tiles(shape);
@@ -40,11 +39,11 @@ static bool is_narrow(const struct zr_module_pass *pass)
 /* x and dx of all rows. */
 struct head_rows {
     const void *x;
-    void *dx; /* NULL: not wanted */
+    void *dx; /* NULL: not computed */
     size_t first, count;
 };
 
-/* Of equal size as near as can be. They follow one another in the gradient of the weights. */
+/* Divides rows into chunks of nearly equal size, which accumulate the gradient of the weights. */
 static zr_result each_chunk(struct zr_module_pass *pass, struct head_rows rows,
                             zr_result (*run)(struct zr_module_pass *pass, const struct head_rows *rows))
 {
@@ -58,8 +57,8 @@ static zr_result each_chunk(struct zr_module_pass *pass, struct head_rows rows,
     return result;
 }
 
-/* Chunks of a backward pass. At two bytes the gradient of the weights would be rounded once per chunk: it is
- * added up in floats instead, where the kernels can, and rounded at the end. */
+/* Chunks of a backward pass. With several two-byte chunks the gradient of the weights is summed in floats and
+ * rounded once, if the kernels support that. */
 static zr_result each_chunk_backward(struct zr_module_pass *pass, struct head_rows rows,
                                      zr_result (*run)(struct zr_module_pass *pass,
                                                       const struct head_rows *rows))
@@ -105,7 +104,7 @@ static zr_result multiply(struct zr_module_pass *pass, const struct head_rows *r
                                                    .floats = !is_narrow(pass)});
 }
 
-/* From the gradient of the logits; that of the weights to the floats, where they are there. */
+/* Backward from the gradient of the logits; the weights' gradient goes to the float sum if there is one. */
 static zr_result logits_backward(struct zr_module_pass *pass, const struct head_rows *rows)
 {
     struct zr_linear linear = linear_of(pass, rows);
@@ -124,7 +123,7 @@ static zr_result logits_backward(struct zr_module_pass *pass, const struct head_
                                                     .accumulate = pass->accumulate[0] || rows->first > 0});
 }
 
-/* Losses and, where dx is wanted, the gradient of the logits; without parts of a softmax. */
+/* Losses and, if dx is computed, the gradient of the logits, of a whole vocabulary. */
 static struct zr_cross_entropy entropy_of(const struct zr_module_pass *pass, const struct head_rows *rows)
 {
     struct zr_vocabulary_share share = zr_pass_vocabulary(pass);
@@ -142,13 +141,13 @@ static struct zr_cross_entropy entropy_of(const struct zr_module_pass *pass, con
 
 /* ---- Parts of a softmax -------------------------------------------------------------------------------- */
 
-/* `rows` of them in place `place`: those of tensor ranks in rank order, then what they come to. */
+/* Softmax parts of `rows` rows at place `place`: one place per tensor rank, then the merged parts. */
 static struct zr_softmax_part *parts_at(const struct zr_module_pass *pass, size_t rows, size_t place)
 {
     return (struct zr_softmax_part *)pass->slots[PARTS] + place * rows;
 }
 
-/* The ranks tell each other what their own say of the softmax. */
+/* Gathers and merges the softmax parts of the tensor ranks. */
 static zr_result merge_ranks(struct zr_module_pass *pass, size_t rows)
 {
     size_t tensor = zr_shape_tensor(zr_pass_shape(pass));
@@ -193,7 +192,7 @@ static zr_result whole_rows(struct zr_module_pass *pass, const struct head_rows 
     return result == ZR_OK && rows->dx ? logits_backward(pass, rows) : result;
 }
 
-/* Forward and backward: a forward pass has no dx. */
+/* Forward, and backward if the pass has dx. */
 static zr_result head(struct zr_module_pass *pass)
 {
     struct head_rows rows = {0};
@@ -212,7 +211,7 @@ static zr_result head(struct zr_module_pass *pass)
 
 /* ---- In tiles ------------------------------------------------------------------------------------------ */
 
-/* The running sums are in this rank's place, and those of a tile in the one behind it. */
+/* This rank's place has the running parts, and the next place those of the tile. */
 static zr_result sum_rows(struct zr_module_pass *pass, const struct head_rows *rows)
 {
     struct zr_cross_entropy op = entropy_of(pass, rows);
@@ -222,7 +221,7 @@ static zr_result sum_rows(struct zr_module_pass *pass, const struct head_rows *r
     return result == ZR_OK ? pass->kernels->cross_entropy(pass->context, &op) : result;
 }
 
-/* A tile without entries adds nothing, and has no largest logit to be beside. */
+/* A tile without columns adds nothing and has no largest logit. */
 static zr_result head_tile(struct zr_module_pass *pass)
 {
     const struct zr_shape *shape = zr_pass_shape(pass);
@@ -259,7 +258,7 @@ static zr_result rows_backward(struct zr_module_pass *pass, const struct head_ro
     return result == ZR_OK ? logits_backward(pass, rows) : result;
 }
 
-/* All rows of x are here since forward. */
+/* All rows of x were gathered in forward. */
 static zr_result head_tile_backward(struct zr_module_pass *pass)
 {
     struct head_rows rows = {.x = zr_pass_shape(pass)->sequence_parallel ? pass->slots[X_ROWS] : pass->x};
@@ -276,7 +275,7 @@ static zr_result head_tile_backward(struct zr_module_pass *pass)
 
 /* ---- Answers ------------------------------------------------------------------------------------------- */
 
-/* Of a tile: the entries that are in it, of all ranks. */
+/* Answer of a tile: its columns, gathered from all ranks. */
 static zr_result head_answer(struct zr_module_pass *pass, size_t row, float *out)
 {
     const struct zr_shape *shape = zr_pass_shape(pass);
@@ -334,7 +333,7 @@ void zr_transformer_add_head(struct zr_transformer *transformer)
            parts = (tiles > 1 ? model->rows : rows) * (tensor + 1) * PART_FLOATS;
     slots[LOGITS] = (struct zr_slot){"logits", (room + model->rows - 1) / model->rows,
                                      narrow ? ZR_SLOT_ELEMENTS : ZR_SLOT_FLOATS, ZR_SLOT_KEPT,
-                                     false}; /* so that a chunk, or an answer of all ranks, fits */
+                                     false}; /* holds a chunk, or an answer of all ranks */
     slots[DW] = (struct zr_slot){"gradient of the head's weights",
                                  (tile_rows(shape) * shape->hidden + model->rows - 1) / model->rows,
                                  ZR_SLOT_FLOATS, ZR_SLOT_TEMPORARY, false};
@@ -342,7 +341,7 @@ void zr_transformer_add_head(struct zr_transformer *transformer)
     if (tensor > 1 || tiles > 1)
         slots[PARTS].columns = (parts + model->rows - 1) / model->rows;
     slots[X_ROWS] = zr_slot_all_rows(shape, "all rows");
-    slots[X_ROWS].life = ZR_SLOT_KEPT; /* taken before dx, so in one order whether or not backward runs */
+    slots[X_ROWS].life = ZR_SLOT_KEPT; /* allocated before dx, so the order does not depend on backward */
     slots[DX_ROWS] = zr_slot_all_rows(shape, "gradient of all rows");
     transformer->types[ZR_TYPE_HEAD] =
         (struct zr_module_type){.name = "head",

@@ -1,4 +1,4 @@
-/* llama.c: LLaMA as a table: its tensors, and its modules with their slots, forward and backward.
+/* llama.c: LLaMA: tensors, modules, slots, forward and backward.
  *
  *   embedding   y = embed_tokens[token]
  *   block       middle = x + o(attention(rotary(q, k), v))     of input_layernorm(x)
@@ -7,7 +7,7 @@
  *   head        lm_head, or embed_tokens where it is tied
  *
  * Norms are root mean square norms. Weights are [out, in], as torch.nn.Linear has them; names are Hugging
- * Face's. q, k and v lie side by side in one slot, so that attention reads them as GPT-2's. */
+ * Face's. q, k and v are adjacent in one slot, the layout that attention requires. */
 #include <math.h>
 #include <string.h>
 
@@ -31,13 +31,12 @@ static zr_result embed_backward(struct zr_module_pass *pass)
 
 /* ---- Block --------------------------------------------------------------------------------------------- */
 
-/* Its parameters, in the order of the list. */
 enum { NORM1_W, Q_W, K_W, V_W, O_W, NORM2_W, GATE_W, UP_W, DOWN_W, BLOCK_PARAMETERS };
 
 enum {
     NORM1,
     NORM1_RSTD,
-    QKV, /* q and k after their rotation */
+    QKV, /* q and k are rotated */
     LSE,
     PROBABILITIES,
     ATTENTION,
@@ -48,15 +47,15 @@ enum {
     UP,
     PRODUCT,
     D_GATE,
-    D_UP,   /* first the gradient of the product */
-    D_NORM, /* of a norm's output, and before that of attention's */
+    D_UP,   /* first used for the gradient of PRODUCT */
+    D_NORM, /* gradient of attention's output, then of a norm's output */
     D_QKV,
-    X_ROWS, /* all rows of what a product reads, of its output, of its gradients */
+    X_ROWS, /* all rows of a product's input; Y_ROWS: of its output and gradients */
     Y_ROWS,
     BLOCK_SLOTS
 };
 
-/* Columns; of q, kv and ffn those of this tensor rank. */
+/* Numbers of columns; q, kv and ffn: of this tensor rank. */
 struct widths {
     size_t c, head, q, kv, qkv, ffn;
 };
@@ -99,7 +98,7 @@ static void describe_slots(struct zr_transformer *t)
     memcpy(t->slots[ZR_TYPE_BLOCK], slots, sizeof slots);
 }
 
-/* Element `column` of the rows at `base`. */
+/* Address of column `column` of the rows at `base`. */
 static void *column_of(const struct zr_module_pass *pass, const void *base, size_t column)
 {
     return (char *)base + column * zr_precision_bytes(pass->context->precision);
@@ -123,13 +122,13 @@ static zr_result norm(struct zr_module_pass *pass, const void *x, const void *w,
     return pass->kernels->rmsnorm_forward(pass->context, &op);
 }
 
-/* Whether the sum behind attention and the norm of it are one operation. */
+/* Whether the residual sum after attention is fused with the norm. */
 static bool sums_in_norm(const struct zr_module_pass *pass)
 {
     return zr_pass_is_whole(pass) && pass->kernels->residual_rmsnorm && !zr_pass_adds_in_product(pass);
 }
 
-/* Turns q and k, which lie side by side, or their gradients back. */
+/* Rotates q and k, which are adjacent, or rotates their gradients back. */
 static zr_result rotate(struct zr_module_pass *pass, void *qkv, bool inverse)
 {
     const struct zr_shape *shape = zr_pass_shape(pass);
@@ -145,7 +144,7 @@ static zr_result rotate(struct zr_module_pass *pass, void *qkv, bool inverse)
                                                                     .inverse = inverse});
 }
 
-/* Weights are turned, and there is no bias. */
+/* Weights are [out, in] and have no bias. */
 static struct zr_linear_forward product_of(const struct zr_module_pass *pass, struct zr_linear linear,
                                            const void *x, unsigned w, void *y)
 {
@@ -167,7 +166,7 @@ static struct zr_linear linear_of(const struct zr_module_pass *pass, size_t in, 
         .rows = pass->rows, .in = in, .out = out, .turned = true, .fp8 = zr_pass_shape(pass)->fp8};
 }
 
-/* Of q, k or v, which are columns of wider rows. */
+/* Product to q, k or v, which are columns of wider rows. */
 static struct zr_linear column_linear(const struct zr_module_pass *pass, size_t out)
 {
     const struct widths w = widths_of(zr_pass_shape(pass));
@@ -176,8 +175,8 @@ static struct zr_linear column_linear(const struct zr_module_pass *pass, size_t 
     return linear;
 }
 
-/* x times the matrix that tensor ranks have columns of, to y: the rank's rows; and the residual, where
- * products add it. */
+/* Row-parallel product: the rank's rows of y from the rank's columns of x; adds the residual if
+ * zr_pass_adds_in_product(). */
 static zr_result multiply_rows(struct zr_module_pass *pass, struct zr_linear linear, unsigned w,
                                const void *x, const void *residual, void *y)
 {
@@ -229,7 +228,7 @@ static zr_result multiply_wide(struct zr_module_pass *pass)
     return result;
 }
 
-/* What a product reads, and what becomes of what it wrote. */
+/* Steps before and after a product. */
 static zr_result before(struct zr_module_pass *pass, unsigned product)
 {
     void **s = pass->slots, *const *p = pass->parameters[0];
@@ -280,12 +279,12 @@ static zr_result after(struct zr_module_pass *pass, unsigned product)
     return product == ZR_PRODUCT_OUT ? add(pass, pass->x, s[MIDDLE]) : add(pass, s[MIDDLE], pass->y);
 }
 
-/* What a matrix's gradients are made of and go to; dx NULL: the matrix's alone. */
+/* Inputs and outputs of a backward; dx NULL: only the matrix's gradient. */
 struct step_back {
     const void *x, *dy;
     void *dx;
-    bool adds;    /* to dx */
-    bool keeps_w; /* the matrix's gradients are not wanted now */
+    bool adds;    /* accumulates dx */
+    bool keeps_w; /* does not compute the matrix's gradient */
 };
 
 static zr_result multiply_backward(struct zr_module_pass *pass, struct zr_linear linear, unsigned parameter,
@@ -304,15 +303,15 @@ static zr_result multiply_backward(struct zr_module_pass *pass, struct zr_linear
                                                     .accumulate = pass->accumulate[0]});
 }
 
-/* A matrix whose rows tensor ranks share, and the gradient of its output. */
+/* A column-parallel product and the gradient of its output. */
 struct product {
     struct zr_linear linear;
     unsigned parameter;
     const void *dy;
 };
 
-/* Backward of products that read the same x: the rank's rows of dx are the sum. That of several ranks goes on
- * behind the gradients of the matrices. */
+/* Backward of column-parallel products with the same input. dx is the sum over products and ranks; the sum
+ * over the ranks overlaps with the matrices' gradients. */
 static zr_result products_backward(struct zr_module_pass *pass, const struct product *products,
                                    unsigned count, const void *x, void *dx)
 {
@@ -354,7 +353,7 @@ static zr_result norm_backward(struct zr_module_pass *pass, unsigned parameter, 
                                                      .accumulate = pass->accumulate[0]});
 }
 
-/* From all rows of x and the rank's rows of dy to dx. */
+/* Backward of a row-parallel product. */
 static zr_result rows_backward(struct zr_module_pass *pass, struct zr_linear linear, unsigned parameter,
                                struct step_back step)
 {
@@ -365,7 +364,7 @@ static zr_result rows_backward(struct zr_module_pass *pass, struct zr_linear lin
     return result;
 }
 
-/* The slots that backward of a product and what stands before it writes to. */
+/* Slots that backward of a product and of the operations before it write. */
 static zr_result take_gradients(struct zr_module_pass *pass, unsigned product)
 {
     if (product == ZR_PRODUCT_QKV)
@@ -398,7 +397,7 @@ static zr_result multiply_back(struct zr_module_pass *pass, unsigned product)
                              3, s[NORM1], s[D_NORM]);
 }
 
-/* From the gradient of what a product reads to that of what it is made of. */
+/* Backward of the operations before a product. */
 static zr_result go_back(struct zr_module_pass *pass, unsigned product)
 {
     const struct zr_kernels *k = pass->kernels;

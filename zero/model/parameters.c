@@ -1,4 +1,4 @@
-/* parameters.c: how many elements parameters have. */
+/* parameters.c: the number of elements of a parameter. */
 #include "zero/zr_zero.h"
 
 uint64_t zr_parameter_elements(const struct zr_parameter *parameter)

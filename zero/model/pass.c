@@ -1,5 +1,4 @@
-/* pass.c: what passes through modules of every architecture share: sums between tensor ranks, the embedding.
- */
+/* pass.c: operations shared by the architectures: gathers and sums between tensor ranks, the embedding. */
 #include <string.h>
 
 #include "zero/model/transformer.h"

@@ -1,4 +1,4 @@
-/* tiles.c: which tile a pass is of, and the way through a block, whole or tile by tile. */
+/* tiles.c: tiles of a pass, and execution of a block, whole or tile by tile. */
 #include "zero/model/cut.h"
 #include "zero/model/transformer.h"
 
@@ -7,7 +7,7 @@ bool zr_pass_is_whole(const struct zr_module_pass *pass)
     return zr_module_parts(&pass->model->modules[pass->module]) == 1;
 }
 
-/* Forward begins with the first tile and ends with the last. */
+/* Forward runs tiles in order, backward in reverse. */
 static bool begins(const struct zr_module_pass *pass)
 {
     return zr_pass_is_whole(pass) || zr_pass_tile(pass) == 0;
@@ -57,7 +57,7 @@ void *zr_pass_columns(const struct zr_module_pass *pass, struct zr_linear *linea
 
 /* ---- A block ------------------------------------------------------------------------------------------- */
 
-/* The products that a pass is of: all of them, or one. */
+/* Range of products that a pass runs: all of them, or one. */
 struct products {
     unsigned first, end;
 };
@@ -69,7 +69,7 @@ static struct products products_of(const struct zr_module_pass *pass)
                                   : (struct products){product, product + 1};
 }
 
-/* The last product is of y alone. */
+/* Only y depends on the last product. */
 zr_result zr_pass_block(struct zr_module_pass *pass)
 {
     const struct zr_block_steps *steps = &zr_shape_table(zr_pass_shape(pass))->block;

@@ -1,4 +1,4 @@
-/* transformer.c: what the architectures share: shapes, stages, lists of units, tiles. */
+/* transformer.c: shapes, stages, lists of units and tiles, shared by the architectures. */
 #include "zero/model/transformer.h"
 
 #include <stdio.h>
@@ -34,7 +34,7 @@ void zr_shape_complete(struct zr_shape *shape)
     }
     if (shape->kv_heads == 0)
         shape->kv_heads = shape->heads;
-    if (shape->ffn == 0) /* three matrices have the parameters of GPT-2's two of 4 C */
+    if (shape->ffn == 0) /* the three matrices have as many parameters as GPT-2's two of 4 C */
         shape->ffn = (shape->hidden * 8 / 3 + FFN_MULTIPLE - 1) / FFN_MULTIPLE * FFN_MULTIPLE;
     if (shape->rope_theta == 0)
         shape->rope_theta = 10000;
@@ -46,32 +46,32 @@ static zr_result check_llama(const struct zr_shape *shape)
 {
     if (shape->kv_heads == 0 || shape->heads % shape->kv_heads)
         return zr_fail(ZR_ERR_INVALID,
-                       "%zu heads of keys and values do not divide %zu heads; take a divisor of %zu",
+                       "%zu heads of keys and values do not divide %zu heads; use a divisor of %zu",
                        shape->kv_heads, shape->heads, shape->heads);
     if (shape->hidden / shape->heads % 2)
         return zr_fail(
             ZR_ERR_INVALID,
-            "rotary embedding turns pairs, and heads of %zu numbers have an odd one; take a hidden "
-            "size that is a multiple of %zu",
+            "rotary embedding requires heads of even size, and theirs is %zu; use a hidden size that is a multiple "
+            "of %zu",
             shape->hidden / shape->heads, 2 * shape->heads);
     if (shape->ffn == 0)
         return zr_fail(ZR_ERR_INVALID, "the model's feed-forward width must be at least 1");
     if (!(shape->rope_theta >= 1 && shape->rope_theta <= 1e12))
-        return zr_fail(ZR_ERR_INVALID, "a rotary base of %g is not between 1 and 1e12", shape->rope_theta);
+        return zr_fail(ZR_ERR_INVALID, "the rotary base is %g; its range is 1 to 1e12", shape->rope_theta);
     if (!(shape->norm_epsilon >= 1e-12 && shape->norm_epsilon <= 1))
-        return zr_fail(ZR_ERR_INVALID, "an epsilon of the norms of %g is not between 1e-12 and 1",
+        return zr_fail(ZR_ERR_INVALID, "the epsilon of the norms is %g; its range is 1e-12 to 1",
                        shape->norm_epsilon);
     return ZR_OK;
 }
 
-/* What tensor ranks have shares of, which their number divides; their flags are zr-train's. */
+/* Dimensions that the number of tensor ranks must divide, with zr-train's flags. */
 enum { SHARED = 4 };
 struct shared {
     const char *name, *flag;
     size_t value;
 };
 
-/* The first of them that `tensor` ranks do not divide; SHARED: none. */
+/* The first dimension that `tensor` ranks do not divide; SHARED: none. */
 static size_t first_undivided(const struct shared shared[SHARED], size_t tensor)
 {
     size_t i = 0;
@@ -80,7 +80,7 @@ static size_t first_undivided(const struct shared shared[SHARED], size_t tensor)
     return i;
 }
 
-/* Every rank has a row of the vocabulary. */
+/* Whether every rank has a row of the vocabulary. */
 static bool shares_vocabulary(const struct zr_shape *shape, size_t tensor)
 {
     size_t rows = shape->vocabulary_padded;
@@ -97,7 +97,7 @@ static zr_result check_tensor(const struct zr_shape *shape)
         {"tokens of a sequence", "seq", shape->sequence_parallel ? shape->sequence : 0}};
     size_t undivided = first_undivided(shared, tensor);
     if (shape->tensor_rank >= tensor)
-        return zr_fail(ZR_ERR_INVALID, "tensor rank %u is not one of %zu", shape->tensor_rank, tensor);
+        return zr_fail(ZR_ERR_INVALID, "there is no tensor rank %u of %zu", shape->tensor_rank, tensor);
     while (first_undivided(shared, below) < SHARED || !shares_vocabulary(shape, below))
         below--;
     if (undivided < SHARED) {
@@ -115,10 +115,10 @@ static zr_result check_tensor(const struct zr_shape *shape)
                                      tensor, shape->vocabulary_padded, below);
 }
 
-/* What tiles are columns of. */
+/* Dimensions that the number of tiles must divide. */
 enum { TILED = 3 };
 
-/* The first of them that so many tiles do not divide; TILED: none. */
+/* The first dimension that `tiles` do not divide; TILED: none. */
 static size_t first_untiled(const struct zr_shape *shape, size_t tiles, struct shared out[TILED])
 {
     size_t kv = shape->hidden / shape->heads * shape->kv_heads;
@@ -132,7 +132,7 @@ static size_t first_untiled(const struct zr_shape *shape, size_t tiles, struct s
     return i;
 }
 
-/* Each tile has a row of the vocabulary, of the tensor rank that has the fewest. */
+/* Whether each tile has a row of the vocabulary on the tensor rank with the fewest rows. */
 static bool tiles_vocabulary(const struct zr_shape *shape, size_t tiles)
 {
     size_t tensor = zr_shape_tensor(shape), rows = (shape->vocabulary_padded + tensor - 1) / tensor,
@@ -160,18 +160,16 @@ static zr_result check_tiles(const struct zr_shape *shape)
     if (untiled == TILED && !tiles_vocabulary(shape, tiles))
         return zr_fail(
             ZR_ERR_INVALID,
-            "--tile %zu: so many tiles are too many for %zu rows of the vocabulary; the nearest below "
-            "that fit are --tile %u",
+            "--tile %zu: too many tiles for %zu rows of the vocabulary; the nearest below that fit are --tile %u",
             tiles, shape->vocabulary_padded, zr_shape_tiles_below(shape, shape->tiles));
     return untiled == TILED
                ? ZR_OK
-               : zr_fail(
-                     ZR_ERR_INVALID,
-                     "--tile %zu: so many tiles do not divide the %zu %s%s; the nearest below that fit are "
-                     "--tile %u",
-                     tiles, tiled[untiled].value / zr_shape_tensor(shape), tiled[untiled].name,
-                     zr_shape_tensor(shape) > 1 ? " of a tensor rank" : "",
-                     zr_shape_tiles_below(shape, shape->tiles));
+               : zr_fail(ZR_ERR_INVALID,
+                         "--tile %zu does not divide the %zu %s%s; the nearest below that fit are "
+                         "--tile %u",
+                         tiles, tiled[untiled].value / zr_shape_tensor(shape), tiled[untiled].name,
+                         zr_shape_tensor(shape) > 1 ? " of a tensor rank" : "",
+                         zr_shape_tiles_below(shape, shape->tiles));
 }
 
 struct zr_shape zr_shape_dense(const struct zr_shape *shape)
@@ -221,16 +219,16 @@ zr_result zr_shape_check(const struct zr_shape *shape)
         if (sizes[i].value == 0)
             return zr_fail(ZR_ERR_INVALID, "the model's %s must be at least 1", sizes[i].name);
     if ((unsigned)shape->architecture >= ZR_ARCH_COUNT)
-        return zr_fail(ZR_ERR_INVALID, "architecture number %d is none", (int)shape->architecture);
+        return zr_fail(ZR_ERR_INVALID, "unknown architecture %d", (int)shape->architecture);
     if (shape->hidden % shape->heads)
-        return zr_fail(ZR_ERR_INVALID, "%zu heads do not divide a hidden size of %zu; take a multiple of %zu",
+        return zr_fail(ZR_ERR_INVALID, "%zu heads do not divide a hidden size of %zu; use a multiple of %zu",
                        shape->heads, shape->hidden, shape->heads);
     if (shape->vocabulary_padded < shape->vocabulary)
         return zr_fail(ZR_ERR_INVALID, "the padded vocabulary (%zu) is smaller than the vocabulary (%zu)",
                        shape->vocabulary_padded, shape->vocabulary);
     if (shape->vocabulary > INT32_MAX || shape->layers > UINT32_MAX - 4)
-        return zr_fail(ZR_ERR_INVALID, "a vocabulary of %zu or %zu layers is more than this model can count",
-                       shape->vocabulary, shape->layers);
+        return zr_fail(ZR_ERR_INVALID, "a vocabulary of %zu or %zu layers overflow", shape->vocabulary,
+                       shape->layers);
     if (shape->architecture == ZR_ARCH_LLAMA) {
         zr_result result = check_llama(shape);
         if (result != ZR_OK)
@@ -247,12 +245,12 @@ zr_result zr_shape_check(const struct zr_shape *shape)
         __builtin_mul_overflow(elements, shape->layers, &elements) || elements > SIZE_MAX / 64 ||
         __builtin_mul_overflow(shape->hidden, shape->vocabulary_padded, &elements) ||
         elements > SIZE_MAX / 64)
-        return zr_fail(ZR_ERR_INVALID, "a model of this shape has more bytes than there are addresses");
+        return zr_fail(ZR_ERR_INVALID, "the number of bytes of a model of this shape overflows");
     zr_result result = check_tensor(shape);
     return result == ZR_OK ? check_tiles(shape) : result;
 }
 
-/* A block's matrices, as this tensor rank multiplies by them, or by a tile of them: their number. */
+/* Fills in the sizes of a block's products on this tensor rank, per tile; returns their number. */
 enum { MATRICES_MOST = 5 };
 static unsigned matrices_of(const struct zr_shape *shape, struct zr_linear out[MATRICES_MOST])
 {
@@ -319,7 +317,7 @@ double zr_shape_flops(const struct zr_shape *shape)
     double rows = (double)shape->batch * (double)shape->sequence, c = (double)shape->hidden;
     double head = 2 * c * (double)shape->vocabulary; /* forward, per row */
     double blocks = (double)shape->layers * zr_shape_table(shape)->block_flops(shape);
-    return 3 * rows * (blocks + head); /* backward takes twice as much */
+    return 3 * rows * (blocks + head); /* backward: twice forward */
 }
 
 /* ---- Stages of a pipeline ------------------------------------------------------------------------------ */
@@ -357,7 +355,7 @@ static void print_layer(char *out, size_t room, const char *format, size_t layer
 }
 #pragma GCC diagnostic pop
 
-/* Makes a whole tensor this tensor rank's part of it. */
+/* Reduces a whole tensor to this tensor rank's part. */
 static void take_part(const struct zr_shape *shape, enum zr_split split, struct zr_parameter *p)
 {
     size_t tensor = zr_shape_tensor(shape), blocks = split == ZR_SPLIT_QKV ? 3 : 1;
@@ -382,7 +380,7 @@ static struct zr_unit *begin_unit(struct zr_transformer *transformer, const stru
     return u;
 }
 
-/* Tensor `index` of `unit`, to the unit that is being made. */
+/* Appends tensor `index` of `unit` to the unit under construction. */
 static struct zr_parameter *add_tensor(struct zr_transformer *transformer, const struct zr_unit_tensors *unit,
                                        size_t index)
 {
@@ -420,8 +418,8 @@ void zr_transformer_add_module(struct zr_transformer *transformer, unsigned type
 
 /* ---- Tiles --------------------------------------------------------------------------------------------- */
 
-/* Makes a tensor, or a tensor rank's part of it, one tile's: rows of a matrix [out, in], columns of one
- * [in, out]. Of a part in blocks it is a tile of one block. */
+/* Reduces a tensor, or a tensor rank's part, to one tile: rows of a matrix [out, in], columns of a matrix
+ * [in, out]. A part with blocks becomes a tile of one block. */
 static void take_tile(const struct zr_shape *shape, unsigned tile, unsigned block, struct zr_parameter *p)
 {
     unsigned dimension = p->shape[1] > 0 && !zr_shape_table(shape)->turned,
@@ -491,7 +489,7 @@ unsigned zr_transformer_add_vocabulary(struct zr_transformer *transformer, const
     return first;
 }
 
-/* What describe() of an architecture leaves to be said of blocks. */
+/* Completes the block type after describe(). */
 static void describe_blocks(struct zr_transformer *transformer)
 {
     unsigned tiles = zr_shape_tiles(&transformer->shape);
@@ -499,7 +497,7 @@ static void describe_blocks(struct zr_transformer *transformer)
     type->forward = zr_pass_block;
     type->backward = zr_pass_block_backward;
     type->parts = tiles > 1 ? ZR_BLOCK_PRODUCTS * tiles : 1;
-    type->recomputed_parts = type->parts - tiles; /* the last product writes y alone */
+    type->recomputed_parts = type->parts - tiles; /* the last product only writes y */
 }
 
 struct zr_slot zr_slot_probabilities(const struct zr_transformer *transformer, const char *name)

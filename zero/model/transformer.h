@@ -1,6 +1,6 @@
-/* transformer.h: the bundled models: a shape, and the struct zr_model that an architecture makes of it. An
- * architecture is a table in a file of its own (gpt2.c, llama.c): its tensors, its modules with their slots,
- * forward and backward. A row is a token; the inputs are tokens and targets, [batch, sequence] each. */
+/* transformer.h: the bundled models: a shape and the struct zr_model built from it. An architecture (gpt2.c,
+ * llama.c) is a table with its tensors, its modules and slots, forward and backward. A row is a token; the
+ * inputs are tokens and targets, [batch, sequence] each. */
 #ifndef ZR_MODEL_TRANSFORMER_H
 #define ZR_MODEL_TRANSFORMER_H
 
@@ -13,30 +13,30 @@ struct zr_shape {
     size_t layers, hidden, heads;
     size_t vocabulary;        /* entries that can be predicted */
     size_t vocabulary_padded; /* rows stored */
-    size_t sequence;          /* tokens per sequence; of GPT-2 also the positions in wpe */
+    size_t sequence;          /* tokens per sequence; in GPT-2 also the positions in wpe */
     size_t batch;             /* sequences per rank and micro-batch */
     enum zr_recompute recompute;
-    unsigned recompute_layers;    /* of ZR_RECOMPUTE_FULL: so many, the first ones; 0: all */
-    unsigned tensor, tensor_rank; /* tensor-parallel ranks (0 and 1: none), and this one among them */
-    bool sequence_parallel;       /* they divide the rows of norms and residuals too */
-    /* Pieces of a block's products, by columns, and of the embedding and the head, by entries of the
-     * vocabulary; each is a part of its module with a unit of its own. 0 and 1: none */
+    unsigned recompute_layers;    /* ZR_RECOMPUTE_FULL: number of first layers that recompute; 0: all */
+    unsigned tensor, tensor_rank; /* number of tensor-parallel ranks (0 and 1: none) and this rank */
+    bool sequence_parallel;       /* tensor ranks also divide the rows of norms and residuals */
+    /* Number of tiles (0 and 1: none) that divide a block's products by columns, and embedding and head by
+     * vocabulary entries. Each tile is a part of its module and has its own unit. */
     unsigned tiles;
-    bool fp8;           /* products of blocks round their operands to eight bits: kernels/zr_kernels.h */
-    size_t logits_rows; /* of a chunk of the head, at most; 0: as many as are in 64 MiB of floats */
+    bool fp8;           /* products of blocks round their operands to fp8: kernels/zr_kernels.h */
+    size_t logits_rows; /* maximum rows of a chunk of the head; 0: 64 MiB of floats */
     enum zr_architecture architecture;
-    /* LLaMA's. */
-    size_t kv_heads;     /* that keys and values have; divides heads */
+    /* LLaMA only. */
+    size_t kv_heads;     /* heads of keys and values; divides heads */
     size_t ffn;          /* width of the feed-forward layer */
     double rope_theta;   /* base of the rotary angles */
-    double norm_epsilon; /* added to the mean square, below the root */
-    bool tied;           /* the head is the embedding; GPT-2's always is */
+    double norm_epsilon; /* added to the mean square before the root */
+    bool tied;           /* the head shares the embedding's matrix; always true for GPT-2 */
 };
 
-/* Checks a shape: ZR_ERR_INVALID with words when heads do not divide hidden, the tensor ranks or the tiles do
- * not divide what they share, anything is zero, or it overflows. */
+/* ZR_ERR_INVALID: a size is zero or overflows, heads do not divide hidden, or tensor ranks or tiles do not
+ * divide the dimension that they split. */
 zr_result zr_shape_check(const struct zr_shape *shape);
-/* The same model on one tensor rank, without tiles and in the head's usual chunks. */
+/* The same model on one tensor rank, without tiles, with default chunks of the head. */
 struct zr_shape zr_shape_dense(const struct zr_shape *shape);
 static inline size_t zr_shape_tensor(const struct zr_shape *shape)
 {
@@ -46,15 +46,14 @@ static inline unsigned zr_shape_tiles(const struct zr_shape *shape)
 {
     return shape->tiles > 1 ? shape->tiles : 1;
 }
-/* Rows of logits, of this tensor rank's largest tile, in so many bytes; from 1 to all. */
+/* Rows of logits of this tensor rank's largest tile that fit into `bytes`; from 1 to all rows. */
 size_t zr_shape_logits_rows(const struct zr_shape *shape, size_t bytes, size_t logit_bytes);
-/* The most tiles, below so many, that the model can have; at least 1. */
+/* The largest valid number of tiles below `below`; at least 1. */
 unsigned zr_shape_tiles_below(const struct zr_shape *shape, unsigned below);
-/* Fills in what a shape leaves 0 (kv_heads, ffn, rope_theta, norm_epsilon) with what the architecture usually
- * has. */
+/* Replaces zeros in kv_heads, ffn, rope_theta and norm_epsilon by the architecture's defaults. */
 void zr_shape_complete(struct zr_shape *shape);
 
-/* The optimizer's groups: vectors do not decay; the embeddings may have a rate of their own. */
+/* Parameter groups: vectors do not decay; embeddings may have another learning rate. */
 enum zr_transformer_group {
     ZR_GROUP_VECTORS = ZR_GROUP_NO_DECAY,
     ZR_GROUP_MATRICES = ZR_GROUP_DECAY,
@@ -62,115 +61,114 @@ enum zr_transformer_group {
     ZR_TRANSFORMER_GROUPS_COUNT
 };
 
-/* The inputs of every architecture; others may follow. */
+/* Inputs of every architecture; an architecture may append inputs. */
 enum { ZR_INPUT_TOKENS = 0, ZR_INPUT_TARGETS, ZR_INPUTS_COMMON };
 
-/* How a bundled model is cut into the stages of a pipeline. The first stage has the embedding too, the last
- * one the final norm and the head. */
+/* Pipeline stages of a bundled model. The first stage also has the embedding, the last one the final norm and
+ * the head. */
 struct zr_stages {
     enum zr_pipeline_schedule schedule;
     unsigned interleave;                      /* see struct zr_pipeline */
-    unsigned ranks;                           /* of the pipeline; 0 and 1: none */
-    uint16_t layers[ZR_PIPELINE_STAGES_MOST]; /* of each stage */
+    unsigned ranks;                           /* pipeline ranks; 0 and 1: no pipeline */
+    uint16_t layers[ZR_PIPELINE_STAGES_MOST]; /* per stage */
 };
-/* Stages in all, of `ranks` of them at least 1. */
+/* Total number of stages; at least 1. */
 unsigned zr_stages_count(const struct zr_stages *stages);
-/* Layers as equal as can be. */
+/* Distributes layers as evenly as possible. */
 void zr_stages_cut_equally(struct zr_stages *stages, size_t layers);
-/* The pipeline of such stages: without its communicator; and without modules where `modules` is NULL, else
- * they are there, with room for all stages. */
+/* The struct zr_pipeline of the stages, without its communicator. `modules`: array of zr_stages_count()
+ * elements that the result points to; NULL: the result has no module counts. */
 struct zr_pipeline zr_stages_pipeline(const struct zr_stages *stages, size_t *modules);
 
-/* Elements without padding, in floating point: of shapes beyond counting too. */
+/* Parameter elements without padding; a double, which does not overflow. */
 double zr_shape_elements(const struct zr_shape *shape);
-/* Of a block's matrices, those whose sizes fp8 takes; *all: their number. The products of others are made in
+/* Number of a block's matrices whose sizes support fp8; *all: number of its matrices. Other products use
  * bf16. */
 unsigned zr_shape_fp8_matrices(const struct zr_shape *shape, unsigned *all);
-/* What the kernels must be ready for. */
+/* Limits of the kernel context that runs the model. */
 void zr_shape_limits(const struct zr_shape *shape, unsigned threads, struct zr_kernel_limits *out);
 /* Floating-point operations of the model's matrix products, forward and backward, for one micro-batch of a
- * data rank: without what recomputation does again, and without padding. Of GPT-2 that is
- * 72 B T L C^2 (1 + T / 6C + V / 12LC), as Narayanan et al. count (see kernels/null.c); what is counted there
- * for --recompute none. */
+ * data rank, without recomputation and padding. For GPT-2: 72 B T L C^2 (1 + T / 6C + V / 12LC), as in
+ * Narayanan et al. (see kernels/null.c, which counts the same for --recompute none). */
 double zr_shape_flops(const struct zr_shape *shape);
 
-/* ---- What architectures are made of -------------------------------------------------------------------- */
+/* ---- Building blocks of architectures ------------------------------------------------------------------ */
 
 enum { ZR_TYPE_EMBEDDING = 0, ZR_TYPE_BLOCK, ZR_TYPE_FINAL, ZR_TYPE_HEAD, ZR_TYPES_COUNT };
 
-/* A model and the arrays that it points to. Do not move it. */
+/* A model and the arrays that it points to. Must not be moved in memory. */
 struct zr_transformer {
     struct zr_shape shape;
     struct zr_model model;
-    const struct zr_kernels *kernels; /* of zr_transformer_open() */
+    const struct zr_kernels *kernels; /* argument of zr_transformer_open() */
     zr_arena *host_arena;
     struct zr_module_type types[ZR_TYPES_COUNT];
-    struct zr_slot slots[ZR_TYPES_COUNT][ZR_MODULE_SLOTS_MAX]; /* of the types */
+    struct zr_slot slots[ZR_TYPES_COUNT][ZR_MODULE_SLOTS_MAX]; /* by type */
     struct zr_parameter *parameters;
     struct zr_unit *units;
     struct zr_module *modules;
 };
 
-/* `kernels`: the table that passes are to run on; a slot that no operation of it reads has no columns. NULL:
- * no pass is to run, and slots are the processor's. Takes records from the host arena. ZR_ERR_INVALID: see
- * zr_shape_check(). */
+/* `kernels`: the table that runs the passes; a slot that none of its operations reads has no columns. NULL:
+ * no pass will run, and the slots are those of the CPU table. Records are allocated from the host arena.
+ * ZR_ERR_INVALID: see zr_shape_check(). */
 zr_result zr_transformer_open(struct zr_transformer *out, const struct zr_shape *shape,
                               const struct zr_kernels *kernels, zr_arena *host_arena);
 void zr_transformer_close(struct zr_transformer *transformer);
 
-/* A tensor of a unit, as an architecture's table has it. Matrices have two sizes, vectors one. */
+/* A tensor of a unit in an architecture's table. A vector has columns 0. */
 struct zr_tensor {
-    const char *name;     /* after the unit's prefix */
-    size_t rows, columns; /* of the whole */
+    const char *name;     /* appended to the unit's prefix */
+    size_t rows, columns; /* of the whole tensor */
     float mean, deviation;
     unsigned group;
     enum zr_split {
-        ZR_SPLIT_NONE = 0, /* every tensor rank has it and its gradient */
-        ZR_SPLIT_NORM,     /* every one has it; the gradient is of the rank's own rows */
-        ZR_SPLIT_FIRST,    /* rows */
-        ZR_SPLIT_LAST,     /* columns, or the elements of a vector */
-        ZR_SPLIT_QKV,      /* the same, of three blocks a share of each */
+        ZR_SPLIT_NONE = 0, /* each tensor rank has the whole tensor and gradient */
+        ZR_SPLIT_NORM,     /* each tensor rank has the whole tensor and the gradient of its own rows */
+        ZR_SPLIT_FIRST,    /* by rows */
+        ZR_SPLIT_LAST,     /* by columns, or by the elements of a vector */
+        ZR_SPLIT_QKV,      /* like ZR_SPLIT_LAST, separately for the q, k and v blocks */
     } split;
 };
 
 /* A unit of `count` tensors, appended to the model's lists. */
 struct zr_unit_tensors {
-    const char *name;   /* "h.%zu", with `layer` in it; or one without */
-    const char *prefix; /* of its parameters' names, likewise */
+    const char *name;   /* may contain one %zu for `layer`: "h.%zu" */
+    const char *prefix; /* prefix of the parameters' names, likewise */
     size_t layer;
     unsigned gradient_uses;
     const struct zr_tensor *tensors;
     size_t count;
 };
 void zr_transformer_add_unit(struct zr_transformer *transformer, const struct zr_unit_tensors *unit);
-/* A module that reads the last unit; or units[count] of the caller's choice. */
+/* Appends a module that reads units[count], or the last unit if count is 0. */
 void zr_transformer_add_module(struct zr_transformer *transformer, unsigned type, const unsigned *units,
                                unsigned count);
 
-/* A block goes through four products: what makes queries, keys and values; what attention's output goes
- * through; and the two of the feed-forward layer. Gate and up are one. */
+/* The four products of a block: to queries, keys and values; of attention's output; and the two of the
+ * feed-forward layer, where gate and up count as one. */
 enum { ZR_PRODUCT_QKV = 0, ZR_PRODUCT_OUT, ZR_PRODUCT_WIDE, ZR_PRODUCT_NARROW, ZR_BLOCK_PRODUCTS };
 
-/* Of one of them, the tensors from `first` on in the table of a block: those before `tiled` are read with its
- * first tile, of the others up to the next product's each tile has a part. */
+/* Tensors of one product in the table of a block: `first` to the next product's `first`. Those before `tiled`
+ * belong to the first tile; each tile has a part of the others. */
 struct zr_block_product {
-    const char *name;      /* of its tiles' units, after the block's */
-    unsigned first, tiled; /* one of ZR_SPLIT_QKV has three of several tensor ranks: of q, of k and of v */
+    const char *name;      /* in the names of its tiles' units, after the block's name */
+    unsigned first, tiled; /* with several tensor ranks a ZR_SPLIT_QKV tensor counts three times: q, k, v */
 };
 
-/* A block: a unit and a module, or a unit for each tile and a module with as many parts. Its tensors are
- * count of them, of the architecture's table. */
+/* Appends a block: a unit and a module, or one unit per tile and a module with as many parts. */
 void zr_transformer_add_block(struct zr_transformer *transformer, const struct zr_unit_tensors *unit);
 
-/* A matrix that is looked up or multiplied by entry of the vocabulary, [vocabulary_padded, ..]: one tensor,
- * in a unit or in a unit for each tile. The index of the first comes back. */
+/* Appends a matrix [vocabulary_padded, ..] as one unit or one unit per tile. Returns the index of the first
+ * unit. */
 unsigned zr_transformer_add_vocabulary(struct zr_transformer *transformer,
                                        const struct zr_unit_tensors *unit);
 
-/* What a block does with each of its products: all of them in a pass, or a tile of one. Forward: what the
- * product reads is made; the tile, or all of it, multiplies; what it wrote is used. Backward: slots are taken
- * for gradients; the gradients of the tile, or of all; from that of what the product reads to what it is made
- * of. The first and the last run once, with the first or the last tile. */
+/* Steps of a block for each product. A pass runs all products, or one tile of one product. Forward: `before`
+ * computes the product's input, `multiply` the product or tile, `after` uses the output. Backward:
+ * `take_gradients` takes slots for gradients, `multiply_back` computes the gradients of the product or tile,
+ * `go_back` continues from the gradient of the input to its sources. The first and third step run once per
+ * product, with its first and last tile. */
 struct zr_block_steps {
     zr_result (*before)(struct zr_module_pass *pass, unsigned product);
     zr_result (*multiply)(struct zr_module_pass *pass, unsigned product);
@@ -180,15 +178,14 @@ struct zr_block_steps {
     zr_result (*go_back)(struct zr_module_pass *pass, unsigned product);
 };
 
-/* Fills types, slots, units, modules, inputs, prepare. The lists have room for all of them. */
+/* An architecture. describe() fills in types, slots, units, modules, inputs and prepare. */
 struct zr_architecture_table {
     const char *name;
-    /* Units and parameters besides those of blocks, and of each block, at most, so that its tiles together
-     * have no more than that for each of them. */
+    /* Capacities: units and parameters outside of blocks; parameters per block and tile. */
     unsigned units, parameters, block_parameters;
     struct zr_block_product products[ZR_BLOCK_PRODUCTS];
     struct zr_block_steps block;
-    bool turned; /* its matrices are [out, in] */
+    bool turned; /* matrices are stored [out, in] */
     void (*describe)(struct zr_transformer *transformer);
     double (*elements)(const struct zr_shape *shape);
     double (*block_flops)(const struct zr_shape *shape); /* forward, per row */
@@ -196,28 +193,27 @@ struct zr_architecture_table {
 extern const struct zr_architecture_table zr_architecture_gpt2, zr_architecture_llama;
 const struct zr_architecture_table *zr_shape_table(const struct zr_shape *shape);
 
-/* What this tensor rank has of the vocabulary: rows of the embedding and of the head. */
+/* This tensor rank's shard of the vocabulary: rows of embedding and head. */
 struct zr_vocabulary_share {
-    size_t first, rows; /* the same number on each rank; those beyond the whole are padding */
-    size_t columns;     /* of them, entries that can be predicted */
+    size_t first, rows; /* rows: equal on all ranks; rows beyond the whole matrix are padding */
+    size_t columns;     /* number of rows that can be predicted */
 };
 struct zr_vocabulary_share zr_shape_vocabulary(const struct zr_shape *shape);
-/* Of that a tile. Tiles differ by a row. */
+/* A tile of the shard. Tile sizes differ by at most one row. */
 struct zr_vocabulary_share zr_shape_vocabulary_tile(const struct zr_shape *shape, unsigned tile);
 
-/* The slot for attention's probabilities, without columns where backward does not read them. */
+/* Slot for attention's probabilities; no columns if backward does not read them. */
 struct zr_slot zr_slot_probabilities(const struct zr_transformer *transformer, const char *name);
 
-/* The type of the head of every architecture: linear to logits, softmax and cross-entropy. Its unit's first
- * parameter is [vocabulary_padded, hidden]. */
+/* Module type of the head: product to logits, softmax and cross-entropy. The first parameter of its unit is
+ * [vocabulary_padded, hidden]. */
 void zr_transformer_add_head(struct zr_transformer *transformer);
 
-/* The shape of the model that a pass is of. */
 static inline const struct zr_shape *zr_pass_shape(const struct zr_module_pass *pass)
 {
     return pass->model->shape;
 }
-/* A pass is of a whole module, or of a tile; and forward or backward. */
+/* The tile that the pass runs; zr_pass_is_whole(): it runs the whole module. */
 static inline unsigned zr_pass_tile(const struct zr_module_pass *pass)
 {
     return pass->part % zr_shape_tiles(zr_pass_shape(pass));
@@ -227,25 +223,26 @@ static inline bool zr_pass_is_backward(const struct zr_module_pass *pass)
 {
     return pass->dx || pass->dy;
 }
-/* It is the first / the last of a product's tiles to run, or all. Backward goes from the last tile to the
- * first. */
+/* The pass runs the product's first / last tile in order of execution, or the whole module. Backward runs
+ * tiles in reverse. */
 bool zr_pass_opens(const struct zr_module_pass *pass);
 bool zr_pass_closes(const struct zr_module_pass *pass);
 /* Forward and backward of a block. */
 zr_result zr_pass_block(struct zr_module_pass *pass);
 zr_result zr_pass_block_backward(struct zr_module_pass *pass);
-/* Where a tensor of a block's table is in pass->parameters[0] and in its gradients. */
+/* Index of a tensor of the block's table in pass->parameters[0] and in the gradients. */
 unsigned zr_pass_parameter(const struct zr_module_pass *pass, unsigned tensor);
-/* Makes a product that of the tile: its columns of y, at the address that comes back for the first of all. */
+/* Restricts a product to the columns of the pass's tile; returns the address of the tile's first column in y.
+ */
 void *zr_pass_columns(const struct zr_module_pass *pass, struct zr_linear *linear, const void *y);
-/* What the pass has of the vocabulary. */
+/* The shard or tile of the vocabulary that the pass runs on. */
 struct zr_vocabulary_share zr_pass_vocabulary(const struct zr_module_pass *pass);
 
-/* The first module of every architecture begins with y and the gradient of the first parameter of its first
- * unit, [vocabulary_padded, hidden], by the tokens. `slot` is of rows that are all here: see below. */
+/* Token embedding: forward writes y, backward the gradient of the unit's first parameter [vocabulary_padded,
+ * hidden]. `slot` holds all rows, see below. */
 zr_result zr_pass_embed(struct zr_module_pass *pass, unsigned slot);
 zr_result zr_pass_embed_backward(struct zr_module_pass *pass, unsigned slot);
-/* Attention of the heads that this tensor rank has. */
+/* Attention over this tensor rank's heads. */
 static inline struct zr_attention zr_pass_attention(const struct zr_module_pass *pass)
 {
     const struct zr_shape *shape = zr_pass_shape(pass);
@@ -259,16 +256,17 @@ static inline struct zr_attention zr_pass_attention(const struct zr_module_pass 
 
 /* ---- Between tensor ranks ------------------------------------------------------------------------------ */
 
-/* A module multiplies all rows by its share of the matrices. Under sequence parallelism, norms and residuals
- * have this rank's rows alone: before such products the rows of all ranks are gathered into a temporary slot,
- * and the products' sums over the ranks are divided by rows again. Without it all rows are here, and sums are
- * made in place. With one tensor rank all of this does nothing. Rows have `hidden` elements. */
+/* A tensor rank multiplies all rows by its shard of the matrices. Under sequence parallelism norms and
+ * residuals work on this rank's rows only: before a product the rows of all ranks are gathered into a
+ * temporary slot, and the sum of the products over the ranks is reduce-scattered by rows. Otherwise each rank
+ * has all rows and sums are all-reduced in place. With one tensor rank these functions do nothing. Rows have
+ * `hidden` elements. */
 
-/* *all: all rows of what `own` has this rank's rows of, until they are dropped. Tiles gather them once. */
+/* *all: all ranks' rows of `own`, valid until zr_pass_drop_rows(). Tiles share one gather. */
 zr_result zr_pass_all_rows(struct zr_module_pass *pass, const void *own, unsigned slot, const void **all);
 void zr_pass_drop_rows(struct zr_module_pass *pass, unsigned slot);
-/* Where a product writes all rows of a sum's part, of which this rank's rows are to be in `own`; then the
- * sum, under way until zr_pass_end_sum(), which drops the slot. Tiles share one sum. */
+/* Sum of a product over the ranks: open provides `part`, where the product writes all rows; start begins the
+ * collective; end waits until this rank's rows are in `own`, and drops the slot. Tiles share one sum. */
 struct zr_pass_sum {
     void *own, *part;
     unsigned slot;
@@ -277,20 +275,20 @@ struct zr_pass_sum {
 zr_result zr_pass_open_sum(struct zr_module_pass *pass, struct zr_pass_sum *sum, void *own, unsigned slot);
 zr_result zr_pass_start_sum(struct zr_module_pass *pass, struct zr_pass_sum *sum);
 zr_result zr_pass_end_sum(struct zr_module_pass *pass, struct zr_pass_sum *sum);
-/* Both at once, where nothing is to be done meanwhile. */
+/* Start and end. */
 zr_result zr_pass_close_sum(struct zr_module_pass *pass, struct zr_pass_sum *sum);
-/* The bias of a product whose parts are added: it counts once. */
+/* Bias of a product that is summed over the ranks: only rank 0 adds it. */
 static inline const void *zr_pass_bias_once(const struct zr_module_pass *pass, const void *bias)
 {
     return zr_pass_shape(pass)->tensor_rank == 0 ? bias : NULL;
 }
-/* Whether products that end in a residual path add the residual: their sums are all here. */
+/* Whether a product adds the residual itself; requires that the sum needs no other rank or tile. */
 static inline bool zr_pass_adds_in_product(const struct zr_module_pass *pass)
 {
     return zr_pass_is_whole(pass) && zr_shape_tensor(zr_pass_shape(pass)) == 1 &&
            pass->kernels->linear_residual_forward;
 }
-/* The slot for all rows; without sequence parallelism it is not there. */
+/* Slot for all rows; without sequence parallelism it has no columns. */
 struct zr_slot zr_slot_all_rows(const struct zr_shape *shape, const char *name);
 
 #endif

@@ -10,7 +10,7 @@
 
 enum { SLOT_BYTES = 256 << 10, SENDER = 0, RECEIVER = 1, WAYS = 4 };
 
-/* Of both ranks, first the sender. */
+/* Creates a communicator of two ranks, the sender first. */
 static zr_result open_channel(struct zr_channel *out, const struct zr_pipeline *pipeline, unsigned from,
                               unsigned to)
 {
@@ -24,7 +24,7 @@ static zr_result open_channel(struct zr_channel *out, const struct zr_pipeline *
     return result;
 }
 
-/* Every rank goes through the boundaries of the pipeline in one order, so that no two wait for each other. */
+/* All ranks visit the stage boundaries in the same order, which avoids deadlock. */
 static zr_result open_channels(struct zr_channels *channels, const struct zr_cut *cut,
                                const struct zr_pipeline *pipeline)
 {
@@ -84,7 +84,7 @@ void zr_channels_close(struct zr_channels *channels)
     memset(channels, 0, sizeof *channels);
 }
 
-/* What was sent last has arrived. */
+/* Waits for the last send and frees its block. */
 static zr_result end_send(struct zr_channels *channels, struct zr_channel *channel)
 {
     if (!channel->sent)

@@ -1,12 +1,12 @@
-/* frames.h: where the micro-batches that a rank holds at a time keep their activations, and how these reach
- * the ranks of a pipeline before and behind.
+/* frames.h: frames of the activation store for the micro-batches in progress, and their transfer between
+ * pipeline ranks.
  *
- * A frame has a place for the output and the slots of each module of a part. Micro-batches take the frames of
- * a part by turns, as many as the order of the pipeline holds at once; without a pipeline there is one frame.
- * What comes from another rank is asked for by receive(), and waited for by the module that reads it.
+ * A frame has a place for the output and the slots of each module of a part. Micro-batches use the frames of
+ * a part round-robin; the order of the pipeline determines their number. Without a pipeline there is one
+ * frame. zr_frame_receive() starts a transfer from another rank; the module that reads the tensor waits for
+ * it.
  *
- * The frames are the trainer's. All calls are of the trainer's thread; those that return nothing but a place
- * wait for nobody. Private to zero/step/. */
+ * The trainer owns the frames. All calls are on the trainer's thread. Private to zero/step/. */
 #ifndef ZR_STEP_FRAMES_H
 #define ZR_STEP_FRAMES_H
 
@@ -15,22 +15,21 @@
 
 struct zr_list_run;
 
-/* Where a module has its output, and where it finds its input. */
+/* Places of a module's output and input. Does not block. */
 struct zr_activation_place zr_frame_place(const zr_trainer *trainer, size_t module, unsigned micro_batch);
 
-/* Carry out SEND and RECEIVE. What is sent is the channel's from then on; what is received is the activation
- * store's, there to be read when one of the next two has waited for it. */
+/* The actions SEND and RECEIVE. A sent block belongs to the channel from then on, a received block to the
+ * activation store; it can be read after one of the next two functions. */
 zr_result zr_frame_send(const struct zr_list_run *run, const struct zr_action *action);
 zr_result zr_frame_receive(const struct zr_list_run *run, const struct zr_action *action);
 
-/* Before forward or backward of a module: waits for the input that comes from another rank; does nothing of
- * any other module. */
+/* Before forward or backward of a module: waits for its input if another rank sends it. */
 zr_result zr_frame_await_input(zr_trainer *trainer, size_t module, unsigned micro_batch);
-/* Before backward of a part's last module: the gradient of what the part has handed on, waited for where it
- * comes from another rank, becomes the store's gradients[0]. */
+/* Before backward of a part's last module: makes the gradient of the part's output the store's gradients[0];
+ * waits for it if another rank sends it. */
 zr_result zr_frame_take_gradient(zr_trainer *trainer, size_t module, unsigned micro_batch);
-/* After backward of a part's first module: the gradient of its input waits in its frame, where the part
- * before is of this rank too. */
+/* After backward of a part's first module: leaves the gradient of its input in the frame if the previous part
+ * is on this rank. Does not block. */
 void zr_frame_leave_gradient(zr_trainer *trainer, size_t module, unsigned micro_batch);
 
 #endif

@@ -27,7 +27,9 @@ zr_result zr_step_graph_want(struct zr_trainer *trainer, bool wanted)
     struct zr_step_graph *self = &trainer->graph;
     struct zr_step_rates *rates = zr_staging_rates(&trainer->staging);
     if (wanted && (!rates || !zr_engine_defers(trainer->engine)))
-        return zr_fail(ZR_ERR_INVALID, "steps are graphs where streams of one card order all of them");
+        return zr_fail(
+            ZR_ERR_INVALID,
+            "CUDA graphs of steps require one rank per card, without offload, whose streams order all work");
     zr_step_graph_drop(trainer);
     self->wanted = wanted;
     self->steady = false;
@@ -38,7 +40,7 @@ zr_result zr_step_graph_want(struct zr_trainer *trainer, bool wanted)
 void zr_step_graph_drop(struct zr_trainer *trainer)
 {
     struct zr_step_graph *self = &trainer->graph;
-    self->steady = false; /* what the next step finds gone it has to map */
+    self->steady = false; /* the next step may have to map memory */
     if (!self->graph)
         return;
     streams_of(trainer)->graph_destroy(self->graph);
@@ -46,8 +48,8 @@ void zr_step_graph_drop(struct zr_trainer *trainer)
     self->graph = NULL;
 }
 
-/* A step is recorded by all ranks or by none: they launch a graph together. Whether a step has called for
- * memory is known to each rank for itself. */
+/* Collective: all ranks capture a step, or none. Each rank only knows whether its own last step called the
+ * driver. */
 static zr_result agree_on_recording(const struct zr_trainer *trainer, bool *records)
 {
     zr_comm *comm = trainer->engine->options.comm;
@@ -69,13 +71,13 @@ zr_result zr_step_graph_begin(struct zr_trainer *trainer)
     self->calls_count = calls_of(trainer);
     if (self->graph && self->loss_scale != zr_engine_loss_scale(engine)) {
         zr_step_graph_drop(trainer);
-        self->steady = true; /* its memory is there */
+        self->steady = true; /* its memory is mapped */
     }
     bool graph = self->graph || self->steady;
     zr_result result = self->graph ? ZR_OK : agree_on_recording(trainer, &graph);
     if (result != ZR_OK || !graph)
         return result;
-    result = zr_engine_join(engine); /* events of before are none of the graph's */
+    result = zr_engine_join(engine); /* a graph cannot wait for earlier events */
     if (result == ZR_OK && self->graph) {
         self->repeats = true;
         return zr_comm_again(comm);
@@ -115,7 +117,7 @@ zr_result zr_step_graph_launch(struct zr_trainer *trainer)
     if (result == ZR_OK)
         return ZR_OK;
     zr_comm_record(trainer->engine->options.comm, ZR_COMM_DROPS);
-    return zr_fail(result, "a step as a graph: %s", zr_last_error());
+    return zr_fail(result, "cannot run the step as a CUDA graph: %s", zr_last_error());
 }
 
 void zr_step_graph_end(struct zr_trainer *trainer, bool well)

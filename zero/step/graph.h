@@ -1,11 +1,11 @@
-/* graph.h: a step as a graph of the card's. When a step has called no driver for memory, all that it asks for
- * lies where it lay: the next one is recorded while it is asked for, then launched, and from then on a step
- * is its inputs, its rates and one launch. Its bits are those of a step that is asked for. Private to
- * zero/step/.
+/* graph.h: a training step as a CUDA graph. After a step without driver calls for memory, addresses repeat:
+ * the next step is captured and launched as a graph, and each later step copies its inputs and rates and
+ * launches the graph again. Results have the bits of a step without a graph. Private to zero/step/; trainer's
+ * thread only.
  *
- * What the graph refers to stays: granules that are mapped when it is made are fixed while it is there. A
- * step that has another loss scale is recorded anew, for that is an argument. Where streams do not order all
- * of the step (see zr_engine_defers()) there are no graphs. The trainer's thread. */
+ * Granules that are mapped when the graph is captured stay fixed while the graph exists. The loss scale is an
+ * argument of captured kernels, so a change of it captures a new graph. Steps are not captured unless streams
+ * order all their work (zr_engine_defers()). */
 #ifndef ZR_STEP_GRAPH_H
 #define ZR_STEP_GRAPH_H
 
@@ -16,24 +16,23 @@ struct zr_trainer;
 struct zr_step_graph {
     bool wanted;
     void *graph;           /* NULL: none */
-    float loss_scale;      /* that it was recorded with */
-    uint64_t calls_count;  /* of the arena's backend, when the step under way began */
-    bool steady;           /* the last step was asked for, and had none */
-    bool records, repeats; /* the step under way */
+    float loss_scale;      /* captured loss scale */
+    uint64_t calls_count;  /* driver calls of the arena's backend at the begin of the current step */
+    bool steady;           /* the last step ran without a graph and without driver calls */
+    bool records, repeats; /* the current step is captured / launches the graph */
     uint64_t launches_count;
 };
 
-/* From now on steps are graphs when they can be / no more: what there is goes, and the granules may move. */
+/* Enables or disables graphs for the next steps. Disabling destroys the graph and releases the granules. */
 zr_result zr_step_graph_want(struct zr_trainer *trainer, bool wanted);
 
-/* Before a step: decides whether it is recorded, or repeats the graph. Collective. */
+/* Before a step: decides whether it is captured or launches the graph. Collective. */
 zr_result zr_step_graph_begin(struct zr_trainer *trainer);
-/* All of the step has been asked for, or is in the graph: it is launched. Does nothing of a step that is
- * neither. */
+/* Launches the graph if the step is captured or repeated. */
 zr_result zr_step_graph_launch(struct zr_trainer *trainer);
-/* After it, well or not: what was being recorded is dropped. */
+/* After a step; a failed step (`well` false) drops an unfinished capture. */
 void zr_step_graph_end(struct zr_trainer *trainer, bool well);
-/* The graph goes; the next steady step makes another. */
+/* Destroys the graph; the next steady step captures another. */
 void zr_step_graph_drop(struct zr_trainer *trainer);
 
 #endif

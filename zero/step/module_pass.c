@@ -7,7 +7,7 @@
 #include "zero/step/frames.h"
 #include "zero/step/trainer.h"
 
-/* The parameters of a module's part, waited for where they are still on their way. */
+/* Gathers the parameters of a module's part, and waits for them. */
 static zr_result use_units(const struct zr_list_run *run, struct zr_module_pass *pass)
 {
     zr_trainer *trainer = run->trainer;
@@ -92,7 +92,7 @@ static zr_result inspect_values(const struct zr_list_run *run, size_t module, co
                    slot->name ? slot->name : "", row / together, row % together);
 }
 
-/* What a module has written, in the order of its slots. */
+/* Checks a module's results for values that are not finite, in the order of its slots. */
 static zr_result inspect(const struct zr_list_run *run, const struct zr_module_pass *pass)
 {
     const struct zr_module_type *type = run->trainer->model->modules[pass->module].type;
@@ -187,8 +187,8 @@ zr_result zr_module_pass_backward(const struct zr_list_run *run, const struct zr
     struct zr_activation_place place = zr_frame_place(trainer, module, action->micro_batch);
     struct zr_module_pass pass;
     void *dy, *dx;
-    /* The last module has no forward before, but for one with parts. Its slots come first, as in an
-     * evaluation's order of blocks. */
+    /* The last module, unless it has parts, runs forward here. Its slots are allocated first, in the order of
+     * an evaluation. */
     unsigned parts = zr_module_parts(&trainer->model->modules[module]);
     bool begins = action->part + 1 == parts, alone = zr_trainer_is_last(trainer, module) && parts == 1;
     zr_result result = alone    ? zr_activations_take(store, place, false)

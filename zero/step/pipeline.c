@@ -19,7 +19,7 @@ static void add(struct zr_pipeline_order *order, struct zr_pipeline_item item)
 
 /* ---- Orders that are formulas -------------------------------------------------------------------------- */
 
-/* `ahead` forward, then by turns, then what is left backward. */
+/* `ahead` forward, then alternately forward and backward, then the remaining backward. */
 static void make_ahead(struct zr_pipeline_order *order, unsigned micro_batches, unsigned ahead)
 {
     for (unsigned forward = 0, backward = 0; backward < micro_batches;) {
@@ -30,8 +30,8 @@ static void make_ahead(struct zr_pipeline_order *order, unsigned micro_batches, 
     }
 }
 
-/* Position `at` of all that a rank takes forward, or backward: rounds of as many micro-batches as there are
- * ranks, through one of its parts after the other. */
+/* Item `at` of a rank's forward or backward: rounds of `ranks` micro-batches through one part after another.
+ */
 static struct zr_pipeline_item interleaved(const struct zr_pipeline_request *request, unsigned at,
                                            bool backward)
 {
@@ -57,13 +57,13 @@ static void make_interleaved(struct zr_pipeline_order *order, const struct zr_pi
 
 enum { V_PARTS = 2, V_FORWARD = 1, V_BACKWARD = 2 };
 
-/* All ranks at once. */
+/* State of the simulation of all ranks. */
 struct v {
     const struct zr_pipeline_request *request;
     unsigned stages;
-    double *ends;   /* [2][stages][micro_batches]: of items done; INFINITY: not yet */
-    double *free;   /* [ranks]: from when on a rank is idle */
-    unsigned *next; /* [2][stages]: the micro-batch that is next */
+    double *ends;   /* [2][stages][micro_batches]: end of items; INFINITY: not done */
+    double *free;   /* [ranks]: time from which the rank is idle */
+    unsigned *next; /* [2][stages]: next micro-batch */
     struct zr_pipeline_order *order;
 };
 
@@ -82,8 +82,8 @@ static unsigned held(const struct v *v, unsigned stage)
     return *next_of(v, stage, false) - *next_of(v, stage, true);
 }
 
-/* Whether a rank may take one more micro-batch forward through a stage: a place is left for the second stage,
- * or what is in the first could never end. */
+/* Whether a rank may run forward of one more micro-batch in a stage. A place must remain for the second
+ * stage, because micro-batches in the first stage could not finish otherwise. */
 static bool has_room(const struct v *v, unsigned stage)
 {
     unsigned ranks = v->request->ranks, other = 2 * ranks - 1 - stage, most = ranks + 1;
@@ -91,21 +91,21 @@ static bool has_room(const struct v *v, unsigned stage)
     if (stage < ranks && there == 0)
         there = 1;
     if (stage + 1 == ranks)
-        here++; /* the second stage takes up at once what the first hands on to it */
+        here++; /* the second stage runs directly after the first */
     return here + there < most;
 }
 
-/* What a stage hands on waits until the one before it has been taken up: so the next micro-batch goes through
- * a stage when the stage that reads it has begun with the one before. */
+/* A stage runs a micro-batch only after its reader has begun the previous one, so that one message is pending
+ * at most. */
 static bool is_taken_up(const struct v *v, unsigned stage, unsigned micro_batch, bool backward)
 {
     unsigned ranks = v->request->ranks, reader = backward ? stage - 1 : stage + 1;
     if (reader >= v->stages || (stage < ranks) != (reader < ranks))
-        return true; /* there is none, or it is on the same rank */
+        return true; /* there is no reader, or it is on the same rank */
     return *next_of(v, reader, backward) >= micro_batch;
 }
 
-/* When the next item of a stage can begin; INFINITY: not before others have ended, or never. */
+/* Start time of a stage's next item; INFINITY: it depends on unfinished items, or there is none. */
 static double begin_of(const struct v *v, unsigned rank, unsigned stage, bool backward)
 {
     unsigned micro_batch = *next_of(v, stage, backward);
@@ -127,8 +127,8 @@ struct v_choice {
     bool backward;
 };
 
-/* Of what can begin first on a rank: backward, of the earlier stage, which frees most; then forward, of the
- * later one. */
+/* Selects the item that can begin first on a rank. Ties: backward of the earlier stage, which frees the most
+ * memory, then forward of the later stage. */
 static struct v_choice choose(const struct v *v, unsigned rank)
 {
     unsigned up = 2 * v->request->ranks - 1 - rank;
@@ -202,8 +202,8 @@ static zr_result check(const struct zr_pipeline_request *request)
         return ZR_OK;
     return zr_fail(
         ZR_ERR_INVALID,
-        "with %u stages per rank micro-batches go in rounds of %u, which do not divide %u of them; "
-        "the nearest that fit are %u",
+        "%u stages per rank run micro-batches in rounds of %u, which do not divide %u micro-batches; the nearest "
+        "that fit are %u",
         zr_pipeline_parts(request->pipeline), ranks, m, (m + ranks - 1) / ranks * ranks);
 }
 
@@ -264,8 +264,8 @@ struct walk {
     const struct zr_pipeline_times *times;
     unsigned stages, parts;
     struct zr_pipeline_order *orders; /* [ranks] */
-    size_t *at;                       /* [ranks]: items done */
-    double *ends;                     /* [2][stages][micro_batches], NAN: not yet */
+    size_t *at;                       /* [ranks]: number of items done */
+    double *ends;                     /* [2][stages][micro_batches]: end of items; NAN: not done */
 };
 
 static double *walk_end(const struct walk *w, unsigned stage, unsigned micro_batch, bool backward)
@@ -289,7 +289,7 @@ static double hand_on(const struct walk *w, unsigned stage, unsigned from)
     return local ? 0 : w->times[stage < from ? stage : from].hand_on;
 }
 
-/* When what an item reads is there; NAN: not yet. */
+/* Arrival time of an item's input; NAN: not known yet. */
 static double ready(const struct walk *w, unsigned stage, const struct zr_pipeline_item *item)
 {
     if (!item->backward)
@@ -300,7 +300,7 @@ static double ready(const struct walk *w, unsigned stage, const struct zr_pipeli
     return *walk_end(w, stage + 1, item->micro_batch, true) + hand_on(w, stage, stage + 1);
 }
 
-/* As many items of a rank as can be; whether there was one. */
+/* Runs all items of a rank that can run; false: none. */
 static bool advance(struct walk *w, unsigned rank, double *free, struct zr_pipeline_walk *out)
 {
     const struct zr_pipeline_order *order = &w->orders[rank];

@@ -36,23 +36,23 @@ static zr_result append(struct zr_schedule *schedule, struct zr_action action)
 
 /* ---- The order of modules ------------------------------------------------------------------------------ */
 
-/* A part of a module once, forward or backward. */
+/* One forward or backward of a module's part. */
 struct use {
     size_t module;
     unsigned micro_batch;
     bool backward;
     unsigned part;
-    bool recomputes; /* of a module with parts: it runs forward before, again or, the last one, for once */
+    bool recomputes; /* module with parts: a forward that precedes backward */
 };
 
-/* A micro-batch through the modules of a part. */
+/* Forward or backward of a micro-batch through the modules of a part. */
 struct item {
     struct zr_pipeline_item is;
     struct zr_cut_part part;
     size_t first_use, end_use;
 };
 
-/* All that a list goes through. */
+/* Items and uses of a list. */
 struct way {
     const struct zr_model *model;
     struct item *items; /* [items_count] */
@@ -61,8 +61,8 @@ struct way {
     size_t uses_count;
 };
 
-/* Parts that run forward before backward, as uses of their own: once more, or of the last module all of them.
- * A module without parts does so in its one use. */
+/* Number of a module's parts that run forward directly before backward, as separate uses: the parts that
+ * recompute, or all parts of the last module. A module without parts has a single use for both. */
 static unsigned parts_before(const struct zr_schedule_request *request, size_t module)
 {
     const struct zr_module *m = &request->model->modules[module];
@@ -87,7 +87,7 @@ static void add_module(struct way *way, const struct zr_schedule_request *reques
     }
 }
 
-/* The last module of a model runs forward with its backward, where that follows. */
+/* The model's last module runs forward as a part of its backward, if the list has one. */
 static void add_uses(struct way *way, const struct zr_schedule_request *request, struct item *item,
                      bool with_backward)
 {
@@ -120,7 +120,7 @@ static struct zr_cut_part whole_part(const struct zr_model *model)
                                 .output_part = UINT_MAX};
 }
 
-/* Of a list of items, or of one micro-batch. */
+/* Uses of a list of items, or of one micro-batch. */
 static zr_result open_way(struct way *out, const struct zr_schedule_request *request, bool backward)
 {
     const struct zr_cut *cut = request->cut;
@@ -152,7 +152,7 @@ static void close_way(struct way *way, zr_arena *host_arena)
     zr_drop(host_arena, &way->items);
 }
 
-/* How many units it reads the parameters of. */
+/* Number of units whose parameters a use reads. */
 static unsigned reads(const struct zr_model *model, struct use use)
 {
     const struct zr_module *module = &model->modules[use.module];
@@ -178,14 +178,14 @@ struct builder {
     struct zr_schedule *out;
     const struct zr_schedule_request *request;
     struct way way;
-    bool backward;                /* the list has it */
-    unsigned micro_batch, loaded; /* of the item at hand; the one that is loaded, UINT_MAX: none */
-    unsigned gathered[GATHERED_MOST], gathered_count; /* units that are gathered */
-    unsigned gathered_most;                           /* gathered ahead of use */
+    bool backward;                                    /* the list contains backward */
+    unsigned micro_batch, loaded;                     /* of the current item / loaded last; UINT_MAX: none */
+    unsigned gathered[GATHERED_MOST], gathered_count; /* gathered units */
+    unsigned gathered_most;                           /* maximum of units gathered ahead */
     uint64_t *unit_elements;                          /* [units_count] */
-    size_t fetched; /* of the item at hand: outputs of modules from here on are, or were never stored */
-    size_t asked;   /* items before it have asked for what comes from another rank */
-    unsigned backward_done[ZR_PIPELINE_PARTS_MOST]; /* micro-batches of each part */
+    size_t fetched; /* current item: outputs from this module on are fetched or were never stored */
+    size_t asked;   /* items before this one have their RECEIVE */
+    unsigned backward_done[ZR_PIPELINE_PARTS_MOST]; /* number of micro-batches by part */
 };
 
 static zr_result add(struct builder *builder, enum zr_action_kind kind, unsigned index)
@@ -210,7 +210,7 @@ static zr_result gather(struct builder *builder, unsigned unit)
     return add(builder, ZR_ACTION_GATHER, unit);
 }
 
-/* The next position after `at` that reads parameters; uses_count() if there is none. */
+/* Index of the next use after `at` that reads parameters; uses_count() if none. */
 static size_t next_reading(const struct builder *builder, size_t at)
 {
     size_t count = builder->way.uses_count;
@@ -232,7 +232,7 @@ static uint64_t elements_at(const struct builder *builder, size_t at)
     return sum;
 }
 
-/* Units that come after those in use, while there is room. */
+/* Gathers the next units ahead, up to the limit. */
 static zr_result gather_ahead(struct builder *builder, size_t at)
 {
     const struct zr_model *model = builder->request->model;
@@ -252,7 +252,7 @@ static zr_result gather_ahead(struct builder *builder, size_t at)
     return ZR_OK;
 }
 
-/* Whether the next that reads parameters reads those of `unit`. */
+/* Whether the next use that reads parameters reads `unit`. */
 static bool is_next(const struct builder *builder, size_t at, unsigned unit)
 {
     at = next_reading(builder, at);
@@ -275,13 +275,13 @@ static bool is_checkpoint(const struct builder *builder, size_t module)
     return builder->request->model->modules[module].type->output_tag == ZR_TAG_CHECKPOINT;
 }
 
-/* The output that a module reads; ZR_NO_MODULE: it is the model's first. */
+/* The module whose output a module reads; ZR_NO_MODULE: none. */
 static size_t input_of(const struct item *item, size_t module)
 {
     return module > item->part.first || zr_cut_part_has_input(&item->part) ? module - 1 : ZR_NO_MODULE;
 }
 
-/* Whether the pass turns right behind a use: the module that follows runs backward next. */
+/* Whether the next use runs backward, so the output is read again immediately. */
 static bool turns(const struct builder *builder, size_t at)
 {
     struct use use = builder->way.uses[at];
@@ -290,7 +290,7 @@ static bool turns(const struct builder *builder, size_t at)
            builder->way.uses[at + 1].module == use.module + 1;
 }
 
-/* The input of a module that has run forward, which backward reads much later. */
+/* After forward of a module: stores its input, which only backward reads. */
 static zr_result store(struct builder *builder, const struct item *item, size_t at)
 {
     size_t input = input_of(item, builder->way.uses[at].module);
@@ -300,7 +300,7 @@ static zr_result store(struct builder *builder, const struct item *item, size_t 
     return add(builder, ZR_ACTION_STORE, (unsigned)input);
 }
 
-/* The input of a module that is about to run backward, and of those after it. */
+/* Before backward of a module: fetches its input and those of the next modules in backward. */
 static zr_result fetch(struct builder *builder, const struct item *item, size_t module)
 {
     size_t distance = builder->request->fetch_distance,
@@ -371,8 +371,8 @@ static zr_result add_port(struct builder *builder, enum zr_action_kind kind, con
                                                    .backward = item->is.backward});
 }
 
-/* A gradient can come at any time; an input when its place is free, which an earlier micro-batch had. Where
- * checkpoints go through a ring, whose buffers are used in turn, an input comes when it is read. */
+/* Whether an item's tensor can be received early. A gradient always can; an input only if its frame is free.
+ * If checkpoints use a ring, whose buffers have a fixed order, inputs are received when they are read. */
 static bool has_place(const struct builder *builder, const struct item *item, bool ahead)
 {
     if (ahead && !item->is.backward && builder->request->fetch_distance > 0)
@@ -382,7 +382,7 @@ static bool has_place(const struct builder *builder, const struct item *item, bo
     return item->is.backward || item->is.micro_batch < builder->backward_done[item->is.part] + places;
 }
 
-/* What the item at hand reads, and the one after it. */
+/* Emits RECEIVE for the current item and the next one. */
 static zr_result ask(struct builder *builder, size_t at)
 {
     zr_result result = ZR_OK;
@@ -392,8 +392,7 @@ static zr_result ask(struct builder *builder, size_t at)
     return result;
 }
 
-/* Outputs of modules from here on have not been stored: no forward has read them, or the pass turned there.
- */
+/* First module whose output was not stored, because no forward has read it or backward follows directly. */
 static size_t stored_end(const struct builder *builder, const struct item *item)
 {
     bool last = zr_module_is_last(&builder->request->model->modules[item->part.end - 1]),
@@ -452,7 +451,7 @@ static zr_result add_items(struct zr_schedule *out, const struct zr_schedule_req
 
 /* ---- Schedules ----------------------------------------------------------------------------------------- */
 
-/* Every micro-batch goes as the first does. */
+/* All micro-batches repeat the first one's actions. */
 static zr_result repeat(struct zr_schedule *out, unsigned micro_batches)
 {
     size_t length = out->count;

@@ -16,7 +16,7 @@ static size_t input_bytes(const struct zr_staging *staging, unsigned input)
     return i->elements * zr_slot_bytes(i->type, staging->store->element_bytes);
 }
 
-/* On lines, for whatever type. */
+/* Rounds up to cache lines, aligned for every type. */
 static size_t place_of_input(const struct zr_staging *staging, unsigned input)
 {
     const size_t line_bytes = 64;
@@ -75,7 +75,7 @@ void *zr_staging_input(struct zr_staging *staging, unsigned input)
                           : staging->store->inputs[input];
 }
 
-/* One that is not pinned is waited for. */
+/* Copies from memory that is not pinned are synchronous. */
 static zr_result copy(const struct zr_staging *staging, void *to, const void *from, size_t bytes)
 {
     const struct zr_engine_options *o = &staging->engine->options;

@@ -1,4 +1,4 @@
-/* trainer.c: what zr_zero.h promises of steps, evaluations and answers; creation is trainer_create.c's. */
+/* trainer.c: executes steps, evaluations and answers; see zr_zero.h. */
 #include "zero/step/trainer.h"
 
 #include <math.h>
@@ -13,8 +13,8 @@
 
 /* ---- Actions ------------------------------------------------------------------------------------------- */
 
-/* Passes begin here, and ask for the same blocks in the same order: see zr_rehearsal_create(). Of a pipeline
- * a step is one pass. */
+/* A pass begins here: each allocates the same blocks in the same order, see zr_rehearsal_create(). In a
+ * pipeline a step is one pass. */
 static zr_result load(const struct zr_list_run *run, unsigned micro_batch)
 {
     zr_trainer *trainer = run->trainer;
@@ -25,7 +25,7 @@ static zr_result load(const struct zr_list_run *run, unsigned micro_batch)
     return result == ZR_OK ? zr_staging_send_inputs(&trainer->staging) : result;
 }
 
-/* Losses come from this rank. */
+/* Whether this rank computes the losses. */
 static bool has_end(const zr_trainer *trainer)
 {
     bool found = false;
@@ -40,7 +40,7 @@ static uint64_t host_waits(const zr_trainer *trainer)
     return streams ? streams->host_waits() : 0;
 }
 
-/* Those that were brought while the step was asked for; the host has waited since. */
+/* Adds losses that were copied to the host during the step, after the host has waited. */
 static zr_result count_losses(const struct zr_list_run *run)
 {
     zr_result result = ZR_OK;
@@ -49,7 +49,7 @@ static zr_result count_losses(const struct zr_list_run *run)
     return result;
 }
 
-/* All of the step is asked for; then the host waits, once, and learns of the losses and the gradients. */
+/* Deferred results: queues the whole step, then waits once and reads losses and norm. */
 static zr_result update_deferred(const struct zr_list_run *run)
 {
     zr_trainer *trainer = run->trainer;
@@ -82,7 +82,7 @@ static zr_result update(const struct zr_list_run *run)
         result = zr_engine_bring_gradients(trainer->engine);
     if (result == ZR_OK && zr_list_run_defers_losses(run) && has_end(trainer))
         result = count_losses(run);
-    trainer->together = true; /* what fails from here on fails on all ranks */
+    trainer->together = true; /* failures from here on occur on all ranks */
     if (result == ZR_OK)
         result = run->calls->update(run->calls->state,
                                     trainer->loss_sum / trainer->engine->options.micro_batches, &rate);
@@ -130,7 +130,7 @@ static zr_result act(const struct zr_list_run *run, const struct zr_action *acti
     case ZR_ACTION_UPDATE:
         return update(run);
     default:
-        return zr_fail(ZR_ERR_INVALID, "action number %d is none", (int)action->kind);
+        return zr_fail(ZR_ERR_INVALID, "unknown action %d", (int)action->kind);
     }
 }
 
@@ -156,7 +156,7 @@ static zr_result run_list(const struct zr_list_run *run, const struct zr_schedul
     return result;
 }
 
-/* A step that the graph has: what it reads comes in, and it is launched. */
+/* A step from the graph: copies its inputs and launches it. */
 static zr_result repeat_step(const struct zr_list_run *run)
 {
     zr_trainer *trainer = run->trainer;
@@ -169,24 +169,27 @@ static zr_result repeat_step(const struct zr_list_run *run)
     return result == ZR_OK ? update_deferred(run) : result;
 }
 
-/* The loss is not finite: find out where that began, by the same pass with every result looked at. */
+/* The loss is not finite: repeats the pass, checking every result, to find the first bad one. */
 static zr_result diagnose(zr_trainer *trainer, size_t rows)
 {
     zr_comm *tensor = trainer->engine->options.tensor;
     if (!trainer->pipelined)
         zr_trainer_drop_pass(trainer);
     zr_result result = zr_engine_verify_finite(trainer->engine);
-    if (tensor) /* its ranks have met the same loss, and go on together or not at all */
+    if (tensor) /* tensor ranks have the same loss and take part */
         result = zr_comm_all_status(tensor, result);
     if (result != ZR_OK)
         return result;
     if (trainer->pipelined)
-        return zr_fail(ZR_ERR_CORRUPT,
-                       "the loss is not finite although this rank's parameters are; --pp 1 has "
-                       "the same losses and finds where it arose");
-    if (zr_engine_gathers(trainer->engine)) /* the other ranks may be going on: nothing can be gathered */
-        return zr_fail(ZR_ERR_CORRUPT, "the loss is not finite although this rank's parameters are; "
-                                       "--stage 2 has the same losses and finds where it arose");
+        return zr_fail(
+            ZR_ERR_CORRUPT,
+            "the loss is not finite, although this rank's parameters are; run with --pp 1, which has the "
+            "same losses, to find the operation");
+    if (zr_engine_gathers(trainer->engine)) /* other ranks may continue, so no gather is possible */
+        return zr_fail(
+            ZR_ERR_CORRUPT,
+            "the loss is not finite, although this rank's parameters are; run with --stage 2, which has the "
+            "same losses, to find the operation");
     zr_rehearsal_rewind(trainer->activations.arena);
     trainer->inspects = true;
     result = run_list(&(struct zr_list_run){.trainer = trainer, .rows = rows}, &trainer->forward);
@@ -200,13 +203,13 @@ static zr_result diagnose(zr_trainer *trainer, size_t rows)
         zr_model_module_name(trainer->model, last - 1), zr_model_module_name(trainer->model, last));
 }
 
-/* A pass that failed. The ranks before and behind count on this one, and may have nothing for it any more. */
+/* A failed pass. Neighbours in the pipeline wait for this rank, so end their communicators. */
 static zr_result give_up(zr_trainer *trainer, zr_result result)
 {
     char words[512], why[96];
     if (trainer->pipelined && result != ZR_ERR_PEER && !trainer->together) {
         snprintf(words, sizeof words, "%s", zr_last_error());
-        snprintf(why, sizeof why, "rank %u of the pipeline cannot go on",
+        snprintf(why, sizeof why, "rank %u of the pipeline has failed",
                  zr_comm_rank(trainer->engine->options.pipeline));
         zr_comm_abandon(trainer->engine->options.pipeline, why);
         zr_trainer_drop_pass(trainer);
@@ -222,8 +225,7 @@ zr_result zr_trainer_step(zr_trainer *trainer, const struct zr_step_calls *calls
                           struct zr_step_report *report)
 {
     if (!trainer || !calls || !calls->load || !calls->update || !report)
-        return zr_fail(ZR_ERR_INVALID, "%s() needs a trainer, both calls, and a place for the report",
-                       __func__);
+        return zr_fail(ZR_ERR_INVALID, "%s(): the trainer, a callback or the report is NULL", __func__);
     struct zr_list_run run = {
         .trainer = trainer, .calls = calls, .report = report, .rows = trainer->model->rows, .keeps = true};
     trainer->loss_sum = 0;
@@ -235,7 +237,7 @@ zr_result zr_trainer_step(zr_trainer *trainer, const struct zr_step_calls *calls
     if (result == ZR_OK)
         result = trainer->graph.repeats ? repeat_step(&run) : run_list(&run, &trainer->step);
     zr_step_graph_end(trainer, result == ZR_OK);
-    trainer->staging.micro_batch = 0; /* of evaluations and answers */
+    trainer->staging.micro_batch = 0; /* evaluations and answers use the first places */
     if (result == ZR_ERR_CORRUPT && !isfinite(trainer->loss_sum))
         result = diagnose(trainer, run.rows);
     return result == ZR_OK ? ZR_OK : give_up(trainer, result);
@@ -244,12 +246,13 @@ zr_result zr_trainer_step(zr_trainer *trainer, const struct zr_step_calls *calls
 static zr_result check_rows(const zr_trainer *trainer, const char *call, size_t rows, const void *out)
 {
     if (!trainer || !out)
-        return zr_fail(ZR_ERR_INVALID, "%s() needs a trainer, and a place for what it finds", call);
+        return zr_fail(ZR_ERR_INVALID, "%s(): the trainer or the output is NULL", call);
     const struct zr_model *model = trainer->model;
     size_t together = model->rows_together > 0 ? model->rows_together : 1;
     if (rows == 0 || rows > model->rows || rows % together)
-        return zr_fail(ZR_ERR_INVALID, "%s() of %zu rows; the model takes %zu to %zu, by %zu", call, rows,
-                       together, model->rows, together);
+        return zr_fail(ZR_ERR_INVALID,
+                       "%s(): %zu rows are invalid; the model takes %zu to %zu rows in multiples of %zu",
+                       call, rows, together, model->rows, together);
     return ZR_OK;
 }
 
@@ -273,7 +276,7 @@ zr_result zr_trainer_evaluate(zr_trainer *trainer, size_t rows, double *loss)
     return ZR_OK;
 }
 
-/* What the rank with the model's end says, all ranks of the pipeline say. */
+/* Broadcasts the result of the last stage to all pipeline ranks. */
 static zr_result share_answer(zr_trainer *trainer, float *out)
 {
     zr_comm *pipeline = trainer->engine->options.pipeline;

@@ -1,5 +1,4 @@
-/* trainer_create.c: makes a trainer of the caller's options, and takes it apart: when it is no longer needed,
- * or where a part of it could not be had. */
+/* trainer_create.c: creates and destroys a trainer. */
 #include "zero/step/trainer.h"
 
 #include <string.h>
@@ -26,7 +25,7 @@ static zr_result make_lists(zr_trainer *trainer)
     return result;
 }
 
-/* Fills the inputs: the model's constants, and tokens that are none yet. */
+/* Fills in the model's constant inputs and zeroes the others. */
 static zr_result prepare(zr_trainer *trainer)
 {
     const struct zr_model *model = trainer->model;
@@ -44,8 +43,7 @@ static zr_result prepare(zr_trainer *trainer)
     return result == ZR_OK && model->prepare ? model->prepare(&pass) : result;
 }
 
-/* The part of the model that this rank of a pipeline has, the order in which it takes micro-batches, and the
- * ways to the ranks before and behind. */
+/* Creates this pipeline rank's part of the model, its order of micro-batches and its channels. */
 static zr_result open_pipeline(zr_trainer *trainer, const struct zr_trainer_options *options,
                                const struct zr_engine_options *engine)
 {
@@ -72,7 +70,7 @@ static zr_result open_pipeline(zr_trainer *trainer, const struct zr_trainer_opti
     return result;
 }
 
-/* Frames of all parts, and places for the tickets of what they receive. */
+/* Numbers the frames of all parts and allocates tickets of their transfers. */
 static zr_result count_frames(zr_trainer *trainer, const struct zr_engine_options *engine, unsigned *frames)
 {
     zr_result result = ZR_OK;
@@ -162,8 +160,7 @@ zr_result zr_trainer_create(zr_trainer **out, const struct zr_trainer_options *o
     if (out)
         *out = NULL;
     if (!out || !options || !options->engine || !options->engine->arena || !options->engine->host_arena)
-        return zr_fail(ZR_ERR_INVALID, "%s() needs options, arenas among them, and a place for the trainer",
-                       __func__);
+        return zr_fail(ZR_ERR_INVALID, "%s(): options, an arena or out is NULL", __func__);
     zr_result result = ZR_STRUCT_COPY(zr_trainer_options, pipeline, &own, options);
     if (result == ZR_OK)
         result = ZR_STRUCT_COPY(zr_engine_options, scattered_gradients, &engine, own.engine);

@@ -1,4 +1,4 @@
-/* trainer_state.c: builds scratch, model and trainer in one order. */
+/* trainer_state.c: creates workspace, model and trainer; see trainer_state.h. */
 #include "zero/step/trainer_state.h"
 
 #include <string.h>
@@ -27,10 +27,10 @@ static zr_result open_context(struct zr_trainer_state *state)
         return result;
     result = o->kernels->open(context);
     state->context_open = result == ZR_OK;
-    return result == ZR_OK ? result : zr_fail(result, "the kernels could not start: %s", zr_last_error());
+    return result == ZR_OK ? result : zr_fail(result, "the kernels cannot start: %s", zr_last_error());
 }
 
-/* Of the host's kernels, with their own scratch in the host tier. */
+/* Opens the context of host_kernels, with a workspace in the host tier. */
 static zr_result open_host_context(struct zr_trainer_state *state)
 {
     const struct zr_trainer_state_options *o = &state->options;
@@ -53,7 +53,7 @@ static zr_result open_host_context(struct zr_trainer_state *state)
 zr_result zr_trainer_state_bucket_bytes(const struct zr_bucket_request *request, zr_arena *host_arena,
                                         size_t *out)
 {
-    struct zr_shape one = *request->shape; /* all blocks are alike */
+    struct zr_shape one = *request->shape; /* all blocks have the same size */
     struct zr_transformer transformer;
     struct zr_layout layout;
     size_t largest = 0, element_bytes = zr_precision_bytes(request->precision);
@@ -149,7 +149,7 @@ uint64_t zr_trainer_state_moved_bytes(const struct zr_trainer_state *state)
 uint64_t zr_trainer_state_copies_exposed_ns(const struct zr_trainer_state *state)
 {
     zr_comm *const copies[] = {state->trainer->activations.checkpoints.copies, state->engine->copies,
-                               /* of state in a file the file's waits have them */
+                               /* with state in a file, the file's waits include them */
                                state->engine->options.offload.file ? NULL
                                                                    : state->engine->speculation.worker};
     uint64_t sum = 0;

@@ -1,6 +1,5 @@
-/* trainer_state.h: what a rank that trains a bundled model holds, built in one order everywhere: scratch for
- * the kernels, the model, the trainer. The byte plan builds it on sim, the run on real memory; so both take
- * the same bytes. */
+/* trainer_state.h: workspace, model and trainer of a rank that trains a bundled model. The byte plan builds
+ * it on the sim backend and the run on real memory, in the same order, so both allocate the same blocks. */
 #ifndef ZR_STEP_TRAINER_STATE_H
 #define ZR_STEP_TRAINER_STATE_H
 
@@ -12,13 +11,13 @@
 struct zr_trainer_state_options {
     zr_arena *arena, *host_arena;
     const struct zr_kernels *kernels;
-    void *stream;                          /* of the kernels, on a card; NULL: the default one */
-    const struct zr_kernels *host_kernels; /* as of struct zr_engine_options */
+    void *stream;                          /* the kernels' CUstream; NULL: the default stream */
+    const struct zr_kernels *host_kernels; /* see struct zr_engine_options */
     enum zr_isa isa;
     struct zr_parallel parallel;
-    const struct zr_mesh *mesh;     /* borrowed; made before, so that its rings come first */
+    const struct zr_mesh *mesh;     /* borrowed; created before, so that its rings are allocated first */
     struct zr_shape shape;          /* its tensor ranks are the mesh's */
-    const struct zr_stages *stages; /* of its pipeline ranks; NULL: none */
+    const struct zr_stages *stages; /* of the mesh's pipeline ranks; NULL: no pipeline */
     unsigned stage;
     unsigned micro_batches;
     enum zr_reduce_when reduce;
@@ -28,26 +27,26 @@ struct zr_trainer_state_options {
     struct zr_optimizer_options optimizer;
     struct zr_checkpoint_policy checkpoints;
     struct zr_offload offload;
-    struct zr_comm_clock *clock; /* of a rehearsal; NULL: none */
+    struct zr_comm_clock *clock; /* simulated clock of a timeline; NULL: none */
 };
 
 struct zr_trainer_state {
     struct zr_trainer_state_options options;
-    struct zr_kernel_context context, host_context; /* the engine points here: do not move the struct */
+    struct zr_kernel_context context, host_context; /* the engine points here: the struct must not move */
     bool context_open, host_context_open;
     struct zr_transformer transformer;
     zr_trainer *trainer;
     zr_engine *engine; /* the trainer's */
 };
 
-/* Builds in place. On failure everything is released and *out may be forgotten. Collective. */
+/* Builds in place; on failure everything is released. Collective. */
 zr_result zr_trainer_state_open(struct zr_trainer_state *out, const struct zr_trainer_state_options *options);
-/* What this rank has sent over all communicators of the mesh and the pipeline. */
+/* Counters of all communicators of the mesh and the pipeline. */
 void zr_trainer_state_counters_get(const struct zr_trainer_state *state, struct zr_comm_counters *out);
-/* What was copied to the host tier and back, and how long this rank waited for copies. */
+/* Bytes copied to the host tier and back / time that this rank waited for the copies. */
 uint64_t zr_trainer_state_moved_bytes(const struct zr_trainer_state *state);
 uint64_t zr_trainer_state_copies_exposed_ns(const struct zr_trainer_state *state);
-/* Releases; a zeroed struct is fine. */
+/* A zeroed struct is allowed. */
 void zr_trainer_state_close(struct zr_trainer_state *state);
 
 struct zr_bucket_request {
@@ -56,8 +55,8 @@ struct zr_bucket_request {
     unsigned data; /* ranks */
     size_t cap_bytes;
 };
-/* The communicator's bucket: the cap, or less where no unit of the model fills it. The records of the
- * calculation come from `host_arena` and go back. */
+/* Size of the communicator's bucket: the cap, or the largest unit if smaller. Temporary records come from
+ * `host_arena`. */
 zr_result zr_trainer_state_bucket_bytes(const struct zr_bucket_request *request, zr_arena *host_arena,
                                         size_t *out);
 

@@ -1,6 +1,5 @@
-/* element.h: what the tensors of this file's loops are made of: floats, bf16 or fp16, by ZR_LOOPS_PRECISION
- * (a number of enum zr_precision, for the preprocessor). Arithmetic is always in floats, over simd.h's
- * vector. */
+/* element.h: the element type of the loops: float, bf16 or fp16, by ZR_LOOPS_PRECISION (a value of enum
+ * zr_precision for the preprocessor). Arithmetic is always in floats, with simd.h's vector. */
 #ifndef ZR_KERNELS_ELEMENT_H
 #define ZR_KERNELS_ELEMENT_H
 
@@ -50,7 +49,7 @@ VF_INLINE void el_put(el *p, size_t n, vf v)
 {
     EL(vf_put)(p, n, v);
 }
-/* As if stored and read again. */
+/* Rounds to the element type and back. */
 VF_INLINE vf el_round(vf v)
 {
     el kept[VF_LANES];
@@ -60,7 +59,7 @@ VF_INLINE vf el_round(vf v)
 
 #endif
 
-/* The first min(n, VF_LANES) elements are read or written; n > 0. */
+/* Reads or writes the first min(n, VF_LANES) elements; n > 0. */
 VF_INLINE vf el_onto(const el *p, size_t n, vf v, bool accumulate)
 {
     return accumulate ? (vf)(el_get(p, n) + v) : v;

@@ -1,15 +1,14 @@
-/* loops_attention.h: the small matrix product and, on it, causal attention of one head. Part of loops_body.h.
+/* loops_attention.h: a small matrix product and causal attention of one head. Part of loops_body.h.
  *
- * A block of query rows meets all the keys it may see at once (no online softmax), so that a row's
- * log-sum-exp is exact and the probabilities exp(score - lse) come out the same when backward makes them
- * again. */
+ * A block of query rows is multiplied by all its keys at once (no online softmax), so that the log-sum-exp of
+ * a row is exact and backward recomputes exp(score - lse) with the same bits. */
 
 /* ---- Small products ------------------------------------------------------------------------------------ */
 
 enum { TILE_ROWS = VF_LANES == 16 ? 8 : 4 };
 
-/* rows x vectors of c, in registers. `left`: columns that are really there. Both counts are compile-time
- * constants where this is inlined; the order of the additions does not depend on them. */
+/* Computes rows x vectors of c in registers. `left`: number of valid columns. Both counts are compile-time
+ * constants after inlining; the order of additions does not depend on them. */
 VF_INLINE void product_tile(const struct zr_small_product *w, size_t i, size_t j, const size_t rows,
                             const size_t vectors)
 {
@@ -98,7 +97,7 @@ static size_t round_up(size_t n, size_t to)
     return (n + to - 1) / to * to;
 }
 
-/* Takes the next `floats` of the scratch, kept on 64-byte lines. */
+/* Takes the next `floats` of the scratch, aligned to 64 bytes. */
 static float *take(float **scratch, size_t floats)
 {
     float *at = *scratch;
@@ -106,7 +105,7 @@ static float *take(float **scratch, size_t floats)
     return at;
 }
 
-/* Heads of queries that share one of keys and values. */
+/* Query heads per head of keys and values. */
 static size_t heads_per_kv(const struct zr_attention *shape)
 {
     return shape->kv_heads ? shape->heads / shape->kv_heads : 1;
@@ -141,7 +140,7 @@ static struct head head_of(const struct zr_attention *shape, const el *all, size
 
 /* ---- Forward ------------------------------------------------------------------------------------------- */
 
-/* The logarithm of the sum of the exponentials of n scores. */
+/* Log-sum-exp of n scores. */
 static float score_lse(const float *row, size_t n)
 {
     size_t whole = n / VF_LANES * VF_LANES;
@@ -163,7 +162,7 @@ static float score_lse(const float *row, size_t n)
     return largest + (float)zr_real_log((double)total);
 }
 
-/* Scores to probabilities, as they are kept, zero from n to `end`. */
+/* Scores to probabilities, rounded as stored; zero from n to `end`. */
 static void probabilities(float *row, size_t n, size_t end, float lse)
 {
     for (size_t i = 0; i < n; i += VF_LANES)
@@ -230,7 +229,7 @@ struct backward_scratch {
     float *q, *k, *k_turned, *v_turned, *dout, *dk, *dv, *p, *dp, *dq;
 };
 
-/* p[rows, seen] of the query rows from t0: as forward kept them, or made again, with the same bits. */
+/* p[rows, seen] of the query rows from t0: stored by forward or recomputed, with the same bits. */
 static void backward_probabilities(const struct zr_attention_backward *work, const struct head *h,
                                    const struct backward_scratch *s, size_t unit, size_t t0, size_t rows)
 {
@@ -255,7 +254,7 @@ static void backward_probabilities(const struct zr_attention_backward *work, con
         probabilities(s->p + r * h->padded_tokens, t0 + r + 1, seen, work->lse[unit * h->tokens + t0 + r]);
 }
 
-/* ds = p (dp - sum of dout . out), in place of dp. */
+/* ds = p (dp - sum of dout . out), overwriting dp. */
 static void backward_scores(const struct head *h, const struct backward_scratch *s, const el *out,
                             size_t out_stride, size_t t0, size_t rows)
 {
@@ -273,7 +272,7 @@ static void backward_scores(const struct head *h, const struct backward_scratch 
     }
 }
 
-/* One block of query rows: dq of these rows, and what they add to dk and dv. */
+/* One block of query rows: computes dq and adds to dk and dv. */
 static void backward_block(const struct head *h, const struct backward_scratch *s, size_t t0, size_t rows)
 {
     size_t seen = t0 + rows, wide = h->padded_width, line = h->padded_tokens;
@@ -328,7 +327,7 @@ static struct backward_scratch backward_take(const struct head *h, float *scratc
     return s;
 }
 
-/* The place in dqkv of what lies there in qkv. */
+/* The address in dqkv that corresponds to an address in qkv. */
 static struct head_view gradient_of(const struct zr_attention_backward *work, const struct head_view *view)
 {
     struct head_view d = *view;
@@ -336,7 +335,7 @@ static struct head_view gradient_of(const struct zr_attention_backward *work, co
     return d;
 }
 
-/* One head of queries: its dq, and what it adds to dk and dv. */
+/* One query head: computes dq and adds to dk and dv. */
 static void backward_queries(const struct zr_attention_backward *work, const struct head *of,
                              const struct backward_scratch *scratch, size_t unit)
 {

@@ -71,7 +71,7 @@ static void add(const void *args, size_t from, size_t to)
     add_elements(to - from, (const el *)a->a + from, (const el *)a->b + from, (el *)a->out + from);
 }
 
-/* The sum stays in a register until it is whole: it is rounded once. */
+/* The sum stays in a register and is rounded once. */
 static void add_chain(const struct zr_chain_sum *s)
 {
     for (size_t c = 0; c < s->columns; c += VF_LANES) {
@@ -99,7 +99,7 @@ static void add_to_rows(const struct zr_tile *tile, const float *bias)
     }
 }
 
-/* The gradient of a bias: the sums over the rows of dy, in blocks of 64 rows added in order. */
+/* Gradient of a bias: sums over the rows of dy, in blocks of 64 rows added in order. */
 static void bias_backward_columns(const void *args, size_t from, size_t to)
 {
     const struct zr_linear_backward *a = args;
@@ -128,8 +128,7 @@ static void bias_backward_columns(const void *args, size_t from, size_t to)
     }
 }
 
-/* The same of dx as it is stored, which is made on the way: a strip of columns that stays in the first cache.
- */
+/* The same over the stored dx, which is computed on the way in a strip of columns that fits the L1 cache. */
 static void gelu_bias_backward_columns(const void *args, size_t from, size_t to)
 {
     const struct zr_gelu_bias_backward *a = args;
@@ -231,7 +230,7 @@ static void layernorm_forward(const void *args, size_t from_row, size_t to_row)
     }
 }
 
-/* A row of the sum is in the first cache when the norm reads it. */
+/* The norm reads each row of the sum from the L1 cache. */
 static void residual_layernorm(const void *args, size_t from_row, size_t to_row)
 {
     const struct zr_residual_layernorm *work = args;

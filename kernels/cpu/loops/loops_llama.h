@@ -79,7 +79,7 @@ static void rmsnorm_backward_columns(const void *args, size_t from, size_t to)
 
 /* ---- Rotary position embedding ------------------------------------------------------------------------- */
 
-/* The numbers (first[i], second[i]) of one head, turned by the angles of one token. */
+/* Rotates the pairs (first[i], second[i]) of one head by the angles of one token. */
 static void turn(el *first, el *second, size_t half, const float *cosines, const float *sines, bool inverse)
 {
     for (size_t i = 0; i < half; i += VF_LANES) {

@@ -2,8 +2,7 @@
 
 /* ---- Softmax and cross-entropy ------------------------------------------------------------------------- */
 
-/* The sum of exp(x - most), each replaced by its exponential when `keep`; blocks of 4,096 add up in double.
- */
+/* Sum of exp(x - most); `keep` stores the exponentials. Blocks of 4,096 are summed in double. */
 static double exponentials(size_t n, float *x, float most, bool keep)
 {
     enum { BLOCK = 4096 };
@@ -32,7 +31,7 @@ static double exponentials(size_t n, float *x, float most, bool keep)
     return total;
 }
 
-/* What the columns of row x have; with a gradient wanted the logits become their exponentials. */
+/* Softmax part of row x; if the gradient is computed, exponentials replace the logits. */
 static struct zr_softmax_part softmax_part(const struct zr_cross_entropy *a, size_t row)
 {
     float *x = (float *)a->logits + row * a->stride;
@@ -47,8 +46,7 @@ static struct zr_softmax_part softmax_part(const struct zr_cross_entropy *a, siz
     return (struct zr_softmax_part){exponentials(n, x, largest, a->gradient), largest, wanted};
 }
 
-/* The gradient of a row, from the exponentials beside its own largest logit. Element i is written when float
- * i and all before it have been read. */
+/* Gradient of a row from its exponentials. Element i is written after floats 0 to i have been read. */
 static void softmax_gradient(const struct zr_cross_entropy *a, size_t row, double factor)
 {
     float *x = (float *)a->logits + row * a->stride;
@@ -72,7 +70,7 @@ static void cross_entropy(const void *args, size_t from, size_t to)
             a->parts[row] = own;
             continue;
         }
-        double below = 1; /* this share's exponentials, beside the largest logit of all */
+        double below = 1; /* factor from this part's largest logit to that of all */
         if (a->all) {
             all = a->all[row];
             below = own.most > all.most - 700 ? zr_real_exp((double)own.most - (double)all.most) : 0;
@@ -112,7 +110,7 @@ static void update_adamw(const void *args, size_t from, size_t to)
     }
 }
 
-/* No fused operations: the same bits on every instruction set. */
+/* No fused operations, for the same bits on every instruction set. */
 static void update_sgd(const void *args, size_t from, size_t to)
 {
     const struct zr_sgd *how = &((const struct zr_update_sgd *)args)->how;
@@ -130,8 +128,8 @@ static void update_sgd(const void *args, size_t from, size_t to)
 
 /* ---- Sums and searches --------------------------------------------------------------------------------- */
 
-/* Thirty-two sums in double, element i in sum i % 32, folded in halves: the squares are exact in double, so
- * this has the same bits for every instruction set. */
+/* 32 sums in double, element i in sum i % 32, folded in halves. Squares are exact in double, so the bits are
+ * the same on every instruction set. */
 static double sum_of_squares(size_t n, const void *numbers)
 {
     enum { SUMS = 32, VECTORS = SUMS / VD_LANES };
@@ -182,8 +180,8 @@ static size_t find_nonfinite(size_t n, const void *numbers)
     return n;
 }
 
-/* The communicator's hot loop, inlined for a number of sources known to the compiler. No fused multiply-add:
- * the bits are those of the plain sum, on every instruction set. */
+/* The communicator's hot loop, inlined for constant numbers of sources. No fused multiply-add, for the same
+ * bits on every instruction set. */
 VF_INLINE void sum_sources(const struct zr_sum *s, size_t begin, size_t end, const void *const *from,
                            const unsigned count)
 {

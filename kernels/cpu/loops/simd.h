@@ -1,7 +1,7 @@
-/* simd.h: one vector of floats, whatever the instruction set this file is compiled for; in memory its numbers
- * are floats, bf16 or fp16.
+/* simd.h: a vector of floats for the instruction set of the compilation unit, with loads and stores of float,
+ * bf16 and fp16.
  *
- * The loops_*.c files are compiled once per instruction set; here is all that differs between them. Operators
+ * The loops_*.c files are compiled once per instruction set; all their differences are here. Operators
  * (+ - * /) work on `vf` directly. Loads need no alignment, so results do not depend on addresses. The
  * partial forms touch only the first `n` floats (0 < n < VF_LANES); missing lanes read as 0. Horizontal sums
  * have a fixed tree. NaN passes through every function. Conversions to two bytes round to nearest even, keep
@@ -16,7 +16,7 @@
 
 #define VF_INLINE static inline __attribute__((always_inline))
 
-/* The instruction sets name the same things with prefixes of their own; SIMD() puts them before the rest. */
+/* SIMD() adds the prefix of the instruction set to the name of an intrinsic. */
 #if defined(__AVX512F__)
 #define VF_LANES   16
 #define VD_LANES   8 /* half as many doubles */
@@ -31,7 +31,7 @@ typedef __m512d vd;
 typedef __m256 vf;
 typedef __m256i vi;
 typedef __m256d vd;
-#else /* SSE2, which every x86-64 has */
+#else /* SSE2, part of x86-64 */
 #define VF_LANES   4
 #define VD_LANES   2
 #define SIMD(name) _mm_##name
@@ -66,19 +66,20 @@ VF_INLINE vf vf_min(vf a, vf b)
 {
     return SIMD(min_ps)(a, b);
 }
-/* 2^n for whole n in [-126, 127]. */
+/* 2^n for integers n in [-126, 127]. */
 VF_INLINE vf vf_exp2_whole(vf n)
 {
     return (vf)(((vu)SIMD(cvtps_epi32)(n) + 127) << 23);
 }
-/* The upper 16 bits, rounded to nearest even: bf16, but for what is no number. In whole numbers, because
- * AVX512_BF16's own conversion makes denormals zero. */
+/* Rounds to bf16, to nearest even, except NaN. Integer arithmetic, because AVX512_BF16's conversion flushes
+ * denormals.
+ */
 VF_INLINE vi vf_upper_half(vf v)
 {
     vu bits = (vu)v, odd = bits >> 16 & 1;
     return (vi)((bits + (odd + 0x7fff)) >> 16);
 }
-/* What is no number keeps its upper half and becomes quiet. */
+/* NaN keeps its upper half and becomes quiet. */
 VF_INLINE vi vf_quiet_half(vf v)
 {
     return (vi)((vu)v >> 16 | 0x40);
@@ -298,7 +299,7 @@ VF_INLINE void vf_put_bf16(uint16_t *p, size_t n, vf v)
 {
     vf_store_narrow(p, n, vf_choose((vi)_mm_cmpunord_ps(v, v), vf_quiet_half(v), vf_upper_half(v)));
 }
-/* A denormal of fp16 is a whole number of 2^-24. */
+/* An fp16 denormal is an integer multiple of 2^-24. */
 VF_INLINE vf vf_get_fp16(const uint16_t *p, size_t n)
 {
     __m128i half = vf_load_narrow(p, n), size = _mm_and_si128(half, _mm_set1_epi32(0x7fff));
@@ -312,7 +313,7 @@ VF_INLINE vf vf_get_fp16(const uint16_t *p, size_t n)
     wide = vf_choose(_mm_cmpgt_epi32(size, _mm_set1_epi32(0x7bff)), huge, wide);
     return _mm_castsi128_ps(_mm_or_si128(wide, sign));
 }
-/* Below 2^-14, adding 0.5 rounds to whole numbers of 2^-24. 65520 and more become infinite. */
+/* Below 2^-14, adding 0.5 rounds to multiples of 2^-24. 65520 and more become infinite. */
 VF_INLINE void vf_put_fp16(uint16_t *p, size_t n, vf v)
 {
     __m128i bits = _mm_castps_si128(v), size = _mm_and_si128(bits, _mm_set1_epi32(0x7fffffff));
@@ -371,7 +372,7 @@ VF_INLINE void vf_put(float *p, size_t n, vf v)
         vf_store_part(p, n, v);
 }
 
-/* v, or with `accumulate` what is there plus v. */
+/* v; with `accumulate` the value in memory plus v. */
 VF_INLINE vf vf_onto(const float *p, size_t n, vf v, bool accumulate)
 {
     return accumulate ? (vf)(vf_get(p, n) + v) : v;

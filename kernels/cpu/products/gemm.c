@@ -1,19 +1,15 @@
-/* gemm.c: fp32 matrix products through oneDNN's matmul, one library thread per thread of ours.
+/* gemm.c: fp32 matrix products by oneDNN's matmul, divided into slices over the context's threads; each call
+ * of the library uses one thread. tests/bench/bench_gemm.c compares this with the library's own threads and
+ * with OpenBLAS.
  *
- * Measured with tests/bench/bench_gemm.c on two cores (GFLOP/s, 2048^3 peak 320): our slices over oneDNN
- * 300-345 on all of GPT-2 124M's shapes; oneDNN's own threads 185-330; OpenBLAS 0.3.21 210-320 with its core
- * type forced, 67 as it comes on a processor newer than itself. So: oneDNN, cut by us.
+ * The division, and so the bits, depend on the shape only; threads take slices from a counter. Slices are
+ * columns, or rows if the left operand is transposed (the gradient of weights). If the right operand is
+ * transposed, its slices are contiguous, and results pass through a tile in the thread's scratch, because the
+ * library's fastest kernel, which needs no memory of its own, requires contiguous operands. In the other
+ * forms the library allocates about 7 MB per thread for packing.
  *
- * The cut depends on the shape alone, and so do the bits, whatever the number of threads; threads only take
- * the next slice from a counter. Slices are of columns, or of rows when the left side is stored turned (the
- * gradient of weights). When the right side is stored turned, a slice of it is contiguous, and so is its
- * result in a tile of the thread's scratch: the library's faster kernel takes no other strides (176 against
- * 160 on a core) and no memory of its own. For the other forms the library packs into about 7 MB per thread
- * that it takes itself.
- *
- * A primitive is made once per shape and slice and kept in a table in the workspace. Should the library
- * refuse one (it is out of memory, or a shape is beyond it), our own small product does the slice, and the
- * context counts it. */
+ * Primitives are created once per shape and slice and cached in the workspace. A slice that the library
+ * refuses (out of memory, unsupported shape) is computed here and counted in the context. */
 #include "kernels/cpu/products/gemm.h"
 #include "alloc/base/error.h"
 #include "kernels/cpu/products/onednn.h"
@@ -31,12 +27,12 @@ enum {
     SLICE_GRAIN = 32,
     TILE_ROWS = 256
 };
-#define SCRATCH_BYTES ZR_THREAD_SCRATCH_BYTES /* a primitive that wants more is not used */
+#define SCRATCH_BYTES ZR_THREAD_SCRATCH_BYTES /* primitives that need more are not used */
 
-/* The end of the scratch; the library has the rest. */
+/* Scratch of zr's own code, at the end; the library uses the rest. */
 #define TILE_BYTES ((size_t)TILE_ROWS * SLICE_MOST * sizeof(float))
 
-/* What tells one primitive from another. Compared by bytes: keep it free of padding. */
+/* Key of a primitive, compared bytewise: must not contain padding. */
 struct key {
     uint64_t m, n, k; /* of the slice */
     uint64_t a_stride, b_stride, c_stride;
@@ -49,7 +45,7 @@ struct memory {
 
 struct entry {
     struct key key;
-    dnnl_primitive_t primitive; /* NULL: the library has none, do it ourselves */
+    dnnl_primitive_t primitive; /* NULL: refused by the library, computed here */
     bool used;
     uint64_t last_use;
 };
@@ -58,7 +54,7 @@ struct zr_gemm_state {
     dnnl_engine_t engine;
     uint64_t uses;
     unsigned threads;
-    bool refused; /* by a test, not by the library */
+    bool refused; /* refused by a test */
     atomic_uint_least64_t pieces_refused;
     struct entry entries[ENTRIES];
     struct memory *memories; /* [ENTRIES][threads] */
@@ -91,16 +87,16 @@ static dnnl_cpu_isa_t library_isa(enum zr_isa isa)
     switch (isa) {
     case ZR_ISA_AMX:
     case ZR_ISA_AVX512_BF16:
-    case ZR_ISA_AVX512: /* it has nothing more for floats */
+    case ZR_ISA_AVX512: /* no better kernels for floats */
         return dnnl_cpu_isa_avx512_core;
     case ZR_ISA_AVX2:
         return dnnl_cpu_isa_avx2;
     default:
-        return dnnl_cpu_isa_sse41; /* the least it has */
+        return dnnl_cpu_isa_sse41; /* its minimum */
     }
 }
 
-/* The library can be bound once per process, before its first use. */
+/* The library's instruction set can be set once per process, before its first use. */
 static zr_result bind_isa(enum zr_isa isa)
 {
     dnnl_cpu_isa_t wanted = library_isa(isa);
@@ -108,7 +104,7 @@ static zr_result bind_isa(enum zr_isa isa)
         return ZR_OK;
     return zr_fail(
         ZR_ERR_UNAVAILABLE,
-        "oneDNN already runs on another instruction set in this process; %s needs a process of its own",
+        "oneDNN already uses another instruction set in this process; run %s in a separate process",
         zr_isa_name(isa));
 }
 
@@ -125,7 +121,7 @@ zr_result zr_gemm_open(struct zr_kernel_context *context)
     state->streams = (dnnl_stream_t *)(state->memories + (size_t)ENTRIES * threads);
     state->scratch = (char *)state + zr_gemm_state_bytes(threads);
     context->library = state;
-    dnnl_set_primitive_cache_capacity(0); /* ours is the cache */
+    dnnl_set_primitive_cache_capacity(0); /* replaced by the table here */
     dnnl_status_t status = dnnl_engine_create(&state->engine, dnnl_cpu, 0);
     for (unsigned t = 0; t < threads && status == dnnl_success; t++)
         status = dnnl_stream_create(&state->streams[t], state->engine, dnnl_stream_in_order);
@@ -133,7 +129,7 @@ zr_result zr_gemm_open(struct zr_kernel_context *context)
         return ZR_OK;
     zr_gemm_close(context);
     context->library = NULL;
-    return zr_fail(ZR_ERR_UNAVAILABLE, "oneDNN cannot start (its status is %d)", (int)status);
+    return zr_fail(ZR_ERR_UNAVAILABLE, "oneDNN cannot start (status %d)", (int)status);
 }
 
 static void entry_clear(struct zr_gemm_state *state, struct entry *entry)
@@ -263,8 +259,8 @@ static dnnl_status_t memories_create(struct zr_gemm_state *state, struct entry *
     return status;
 }
 
-/* The table's entry for this key, made now if it is new; the one longest unused makes room. Calling thread
- * only, with the library held to one thread: its choice of kernel depends on that. */
+/* Finds or creates the entry of a key; replaces the least recently used one. Calling thread only, with the
+ * library limited to one thread, because its choice of kernel depends on that. */
 static struct entry *entry_of(struct zr_gemm_state *state, const struct key *key)
 {
     struct entry *oldest = &state->entries[0];
@@ -284,7 +280,7 @@ static struct entry *entry_of(struct zr_gemm_state *state, const struct key *key
     oldest->key = *key;
     oldest->used = true;
     oldest->last_use = state->uses;
-    /* oneDNN 3 adds what lies in a single column's place, NaN included, when it should overwrite it. */
+    /* Clear first: oneDNN 3 adds to a single column, even NaN, where it should overwrite it. */
     if (key->n == 1)
         return oldest;
     dnnl_primitive_t primitive = NULL;
@@ -304,7 +300,7 @@ static struct entry *entry_of(struct zr_gemm_state *state, const struct key *key
 
 /* ---- Slices -------------------------------------------------------------------------------------------- */
 
-/* A piece of the result: what one call of the library makes. */
+/* A piece of the result, computed by one call of the library. */
 struct piece {
     size_t row, rows, column, columns;
 };
@@ -314,10 +310,10 @@ struct job {
     const struct zr_loops *loops;
     struct zr_gemm_state *state;
     bool by_rows;
-    bool tiled;   /* results go through a tile in the thread's scratch */
-    size_t slice; /* rows or columns of each slice, the last may have fewer */
+    bool tiled;   /* results pass through a tile in the thread's scratch */
+    size_t slice; /* rows or columns per slice; the last may be smaller */
     size_t slices_count;
-    size_t piece_rows;           /* of each piece of a slice, the last may have fewer */
+    size_t piece_rows;           /* rows per piece; the last may be smaller */
     struct entry *entries[2][2]; /* [in the last slice][in the slice's last piece] */
     atomic_size_t next;
 };
@@ -354,7 +350,7 @@ static struct entry *entry_for(const struct job *job, size_t slice, size_t row)
     return entry_of(job->state, &key);
 }
 
-/* A block of a side in rows of `line`, for the products that we do ourselves. */
+/* A block of an operand in rows of `line`, for products computed here. */
 struct block {
     const float *from; /* its first element */
     size_t rows, columns, row_stride, column_stride;
@@ -367,13 +363,13 @@ static void block_copy(const struct block *block, float *to, size_t line)
             to[i * line + j] = block->from[i * block->row_stride + j * block->column_stride];
 }
 
-/* What one piece works on. */
+/* Operands of a piece. */
 struct sides {
     const float *a, *b;
     float *c;
 };
 
-/* The piece without the library: blocks that stay in the caches, the order of k unchanged. */
+/* Computes a piece without the library, in blocks that fit the caches, in the order of k. */
 static void piece_ourselves(const struct job *job, const struct key *key, struct sides sides, unsigned part)
 {
     enum { K = 256, N = 256, M = 64 };
@@ -442,7 +438,7 @@ static void gemm_part(void *argument, unsigned part, unsigned parts)
 {
     struct job *job = argument;
     (void)parts;
-    omp_set_num_threads(1); /* no pool of libgomp's beside ours */
+    omp_set_num_threads(1); /* keep libgomp from starting threads */
     for (size_t i; (i = atomic_fetch_add_explicit(&job->next, 1, memory_order_relaxed)) < job->slices_count;)
         for (size_t row = 0; row < (job->by_rows ? 1 : job->product->m); row += job->piece_rows) {
             bool end = !job->by_rows && job->product->m - row <= job->piece_rows;

@@ -1,12 +1,12 @@
-/* gemm.h: fp32 matrix products through oneDNN, cut over our own threads (two-byte ones: product.h). Private
- * to kernels/cpu. */
+/* gemm.h: fp32 matrix products by oneDNN, divided over the context's threads (two-byte products: product.h).
+ * Private to kernels/cpu. */
 #ifndef ZR_KERNELS_GEMM_H
 #define ZR_KERNELS_GEMM_H
 
 #include "kernels/cpu/context.h"
 
 /* c[m, n] (+)= op(a) op(b) + bias[n]. a_turned: a is stored [k, m]; b_turned: b is stored [n, k]. Strides are
- * elements from one stored row to the next; 0: dense. */
+ * row strides in elements; 0: dense. */
 struct zr_gemm {
     size_t m, n, k;
     bool a_turned, b_turned, accumulate;
@@ -18,19 +18,18 @@ struct zr_gemm {
 
 zr_result zr_gemm(struct zr_kernel_context *context, const struct zr_gemm *product);
 
-/* Bytes of the library's state for so many threads, at the start of the workspace; and of scratch per thread.
- */
+/* Bytes of the library's state for `threads`, at the start of the workspace / bytes of scratch per thread. */
 size_t zr_gemm_state_bytes(unsigned threads);
 size_t zr_gemm_scratch_bytes(unsigned threads);
 
-/* The scratch of thread 0, ZR_THREAD_SCRATCH_BYTES of it, and then the next thread's. Free while no product
- * of this file runs. */
+/* Scratch of thread 0, ZR_THREAD_SCRATCH_BYTES per thread, consecutive. Unused while no product of this file
+ * runs. */
 char *zr_gemm_scratch(const struct zr_kernel_context *context);
 
 zr_result zr_gemm_open(struct zr_kernel_context *context);
 void zr_gemm_close(struct zr_kernel_context *context);
 
-/* From now on, do as if the library refused every product, for tests. */
+/* Tests: makes every product be refused by the library from now on. */
 void zr_gemm_refuse(struct zr_kernel_context *context);
 
 #endif

@@ -1,7 +1,6 @@
-/* onednn.h: the few calls in which oneDNN 2 (Debian 12) and oneDNN 3 (Debian 13) differ, under one name each.
- *
- * A memory description is a value in oneDNN 2 and an object of the library in oneDNN 3: zero it first, and
- * end each with onednn_forget(). */
+/* onednn.h: one interface to oneDNN 2 (Debian 12) and oneDNN 3 (Debian 13).
+ * A memory descriptor is a value in oneDNN 2 and an object in oneDNN 3: zero it first, and end each with
+ * onednn_forget(). */
 #ifndef ZR_ONEDNN_H
 #define ZR_ONEDNN_H
 

@@ -26,7 +26,7 @@ enum { UNIT = 1 };
 
 /* ---- Units from memory --------------------------------------------------------------------------------- */
 
-/* The next units of one lane whose elements lie side by side; `n` elements are there. */
+/* Loads the next units of a lane with contiguous elements; `n` elements are valid. */
 VF_INLINE vf units_along(const uint16_t *p, size_t n, enum zr_precision precision)
 {
 #ifdef PANEL_PAIRS
@@ -61,7 +61,7 @@ VF_INLINE vf units_across(const uint16_t *p, size_t depth_stride, size_t n, bool
 
 /* ---- Packing ------------------------------------------------------------------------------------------- */
 
-/* Lanes [from, from + width) of a source whose lanes lie side by side, to[unit][width]. */
+/* Packs lanes [from, from + width) of a source with contiguous lanes to to[unit][width]. */
 VF_INLINE void pack_across(const struct zr_panel_source *s, size_t from, const size_t width,
                            enum zr_precision precision, float *to)
 {
@@ -78,7 +78,7 @@ VF_INLINE void pack_across(const struct zr_panel_source *s, size_t from, const s
     }
 }
 
-/* A square of lanes by units, lane by lane; what is not there is zero. */
+/* Loads a square of lanes by units; missing elements are zero. */
 VF_INLINE void square_along(const struct zr_panel_source *s, size_t lane, size_t lanes, size_t unit,
                             enum zr_precision precision, vf square[VF_LANES])
 {
@@ -89,7 +89,7 @@ VF_INLINE void square_along(const struct zr_panel_source *s, size_t lane, size_t
                         : vf_set(0.0f);
 }
 
-/* Lanes of a source that lie lane by lane, turned: to[unit][width]. */
+/* Packs a lane-major source transposed to to[unit][width]. */
 VF_INLINE void pack_turned(const struct zr_panel_source *s, size_t from, const size_t width,
                            enum zr_precision precision, float *to)
 {
@@ -105,11 +105,11 @@ VF_INLINE void pack_turned(const struct zr_panel_source *s, size_t from, const s
     }
 }
 
-/* Lanes of a source that lie lane by lane, kept so: to[lane][PANEL_LINE]. */
+/* Packs a lane-major source to to[lane][PANEL_LINE]. */
 VF_INLINE void pack_along(const struct zr_panel_source *s, size_t from, size_t width,
                           enum zr_precision precision, float *to)
 {
-    for (size_t l = 0; l < width; l++, to += PANEL_LINE) { /* a line has room for whole vectors */
+    for (size_t l = 0; l < width; l++, to += PANEL_LINE) { /* PANEL_LINE holds whole vectors */
         const uint16_t *p = s->at + (from + l) * s->lane_stride;
         size_t there = from + l < s->lanes ? s->depth : 0, u = 0;
         for (; u * UNIT < there; u += VF_LANES)
@@ -120,7 +120,7 @@ VF_INLINE void pack_along(const struct zr_panel_source *s, size_t from, size_t w
 }
 
 #ifdef PANEL_TILES
-/* Lanes that lie side by side, to[lane][PANEL_LINE]. */
+/* Packs contiguous lanes to to[lane][PANEL_LINE]. */
 VF_INLINE void pack_across_by_lane(const struct zr_panel_source *s, size_t from, size_t width, float *to)
 {
     for (size_t v = 0; v < width; v += VF_LANES) {

@@ -1,13 +1,12 @@
-/* product.c: products of two-byte matrices, cut into blocks over the lent threads.
+/* product.c: products of two-byte matrices, divided into blocks over the context's threads.
  *
- * A block of the result (at most ROWS_MOST x COLUMNS_MOST) is one piece of work: depth by depth, its share of
- * both sides is packed into panels that stay in the second cache, multiplied, and added up in floats; at the
- * end it is rounded, once. So each element is the sum, in order, of the sums over blocks of depth, and these
- * depend on k alone: how the result is cut, and over how many threads, changes no bit. Threads take the next
- * block from a counter.
+ * A task is a block of the result (at most ROWS_MOST x COLUMNS_MOST). For each block of depth, the operands
+ * are packed into panels that fit the L2 cache, multiplied and summed in floats; the result is rounded once.
+ * Each element is the sum, in order, of the sums over blocks of depth, which depend on k only, so neither the
+ * blocks nor the number of threads change a bit. Threads take tasks from a counter.
  *
- * Packing widens to floats where the processor has no arithmetic on two bytes (one element is widened once
- * per 64 to 384 multiplications), and pairs neighbours where it has. */
+ * Packing widens elements to floats (once per 64 to 384 multiplications), or pairs neighbours on processors
+ * with two-byte arithmetic. */
 #include "kernels/cpu/products/product.h"
 #include "kernels/cpu/products/gemm.h"
 
@@ -18,10 +17,10 @@ enum { ROWS_MOST = 288, COLUMNS_MOST = 384, BLOCKS_PER_THREAD = 2, COLUMNS_LEAST
 struct job {
     const struct zr_product *product;
     const struct zr_panels *panels;
-    char *scratch;                    /* of thread 0 */
-    size_t rows, columns;             /* of a block */
-    size_t block_rows, block_columns; /* how many blocks */
-    size_t units, depths;             /* of a block of depth, and how many */
+    char *scratch;                    /* scratch of thread 0 */
+    size_t rows, columns;             /* size of a block */
+    size_t block_rows, block_columns; /* number of blocks */
+    size_t units, depths;             /* units per block of depth, number of blocks of depth */
     atomic_size_t next;
 };
 
@@ -40,7 +39,7 @@ static size_t over(size_t n, size_t by)
     return (n + by - 1) / by;
 }
 
-/* The part of a side that a block needs at depth [k, k + depth). */
+/* The part of an operand for a block at depth [k, k + depth). */
 static struct zr_panel_source source_of(const struct job *job, bool left, size_t lane, size_t lanes, size_t k)
 {
     const struct zr_product *p = job->product;
@@ -133,8 +132,7 @@ static void product_part(void *argument, unsigned part, unsigned parts)
     job->panels->end();
 }
 
-/* Blocks of equal size as near as can be; enough of them for the threads to share, none too narrow for its
- * packing. */
+/* Chooses blocks of nearly equal size: enough for all threads, and wide enough to amortize packing. */
 static void cut(struct job *job, unsigned threads)
 {
     const struct zr_product *p = job->product;

@@ -13,14 +13,14 @@ struct zr_product {
     bool a_turned, b_turned, accumulate;
     enum zr_precision precision;
     const uint16_t *a, *b;
-    size_t a_stride, b_stride, c_stride; /* elements from one stored row to the next; 0: dense */
+    size_t a_stride, b_stride, c_stride; /* row strides in elements; 0: dense */
     const uint16_t *bias;                /* NULL: none */
     struct zr_numbers c;
 };
 
 zr_result zr_product(struct zr_kernel_context *context, const struct zr_product *product);
 
-/* By a table of the caller's choice, for tests. */
+/* Tests: with a given table. */
 zr_result zr_product_by(struct zr_kernel_context *context, const struct zr_product *product,
                         const struct zr_panels *panels);
 

@@ -134,7 +134,7 @@ static void test_words(void)
         more[i] = context;
         good = good && table->open(&more[i]) == ZR_OK;
     }
-    tap_ok(good && strstr(table->products(&more[19]), "more contexts are open"),
+    tap_ok(good && strstr(table->products(&more[19]), "too many open contexts"),
            "of 20 contexts the last: %s", table->products(&more[19]));
     for (int i = 0; i < 20; i++)
         table->close(&more[i]);

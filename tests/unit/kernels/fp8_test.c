@@ -357,7 +357,7 @@ static void test_rules(enum zr_isa isa)
         context.precision = (enum zr_precision)p;
         if (p != ZR_PRECISION_BF16)
             tap_ok(kernels->open(&context) == ZR_ERR_INVALID &&
-                       strstr(zr_last_error(), "fp8 is of tensors in bf16"),
+                       strstr(zr_last_error(), "fp8 requires bf16 tensors"),
                    "%s: there is none of %s: %s", table_name(isa), zr_precision_name(context.precision),
                    zr_last_error());
         kernels->close(&context);
@@ -390,7 +390,7 @@ static void test_cards(void)
                 {8, 9, true, ZR_OK, ""},
                 {8, 8, true, ZR_ERR_UNAVAILABLE, "Emulated GPU 0 has 8.8; use --precision bf16"},
                 {8, 0, true, ZR_ERR_UNAVAILABLE, "compute capability 8.9 or later"},
-                {9, 0, false, ZR_ERR_UNAVAILABLE, "fp8 needs cuBLASLt"}};
+                {9, 0, false, ZR_ERR_UNAVAILABLE, "fp8 requires cuBLASLt"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct zr_kernel_context context = {.precision = ZR_PRECISION_BF16, .fp8 = true};
         card_library(rows[i].there);

@@ -88,7 +88,7 @@ static void test_units(struct rig *rig, unsigned stage)
     zr_engine *engine = rig->engine;
 
     tap_result(zr_engine_gather(engine, 99, &base), ZR_ERR_INVALID, "stage %u: gather of unit 99", stage);
-    tap_ok(strstr(zr_last_error(), "zr_engine_gather() of unit 99") != NULL, "the words: %s",
+    tap_ok(strstr(zr_last_error(), "zr_engine_gather(): there is no unit 99") != NULL, "the words: %s",
            zr_last_error());
     tap_result(zr_engine_prefetch(engine, LAYERS), ZR_ERR_INVALID, "prefetch of the unit after the last");
     tap_result(zr_engine_gradients(engine, 99, &gradients, &accumulate), ZR_ERR_INVALID, "gradients");
@@ -98,7 +98,7 @@ static void test_units(struct rig *rig, unsigned stage)
     zr_engine_segment(engine, zr_engine_segments_count(engine), &segment);
     tap_ok(!segment.parameter && segment.count == 0, "the segment after the last is empty");
     zr_engine_release(engine, 99);
-    tap_ok(strstr(zr_last_error(), "zr_engine_release() of unit 99") != NULL, "release notes: %s",
+    tap_ok(strstr(zr_last_error(), "zr_engine_release(): there is no unit 99") != NULL, "release notes: %s",
            zr_last_error());
     zr_engine_release(engine, 0);
     tap_ok(strstr(zr_last_error(), "l0") != NULL, "and of what nobody gathered: %s", zr_last_error());
@@ -168,13 +168,14 @@ static int order_is_kept(struct rig *rig, unsigned rank)
     zr_engine_release(engine, 3);
     zr_engine_release(engine, 1);
 
-    must(zr_engine_reduce(engine, 5) == ZR_ERR_INVALID && strstr(zr_last_error(), "without gradients"));
+    must(zr_engine_reduce(engine, 5) == ZR_ERR_INVALID &&
+         strstr(zr_last_error(), "before its gradients were acquired"));
     must(zr_engine_gradients(engine, 5, &gradients, &accumulate) == ZR_OK);
     must(zr_engine_gradients(engine, 4, &gradients, &accumulate) == ZR_OK);
     must(zr_engine_gradients(engine, 3, &gradients, &accumulate) == ZR_ERR_INVALID);
     must(zr_engine_gradients(engine, 5, &gradients, &accumulate) == ZR_OK); /* the same again */
     must(zr_engine_publish(engine, 3) == ZR_ERR_INVALID && zr_engine_steps_done(engine) == 0);
-    must(strstr(zr_last_error(), "not handed over"));
+    must(strstr(zr_last_error(), "has acquired gradients"));
     for (unsigned unit = LAYERS; unit-- > 0;)
         must(hand_over(engine, unit, 0.01f) == ZR_OK);
     must(zr_engine_gradients(engine, 2, &gradients, &accumulate) == ZR_ERR_INVALID);
@@ -216,10 +217,10 @@ static void test_options(struct rig *rig, unsigned stage)
     refused(&bad, "no units", "units");
     bad = good;
     bad.optimizer.kind = (enum zr_optimizer_kind)7;
-    refused(&bad, "an optimizer that is none", "number 7");
+    refused(&bad, "an optimizer that is none", "unknown optimizer 7");
     bad = good;
     bad.reduce = (enum zr_reduce_when)5;
-    refused(&bad, "a way to reduce that is none", "number 5");
+    refused(&bad, "a way to reduce that is none", "unknown reduce 5");
 }
 
 /* Numbers of the optimizer and the loss scale: what each may not be. */
@@ -338,10 +339,10 @@ static void test_lists(struct rig *rig, unsigned stage)
     refused(&bad, "a deviation below 0", "l0.weight");
     wrong[0] = parameters[0];
     wrong_units[2].gradient_uses = 0;
-    refused(&bad, "a unit without gradient uses", "l2 has 0");
+    refused(&bad, "a unit without gradient uses", "l2 has gradient_uses 0");
     wrong_units[2].gradient_uses = 0x80000000u;
     bad.micro_batches = 2;
-    refused(&bad, "2^32 gradient uses", "l2 has 2147483648");
+    refused(&bad, "2^32 gradient uses", "l2: 2147483648");
 }
 
 /* Names become the keys of a file, and end somewhere. */
@@ -362,10 +363,10 @@ static void test_names(struct rig *rig)
         refused(&bad, "a name that is taken", taken[i]);
     }
     memset(wrong[3].name, 'x', sizeof wrong[3].name);
-    refused(&bad, "a name without an end", "has no end: 'xxx");
+    refused(&bad, "a name without an end", "parameter name 'xxx");
     wrong[3] = parameters[3];
     memset(wrong_units[1].name, 'y', sizeof wrong_units[1].name);
-    refused(&bad, "a unit's name without one", "has no end: 'yyyyyyyyyyyyyyyyyyyyyyyy'");
+    refused(&bad, "a unit's name without one", "unit name 'yyyyyyyyyyyyyyyyyyyyyyyy'");
 }
 
 /* Two of very many that are alike are found wherever they stand, and soon. */

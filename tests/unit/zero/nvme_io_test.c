@@ -486,11 +486,12 @@ static void test_stall(bool threads)
         good = good && run_through(io, &same) == ZR_OK && same;
         zr_fault_set(ZR_FAULT_DISK_STALL, 0);
         good = zr_nvme_close(io) == ZR_OK && good;
-        told = strstr(heard, "has moved nothing for") != NULL;
+        told = strstr(heard, "has transferred nothing for") != NULL;
     }
     tap_ok(good, "a disk that stalls is waited for");
-    tap_ok(SAID(heard, folder, "has moved nothing for", "bytes to move", "goes on after"),
-           "with a word of it");
+    tap_ok(
+        SAID(heard, folder, "has transferred nothing for", "bytes are outstanding", "responds again after"),
+        "with a word of it");
 }
 
 /* What open() needs fails, at every place: nothing is left. */
@@ -565,7 +566,7 @@ static void test_folders(void)
     struct statfs system;
     snprintf(path, sizeof path, "%s/nowhere", folder);
     tap_ok(open_in(path, block_bytes, false) == ZR_ERR_IO &&
-               SAID(zr_last_error(), path, "No such file", "make the folder"),
+               SAID(zr_last_error(), path, "No such file", "create the folder"),
            "a folder that is missing");
     tap_ok(open_in("/etc/passwd", block_bytes, false) == ZR_ERR_IO &&
                SAID(zr_last_error(), "/etc/passwd", "not a file"),
@@ -576,7 +577,7 @@ static void test_folders(void)
     uint64_t bytes = (uint64_t)1 << 60;
     snprintf(too_much, sizeof too_much, "%llu", (unsigned long long)bytes);
     tap_ok(open_in(folder, bytes, true) == ZR_ERR_IO &&
-               SAID(zr_last_error(), folder, too_much, "are free", "make room for"),
+               SAID(zr_last_error(), folder, too_much, "are free", "use a larger disk"),
            "too little space, with the bytes");
     tap_is(in_child_within(as_nobody, 20), 0, "a folder that cannot be written");
     chmod(folder, 0700);
@@ -620,11 +621,11 @@ static int refused_body(unsigned number, unsigned flags, unsigned error, const c
 
 static int without_setup(void)
 {
-    return refused_body(SYS_io_uring_setup, 0, EPERM, "io_uring cannot be used");
+    return refused_body(SYS_io_uring_setup, 0, EPERM, "io_uring is not available");
 }
 static int without_enter(void)
 {
-    return refused_body(SYS_io_uring_enter, 0, ENOSYS, "io_uring cannot be used");
+    return refused_body(SYS_io_uring_enter, 0, ENOSYS, "io_uring is not available");
 }
 static int without_register(void)
 {
@@ -632,7 +633,7 @@ static int without_register(void)
 }
 static int without_fallocate(void)
 {
-    return refused_body(SYS_fallocate, 0, EOPNOTSUPP, "cannot reserve");
+    return refused_body(SYS_fallocate, 0, EOPNOTSUPP, "does not support fallocate");
 }
 static int without_tmpfile(void)
 {

@@ -1,4 +1,4 @@
-/* gradient_file.c: see gradient_file.h. Stands on the store's file. */
+/* gradient_file.c: see gradient_file.h. Uses the store's file. */
 #include "zero/engine/nvme/gradient_file.h"
 #include "zero/engine/speculate.h"
 
@@ -19,7 +19,7 @@ static void *slot_of(const struct zr_gradient_file *file, unsigned slot)
     return (char *)file->slots + slot * file->slot_bytes;
 }
 
-/* The pipeline starts to read a unit. */
+/* Called when the pipeline starts to read a unit. */
 static void count_read(void *state, unsigned unit)
 {
     struct zr_engine *engine = state;
@@ -88,7 +88,7 @@ static zr_result wait_for(const struct zr_engine *engine, zr_nvme_event event)
     return io_of(engine) ? zr_nvme_wait(io_of(engine), event) : ZR_OK;
 }
 
-/* Where a unit lies in the file of the store. */
+/* Offset of a unit in the store's file. */
 static struct zr_nvme_extent extent_of(const struct zr_engine *engine, size_t unit, void *memory)
 {
     const struct zr_nvme_unit *extent = &engine->gradient_file.extents[unit];
@@ -103,14 +103,14 @@ zr_result zr_engine_gradient_slot(struct zr_engine *engine, size_t unit)
     zr_result result = ZR_OK;
     if (!is_used(engine) || !zr_engine_files_gradients(engine, unit))
         return ZR_OK;
-    for (unsigned i = 0; i < file->pipeline.buffers_count; i++) /* of a reduction that failed: nobody's */
+    for (unsigned i = 0; i < file->pipeline.buffers_count; i++) /* its reduction failed: the slot is free */
         if (file->owner[i] != ZR_NO_UNIT && !engine->units[file->owner[i]].staged)
             file->owner[i] = ZR_NO_UNIT;
     unsigned slot = file->turn++ % file->pipeline.buffers_count;
-    /* They come and end in one order, so that who has the slot is among the oldest. */
+    /* Reductions end in the order of their start, so the slot's owner is among the oldest. */
     while (result == ZR_OK && file->owner[slot] != ZR_NO_UNIT)
         result = zr_engine_end_reduction(engine, engine->first_staged);
-    if (result == ZR_OK) /* what updates it ahead of the norm reads it there */
+    if (result == ZR_OK) /* a speculative update reads the shard in the slot */
         result = zr_engine_speculation_await(engine, file->used[slot]);
     if (result == ZR_OK)
         result = wait_for(engine, file->writes[slot]);
@@ -176,7 +176,7 @@ zr_result zr_engine_gradients_begin(struct zr_engine *engine)
     if (!is_used(engine))
         return ZR_OK;
     zr_result result = await_writes(engine);
-    if (result == ZR_OK && io_of(engine) && !file->placed) /* where the store's file has room for them */
+    if (result == ZR_OK && io_of(engine) && !file->placed) /* offsets in the store's file */
         for (size_t u = 0; u < engine->layout.units_count; u++)
             file->extents[u].offset_bytes = extent_of(engine, u, NULL).offset_bytes;
     file->placed = file->placed || io_of(engine);

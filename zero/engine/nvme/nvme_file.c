@@ -1,7 +1,6 @@
-/* nvme_file.c: a file without a name in a folder that somebody named, with its space. See nvme_inside.h.
+/* nvme_file.c: creates an unnamed file in a folder and reserves its space. See nvme_inside.h.
  *
- * What this file system lacks shows in three flags; what makes the folder useless is an error with the way
- * out. */
+ * Missing features of the file system set three flags; an unusable folder is an error with a fix. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -18,33 +17,33 @@
 #include "zero/engine/nvme/nvme_inside.h"
 
 static const long tmpfs_magic = 0x01021994, ramfs_magic = 0x858458f6;
-/* Without O_TMPFILE: names that others may have taken. */
+/* Without O_TMPFILE: tries names until one is free. */
 enum { NAME_TRIES = 100, ALIGN_DEFAULT = 4096, ALIGN_MOST = 65536 };
 
 static const char *way_out(int error)
 {
     switch (error) {
     case ENOENT:
-        return "make the folder, or name another one";
+        return "create the folder or use another";
     case ENOTDIR:
-        return "name a folder on the NVMe disk, not a file";
+        return "use a folder on the NVMe disk, not a file";
     case EACCES:
     case EPERM:
-        return "check the permissions of the folder and of those above it, or name another one";
+        return "check the permissions of the folder and of its parents or use another";
     case EROFS:
-        return "the file system is read-only; name a folder elsewhere";
+        return "the file system is read-only; use another folder";
     case ENOSPC:
     case EDQUOT:
-        return "make room on that file system, name a folder elsewhere, or offload less";
+        return "free space on the file system, use another folder or offload less";
     case EFBIG:
-        return "raise `ulimit -f`, or name a folder on a file system that holds larger files";
+        return "raise `ulimit -f` or use a file system with larger files";
     case EMFILE:
     case ENFILE:
         return "raise `ulimit -n`";
     case EIO:
-        return "the device failed; see the kernel's log, and resume from the last checkpoint with another folder";
+        return "the device failed; see the kernel log and resume from the last checkpoint with another folder";
     default:
-        return "check the folder and its file system, or name another one";
+        return "check the folder and its file system or use another";
     }
 }
 
@@ -61,7 +60,7 @@ zr_result zr_nvme_file_fail(const struct zr_nvme_file *file, const char *doing, 
     return zr_nvme_file_fail_with(file, doing, error, way_out(error));
 }
 
-/* Where O_TMPFILE is unknown. Only a death between two calls leaves the name behind, with no bytes. */
+/* Without O_TMPFILE: if the process dies between open and unlink, an empty file remains. */
 static int create_and_unlink(const char *folder)
 {
     char path[4096];
@@ -90,13 +89,13 @@ static int open_nameless(struct zr_nvme_file *file, const char *path)
     }
     int fd = zr_open(path, O_RDWR | O_TMPFILE | O_EXCL, 0600);
     file->nameless = fd >= 0;
-    /* EISDIR and ENOENT: a kernel that takes O_TMPFILE for an attempt to open the folder itself. */
+    /* EISDIR and ENOENT: kernels without O_TMPFILE try to open the folder itself. */
     if (fd < 0 && (errno == EOPNOTSUPP || errno == EISDIR || errno == ENOENT || errno == EINVAL))
         fd = create_and_unlink(path);
     return fd;
 }
 
-/* What O_DIRECT demands. A block of the file system besides: less makes it read before it writes. */
+/* Alignment of O_DIRECT, and at least a file system block, because smaller writes cause reads. */
 static size_t find_align(int fd, bool *out_direct)
 {
     size_t align_bytes = 0;
@@ -127,7 +126,7 @@ zr_result zr_nvme_file_create(struct zr_nvme_file *out, const struct zr_nvme_fol
 
     *out = (struct zr_nvme_file){.fd = -1};
     if (!folder->path || !folder->path[0])
-        return zr_fail(ZR_ERR_INVALID, "offload to NVMe needs a folder: nvme:DIR");
+        return zr_fail(ZR_ERR_INVALID, "offload to NVMe requires a folder: nvme:DIR");
     size_t length = strlen(folder->path);
     snprintf(out->folder, sizeof out->folder, "%s%s", length < sizeof out->folder ? "" : "...",
              length < sizeof out->folder ? folder->path : folder->path + length - (sizeof out->folder - 4));
@@ -141,15 +140,15 @@ zr_result zr_nvme_file_create(struct zr_nvme_file *out, const struct zr_nvme_fol
     bool memory =
         (long)system.f_type == tmpfs_magic || (unsigned long)system.f_type == (unsigned long)ramfs_magic;
     if (memory && !folder->force) {
-        result =
-            zr_fail(ZR_ERR_IO,
-                    "cannot offload to '%s': it lies in memory (tmpfs), so nothing would be saved (name a "
-                    "folder on a disk, or use --offload-optimizer cpu; --force takes it as it is)",
-                    out->folder);
+        result = zr_fail(
+            ZR_ERR_IO,
+            "cannot offload to '%s': the folder is in memory (tmpfs), which saves nothing (use a folder on a "
+            "disk or --offload-optimizer cpu, or accept it with --force)",
+            out->folder);
         goto unwind;
     }
     out->align_bytes = find_align(out->fd, &out->direct);
-    /* A file system may refuse the flag although statx names an alignment, or names none. */
+    /* A file system may refuse O_DIRECT whatever statx reports. */
     int flags = fcntl(out->fd, F_GETFL);
     if (out->direct && (flags < 0 || fcntl(out->fd, F_SETFL, flags | O_DIRECT) != 0))
         out->direct = false;
@@ -160,7 +159,7 @@ unwind:
     return result;
 }
 
-/* For an ordinary user. Blocks are counted in fragments where a file system has them. */
+/* Free bytes for an unprivileged user; block counts are in fragments if the file system has them. */
 static uint64_t free_bytes_of(const struct statfs *system)
 {
     return (uint64_t)system->f_bavail * (uint64_t)(system->f_frsize ? system->f_frsize : system->f_bsize);
@@ -174,17 +173,19 @@ zr_result zr_nvme_file_reserve(struct zr_nvme_file *file, uint64_t bytes)
         return zr_nvme_file_fail(file, "look at", errno);
     uint64_t free_bytes = free_bytes_of(&system);
     if (free_bytes < bytes)
-        return zr_fail(ZR_ERR_IO,
-                       "cannot offload to '%s': %llu bytes are needed there and %llu are free (make room for "
-                       "%llu more, name a folder on a larger disk, or offload less)",
-                       file->folder, (unsigned long long)bytes, (unsigned long long)free_bytes,
-                       (unsigned long long)(bytes - free_bytes));
-    /* Beyond the limit a signal would end the process. */
+        return zr_fail(
+            ZR_ERR_IO,
+            "cannot offload to '%s': %llu bytes are needed and %llu are free (free %llu more, use a larger "
+            "disk or offload less)",
+            file->folder, (unsigned long long)bytes, (unsigned long long)free_bytes,
+            (unsigned long long)(bytes - free_bytes));
+    /* Writing beyond the limit would kill the process with SIGXFSZ. */
     if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < bytes)
-        return zr_fail(ZR_ERR_IO,
-                       "cannot offload to '%s': %llu bytes are needed there and `ulimit -f` allows files of "
-                       "%llu (raise it, or offload less)",
-                       file->folder, (unsigned long long)bytes, (unsigned long long)limit.rlim_cur);
+        return zr_fail(
+            ZR_ERR_IO,
+            "cannot offload to '%s': %llu bytes are needed and `ulimit -f` allows files of %llu (raise it or "
+            "offload less)",
+            file->folder, (unsigned long long)bytes, (unsigned long long)limit.rlim_cur);
     int error;
     do
         error = zr_fault(ZR_FAULT_WRITE)                       ? ENOSPC
@@ -193,7 +194,7 @@ zr_result zr_nvme_file_reserve(struct zr_nvme_file *file, uint64_t bytes)
                                                                : errno;
     while (error == EINTR);
     file->reserved = error == 0;
-    /* A file system, or a filter of calls, that knows no fallocate. */
+    /* fallocate is not supported by the file system or forbidden by a seccomp filter. */
     if (error == EOPNOTSUPP || error == ENOSYS || error == EPERM)
         do
             error = ftruncate(file->fd, (off_t)bytes) == 0 ? 0 : errno;
@@ -210,7 +211,7 @@ zr_result zr_nvme_probe_folder(const struct zr_nvme_folder *folder, struct zr_nv
     struct zr_nvme_file file;
     struct statfs system;
     if (!folder || !out)
-        return zr_fail(ZR_ERR_INVALID, "zr_nvme_probe_folder() needs a folder and a place for what it finds");
+        return zr_fail(ZR_ERR_INVALID, "zr_nvme_probe_folder(): folder or out is NULL");
     zr_result result = zr_nvme_file_create(&file, folder);
     if (result != ZR_OK)
         return result;

@@ -1,7 +1,6 @@
-/* nvme_inside.h: what the files of nvme_io.h share. Private to them.
- *
- * nvme_io.c keeps the operations and cuts them into pieces; nvme_file.c makes the file; nvme_ring.c and
- * nvme_threads.c carry pieces out; nvme_measure.c finds the depth. */
+/* nvme_inside.h: shared internals of the files that implement nvme_io.h: nvme_io.c (operations and their
+ * pieces), nvme_file.c (creating the file), nvme_ring.c and nvme_threads.c (transfers), nvme_measure.c (queue
+ * depth). */
 #ifndef ZR_NVME_INSIDE_H
 #define ZR_NVME_INSIDE_H
 
@@ -13,7 +12,7 @@
 #include "zero/engine/nvme/nvme_io.h"
 
 enum { ZR_NVME_THREADS = 8, ZR_NVME_REGISTERED = 64 };
-#if defined(__SANITIZE_THREAD__) /* which keeps 0.9 MB of its own on every stack */
+#if defined(__SANITIZE_THREAD__) /* needs 0.9 MB on every stack */
 enum { ZR_NVME_STACK_BYTES = 2 << 20 };
 #else
 enum { ZR_NVME_STACK_BYTES = 256 << 10 };
@@ -35,32 +34,33 @@ struct zr_nvme_operation {
     bool done;
 };
 
-/* A part of an operation. Whoever takes it moves its bytes, advances it by what was moved, and ends it. */
+/* A part of an operation. The thread that takes the piece transfers it, calling zr_nvme_advance_piece() until
+ * it has ended. */
 struct zr_nvme_piece {
     struct zr_nvme_operation *operation;
     char *memory;
     uint64_t offset_bytes;
-    size_t bytes;       /* still to move */
-    size_t first_bytes; /* what the first transfer counts for at most: less than `bytes` in a fault test */
-    int error;          /* of a fault test: instead of the first transfer */
-    bool stalls;        /* the same: it waits before that */
+    size_t bytes;       /* remaining */
+    size_t first_bytes; /* maximum size of the first transfer; below `bytes` only in fault tests */
+    int error;          /* fault tests: error instead of the first transfer */
+    bool stalls;        /* fault tests: wait before the first transfer */
     unsigned fruitless_count;
 };
 
 struct zr_nvme_io {
-    struct zr_nvme_options options; /* without buffers: those are the caller's */
+    struct zr_nvme_options options; /* without buffers, which the caller owns */
     struct zr_nvme_file file;
     size_t piece_bytes;
     pthread_mutex_t lock;
-    pthread_cond_t work;                                     /* lock; pieces to take, or the end */
+    pthread_cond_t work;                                     /* lock; signals pieces to take, or stopping */
     struct zr_nvme_operation operations[ZR_NVME_OPERATIONS]; /* lock; event n is in n modulo the count */
     zr_nvme_event last, oldest;                              /* lock; those before oldest are done */
-    unsigned depth, under_way;                               /* lock; of pieces */
+    unsigned depth, under_way;                               /* lock; number of pieces */
     bool write_turn;                                         /* lock */
     bool stopping;                                           /* lock */
     uint64_t moved_bytes[2];                                 /* lock; read, written */
     pthread_t opener;                                        /* the step's thread */
-    uint64_t waited_ns, waited_behind_ns;                    /* lock; of the opener, of others */
+    uint64_t waited_ns, waited_behind_ns;                    /* lock; by the opener, by other threads */
     uint64_t continued_count;                                /* lock */
     uint64_t under_way_bytes;                                /* lock */
     _Atomic uint32_t finished;                               /* changes with each operation that ends */
@@ -70,49 +70,48 @@ struct zr_nvme_io {
     uint64_t failed_offset_bytes;
     size_t failed_bytes;
     double bytes_per_second;
-    /* Who carries pieces out: threads[0] drives the ring, or all of them transfer. */
+    /* threads[0] drives the ring, or all threads transfer pieces. */
     struct zr_thread threads[ZR_NVME_THREADS];
     unsigned threads_count;
     bool ring_used;
     struct io_uring ring;
-    struct zr_nvme_piece pieces[ZR_NVME_DEPTH_MOST]; /* the ring's thread */
+    struct zr_nvme_piece pieces[ZR_NVME_DEPTH_MOST]; /* used by the ring's thread */
     bool piece_used[ZR_NVME_DEPTH_MOST];
-    bool ring_stalls; /* one of the new ones does */
+    bool ring_stalls; /* fault tests: one of the new pieces stalls */
     struct iovec registered[ZR_NVME_REGISTERED];
     unsigned registered_count;
 };
 
 /* nvme_file.c */
 zr_result zr_nvme_file_create(struct zr_nvme_file *out, const struct zr_nvme_folder *folder);
-/* Asks for space, and reserves it. */
+/* Checks free space and reserves it. */
 zr_result zr_nvme_file_reserve(struct zr_nvme_file *file, uint64_t bytes);
-/* One sentence, "cannot DOING the offload file in 'FOLDER': cause (way out)". */
+/* Error message "cannot DOING the offload file in 'FOLDER': cause (fix)". */
 zr_result zr_nvme_file_fail(const struct zr_nvme_file *file, const char *doing, int error);
 zr_result zr_nvme_file_fail_with(const struct zr_nvme_file *file, const char *doing, int error,
                                  const char *way_out);
 
 /* nvme_io.c */
 void zr_nvme_log(const zr_nvme_io *io, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Under the lock: the next piece, false if there is none to start now. It counts as under way until it ends.
- */
+/* The caller holds the lock. Takes the next piece; false: none can start now. */
 bool zr_nvme_take_piece(zr_nvme_io *io, struct zr_nvme_piece *out);
-/* A transfer of the piece moved `moved_bytes`, or failed with -moved_bytes as the error. True: the piece has
- * ended. False: go on with what is left of it. Under the lock. */
+/* The caller holds the lock. A transfer of the piece moved `moved_bytes`, or failed with errno -moved_bytes.
+ * True: the piece has ended; false: the rest must be transferred. */
 bool zr_nvme_advance_piece(zr_nvme_io *io, struct zr_nvme_piece *piece, long moved_bytes);
 
-/* What a disk does that stalls: nothing, for twice as long as it takes until that is logged. Not under the
- * lock. */
+/* Fault tests: simulates a stalled disk by sleeping twice the time after which a stall is logged. The caller
+ * does not hold the lock. */
 void zr_nvme_stall(const zr_nvme_io *io);
 
-/* nvme_ring.c: an errno if io_uring cannot be had here; else the ring stands, without its thread. */
+/* nvme_ring.c: sets up the ring, without its thread; returns an errno if io_uring is not available. */
 int zr_nvme_ring_start(zr_nvme_io *io);
 void zr_nvme_ring_end(zr_nvme_io *io);
 void *zr_nvme_ring_run(void *io);
 /* nvme_threads.c */
 void *zr_nvme_thread_run(void *io);
-/* nvme_measure.c: sets depth and bytes_per_second; the first buffer loses its contents. */
+/* nvme_measure.c: sets depth and bytes_per_second; overwrites the first buffer. */
 zr_result zr_nvme_measure(zr_nvme_io *io);
-/* Of rates that depths have reached, fewest pieces first: the index of the one to take. */
+/* `rates`: by depth, ascending. Returns the index of the depth to use. */
 unsigned zr_nvme_choose_depth(const double *rates, unsigned count);
 
 #endif

@@ -1,8 +1,8 @@
 /* nvme_io.c: operations on the file, cut into pieces; events. See nvme_io.h and nvme_inside.h.
- *
- * An operation lives in a slot from its start until every operation before it is done, too: an event whose
- * slot has moved on has passed. The first failure ends them all, since nobody could tell afterwards which
- * extents hold what. */
+ * An operation occupies a slot from its start until it and all earlier operations are done; an event has
+ * passed if its slot has been reused. The first failure ends all operations, because the contents of extents
+ * are unknown afterwards.
+ */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdarg.h>
@@ -14,7 +14,7 @@
 #include "alloc/base/fault.h"
 #include "zero/engine/nvme/nvme_inside.h"
 
-/* Transfers that move no whole block, until that is a failure of the device. */
+/* Transfers in a row without a whole block before the device counts as failed. */
 enum { PIECE_DEFAULT_BYTES = 512 << 10, FRUITLESS_MOST = 1000 };
 static const uint64_t stall_default_ns = 5000000000ull, look_ns = 1000000000ull;
 
@@ -35,7 +35,7 @@ static struct zr_nvme_operation *operation_of(zr_nvme_io *io, zr_nvme_event even
     return &io->operations[event % ZR_NVME_OPERATIONS];
 }
 
-/* Under the lock, of an event that was returned. */
+/* The caller holds the lock; the event was returned by a start. */
 static bool has_passed(zr_nvme_io *io, zr_nvme_event event)
 {
     return event < io->oldest || operation_of(io, event)->done;
@@ -50,17 +50,17 @@ static void end_operation(zr_nvme_io *io, struct zr_nvme_operation *operation)
         io->oldest++;
     atomic_fetch_add(&io->finished, 1);
     zr_word_wake_all(&io->finished);
-    pthread_cond_broadcast(&io->work); /* for operations that come after it */
+    pthread_cond_broadcast(&io->work); /* operations may wait for this one */
 }
 
-/* Whether a failure that was ends such an operation. */
+/* Whether an earlier failure ends an operation of this kind. */
 static bool has_failed(const zr_nvme_io *io, bool write)
 {
     return io->error != 0 && (write || !io->failed_write || !io->options.write_way_out);
 }
 
-/* Ends what is done. After a failure nothing starts any more, and what has not started is dropped. In order:
- * one that ends may let a later one end. */
+/* Ends operations that are done, in order, because one may allow the next to end. After a failure, operations
+ * that have not started are dropped. */
 static void end_done(zr_nvme_io *io)
 {
     for (zr_nvme_event event = io->oldest; event <= io->last; event++) {
@@ -77,7 +77,7 @@ static void end_done(zr_nvme_io *io)
     }
 }
 
-/* The oldest operation of a direction that can go on. */
+/* The oldest operation of a direction that can start or continue. */
 static struct zr_nvme_operation *find_operation(zr_nvme_io *io, bool write)
 {
     for (zr_nvme_event event = io->oldest; event <= io->last; event++) {
@@ -135,7 +135,7 @@ bool zr_nvme_advance_piece(zr_nvme_io *io, struct zr_nvme_piece *piece, long mov
     if (moved > piece->first_bytes)
         moved = piece->first_bytes;
     bool passing = moved_bytes == -EINTR || moved_bytes == -EAGAIN || moved_bytes > 0;
-    /* What does not end on a whole block is moved again. */
+    /* A partial block is transferred again. */
     if (moved < piece->bytes)
         moved -= moved % io->file.align_bytes;
     piece->fruitless_count = moved > 0 ? 0 : piece->fruitless_count + 1;
@@ -184,36 +184,37 @@ static zr_result first_failure(const zr_nvme_io *io, bool write)
     return zr_nvme_file_fail(&io->file, doing, io->error);
 }
 
-/* How long a wait has seen nothing move. */
+/* Time without progress in a wait. */
 struct patience {
-    uint64_t quiet_ns, next_ns; /* since when; how long until it is logged */
+    uint64_t quiet_ns, next_ns; /* time without progress so far; time of the next log line */
     uint64_t moved_bytes;
     bool logged;
 };
 
-/* Not under the lock: the log may call anything. `left_bytes` are under way. */
+/* The caller does not hold the lock, because the log callback may call any function. */
 static void look_for_stall(const zr_nvme_io *io, struct patience *patience, uint64_t moved_bytes,
                            uint64_t left_bytes)
 {
     uint64_t now_ns = zr_os_now_ns(), quiet_ns = now_ns - patience->quiet_ns;
     if (moved_bytes != patience->moved_bytes) {
         if (patience->logged)
-            zr_nvme_log(io, "the disk of '%s' goes on after %.1f s", io->file.folder,
+            zr_nvme_log(io, "the disk of '%s' responds again after %.1f s", io->file.folder,
                         (double)quiet_ns * 1e-9);
         *patience = (struct patience){now_ns, io->options.stall_ns, moved_bytes, false};
         return;
     }
     if (quiet_ns < patience->next_ns)
         return;
-    zr_nvme_log(io,
-                "the disk of '%s' has moved nothing for %.1f s; waiting on, with %llu bytes to move (see the "
-                "kernel's log if this goes on)",
-                io->file.folder, (double)quiet_ns * 1e-9, (unsigned long long)left_bytes);
+    zr_nvme_log(
+        io,
+        "the disk of '%s' has transferred nothing for %.1f s, %llu bytes are outstanding; still waiting (see "
+        "the kernel log)",
+        io->file.folder, (double)quiet_ns * 1e-9, (unsigned long long)left_bytes);
     patience->next_ns *= 4;
     patience->logged = true;
 }
 
-/* Called with the lock and returns with it, which it gives in between. */
+/* The caller holds the lock; it is released while waiting. */
 static void wait_for(zr_nvme_io *io, zr_nvme_event event)
 {
     if (has_passed(io, event))
@@ -257,14 +258,13 @@ static zr_result wait_until(zr_nvme_io *io, zr_nvme_event event, bool *out_passe
 
 zr_result zr_nvme_wait(zr_nvme_io *io, zr_nvme_event event)
 {
-    return io ? wait_until(io, event, NULL) : zr_fail(ZR_ERR_INVALID, "zr_nvme_wait() needs a file");
+    return io ? wait_until(io, event, NULL) : zr_fail(ZR_ERR_INVALID, "zr_nvme_wait(): the file is NULL");
 }
 
 zr_result zr_nvme_poll(zr_nvme_io *io, zr_nvme_event event, bool *out_passed)
 {
-    return io && out_passed
-               ? wait_until(io, event, out_passed)
-               : zr_fail(ZR_ERR_INVALID, "zr_nvme_poll() needs a file and a place for the answer");
+    return io && out_passed ? wait_until(io, event, out_passed)
+                            : zr_fail(ZR_ERR_INVALID, "zr_nvme_poll(): the file or done is NULL");
 }
 
 static void wait_for_all(zr_nvme_io *io)
@@ -291,7 +291,7 @@ static bool overlap(uint64_t a, uint64_t b, size_t a_bytes, size_t b_bytes)
     return a < b + b_bytes && b < a + a_bytes;
 }
 
-/* Whether what comes after `after` comes after `event`: by itself, or by what it came after itself. */
+/* Whether event `after` implies `event`, directly or through the operations it waited for. */
 static bool comes_after(zr_nvme_io *io, zr_nvme_event after, zr_nvme_event event)
 {
     while (after > event && !has_passed(io, after))
@@ -329,7 +329,7 @@ static zr_result check_extent(const zr_nvme_io *io, const struct zr_nvme_extent 
                        extent->bytes, (unsigned long long)extent->offset_bytes, extent->memory, align_bytes);
     if (extent->offset_bytes > io->options.file_bytes ||
         extent->bytes > io->options.file_bytes - extent->offset_bytes)
-        return zr_fail(ZR_ERR_INVALID, "%zu bytes at %llu lie outside of the offload file's %llu",
+        return zr_fail(ZR_ERR_INVALID, "%zu bytes at %llu are outside of the offload file of %llu bytes",
                        extent->bytes, (unsigned long long)extent->offset_bytes,
                        (unsigned long long)io->options.file_bytes);
     if (extent->after > io->last)
@@ -341,7 +341,7 @@ static zr_result check_extent(const zr_nvme_io *io, const struct zr_nvme_extent 
 static zr_result start(zr_nvme_io *io, const struct zr_nvme_extent *extent, bool write, zr_nvme_event *out)
 {
     if (!io || !extent || !out)
-        return zr_fail(ZR_ERR_INVALID, "an operation needs a file, an extent and a place for its event");
+        return zr_fail(ZR_ERR_INVALID, "an operation requires a file, an extent and an event");
     pthread_mutex_lock(&io->lock);
     while (io->last - io->oldest + 1 >= ZR_NVME_OPERATIONS)
         wait_for(io, io->oldest);
@@ -385,9 +385,10 @@ static zr_result check_options(const struct zr_nvme_options *options, size_t ali
                        ZR_NVME_BUFFERS, ZR_NVME_DEPTH_MOST);
     if (options->file_bytes % align_bytes != 0 || options->piece_bytes % align_bytes != 0 ||
         options->piece_bytes > (size_t)1 << 30 || options->file_bytes > INT64_MAX)
-        return zr_fail(ZR_ERR_INVALID,
-                       "an offload file of %llu bytes in pieces of %zu: both must be multiples of %zu",
-                       (unsigned long long)options->file_bytes, options->piece_bytes, align_bytes);
+        return zr_fail(
+            ZR_ERR_INVALID,
+            "an offload file of %llu bytes with requests of %zu bytes: both must be multiples of %zu",
+            (unsigned long long)options->file_bytes, options->piece_bytes, align_bytes);
     for (unsigned i = 0; i < options->buffers_count; i++) {
         const struct zr_nvme_buffer *buffer = &options->buffers[i];
         if (!buffer->memory || ((uintptr_t)buffer->memory | buffer->bytes) % align_bytes != 0)
@@ -398,7 +399,7 @@ static zr_result check_options(const struct zr_nvme_options *options, size_t ali
     return ZR_OK;
 }
 
-/* The ring with its thread, or threads. */
+/* Starts the ring and its thread, or the threads of pread and pwrite. */
 static zr_result start_threads(zr_nvme_io *io)
 {
     int error = io->options.threads ? 0 : zr_nvme_ring_start(io);
@@ -406,8 +407,8 @@ static zr_result start_threads(zr_nvme_io *io)
         char room[64];
         zr_nvme_log(
             io,
-            "io_uring cannot be used here (%s: a filter of system calls, or kernel.io_uring_disabled); "
-            "the offload file in '%s' takes %d threads with pread and pwrite instead",
+            "io_uring is not available (%s: a seccomp filter or kernel.io_uring_disabled); the offload file in "
+            "'%s' uses %d threads with pread and pwrite instead",
             strerror_r(error, room, sizeof room), io->file.folder, ZR_NVME_THREADS);
     }
     unsigned wanted_count = io->ring_used ? 1 : ZR_NVME_THREADS;
@@ -474,7 +475,7 @@ zr_result zr_nvme_open(zr_nvme_io **out, const struct zr_nvme_options *options)
     zr_nvme_io *io = NULL;
     if (!out || !options || !options->host_arena || options->file_bytes == 0 ||
         (options->buffers_count > 0 && !options->buffers))
-        return zr_fail(ZR_ERR_INVALID, "zr_nvme_open() needs options with an arena, bytes, and its buffers");
+        return zr_fail(ZR_ERR_INVALID, "zr_nvme_open(): options require an arena, bytes and buffers");
     *out = NULL;
     zr_result result = zr_nvme_file_create(&file, &options->folder);
     if (result != ZR_OK)
@@ -489,10 +490,11 @@ zr_result zr_nvme_open(zr_nvme_io **out, const struct zr_nvme_options *options)
         return result;
     }
     if (!file.direct)
-        zr_nvme_log(io, "the file system of '%s' has no O_DIRECT; its pages go through the system's cache",
+        zr_nvme_log(io, "the file system of '%s' does not support O_DIRECT; transfers use the page cache",
                     file.folder);
     if (!file.reserved)
-        zr_nvme_log(io, "the file system of '%s' cannot reserve space; it may run out during a step",
+        zr_nvme_log(io,
+                    "the file system of '%s' does not support fallocate; a step may run out of disk space",
                     file.folder);
     result = start_threads(io);
     if (result == ZR_OK)
@@ -501,7 +503,7 @@ zr_result zr_nvme_open(zr_nvme_io **out, const struct zr_nvme_options *options)
         end_io(io);
         return result;
     }
-    io->options.buffers = NULL; /* the caller's list */
+    io->options.buffers = NULL; /* the list belongs to the caller */
     *out = io;
     return ZR_OK;
 }

@@ -1,16 +1,16 @@
-/* nvme_measure.c: how many pieces are under way at a time. See nvme_inside.h.
+/* nvme_measure.c: measures the queue depth. See nvme_inside.h.
  *
- * As in an update: one half of the test extent is read while the other is written. The most pieces win that
- * reach nearly the best rate. Fewer are as fast while nobody computes; beside threads that do, whoever starts
- * the next piece waits for a processor first, and what is under way has to keep the disk busy until then. */
+ * As in an update, one half of the test extent is read while the other is written. The largest depth with
+ * nearly the best rate is used. A smaller depth is as fast on an idle machine; next to computing threads, the
+ * thread that submits pieces waits for a processor, and the queue must keep the disk busy meanwhile. */
 #include "zero/engine/nvme/nvme_inside.h"
 
 enum { DEPTH_UNMEASURED = 16, SPAN_MOST_BYTES = 16 << 20 };
 static const uint64_t depth_ns = 50000000, all_ns = 1000000000;
 static const double near_best = 0.95;
 
-/* Bytes per second of rounds of one read beside one write. Each direction has two operations started, so that
- * it never runs dry between two rounds. */
+/* Bytes per second of concurrent reads and writes. Two operations per direction are in flight, so the queue
+ * is never empty between rounds. */
 static zr_result measure_depth(zr_nvme_io *io, size_t span_bytes, double *out)
 {
     char *memory = io->options.buffers[0].memory;
@@ -45,7 +45,7 @@ static void set_depth(zr_nvme_io *io, unsigned depth)
     pthread_mutex_unlock(&io->lock);
 }
 
-/* Blocks that were never written are read without the disk. */
+/* Write first: the file system reads unwritten blocks without the disk. */
 static zr_result write_both_halves(zr_nvme_io *io, size_t span_bytes)
 {
     zr_nvme_event event;
@@ -84,7 +84,8 @@ zr_result zr_nvme_measure(zr_nvme_io *io)
     if (io->options.buffers_count == 0 || span_bytes == 0)
         return ZR_OK;
     zr_result result = write_both_halves(io, span_bytes);
-    uint64_t start_ns = zr_os_now_ns(); /* from here: of a slow disk, too, one depth is tried at least */
+    uint64_t start_ns =
+        zr_os_now_ns(); /* starts after the first write, so that a slow disk also gets one depth */
     for (unsigned depth = 1;
          result == ZR_OK && depth <= most && (tried == 0 || zr_os_now_ns() - start_ns < all_ns); depth *= 2) {
         set_depth(io, depth);

@@ -1,14 +1,14 @@
-/* nvme_pipeline.c: read-ahead and write-behind over some slots of memory. See nvme_pipeline.h.
+/* nvme_pipeline.c: read-ahead and write-behind over slots of memory. See nvme_pipeline.h.
  *
- * A read comes after the writes of the units whose places it gets, and after that of the same extent of the
- * file in the pass before. Writes come one after the other, so that the last of these stands for all. The
- * file's own queue sees to that: nothing here waits but take() and end(). */
+ * A read starts after the writes of the units that occupied its place, and after the previous pass's write of
+ * the same extent. Writes are ordered one after another, so the last event covers all. The file's queue
+ * enforces this; only take() and end() wait. */
 #include <string.h>
 
 #include "alloc/base/error.h"
 #include "zero/engine/nvme/nvme_pipeline.h"
 
-/* Of a unit that has one: from `unit` on, until `next`. */
+/* Place of a unit in [unit, next). */
 static struct zr_nvme_place *place_of(struct zr_nvme_pipeline *pipeline, unsigned unit)
 {
     return &pipeline->places[(pipeline->turn - (pipeline->next - unit)) % ZR_NVME_PLACES];
@@ -19,7 +19,7 @@ static bool overlap(uint64_t a, uint64_t b, size_t a_bytes, size_t b_bytes)
     return a < b + b_bytes && b < a + a_bytes;
 }
 
-/* Whether there is one for `next`, and where. */
+/* Finds a place for `next`; false: none is free. */
 static bool find_place(struct zr_nvme_pipeline *pipeline, size_t *out)
 {
     size_t bytes = pipeline->units[pipeline->next].bytes, slot_bytes = pipeline->buffer_bytes;
@@ -75,7 +75,7 @@ static zr_result start_read(struct zr_nvme_pipeline *pipeline, size_t at_bytes)
                         &place->read);
 }
 
-/* As far ahead as there is room: the disk has work while one unit's computing takes longer. */
+/* Reads as far ahead as places are free, so the disk stays busy during a long computation. */
 static zr_result start_reads(struct zr_nvme_pipeline *pipeline)
 {
     zr_result result = ZR_OK;
@@ -89,9 +89,10 @@ zr_result zr_nvme_pipeline_begin(struct zr_nvme_pipeline *pipeline)
 {
     if (!pipeline || (pipeline->units_count > 0 && !pipeline->units) || pipeline->running ||
         pipeline->buffers_count == 0)
-        return zr_fail(ZR_ERR_INVALID,
-                       "a pass over the offload file needs its units and memory for some of them, and none "
-                       "before it that runs");
+        return zr_fail(
+            ZR_ERR_INVALID,
+            "a pass over the offload file requires units and slots, and the previous pass must have "
+            "ended");
     pipeline->unit = pipeline->next = 0;
     pipeline->taken = false;
     pipeline->running = pipeline->units_count > 0;
@@ -101,10 +102,10 @@ zr_result zr_nvme_pipeline_begin(struct zr_nvme_pipeline *pipeline)
 zr_result zr_nvme_pipeline_take(struct zr_nvme_pipeline *pipeline, void **out)
 {
     if (!pipeline || !out || !pipeline->running || pipeline->taken || pipeline->unit >= pipeline->units_count)
-        return zr_fail(ZR_ERR_INVALID,
-                       "no unit of the offload file can be taken: none is left, or the last was not "
-                       "given back");
-    if (pipeline->unit == pipeline->next) /* a read that could not be started */
+        return zr_fail(
+            ZR_ERR_INVALID,
+            "cannot acquire a unit of the offload file: none is left, or the last one was not released");
+    if (pipeline->unit == pipeline->next) /* its read could not be started */
         return zr_fail(ZR_ERR_IO, "unit %u of the offload file was not read", pipeline->unit);
     const struct zr_nvme_place *place = place_of(pipeline, pipeline->unit);
     zr_result result = pipeline->io ? zr_nvme_wait(pipeline->io, place->read) : ZR_OK;
@@ -118,7 +119,7 @@ zr_result zr_nvme_pipeline_take(struct zr_nvme_pipeline *pipeline, void **out)
 zr_result zr_nvme_pipeline_give(struct zr_nvme_pipeline *pipeline, bool changed)
 {
     if (!pipeline || !pipeline->taken)
-        return zr_fail(ZR_ERR_INVALID, "no unit of the offload file is taken");
+        return zr_fail(ZR_ERR_INVALID, "no unit of the offload file is acquired");
     struct zr_nvme_place *place = place_of(pipeline, pipeline->unit);
     unsigned number = pipeline->unit++;
     zr_result result = ZR_OK;

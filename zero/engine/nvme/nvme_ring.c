@@ -1,8 +1,8 @@
-/* nvme_ring.c: pieces by io_uring. See nvme_inside.h.
+/* nvme_ring.c: transfers by io_uring. See nvme_inside.h.
  *
- * One thread hands in as many pieces as the depth allows and sleeps in the kernel until one ends. What is
- * started meanwhile is handed in then, which costs at most one piece's time at the beginning of an operation.
- * The ring's pages are the kernel's, mapped when it starts. */
+ * One thread submits pieces up to the depth and sleeps in the kernel until one completes. Operations started
+ * meanwhile are submitted then, which delays them by at most one piece. The kernel maps the ring's pages at
+ * the start. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <string.h>
@@ -10,13 +10,13 @@
 
 #include "zero/engine/nvme/nvme_inside.h"
 
-/* The kernel registers no more in one entry. */
+/* Maximum that the kernel registers in one entry. */
 static const size_t entry_most_bytes = (size_t)1 << 30;
 static const uint64_t retry_ns = 1000000;
 
 /* ---- Start and end ------------------------------------------------------------------------------------- */
 
-/* All or nothing: what is not registered is transferred as well, with its pages looked up each time. */
+/* Registers all buffers or none; unregistered buffers work too, with a page lookup per transfer. */
 static void register_buffers(zr_nvme_io *io)
 {
     unsigned count = 0;
@@ -45,7 +45,7 @@ static void register_buffers(zr_nvme_io *io)
         io->file.folder, strerror_r(error, room, sizeof room), error == ENOMEM ? ": raise `ulimit -l`" : "");
 }
 
-/* One request that does nothing: a filter may allow the set-up and forbid what follows. */
+/* Submits a no-op: a seccomp filter may allow the setup and forbid io_uring_enter. */
 static int try_ring(struct io_uring *ring)
 {
     struct io_uring_cqe *cqe;
@@ -71,7 +71,7 @@ int zr_nvme_ring_start(zr_nvme_io *io)
     int error = -io_uring_queue_init_params(ZR_NVME_DEPTH_MOST, &io->ring, &params);
     if (error != 0)
         return error;
-    /* The kernel that has this has reads and writes without vectors, too. */
+    /* Kernels with this feature also have non-vectored reads and writes. */
     error = params.features & IORING_FEAT_RW_CUR_POS ? try_ring(&io->ring) : ENOSYS;
     if (error != 0) {
         io_uring_queue_exit(&io->ring);
@@ -89,7 +89,7 @@ void zr_nvme_ring_end(zr_nvme_io *io)
 
 /* ---- The thread ---------------------------------------------------------------------------------------- */
 
-/* The registered entry that holds all of a piece; -1: none does. */
+/* Index of the registered entry that contains the piece; -1: none. */
 static int entry_of(const zr_nvme_io *io, const struct zr_nvme_piece *piece)
 {
     for (unsigned i = 0; i < io->registered_count; i++) {
@@ -101,7 +101,7 @@ static int entry_of(const zr_nvme_io *io, const struct zr_nvme_piece *piece)
     return -1;
 }
 
-/* There are as many entries as pieces, so that one is free. */
+/* The ring has as many entries as pieces, so one is free. */
 static void hand_in(zr_nvme_io *io, unsigned i)
 {
     const struct zr_nvme_piece *piece = &io->pieces[i];
@@ -121,7 +121,7 @@ static void hand_in(zr_nvme_io *io, unsigned i)
     sqe->user_data = i;
 }
 
-/* Under the lock: the pieces that can start. Returns how many are with the ring. */
+/* The caller holds the lock. Queues pieces that can start; returns the number of pieces in the ring. */
 static unsigned fill(zr_nvme_io *io, unsigned count)
 {
     for (unsigned i = 0; i < ZR_NVME_DEPTH_MOST; i++) {
@@ -137,7 +137,8 @@ static unsigned fill(zr_nvme_io *io, unsigned count)
     return count;
 }
 
-/* Under the lock: what has ended; what moved a part goes on. Returns how many are left. */
+/* The caller holds the lock. Handles completions and continues short transfers; returns the number of pieces
+ * left. */
 static unsigned reap(zr_nvme_io *io, unsigned count)
 {
     struct io_uring_cqe *cqes[ZR_NVME_DEPTH_MOST];
@@ -174,8 +175,8 @@ void *zr_nvme_ring_run(void *argument)
         if (io->ring_stalls)
             zr_nvme_stall(io);
         io->ring_stalls = false;
-        /* A refusal passes, or everything waits for it and the stall is logged: the kernel may still write
-         * into memory that it was given, so nothing can be declared ended. */
+        /* Retry a refused submit until it succeeds; meanwhile waits log a stall. Pieces cannot be failed,
+         * because the kernel may still write to their memory. */
         int submitted = io_uring_submit_and_wait(&io->ring, 1);
         if (submitted < 0 && submitted != -EINTR)
             zr_word_wait(&never, 0, retry_ns);

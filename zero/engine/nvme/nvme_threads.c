@@ -1,4 +1,4 @@
-/* nvme_threads.c: pieces by pread and pwrite, where io_uring is forbidden. See nvme_inside.h. */
+/* nvme_threads.c: transfers by pread and pwrite, without io_uring. See nvme_inside.h. */
 #include <errno.h>
 #include <unistd.h>
 

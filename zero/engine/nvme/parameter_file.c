@@ -93,7 +93,7 @@ static void *memory_of(const struct zr_parameter_file *file, const struct zr_par
     return (char *)file->memory + (size_t)(slot - file->slots) * file->slot_bytes;
 }
 
-/* In the thread of the engine, which has nothing else to do meanwhile. */
+/* Blocks the engine's thread. */
 static zr_result wait_for_slot(struct zr_parameter_file *file, const struct zr_parameter_slot *slot)
 {
     bool passed = true;
@@ -107,7 +107,7 @@ static zr_result wait_for_slot(struct zr_parameter_file *file, const struct zr_p
     return result;
 }
 
-/* The one whose turn it is, when whoever had it is done. */
+/* Takes the next slot; waits for its last user. */
 static zr_result next_slot(struct zr_engine *engine, size_t unit, struct zr_parameter_slot **out)
 {
     struct zr_parameter_file *file = &engine->parameter_file;
@@ -129,7 +129,7 @@ void zr_engine_parameter_let_go(struct zr_engine *engine, size_t unit)
 
 /* ---- From the file ------------------------------------------------------------------------------------- */
 
-/* In the thread that carries the gather out. */
+/* Runs on the thread that executes the gather. */
 static zr_result wait_before_gather(void *state)
 {
     const struct zr_parameter_slot *slot = state;

@@ -1,11 +1,9 @@
-/* state_nvme.c: the state store in an offload file: some buffers in memory, all else on the disk. See
- * state_store.h.
+/* state_nvme.c: the state store in an offload file, with a few buffers in memory. See state_store.h.
  *
- * A unit's extent of the file holds its masters, momentum and variance one after the other, padded to a
- * block. In a pass the pipeline reads ahead and writes behind. The end of a pass does not wait for the last
- * writes: the next forward hides them, and a failure of theirs is the next call's. Outside of a pass a unit
- * lies in the first buffer, and is read only if another one was there. A simulated store has buffers and no
- * file; by a clock it waits as long as the disk would take. */
+ * A unit's extent holds its masters, momentum and variance, padded to a block. In a pass the pipeline reads
+ * ahead and writes behind. The end of a pass does not wait for the last writes, which overlap with the next
+ * forward; the next call reports their failure. Outside of a pass the first buffer caches one unit. A
+ * simulated store has buffers and no file, and waits by the simulated clock. */
 #include "zero/engine/state_store.h"
 
 #include <stdatomic.h>
@@ -16,11 +14,11 @@
 
 enum { KINDS = 3, NO_UNIT = UINT32_MAX };
 
-/* Of a unit that lies in the file twice. */
+/* A unit with two places in the file. */
 struct ahead_unit {
-    bool twice, kept;     /* kept: the next pass passes over it */
-    uint64_t other_bytes; /* the offset of the place that is not current */
-    double end_seconds;   /* by the clock: when it has been updated */
+    bool twice, kept;     /* kept: the next pass skips it */
+    uint64_t other_bytes; /* offset of the place that is not current */
+    double end_seconds;   /* simulated clock: end of its update */
 };
 
 struct zr_nvme_state {
@@ -28,16 +26,17 @@ struct zr_nvme_state {
     struct zr_nvme_unit *units;
     size_t units_count;
     uint64_t bytes;
-    _Atomic uint64_t moved_bytes; /* a delayed update moves them in a thread of its own */
+    _Atomic uint64_t moved_bytes; /* atomic: a delayed update transfers on another thread */
     struct zr_nvme_pipeline pipeline;
     bool passing;                        /* between begin and end */
-    bool taken;                          /* in a pass: the unit `pending` is */
-    bool runs_ahead;                     /* units are read, and may be taken and given, outside of a pass */
-    unsigned held;                       /* the unit in the first buffer outside of a pass */
-    unsigned pending;                    /* of a pass: the place of the unit that is taken, or will be next */
+    bool taken;                          /* in a pass: unit `pending` is taken */
+    bool runs_ahead;                     /* between zr_state_file_begin_ahead() and _end_ahead() */
+    unsigned held;                       /* unit in the first buffer outside of a pass */
+    unsigned pending;                    /* in a pass: index of the current or next unit in `pass` */
     struct zr_comm_clock *clock;         /* NULL: none */
-    double read_seconds[ZR_NVME_PLACES]; /* by the clock: when a place of a pass has been read, modulo */
-    /* Of a pass, or of what runs ahead, in order; no bytes: passed over. Their places to write to: ahead. */
+    double read_seconds[ZR_NVME_PLACES]; /* simulated clock: end of a read, by index modulo places */
+    /* Units of a pass or of a speculation, in order; 0 bytes: skipped. targets: offsets of speculative
+     * writes. */
     struct zr_nvme_unit *pass; /* [units_count] */
     uint64_t *targets;         /* [units_count] */
     struct ahead_unit *ahead;  /* [units_count] */
@@ -89,7 +88,7 @@ void zr_state_file_wait_by_clock(struct zr_state_store *store, double end_second
     zr_comm_clock_wait_disk(store->file->clock, end_seconds);
 }
 
-/* The pipeline starts to read a unit. */
+/* Called when the pipeline starts to read a unit. */
 static void count_read(void *state, unsigned place)
 {
     struct zr_state_store *store = state;
@@ -104,7 +103,7 @@ static void nvme_close(struct zr_state_store *store)
     struct zr_nvme_state *file = store->file;
     if (!file)
         return;
-    zr_nvme_close(file->io); /* its contents end with it: a failure that nobody saw is of no use now */
+    zr_nvme_close(file->io); /* the contents are discarded, so failures do not matter */
     zr_drop(store->options.arena, &file->pipeline.buffers);
     zr_drop(store->options.host_arena, &file->ahead);
     zr_drop(store->options.host_arena, &file->targets);
@@ -201,7 +200,7 @@ static zr_result nvme_open(struct zr_state_store *store)
 
 /* ---- Units in an order --------------------------------------------------------------------------------- */
 
-/* Those of `pass`. The last writes of what was before go on. */
+/* Starts a pass over the units of `pass`; earlier writes continue. */
 static zr_result begin_units(struct zr_state_store *store, size_t count, const uint64_t *targets)
 {
     struct zr_nvme_state *file = store->file;
@@ -243,7 +242,7 @@ static zr_result nvme_begin(struct zr_state_store *store)
 {
     struct zr_nvme_state *file = store->file;
     if (file->passing)
-        return zr_fail(ZR_ERR_INVALID, "a pass over the state in the offload file is under way");
+        return zr_fail(ZR_ERR_INVALID, "the previous pass over the state in the offload file has not ended");
     for (size_t u = 0; u < file->units_count; u++) {
         file->pass[u] = file->units[u];
         if (file->ahead[u].kept)
@@ -258,8 +257,9 @@ static zr_result take_in_pass(struct zr_state_store *store, size_t unit, struct 
 {
     struct zr_nvme_state *file = store->file;
     if (unit != file->pending)
-        return zr_fail(ZR_ERR_INVALID, "unit %zu of the state in the offload file, where unit %u is next",
-                       unit, file->pending);
+        return zr_fail(ZR_ERR_INVALID,
+                       "cannot read unit %zu of the state in the offload file: unit %u is next", unit,
+                       file->pending);
     if (file->pass[unit].bytes > 0)
         zr_state_file_wait_by_clock(store, file->read_seconds[unit % ZR_NVME_PLACES]);
     return take_next(store, unit, out);
@@ -270,7 +270,7 @@ static zr_result nvme_end(struct zr_state_store *store)
     struct zr_nvme_state *file = store->file;
     bool all = file->pending == file->units_count;
     file->passing = false;
-    /* A pass that was broken off is not waited for behind anything else. */
+    /* An aborted pass waits for its transfers here. */
     return !all ? zr_nvme_pipeline_end(&file->pipeline) : ZR_OK;
 }
 
@@ -374,7 +374,7 @@ static zr_result nvme_give(struct zr_state_store *store, size_t unit, bool chang
     if (!file->passing)
         return changed && file->held == unit ? transfer(store, unit, zr_nvme_write) : ZR_OK;
     if (!file->taken || unit != file->pending)
-        return ZR_OK; /* whoever could not take it knows why */
+        return ZR_OK; /* take() has reported the failure */
     return give_next(store, changed);
 }
 
