@@ -562,8 +562,8 @@ ZR_API const struct zr_kernels *zr_kernels_null_of(const struct zr_kernels *tabl
  * refuses sum_of_squares(). Attention: heads of up to 256 numbers; probabilities stay floats in sums, but on
  * tensor cores, which take two-byte heads 64, 96 and 128 wide in tensors that begin on 16 bytes. Products of
  * 64 x 64 x 64 steps and more, whose rows begin on 16 bytes, are cuBLASLt's where it can be loaded:
- * products() says so. ZR_ERR_UNAVAILABLE of open(): no driver, one older than CUDA 12.0, or no kernels in
- * this build. */
+ * products() says so. ZR_ERR_UNAVAILABLE of open(): no driver, one older than CUDA 12.0, no kernels in
+ * this build, or 16 open contexts in this process. */
 ZR_API const struct zr_kernels *zr_kernels_cuda(void);
 
 #ifdef __cplusplus

@@ -8,7 +8,6 @@
 enum {
     CUDA_THREADS = 256, /* of every block */
     CUDA_WARPS = CUDA_THREADS / 32,
-    CUDA_PACK_LEAST = 4, /* elements of 16 bytes, of the widest precision */
     CUDA_PACK_BYTES = 16,
     CUDA_NORM_PACKS = 16,    /* of a row, that a lane has in registers at most */
     CUDA_COLUMNS = 32,       /* of a block that adds up parts of columns */

@@ -47,9 +47,7 @@ struct cuda_matrix {
     struct shape shapes[SHAPES_MOST];
     char words[192];
 };
-/* The first is for all that find no other. */
-static struct cuda_matrix matrices[1 + MATRICES_MOST] = {
-    {.words = "zr's own kernels (more contexts are open than cuBLASLt is used in)"}};
+static struct cuda_matrix matrices[MATRICES_MOST];
 
 /* The process's one library; it stays. */
 static struct {
@@ -107,17 +105,21 @@ static void begin(struct cuda_matrix *matrix, const char *card)
     }
 }
 
-struct cuda_matrix *zr_cuda_matrix_open(const char *card)
+zr_result zr_cuda_matrix_open(struct cuda_matrix **out, const char *card)
 {
-    struct cuda_matrix *matrix = &matrices[0];
+    *out = NULL;
     pthread_mutex_lock(&loaded.lock);
-    for (unsigned i = 1; i <= MATRICES_MOST && matrix == &matrices[0]; i++)
+    for (unsigned i = 0; i < MATRICES_MOST && !*out; i++)
         if (!matrices[i].used)
-            matrix = &matrices[i];
-    if (matrix != &matrices[0])
-        begin(matrix, card);
+            *out = &matrices[i];
+    if (*out)
+        begin(*out, card);
     pthread_mutex_unlock(&loaded.lock);
-    return matrix;
+    return *out ? ZR_OK
+                : zr_fail(ZR_ERR_UNAVAILABLE,
+                          "a process has at most %d kernel contexts on cards at one time; close one, or use "
+                          "another process",
+                          MATRICES_MOST);
 }
 
 static void forget(struct shape *shape)
@@ -148,13 +150,7 @@ void zr_cuda_matrix_close(struct cuda_matrix *matrix)
 bool zr_cuda_matrix_is(const void *pointer)
 {
     const struct cuda_matrix *matrix = pointer;
-    return matrix && matrix >= matrices && matrix <= &matrices[MATRICES_MOST] &&
-           (matrix == matrices || matrix->used);
-}
-
-bool zr_cuda_matrix_is_complete(const struct cuda_matrix *matrix)
-{
-    return matrix == matrices || matrix->handle;
+    return matrix && matrix >= matrices && matrix < &matrices[MATRICES_MOST] && matrix->used;
 }
 
 bool zr_cuda_matrix_has_library(const struct cuda_matrix *matrix)

@@ -8,9 +8,9 @@
 /* What an open context has of the library. */
 struct cuda_matrix;
 
-/* Never NULL: without the library there is one that makes no product, and says why. To be closed. Any thread.
- * `card`: the name of the current context's, for the words; copied. */
-struct cuda_matrix *zr_cuda_matrix_open(const char *card);
+/* Without the library *out makes no product, and says why. To be closed. Any thread. `card`: the name of the
+ * current context's, for the words; copied. ZR_ERR_UNAVAILABLE, and *out NULL: 16 contexts are open. */
+zr_result zr_cuda_matrix_open(struct cuda_matrix **out, const char *card);
 void zr_cuda_matrix_close(struct cuda_matrix *matrix);
 /* Whether the pointer came from open(), whatever it is. */
 bool zr_cuda_matrix_is(const void *pointer);
@@ -21,9 +21,6 @@ const char *zr_cuda_matrix_words(const struct cuda_matrix *matrix);
 
 /* Workspace that the library may use for a product, whatever its shape: what NVIDIA recommends for Hopper. */
 enum { ZR_CUDA_MATRIX_WORKSPACE = 32 << 20 };
-
-/* Whether there is a library, of the contexts that one is for. */
-bool zr_cuda_matrix_is_complete(const struct cuda_matrix *matrix);
 
 /* Whether this context has it. */
 bool zr_cuda_matrix_has_library(const struct cuda_matrix *matrix);
