@@ -43,7 +43,6 @@ struct zr_capabilities {
     bool exportable;            /* another process can map it */
     bool descriptors;           /* an export opens one for each handle, until zr_backend_export_end() */
     bool aliases;               /* one handle can be mapped at several addresses */
-    bool moves;                 /* unmap here, map there: no copy */
     bool on_touch;              /* a granule takes memory where it is touched, and none while nobody has */
     bool synchronous;           /* streams run in program order: a free is complete when it returns */
     bool default_streams;       /* 1 is stream 0, and 2 another one in each thread, as CUDA numbers them */
