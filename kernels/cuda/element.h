@@ -131,6 +131,14 @@ DEVICE void el_put(el *at, float x)
 }
 #endif
 
+/* As it is once it is stored. */
+DEVICE float el_rounded(float x)
+{
+    el stored;
+    el_put(&stored, x);
+    return el_get(&stored);
+}
+
 /* What a thread loads and stores at once where tensors begin on 16 bytes: a pack. */
 enum { EL_PACK = 16 / sizeof(el) };
 struct pack {
