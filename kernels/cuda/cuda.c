@@ -800,7 +800,7 @@ static zr_result attention_forward(struct zr_kernel_context *context, const stru
     if (result == ZR_OK)
         result = narrow >= 0 ? narrow_forward(context, args, narrow)
                              : launch(context, KERNEL_attention_forward, grid, args);
-    if (result == ZR_OK && args->p)
+    if (result == ZR_OK && args->p) /* no plan of this table asks for them: a caller who reads them does */
         result = launch(context, KERNEL_attention_probabilities,
                         (struct grid){grid.x ? args->shape.sequence : 0, grid.y, grid.z, 0}, args);
     return result;

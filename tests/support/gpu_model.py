@@ -32,6 +32,7 @@ from gpu_card import ABSENT, environment_of  # noqa: E402
 from zrtest import BUILD, path, train  # noqa: E402
 
 # ---- Published figures -------------------------------------------------------------------------------------------------
+# WAIT, MMA_SYNC, GAP and FLASH_2_FORWARD were written down without the page at hand: take them as assumptions until somebody has compared them.
 
 # NVIDIA H100 Tensor Core GPU Architecture (white paper, 2023), H100 SXM5: multiprocessors, schedulers of each, boost clock, registers,
 # warps and blocks of a multiprocessor, its first-level cache with shared memory, second-level cache.
