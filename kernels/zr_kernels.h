@@ -559,8 +559,8 @@ ZR_API const struct zr_kernels *zr_kernels_null_of(const struct zr_kernels *tabl
  * products. Attention supports heads of up to 256 numbers; two-byte heads 64, 96 and 128 wide in tensors
  * aligned to 16 bytes use tensor cores and round probabilities, other heads keep them as floats. cuBLASLt
  * computes products of at least 64 x 64 x 64 whose rows are aligned to 16 bytes, if it can be loaded; see
- * products(). open() returns ZR_ERR_UNAVAILABLE without a driver, with a driver older than CUDA 12.0, and in
- * a build without GPU kernels. */
+ * products(). open() returns ZR_ERR_UNAVAILABLE without a driver, with a driver older than CUDA 12.0, in a
+ * build without GPU kernels, and where 16 contexts of the process are open. */
 ZR_API const struct zr_kernels *zr_kernels_cuda(void);
 
 #ifdef __cplusplus

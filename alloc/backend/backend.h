@@ -44,7 +44,6 @@ struct zr_capabilities {
     bool exportable;            /* another process can map it */
     bool descriptors;           /* an export opens one per handle, until zr_backend_export_end() */
     bool aliases;               /* one handle can be mapped at several addresses */
-    bool moves;                 /* a handle can be mapped elsewhere, which moves it without a copy */
     bool on_touch;              /* memory is committed page by page on first touch */
     bool synchronous;           /* streams run in program order: a free is complete when it returns */
     bool default_streams;       /* CUDA's numbers: 1 is stream 0, 2 is a different stream in each thread */

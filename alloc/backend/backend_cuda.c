@@ -637,7 +637,7 @@ static zr_result choose_host_memory(struct cuda_backend *cuda, int node)
     can->host_visible = true;
     can->vma_budget = zr_host_vma_budget();
     can->exportable = can->exportable && host.kind == ZR_CUDA_HOST_NODE;
-    can->aliases = can->moves = host.kind != ZR_CUDA_HOST_LOCKED;
+    can->aliases = host.kind != ZR_CUDA_HOST_LOCKED;
     cuda->front.ops = host.kind == ZR_CUDA_HOST_LOCKED ? &locked_ops : &cuda_ops;
     return ZR_OK;
 }
@@ -767,7 +767,7 @@ zr_result zr_backend_cuda_open(zr_backend **out, const struct zr_cuda_options *o
     cuda->front.ops = &cuda_ops;
     cuda->front.memory = cuda->memory;
     cuda->front.can = (struct zr_capabilities){
-        .descriptors = true, .host_copies = true, .aliases = true, .moves = true, .default_streams = true};
+        .descriptors = true, .host_copies = true, .aliases = true, .default_streams = true};
     cuda->driver = driver;
     cuda->owner = getpid();
     zr_slab_init(&cuda->memory_records, sizeof(struct cuda_memory), ZR_POOL_FAULTS);

@@ -425,7 +425,7 @@ zr_result zr_backend_host_open(zr_backend **out, const struct zr_host_options *o
         return ZR_ERR_HOST_MEMORY;
     host->front.ops = &host_ops;
     host->front.can = zr_host_capabilities(granule_bytes);
-    host->front.can.exportable = host->front.can.aliases = host->front.can.moves = true;
+    host->front.can.exportable = host->front.can.aliases = true;
     host->front.limit_bytes = zr_host_limit(options, granule_bytes);
     host->page_bytes = (size_t)sysconf(_SC_PAGESIZE);
     host->huge = !options->small_pages && zr_option_get(ZR_OPTION_HUGE_PAGES) &&

@@ -205,7 +205,7 @@ zr_result zr_backend_sim_create(zr_backend **out, const struct zr_sim_options *o
         return ZR_ERR_HOST_MEMORY;
     sim->front.ops = &sim_ops;
     sim->front.can = (struct zr_capabilities){
-        .granule_bytes = granule_bytes, .aliases = true, .moves = true, .synchronous = options->work_ns == 0};
+        .granule_bytes = granule_bytes, .aliases = true, .synchronous = options->work_ns == 0};
     sim->front.limit_bytes = options->capacity_bytes & ~(granule_bytes - 1);
     if (options->capacity_bytes && !sim->front.limit_bytes)
         sim->front.limit_bytes = 1; /* less than one granule: nothing fits */

@@ -8,7 +8,6 @@
 enum {
     CUDA_THREADS = 256, /* of every block */
     CUDA_WARPS = CUDA_THREADS / 32,
-    CUDA_PACK_LEAST = 4, /* fp32 elements in 16 bytes */
     CUDA_PACK_BYTES = 16,
     CUDA_NORM_PACKS = 16,    /* maximum of packs of a row in a lane's registers */
     CUDA_COLUMNS = 32,       /* columns of a block that adds parts */

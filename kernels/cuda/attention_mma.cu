@@ -153,6 +153,16 @@ DEVICE void multiply(float (*half)[4], const struct matrices *a, const struct ma
     mma(half[1], a, b->part[2], b->part[3]);
 }
 
+/* 16 rows of 8 columns each. */
+DEVICE void clear_sums(float (*sums)[4], const int count)
+{
+    UNROLL
+    for (int n = 0; n < count; n++)
+        UNROLL
+    for (int i = 0; i < 4; i++)
+        sums[n][i] = 0;
+}
+
 /* ---- Forward ------------------------------------------------------------------------------------------- */
 
 enum { STRIPS = CUDA_MMA_QUERIES / CUDA_MMA_WARPS / 16 }; /* of 16 queries of a warp */
@@ -168,11 +178,7 @@ DEVICE void find_scores(scores s, shared_el q_row, shared_el k_column, const int
 {
     UNROLL
     for (int m = 0; m < STRIPS; m++)
-        UNROLL
-    for (int n = 0; n < keys / 8; n++)
-        UNROLL
-    for (int i = 0; i < 4; i++)
-        s[m][n][i] = 0;
+        clear_sums(s[m], keys / 8);
     UNROLL
     for (int step = 0; step < width; step += 16) {
         struct matrices q[STRIPS];
@@ -326,11 +332,7 @@ DEVICE void forward(const struct zr_attention_forward *a, const int keys, const 
             r.most[m][half] = -INFINITY;
             r.sum[m][half] = 0;
         }
-        UNROLL
-        for (int n = 0; n < width / 8; n++)
-            UNROLL
-        for (int i = 0; i < 4; i++)
-            r.values[m][n][i] = 0;
+        clear_sums(r.values[m], width / 8);
     }
     const unsigned line = (unsigned)h.line;
     const el *k_at = copy_from(h.k, line, 0); /* the next keys, with their values `values` behind */
@@ -528,11 +530,8 @@ DEVICE void load_keys(struct key_rows *r, el *tiles, const struct head *h, unsig
         r->k[step] = matrices_load(row, step * 16);
         r->v[step] = matrices_load(row, behind + step * 16);
     }
-    UNROLL
-    for (int n = 0; n < width / 8; n++)
-        UNROLL
-    for (int i = 0; i < 4; i++)
-        r->dk[n][i] = r->dv[n][i] = 0;
+    clear_sums(r->dk, width / 8);
+    clear_sums(r->dv, width / 8);
     __syncthreads();
 }
 
@@ -690,11 +689,7 @@ DEVICE void load_queries(struct query_rows *r, const struct zr_attention_backwar
             struct row_statistics none = {0, 0};
             r->statistics[m][half] = t < tokens ? *statistics_of(a->dqkv, h, a->qkv, t) : none;
         }
-        UNROLL
-        for (int n = 0; n < width / 8; n++)
-            UNROLL
-        for (int i = 0; i < 4; i++)
-            r->dq[m][n][i] = 0;
+        clear_sums(r->dq[m], width / 8);
     }
     __syncthreads();
 }

@@ -173,7 +173,7 @@ static zr_result check_products(const struct zr_kernel_context *context)
             "fp8 requires cuBLASLt, and this context has %s; run `pip install nvidia-cublas`, add the folder of "
             "libcublasLt.so.13 to LD_LIBRARY_PATH, or use bf16",
             zr_cuda_matrix_words(context->library));
-    if (context->precision == ZR_PRECISION_FP32 || zr_cuda_matrix_is_complete(context->library) ||
+    if (context->precision == ZR_PRECISION_FP32 || zr_cuda_matrix_has_library(context->library) ||
         zr_option_get(ZR_OPTION_PRODUCTS) == 1)
         return ZR_OK;
     return zr_fail(
@@ -183,24 +183,35 @@ static zr_result check_products(const struct zr_kernel_context *context)
         zr_precision_name(context->precision), zr_cuda_matrix_words(context->library));
 }
 
-/* Name of the current device, for messages; never fails. */
-static void name_card(char *out, size_t room)
+/* The current context's card. A driver that does not say is no reason to fail. */
+static struct cuda_card name_card(void)
 {
-    enum { CAPABILITY_MAJOR = 75, CAPABILITY_MINOR = 76 };
     zr_cu_result (*context_device)(zr_cu_device * device);
     zr_cu_result (*device_name)(char *name, int bytes, zr_cu_device device);
     zr_cu_device device;
-    char name[96] = "";
-    int major = 0, minor = 0;
+    struct cuda_card card = {"", 0, 0};
     bool known = zr_cuda_driver_find("cuCtxGetDevice", (void **)&context_device) == ZR_OK &&
                  zr_cuda_driver_find("cuDeviceGetName", (void **)&device_name) == ZR_OK &&
                  context_device(&device) == ZR_CU_SUCCESS &&
-                 device_name(name, (int)sizeof name, device) == ZR_CU_SUCCESS;
-    if (known) {
-        library.driver->device_attribute(&major, (zr_cu_attribute)CAPABILITY_MAJOR, device);
-        library.driver->device_attribute(&minor, (zr_cu_attribute)CAPABILITY_MINOR, device);
-    }
-    snprintf(out, room, "%s (compute capability %d.%d)", known ? name : "an unknown card", major, minor);
+                 device_name(card.name, (int)sizeof card.name, device) == ZR_CU_SUCCESS;
+    if (!known)
+        return (struct cuda_card){"an unknown card", 0, 0};
+    library.driver->device_attribute(&card.major, (zr_cu_attribute)ZR_CU_CAPABILITY_MAJOR, device);
+    library.driver->device_attribute(&card.minor, (zr_cu_attribute)ZR_CU_CAPABILITY_MINOR, device);
+    return card;
+}
+
+static zr_result open_library(struct zr_kernel_context *context)
+{
+    const struct cuda_card card = name_card();
+    char words[sizeof card.name + 64];
+    struct cuda_matrix *matrix = NULL;
+    zr_result result = context->fp8 ? zr_cuda_fp8_check(&card) : ZR_OK;
+    snprintf(words, sizeof words, "%s (compute capability %d.%d)", card.name, card.major, card.minor);
+    if (result == ZR_OK)
+        result = zr_cuda_matrix_open(&matrix, words);
+    context->library = matrix;
+    return result == ZR_OK ? check_products(context) : result;
 }
 
 static void close(struct zr_kernel_context *context)
@@ -227,14 +238,9 @@ static zr_result open(struct zr_kernel_context *context)
             "the workspace of %zu bytes is too small or not aligned to 64 bytes; see workspace_bytes()",
             context->workspace_bytes);
     zr_result result = load();
-    char card[160];
-    if (result == ZR_OK && context->fp8)
-        result = zr_cuda_fp8_check();
-    if (result == ZR_OK) {
-        name_card(card, sizeof card);
-        context->library = zr_cuda_matrix_open(card);
-    }
-    if (result == ZR_OK && (result = check_products(context)) != ZR_OK)
+    if (result == ZR_OK)
+        result = open_library(context);
+    if (result != ZR_OK)
         close(context);
     return result;
 }
@@ -315,6 +321,12 @@ static struct grid over(size_t n)
     return (struct grid){.x = blocks < most ? blocks : most};
 }
 
+/* A thread handles 16 bytes of the widest tensor at a time. */
+static struct grid over_packs(enum zr_precision widest, size_t n)
+{
+    return over(parts(n, CUDA_PACK_BYTES / zr_precision_bytes(widest)));
+}
+
 /* Defines an operation that is a single kernel with its name and struct. */
 #define ONE(name, how_many)                                                                                  \
     static zr_result name(struct zr_kernel_context *context, const struct zr_##name *args)                   \
@@ -323,7 +335,6 @@ static struct grid over(size_t n)
     }
 #define ROWS(rows)    ((struct grid){.x = (rows)})
 #define BY_WARP(rows) ((struct grid){.x = parts(rows, CUDA_WARPS)})
-#define OVER_PACKS(n) over(parts(n, CUDA_PACK_LEAST))
 
 ONE(embedding_forward, ROWS(args->rows))
 ONE(embedding_backward,
@@ -332,15 +343,15 @@ ONE(positions_forward, ROWS(args->rows))
 ONE(positions_backward, ROWS(args->w_rows))
 ONE(rotary_table, ROWS(args->width / 2))
 ONE(rotary, ROWS(args->rows))
-ONE(gelu_forward, OVER_PACKS(args->n))
-ONE(gelu_backward, OVER_PACKS(args->n))
-ONE(swiglu_forward, OVER_PACKS(args->n))
-ONE(swiglu_backward, OVER_PACKS(args->n))
-ONE(add, OVER_PACKS(args->n))
+ONE(gelu_forward, over_packs(context->precision, args->n))
+ONE(gelu_backward, over_packs(context->precision, args->n))
+ONE(swiglu_forward, over_packs(context->precision, args->n))
+ONE(swiglu_backward, over_packs(context->precision, args->n))
+ONE(add, over_packs(context->precision, args->n))
 ONE(cross_entropy, ROWS(args->rows))
 ONE(softmax_merge, over(args->rows))
 ONE(init_normal, over(args->n))
-ONE(convert, OVER_PACKS(args->n))
+ONE(convert, over_packs(ZR_PRECISION_FP32, args->n))
 
 /* One thread, because the order of the sum is fixed and it is short. */
 static zr_result weigh_gradients(struct zr_kernel_context *context, const struct zr_weigh_gradients *args)
@@ -350,12 +361,12 @@ static zr_result weigh_gradients(struct zr_kernel_context *context, const struct
 
 static zr_result update_adamw(struct zr_kernel_context *context, const struct zr_update_adamw *args)
 {
-    return launch(context, KERNEL_update_adamw, OVER_PACKS(args->numbers.n), args);
+    return launch(context, KERNEL_update_adamw, over_packs(ZR_PRECISION_FP32, args->numbers.n), args);
 }
 
 static zr_result update_sgd(struct zr_kernel_context *context, const struct zr_update_sgd *args)
 {
-    return launch(context, KERNEL_update_sgd, OVER_PACKS(args->numbers.n), args);
+    return launch(context, KERNEL_update_sgd, over_packs(ZR_PRECISION_FP32, args->numbers.n), args);
 }
 
 /* ---- Norms --------------------------------------------------------------------------------------------- */
@@ -786,7 +797,7 @@ static zr_result attention_forward(struct zr_kernel_context *context, const stru
     if (result == ZR_OK)
         result = narrow >= 0 ? narrow_forward(context, args, narrow)
                              : launch(context, KERNEL_attention_forward, grid, args);
-    if (result == ZR_OK && args->p)
+    if (result == ZR_OK && args->p) /* no plan of this table asks for them: a caller who reads them does */
         result = launch(context, KERNEL_attention_probabilities,
                         (struct grid){grid.x ? args->shape.sequence : 0, grid.y, grid.z, 0}, args);
     return result;

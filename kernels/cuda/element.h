@@ -131,6 +131,14 @@ DEVICE void el_put(el *at, float x)
 }
 #endif
 
+/* The value after a store and a load. */
+DEVICE float el_rounded(float x)
+{
+    el stored;
+    el_put(&stored, x);
+    return el_get(&stored);
+}
+
 /* A pack: 16 bytes that a thread loads or stores at once. */
 enum { EL_PACK = 16 / sizeof(el) };
 struct pack {

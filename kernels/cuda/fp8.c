@@ -5,43 +5,20 @@
 #include "kernels/cuda/fp8.h"
 
 #include "alloc/base/error.h"
-#include "kernels/cuda/driver_launch.h"
 #include "kernels/sizes.h"
 
 /* ---- The card ------------------------------------------------------------------------------------------ */
 
 enum { CAPABILITY_LEAST = 89 };
 
-zr_result zr_cuda_fp8_check(void)
+zr_result zr_cuda_fp8_check(const struct cuda_card *card)
 {
-    const struct zr_cuda_driver *driver;
-    zr_cu_result (*context_device)(zr_cu_device *) = NULL;
-    zr_cu_result (*device_name)(char *, int, zr_cu_device) = NULL;
-    zr_cu_device device = 0;
-    char name[96] = "";
-    int major = 0, minor = 0;
-    zr_result result = zr_cuda_driver_get(&driver);
-    if (result == ZR_OK)
-        result = zr_cuda_driver_find("cuCtxGetDevice", (void **)&context_device);
-    if (result == ZR_OK)
-        result = zr_cuda_driver_find("cuDeviceGetName", (void **)&device_name);
-    if (result != ZR_OK)
-        return result;
-    zr_cu_result code = context_device(&device);
-    if (code == ZR_CU_SUCCESS)
-        code = device_name(name, sizeof name, device);
-    if (code == ZR_CU_SUCCESS)
-        code = driver->device_attribute(&major, (zr_cu_attribute)ZR_CU_CAPABILITY_MAJOR, device);
-    if (code == ZR_CU_SUCCESS)
-        code = driver->device_attribute(&minor, (zr_cu_attribute)ZR_CU_CAPABILITY_MINOR, device);
-    if (code != ZR_CU_SUCCESS)
-        return zr_cuda_error(code, ZR_ERR_UNAVAILABLE, "the card's compute capability");
-    return major * 10 + minor >= CAPABILITY_LEAST
+    return card->major * 10 + card->minor >= CAPABILITY_LEAST
                ? ZR_OK
                : zr_fail(ZR_ERR_UNAVAILABLE,
                          "fp8 requires compute capability 8.9 or later (Ada, Hopper, Blackwell), and %s "
                          "has %d.%d; use --precision bf16",
-                         name, major, minor);
+                         card->name, card->major, card->minor);
 }
 
 /* ---- Scratch: scales, then copies ---------------------------------------------------------------------- */
@@ -148,6 +125,14 @@ static void put_b(struct cuda_product *p, const struct cuda_fp8 *operand, const 
     p->b_scale = operand->scale;
 }
 
+/* The product of this operand and one that has been rounded. */
+static zr_result round_and_multiply(struct zr_kernel_context *context, const struct cuda_fp8 *operand,
+                                    const struct cuda_product *p, bool *done)
+{
+    zr_result result = zr_cuda_fp8_round(context, operand);
+    return result == ZR_OK ? zr_cuda_fp8_multiply(context, p, done) : result;
+}
+
 zr_result zr_cuda_fp8_forward(struct zr_kernel_context *context, const struct zr_linear_forward *args,
                               bool *done)
 {
@@ -170,41 +155,33 @@ zr_result zr_cuda_fp8_forward(struct zr_kernel_context *context, const struct zr
     p.bias = args->bias;
     p.floats = args->floats;
     result = zr_cuda_fp8_round(context, &x);
-    if (result == ZR_OK)
-        result = zr_cuda_fp8_round(context, &w);
-    return result == ZR_OK ? zr_cuda_fp8_multiply(context, &p, done) : result;
+    return result == ZR_OK ? round_and_multiply(context, &w, &p, done) : result;
 }
 
 /* dx[rows, in] = dy[rows, out] w[in, out]^T. */
-static zr_result make_dx(struct zr_kernel_context *context, struct zr_linear_backward *args,
-                         const struct room *room, const struct cuda_fp8 *dy)
+static zr_result make_dx(struct zr_kernel_context *context, const struct zr_linear_backward *args,
+                         const struct room *room, const struct cuda_fp8 *dy, bool *done)
 {
     const struct zr_linear *s = &args->shape;
     struct cuda_fp8 w = weights_of(s, args->w, operand_of(room, 2, ZR_FP8_E4M3));
     struct cuda_product p = product_of(s->rows, s->in, s->out);
-    bool done = false;
     *(s->turned ? &w.turned : &w.copy) = room->copies[2];
     put_a(&p, dy, dy->copy);
     put_b(&p, &w, room->copies[2]);
     p.c = args->dx;
     p.c_row = s->x_stride ? s->x_stride : s->in;
     p.accumulate = args->accumulate_dx;
-    zr_result result = zr_cuda_fp8_round(context, &w);
-    if (result == ZR_OK)
-        result = zr_cuda_fp8_multiply(context, &p, &done);
-    args->dx = done ? NULL : args->dx;
-    return result;
+    return round_and_multiply(context, &w, &p, done);
 }
 
 /* dw[in, out] = x[rows, in]^T dy[rows, out], or the other way round. */
-static zr_result make_dw(struct zr_kernel_context *context, struct zr_linear_backward *args,
-                         const struct room *room, const struct cuda_fp8 *dy)
+static zr_result make_dw(struct zr_kernel_context *context, const struct zr_linear_backward *args,
+                         const struct room *room, const struct cuda_fp8 *dy, bool *done)
 {
     const struct zr_linear *s = &args->shape;
     struct cuda_fp8 x = rows_of(s, args->x, s->in, s->x_stride, operand_of(room, 1, ZR_FP8_E4M3));
     struct cuda_product p =
         s->turned ? product_of(s->out, s->in, s->rows) : product_of(s->in, s->out, s->rows);
-    bool done = false;
     x.turned = room->copies[2];
     put_a(&p, s->turned ? dy : &x, s->turned ? dy->turned : x.turned);
     put_b(&p, s->turned ? &x : dy, s->turned ? x.turned : dy->turned);
@@ -212,11 +189,7 @@ static zr_result make_dw(struct zr_kernel_context *context, struct zr_linear_bac
     p.c_row = p.n;
     p.accumulate = args->accumulate;
     p.floats = args->dw_floats;
-    zr_result result = zr_cuda_fp8_round(context, &x);
-    if (result == ZR_OK)
-        result = zr_cuda_fp8_multiply(context, &p, &done);
-    args->dw = done ? NULL : args->dw;
-    return result;
+    return round_and_multiply(context, &x, &p, done);
 }
 
 zr_result zr_cuda_fp8_backward(struct zr_kernel_context *context, struct zr_linear_backward *args)
@@ -225,6 +198,7 @@ zr_result zr_cuda_fp8_backward(struct zr_kernel_context *context, struct zr_line
     size_t gradients = s->rows * s->out, weights = args->dx ? s->in * s->out : 0,
            inputs = args->dw ? s->rows * s->in : 0;
     struct room room;
+    bool dx_done = false, dw_done = false;
     if (!args->dx && !args->dw)
         return ZR_OK;
     zr_result result = open_room(context,
@@ -238,6 +212,10 @@ zr_result zr_cuda_fp8_backward(struct zr_kernel_context *context, struct zr_line
     dy.turned = args->dw ? room.copies[1] : NULL;
     result = zr_cuda_fp8_round(context, &dy);
     if (result == ZR_OK && args->dx)
-        result = make_dx(context, args, &room, &dy);
-    return result == ZR_OK && args->dw ? make_dw(context, args, &room, &dy) : result;
+        result = make_dx(context, args, &room, &dy, &dx_done);
+    if (result == ZR_OK && args->dw)
+        result = make_dw(context, args, &room, &dy, &dw_done);
+    args->dx = dx_done ? NULL : args->dx;
+    args->dw = dw_done ? NULL : args->dw;
+    return result;
 }

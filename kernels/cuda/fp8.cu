@@ -66,9 +66,10 @@ KERNEL(fp8_most, struct cuda_fp8, CUDA_THREADS)
 
 /* ---- Rounding ------------------------------------------------------------------------------------------ */
 
-/* Two numbers, the first below. */
-DEVICE uint32_t codes_of(float low, float high, enum zr_fp8 kind)
+/* Of two numbers, the first below. */
+DEVICE uint32_t codes_of(uint32_t halves, float scale, enum zr_fp8 kind)
 {
+    const float low = float_of_bits(halves << 16) * scale, high = float_of_bits(halves & 0xffff0000) * scale;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
     uint16_t codes;
     if (kind == ZR_FP8_E4M3)
@@ -100,11 +101,8 @@ KERNEL(fp8_round, struct cuda_fp8, CUDA_THREADS)
         struct pack_of_halves halves = halves_get(&a, row, column, aligned);
         UNROLL
         for (int j = 0; j < PACK / 4; j++) {
-            uint32_t x = halves.at[2 * j], y = halves.at[2 * j + 1];
-            pack.at[j] =
-                codes_of(float_of_bits(x << 16) * scale.to, float_of_bits(x & 0xffff0000) * scale.to, kind) |
-                codes_of(float_of_bits(y << 16) * scale.to, float_of_bits(y & 0xffff0000) * scale.to, kind)
-                    << 16;
+            pack.at[j] = codes_of(halves.at[2 * j], scale.to, kind) |
+                         codes_of(halves.at[2 * j + 1], scale.to, kind) << 16;
             tile[(tile_row * PITCH + tile_column) / 4 + (unsigned)j] = pack.at[j];
         }
         if (a.copy)

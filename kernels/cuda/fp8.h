@@ -8,8 +8,13 @@
 
 /* Scratch beside the rest of the workspace. Saturates. */
 size_t zr_cuda_fp8_bytes(const struct zr_kernel_limits *limits);
-/* Whether the current context's card multiplies in eight bits. ZR_ERR_UNAVAILABLE: no, in words. */
-zr_result zr_cuda_fp8_check(void);
+/* A card by name and compute capability; 0.0: unknown. */
+struct cuda_card {
+    char name[96];
+    int major, minor;
+};
+/* Whether the card multiplies in eight bits. ZR_ERR_UNAVAILABLE: no, in words. */
+zr_result zr_cuda_fp8_check(const struct cuda_card *card);
 /* Makes what it can of a shape that zr_fp8_suits(): *done, or dx and dw of NULL afterwards; the caller makes
  * the rest. What the library refuses counts in context->refusals. */
 zr_result zr_cuda_fp8_forward(struct zr_kernel_context *context, const struct zr_linear_forward *args,

@@ -46,9 +46,7 @@ struct cuda_matrix {
     struct shape shapes[SHAPES_MOST];
     char words[192];
 };
-/* Entry 0 is shared by contexts that get no other. */
-static struct cuda_matrix matrices[1 + MATRICES_MOST] = {
-    {.words = "zr's own kernels (too many open contexts for cuBLASLt)"}};
+static struct cuda_matrix matrices[MATRICES_MOST];
 
 /* One per process; never unloaded. */
 static struct {
@@ -106,17 +104,21 @@ static void begin(struct cuda_matrix *matrix, const char *card)
     }
 }
 
-struct cuda_matrix *zr_cuda_matrix_open(const char *card)
+zr_result zr_cuda_matrix_open(struct cuda_matrix **out, const char *card)
 {
-    struct cuda_matrix *matrix = &matrices[0];
+    *out = NULL;
     pthread_mutex_lock(&loaded.lock);
-    for (unsigned i = 1; i <= MATRICES_MOST && matrix == &matrices[0]; i++)
+    for (unsigned i = 0; i < MATRICES_MOST && !*out; i++)
         if (!matrices[i].used)
-            matrix = &matrices[i];
-    if (matrix != &matrices[0])
-        begin(matrix, card);
+            *out = &matrices[i];
+    if (*out)
+        begin(*out, card);
     pthread_mutex_unlock(&loaded.lock);
-    return matrix;
+    return *out ? ZR_OK
+                : zr_fail(ZR_ERR_UNAVAILABLE,
+                          "a process has at most %d kernel contexts on cards at one time; close one, or use "
+                          "another process",
+                          MATRICES_MOST);
 }
 
 static void forget(struct shape *shape)
@@ -147,13 +149,7 @@ void zr_cuda_matrix_close(struct cuda_matrix *matrix)
 bool zr_cuda_matrix_is(const void *pointer)
 {
     const struct cuda_matrix *matrix = pointer;
-    return matrix && matrix >= matrices && matrix <= &matrices[MATRICES_MOST] &&
-           (matrix == matrices || matrix->used);
-}
-
-bool zr_cuda_matrix_is_complete(const struct cuda_matrix *matrix)
-{
-    return matrix == matrices || matrix->handle;
+    return matrix && matrix >= matrices && matrix < &matrices[MATRICES_MOST] && matrix->used;
 }
 
 bool zr_cuda_matrix_has_library(const struct cuda_matrix *matrix)

@@ -8,9 +8,9 @@
 /* The library's state of an open context. */
 struct cuda_matrix;
 
-/* Never NULL: without the library it computes no products and its name says why. Must be closed. Thread-safe.
- * `card`: name of the current device, copied. */
-struct cuda_matrix *zr_cuda_matrix_open(const char *card);
+/* Without the library *out makes no product, and says why. To be closed. Any thread. `card`: the name of the
+ * current context's, for the words; copied. ZR_ERR_UNAVAILABLE, and *out NULL: 16 contexts are open. */
+zr_result zr_cuda_matrix_open(struct cuda_matrix **out, const char *card);
 void zr_cuda_matrix_close(struct cuda_matrix *matrix);
 /* Whether a pointer, valid or not, came from open(). */
 bool zr_cuda_matrix_is(const void *pointer);
@@ -21,9 +21,6 @@ const char *zr_cuda_matrix_words(const struct cuda_matrix *matrix);
 
 /* Workspace of the library for any product: NVIDIA's recommendation for Hopper. */
 enum { ZR_CUDA_MATRIX_WORKSPACE = 32 << 20 };
-
-/* False: the process uses the library, but it was missing or too many contexts were open. */
-bool zr_cuda_matrix_is_complete(const struct cuda_matrix *matrix);
 
 /* Whether the context has the library. */
 bool zr_cuda_matrix_has_library(const struct cuda_matrix *matrix);

@@ -91,12 +91,7 @@ DEVICE struct pack row_first(struct kept *kept, size_t p, const struct residual 
         pack = row_get(residual->a, i, n, packs);
         EACH_OF_ROW(j, i, n, packs) pack.at[j] += b.at[j];
         row_put(residual->sum, i, n, packs, &pack);
-        EACH_OF_ROW(j, i, n, packs)
-        {
-            el stored;
-            el_put(&stored, pack.at[j]);
-            pack.at[j] = el_get(&stored);
-        }
+        EACH_OF_ROW(j, i, n, packs) pack.at[j] = el_rounded(pack.at[j]);
     } else {
         pack = row_get(x, i, n, packs);
     }
@@ -391,9 +386,7 @@ KERNEL(K(gelu_bias_backward), struct cuda_columns, CUDA_THREADS)
         struct pack x = pack_get(a.x, at, count), dx = pack_get(a.dy, at, count);
         EACH_OF_PACK(j, count)
         {
-            el stored;
-            el_put(&stored, dx.at[j] * formula_gelu_slope(x.at[j]));
-            dx.at[j] = el_get(&stored);
+            dx.at[j] = el_rounded(dx.at[j] * formula_gelu_slope(x.at[j]));
             db.at[j] += dx.at[j];
         }
         pack_put(a.dx, at, &dx, count);

@@ -7,7 +7,7 @@ import struct
 PTX, SASS = 1, 2  # kinds of entries of a fat binary
 HMMA, BRA, BRA_UNIFORM, EXIT = 0x23c, 0x947, 0x547, 0x94d
 LOCAL = (0x983, 0x387)  # LDL, STL
-REGISTERS, SYMBOLS, NO_BYTES = 0x2f04, 2, 8  # a note's kind, sections' types
+REGISTERS, NO_BYTES = 0x2f04, 8  # a note's kind, a section's type
 
 
 def fat_binaries(program):
@@ -27,30 +27,32 @@ def fat_binaries(program):
     return found
 
 
-def sections(data):
-    """[(name, type, bytes, size)] of an ELF file of 64 bits, by their numbers."""
-    place, = struct.unpack_from("<Q", data, 40)
-    size, count, names = struct.unpack_from("<HHH", data, 58)
-    headers = [struct.unpack_from("<IIQQQQ", data, place + i * size) for i in range(count)]
+def cubins(program, capability):
+    """The machine code for such cards in a program."""
+    return [data for entries in fat_binaries(program) for kind, card, data in entries if (kind, card) == (SASS, capability) and data[:4] == b"\x7fELF"]
+
+
+def sections(cubin):
+    """{name: the bytes of a section of an ELF file of 64 bits; their number where the file has none}."""
+    place, = struct.unpack_from("<Q", cubin, 40)
+    size, count, names = struct.unpack_from("<HHH", cubin, 58)
+    headers = [struct.unpack_from("<IIQQQQ", cubin, place + i * size) for i in range(count)]
     strings = headers[names][4]
-    return [(text_at(data, strings + h[0]), h[1], data[h[4]:h[4] + h[5]] if h[1] != NO_BYTES else b"", h[5]) for h in headers]
+    return {text_at(cubin, strings + h[0]): h[5] if h[1] == NO_BYTES else cubin[h[4]:h[4] + h[5]] for h in headers}
 
 
 def text_at(data, at):
     return data[at:data.index(b"\0", at)].decode()
 
 
-def registers_of(data):
-    """{kernel: registers of a thread}"""
-    found = sections(data)
-    strings = next(each[2] for each in found if each[0] == ".strtab")
-    symbols = [text_at(strings, struct.unpack_from("<I", each[2], at)[0]) for each in found if each[1] == SYMBOLS for at in range(0, each[3], 24)]
-    notes, at, registers = next(each[2] for each in found if each[0] == ".nv.info"), 0, {}
+def registers_of(found):
+    """{kernel: registers of a thread}, by the sections of a cubin."""
+    notes, at, registers = found[".nv.info"], 0, {}
     while at < len(notes):
         kind, size = struct.unpack_from("<HH", notes, at)
         if kind == REGISTERS:
             symbol, count = struct.unpack_from("<II", notes, at + 4)
-            registers[symbols[symbol]] = count
+            registers[text_at(found[".strtab"], struct.unpack_from("<I", found[".symtab"], 24 * symbol)[0])] = count
         at += 4 + (size if kind & 0xff == 4 else 0)
     return registers
 
@@ -130,9 +132,8 @@ class Kernel:
         return sum(self.opcodes[at] in opcodes for at in self.order)
 
 
-def kernels(data, capability):
-    """{name: Kernel} of a cubin."""
-    found, registers = sections(data), registers_of(data)
-    shared = {name[len(".nv.shared."):]: size for name, _, _, size in found if name.startswith(".nv.shared.")}
-    code = {name[len(".text."):]: code for name, _, code, _ in found if name.startswith(".text.")}
-    return {name: Kernel(code[name], capability, registers[name], shared.get(name, 0)) for name in code}
+def kernels(cubin, capability):
+    """{name: Kernel}"""
+    found = sections(cubin)
+    code = {name[len(".text."):]: code for name, code in found.items() if name.startswith(".text.")}
+    return {name: Kernel(code[name], capability, registers, found.get(".nv.shared." + name, 0)) for name, registers in registers_of(found).items() if name in code}

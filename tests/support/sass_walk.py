@@ -8,6 +8,8 @@ import functools
 import re
 import struct
 
+import sass
+
 LANES, ALL = 32, (1 << 32) - 1  # ALL: a word of ones, and a mask of all lanes
 PARAMETERS = 0x210  # where a kernel's argument lies in bank 0, for sm_90
 STEPS_MAX = 20_000_000  # blocks of one walk
@@ -629,58 +631,10 @@ METHODS = Warp.methods
 # ---- Cubins ------------------------------------------------------------------------------------------------------------
 
 
-def cubins(path, card=90):
-    """The machine code for the card in a program's or a file's fat binaries."""
-    with open(path, "rb") as file:
-        data = file.read()
-    at, found = 0, []
-    while (at := data.find(struct.pack("<I", 0xBA55ED50), at)) >= 0:
-        _, version, head, size = struct.unpack_from("<IHHQ", data, at)
-        at += head if version == 1 and head == 16 else 4
-        end = at + size if version == 1 and head == 16 else at
-        while at < end:
-            kind, _, head, size = struct.unpack_from("<HHIQ", data, at)
-            if kind == 2 and struct.unpack_from("<I", data, at + 28)[0] == card and data[at + head:at + head + 4] == b"\x7fELF":
-                found.append(data[at + head:at + head + size])
-            at += head + size
-    return found
-
-
-def sections(cubin):
-    """{name: the bytes of a section; their number where the file has none}."""
-    offset, = struct.unpack_from("<Q", cubin, 40)
-    entry, count, names = struct.unpack_from("<3H", cubin, 58)
-    headers = [struct.unpack_from("<2I4Q2I2Q", cubin, offset + i * entry) for i in range(count)]
-    strings = headers[names][4]
-    return {cubin[strings + header[0]:cubin.index(b"\0", strings + header[0])].decode(): header[5] if header[1] == 8 else cubin[header[4]:header[4] + header[5]]
-            for header in headers}
-
-
-REGISTERS = 0x2f  # EIATTR_REGCOUNT
-
-
-def registers_by_symbol(cubin, info):
-    """{the symbol's number: registers of a thread}, from the section .nv.info."""
-    found, at = {}, 0
-    while at + 4 <= len(info):
-        form, attribute, size = struct.unpack_from("<BBH", info, at)
-        at += 4
-        if form == 4:
-            if attribute == REGISTERS:
-                symbol, count = struct.unpack_from("<2I", info, at)
-                found[symbol] = count
-            at += size
-    return found
-
-
 def kernels_of(cubin, text):
     """{name: a function that reads the Kernel} of a cubin and what nvdisasm prints of it."""
-    of, found = sections(cubin), {}
-    symbols, strings = of[".symtab"], of[".strtab"]
-    registers = {}
-    for number, count in registers_by_symbol(cubin, of[".nv.info"]).items():
-        name, = struct.unpack_from("<I", symbols, 24 * number)
-        registers[strings[name:strings.index(b"\0", name)].decode()] = count
+    of, found = sass.sections(cubin), {}
+    registers = sass.registers_of(of)
     for part in re.split(r"^//-+ \.text\.", text, flags=re.M)[1:]:
         name, lines = part.split(" ", 1)[0], part.splitlines()[1:]
         lines = lines[:next((i for i, line in enumerate(lines) if line.startswith("//---")), len(lines))]

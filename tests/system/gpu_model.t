@@ -32,9 +32,15 @@ same([count for name, count in names.items() if name.startswith("attention_forwa
 same(sum(struct.unpack_from("<3I", bytes.fromhex(line[9])) == (6400, 8192, 1600) for line in lines if line[1] == "lt_multiply"), 2 * 3,
      "with the shapes of its products: what widens a layer, and the gradient of what narrows it")
 products = [gpu_model.product_of(bytes.fromhex(line[9])) for line in lines if line[1] == "lt_multiply"]
-same((sum(aux != 0 for _, _, _, aux, _ in products), sum((m, n, beta) == (1600, 8192, 1) for m, n, _, _, beta in products)), (2 * 3, 2 * 3),
+same((sum(aux != 0 for _, _, _, aux, *_ in products), sum((m, n, beta) == (1600, 8192, 1) for m, n, _, _, beta, _ in products)), (2 * 3, 2 * 3),
      "GELU and its slope are in products, and so are both residuals")
 same([name for name in names if name.startswith(("gelu", "add_", "residual"))], [], "and in no kernel beside them")
+# In eight bits the four matrices of a block have three products each, and those of the head none.
+model = dict(gpu_model.bench_gpu.MODELS["GPT-2 1.5B"], layers=1)
+products = [gpu_model.product_of(bytes.fromhex(line[9])) for line in gpu_model.launches(model, "fp8")[0] if line[1] == "lt_multiply"]
+same(sum(fp8 for *_, fp8 in products), 4 * 3, f"--precision fp8: products in eight bits, of {len(products)}")
+times = [gpu_model.product_seconds(8192, 6400, 1600, 1, fp8) for fp8 in (False, True)]
+ok(0.5 < times[1] / times[0] < 0.75, f"one takes {times[1] / times[0]:.2f} of its time in two bytes")
 
 # A sum over rows of floats, a column per thread: 64-bit addresses with carries, a loop, one branch that parts the warp, and a division.
 #   for (row = warp; row < rows; row += 8) if (column < columns) sum += x[row * columns + column]; y[column / 5] = sum;

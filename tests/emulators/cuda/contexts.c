@@ -165,7 +165,7 @@ PUBLIC zr_cu_result cuDeviceGetName(char *name, int bytes, zr_cu_device device)
     if (code == ZR_CU_SUCCESS && (!name || bytes <= 0))
         code = ZR_CU_INVALID_VALUE;
     if (code == ZR_CU_SUCCESS)
-        snprintf(name, (size_t)bytes, "Emulated GPU %d", device);
+        snprintf(name, (size_t)bytes, "Emulated GPU");
     return emu_leave(code);
 }
 

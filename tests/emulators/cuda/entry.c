@@ -342,61 +342,23 @@ static void control_random_ticks(uint64_t seed)
     pthread_mutex_unlock(&lock);
 }
 
-static void control_attribute(zr_cu_attribute which, int value)
-{
-    pthread_mutex_lock(&lock);
-    emu_attribute_set(which, value);
-    pthread_mutex_unlock(&lock);
-}
-
-static void control_version(int version)
-{
-    pthread_mutex_lock(&lock);
-    emu.version = version;
-    pthread_mutex_unlock(&lock);
-}
-
-static void control_one_way(bool on)
-{
-    pthread_mutex_lock(&lock);
-    emu_contexts_one_way(on);
-    pthread_mutex_unlock(&lock);
-}
-
-static void control_lazy_free(bool on)
-{
-    pthread_mutex_lock(&lock);
-    emu.lazy_free = on;
-    pthread_mutex_unlock(&lock);
-}
-
-static void control_host_memory(enum zr_emulator_host refused)
-{
-    pthread_mutex_lock(&lock);
-    emu.host_memory = refused;
-    pthread_mutex_unlock(&lock);
-}
-
-static void control_late_loading(bool on)
-{
-    pthread_mutex_lock(&lock);
-    emu.lazy = on;
-    pthread_mutex_unlock(&lock);
-}
-
-static void control_costs(bool on)
-{
-    pthread_mutex_lock(&lock);
-    emu.costs = on;
-    pthread_mutex_unlock(&lock);
-}
-
-static void control_capacity(size_t bytes)
-{
-    pthread_mutex_lock(&lock);
-    emu.capacity_bytes = bytes;
-    pthread_mutex_unlock(&lock);
-}
+/* One setting. */
+#define CONTROL(name, parameters, action)                                                                    \
+    static void control_##name parameters                                                                    \
+    {                                                                                                        \
+        pthread_mutex_lock(&lock);                                                                           \
+        action;                                                                                              \
+        pthread_mutex_unlock(&lock);                                                                         \
+    }
+CONTROL(attribute, (zr_cu_attribute which, int value), emu_attribute_set(which, value))
+CONTROL(version, (int version), emu.version = version)
+CONTROL(one_way, (bool on), emu_contexts_one_way(on))
+CONTROL(lazy_free, (bool on), emu.lazy_free = on)
+CONTROL(host_memory, (enum zr_emulator_host refused), emu.host_memory = refused)
+CONTROL(late_loading, (bool on), emu.lazy = on)
+CONTROL(costs, (bool on), emu.costs = on)
+CONTROL(capacity, (size_t bytes), emu.capacity_bytes = bytes)
+#undef CONTROL
 
 static struct zr_emulator_state control_state(void)
 {

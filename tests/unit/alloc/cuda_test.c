@@ -407,7 +407,7 @@ static void test_host_kinds(void)
         int closest, asked;
         enum zr_emulator_host refused;
         const char *words;
-        bool exportable, moves;
+        bool exportable, aliases;
     } rows[] = {
         {0, 0, ZR_EMULATOR_HOST_ALL, "host node 0", true, true},
         {3, 0, ZR_EMULATOR_HOST_ALL, "host node 0", true, true},
@@ -424,8 +424,8 @@ static void test_host_kinds(void)
             create(&(struct zr_cuda_options){.kind = ZR_CUDA_HOST, .numa_node = rows[i].asked});
         const struct zr_capabilities *can = &backend->can;
         tap_ok(strstr(backend->memory, rows[i].words), "host memory is that of %s", backend->memory);
-        tap_ok(can->exportable == rows[i].exportable && can->moves == rows[i].moves &&
-                   can->aliases == rows[i].moves && can->host_visible && can->vma_budget > 0,
+        tap_ok(can->exportable == rows[i].exportable && can->aliases == rows[i].aliases &&
+                   can->host_visible && can->vma_budget > 0,
                "with what it can do");
         zr_backend_destroy(backend);
     }

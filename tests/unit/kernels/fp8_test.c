@@ -388,7 +388,7 @@ static void test_cards(void)
         const char *words;
     } rows[] = {{9, 0, true, ZR_OK, ""},
                 {8, 9, true, ZR_OK, ""},
-                {8, 8, true, ZR_ERR_UNAVAILABLE, "Emulated GPU 0 has 8.8; use --precision bf16"},
+                {8, 8, true, ZR_ERR_UNAVAILABLE, "Emulated GPU has 8.8; use --precision bf16"},
                 {8, 0, true, ZR_ERR_UNAVAILABLE, "compute capability 8.9 or later"},
                 {9, 0, false, ZR_ERR_UNAVAILABLE, "fp8 requires cuBLASLt"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

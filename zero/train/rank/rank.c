@@ -266,6 +266,8 @@ zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config
                                                .loss_scaling = config->loss_scaling,
                                                .seed = config->seed,
                                                .optimizer = config->optimizer});
+    if (result == ZR_OK && out->kernels->products)
+        result = zr_train_agree_products(config, out->comm, out->kernels->products(&out->state.context));
     if (result == ZR_OK)
         result = keep_places(out);
     if (result == ZR_OK)

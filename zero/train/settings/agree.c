@@ -1,10 +1,12 @@
 /* agree.c: compares the settings of all ranks by a hash per option. */
 #include "zero/train/settings/agree.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "alloc/base/error.h"
 #include "alloc/heap/heap.h"
+#include "zero/train/report/terminal.h"
 #include "zero/train/settings/flags.h"
 
 /* Options that may differ between ranks. */
@@ -58,6 +60,31 @@ zr_result zr_train_agree(const struct zr_train_config *config, zr_comm *comm)
                 result = zr_fail(ZR_ERR_INVALID,
                                  "rank %u was started with another --%s than rank 0; give all ranks the same",
                                  p, zr_flags[i].name);
+    zr_heap_free(all);
+    return result;
+}
+
+zr_result zr_train_agree_products(const struct zr_train_config *config, zr_comm *comm, const char *mine)
+{
+    enum { ROOM = 192 };
+    unsigned world = zr_comm_world(comm), other = 1;
+    char own[ROOM] = "", (*all)[ROOM] = zr_heap_zalloc(world, sizeof *all);
+    if (!all)
+        return ZR_ERR_HOST_MEMORY;
+    snprintf(own, sizeof own, "%s", mine);
+    zr_result result = zr_comm_host_all_gather(comm, own, sizeof own, all);
+    while (result == ZR_OK && other < world && strcmp(all[other], all[0]) == 0)
+        other++;
+    if (result == ZR_OK && other < world && config->deterministic)
+        result =
+            zr_fail(ZR_ERR_INVALID,
+                    "--deterministic requires the same card and version of cuBLASLt on every rank: rank 0 "
+                    "has %s, rank %u has %s",
+                    all[0], other, all[other]);
+    else if (result == ZR_OK && other < world && zr_comm_rank(comm) == 0)
+        zr_say("matrix products differ between ranks in their last bits: they are made by %s on rank 0, and "
+               "by %s on rank %u",
+               all[0], all[other], other);
     zr_heap_free(all);
     return result;
 }
