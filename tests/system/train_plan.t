@@ -327,7 +327,7 @@ for shape, highest in ((dict(layers=4, hidden=128, ranks=4), 3), (dict(layers=2,
              for stage in range(highest + 1)]
     run = train(dry_run=True, stage="auto", **shape)
     same(run.report and run.report["stage"], plans.index(min(plans)), f"{shape}: of {plans} --stage auto takes the least")
-    ok(f"--stage auto is --stage {plans.index(min(plans))}" in run.err, "and says which")
+    ok(f"--stage auto: takes --stage {plans.index(min(plans))}" in run.err, "and says which")
 trained = [train(layers=6, ranks=2, stage=stage) for stage in ("auto", 0)]
 same(trained[0].losses, trained[1].losses, f"a run at the stage that was picked ({trained[0].report['stage']}) has the same losses")
 
